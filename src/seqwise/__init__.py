@@ -1,0 +1,75 @@
+"""seqwise: neural sequence models that are trained, searched and sampled as whole sequences.
+
+Start with :mod:`seqwise.search.selection` (the idea), then :mod:`seqwise.search.beam` (the one loop), then
+:mod:`seqwise.objectives.search_aware` (what training makes of it).
+"""
+
+from __future__ import annotations
+
+from seqwise.decoding import Decoder, Hypothesis, backtrace, decode, hypotheses
+from seqwise.errors import InputError
+from seqwise.models import EncoderDecoder, StepModel, Tagger
+from seqwise.objectives import (
+    cross_entropy,
+    direct_loss,
+    gold_scores,
+    hamming_cost,
+    hinge_loss,
+    log_partition_statistics,
+    self_normalized_cross_entropy,
+)
+from seqwise.search import (
+    Beam,
+    Gumbel,
+    HardTopK,
+    Score,
+    SoftArgmax,
+    SoftTopK,
+    beam_search,
+    cost_augmented,
+    fed_logits,
+    global_,
+    hard_top_k,
+    interpolated,
+    local,
+    peaked_softmax,
+    soft_top_k,
+    unroll,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Beam",
+    "Decoder",
+    "EncoderDecoder",
+    "Gumbel",
+    "HardTopK",
+    "Hypothesis",
+    "InputError",
+    "Score",
+    "SoftArgmax",
+    "SoftTopK",
+    "StepModel",
+    "Tagger",
+    "backtrace",
+    "beam_search",
+    "cost_augmented",
+    "cross_entropy",
+    "decode",
+    "direct_loss",
+    "fed_logits",
+    "global_",
+    "gold_scores",
+    "hamming_cost",
+    "hard_top_k",
+    "hinge_loss",
+    "hypotheses",
+    "interpolated",
+    "local",
+    "log_partition_statistics",
+    "peaked_softmax",
+    "self_normalized_cross_entropy",
+    "soft_top_k",
+    "unroll",
+]

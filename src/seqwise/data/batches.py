@@ -1,0 +1,178 @@
+"""Examples to padded tensors, and batches of similar length.
+
+Shapes: B batch, S source length, T target length; the longest of the batch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import Sampler
+
+from seqwise.data.readers import Example
+from seqwise.data.vocabulary import Vocabulary
+from seqwise.errors import InputError
+
+__all__ = ["IGNORE", "Batch", "BucketBatchSampler", "EncodedExample", "collate", "encode_examples"]
+
+IGNORE = -100  # what torch.nn.functional.cross_entropy leaves out unasked
+
+CHUNK_BATCHES = 50
+
+
+@dataclass(frozen=True)
+class EncodedExample:
+    """An example as ids: S of the source, T of the target (end included where there is one; 0 when unknown).
+
+    Example:
+        >>> EncodedExample((3, 1, 2), (5, 0)).lengths
+        (3, 2)
+    """
+
+    source_ids: tuple[int, ...]
+    target_ids: tuple[int, ...]
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """``(S, T)``, what `BucketBatchSampler` sorts by."""
+        return len(self.source_ids), len(self.target_ids)
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """B examples as tensors, all int64 and on one device.
+
+    Args:
+        sources_BS: source ids, padded with 0; only ``source_lengths_B`` tells padding from the token 0.
+        source_lengths_B: source lengths, at least 1.
+        targets_BT: target ids, padded with -100 (`IGNORE`); the end id, where there is one, is the last token.
+        target_lengths_B: target lengths, the end token counted; 0 when the target is what is asked for.
+        indices_B: the place of each example in its dataset.
+
+    Example:
+        >>> batch = collate([(7, EncodedExample((3, 1), (2,)))])
+        >>> len(batch), batch.to("cpu").indices_B
+        (1, tensor([7]))
+    """
+
+    sources_BS: Tensor
+    source_lengths_B: Tensor
+    targets_BT: Tensor
+    target_lengths_B: Tensor
+    indices_B: Tensor
+
+    def __len__(self) -> int:
+        return self.sources_BS.shape[0]
+
+    def to(self, device: torch.device | str | int) -> Batch:
+        """The same batch on another device."""
+        return Batch(*(getattr(self, field.name).to(device) for field in fields(self)))
+
+
+def encode_examples(
+    examples: Iterable[Example], source_vocabulary: Vocabulary, target_vocabulary: Vocabulary
+) -> list[EncodedExample]:
+    """Turn tokens into ids; a target ends with the end id where the target vocabulary has one.
+
+    A source never gets an end id, and an empty target (prediction input) stays empty.
+
+    Raises:
+        InputError: an empty source, or a token that its vocabulary refuses, with the file and line of the example.
+
+    Example:
+        >>> letters, sounds = Vocabulary(("a", "b")), Vocabulary(("$", "A", "B"), end="$")
+        >>> encode_examples([Example(("a", "b"), ("A", "B")), Example(("b",), ())], letters, sounds)
+        [EncodedExample(source_ids=(0, 1), target_ids=(1, 2, 0)), EncodedExample(source_ids=(1,), target_ids=())]
+    """
+    end = () if target_vocabulary.end_id is None else (target_vocabulary.end_id,)
+    encoded = []
+    for example in examples:
+        path, line = example.path or None, example.line or None
+        if not example.source:
+            raise InputError("the source is empty", path=path, line=line, mend="fill it in or drop the example")
+        source = tuple(source_vocabulary.encode(example.source, path=path, line=line))
+        target = tuple(target_vocabulary.encode(example.target, path=path, line=line))
+        encoded.append(EncodedExample(source, target + end if target else ()))
+    return encoded
+
+
+def collate(encoded: Sequence[tuple[int, EncodedExample]]) -> Batch:
+    """Pad ``(index in the dataset, example)`` pairs into one batch on the CPU, in the order given.
+
+    Raises:
+        InputError: there is no example.
+
+    Example:
+        >>> batch = collate([(4, EncodedExample((5, 6, 7), (1, 0))), (9, EncodedExample((8,), (2, 3, 0)))])
+        >>> batch.sources_BS.tolist(), batch.source_lengths_B.tolist()
+        ([[5, 6, 7], [8, 0, 0]], [3, 1])
+        >>> batch.targets_BT.tolist(), batch.target_lengths_B.tolist()
+        ([[1, 0, -100], [2, 3, 0]], [2, 3])
+    """
+    if not encoded:
+        raise InputError("a batch needs at least one example")
+    sources = [torch.tensor(example.source_ids, dtype=torch.long) for _, example in encoded]
+    targets = [torch.tensor(example.target_ids, dtype=torch.long) for _, example in encoded]
+    return Batch(
+        sources_BS=pad_sequence(sources, batch_first=True, padding_value=0),
+        source_lengths_B=torch.tensor([len(ids) for ids in sources]),
+        targets_BT=pad_sequence(targets, batch_first=True, padding_value=IGNORE),
+        target_lengths_B=torch.tensor([len(ids) for ids in targets]),
+        indices_B=torch.tensor([index for index, _ in encoded]),
+    )
+
+
+class BucketBatchSampler(Sampler[list[int]]):
+    """Batches of similar length in random order: each index once an epoch, little padding.
+
+    Shuffle all indices, sort within chunks of 50 batches by (source length, target length), cut into batches, shuffle
+    the batches. The order depends on ``(seed, epoch)`` only, never on a global generator or on what was drawn before.
+
+    Args:
+        lengths: ``(S, T)`` of each example, as `EncodedExample.lengths`.
+        batch_size: how many examples a batch holds; one batch an epoch may hold fewer.
+        seed: chooses the order.
+
+    Raises:
+        InputError: no example, or a batch size below 1.
+
+    Example:
+        >>> sampler = BucketBatchSampler([(1, 1), (9, 9), (1, 2), (9, 8)], batch_size=2, seed=0)
+        >>> sampler.set_epoch(3)
+        >>> len(sampler), sorted(sorted(batch) for batch in sampler)
+        (2, [[0, 2], [1, 3]])
+
+    Not implemented: batches by token count; sharding over processes.
+    """
+
+    def __init__(self, lengths: Sequence[tuple[int, int]], batch_size: int, seed: int) -> None:
+        if not lengths:
+            raise InputError("there is no example to draw batches from")
+        if batch_size < 1:
+            raise InputError(f"batch_size must be at least 1, got {batch_size}")
+        self.lengths, self.batch_size, self.seed, self.epoch = list(lengths), batch_size, seed, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch whose order the next iteration gives."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return -(-len(self.lengths) // self.batch_size)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        # A hash, not seed + epoch: seed 0 in epoch 1 must not see the order of seed 1 in epoch 0.
+        digest = hashlib.sha256(f"{self.seed}/{self.epoch}".encode()).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+        order = torch.randperm(len(self.lengths), generator=generator).tolist()
+        batches: list[list[int]] = []
+        # A chunk is a whole number of batches, so only the last batch of the last chunk can be short.
+        for start in range(0, len(order), CHUNK_BATCHES * self.batch_size):
+            chunk = sorted(order[start : start + CHUNK_BATCHES * self.batch_size], key=self.lengths.__getitem__)
+            batches += [chunk[i : i + self.batch_size] for i in range(0, len(chunk), self.batch_size)]
+        for place in torch.randperm(len(batches), generator=generator).tolist():
+            yield batches[place]

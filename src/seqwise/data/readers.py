@@ -1,0 +1,388 @@
+"""Text files in, examples out; what cannot be read is refused with file, line and mend.
+
+Every reader takes plain or gzip-compressed UTF-8. Only a line feed ends a line, so a token may hold U+2028 or U+0085.
+"""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import os
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Literal, cast, get_args
+
+from seqwise.errors import InputError
+
+__all__ = [
+    "Example",
+    "Units",
+    "read_columns",
+    "read_inputs",
+    "read_lines",
+    "read_pairs",
+    "require_aligned",
+    "require_some",
+    "write_atomically",
+    "write_columns",
+    "write_pairs",
+]
+
+Units = Literal["words", "characters"]
+FilePath = str | os.PathLike[str]
+
+MAX_LINE_BYTES = 1_000_000
+DOCUMENT_START = "-DOCSTART-"
+BLANKS = re.compile(r"[ \t]+")  # str.split() would also split at U+2028, U+0085 and the no-break space
+
+
+@dataclass(frozen=True)
+class Example:
+    """One sequence to read, the sequence to predict from it, and where both were found.
+
+    Args:
+        source: the S input tokens.
+        target: the T output tokens; ``()`` when they are what is asked for.
+        path: the file it came from.
+        line: the line of its first token in that file, from 1.
+        key: what a split should keep together, such as the word of a lexicon entry; may be empty.
+
+    Example:
+        >>> Example(("the", "dog"), ("DET", "NOUN"), "train.tsv", 1).target
+        ('DET', 'NOUN')
+    """
+
+    source: tuple[str, ...]
+    target: tuple[str, ...]
+    path: str = ""
+    line: int = 0
+    key: str = ""
+
+
+def read_lines(path: FilePath) -> Iterator[tuple[int, str]]:
+    r"""Yield ``(line number from 1, text without its line end)`` of a UTF-8 file, plain or gzip by its first two bytes.
+
+    A byte-order mark is dropped; LF and CRLF both end a line, nothing else does. One line is held in memory at a time.
+
+    Raises:
+        InputError: the file is missing, a directory, empty, not UTF-8, a damaged gzip, or has a line with NUL, a bare
+            carriage return or more than 1,000,000 bytes.
+
+    Example:
+        >>> folder = getfixture("tmp_path")
+        >>> (folder / "a.txt").write_bytes("\ufeffone\r\ntwo\u2028three\n".encode())
+        20
+        >>> list(read_lines(folder / "a.txt"))
+        [(1, 'one'), (2, 'two\u2028three')]
+    """
+    number = 0
+    try:
+        with open(path, "rb") as plain:
+            compressed = plain.peek(2)[:2] == b"\x1f\x8b"
+            stream = cast(IO[bytes], gzip.GzipFile(fileobj=plain)) if compressed else plain
+            # A limit on readline, not a check afterwards: a small gzip can hold one line of many gigabytes.
+            for number, raw in enumerate(iter(lambda: stream.readline(MAX_LINE_BYTES + 3), b""), start=1):
+                yield number, _line_text(raw, path, number)
+    except FileNotFoundError:
+        raise InputError("no such file", path=path, mend="check the name") from None
+    except IsADirectoryError:
+        raise InputError("this is a directory", path=path, mend="name a file in it") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        mend = "copy or compress the file again"
+        raise InputError(f"damaged gzip file ({error})", path=path, line=number + 1, mend=mend) from None
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror or error})", path=path) from None
+    if number == 0:
+        raise InputError("the file is empty", path=path, mend="give a file with at least one line")
+
+
+def _line_text(raw: bytes, path: FilePath, number: int) -> str:
+    body = raw.removesuffix(b"\n").removesuffix(b"\r")
+    if len(body) > MAX_LINE_BYTES:
+        mend = "one example per line; split it"
+        raise InputError(f"the line is longer than {MAX_LINE_BYTES:,} bytes", path=path, line=number, mend=mend)
+    try:
+        text = body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        problem = f"byte 0x{body[error.start]:02x} at column {error.start + 1} is not UTF-8"
+        raise InputError(problem, path=path, line=number, mend="convert the file to UTF-8, with iconv say") from None
+    if "\0" in text:
+        raise InputError("NUL character", path=path, line=number, mend="give a text file in UTF-8") from None
+    if "\r" in text:
+        raise InputError("carriage return inside the line", path=path, line=number, mend="end lines with LF or CRLF")
+    return text.removeprefix("\ufeff") if number == 1 else text
+
+
+def read_columns(path: FilePath, *, token_column: int = 0, label_column: int = -1) -> list[Example]:
+    r"""Read CoNLL-style columns: one token a line, a blank line after each sentence.
+
+    The first row decides for the file: tabs if it has one, else runs of blanks. Lines that start with ``"# "`` before a
+    sentence are comments, ``-DOCSTART-`` rows are skipped, and every other row must have as many columns as the first.
+    (So in a file without tabs, a sentence must not begin with the token ``#``.)
+
+    Args:
+        path: the file.
+        token_column: where the token stands, from 0, or from -1 backwards.
+        label_column: where the label stands.
+
+    Returns:
+        One example per sentence, with as many labels as tokens.
+
+    Raises:
+        InputError: ragged rows, an empty cell, a column that is not there, no sentence at all, or as `read_lines`.
+
+    Example:
+        >>> file = getfixture("tmp_path") / "a.tsv"
+        >>> _ = file.write_text("# id 1\nthe\tDT\tDET\ndog\tNN\tNOUN\n\nruns\tVB\tVERB\n")
+        >>> [(e.source, e.target, e.line) for e in read_columns(file)]
+        [(('the', 'dog'), ('DET', 'NOUN'), 2), (('runs',), ('VERB',), 5)]
+
+    Not implemented: CoNLL-U word ranges (``1-2``) and empty nodes (``1.1``), which are read as tokens.
+    """
+    examples: list[Example] = []
+    sentence: list[tuple[str, str]] = []
+    start = 0
+    for number, row in itertools.chain(_rows(path, token_column, label_column), [(0, None)]):
+        if row is not None:
+            start = start if sentence else number
+            sentence.append(row)
+        elif sentence:
+            tokens, labels = zip(*sentence, strict=True)
+            examples.append(Example(tokens, labels, os.fspath(path), start))
+            sentence = []
+    if not examples:
+        raise InputError("no sentence in the file", path=path, mend="one token and its label a line")
+    return examples
+
+
+def _rows(path: FilePath, token_column: int, label_column: int) -> Iterator[tuple[int, tuple[str, str] | None]]:
+    """Each row's line and (token, label), and None for a line that ends a sentence."""
+    width, separator, inside = 0, BLANKS, False
+    for number, text in read_lines(path):
+        row = text.strip(" \t")
+        if not row or BLANKS.split(row, 1)[0] == DOCUMENT_START:
+            inside = False
+            yield number, None
+            continue
+        if not inside and text.startswith("# "):
+            continue
+        inside = True
+        if not width and "\t" in text:
+            separator = re.compile("\t")
+        cells = separator.split(row if separator is BLANKS else text)
+        if not width:
+            width = len(cells)
+            _require_columns(width, token_column, label_column, path, number)
+        if len(cells) != width:
+            problem = f"{_columns(len(cells))} where the rows above have {width}"
+            mend = "the same columns in each row, a blank line between sentences"
+            raise InputError(problem, path=path, line=number, mend=mend)
+        token, label = cells[token_column], cells[label_column]
+        if not token.strip(" ") or not label.strip(" "):
+            empty = "label" if token.strip(" ") else "token"
+            raise InputError(f"the {empty} is empty", path=path, line=number, mend=f"write the {empty} in its column")
+        yield number, (token, label)
+
+
+def _columns(count: int) -> str:
+    return f"{count} column" if count == 1 else f"{count} columns"
+
+
+def _require_columns(width: int, token_column: int, label_column: int, path: FilePath, line: int) -> None:
+    for name, column in (("token", token_column), ("label", label_column)):
+        if not -width <= column < width:
+            raise InputError(
+                f"no {name} column {column} in {_columns(width)}", path=path, line=line, mend="count from 0"
+            )
+    if token_column % width == label_column % width:
+        mend = "give two columns: the token and its label, separated by one tab"
+        raise InputError(f"token and label are the same of {_columns(width)}", path=path, line=line, mend=mend)
+
+
+def read_pairs(path: FilePath, *, source_units: Units, target_units: Units) -> list[Example]:
+    r"""Read a two-column TSV: the source, one tab, the target.
+
+    Args:
+        path: the file.
+        source_units: ``"words"`` splits the source at blanks, ``"characters"`` into its code points, blanks included.
+        target_units: the same for the target.
+
+    Raises:
+        InputError: a line without exactly two columns, an empty side, an unknown unit, or as `read_lines`.
+
+    Example:
+        >>> file = getfixture("tmp_path") / "spelling.tsv"
+        >>> _ = file.write_text("shoe\tSH UW\n")
+        >>> example, = read_pairs(file, source_units="characters", target_units="words")
+        >>> example.source, example.target
+        (('s', 'h', 'o', 'e'), ('SH', 'UW'))
+
+    Not implemented: grapheme clusters; a combining mark is a character of its own.
+    """
+    examples = []
+    for number, text in read_lines(path):
+        cells = text.split("\t")
+        if len(cells) != 2:
+            problem = f"{_columns(len(cells))} where 2 were expected"
+            raise InputError(problem, path=path, line=number, mend="write source, one tab, target")
+        source, target = _split(cells[0], source_units), _split(cells[1], target_units)
+        if not source or not target:
+            side = "target" if source else "source"
+            raise InputError(f"the {side} is empty", path=path, line=number, mend="fill it in or drop the line")
+        examples.append(Example(source, target, os.fspath(path), number))
+    return require_some(examples, path)
+
+
+def read_inputs(path: FilePath, *, units: Units) -> list[Example]:
+    r"""Read one input a line, to be predicted: each example has an empty target.
+
+    Raises:
+        InputError: a blank line (outputs would no longer stand beside their inputs), or as `read_lines`.
+
+    Example:
+        >>> file = getfixture("tmp_path") / "inputs.txt"
+        >>> _ = file.write_text("the dog\nruns\n")
+        >>> [e.source for e in read_inputs(file, units="words")]
+        [('the', 'dog'), ('runs',)]
+    """
+    examples = []
+    for number, text in read_lines(path):
+        source = _split(text, units)
+        if not source:
+            raise InputError("the line is blank", path=path, line=number, mend="one input a line; drop blank lines")
+        examples.append(Example(source, (), os.fspath(path), number))
+    return require_some(examples, path)
+
+
+def _split(text: str, units: Units) -> tuple[str, ...]:
+    if units not in get_args(Units):
+        raise InputError(f"unknown units {units!r}", mend=f"choose one of {', '.join(get_args(Units))}")
+    return tuple(text) if units == "characters" else tuple(word for word in BLANKS.split(text) if word)
+
+
+def require_some(examples: list[Example], path: FilePath) -> list[Example]:
+    if not examples:
+        raise InputError("no example in the file", path=path, mend="one example a line")
+    return examples
+
+
+def require_aligned(examples: Iterable[Example]) -> None:
+    """Check that each source has one target token per source token, as a tagger needs.
+
+    Raises:
+        InputError: naming the first example that has not.
+
+    Example:
+        >>> require_aligned([Example(("a", "b"), ("X",), "a.tsv", 3)])
+        Traceback (most recent call last):
+        ...
+        seqwise.errors.InputError: a.tsv:3: the source has length 2 but the target 1; a tagger needs one label per token
+    """
+    for example in examples:
+        num_tokens, num_labels = len(example.source), len(example.target)
+        if num_tokens != num_labels:
+            mend = "a tagger needs one label per token"
+            problem = f"the source has length {num_tokens} but the target {num_labels}"
+            raise InputError(problem, path=example.path or None, line=example.line or None, mend=mend)
+
+
+def write_columns(path: FilePath, examples: Iterable[Example]) -> None:
+    """Write examples so that `read_columns` gives the same tokens and labels back: token, tab, label.
+
+    Raises:
+        InputError: sides of unequal length, no example, or a token that would not be read back (empty, a tab or line
+            break or NUL, blanks at an end, or a sentence that begins with ``"# "`` or holds ``-DOCSTART-``).
+
+    Example:
+        >>> file = getfixture("tmp_path") / "a.tsv"
+        >>> write_columns(file, [Example(("the", "dog"), ("DET", "NOUN"))])
+        >>> file.read_text()
+        'the\\tDET\\ndog\\tNOUN\\n\\n'
+    """
+    blocks = []
+    for example in examples:
+        require_aligned([example])
+        for token in example.source + example.target:
+            if not token.strip(" ") or token != token.strip(" ") or token.split(" ")[0] == DOCUMENT_START:
+                raise _unwritable(token, example)
+        if not example.source or example.source[0].startswith("# "):
+            raise _unwritable("".join(example.source[:1]), example)
+        blocks.append("".join(_row(row, example) for row in zip(example.source, example.target, strict=True)) + "\n")
+    write_atomically(path, _require_readable("".join(blocks)))
+
+
+def write_pairs(path: FilePath, examples: Iterable[Example], *, source_units: Units, target_units: Units) -> None:
+    """Write examples so that `read_pairs` with the same units gives the same sources and targets back.
+
+    Raises:
+        InputError: no example, an empty side, or a token that would not be read back: a word with a blank, a
+            "character" of another length than 1, a tab, line break or NUL.
+
+    Example:
+        >>> file = getfixture("tmp_path") / "a.tsv"
+        >>> write_pairs(file, [Example(tuple("shoe"), ("SH", "UW"))], source_units="characters", target_units="words")
+        >>> file.read_text()
+        'shoe\\tSH UW\\n'
+    """
+    rows = []
+    for example in examples:
+        cells = []
+        for tokens, units in ((example.source, source_units), (example.target, target_units)):
+            cells.append(("" if units == "characters" else " ").join(tokens))
+            if not tokens or _split(cells[-1], units) != tokens:
+                wrong = next((t for t in tokens if _split(t, units) != (t,)), "")
+                raise _unwritable(wrong, example)
+        rows.append(_row(cells, example))
+    write_atomically(path, _require_readable("".join(rows)))
+
+
+def _row(cells: Sequence[str], example: Example) -> str:
+    for cell in cells:
+        if set(cell) & set("\t\r\n\0"):
+            raise _unwritable(cell, example)
+    return "\t".join(cells) + "\n"
+
+
+def _unwritable(token: str, example: Example) -> InputError:
+    problem = f"{token[:100]!r} would not be read back the same" if token else "nothing to write"
+    return InputError(problem, path=example.path or None, line=example.line or None, mend="rename or drop it")
+
+
+def _require_readable(text: str) -> str:
+    if not text:
+        raise InputError("no example to write", mend="give at least one")
+    if text.startswith("\ufeff"):
+        raise InputError("the first token begins with a byte-order mark", mend="drop the mark from the token")
+    return text
+
+
+def write_atomically(path: FilePath, text: str) -> None:
+    """Write a UTF-8 file whole or not at all: a temporary file beside it, flushed to disk, then renamed over it.
+
+    Raises:
+        InputError: the folder is missing or not writable, or the text holds a lone surrogate; the old file stays.
+
+    Example:
+        >>> file = getfixture("tmp_path") / "a.txt"
+        >>> write_atomically(file, "one line\\n")
+        >>> [f.name for f in file.parent.iterdir()]
+        ['a.txt']
+    """
+    path = Path(path)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with open(partial, "wb") as stream:
+            stream.write(text.encode("utf-8"))
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(partial, path)
+    except UnicodeEncodeError as error:
+        problem = f"{text[error.start]!r} has no UTF-8 form"
+        raise InputError(problem, path=path, mend="drop the lone surrogate") from None
+    except OSError as error:
+        raise InputError(f"cannot be written ({error.strerror})", path=path, mend="name a writable folder") from None
+    finally:
+        partial.unlink(missing_ok=True)

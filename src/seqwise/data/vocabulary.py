@@ -1,0 +1,190 @@
+"""Tokens to integers and back."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from seqwise.data.readers import read_lines, write_atomically
+from seqwise.errors import InputError
+
+__all__ = ["Vocabulary"]
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """V distinct tokens; the id of a token is its place in the tuple.
+
+    Args:
+        tokens: the tokens, specials included.
+        unknown: the one of them that stands for every other token; without it an unknown token is an error.
+        end: the one of them that ends a target; it is no token of any text.
+
+    Raises:
+        InputError: a token twice, something that is no string, no token at all, or a special that is not among them.
+
+    Example:
+        >>> labels = Vocabulary(("</s>", "DET", "NOUN"), end="</s>")
+        >>> labels.encode(["DET", "NOUN"]), labels.end_id, len(labels)
+        ([1, 2], 0, 3)
+        >>> labels.decode([2, 1, 0])
+        ['NOUN', 'DET', '</s>']
+        >>> labels.encode(["NUON"], path="a.tsv", line=4)
+        Traceback (most recent call last):
+        ...
+        seqwise.errors.InputError: a.tsv:4: unknown token 'NUON'; the nearest known token is 'NOUN'
+
+    Not implemented: subwords; split text into them before.
+    """
+
+    tokens: tuple[str, ...]
+    unknown: str | None = None
+    end: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.tokens:
+            raise InputError("a vocabulary needs at least one token")
+        for token, count in Counter(self.tokens).items():
+            if not isinstance(token, str):
+                raise InputError(f"the token {token!r} is not a string")
+            if count > 1:
+                raise InputError(f"the token {token!r} stands {count} times in the vocabulary", mend="list it once")
+        for name, special in (("unknown", self.unknown), ("end", self.end)):
+            if special is not None and special not in self._ids:
+                raise InputError(f"the {name} token {special!r} is not in the vocabulary", mend="add it to the tokens")
+        if self.end is not None and self.end == self.unknown:
+            raise InputError(f"{self.end!r} cannot be both the unknown and the end token", mend="rename one")
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
+        return {token: index for index, token in enumerate(self.tokens)}
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def end_id(self) -> int | None:
+        """The id of the end token, or None."""
+        return None if self.end is None else self._ids[self.end]
+
+    def encode(
+        self, tokens: Iterable[str], *, path: str | os.PathLike[str] | None = None, line: int | None = None
+    ) -> list[int]:
+        """The ids of tokens; ``path`` and ``line`` say where they stand, for the error only.
+
+        Raises:
+            InputError: a token is not known and there is no unknown token, or the text holds the end token.
+
+        Example:
+            >>> Vocabulary(("?", "a"), unknown="?").encode("aba")
+            [1, 0, 1]
+        """
+        fallback = None if self.unknown is None else self._ids[self.unknown]
+        ids = []
+        for token in tokens:
+            index = self._ids.get(token, fallback)
+            if index is None:
+                mend = f"the nearest known token is {self._nearest(token)!r}"
+                raise InputError(f"unknown token {token[:100]!r}", path=path, line=line, mend=mend)
+            if token == self.end:
+                problem = f"the text holds {token!r}, which marks its end"
+                raise InputError(problem, path=path, line=line, mend="remove it, or name another end token")
+            ids.append(index)
+        return ids
+
+    def _nearest(self, token: str) -> str:
+        known = {name.casefold(): name for name in reversed(self.tokens) if name != self.end or len(self) == 1}
+        close = difflib.get_close_matches(token[:100].casefold(), known, n=1, cutoff=0.0)
+        return known[close[0]]
+
+    def decode(self, ids: Iterable[int]) -> list[str]:
+        """The tokens of ids, the end token and what follows it included.
+
+        Raises:
+            InputError: an id outside [0, V), such as padding.
+        """
+        tokens = []
+        for index in map(int, ids):
+            if not 0 <= index < len(self.tokens):
+                problem = f"the id {index} is outside the vocabulary of {len(self.tokens)}"
+                raise InputError(problem, mend="cut padding off")
+            tokens.append(self.tokens[index])
+        return tokens
+
+    @classmethod
+    def build(
+        cls,
+        sequences: Iterable[Iterable[str]],
+        *,
+        minimum_count: int = 1,
+        unknown: str | None = None,
+        end: str | None = None,
+    ) -> Vocabulary:
+        """Count tokens and keep the frequent ones: unknown, end, then by falling count, ties by code point.
+
+        Args:
+            sequences: the token sequences to count in.
+            minimum_count: how often a token must occur to be kept.
+            unknown: the unknown token, or None; it may occur in the sequences.
+            end: the end token, or None; it must not.
+
+        Raises:
+            InputError: nothing is left, the end token occurs, or rare tokens are dropped without an unknown token.
+
+        Example:
+            >>> Vocabulary.build(["banana", "bb"], minimum_count=2, unknown="?", end="$").tokens
+            ('?', '$', 'a', 'b', 'n')
+        """
+        counts = Counter(token for sequence in sequences for token in sequence)
+        if end is not None and end in counts:
+            raise InputError(f"the end token {end!r} occurs in the text", mend="name another end token")
+        if minimum_count > 1 and unknown is None:
+            raise InputError("rare tokens are dropped but no token stands for them", mend="name an unknown token")
+        specials = [special for special in (unknown, end) if special is not None]
+        kept = [token for token, count in counts.items() if count >= minimum_count and token not in specials]
+        return cls((*specials, *sorted(kept, key=lambda token: (-counts[token], token))), unknown=unknown, end=end)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the vocabulary as JSON, one token a line, whole or not at all.
+
+        Example:
+            >>> file = getfixture("tmp_path") / "labels.json"
+            >>> Vocabulary(("a", "b")).save(file)
+            >>> Vocabulary.load(file)
+            Vocabulary(tokens=('a', 'b'), unknown=None, end=None)
+        """
+        fields = {"unknown": self.unknown, "end": self.end, "tokens": self.tokens}
+        write_atomically(path, json.dumps(fields, ensure_ascii=False, indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Vocabulary:
+        """Read what `save` wrote.
+
+        Raises:
+            InputError: the file cannot be read, is no JSON, or holds no sound vocabulary.
+        """
+        mend = "save the vocabulary again"
+        text = "\n".join(line for _, line in read_lines(path))
+        try:
+            fields = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise InputError(f"no valid JSON ({error.msg})", path=path, line=error.lineno, mend=mend) from None
+        except (RecursionError, ValueError):  # nested too deeply; a number of thousands of digits
+            raise InputError("no vocabulary", path=path, mend=mend) from None
+        if not isinstance(fields, dict) or set(fields) != {"tokens", "unknown", "end"}:
+            problem = "no vocabulary: expected exactly the keys tokens, unknown, end"
+            raise InputError(problem, path=path, mend=mend)
+        tokens, specials = fields["tokens"], (fields["unknown"], fields["end"])
+        if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
+            raise InputError("tokens is not a list of strings", path=path, mend=mend)
+        if not all(special is None or isinstance(special, str) for special in specials):
+            raise InputError("unknown and end must be a string or null", path=path, mend=mend)
+        try:
+            return cls(tuple(tokens), unknown=specials[0], end=specials[1])
+        except InputError as error:
+            raise InputError(error.problem, path=path, mend=error.mend or mend) from None

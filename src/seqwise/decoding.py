@@ -1,0 +1,235 @@
+"""From a final beam to outputs: trace back, cut at the end token, rank.
+
+Shapes: B batch, K slots, T steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from seqwise.data.batches import EncodedExample, collate
+from seqwise.errors import InputError
+from seqwise.models.protocols import StepModel
+from seqwise.search.beam import HELD, Beam, unroll
+from seqwise.search.candidates import Score, global_, local
+from seqwise.search.selection import HardSelection, HardTopK, Selector, SoftTopK
+
+__all__ = ["DECODERS", "Decoder", "Hypothesis", "backtrace", "decode", "decode_examples", "hypotheses", "step_limit"]
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One output: its tokens without the end token, its score, and whether it ended by itself."""
+
+    tokens: tuple[int, ...]
+    score: float
+    finished: bool
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """How outputs are searched for at test time: a selector and a score."""
+
+    selector: Selector
+    score: Score
+
+
+DECODERS: dict[str, Callable[[int, float, Score], Decoder]] = {
+    "greedy": lambda k, alpha, score: Decoder(HardTopK(1), local),
+    "beam": lambda k, alpha, score: Decoder(HardTopK(k), local),
+    "raw-beam": lambda k, alpha, score: Decoder(HardTopK(k), global_),
+    "soft-beam": lambda k, alpha, score: Decoder(SoftTopK(k, alpha), score),
+}
+"""The four ways of the papers' tables, made from the beam size, alpha, and the score that the model was trained with.
+
+The first three do not depend on how the model was trained; the soft beam repeats the search of training.
+"""
+
+
+def backtrace(beam: Beam) -> Tensor:
+    """Follow the back-pointers from the last step to the first.
+
+    Args:
+        beam: a beam with its history; of a soft search, the most probable parents and tokens are followed (thesis,
+            section 4.4).
+
+    Returns:
+        ``tokens_BKT``, int64, :data:`~seqwise.search.beam.HELD` where an input had already ended.
+
+    Example:
+        >>> from seqwise import tree  # a two-step search whose best slot came from slot 1
+        >>> zeros = torch.zeros(1, 2)
+        >>> parents = (torch.tensor([[0, 0]]), torch.tensor([[1, 0]]))
+        >>> tokens = (torch.tensor([[7, 8]]), torch.tensor([[3, 4]]))
+        >>> backtrace(Beam(zeros, zeros, zeros, zeros, None, parents, tokens))
+        tensor([[[8, 3],
+                 [7, 4]]])
+    """
+    batch_size, num_slots = beam.scores_BK.shape
+    slots_BK = torch.arange(num_slots, device=beam.scores_BK.device).expand(batch_size, -1)
+    columns: list[Tensor] = []
+    for parents_BJ, tokens_BJ in zip(reversed(beam.parents), reversed(beam.tokens), strict=True):
+        columns.append(tokens_BJ.gather(1, slots_BK))
+        slots_BK = parents_BJ.gather(1, slots_BK)
+    if not columns:
+        return torch.zeros(batch_size, num_slots, 0, dtype=torch.long, device=beam.scores_BK.device)
+    return torch.stack(columns[::-1], dim=-1)
+
+
+def hypotheses(
+    beam: Beam, *, end: int | None, n_best: int = 1, length_normalization: float = 0.0
+) -> list[list[Hypothesis]]:
+    """The best outputs of each input, best first.
+
+    Args:
+        beam: the result of a search.
+        end: id of the end token, or None.
+        n_best: how many at most; fewer where the beam holds fewer distinct live hypotheses.
+        length_normalization: p; hypotheses are ranked by ``score / max(length, 1)^p``, and that is the score returned.
+
+    Returns:
+        For each input a list of distinct hypotheses.
+
+    Raises:
+        InputError: ``n_best`` is less than 1.
+    """
+    if n_best < 1:
+        raise InputError(f"the number of hypotheses must be at least 1, got {n_best}")
+    results = []
+    rows = zip(beam.scores_BK.tolist(), backtrace(beam).tolist(), strict=True)
+    for scores, outputs in rows:
+        ranked = [
+            _hypothesis(tokens, score, end, length_normalization)
+            for score, tokens in zip(scores, outputs, strict=True)
+            if score != -torch.inf
+        ]
+        ranked.sort(key=lambda hypothesis: -hypothesis.score)
+        # Two slots of a soft search may trace back to one output; the better one stands for both.
+        distinct = {hypothesis.tokens: hypothesis for hypothesis in reversed(ranked)}
+        results.append(sorted(distinct.values(), key=lambda hypothesis: -hypothesis.score)[:n_best])
+    return results
+
+
+def _hypothesis(tokens: list[int], score: float, end: int | None, length_normalization: float) -> Hypothesis:
+    written = [token for token in tokens if token != HELD]
+    finished = end is None or end in written
+    if end is not None and end in written:
+        written = written[: written.index(end)]
+    return Hypothesis(tuple(written), score / max(len(written), 1) ** length_normalization, finished)
+
+
+@torch.no_grad()
+def decode(
+    model: StepModel,
+    context: Any,
+    decoder: Decoder,
+    *,
+    num_steps: int | Tensor,
+    n_best: int = 1,
+    length_normalization: float = 0.0,
+) -> list[list[Hypothesis]]:
+    """Search and return the best outputs of each input.
+
+    A hard search stops early once every hypothesis has ended: nothing can change after that.
+
+    Args:
+        model: a step model, in evaluation mode.
+        context: what ``model.encode`` returned.
+        decoder: a selector and a score.
+        num_steps: how many tokens to write at most, or for a model without end token exactly; int or int64 (B,).
+        n_best: how many outputs to return for each input.
+        length_normalization: see :func:`hypotheses`.
+
+    Returns:
+        For each input its hypotheses, best first.
+
+    Raises:
+        InputError: an argument is out of range.
+
+    Example:
+        >>> from seqwise.data import EncodedExample, collate
+        >>> from seqwise.models import Tagger
+        >>> model = Tagger(source_size=5, target_size=3, embedding_size=4, hidden_size=8, label_embedding_size=2).eval()
+        >>> context = model.encode(collate([(0, EncodedExample((1, 2, 3), ())), (1, EncodedExample((4,), ()))]))
+        >>> outputs = decode(model, context, Decoder(HardTopK(2), local), num_steps=context.lengths_B)
+        >>> [len(best[0].tokens) for best in outputs]
+        [3, 1]
+    """
+    beam = Beam.start(model, context)
+    steps = unroll(model, context, decoder.selector, num_steps=num_steps, score=decoder.score, end=model.end)
+    for step in steps:
+        beam = step.beam
+        # A soft beam goes on mixing its slots' scores after all of them have ended, so it must run its course.
+        settled = isinstance(step.selection, HardSelection) and model.end is not None
+        if settled and bool(((beam.finished_BK == 1) | (beam.scores_BK == -torch.inf)).all()):
+            break
+    return hypotheses(beam, end=model.end, n_best=n_best, length_normalization=length_normalization)
+
+
+def step_limit(source_length: int, end: int | None, *, ratio: float = 2.0, extra: int = 10) -> int:
+    """How many tokens to write at most: the source length for a tagger, else ``ratio * source_length + extra``.
+
+    It depends on the input alone, so that outputs do not depend on the batch.
+
+    Example:
+        >>> step_limit(5, None), step_limit(5, 0)
+        (5, 20)
+    """
+    return source_length if end is None else int(ratio * source_length) + extra
+
+
+def decode_examples(
+    model: StepModel,
+    examples: Sequence[EncodedExample],
+    decoder: Decoder,
+    *,
+    n_best: int = 1,
+    length_normalization: float = 0.0,
+    batch_size: int = 256,
+    on_progress: Callable[[int], None] | None = None,
+) -> list[list[Hypothesis]]:
+    """Decode a whole data set in batches of similar length; the results come in the order of the examples.
+
+    Args:
+        model: a step model that is also a module; it is put into evaluation mode for the call and back after it.
+        examples: encoded examples; only their sources are read.
+        decoder: a selector and a score.
+        n_best: how many outputs to return for each example.
+        length_normalization: see :func:`hypotheses`.
+        batch_size: examples decoded together; results do not depend on it.
+        on_progress: called with the number of examples just done.
+
+    Returns:
+        For each example its hypotheses, best first.
+    """
+    module = model if isinstance(model, nn.Module) else None
+    was_training = module is not None and module.training
+    if module is not None:
+        module.eval()
+    results: list[list[Hypothesis]] = [[] for _ in examples]
+    order = sorted(range(len(examples)), key=lambda index: len(examples[index].source_ids))
+    for start in range(0, len(order), batch_size):
+        indices = order[start : start + batch_size]
+        batch = collate([(index, examples[index]) for index in indices]).to(model.embedding_VD.device)
+        limits = [step_limit(length, model.end) for length in batch.source_lengths_B.tolist()]
+        with torch.no_grad():
+            found = decode(
+                model,
+                model.encode(batch),
+                decoder,
+                num_steps=torch.tensor(limits, device=batch.sources_BS.device),
+                n_best=n_best,
+                length_normalization=length_normalization,
+            )
+        for index, outputs in zip(indices, found, strict=True):
+            results[index] = outputs
+        if on_progress is not None:
+            on_progress(len(indices))
+    if module is not None:
+        module.train(was_training)
+    return results

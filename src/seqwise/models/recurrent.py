@@ -1,0 +1,253 @@
+"""Two LSTM step models: a tagger with fixed attention, and an encoder-decoder with dot attention.
+
+Shapes: B batch, J slots, S source length, T target length, D embedding of an output token, M encoder output,
+H decoder hidden size and features, V output vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from huggingface_hub import PyTorchModelHubMixin
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from seqwise import tree
+from seqwise.data.batches import Batch
+from seqwise.errors import InputError
+
+__all__ = ["Context", "EncoderDecoder", "Tagger"]
+
+LSTMState = tuple[Tensor, Tensor]
+
+
+class Context(NamedTuple):
+    """The encoded sources: outputs, which positions are real, and how many of them there are."""
+
+    memory_BSM: Tensor
+    mask_BS: Tensor
+    lengths_B: Tensor
+
+
+class Encoder(nn.Module):
+    """Embedding and a one-layer LSTM whose outputs at real positions do not depend on the padding."""
+
+    def __init__(
+        self, *, vocabulary_size: int, embedding_size: int, hidden_size: int, bidirectional: bool, dropout: float
+    ) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary_size, embedding_size)
+        self.dropout = nn.Dropout(dropout)
+        self.lstm = nn.LSTM(embedding_size, hidden_size, batch_first=True, bidirectional=bidirectional)
+        self.output_size = hidden_size * (2 if bidirectional else 1)
+
+    def forward(self, sources_BS: Tensor, lengths_B: Tensor) -> Context:
+        embedded_BSE = self.dropout(self.embedding(sources_BS))
+        if self.lstm.bidirectional and sources_BS.numel():
+            # The backward direction would otherwise start inside the padding. An empty source is read as one padding
+            # symbol, whatever else is in the batch.
+            packed = pack_padded_sequence(
+                embedded_BSE, lengths_B.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False
+            )
+            memory_BSM, _ = pad_packed_sequence(
+                self.lstm(packed)[0], batch_first=True, total_length=sources_BS.shape[1]
+            )
+        else:
+            memory_BSM, _ = self.lstm(embedded_BSE)
+        mask_BS = torch.arange(sources_BS.shape[1], device=sources_BS.device) < lengths_B.clamp(min=1)[:, None]
+        return Context(self.dropout(memory_BSM), mask_BS, lengths_B)
+
+
+def lstm_step(lstm: nn.LSTM, inputs_BJI: Tensor, state: LSTMState) -> LSTMState:
+    """One step of a one-layer ``nn.LSTM`` for every slot, with the very weights that the whole-sequence call uses."""
+    weights = lstm.all_weights[0]
+    flat = torch.lstm_cell(inputs_BJI.flatten(0, 1), tree.flatten_slots(state), *weights)
+    return tree.unflatten_slots(flat, inputs_BJI.shape[1])
+
+
+class Tagger(nn.Module, PyTorchModelHubMixin):
+    """LSTM tagger with *fixed attention*: step i of the decoder reads encoder output i, and nothing else of the source.
+
+    ``h_i = LSTM(h_{i-1}, [E[y_{i-1}]; m_i])``, ``f(h_i, w) = W_w . h_i + b_w``; the decoder starts from zeros. With a
+    left-to-right encoder the i-th decision sees only x_1..x_i (classical label bias); with a bidirectional one, all of
+    the source.
+
+    Args:
+        source_size: number of source symbols.
+        target_size: number of labels V.
+        embedding_size: size of a source embedding.
+        hidden_size: size of the encoder (each direction) and of the decoder.
+        label_embedding_size: size D of a fed label.
+        bidirectional: whether the encoder also reads from right to left.
+        dropout: rate on embeddings, encoder outputs and features.
+
+    Source: Goyal et al. (AAAI 2018), section 3; Goyal et al. (NAACL 2019), section 4. Not implemented: several layers.
+
+    Example:
+        >>> model = Tagger(source_size=5, target_size=3, embedding_size=4, hidden_size=8, label_embedding_size=2)
+        >>> model.embedding_VD.shape
+        torch.Size([3, 2])
+    """
+
+    end: int | None = None
+
+    def __init__(
+        self,
+        *,
+        source_size: int,
+        target_size: int,
+        embedding_size: int = 64,
+        hidden_size: int = 96,
+        label_embedding_size: int = 16,
+        bidirectional: bool = False,
+        dropout: float = 0.1,
+    ) -> None:
+        super().__init__()
+        self.encoder = Encoder(
+            vocabulary_size=source_size,
+            embedding_size=embedding_size,
+            hidden_size=hidden_size,
+            bidirectional=bidirectional,
+            dropout=dropout,
+        )
+        self.first_input_D = nn.Parameter(torch.randn(label_embedding_size))
+        self.label_embedding = nn.Embedding(target_size, label_embedding_size)
+        self.decoder = nn.LSTM(label_embedding_size + self.encoder.output_size, hidden_size, batch_first=True)
+        self.dropout = nn.Dropout(dropout)
+        self.head = nn.Linear(hidden_size, target_size)
+
+    @property
+    def embedding_VD(self) -> Tensor:
+        """The label embeddings."""
+        return self.label_embedding.weight
+
+    def encode(self, batch: Batch) -> Context:
+        """Read the sources."""
+        return self.encoder(batch.sources_BS, batch.source_lengths_B)
+
+    def start(self, context: Context) -> tuple[Tensor, LSTMState]:
+        """Return a learned first input and a state of zeros."""
+        batch_size = context.memory_BSM.shape[0]
+        zeros = context.memory_BSM.new_zeros(batch_size, 1, self.decoder.hidden_size)
+        return self.first_input_D.expand(batch_size, 1, -1), (zeros, zeros)
+
+    def step(self, inputs_BJD: Tensor, state: LSTMState, context: Context, step: int) -> tuple[Tensor, LSTMState]:
+        """Read encoder output ``step``, the same for every slot."""
+        if step >= context.memory_BSM.shape[1]:
+            raise InputError(
+                f"step {step} of a tagger has no source position: the longest source has {context.memory_BSM.shape[1]}",
+                mend="search for as many steps as the sources have tokens",
+            )
+        memory_BJM = context.memory_BSM[:, step, None].expand(-1, inputs_BJD.shape[1], -1)
+        state = lstm_step(self.decoder, torch.cat([inputs_BJD, memory_BJM], dim=-1), state)
+        return self.dropout(state[0]), state
+
+    def teacher_forced(self, context: Context, targets_BT: Tensor) -> Tensor:
+        """Features along the gold labels; positions after the end of a row are arbitrary."""
+        if targets_BT.shape[1] == 0:  # nn.LSTM refuses an empty sequence
+            return context.memory_BSM.new_zeros(len(targets_BT), 0, self.decoder.hidden_size)
+        inputs_BTD = _shifted_right(self.first_input_D, self.label_embedding, targets_BT)
+        memory_BTM = context.memory_BSM[:, : targets_BT.shape[1]]
+        return self.dropout(self.decoder(torch.cat([inputs_BTD, memory_BTM], dim=-1))[0])
+
+
+class EncoderDecoder(nn.Module, PyTorchModelHubMixin):
+    """Attention encoder-decoder: bidirectional LSTM encoder, LSTM decoder, dot attention, no input feeding.
+
+    ``h_t = LSTM(h_{t-1}, E[y_{t-1}])``, attention ``a_t = softmax(m W h_t)`` over real source positions,
+    ``features = tanh(U [h_t; a_t . m])``; the decoder starts from a projection of the encoder's two final outputs.
+
+    Args:
+        source_size: number of source symbols.
+        target_size: number of output symbols V, the end token among them.
+        end: id of the token that ends an output.
+        embedding_size: size of source and output embeddings.
+        hidden_size: size of each encoder direction and of the decoder.
+        dropout: rate on embeddings, encoder outputs and features.
+
+    Source: Luong et al. (2015) as used by Goyal et al. (NAACL 2019), section 4.2. Not implemented: input feeding.
+
+    Example:
+        >>> model = EncoderDecoder(source_size=5, target_size=3, end=2, embedding_size=4, hidden_size=8)
+        >>> model.end
+        2
+    """
+
+    end: int | None
+
+    def __init__(
+        self,
+        *,
+        source_size: int,
+        target_size: int,
+        end: int,
+        embedding_size: int = 64,
+        hidden_size: int = 128,
+        dropout: float = 0.1,
+    ) -> None:
+        super().__init__()
+        self.end = end
+        self.encoder = Encoder(
+            vocabulary_size=source_size,
+            embedding_size=embedding_size,
+            hidden_size=hidden_size,
+            bidirectional=True,
+            dropout=dropout,
+        )
+        memory_size = self.encoder.output_size
+        self.first_input_D = nn.Parameter(torch.randn(embedding_size))
+        self.target_embedding = nn.Embedding(target_size, embedding_size)
+        self.bridge = nn.Linear(memory_size, hidden_size)
+        self.decoder = nn.LSTM(embedding_size, hidden_size, batch_first=True)
+        self.query = nn.Linear(hidden_size, memory_size, bias=False)
+        self.combine = nn.Linear(hidden_size + memory_size, hidden_size)
+        self.dropout = nn.Dropout(dropout)
+        self.head = nn.Linear(hidden_size, target_size)
+
+    @property
+    def embedding_VD(self) -> Tensor:
+        """The output embeddings."""
+        return self.target_embedding.weight
+
+    def encode(self, batch: Batch) -> Context:
+        """Read the sources."""
+        return self.encoder(batch.sources_BS, batch.source_lengths_B)
+
+    def _initial_state(self, context: Context) -> LSTMState:
+        forward_BSM, backward_BSM = context.memory_BSM.chunk(2, dim=-1)
+        last_B = (context.lengths_B - 1).clamp(min=0)
+        rows_B = torch.arange(last_B.shape[0], device=last_B.device)
+        final_BM = torch.cat([forward_BSM[rows_B, last_B], backward_BSM[:, 0]], dim=-1)
+        hidden_B1H = torch.tanh(self.bridge(final_BM)).unsqueeze(1)
+        return hidden_B1H, torch.zeros_like(hidden_B1H)
+
+    def start(self, context: Context) -> tuple[Tensor, LSTMState]:
+        """Return a learned first input and the projected end of the encoder."""
+        return self.first_input_D.expand(context.memory_BSM.shape[0], 1, -1), self._initial_state(context)
+
+    def _attend(self, hidden_BJH: Tensor, context: Context) -> Tensor:
+        scores_BJS = self.query(hidden_BJH) @ context.memory_BSM.transpose(1, 2)
+        scores_BJS = scores_BJS.masked_fill(~context.mask_BS[:, None], torch.finfo(scores_BJS.dtype).min)
+        attended_BJM = scores_BJS.softmax(-1) @ context.memory_BSM
+        return self.dropout(torch.tanh(self.combine(torch.cat([hidden_BJH, attended_BJM], dim=-1))))
+
+    def step(self, inputs_BJD: Tensor, state: LSTMState, context: Context, step: int) -> tuple[Tensor, LSTMState]:
+        """Consume the fed embeddings and attend to the source; the step number plays no part."""
+        state = lstm_step(self.decoder, inputs_BJD, state)
+        return self._attend(state[0], context), state
+
+    def teacher_forced(self, context: Context, targets_BT: Tensor) -> Tensor:
+        """Features along the gold outputs; positions after the end of a row are arbitrary."""
+        if targets_BT.shape[1] == 0:  # nn.LSTM refuses an empty sequence
+            return context.memory_BSM.new_zeros(len(targets_BT), 0, self.decoder.hidden_size)
+        inputs_BTD = _shifted_right(self.first_input_D, self.target_embedding, targets_BT)
+        initial = tuple(leaf.transpose(0, 1).contiguous() for leaf in self._initial_state(context))
+        return self._attend(self.decoder(inputs_BTD, initial)[0], context)
+
+
+def _shifted_right(first_input_D: Tensor, embedding: nn.Embedding, targets_BT: Tensor) -> Tensor:
+    """The embeddings that teacher forcing feeds: the first input, then the gold tokens but the last."""
+    first_B1D = first_input_D.expand(targets_BT.shape[0], 1, -1)
+    # Ignored positions hold a negative index; whatever is fed there only reaches positions that are ignored as well.
+    return torch.cat([first_B1D, embedding(targets_BT[:, :-1].clamp(min=0))], dim=1)[:, : targets_BT.shape[1]]

@@ -1,0 +1,51 @@
+"""Likelihood of the gold output under teacher forcing. Shapes: B batch, T target length, V vocabulary."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from seqwise.search.candidates import Score
+
+__all__ = ["cross_entropy", "gold_scores"]
+
+
+def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean negative log-probability of the targets, ``mean_t (log Z_t - f(h_t, y_t))``, in nats per token.
+
+    Args:
+        logits: unnormalised scores, (..., V).
+        targets: int64 of the leading shape; negative entries are ignored.
+
+    Returns:
+        A scalar; 0 when every target is ignored.
+
+    Example:
+        >>> import torch
+        >>> cross_entropy(torch.zeros(1, 2, 4), torch.tensor([[3, -100]]))
+        tensor(1.3863)
+    """
+    counted = targets >= 0
+    gold = logits.gather(-1, targets.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+    losses = (logits.logsumexp(-1) - gold).masked_fill(~counted, 0.0)
+    return losses.sum() / counted.sum().clamp(min=1)
+
+
+def gold_scores(logits_BTV: Tensor, targets_BT: Tensor, score: Score) -> Tensor:
+    """Score of each gold output: ``s(y*) = sum_t score(f(h_t, .))[y*_t]``.
+
+    Args:
+        logits_BTV: unnormalised scores along the gold output (teacher forcing).
+        targets_BT: int64; negative entries are ignored.
+        score: local, global or between. A cost is not added: the gold output has none.
+
+    Returns:
+        (B,).
+
+    Example:
+        >>> import torch
+        >>> from seqwise.search import global_
+        >>> gold_scores(torch.ones(1, 2, 4), torch.tensor([[3, -100]]), global_)
+        tensor([1.])
+    """
+    gold_BT = score(logits_BTV).gather(-1, targets_BT.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+    return gold_BT.masked_fill(targets_BT < 0, 0.0).sum(-1)

@@ -1,0 +1,166 @@
+"""What a training step minimises: a function of a model, a batch and the values of the schedules at that step.
+
+Each objective is built by a function from its fixed choices; what changes during training (alpha, the probability of
+feeding gold) comes in by name. Shapes: B batch, T target length, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from seqwise.data.batches import Batch
+from seqwise.errors import InputError
+from seqwise.models.protocols import StepModel
+from seqwise.objectives.likelihood import cross_entropy, gold_scores
+from seqwise.objectives.search_aware import direct_loss, hamming_cost, hinge_loss
+from seqwise.objectives.self_normalization import self_normalized_cross_entropy
+from seqwise.search.beam import beam_search
+from seqwise.search.candidates import Score, cost_augmented, local
+from seqwise.search.feeding import FEEDINGS, fed_logits
+from seqwise.search.selection import SoftTopK
+
+__all__ = [
+    "Objective",
+    "cross_entropy_objective",
+    "hinge_objective",
+    "relaxed_beam_objective",
+    "scheduled_sampling_objective",
+    "search_targets",
+    "self_normalized_objective",
+]
+
+Objective = Callable[[StepModel, Batch, Mapping[str, float]], Tensor]
+"""``objective(model, batch, values)``: a scalar loss; ``values`` holds the schedules at this step, by name."""
+
+
+def cross_entropy_objective() -> Objective:
+    """Teacher forcing with cross-entropy; uses no schedule."""
+
+    def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
+        return cross_entropy(_teacher_forced_logits(model, model.encode(batch), batch), batch.targets_BT)
+
+    return objective
+
+
+def self_normalized_objective(*, weight: float, fraction: float = 1.0) -> Objective:
+    """Teacher forcing with cross-entropy plus ``weight (log Z)^2``; uses no schedule.
+
+    Args:
+        weight: lambda.
+        fraction: gamma, the part of the positions that is penalised.
+    """
+
+    def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
+        logits_BTV = _teacher_forced_logits(model, model.encode(batch), batch)
+        return self_normalized_cross_entropy(logits_BTV, batch.targets_BT, weight, fraction)
+
+    return objective
+
+
+def scheduled_sampling_objective(feeding: str) -> Objective:
+    """Cross-entropy while the decoder is fed its own choices some of the time.
+
+    Schedules used: ``gold_probability``, and ``alpha`` for the soft feedings (1 if there is none).
+
+    Args:
+        feeding: "greedy", "sample", "soft-greedy" or "soft-sample".
+
+    Raises:
+        InputError: there is no such feeding.
+    """
+    if feeding not in FEEDINGS:
+        raise InputError(f"no feeding is called {feeding!r}", mend=f"choose one of {', '.join(FEEDINGS)}")
+
+    def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
+        logits_BTV = fed_logits(
+            model,
+            model.encode(batch),
+            batch.targets_BT,
+            otherwise=FEEDINGS[feeding](values.get("alpha", 1.0)),
+            gold_probability=values["gold_probability"],
+        )
+        return cross_entropy(logits_BTV, batch.targets_BT)
+
+    return objective
+
+
+def relaxed_beam_objective(*, k: int, score: Score = local, cross_entropy_weight: float = 0.0) -> Objective:
+    """Direct loss through the relaxed beam, in cost per token, plus an optional share of cross-entropy.
+
+    Schedule used: ``alpha``.
+
+    Args:
+        k: size of the beam.
+        score: local (search-aware, locally normalised) or global_ (globally normalised).
+        cross_entropy_weight: how much of the teacher-forced cross-entropy is added.
+    """
+
+    def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
+        context = model.encode(batch)
+        gold_BT, num_steps_B = search_targets(batch, model.end)
+        cost = hamming_cost(gold_BT, model.embedding_VD.shape[0])
+        selector = SoftTopK(k, values["alpha"])
+        beam = beam_search(model, context, selector, num_steps=num_steps_B, score=score, cost=cost)
+        return _plus_likelihood(
+            _per_token(direct_loss(beam, values["alpha"]), batch), model, context, batch, cross_entropy_weight
+        )
+
+    return objective
+
+
+def hinge_objective(*, k: int, score: Score = local, cross_entropy_weight: float = 0.0) -> Objective:
+    """Hinge loss through the cost-augmented relaxed beam, per token, plus an optional share of cross-entropy.
+
+    Schedule used: ``alpha``.
+
+    Args:
+        k: size of the beam.
+        score: local or global_.
+        cross_entropy_weight: how much of the teacher-forced cross-entropy is added.
+    """
+
+    def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
+        context = model.encode(batch)
+        gold_BT, num_steps_B = search_targets(batch, model.end)
+        cost = hamming_cost(gold_BT, model.embedding_VD.shape[0])
+        selector = SoftTopK(k, values["alpha"])
+        beam = beam_search(model, context, selector, num_steps=num_steps_B, score=cost_augmented(score), cost=cost)
+        gold_B = gold_scores(_teacher_forced_logits(model, context, batch), batch.targets_BT, score)
+        return _plus_likelihood(
+            _per_token(hinge_loss(beam, gold_B, values["alpha"]), batch), model, context, batch, cross_entropy_weight
+        )
+
+    return objective
+
+
+def search_targets(batch: Batch, end: int | None) -> tuple[Tensor, Tensor]:
+    """What a search is compared with, and for how many steps it runs on each input.
+
+    Without an end token, the gold output as it is. With one, the gold output continued by end tokens, and one step more
+    than it has, so that an output that fails to end in time pays for it. The number of steps of an input depends on
+    its own gold output only, never on the batch.
+
+    Returns:
+        ``gold_BT`` (negative where there is none) and ``num_steps_B``.
+    """
+    if end is None:
+        return batch.targets_BT, batch.target_lengths_B
+    extended_BT = torch.cat([batch.targets_BT, batch.targets_BT.new_full((len(batch.targets_BT), 1), -1)], dim=1)
+    return extended_BT.masked_fill(extended_BT < 0, end), batch.target_lengths_B + 1
+
+
+def _teacher_forced_logits(model: StepModel, context: object, batch: Batch) -> Tensor:
+    return model.head(model.teacher_forced(context, batch.targets_BT))
+
+
+def _per_token(loss_per_sequence: Tensor, batch: Batch) -> Tensor:
+    return loss_per_sequence * len(batch.target_lengths_B) / batch.target_lengths_B.sum().clamp(min=1)
+
+
+def _plus_likelihood(loss: Tensor, model: StepModel, context: object, batch: Batch, weight: float) -> Tensor:
+    if weight == 0:
+        return loss
+    return loss + weight * cross_entropy(_teacher_forced_logits(model, context, batch), batch.targets_BT)

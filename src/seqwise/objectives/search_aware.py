@@ -1,0 +1,93 @@
+"""Losses of a whole search: what training minimises when it sees the beam it will be used with.
+
+Shapes: B batch, K slots, T target length, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from seqwise.search.beam import Beam, Cost
+from seqwise.search.selection import peaked_softmax
+
+__all__ = ["direct_loss", "hamming_cost", "hinge_loss"]
+
+
+def hamming_cost(gold_BT: Tensor, vocab_size: int, weights: Tensor | None = None) -> Cost:
+    """The Hamming cost ``d_t(w) = weight[w] [w != y*_t]``: 1 (or its weight) for every token that is not the gold one.
+
+    Args:
+        gold_BT: int64 gold tokens; a step whose gold token is negative, or beyond T, costs nothing.
+        vocab_size: V.
+        weights: cost of *wrongly choosing* each token, (V,); 1 by default. The paper doubles the cost of a wrong "O"
+            in named-entity recognition.
+
+    Returns:
+        A function from the step to a (B, V) tensor of costs, for ``beam_search(..., cost=...)``.
+
+    Source: Goyal et al. (AAAI 2018), sections 2.3 and 3.1.
+
+    Example:
+        >>> hamming_cost(torch.tensor([[2, 0]]), 3)(0)
+        tensor([[1., 1., 0.]])
+    """
+    weights_V = torch.ones(vocab_size, device=gold_BT.device) if weights is None else weights
+    tokens_V = torch.arange(vocab_size, device=gold_BT.device)
+
+    def cost(step: int) -> Tensor:
+        if step >= gold_BT.shape[1]:
+            return weights_V.new_zeros(gold_BT.shape[0], vocab_size)
+        gold_B1 = gold_BT[:, step, None]
+        return weights_V * ((tokens_V != gold_B1) & (gold_B1 >= 0))
+
+    return cost
+
+
+def direct_loss(beam: Beam, alpha: float) -> Tensor:
+    """The cost of the hypothesis that the search likes best, picked softly: ``softmax_alpha(s_T) . D_T``.
+
+    Args:
+        beam: the result of a search that was given a cost.
+        alpha: inverse temperature of the final choice, greater than 0.
+
+    Returns:
+        The mean over the batch, a scalar in units of cost per sequence.
+
+    Raises:
+        InputError: alpha is not positive.
+
+    Source: Goyal et al. (AAAI 2018), Algorithm 3, line 19.
+
+    Example:
+        >>> score_BK, cost_BK = torch.tensor([[2.0, 0.0]]), torch.tensor([[1.0, 5.0]])
+        >>> direct_loss(Beam(score_BK, cost_BK, cost_BK, cost_BK, state=None), alpha=100.0)
+        tensor(1.)
+    """
+    return (peaked_softmax(beam.scores_BK, alpha) * beam.costs_BK).sum(-1).mean()
+
+
+def hinge_loss(beam: Beam, gold_scores_B: Tensor, alpha: float) -> Tensor:
+    """The margin by which a wrong hypothesis outscores the gold one: ``max(0, softmax_alpha(s_T) . s_T - s(y*))``.
+
+    Args:
+        beam: the result of a search with a ``cost_augmented`` score.
+        gold_scores_B: s(y*), from :func:`seqwise.objectives.gold_scores` with the same score.
+        alpha: inverse temperature of the final choice, greater than 0.
+
+    Returns:
+        The mean over the batch, a scalar in units of score.
+
+    Raises:
+        InputError: alpha is not positive.
+
+    Source: Goyal et al. (AAAI 2018), section 2.5. With a hard beam it is the baseline of the paper's footnote 3.
+
+    Example:
+        >>> score_BK = torch.tensor([[2.0, -torch.inf]])
+        >>> hinge_loss(Beam(score_BK, score_BK, score_BK, score_BK, state=None), torch.tensor([0.5]), alpha=1.0)
+        tensor(1.5000)
+    """
+    weights_BK = peaked_softmax(beam.scores_BK, alpha)
+    live_scores_BK = beam.scores_BK.masked_fill(beam.scores_BK == -torch.inf, 0.0)
+    return ((weights_BK * live_scores_BK).sum(-1) - gold_scores_B).clamp(min=0).mean()

@@ -1,0 +1,19 @@
+"""The demo: the toy, which tells the story in half a minute, then the same story on the CMU dictionary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from seqwise.recipes import label_bias_toy, stress
+from seqwise.recipes.outcome import Outcome
+from seqwise.recipes.systems import ProgressFactory
+
+__all__ = ["reproduce"]
+
+
+def reproduce(folder: Path, *, seed: int, progress: ProgressFactory) -> list[Outcome]:
+    """Run both recipes in folders of their own."""
+    return [
+        *label_bias_toy.reproduce(folder / "label-bias-toy", seed=seed, progress=progress),
+        *stress.reproduce(folder / "stress", seed=seed, progress=progress),
+    ]

@@ -1,0 +1,123 @@
+"""What a recipe hands back: a table for the eye, the same numbers with signatures for the record, and a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import rich.box
+import rich.table
+
+from seqwise.evaluation.metrics import Counts, Estimate, bootstrap_interval
+from seqwise.evaluation.report import Result, Signature, Table
+from seqwise.recipes.systems import Cell
+
+__all__ = ["Measure", "Outcome", "build_outcome"]
+
+HEADINGS = {"greedy": "greedy", "beam": "beam", "raw-beam": "raw beam", "soft-beam": "soft beam"}
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One number of a decoder: its name, how it is counted, and how it is printed.
+
+    Args:
+        name: with its direction understood, such as "words right".
+        count: per-example counts of a system's outputs.
+        unit: "%" or "" for a bare ratio.
+    """
+
+    name: str
+    count: Callable[[list[tuple[str, ...]]], Counts]
+    unit: str = "%"
+
+    def scaled(self, number: float) -> float:
+        """The number in the measure's unit."""
+        return 100 * number if self.unit == "%" else number
+
+    def text(self, estimate: Estimate) -> str:
+        """The number, and for percentages half the width of its interval."""
+        if self.unit != "%":
+            return f"{estimate.value:.2f}"
+        return f"{100 * estimate.value:.1f} ±{50 * (estimate.high - estimate.low):.1f}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a recipe found.
+
+    Attributes:
+        name: file name of the saved results, without ending.
+        table: every number with its interval and signature.
+        picture: the same as a grid for the terminal.
+        lesson: what it teaches, in a sentence or two made from the numbers.
+        files: what else was written (figures, runs), by what it is.
+        hints: commands to try next.
+    """
+
+    name: str
+    table: Table
+    picture: rich.table.Table
+    lesson: str
+    files: Mapping[str, Path]
+    hints: tuple[str, ...] = ()
+
+
+def build_outcome(
+    name: str,
+    title: str,
+    cells: Mapping[str, Cell],
+    measures: Sequence[Measure],
+    *,
+    signature: Signature,
+    lesson: str,
+    files: Mapping[str, Path],
+    hints: tuple[str, ...] = (),
+    groups: Mapping[str, str] | None = None,
+) -> Outcome:
+    """Measure every decoder of every cell, with bootstrap 95% intervals.
+
+    Args:
+        name: see :class:`Outcome`; so are lesson, files and hints.
+        title: of the table.
+        cells: as trained, in the order of the rows.
+        measures: the first is printed with its interval, the others below it.
+        signature: of the experiment; each row's names its system.
+        groups: headings put above the row of the cell with that key.
+    """
+    results: list[Result] = []
+    grid = rich.table.Table(title=title, title_justify="left", box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    grid.add_column("system", no_wrap=True)
+    for heading in (*HEADINGS.values(), "sec", "log Z"):
+        grid.add_column(heading, justify="right", no_wrap=True)
+    for key, cell in cells.items():
+        if groups and key in groups:
+            grid.add_section()
+            grid.add_row(f"[bold]{groups[key]}[/bold]")
+        row = []
+        for decoder, heading in HEADINGS.items():
+            lines = []
+            for measure in measures:
+                estimate = bootstrap_interval(measure.count(cell.outputs[decoder]))
+                low, high = measure.scaled(estimate.low), measure.scaled(estimate.high)
+                results.append(
+                    Result(
+                        cell.system,
+                        f"{heading}: {measure.name}",
+                        measure.scaled(estimate.value),
+                        signature,
+                        low=low,
+                        high=high,
+                        unit=measure.unit,
+                    )
+                )
+                lines.append(measure.text(estimate))
+            row.append("\n".join([lines[0], *(f"[dim]{line}[/dim]" for line in lines[1:])]))
+        results.append(Result(cell.system, "training seconds", cell.train_seconds, signature, unit="s"))
+        results.append(Result(cell.system, "mean log Z", cell.mean_log_partition, signature, unit="nat"))
+        grid.add_row(cell.system, *row, f"{cell.train_seconds:.0f}", f"{cell.mean_log_partition:.2f}")
+    order = ", then ".join(f"{measure.name} ({measure.unit or 'ratio'})" for measure in measures)
+    grid.caption = f"each cell: {order}; ± half of a bootstrap 95% interval"
+    grid.caption_justify = "left"
+    return Outcome(name, Table(title, tuple(results), lesson), grid, lesson, files, hints)

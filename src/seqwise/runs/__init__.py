@@ -1,0 +1,27 @@
+"""Runs: settings, training from files to a run folder, prediction and measures from that folder alone."""
+
+from __future__ import annotations
+
+from seqwise.runs.run import (
+    Prediction,
+    Run,
+    build_model,
+    build_vocabularies,
+    choose_decoder,
+    load_run,
+    predict,
+    save_run,
+)
+from seqwise.runs.settings import Settings
+
+__all__ = [
+    "Prediction",
+    "Run",
+    "Settings",
+    "build_model",
+    "build_vocabularies",
+    "choose_decoder",
+    "load_run",
+    "predict",
+    "save_run",
+]

@@ -1,0 +1,158 @@
+"""What a training run is made from: every setting with its default and one line of help.
+
+The command line's flags and the keys of a YAML file are these fields.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from seqwise.errors import InputError
+from seqwise.objectives.objective import (
+    Objective,
+    cross_entropy_objective,
+    hinge_objective,
+    relaxed_beam_objective,
+    scheduled_sampling_objective,
+    self_normalized_objective,
+)
+from seqwise.search.candidates import Score, global_, local
+from seqwise.training.schedules import Schedule, parse_schedule
+
+__all__ = ["Settings", "build_objective", "build_schedules", "check", "score_by_name", "warm_start_settings"]
+
+Task = Literal["tag", "transduce"]
+ObjectiveName = Literal["cross-entropy", "self-normalized", "scheduled-sampling", "relaxed-beam", "hinge"]
+ScoreName = Literal["local", "global"]
+Feeding = Literal["greedy", "sample", "soft-greedy", "soft-sample"]
+WarmStart = Literal["none", "cross-entropy", "self-normalized"]
+Direction = Literal["left-to-right", "bidirectional"]
+Units = Literal["words", "characters"]
+
+
+def _setting(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of ``seqwise train``; see each field's help."""
+
+    task: Task = _setting("tag", "tag: one label per source token; transduce: an output of its own length")
+    train: Path = _setting(Path(), "training data: CoNLL columns (tag) or two-column TSV (transduce), plain or gzipped")
+    dev: Path | None = _setting(None, "development data, for choosing how to decode")
+    token_column: int = _setting(0, "tag: the column of the tokens, from 0")
+    label_column: int = _setting(-1, "tag: the column of the labels, from 0; -1 is the last")
+    source_units: Units = _setting("words", "transduce: what a source is made of")
+    target_units: Units = _setting("words", "transduce: what a target is made of")
+    minimum_count: int | None = _setting(
+        None,
+        "source tokens seen less often are trained as the unknown token; 1 refuses unknown tokens; "
+        "by default 2 for words, 1 for characters",
+    )
+    encoder: Direction = _setting("bidirectional", "tag: left-to-right sees only the source so far")
+    embedding_size: int = _setting(64, "size of source (and output) embeddings")
+    label_embedding_size: int = _setting(16, "tag: size of label embeddings")
+    hidden_size: int = _setting(96, "size of each LSTM direction")
+    dropout: float = _setting(0.1, "dropout rate")
+    objective: ObjectiveName = _setting("relaxed-beam", "what training minimises")
+    score: ScoreName = _setting("local", "relaxed-beam, hinge: local (log-softmax) or global (raw) scores")
+    beam_size: int = _setting(5, "slots of the beam, in training and decoding")
+    alpha: str = _setting("exponential(1, 8)", "schedule of the inverse temperature of relaxations")
+    feeding: Feeding = _setting("greedy", "scheduled-sampling: what is fed in place of gold")
+    gold_probability: str = _setting("linear(1, 0)", "scheduled-sampling: schedule of the probability of feeding gold")
+    log_partition_weight: float = _setting(0.1, "self-normalized: weight of (log Z)^2")
+    log_partition_fraction: float = _setting(1.0, "self-normalized: the part of the positions that is penalised")
+    cross_entropy_weight: float = _setting(0.1, "relaxed-beam, hinge: weight of added cross-entropy")
+    warm_start: WarmStart = _setting("cross-entropy", "search-aware objectives: what is trained first")
+    warm_start_epochs: float = _setting(5.0, "epochs of the warm start")
+    warm_start_learning_rate: float = _setting(2e-3, "its highest learning rate")
+    epochs: float = _setting(5.0, "epochs of the objective itself")
+    learning_rate: float = _setting(1e-3, "highest learning rate; decays linearly to 0")
+    batch_size: int = _setting(64, "examples in a batch")
+    clip: float = _setting(1.0, "longest gradient")
+    seed: int = _setting(0, "seed of initial weights, batches and noise")
+    save_every: int = _setting(200, "steps between checkpoints")
+
+
+_AT_LEAST_ONE = (
+    "beam_size",
+    "batch_size",
+    "save_every",
+    "embedding_size",
+    "label_embedding_size",
+    "hidden_size",
+    "minimum_count",
+)
+_POSITIVE = ("epochs", "learning_rate", "warm_start_learning_rate", "clip")
+_NOT_NEGATIVE = ("log_partition_weight", "cross_entropy_weight", "warm_start_epochs", "seed")
+
+
+def check(settings: Settings) -> Settings:
+    """Refuse values that are of the right type but cannot work; return the settings.
+
+    Raises:
+        InputError: names the setting and its range.
+    """
+    for names, holds, wanted in (
+        (_AT_LEAST_ONE, lambda value: value >= 1, "at least 1"),
+        (_POSITIVE, lambda value: value > 0, "greater than 0"),
+        (_NOT_NEGATIVE, lambda value: value >= 0, "0 or more"),
+        (("dropout",), lambda value: 0 <= value < 1, "at least 0 and below 1"),
+        (("log_partition_fraction",), lambda value: 0 < value <= 1, "greater than 0 and at most 1"),
+    ):
+        for name in names:
+            if getattr(settings, name) is not None and not holds(getattr(settings, name)):
+                raise InputError(f"{name} must be {wanted}, got {getattr(settings, name)}")
+    if settings.train == Path():
+        raise InputError("there is no training data", mend="give --train FILE, or a line 'train: FILE' in the YAML")
+    for name, lowest, highest in (("alpha", 0.0, float("inf")), ("gold_probability", -1e-9, 1.0)):
+        schedule = parse_schedule(getattr(settings, name), total_steps=1)
+        for value in (schedule(0), schedule(1)):
+            if not lowest < value <= highest or value == float("inf"):
+                wanted = "greater than 0" if name == "alpha" else "between 0 and 1"
+                raise InputError(f"{name} must stay {wanted}, but {getattr(settings, name)} reaches {value:g}")
+    return settings
+
+
+def score_by_name(name: ScoreName) -> Score:
+    """``local`` or ``global_``."""
+    return {"local": local, "global": global_}[name]
+
+
+def build_objective(settings: Settings) -> Objective:
+    """The objective that the settings name."""
+    if settings.objective == "cross-entropy":
+        return cross_entropy_objective()
+    if settings.objective == "self-normalized":
+        return self_normalized_objective(weight=settings.log_partition_weight, fraction=settings.log_partition_fraction)
+    if settings.objective == "scheduled-sampling":
+        return scheduled_sampling_objective(settings.feeding)
+    search = {"relaxed-beam": relaxed_beam_objective, "hinge": hinge_objective}[settings.objective]
+    return search(
+        k=settings.beam_size,
+        score=score_by_name(settings.score),
+        cross_entropy_weight=settings.cross_entropy_weight,
+    )
+
+
+def build_schedules(settings: Settings, *, total_steps: int) -> dict[str, Schedule]:
+    """The schedules that objectives ask for by name."""
+    return {
+        name: parse_schedule(getattr(settings, name), total_steps=total_steps) for name in ("alpha", "gold_probability")
+    }
+
+
+def warm_start_settings(settings: Settings) -> Settings | None:
+    """The settings of the training that goes before, or None where the objective starts from scratch."""
+    from_scratch = settings.objective in ("cross-entropy", "self-normalized")
+    if from_scratch or settings.warm_start == "none" or settings.warm_start_epochs == 0:
+        return None
+    return replace(
+        settings,
+        objective=settings.warm_start,
+        epochs=settings.warm_start_epochs,
+        learning_rate=settings.warm_start_learning_rate,
+    )

@@ -1,0 +1,125 @@
+"""From settings to a trained run: read, warm-start, train, measure on the development data, save."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from seqwise.data.batches import EncodedExample
+from seqwise.data.readers import Example, read_columns, read_pairs, require_aligned
+from seqwise.errors import InputError
+from seqwise.models.recurrent import EncoderDecoder, Tagger
+from seqwise.runs.measures import measure_decoders
+from seqwise.runs.run import Run, build_model, build_vocabularies, save_metrics, save_run
+from seqwise.runs.settings import Settings, build_objective, build_schedules, check, warm_start_settings
+from seqwise.training.trainer import Progress, TrainingResult, fit
+
+__all__ = ["OnProgress", "read_examples", "train_run", "train_stage"]
+
+OnProgress = Callable[[str, Progress], None]
+"""Called after each step with the name of the stage."""
+
+
+def read_examples(settings: Settings, path: Path) -> list[Example]:
+    """Read a data file as the task wants it.
+
+    Raises:
+        InputError: the file cannot be read as what the settings say it is.
+    """
+    if settings.task == "tag":
+        examples = read_columns(path, token_column=settings.token_column, label_column=settings.label_column)
+        require_aligned(examples)
+        return examples
+    return read_pairs(path, source_units=settings.source_units, target_units=settings.target_units)
+
+
+def train_stage(
+    model: Tagger | EncoderDecoder,
+    encoded: Sequence[EncodedExample],
+    settings: Settings,
+    *,
+    folder: Path,
+    examples: Sequence[Example] = (),
+    on_progress: Callable[[Progress], None] | None = None,
+) -> TrainingResult:
+    """Train a model in place with the objective of the settings, resuming from the folder's checkpoints.
+
+    Args:
+        model: trained in place.
+        encoded: the training data.
+        settings: read from ``objective`` on; the number of steps is ``epochs`` times the batches of one epoch.
+        folder: takes ``log.jsonl`` and ``checkpoints``.
+        examples: the same examples as text, to name them in error messages.
+        on_progress: called after each step.
+    """
+    batches = -(-len(encoded) // settings.batch_size)
+    steps = max(1, round(settings.epochs * batches))
+    return fit(
+        model,
+        build_objective(settings),
+        encoded,
+        output=folder,
+        steps=steps,
+        batch_size=settings.batch_size,
+        learning_rate=settings.learning_rate,
+        clip=settings.clip,
+        seed=settings.seed,
+        save_every=settings.save_every,
+        schedules=build_schedules(settings, total_steps=steps),
+        on_progress=on_progress,
+        example_names=(lambda index: f"{examples[index].path}:{examples[index].line}") if examples else None,
+    )
+
+
+def train_run(settings: Settings, output: Path, *, on_progress: OnProgress | None = None) -> dict[str, Any]:
+    """Train what the settings describe and leave a run in the output folder.
+
+    Interrupted and called again with the same arguments, it continues from the last complete checkpoint and ends with
+    the same weights, bit for bit.
+
+    Args:
+        settings: see :class:`seqwise.runs.Settings`.
+        output: the run folder; made if need be.
+        on_progress: called with the stage ("warm start" or "training") and its progress after each step.
+
+    Returns:
+        The metrics, as written to ``metrics.json``.
+
+    Raises:
+        InputError: data or settings cannot be used, or training came to numbers that are not finite.
+    """
+    check(settings)
+    examples = read_examples(settings, settings.train)
+    dev = [] if settings.dev is None else read_examples(settings, settings.dev)
+    source, target = build_vocabularies(examples, settings)
+    run = Run(settings, build_model(settings, source, target), source, target)
+    encoded, encoded_dev = run.encode(examples), run.encode(dev)
+    if output.exists() and not output.is_dir():
+        raise InputError("the output is a file", path=output, mend="name a folder")
+    metrics: dict[str, Any] = {"train_examples": len(examples), "dev_examples": len(dev)}
+    warm = warm_start_settings(settings)
+    for stage, stage_settings, folder in (
+        ("warm start", warm, output / "warm-start"),
+        ("training", settings, output),
+    ):
+        if stage_settings is None:
+            continue
+        result = train_stage(
+            run.model,
+            encoded,
+            stage_settings,
+            folder=folder,
+            examples=examples,
+            on_progress=None if on_progress is None else _named(on_progress, stage),
+        )
+        metrics[stage] = {"steps": result.steps, "mean_loss": result.mean_loss}
+    save_run(run, output)
+    if dev:
+        metrics["dev"] = measure_decoders(run, dev, encoded_dev)
+    save_metrics(output, metrics)
+    return metrics
+
+
+def _named(on_progress: OnProgress, stage: str) -> Callable[[Progress], None]:
+    return lambda progress: on_progress(stage, progress)

@@ -1,0 +1,49 @@
+"""One loop and its selections: greedy, sampling, beam search, and their continuous relaxations."""
+
+from __future__ import annotations
+
+from seqwise.search.beam import HELD, Beam, Cost, Step, beam_search, unroll
+from seqwise.search.candidates import Candidates, Score, cost_augmented, global_, interpolated, local
+from seqwise.search.feeding import FEEDINGS, GoldOr, fed_logits
+from seqwise.search.noise import Gumbel
+from seqwise.search.selection import (
+    HardSelection,
+    HardTopK,
+    Selection,
+    Selector,
+    SoftArgmax,
+    SoftSelection,
+    SoftTopK,
+    hard_top_k,
+    peaked_softmax,
+    soft_top_k,
+)
+
+__all__ = [
+    "FEEDINGS",
+    "HELD",
+    "Beam",
+    "Candidates",
+    "Cost",
+    "GoldOr",
+    "Gumbel",
+    "HardSelection",
+    "HardTopK",
+    "Score",
+    "Selection",
+    "Selector",
+    "SoftArgmax",
+    "SoftSelection",
+    "SoftTopK",
+    "Step",
+    "beam_search",
+    "cost_augmented",
+    "fed_logits",
+    "global_",
+    "hard_top_k",
+    "interpolated",
+    "local",
+    "peaked_softmax",
+    "soft_top_k",
+    "unroll",
+]

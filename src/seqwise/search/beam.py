@@ -1,0 +1,214 @@
+"""The one loop: step the model, let a selection choose, let everything follow the choice.
+
+Greedy decoding, scheduled sampling, beam search and its continuous relaxation are this loop with another selector; see
+:mod:`seqwise.search.selection`. Shapes: B batch, J and K slots before and after a step, V vocabulary, D embedding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from seqwise.errors import InputError
+from seqwise.models.protocols import StepModel
+from seqwise.search.candidates import Candidates, Score, local
+from seqwise.search.selection import Selection, Selector
+
+__all__ = ["HELD", "Beam", "Cost", "Step", "beam_search", "unroll"]
+
+Cost = Callable[[int], Tensor]
+"""The cost of each token at a step: ``cost(step)`` has shape (B, V)."""
+
+HELD = -1
+"""The token recorded where an input had already ended and its beam only waited for the rest of the batch."""
+
+
+@dataclass(frozen=True)
+class Beam:
+    """K hypotheses for each of B inputs, as far as the search has come.
+
+    Attributes:
+        scores_BK: cumulative scores; minus infinity marks a dead slot.
+        costs_BK: cumulative costs D, zero when the search was given no cost.
+        finished_BK: how much of each hypothesis has ended, in [0, 1]; exactly 0 or 1 in hard search.
+        inputs_BKD: the embedding each slot is fed next.
+        state: the decoder state of each slot, before it is fed.
+        parents: for each step, the slot that each slot came from, int64 (B, K of that step).
+        tokens: for each step, the token that each slot added, or :data:`HELD`.
+    """
+
+    scores_BK: Tensor
+    costs_BK: Tensor
+    finished_BK: Tensor
+    inputs_BKD: Tensor
+    state: Any
+    parents: tuple[Tensor, ...] = ()
+    tokens: tuple[Tensor, ...] = ()
+
+    @staticmethod
+    def start(model: StepModel, context: Any) -> Beam:
+        """One empty hypothesis for each input, so that no slot starts as the copy of another.
+
+        With k identical slots, as Algorithm 3 is printed, all candidates would be tied k ways for ever.
+        """
+        inputs_B1D, state = model.start(context)
+        # Scores are kept in float32 or better whatever the model computes in: a beam lives on their differences.
+        dtype = torch.promote_types(inputs_B1D.dtype, torch.float32)
+        zeros_B1 = inputs_B1D.new_zeros(inputs_B1D.shape[:2], dtype=dtype)
+        return Beam(zeros_B1, zeros_B1, zeros_B1, inputs_B1D, state)
+
+    def advance(
+        self,
+        selection: Selection,
+        state: Any,
+        *,
+        embedding_VD: Tensor,
+        cost_BV: Tensor | None,
+        end: int | None,
+        active_B1: Tensor | None,
+    ) -> Beam:
+        """Follow a selection.
+
+        Args:
+            selection: what survives of the candidates.
+            state: the decoder state after this step, by old slot.
+            embedding_VD: the embedding of each token.
+            cost_BV: the cost of each token at this step, or None: ``D'_r = a_r . d_t + sum_i b_r[i] D_i``.
+            end: id of the end token, or None.
+            active_B1: which inputs are still being searched; the others keep their scores, costs and history. None
+                means all.
+        """
+        costs_BK = selection.follow(self.costs_BK)
+        if cost_BV is not None:
+            costs_BK = costs_BK + selection.expect(cost_BV)
+        advanced = Beam(
+            scores_BK=selection.scores_BK,
+            costs_BK=costs_BK,
+            finished_BK=torch.zeros_like(costs_BK) if end is None else selection.token_mass(end),
+            inputs_BKD=selection.embed(embedding_VD),
+            state=selection.follow(state),
+            parents=(*self.parents, selection.parents_BK),
+            tokens=(*self.tokens, selection.tokens_BK),
+        )
+        return advanced if active_B1 is None else advanced._holding(self, active_B1)
+
+    def _holding(self, before: Beam, active_B1: Tensor) -> Beam:
+        """Take the scores, costs and history of inputs that have ended from the beam before the step.
+
+        Their decoder states and inputs need no care: nothing that is kept depends on them any more.
+        """
+        num_slots, old_slots = self.scores_BK.shape[1], before.scores_BK.shape[1]
+
+        def held(new_BK: Tensor, old_BJ: Tensor, fill: float) -> Tensor:
+            return torch.where(active_B1, new_BK, F.pad(old_BJ, (0, num_slots - old_slots), value=fill))
+
+        itself_1K = torch.arange(num_slots, device=active_B1.device).clamp(max=old_slots - 1)[None]
+        return replace(
+            self,
+            scores_BK=held(self.scores_BK, before.scores_BK, -torch.inf),
+            costs_BK=held(self.costs_BK, before.costs_BK, 0.0),
+            finished_BK=held(self.finished_BK, before.finished_BK, 0.0),
+            parents=(*before.parents, torch.where(active_B1, self.parents[-1], itself_1K)),
+            tokens=(*before.tokens, self.tokens[-1].masked_fill(~active_B1, HELD)),
+        )
+
+
+class Step(NamedTuple):
+    """One turn of the loop: what could be chosen, what was, and the beam that came of it."""
+
+    candidates: Candidates
+    selection: Selection
+    beam: Beam
+
+
+def unroll(
+    model: StepModel,
+    context: Any,
+    selector: Selector,
+    *,
+    num_steps: int | Tensor,
+    score: Score = local,
+    cost: Cost | None = None,
+    end: int | None = None,
+    generator: torch.Generator | None = None,
+) -> Iterator[Step]:
+    """Search step by step, yielding after each; :func:`beam_search` is the last beam of it.
+
+    Args: as of :func:`beam_search`, but ``end`` is given rather than taken from the model.
+    """
+    if score.cost_weight != 0 and cost is None:
+        raise InputError("a cost-augmented score needs a cost", mend="pass cost=hamming_cost(...)")
+    beam = Beam.start(model, context)
+    limit, embedding_VD = _longest(num_steps), model.embedding_VD
+    for step in range(limit):
+        features_BJH, state = model.step(beam.inputs_BKD, beam.state, context, step)
+        cost_BV = None if cost is None else cost(step)
+        candidates = Candidates(beam.scores_BK, features_BJH, model.head, score, cost_BV, beam.finished_BK, end, step)
+        selection = selector(candidates, generator)
+        active_B1 = None if isinstance(num_steps, int) else (num_steps > step)[:, None]
+        beam = beam.advance(selection, state, embedding_VD=embedding_VD, cost_BV=cost_BV, end=end, active_B1=active_B1)
+        yield Step(candidates, selection, beam)
+
+
+def beam_search(
+    model: StepModel,
+    context: Any,
+    selector: Selector,
+    *,
+    num_steps: int | Tensor,
+    score: Score = local,
+    cost: Cost | None = None,
+    generator: torch.Generator | None = None,
+) -> Beam:
+    """Search for the best output, by the selector's idea of choosing; differentiable when the selection is soft.
+
+    Args:
+        model: a step model.
+        context: what ``model.encode`` returned for the sources.
+        selector: ``HardTopK(k)``, ``SoftTopK(k, alpha)``, ``SoftArgmax(alpha)``, or any function from candidates (and a
+            generator) to a selection.
+        num_steps: how many tokens to write: one number, or int64 (B,), a number for each input. Inputs with fewer wait
+            unchanged, so that results do not depend on what else is in the batch.
+        score: what a token adds to a hypothesis: ``local``, ``global_``, ``interpolated(c)``, or one of these
+            ``cost_augmented``.
+        cost: the task cost of each token at each step, accumulated along the hypotheses in ``beam.costs_BK``.
+        generator: the source of random numbers for noise; torch's global one by default.
+
+    Returns:
+        The final beam. Hypotheses that have written the end token (``model.end``) stay as they are, and their scores
+        with them.
+
+    Raises:
+        InputError: the number of steps is negative, or a cost-augmented score comes without a cost.
+
+    Source: Goyal et al. (AAAI 2018), Algorithms 1 (hard) and 3 (soft), started from a single slot.
+
+    Example:
+        >>> from seqwise.data import EncodedExample, collate
+        >>> from seqwise.models import Tagger
+        >>> from seqwise.search import SoftTopK
+        >>> model = Tagger(source_size=5, target_size=3, embedding_size=4, hidden_size=8, label_embedding_size=2)
+        >>> context = model.encode(collate([(0, EncodedExample((1, 2, 3), ())), (1, EncodedExample((4,), ()))]))
+        >>> beam = beam_search(model, context, SoftTopK(k=2, alpha=1.0), num_steps=context.lengths_B)
+        >>> beam.scores_BK.shape
+        torch.Size([2, 2])
+    """
+    beam = Beam.start(model, context)
+    for step in unroll(
+        model, context, selector, num_steps=num_steps, score=score, cost=cost, end=model.end, generator=generator
+    ):
+        beam = step.beam
+    return beam
+
+
+def _longest(num_steps: int | Tensor) -> int:
+    longest = num_steps if isinstance(num_steps, int) else int(num_steps.max()) if num_steps.numel() else 0
+    shortest = num_steps if isinstance(num_steps, int) else int(num_steps.min()) if num_steps.numel() else 0
+    if shortest < 0:
+        raise InputError(f"the number of steps must not be negative, got {shortest}")
+    return longest

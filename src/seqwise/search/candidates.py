@@ -1,0 +1,151 @@
+"""The candidates of one step: every way to lengthen every live slot by one token, and what each would score.
+
+Shapes: B batch, J slots, V vocabulary, H features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from seqwise.errors import InputError
+
+__all__ = ["Candidates", "Score", "cost_augmented", "global_", "interpolated", "local"]
+
+# How strongly a partly finished slot is kept from going on: the score of "go on" falls by this times F / (1 - F), with
+# F its finished mass. Any value that is large beside differences of scores will do; at F = 1 "go on" is excluded.
+CONTINUATION_PENALTY = 30.0
+
+
+@dataclass(frozen=True)
+class Score:
+    """What a token adds to the score of a hypothesis: ``f(h, w) - c log Z(h) + b d(w)``.
+
+    Args:
+        log_partition_weight: c; 1 is the local (log-softmax) score, 0 the raw or global one.
+        cost_weight: b; 1 in cost-augmented search, which looks for hypotheses that are both likely and wrong.
+
+    Source: Goyal et al. (NAACL 2019), section 2 (local and global), Goyal et al. (AAAI 2018), section 2.5 (augmented).
+
+    Example:
+        >>> logits = torch.tensor([0.0, 0.0])
+        >>> local(logits), global_(logits)
+        (tensor([-0.6931, -0.6931]), tensor([0., 0.]))
+    """
+
+    log_partition_weight: float
+    cost_weight: float = 0.0
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """Turn unnormalised scores (..., V) into what is added up along a hypothesis, cost left aside."""
+        if self.log_partition_weight == 0:
+            return logits
+        # Where a model excludes every token, log Z is minus infinity and the difference would be NaN.
+        dead_end = (logits == -torch.inf).all(-1, keepdim=True)
+        return logits - self.log_partition_weight * logits.masked_fill(dead_end, 0.0).logsumexp(-1, keepdim=True)
+
+
+local = Score(log_partition_weight=1.0)
+global_ = Score(log_partition_weight=0.0)
+
+
+def interpolated(log_partition_weight: float) -> Score:
+    """The score ``f - c log Z``, between the global one (c = 0) and the local one (c = 1).
+
+    Args:
+        log_partition_weight: c, in [0, 1].
+
+    Raises:
+        InputError: c is outside [0, 1].
+
+    Example:
+        >>> interpolated(1.0) == local
+        True
+    """
+    if not 0 <= log_partition_weight <= 1:
+        raise InputError(f"the weight of log Z must lie between 0 and 1, got {log_partition_weight}")
+    return Score(log_partition_weight)
+
+
+def cost_augmented(score: Score) -> Score:
+    """The same score with the cost of each token added, as the hinge loss searches (Goyal et al. 2018, section 2.5).
+
+    Example:
+        >>> cost_augmented(local).cost_weight
+        1.0
+    """
+    return replace(score, cost_weight=1.0)
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """J slots x V tokens, not yet expanded: a selection that needs less than all of them asks for less.
+
+    Args:
+        prefix_scores_BJ: score of each slot so far; minus infinity marks a dead slot.
+        features_BJH: what the model's head reads.
+        head: features to unnormalised scores.
+        score: what a token adds.
+        cost_BV: the cost of each token at this step, or None.
+        finished_BJ: how much of each slot has ended, in [0, 1].
+        end: id of the end token, or None where nothing ends early.
+        step: how many tokens the slots have already written.
+    """
+
+    prefix_scores_BJ: Tensor
+    features_BJH: Tensor
+    head: Callable[[Tensor], Tensor]
+    score: Score
+    cost_BV: Tensor | None
+    finished_BJ: Tensor
+    end: int | None
+    step: int
+
+    @cached_property
+    def logits_BJV(self) -> Tensor:
+        """The model's unnormalised scores, at least float32: a gap of 0.1 at score -50 is lost in bfloat16."""
+        logits_BJV = self.head(self.features_BJH)
+        return logits_BJV.float() if logits_BJV.dtype in (torch.float16, torch.bfloat16) else logits_BJV
+
+    @cached_property
+    def scores_BJV(self) -> Tensor:
+        """``s~[i, w]``, the score of slot i lengthened by w (thesis, Algorithms 1 and 3, line 5)."""
+        added_BJV = self.score(self.logits_BJV)
+        if self.end is not None:
+            added_BJV = finish(added_BJV, self.finished_BJ, self.end)
+        if self.cost_BV is not None and self.score.cost_weight != 0:
+            added_BJV = added_BJV + self.score.cost_weight * self.cost_BV[:, None]
+        return self.prefix_scores_BJ[..., None] + added_BJV
+
+
+def finish(added_BJV: Tensor, finished_BJ: Tensor, end: int) -> Tensor:
+    """Let a finished slot stay as it is, at no change of score, and go nowhere else.
+
+    With finished mass F, the end token adds ``(1 - F) f(end)`` (at F = 1 it means "stay"), and any other token
+    ``f - 30 F / (1 - F)``. For F in {0, 1} this is exactly the bookkeeping of hard beam search; between, it is
+    continuous, so a relaxed search stays differentiable.
+
+    Args:
+        added_BJV: what each token would add to an unfinished slot.
+        finished_BJ: F, in [0, 1].
+        end: id of the end token.
+
+    Returns:
+        What each token adds, (B, J, V); minus infinity where a finished slot would go on.
+    """
+    closed_BJ1 = (finished_BJ >= 1 - 1e-6)[..., None]
+    mass_BJ1 = finished_BJ[..., None]
+    # Divided only where 1 - F is safely positive: the other branch of a `where` still has its gradient computed.
+    penalty_BJ1 = CONTINUATION_PENALTY * mass_BJ1 / torch.where(closed_BJ1, torch.ones_like(mass_BJ1), 1 - mass_BJ1)
+    going_on_BJV = (added_BJV - penalty_BJ1).masked_fill(closed_BJ1, -torch.inf)
+    end_BJ1 = added_BJV[..., end : end + 1]
+    excluded_BJ1 = end_BJ1 == -torch.inf
+    # Replaced before the product, whose gradient with respect to the mass would otherwise be 0 * infinity.
+    staying_BJ1 = (1 - mass_BJ1) * end_BJ1.masked_fill(excluded_BJ1, 0.0)
+    staying_BJ1 = staying_BJ1.masked_fill(excluded_BJ1, -torch.inf).masked_fill(closed_BJ1, 0.0)
+    is_end_V = torch.arange(added_BJV.shape[-1], device=added_BJV.device) == end
+    return torch.where(is_end_V, staying_BJ1, going_on_BJV)

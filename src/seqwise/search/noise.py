@@ -1,0 +1,37 @@
+"""Noise on the scores of candidates, for selections that sample rather than maximise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["Gumbel", "Noise", "no_noise"]
+
+Noise = Callable[[Tensor, torch.Generator | None], Tensor]
+
+
+def no_noise(scores: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Leave the scores as they are."""
+    return scores
+
+
+@dataclass(frozen=True)
+class Gumbel:
+    """Independent standard Gumbel noise on each candidate: the argmax of ``f + G`` is a draw from softmax(f).
+
+    Used with K = 1 only. For K > 1, fresh noise at each step is *not* stochastic beam search (Kool et al. 2019), which
+    conditions each step's noise on the step before.
+
+    Example:
+        >>> Gumbel()(torch.zeros(2), torch.Generator().manual_seed(0)).shape
+        torch.Size([2])
+    """
+
+    def __call__(self, scores: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Return scores plus noise, drawn from ``generator`` or from torch's global one."""
+        exponential = torch.empty_like(scores, requires_grad=False).exponential_(generator=generator)
+        # An exact zero, which float32 can draw, would be infinite noise.
+        return scores - exponential.clamp_(min=torch.finfo(scores.dtype).tiny).log()

@@ -1,0 +1,269 @@
+"""Checkpoints that are complete or are none: a manifest, written last, with the size and SHA-256 of each file.
+
+The Trainer writes the files of a checkpoint one after the other into its final folder, so a process that dies in
+between leaves a folder that looks like a checkpoint. Here a folder counts only once ``manifest.json`` is in it, and
+the manifest is put there by one rename after everything else is on the disk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from seqwise.errors import InputError
+
+__all__ = ["checkpoint_step", "discard_incomplete", "last_complete", "load_model_file", "prune", "seal", "verify"]
+
+MANIFEST = "manifest.json"
+_FOLDER = re.compile(r"checkpoint-([0-9]+)")
+_log = logging.getLogger(__name__)
+
+
+def seal(folder: Path) -> None:
+    """Declare a folder complete: flush its files to the disk, then write ``manifest.json`` atomically.
+
+    Args:
+        folder: the folder; every file under it is listed, an older manifest is replaced.
+
+    Raises:
+        InputError: the folder is missing or holds no file.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> _ = (folder / "a.txt").write_text("a")
+        >>> seal(folder); verify(folder)
+    """
+    # A stale manifest must go first: sealed again after a change, a crash in between must not look complete.
+    (folder / MANIFEST).unlink(missing_ok=True)
+    files = {}
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        _flush(path)
+        files[path.relative_to(folder).as_posix()] = {"sha256": _sha256(path), "size": path.stat().st_size}
+    if not files:
+        raise InputError("there is no file to seal", path=folder)
+    partial = folder / f".{MANIFEST}.part"
+    partial.write_text(json.dumps({"version": 1, "files": files}, indent=1, sort_keys=True), encoding="utf-8")
+    _flush(partial)
+    for inner in sorted({path.parent for path in folder.rglob("*")}):
+        _flush(inner)
+    os.replace(partial, folder / MANIFEST)
+    _flush(folder)
+    _flush(folder.parent)
+
+
+def verify(folder: Path) -> None:
+    """Check every file of a sealed folder against its manifest.
+
+    Args:
+        folder: a folder that ``seal`` has sealed.
+
+    Raises:
+        InputError: names the first file that is missing or differs, or the manifest itself.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> _ = (folder / "a.txt").write_text("a")
+        >>> seal(folder)
+        >>> _ = (folder / "a.txt").write_text("b")
+        >>> try:
+        ...     verify(folder)
+        ... except InputError as error:
+        ...     print(error.problem)
+        the file differs from what was sealed in manifest.json
+
+    Not implemented: files that came into the folder after it was sealed are not noticed.
+    """
+    for name, entry in _read_manifest(folder).items():
+        _verify_file(folder / name, entry)
+
+
+def checkpoint_step(folder: Path) -> int | None:
+    """The step in the name of a checkpoint folder, None for any other folder.
+
+    Args:
+        folder: a path; only its last part is read.
+
+    Returns:
+        the number of steps taken.
+
+    Example:
+        >>> checkpoint_step(Path("out/checkpoints/checkpoint-200")), checkpoint_step(Path("out"))
+        (200, None)
+    """
+    match = _FOLDER.fullmatch(folder.name)
+    return int(match[1]) if match else None
+
+
+def last_complete(folder: Path) -> Path | None:
+    """The checkpoint with the highest step whose every file is as it was sealed.
+
+    Args:
+        folder: the folder that holds ``checkpoint-<step>`` folders; it may be missing.
+
+    Returns:
+        the checkpoint's folder, or None where there is no complete one.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> for step in (9, 10):
+        ...     (folder / f"checkpoint-{step}").mkdir()
+        ...     _ = (folder / f"checkpoint-{step}" / "weights").write_text("w")
+        >>> seal(folder / "checkpoint-9")
+        >>> last_complete(folder).name
+        'checkpoint-9'
+    """
+    for checkpoint in reversed(_checkpoints(folder)):
+        if (checkpoint / MANIFEST).exists():
+            try:
+                verify(checkpoint)
+            except InputError as error:
+                _log.warning("skipping a damaged checkpoint: %s", error)
+            else:
+                return checkpoint
+    return None
+
+
+def discard_incomplete(folder: Path) -> None:
+    """Remove the checkpoints after the last complete one, and every one without a manifest.
+
+    Args:
+        folder: the folder that holds ``checkpoint-<step>`` folders; it may be missing.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> (folder / "checkpoint-9").mkdir()
+        >>> discard_incomplete(folder); list(folder.iterdir())
+        []
+    """
+    last = last_complete(folder)
+    reached = -1 if last is None else _step(last)
+    for checkpoint in _checkpoints(folder):
+        # Training will write the later ones again and must not meet their old files.
+        if _step(checkpoint) > reached or not (checkpoint / MANIFEST).exists():
+            _remove(checkpoint)
+
+
+def prune(folder: Path, keep: int = 2) -> None:
+    """Remove all sealed checkpoints but the newest; unsealed ones are left alone.
+
+    Args:
+        folder: the folder that holds ``checkpoint-<step>`` folders.
+        keep: how many stay, at least 1.
+
+    Raises:
+        InputError: keep is less than 1.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> for step in (5, 10, 15):
+        ...     (folder / f"checkpoint-{step}").mkdir()
+        ...     _ = (folder / f"checkpoint-{step}" / "weights").write_text("w")
+        ...     seal(folder / f"checkpoint-{step}")
+        >>> prune(folder, keep=1); [path.name for path in folder.iterdir()]
+        ['checkpoint-15']
+    """
+    if keep < 1:
+        raise InputError(f"keep must be at least 1, got {keep}")
+    for checkpoint in [path for path in _checkpoints(folder) if (path / MANIFEST).exists()][:-keep]:
+        _remove(checkpoint)
+
+
+def load_model_file(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, on the CPU, checked against the manifest where one lies beside it.
+
+    Args:
+        path: the file, usually ``model.safetensors``.
+
+    Returns:
+        name -> tensor.
+
+    Raises:
+        InputError: the file is missing, is no safetensors file, or differs from what was sealed.
+
+    Example:
+        >>> load_model_file(Path("nowhere/model.safetensors"))
+        Traceback (most recent call last):
+        seqwise.errors.InputError: nowhere/model.safetensors: the file does not exist
+    """
+    if not path.exists():
+        raise InputError("the file does not exist", path=path)
+    if (path.parent / MANIFEST).exists():
+        entry = _read_manifest(path.parent).get(path.name)
+        if entry is not None:
+            _verify_file(path, entry)
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"cannot be read as safetensors ({error})", path=path, mend="take another copy") from error
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return sorted((p for p in folder.iterdir() if p.is_dir() and _FOLDER.fullmatch(p.name)), key=_step)
+
+
+def _step(folder: Path) -> int:
+    step = checkpoint_step(folder)
+    assert step is not None
+    return step
+
+
+def _remove(checkpoint: Path) -> None:
+    # The manifest goes first: a removal cut short leaves an incomplete checkpoint, not a damaged one.
+    (checkpoint / MANIFEST).unlink(missing_ok=True)
+    shutil.rmtree(checkpoint)
+
+
+def _read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
+    path = folder / MANIFEST
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        if manifest["version"] != 1:
+            raise ValueError(f"version {manifest['version']!r}")
+        entries = manifest["files"].items()
+        files = {str(name): {"sha256": str(f["sha256"]), "size": int(f["size"])} for name, f in entries}
+    except FileNotFoundError as error:
+        raise InputError("there is no manifest.json, the folder is incomplete", path=folder) from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise InputError(f"the manifest cannot be read ({error})", path=path, mend="take another copy") from error
+    for name in files:
+        # A manifest comes from outside with the folder: it must not point out of it.
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            raise InputError(f"the manifest names {name!r}, outside its folder", path=path)
+    return files
+
+
+def _verify_file(path: Path, entry: dict[str, Any]) -> None:
+    if not path.is_file():
+        raise InputError("the file is in manifest.json but missing", path=path, mend="take another copy")
+    if path.stat().st_size != entry["size"] or _sha256(path) != entry["sha256"]:
+        raise InputError("the file differs from what was sealed in manifest.json", path=path, mend="take another copy")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,177 @@
+"""What changes while a model trains: alpha, a mixing probability, a temperature, each a function of the step."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Callable
+
+from seqwise.errors import InputError
+from seqwise.training.configuration import did_you_mean
+
+__all__ = ["Schedule", "constant", "exponential", "inverse_sigmoid", "linear", "parse_schedule"]
+
+Schedule = Callable[[float], float]
+"""A value as a function of the number of optimiser steps taken so far (0 at the first step)."""
+
+_CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*\(([^()]*)\)\s*")
+
+
+def constant(value: float) -> Schedule:
+    """The same value at every step, ``v(t) = value``.
+
+    Args:
+        value: any finite number.
+
+    Returns:
+        the schedule.
+
+    Raises:
+        InputError: the value is not finite.
+
+    Example:
+        >>> constant(2.0)(100)
+        2.0
+    """
+    _finite(value=value)
+    return lambda step: value
+
+
+def linear(start: float, end: float, steps: float) -> Schedule:
+    """From start to end in equal differences, ``v(t) = start + (end - start) min(t / steps, 1)``.
+
+    Args:
+        start: the value at step 0.
+        end: the value at step ``steps`` and after it.
+        steps: how many steps the way takes, greater than 0.
+
+    Returns:
+        the schedule.
+
+    Raises:
+        InputError: a number is not finite, or steps is not greater than 0.
+
+    Example:
+        >>> [linear(0, 1, 4)(step) for step in (0, 1, 4, 9)]
+        [0.0, 0.25, 1.0, 1.0]
+    """
+    _finite(start=start, end=end)
+    _greater_than_zero(steps=steps)
+    # Both ends weighted, so that the end is met exactly: start + (end - start) can miss it by rounding.
+    return lambda step: start * (1 - _fraction(step, steps)) + end * _fraction(step, steps)
+
+
+def exponential(start: float, end: float, steps: float) -> Schedule:
+    """From start to end in equal ratios, ``v(t) = start^(1 - f) end^f`` with ``f = min(t / steps, 1)``.
+
+    Args:
+        start: the value at step 0, greater than 0.
+        end: the value at step ``steps`` and after it, greater than 0.
+        steps: how many steps the way takes, greater than 0.
+
+    Returns:
+        the schedule.
+
+    Raises:
+        InputError: a number is not finite or not greater than 0.
+
+    Example:
+        >>> [round(exponential(1, 100, 2)(step), 6) for step in (0, 1, 2, 3)]
+        [1.0, 10.0, 100.0, 100.0]
+    """
+    _finite(start=start, end=end)
+    _greater_than_zero(start=start, end=end, steps=steps)
+    return lambda step: start ** (1 - _fraction(step, steps)) * end ** _fraction(step, steps)
+
+
+def inverse_sigmoid(k: float) -> Schedule:
+    """The decay of scheduled sampling, ``v(t) = k / (k + exp(t / k))``.
+
+    Args:
+        k: how slowly it falls, greater than 0; it passes one half at step ``k ln k``.
+
+    Returns:
+        the schedule: near 1 at first for large k, 0 in the end.
+
+    Raises:
+        InputError: k is not finite or not greater than 0.
+
+    Example:
+        >>> [round(inverse_sigmoid(10)(step), 3) for step in (0, 10 * math.log(10), 1e9)]
+        [0.909, 0.5, 0.0]
+
+    Source: Bengio et al. 2015, Scheduled Sampling, section 2.4 (there k >= 1).
+    """
+    _greater_than_zero(k=k)
+    # exp overflows above 709; at 700 the value is already below 1e-300 k.
+    return lambda step: k / (k + math.exp(min(step / k, 700.0)))
+
+
+def parse_schedule(schedule: str | float, *, total_steps: float) -> Schedule:
+    """A schedule from a number or from text such as ``linear(1, 10)``.
+
+    Args:
+        schedule: a number (constant), or a name with its numbers: ``constant(v)``, ``linear(start, end)``,
+            ``exponential(start, end)``, ``inverse_sigmoid(k)``. A third number for linear and exponential is
+            the number of steps.
+        total_steps: the steps of the whole training, which linear and exponential take when none are given.
+
+    Returns:
+        the schedule.
+
+    Raises:
+        InputError: the text is no schedule, the name is unknown or the numbers do not fit.
+
+    Example:
+        >>> parse_schedule("linear(1, 10)", total_steps=90)(45)
+        5.5
+        >>> parse_schedule("0.5", total_steps=90)(45)
+        0.5
+    """
+    if not isinstance(schedule, str):
+        return constant(float(schedule))
+    number = _number(schedule)
+    if number is not None:
+        return constant(number)
+    known: dict[str, Callable[..., Schedule]] = {
+        f.__name__: f for f in (constant, linear, exponential, inverse_sigmoid)
+    }
+    match = _CALL.fullmatch(schedule)
+    if match is None:
+        raise InputError(f"{schedule!r} is not a schedule", mend="write a number or, for example, linear(1, 10)")
+    name, text = match.groups()
+    if name not in known:
+        raise InputError(f"unknown schedule {name!r} in {schedule!r}", mend=did_you_mean(name, known))
+    numbers = [_number(part) for part in text.split(",")] if text.strip() else []
+    if any(value is None for value in numbers):
+        raise InputError(f"{schedule!r} holds something that is not a number", mend="separate numbers with commas")
+    parameters = list(inspect.signature(known[name]).parameters)
+    if parameters[-1] == "steps" and len(numbers) == len(parameters) - 1:
+        numbers.append(float(total_steps))
+    if len(numbers) != len(parameters):
+        raise InputError(f"{schedule!r} has {len(numbers)} numbers", mend=f"write {name}({', '.join(parameters)})")
+    return known[name](*numbers)
+
+
+def _fraction(step: float, steps: float) -> float:
+    return min(max(step / steps, 0.0), 1.0)
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _finite(**values: float) -> None:
+    for name, value in values.items():
+        if not math.isfinite(value):
+            raise InputError(f"{name} of a schedule must be finite, got {value}")
+
+
+def _greater_than_zero(**values: float) -> None:
+    for name, value in values.items():
+        if not (math.isfinite(value) and value > 0):
+            raise InputError(f"{name} of a schedule must be greater than 0 and finite, got {value}")

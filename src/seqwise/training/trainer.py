@@ -1,0 +1,298 @@
+"""One training loop for every model: the Hugging Face Trainer, with the whole objective inside forward.
+
+Killed at any moment and started again, it ends with the weights, bit for bit, of the run that was never killed (on
+the same machine with the same number of threads). What that takes, beyond what the Trainer does: checkpoints that
+are complete or are none (``checkpoints``), the batches as one sequence that depends on the seed alone, schedules that
+read the global step, and a refusal to continue with other settings.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import random
+import sys
+import time
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from torch import nn
+from transformers import TrainingArguments
+
+from seqwise.data.batches import EncodedExample
+from seqwise.errors import InputError
+from seqwise.training.checkpoints import (
+    checkpoint_step,
+    discard_incomplete,
+    last_complete,
+    load_model_file,
+)
+from seqwise.training.configuration import did_you_mean
+from seqwise.training.hugging_face import (
+    SETTINGS,
+    WEIGHTS,
+    Objective,
+    Progress,
+    SequenceTrainer,
+    StepBatches,
+    WithObjective,
+)
+from seqwise.training.schedules import Schedule
+
+__all__ = ["Objective", "Progress", "TrainingResult", "fit"]
+
+_DECAYS = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_warmup"}
+_MEAN_OVER = 100  # steps in TrainingResult.mean_loss
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """What a training came to.
+
+    Args:
+        steps: optimiser steps in all, those before a resume included.
+        seconds: wall-clock time of this call.
+        mean_loss: mean over the last 100 steps (fewer when there were fewer), the same with and without a resume.
+        resumed_from: the step of the checkpoint that this call started from, or None.
+    """
+
+    steps: int
+    seconds: float
+    mean_loss: float
+    resumed_from: int | None
+
+
+def fit(
+    model: nn.Module,
+    objective: Objective,
+    train: Sequence[EncodedExample],
+    *,
+    output: Path,
+    steps: int,
+    batch_size: int,
+    learning_rate: float,
+    seed: int,
+    warmup_steps: int = 0,
+    decay: str = "linear",
+    clip: float = 1.0,
+    weight_decay: float = 0.0,
+    save_every: int = 500,
+    schedules: Mapping[str, Schedule] | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    example_names: Callable[[int], str] | None = None,
+) -> TrainingResult:
+    """Train a model in place with AdamW, from the last complete checkpoint in ``output`` where there is one.
+
+    Each step minimises ``objective(model, batch, {name: schedule(t)})`` at t = 0, 1, ..., steps - 1; the gradient is
+    scaled down to norm ``clip`` where it is longer. The model is moved to the GPU where there is one. Python's,
+    NumPy's and torch's global generators are seeded for the training and put back after it.
+
+    Args:
+        model: any module; its weights are trained in place and its train / eval mode is put back.
+        objective: the scalar loss of a batch. One that is itself a module has its parameters trained too.
+        train: the examples; batches of similar length, each example once an epoch.
+        output: a folder; takes ``log.jsonl`` (a line a step) and ``checkpoints`` (the last two complete ones).
+        steps: optimiser steps in all.
+        batch_size: examples a batch.
+        learning_rate: at its highest.
+        seed: chooses the batches, and dropout and other noise.
+        warmup_steps: steps of linear warm-up from 0.
+        decay: of the learning rate after the warm-up: "linear" or "cosine" to 0, or "constant".
+        clip: longest gradient, ``math.inf`` for no limit.
+        weight_decay: decoupled, on weights but not on biases and norms.
+        save_every: steps between checkpoints; there is always one at the end.
+        schedules: name -> function of the step, handed to the objective.
+        on_progress: called after each step.
+        example_names: names the example of an index in error messages, for instance as "file:line".
+
+    Returns:
+        steps, seconds, mean loss and where it resumed. The caller saves the model.
+
+    Raises:
+        InputError: a setting is out of range; the checkpoint in output was made with other settings, other data or
+            another model; the loss or the gradient is not finite (names step and examples; the last checkpoint stays).
+
+    Example:
+        >>> import tempfile
+        >>> class Table(nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.scores = nn.Embedding(4, 3)
+        >>> def cross_entropy(model, batch, values):
+        ...     scores_BSV = model.scores(batch.sources_BS)
+        ...     return nn.functional.cross_entropy(scores_BSV.flatten(0, 1), batch.targets_BT.flatten())
+        >>> train = [EncodedExample((i, 3), (i, 0)) for i in range(3)]
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     result = fit(Table(), cross_entropy, train, output=Path(folder), steps=60, batch_size=3,
+        ...                  learning_rate=0.2, seed=0)
+        >>> result.steps, result.resumed_from
+        (60, None)
+
+    Not implemented: several processes or GPUs, gradient accumulation, mixed precision.
+    """
+    schedules = dict(schedules or {})
+    _check(
+        steps=steps,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        warmup_steps=warmup_steps,
+        decay=decay,
+        clip=clip,
+        weight_decay=weight_decay,
+        save_every=save_every,
+        seed=seed,
+    )
+    started = time.monotonic()
+    batches = StepBatches(train, batch_size=batch_size, seed=seed, steps=steps)
+    settings = {
+        "steps": steps,
+        "batch_size": batch_size,
+        "learning_rate": learning_rate,
+        "seed": seed,
+        "decay": decay,
+        "warmup_steps": warmup_steps,
+        "clip": repr(clip),
+        "weight_decay": weight_decay,
+        "data": _fingerprint(train),
+        "schedules": {name: [s(0), s(steps / 2), s(steps)] for name, s in schedules.items()},
+    }
+    output = Path(output)
+    checkpoints = output / "checkpoints"
+    checkpoints.mkdir(parents=True, exist_ok=True)
+    wrapped = WithObjective(model, objective)
+    resumed_from = _resume_point(checkpoints, wrapped, settings)
+    log_path = output / "log.jsonl"
+    _truncate_log(log_path, resumed_from or 0)
+    if resumed_from != steps:
+        arguments = TrainingArguments(
+            output_dir=str(checkpoints),
+            max_steps=steps,
+            per_device_train_batch_size=batch_size,
+            learning_rate=learning_rate,
+            lr_scheduler_type=_DECAYS[decay],
+            warmup_steps=warmup_steps,
+            weight_decay=weight_decay,
+            max_grad_norm=0.0,
+            seed=seed,
+            save_strategy="steps",
+            save_steps=save_every,
+            logging_strategy="no",
+            logging_nan_inf_filter=False,
+            report_to="none",
+            disable_tqdm=True,
+            log_level="error",
+            remove_unused_columns=False,
+            use_cpu=not torch.cuda.is_available(),
+        )
+        with _as_it_was(model), log_path.open("a", encoding="utf-8") as log:
+            trainer = SequenceTrainer(
+                wrapped,
+                arguments,
+                batches,
+                clip=clip,
+                schedules=schedules,
+                settings=settings,
+                log=log,
+                on_progress=on_progress,
+                example_names=example_names,
+            )
+            _run(trainer, checkpoints, resumed_from)
+    return TrainingResult(steps, time.monotonic() - started, _mean_loss(log_path), resumed_from)
+
+
+def _run(trainer: SequenceTrainer, checkpoints: Path, resumed_from: int | None) -> None:
+    folder = None if resumed_from is None else str(checkpoints / f"checkpoint-{resumed_from}")
+    try:
+        trainer.train(resume_from_checkpoint=folder)
+    except KeyboardInterrupt:
+        last = last_complete(checkpoints)
+        kept = "no checkpoint yet" if last is None else f"{last} is kept"
+        print(
+            f"stopped at step {trainer.state.global_step} of {trainer.args.max_steps}: {kept}; "
+            "run the same command again to continue",
+            file=sys.stderr,
+        )
+        raise
+
+
+def _resume_point(checkpoints: Path, wrapped: WithObjective, settings: dict[str, Any]) -> int | None:
+    """Clear away what is incomplete, load the weights of what is complete, and say which step they are of."""
+    discard_incomplete(checkpoints)
+    folder = last_complete(checkpoints)
+    if folder is None:
+        return None
+    mend = "give another output folder, or remove this one to start again"
+    try:
+        made_with = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"no checkpoint of seqwise: {SETTINGS} cannot be read", path=folder, mend=mend) from error
+    for name, value in json.loads(json.dumps(settings)).items():
+        if made_with.get(name) != value:
+            was = "" if name == "data" else f" ({made_with.get(name)!r} then, {value!r} now)"
+            raise InputError(f"the checkpoint was made with other {name}{was}", path=folder, mend=mend)
+    try:
+        # The Trainer loads them again, but takes missing and unexpected names without a word.
+        wrapped.load_state_dict(load_model_file(folder / WEIGHTS), strict=True)
+    except RuntimeError as error:
+        problem = " ".join(str(error).split())
+        raise InputError(f"the checkpoint is of another model ({problem})", path=folder, mend=mend) from error
+    return checkpoint_step(folder)
+
+
+def _check(**settings: Any) -> None:
+    at_least = {"steps": 1, "batch_size": 1, "save_every": 1, "warmup_steps": 0, "seed": 0, "weight_decay": 0}
+    for name, lowest in at_least.items():
+        if not settings[name] >= lowest:
+            raise InputError(f"{name} must be at least {lowest}, got {settings[name]}")
+    if not settings["seed"] < 2**32:
+        raise InputError(f"seed must be less than 2**32, got {settings['seed']}")
+    for name in ("learning_rate", "clip"):
+        if not settings[name] > 0:
+            raise InputError(f"{name} must be greater than 0, got {settings[name]}")
+    if settings["decay"] not in _DECAYS:
+        raise InputError(f"unknown decay {settings['decay']!r}", mend=did_you_mean(settings["decay"], _DECAYS))
+
+
+def _fingerprint(train: Sequence[EncodedExample]) -> str:
+    digest = hashlib.sha256()
+    for example in train:
+        digest.update(array("q", (*example.lengths, *example.source_ids, *example.target_ids)).tobytes())
+    return digest.hexdigest()
+
+
+def _truncate_log(path: Path, steps: int) -> None:
+    """Keep the first ``steps`` lines: later steps will be taken again, and the last line may be cut off."""
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+    if len(lines) > steps:
+        partial = path.with_suffix(".part")
+        partial.write_text("".join(lines[:steps]), encoding="utf-8")
+        os.replace(partial, path)
+
+
+def _mean_loss(path: Path) -> float:
+    losses = [json.loads(line)["loss"] for line in path.read_text(encoding="utf-8").splitlines()[-_MEAN_OVER:]]
+    return math.fsum(losses) / len(losses) if losses else math.nan
+
+
+@contextlib.contextmanager
+def _as_it_was(model: nn.Module) -> Iterator[None]:
+    """Put back what training changes beyond the weights: the model's mode, the global generators, logging."""
+    was_training = model.training
+    python, numpy, verbosity = random.getstate(), np.random.get_state(), transformers.logging.get_verbosity()
+    try:
+        with torch.random.fork_rng():
+            yield
+    finally:
+        model.train(was_training)
+        random.setstate(python)
+        np.random.set_state(numpy)
+        transformers.logging.set_verbosity(verbosity)

@@ -1,0 +1,97 @@
+"""A decoder state is any nest of tensors; these four functions move all of it at once.
+
+A state may be a tensor, or tuples, lists and dictionaries of tensors to any depth (an LSTM's ``(h, c)``, a key-value
+cache by layer). Every leaf starts with the two dimensions B (batch) and J (slots of the beam).
+
+Shapes: B batch, J slots before a selection, K slots after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree
+
+from seqwise.errors import InputError
+
+__all__ = ["flatten_slots", "gather", "map", "mix", "unflatten_slots"]
+
+State = TypeVar("State")
+
+
+def map(function: Callable[..., Tensor], state: State, *others: State) -> State:
+    """Apply a function to corresponding leaves and keep the nesting.
+
+    Args:
+        function: takes one tensor from each state, returns a tensor.
+        state: the state whose nesting the result has.
+        others: further states of the same nesting.
+
+    Example:
+        >>> map(lambda leaf: leaf + 1, {"h": torch.zeros(1, 2)})
+        {'h': tensor([[1., 1.]])}
+    """
+    return _pytree.tree_map(function, state, *others)
+
+
+def gather(state: State, parents_BK: Tensor) -> State:
+    """Hard selection of slots: ``out[b, k] = state[b, parents[b, k]]`` on every leaf.
+
+    Args:
+        state: leaves of shape (B, J, ...).
+        parents_BK: int64 slot indices in [0, J).
+
+    Returns:
+        The same nesting with leaves of shape (B, K, ...).
+
+    Example:
+        >>> gather(torch.tensor([[10.0, 20.0]]), torch.tensor([[1, 1, 0]]))
+        tensor([[20., 20., 10.]])
+    """
+    rows_B1 = torch.arange(parents_BK.shape[0], device=parents_BK.device)[:, None]
+    return map(lambda leaf: leaf[rows_B1, parents_BK], state)
+
+
+def mix(state: State, weights_BKJ: Tensor) -> State:
+    """Soft selection of slots: ``out[b, k] = sum_j weights[b, k, j] state[b, j]`` on every leaf.
+
+    With one-hot weights this is :func:`gather` (thesis, Algorithm 3, lines 14-16).
+
+    Args:
+        state: floating-point leaves of shape (B, J, ...).
+        weights_BKJ: back-pointer weights.
+
+    Returns:
+        The same nesting with leaves of shape (B, K, ...).
+
+    Raises:
+        InputError: a leaf is not floating point; the average of two counters or flags means nothing.
+
+    Example:
+        >>> mix(torch.tensor([[10.0, 20.0]]), torch.tensor([[[0.5, 0.5]]]))
+        tensor([[15.]])
+    """
+
+    def mix_leaf(path: tuple[Any, ...], leaf: Tensor) -> Tensor:
+        if not leaf.is_floating_point():
+            raise InputError(
+                f"the decoder state at '{_pytree.keystr(path) or 'its root'}' is {leaf.dtype}, which cannot be mixed",
+                mend="carry it as floating-point mass, or keep it out of the state",
+            )
+        flat_BJF = leaf.flatten(2) if leaf.dim() > 2 else leaf.unsqueeze(-1)
+        return (weights_BKJ.to(leaf.dtype) @ flat_BJF).reshape(*weights_BKJ.shape[:2], *leaf.shape[2:])
+
+    return _pytree.tree_map_with_path(mix_leaf, state)
+
+
+def flatten_slots(state: State) -> State:
+    """Merge the batch and slot dimensions: (B, J, ...) becomes (B J, ...), as recurrent cells and caches want it."""
+    return map(lambda leaf: leaf.flatten(0, 1), state)
+
+
+def unflatten_slots(state: State, num_slots: int) -> State:
+    """Undo :func:`flatten_slots`: (B J, ...) becomes (B, J, ...)."""
+    return map(lambda leaf: leaf.unflatten(0, (-1, num_slots)), state)

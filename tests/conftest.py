@@ -1,0 +1,44 @@
+"""What every test shares: one thread, fixed seeds, no network, and the corpora where they are at hand."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+# Before torch is imported, and inherited by the commands that tests start. One thread: the tensors are tiny, so more
+# threads only wait for each other, and the order of sums stays the same from machine to machine.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A test that needs a hub is a mistake; it must fail at once, not depend on the network.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import numpy as np
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(autouse=True)
+def fixed_seeds() -> None:
+    """Start each test from the same random state, whichever tests ran before it."""
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def corpora() -> Path:
+    """The folder of the public corpora; tests that need it are skipped where it is absent."""
+    named = os.environ.get("SEQWISE_DATA")
+    if named:
+        folder = Path(named).expanduser()
+        if not folder.is_dir():
+            pytest.fail(f"SEQWISE_DATA names {folder}, which is not a folder", pytrace=False)
+        return folder
+    folder = REPOSITORY.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("corpora absent: set SEQWISE_DATA to the folder that holds them")
+    return folder

@@ -1,0 +1,511 @@
+"""Brute force to compare the package with: loops over Python floats and NumPy float64, written from the papers.
+
+Nothing here shares arithmetic with seqwise; torch appears only where weights are read out, and in the last section,
+which makes random models and batches. One input at a time and without padding, so agreement also shows that padding and
+batching are harmless.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from seqwise.data import EncodedExample, collate
+from seqwise.data.batches import Batch
+from seqwise.models import EncoderDecoder, Tagger
+
+Vector = NDArray[np.float64]
+LSTMState = tuple[Vector, Vector]
+CostAt = Callable[[int], Sequence[float]]
+
+MINUS_INFINITY = -math.inf
+
+
+# ---------------------------------------------------------------------------------------- arithmetic
+
+
+def log_sum_exp(values: Sequence[float]) -> float:
+    """log sum exp, around the maximum."""
+    highest = max(values)
+    if highest == MINUS_INFINITY:
+        return MINUS_INFINITY
+    return highest + math.log(sum(math.exp(value - highest) for value in values))
+
+
+def peaked_softmax(scores: Sequence[float], alpha: float) -> list[float]:
+    """exp(alpha s_i) / sum_j exp(alpha s_j); all zero when every score is minus infinity."""
+    highest = max(scores)
+    if highest == MINUS_INFINITY:
+        return [0.0] * len(scores)
+    powers = [math.exp(alpha * (score - highest)) for score in scores]
+    return [power / sum(powers) for power in powers]
+
+
+def soft_top_k(scores: Sequence[Sequence[float]], k: int, alpha: float) -> list[list[list[float]]]:
+    """Algorithm 2 on a J x V table: weights[r][i][w]."""
+    maxima = sorted((score for row in scores for score in row), reverse=True)[:k]
+    result = []
+    for maximum in maxima:
+        if maximum == MINUS_INFINITY:
+            result.append([[0.0 for _ in row] for row in scores])
+            continue
+        powers = [
+            [0.0 if score == MINUS_INFINITY else math.exp(-alpha * (score - maximum) ** 2) for score in row]
+            for row in scores
+        ]
+        total = sum(power for row in powers for power in row)
+        result.append([[power / total for power in row] for row in powers])
+    return result
+
+
+def added_scores(
+    logits: Sequence[float],
+    *,
+    log_partition_weight: float,
+    finished: float = 0.0,
+    end: int | None = None,
+) -> list[float]:
+    """f - c log Z for each token, and the continuous bookkeeping of finished slots where there is an end token."""
+    log_partition = log_sum_exp(logits)
+    added = [logit if log_partition_weight == 0 else logit - log_partition_weight * log_partition for logit in logits]
+    if end is None:
+        return added
+    if finished >= 1 - 1e-6:
+        return [0.0 if token == end else MINUS_INFINITY for token in range(len(added))]
+    return [
+        (1 - finished) * value if token == end else value - 30 * finished / (1 - finished)
+        for token, value in enumerate(added)
+    ]
+
+
+# ---------------------------------------------------------------------------------------- searches
+
+
+class OracleModel(Protocol):
+    """One input's step model in NumPy."""
+
+    end: int | None
+    embeddings: Vector
+
+    def start(self) -> tuple[Vector, Any]:
+        """First fed embedding and state."""
+        ...
+
+    def step(self, fed: Vector, state: Any, step: int) -> tuple[list[float], Any]:
+        """Logits and next state."""
+        ...
+
+
+@dataclass(frozen=True)
+class HardHypothesis:
+    """A finished or growing output of Algorithm 1."""
+
+    tokens: tuple[int, ...]
+    score: float
+    cost: float
+    state: Any = field(repr=False)
+    finished: bool = False
+
+
+def hard_beam(
+    model: OracleModel,
+    *,
+    k: int,
+    num_steps: int,
+    log_partition_weight: float = 1.0,
+    cost_weight: float = 0.0,
+    cost: CostAt | None = None,
+) -> list[HardHypothesis]:
+    """Algorithm 1: keep the k best of all one-token extensions. Finished ones stay, padded with the end token."""
+    first, state = model.start()
+    beam = [HardHypothesis((), 0.0, 0.0, state)]
+    for step in range(num_steps):
+        extensions = []
+        for hypothesis in beam:
+            fed = model.embeddings[hypothesis.tokens[-1]] if hypothesis.tokens else first
+            logits, state = model.step(fed, hypothesis.state, step)
+            added = added_scores(
+                logits,
+                log_partition_weight=log_partition_weight,
+                finished=float(hypothesis.finished),
+                end=model.end,
+            )
+            for token, value in enumerate(added):
+                token_cost = 0.0 if cost is None else cost(step)[token]
+                score = hypothesis.score + value + cost_weight * token_cost
+                if score == MINUS_INFINITY:
+                    continue
+                extensions.append(
+                    HardHypothesis(
+                        (*hypothesis.tokens, token), score, hypothesis.cost + token_cost, state, token == model.end
+                    )
+                )
+        beam = sorted(extensions, key=lambda extension: -extension.score)[:k]
+    return beam
+
+
+class SoftSlot(NamedTuple):
+    """A mixture of hypotheses, as Algorithm 3 carries it."""
+
+    score: float
+    cost: float
+    finished: float
+    fed: Vector
+    state: Any
+    parents: tuple[int, ...]
+    tokens: tuple[int, ...]
+    clearance: float
+    """The smallest gap so far between neighbours among the k + 1 best candidates; below rounding, order is luck."""
+
+
+def mixed(states: Sequence[Any], weights: Sequence[float]) -> Any:
+    """sum_i b[i] h_i over tuples of arrays."""
+    if isinstance(states[0], tuple):
+        return tuple(mixed([state[i] for state in states], weights) for i in range(len(states[0])))
+    total = np.zeros_like(states[0])
+    for state, weight in zip(states, weights, strict=True):
+        total = total + weight * state
+    return total
+
+
+def soft_beam(
+    model: OracleModel,
+    *,
+    k: int,
+    alpha: float,
+    num_steps: int,
+    log_partition_weight: float = 1.0,
+    cost_weight: float = 0.0,
+    cost: CostAt | None = None,
+) -> list[SoftSlot]:
+    """Algorithm 3 from a single live slot."""
+    first, state = model.start()
+    beam = [SoftSlot(0.0, 0.0, 0.0, first, state, (), (), math.inf)]
+    num_tokens = len(model.embeddings)
+    for step in range(num_steps):
+        costs = [0.0] * num_tokens if cost is None else list(cost(step))
+        states, scores = [], []
+        for slot in beam:
+            logits, state = model.step(slot.fed, slot.state, step)
+            added = added_scores(
+                logits, log_partition_weight=log_partition_weight, finished=slot.finished, end=model.end
+            )
+            states.append(state)
+            scores.append([slot.score + added[w] + cost_weight * costs[w] for w in range(num_tokens)])
+        order = sorted(
+            ((i, w) for i in range(len(beam)) for w in range(num_tokens)), key=lambda place: -scores[place[0]][place[1]]
+        )
+        best = [scores[i][w] for i, w in order[: k + 1] if scores[i][w] > MINUS_INFINITY]
+        clearance = min([beam[0].clearance, *(above - below for above, below in itertools.pairwise(best))])
+        grown = []
+        for rank, weights in enumerate(soft_top_k(scores, k, alpha)):
+            back = [sum(row) for row in weights]
+            words = [sum(weights[i][w] for i in range(len(beam))) for w in range(num_tokens)]
+            live = sum(back) > 0
+            score = 0.0 if live else MINUS_INFINITY
+            for i, w in itertools.product(range(len(beam)), range(num_tokens)):
+                if weights[i][w] > 0:
+                    score += weights[i][w] * scores[i][w]
+            slot_cost = sum(words[w] * costs[w] for w in range(num_tokens))
+            slot_cost += sum(back[i] * beam[i].cost for i in range(len(beam)))
+            parent, token = order[rank]
+            grown.append(
+                SoftSlot(
+                    score,
+                    slot_cost,
+                    0.0 if model.end is None else words[model.end],
+                    sum((words[w] * model.embeddings[w] for w in range(num_tokens)), np.zeros_like(first)),
+                    mixed(states, back),
+                    (*beam[parent].parents, parent),
+                    (*beam[parent].tokens, token),
+                    clearance,
+                )
+            )
+        beam = grown
+    return beam
+
+
+def direct_loss(scores: Sequence[float], costs: Sequence[float], alpha: float) -> float:
+    """softmax_alpha(s) . D."""
+    return sum(weight * cost for weight, cost in zip(peaked_softmax(scores, alpha), costs, strict=True))
+
+
+def hinge_loss(scores: Sequence[float], gold: float, alpha: float) -> float:
+    """max(0, softmax_alpha(s) . s - s(y*))."""
+    weights = peaked_softmax(scores, alpha)
+    best = sum(weight * score for weight, score in zip(weights, scores, strict=True) if weight > 0)
+    return max(0.0, best - gold)
+
+
+def gold_score(model: OracleModel, gold: Sequence[int], *, log_partition_weight: float = 1.0) -> float:
+    """Score of one output, fed to itself."""
+    return sum(
+        added_scores(logits, log_partition_weight=log_partition_weight)[token]
+        for logits, token in zip(forced_logits(model, gold), gold, strict=True)
+    )
+
+
+def forced_logits(model: OracleModel, gold: Sequence[int]) -> list[list[float]]:
+    """Logits before each token of an output that is fed to itself."""
+    fed, state = model.start()
+    result = []
+    for step, token in enumerate(gold):
+        logits, state = model.step(fed, state, step)
+        result.append(logits)
+        fed = model.embeddings[token]
+    return result
+
+
+def all_outputs(model: OracleModel, num_steps: int) -> Iterator[tuple[int, ...]]:
+    """Every output of exactly so many tokens; with an end token, every one that ends in time and those that do not."""
+    words = range(len(model.embeddings))
+    if model.end is None:
+        yield from itertools.product(words, repeat=num_steps)
+        return
+    going_on = [word for word in words if word != model.end]
+    for length in range(num_steps):
+        for tokens in itertools.product(going_on, repeat=length):
+            yield (*tokens, model.end)
+    yield from itertools.product(going_on, repeat=num_steps)
+
+
+def hamming(gold: Sequence[int], num_tokens: int, weights: Sequence[float] | None = None) -> CostAt:
+    """1, or its weight, for each token that is not the gold one; nothing beyond the gold output."""
+
+    def cost(step: int) -> list[float]:
+        if step >= len(gold) or gold[step] < 0:
+            return [0.0] * num_tokens
+        return [0.0 if w == gold[step] else 1.0 if weights is None else float(weights[w]) for w in range(num_tokens)]
+
+    return cost
+
+
+# ---------------------------------------------------------------------------------------- the two models
+
+
+def sigmoid(x: Vector) -> Vector:
+    """1 / (1 + e^-x)."""
+    return 1 / (1 + np.exp(-x))
+
+
+@dataclass(frozen=True)
+class LSTMWeights:
+    """One direction of a one-layer LSTM; gates in the order input, forget, cell, output."""
+
+    from_input: Vector
+    from_hidden: Vector
+    bias: Vector
+
+    @staticmethod
+    def of(lstm: nn.LSTM, suffix: str = "") -> LSTMWeights:
+        """Read the weights out."""
+        bias = numbers(getattr(lstm, f"bias_ih_l0{suffix}")) + numbers(getattr(lstm, f"bias_hh_l0{suffix}"))
+        return LSTMWeights(
+            numbers(getattr(lstm, f"weight_ih_l0{suffix}")), numbers(getattr(lstm, f"weight_hh_l0{suffix}")), bias
+        )
+
+    def step(self, x: Vector, state: LSTMState) -> LSTMState:
+        """Hochreiter and Schmidhuber (1997) with forget gates."""
+        hidden, cell = state
+        i, f, g, o = np.split(self.from_input @ x + self.from_hidden @ hidden + self.bias, 4)
+        cell = sigmoid(f) * cell + sigmoid(i) * np.tanh(g)
+        return sigmoid(o) * np.tanh(cell), cell
+
+    def run(self, inputs: Sequence[Vector]) -> list[Vector]:
+        """Outputs at each position, from a state of zeros."""
+        size = self.from_hidden.shape[1]
+        state = (np.zeros(size), np.zeros(size))
+        outputs = []
+        for x in inputs:
+            state = self.step(x, state)
+            outputs.append(state[0])
+        return outputs
+
+
+def numbers(tensor: torch.Tensor) -> Vector:
+    """A copy of the values, float64."""
+    return np.array(tensor.detach().cpu().tolist(), dtype=np.float64)
+
+
+def encoded(encoder: Any, source: Sequence[int]) -> list[Vector]:
+    """Encoder outputs of one source."""
+    embeddings = numbers(encoder.embedding.weight)
+    inputs = [embeddings[symbol] for symbol in source]
+    forward = LSTMWeights.of(encoder.lstm).run(inputs)
+    if not encoder.lstm.bidirectional:
+        return forward
+    backward = LSTMWeights.of(encoder.lstm, "_reverse").run(inputs[::-1])[::-1]
+    return [np.concatenate(pair) for pair in zip(forward, backward, strict=True)]
+
+
+class TaggerOracle:
+    """seqwise.Tagger on one source."""
+
+    end = None
+
+    def __init__(self, model: Tagger, source: Sequence[int]) -> None:
+        self.memory = encoded(model.encoder, source)
+        self.embeddings = numbers(model.label_embedding.weight)
+        self.first = numbers(model.first_input_D)
+        self.decoder = LSTMWeights.of(model.decoder)
+        self.weight, self.bias = numbers(model.head.weight), numbers(model.head.bias)
+
+    def start(self) -> tuple[Vector, LSTMState]:
+        """Zeros."""
+        size = self.decoder.from_hidden.shape[1]
+        return self.first, (np.zeros(size), np.zeros(size))
+
+    def step(self, fed: Vector, state: LSTMState, step: int) -> tuple[list[float], LSTMState]:
+        """h_i = LSTM(h_{i-1}, [e; m_i]), f = W h + b."""
+        state = self.decoder.step(np.concatenate([fed, self.memory[step]]), state)
+        return list(self.weight @ state[0] + self.bias), state
+
+
+class EncoderDecoderOracle:
+    """seqwise.EncoderDecoder on one source."""
+
+    def __init__(self, model: EncoderDecoder, source: Sequence[int]) -> None:
+        self.end = model.end
+        self.memory = encoded(model.encoder, source)
+        self.embeddings = numbers(model.target_embedding.weight)
+        self.first = numbers(model.first_input_D)
+        self.decoder = LSTMWeights.of(model.decoder)
+        self.bridge = numbers(model.bridge.weight), numbers(model.bridge.bias)
+        self.query = numbers(model.query.weight)
+        self.combine = numbers(model.combine.weight), numbers(model.combine.bias)
+        self.weight, self.bias = numbers(model.head.weight), numbers(model.head.bias)
+
+    def start(self) -> tuple[Vector, LSTMState]:
+        """tanh(W [forward at the last position; backward at the first] + b)."""
+        half = len(self.memory[0]) // 2
+        final = np.concatenate([self.memory[-1][:half], self.memory[0][half:]])
+        hidden = np.tanh(self.bridge[0] @ final + self.bridge[1])
+        return self.first, (hidden, np.zeros_like(hidden))
+
+    def step(self, fed: Vector, state: LSTMState, step: int) -> tuple[list[float], LSTMState]:
+        """Dot attention after the LSTM."""
+        state = self.decoder.step(fed, state)
+        query = self.query @ state[0]
+        attention = peaked_softmax([float(query @ position) for position in self.memory], 1.0)
+        attended = mixed(self.memory, attention)
+        features = np.tanh(self.combine[0] @ np.concatenate([state[0], attended]) + self.combine[1])
+        return list(self.weight @ features + self.bias), state
+
+
+# ---------------------------------------------------------------------------------------- random cases
+
+
+@dataclass(frozen=True)
+class Case:
+    """A random float64 model, ragged examples, their batch, and the oracle of each example."""
+
+    model: Any
+    examples: list[EncodedExample]
+    batch: Batch
+    oracles: list[Any]
+
+    @property
+    def vocabulary_size(self) -> int:
+        """V."""
+        return self.model.embedding_VD.shape[0]
+
+
+def randomised(model: Any, seed: int, scale: float) -> Any:
+    """Weights of standard deviation ``scale``: larger than at initialisation, so that hypotheses differ clearly."""
+    generator = torch.Generator().manual_seed(seed)
+    model.double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(scale * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+    return model
+
+
+def tagger_case(
+    seed: int,
+    *,
+    target_size: int = 4,
+    lengths: Sequence[int] = (3, 1, 4),
+    bidirectional: bool = True,
+    scale: float = 0.8,
+) -> Case:
+    """A tagger and sources with as many labels as symbols."""
+    model = Tagger(
+        source_size=5,
+        target_size=target_size,
+        embedding_size=3,
+        hidden_size=4,
+        label_embedding_size=2,
+        bidirectional=bidirectional,
+    )
+    randomised(model, seed, scale)
+    draw = np.random.default_rng(seed)
+    examples = [
+        EncodedExample(tuple(draw.integers(0, 5, n).tolist()), tuple(draw.integers(0, target_size, n).tolist()))
+        for n in lengths
+    ]
+    oracles = [TaggerOracle(model, example.source_ids) for example in examples]
+    return Case(model, examples, collate(list(enumerate(examples))), oracles)
+
+
+def translation_case(
+    seed: int, *, target_size: int = 4, lengths: Sequence[int] = (2, 4, 1), scale: float = 0.8, end: int = 1
+) -> Case:
+    """An encoder-decoder and gold outputs of 1 to 4 tokens, the end token counted."""
+    model = EncoderDecoder(source_size=5, target_size=target_size, end=end, embedding_size=3, hidden_size=4)
+    randomised(model, seed, scale)
+    draw = np.random.default_rng(seed)
+    going_on = [word for word in range(target_size) if word != end]
+    examples = [
+        EncodedExample(
+            tuple(draw.integers(0, 5, n).tolist()), (*draw.choice(going_on, draw.integers(0, 4)).tolist(), end)
+        )
+        for n in lengths
+    ]
+    oracles = [EncoderDecoderOracle(model, example.source_ids) for example in examples]
+    return Case(model, examples, collate(list(enumerate(examples))), oracles)
+
+
+class ManyModels:
+    """B unrelated random recurrent models as the B rows of one batch, for tests over many models.
+
+    ``h' = tanh(W_b h + U_b e)``, ``f = A_b h'``; only the embedding is shared.
+    """
+
+    def __init__(self, count: int, *, num_tokens: int, end: int | None, seed: int, scale: float = 1.5) -> None:
+        generator = torch.Generator().manual_seed(seed)
+
+        def draw(*shape: int) -> torch.Tensor:
+            return scale * torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+        size = 4
+        self.end, self.count, self.size = end, count, size
+        self.embedding_VD = draw(num_tokens, size)
+        self.recurrent_BHH, self.input_BDH = draw(count, size, size), draw(count, size, size)
+        self.output_BHV = draw(count, size, num_tokens)
+        self.first_B1D = draw(count, 1, size)
+
+    def encode(self, batch: Any) -> None:
+        """There is no source."""
+
+    def start(self, context: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """A random first input and zeros."""
+        return self.first_B1D, torch.zeros(self.count, 1, self.size, dtype=torch.float64)
+
+    def step(
+        self, inputs_BJD: torch.Tensor, state: torch.Tensor, context: Any, step: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """One step of every row's own model."""
+        state = torch.tanh(state @ self.recurrent_BHH + inputs_BJD @ self.input_BDH)
+        return state, state
+
+    def head(self, features: torch.Tensor) -> torch.Tensor:
+        """Each row's own output layer."""
+        return features @ self.output_BHV

@@ -1,0 +1,192 @@
+"""What the source tree promises, read from its syntax trees: layers, names, docstrings, sizes."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import seqwise
+
+PACKAGE = Path(seqwise.__file__).resolve().parent
+
+# Imports point only to the left of where they stand.
+LAYERS = [
+    "errors",
+    "tree",
+    "data",
+    "models",
+    "search",
+    "objectives",
+    "sampling",
+    "training",
+    "decoding",
+    "evaluation",
+    "runs",
+    "recipes",
+    "cli",
+]
+MAX_LINES = 400
+
+
+def modules() -> Iterator[tuple[str, Path, ast.Module]]:
+    """Dotted name, path and syntax tree of every module of the package."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        name = ".".join(("seqwise", *(part for part in parts if part != "__init__")))
+        yield name, path, ast.parse(path.read_text(encoding="utf-8"))
+
+
+MODULES = list(modules())
+
+
+def each_module() -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(("name", "path", "syntax"), MODULES, ids=[name for name, _, _ in MODULES])
+
+
+def imported(syntax: ast.Module, package: str) -> Iterator[tuple[str, int]]:
+    """Every module that is imported, at the top or inside a function, with its line."""
+    for node in ast.walk(syntax):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            if node.level:
+                above = package.split(".")[: len(package.split(".")) - node.level + 1]
+                module = ".".join([*above, *([node.module] if node.module else [])])
+            yield module, node.lineno
+            yield from ((f"{module}.{alias.name}", node.lineno) for alias in node.names)
+
+
+def layer(module: str) -> int | None:
+    """The place of a module in the order, or None for the package itself and for strangers."""
+    parts = module.split(".")
+    return LAYERS.index(parts[1]) if parts[0] == "seqwise" and len(parts) > 1 and parts[1] in LAYERS else None
+
+
+def all_of(syntax: ast.Module) -> list[str] | None:
+    """What ``__all__`` lists, or None."""
+    for node in syntax.body:
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets):
+            return list(ast.literal_eval(node.value))
+    return None
+
+
+def test_the_tree_is_read() -> None:
+    assert len(MODULES) > 15
+    assert {"seqwise", "seqwise.tree", "seqwise.search.beam"} <= {name for name, _, _ in MODULES}
+
+
+@each_module()
+def test_imports_point_only_downwards(name: str, path: Path, syntax: ast.Module) -> None:
+    if name == "seqwise":
+        return
+    own = layer(name)
+    assert own is not None, f"{name} has no place in the order of layers"
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    for module, line in imported(syntax, package):
+        assert module != "seqwise" or own == len(LAYERS) - 1, f"{path.name}:{line}: the package imports itself whole"
+        other = layer(module)
+        same = module.split(".")[:2] == name.split(".")[:2]
+        assert other is None or same or other < own, (
+            f"{path.name}:{line}: {name} imports {module}, which stands above it"
+        )
+
+
+@each_module()
+def test_only_the_tree_module_knows_pytrees(name: str, path: Path, syntax: ast.Module) -> None:
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    users = [line for module, line in imported(syntax, package) if "pytree" in module]
+    users += [node.lineno for node in ast.walk(syntax) if isinstance(node, ast.Attribute) and "pytree" in node.attr]
+    if name == "seqwise.tree":
+        assert users
+    else:
+        assert not users, f"{path.name}:{users[0]} uses pytrees; use seqwise.tree"
+
+
+@each_module()
+def test_every_module_and_public_definition_has_a_docstring(name: str, path: Path, syntax: ast.Module) -> None:
+    """Modules, and the functions and classes in ``__all__`` (all public ones where there is none) with their methods.
+
+    A public constant has a string below it, or a comment above or beside it.
+    """
+    lines = path.read_text(encoding="utf-8").splitlines()
+    if not syntax.body:
+        return
+    assert ast.get_docstring(syntax), f"{path.name} has no docstring"
+    public = all_of(syntax)
+    undocumented = []
+
+    def is_public(identifier: str) -> bool:
+        return identifier in public if public is not None else not identifier.startswith("_")
+
+    for place, node in enumerate(syntax.body):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and is_public(node.name):
+            members = [node, *(node.body if isinstance(node, ast.ClassDef) else [])]
+            for member in members:
+                if not isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                    continue
+                # What torch calls, and what Python calls, is documented by the class.
+                inherited = member.name.startswith("_") or member.name == "forward"
+                if not inherited and not ast.get_docstring(member):
+                    undocumented.append((member.name, member.lineno))
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = [target.id for target in targets if isinstance(target, ast.Name)]
+            following = syntax.body[place + 1] if place + 1 < len(syntax.body) else None
+            described = (
+                isinstance(following, ast.Expr)
+                and isinstance(following.value, ast.Constant)
+                and isinstance(following.value.value, str)
+            )
+            described |= "#" in lines[node.lineno - 1] or lines[node.lineno - 2].lstrip().startswith("#")
+            if not described:
+                undocumented += [(n, node.lineno) for n in names if public is not None and n in public]
+    assert not undocumented, "without a docstring: " + ", ".join(
+        f"{n} ({path.name}:{line})" for n, line in undocumented
+    )
+
+
+@each_module()
+def test_every_listed_name_is_there(name: str, path: Path, syntax: ast.Module) -> None:
+    listed = all_of(syntax)
+    if listed is None:
+        return
+    assert len(listed) == len(set(listed))
+    module = importlib.import_module(name)
+    missing = [entry for entry in listed if not hasattr(module, entry)]
+    assert not missing
+
+
+def test_the_package_offers_what_the_design_names() -> None:
+    assert {
+        "peaked_softmax",
+        "soft_top_k",
+        "hard_top_k",
+        "beam_search",
+        "HardTopK",
+        "SoftTopK",
+        "Gumbel",
+        "direct_loss",
+        "hinge_loss",
+        "hamming_cost",
+        "self_normalized_cross_entropy",
+    } <= set(seqwise.__all__)
+
+
+@each_module()
+def test_no_file_is_longer_than_a_reader_bears(name: str, path: Path, syntax: ast.Module) -> None:
+    length = len(path.read_text(encoding="utf-8").splitlines())
+    assert length <= MAX_LINES, f"{path.name} has {length} lines"
+
+
+@each_module()
+def test_annotations_are_postponed_everywhere(name: str, path: Path, syntax: ast.Module) -> None:
+    statements = [node for node in syntax.body if not isinstance(node, ast.Expr)]
+    if statements:
+        first = statements[0]
+        assert isinstance(first, ast.ImportFrom)
+        assert first.module == "__future__"

@@ -1,0 +1,126 @@
+"""Batches: padding, end tokens, and an order that depends on seed and epoch only."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+import torch
+
+from seqwise.data import IGNORE, BucketBatchSampler, EncodedExample, Example, Vocabulary, collate, encode_examples
+from seqwise.errors import InputError
+
+LETTERS = Vocabulary(("a", "b"))
+EXAMPLES = [Example(("a", "b", "a"), ("A",)), Example(("b",), ("B", "A", "B"))]
+
+
+@pytest.mark.parametrize("end", [None, "$"])
+def test_collate_with_and_without_end_token(end):
+    sounds = Vocabulary(("$", "A", "B"), end=end)
+    batch = collate(list(zip([12, 5], encode_examples(EXAMPLES, LETTERS, sounds), strict=True)))
+    assert batch.sources_BS.tolist() == [[0, 1, 0], [1, 0, 0]]
+    assert batch.source_lengths_B.tolist() == [3, 1]
+    assert batch.indices_B.tolist() == [12, 5]
+    if end is None:
+        assert batch.targets_BT.tolist() == [[1, IGNORE, IGNORE], [2, 1, 2]]
+        assert batch.target_lengths_B.tolist() == [1, 3]
+    else:
+        assert batch.targets_BT.tolist() == [[1, 0, IGNORE, IGNORE], [2, 1, 2, 0]]
+        assert batch.target_lengths_B.tolist() == [2, 4]
+    assert {t.dtype for t in vars(batch).values()} == {torch.int64}
+    assert {t.device.type for t in vars(batch.to("meta")).values()} == {"meta"} and len(batch) == 2
+
+
+def test_ignore_is_what_cross_entropy_leaves_out():
+    targets_BT = collate([(0, EncodedExample((0,), (1, 1))), (1, EncodedExample((0,), (0,)))]).targets_BT
+    scores_BTV = torch.randn(2, 2, 2, generator=torch.Generator().manual_seed(0))
+    loss = torch.nn.functional.cross_entropy(scores_BTV.flatten(0, 1), targets_BT.flatten(), reduction="sum")
+    log_probs_BTV = scores_BTV.log_softmax(-1)
+    torch.testing.assert_close(loss, -(log_probs_BTV[0, 0, 1] + log_probs_BTV[0, 1, 1] + log_probs_BTV[1, 0, 0]))
+
+
+def test_prediction_inputs_get_no_end_token():
+    encoded = encode_examples([Example(("a",), ())], LETTERS, Vocabulary(("$", "A"), end="$"))
+    batch = collate(list(enumerate(encoded)))
+    assert batch.targets_BT.shape == (1, 0) and batch.target_lengths_B.tolist() == [0]
+
+
+def test_refused_examples():
+    with pytest.raises(InputError, match=r"^d\.tsv:7: unknown token 'c'; the nearest known token is"):
+        encode_examples([Example(("a", "c"), ("A",), "d.tsv", 7)], LETTERS, LETTERS)
+    with pytest.raises(InputError, match=r"^d\.tsv:8: unknown token 'A'; the nearest known token is 'a'"):
+        encode_examples([Example(("a",), ("A",), "d.tsv", 8)], LETTERS, LETTERS)
+    with pytest.raises(InputError, match=r"^d\.tsv:9: the source is empty"):
+        encode_examples([Example((), (), "d.tsv", 9)], LETTERS, LETTERS)
+    with pytest.raises(InputError, match="at least one example"):
+        collate([])
+
+
+def lengths_of(count: int) -> list[tuple[int, int]]:
+    draw = random.Random(0)
+    return [(draw.randint(1, 40), draw.randint(1, 40)) for _ in range(count)]
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 399, 400, 401, 1003])
+def test_each_index_once_in_batches_of_the_size(count):
+    sampler = BucketBatchSampler(lengths_of(count), 8, seed=1)
+    batches = list(sampler)
+    assert sorted(index for batch in batches for index in batch) == list(range(count))
+    assert len(batches) == len(sampler) == -(-count // 8)
+    assert sorted(map(len, batches), reverse=True)[:-1] == [8] * (len(batches) - 1)
+
+
+def test_order_depends_on_seed_and_epoch_only():
+    lengths = lengths_of(500)
+
+    def order(seed: int, epoch: int) -> list[list[int]]:
+        sampler = BucketBatchSampler(lengths, 8, seed)
+        sampler.set_epoch(epoch)
+        return list(sampler)
+
+    orders = {(seed, epoch): order(seed, epoch) for seed in range(3) for epoch in range(3)}
+    assert len({str(value) for value in orders.values()}) == 9
+    sampler = BucketBatchSampler(lengths, 8, 1)
+    before = torch.get_rng_state()
+    torch.manual_seed(99)
+    for epoch in (2, 0, 2):
+        sampler.set_epoch(epoch)
+        next(iter(sampler))
+        assert list(sampler) == list(sampler) == orders[1, epoch]
+    after = torch.get_rng_state()
+    torch.manual_seed(99)
+    assert torch.equal(after, torch.get_rng_state())
+    torch.set_rng_state(before)
+
+
+def test_batches_hold_similar_lengths_in_no_order_of_length():
+    lengths = lengths_of(4000)
+    batches = list(BucketBatchSampler(lengths, 8, seed=0))
+
+    def padding(groups: list[list[int]]) -> int:
+        return sum(max(lengths[i][0] for i in group) - lengths[j][0] for group in groups for j in group)
+
+    unsorted = [list(range(start, start + 8)) for start in range(0, 4000, 8)]
+    assert padding(batches) < 0.1 * padding(unsorted)
+    firsts = [lengths[batch[0]][0] for batch in batches[:50]]
+    assert 15 < sum(a > b for a, b in itertools.pairwise(firsts)) < 35
+
+
+def test_works_as_the_batch_sampler_of_a_loader():
+    encoded = [EncodedExample((index,), (index, 0)) for index in range(11)]
+    loader = torch.utils.data.DataLoader(
+        list(enumerate(encoded)),  # type: ignore[arg-type]
+        batch_sampler=BucketBatchSampler([example.lengths for example in encoded], 4, seed=0),
+        collate_fn=collate,
+    )
+    batches = list(loader)
+    assert all(torch.equal(batch.sources_BS[:, 0], batch.indices_B) for batch in batches)
+    assert sorted(torch.cat([batch.indices_B for batch in batches]).tolist()) == list(range(11))
+
+
+def test_refused_samplers():
+    with pytest.raises(InputError, match="no example"):
+        BucketBatchSampler([], 4, 0)
+    with pytest.raises(InputError, match="batch_size must be at least 1, got 0"):
+        BucketBatchSampler([(1, 1)], 0, 0)

@@ -1,0 +1,254 @@
+"""From beams to outputs: tracing back, ranking, stopping early, and independence of the batch."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import oracles
+from oracles import Case, ManyModels, tagger_case, translation_case
+from seqwise import InputError
+from seqwise.data import EncodedExample, collate
+from seqwise.decoding import DECODERS, Decoder, Hypothesis, backtrace, decode, hypotheses
+from seqwise.search import HELD, Beam, HardTopK, SoftTopK, beam_search, global_, interpolated, local
+
+CASES = {"tagger": tagger_case, "encoder-decoder": translation_case}
+
+
+def steps_of(case: Case) -> torch.Tensor:
+    """A tagger writes a label for each symbol; a translation gets three steps more than its source has."""
+    return case.batch.source_lengths_B + (0 if case.model.end is None else 3)
+
+
+def cut(tokens: list[int], end: int | None) -> tuple[int, ...]:
+    return tuple(tokens[: tokens.index(end)] if end in tokens else tokens)
+
+
+def approximately(outputs: list[Hypothesis]) -> list[tuple[tuple[int, ...], Any, bool]]:
+    return [(output.tokens, pytest.approx(output.score, abs=1e-10), output.finished) for output in outputs]
+
+
+def plain(outputs: list[Hypothesis]) -> list[tuple[tuple[int, ...], float, bool]]:
+    return [(output.tokens, output.score, output.finished) for output in outputs]
+
+
+# ---------------------------------------------------------------------------------------- against loops
+
+
+def test_backtrace_follows_the_pointers() -> None:
+    draw = np.random.default_rng(0)
+    for _ in range(50):
+        B, sizes = 2, [1, *draw.integers(1, 5, draw.integers(1, 6)).tolist()]
+        parents = [draw.integers(0, before, (B, now)) for before, now in zip(sizes[:-1], sizes[1:], strict=True)]
+        tokens = [draw.integers(0, 9, (B, now)) for now in sizes[1:]]
+        zeros = torch.zeros(B, sizes[-1])
+        beam = Beam(
+            zeros,
+            zeros,
+            zeros,
+            zeros,
+            None,
+            tuple(map(torch.from_numpy, parents)),
+            tuple(map(torch.from_numpy, tokens)),
+        )
+        for b in range(B):
+            for k in range(sizes[-1]):
+                slot, path = k, []
+                for step in reversed(range(len(tokens))):
+                    path.append(int(tokens[step][b, slot]))
+                    slot = int(parents[step][b, slot])
+                assert backtrace(beam)[b, k].tolist() == path[::-1]
+
+
+@pytest.mark.parametrize("score", [local, global_, interpolated(0.5)], ids=["local", "global", "interpolated"])
+@pytest.mark.parametrize("name", CASES)
+def test_decoding_equals_algorithm_1(name: str, score: Any) -> None:
+    for seed in range(10):
+        case = CASES[name](seed)
+        num_steps_B = steps_of(case)
+        for p in (0.0, 0.7):
+            found = decode(
+                case.model,
+                case.model.encode(case.batch),
+                Decoder(HardTopK(4), score),
+                num_steps=num_steps_B,
+                n_best=4,
+                length_normalization=p,
+            )
+            for b, oracle in enumerate(case.oracles):
+                kept = oracles.hard_beam(
+                    oracle,
+                    k=4,
+                    num_steps=int(num_steps_B[b]),
+                    log_partition_weight=score.log_partition_weight,
+                )
+                expected = []
+                for hypothesis in kept:
+                    words = cut(list(hypothesis.tokens), oracle.end)
+                    expected.append(
+                        Hypothesis(
+                            words, hypothesis.score / max(len(words), 1) ** p, oracle.end is None or hypothesis.finished
+                        )
+                    )
+                expected.sort(key=lambda output: -output.score)
+                assert plain(found[b]) == approximately(expected)
+
+
+def test_a_wide_beam_finds_the_best_output_of_all() -> None:
+    for seed in range(10):
+        case = translation_case(seed, target_size=3)
+        (best,) = zip(
+            *decode(case.model, case.model.encode(case.batch), Decoder(HardTopK(64), local), num_steps=4), strict=True
+        )
+        for output, oracle in zip(best, case.oracles, strict=True):
+            scores = {tokens: oracles.gold_score(oracle, tokens) for tokens in oracles.all_outputs(oracle, 4)}
+            winner = max(scores, key=scores.__getitem__)
+            assert output.tokens == cut(list(winner), oracle.end)
+            assert output.finished == (winner[-1] == oracle.end)
+            assert output.score == pytest.approx(scores[winner], abs=1e-10)
+
+
+# ---------------------------------------------------------------------------------------- ranking
+
+
+def made_beam(scores: list[float], outputs: list[list[int]]) -> Beam:
+    """A beam of one input in which slot k wrote outputs[k]."""
+    zeros_1K = torch.zeros(1, len(scores))
+    slots = torch.arange(len(scores))[None]
+    return Beam(
+        torch.tensor([scores], dtype=torch.float64),
+        zeros_1K,
+        zeros_1K,
+        zeros_1K,
+        None,
+        (slots,) * len(outputs[0]),
+        tuple(torch.tensor([column]) for column in zip(*outputs, strict=True)),
+    )
+
+
+def test_outputs_are_distinct_and_best_first() -> None:
+    beam = made_beam([-1.0, -2.0, -3.0, -0.5, -math.inf], [[5, 6, 9], [7, 9, 9], [5, 6, 9], [9, 9, 9], [1, 1, 1]])
+    (found,) = hypotheses(beam, end=9, n_best=10)
+    assert found == [Hypothesis((), -0.5, True), Hypothesis((5, 6), -1.0, True), Hypothesis((7,), -2.0, True)]
+    assert hypotheses(beam, end=9, n_best=2) == [found[:2]]
+    assert hypotheses(beam, end=9) == [found[:1]]
+
+
+def test_length_normalisation_divides_by_a_power_of_the_length_without_end() -> None:
+    beam = made_beam([-1.0, -1.8, -4.0], [[9, 9, 9], [5, 6, 9], [5, 6, 7]])
+    (found,) = hypotheses(beam, end=9, n_best=3, length_normalization=1.0)
+    assert found == [
+        Hypothesis((5, 6), -0.9, True),
+        Hypothesis((), -1.0, True),
+        Hypothesis((5, 6, 7), pytest.approx(-4 / 3), False),
+    ]
+    (found,) = hypotheses(beam, end=9, n_best=3, length_normalization=2.0)
+    assert [output.tokens for output in found] == [(5, 6, 7), (5, 6), ()]
+
+
+def test_held_steps_are_no_tokens() -> None:
+    beam = made_beam([-1.0], [[3, 4, HELD, HELD]])
+    assert hypotheses(beam, end=None) == [[Hypothesis((3, 4), -1.0, True)]]
+    assert hypotheses(beam, end=9) == [[Hypothesis((3, 4), -1.0, False)]]
+
+
+def test_nothing_alive_gives_no_output() -> None:
+    assert hypotheses(made_beam([-math.inf], [[1]]), end=None) == [[]]
+
+
+@pytest.mark.parametrize("n_best", [0, -1])
+def test_no_output_at_all_is_refused(n_best: int) -> None:
+    with pytest.raises(InputError, match=str(n_best)):
+        hypotheses(made_beam([-1.0], [[1]]), end=None, n_best=n_best)
+
+
+# ---------------------------------------------------------------------------------------- stopping early
+
+
+class Counting(ManyModels):
+    """Random models that prefer to end, and count the steps they are asked for."""
+
+    steps = 0
+
+    def step(self, *arguments: Any) -> Any:
+        self.steps += 1
+        return super().step(*arguments)
+
+    def head(self, features: torch.Tensor) -> torch.Tensor:
+        logits = super().head(features)
+        return logits + 5.0 * torch.nn.functional.one_hot(torch.tensor(self.end), logits.shape[-1])
+
+
+@pytest.mark.parametrize(
+    "selector",
+    [HardTopK(3), HardTopK(1), SoftTopK(3, 1e7), SoftTopK(3, 2.0)],
+    ids=["beam", "greedy", "sharp soft beam", "soft beam"],
+)
+def test_stopping_early_changes_nothing(selector: Any) -> None:
+    stopped = 0
+    for seed in range(20):
+        model = Counting(5, num_tokens=4, end=2, seed=seed)
+        found = decode(model, None, Decoder(selector, local), num_steps=25, n_best=3)
+        steps, model.steps = model.steps, 0
+        beam = beam_search(model, None, selector, num_steps=25)
+        assert model.steps == 25
+        stopped += steps < 25
+        for early, late in zip(found, hypotheses(beam, end=2, n_best=3), strict=True):
+            assert plain(early) == approximately(late)
+    # A soft beam goes on mixing the scores of slots that have ended, so it may not be stopped.
+    assert stopped >= 10 or isinstance(selector, SoftTopK)
+
+
+# ---------------------------------------------------------------------------------------- the batch
+
+
+@pytest.mark.parametrize("decoder_name", DECODERS)
+@pytest.mark.parametrize("name", CASES)
+def test_outputs_do_not_depend_on_the_batch(name: str, decoder_name: str) -> None:
+    draw = np.random.default_rng(3)
+    decoder = DECODERS[decoder_name](3, 2.0, local)
+    for seed in range(25):
+        case = CASES[name](200 + seed)
+
+        def outputs(examples: list[EncodedExample], case: Case = case) -> list[list[Hypothesis]]:
+            batch = collate(list(enumerate(examples)))
+            num_steps_B = batch.source_lengths_B + (0 if case.model.end is None else 3)
+            return decode(case.model, case.model.encode(batch), decoder, num_steps=num_steps_B, n_best=2)
+
+        whole = outputs(case.examples)
+        order = draw.permutation(3).tolist()
+        longest = EncodedExample((1,) * 9, (0,))
+        shuffled = outputs([longest, *(case.examples[b] for b in order)])
+        for row, b in enumerate(order):
+            assert plain(shuffled[row + 1]) == approximately(whole[b])
+        assert plain(outputs([case.examples[seed % 3]])[0]) == approximately(whole[seed % 3])
+
+
+def test_the_named_decoders_are_what_they_say() -> None:
+    for seed in range(5):
+        case = tagger_case(seed)
+        context, steps = case.model.encode(case.batch), case.batch.source_lengths_B
+        expected = {
+            "greedy": Decoder(HardTopK(1), local),
+            "beam": Decoder(HardTopK(3), local),
+            "raw-beam": Decoder(HardTopK(3), global_),
+            "soft-beam": Decoder(SoftTopK(3, 2.0), global_),
+        }
+        assert set(expected) == set(DECODERS)
+        for name, decoder in expected.items():
+            assert DECODERS[name](3, 2.0, global_) == decoder
+            assert decode(case.model, context, decoder, num_steps=steps)
+    with pytest.raises(InputError, match="-2"):
+        decode(case.model, context, expected["beam"], num_steps=-2)
+
+
+def test_decoding_keeps_no_graph() -> None:
+    case = tagger_case(0)
+    with torch.enable_grad():
+        context = case.model.encode(case.batch)
+        found = decode(case.model, context, Decoder(SoftTopK(2, 1.0), local), num_steps=case.batch.source_lengths_B)
+    assert all(isinstance(output[0].score, float) for output in found)

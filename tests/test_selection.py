@@ -1,0 +1,373 @@
+"""The operators and selections: against loops, against finite differences, hard against soft, noise against its law."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import oracles
+from seqwise import InputError
+from seqwise.search import (
+    Candidates,
+    Gumbel,
+    HardSelection,
+    HardTopK,
+    SoftArgmax,
+    SoftSelection,
+    SoftTopK,
+    global_,
+    hard_top_k,
+    peaked_softmax,
+    soft_top_k,
+)
+
+TOLERANCE = {"atol": 1e-10, "rtol": 1e-10}
+
+
+def candidates_of(scores_BJV: Tensor) -> Candidates:
+    """Candidates whose scores are exactly these."""
+    zeros_BJ = torch.zeros(scores_BJV.shape[:2], dtype=scores_BJV.dtype)
+    return Candidates(zeros_BJ, scores_BJV, lambda features: features, global_, None, zeros_BJ, None, 0)
+
+
+def random_scores(draw: np.random.Generator) -> Tensor:
+    size = draw.integers(1, 4), draw.integers(1, 5), draw.integers(1, 7)
+    scores_BJV = torch.from_numpy(draw.normal(0, 1, size))
+    if draw.random() < 0.5:  # dead slots and forbidden tokens
+        scores_BJV[torch.from_numpy(draw.random(size) < 0.4)] = -torch.inf
+    return scores_BJV
+
+
+# ---------------------------------------------------------------------------------------- against loops
+
+
+def test_peaked_softmax_equals_the_loop() -> None:
+    draw = np.random.default_rng(0)
+    for _ in range(100):
+        scores = random_scores(draw)
+        alpha = float(10 ** draw.uniform(-2, 3))
+        rows = [[oracles.peaked_softmax(row, alpha) for row in table] for table in scores.tolist()]
+        expected = torch.tensor(rows, dtype=torch.float64)
+        torch.testing.assert_close(peaked_softmax(scores, alpha), expected, **TOLERANCE)
+        along_columns = peaked_softmax(scores.transpose(1, 2), alpha, dim=1)
+        torch.testing.assert_close(along_columns, expected.transpose(1, 2), **TOLERANCE)
+
+
+def test_soft_top_k_equals_the_loop() -> None:
+    draw = np.random.default_rng(1)
+    for _ in range(200):
+        scores_BJV = random_scores(draw)
+        k = int(draw.integers(1, scores_BJV[0].numel() + 1))
+        alpha = float(10 ** draw.uniform(-2, 3))
+        expected = [oracles.soft_top_k(table, k, alpha) for table in scores_BJV.tolist()]
+        weights_BKJV = soft_top_k(scores_BJV, k, alpha)
+        torch.testing.assert_close(weights_BKJV, torch.tensor(expected, dtype=torch.float64), **TOLERANCE)
+        live = (scores_BJV.flatten(1) > -torch.inf).sum(1)
+        expected_sums = (torch.arange(k) < live[:, None]).double()
+        torch.testing.assert_close(weights_BKJV.sum((2, 3)), expected_sums)
+
+
+def test_hard_top_k_equals_sorting() -> None:
+    draw = np.random.default_rng(2)
+    for _ in range(100):
+        scores_BJV = torch.from_numpy(draw.normal(0, 1, (2, draw.integers(1, 5), draw.integers(1, 7))))
+        k = int(draw.integers(1, scores_BJV[0].numel() + 1))
+        values_BK, parents_BK, tokens_BK = hard_top_k(scores_BJV, k)
+        for b, table in enumerate(scores_BJV.tolist()):
+            ranked = sorted(((score, j, w) for j, row in enumerate(table) for w, score in enumerate(row)), reverse=True)
+            found = list(zip(values_BK[b].tolist(), parents_BK[b].tolist(), tokens_BK[b].tolist(), strict=True))
+            assert found == ranked[:k]
+
+
+@pytest.mark.parametrize("selector", [SoftTopK(3, 2.0), SoftArgmax(1.5)], ids=["SoftTopK", "SoftArgmax"])
+def test_a_soft_selection_equals_its_definition(selector: SoftTopK | SoftArgmax) -> None:
+    """Scores, back-pointers, token weights, state, embedding, cost and token mass, each summed by loops."""
+    draw = np.random.default_rng(3)
+    for _ in range(30):
+        J, V = int(draw.integers(1, 4)), int(draw.integers(3, 6))
+        scores_BJV = torch.from_numpy(draw.normal(0, 1, (2, J, V)))
+        state_BJH, embedding_VD, values_BV = torch.randn(2, J, 3).double(), torch.randn(V, 2).double(), torch.rand(2, V)
+        selection = selector(candidates_of(scores_BJV), None)
+        for b, table in enumerate(scores_BJV.tolist()):
+            if isinstance(selector, SoftTopK):
+                weights = oracles.soft_top_k(table, 3, 2.0)
+            else:
+                flat = oracles.peaked_softmax([score for row in table for score in row], 1.5)
+                weights = [[flat[j * V : (j + 1) * V] for j in range(J)]]
+            for r, p in enumerate(weights):
+                back = [sum(p[i]) for i in range(J)]
+                words = [sum(p[i][w] for i in range(J)) for w in range(V)]
+                score = sum(p[i][w] * table[i][w] for i in range(J) for w in range(V))
+                state = sum(back[i] * state_BJH[b, i] for i in range(J))
+                fed = sum(words[w] * embedding_VD[w] for w in range(V))
+                cost = sum(words[w] * float(values_BV[b, w]) for w in range(V))
+                assert float(selection.scores_BK[b, r]) == pytest.approx(score, abs=1e-10)
+                torch.testing.assert_close(selection.follow(state_BJH)[b, r], state, **TOLERANCE)
+                torch.testing.assert_close(selection.embed(embedding_VD)[b, r], fed, **TOLERANCE)
+                assert float(selection.expect(values_BV)[b, r]) == pytest.approx(cost, abs=1e-10)
+                assert float(selection.token_mass(1)[b, r]) == pytest.approx(words[1], abs=1e-10)
+
+
+def test_centring_keeps_float32_noise_from_growing() -> None:
+    """At scores near -300 and a gap of a hundredth, float32 still sees the gap in the mixture's score."""
+    scores_BJV = torch.tensor([[[-300.0, -300.01, -310.0]]])
+    exact = SoftTopK(2, 50.0)(candidates_of(scores_BJV.double()), None).scores_BK
+    found = SoftTopK(2, 50.0)(candidates_of(scores_BJV), None).scores_BK
+    torch.testing.assert_close(found.double(), exact, atol=4e-5, rtol=0)
+
+
+# ---------------------------------------------------------------------------------------- gradients
+
+
+def detached_soft_top_k(scores_BJV: Tensor, k: int, alpha: float) -> Tensor:
+    """What soft_top_k must not be: the k maxima as constants."""
+    maxima_BK = scores_BJV.detach().flatten(1).topk(k).values
+    gaps_BKN = scores_BJV.flatten(1)[:, None] - maxima_BK[..., None]
+    return (-alpha * gaps_BKN.square()).softmax(-1).unflatten(-1, scores_BJV.shape[1:])
+
+
+def finite_differences(function: Callable[[Tensor], Tensor], at: Tensor, width: float = 1e-6) -> Tensor:
+    gradient = torch.zeros_like(at)
+    for place in np.ndindex(*at.shape):
+        above, below = at.clone(), at.clone()
+        above[place] += width
+        below[place] -= width
+        gradient[place] = (function(above) - function(below)) / (2 * width)
+    return gradient
+
+
+@pytest.mark.parametrize("alpha", [1.0, 100.0])
+def test_the_gradient_flows_through_the_maxima(alpha: float) -> None:
+    """At alpha = 100 and gaps of about a tenth; with the maxima detached the values agree but the gradient is wrong."""
+    scores_BJV = 0.1 * torch.randn(2, 3, 4, dtype=torch.float64)
+    coefficients = torch.randn(2, 3, 3, 4, dtype=torch.float64)
+    expected = finite_differences(lambda s: (coefficients * soft_top_k(s, 3, alpha)).sum(), scores_BJV)
+
+    def gradient(operator: Callable[[Tensor, int, float], Tensor]) -> Tensor:
+        leaf = scores_BJV.clone().requires_grad_()
+        (coefficients * operator(leaf, 3, alpha)).sum().backward()
+        return leaf.grad
+
+    torch.testing.assert_close(soft_top_k(scores_BJV, 3, alpha), detached_soft_top_k(scores_BJV, 3, alpha), **TOLERANCE)
+    error = (gradient(soft_top_k) - expected).norm() / expected.norm()
+    assert error < 1e-6
+    assert (gradient(detached_soft_top_k) - expected).norm() / expected.norm() > 0.05
+
+
+@pytest.mark.parametrize("k", [1, 3, 6])
+def test_soft_selections_pass_gradcheck(k: int) -> None:
+    scores_BJV = torch.randn(2, 2, 3, dtype=torch.float64, requires_grad=True)
+    state_BJH = torch.randn(2, 2, 2, dtype=torch.float64, requires_grad=True)
+    embedding_VD = torch.randn(3, 2, dtype=torch.float64, requires_grad=True)
+    for selector in (SoftTopK(k, 3.0), SoftArgmax(3.0)):
+
+        def everything(scores: Tensor, state: Tensor, embedding: Tensor, selector: SoftTopK = selector) -> tuple:
+            selection = selector(candidates_of(scores), None)
+            return (
+                selection.scores_BK,
+                selection.follow(state),
+                selection.embed(embedding),
+                selection.expect(scores[:, 0]),
+                selection.token_mass(1),
+            )
+
+        assert torch.autograd.gradcheck(everything, (scores_BJV, state_BJH, embedding_VD))
+
+
+@pytest.mark.parametrize("alpha", [1e-3, 1.0, 1e6])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_dead_candidates_give_no_nan(alpha: float, dtype: torch.dtype) -> None:
+    """A dead slot, forbidden tokens, fewer live candidates than k, and a row in which nothing lives."""
+    scores_BJV = torch.randn(4, 2, 3, dtype=dtype)
+    scores_BJV[0, 1] = -torch.inf
+    scores_BJV[1, :, 1] = -torch.inf
+    scores_BJV[2] = -torch.inf
+    scores_BJV[2, 0, 2] = 0.5
+    scores_BJV[3] = -torch.inf
+    for selector in (SoftTopK(4, alpha), SoftArgmax(alpha), HardTopK(4)):
+        leaf = scores_BJV.clone().requires_grad_()
+        selection = selector(candidates_of(leaf), None)
+        state, embedding_VD = torch.randn(4, 2, 3, dtype=dtype), torch.randn(3, 2, dtype=dtype)
+        parts = [selection.follow(state), selection.embed(embedding_VD), selection.expect(torch.rand(4, 3).to(dtype))]
+        live_BK = selection.scores_BK > -torch.inf
+        assert live_BK.sum(1).tolist() == [min(n, live_BK.shape[1]) for n in (3, 4, 1, 0)]
+        loss = sum(part.sum() for part in parts) + selection.scores_BK[live_BK].sum() + selection.token_mass(1).sum()
+        assert torch.isfinite(loss)
+        if loss.requires_grad:
+            loss.backward()
+            assert torch.isfinite(leaf.grad).all()
+            assert (leaf.grad[scores_BJV == -torch.inf] == 0).all()
+
+
+def test_a_row_without_candidates_weighs_nothing() -> None:
+    scores = torch.full((2, 3), -torch.inf, dtype=torch.float64, requires_grad=True)
+    weights = peaked_softmax(scores, 2.0)
+    (weights * torch.randn(2, 3)).sum().backward()
+    assert (weights == 0).all()
+    assert (scores.grad == 0).all()
+    table_BJV = torch.full((1, 2, 3), -torch.inf, dtype=torch.float64, requires_grad=True)
+    weights_BKJV = soft_top_k(table_BJV, 2, 2.0)
+    (weights_BKJV * torch.randn(1, 2, 2, 3)).sum().backward()
+    assert (weights_BKJV == 0).all()
+    assert (table_BJV.grad == 0).all()
+
+
+# ---------------------------------------------------------------------------------------- hard and soft
+
+
+def test_one_hot_soft_equals_hard() -> None:
+    """On every leaf of a nested state, and for everything else that follows a selection."""
+    B, J, K, V = 3, 4, 5, 6
+    scores_BK, parents_BK, tokens_BK = torch.randn(B, K).double(), torch.randint(J, (B, K)), torch.randint(V, (B, K))
+    hard = HardSelection(scores_BK, parents_BK, tokens_BK)
+    one_hot = F.one_hot(parents_BK, J).double(), F.one_hot(tokens_BK, V).double()
+    soft = SoftSelection(scores_BK, parents_BK, tokens_BK, *one_hot)
+    state = {
+        "h": torch.randn(B, J).double(),
+        "cache": [(torch.randn(B, J, 2, 3).double(), torch.randn(B, J, 7).double())],
+    }
+    hard_state, soft_state = hard.follow(state), soft.follow(state)
+    assert torch.equal(hard_state["h"], soft_state["h"])
+    for hard_leaf, soft_leaf in zip(hard_state["cache"][0], soft_state["cache"][0], strict=True):
+        assert torch.equal(hard_leaf, soft_leaf)
+    embedding_VD, values_BV = torch.randn(V, 2).double(), torch.rand(B, V).double()
+    assert torch.equal(hard.embed(embedding_VD), soft.embed(embedding_VD))
+    assert torch.equal(hard.expect(values_BV), soft.expect(values_BV))
+    for token in range(V):
+        assert torch.equal(hard.token_mass(token), soft.token_mass(token))
+
+
+def test_forcing_a_token_leaves_the_scores() -> None:
+    scores_BJV = torch.randn(4, 1, 5).double()
+    mask_B, forced_B = torch.tensor([True, False, True, False]), torch.tensor([4, 4, 0, 0])
+    embedding_VD = torch.randn(5, 2).double()
+    for selector in (HardTopK(1), SoftArgmax(2.0), SoftTopK(1, 2.0)):
+        chosen = selector(candidates_of(scores_BJV), None)
+        forced = chosen.forced(mask_B, forced_B)
+        assert torch.equal(forced.scores_BK, chosen.scores_BK)
+        expected = torch.where(mask_B[:, None], embedding_VD[forced_B], chosen.embed(embedding_VD)[:, 0])
+        torch.testing.assert_close(forced.embed(embedding_VD)[:, 0], expected, **TOLERANCE)
+        assert torch.equal(forced.tokens_BK[:, 0], torch.where(mask_B, forced_B, chosen.tokens_BK[:, 0]))
+
+
+def test_soft_selections_tend_to_hard_ones() -> None:
+    scores_BJV = torch.randn(500, 3, 4, dtype=torch.float64)
+    best = scores_BJV.flatten(1).topk(4).values
+    clear = (best[:, :-1] - best[:, 1:]).amin(1) > 0.01
+    assert clear.float().mean() > 0.8
+    hard = HardTopK(3)(candidates_of(scores_BJV), None)
+    state, embedding_VD = torch.randn(500, 3, 2).double(), torch.randn(4, 2).double()
+    errors = []
+    for alpha in (1.0, 1e2, 1e4, 1e7):
+        soft = SoftTopK(3, alpha)(candidates_of(scores_BJV), None)
+        assert torch.equal(soft.parents_BK, hard.parents_BK)
+        assert torch.equal(soft.tokens_BK, hard.tokens_BK)
+        error = [
+            (soft.scores_BK - hard.scores_BK).abs(),
+            (soft.follow(state) - hard.follow(state)).abs(),
+            (soft.embed(embedding_VD) - hard.embed(embedding_VD)).abs(),
+        ]
+        errors.append([float(part[clear].mean()) for part in error])
+    for smaller, larger in zip(errors[1:], errors[:-1], strict=True):
+        assert all(a <= b for a, b in zip(smaller, larger, strict=True))
+    assert max(errors[-1]) < 1e-12
+    assert min(errors[0]) > 1e-2
+
+
+def test_exact_ties_share_their_mass() -> None:
+    weights_BKJV = soft_top_k(torch.tensor([[[1.0, 1.0, -50.0]]]), 2, 10.0)
+    torch.testing.assert_close(weights_BKJV[0, :, 0], torch.tensor([[0.5, 0.5, 0.0], [0.5, 0.5, 0.0]]))
+
+
+def test_shifting_all_scores_changes_no_weight() -> None:
+    scores_BJV = torch.randn(3, 2, 4, dtype=torch.float64)
+    torch.testing.assert_close(soft_top_k(scores_BJV + 7.25, 3, 2.0), soft_top_k(scores_BJV, 3, 2.0), **TOLERANCE)
+    leaf = scores_BJV.clone().requires_grad_()
+    (soft_top_k(leaf, 3, 2.0) * torch.randn(3, 3, 2, 4)).sum().backward()
+    torch.testing.assert_close(leaf.grad.sum((1, 2)), torch.zeros(3).double(), **TOLERANCE)
+    assert leaf.grad.abs().max() > 1e-3
+
+
+# ---------------------------------------------------------------------------------------- noise
+
+NUM_DRAWS = 40_000
+
+
+def noisy_candidates() -> tuple[Candidates, Tensor]:
+    logits_V = torch.tensor([1.0, 0.0, -1.5, 0.3, -torch.inf], dtype=torch.float64)
+    return candidates_of(logits_V.expand(NUM_DRAWS, 1, 5)), logits_V.softmax(-1)
+
+
+def test_greedy_under_gumbel_noise_draws_from_the_softmax() -> None:
+    candidates, probabilities_V = noisy_candidates()
+    generator = torch.Generator().manual_seed(5)
+    selection = HardTopK(1, noise=Gumbel())(candidates, generator)
+    counts_V = torch.bincount(selection.tokens_BK[:, 0], minlength=5).double()
+    assert counts_V[4] == 0
+    expected_V = NUM_DRAWS * probabilities_V
+    chi_square = float(((counts_V - expected_V).square() / expected_V)[:4].sum())
+    assert chi_square < 16.27  # 99.9 % of a chi-square with 3 degrees of freedom
+    # The noise chooses; it is not part of the score.
+    torch.testing.assert_close(selection.scores_BK, candidates.scores_BJV[:, 0].gather(1, selection.tokens_BK))
+
+
+def test_the_soft_sample_tends_to_a_draw_from_the_softmax() -> None:
+    candidates, probabilities_V = noisy_candidates()
+    distances, certainty = [], []
+    for alpha in (0.3, 3.0, 1000.0):
+        selection = SoftArgmax(alpha, noise=Gumbel())(candidates, torch.Generator().manual_seed(6))
+        weights_BV = selection.token_weights_BKV[:, 0]
+        distances.append(float((weights_BV.mean(0) - probabilities_V).abs().max()))
+        certainty.append(float(weights_BV.amax(-1).mean()))
+        torch.testing.assert_close(weights_BV.sum(-1), torch.ones(NUM_DRAWS).double())
+    assert distances[0] > distances[1] > distances[2]
+    assert distances[2] < 5 * 0.5 / math.sqrt(NUM_DRAWS)
+    assert certainty[0] < certainty[1] < certainty[2]
+    assert certainty[2] > 0.995
+
+
+def test_gumbel_noise_has_the_moments_of_its_law_and_a_generator() -> None:
+    noise = Gumbel()(torch.zeros(200_000, dtype=torch.float64), torch.Generator().manual_seed(7))
+    standard_error = math.pi / math.sqrt(6 * 200_000)
+    assert float(noise.mean()) == pytest.approx(0.5772156649, abs=5 * standard_error)
+    assert float(noise.var()) == pytest.approx(math.pi**2 / 6, rel=0.03)
+    again = Gumbel()(torch.zeros(200_000, dtype=torch.float64), torch.Generator().manual_seed(7))
+    assert torch.equal(noise, again)
+    assert not torch.equal(noise, Gumbel()(torch.zeros(200_000).double(), torch.Generator().manual_seed(8)))
+
+
+# ---------------------------------------------------------------------------------------- bad arguments
+
+
+@pytest.mark.parametrize("alpha", [0.0, -1.0, math.nan, math.inf, -math.inf])
+def test_alpha_must_be_positive_and_finite(alpha: float) -> None:
+    scores_BJV = torch.zeros(1, 1, 3)
+    for call in (
+        lambda: peaked_softmax(scores_BJV, alpha),
+        lambda: soft_top_k(scores_BJV, 1, alpha),
+        lambda: SoftTopK(2, alpha),
+        lambda: SoftArgmax(alpha),
+    ):
+        with pytest.raises(InputError, match="alpha"):
+            call()
+
+
+@pytest.mark.parametrize("k", [0, -1, 7])
+def test_k_must_be_a_number_of_candidates(k: int) -> None:
+    for call in (lambda: hard_top_k(torch.zeros(1, 2, 3), k), lambda: soft_top_k(torch.zeros(1, 2, 3), k, 1.0)):
+        with pytest.raises(InputError, match=rf"6 \(2 slots x 3 tokens\), got {k}"):
+            call()
+
+
+def test_an_empty_beam_and_a_noisy_wide_one_are_refused() -> None:
+    for call in (lambda: HardTopK(0), lambda: SoftTopK(0, 1.0)):
+        with pytest.raises(InputError, match="at least 1"):
+            call()
+    with pytest.raises(InputError, match="k = 2"):
+        HardTopK(2, noise=Gumbel())

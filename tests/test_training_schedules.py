@@ -1,0 +1,87 @@
+"""Schedules: the ends are met exactly, the middle follows the equation, and bad text names its mend."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seqwise.errors import InputError
+from seqwise.training.schedules import constant, exponential, inverse_sigmoid, linear, parse_schedule
+
+positive = st.floats(1e-6, 1e6)
+
+
+@given(positive, positive, st.integers(1, 10**6))
+def test_both_ends_are_met_and_kept(start: float, end: float, steps: int) -> None:
+    for schedule in (linear(start, end, steps), exponential(start, end, steps)):
+        assert schedule(0) == start
+        assert schedule(steps) == end
+        assert schedule(steps * 3) == end
+
+
+@given(positive, positive)
+def test_the_middle_is_the_mean(start: float, end: float) -> None:
+    assert linear(start, end, 2)(1) == pytest.approx((start + end) / 2)
+    assert exponential(start, end, 2)(1) == pytest.approx(math.sqrt(start * end))
+
+
+def test_inverse_sigmoid_falls_through_one_half_and_never_overflows() -> None:
+    schedule = inverse_sigmoid(20.0)
+    values = [schedule(step) for step in range(0, 400, 10)]
+    assert values == sorted(values, reverse=True)
+    assert schedule(0) == 20 / 21
+    assert schedule(20 * math.log(20)) == pytest.approx(0.5)
+    assert 0 <= schedule(1e12) < 1e-100
+
+
+@pytest.mark.parametrize(
+    ("text", "step", "value"),
+    [
+        (0.25, 7, 0.25),
+        (3, 7, 3.0),
+        ("1e-4", 7, 1e-4),
+        ("constant(2)", 7, 2.0),
+        ("linear(1, 10)", 50, 5.5),
+        (" linear ( 1 ,10 ) ", 50, 5.5),
+        ("linear(0, 1, 10)", 5, 0.5),
+        ("exponential(1, 100)", 50, 10.0),
+        ("inverse_sigmoid(10)", 0, 10 / 11),
+    ],
+)
+def test_text_becomes_the_schedule(text: str | float, step: float, value: float) -> None:
+    assert parse_schedule(text, total_steps=100)(step) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("liner(1, 2)", "did you mean 'linear'?"),
+        ("linear(1)", "write linear(start, end, steps)"),
+        ("linear(1, 2, 3, 4)", "4 numbers"),
+        ("linear(1; 2)", "not a number"),
+        ("linear(1, )", "not a number"),
+        ("linear 1 2", "not a schedule"),
+        ("linear(1, 2", "not a schedule"),
+        ("", "not a schedule"),
+        ("nan", "finite"),
+        ("inf", "finite"),
+        ("constant()", "0 numbers"),
+        ("exponential(0, 1)", "start of a schedule must be greater than 0"),
+        ("exponential(1, -1)", "end of a schedule must be greater than 0"),
+        ("inverse_sigmoid(0)", "k of a schedule must be greater than 0"),
+        ("linear(1, 2, 0)", "steps of a schedule must be greater than 0"),
+    ],
+)
+def test_bad_text_is_refused_with_its_mend(text: str, said: str) -> None:
+    with pytest.raises(InputError) as error:
+        parse_schedule(text, total_steps=100)
+    assert said in str(error.value)
+
+
+def test_not_finite_numbers_are_refused() -> None:
+    for make in (lambda: constant(math.nan), lambda: linear(0, math.inf, 3), lambda: exponential(1, 2, math.nan)):
+        with pytest.raises(InputError):
+            make()

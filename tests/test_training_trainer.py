@@ -1,0 +1,360 @@
+"""The trainer: killed anywhere it ends with the same weights, and it stops at the first loss that is no number."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+
+from seqwise.data.batches import Batch, EncodedExample
+from seqwise.errors import InputError
+from seqwise.training.checkpoints import last_complete, seal
+from seqwise.training.schedules import linear
+from seqwise.training.trainer import Progress, TrainingResult, fit
+
+STEPS = 12
+TRAIN = [EncodedExample(tuple((i * j) % 7 for j in range(1, 2 + i % 4)), ((i % 3),) * (1 + i % 4)) for i in range(20)]
+
+
+class Tagger(nn.Module):
+    """Small, but with dropout and with tied weights, which safetensors refuses to save as they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(7, 7)
+        self.dropout = nn.Dropout(0.3)
+        self.output = nn.Linear(7, 7)
+        self.output.weight = self.embedding.weight
+
+
+def noisy_cross_entropy(model: Tagger, batch: Batch, values: dict[str, float]) -> Tensor:
+    scores = model.output(model.dropout(model.embedding(batch.sources_BS)))
+    # All three generators take part, so each must be restored.
+    noise = random.random() + float(np.random.rand())
+    loss = nn.functional.cross_entropy(scores.flatten(0, 1), batch.targets_BT.flatten())
+    return loss * (values.get("alpha", 1.0) + 0.1 * noise)
+
+
+def new_model() -> Tagger:
+    torch.manual_seed(3)
+    return Tagger()
+
+
+def run(model: nn.Module, output: Path, **settings: Any) -> TrainingResult:
+    given: dict[str, Any] = {
+        "steps": STEPS, "batch_size": 4, "learning_rate": 0.05, "seed": 1, "save_every": 4, "warmup_steps": 2,
+        "schedules": {"alpha": linear(1, 2, STEPS)}, "objective": noisy_cross_entropy, "train": TRAIN,
+    }  # fmt: skip
+    given |= settings
+    return fit(model, given.pop("objective"), given.pop("train"), output=output, **given)
+
+
+def log_lines(output: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (output / "log.jsonl").read_text().splitlines()]
+
+
+def kept(output: Path) -> set[str]:
+    return {path.name for path in (output / "checkpoints").iterdir()}
+
+
+def assert_equal_weights(one: nn.Module, other: nn.Module) -> None:
+    for (name, a), (_, b) in zip(one.state_dict().items(), other.state_dict().items(), strict=True):
+        assert torch.equal(a, b), name
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Any:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tagger, Path]:
+    model, output = new_model(), tmp_path_factory.mktemp("whole")
+    run(model, output)
+    return model, output
+
+
+CHILD = """
+import os, signal, sys, torch
+from pathlib import Path
+import test_training_trainer as t
+torch.set_num_threads(1)
+where, output = sys.argv[1], Path(sys.argv[2])
+def die(*args, **kwargs):
+    os.kill(os.getpid(), signal.SIGKILL)
+def on_progress(progress):
+    if where == "asked" and progress.step == 7:
+        import time; print("ready", flush=True); time.sleep(60)
+    if progress.step == 8:
+        if where == "optimizer":
+            save = torch.save
+            def half(state, path, *args, **kwargs):
+                save(state, path, *args, **kwargs)
+                if Path(path).name == "optimizer.pt":
+                    whole = Path(path).read_bytes()
+                    Path(path).write_bytes(whole[:len(whole) // 2]); die()
+            torch.save = half
+        if where == "manifest":
+            os.replace = die
+t.run(t.new_model(), output, on_progress=on_progress)
+"""
+
+
+@pytest.mark.parametrize(("where", "resumed_from"), [("asked", 4), ("optimizer", 4), ("manifest", 4)])
+def test_killed_and_resumed_is_bit_equal(
+    where: str, resumed_from: int, tmp_path: Path, uninterrupted: tuple[Tagger, Path]
+) -> None:
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, where, str(tmp_path)], env=os.environ | {"PYTHONPATH": path},
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert child.stdout is not None
+    if where == "asked":
+        assert child.stdout.readline() == "ready\n"
+        child.kill()
+    child.communicate(timeout=60)
+    assert child.returncode == -signal.SIGKILL
+    if where != "asked":
+        assert "checkpoint-8" in kept(tmp_path), "the kill came before the save"
+        assert not (tmp_path / "checkpoints" / "checkpoint-8" / "manifest.json").exists()
+        # What the Trainer writes last is there or not, by where the kill came.
+        written = (tmp_path / "checkpoints" / "checkpoint-8" / "trainer_state.json").exists()
+        assert written == (where == "manifest")
+    with (tmp_path / "log.jsonl").open("a") as log:
+        log.write('{"step": 9, "lo')  # as a full disk would leave it
+
+    (tmp_path / "checkpoints" / "checkpoint-7").mkdir()  # of an earlier kill, with another interval
+
+    model = new_model()
+    result = run(model, tmp_path)
+
+    assert result.resumed_from == resumed_from
+    assert_equal_weights(model, uninterrupted[0])
+    assert (tmp_path / "log.jsonl").read_text() == (uninterrupted[1] / "log.jsonl").read_text()
+    assert kept(tmp_path) == {"checkpoint-8", "checkpoint-12"}
+
+
+@pytest.mark.parametrize("stop", [4, 5, 6, 8, 11])
+def test_stopped_at_any_step_the_objective_sees_each_step_once(
+    stop: int, tmp_path: Path, uninterrupted: tuple[Tagger, Path]
+) -> None:
+    # 5 batches an epoch: a checkpoint at 5 lies on the border of two epochs.
+    seen: list[tuple[int, list[int]]] = []
+
+    def objective(model: Tagger, batch: Batch, values: dict[str, float]) -> Tensor:
+        seen.append((round((values["alpha"] - 1) * STEPS), batch.indices_B.tolist()))
+        return noisy_cross_entropy(model, batch, values)
+
+    def interrupt(progress: Progress) -> None:
+        if progress.step == stop + 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(new_model(), tmp_path, objective=objective, on_progress=interrupt, save_every=stop)
+    before = seen[:stop]
+    seen.clear()
+    model = new_model()
+    assert run(model, tmp_path, objective=objective, save_every=stop).resumed_from == stop
+    steps = before + seen
+    assert [step for step, _ in steps] == list(range(STEPS))
+    for epoch in range(2):
+        assert sorted(i for _, batch in steps[5 * epoch : 5 * epoch + 5] for i in batch) == list(range(20))
+    assert [batch for _, batch in steps[:5]] != [batch for _, batch in steps[5:10]], "each epoch has its own order"
+    assert_equal_weights(model, uninterrupted[0])
+
+
+def test_the_log_has_every_step_with_what_it_was_taken_with(uninterrupted: tuple[Tagger, Path]) -> None:
+    lines = log_lines(uninterrupted[1])
+    assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
+    assert [line["alpha"] for line in lines] == pytest.approx([1 + t / STEPS for t in range(STEPS)])
+    rates = [0.05 * min(t / 2, (STEPS - t) / (STEPS - 2)) for t in range(STEPS)]
+    assert [line["learning_rate"] for line in lines] == pytest.approx(rates)
+    assert all(line["gradient_norm"] > 0 for line in lines)
+
+
+def test_it_is_adamw_with_clipping_on_the_batches_of_the_sampler(tmp_path: Path) -> None:
+    batches: list[Batch] = []
+
+    def objective(model: Tagger, batch: Batch, values: dict[str, float]) -> Tensor:
+        batches.append(batch)
+        scores = model.output(model.embedding(batch.sources_BS))
+        return nn.functional.cross_entropy(scores.flatten(0, 1), batch.targets_BT.flatten())
+
+    model, by_hand = new_model(), new_model()
+    settings = {"decay": "constant", "warmup_steps": 0, "clip": 0.1, "weight_decay": 0.1}
+    result = run(model, tmp_path, objective=objective, schedules=None, **settings)
+    decayed = [by_hand.embedding.weight]
+    optimiser = torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": 0.1}, {"params": [by_hand.output.bias], "weight_decay": 0.0}], lr=0.05
+    )
+    losses = []
+    for batch in list(batches):
+        loss = objective(by_hand, batch, {})
+        optimiser.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(by_hand.parameters(), 0.1)
+        optimiser.step()
+        losses.append(loss.item())
+    for (name, a), b in zip(model.named_parameters(), by_hand.parameters(), strict=True):
+        assert torch.allclose(a, b, atol=1e-5), name
+    assert result.mean_loss == pytest.approx(sum(losses) / STEPS, rel=1e-5)
+    assert result.steps == STEPS
+    assert result.resumed_from is None
+
+
+@pytest.mark.parametrize("what", ["loss", "gradient"])
+def test_not_a_number_stops_names_the_examples_and_keeps_the_last_checkpoint(what: str, tmp_path: Path) -> None:
+    batches: list[list[int]] = []
+
+    def objective(model: Tagger, batch: Batch, values: dict[str, float]) -> Tensor:
+        batches.append(batch.indices_B.tolist())
+        loss = noisy_cross_entropy(model, batch, values)
+        if len(batches) < 8:
+            return loss
+        # The square root has value 0 and an infinite derivative at 0.
+        return loss * math.nan if what == "loss" else loss + (0 * model.output.bias.sum()).sqrt()
+
+    with pytest.raises(InputError) as error:
+        run(new_model(), tmp_path, objective=objective, example_names=lambda index: f"train.tsv:{index + 1}")
+    message = str(error.value)
+    assert ("the loss is nan" if what == "loss" else "the gradient norm is") in message
+    assert "at step 8" in message
+    for index in batches[-1]:
+        assert f"train.tsv:{index + 1}" in message
+    assert "\n" not in message
+    assert kept(tmp_path) == {"checkpoint-4"}
+    assert last_complete(tmp_path / "checkpoints") is not None
+    assert [line["step"] for line in log_lines(tmp_path)] == list(range(1, 8))
+
+
+def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
+    model = new_model()
+
+    def poison(progress: Progress) -> None:
+        if progress.step == 8:
+            with torch.no_grad():
+                model.output.bias[0] = math.inf
+
+    with pytest.raises(InputError, match=r"the weights output\.bias are not finite after step 8"):
+        run(model, tmp_path, on_progress=poison)
+    assert kept(tmp_path) == {"checkpoint-4"}
+
+
+def test_an_interrupt_says_on_one_line_how_to_go_on(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def interrupt(progress: Progress) -> None:
+        if progress.step == 6:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(1)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(new_model(), tmp_path, on_progress=interrupt)
+    captured = capfd.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert "stopped at step 6 of 12" in captured.err
+    assert "checkpoint-4 is kept; run the same command again to continue" in captured.err
+
+
+def test_a_finished_run_is_not_run_again_and_other_settings_are_refused(tmp_path: Path) -> None:
+    first = new_model()
+    result = run(first, tmp_path)
+    again = new_model()
+    called: list[Progress] = []
+    repeated = run(again, tmp_path, on_progress=called.append)
+    assert not called
+    assert (repeated.steps, repeated.resumed_from, repeated.mean_loss) == (STEPS, STEPS, result.mean_loss)
+    assert_equal_weights(first, again)
+    others: list[tuple[str, Any]] = [
+        ("seed", 2), ("learning_rate", 0.1), ("steps", 20), ("train", TRAIN[1:]), ("clip", math.inf),
+        ("schedules", {"alpha": linear(1, 3, STEPS)}), ("schedules", {}),
+    ]  # fmt: skip
+    for name, value in others:
+        said = "other " + {"train": "data"}.get(name, name)
+        with pytest.raises(InputError, match=said):
+            run(new_model(), tmp_path, **{name: value})
+    with pytest.raises(InputError, match=r"another model .*size mismatch"):
+        run(nn.ModuleDict({"embedding": nn.Embedding(7, 3), "output": nn.Linear(7, 7)}), tmp_path)
+    with pytest.raises(InputError, match=r"another model .*Unexpected key"):
+        run(nn.ModuleDict({"embedding": nn.Embedding(7, 7)}), tmp_path)
+
+
+def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, uninterrupted: tuple[Tagger, Path]) -> None:
+    run(new_model(), tmp_path)
+    path = tmp_path / "checkpoints" / "checkpoint-12" / "optimizer.pt"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+    model = new_model()
+    assert run(model, tmp_path).resumed_from == 8
+    assert_equal_weights(model, uninterrupted[0])
+
+
+def test_nothing_is_left_behind_between_runs(
+    tmp_path: Path, uninterrupted: tuple[Tagger, Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    random.seed(5), np.random.seed(6), torch.manual_seed(7)
+    expected = random.random(), np.random.rand(), torch.rand(3)
+    random.seed(5), np.random.seed(6)
+    other = nn.ModuleDict({"embedding": nn.Embedding(9, 4), "dropout": nn.Dropout(), "output": nn.Linear(4, 5)}).eval()
+
+    def objective(model: Any, batch: Batch, values: dict[str, float]) -> Tensor:
+        assert model.training
+        model = model["output"](model["dropout"](model["embedding"](batch.sources_BS)))
+        return nn.functional.cross_entropy(model.flatten(0, 1), batch.targets_BT.flatten())
+
+    model = new_model()
+    torch.manual_seed(7)
+    level = transformers.logging.get_verbosity(), logging.getLogger().level
+    run(other, tmp_path / "other", objective=objective, seed=9, batch_size=7, schedules=None)
+    run(model, tmp_path / "model")
+    assert_equal_weights(model, uninterrupted[0])
+    assert not other.training
+    assert random.random() == expected[0]
+    assert np.random.rand() == expected[1]
+    assert torch.equal(torch.rand(3), expected[2])
+    assert level == (transformers.logging.get_verbosity(), logging.getLogger().level)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("steps", 0), ("batch_size", 0), ("learning_rate", 0.0), ("learning_rate", math.nan), ("seed", -1),
+     ("seed", 2**32), ("save_every", 0), ("clip", 0.0), ("warmup_steps", -1), ("weight_decay", -0.1),
+     ("decay", "liner")],
+)  # fmt: skip
+def test_settings_out_of_range_are_named(name: str, value: Any, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"{name}|did you mean 'linear'"):
+        run(new_model(), tmp_path / "never", **{name: value})
+    assert not (tmp_path / "never").exists()
+
+
+def test_a_sealed_checkpoint_from_elsewhere_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints" / "checkpoint-4"
+    folder.mkdir(parents=True)
+    (folder / "weights").write_text("?")
+    seal(folder)
+    with pytest.raises(InputError, match=r"settings\.json"):
+        run(new_model(), tmp_path)
+
+
+def test_importing_seqwise_or_its_training_package_does_not_import_transformers() -> None:
+    code = "import sys, seqwise, seqwise.training, seqwise.training.schedules; assert 'transformers' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
