@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -43,7 +44,7 @@ def test_backtrace_follows_the_pointers() -> None:
     draw = np.random.default_rng(0)
     for _ in range(50):
         B, sizes = 2, [1, *draw.integers(1, 5, draw.integers(1, 6)).tolist()]
-        parents = [draw.integers(0, before, (B, now)) for before, now in zip(sizes[:-1], sizes[1:], strict=True)]
+        parents = [draw.integers(0, before, (B, now)) for before, now in itertools.pairwise(sizes)]
         tokens = [draw.integers(0, 9, (B, now)) for now in sizes[1:]]
         zeros = torch.zeros(B, sizes[-1])
         beam = Beam(

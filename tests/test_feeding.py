@@ -199,7 +199,7 @@ def test_the_probability_of_gold_must_be_one(probability: float) -> None:
 
 
 def test_a_beam_cannot_be_fed() -> None:
-    with pytest.raises(InputError, match="k = 1"):
+    with pytest.raises(InputError, match="keeps 3"):
         feed(tagger_case(0), 0.5, HardTopK(3))
 
 

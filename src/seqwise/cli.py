@@ -34,6 +34,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+"""The typer application; ``main`` runs it with our manners about errors."""
+
 out, err = Console(), Console(stderr=True)
 
 TRAIN_EXAMPLES = """\b

@@ -13,6 +13,7 @@ from seqwise.errors import InputError
 __all__ = ["Lexicon", "read_lexicon", "read_spelling", "read_stress", "split_by_hash"]
 
 Lexicon = Iterable[tuple[str, Sequence[str]]]
+"""Words with their phonemes; a word with several pronunciations occurs several times."""
 
 
 def read_lexicon(source: FilePath | Iterable[str]) -> list[tuple[str, tuple[str, ...]]]:

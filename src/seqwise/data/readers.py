@@ -32,6 +32,7 @@ __all__ = [
 ]
 
 Units = Literal["words", "characters"]
+"""What a side of a pair is made of."""
 FilePath = str | os.PathLike[str]
 
 MAX_LINE_BYTES = 1_000_000
@@ -264,6 +265,7 @@ def _split(text: str, units: Units) -> tuple[str, ...]:
 
 
 def require_some(examples: list[Example], path: FilePath) -> list[Example]:
+    """The same examples; an InputError that names the file if there is none."""
     if not examples:
         raise InputError("no example in the file", path=path, mend="one example a line")
     return examples

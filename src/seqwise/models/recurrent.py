@@ -44,9 +44,9 @@ class Encoder(nn.Module):
 
     def forward(self, sources_BS: Tensor, lengths_B: Tensor) -> Context:
         embedded_BSE = self.dropout(self.embedding(sources_BS))
-        if self.lstm.bidirectional and sources_BS.numel():
+        if self.lstm.bidirectional and bool((lengths_B < sources_BS.shape[1]).any()):
             # The backward direction would otherwise start inside the padding. An empty source is read as one padding
-            # symbol, whatever else is in the batch.
+            # symbol, whatever else is in the batch. Packing is slow: a batch without padding does without.
             packed = pack_padded_sequence(
                 embedded_BSE, lengths_B.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False
             )

@@ -5,6 +5,8 @@ The command line's flags and the keys of a YAML file are these fields.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -19,9 +21,18 @@ from seqwise.objectives.objective import (
     self_normalized_objective,
 )
 from seqwise.search.candidates import Score, global_, local
+from seqwise.training.configuration import key_lines, load_configuration
 from seqwise.training.schedules import Schedule, parse_schedule
 
-__all__ = ["Settings", "build_objective", "build_schedules", "check", "score_by_name", "warm_start_settings"]
+__all__ = [
+    "Settings",
+    "build_objective",
+    "build_schedules",
+    "check",
+    "load_settings",
+    "score_by_name",
+    "warm_start_settings",
+]
 
 Task = Literal["tag", "transduce"]
 ObjectiveName = Literal["cross-entropy", "self-normalized", "scheduled-sampling", "relaxed-beam", "hinge"]
@@ -96,6 +107,29 @@ def check(settings: Settings) -> Settings:
     Raises:
         InputError: names the setting and its range.
     """
+    found = _first_fault(settings)
+    if found is not None:
+        raise found[1]
+    return settings
+
+
+def load_settings(path: Path | None, flags: Mapping[str, str]) -> Settings:
+    """Settings from a YAML file, then from flags, each in its range.
+
+    Raises:
+        InputError: a setting cannot be used; where it comes from the file, its line is named.
+    """
+    settings = load_configuration(Settings, path, flags)
+    found = _first_fault(settings)
+    if found is None:
+        return settings
+    name, error = found
+    line = None if path is None or name in flags else key_lines(path).get(name)
+    raise error if line is None else InputError(error.problem, path=path, line=line, mend=error.mend)
+
+
+def _first_fault(settings: Settings) -> tuple[str, InputError] | None:
+    """The first setting that is out of its range, with what is wrong."""
     for names, holds, wanted in (
         (_AT_LEAST_ONE, lambda value: value >= 1, "at least 1"),
         (_POSITIVE, lambda value: value > 0, "greater than 0"),
@@ -105,16 +139,25 @@ def check(settings: Settings) -> Settings:
     ):
         for name in names:
             if getattr(settings, name) is not None and not holds(getattr(settings, name)):
-                raise InputError(f"{name} must be {wanted}, got {getattr(settings, name)}")
+                return name, InputError(f"{name} must be {wanted}, got {getattr(settings, name)}")
     if settings.train == Path():
-        raise InputError("there is no training data", mend="give --train FILE, or a line 'train: FILE' in the YAML")
-    for name, lowest, highest in (("alpha", 0.0, float("inf")), ("gold_probability", -1e-9, 1.0)):
-        schedule = parse_schedule(getattr(settings, name), total_steps=1)
-        for value in (schedule(0), schedule(1)):
-            if not lowest < value <= highest or value == float("inf"):
-                wanted = "greater than 0" if name == "alpha" else "between 0 and 1"
-                raise InputError(f"{name} must stay {wanted}, but {getattr(settings, name)} reaches {value:g}")
-    return settings
+        mend = "give --train FILE, or a line 'train: FILE' in the YAML"
+        return "train", InputError("there is no training data", mend=mend)
+    for name, lowest, highest, wanted in (
+        # What is smaller than this is 0 in the models' float32.
+        ("alpha", 1e-30, math.inf, "greater than 0"),
+        ("gold_probability", 0.0, 1.0, "between 0 and 1"),
+    ):
+        try:
+            schedule = parse_schedule(getattr(settings, name), total_steps=1)
+        except InputError as error:
+            return name, InputError(f"{name}: {error.problem}", mend=error.mend)
+        # Every schedule goes one way, so its two ends are its extremes.
+        for value in (schedule(0), schedule(math.inf)):
+            if not lowest <= value <= highest:
+                problem = f"{name} must stay {wanted}, but {getattr(settings, name)!r} reaches {value:g}"
+                return name, InputError(problem)
+    return None
 
 
 def score_by_name(name: ScoreName) -> Score:

@@ -50,7 +50,10 @@ class Score:
 
 
 local = Score(log_partition_weight=1.0)
+"""The locally normalised score ``f - log Z``: log-softmax."""
+
 global_ = Score(log_partition_weight=0.0)
+"""The raw score f; a model trained through search with it is globally normalised."""
 
 
 def interpolated(log_partition_weight: float) -> Score:

@@ -11,6 +11,7 @@ from torch import Tensor
 __all__ = ["Gumbel", "Noise", "no_noise"]
 
 Noise = Callable[[Tensor, torch.Generator | None], Tensor]
+"""Scores and a generator to noisy scores of the same shape."""
 
 
 def no_noise(scores: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -153,22 +153,22 @@ def _soft_top_k(scores_BJV: Tensor, maxima_BK: Tensor, alpha: float) -> Tensor:
 
 
 class Selection(Protocol):
-    """K slots made from J: their scores, where they came from, and how everything else follows.
-
-    Attributes:
-        scores_BK: score of each new slot.
-        parents_BK: the slot each came from; of a soft selection, its most probable candidate's (for tracing back).
-        tokens_BK: the token each added, likewise.
-    """
+    """K slots made from J: their scores, where they came from, and how everything else follows."""
 
     @property
-    def scores_BK(self) -> Tensor: ...
+    def scores_BK(self) -> Tensor:
+        """Score of each new slot."""
+        ...
 
     @property
-    def parents_BK(self) -> Tensor: ...
+    def parents_BK(self) -> Tensor:
+        """The slot each came from; of a soft selection, that of its most probable candidate (for tracing back)."""
+        ...
 
     @property
-    def tokens_BK(self) -> Tensor: ...
+    def tokens_BK(self) -> Tensor:
+        """The token each added, likewise."""
+        ...
 
     def follow(self, state: Any) -> Any:
         """The decoder states of the new slots, from those of the old: (B, J, ...) to (B, K, ...)."""
@@ -263,6 +263,7 @@ class SoftSelection:
 # ---------------------------------------------------------------------------------------- selectors
 
 Selector = Callable[[Candidates, torch.Generator | None], Selection]
+"""How to choose: one step's candidates and a source of random numbers to a selection."""
 
 
 @dataclass(frozen=True)

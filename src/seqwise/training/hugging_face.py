@@ -31,7 +31,10 @@ Objective = Callable[[Any, Batch, dict[str, float]], Tensor]
 """``objective(model, batch, schedule values at this step) -> scalar loss``."""
 
 SETTINGS = "settings.json"
+"""In a checkpoint: what it was trained with, so that it is not continued with something else."""
+
 WEIGHTS = "model.safetensors"
+"""In a checkpoint: the weights."""
 
 
 @dataclass(frozen=True)
