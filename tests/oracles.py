@@ -115,6 +115,45 @@ class HardHypothesis:
     finished: bool = False
 
 
+def extensions(
+    model: OracleModel,
+    beam: Sequence[HardHypothesis],
+    step: int,
+    *,
+    log_partition_weight: float = 1.0,
+    cost_weight: float = 0.0,
+    cost: CostAt | None = None,
+) -> list[HardHypothesis]:
+    """All one-token extensions, best first. Finished hypotheses stay, padded with the end token."""
+    first, _ = model.start()
+    grown = []
+    for hypothesis in beam:
+        fed = model.embeddings[hypothesis.tokens[-1]] if hypothesis.tokens else first
+        logits, state = model.step(fed, hypothesis.state, step)
+        added = added_scores(
+            logits,
+            log_partition_weight=log_partition_weight,
+            finished=float(hypothesis.finished),
+            end=model.end,
+        )
+        for token, value in enumerate(added):
+            token_cost = 0.0 if cost is None else cost(step)[token]
+            score = hypothesis.score + value + cost_weight * token_cost
+            if score == MINUS_INFINITY:
+                continue
+            grown.append(
+                HardHypothesis(
+                    (*hypothesis.tokens, token), score, hypothesis.cost + token_cost, state, token == model.end
+                )
+            )
+    return sorted(grown, key=lambda extension: -extension.score)
+
+
+def empty_beam(model: OracleModel) -> list[HardHypothesis]:
+    """Where every hard search starts."""
+    return [HardHypothesis((), 0.0, 0.0, model.start()[1])]
+
+
 def hard_beam(
     model: OracleModel,
     *,
@@ -124,31 +163,12 @@ def hard_beam(
     cost_weight: float = 0.0,
     cost: CostAt | None = None,
 ) -> list[HardHypothesis]:
-    """Algorithm 1: keep the k best of all one-token extensions. Finished ones stay, padded with the end token."""
-    first, state = model.start()
-    beam = [HardHypothesis((), 0.0, 0.0, state)]
+    """Algorithm 1: keep the k best of all one-token extensions."""
+    beam = empty_beam(model)
     for step in range(num_steps):
-        extensions = []
-        for hypothesis in beam:
-            fed = model.embeddings[hypothesis.tokens[-1]] if hypothesis.tokens else first
-            logits, state = model.step(fed, hypothesis.state, step)
-            added = added_scores(
-                logits,
-                log_partition_weight=log_partition_weight,
-                finished=float(hypothesis.finished),
-                end=model.end,
-            )
-            for token, value in enumerate(added):
-                token_cost = 0.0 if cost is None else cost(step)[token]
-                score = hypothesis.score + value + cost_weight * token_cost
-                if score == MINUS_INFINITY:
-                    continue
-                extensions.append(
-                    HardHypothesis(
-                        (*hypothesis.tokens, token), score, hypothesis.cost + token_cost, state, token == model.end
-                    )
-                )
-        beam = sorted(extensions, key=lambda extension: -extension.score)[:k]
+        beam = extensions(
+            model, beam, step, log_partition_weight=log_partition_weight, cost_weight=cost_weight, cost=cost
+        )[:k]
     return beam
 
 

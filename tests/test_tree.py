@@ -57,15 +57,6 @@ def test_mixing_by_one_hot_weights_is_gathering() -> None:
         assert torch.equal(soft, hard)
 
 
-def test_flattening_slots_is_undone() -> None:
-    state = nested_state(3, 4)
-    flat = tree.flatten_slots(state)
-    assert all(leaf.shape[0] == 12 for leaf in leaves(flat))
-    assert torch.equal(leaves(flat)[0][4], leaves(state)[0][1, 0])
-    for before, after in zip(leaves(state), leaves(tree.unflatten_slots(flat, 4)), strict=True):
-        assert torch.equal(before, after)
-
-
 def test_map_walks_several_states_together() -> None:
     state = nested_state(2, 2)
     doubled = tree.map(lambda a, b: a + b, state, state)

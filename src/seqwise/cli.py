@@ -10,13 +10,16 @@ import inspect
 import json
 import math
 import os
+import shlex
+import shutil
 import sys
+import typing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
+import rich.box
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -29,20 +32,25 @@ __all__ = ["app", "main"]
 app = typer.Typer(
     name="seqwise",
     help="Neural sequence models that are trained, searched and sampled as whole sequences.",
-    no_args_is_help=True,
+    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 """The typer application; ``main`` runs it with our manners about errors."""
 
+# typer names only the descendants of what it raises for a wrong command line, and which click they are of depends on
+# its version.
+UsageError: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+
 out, err = Console(), Console(stderr=True)
 
 TRAIN_EXAMPLES = """\b
 Examples:
-  seqwise train --task tag --train train.conll --dev dev.conll --output runs/tagger
-  seqwise train --task transduce --train pairs.tsv --source-units characters \\
-      --objective cross-entropy --output runs/g2p
+  seqwise train --task tag --train train.conll --dev dev.conll \\
+      --objective relaxed-beam --score global --output runs/tagger
+  seqwise train --task transduce --train pairs.tsv \\
+      --source-units characters --objective cross-entropy --output runs/g2p
   seqwise train --config settings.yaml --seed 1 --output runs/seed1"""
 
 
@@ -52,19 +60,48 @@ def main() -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     try:
         status = app(standalone_mode=False)
-    except InputError as error:
-        print(f"seqwise: {error}", file=sys.stderr)
-        sys.exit(2)
-    except click.ClickException as error:
-        print(f"seqwise: {error.format_message()}", file=sys.stderr)
-        sys.exit(2)
-    except (KeyboardInterrupt, click.Abort):
+        sys.stdout.flush()
+    except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)
-    except BrokenPipeError:
-        # The reader (head, less) has gone; Python would complain once more while closing standard output.
+    except (BrokenPipeError, SystemExit):
+        # The reader (head, less) has gone, which rich and typer turn into an exit; Python would complain once more
+        # while closing standard output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except (InputError, OSError, UsageError) as error:
+        print(f"seqwise: {_one_line(error)}", file=sys.stderr)
+        sys.exit(2)
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _one_line(error: Any) -> str:
+    if isinstance(error, UsageError):
+        command = error.ctx.command_path if getattr(error, "ctx", None) else "seqwise"
+        message = " ".join(error.format_message().split()).removesuffix(".")
+        return f"{message[:1].lower()}{message[1:]}; see {command} --help"
+    if isinstance(error, OSError) and error.strerror:
+        # Of the disk or of permissions: nothing that a traceback would explain.
+        return str(InputError(error.strerror, path=error.filename, mend="see that there is room and permission"))
+    return str(error)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from seqwise import __version__
+
+        print(f"seqwise {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _top(
+    context: typer.Context,
+    *,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="print it")] = False,
+) -> None:
+    """Neural sequence models that are trained, searched and sampled as whole sequences."""
+    if context.invoked_subcommand is None:
+        print(context.get_help())
 
 
 # ------------------------------------------------------------------------------------------------- train
@@ -82,9 +119,13 @@ def _flags_from_settings(command: Callable[..., None]) -> Callable[..., None]:
         for parameter in inspect.signature(command, eval_str=True).parameters.values()
         if parameter.kind is not parameter.VAR_KEYWORD
     ]
+    kinds = typing.get_type_hints(Settings)
     for field in dataclasses.fields(Settings):
-        default = "" if field.default in (None, Path()) else f"  [default: {field.default}]"
-        flag = typer.Option(f"--{field.name.replace('_', '-')}", help=field.metadata["help"] + default)
+        text = field.metadata["help"] + _choices(kinds[field.name], field.metadata["help"])
+        default = "" if field.default in (None, Path()) else f" [{field.default}]"
+        flag = typer.Option(
+            f"--{field.name.replace('_', '-')}", metavar=_metavar(kinds[field.name]), help=text + default
+        )
         parameters.append(
             inspect.Parameter(
                 field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, flag]
@@ -95,19 +136,37 @@ def _flags_from_settings(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+def _metavar(kind: Any) -> str:
+    members = [member for member in typing.get_args(kind) if member is not type(None)] or [kind]
+    return {int: "N", float: "X", Path: "FILE", str: "SCHEDULE"}.get(members[0], "NAME")
+
+
+def _choices(kind: Any, text: str) -> str:
+    """The choices of a field, where its help does not name them all."""
+    names = typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else ()
+    return "" if all(name in text for name in names) else f" ({', '.join(names)})"
+
+
 def train(
     *,
-    output: Annotated[Path, typer.Option("--output", "-o", help="the run folder to make or to continue")],
-    config: Annotated[Path | None, typer.Option("--config", help="a YAML file of settings; flags override it")] = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="the run folder to make or to continue")
+    ],
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="settings in YAML: task: tag, ...; flags override")
+    ] = None,
     **flags: str | None,
 ) -> None:
-    """Train a model on your own files; run the same command again to continue after an interruption."""
-    from seqwise.runs.settings import Settings
+    """Train a model on your own files.
+
+    Settings come from flags, then from the YAML file, then from the defaults in [brackets]. Run the same command again
+    to continue after an interruption.
+    """
+    from seqwise.runs.settings import load_settings
     from seqwise.runs.training import train_run
-    from seqwise.training.configuration import load_configuration
 
     given = {name: value for name, value in flags.items() if value is not None}
-    settings = load_configuration(Settings, config, given)
+    settings = load_settings(config, given)
     with _progress() as progress:
         bars: dict[str, Any] = {}
 
@@ -117,128 +176,145 @@ def train(
             progress.update(bars[stage], completed=step.step, note=f"loss {step.loss:.3f}")
 
         metrics = train_run(settings, output, on_progress=advance)
+    trained = metrics["training"]
+    print(f"trained for {trained['steps']} steps; loss of the last ones {trained['mean_loss']:.3f}")
     if "dev" in metrics:
-        out.print(_decoder_table(metrics["dev"]["decoders"]))
+        _print_table(
+            {
+                name: [f"{value:.3f}" if "ratio" in title else f"{100 * value:.1f}" for title, value in values.items()]
+                for name, values in metrics["dev"]["decoders"].items()
+            },
+            [_with_unit(title) for title in next(iter(metrics["dev"]["decoders"].values()))],
+        )
         best = metrics["dev"]["best decoder"]
-        out.print(f"best on the development data: {best} (mean log Z {metrics['dev']['mean log Z']:.2f})")
-    out.print(f"the run is in {output}; try: seqwise predict {output} TEXT", soft_wrap=True, highlight=False)
+        print(f"best on the development data: {best} (mean log Z {metrics['dev']['mean log Z']:.2f})")
+    print(f"the run is in {output}; try: seqwise predict {shlex.quote(str(output))} TEXT")
 
 
 # The flags of Settings make the signature, so the command is registered only once they are there.
 app.command(epilog=TRAIN_EXAMPLES)(_flags_from_settings(train))
 
 
-def _decoder_table(by_decoder: dict[str, dict[str, float]]) -> Table:
-    titles = list(next(iter(by_decoder.values())))
-    table = Table("decoder", *titles)
-    for name, values in by_decoder.items():
-        table.add_row(
-            name, *(f"{values[title]:.3f}" if "ratio" in title else f"{100 * values[title]:.1f}%" for title in titles)
-        )
-    return table
+def _print_table(rows: dict[str, list[str]], titles: list[str]) -> None:
+    # Narrow enough for three measures with their intervals in 80 columns.
+    table = Table("decoder", *titles, box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    for name, cells in rows.items():
+        table.add_row(name, *cells)
+    out.print(table)
+
+
+def _with_unit(title: str) -> str:
+    return title if "ratio" in title else f"{title}, %"
 
 
 # ------------------------------------------------------------------------------------- predict, evaluate
 
 
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="a run folder")]
+BeamSize = Annotated[int | None, typer.Option(metavar="N", help="slots of the beam; by default as trained")]
+
+
 @app.command()
 def predict(
-    run: Annotated[Path, typer.Argument(help="a run folder")],
+    run: RunFolder,
     text: Annotated[
-        str | None, typer.Argument(help="one input, or a file with one input a line; standard input if left out")
+        str | None,
+        typer.Argument(
+            metavar="TEXT|FILE", help="one input, or a file with one input a line; standard input if left out or -"
+        ),
     ] = None,
     *,
     decoder: Annotated[
-        str | None, typer.Option(help="greedy, beam, raw-beam or soft-beam; by default as trained")
+        str | None,
+        typer.Option(metavar="NAME", help="greedy, beam, raw-beam or soft-beam; by default as trained"),
     ] = None,
-    beam_size: Annotated[int | None, typer.Option(help="slots of the beam; by default as trained")] = None,
+    beam_size: BeamSize = None,
     n_best: Annotated[
-        int | None, typer.Option(help="outputs for each input; by default 5 for one text, 1 for a file")
+        int | None,
+        typer.Option(metavar="N", help="outputs for each input; by default up to 5 for one text, 1 for a file"),
     ] = None,
-    length_normalization: Annotated[float, typer.Option(help="rank by score / length^p")] = 0.0,
-    as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line")] = False,
+    length_normalization: Annotated[
+        float, typer.Option(metavar="P", show_default=False, help="rank by score / length^P [0]")
+    ] = 0.0,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line, with scores")] = False,
 ) -> None:
-    """Print ranked outputs with their scores: seqwise predict RUN "F AH T AA G R AH F IY"."""
-    from seqwise.data.readers import Example, read_inputs
-    from seqwise.runs import choose_decoder, load_run
+    """Print the best outputs for one text, or for each line of a file.
+
+    One text: ranked outputs with their scores. A file: a line for each of its lines, the input, a tab, the output.
+    """
+    from seqwise.runs import choose_decoder, load_run, require_enough_candidates
     from seqwise.runs import predict as predict_examples
+    from seqwise.runs.inputs import input_units, inputs_of
 
     loaded = load_run(run)
-    units = "words" if loaded.settings.task == "tag" else loaded.settings.source_units
-    path = Path("/dev/stdin") if text is None else Path(text)
-    is_file = text is None or _is_file(path)
-    if is_file:
-        examples = read_inputs(path, units=units)
-    else:
-        assert text is not None
-        tokens = tuple(text.split()) if units == "words" else tuple(text)
-        if not tokens:
-            raise InputError("the input is empty", mend="give some text, or a file")
-        examples = [Example(source=tokens, target=())]
-    n_best = n_best if n_best is not None else (1 if is_file else 5)
-    for name, value in (("--beam-size", beam_size), ("--n-best", n_best)):
-        if value is not None and value < 1:
-            raise InputError(f"{name} must be at least 1, got {value}")
-    _require_enough_outputs(loaded, examples, beam_size)
+    units = input_units(loaded.settings)
+    examples = inputs_of(text, units=units)
+    _require_at_least_one("--beam-size", beam_size)
+    _require_at_least_one("--n-best", n_best)
+    if not math.isfinite(length_normalization):
+        raise InputError(f"--length-normalization must be finite, got {length_normalization}")
+    if beam_size is not None:
+        require_enough_candidates(loaded, examples, beam_size)
     chosen = choose_decoder(loaded.settings, decoder, beam_size=beam_size)
-    separator = "" if loaded.settings.task == "transduce" and loaded.settings.target_units == "characters" else " "
-    source_separator = "" if units == "characters" else " "
+    slots = 1 if decoder == "greedy" else beam_size or loaded.settings.beam_size
+    if n_best is not None and n_best > slots:
+        mend = "choose another decoder" if decoder == "greedy" else f"add --beam-size {n_best}"
+        raise InputError(f"--n-best {n_best} is more than the {slots} that the search keeps", mend=mend)
+    one_text = not examples[0].path
+    n_best = n_best or (5 if one_text else 1)
+    # All of them, so that a mistake in the last line is found before the first output.
+    loaded.encode(examples)
+    to_characters = loaded.settings.task == "transduce" and loaded.settings.target_units == "characters"
     for start in range(0, len(examples), 1024):
         part = examples[start : start + 1024]
         found = predict_examples(loaded, part, chosen, n_best=n_best, length_normalization=length_normalization)
         for example, outputs in zip(part, found, strict=True):
-            source = source_separator.join(example.source)
-            ranked = [{"output": separator.join(one.tokens), "score": round(one.score, 4)} for one in outputs]
+            source = ("" if units == "characters" else " ").join(example.source)
+            ranked = [(("" if to_characters else " ").join(one.tokens), round(one.score, 4)) for one in outputs]
             if as_json:
-                print(json.dumps({"input": source, "outputs": ranked}, ensure_ascii=False))
-            elif is_file:
-                print("\t".join([source, *(str(one["output"]) for one in ranked)]))
+                objects = [{"output": output, "score": score} for output, score in ranked]
+                print(json.dumps({"input": source, "outputs": objects}, ensure_ascii=False))
+            elif one_text:
+                for rank, (output, score) in enumerate(ranked, start=1):
+                    print(f"{rank}  {score:>9.3f}  {output}")
             else:
-                for rank, one in enumerate(ranked, start=1):
-                    print(f"{rank}  {one['score']:>9.3f}  {one['output']}")
+                print("\t".join([source, *(output for output, _ in ranked)]))
 
 
-def _is_file(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:  # a text longer than a file name may be
-        return False
-
-
-def _require_enough_outputs(run: Any, examples: list[Any], beam_size: int | None) -> None:
-    """A beam asked for by hand must not be larger than the set of possible outputs."""
-    from seqwise.decoding import step_limit
-
-    steps = max(step_limit(len(example.source), run.model.end) for example in examples)
-    labels = len(run.target_vocabulary)
-    if beam_size is not None and labels > 1 and steps * math.log(labels) < math.log(beam_size):
-        raise InputError(
-            f"a beam of {beam_size} is larger than the number of candidates, {labels}^{steps} = {labels**steps}",
-            mend=f"use --beam-size {labels**steps} or less",
-        )
+def _require_at_least_one(flag: str, value: int | None) -> None:
+    if value is not None and value < 1:
+        raise InputError(f"{flag} must be at least 1, got {value}")
 
 
 @app.command()
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="a run folder")],
-    file: Annotated[Path, typer.Argument(help="data with the right answers, in the format the run was trained on")],
+    run: RunFolder,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="data with the right answers, in the format of the training data")
+    ],
     *,
-    decoder: Annotated[str | None, typer.Option(help="one decoder only; by default all four")] = None,
-    beam_size: Annotated[int | None, typer.Option(help="slots of the beam; by default as trained")] = None,
+    decoder: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="greedy, beam, raw-beam or soft-beam; by default all of them"),
+    ] = None,
+    beam_size: BeamSize = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table")] = False,
 ) -> None:
     """Measure a run on a file, with bootstrap 95% intervals."""
     from seqwise.decoding import DECODERS
     from seqwise.evaluation.metrics import bootstrap_interval
-    from seqwise.runs import load_run
+    from seqwise.runs import load_run, require_enough_candidates
     from seqwise.runs.measures import measure
     from seqwise.runs.training import read_examples
 
     loaded = load_run(run)
     examples = read_examples(loaded.settings, file)
     names = list(DECODERS) if decoder is None else [decoder]
-    if beam_size is not None and beam_size < 1:
-        raise InputError(f"--beam-size must be at least 1, got {beam_size}")
+    _require_at_least_one("--beam-size", beam_size)
+    if beam_size is not None:
+        require_enough_candidates(loaded, examples, beam_size)
+    # Labels are measured on as text: a label that the run has never seen would only count as wrong.
+    loaded.encode(examples)
     estimates = {
         name: {
             title: bootstrap_interval(counts)._asdict()
@@ -249,10 +325,10 @@ def evaluate(
     if as_json:
         print(json.dumps(estimates, indent=1))
         return
-    table = Table("decoder", *next(iter(estimates.values())))
-    for name, by_title in estimates.items():
-        table.add_row(name, *(_interval(title, value) for title, value in by_title.items()))
-    out.print(table)
+    titles = [_with_unit(title) for title in next(iter(estimates.values()))]
+    rows = {name: [_interval(*item) for item in by_title.items()] for name, by_title in estimates.items()}
+    _print_table(rows, titles)
+    print(f"{len(examples)} examples; in brackets bootstrap 95% intervals")
 
 
 def _interval(title: str, estimate: dict[str, float]) -> str:
@@ -266,14 +342,23 @@ def _interval(title: str, estimate: dict[str, float]) -> str:
 
 @app.command()
 def reproduce(
-    what: Annotated[str, typer.Argument(help="label-bias-toy, stress, demo (both of these) or g2p")],
+    what: Annotated[str, typer.Argument(metavar="RECIPE", help="label-bias-toy, stress, demo (both) or g2p")],
     *,
-    output: Annotated[Path, typer.Option("--output", "-o", help="where runs and figures go")] = Path("runs"),
-    results: Annotated[Path | None, typer.Option(help="where results/*.json go; by default beside the runs")] = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FOLDER", show_default=False, help="takes runs and figures [runs]")
+    ] = Path("runs"),
+    results: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="takes the results as JSON; by default beside the runs")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the results as JSON instead of tables")] = False,
-    seed: Annotated[int, typer.Option(help="seed of data, weights, batches and noise")] = 0,
+    seed: Annotated[
+        int, typer.Option(metavar="N", min=0, show_default=False, help="of data, weights, batches and noise [0]")
+    ] = 0,
 ) -> None:
-    """Run a recipe end to end and print its table; interrupted, it continues where it was."""
+    """Run a recipe end to end and print its table.
+
+    Interrupted and run again, it continues where it was.
+    """
     from seqwise.evaluation.report import save_table
     from seqwise.recipes import RECIPES, load_recipe
     from seqwise.training.configuration import did_you_mean
@@ -288,11 +373,18 @@ def reproduce(
         if as_json:
             print(path.read_text("utf-8"), end="")
             continue
-        out.print(outcome.picture, "", outcome.lesson, "", highlight=False)
+        out.print(outcome.picture, "", outcome.lesson, "", highlight=False, markup=False)
         for name, file in {**outcome.files, "results": path}.items():
-            out.print(f"{name}: {os.path.relpath(file)}", soft_wrap=True, highlight=False)
+            print(f"{name}: {os.path.relpath(file)}")
         if outcome.hints:
-            out.print("\nNow try:", *(f"  {hint}" for hint in outcome.hints), sep="\n", soft_wrap=True, highlight=False)
+            print("\nNow try:", *(f"  {_as_callable_here(hint)}" for hint in outcome.hints), sep="\n")
+
+
+def _as_callable_here(command: str) -> str:
+    """The command as it works in this shell: `make demo` runs a seqwise that is not on the PATH."""
+    if shutil.which("seqwise") or not command.startswith("seqwise "):
+        return command
+    return f"{shlex.quote(os.path.relpath(sys.argv[0]))} {command.removeprefix('seqwise ')}"
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from seqwise.data.batches import EncodedExample, collate
 from seqwise.errors import InputError
 from seqwise.models.protocols import StepModel
-from seqwise.search.beam import HELD, Beam, unroll
+from seqwise.search.beam import HELD, Beam, backtrace, unroll
 from seqwise.search.candidates import Score, global_, local
 from seqwise.search.selection import HardSelection, HardTopK, Selector, SoftTopK
 
@@ -49,36 +49,6 @@ DECODERS: dict[str, Callable[[int, float, Score], Decoder]] = {
 
 The first three do not depend on how the model was trained; the soft beam repeats the search of training.
 """
-
-
-def backtrace(beam: Beam) -> Tensor:
-    """Follow the back-pointers from the last step to the first.
-
-    Args:
-        beam: a beam with its history; of a soft search, the most probable parents and tokens are followed (thesis,
-            section 4.4).
-
-    Returns:
-        ``tokens_BKT``, int64, :data:`~seqwise.search.beam.HELD` where an input had already ended.
-
-    Example:
-        >>> from seqwise import tree  # a two-step search whose best slot came from slot 1
-        >>> zeros = torch.zeros(1, 2)
-        >>> parents = (torch.tensor([[0, 0]]), torch.tensor([[1, 0]]))
-        >>> tokens = (torch.tensor([[7, 8]]), torch.tensor([[3, 4]]))
-        >>> backtrace(Beam(zeros, zeros, zeros, zeros, None, parents, tokens))
-        tensor([[[8, 3],
-                 [7, 4]]])
-    """
-    batch_size, num_slots = beam.scores_BK.shape
-    slots_BK = torch.arange(num_slots, device=beam.scores_BK.device).expand(batch_size, -1)
-    columns: list[Tensor] = []
-    for parents_BJ, tokens_BJ in zip(reversed(beam.parents), reversed(beam.tokens), strict=True):
-        columns.append(tokens_BJ.gather(1, slots_BK))
-        slots_BK = parents_BJ.gather(1, slots_BK)
-    if not columns:
-        return torch.zeros(batch_size, num_slots, 0, dtype=torch.long, device=beam.scores_BK.device)
-    return torch.stack(columns[::-1], dim=-1)
 
 
 def hypotheses(

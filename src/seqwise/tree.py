@@ -1,4 +1,4 @@
-"""A decoder state is any nest of tensors; these four functions move all of it at once.
+"""A decoder state is any nest of tensors; these three functions move all of it at once.
 
 A state may be a tensor, or tuples, lists and dictionaries of tensors to any depth (an LSTM's ``(h, c)``, a key-value
 cache by layer). Every leaf starts with the two dimensions B (batch) and J (slots of the beam).
@@ -17,7 +17,7 @@ from torch.utils import _pytree
 
 from seqwise.errors import InputError
 
-__all__ = ["flatten_slots", "gather", "map", "mix", "unflatten_slots"]
+__all__ = ["gather", "map", "mix"]
 
 State = TypeVar("State")
 
@@ -85,13 +85,3 @@ def mix(state: State, weights_BKJ: Tensor) -> State:
         return (weights_BKJ.to(leaf.dtype) @ flat_BJF).reshape(*weights_BKJ.shape[:2], *leaf.shape[2:])
 
     return _pytree.tree_map_with_path(mix_leaf, state)
-
-
-def flatten_slots(state: State) -> State:
-    """Merge the batch and slot dimensions: (B, J, ...) becomes (B J, ...), as recurrent cells and caches want it."""
-    return map(lambda leaf: leaf.flatten(0, 1), state)
-
-
-def unflatten_slots(state: State, num_slots: int) -> State:
-    """Undo :func:`flatten_slots`: (B J, ...) becomes (B, J, ...)."""
-    return map(lambda leaf: leaf.unflatten(0, (-1, num_slots)), state)

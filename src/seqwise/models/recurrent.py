@@ -11,9 +11,9 @@ from typing import NamedTuple
 import torch
 from huggingface_hub import PyTorchModelHubMixin
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from seqwise import tree
 from seqwise.data.batches import Batch
 from seqwise.errors import InputError
 
@@ -59,11 +59,25 @@ class Encoder(nn.Module):
         return Context(self.dropout(memory_BSM), mask_BS, lengths_B)
 
 
-def lstm_step(lstm: nn.LSTM, inputs_BJI: Tensor, state: LSTMState) -> LSTMState:
-    """One step of a one-layer ``nn.LSTM`` for every slot, with the very weights that the whole-sequence call uses."""
-    weights = lstm.all_weights[0]
-    flat = torch.lstm_cell(inputs_BJI.flatten(0, 1), tree.flatten_slots(state), *weights)
-    return tree.unflatten_slots(flat, inputs_BJI.shape[1])
+def lstm_step(lstm: nn.LSTM, inputs_BJD: Tensor, state: LSTMState, shared_BM: Tensor | None = None) -> LSTMState:
+    """One step of a one-layer ``nn.LSTM`` for every slot, with the very weights that the whole-sequence call uses.
+
+    Args:
+        lstm: its input is D wide, or D + M with a shared part.
+        inputs_BJD: what each slot is fed.
+        state: hidden and cell state of each slot, (B, J, H).
+        shared_BM: the part of the input that all slots of an input have in common; multiplied once, not J times.
+    """
+    input_weights, hidden_weights, input_bias, hidden_bias = lstm.all_weights[0]
+    size = inputs_BJD.shape[-1]
+    hidden_BJH, cell_BJH = state
+    gates_BJG = F.linear(inputs_BJD, input_weights[:, :size], input_bias)
+    gates_BJG = gates_BJG + F.linear(hidden_BJH, hidden_weights, hidden_bias)
+    if shared_BM is not None:
+        gates_BJG = gates_BJG + F.linear(shared_BM, input_weights[:, size:])[:, None]
+    enter_BJH, forget_BJH, new_BJH, leave_BJH = gates_BJG.chunk(4, dim=-1)
+    cell_BJH = forget_BJH.sigmoid() * cell_BJH + enter_BJH.sigmoid() * new_BJH.tanh()
+    return leave_BJH.sigmoid() * cell_BJH.tanh(), cell_BJH
 
 
 class Tagger(nn.Module, PyTorchModelHubMixin):
@@ -139,8 +153,7 @@ class Tagger(nn.Module, PyTorchModelHubMixin):
                 f"step {step} of a tagger has no source position: the longest source has {context.memory_BSM.shape[1]}",
                 mend="search for as many steps as the sources have tokens",
             )
-        memory_BJM = context.memory_BSM[:, step, None].expand(-1, inputs_BJD.shape[1], -1)
-        state = lstm_step(self.decoder, torch.cat([inputs_BJD, memory_BJM], dim=-1), state)
+        state = lstm_step(self.decoder, inputs_BJD, state, shared_BM=context.memory_BSM[:, step])
         return self.dropout(state[0]), state
 
     def teacher_forced(self, context: Context, targets_BT: Tensor) -> Tensor:

@@ -26,10 +26,13 @@ __all__ = [
     "Objective",
     "cross_entropy_objective",
     "hinge_objective",
+    "per_token",
+    "plus_likelihood",
     "relaxed_beam_objective",
     "scheduled_sampling_objective",
     "search_targets",
     "self_normalized_objective",
+    "teacher_forced_logits",
 ]
 
 Objective = Callable[[StepModel, Batch, Mapping[str, float]], Tensor]
@@ -40,7 +43,7 @@ def cross_entropy_objective() -> Objective:
     """Teacher forcing with cross-entropy; uses no schedule."""
 
     def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
-        return cross_entropy(_teacher_forced_logits(model, model.encode(batch), batch), batch.targets_BT)
+        return cross_entropy(teacher_forced_logits(model, model.encode(batch), batch), batch.targets_BT)
 
     return objective
 
@@ -54,7 +57,7 @@ def self_normalized_objective(*, weight: float, fraction: float = 1.0) -> Object
     """
 
     def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
-        logits_BTV = _teacher_forced_logits(model, model.encode(batch), batch)
+        logits_BTV = teacher_forced_logits(model, model.encode(batch), batch)
         return self_normalized_cross_entropy(logits_BTV, batch.targets_BT, weight, fraction)
 
     return objective
@@ -104,8 +107,8 @@ def relaxed_beam_objective(*, k: int, score: Score = local, cross_entropy_weight
         cost = hamming_cost(gold_BT, model.embedding_VD.shape[0])
         selector = SoftTopK(k, values["alpha"])
         beam = beam_search(model, context, selector, num_steps=num_steps_B, score=score, cost=cost)
-        return _plus_likelihood(
-            _per_token(direct_loss(beam, values["alpha"]), batch), model, context, batch, cross_entropy_weight
+        return plus_likelihood(
+            per_token(direct_loss(beam, values["alpha"]), batch), model, context, batch, cross_entropy_weight
         )
 
     return objective
@@ -128,9 +131,9 @@ def hinge_objective(*, k: int, score: Score = local, cross_entropy_weight: float
         cost = hamming_cost(gold_BT, model.embedding_VD.shape[0])
         selector = SoftTopK(k, values["alpha"])
         beam = beam_search(model, context, selector, num_steps=num_steps_B, score=cost_augmented(score), cost=cost)
-        gold_B = gold_scores(_teacher_forced_logits(model, context, batch), batch.targets_BT, score)
-        return _plus_likelihood(
-            _per_token(hinge_loss(beam, gold_B, values["alpha"]), batch), model, context, batch, cross_entropy_weight
+        gold_B = gold_scores(teacher_forced_logits(model, context, batch), batch.targets_BT, score)
+        return plus_likelihood(
+            per_token(hinge_loss(beam, gold_B, values["alpha"]), batch), model, context, batch, cross_entropy_weight
         )
 
     return objective
@@ -152,15 +155,18 @@ def search_targets(batch: Batch, end: int | None) -> tuple[Tensor, Tensor]:
     return extended_BT.masked_fill(extended_BT < 0, end), batch.target_lengths_B + 1
 
 
-def _teacher_forced_logits(model: StepModel, context: object, batch: Batch) -> Tensor:
+def teacher_forced_logits(model: StepModel, context: object, batch: Batch) -> Tensor:
+    """Unnormalised scores along the gold output, (B, T, V)."""
     return model.head(model.teacher_forced(context, batch.targets_BT))
 
 
-def _per_token(loss_per_sequence: Tensor, batch: Batch) -> Tensor:
+def per_token(loss_per_sequence: Tensor, batch: Batch) -> Tensor:
+    """A mean over the sequences of a batch as one over its gold tokens, the end tokens counted."""
     return loss_per_sequence * len(batch.target_lengths_B) / batch.target_lengths_B.sum().clamp(min=1)
 
 
-def _plus_likelihood(loss: Tensor, model: StepModel, context: object, batch: Batch, weight: float) -> Tensor:
+def plus_likelihood(loss: Tensor, model: StepModel, context: object, batch: Batch, weight: float) -> Tensor:
+    """The loss plus a share of teacher-forced cross-entropy."""
     if weight == 0:
         return loss
-    return loss + weight * cross_entropy(_teacher_forced_logits(model, context, batch), batch.targets_BT)
+    return loss + weight * cross_entropy(teacher_forced_logits(model, context, batch), batch.targets_BT)

@@ -87,7 +87,9 @@ def build_outcome(
         groups: headings put above the row of the cell with that key.
     """
     results: list[Result] = []
-    grid = rich.table.Table(title=title, title_justify="left", box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    grid = rich.table.Table(
+        title=title, title_justify="left", box=rich.box.SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1)
+    )
     grid.add_column("system", no_wrap=True)
     for heading in (*HEADINGS.values(), "sec", "log Z"):
         grid.add_column(heading, justify="right", no_wrap=True)

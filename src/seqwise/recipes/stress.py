@@ -52,10 +52,10 @@ def systems(seed: int) -> list[System]:
         task="tag", encoder="left-to-right", minimum_count=1, hidden_size=96, objective="cross-entropy", epochs=3.0,
         learning_rate=3e-3, seed=seed, save_every=500,
     )  # fmt: skip
-    longer = replace(start, epochs=5.0, learning_rate=2e-3)
-    sampling = replace(longer, objective="scheduled-sampling", epochs=1.5, gold_probability="linear(1, 0)")
+    longer = replace(start, epochs=6.0, learning_rate=2e-3)
+    sampling = replace(longer, objective="scheduled-sampling", epochs=3.0, gold_probability="linear(1, 0)")
     search = replace(
-        longer, objective="relaxed-beam", epochs=1.0, alpha="exponential(0.5, 3)", cross_entropy_weight=0.1
+        longer, objective="relaxed-beam", epochs=1.5, alpha="exponential(0.5, 3)", cross_entropy_weight=0.1
     )
     normalized = replace(start, objective="self-normalized")
     both_ways = replace(start, encoder="bidirectional", epochs=5.0)
@@ -69,19 +69,19 @@ def systems(seed: int) -> list[System]:
         System("relaxed beam, local", "relaxed-local", search, "cross-entropy"),
         System("cross-entropy, longer", "cross-entropy-longer", longer, "cross-entropy"),
         System("scheduled sampling", "scheduled-sampling", sampling, "cross-entropy"),
-        System("cross-entropy, both ways", "bidirectional", both_ways),
+        System("cross-entropy, two-way", "bidirectional", both_ways),
     ]
 
 
 ORDER = {
-    "cross-entropy": "left to right: controls",
+    "cross-entropy": "left to right",
     "cross-entropy-longer": "",
     "scheduled-sampling": "",
     "self-normalized": "",
-    "relaxed-local": "left to right: trained through the search",
+    "relaxed-local": "… through the search",
     "global-from-ce": "",
     "global-from-self-normalized": "",
-    "bidirectional": "the ceiling: reads the whole word first",
+    "bidirectional": "whole word first",
 }
 
 
@@ -110,7 +110,7 @@ def reproduce(folder: Path, *, seed: int, progress: ProgressFactory, part: str =
         hints=(
             f'seqwise predict {run} "F AH T AA G R AH F IY"',
             f"seqwise train --config {folder / 'own-data.yaml'} --output {folder.parent / 'own'}",
-            f"xdg-open {figure}",
+            f"python3 -m webbrowser {figure.resolve().as_uri()}",
         ),
         groups={key: title for key, title in ORDER.items() if title},
     )

@@ -11,9 +11,12 @@ import hashlib
 import json
 import multiprocessing
 import shutil
+import signal
+import sys
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Queue
@@ -24,6 +27,7 @@ from rich.progress import Progress as ProgressBars
 
 from seqwise.data.readers import Example, write_atomically
 from seqwise.decoding import DECODERS
+from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Counts
 from seqwise.evaluation.report import sha256_of_examples
 from seqwise.runs.measures import log_partitions_of
@@ -71,7 +75,7 @@ class Cell:
         system: its name.
         run: its run folder.
         outputs: for each decoder, the best output for each test example.
-        train_seconds: time of its own stage, wall clock on one thread.
+        train_seconds: CPU time of its own stage, on one thread.
         mean_log_partition: mean log Z on the test data, in nats.
     """
 
@@ -100,33 +104,64 @@ def run_systems(
     Returns:
         The cells by folder name, in the order of the systems.
     """
-    context = multiprocessing.get_context("spawn")
+    data_hash = _hash(load_data())
     done: dict[str, Cell] = {}
-    with context.Manager() as manager, progress() as bars:
+    for system in systems:  # in order, because a cell depends on the weights it starts from
+        if _is_done(system, data_hash, folder, done):
+            done[system.folder] = _load_cell(system, folder / system.folder)
+    left = [system for system in systems if system.folder not in done]
+    if left:
+        _train_all(left, done, load_data, folder, progress)
+    return {system.folder: done[system.folder] for system in systems}
+
+
+def _train_all(
+    left: list[System], done: dict[str, Cell], load_data: Callable[[], Data], folder: Path, progress: ProgressFactory
+) -> None:
+    """Train what is left in worker processes, and add it to what is done."""
+    context = multiprocessing.get_context("spawn")
+    with _without_interrupts():
+        manager = context.Manager()
+    with manager, progress() as bars:
         news: Queue[tuple[str, int, int, str]] = manager.Queue()
-        tasks = {
-            system.folder: bars.add_task(system.name, total=None, start=False, note="waiting") for system in systems
-        }
+        tasks = {system.folder: bars.add_task(system.name, total=None, start=False, note="waiting") for system in left}
         listener = threading.Thread(target=_listen, args=(news, bars, tasks), daemon=True)
         listener.start()
+        others = set(multiprocessing.active_children())
         with concurrent.futures.ProcessPoolExecutor(WORKERS, mp_context=context) as pool:
-            waiting = list(systems)
             running: dict[concurrent.futures.Future[Cell], str] = {}
             try:
-                while waiting or running:
-                    for system in [s for s in waiting if s.starts_from is None or s.starts_from in done]:
-                        waiting.remove(system)
-                        job = pool.submit(_train_and_decode, system, load_data, folder, news)
+                while left or running:
+                    for system in [s for s in left if s.starts_from is None or s.starts_from in done]:
+                        left.remove(system)
+                        with _without_interrupts():
+                            job = pool.submit(_train_and_decode, system, load_data, folder, news)
                         running[job] = system.folder
                     finished, _ = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
                     for job in finished:
-                        done[running.pop(job)] = job.result()
+                        cell = job.result()
+                        done[running.pop(job)] = cell
+                        if bars.disable:  # no terminal: a line for each system instead of bars
+                            print(f"{cell.system}: {cell.train_seconds:.0f} s", file=sys.stderr, flush=True)
             except BaseException:
+                # What a worker has not saved yet it will do again; the user waits for the message, not for the others.
+                for worker in set(multiprocessing.active_children()) - others:
+                    worker.terminate()
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
-        news.put(("", 0, 0, ""))
-        listener.join()
-    return {system.folder: done[system.folder] for system in systems}
+            finally:
+                news.put(("", 0, 0, ""))
+                listener.join()
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Ctrl-C reaches every process of the terminal; those started here leave it to this one, which stops them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _listen(news: Queue[tuple[str, int, int, str]], bars: ProgressBars, tasks: dict[str, Any]) -> None:
@@ -147,11 +182,7 @@ def _train_and_decode(
     torch.set_num_threads(1)
     data = load_data()
     output = folder / system.folder
-    fingerprint = _fingerprint(system, data, folder)
-    cell_path = output / "cell.json"
-    if cell_path.exists() and json.loads(cell_path.read_text("utf-8"))["fingerprint"] == fingerprint:
-        news.put((system.folder, 1, 1, "read back"))
-        return _load_cell(system, output)
+    fingerprint = _fingerprint(system, _hash(data), folder)
     _clear_if_other(output, fingerprint)
     source, target = build_vocabularies(data.train, system.settings)
     run = Run(system.settings, build_model(system.settings, source, target), source, target)
@@ -162,23 +193,36 @@ def _train_and_decode(
         if progress.step % 20 == 0 or progress.step == progress.steps:
             news.put((system.folder, progress.step, progress.steps, f"loss {progress.loss:.3f}"))
 
+    started = time.process_time()
     result = train_stage(
         run.model, run.encode(data.train), system.settings, folder=output, examples=data.train, on_progress=on_progress
     )
+    # Of a training that was interrupted, this process saw only the steps after its checkpoint.
+    seen = result.steps - (result.resumed_from or 0)
+    train_seconds = (time.process_time() - started) * result.steps / max(seen, 1)
     save_run(run, output)
     news.put((system.folder, result.steps, result.steps, "decoding"))
     record = {
         "fingerprint": fingerprint,
-        "train_seconds": result.seconds,
+        "train_seconds": train_seconds,
         "mean_log_partition": log_partitions_of(run, run.encode(data.test)).mean().item(),
         "outputs": {
             name: [best[0].tokens for best in predict(run, data.test, choose_decoder(run.settings, name))]
             for name in DECODERS
         },
     }
-    write_atomically(cell_path, json.dumps(record))
+    write_atomically(output / "cell.json", json.dumps(record))
     news.put((system.folder, result.steps, result.steps, "done"))
     return _load_cell(system, output)
+
+
+def _is_done(system: System, data_hash: str, folder: Path, done: dict[str, Cell]) -> bool:
+    """Whether a finished cell of these very settings, data and starting weights lies in the folder."""
+    path = folder / system.folder / "cell.json"
+    if not path.exists() or (system.starts_from is not None and system.starts_from not in done):
+        return False
+    recorded: str = json.loads(path.read_text("utf-8"))["fingerprint"]
+    return recorded == _fingerprint(system, data_hash, folder)
 
 
 def _load_cell(system: System, output: Path) -> Cell:
@@ -187,9 +231,13 @@ def _load_cell(system: System, output: Path) -> Cell:
     return Cell(system.name, output, outputs, record["train_seconds"], record["mean_log_partition"])
 
 
-def _fingerprint(system: System, data: Data, folder: Path) -> str:
+def _hash(data: Data) -> str:
+    return sha256_of_examples(data.train) + sha256_of_examples(data.test)
+
+
+def _fingerprint(system: System, data_hash: str, folder: Path) -> str:
     """What a cell depends on: its settings, its data, and the weights it starts from."""
-    parts = [dump_configuration(system.settings), sha256_of_examples(data.train), sha256_of_examples(data.test)]
+    parts = [dump_configuration(system.settings), data_hash]
     if system.starts_from is not None:
         parts.append((folder / system.starts_from / "model" / "manifest.json").read_text("utf-8"))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
@@ -198,6 +246,8 @@ def _fingerprint(system: System, data: Data, folder: Path) -> str:
 def _clear_if_other(output: Path, fingerprint: str) -> None:
     """Checkpoints of the same cell are continued; those of another (other settings, other data) are removed."""
     marker = output / "fingerprint"
+    if output.exists() and any(output.iterdir()) and not marker.exists():
+        raise InputError("the folder is not of this recipe", path=output, mend="give another --output")
     if not (marker.exists() and marker.read_text("utf-8") == fingerprint):
         shutil.rmtree(output, ignore_errors=True)
         output.mkdir(parents=True)

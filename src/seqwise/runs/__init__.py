@@ -10,6 +10,7 @@ from seqwise.runs.run import (
     choose_decoder,
     load_run,
     predict,
+    require_enough_candidates,
     save_run,
 )
 from seqwise.runs.settings import Settings
@@ -23,5 +24,6 @@ __all__ = [
     "choose_decoder",
     "load_run",
     "predict",
+    "require_enough_candidates",
     "save_run",
 ]

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Sequence
@@ -25,10 +26,10 @@ from torch import nn
 from seqwise.data.batches import EncodedExample, encode_examples
 from seqwise.data.readers import Example, write_atomically
 from seqwise.data.vocabulary import Vocabulary
-from seqwise.decoding import DECODERS, Decoder, Hypothesis, decode_examples
+from seqwise.decoding import DECODERS, Decoder, Hypothesis, decode_examples, step_limit
 from seqwise.errors import InputError
 from seqwise.models.recurrent import EncoderDecoder, Tagger
-from seqwise.runs.settings import Settings, score_by_name
+from seqwise.runs.settings import Settings, load_settings, score_by_name
 from seqwise.training.checkpoints import load_model_file, seal, verify
 from seqwise.training.configuration import did_you_mean, dump_configuration, load_configuration
 from seqwise.training.schedules import parse_schedule
@@ -41,6 +42,7 @@ __all__ = [
     "choose_decoder",
     "load_run",
     "predict",
+    "require_enough_candidates",
     "save_run",
 ]
 
@@ -97,7 +99,8 @@ def build_model(settings: Settings, source: Vocabulary, target: Vocabulary) -> S
         if settings.task == "tag":
             bidirectional = settings.encoder == "bidirectional"
             return Tagger(**sizes, label_embedding_size=settings.label_embedding_size, bidirectional=bidirectional)
-        assert target.end_id is not None, "a transduction's target vocabulary has an end token"
+        if target.end_id is None:
+            raise InputError("the target vocabulary of a transduction has no end token", mend="is it a tagger?")
         return EncoderDecoder(**sizes, end=target.end_id)
 
 
@@ -107,12 +110,21 @@ def save_run(run: Run, folder: Path) -> None:
     partial, final = folder / "model.partial", folder / "model"
     shutil.rmtree(partial, ignore_errors=True)
     run.model.save_pretrained(partial)
+    # Its model card says that the model has been published.
+    (partial / "README.md").unlink(missing_ok=True)
     run.source_vocabulary.save(partial / "source_vocabulary.json")
     run.target_vocabulary.save(partial / "target_vocabulary.json")
-    write_atomically(folder / "configuration.yaml", dump_configuration(run.settings))
+    save_settings(run.settings, folder)
     seal(partial)
     shutil.rmtree(final, ignore_errors=True)
     os.replace(partial, final)
+
+
+def save_settings(settings: Settings, folder: Path) -> None:
+    """Write ``configuration.yaml``, unless it says the same already: it may be the user's own, with comments."""
+    path = folder / "configuration.yaml"
+    if not path.exists() or load_configuration(Settings, path, {}) != settings:
+        write_atomically(path, dump_configuration(settings))
 
 
 def load_run(folder: Path) -> Run:
@@ -129,10 +141,14 @@ def load_run(folder: Path) -> Run:
         mend = "run the same seqwise train again to finish it" if unfinished else "give the --output of a seqwise train"
         raise InputError("the folder holds no trained model", path=folder, mend=mend)
     verify(model_folder)
-    settings = load_configuration(Settings, folder / "configuration.yaml", {})
+    settings = load_settings(folder / "configuration.yaml", {})
     source = Vocabulary.load(model_folder / "source_vocabulary.json")
     target = Vocabulary.load(model_folder / "target_vocabulary.json")
-    model = build_model(settings, source, target)
+    try:
+        model = build_model(settings, source, target)
+    except InputError as error:
+        mend = "restore it as it was saved"
+        raise InputError(error.problem, path=folder / "configuration.yaml", mend=mend) from error
     _load_weights(model, model_folder / "model.safetensors")
     return Run(settings, model.eval(), source, target)
 
@@ -162,8 +178,24 @@ def choose_decoder(settings: Settings, name: str | None = None, *, beam_size: in
     name = name or ("raw-beam" if searched and settings.score == "global" else "beam")
     if name not in DECODERS:
         raise InputError(f"no decoder is called {name!r}", mend=did_you_mean(name, DECODERS))
-    final_alpha = parse_schedule(settings.alpha, total_steps=1)(1)
+    # The value at the end of training, which lies beyond any number of steps that the schedule itself gives.
+    final_alpha = parse_schedule(settings.alpha, total_steps=1)(math.inf)
     return DECODERS[name](beam_size or settings.beam_size, final_alpha, score)
+
+
+def require_enough_candidates(run: Run, examples: Sequence[Example], beam_size: int) -> None:
+    """A beam asked for by hand must not be larger than the set of possible outputs.
+
+    Raises:
+        InputError: it is, for each of the examples.
+    """
+    steps = max(step_limit(len(example.source), run.model.end) for example in examples)
+    labels = len(run.target_vocabulary)
+    if steps * math.log(labels) < math.log(beam_size):
+        raise InputError(
+            f"a beam of {beam_size} is larger than the number of candidates, {labels}^{steps} = {labels**steps}",
+            mend=f"use --beam-size {labels**steps} or less",
+        )
 
 
 def predict(

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import yaml
+
 from seqwise.errors import InputError
 from seqwise.objectives.objective import (
     Objective,
@@ -21,7 +23,7 @@ from seqwise.objectives.objective import (
     self_normalized_objective,
 )
 from seqwise.search.candidates import Score, global_, local
-from seqwise.training.configuration import key_lines, load_configuration
+from seqwise.training.configuration import load_configuration
 from seqwise.training.schedules import Schedule, parse_schedule
 
 __all__ = [
@@ -98,11 +100,11 @@ _AT_LEAST_ONE = (
     "minimum_count",
 )
 _POSITIVE = ("epochs", "learning_rate", "warm_start_learning_rate", "clip")
-_NOT_NEGATIVE = ("log_partition_weight", "cross_entropy_weight", "warm_start_epochs", "seed")
+_NOT_NEGATIVE = ("log_partition_weight", "cross_entropy_weight", "warm_start_epochs")
 
 
 def check(settings: Settings) -> Settings:
-    """Refuse values that are of the right type but cannot work; return the settings.
+    """Refuse settings that cannot be trained with, though each is of the right type; return them.
 
     Raises:
         InputError: names the setting and its range.
@@ -110,6 +112,8 @@ def check(settings: Settings) -> Settings:
     found = _first_fault(settings)
     if found is not None:
         raise found[1]
+    if settings.train == Path():
+        raise InputError("there is no training data", mend="give --train FILE, or a line 'train: FILE' in the YAML")
     return settings
 
 
@@ -124,8 +128,16 @@ def load_settings(path: Path | None, flags: Mapping[str, str]) -> Settings:
     if found is None:
         return settings
     name, error = found
-    line = None if path is None or name in flags else key_lines(path).get(name)
+    line = None if path is None or name in flags else _line_of(path, name)
     raise error if line is None else InputError(error.problem, path=path, line=line, mend=error.mend)
+
+
+def _line_of(path: Path, name: str) -> int | None:
+    """Where a key stands in a YAML file that has been read before."""
+    root = yaml.compose(path.read_text("utf-8-sig"), Loader=yaml.SafeLoader)
+    # What comes through a pipe can be read only once.
+    entries = root.value if isinstance(root, yaml.MappingNode) else []
+    return next((key.start_mark.line + 1 for key, _ in entries if key.value == name), None)
 
 
 def _first_fault(settings: Settings) -> tuple[str, InputError] | None:
@@ -134,15 +146,13 @@ def _first_fault(settings: Settings) -> tuple[str, InputError] | None:
         (_AT_LEAST_ONE, lambda value: value >= 1, "at least 1"),
         (_POSITIVE, lambda value: value > 0, "greater than 0"),
         (_NOT_NEGATIVE, lambda value: value >= 0, "0 or more"),
+        (("seed",), lambda value: 0 <= value < 2**32, "at least 0 and below 2**32"),
         (("dropout",), lambda value: 0 <= value < 1, "at least 0 and below 1"),
         (("log_partition_fraction",), lambda value: 0 < value <= 1, "greater than 0 and at most 1"),
     ):
         for name in names:
             if getattr(settings, name) is not None and not holds(getattr(settings, name)):
                 return name, InputError(f"{name} must be {wanted}, got {getattr(settings, name)}")
-    if settings.train == Path():
-        mend = "give --train FILE, or a line 'train: FILE' in the YAML"
-        return "train", InputError("there is no training data", mend=mend)
     for name, lowest, highest, wanted in (
         # What is smaller than this is 0 in the models' float32.
         ("alpha", 1e-30, math.inf, "greater than 0"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ from seqwise.data.readers import Example, read_columns, read_pairs, require_alig
 from seqwise.errors import InputError
 from seqwise.models.recurrent import EncoderDecoder, Tagger
 from seqwise.runs.measures import measure_decoders
-from seqwise.runs.run import Run, build_model, build_vocabularies, save_metrics, save_run
+from seqwise.runs.run import Run, build_model, build_vocabularies, save_metrics, save_run, save_settings
 from seqwise.runs.settings import Settings, build_objective, build_schedules, check, warm_start_settings
+from seqwise.training.checkpoints import last_complete
+from seqwise.training.configuration import load_configuration
 from seqwise.training.trainer import Progress, TrainingResult, fit
 
 __all__ = ["OnProgress", "read_examples", "train_run", "train_stage"]
@@ -90,13 +93,13 @@ def train_run(settings: Settings, output: Path, *, on_progress: OnProgress | Non
         InputError: data or settings cannot be used, or training came to numbers that are not finite.
     """
     check(settings)
+    _require_own(output, settings)
     examples = read_examples(settings, settings.train)
     dev = [] if settings.dev is None else read_examples(settings, settings.dev)
     source, target = build_vocabularies(examples, settings)
     run = Run(settings, build_model(settings, source, target), source, target)
     encoded, encoded_dev = run.encode(examples), run.encode(dev)
-    if output.exists() and not output.is_dir():
-        raise InputError("the output is a file", path=output, mend="name a folder")
+    _claim(output, settings)
     metrics: dict[str, Any] = {"train_examples": len(examples), "dev_examples": len(dev)}
     warm = warm_start_settings(settings)
     for stage, stage_settings, folder in (
@@ -119,6 +122,47 @@ def train_run(settings: Settings, output: Path, *, on_progress: OnProgress | Non
         metrics["dev"] = measure_decoders(run, dev, encoded_dev)
     save_metrics(output, metrics)
     return metrics
+
+
+# What a training may be continued with: the data are compared by the checkpoints, the rest does not touch the weights.
+_MAY_DIFFER = {"train", "dev", "save_every"}
+_WRITTEN = ("model", "model.partial", "checkpoints", "warm-start", "log.jsonl", "metrics.json")
+
+
+def _require_own(output: Path, settings: Settings) -> None:
+    """Refuse an output that holds anything but a run of the same settings: training replaces and removes files."""
+    if output.exists() and not output.is_dir():
+        raise InputError("the output is a file", path=output, mend="name a folder")
+    saved = output / "configuration.yaml"
+    if not saved.exists():
+        found = next((name for name in _WRITTEN if (output / name).exists()), None)
+        if found is not None:
+            problem = f"the folder holds {found} but no configuration.yaml, so it is no run"
+            raise InputError(problem, path=output, mend="give another --output")
+        return
+    before = load_configuration(Settings, saved, {})
+    for field in fields(Settings):
+        then, now = getattr(before, field.name), getattr(settings, field.name)
+        if field.name not in _MAY_DIFFER and then != now and not _came_to_nothing(output):
+            problem = f"the run was begun with another {field.name} ({then} then, {now} now)"
+            raise InputError(problem, path=output, mend="give another --output, or remove this folder to start again")
+
+
+def _came_to_nothing(output: Path) -> bool:
+    """Whether training was begun here and left nothing to continue from."""
+    stages = [folder / "checkpoints" for folder in (output, output / "warm-start")]
+    begun = any(stage.exists() for stage in stages) and not (output / "model").exists()
+    return begun and not any(last_complete(stage) for stage in stages)
+
+
+def _claim(output: Path, settings: Settings) -> None:
+    """Make the folder and say in it whose it is, before anything else is written."""
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        problem = f"the folder cannot be made ({error.strerror})"
+        raise InputError(problem, path=output, mend="give another --output") from error
+    save_settings(settings, output)
 
 
 def _named(on_progress: OnProgress, stage: str) -> Callable[[Progress], None]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from seqwise.search.beam import HELD, Beam, Cost, Step, beam_search, unroll
+from seqwise.search.beam import HELD, Beam, Cost, Step, backtrace, beam_search, unroll
 from seqwise.search.candidates import Candidates, Score, cost_augmented, global_, interpolated, local
 from seqwise.search.feeding import FEEDINGS, GoldOr, fed_logits
+from seqwise.search.gold import GoldStep, KeepGold, Lost, never_lost, no_rivals, out_of_beam, unroll_with_gold
 from seqwise.search.noise import Gumbel
 from seqwise.search.selection import (
     HardSelection,
@@ -26,9 +27,12 @@ __all__ = [
     "Candidates",
     "Cost",
     "GoldOr",
+    "GoldStep",
     "Gumbel",
     "HardSelection",
     "HardTopK",
+    "KeepGold",
+    "Lost",
     "Score",
     "Selection",
     "Selector",
@@ -36,6 +40,7 @@ __all__ = [
     "SoftSelection",
     "SoftTopK",
     "Step",
+    "backtrace",
     "beam_search",
     "cost_augmented",
     "fed_logits",
@@ -43,7 +48,11 @@ __all__ = [
     "hard_top_k",
     "interpolated",
     "local",
+    "never_lost",
+    "no_rivals",
+    "out_of_beam",
     "peaked_softmax",
     "soft_top_k",
     "unroll",
+    "unroll_with_gold",
 ]

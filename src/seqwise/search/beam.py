@@ -19,7 +19,7 @@ from seqwise.models.protocols import StepModel
 from seqwise.search.candidates import Candidates, Score, local
 from seqwise.search.selection import Selection, Selector
 
-__all__ = ["HELD", "Beam", "Cost", "Step", "beam_search", "unroll"]
+__all__ = ["HELD", "Beam", "Cost", "Step", "backtrace", "beam_search", "unroll"]
 
 Cost = Callable[[int], Tensor]
 """The cost of each token at a step: ``cost(step)`` has shape (B, V)."""
@@ -204,6 +204,35 @@ def beam_search(
     ):
         beam = step.beam
     return beam
+
+
+def backtrace(beam: Beam) -> Tensor:
+    """Follow the back-pointers from the last step to the first.
+
+    Args:
+        beam: a beam with its history; of a soft search, the most probable parents and tokens are followed (thesis,
+            section 4.4).
+
+    Returns:
+        ``tokens_BKT``, int64, :data:`HELD` where an input had already ended.
+
+    Example:
+        >>> zeros = torch.zeros(1, 2)  # a two-step search whose best slot came from slot 1
+        >>> parents = (torch.tensor([[0, 0]]), torch.tensor([[1, 0]]))
+        >>> tokens = (torch.tensor([[7, 8]]), torch.tensor([[3, 4]]))
+        >>> backtrace(Beam(zeros, zeros, zeros, zeros, None, parents, tokens))
+        tensor([[[8, 3],
+                 [7, 4]]])
+    """
+    batch_size, num_slots = beam.scores_BK.shape
+    slots_BK = torch.arange(num_slots, device=beam.scores_BK.device).expand(batch_size, -1)
+    columns: list[Tensor] = []
+    for parents_BJ, tokens_BJ in zip(reversed(beam.parents), reversed(beam.tokens), strict=True):
+        columns.append(tokens_BJ.gather(1, slots_BK))
+        slots_BK = parents_BJ.gather(1, slots_BK)
+    if not columns:
+        return torch.zeros(batch_size, num_slots, 0, dtype=torch.long, device=beam.scores_BK.device)
+    return torch.stack(columns[::-1], dim=-1)
 
 
 def _longest(num_steps: int | Tensor) -> int:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 import torch
 from safetensors.torch import save_file
@@ -22,13 +22,12 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 
 from seqwise.data.batches import Batch, BucketBatchSampler, EncodedExample, collate
 from seqwise.errors import InputError
+from seqwise.models.protocols import StepModel
+from seqwise.objectives.objective import Objective
 from seqwise.training.checkpoints import prune, seal
 from seqwise.training.schedules import Schedule
 
-__all__ = ["SETTINGS", "WEIGHTS", "Objective", "Progress", "SequenceTrainer", "StepBatches", "WithObjective"]
-
-Objective = Callable[[Any, Batch, dict[str, float]], Tensor]
-"""``objective(model, batch, schedule values at this step) -> scalar loss``."""
+__all__ = ["SETTINGS", "WEIGHTS", "Progress", "SequenceTrainer", "StepBatches", "WithObjective"]
 
 SETTINGS = "settings.json"
 """In a checkpoint: what it was trained with, so that it is not continued with something else."""
@@ -58,7 +57,7 @@ class WithObjective(nn.Module):
         self.model, self.objective = model, objective
 
     def forward(self, batch: Batch, values: dict[str, float]) -> dict[str, Tensor]:
-        return {"loss": self.objective(self.model, batch, values)}
+        return {"loss": self.objective(cast(StepModel, self.model), batch, values)}
 
 
 class StepBatches(Sampler[list[int]]):
@@ -167,7 +166,7 @@ class SequenceTrainer(Trainer):  # transformers exports it as Any
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                 raise InputError(
                     f"the weights {name.removeprefix('model.')} are not finite after step {self.state.global_step}",
-                    mend=f"the checkpoint before is kept in {self.args.output_dir}; lower the learning rate",
+                    mend=f"checkpoints before it, if any, are kept in {self.args.output_dir}; lower the learning rate",
                 )
         folder = Path(str(output_dir or self.args.output_dir))
         folder.mkdir(parents=True, exist_ok=True)
@@ -181,7 +180,7 @@ class SequenceTrainer(Trainer):  # transformers exports it as Any
         shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
         raise InputError(
             f"{what} at step {step + 1}, on {shown}",
-            mend=f"the checkpoints before it are kept in {self.args.output_dir}; lower the learning rate or "
+            mend=f"checkpoints before it, if any, are kept in {self.args.output_dir}; lower the learning rate or "
             "look at these examples",
         )
 

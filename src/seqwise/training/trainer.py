@@ -30,6 +30,7 @@ from transformers import TrainingArguments
 
 from seqwise.data.batches import EncodedExample
 from seqwise.errors import InputError
+from seqwise.objectives.objective import Objective
 from seqwise.training.checkpoints import (
     checkpoint_step,
     discard_incomplete,
@@ -40,7 +41,6 @@ from seqwise.training.configuration import did_you_mean
 from seqwise.training.hugging_face import (
     SETTINGS,
     WEIGHTS,
-    Objective,
     Progress,
     SequenceTrainer,
     StepBatches,
@@ -48,7 +48,7 @@ from seqwise.training.hugging_face import (
 )
 from seqwise.training.schedules import Schedule
 
-__all__ = ["Objective", "Progress", "TrainingResult", "fit"]
+__all__ = ["Progress", "TrainingResult", "fit"]
 
 _DECAYS = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_warmup"}
 _MEAN_OVER = 100  # steps in TrainingResult.mean_loss

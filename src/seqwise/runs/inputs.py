@@ -1,0 +1,64 @@
+"""What a run is asked to predict from: a text, the lines of a file, or those of standard input."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from seqwise.data.readers import Example, Units, read_inputs
+from seqwise.errors import InputError
+from seqwise.runs.settings import Settings
+
+__all__ = ["input_units", "inputs_of", "names_a_file"]
+
+# What a text without blanks ends with only if it is meant as the name of a file.
+_FILE_ENDINGS = (".txt", ".tsv", ".csv", ".conll", ".gz", ".json", ".jsonl")
+
+
+def input_units(settings: Settings) -> Units:
+    """What an input of the run is made of."""
+    return settings.source_units if settings.task == "transduce" else "words"
+
+
+def inputs_of(text: str | None, *, units: Units) -> list[Example]:
+    """Examples of a file or of standard input, with their lines; or one, without a path, of the text itself.
+
+    Args:
+        text: a text, the name of a file, or None or "-" for standard input.
+        units: "words" or "characters".
+
+    Raises:
+        InputError: the file cannot be read, or there is nothing in the text.
+
+    Example:
+        >>> inputs_of("the dog", units="words")[0].source
+        ('the', 'dog')
+    """
+    if text is None or text == "-":
+        if sys.stdin is not None and sys.stdin.isatty():
+            print("reading one input a line from the terminal, up to Ctrl-D", file=sys.stderr)
+        return read_inputs("/dev/stdin", units=units)
+    if names_a_file(text):
+        return read_inputs(text, units=units)
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise InputError("the text is not UTF-8", mend="set the terminal to UTF-8, or give a file")
+    tokens = tuple(text) if units == "characters" else tuple(text.split())
+    if not tokens:
+        raise InputError("the input is empty", mend="give some text, or a file")
+    return [Example(source=tokens, target=())]
+
+
+def names_a_file(text: str) -> bool:
+    """A file that is there, or plainly the name of one that should be; a folder may be called as a word is.
+
+    Example:
+        >>> names_a_file("missing.tsv"), names_a_file("the dog"), names_a_file("/")
+        (True, False, False)
+    """
+    path = Path(text)
+    try:
+        if path.exists():
+            return not path.is_dir()
+    except OSError:  # a text longer than a file name may be
+        return False
+    return path.suffix in _FILE_ENDINGS and not any(map(str.isspace, text))

@@ -1,0 +1,200 @@
+"""Search that never loses the gold output: its prefix keeps slot 0, rivals compete for the other slots.
+
+Losses that compare gold with what beats it during the search need the gold prefix at every step, on the beam or not.
+Here gold is taken out of the candidates and put into slot 0 by hand, and any selector chooses the rivals among the
+rest. So no rival is ever the gold prefix, nor carries any weight of it when the selection is soft: gold counts once.
+
+Shapes: B batch, J and K slots before and after a step (gold in slot 0), V vocabulary, T target length, N = J V.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from seqwise.errors import InputError
+from seqwise.models.protocols import StepModel
+from seqwise.search.beam import Beam, Cost, unroll
+from seqwise.search.candidates import Candidates, Score, local
+from seqwise.search.selection import HardSelection, Selection, Selector, SoftSelection
+
+__all__ = ["GoldStep", "KeepGold", "Lost", "never_lost", "no_rivals", "out_of_beam", "unroll_with_gold"]
+
+Lost = Callable[[Tensor, Tensor], Tensor]
+"""Where the beam restarts from gold: the score of gold (B, 1) and of all other candidates (B, N) to a mask (B,)."""
+
+
+def out_of_beam(k: int, *, margin: float = 0.0) -> Lost:
+    """Gold is lost where at least k other candidates score more than ``s(gold) - margin``.
+
+    With margin 0, a beam of k would have dropped it (gold wins ties).
+
+    Args:
+        k: size of the beam, 1 or more.
+        margin: by how much gold has to beat the k-th best of the others, 0 or more.
+
+    Raises:
+        InputError: k is less than 1, or the margin negative or not finite.
+
+    Example:
+        >>> gold_B1, others_BN = torch.tensor([[1.0]]), torch.tensor([[3.0, 0.5]])
+        >>> out_of_beam(1)(gold_B1, others_BN), out_of_beam(2)(gold_B1, others_BN)
+        (tensor([True]), tensor([False]))
+        >>> out_of_beam(2, margin=1.0)(gold_B1, others_BN)
+        tensor([True])
+    """
+    if k < 1:
+        raise InputError(f"the beam size k must be at least 1, got {k}")
+    if not 0 <= margin < float("inf"):
+        raise InputError(f"the margin must be 0 or more, and finite, got {margin}")
+    return lambda gold_B1, others_BN: (others_BN > gold_B1 - margin).sum(-1) >= k
+
+
+def never_lost(gold_B1: Tensor, others_BN: Tensor) -> Tensor:
+    """Gold is put back into its slot whatever outscores it, and the rivals stay.
+
+    Example:
+        >>> never_lost(torch.tensor([[1.0]]), torch.tensor([[3.0, 2.0]]))
+        tensor([False])
+    """
+    return torch.zeros_like(gold_B1[:, 0], dtype=torch.bool)
+
+
+def no_rivals(candidates: Candidates, generator: torch.Generator | None) -> HardSelection:
+    """The selector that keeps nothing, so that gold searches alone (teacher forcing, step by step)."""
+    scores_B0 = candidates.prefix_scores_BJ[:, :0]
+    none_B0 = torch.zeros_like(scores_B0, dtype=torch.long)
+    return HardSelection(scores_B0, none_B0, none_B0)
+
+
+@dataclass(frozen=True)
+class KeepGold:
+    """A selector that lengthens gold in slot 0 by the next gold token, and lets another selector choose its rivals.
+
+    Args:
+        rivals: chooses among all candidates but gold, for slots 1 and up: ``HardTopK(k - 1)``, ``SoftTopK(k - 1,
+            alpha)``, :func:`no_rivals`.
+        gold_BT: gold tokens; negative ones (padding) are followed as token 0, where nothing counts them.
+        lost: where it says so, the beam restarts from the gold prefix: the rivals die.
+
+    Returns, when called: a hard selection where the rivals' is hard, else a soft one in which slot 0 is one-hot.
+
+    Example:
+        >>> from seqwise.search import HardTopK
+        >>> KeepGold(HardTopK(2), torch.tensor([[3, 1]]), out_of_beam(3)).gold_BT.shape
+        torch.Size([1, 2])
+    """
+
+    rivals: Selector
+    gold_BT: Tensor
+    lost: Lost
+
+    def __call__(self, candidates: Candidates, generator: torch.Generator | None) -> Selection:
+        """Choose from one step's candidates, of which slot 0 holds the gold prefix."""
+        tokens_B1 = self.gold_BT[:, candidates.step, None].clamp(min=0)
+        gold_B1, others = _set_apart(candidates, tokens_B1)
+        lost_B1 = self.lost(gold_B1, others.scores_BJV.flatten(1))[:, None]
+        selection = self.rivals(others, generator)
+        scores_BK = torch.cat([gold_B1, selection.scores_BK.masked_fill(lost_B1, -torch.inf)], dim=1)
+        parents_BK = F.pad(selection.parents_BK, (1, 0))
+        tokens_BK = torch.cat([tokens_B1, selection.tokens_BK], dim=1)
+        if isinstance(selection, HardSelection):
+            return HardSelection(scores_BK, parents_BK, tokens_BK)
+        if not isinstance(selection, SoftSelection):
+            raise InputError(f"gold cannot be kept beside a {type(selection).__name__}", mend="select hard or soft")
+        return replace(
+            selection,
+            scores_BK=scores_BK,
+            parents_BK=parents_BK,
+            tokens_BK=tokens_BK,
+            parent_weights_BKJ=_one_hot_first(torch.zeros_like(tokens_B1), selection.parent_weights_BKJ),
+            token_weights_BKV=_one_hot_first(tokens_B1, selection.token_weights_BKV),
+        )
+
+
+class GoldStep(NamedTuple):
+    """One turn of a search that keeps gold.
+
+    Attributes:
+        gold_B1: score of the gold prefix, this step's token included.
+        others_BN: score of every other candidate; minus infinity where gold was taken out, and for dead slots.
+        beam: after the step, gold in slot 0 and then the rivals.
+        active_B: inputs whose gold output has this step.
+        last_B: inputs of which it is the last step.
+    """
+
+    gold_B1: Tensor
+    others_BN: Tensor
+    beam: Beam
+    active_B: Tensor
+    last_B: Tensor
+
+
+def unroll_with_gold(
+    model: StepModel,
+    context: Any,
+    gold_BT: Tensor,
+    *,
+    num_steps_B: Tensor,
+    rivals: Selector,
+    lost: Lost,
+    score: Score = local,
+    cost: Cost | None = None,
+) -> Iterator[GoldStep]:
+    """Search beside gold, step by step, with live gradients.
+
+    Args:
+        model: a step model.
+        context: what ``model.encode`` returned.
+        gold_BT: int64 gold tokens; with an end token, continued by it up to the number of steps.
+        num_steps_B: int64, how many steps each input takes.
+        rivals: chooses what survives beside gold.
+        lost: decides where the beam restarts from gold.
+        score: what a token adds.
+        cost: accumulated along the beam, if given; read by a cost-augmented score.
+
+    Yields:
+        A :class:`GoldStep` a step. Rows that are not active must be left out of any loss.
+
+    Example:
+        >>> from seqwise.data import EncodedExample, collate
+        >>> from seqwise.models import Tagger
+        >>> from seqwise.search import HardTopK
+        >>> model = Tagger(source_size=5, target_size=3, embedding_size=4, hidden_size=8, label_embedding_size=2)
+        >>> batch = collate([(0, EncodedExample((1, 2), (0, 2)))])
+        >>> steps = unroll_with_gold(
+        ...     model, model.encode(batch), batch.targets_BT, num_steps_B=batch.target_lengths_B, rivals=HardTopK(1),
+        ...     lost=never_lost,
+        ... )
+        >>> [step.beam.tokens[-1][0, 0].item() for step in steps]
+        [0, 2]
+    """
+    selector = KeepGold(rivals, gold_BT, lost)
+    steps = unroll(model, context, selector, num_steps=num_steps_B, score=score, cost=cost, end=model.end)
+    for number, step in enumerate(steps):
+        gold_B1, others = _set_apart(step.candidates, gold_BT[:, number, None].clamp(min=0))
+        yield GoldStep(
+            gold_B1, others.scores_BJV.flatten(1), step.beam, num_steps_B > number, num_steps_B == number + 1
+        )
+
+
+def _set_apart(candidates: Candidates, tokens_B1: Tensor) -> tuple[Tensor, Candidates]:
+    """The score of gold, and the same candidates with gold excluded."""
+    is_gold_BJV = torch.zeros_like(candidates.scores_BJV, dtype=torch.bool)
+    is_gold_BJV[:, 0] = is_gold_BJV[:, 0].scatter(1, tokens_B1, True)
+    gold_B1 = candidates.scores_BJV[:, 0].gather(1, tokens_B1)
+    others = copy.copy(candidates)
+    # A cached property is an entry of the instance; set here, it is never computed, and the head not run again.
+    vars(others)["scores_BJV"] = candidates.scores_BJV.masked_fill(is_gold_BJV, -torch.inf)
+    return gold_B1, others
+
+
+def _one_hot_first(index_B1: Tensor, weights_BKW: Tensor) -> Tensor:
+    one_hot_B1W = F.one_hot(index_B1, weights_BKW.shape[-1]).to(weights_BKW.dtype)
+    return torch.cat([one_hot_B1W, weights_BKW], dim=1)

