@@ -390,12 +390,7 @@ def _as_callable_here(command: str) -> str:
 @contextmanager
 def _progress() -> Iterator[Progress]:
     """Progress bars on standard error; silent where that is not a terminal."""
-    columns = (
-        TextColumn("{task.description:<32}"),
-        BarColumn(bar_width=30),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
-    )
+    name, note = TextColumn("{task.description:<24}"), TextColumn("{task.fields[note]}")
+    columns = (name, BarColumn(bar_width=30), MofNCompleteColumn(), TimeRemainingColumn(), note)
     with Progress(*columns, console=err, disable=not err.is_terminal) as progress:
         yield progress

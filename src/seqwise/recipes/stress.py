@@ -67,6 +67,7 @@ def systems(seed: int) -> list[System]:
             "… from self-normalised", "global-from-self-normalized", replace(search, score="global"), "self-normalized"
         ),
         System("relaxed beam, local", "relaxed-local", search, "cross-entropy"),
+        System("beam CRF, global", "beam-crf", replace(search, objective="beam-crf", score="global"), "cross-entropy"),
         System("cross-entropy, longer", "cross-entropy-longer", longer, "cross-entropy"),
         System("scheduled sampling", "scheduled-sampling", sampling, "cross-entropy"),
         System("cross-entropy, two-way", "bidirectional", both_ways),
@@ -81,6 +82,7 @@ ORDER = {
     "relaxed-local": "… through the search",
     "global-from-ce": "",
     "global-from-self-normalized": "",
+    "beam-crf": "",
     "bidirectional": "whole word first",
 }
 

@@ -29,7 +29,7 @@ from seqwise.data.vocabulary import Vocabulary
 from seqwise.decoding import DECODERS, Decoder, Hypothesis, decode_examples, step_limit
 from seqwise.errors import InputError
 from seqwise.models.recurrent import EncoderDecoder, Tagger
-from seqwise.runs.settings import Settings, load_settings, score_by_name
+from seqwise.runs.settings import SEARCH_OBJECTIVES, Settings, load_settings, score_by_name
 from seqwise.training.checkpoints import load_model_file, seal, verify
 from seqwise.training.configuration import did_you_mean, dump_configuration, load_configuration
 from seqwise.training.schedules import parse_schedule
@@ -173,7 +173,7 @@ def choose_decoder(settings: Settings, name: str | None = None, *, beam_size: in
     Raises:
         InputError: there is no such decoder.
     """
-    searched = settings.objective in ("relaxed-beam", "hinge")
+    searched = settings.objective in SEARCH_OBJECTIVES
     score = score_by_name(settings.score if searched else "local")
     name = name or ("raw-beam" if searched and settings.score == "global" else "beam")
     if name not in DECODERS:

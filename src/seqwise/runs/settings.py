@@ -6,7 +6,7 @@ The command line's flags and the keys of a YAML file are these fields.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -14,19 +14,27 @@ from typing import Any, Literal
 import yaml
 
 from seqwise.errors import InputError
-from seqwise.objectives.objective import (
+from seqwise.objectives import (
     Objective,
+    beam_crf_objective,
+    beam_search_optimization_objective,
     cross_entropy_objective,
+    dense_beam_objective,
+    early_update_objective,
+    hard_beam_hinge_objective,
     hinge_objective,
+    minimum_risk_objective,
     relaxed_beam_objective,
     scheduled_sampling_objective,
     self_normalized_objective,
+    soft_dense_beam_objective,
 )
 from seqwise.search.candidates import Score, global_, local
 from seqwise.training.configuration import load_configuration
 from seqwise.training.schedules import Schedule, parse_schedule
 
 __all__ = [
+    "SEARCH_OBJECTIVES",
     "Settings",
     "build_objective",
     "build_schedules",
@@ -37,7 +45,20 @@ __all__ = [
 ]
 
 Task = Literal["tag", "transduce"]
-ObjectiveName = Literal["cross-entropy", "self-normalized", "scheduled-sampling", "relaxed-beam", "hinge"]
+ObjectiveName = Literal[
+    "cross-entropy",
+    "self-normalized",
+    "scheduled-sampling",
+    "relaxed-beam",
+    "hinge",
+    "hard-hinge",
+    "beam-crf",
+    "dense-beam",
+    "soft-dense-beam",
+    "early-update",
+    "beam-search-optimization",
+    "minimum-risk",
+]
 ScoreName = Literal["local", "global"]
 Feeding = Literal["greedy", "sample", "soft-greedy", "soft-sample"]
 WarmStart = Literal["none", "cross-entropy", "self-normalized"]
@@ -71,14 +92,14 @@ class Settings:
     hidden_size: int = _setting(96, "size of each LSTM direction")
     dropout: float = _setting(0.1, "dropout rate")
     objective: ObjectiveName = _setting("relaxed-beam", "what training minimises")
-    score: ScoreName = _setting("local", "relaxed-beam, hinge: local (log-softmax) or global (raw) scores")
+    score: ScoreName = _setting("local", "search-aware objectives: local (log-softmax) or global (raw) scores")
     beam_size: int = _setting(5, "slots of the beam, in training and decoding")
     alpha: str = _setting("exponential(1, 8)", "schedule of the inverse temperature of relaxations")
     feeding: Feeding = _setting("greedy", "scheduled-sampling: what is fed in place of gold")
     gold_probability: str = _setting("linear(1, 0)", "scheduled-sampling: schedule of the probability of feeding gold")
     log_partition_weight: float = _setting(0.1, "self-normalized: weight of (log Z)^2")
     log_partition_fraction: float = _setting(1.0, "self-normalized: the part of the positions that is penalised")
-    cross_entropy_weight: float = _setting(0.1, "relaxed-beam, hinge: weight of added cross-entropy")
+    cross_entropy_weight: float = _setting(0.1, "search-aware objectives: weight of added cross-entropy")
     warm_start: WarmStart = _setting("cross-entropy", "search-aware objectives: what is trained first")
     warm_start_epochs: float = _setting(5.0, "epochs of the warm start")
     warm_start_learning_rate: float = _setting(2e-3, "its highest learning rate")
@@ -170,6 +191,20 @@ def _first_fault(settings: Settings) -> tuple[str, InputError] | None:
     return None
 
 
+SEARCH_OBJECTIVES: dict[str, Callable[..., Objective]] = {
+    "relaxed-beam": relaxed_beam_objective,
+    "hinge": hinge_objective,
+    "hard-hinge": hard_beam_hinge_objective,
+    "beam-crf": beam_crf_objective,
+    "dense-beam": dense_beam_objective,
+    "soft-dense-beam": soft_dense_beam_objective,
+    "early-update": early_update_objective,
+    "beam-search-optimization": beam_search_optimization_objective,
+    "minimum-risk": minimum_risk_objective,
+}
+"""Objectives that see the beam, and so the score it is searched with; all but cross-entropy and its variants."""
+
+
 def score_by_name(name: ScoreName) -> Score:
     """``local`` or ``global_``."""
     return {"local": local, "global": global_}[name]
@@ -183,8 +218,7 @@ def build_objective(settings: Settings) -> Objective:
         return self_normalized_objective(weight=settings.log_partition_weight, fraction=settings.log_partition_fraction)
     if settings.objective == "scheduled-sampling":
         return scheduled_sampling_objective(settings.feeding)
-    search = {"relaxed-beam": relaxed_beam_objective, "hinge": hinge_objective}[settings.objective]
-    return search(
+    return SEARCH_OBJECTIVES[settings.objective](
         k=settings.beam_size,
         score=score_by_name(settings.score),
         cross_entropy_weight=settings.cross_entropy_weight,
