@@ -373,7 +373,7 @@ def reproduce(
         if as_json:
             print(path.read_text("utf-8"), end="")
             continue
-        out.print(outcome.picture, "", outcome.lesson, "", highlight=False, markup=False)
+        out.print(outcome.picture, f"\n{outcome.lesson}\n", sep="\n", highlight=False, markup=False)
         for name, file in {**outcome.files, "results": path}.items():
             print(f"{name}: {os.path.relpath(file)}")
         if outcome.hints:

@@ -39,7 +39,7 @@ def systems(seed: int) -> list[System]:
     )  # fmt: skip
     local = Settings(**{
         **vars(cross_entropy), "objective": "relaxed-beam", "score": "local", "alpha": "exponential(0.5, 3)",
-        "cross_entropy_weight": 0.0, "epochs": 3.2, "learning_rate": 2e-3,
+        "cross_entropy_weight": 0.0, "epochs": 1.6, "learning_rate": 2e-3,
     })  # fmt: skip
     global_ = Settings(**{**vars(local), "score": "global"})
     return [

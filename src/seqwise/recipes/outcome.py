@@ -8,6 +8,7 @@ from pathlib import Path
 
 import rich.box
 import rich.table
+from rich.text import Text
 
 from seqwise.evaluation.metrics import Counts, Estimate, bootstrap_interval
 from seqwise.evaluation.report import Result, Signature, Table
@@ -96,10 +97,10 @@ def build_outcome(
     for key, cell in cells.items():
         if groups and key in groups:
             grid.add_section()
-            grid.add_row(f"[bold]{groups[key]}[/bold]")
+            grid.add_row(Text(groups[key], style="bold"))
         row = []
         for decoder, heading in HEADINGS.items():
-            lines = []
+            lines = Text()
             for measure in measures:
                 estimate = bootstrap_interval(measure.count(cell.outputs[decoder]))
                 low, high = measure.scaled(estimate.low), measure.scaled(estimate.high)
@@ -114,8 +115,10 @@ def build_outcome(
                         unit=measure.unit,
                     )
                 )
-                lines.append(measure.text(estimate))
-            row.append("\n".join([lines[0], *(f"[dim]{line}[/dim]" for line in lines[1:])]))
+                lines.append(
+                    measure.text(estimate) if not lines else f"\n{measure.text(estimate)}", "dim" if lines else ""
+                )
+            row.append(lines)
         results.append(Result(cell.system, "training seconds", cell.train_seconds, signature, unit="s"))
         results.append(Result(cell.system, "mean log Z", cell.mean_log_partition, signature, unit="nat"))
         grid.add_row(cell.system, *row, f"{cell.train_seconds:.0f}", f"{cell.mean_log_partition:.2f}")
