@@ -359,7 +359,7 @@ def reproduce(
 
     Interrupted and run again, it continues where it was.
     """
-    from seqwise.evaluation.report import save_table
+    from seqwise.evaluation.report import save_table, signature_line
     from seqwise.recipes import RECIPES, load_recipe
     from seqwise.training.configuration import did_you_mean
 
@@ -373,7 +373,9 @@ def reproduce(
         if as_json:
             print(path.read_text("utf-8"), end="")
             continue
+        signature = signature_line(outcome.table.results[0].signature)
         out.print(outcome.picture, f"\n{outcome.lesson}\n", sep="\n", highlight=False, markup=False)
+        out.print(signature, style="dim", highlight=False, markup=False)
         for name, file in {**outcome.files, "results": path}.items():
             print(f"{name}: {os.path.relpath(file)}")
         if outcome.hints:

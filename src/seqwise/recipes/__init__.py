@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from seqwise.recipes.outcome import Outcome
 
@@ -15,10 +15,10 @@ RECIPES = {
     "demo": "seqwise.recipes.demo",
     "g2p": "seqwise.recipes.spelling",
 }
-"""Name to module; each module has ``reproduce(folder, *, seed, progress) -> list[Outcome]``."""
+"""Name to module; each module has ``reproduce(folder, *, seed, progress)``, which gives outcomes as they come."""
 
 
-def load_recipe(name: str) -> Callable[..., list[Outcome]]:
+def load_recipe(name: str) -> Callable[..., Iterable[Outcome]]:
     """The ``reproduce`` function of a recipe; imports what that recipe needs and no more."""
-    reproduce: Callable[..., list[Outcome]] = importlib.import_module(RECIPES[name]).reproduce
+    reproduce: Callable[..., Iterable[Outcome]] = importlib.import_module(RECIPES[name]).reproduce
     return reproduce

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from seqwise.recipes import label_bias_toy, stress
@@ -11,9 +12,7 @@ from seqwise.recipes.systems import ProgressFactory
 __all__ = ["reproduce"]
 
 
-def reproduce(folder: Path, *, seed: int, progress: ProgressFactory) -> list[Outcome]:
-    """Run both recipes in folders of their own."""
-    return [
-        *label_bias_toy.reproduce(folder / "label-bias-toy", seed=seed, progress=progress),
-        *stress.reproduce(folder / "stress", seed=seed, progress=progress),
-    ]
+def reproduce(folder: Path, *, seed: int, progress: ProgressFactory) -> Iterator[Outcome]:
+    """Run both recipes in folders of their own; the first is there to be looked at while the second runs."""
+    yield from label_bias_toy.reproduce(folder / "label-bias-toy", seed=seed, progress=progress)
+    yield from stress.reproduce(folder / "stress", seed=seed, progress=progress)

@@ -38,7 +38,7 @@ def draw_by_decoder(cells: Mapping[str, Cell], measure: Measure, path: Path, *, 
     axes.grid(axis="x", alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_title(title, loc="left")
-    axes.legend(loc="lower right", frameon=False, ncols=2)
+    figure.legend(loc="outside lower center", frameon=False, ncols=len(HEADINGS))
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
