@@ -122,19 +122,21 @@ def test_an_interrupted_cell_continues_and_ends_the_same(tmp_path: Path) -> None
 
 def test_an_outcome_holds_every_number_and_fits_the_terminal(tmp_path: Path) -> None:
     outputs = {decoder: [tuple("AB"), tuple("AA")] for decoder in DECODERS}
-    cells = {"one": Cell("the one", tmp_path, outputs, 12.3, 0.5), "two": Cell("the other", tmp_path, outputs, 4, -1.0)}
+    signature = sign("the one", seeds=[0], data="0" * 64)
+    cells = {
+        "one": Cell("the one", tmp_path, outputs, 12.3, 0.5, signature),
+        "two": Cell("the other", tmp_path, outputs, 4, -1.0, replace(signature, method="the other")),
+    }
     gold = [tuple("AB"), tuple("BA")]
     measures = [
         Measure("labels right", lambda found: token_accuracy(found, gold)),
         Measure("length ratio", lambda found: length_ratio(found, gold), unit=""),
     ]
-    signature = sign("tiny", seeds=[0], data="0" * 64)
-    outcome = build_outcome(
-        "tiny", "A title", cells, measures, signature=signature, lesson="So.", files={}, groups={"one": "the first"}
-    )
+    outcome = build_outcome("tiny", "A title", cells, measures, lesson="So.", files={}, groups={"one": "the first"})
     found = {(result.system, result.measure): result for result in outcome.table.results}
     assert len(found) == len(outcome.table.results) == 2 * (4 * 2 + 2)
     assert found["the one", "raw beam: labels right"].value == 75
+    assert found["the other", "raw beam: labels right"].signature.method == "tiny: the other"
     assert found["the other", "mean log Z"].value == -1.0 and found["the one", "training seconds"].value == 12.3
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(outcome.picture)

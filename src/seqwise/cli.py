@@ -63,7 +63,9 @@ def main() -> None:
         sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)
-    except (BrokenPipeError, SystemExit):
+    except (BrokenPipeError, SystemExit) as error:
+        if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
+            raise
         # The reader (head, less) has gone, which rich and typer turn into an exit; Python would complain once more
         # while closing standard output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -373,7 +375,7 @@ def reproduce(
         if as_json:
             print(path.read_text("utf-8"), end="")
             continue
-        signature = signature_line(outcome.table.results[0].signature)
+        signature = signature_line(dataclasses.replace(outcome.table.results[0].signature, method=outcome.name))
         out.print(outcome.picture, f"\n{outcome.lesson}\n", sep="\n", highlight=False, markup=False)
         out.print(signature, style="dim", highlight=False, markup=False)
         for name, file in {**outcome.files, "results": path}.items():

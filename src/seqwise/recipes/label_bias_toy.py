@@ -1,8 +1,8 @@
 """Label bias where everything is known: a label that only the next input decides, with its two ceilings.
 
-Ten input symbols; ``y_i = 2 x_i + [x_{i+1} >= 5]``, the bit flipped with probability 0.1. A left-to-right model cannot
-know the bit when it writes y_i. Under local normalisation it may then only split the mass, and nothing it reads later
-takes mass back; under global normalisation the next step's score can.
+Ten input symbols; ``y_i = 2 x_i + [x_{i+1} >= 5]``, the bit flipped with probability 0.1, and ``y_T = 2 x_T``. A
+left-to-right model cannot know the bit when it writes y_i. Under local normalisation it can then hardly do more than
+split the mass, since what it reads later cannot take mass back; under global normalisation the next score can.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import torch
 
 from seqwise.data.synthetic import label_bias_toy, toy_ceilings
 from seqwise.evaluation.metrics import token_accuracy
-from seqwise.evaluation.report import sha256_of_examples, sign
 from seqwise.recipes.outcome import Measure, Outcome, build_outcome
 from seqwise.recipes.systems import Data, ProgressFactory, System, run_systems
 from seqwise.runs.settings import Settings
@@ -55,17 +54,17 @@ def reproduce(folder: Path, *, seed: int, progress: ProgressFactory) -> list[Out
     cells = run_systems(systems(seed), partial(load_data, seed), folder, progress=progress)
     references = [example.target for example in data.test]
     measure = Measure("labels right", lambda outputs: token_accuracy(outputs, references))
-    without, with_look_ahead = (100 * ceiling if ceiling <= 1 else ceiling for ceiling in toy_ceilings(LENGTH, FLIP))
+    without, with_look_ahead = toy_ceilings(LENGTH, FLIP)
     # Each as it was trained to be searched.
     best = {
         key: 100 * measure.count(cells[key].outputs[decoder]).value
-        for key, decoder in (("relaxed-local", "beam"), ("relaxed-global", "raw-beam"))
+        for key, decoder in (("relaxed-local", "beam"), ("relaxed-global", "raw-beam"), ("cross-entropy", "raw-beam"))
     }
     lesson = (
-        f"Ceilings: {without:.0f}% for a model that must commit before it sees the next input, {with_look_ahead:.0f}% "
-        f"with look-ahead. Trained through the same search, local scores reach {best['relaxed-local']:.0f}% and global "
-        f"scores {best['relaxed-global']:.0f}%: normalising every step is what kept the beam from changing its mind."
+        f"Ceilings: {without:.0f}% for whoever commits to a label before seeing the next input, "
+        f"{with_look_ahead:.0f}% with look-ahead. Trained through the search, local scores stay at the first "
+        f"({best['relaxed-local']:.0f}%), global scores come near the second ({best['relaxed-global']:.0f}%). Even plain "
+        f"cross-entropy gets {best['cross-entropy']:.0f}% when it is searched by raw scores."
     )
-    signature = sign("label-bias-toy: relaxed beam, k=5", seeds=[seed], data=sha256_of_examples(data.test))
     title = "Label bias, in the open: percent of labels right"
-    return [build_outcome("label-bias-toy", title, cells, [measure], signature=signature, lesson=lesson, files={})]
+    return [build_outcome("label-bias-toy", title, cells, [measure], lesson=lesson, files={})]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import rich.box
@@ -11,7 +11,7 @@ import rich.table
 from rich.text import Text
 
 from seqwise.evaluation.metrics import Counts, Estimate, bootstrap_interval
-from seqwise.evaluation.report import Result, Signature, Table
+from seqwise.evaluation.report import Result, Table
 from seqwise.recipes.systems import Cell
 
 __all__ = ["Measure", "Outcome", "build_outcome"]
@@ -71,11 +71,11 @@ def build_outcome(
     cells: Mapping[str, Cell],
     measures: Sequence[Measure],
     *,
-    signature: Signature,
     lesson: str,
     files: Mapping[str, Path],
     hints: tuple[str, ...] = (),
     groups: Mapping[str, str] | None = None,
+    comparisons: Sequence[Result] = (),
 ) -> Outcome:
     """Measure every decoder of every cell, with bootstrap 95% intervals.
 
@@ -84,8 +84,8 @@ def build_outcome(
         title: of the table.
         cells: as trained, in the order of the rows.
         measures: the first is printed with its interval, the others below it.
-        signature: of the experiment; each row's names its system.
         groups: headings put above the row of the cell with that key.
+        comparisons: further results to keep with the table, such as differences with their p-values.
     """
     results: list[Result] = []
     grid = rich.table.Table(
@@ -95,6 +95,7 @@ def build_outcome(
     for heading in (*HEADINGS.values(), "sec", "log Z"):
         grid.add_column(heading, justify="right", no_wrap=True)
     for key, cell in cells.items():
+        signature = replace(cell.signature, method=f"{name}: {cell.system}")
         if groups and key in groups:
             grid.add_section()
             grid.add_row(Text(groups[key], style="bold"))
@@ -123,6 +124,9 @@ def build_outcome(
         results.append(Result(cell.system, "mean log Z", cell.mean_log_partition, signature, unit="nat"))
         grid.add_row(cell.system, *row, f"{cell.train_seconds:.0f}", f"{cell.mean_log_partition:.2f}")
     order = ", then ".join(f"{measure.name} ({measure.unit or 'ratio'})" for measure in measures)
-    grid.caption = f"each cell: {order}; ± half of a bootstrap 95% interval"
+    grid.caption = (
+        f"each cell: {order}; ± half of a bootstrap 95% interval; sec: CPU time of its own stage, without that of the "
+        "system it starts from"
+    )
     grid.caption_justify = "left"
-    return Outcome(name, Table(title, tuple(results), lesson), grid, lesson, files, hints)
+    return Outcome(name, Table(title, (*results, *comparisons), lesson), grid, lesson, files, hints)

@@ -6,13 +6,14 @@ time any of them is right. Words of 2 to 10 letters, split by a hash of their sp
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from seqwise.data.lexicons import read_spelling, split_by_hash
+from seqwise.data.readers import Example
 from seqwise.evaluation.metrics import length_ratio, phoneme_error_rate, word_error_rate
-from seqwise.evaluation.report import sha256_of_examples, sign
 from seqwise.recipes.figures import draw_by_decoder
 from seqwise.recipes.outcome import Measure, Outcome, build_outcome
 from seqwise.recipes.stress import cmu_entries
@@ -27,17 +28,15 @@ PARTS = {"dev": (0.90, 0.95), "test": (0.95, 1.0)}
 
 def load_data(part: str = "test") -> Data:
     """90% of the words to train on, 5% to choose on ("dev"), 5% to report on ("test"): each test word once."""
-    examples = read_spelling(cmu_entries())
-    low, high = PARTS[part]
-    asked, _ = references_by_source([example for example in examples if low <= split_by_hash(example.key) < high])
-    return Data(train=[example for example in examples if split_by_hash(example.key) < PARTS["dev"][0]], test=asked)
+    train = [example for example in read_spelling(cmu_entries()) if split_by_hash(example.key) < PARTS["dev"][0]]
+    return Data(train=train, test=words_and_pronunciations(part)[0])
 
 
-def references(part: str) -> list[list[tuple[str, ...]]]:
-    """All pronunciations of each word that is measured on."""
+def words_and_pronunciations(part: str) -> tuple[list[Example], list[list[tuple[str, ...]]]]:
+    """Each word that is measured on, once, and all of its pronunciations."""
     low, high = PARTS[part]
     examples = [example for example in read_spelling(cmu_entries()) if low <= split_by_hash(example.key) < high]
-    return references_by_source(examples)[1]
+    return references_by_source(examples)
 
 
 def systems(seed: int) -> list[System]:
@@ -74,7 +73,7 @@ ORDER = (
 
 def reproduce(folder: Path, *, seed: int, progress: ProgressFactory, part: str = "test") -> list[Outcome]:
     """Train all systems, decode each in four ways, and say what the raw beam does to lengths."""
-    data, gold = load_data(part), references(part)
+    _, gold = words_and_pronunciations(part)
     trained = run_systems(systems(seed), partial(load_data, part), folder, progress=progress)
     cells = {key: trained[key] for key in ORDER}
     measures = [
@@ -86,14 +85,13 @@ def reproduce(folder: Path, *, seed: int, progress: ProgressFactory, part: str =
     draw_by_decoder(
         cells, measures[0], figure, title=f"Spelling to sound: word error rate ({part}, %; lower is better)"
     )
-    best = cells["cross-entropy"].run
+    best = shlex.quote(str(cells["cross-entropy"].run))
     return [
         build_outcome(
             "g2p" if part == "test" else f"g2p-{part}",
             f"Spelling to sound, CMU dictionary, {len(gold):,} {part} words",
             cells,
             measures,
-            signature=sign("g2p: relaxed beam, k=3", seeds=[seed], data=sha256_of_examples(data.test)),
             lesson=_lesson(cells, measures[0], measures[2]),
             files={"figure": figure, "runs": folder},
             hints=(f"seqwise predict {best} colonel", f"seqwise predict {best} colonel --decoder raw-beam"),

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from queue import Queue
 from typing import Any
@@ -28,8 +28,7 @@ from rich.progress import Progress as ProgressBars
 from seqwise.data.readers import Example, write_atomically
 from seqwise.decoding import DECODERS
 from seqwise.errors import InputError
-from seqwise.evaluation.metrics import Counts
-from seqwise.evaluation.report import sha256_of_examples
+from seqwise.evaluation.report import Signature, sha256_of_examples, sign
 from seqwise.runs.measures import log_partitions_of
 from seqwise.runs.run import Run, build_model, build_vocabularies, choose_decoder, load_run, predict, save_run
 from seqwise.runs.settings import Settings
@@ -77,6 +76,7 @@ class Cell:
         outputs: for each decoder, the best output for each test example.
         train_seconds: CPU time of its own stage, on one thread.
         mean_log_partition: mean log Z on the test data, in nats.
+        signature: how, when and by what it was made.
     """
 
     system: str
@@ -84,10 +84,7 @@ class Cell:
     outputs: dict[str, list[tuple[str, ...]]]
     train_seconds: float
     mean_log_partition: float
-
-    def measured(self, count: Callable[[list[tuple[str, ...]]], Counts]) -> dict[str, Counts]:
-        """A measure of the outputs, by decoder."""
-        return {decoder: count(outputs) for decoder, outputs in self.outputs.items()}
+    signature: Signature
 
 
 def run_systems(
@@ -205,6 +202,8 @@ def _train_and_decode(
     record = {
         "fingerprint": fingerprint,
         "train_seconds": train_seconds,
+        # Made here and kept with the outputs, so that a cell that is read back later is not signed as new.
+        "signature": asdict(sign(system.name, seeds=[system.settings.seed], data=sha256_of_examples(data.test))),
         "mean_log_partition": log_partitions_of(run, run.encode(data.test)).mean().item(),
         "outputs": {
             name: [best[0].tokens for best in predict(run, data.test, choose_decoder(run.settings, name))]
@@ -228,7 +227,8 @@ def _is_done(system: System, data_hash: str, folder: Path, done: dict[str, Cell]
 def _load_cell(system: System, output: Path) -> Cell:
     record = json.loads((output / "cell.json").read_text("utf-8"))
     outputs = {name: [tuple(tokens) for tokens in found] for name, found in record["outputs"].items()}
-    return Cell(system.name, output, outputs, record["train_seconds"], record["mean_log_partition"])
+    signature = Signature(**{**record["signature"], "seeds": tuple(record["signature"]["seeds"])})
+    return Cell(system.name, output, outputs, record["train_seconds"], record["mean_log_partition"], signature)
 
 
 def _hash(data: Data) -> str:

@@ -191,7 +191,7 @@ def require_enough_candidates(run: Run, examples: Sequence[Example], beam_size: 
     """
     steps = max(step_limit(len(example.source), run.model.end) for example in examples)
     labels = len(run.target_vocabulary)
-    if steps * math.log(labels) < math.log(beam_size):
+    if labels**steps < beam_size:
         raise InputError(
             f"a beam of {beam_size} is larger than the number of candidates, {labels}^{steps} = {labels**steps}",
             mend=f"use --beam-size {labels**steps} or less",

@@ -94,9 +94,14 @@ class Settings:
     objective: ObjectiveName = _setting("relaxed-beam", "what training minimises")
     score: ScoreName = _setting("local", "search-aware objectives: local (log-softmax) or global (raw) scores")
     beam_size: int = _setting(5, "slots of the beam, in training and decoding")
-    alpha: str = _setting("exponential(1, 8)", "schedule of the inverse temperature of relaxations")
+    alpha: str = _setting(
+        "exponential(1, 8)", "inverse temperature of relaxations: a number, linear(a, b) or exponential(a, b)"
+    )
     feeding: Feeding = _setting("greedy", "scheduled-sampling: what is fed in place of gold")
-    gold_probability: str = _setting("linear(1, 0)", "scheduled-sampling: schedule of the probability of feeding gold")
+    gold_probability: str = _setting(
+        "linear(1, 0)",
+        "scheduled-sampling: probability of feeding gold: a number, linear(a, b), inverse_sigmoid(k) ...",
+    )
     log_partition_weight: float = _setting(0.1, "self-normalized: weight of (log Z)^2")
     log_partition_fraction: float = _setting(1.0, "self-normalized: the part of the positions that is penalised")
     cross_entropy_weight: float = _setting(0.1, "search-aware objectives: weight of added cross-entropy")
@@ -174,6 +179,9 @@ def _first_fault(settings: Settings) -> tuple[str, InputError] | None:
         for name in names:
             if getattr(settings, name) is not None and not holds(getattr(settings, name)):
                 return name, InputError(f"{name} must be {wanted}, got {getattr(settings, name)}")
+    if settings.score == "global" and settings.objective not in SEARCH_OBJECTIVES:
+        problem = f"score: {settings.objective} is trained on local scores, whatever the score"
+        return "score", InputError(problem, mend="use --objective relaxed-beam, or predict with --decoder raw-beam")
     for name, lowest, highest, wanted in (
         # What is smaller than this is 0 in the models' float32.
         ("alpha", 1e-30, math.inf, "greater than 0"),

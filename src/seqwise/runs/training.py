@@ -7,7 +7,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from seqwise.data.batches import EncodedExample
+import torch
+
+from seqwise.data.batches import EncodedExample, collate
 from seqwise.data.readers import Example, read_columns, read_pairs, require_aligned
 from seqwise.errors import InputError
 from seqwise.models.recurrent import EncoderDecoder, Tagger
@@ -58,9 +60,10 @@ def train_stage(
     """
     batches = -(-len(encoded) // settings.batch_size)
     steps = max(1, round(settings.epochs * batches))
-    return fit(
+    objective, schedules = build_objective(settings), build_schedules(settings, total_steps=steps)
+    result = fit(
         model,
-        build_objective(settings),
+        objective,
         encoded,
         output=folder,
         steps=steps,
@@ -69,10 +72,17 @@ def train_stage(
         clip=settings.clip,
         seed=settings.seed,
         save_every=settings.save_every,
-        schedules=build_schedules(settings, total_steps=steps),
+        schedules=schedules,
         on_progress=on_progress,
         example_names=(lambda index: f"{examples[index].path}:{examples[index].line}") if examples else None,
     )
+    # Each step's loss was finite; the last step may still have left weights that are not, or that overflow.
+    batch = collate(list(enumerate(encoded[: settings.batch_size]))).to(model.embedding_VD.device)
+    with torch.no_grad(), torch.random.fork_rng():
+        last_loss = objective(model, batch, {name: schedule(steps) for name, schedule in schedules.items()})
+    if not bool(torch.isfinite(last_loss)):
+        raise InputError(f"after the last step the loss is {last_loss.item()}", mend="lower the learning rate")
+    return result
 
 
 def train_run(settings: Settings, output: Path, *, on_progress: OnProgress | None = None) -> dict[str, Any]:

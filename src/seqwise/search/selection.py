@@ -73,8 +73,8 @@ def peaked_softmax(scores: Tensor, alpha: float, dim: int = -1) -> Tensor:
     Source: Goyal et al. (AAAI 2018), section 2.2.
 
     Example:
-        >>> peaked_softmax(torch.tensor([0.0, 1.0]), alpha=100.0)
-        tensor([3.7835e-44, 1.0000e+00])
+        >>> peaked_softmax(torch.tensor([0.0, 1.0]), alpha=1.0)
+        tensor([0.2689, 0.7311])
     """
     _check_alpha(alpha)
     excluded = (scores == -torch.inf).all(dim, keepdim=True)
@@ -120,7 +120,7 @@ def soft_top_k(scores_BJV: Tensor, k: int, alpha: float) -> Tensor:
         alpha: inverse temperature, greater than 0.
 
     Returns:
-        ``weights_BKJV``; each ``weights[b, r]`` sums to 1, or is 0 throughout when fewer than r + 1 candidates live.
+        ``weights_BKJV``; each ``weights[b, r]`` sums to 1, or is 0 throughout when fewer than r candidates live.
         Gradients flow through the k maxima as well as through the scores: with the maxima detached they are wrong.
 
     Raises:
@@ -366,8 +366,8 @@ def _mixture(
     """
     dead_BK = centre_BK == -torch.inf
     centre_BK1 = centre_BK.masked_fill(dead_BK, 0.0)[..., None]
-    finite_B1N = scores_BJV.flatten(1)[:, None]
-    gaps_BKN = torch.where(finite_B1N == -torch.inf, 0.0, finite_B1N - centre_BK1)
+    scores_B1N = scores_BJV.flatten(1)[:, None]
+    gaps_BKN = torch.where(scores_B1N == -torch.inf, 0.0, scores_B1N - centre_BK1)
     scores_BK = centre_BK1[..., 0] + (weights_BKJV.flatten(2) * gaps_BKN).sum(-1)
     return SoftSelection(
         scores_BK.masked_fill(dead_BK, -torch.inf), parents_BK, tokens_BK, weights_BKJV.sum(-1), weights_BKJV.sum(-2)
