@@ -135,7 +135,8 @@ def test_every_objective_trains_on_both_tasks(
 ) -> None:
     ending = "conll.gz" if task == "tag" else "tsv.gz"
     train, dev = data / f"train.{ending}", data / f"dev.{ending}"
-    options = ["--task", task, "--objective", objective, "--source-units=characters", "--score=global"]
+    options = ["--task", task, "--objective", objective, "--source-units=characters"]
+    options += ["--score=global"] if objective in SEARCH_OBJECTIVES else []
     ended = seqwise("train", *options, "--train", train, "--dev", dev, *SHORT, "--output", tmp_path / "run")
     assert (ended.code, ended.err) == (0, "")
     assert all(decoder in ended.out for decoder in ("greedy", "beam", "raw-beam", "soft-beam"))
@@ -636,6 +637,12 @@ def test_a_setting_that_cannot_be_used(seqwise: Command, data: Path, tmp_path: P
     by_flag = seqwise("train", "--train", data / "train.conll", flag, "--output", tmp_path / "run").complaint
     assert said in by_flag and str(config) not in by_flag
     assert not (tmp_path / "run").exists()
+
+
+def test_a_global_score_that_nothing_would_use_is_refused(seqwise: Command, data: Path, tmp_path: Path) -> None:
+    options = ["--train", data / "train.conll", "--objective", "cross-entropy", "--score", "global"]
+    complaint = seqwise("train", *options, "--output", tmp_path / "run").complaint
+    assert "cross-entropy is trained on local scores" in complaint and "--decoder raw-beam" in complaint
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 
 from seqwise.recipes import RECIPES
 from seqwise.runs import Settings
+from seqwise.runs.settings import ObjectiveName
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -41,6 +42,11 @@ def test_flags_and_their_values_exist() -> None:
 
 def test_recipes_named_in_the_readme_exist_and_all_are_named() -> None:
     assert set(re.findall(r"`seqwise reproduce ([a-z0-9-]+)`", README)) == set(RECIPES)
+
+
+def test_every_objective_is_named_and_no_number_is_missing() -> None:
+    assert all(f"`{name}`" in README for name in ObjectiveName.__args__)
+    assert not re.search(r"\b[A-Z]{2,}_[A-Z]{2,}\b", README), "a place-holder is left"
 
 
 def test_linked_files_exist() -> None:

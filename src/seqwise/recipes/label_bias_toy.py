@@ -63,8 +63,8 @@ def reproduce(folder: Path, *, seed: int, progress: ProgressFactory) -> list[Out
     lesson = (
         f"Ceilings: {without:.0f}% for whoever commits to a label before seeing the next input, "
         f"{with_look_ahead:.0f}% with look-ahead. Trained through the search, local scores stay at the first "
-        f"({best['relaxed-local']:.0f}%), global scores come near the second ({best['relaxed-global']:.0f}%). Even plain "
-        f"cross-entropy gets {best['cross-entropy']:.0f}% when it is searched by raw scores."
+        f"({best['relaxed-local']:.0f}%), global scores come near the second ({best['relaxed-global']:.0f}%). Even "
+        f"plain cross-entropy gets {best['cross-entropy']:.0f}% when it is searched by raw scores."
     )
     title = "Label bias, in the open: percent of labels right"
     return [build_outcome("label-bias-toy", title, cells, [measure], lesson=lesson, files={})]

@@ -93,7 +93,7 @@ class Settings:
     dropout: float = _setting(0.1, "dropout rate")
     objective: ObjectiveName = _setting("relaxed-beam", "what training minimises")
     score: ScoreName = _setting("local", "search-aware objectives: local (log-softmax) or global (raw) scores")
-    beam_size: int = _setting(5, "slots of the beam, in training and decoding")
+    beam_size: int = _setting(5, "slots of the beam, in training and decoding; fewer where there are fewer candidates")
     alpha: str = _setting(
         "exponential(1, 8)", "inverse temperature of relaxations: a number, linear(a, b) or exponential(a, b)"
     )
