@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import yaml
@@ -29,6 +29,7 @@ GLOBAL = ("global-from-ce", "global-from-self-normalized")
 CONTROLS = ("cross-entropy", "cross-entropy-longer", "scheduled-sampling", "self-normalized", "relaxed-local")
 
 
+@cache
 def load_data(part: str = "test") -> Data:
     """92% of the inputs to train on, 4% to choose on ("dev"), 4% to report on ("test")."""
     low, high = {"dev": (0.92, 0.96), "test": (0.96, 1.0)}[part]
@@ -58,7 +59,7 @@ def systems(seed: int) -> list[System]:
         learning_rate=3e-3, alpha="exponential(0.5, 3)", seed=seed, save_every=500,
     )  # fmt: skip
     longer = replace(start, epochs=6.0, learning_rate=2e-3)
-    sampling = replace(longer, objective="scheduled-sampling", epochs=2.6, gold_probability="linear(1, 0)")
+    sampling = replace(longer, objective="scheduled-sampling", epochs=1.8, gold_probability="linear(1, 0)")
     search = replace(
         longer,
         objective="relaxed-beam",
@@ -68,15 +69,15 @@ def systems(seed: int) -> list[System]:
     )
     shorter = replace(search, score="global", epochs=0.8)
     normalized = replace(start, objective="self-normalized")
-    both_ways = replace(start, encoder="bidirectional", epochs=1.2)
+    both_ways = replace(start, encoder="bidirectional", epochs=1.0)
     return [
         System("cross-entropy", "cross-entropy", start),
         System("self-normalised", "self-normalized", normalized),
         System("relaxed beam, global", "global-from-ce", replace(search, score="global"), "cross-entropy"),
         System(
-            "… from self-normalised", "global-from-self-normalized", replace(shorter, epochs=0.6), "self-normalized"
+            "… from self-normalised", "global-from-self-normalized", replace(shorter, epochs=0.5), "self-normalized"
         ),
-        System("relaxed beam, local", "relaxed-local", replace(search, epochs=0.8), "cross-entropy"),
+        System("relaxed beam, local", "relaxed-local", replace(search, epochs=0.5), "cross-entropy"),
         System("beam CRF, global", "beam-crf", replace(shorter, objective="beam-crf"), "cross-entropy"),
         System("cross-entropy, longer", "cross-entropy-longer", longer, "cross-entropy"),
         System("scheduled sampling", "scheduled-sampling", sampling, "cross-entropy"),
