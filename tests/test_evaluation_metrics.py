@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -14,11 +15,13 @@ from seqwise.errors import InputError
 from seqwise.evaluation import metrics
 from seqwise.evaluation.metrics import (
     Counts,
+    Sums,
     bootstrap_interval,
     edit_distance,
     length_ratio,
     paired_bootstrap,
     phoneme_error_rate,
+    seed_differences,
     selected_accuracy,
     sequence_accuracy,
     token_accuracy,
@@ -118,6 +121,13 @@ def test_length_ratio():
         (lambda: bootstrap_interval(Counts([1.0]), resamples=0), "resamples"),
         (lambda: bootstrap_interval(Counts([1.0]), confidence=95), "confidence"),
         (lambda: paired_bootstrap(Counts([1.0]), Counts([1.0, 0.0])), "1 and 2 examples"),
+        (lambda: paired_bootstrap(Counts([1.0]), [Counts([1.0])] * 3), "1 and 3 seeds"),
+        (lambda: bootstrap_interval([Counts([1.0]), Counts([1.0, 0.0])]), "1 and 2 examples"),
+        (lambda: bootstrap_interval([]), "no training seed"),
+        (lambda: seed_differences([Counts([1.0])] * 2, [Counts([1.0])]), "2 and 1 seeds"),
+        (lambda: Sums(np.array([1.0, 2.0]), lambda sums: sums[..., 0]), "one row per example"),
+        (lambda: Sums(np.array([[1.0], [np.inf]]), lambda sums: sums[..., 0]), "finite"),
+        (lambda: Sums(np.array([[1.0]]), lambda sums: sums[..., 0] / 0), "nothing to count"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(make, message):
@@ -227,3 +237,139 @@ def test_interval_stays_inside_the_range_of_single_examples(pairs):
     ratios = [n / d for n, d in pairs]
     _, low, high = bootstrap_interval(counts, resamples=50)
     assert min(ratios) - 1e-12 <= low <= high <= max(ratios) + 1e-12
+
+
+def exact_quantile(values: Sequence[float], share: float) -> float:
+    """Of equally likely values: the one at which their distribution function passes ``share``."""
+    return sorted(values)[math.floor(share * len(values))]
+
+
+def assert_ends_agree(ends: tuple[float, float], values: Sequence[float], confidence: float) -> None:
+    """The ends of an interval of 20,000 draws lie where the enumerated values say, within four standard errors."""
+    for end, share in zip(ends, ((1 - confidence) / 2, (1 + confidence) / 2), strict=True):
+        least, most = exact_quantile(values, share - 0.014), exact_quantile(values, share + 0.014)
+        assert least - 1e-12 <= end <= most + 1e-12
+
+
+def correlation(sums):
+    """Of n, x, y, xx, yy, xy: a function of six sums, without a value where x or y does not vary."""
+    n, x, y, xx, yy, xy = np.moveaxis(sums, -1, 0)
+    return (n * xy - x * y) / np.sqrt((n * xx - x * x) * (n * yy - y * y))
+
+
+def correlated(xs, ys) -> Sums:
+    return Sums(np.array([[1, x, y, x * x, y * y, x * y] for x, y in zip(xs, ys, strict=True)]), correlation)
+
+
+CONFIDENCES = (0.1, 0.5, 0.8, 0.9, 0.95)
+
+
+@pytest.mark.parametrize("confidence", CONFIDENCES)
+def test_interval_of_a_function_of_many_sums_against_every_resample(confidence):
+    xs, ys = [0, 1, 3, 4], [1, 0, 5, 3]
+    values = []
+    for draw in np.ndindex(4, 4, 4, 4):
+        x, y = [xs[i] for i in draw], [ys[i] for i in draw]
+        if len(set(x)) > 1:  # else it has no value
+            values.append(np.corrcoef(x, y)[0, 1])
+    assert len(values) == 4**4 - 4
+    value, *ends = bootstrap_interval(correlated(xs, ys), confidence=confidence, resamples=20_000)
+    assert value == pytest.approx(np.corrcoef(xs, ys)[0, 1])
+    assert_ends_agree(ends, values, confidence)
+
+
+@pytest.mark.parametrize("confidence", CONFIDENCES)
+def test_interval_over_seeds_against_every_draw_of_examples_and_seeds(confidence):
+    runs = [Counts([1, 2, 0], [1, 3, 4]), Counts([0, 3, 1], [1, 3, 4]), Counts([1, 0, 4], [1, 3, 4])]
+
+    def ratio(run: int, draw: Sequence[int]) -> float:
+        numerators_N, denominators_N = runs[run].sides
+        return sum(numerators_N[i] for i in draw) / sum(denominators_N[i] for i in draw)
+
+    values = [
+        sum(ratio(run, draw) for run in drawn) / 3 for draw in np.ndindex(3, 3, 3) for drawn in np.ndindex(3, 3, 3)
+    ]
+    value, *ends = bootstrap_interval(runs, confidence=confidence, resamples=20_000)
+    assert value == pytest.approx((3 / 8 + 4 / 8 + 5 / 8) / 3)
+    assert_ends_agree(ends, values, confidence)
+
+
+@pytest.mark.parametrize("confidence", CONFIDENCES)
+def test_seeds_and_examples_are_drawn_once_for_both_systems(confidence):
+    first = [[0.9, 0.1, 0.3, 0.0], [0.2, 0.7, 0.9, 0.4]]
+    second = [[0.5, 0.2, 0.3, 0.1], [0.4, 0.1, 0.8, 0.9]]
+    differences_SN = np.array(first) - np.array(second)
+    values = [
+        np.mean([[differences_SN[run, i] for i in draw] for run in drawn])
+        for draw in np.ndindex(4, 4, 4, 4)
+        for drawn in np.ndindex(2, 2)
+    ]
+    comparison = paired_bootstrap(
+        [Counts(values_N) for values_N in first],
+        [Counts(values_N) for values_N in second],
+        confidence=confidence,
+        resamples=20_000,
+    )
+    difference = differences_SN.mean()
+    assert comparison.difference == pytest.approx(difference)
+    assert_ends_agree((comparison.low, comparison.high), values, confidence)
+    beyond = np.mean(np.abs(np.array(values) - difference) >= abs(difference) - 1e-12)
+    assert comparison.p_value == pytest.approx(beyond, abs=0.014)
+    assert 0.1 < beyond < 0.9
+
+
+def test_what_seeds_share_cancels_in_a_comparison():
+    generator = np.random.default_rng(11)
+    shared_SN = generator.normal(size=(5, 1)) + generator.normal(size=(5, 60))
+    moved = paired_bootstrap([Counts(row_N + 0.5) for row_N in shared_SN], [Counts(row_N) for row_N in shared_SN])
+    assert moved.low == pytest.approx(0.5) and moved.high == pytest.approx(0.5)
+    assert moved.p_value == 1 / 1001
+    estimate = bootstrap_interval([Counts(row_N) for row_N in shared_SN])
+    assert estimate.high - estimate.low > 0.5  # there was something to cancel
+
+
+def test_one_seed_is_no_seed_to_the_last_bit():
+    generator = np.random.default_rng(12)
+    first, second = (Counts(generator.random(77), generator.random(77)) for _ in range(2))
+    assert bootstrap_interval([first], seed=3) == bootstrap_interval(first, seed=3)
+    assert paired_bootstrap([first], [second], seed=3) == paired_bootstrap(first, second, seed=3)
+
+
+def test_equal_seeds_draw_the_examples_that_one_draws():
+    counts = Counts(np.random.default_rng(13).random(50))
+    assert bootstrap_interval([counts] * 4, seed=5) == pytest.approx(bootstrap_interval(counts, seed=5))
+
+
+def test_a_ratio_is_sums_of_two_columns():
+    counts = Counts([1.5, 2, 0], [1, 3, 4])
+    sums = Sums(np.array([[1.5, 1], [2, 3], [0, 4]]), lambda sums: sums[..., 0] / sums[..., 1])
+    assert sums.value == counts.value and len(sums) == len(counts) == 3
+    assert bootstrap_interval(sums) == bootstrap_interval(counts)
+    assert paired_bootstrap(sums, counts) == (0.0, 0.0, 0.0, 1.0)
+
+
+def test_seed_differences_pair_seed_with_seed():
+    first, second = [Counts([1, 1]), Counts([1, 0])], [Counts([0, 0]), Counts([1, 1])]
+    assert seed_differences(first, second) == (1.0, -0.5)
+    assert paired_bootstrap(first, second).difference == 0.25
+
+
+def test_seed_draws_do_not_depend_on_the_block_size(monkeypatch):
+    generator = np.random.default_rng(14)
+    runs = [Counts(generator.random(37)) for _ in range(3)]
+    whole = bootstrap_interval(runs, seed=1, resamples=101)
+    monkeypatch.setattr(metrics, "INDICES_AT_ONCE", 5 * 37 + 1)
+    assert bootstrap_interval(runs, seed=1, resamples=101) == whole
+
+
+@pytest.mark.parametrize(("num_seeds", "least", "most"), [(3, 0.6, 0.82), (25, 0.83, 0.97)])
+def test_few_seeds_are_understated_as_the_docstring_says_and_many_are_not(num_seeds, least, most):
+    # Seeds differ far more than examples do: the interval is that of a mean of so few normal draws. With 3 seeds, the
+    # bootstrap standard error is sqrt(2 / 3) of the usual one and the tails are those of t with 2 degrees of freedom.
+    generator = np.random.default_rng(15)
+    covered = 0
+    for trial in range(300):
+        runs = [Counts(generator.normal() + 0.01 * generator.normal(size=20)) for _ in range(num_seeds)]
+        _, low, high = bootstrap_interval(runs, confidence=0.9, resamples=200, seed=trial)
+        covered += low <= 0 <= high
+    assert least < covered / 300 < most

@@ -16,20 +16,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from seqwise.errors import InputError
-from seqwise.evaluation import report
-from seqwise.evaluation.metrics import Counts, bootstrap_interval
-from seqwise.evaluation.report import (
-    Result,
-    Signature,
-    Table,
-    describe_machine,
-    load_table,
-    percent_result,
-    save_table,
-    sha256_of_examples,
-    sign,
-    signature_line,
-)
+from seqwise.evaluation import report, signature
+from seqwise.evaluation.report import Result, Table, load_table, save_table
+from seqwise.evaluation.signature import Signature, describe_machine, sha256_of_examples, sign, signature_line
 
 SIGNATURE = Signature("hinge, k = 3", (1, 2), "1a2b" * 16, "0.1.0", "2.13", "3.11", "CPU, 2 cores", "2026-01-31", "abc")
 
@@ -118,7 +107,7 @@ def test_sign_says_what_runs_here_and_no_host_name():
 def test_revision_is_that_of_the_checkout_that_tracks_the_file(tmp_path, monkeypatch):
     def git(*arguments: str) -> None:
         named = ["-c", "user.name=n", "-c", "user.email=e"]
-        report.subprocess.run(["git", *named, *arguments], cwd=tmp_path, check=True, capture_output=True)
+        signature.subprocess.run(["git", *named, *arguments], cwd=tmp_path, check=True, capture_output=True)
 
     git("init")
     tracked, stray = tmp_path / "tracked.py", tmp_path / "stray.py"
@@ -126,13 +115,13 @@ def test_revision_is_that_of_the_checkout_that_tracks_the_file(tmp_path, monkeyp
     stray.write_text("1")
     git("add", "tracked.py")
     git("commit", "-m", "first")
-    clean = report._git_revision(tracked)
+    clean = signature._git_revision(tracked)
     assert clean is not None and re.fullmatch("[0-9a-f]{7,}", clean)
-    assert report._git_revision(stray) is None
+    assert signature._git_revision(stray) is None
     tracked.write_text("2")
-    assert report._git_revision(tracked) == f"{clean}-dirty"
+    assert signature._git_revision(tracked) == f"{clean}-dirty"
     monkeypatch.setenv("PATH", "")
-    assert report._git_revision(tracked) is None
+    assert signature._git_revision(tracked) is None
 
 
 tokens = st.lists(st.text(max_size=3), max_size=3).map(tuple)
@@ -146,14 +135,6 @@ def test_hashes_agree_exactly_when_sources_and_targets_do(first, second):
 
     assert (digest(first) == digest(second)) == (first == second)
     assert digest(first) == sha256_of_examples([SimpleNamespace(source=list(s), target=list(t)) for s, t in first])
-
-
-def test_percent_result_scales_value_and_interval():
-    counts = Counts([1, 0, 1, 1] * 10)
-    result = percent_result(counts, system="s", measure="m", signature=SIGNATURE, published=70)
-    expected = bootstrap_interval(counts)
-    assert (result.value, result.low, result.high) == pytest.approx([100 * end for end in expected])
-    assert result.published == 70 and result.unit == "%"
 
 
 numbers = st.floats(-1e300, 1e300)

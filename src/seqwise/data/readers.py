@@ -31,8 +31,8 @@ __all__ = [
     "write_pairs",
 ]
 
-Units = Literal["words", "characters"]
-"""What a side of a pair is made of."""
+Units = Literal["words", "characters", "text"]
+"""What a side of a pair is made of; "text" is the side as it stands, one token, to be split into subwords later."""
 FilePath = str | os.PathLike[str]
 
 MAX_LINE_BYTES = 1_000_000
@@ -208,7 +208,8 @@ def read_pairs(path: FilePath, *, source_units: Units, target_units: Units) -> l
 
     Args:
         path: the file.
-        source_units: ``"words"`` splits the source at blanks, ``"characters"`` into its code points, blanks included.
+        source_units: ``"words"`` splits the source at blanks, ``"characters"`` into its code points, blanks included;
+            ``"text"`` keeps it whole, but for blanks at its ends.
         target_units: the same for the target.
 
     Raises:
@@ -241,7 +242,8 @@ def read_inputs(path: FilePath, *, units: Units) -> list[Example]:
     r"""Read one input a line, to be predicted: each example has an empty target.
 
     Raises:
-        InputError: a blank line (outputs would no longer stand beside their inputs), or as `read_lines`.
+        InputError: a blank line (outputs would no longer stand beside their inputs), a text with a tab, or as
+            `read_lines`.
 
     Example:
         >>> file = getfixture("tmp_path") / "inputs.txt"
@@ -254,6 +256,9 @@ def read_inputs(path: FilePath, *, units: Units) -> list[Example]:
         source = _split(text, units)
         if not source:
             raise InputError("the line is blank", path=path, line=number, mend="one input a line; drop blank lines")
+        if units == "text" and "\t" in source[0]:  # no text that was trained on has a tab
+            problem, mend = _columns(len(text.split("\t"))), "give the sources alone, as cut -f1 does"
+            raise InputError(f"{problem} where 1 was expected", path=path, line=number, mend=mend)
         examples.append(Example(source, (), os.fspath(path), number))
     return require_some(examples, path)
 
@@ -261,7 +266,10 @@ def read_inputs(path: FilePath, *, units: Units) -> list[Example]:
 def _split(text: str, units: Units) -> tuple[str, ...]:
     if units not in get_args(Units):
         raise InputError(f"unknown units {units!r}", mend=f"choose one of {', '.join(get_args(Units))}")
-    return tuple(text) if units == "characters" else tuple(word for word in BLANKS.split(text) if word)
+    if units == "characters":
+        return tuple(text)
+    words = [text.strip(" \t")] if units == "text" else BLANKS.split(text)
+    return tuple(word for word in words if word)
 
 
 def require_some(examples: list[Example], path: FilePath) -> list[Example]:
@@ -335,7 +343,7 @@ def write_pairs(path: FilePath, examples: Iterable[Example], *, source_units: Un
         for tokens, units in ((example.source, source_units), (example.target, target_units)):
             cells.append(("" if units == "characters" else " ").join(tokens))
             if not tokens or _split(cells[-1], units) != tokens:
-                wrong = next((t for t in tokens if _split(t, units) != (t,)), "")
+                wrong = next((t for t in tokens if _split(t, units) != (t,)), cells[-1])
                 raise _unwritable(wrong, example)
         rows.append(_row(cells, example))
     write_atomically(path, _require_readable("".join(rows)))

@@ -1,16 +1,17 @@
-"""Every measure here is a ratio of two sums over examples, so one bootstrap serves them all.
+"""Every measure is a function of sums over examples, so one bootstrap serves them all.
 
-A measure returns `Counts`: what each of the N examples adds to the numerator and to the denominator. Their ratio of
-sums is the published number (a corpus level, "micro" average), and resampling the examples gives its interval.
+A measure returns `Sums`: what each of the N examples adds to each of C sums, and how the sums combine to the published
+number. Most measures are `Counts`, the ratio of two sums (a corpus level, "micro" average). Resampling the examples,
+and the training seeds where there are several, gives the interval.
 
-Shapes: N examples, R resamples.
+Shapes: N examples, C sums, R resamples, S training seeds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,11 +22,13 @@ __all__ = [
     "Comparison",
     "Counts",
     "Estimate",
+    "Sums",
     "bootstrap_interval",
     "edit_distance",
     "length_ratio",
     "paired_bootstrap",
     "phoneme_error_rate",
+    "seed_differences",
     "selected_accuracy",
     "sequence_accuracy",
     "token_accuracy",
@@ -35,14 +38,55 @@ __all__ = [
 
 Tokens: TypeAlias = Sequence[str]
 Floats: TypeAlias = npt.NDArray[np.float64]
+A = TypeVar("A")
+B = TypeVar("B")
+PerSeed: TypeAlias = "Sums | Sequence[Sums]"  # one measurement, or one per training seed
 
 # Resamples are drawn in blocks of about this many indices: 8 MB at a time however many examples there are.
 INDICES_AT_ONCE = 2**20
 
 
 @dataclass(frozen=True, eq=False)
-class Counts:
-    """What each example adds to both sides of a measure: sum(numerators_N) / sum(denominators_N).
+class Sums:
+    """What each example adds to the C sums that a measure is a function of: combine(sum over n of columns_NC[n]).
+
+    Args:
+        columns_NC: one row per example.
+        combine: sums (..., C) to values (...), a function of the last axis; NaN where nothing can be measured.
+
+    Raises:
+        InputError: no examples, a number that is not finite, or nothing to measure in all of them together.
+
+    Example:
+        >>> powers_NC = np.array([[1, 2, 4], [1, 4, 16]])  # 1, x and x squared: a variance is no single ratio
+        >>> Sums(powers_NC, lambda sums: sums[..., 2] / sums[..., 0] - (sums[..., 1] / sums[..., 0]) ** 2).value
+        1.0
+    """
+
+    columns_NC: Floats
+    combine: Callable[[Floats], Floats]
+
+    def __post_init__(self) -> None:
+        columns_NC = np.asarray(self.columns_NC, dtype=np.float64, order="F")  # they are summed column by column
+        if columns_NC.ndim != 2 or not columns_NC.size:
+            raise InputError("there are no examples to measure", mend="give one row per example and at least one")
+        if not np.isfinite(columns_NC).all():
+            raise InputError("a count is not a finite number")
+        object.__setattr__(self, "columns_NC", columns_NC)
+        if not np.isfinite(self.value):
+            raise InputError("there is nothing to count in these examples")
+
+    def __len__(self) -> int:
+        return len(self.columns_NC)
+
+    @property
+    def value(self) -> float:
+        """The measure itself, as a fraction, not per cent."""
+        return float(_resampled_values(self, np.arange(len(self))[None])[0])
+
+
+class Counts(Sums):
+    """What each example adds to both sides of a ratio: sum(numerators_N) / sum(denominators_N).
 
     Args:
         numerators_N: one number per example.
@@ -52,43 +96,28 @@ class Counts:
         InputError: no examples, sides of unequal length, a number that is not finite, or nothing to divide by.
 
     Example:
-        >>> Counts([3, 1], [4, 4]).value
-        0.5
-        >>> Counts([0.2, 0.4, 0.9]).value
-        0.5
+        >>> Counts([3, 1], [4, 4]).value, Counts([0.2, 0.4, 0.9]).value
+        (0.5, 0.5)
     """
 
-    numerators_N: npt.ArrayLike
-    denominators_N: npt.ArrayLike | None = None
+    numerators_N: Floats
+    denominators_N: Floats
 
-    def __post_init__(self) -> None:
-        numerators_N = np.asarray(self.numerators_N, dtype=np.float64)
-        given = self.denominators_N
-        denominators_N = np.ones_like(numerators_N) if given is None else np.asarray(given, dtype=np.float64)
-        if numerators_N.ndim != 1 or numerators_N.shape != denominators_N.shape:
-            raise InputError(f"numerators {numerators_N.shape} and denominators {denominators_N.shape} do not pair up")
-        if not numerators_N.size:
-            raise InputError("there are no examples to measure", mend="give at least one")
-        if not (np.isfinite(numerators_N).all() and np.isfinite(denominators_N).all()):
-            raise InputError("a count is not a finite number")
-        if (denominators_N < 0).any() or not denominators_N.any():
-            raise InputError("there is nothing to count in these examples: the denominators must sum to more than 0")
-        object.__setattr__(self, "numerators_N", numerators_N)
-        object.__setattr__(self, "denominators_N", denominators_N)
-
-    def __len__(self) -> int:
-        return len(self.sides[0])
+    def __init__(self, numerators_N: npt.ArrayLike, denominators_N: npt.ArrayLike | None = None) -> None:
+        above_N = np.asarray(numerators_N, dtype=np.float64)
+        below_N = np.ones_like(above_N) if denominators_N is None else np.asarray(denominators_N, dtype=np.float64)
+        if above_N.ndim != 1 or above_N.shape != below_N.shape:
+            raise InputError(f"numerators {above_N.shape} and denominators {below_N.shape} do not pair up")
+        super().__init__(np.stack([above_N, below_N], axis=1), _ratio)
+        object.__setattr__(self, "numerators_N", above_N)
+        object.__setattr__(self, "denominators_N", below_N)
+        if (below_N < 0).any():
+            raise InputError("there is nothing to count in these examples: a denominator is less than 0")
 
     @property
     def sides(self) -> tuple[Floats, Floats]:
         """(numerators_N, denominators_N) as float64 arrays."""
-        return np.asarray(self.numerators_N, dtype=np.float64), np.asarray(self.denominators_N, dtype=np.float64)
-
-    @property
-    def value(self) -> float:
-        """The measure itself, as a fraction (not per cent)."""
-        numerators_N, denominators_N = self.sides
-        return float(numerators_N.sum() / denominators_N.sum())
+        return self.numerators_N, self.denominators_N
 
 
 class Estimate(NamedTuple):
@@ -133,7 +162,7 @@ def selected_accuracy(
         0.5
     """
     numerators, denominators = [], []
-    for prediction, reference in _pairs(predictions, references):
+    for prediction, reference in pairs(predictions, references):
         selected = [t for t, gold in enumerate(reference) if gold not in ignored]
         numerators.append(sum(t < len(prediction) and prediction[t] == reference[t] for t in selected))
         denominators.append(len(selected))
@@ -147,7 +176,7 @@ def sequence_accuracy(predictions: Sequence[Tokens], references: Sequence[Tokens
         >>> sequence_accuracy([["a", "b"], ["a"]], [["a", "b"], ["a", "b"]]).value
         0.5
     """
-    return Counts([list(p) == list(r) for p, r in _pairs(predictions, references)])
+    return Counts([list(p) == list(r) for p, r in pairs(predictions, references)])
 
 
 def edit_distance(first: Tokens, second: Tokens) -> int:
@@ -194,7 +223,7 @@ def phoneme_error_rate(predictions: Sequence[Tokens], pronunciations: Sequence[S
     """
     nearest = [
         min((edit_distance(prediction, reference), len(reference)) for reference in references)
-        for prediction, references in _pairs_with_many(predictions, pronunciations)
+        for prediction, references in pairs_with_many(predictions, pronunciations)
     ]
     return Counts([edits for edits, _ in nearest], [length for _, length in nearest])
 
@@ -211,8 +240,8 @@ def word_error_rate(predictions: Sequence[Tokens], pronunciations: Sequence[Sequ
         >>> word_error_rate([["R", "EH", "D"], ["L"]], [[["R", "IY", "D"], ["R", "EH", "D"]], [["M"]]]).value
         0.5
     """
-    pairs = _pairs_with_many(predictions, pronunciations)
-    return Counts([all(list(p) != list(reference) for reference in references) for p, references in pairs])
+    together = pairs_with_many(predictions, pronunciations)
+    return Counts([all(list(p) != list(reference) for reference in references) for p, references in together])
 
 
 def length_ratio(predictions: Sequence[Tokens], references: Sequence[Tokens]) -> Counts:
@@ -222,52 +251,59 @@ def length_ratio(predictions: Sequence[Tokens], references: Sequence[Tokens]) ->
         >>> length_ratio([["a"], ["a", "b"]], [["a", "b"], ["a", "b"]]).value
         0.75
     """
-    pairs = list(_pairs(predictions, references))
-    return Counts([len(p) for p, _ in pairs], [len(r) for _, r in pairs])
+    lengths = [(len(prediction), len(reference)) for prediction, reference in pairs(predictions, references)]
+    return Counts([ours for ours, _ in lengths], [gold for _, gold in lengths])
 
 
-def bootstrap_interval(counts: Counts, *, confidence: float = 0.95, resamples: int = 1000, seed: int = 0) -> Estimate:
-    """Percentile bootstrap: the measure with the interval that it spans when the N examples are drawn anew.
+def bootstrap_interval(counts: PerSeed, *, confidence: float = 0.95, resamples: int = 1000, seed: int = 0) -> Estimate:
+    """Percentile bootstrap: the measure with the interval that it spans when examples (and seeds) are drawn anew.
 
-    Each resample draws N examples with replacement and takes the ratio of its sums; the ends are the
-    (1 - confidence) / 2 and (1 + confidence) / 2 quantiles. It covers the choice of examples, not of training seeds.
+    Each resample draws N examples with replacement and combines their sums; the ends are the (1 - confidence) / 2 and
+    (1 + confidence) / 2 quantiles. Given one measurement per training seed, the value is the mean over the S seeds,
+    and each resample draws S seeds with replacement beside the examples, which are the same for all seeds.
+
+    One measurement covers the choice of examples only. Few seeds are understated: the variance they add comes out
+    (S - 1) / S of what it is on average, and the quantiles lack the tails of t with S - 1 degrees of freedom (at S = 3,
+    4.3 standard errors for 95%, not 2). What varies by seed within an example is overstated, up to threefold.
 
     Args:
-        counts: per-example counts; `Counts(values)` for a plain mean.
+        counts: `Counts(values)` for a plain mean; or a sequence, one per training seed, all on the same examples.
         confidence: coverage aimed at, in (0, 1).
         resamples: how many draws, R.
         seed: of the draws; equal seeds give equal intervals.
 
     Raises:
-        InputError: confidence or resamples out of range.
+        InputError: confidence or resamples out of range, no seed, or seeds measured on different numbers of examples.
 
-    Source: Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13. Not implemented: the
-    bias-corrected (BCa) interval, resampling of documents or seeds.
+    Source: Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13; with seeds, Sellam et al., The
+    MultiBERTs, ICLR 2022, and Owen, Ann. Appl. Stat. 1(2), 2007. Not implemented: BCa intervals, drawing documents.
 
     Example:
         >>> estimate = bootstrap_interval(Counts([1, 0] * 200))
         >>> estimate.value, 0.44 < estimate.low < 0.46, 0.54 < estimate.high < 0.56
         (0.5, True, True)
     """
-    (resampled_R,) = _resampled_values([counts], resamples=resamples, seed=seed)
-    return Estimate(counts.value, *_middle(resampled_R, confidence))
+    (runs,) = _by_seed(counts)
+    (resampled_R,) = _resampled_means([runs], resamples=resamples, seed=seed)
+    return Estimate(float(np.mean([run.value for run in runs])), *_middle(resampled_R, confidence))
 
 
 def paired_bootstrap(
-    first: Counts, second: Counts, *, confidence: float = 0.95, resamples: int = 1000, seed: int = 0
+    first: PerSeed, second: PerSeed, *, confidence: float = 0.95, resamples: int = 1000, seed: int = 0
 ) -> Comparison:
     """Difference first - second of two systems on the same examples, resampled together.
 
     With d the difference and d*_r that of resample r, the two-sided p-value of "no difference" is
     (1 + #{r: |d*_r - d| >= |d|}) / (R + 1): the resampled differences, moved to have centre 0, say how far chance
-    alone would go.
+    alone would go. What `bootstrap_interval` says about few seeds holds for p-values too.
 
     Args:
-        first, second: counts of the two systems, example n of one beside example n of the other.
+        first, second: the two systems, example n of one beside example n of the other; or a sequence for each, seed s
+            of one beside seed s of the other: means over seeds are compared, and each seed is drawn for both.
         confidence, resamples, seed: as in `bootstrap_interval`.
 
     Raises:
-        InputError: the systems were measured on different numbers of examples, or an option is out of range.
+        InputError: the systems differ in their number of examples or of seeds, or an option is out of range.
 
     Source: Noreen, Computer-Intensive Methods for Testing Hypotheses, 1989; Koehn, EMNLP 2004, for the pairing.
 
@@ -276,12 +312,8 @@ def paired_bootstrap(
         >>> round(better.difference, 6), better.low > 0.2, better.p_value < 0.01
         (0.4, True, True)
     """
-    if len(first) != len(second):
-        raise InputError(
-            f"the systems have {len(first)} and {len(second)} examples", mend="measure both on the same examples"
-        )
-    first_R, second_R = _resampled_values([first, second], resamples=resamples, seed=seed)
-    difference = first.value - second.value
+    first_R, second_R = _resampled_means(_by_seed(first, second), resamples=resamples, seed=seed)
+    difference = float(np.mean(seed_differences(first, second)))
     differences_R = first_R - second_R
     # Accuracies move in steps of 1 / N, so exact ties are common and rounding must not decide them.
     extreme = np.abs(differences_R - difference) >= abs(difference) - 1e-12
@@ -289,23 +321,57 @@ def paired_bootstrap(
     return Comparison(difference, *_middle(differences_R, confidence), p_value)
 
 
-def _resampled_values(systems: Sequence[Counts], *, resamples: int, seed: int) -> Floats:
-    """Each system's measure in each resample (one row per system), the same draws for all."""
+def seed_differences(first: PerSeed, second: PerSeed) -> tuple[float, ...]:
+    """first - second for each training seed; where these are few, worth printing beside the interval.
+
+    Example:
+        >>> seed_differences([Counts([1, 1]), Counts([1, 0])], [Counts([1, 0]), Counts([1, 0])])
+        (0.5, 0.0)
+    """
+    return tuple(one.value - other.value for one, other in zip(*_by_seed(first, second), strict=True))
+
+
+def _by_seed(*measured: PerSeed) -> list[list[Sums]]:
+    """Each system's measurements, one per training seed, on as many examples in each."""
+    systems = [[each] if isinstance(each, Sums) else list(each) for each in measured]
+    seeds = dict.fromkeys(len(runs) for runs in systems)
+    examples = dict.fromkeys(len(run) for runs in systems for run in runs)
+    if not all(seeds):
+        raise InputError("there is no training seed to measure", mend="give at least one")
+    for what, numbers in (("seeds", seeds), ("examples", examples)):
+        if len(numbers) > 1:
+            raise InputError(f"there are {' and '.join(map(str, numbers))} {what}", mend=f"use the same {what}")
+    return systems
+
+
+def _resampled_means(systems: Sequence[Sequence[Sums]], *, resamples: int, seed: int) -> Floats:
+    """Each system's mean over seeds in each resample (one row per system), the same draws for all."""
     if resamples < 1:
         raise InputError(f"resamples must be at least 1, got {resamples}")
-    num_examples = len(systems[0])
+    num_seeds, num_examples = len(systems[0]), len(systems[0][0])
     rows_at_once = max(1, INDICES_AT_ONCE // num_examples)
     generator = np.random.default_rng(seed)
+    # A stream of its own, so that the examples drawn do not depend on how many seeds there are.
+    seeds_SR = generator.spawn(1)[0].integers(num_seeds, size=(resamples, num_seeds)).T
     blocks: list[Floats] = []
     for start in range(0, resamples, rows_at_once):
-        rows = min(rows_at_once, resamples - start)
-        indices_RN = generator.integers(num_examples, size=(rows, num_examples))
-        sums = np.array([[side_N[indices_RN].sum(axis=1) for side_N in counts.sides] for counts in systems])
-        with np.errstate(invalid="ignore", divide="ignore"):
-            blocks.append(sums[:, 0] / sums[:, 1])
-    values = np.concatenate(blocks, axis=1)
+        indices_RN = generator.integers(num_examples, size=(min(rows_at_once, resamples - start), num_examples))
+        blocks.append(np.array([[_resampled_values(run, indices_RN) for run in runs] for runs in systems]))
+    means = np.take_along_axis(np.concatenate(blocks, axis=2), seeds_SR[None], axis=1).mean(axis=1)
     # A draw of examples that all have nothing to count has no value: such draws are left out.
-    return values[:, np.isfinite(values).all(axis=0)]
+    return means[:, np.isfinite(means).all(axis=0)]
+
+
+def _resampled_values(run: Sums, indices_RN: npt.NDArray[np.int64]) -> Floats:
+    """The measure in each resample; NaN or infinite where nothing can be measured."""
+    # "clip" because the indices are in range: checking that would take most of the time.
+    sums_CR = [np.take(column_N, indices_RN, mode="clip").sum(axis=1) for column_N in run.columns_NC.T]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return run.combine(np.stack(sums_CR, axis=-1))
+
+
+def _ratio(sums: Floats) -> Floats:
+    return sums[..., 0] / sums[..., 1]
 
 
 def _middle(values_R: Floats, confidence: float) -> tuple[float, float]:
@@ -318,21 +384,17 @@ def _middle(values_R: Floats, confidence: float) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _pairs(predictions: Sequence[Tokens], references: Sequence[Tokens]) -> Iterator[tuple[Tokens, Tokens]]:
-    _check_same_number(len(predictions), len(references))
+def pairs(predictions: Sequence[A], references: Sequence[B]) -> Iterator[tuple[A, B]]:
+    """Each prediction with its references, after a check that there are as many of both."""
+    if len(predictions) != len(references):
+        raise InputError(f"{len(predictions)} predictions for {len(references)} references", mend="give one for each")
     return zip(predictions, references, strict=True)
 
 
-def _pairs_with_many(
-    predictions: Sequence[Tokens], pronunciations: Sequence[Sequence[Tokens]]
-) -> Iterator[tuple[Tokens, Sequence[Tokens]]]:
-    _check_same_number(len(predictions), len(pronunciations))
-    for number, references in enumerate(pronunciations, start=1):
-        if not references:
+def pairs_with_many(predictions: Sequence[A], references: Sequence[Sequence[B]]) -> Iterator[tuple[A, Sequence[B]]]:
+    """As `pairs`, after a check that every prediction has a reference."""
+    together = pairs(predictions, references)
+    for number, options in enumerate(references, start=1):
+        if not options:
             raise InputError(f"example {number} has no reference", mend="give at least one or leave the example out")
-    return zip(predictions, pronunciations, strict=True)
-
-
-def _check_same_number(num_predictions: int, num_references: int) -> None:
-    if num_predictions != num_references:
-        raise InputError(f"{num_predictions} predictions for {num_references} references", mend="give one for each")
+    return together

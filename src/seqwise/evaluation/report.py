@@ -1,4 +1,4 @@
-"""A number with how it was made: `Signature`, `Result`, `Table`; printed with rich, kept as JSON.
+"""A number with how it was made: `Result`, `Claim`, `Table`; printed with rich, kept as JSON.
 
 Printing a `Table` on a rich console gives systems in rows and measures in columns, or one line per number where that
 does not fit. The JSON is the same on every machine for equal tables: sorted keys, floats of 10 significant digits.
@@ -6,79 +6,33 @@ does not fit. The JSON is the same on every machine for equal tables: sorted key
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
-import platform
-import subprocess
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
-from datetime import UTC, datetime
-from importlib import metadata
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
 
 import rich.box
 import rich.table
-import torch
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
 from rich.text import Text
 
 from seqwise.errors import InputError
-from seqwise.evaluation.metrics import Counts, bootstrap_interval
+from seqwise.evaluation.signature import Signature, check_text, signature_line
 
 __all__ = [
+    "VERDICTS",
+    "Claim",
     "Result",
-    "Signature",
     "Table",
-    "describe_machine",
     "load_table",
-    "percent_result",
     "save_table",
-    "sha256_of_examples",
-    "sign",
-    "signature_line",
 ]
 
-
-class SourceAndTarget(Protocol):
-    """What is hashed of an example: any object with these two attributes, such as `seqwise.data` examples."""
-
-    @property
-    def source(self) -> Sequence[str]: ...
-    @property
-    def target(self) -> Sequence[str]: ...
-
-
-@dataclass(frozen=True)
-class Signature:
-    """What one needs to know to make a number again; `sign` fills it in, `signature_line` prints it.
-
-    ``data`` is the SHA-256 of the evaluated examples, ``date`` the day in UTC, ``revision`` git's name for the source
-    that ran (ending in "-dirty" where it had been edited), or None outside a checkout.
-    """
-
-    method: str
-    seeds: tuple[int, ...]
-    data: str
-    seqwise: str
-    torch: str
-    python: str
-    machine: str
-    date: str
-    revision: str | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("method", "data", "seqwise", "torch", "python", "machine", "date"):
-            _check_text(name, getattr(self, name))
-        if self.revision is not None:
-            _check_text("revision", self.revision)
-        if not all(isinstance(seed, int) for seed in self.seeds):
-            raise InputError(f"seeds must be whole numbers, got {self.seeds!r}")
-        object.__setattr__(self, "seeds", tuple(self.seeds))
+VERDICTS = ("holds", "reversed", "not seen")
+"""What can become of a claim."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +47,7 @@ class Result:
         low, high: the ends of its confidence interval, in ``unit``.
         p_value: of the comparison that the table's note names.
         published: the number in the paper, to compare with.
+        note: what else is to be known about it, such as the decoder that was chosen.
         unit: "%" by default; "" for a bare number.
 
     Raises:
@@ -108,10 +63,11 @@ class Result:
     p_value: float | None = None
     published: float | None = None
     unit: str = "%"
+    note: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("system", "measure", "unit"):
-            _check_text(name, getattr(self, name))
+        for name in ("system", "measure", "unit", "note"):
+            check_text(name, getattr(self, name))
         for name in ("value", "low", "high", "p_value", "published"):
             number = getattr(self, name)
             if number is None and name != "value":
@@ -125,16 +81,41 @@ class Result:
 
 
 @dataclass(frozen=True)
+class Claim:
+    """What a paper says, and whether it is so here.
+
+    Args:
+        text: the claim, in a sentence.
+        source: where it is made.
+        verdict: "holds", "reversed" (the opposite holds), or "not seen" (no difference that a test would call one).
+        evidence: the numbers that say so.
+    """
+
+    text: str
+    source: str
+    verdict: str
+    evidence: str
+
+    def __post_init__(self) -> None:
+        for name in ("text", "source", "evidence"):
+            check_text(name, getattr(self, name))
+        if self.verdict not in VERDICTS:
+            raise InputError(f"a verdict must be one of {', '.join(VERDICTS)}, got {self.verdict!r}")
+
+
+@dataclass(frozen=True)
 class Table:
-    """Results under a title; `console.print(table)` renders it at the console's width."""
+    """Results under a title, and what they say of claims; `console.print(table)` renders it at the console's width."""
 
     title: str
     results: tuple[Result, ...]
     note: str = ""
+    claims: tuple[Claim, ...] = ()
 
     def __post_init__(self) -> None:
-        _check_text("title", self.title)
-        _check_text("note", self.note)
+        object.__setattr__(self, "claims", tuple(self.claims))
+        check_text("title", self.title)
+        check_text("note", self.note)
         object.__setattr__(self, "results", tuple(self.results))
         seen: set[tuple[str, str]] = set()
         for result in self.results:
@@ -152,99 +133,6 @@ class Table:
             yield Text(self.note)
         for line in dict.fromkeys(signature_line(result.signature) for result in self.results):
             yield Text(line, style="dim", overflow="fold")
-
-
-def sign(method: str, *, seeds: Iterable[int], data: str) -> Signature:
-    """Signature of a number made here, now, by this code.
-
-    Args:
-        method: what was run, in the field's words.
-        seeds: of every training or sampling run that went in.
-        data: SHA-256 of the evaluated examples, from `sha256_of_examples`.
-
-    Example:
-        >>> signature = sign("beam search, k = 3", seeds=[1, 2], data=sha256_of_examples([]))
-        >>> signature_line(signature).startswith("method:beam search, k = 3 | seeds:1,2 | data:e3b0c44298fc | seqwise:")
-        True
-    """
-    return Signature(
-        method=method,
-        seeds=tuple(seeds),
-        data=data,
-        seqwise=_own_version(),
-        torch=str(torch.__version__),
-        python=platform.python_version(),
-        machine=describe_machine(),
-        date=datetime.now(UTC).date().isoformat(),
-        revision=_git_revision(Path(__file__)),
-    )
-
-
-def signature_line(signature: Signature) -> str:
-    """The signature on one line, fields joined by " | ", the data hash cut to 12 digits; unknown fields left out.
-
-    Example:
-        >>> print(signature_line(Signature("greedy", (7,), "ab" * 32, "0.1.0", "2.13.0", "3.11.4", "4 cores", "2026-01-31")))
-        method:greedy | seeds:7 | data:abababababab | seqwise:0.1.0 | torch:2.13.0 | python:3.11.4 | machine:4 cores | date:2026-01-31
-    """  # noqa: E501  (the example shows the line whole)
-    shown = {field.name: getattr(signature, field.name) for field in fields(signature)}
-    shown |= {"seeds": ",".join(map(str, signature.seeds)), "data": signature.data[:12]}
-    return " | ".join(f"{name}:{' '.join(text.split())}" for name, text in shown.items() if text)
-
-
-def percent_result(
-    counts: Counts,
-    *,
-    system: str,
-    measure: str,
-    signature: Signature,
-    published: float | None = None,
-    confidence: float = 0.95,
-    resamples: int = 1000,
-    seed: int = 0,
-) -> Result:
-    """A measure's counts as a result in per cent, with its bootstrap interval.
-
-    Args:
-        counts: from a function of `seqwise.evaluation.metrics`.
-        system, measure, signature, published: as in `Result`; ``published`` in per cent.
-        confidence, resamples, seed: as in `bootstrap_interval`.
-
-    Example:
-        >>> signature = sign("greedy", seeds=[1], data="00")
-        >>> percent_result(Counts([1, 1, 1, 0]), system="tagger", measure="accuracy", signature=signature).value
-        75.0
-    """
-    estimate = bootstrap_interval(counts, confidence=confidence, resamples=resamples, seed=seed)
-    value, low, high = (100 * end for end in estimate)
-    return Result(system, measure, value, signature, low=low, high=high, published=published)
-
-
-def sha256_of_examples(examples: Iterable[SourceAndTarget]) -> str:
-    """SHA-256, in hexadecimal, of the sources and targets of the examples in order.
-
-    Where they were read from does not count: a copy of a file under another name has the same hash. Each example
-    enters as a line of ASCII JSON, ``[[source tokens],[target tokens]]``, so no two data sets share a text.
-
-    Example:
-        >>> from types import SimpleNamespace
-        >>> sha256_of_examples([SimpleNamespace(source=("a", "b"), target=("X",))])[:12]
-        '9f7e449ecb59'
-    """
-    digest = hashlib.sha256()
-    for example in examples:
-        line = json.dumps([list(example.source), list(example.target)], separators=(",", ":")) + "\n"
-        digest.update(line.encode("ascii"))
-    return digest.hexdigest()
-
-
-def describe_machine() -> str:
-    """Processor model, cores this process may use, and the GPU if there is one; never a host or user name."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    parts = [_processor(), f"{cores} core" if cores == 1 else f"{cores} cores"]
-    if torch.cuda.is_available():
-        parts.append(torch.cuda.get_device_name())
-    return ", ".join(parts)
 
 
 def save_table(table: Table, path: Path) -> None:
@@ -279,7 +167,8 @@ def load_table(path: Path) -> Table:
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
         results = [Result(**{**result, "signature": Signature(**result["signature"])}) for result in content["results"]]
-        return Table(**{**content, "results": tuple(results)})
+        claims = [Claim(**claim) for claim in content.get("claims", ())]
+        return Table(**{**content, "results": tuple(results), "claims": tuple(claims)})
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", path=path) from error
     except json.JSONDecodeError as error:
@@ -334,42 +223,3 @@ def _cell_lines(result: Result) -> list[str]:
 def _number(value: float) -> str:
     """Two decimals where they say something, else four significant digits."""
     return f"{value:.2f}" if value == 0 or 0.1 <= abs(value) < 1e6 else f"{value:.4g}"
-
-
-def _check_text(name: str, value: Any) -> None:
-    if not isinstance(value, str):
-        raise InputError(f"{name} must be text, got {value!r}")
-
-
-def _own_version() -> str:
-    try:
-        return metadata.version("seqwise")
-    except metadata.PackageNotFoundError:
-        return "not installed"
-
-
-def _processor() -> str:
-    """Linux alone hides the model's name from the platform module."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, "") or platform.processor() or platform.machine() or "unknown processor"
-
-
-def _git_revision(file: Path) -> str | None:
-    """Git's short name of the checkout that tracks ``file``, or None.
-
-    An installed copy may lie inside somebody else's checkout, hence the question whether the file is tracked.
-    """
-
-    def answer(*arguments: str) -> str:
-        command = ["git", "-C", str(file.parent), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
-
-    try:
-        answer("ls-files", "--error-unmatch", file.name)
-        return answer("describe", "--always", "--dirty", "--exclude=*") or None
-    except (OSError, subprocess.SubprocessError):
-        return None

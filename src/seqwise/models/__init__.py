@@ -1,8 +1,9 @@
-"""Models that search can drive, and the protocol that says what that takes."""
+"""Models that search can drive, and the protocols that say what that takes."""
 
 from __future__ import annotations
 
-from seqwise.models.protocols import StepModel
+from seqwise.models.protocols import ParallelModel, StepModel
 from seqwise.models.recurrent import EncoderDecoder, Tagger
+from seqwise.models.transformer import Transformer
 
-__all__ = ["EncoderDecoder", "StepModel", "Tagger"]
+__all__ = ["EncoderDecoder", "ParallelModel", "StepModel", "Tagger", "Transformer"]

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from seqwise.data.batches import Batch
 
-__all__ = ["StepModel"]
+__all__ = ["ParallelModel", "StepModel"]
 
 
 class StepModel(Protocol):
@@ -49,4 +49,12 @@ class StepModel(Protocol):
 
     def teacher_forced(self, context: Any, targets_BT: Tensor) -> Tensor:
         """Features (B, T, H) along the gold target, all steps at once; equal to T calls of :meth:`step`."""
+        ...
+
+
+class ParallelModel(StepModel, Protocol):
+    """A step model that can take all its steps at once where everything that it is fed is known beforehand."""
+
+    def forced(self, context: Any, inputs_BTD: Tensor) -> Tensor:
+        """Features (B, T, H) along any fed embeddings, the first one included; equal to T calls of :meth:`step`."""
         ...

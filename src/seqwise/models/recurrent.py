@@ -156,13 +156,16 @@ class Tagger(nn.Module, PyTorchModelHubMixin):
         state = lstm_step(self.decoder, inputs_BJD, state, shared_BM=context.memory_BSM[:, step])
         return self.dropout(state[0]), state
 
+    def forced(self, context: Context, inputs_BTD: Tensor) -> Tensor:
+        """Features along any fed embeddings, all steps at once."""
+        if inputs_BTD.shape[1] == 0:  # nn.LSTM refuses an empty sequence
+            return context.memory_BSM.new_zeros(len(inputs_BTD), 0, self.decoder.hidden_size)
+        memory_BTM = context.memory_BSM[:, : inputs_BTD.shape[1]]
+        return self.dropout(self.decoder(torch.cat([inputs_BTD, memory_BTM], dim=-1))[0])
+
     def teacher_forced(self, context: Context, targets_BT: Tensor) -> Tensor:
         """Features along the gold labels; positions after the end of a row are arbitrary."""
-        if targets_BT.shape[1] == 0:  # nn.LSTM refuses an empty sequence
-            return context.memory_BSM.new_zeros(len(targets_BT), 0, self.decoder.hidden_size)
-        inputs_BTD = _shifted_right(self.first_input_D, self.label_embedding, targets_BT)
-        memory_BTM = context.memory_BSM[:, : targets_BT.shape[1]]
-        return self.dropout(self.decoder(torch.cat([inputs_BTD, memory_BTM], dim=-1))[0])
+        return self.forced(context, shifted_right(self.first_input_D, self.label_embedding, targets_BT))
 
 
 class EncoderDecoder(nn.Module, PyTorchModelHubMixin):
@@ -250,16 +253,19 @@ class EncoderDecoder(nn.Module, PyTorchModelHubMixin):
         state = lstm_step(self.decoder, inputs_BJD, state)
         return self._attend(state[0], context), state
 
-    def teacher_forced(self, context: Context, targets_BT: Tensor) -> Tensor:
-        """Features along the gold outputs; positions after the end of a row are arbitrary."""
-        if targets_BT.shape[1] == 0:  # nn.LSTM refuses an empty sequence
-            return context.memory_BSM.new_zeros(len(targets_BT), 0, self.decoder.hidden_size)
-        inputs_BTD = _shifted_right(self.first_input_D, self.target_embedding, targets_BT)
+    def forced(self, context: Context, inputs_BTD: Tensor) -> Tensor:
+        """Features along any fed embeddings, all steps at once."""
+        if inputs_BTD.shape[1] == 0:  # nn.LSTM refuses an empty sequence
+            return context.memory_BSM.new_zeros(len(inputs_BTD), 0, self.decoder.hidden_size)
         initial = tuple(leaf.transpose(0, 1).contiguous() for leaf in self._initial_state(context))
         return self._attend(self.decoder(inputs_BTD, initial)[0], context)
 
+    def teacher_forced(self, context: Context, targets_BT: Tensor) -> Tensor:
+        """Features along the gold outputs; positions after the end of a row are arbitrary."""
+        return self.forced(context, shifted_right(self.first_input_D, self.target_embedding, targets_BT))
 
-def _shifted_right(first_input_D: Tensor, embedding: nn.Embedding, targets_BT: Tensor) -> Tensor:
+
+def shifted_right(first_input_D: Tensor, embedding: nn.Embedding, targets_BT: Tensor) -> Tensor:
     """The embeddings that teacher forcing feeds: the first input, then the gold tokens but the last."""
     first_B1D = first_input_D.expand(targets_BT.shape[0], 1, -1)
     # Ignored positions hold a negative index; whatever is fed there only reaches positions that are ignored as well.

@@ -12,6 +12,7 @@ from seqwise.objectives.beam_likelihood import (
 )
 from seqwise.objectives.likelihood import cross_entropy, gold_scores
 from seqwise.objectives.objective import (
+    CostOfGold,
     Objective,
     cross_entropy_objective,
     hinge_objective,
@@ -19,6 +20,7 @@ from seqwise.objectives.objective import (
     scheduled_sampling_objective,
     search_targets,
     self_normalized_objective,
+    two_pass_scheduled_sampling_objective,
 )
 from seqwise.objectives.rescoring import beam_outputs, output_scores
 from seqwise.objectives.risk import (
@@ -45,6 +47,7 @@ from seqwise.objectives.violations import (
 )
 
 __all__ = [
+    "CostOfGold",
     "LogPartitionStatistics",
     "Objective",
     "OutputCost",
@@ -80,4 +83,5 @@ __all__ = [
     "self_normalized_cross_entropy",
     "self_normalized_objective",
     "soft_dense_beam_objective",
+    "two_pass_scheduled_sampling_objective",
 ]

@@ -17,12 +17,13 @@ from seqwise.models.protocols import StepModel
 from seqwise.objectives.likelihood import cross_entropy, gold_scores
 from seqwise.objectives.search_aware import direct_loss, hamming_cost, hinge_loss
 from seqwise.objectives.self_normalization import self_normalized_cross_entropy
-from seqwise.search.beam import beam_search
+from seqwise.search.beam import Cost, beam_search
 from seqwise.search.candidates import Score, cost_augmented, local
-from seqwise.search.feeding import FEEDINGS, fed_logits
+from seqwise.search.feeding import FEEDINGS, fed_logits, fed_logits_in_two_passes
 from seqwise.search.selection import SoftTopK
 
 __all__ = [
+    "CostOfGold",
     "Objective",
     "cross_entropy_objective",
     "hinge_objective",
@@ -33,10 +34,14 @@ __all__ = [
     "search_targets",
     "self_normalized_objective",
     "teacher_forced_logits",
+    "two_pass_scheduled_sampling_objective",
 ]
 
 Objective = Callable[[StepModel, Batch, Mapping[str, float]], Tensor]
 """``objective(model, batch, values)``: a scalar loss; ``values`` holds the schedules at this step, by name."""
+
+CostOfGold = Callable[[Tensor, int], Cost]
+"""``cost(gold_BT, vocab_size)``: the cost of each token at each step, given the gold outputs (negative: no gold)."""
 
 
 def cross_entropy_objective() -> Objective:
@@ -74,11 +79,41 @@ def scheduled_sampling_objective(feeding: str) -> Objective:
     Raises:
         InputError: there is no such feeding.
     """
+    return _objective_of_fed(fed_logits, feeding)
+
+
+def two_pass_scheduled_sampling_objective(feeding: str) -> Objective:
+    """Scheduled sampling in two passes, all positions at once: the second is fed what the first would have chosen.
+
+    Schedules used: ``gold_probability``, and ``alpha`` for the soft feedings (1 if there is none).
+
+    Args:
+        feeding: "greedy", "sample", "soft-greedy" or "soft-sample"; the soft ones carry gradients through both passes.
+
+    Raises:
+        InputError: there is no such feeding; later, the model can only take one step at a time.
+
+    Source: Mihaylova and Martins (ACL 2019, student workshop); see ``fed_logits_in_two_passes``.
+
+    Example:
+        >>> from seqwise.data import EncodedExample, collate
+        >>> from seqwise.models import Transformer
+        >>> model = Transformer(source_size=5, target_size=3, end=2, hidden_size=8, num_heads=2, feedforward_size=16)
+        >>> objective = two_pass_scheduled_sampling_objective("soft-greedy")
+        >>> batch = collate([(0, EncodedExample((1, 2), (0, 1, 2)))])
+        >>> bool(objective(model, batch, {"gold_probability": 0.5, "alpha": 2.0}) > 0)
+        True
+    """
+    return _objective_of_fed(fed_logits_in_two_passes, feeding)
+
+
+def _objective_of_fed(fed: Callable[..., Tensor], feeding: str) -> Objective:
+    """Cross-entropy of what ``fed`` scores."""
     if feeding not in FEEDINGS:
         raise InputError(f"no feeding is called {feeding!r}", mend=f"choose one of {', '.join(FEEDINGS)}")
 
     def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
-        logits_BTV = fed_logits(
+        logits_BTV = fed(
             model,
             model.encode(batch),
             batch.targets_BT,
@@ -90,7 +125,9 @@ def scheduled_sampling_objective(feeding: str) -> Objective:
     return objective
 
 
-def relaxed_beam_objective(*, k: int, score: Score = local, cross_entropy_weight: float = 0.0) -> Objective:
+def relaxed_beam_objective(
+    *, k: int, score: Score = local, cost: CostOfGold = hamming_cost, cross_entropy_weight: float = 0.0
+) -> Objective:
     """Direct loss through the relaxed beam, in cost per token, plus an optional share of cross-entropy.
 
     Schedule used: ``alpha``.
@@ -98,15 +135,16 @@ def relaxed_beam_objective(*, k: int, score: Score = local, cross_entropy_weight
     Args:
         k: size of the beam.
         score: local (search-aware, locally normalised) or global_ (globally normalised).
+        cost: makes the task cost from the gold output; Hamming, ``partial(hamming_cost, weights=...)``, or yours.
         cross_entropy_weight: how much of the teacher-forced cross-entropy is added.
     """
 
     def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
         context = model.encode(batch)
         gold_BT, num_steps_B = search_targets(batch, model.end)
-        cost = hamming_cost(gold_BT, model.embedding_VD.shape[0])
+        cost_of_token = cost(gold_BT, model.embedding_VD.shape[0])
         selector = SoftTopK(k, values["alpha"])
-        beam = beam_search(model, context, selector, num_steps=num_steps_B, score=score, cost=cost)
+        beam = beam_search(model, context, selector, num_steps=num_steps_B, score=score, cost=cost_of_token)
         return plus_likelihood(
             per_token(direct_loss(beam, values["alpha"]), batch), model, context, batch, cross_entropy_weight
         )
@@ -114,7 +152,9 @@ def relaxed_beam_objective(*, k: int, score: Score = local, cross_entropy_weight
     return objective
 
 
-def hinge_objective(*, k: int, score: Score = local, cross_entropy_weight: float = 0.0) -> Objective:
+def hinge_objective(
+    *, k: int, score: Score = local, cost: CostOfGold = hamming_cost, cross_entropy_weight: float = 0.0
+) -> Objective:
     """Hinge loss through the cost-augmented relaxed beam, per token, plus an optional share of cross-entropy.
 
     Schedule used: ``alpha``.
@@ -122,15 +162,18 @@ def hinge_objective(*, k: int, score: Score = local, cross_entropy_weight: float
     Args:
         k: size of the beam.
         score: local or global_.
+        cost: as of :func:`relaxed_beam_objective`.
         cross_entropy_weight: how much of the teacher-forced cross-entropy is added.
     """
 
     def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
         context = model.encode(batch)
         gold_BT, num_steps_B = search_targets(batch, model.end)
-        cost = hamming_cost(gold_BT, model.embedding_VD.shape[0])
+        cost_of_token = cost(gold_BT, model.embedding_VD.shape[0])
         selector = SoftTopK(k, values["alpha"])
-        beam = beam_search(model, context, selector, num_steps=num_steps_B, score=cost_augmented(score), cost=cost)
+        beam = beam_search(
+            model, context, selector, num_steps=num_steps_B, score=cost_augmented(score), cost=cost_of_token
+        )
         gold_B = gold_scores(teacher_forced_logits(model, context, batch), batch.targets_BT, score)
         return plus_likelihood(
             per_token(hinge_loss(beam, gold_B, values["alpha"]), batch), model, context, batch, cross_entropy_weight

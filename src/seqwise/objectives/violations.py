@@ -15,6 +15,7 @@ from seqwise.data.batches import Batch
 from seqwise.models.protocols import StepModel
 from seqwise.objectives.likelihood import gold_scores
 from seqwise.objectives.objective import (
+    CostOfGold,
     Objective,
     per_token,
     plus_likelihood,
@@ -235,14 +236,20 @@ def beam_search_optimization_loss(
 
 
 def beam_search_optimization_objective(
-    *, k: int, score: Score = global_, margin: float = 1.0, cross_entropy_weight: float = 0.0
+    *,
+    k: int,
+    score: Score = global_,
+    margin: float = 1.0,
+    cost: CostOfGold = hamming_cost,
+    cross_entropy_weight: float = 0.0,
 ) -> Objective:
-    """Beam-search optimisation with Hamming costs, per token; uses no schedule.
+    """Beam-search optimisation, per token; uses no schedule.
 
     Args:
         k: size of the test-time beam.
         score: what a token adds.
         margin: 0 or more, in units of score.
+        cost: makes the task cost from the gold output.
         cross_entropy_weight: how much of the teacher-forced cross-entropy is added.
 
     Raises:
@@ -261,9 +268,9 @@ def beam_search_optimization_objective(
     def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
         context = model.encode(batch)
         gold_BT, num_steps_B = search_targets(batch, model.end)
-        cost = hamming_cost(gold_BT, model.embedding_VD.shape[0])
+        cost_of_token = cost(gold_BT, model.embedding_VD.shape[0])
         loss_B = beam_search_optimization_loss(
-            model, context, gold_BT, num_steps_B=num_steps_B, k=k, cost=cost, score=score, margin=margin
+            model, context, gold_BT, num_steps_B=num_steps_B, k=k, cost=cost_of_token, score=score, margin=margin
         )
         return plus_likelihood(per_token(loss_B.mean(), batch), model, context, batch, cross_entropy_weight)
 
@@ -273,14 +280,17 @@ def beam_search_optimization_objective(
 # ---------------------------------------------------------------------------------------- hinge
 
 
-def hard_beam_hinge_objective(*, k: int, score: Score = local, cross_entropy_weight: float = 0.0) -> Objective:
-    """Hinge loss of a cost-augmented hard beam with Hamming costs, per token; uses no schedule.
+def hard_beam_hinge_objective(
+    *, k: int, score: Score = local, cost: CostOfGold = hamming_cost, cross_entropy_weight: float = 0.0
+) -> Objective:
+    """Hinge loss of a cost-augmented hard beam, per token; uses no schedule.
 
     ``max(0, max_y [s(y) + D(y)] - s(y*))`` over the final beam. Gradients flow through the scores of what was chosen.
 
     Args:
         k: size of the beam.
         score: local or global_.
+        cost: makes the task cost from the gold output.
         cross_entropy_weight: how much of the teacher-forced cross-entropy is added.
 
     Raises:
@@ -301,8 +311,10 @@ def hard_beam_hinge_objective(*, k: int, score: Score = local, cross_entropy_wei
     def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
         context = model.encode(batch)
         gold_BT, num_steps_B = search_targets(batch, model.end)
-        cost = hamming_cost(gold_BT, model.embedding_VD.shape[0])
-        beam = beam_search(model, context, selector, num_steps=num_steps_B, score=cost_augmented(score), cost=cost)
+        cost_of_token = cost(gold_BT, model.embedding_VD.shape[0])
+        beam = beam_search(
+            model, context, selector, num_steps=num_steps_B, score=cost_augmented(score), cost=cost_of_token
+        )
         gold_B = gold_scores(teacher_forced_logits(model, context, batch), batch.targets_BT, score)
         loss_B = perceptron_violation(gold_B[:, None], beam.scores_BK)
         return plus_likelihood(per_token(loss_B.mean(), batch), model, context, batch, cross_entropy_weight)

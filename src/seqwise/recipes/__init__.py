@@ -3,22 +3,79 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 
+from seqwise.errors import InputError
 from seqwise.recipes.outcome import Outcome
+from seqwise.recipes.systems import ProgressFactory
+from seqwise.training.configuration import did_you_mean
 
-__all__ = ["RECIPES", "Outcome", "load_recipe"]
+__all__ = ["RECIPES", "SCALES", "Outcome", "Recipe", "run_recipe"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Where a recipe is, and what it takes.
+
+    Args:
+        function: "module:function"; called with a folder and ``progress``, and either ``seed``, or, where there are
+            scales, ``seeds`` and ``scale``; it gives outcomes as they come.
+        scales: how many seeds each scale has; empty for a recipe of one size and one seed.
+        shared: the folder of its runs, for recipes that share them; by default its own name.
+    """
+
+    function: str
+    scales: Mapping[str, int] = field(default_factory=dict)
+    shared: str = ""
+
+
+FIVE = {"cpu": 5}
+SCALES = {"cpu": 3, "gpu": 5}
+"""How many seeds each scale has; "cpu" fits a table into an hour on two cores, "gpu" has the papers' models."""
 
 RECIPES = {
-    "label-bias-toy": "seqwise.recipes.label_bias_toy",
-    "stress": "seqwise.recipes.stress",
-    "demo": "seqwise.recipes.demo",
-    "g2p": "seqwise.recipes.spelling",
+    "label-bias-toy": Recipe("seqwise.recipes.label_bias_toy:reproduce"),
+    "stress": Recipe("seqwise.recipes.stress:reproduce"),
+    "demo": Recipe("seqwise.recipes.demo:reproduce"),
+    "g2p": Recipe("seqwise.recipes.spelling:reproduce"),
+    "table-3.1": Recipe("seqwise.recipes.tables:table_3_1", SCALES, "tables"),
+    "table-3.2": Recipe("seqwise.recipes.tables:table_3_2", SCALES, "tables"),
+    "table-4.1": Recipe("seqwise.recipes.tables:table_4_1", SCALES, "tables"),
+    "table-4.2": Recipe("seqwise.recipes.tables:table_4_2", SCALES, "tables"),
+    "search-objectives": Recipe("seqwise.recipes.search_objectives:reproduce", FIVE),
 }
-"""Name to module; each module has ``reproduce(folder, *, seed, progress)``, which gives outcomes as they come."""
+"""Every recipe by name."""
 
 
-def load_recipe(name: str) -> Callable[..., Iterable[Outcome]]:
-    """The ``reproduce`` function of a recipe; imports what that recipe needs and no more."""
-    reproduce: Callable[..., Iterable[Outcome]] = importlib.import_module(RECIPES[name]).reproduce
-    return reproduce
+def run_recipe(
+    name: str, folder: Path, *, seed: int, scale: str | None, progress: ProgressFactory
+) -> Iterable[Outcome]:
+    """Run a recipe by name; imports what that recipe needs and no more.
+
+    Args:
+        name: one of :data:`RECIPES`.
+        folder: takes the runs, in a folder of the recipe's.
+        seed: the first seed.
+        scale: "cpu" or "gpu", for recipes that have scales; None: "cpu".
+        progress: makes the progress bars.
+
+    Raises:
+        InputError: there is no such recipe, or it has no such scale.
+    """
+    if name not in RECIPES:
+        raise InputError(f"there is no recipe {name!r}", mend=did_you_mean(name, RECIPES))
+    recipe = RECIPES[name]
+    module, _, function = recipe.function.partition(":")
+    run: Callable[..., Iterable[Outcome]] = getattr(importlib.import_module(module), function)
+    folder = folder / (recipe.shared or name)
+    if not recipe.scales:
+        if scale is not None:
+            raise InputError(f"the recipe {name!r} has one size only", mend="leave --scale out")
+        return run(folder, seed=seed, progress=progress)
+    scale = scale or "cpu"
+    if scale not in recipe.scales:
+        raise InputError(f"there is no scale {scale!r}", mend=did_you_mean(scale, recipe.scales))
+    seeds = range(seed, seed + recipe.scales[scale])
+    return run(folder / scale, seeds=seeds, scale=scale, progress=progress)

@@ -15,30 +15,35 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from queue import Queue
-from typing import Any
 
 import torch
 from rich.progress import Progress as ProgressBars
+from rich.progress import TaskID
 
 from seqwise.data.readers import Example, write_atomically
-from seqwise.decoding import DECODERS
 from seqwise.errors import InputError
-from seqwise.evaluation.report import Signature, sha256_of_examples, sign
+from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
 from seqwise.runs.measures import log_partitions_of
 from seqwise.runs.run import Run, build_model, build_vocabularies, choose_decoder, load_run, predict, save_run
 from seqwise.runs.settings import Settings
 from seqwise.runs.training import train_stage
-from seqwise.training.configuration import dump_configuration
+from seqwise.training.trainer import Progress
 
 __all__ = ["Cell", "Data", "System", "run_systems"]
 
+Outputs = dict[str, list[tuple[str, ...]]]
+News = tuple[str, int, int, str]
+"""A system's folder, steps done, steps in all, and a note; an empty folder ends the news."""
 ProgressFactory = Callable[[], AbstractContextManager[ProgressBars]]
 WORKERS = 2
+DONE = "done"
+FOUR_DECODERS = ("greedy", "beam", "raw-beam", "soft-beam")
 
 
 @dataclass(frozen=True)
@@ -60,10 +65,11 @@ class System:
 
 @dataclass(frozen=True)
 class Data:
-    """Training data and what is measured on; decided once for all systems."""
+    """Training data, what is reported on, and what decoders are chosen on; decided once for all systems."""
 
     train: list[Example]
     test: list[Example]
+    dev: list[Example] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,7 @@ class Cell:
         system: its name.
         run: its run folder.
         outputs: for each decoder, the best output for each test example.
+        dev_outputs: the same for each development example.
         train_seconds: CPU time of its own stage, on one thread.
         mean_log_partition: mean log Z on the test data, in nats.
         signature: how, when and by what it was made.
@@ -81,47 +88,58 @@ class Cell:
 
     system: str
     run: Path
-    outputs: dict[str, list[tuple[str, ...]]]
+    outputs: Outputs
+    dev_outputs: Outputs
     train_seconds: float
     mean_log_partition: float
     signature: Signature
 
 
 def run_systems(
-    systems: Sequence[System], load_data: Callable[[], Data], folder: Path, *, progress: ProgressFactory
+    systems: Sequence[System],
+    load_data: Callable[[], Data],
+    folder: Path,
+    *,
+    progress: ProgressFactory,
+    decoders: Sequence[str] = FOUR_DECODERS,
 ) -> dict[str, Cell]:
     """Train and decode every system, as many at a time as there are workers, each on one thread.
 
     Args:
         systems: in an order in which each comes after the one it starts from.
-        load_data: a module-level function without arguments (or a ``functools.partial`` of one); each worker calls it.
+        load_data: a module-level function without arguments (or a ``functools.partial`` of one); each worker calls it
+            for each system, so it should keep what takes long to make.
         folder: takes one run folder for each system.
         progress: makes the progress bars.
+        decoders: names of :data:`seqwise.decoding.DECODERS` to search the development and test data with.
 
     Returns:
         The cells by folder name, in the order of the systems.
     """
-    data_hash = _hash(load_data())
+    measured = _hash(load_data()) + "".join(decoders)
     done: dict[str, Cell] = {}
     for system in systems:  # in order, because a cell depends on the weights it starts from
-        if _is_done(system, data_hash, folder, done):
+        if _is_done(system, measured, folder, done):
             done[system.folder] = _load_cell(system, folder / system.folder)
     left = [system for system in systems if system.folder not in done]
     if left:
-        _train_all(left, done, load_data, folder, progress)
+        _train_all(
+            left, done, partial(_train_and_decode, load_data=load_data, folder=folder, decoders=decoders), progress
+        )
     return {system.folder: done[system.folder] for system in systems}
 
 
 def _train_all(
-    left: list[System], done: dict[str, Cell], load_data: Callable[[], Data], folder: Path, progress: ProgressFactory
+    left: list[System], done: dict[str, Cell], make_cell: Callable[..., Cell], progress: ProgressFactory
 ) -> None:
     """Train what is left in worker processes, and add it to what is done."""
     context = multiprocessing.get_context("spawn")
     with _without_interrupts():
         manager = context.Manager()
     with manager, progress() as bars:
-        news: Queue[tuple[str, int, int, str]] = manager.Queue()
-        tasks = {system.folder: bars.add_task(system.name, total=None, start=False, note="waiting") for system in left}
+        news: Queue[News] = manager.Queue()
+        whole = bars.add_task("systems", total=len(left), note="")
+        tasks = {system.folder: bars.add_task(system.name, total=None, visible=False, note="") for system in left}
         listener = threading.Thread(target=_listen, args=(news, bars, tasks), daemon=True)
         listener.start()
         others = set(multiprocessing.active_children())
@@ -132,12 +150,14 @@ def _train_all(
                     for system in [s for s in left if s.starts_from is None or s.starts_from in done]:
                         left.remove(system)
                         with _without_interrupts():
-                            job = pool.submit(_train_and_decode, system, load_data, folder, news)
+                            job = pool.submit(make_cell, system, news=news)
                         running[job] = system.folder
                     finished, _ = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
                     for job in finished:
                         cell = job.result()
-                        done[running.pop(job)] = cell
+                        done[running[job]] = cell
+                        bars.update(tasks[running.pop(job)], visible=False)
+                        bars.advance(whole)
                         if bars.disable:  # no terminal: a line for each system instead of bars
                             print(f"{cell.system}: {cell.train_seconds:.0f} s", file=sys.stderr, flush=True)
             except BaseException:
@@ -161,83 +181,102 @@ def _without_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _listen(news: Queue[tuple[str, int, int, str]], bars: ProgressBars, tasks: dict[str, Any]) -> None:
-    """Move the bars as the workers report; an empty name ends it."""
+def _listen(news: Queue[News], bars: ProgressBars, tasks: Mapping[str, TaskID]) -> None:
+    """Move the bars as the workers report."""
     while True:
-        name, step, steps, note = news.get()
-        if not name:
+        folder, step, steps, note = news.get()
+        if not folder:
             return
-        bars.start_task(tasks[name])
-        bars.update(tasks[name], completed=step, total=steps, note=note)
+        bars.update(tasks[folder], completed=step, total=steps, note=note, visible=note != DONE)
 
 
 def _train_and_decode(
-    system: System, load_data: Callable[[], Data], folder: Path, news: Queue[tuple[str, int, int, str]]
+    system: System, *, load_data: Callable[[], Data], folder: Path, decoders: Sequence[str], news: Queue[News]
 ) -> Cell:
     """One cell, in a worker process."""
     # One thread each: the same numbers whatever the machine, and two systems side by side on two cores.
     torch.set_num_threads(1)
     data = load_data()
     output = folder / system.folder
-    fingerprint = _fingerprint(system, _hash(data), folder)
+    fingerprint = _fingerprint(system, _hash(data) + "".join(decoders), folder)
     _clear_if_other(output, fingerprint)
     source, target = build_vocabularies(data.train, system.settings)
     run = Run(system.settings, build_model(system.settings, source, target), source, target)
     if system.starts_from is not None:
         run.model.load_state_dict(load_run(folder / system.starts_from).model.state_dict())
 
-    def on_progress(progress: Any) -> None:
+    def on_progress(progress: Progress) -> None:
         if progress.step % 20 == 0 or progress.step == progress.steps:
             news.put((system.folder, progress.step, progress.steps, f"loss {progress.loss:.3f}"))
 
     started = time.process_time()
     result = train_stage(
-        run.model, run.encode(data.train), system.settings, folder=output, examples=data.train, on_progress=on_progress
+        run, run.encode(data.train), system.settings, folder=output, examples=data.train, on_progress=on_progress
     )
     # Of a training that was interrupted, this process saw only the steps after its checkpoint.
     seen = result.steps - (result.resumed_from or 0)
     train_seconds = (time.process_time() - started) * result.steps / max(seen, 1)
     save_run(run, output)
     news.put((system.folder, result.steps, result.steps, "decoding"))
+
+    def decode(examples: list[Example]) -> Outputs:
+        return {
+            name: [best[0].tokens for best in predict(run, examples, choose_decoder(run.settings, name))]
+            for name in decoders
+        }
+
+    known = set(target.tokens)
     record = {
         "fingerprint": fingerprint,
         "train_seconds": train_seconds,
         # Made here and kept with the outputs, so that a cell that is read back later is not signed as new.
         "signature": asdict(sign(system.name, seeds=[system.settings.seed], data=sha256_of_examples(data.test))),
-        "mean_log_partition": log_partitions_of(run, run.encode(data.test)).mean().item(),
-        "outputs": {
-            name: [best[0].tokens for best in predict(run, data.test, choose_decoder(run.settings, name))]
-            for name in DECODERS
-        },
-    }
+        # A label that no training example has, has no score.
+        "mean_log_partition": log_partitions_of(
+            run, run.encode([example for example in data.test if known.issuperset(example.target)])
+        ).mean().item(),
+        "outputs": decode(data.test),
+        "dev_outputs": decode(data.dev) if data.dev else {},
+    }  # fmt: skip
     write_atomically(output / "cell.json", json.dumps(record))
-    news.put((system.folder, result.steps, result.steps, "done"))
+    news.put((system.folder, result.steps, result.steps, DONE))
     return _load_cell(system, output)
 
 
-def _is_done(system: System, data_hash: str, folder: Path, done: dict[str, Cell]) -> bool:
+def _is_done(system: System, measured: str, folder: Path, done: dict[str, Cell]) -> bool:
     """Whether a finished cell of these very settings, data and starting weights lies in the folder."""
     path = folder / system.folder / "cell.json"
     if not path.exists() or (system.starts_from is not None and system.starts_from not in done):
         return False
     recorded: str = json.loads(path.read_text("utf-8"))["fingerprint"]
-    return recorded == _fingerprint(system, data_hash, folder)
+    return recorded == _fingerprint(system, measured, folder)
 
 
 def _load_cell(system: System, output: Path) -> Cell:
     record = json.loads((output / "cell.json").read_text("utf-8"))
-    outputs = {name: [tuple(tokens) for tokens in found] for name, found in record["outputs"].items()}
+    outputs, dev_outputs = (
+        {name: [tuple(tokens) for tokens in found] for name, found in record[key].items()}
+        for key in ("outputs", "dev_outputs")
+    )
     signature = Signature(**{**record["signature"], "seeds": tuple(record["signature"]["seeds"])})
-    return Cell(system.name, output, outputs, record["train_seconds"], record["mean_log_partition"], signature)
+    return Cell(
+        system.name, output, outputs, dev_outputs, record["train_seconds"], record["mean_log_partition"], signature
+    )
 
 
 def _hash(data: Data) -> str:
-    return sha256_of_examples(data.train) + sha256_of_examples(data.test)
+    return "".join(map(sha256_of_examples, (data.train, data.dev, data.test)))
 
 
-def _fingerprint(system: System, data_hash: str, folder: Path) -> str:
-    """What a cell depends on: its settings, its data, and the weights it starts from."""
-    parts = [dump_configuration(system.settings), data_hash]
+def _fingerprint(system: System, measured: str, folder: Path) -> str:
+    """What a cell depends on: its settings, its data and decoders, and the weights it starts from."""
+    # A setting that is new since the cell was made, and stands as it did before there was one, changes nothing.
+    settings = {
+        item.name: str(getattr(system.settings, item.name))
+        for item in fields(Settings)
+        if getattr(system.settings, item.name) != item.default
+    }
+    parts = [json.dumps(settings, sort_keys=True), measured]
     if system.starts_from is not None:
         parts.append((folder / system.starts_from / "model" / "manifest.json").read_text("utf-8"))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()

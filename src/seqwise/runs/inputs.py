@@ -8,16 +8,27 @@ from pathlib import Path
 from seqwise.data.readers import Example, Units, read_inputs
 from seqwise.errors import InputError
 from seqwise.runs.settings import Settings
+from seqwise.runs.settings import Units as SideUnits
 
-__all__ = ["input_units", "inputs_of", "names_a_file"]
+__all__ = ["file_units", "input_units", "inputs_of", "names_a_file"]
 
 # What a text without blanks ends with only if it is meant as the name of a file.
 _FILE_ENDINGS = (".txt", ".tsv", ".csv", ".conll", ".gz", ".json", ".jsonl")
 
 
+def file_units(units: SideUnits) -> Units:
+    """What a side is read from a file as: subwords come from the text as it stands.
+
+    Example:
+        >>> file_units("subwords"), file_units("words")
+        ('text', 'words')
+    """
+    return "text" if units == "subwords" else units
+
+
 def input_units(settings: Settings) -> Units:
-    """What an input of the run is made of."""
-    return settings.source_units if settings.task == "transduce" else "words"
+    """What an input of the run is read as."""
+    return file_units(settings.source_units) if settings.task == "transduce" else "words"
 
 
 def inputs_of(text: str | None, *, units: Units) -> list[Example]:
@@ -25,7 +36,7 @@ def inputs_of(text: str | None, *, units: Units) -> list[Example]:
 
     Args:
         text: a text, the name of a file, or None or "-" for standard input.
-        units: "words" or "characters".
+        units: "words", "characters" or "text", which is one token whatever is in it.
 
     Raises:
         InputError: the file cannot be read, or there is nothing in the text.
@@ -42,7 +53,8 @@ def inputs_of(text: str | None, *, units: Units) -> list[Example]:
         return read_inputs(text, units=units)
     if any("\ud800" <= character <= "\udfff" for character in text):
         raise InputError("the text is not UTF-8", mend="set the terminal to UTF-8, or give a file")
-    tokens = tuple(text) if units == "characters" else tuple(text.split())
+    words = tuple(text.split())
+    tokens = {"words": words, "characters": tuple(text), "text": (text,) if words else ()}[units]
     if not tokens:
         raise InputError("the input is empty", mend="give some text, or a file")
     return [Example(source=tokens, target=())]

@@ -2,46 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib.util
+import re
+from collections.abc import Collection, Mapping, Sequence, Set
 from typing import Any
 
 import torch
 
 from seqwise.data.batches import EncodedExample, collate
 from seqwise.data.readers import Example
-from seqwise.decoding import DECODERS
+from seqwise.data.subwords import normalize_text
+from seqwise.decoding import DECODERS, evaluation_mode
+from seqwise.evaluation.entities import macro_entity_f1
 from seqwise.evaluation.metrics import (
-    Counts,
+    Sums,
     length_ratio,
     phoneme_error_rate,
     sequence_accuracy,
     token_accuracy,
     word_error_rate,
 )
+from seqwise.evaluation.translation import bleu, bleu_signature
 from seqwise.objectives.self_normalization import log_partitions
-from seqwise.runs.run import Run, choose_decoder, predict
+from seqwise.runs.advice import advise, best_of
+from seqwise.runs.run import Run, choose_decoder, predict, usual_decoder
 
 __all__ = [
+    "decisive",
+    "known_targets",
     "log_partitions_of",
     "measure",
     "measure_decoders",
     "references_by_source",
+    "signatures",
     "tagging_measures",
     "transduction_measures",
+    "unknown_targets",
 ]
 
 Tokens = tuple[str, ...]
 
 
-def tagging_measures(predictions: Sequence[Tokens], references: Sequence[Tokens]) -> dict[str, Counts]:
-    """Sequences entirely right, and labels right."""
-    return {
+ENTITY_LABEL = re.compile(r"O|[BIES]-.*", re.DOTALL)
+
+
+def tagging_measures(predictions: Sequence[Tokens], references: Sequence[Tokens]) -> dict[str, Sums]:
+    """Sequences entirely right, labels right and, where the labels are those of entities, F1 (mean over types)."""
+    measures: dict[str, Sums] = {
         "sequences right": sequence_accuracy(predictions, references),
         "labels right": token_accuracy(predictions, references),
     }
+    if _name_entities({label for labels in references for label in labels}):
+        measures["entity F1"] = macro_entity_f1(predictions, references)
+    return measures
 
 
-def transduction_measures(predictions: Sequence[Tokens], references: Sequence[Sequence[Tokens]]) -> dict[str, Counts]:
+def _name_entities(labels: Set[str]) -> bool:
+    """Whether all labels are O or have a prefix of entities, and at least one begins or continues one."""
+    return all(map(ENTITY_LABEL.fullmatch, labels)) and any(label.startswith(("B-", "I-")) for label in labels)
+
+
+def transduction_measures(predictions: Sequence[Tokens], references: Sequence[Sequence[Tokens]]) -> dict[str, Sums]:
     """Outputs wrong (matching none of the references), token errors to the nearest reference, and length ratio."""
     return {
         "word error": word_error_rate(predictions, references),
@@ -50,19 +71,52 @@ def transduction_measures(predictions: Sequence[Tokens], references: Sequence[Se
     }
 
 
-def measure(run: Run, examples: Sequence[Example], decoder: str, *, beam_size: int | None = None) -> dict[str, Counts]:
-    """Decode examples and count what is right.
+def measure(run: Run, examples: Sequence[Example], decoder: str, *, beam_size: int | None = None) -> dict[str, Sums]:
+    """Decode examples and count what is right; a target that the run cannot write is wrong.
 
     In transduction an input that occurs several times (a word with several pronunciations) is decoded once, and every
-    one of its targets is a correct answer.
+    one of its targets is a correct answer. Targets made of subwords are compared as texts. BLEU is among the measures
+    of words and subwords where sacrebleu is installed.
     """
     chosen = choose_decoder(run.settings, decoder, beam_size=beam_size)
     if run.settings.task == "tag":
         outputs = predict(run, examples, chosen)
         return tagging_measures([best[0].tokens for best in outputs], [example.target for example in examples])
     asked, references = references_by_source(examples)
-    outputs = predict(run, asked, chosen)
-    return transduction_measures([best[0].tokens for best in outputs], references)
+    written = [best[0].tokens for best in predict(run, asked, chosen)]
+    if run.target_subwords is None:
+        measures = transduction_measures(written, references)
+    else:
+        wanted = [[tuple(text.split()) for text in options] for options in _texts(run, references)]
+        measures = transduction_measures([tuple(run.target_text(tokens).split()) for tokens in written], wanted)
+        del measures["word error"]  # hardly any text is right to the last word
+    tokenize = _bleu_tokenizer(run)
+    if tokenize is not None:
+        texts = [run.target_text(tokens) for tokens in written]
+        measures["BLEU"] = bleu(texts, _texts(run, references), tokenize=tokenize)
+    return measures
+
+
+def _bleu_tokenizer(run: Run) -> str | None:
+    """How BLEU cuts texts into words, or None where there is no BLEU; what has been cut into words stays as it is."""
+    units = run.settings.target_units
+    if run.settings.task == "tag" or units == "characters" or importlib.util.find_spec("sacrebleu") is None:
+        return None
+    return "13a" if units == "subwords" else "none"
+
+
+def _texts(run: Run, references: Sequence[Sequence[Tokens]]) -> list[list[str]]:
+    """References as texts, each once, those to be split into subwords as the splitting sees them."""
+    seen = str if run.target_subwords is None else normalize_text
+    return [list(dict.fromkeys(seen(" ".join(tokens)) for tokens in options)) for options in references]
+
+
+def signatures(run: Run, examples: Sequence[Example]) -> dict[str, str]:
+    """How a measure counts, in the words of the library that counts it, by the measure's title."""
+    tokenize = _bleu_tokenizer(run)
+    if tokenize is None:
+        return {}
+    return {"BLEU": bleu_signature(_texts(run, references_by_source(examples)[1]), tokenize=tokenize)}
 
 
 def references_by_source(examples: Sequence[Example]) -> tuple[list[Example], list[list[Tokens]]]:
@@ -75,28 +129,93 @@ def references_by_source(examples: Sequence[Example]) -> tuple[list[Example], li
     return list(firsts.values()), list(references.values())
 
 
-def measure_decoders(run: Run, examples: Sequence[Example], encoded: Sequence[EncodedExample]) -> dict[str, Any]:
-    """All decoders side by side, as plain numbers, with the statistics of log Z and the best decoder's name."""
-    by_decoder = {
-        name: {title: counts.value for title, counts in measure(run, examples, name).items()} for name in DECODERS
-    }
-    log_partitions_N = log_partitions_of(run, encoded)
-    title, sign = ("labels right", 1) if run.settings.task == "tag" else ("word error", -1)
+def decisive(titles: Collection[str], *, subwords: bool = False) -> tuple[str, int]:
+    """The measure that decides which decoder is best, and +1 if more of it is better, or -1.
+
+    Args:
+        titles: of the measures that there are.
+        subwords: whether outputs are texts made of subwords; only these are judged by BLEU.
+
+    Example:
+        >>> decisive(["sequences right", "labels right"]), decisive(["word error", "token error", "BLEU"])
+        (('labels right', 1), ('word error', -1))
+    """
+    order = {"BLEU": 1} if subwords else {}
+    order |= {"entity F1": 1, "labels right": 1, "word error": -1, "token error": -1}
+    return next((title, sign) for title, sign in order.items() if title in titles)
+
+
+def measure_decoders(run: Run, examples: Sequence[Example]) -> dict[str, Any]:
+    """All decoders side by side, as plain numbers, with the best one's name, advice, and the statistics of log Z.
+
+    Examples with a target that the run cannot write have no log Z; where there is no other, the statistics are None.
+    """
+    found = {name: measure(run, examples, name) for name in DECODERS}
+    title, sign = decisive(found["beam"], subwords=run.target_subwords is not None)
+    usual = usual_decoder(run.settings)
+    log_partitions_N = log_partitions_of(run, run.encode(known_targets(run, examples)))
+    mean = log_partitions_N.mean().item() if len(log_partitions_N) else None
     return {
-        "decoders": by_decoder,
-        "best decoder": max(by_decoder, key=lambda name: sign * by_decoder[name][title]),
-        "mean log Z": log_partitions_N.mean().item(),
-        "variance of log Z": log_partitions_N.var(correction=0).item(),
+        "decoders": _values(found),
+        "best decoder": best_of(found, title, sign, usual=usual),
+        "best by": title,
+        "advice": advise(found, title, sign, settings=run.settings, usual=usual, mean_log_partition=mean),
+        "signatures": signatures(run, examples),
+        "mean log Z": mean,
+        "variance of log Z": log_partitions_N.var(correction=0).item() if len(log_partitions_N) else None,
     }
+
+
+def _values(found: Mapping[str, Mapping[str, Sums]]) -> dict[str, dict[str, float]]:
+    return {name: {title: sums.value for title, sums in by_title.items()} for name, by_title in found.items()}
 
 
 def log_partitions_of(run: Run, encoded: Sequence[EncodedExample], *, batch_size: int = 256) -> torch.Tensor:
     """log Z at every gold position, in nats, one dimension."""
-    was_training, device = run.model.training, run.model.embedding_VD.device
-    run.model.eval()
-    parts = [
-        log_partitions(run.model, collate(list(enumerate(encoded[start : start + batch_size]))).to(device))
-        for start in range(0, len(encoded), batch_size)
+    device = run.model.embedding_VD.device
+    with evaluation_mode(run.model):
+        parts = [
+            log_partitions(run.model, collate(list(enumerate(encoded[start : start + batch_size]))).to(device))
+            for start in range(0, len(encoded), batch_size)
+        ]
+    return torch.cat([torch.empty(0), *(part.cpu() for part in parts)])
+
+
+def known_targets(run: Run, examples: Sequence[Example]) -> list[Example]:
+    """The examples whose targets the run can write whole."""
+    known = set(run.target_vocabulary.tokens)
+    return [
+        example for example, split in zip(examples, run.split(examples), strict=True) if known.issuperset(split.target)
     ]
-    run.model.train(was_training)
-    return torch.cat(parts).cpu()
+
+
+def unknown_targets(run: Run, examples: Sequence[Example]) -> str | None:
+    """What to tell the user about target tokens that the training data lacked, or None where there are none.
+
+    Example:
+        >>> from seqwise.runs import Settings, new_run
+        >>> run = new_run([Example(("a", "b"), ("X", "Y"))] * 2, Settings())
+        >>> unknown_targets(run, [Example(("a", "b"), ("X", "Z"), "dev.conll", 3)])
+        "1 of 2 labels was never seen in training and counts as wrong; the first is dev.conll:4: 'Z'"
+    """
+    targets = [_written(run, example) for example in examples]
+    known = set(run.target_vocabulary.tokens)
+    a_line_each = run.settings.task == "tag"
+    places = [
+        f"{example.path}:{example.line + place * a_line_each}: {token[:100]!r}"
+        for example, target in zip(examples, targets, strict=True)
+        for place, token in enumerate(target)
+        if token not in known
+    ]
+    if not places:
+        return None
+    things = "labels" if a_line_each else "target tokens" if run.target_subwords is None else "target characters"
+    were = "was never seen in training and counts" if len(places) == 1 else "were never seen in training and count"
+    return f"{len(places):,} of {sum(map(len, targets)):,} {things} {were} as wrong; the first is {places[0]}"
+
+
+def _written(run: Run, example: Example) -> Sequence[str]:
+    """What a target is written in; of subwords, every known character is one."""
+    if run.target_subwords is None:
+        return example.target
+    return [character for text in example.target for character in normalize_text(text) if character != " "]

@@ -3,7 +3,8 @@
 ::
 
     RUN/configuration.yaml   every setting
-    RUN/model/               model.safetensors, config.json, the vocabularies, and a manifest with their SHA-256
+    RUN/model/               model.safetensors, config.json, the vocabularies (and subwords), and a manifest with
+                             their SHA-256
     RUN/metrics.json         what it reached on the development data
     RUN/log.jsonl            a line for each training step
     RUN/checkpoints/         the last two complete ones (RUN/warm-start/ holds those of the warm start)
@@ -15,8 +16,8 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,20 @@ from torch import nn
 
 from seqwise.data.batches import EncodedExample, encode_examples
 from seqwise.data.readers import Example, write_atomically
+from seqwise.data.subwords import (
+    UNKNOWN_PIECE,
+    Subwords,
+    join_pieces,
+    learn_subwords,
+    load_subwords,
+    save_subwords,
+    split_text,
+)
 from seqwise.data.vocabulary import Vocabulary
 from seqwise.decoding import DECODERS, Decoder, Hypothesis, decode_examples, step_limit
 from seqwise.errors import InputError
 from seqwise.models.recurrent import EncoderDecoder, Tagger
+from seqwise.models.transformer import Transformer
 from seqwise.runs.settings import SEARCH_OBJECTIVES, Settings, load_settings, score_by_name
 from seqwise.training.checkpoints import load_model_file, seal, verify
 from seqwise.training.configuration import did_you_mean, dump_configuration, load_configuration
@@ -37,31 +48,54 @@ from seqwise.training.schedules import parse_schedule
 __all__ = [
     "Prediction",
     "Run",
+    "best_decoder",
     "build_model",
     "build_vocabularies",
     "choose_decoder",
     "load_run",
+    "new_run",
     "predict",
     "require_enough_candidates",
     "save_run",
+    "usual_decoder",
 ]
 
-UNKNOWN, END = "<unk>", "</s>"
-SequenceModel = Tagger | EncoderDecoder
+UNKNOWN, END = UNKNOWN_PIECE, "</s>"
+SequenceModel = Tagger | EncoderDecoder | Transformer
 
 
 @dataclass(frozen=True)
 class Run:
-    """A model with what it takes to use it."""
+    """A model with what it takes to use it; with subwords, that side of an example is one token, its raw text."""
 
     settings: Settings
     model: SequenceModel
     source_vocabulary: Vocabulary
     target_vocabulary: Vocabulary
+    source_subwords: Subwords | None = None
+    target_subwords: Subwords | None = None
+
+    def split(self, examples: Sequence[Example]) -> list[Example]:
+        """Raw texts to subwords, where the run has them."""
+        return _split(examples, self.source_subwords, self.target_subwords)
 
     def encode(self, examples: Sequence[Example]) -> list[EncodedExample]:
         """Tokens to ids; an unknown label is refused with its file and line."""
-        return encode_examples(examples, self.source_vocabulary, self.target_vocabulary)
+        return encode_examples(self.split(examples), self.source_vocabulary, self.target_vocabulary)
+
+    def encode_sources(self, examples: Sequence[Example]) -> list[EncodedExample]:
+        """Ids of the sources alone: whatever the targets are, they are not looked at."""
+        return self.encode([replace(example, target=()) for example in examples])
+
+    def source_text(self, example: Example) -> str:
+        """The source as it was written."""
+        return ("" if _units(self.settings, "source") == "characters" else " ").join(example.source)
+
+    def target_text(self, tokens: Iterable[str]) -> str:
+        """What the model wrote, as text: without blanks between characters, and subwords put together."""
+        if self.target_subwords is not None:
+            return join_pieces(tokens)
+        return ("" if _units(self.settings, "target") == "characters" else " ").join(tokens)
 
 
 @dataclass(frozen=True)
@@ -72,17 +106,72 @@ class Prediction:
     score: float
 
 
-def build_vocabularies(examples: Sequence[Example], settings: Settings) -> tuple[Vocabulary, Vocabulary]:
-    """Source and target vocabularies of training data; the source is open unless ``minimum_count`` is 1."""
-    characters = settings.task == "transduce" and settings.source_units == "characters"
-    minimum_count = settings.minimum_count or (1 if characters else 2)
+def new_run(examples: Sequence[Example], settings: Settings) -> Run:
+    """What training starts from: subwords and vocabularies of the training data, and a model with new weights."""
+    subwords = _learn_subwords(examples, settings)
+    source, target = build_vocabularies(_split(examples, *subwords), settings, target_subwords=subwords[1])
+    return Run(settings, build_model(settings, source, target), source, target, *subwords)
+
+
+def _units(settings: Settings, side: str) -> str:
+    """What a side is made of; a tagger reads and writes words."""
+    units: str = getattr(settings, f"{side}_units")
+    return units if settings.task == "transduce" else "words"
+
+
+def _learn_subwords(examples: Sequence[Example], settings: Settings) -> tuple[Subwords | None, Subwords | None]:
+    """Subwords of each side that is made of them.
+
+    Each side has its own: the model shares no embeddings between the two, and a joint vocabulary would make every
+    search choose among pieces that only occur in sources.
+    """
+    learnt: list[Subwords | None] = []
+    for side in ("source", "target"):
+        texts = (getattr(example, side)[0] for example in examples)
+        subwords = _units(settings, side) == "subwords"
+        learnt.append(learn_subwords(texts, size=settings.subword_vocabulary) if subwords else None)
+    return learnt[0], learnt[1]
+
+
+def _split(examples: Sequence[Example], source: Subwords | None, target: Subwords | None) -> list[Example]:
+    return [
+        replace(example, source=_pieces(example, "source", source), target=_pieces(example, "target", target))
+        for example in examples
+    ]
+
+
+def _pieces(example: Example, side: str, subwords: Subwords | None) -> tuple[str, ...]:
+    texts: tuple[str, ...] = getattr(example, side)
+    if subwords is None or not texts:  # a target that is asked for
+        return texts
+    pieces = split_text(texts[0], subwords)
+    if not pieces:
+        path, line = example.path or None, example.line or None
+        raise InputError(f"the {side} is blank", path=path, line=line, mend="fill it in or drop the line")
+    return pieces
+
+
+def build_vocabularies(
+    examples: Sequence[Example], settings: Settings, *, target_subwords: Subwords | None = None
+) -> tuple[Vocabulary, Vocabulary]:
+    """Source and target vocabularies of training data; the source is open unless ``minimum_count`` is 1.
+
+    Args:
+        examples: with texts already split into subwords.
+        settings: what the two sides are made of, and ``minimum_count``.
+        target_subwords: all of them can be written, whether or not the training data need them.
+    """
+    units = _units(settings, "source")
+    minimum_count = settings.minimum_count or (1 if units == "characters" else 2)
+    # Subwords that only other texts need, and characters that are none, are unknown whatever the count.
     source = Vocabulary.build(
         (example.source for example in examples),
         minimum_count=minimum_count,
-        unknown=None if minimum_count == 1 else UNKNOWN,
+        unknown=None if minimum_count == 1 and units != "subwords" else UNKNOWN,
     )
     end = END if settings.task == "transduce" else None
-    return source, Vocabulary.build((example.target for example in examples), end=end)
+    targets = [example.target for example in examples] if target_subwords is None else [target_subwords.pieces]
+    return source, Vocabulary.build(targets, end=end)
 
 
 def build_model(settings: Settings, source: Vocabulary, target: Vocabulary) -> SequenceModel:
@@ -90,18 +179,20 @@ def build_model(settings: Settings, source: Vocabulary, target: Vocabulary) -> S
     sizes: dict[str, Any] = {
         "source_size": len(source),
         "target_size": len(target),
-        "embedding_size": settings.embedding_size,
         "hidden_size": settings.hidden_size,
         "dropout": settings.dropout,
     }
     with torch.random.fork_rng():
         torch.manual_seed(settings.seed)
         if settings.task == "tag":
-            bidirectional = settings.encoder == "bidirectional"
-            return Tagger(**sizes, label_embedding_size=settings.label_embedding_size, bidirectional=bidirectional)
+            sizes |= {"embedding_size": settings.embedding_size, "label_embedding_size": settings.label_embedding_size}
+            return Tagger(**sizes, bidirectional=settings.encoder == "bidirectional")
         if target.end_id is None:
             raise InputError("the target vocabulary of a transduction has no end token", mend="is it a tagger?")
-        return EncoderDecoder(**sizes, end=target.end_id)
+        if settings.model == "transformer":
+            sizes |= {name: getattr(settings, name) for name in ("num_layers", "num_heads", "feedforward_size")}
+            return Transformer(**sizes, end=target.end_id)
+        return EncoderDecoder(**sizes, end=target.end_id, embedding_size=settings.embedding_size)
 
 
 def save_run(run: Run, folder: Path) -> None:
@@ -114,6 +205,9 @@ def save_run(run: Run, folder: Path) -> None:
     (partial / "README.md").unlink(missing_ok=True)
     run.source_vocabulary.save(partial / "source_vocabulary.json")
     run.target_vocabulary.save(partial / "target_vocabulary.json")
+    for side, subwords in (("source", run.source_subwords), ("target", run.target_subwords)):
+        if subwords is not None:
+            save_subwords(subwords, partial / f"{side}_subwords.json")
     save_settings(run.settings, folder)
     seal(partial)
     shutil.rmtree(final, ignore_errors=True)
@@ -150,7 +244,11 @@ def load_run(folder: Path) -> Run:
         mend = "restore it as it was saved"
         raise InputError(error.problem, path=folder / "configuration.yaml", mend=mend) from error
     _load_weights(model, model_folder / "model.safetensors")
-    return Run(settings, model.eval(), source, target)
+    subwords = [
+        load_subwords(model_folder / f"{side}_subwords.json") if _units(settings, side) == "subwords" else None
+        for side in ("source", "target")
+    ]
+    return Run(settings, model.eval(), source, target, *subwords)
 
 
 def _load_weights(model: nn.Module, path: Path) -> None:
@@ -161,21 +259,46 @@ def _load_weights(model: nn.Module, path: Path) -> None:
         raise InputError(problem, path=path, mend="restore configuration.yaml as it was saved") from error
 
 
+def usual_decoder(settings: Settings) -> str:
+    """The name of the decoder that searches as the model was trained to be searched.
+
+    The raw beam for a model trained through the search with global scores, otherwise the beam.
+    """
+    return "raw-beam" if settings.objective in SEARCH_OBJECTIVES and settings.score == "global" else "beam"
+
+
+def best_decoder(folder: Path) -> str:
+    """The name of the decoder that was best on the development data of a run.
+
+    Raises:
+        InputError: there were none, or the run's ``metrics.json`` cannot be read.
+    """
+    path = folder / "metrics.json"
+    if not path.exists():
+        raise InputError("the file is missing, so no decoder is known to be best", path=path, mend="name a decoder")
+    try:
+        name = json.loads(path.read_bytes())["dev"]["best decoder"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        problem = "no decoder is known to be best, for the run was trained without development data"
+        raise InputError(problem, path=path, mend="name a decoder, or train with --dev") from None
+    if name not in DECODERS:
+        raise InputError(f"the best decoder {name!r} is none", path=path, mend=f"name one of {', '.join(DECODERS)}")
+    return str(name)
+
+
 def choose_decoder(settings: Settings, name: str | None = None, *, beam_size: int | None = None) -> Decoder:
     """A decoder by name; by default the one that searches as the model was trained to be searched.
 
     Args:
         settings: of the run.
-        name: "greedy", "beam", "raw-beam", "soft-beam", or None: the raw beam for a model trained with global scores,
-            otherwise the beam.
+        name: one of :data:`seqwise.decoding.DECODERS`, or None for that of :func:`usual_decoder`.
         beam_size: by default as in training.
 
     Raises:
         InputError: there is no such decoder.
     """
-    searched = settings.objective in SEARCH_OBJECTIVES
-    score = score_by_name(settings.score if searched else "local")
-    name = name or ("raw-beam" if searched and settings.score == "global" else "beam")
+    score = score_by_name(settings.score if settings.objective in SEARCH_OBJECTIVES else "local")
+    name = name or usual_decoder(settings)
     if name not in DECODERS:
         raise InputError(f"no decoder is called {name!r}", mend=did_you_mean(name, DECODERS))
     # The value at the end of training, which lies beyond any number of steps that the schedule itself gives.
@@ -189,7 +312,7 @@ def require_enough_candidates(run: Run, examples: Sequence[Example], beam_size: 
     Raises:
         InputError: it is, for each of the examples.
     """
-    steps = max(step_limit(len(example.source), run.model.end) for example in examples)
+    steps = max(step_limit(len(example.source_ids), run.model.end) for example in run.encode_sources(examples))
     labels = len(run.target_vocabulary)
     if labels**steps < beam_size:
         raise InputError(
@@ -201,8 +324,8 @@ def require_enough_candidates(run: Run, examples: Sequence[Example], beam_size: 
 def predict(
     run: Run, examples: Sequence[Example], decoder: Decoder, *, n_best: int = 1, length_normalization: float = 0.0
 ) -> list[list[Prediction]]:
-    """The best outputs for each example, best first, as tokens."""
-    encoded = run.encode(examples)
+    """The best outputs for each example, best first, as tokens; of the examples only the sources are read."""
+    encoded = run.encode_sources(examples)
     found = decode_examples(run.model, encoded, decoder, n_best=n_best, length_normalization=length_normalization)
     return [[_as_tokens(hypothesis, run.target_vocabulary) for hypothesis in outputs] for outputs in found]
 

@@ -11,16 +11,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 import yaml
 
+from seqwise.data.vocabulary import Vocabulary
 from seqwise.errors import InputError
 from seqwise.objectives import (
+    CostOfGold,
     Objective,
     beam_crf_objective,
     beam_search_optimization_objective,
     cross_entropy_objective,
     dense_beam_objective,
     early_update_objective,
+    hamming_cost,
     hard_beam_hinge_objective,
     hinge_objective,
     minimum_risk_objective,
@@ -28,9 +32,10 @@ from seqwise.objectives import (
     scheduled_sampling_objective,
     self_normalized_objective,
     soft_dense_beam_objective,
+    two_pass_scheduled_sampling_objective,
 )
 from seqwise.search.candidates import Score, global_, local
-from seqwise.training.configuration import load_configuration
+from seqwise.training.configuration import did_you_mean, load_configuration
 from seqwise.training.schedules import Schedule, parse_schedule
 
 __all__ = [
@@ -40,6 +45,7 @@ __all__ = [
     "build_schedules",
     "check",
     "load_settings",
+    "parse_label_costs",
     "score_by_name",
     "warm_start_settings",
 ]
@@ -63,11 +69,13 @@ ScoreName = Literal["local", "global"]
 Feeding = Literal["greedy", "sample", "soft-greedy", "soft-sample"]
 WarmStart = Literal["none", "cross-entropy", "self-normalized"]
 Direction = Literal["left-to-right", "bidirectional"]
-Units = Literal["words", "characters"]
+Units = Literal["words", "characters", "subwords"]
+ModelName = Literal["lstm", "transformer"]
+FeedingPasses = Literal["step-by-step", "two-pass"]
 
 
-def _setting(default: Any, text: str) -> Any:
-    return field(default=default, metadata={"help": text})
+def _setting(default: Any, text: str, **metadata: str) -> Any:
+    return field(default=default, metadata={"help": text, **metadata})
 
 
 @dataclass(frozen=True)
@@ -79,17 +87,22 @@ class Settings:
     dev: Path | None = _setting(None, "development data, for choosing how to decode")
     token_column: int = _setting(0, "tag: the column of the tokens, from 0")
     label_column: int = _setting(-1, "tag: the column of the labels, from 0; -1 is the last")
-    source_units: Units = _setting("words", "transduce: what a source is made of")
+    source_units: Units = _setting("words", "transduce: what a source is made of; subwords are learnt from raw text")
     target_units: Units = _setting("words", "transduce: what a target is made of")
+    subword_vocabulary: int = _setting(8000, "subwords: how many to learn at most, for each side on its own")
     minimum_count: int | None = _setting(
         None,
-        "source tokens seen less often are trained as the unknown token; 1 refuses unknown tokens; "
-        "by default 2 for words, 1 for characters",
+        "source tokens seen less often are trained as the unknown token; 1 refuses unknown tokens (not subwords); "
+        "by default 2 for words and subwords, 1 for characters",
     )
     encoder: Direction = _setting("bidirectional", "tag: left-to-right sees only the source so far")
-    embedding_size: int = _setting(64, "size of source (and output) embeddings")
+    model: ModelName = _setting("lstm", "transduce: lstm or transformer")
+    embedding_size: int = _setting(64, "lstm: size of source (and output) embeddings")
     label_embedding_size: int = _setting(16, "tag: size of label embeddings")
-    hidden_size: int = _setting(96, "size of each LSTM direction")
+    hidden_size: int = _setting(96, "size of each LSTM direction; transformer: of embeddings and layers")
+    num_layers: int = _setting(2, "transformer: layers of the encoder, and of the decoder")
+    num_heads: int = _setting(4, "transformer: heads of each attention")
+    feedforward_size: int = _setting(512, "transformer: hidden size of the feed-forward networks")
     dropout: float = _setting(0.1, "dropout rate")
     objective: ObjectiveName = _setting("relaxed-beam", "what training minimises")
     score: ScoreName = _setting("local", "search-aware objectives: local (log-softmax) or global (raw) scores")
@@ -98,12 +111,20 @@ class Settings:
         "exponential(1, 8)", "inverse temperature of relaxations: a number, linear(a, b) or exponential(a, b)"
     )
     feeding: Feeding = _setting("greedy", "scheduled-sampling: what is fed in place of gold")
+    feeding_passes: FeedingPasses = _setting(
+        "step-by-step", "scheduled-sampling: two-pass (transformer) chooses along gold, for all positions at once"
+    )
     gold_probability: str = _setting(
         "linear(1, 0)",
         "scheduled-sampling: probability of feeding gold: a number, linear(a, b), inverse_sigmoid(k) ...",
     )
     log_partition_weight: float = _setting(0.1, "self-normalized: weight of (log Z)^2")
     log_partition_fraction: float = _setting(1.0, "self-normalized: the part of the positions that is penalised")
+    wrong_label_costs: str = _setting(
+        "",
+        "relaxed-beam, hinge, hard-hinge, beam-search-optimization: cost of wrongly choosing a label, as in 'O=2,X=.5'",
+        metavar="COSTS",
+    )
     cross_entropy_weight: float = _setting(0.1, "search-aware objectives: weight of added cross-entropy")
     warm_start: WarmStart = _setting("cross-entropy", "search-aware objectives: what is trained first")
     warm_start_epochs: float = _setting(5.0, "epochs of the warm start")
@@ -123,6 +144,10 @@ _AT_LEAST_ONE = (
     "embedding_size",
     "label_embedding_size",
     "hidden_size",
+    "num_layers",
+    "num_heads",
+    "feedforward_size",
+    "subword_vocabulary",
     "minimum_count",
 )
 _POSITIVE = ("epochs", "learning_rate", "warm_start_learning_rate", "clip")
@@ -166,8 +191,20 @@ def _line_of(path: Path, name: str) -> int | None:
     return next((key.start_mark.line + 1 for key, _ in entries if key.value == name), None)
 
 
-def _first_fault(settings: Settings) -> tuple[str, InputError] | None:
-    """The first setting that is out of its range, with what is wrong."""
+Fault = tuple[str, InputError]
+"""The name of a setting, and what is wrong with it."""
+
+
+def _first_fault(settings: Settings) -> Fault | None:
+    """The first setting that is out of its range, or that does not go with the others."""
+    for find in (_number_out_of_range, _misfit, _wrong_label_cost, _schedule_out_of_range):
+        fault = find(settings)
+        if fault is not None:
+            return fault
+    return None
+
+
+def _number_out_of_range(settings: Settings) -> Fault | None:
     for names, holds, wanted in (
         (_AT_LEAST_ONE, lambda value: value >= 1, "at least 1"),
         (_POSITIVE, lambda value: value > 0, "greater than 0"),
@@ -179,9 +216,39 @@ def _first_fault(settings: Settings) -> tuple[str, InputError] | None:
         for name in names:
             if getattr(settings, name) is not None and not holds(getattr(settings, name)):
                 return name, InputError(f"{name} must be {wanted}, got {getattr(settings, name)}")
+    return None
+
+
+def _misfit(settings: Settings) -> Fault | None:
+    """A setting that the others leave without effect, or that they cannot be used with."""
     if settings.score == "global" and settings.objective not in SEARCH_OBJECTIVES:
         problem = f"score: {settings.objective} is trained on local scores, whatever the score"
         return "score", InputError(problem, mend="use --objective relaxed-beam, or predict with --decoder raw-beam")
+    transformer = settings.model == "transformer"
+    if transformer and settings.task == "tag":
+        return "model", InputError("model: a tagger is an LSTM", mend="use --model lstm, or --task transduce")
+    if transformer and settings.hidden_size % settings.num_heads:
+        problem = f"hidden_size: {settings.hidden_size} cannot be divided among {settings.num_heads} heads"
+        return "hidden_size", InputError(problem, mend=f"use a multiple of {settings.num_heads}, or other --num-heads")
+    if settings.feeding_passes == "two-pass" and not (transformer and settings.objective == "scheduled-sampling"):
+        problem = "feeding_passes: only scheduled sampling of a transformer can be fed in two passes"
+        return "feeding_passes", InputError(problem, mend="use --feeding-passes step-by-step, or --model transformer")
+    return None
+
+
+def _wrong_label_cost(settings: Settings) -> Fault | None:
+    name = "wrong_label_costs"
+    try:
+        costs = parse_label_costs(settings.wrong_label_costs)
+    except InputError as error:
+        return name, InputError(f"{name}: {error.problem}", mend=error.mend)
+    if costs and settings.objective not in COSTED_OBJECTIVES:
+        problem = f"{name}: {settings.objective} does not weigh the costs of labels"
+        return name, InputError(problem, mend=f"use one of {', '.join(COSTED_OBJECTIVES)}")
+    return None
+
+
+def _schedule_out_of_range(settings: Settings) -> Fault | None:
     for name, lowest, highest, wanted in (
         # What is smaller than this is 0 in the models' float32.
         ("alpha", 1e-30, math.inf, "greater than 0"),
@@ -218,18 +285,61 @@ def score_by_name(name: ScoreName) -> Score:
     return {"local": local, "global": global_}[name]
 
 
-def build_objective(settings: Settings) -> Objective:
-    """The objective that the settings name."""
+COSTED_OBJECTIVES = ("relaxed-beam", "hinge", "hard-hinge", "beam-search-optimization")
+"""Those whose search knows what each wrong token costs."""
+
+
+def parse_label_costs(text: str) -> dict[str, float]:
+    """``"O=2, B-PER=0.5"`` to numbers by label; a label may itself hold "=".
+
+    Raises:
+        InputError: an entry is not ``LABEL=NUMBER`` with a finite number greater than 0, or a label comes twice.
+
+    Example:
+        >>> parse_label_costs("O=2, B-PER=0.5")
+        {'O': 2.0, 'B-PER': 0.5}
+    """
+    costs: dict[str, float] = {}
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        label, _, number = (part.strip() for part in entry.rpartition("="))
+        try:
+            cost = float(number)
+        except ValueError:
+            cost = math.nan
+        if not label or not 0 < cost < math.inf:
+            raise InputError(f"{entry!r} is no cost of a label", mend="write LABEL=NUMBER, such as O=2")
+        if label in costs:
+            raise InputError(f"the label {label!r} has two costs", mend="give one")
+        costs[label] = cost
+    return costs
+
+
+def _cost_of_gold(settings: Settings, labels: Vocabulary) -> CostOfGold:
+    """Hamming costs, weighted as the settings say."""
+    costs = parse_label_costs(settings.wrong_label_costs)
+    unknown = [label for label in costs if label not in labels.tokens]
+    if unknown:
+        problem = f"wrong_label_costs: no label of the training data is called {unknown[0]!r}"
+        raise InputError(problem, mend=did_you_mean(unknown[0], labels.tokens))
+    weights_V = torch.tensor([costs.get(label, 1.0) for label in labels.tokens])
+    return lambda gold_BT, size: hamming_cost(gold_BT, size, weights=weights_V.to(gold_BT.device))
+
+
+def build_objective(settings: Settings, labels: Vocabulary) -> Objective:
+    """The objective that the settings name, for outputs over this vocabulary."""
     if settings.objective == "cross-entropy":
         return cross_entropy_objective()
     if settings.objective == "self-normalized":
         return self_normalized_objective(weight=settings.log_partition_weight, fraction=settings.log_partition_fraction)
     if settings.objective == "scheduled-sampling":
-        return scheduled_sampling_objective(settings.feeding)
+        two_pass = settings.feeding_passes == "two-pass"
+        return (two_pass_scheduled_sampling_objective if two_pass else scheduled_sampling_objective)(settings.feeding)
+    costs = {"cost": _cost_of_gold(settings, labels)} if settings.wrong_label_costs else {}
     return SEARCH_OBJECTIVES[settings.objective](
         k=settings.beam_size,
         score=score_by_name(settings.score),
         cross_entropy_weight=settings.cross_entropy_weight,
+        **costs,
     )
 
 

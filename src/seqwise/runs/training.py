@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -12,9 +13,9 @@ import torch
 from seqwise.data.batches import EncodedExample, collate
 from seqwise.data.readers import Example, read_columns, read_pairs, require_aligned
 from seqwise.errors import InputError
-from seqwise.models.recurrent import EncoderDecoder, Tagger
-from seqwise.runs.measures import measure_decoders
-from seqwise.runs.run import Run, build_model, build_vocabularies, save_metrics, save_run, save_settings
+from seqwise.runs.inputs import file_units
+from seqwise.runs.measures import measure_decoders, unknown_targets
+from seqwise.runs.run import Run, new_run, save_metrics, save_run, save_settings
 from seqwise.runs.settings import Settings, build_objective, build_schedules, check, warm_start_settings
 from seqwise.training.checkpoints import last_complete
 from seqwise.training.configuration import load_configuration
@@ -36,11 +37,13 @@ def read_examples(settings: Settings, path: Path) -> list[Example]:
         examples = read_columns(path, token_column=settings.token_column, label_column=settings.label_column)
         require_aligned(examples)
         return examples
-    return read_pairs(path, source_units=settings.source_units, target_units=settings.target_units)
+    return read_pairs(
+        path, source_units=file_units(settings.source_units), target_units=file_units(settings.target_units)
+    )
 
 
 def train_stage(
-    model: Tagger | EncoderDecoder,
+    run: Run,
     encoded: Sequence[EncodedExample],
     settings: Settings,
     *,
@@ -48,10 +51,10 @@ def train_stage(
     examples: Sequence[Example] = (),
     on_progress: Callable[[Progress], None] | None = None,
 ) -> TrainingResult:
-    """Train a model in place with the objective of the settings, resuming from the folder's checkpoints.
+    """Train a run's model in place with the objective of the settings, resuming from the folder's checkpoints.
 
     Args:
-        model: trained in place.
+        run: its model is trained in place; of its settings none is read.
         encoded: the training data.
         settings: read from ``objective`` on; the number of steps is ``epochs`` times the batches of one epoch.
         folder: takes ``log.jsonl`` and ``checkpoints``.
@@ -60,7 +63,9 @@ def train_stage(
     """
     batches = -(-len(encoded) // settings.batch_size)
     steps = max(1, round(settings.epochs * batches))
-    objective, schedules = build_objective(settings), build_schedules(settings, total_steps=steps)
+    model = run.model
+    objective = build_objective(settings, run.target_vocabulary)
+    schedules = build_schedules(settings, total_steps=steps)
     result = fit(
         model,
         objective,
@@ -106,10 +111,13 @@ def train_run(settings: Settings, output: Path, *, on_progress: OnProgress | Non
     _require_own(output, settings)
     examples = read_examples(settings, settings.train)
     dev = [] if settings.dev is None else read_examples(settings, settings.dev)
-    source, target = build_vocabularies(examples, settings)
-    run = Run(settings, build_model(settings, source, target), source, target)
-    encoded, encoded_dev = run.encode(examples), run.encode(dev)
+    run = new_run(examples, settings)
+    encoded = run.encode(examples)
+    run.encode_sources(dev)  # so that what it cannot read is said before the training, not after
     _claim(output, settings)
+    unknown = unknown_targets(run, dev)
+    if unknown is not None:
+        print(f"seqwise: {unknown}", file=sys.stderr)
     metrics: dict[str, Any] = {"train_examples": len(examples), "dev_examples": len(dev)}
     warm = warm_start_settings(settings)
     for stage, stage_settings, folder in (
@@ -119,7 +127,7 @@ def train_run(settings: Settings, output: Path, *, on_progress: OnProgress | Non
         if stage_settings is None:
             continue
         result = train_stage(
-            run.model,
+            run,
             encoded,
             stage_settings,
             folder=folder,
@@ -129,7 +137,7 @@ def train_run(settings: Settings, output: Path, *, on_progress: OnProgress | Non
         metrics[stage] = {"steps": result.steps, "mean_loss": result.mean_loss}
     save_run(run, output)
     if dev:
-        metrics["dev"] = measure_decoders(run, dev, encoded_dev)
+        metrics["dev"] = measure_decoders(run, dev)
     save_metrics(output, metrics)
     return metrics
 

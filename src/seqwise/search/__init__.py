@@ -19,6 +19,13 @@ from seqwise.search.selection import (
     peaked_softmax,
     soft_top_k,
 )
+from seqwise.search.stochastic import (
+    StochasticBeam,
+    conditional_gumbels,
+    importance_weights,
+    normalized_importance_weights,
+    stochastic_beam_search,
+)
 
 __all__ = [
     "FEEDINGS",
@@ -40,19 +47,24 @@ __all__ = [
     "SoftSelection",
     "SoftTopK",
     "Step",
+    "StochasticBeam",
     "backtrace",
     "beam_search",
+    "conditional_gumbels",
     "cost_augmented",
     "fed_logits",
     "global_",
     "hard_top_k",
+    "importance_weights",
     "interpolated",
     "local",
     "never_lost",
     "no_rivals",
+    "normalized_importance_weights",
     "out_of_beam",
     "peaked_softmax",
     "soft_top_k",
+    "stochastic_beam_search",
     "unroll",
     "unroll_with_gold",
 ]

@@ -97,6 +97,7 @@ class Candidates:
         finished_BJ: how much of each slot has ended, in [0, 1].
         end: id of the end token, or None where nothing ends early.
         step: how many tokens the slots have already written.
+        excluded_BX: candidates that may not be chosen, each as slot x V + token, int64; None excludes nothing.
     """
 
     prefix_scores_BJ: Tensor
@@ -107,6 +108,7 @@ class Candidates:
     finished_BJ: Tensor
     end: int | None
     step: int
+    excluded_BX: Tensor | None = None
 
     @cached_property
     def logits_BJV(self) -> Tensor:
@@ -115,7 +117,7 @@ class Candidates:
         return logits_BJV.float() if logits_BJV.dtype in (torch.float16, torch.bfloat16) else logits_BJV
 
     @cached_property
-    def scores_BJV(self) -> Tensor:
+    def all_scores_BJV(self) -> Tensor:
         """``s~[i, w]``, the score of slot i lengthened by w (thesis, Algorithms 1 and 3, line 5)."""
         added_BJV = self.score(self.logits_BJV)
         if self.end is not None:
@@ -123,6 +125,23 @@ class Candidates:
         if self.cost_BV is not None and self.score.cost_weight != 0:
             added_BJV = added_BJV + self.score.cost_weight * self.cost_BV[:, None]
         return self.prefix_scores_BJ[..., None] + added_BJV
+
+    @cached_property
+    def scores_BJV(self) -> Tensor:
+        """What a selection chooses by: ``s~[i, w]``, minus infinity where a candidate is excluded."""
+        if self.excluded_BX is None:
+            return self.all_scores_BJV
+        scores_BN = self.all_scores_BJV.flatten(1).scatter(1, self.excluded_BX, -torch.inf)
+        return scores_BN.view_as(self.all_scores_BJV)
+
+    def without(self, excluded_BX: Tensor) -> Candidates:
+        """The same candidates but these, each named by slot x V + token.
+
+        Nothing is expanded here, and what this instance has expanded is not shared: expand one of the two.
+        """
+        if self.excluded_BX is not None:
+            excluded_BX = torch.cat([self.excluded_BX, excluded_BX], dim=1)
+        return replace(self, excluded_BX=excluded_BX)
 
 
 def finish(added_BJV: Tensor, finished_BJ: Tensor, end: int) -> Tensor:

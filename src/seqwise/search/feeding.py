@@ -1,7 +1,8 @@
 """Scheduled sampling: what the decoder is fed next when it is not always fed the gold token.
 
-Each variant is one selection with K = 1, run through the same loop as beam search. Shapes: B batch, T target length,
-V vocabulary.
+Each variant is one selection with K = 1. It runs through the same loop as beam search, one step after the other, or at
+all positions at once, choosing from what a first pass along gold scores. Shapes: B batch, T target length, V
+vocabulary, H features, D embedding; P = T - 1 positions whose choice is fed to the next, N = B P.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ import torch
 from torch import Tensor
 
 from seqwise.errors import InputError
-from seqwise.models.protocols import StepModel
+from seqwise.models.protocols import ParallelModel, StepModel
 from seqwise.search.beam import unroll
 from seqwise.search.candidates import Candidates, global_
 from seqwise.search.noise import Gumbel
 from seqwise.search.selection import HardTopK, Selection, Selector, SoftArgmax
 
-__all__ = ["FEEDINGS", "GoldOr", "fed_logits"]
+__all__ = ["FEEDINGS", "GoldOr", "fed_logits", "fed_logits_in_two_passes"]
 
 FEEDINGS: dict[str, Callable[[float], Selector]] = {
     "greedy": lambda alpha: HardTopK(1),
@@ -89,14 +90,13 @@ def fed_logits(
     Raises:
         InputError: the probability is outside [0, 1].
 
-    Source: thesis, chapter 3. Not implemented here: the parallel two-pass form for Transformers.
+    Source: thesis, chapter 3.
 
     Example:
         >>> sorted(FEEDINGS)
         ['greedy', 'sample', 'soft-greedy', 'soft-sample']
     """
-    if not 0 <= gold_probability <= 1:
-        raise InputError(f"the probability of feeding gold must lie between 0 and 1, got {gold_probability}")
+    _check_probability(gold_probability)
     selector = GoldOr(otherwise, targets_BT, gold_probability)
     if targets_BT.shape[1] == 0:
         return torch.zeros(*targets_BT.shape, model.embedding_VD.shape[0], device=targets_BT.device)
@@ -105,3 +105,77 @@ def fed_logits(
         model, context, selector, num_steps=targets_BT.shape[1], score=global_, end=None, generator=generator
     )
     return torch.cat([step.candidates.logits_BJV for step in steps], dim=1)
+
+
+def fed_logits_in_two_passes(
+    model: ParallelModel,
+    context: Any,
+    targets_BT: Tensor,
+    *,
+    otherwise: Selector,
+    gold_probability: float,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """The model's scores when it is fed what it would have chosen along *gold*: two passes in place of T steps.
+
+    The first pass is teacher forcing. From its scores f1_t at each position the selector makes what the second pass is
+    fed after that position, ``e_{t+1} = softmax_alpha(f1_t) E`` with ``SoftArgmax(alpha)``, unless the coin says gold:
+    ``e_{t+1} = E[y*_t]``. The second pass runs along these embeddings, all at once. The first pass stays in the graph:
+    soft choices carry gradients through both, hard ones through the second only.
+
+    The step-by-step form chooses along what it was fed itself. The two are the same for the first two positions, and
+    wherever what was fed before does not matter; elsewhere this one only approximates it.
+
+    Args:
+        model: a step model that can take all its steps at once.
+        context: what ``model.encode`` returned.
+        targets_BT: gold tokens, negative where there is none.
+        otherwise: what is fed in place of gold: a selector with K = 1, such as those of :data:`FEEDINGS`.
+        gold_probability: in [0, 1]; 1 is teacher forcing.
+        generator: the source of random numbers for the coin and the noise.
+
+    Returns:
+        Unnormalised scores of the second pass, (B, T, V).
+
+    Raises:
+        InputError: the probability is outside [0, 1], or the model can only take one step at a time.
+
+    Source: Mihaylova and Martins (ACL 2019, student workshop); Duckworth et al. (2019). Not implemented: more than two
+    passes; sparse mixtures.
+
+    Example:
+        >>> from seqwise.data import EncodedExample, collate
+        >>> from seqwise.models import Transformer
+        >>> model = Transformer(source_size=5, target_size=3, end=2, hidden_size=8, num_heads=2, feedforward_size=16)
+        >>> batch = collate([(0, EncodedExample((1, 2), (0, 1, 2)))])
+        >>> fed_logits_in_two_passes(
+        ...     model, model.encode(batch), batch.targets_BT, otherwise=SoftArgmax(1.0), gold_probability=0.5
+        ... ).shape
+        torch.Size([1, 3, 3])
+    """
+    _check_probability(gold_probability)
+    if not hasattr(model, "forced"):
+        raise InputError(
+            f"a {type(model).__name__} takes one step at a time, and cannot be fed in two passes",
+            mend="use scheduled sampling step by step",
+        )
+    gold_BP = targets_BT[:, :-1]
+    if gold_BP.numel() == 0:  # nothing is fed but the first input
+        return _at_least_float(model.head(model.teacher_forced(context, targets_BT)))
+    features_N1H = model.teacher_forced(context, gold_BP).flatten(0, 1).unsqueeze(1)
+    zeros_N1 = _at_least_float(torch.zeros_like(features_N1H[..., 0]))
+    # Each position of each input is a search of one step by itself.
+    candidates = Candidates(zeros_N1, features_N1H, model.head, global_, None, zeros_N1, None, 0)
+    selection = GoldOr(otherwise, gold_BP.reshape(-1, 1), gold_probability)(candidates, generator)
+    fed_BPD = selection.embed(model.embedding_VD).view(*gold_BP.shape, -1)
+    first_B1D, _ = model.start(context)
+    return _at_least_float(model.head(model.forced(context, torch.cat([first_B1D, fed_BPD], dim=1))))
+
+
+def _at_least_float(values: Tensor) -> Tensor:
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
+def _check_probability(gold_probability: float) -> None:
+    if not 0 <= gold_probability <= 1:
+        raise InputError(f"the probability of feeding gold must lie between 0 and 1, got {gold_probability}")

@@ -9,10 +9,9 @@ Shapes: B batch, J and K slots before and after a step (gold in slot 0), V vocab
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -74,6 +73,20 @@ def no_rivals(candidates: Candidates, generator: torch.Generator | None) -> Hard
 
 
 @dataclass(frozen=True)
+class _HardBesideGold(HardSelection):
+    """Gold and hard rivals, with the scores of all candidates but gold, (B, N)."""
+
+    others_BN: Tensor
+
+
+@dataclass(frozen=True)
+class _SoftBesideGold(SoftSelection):
+    """Gold, one-hot, and soft rivals, with the scores of all candidates but gold, (B, N)."""
+
+    others_BN: Tensor
+
+
+@dataclass(frozen=True)
 class KeepGold:
     """A selector that lengthens gold in slot 0 by the next gold token, and lets another selector choose its rivals.
 
@@ -98,23 +111,25 @@ class KeepGold:
     def __call__(self, candidates: Candidates, generator: torch.Generator | None) -> Selection:
         """Choose from one step's candidates, of which slot 0 holds the gold prefix."""
         tokens_B1 = self.gold_BT[:, candidates.step, None].clamp(min=0)
-        gold_B1, others = _set_apart(candidates, tokens_B1)
-        lost_B1 = self.lost(gold_B1, others.scores_BJV.flatten(1))[:, None]
+        others = candidates.without(tokens_B1)  # in slot 0, the place of a candidate is its token
+        gold_B1 = others.all_scores_BJV[:, 0].gather(1, tokens_B1)
+        others_BN = others.scores_BJV.flatten(1)
+        lost_B1 = self.lost(gold_B1, others_BN)[:, None]
         selection = self.rivals(others, generator)
         scores_BK = torch.cat([gold_B1, selection.scores_BK.masked_fill(lost_B1, -torch.inf)], dim=1)
         parents_BK = F.pad(selection.parents_BK, (1, 0))
         tokens_BK = torch.cat([tokens_B1, selection.tokens_BK], dim=1)
         if isinstance(selection, HardSelection):
-            return HardSelection(scores_BK, parents_BK, tokens_BK)
+            return _HardBesideGold(scores_BK, parents_BK, tokens_BK, others_BN)
         if not isinstance(selection, SoftSelection):
             raise InputError(f"gold cannot be kept beside a {type(selection).__name__}", mend="select hard or soft")
-        return replace(
-            selection,
-            scores_BK=scores_BK,
-            parents_BK=parents_BK,
-            tokens_BK=tokens_BK,
-            parent_weights_BKJ=_one_hot_first(torch.zeros_like(tokens_B1), selection.parent_weights_BKJ),
-            token_weights_BKV=_one_hot_first(tokens_B1, selection.token_weights_BKV),
+        return _SoftBesideGold(
+            scores_BK,
+            parents_BK,
+            tokens_BK,
+            _one_hot_first(torch.zeros_like(tokens_B1), selection.parent_weights_BKJ),
+            _one_hot_first(tokens_B1, selection.token_weights_BKV),
+            others_BN,
         )
 
 
@@ -178,21 +193,9 @@ def unroll_with_gold(
     selector = KeepGold(rivals, gold_BT, lost)
     steps = unroll(model, context, selector, num_steps=num_steps_B, score=score, cost=cost, end=model.end)
     for number, step in enumerate(steps):
-        gold_B1, others = _set_apart(step.candidates, gold_BT[:, number, None].clamp(min=0))
-        yield GoldStep(
-            gold_B1, others.scores_BJV.flatten(1), step.beam, num_steps_B > number, num_steps_B == number + 1
-        )
-
-
-def _set_apart(candidates: Candidates, tokens_B1: Tensor) -> tuple[Tensor, Candidates]:
-    """The score of gold, and the same candidates with gold excluded."""
-    is_gold_BJV = torch.zeros_like(candidates.scores_BJV, dtype=torch.bool)
-    is_gold_BJV[:, 0] = is_gold_BJV[:, 0].scatter(1, tokens_B1, True)
-    gold_B1 = candidates.scores_BJV[:, 0].gather(1, tokens_B1)
-    others = copy.copy(candidates)
-    # A cached property is an entry of the instance; set here, it is never computed, and the head not run again.
-    vars(others)["scores_BJV"] = candidates.scores_BJV.masked_fill(is_gold_BJV, -torch.inf)
-    return gold_B1, others
+        selection = cast(_HardBesideGold | _SoftBesideGold, step.selection)
+        gold_B1, others_BN = selection.scores_BK[:, :1], selection.others_BN
+        yield GoldStep(gold_B1, others_BN, step.beam, num_steps_B > number, num_steps_B == number + 1)
 
 
 def _one_hot_first(index_B1: Tensor, weights_BKW: Tensor) -> Tensor:

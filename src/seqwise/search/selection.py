@@ -15,8 +15,8 @@ none    K = k: beam search, Algorithm 1     K = k: relaxed beam, Algorithms 2 an
 Gumbel  K = 1: ancestral sample             K = 1: alpha-soft ("concrete") sample
         ``HardTopK(1, noise=Gumbel())``     ``SoftArgmax(alpha, noise=Gumbel())``
 Gumbel  K = k: stochastic beam search,      K = k: open
-        which needs conditional noise
-        (not here)
+        which needs conditional noise:
+        ``stochastic_beam_search``
 ======  ==================================  ===================================================
 
 Shapes: B batch, J slots before, K slots after, V vocabulary, D embedding, N = J V candidates.
@@ -395,5 +395,6 @@ def _check_noise(k: int, noise: Noise) -> None:
         raise InputError(f"the beam size k must be at least 1, got {k}")
     if k > 1 and noise is not no_noise:
         raise InputError(
-            f"fresh noise at each step with k = {k} is not stochastic beam search", mend="use k = 1 with noise"
+            f"fresh noise at each step with k = {k} is not stochastic beam search",
+            mend="use k = 1 with noise, or stochastic_beam_search",
         )

@@ -85,17 +85,18 @@ def exponential(start: float, end: float, steps: float) -> Schedule:
     return lambda step: start ** (1 - _fraction(step, steps)) * end ** _fraction(step, steps)
 
 
-def inverse_sigmoid(k: float) -> Schedule:
-    """The decay of scheduled sampling, ``v(t) = k / (k + exp(t / k))``.
+def inverse_sigmoid(k: float, unit: float = 1.0) -> Schedule:
+    """The decay of scheduled sampling, ``v(t) = k / (k + exp(t / k))`` with t = step / unit.
 
     Args:
-        k: how slowly it falls, greater than 0; it passes one half at step ``k ln k``.
+        k: how slowly it falls, greater than 0; it passes one half at ``t = k ln k``.
+        unit: steps to one unit of t, greater than 0: 1 to decay by steps, the steps of an epoch to decay by epochs.
 
     Returns:
         the schedule: near 1 at first for large k, 0 in the end.
 
     Raises:
-        InputError: k is not finite or not greater than 0.
+        InputError: k or the unit is not finite or not greater than 0.
 
     Example:
         >>> [round(inverse_sigmoid(10)(step), 3) for step in (0, 10 * math.log(10), 1e9)]
@@ -103,9 +104,9 @@ def inverse_sigmoid(k: float) -> Schedule:
 
     Source: Bengio et al. 2015, Scheduled Sampling, section 2.4 (there k >= 1).
     """
-    _greater_than_zero(k=k)
+    _greater_than_zero(k=k, unit=unit)
     # exp overflows above 709; at 700 the value is already below 1e-300 k.
-    return lambda step: k / (k + math.exp(min(step / k, 700.0)))
+    return lambda step: k / (k + math.exp(min(step / unit / k, 700.0)))
 
 
 def parse_schedule(schedule: str | float, *, total_steps: float) -> Schedule:
@@ -113,8 +114,8 @@ def parse_schedule(schedule: str | float, *, total_steps: float) -> Schedule:
 
     Args:
         schedule: a number (constant), or a name with its numbers: ``constant(v)``, ``linear(start, end)``,
-            ``exponential(start, end)``, ``inverse_sigmoid(k)``. A third number for linear and exponential is
-            the number of steps.
+            ``exponential(start, end)``, ``inverse_sigmoid(k)`` or ``inverse_sigmoid(k, unit)``. A third number for
+            linear and exponential is the number of steps.
         total_steps: the steps of the whole training, which linear and exponential take when none are given.
 
     Returns:
@@ -146,10 +147,12 @@ def parse_schedule(schedule: str | float, *, total_steps: float) -> Schedule:
     numbers = [_number(part) for part in text.split(",")] if text.strip() else []
     if any(value is None for value in numbers):
         raise InputError(f"{schedule!r} holds something that is not a number", mend="separate numbers with commas")
-    parameters = list(inspect.signature(known[name]).parameters)
+    signature = inspect.signature(known[name]).parameters.values()
+    parameters = [parameter.name for parameter in signature]
+    required = sum(parameter.default is parameter.empty for parameter in signature)
     if parameters[-1] == "steps" and len(numbers) == len(parameters) - 1:
         numbers.append(float(total_steps))
-    if len(numbers) != len(parameters):
+    if not required <= len(numbers) <= len(parameters):
         raise InputError(f"{schedule!r} has {len(numbers)} numbers", mend=f"write {name}({', '.join(parameters)})")
     return known[name](*numbers)
 

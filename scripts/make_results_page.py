@@ -1,0 +1,116 @@
+"""Write docs/results.md from results/*.json: every table, its claims, and the command that makes it again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from seqwise.evaluation.report import Claim, Result, Table, load_table
+from seqwise.evaluation.signature import signature_line
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# In the order of the page: file, and the recipe that writes it.
+PAGES = {
+    "table-3.1-ner": "table-3.1",
+    "table-3.1-translation": "table-3.1",
+    "table-3.2": "table-3.2",
+    "table-4.1": "table-4.1",
+    "table-4.2": "table-4.2",
+    "label-bias-toy": "label-bias-toy",
+    "stress": "stress",
+    "g2p": "g2p",
+}
+
+HEAD = """\
+# Results
+
+Made by `python scripts/make_results_page.py` from the files in `results/`, which the recipes wrote; do not edit.
+
+The papers' corpora cannot be had openly, so ours are others, and smaller: **directions and sizes of differences can be
+compared with the papers', absolute numbers cannot.** Tables over several seeds give the mean; ± is half of a bootstrap
+95% interval over examples and seeds, which understates the seeds' part where there are only three. In those tables the
+decoder of each system is chosen on development data (bold). A claim **holds** if the difference has its sign with
+p < 0.05 in a paired bootstrap over examples and seeds, is **reversed** if the opposite is so, and otherwise was
+**not seen**. What the papers lack is in every table: cross-entropy trained for the time of the others, and beams over
+scores that are not normalised ("raw") or half normalised ("half-raw", f − log Z / 2).
+"""
+
+
+def page(folder: Path) -> str:
+    """The whole page."""
+    tables = {name: load_table(folder / f"{name}.json") for name in PAGES if (folder / f"{name}.json").exists()}
+    claims = [claim for table in tables.values() for claim in table.claims]
+    parts = [HEAD]
+    if claims:
+        parts.append("## The claims at a glance\n\n" + _grid(("verdict", "claim", "made in"), map(_short, claims)))
+    for name, table in tables.items():
+        parts.append(_section(name, table))
+    return "\n".join(parts)
+
+
+def _short(claim: Claim) -> tuple[str, str, str]:
+    return (f"**{claim.verdict}**", claim.text, claim.source)
+
+
+def _section(name: str, table: Table) -> str:
+    command = f"seqwise reproduce {PAGES[name]} --results results"
+    lines = [f"## {table.title}\n", f"`{command}` writes `results/{name}.json`.\n", _numbers(table)]
+    if table.claims:
+        rows = ((f"**{claim.verdict}**", claim.text, claim.evidence, claim.source) for claim in table.claims)
+        lines.append(_grid(("verdict", "claim", "evidence (test)", "made in"), rows))
+    if table.note:
+        lines.append(table.note + "\n")
+    # Rows differ in method alone, or in when they were made.
+    signatures = dict.fromkeys(signature_line(replace(result.signature, method=name)) for result in table.results)
+    lines += [f"`{line}`\n" for line in signatures]
+    return "\n".join(lines)
+
+
+def _numbers(table: Table) -> str:
+    """Systems down, decoders across; what was measured on dev, and further measures, stay in the JSON."""
+    measure = table.results[0].measure.partition(": ")[2].removesuffix(", dev")
+    others = {f": {name}" for name in _measures(table) if name != measure}
+    shown = [result for result in table.results if not result.measure.endswith((", dev", *others))]
+    measures = list(dict.fromkeys(result.measure for result in shown))
+    found = {(result.system, result.measure): result for result in shown}
+    rows = (
+        [system, *(_cell(found.get((system, measure))) for measure in measures)]
+        for system in dict.fromkeys(result.system for result in shown)
+    )
+    titles = [title.removesuffix(f": {measure}").removeprefix(f"{measure} ") for title in measures]
+    return (f"{measure.capitalize()}, %:\n\n" if measure else "") + _grid(("", *titles), rows)
+
+
+def _measures(table: Table) -> list[str]:
+    """What is measured of each decoder, such as "words right"."""
+    names = (result.measure.partition(": ")[2].removesuffix(", dev") for result in table.results)
+    return list(dict.fromkeys(name for name in names if name and " minus " not in name))
+
+
+def _cell(result: Result | None) -> str:
+    if result is None:
+        return ""
+    digits = 2 if result.unit in ("", "nat") else 0 if result.unit == "s" else 1
+    text = f"{result.value:.{digits}f}"
+    if result.p_value is not None:
+        return f"{result.value:+.1f} [{result.low:.1f}, {result.high:.1f}], p = {result.p_value:.3f}"
+    if result.low is not None and result.high is not None:
+        text += f" ± {(result.high - result.low) / 2:.{digits}f}"
+    if result.note == "chosen on dev":
+        text = f"**{text}**"
+    return text if result.published is None else f"{text} (paper {result.published:.2f})"
+
+
+def _grid(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    titles = list(titles)
+    lines = [titles, ["---"] * len(titles), *map(list, rows)]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
+
+
+if __name__ == "__main__":
+    target = ROOT / "docs" / "results.md"
+    target.write_text(page(ROOT / "results"), encoding="utf-8")
+    print(f"{target.relative_to(ROOT)} is written", file=sys.stderr)

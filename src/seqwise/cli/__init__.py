@@ -1,0 +1,91 @@
+"""The command line: ``seqwise train | predict | evaluate | reproduce``.
+
+Whatever the user can mend ends with one line on standard error and exit code 2.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from seqwise.cli.flags import flags_from_settings
+from seqwise.cli.prediction import evaluate, predict
+from seqwise.cli.reproduction import reproduce
+from seqwise.cli.training import TRAIN_EXAMPLES, train
+from seqwise.errors import InputError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="seqwise",
+    help="Neural sequence models that are trained, searched and sampled as whole sequences.",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+"""The typer application; ``main`` runs it with our manners about errors."""
+
+# typer names only the descendants of what it raises for a wrong command line, and which click they are of depends on
+# its version.
+UsageError: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+
+# The flags of Settings make the signature of the first, so it is registered only once they are there.
+app.command(epilog=TRAIN_EXAMPLES)(flags_from_settings(train))
+for command in (predict, evaluate, reproduce):
+    app.command()(command)
+
+
+def main() -> None:
+    """Run the command line; the entry point of the ``seqwise`` script."""
+    # A GPU-less machine need not be told so, nor a terminal be filled with what libraries say to developers.
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    try:
+        status = app(standalone_mode=False)
+        sys.stdout.flush()
+    except (KeyboardInterrupt, typer.Abort):
+        sys.exit(130)
+    except (BrokenPipeError, SystemExit) as error:
+        if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
+            raise
+        # The reader (head, less) has gone, which rich and typer turn into an exit; Python would complain once more
+        # while closing standard output.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except (InputError, OSError, UsageError) as error:
+        print(f"seqwise: {_one_line(error)}", file=sys.stderr)
+        sys.exit(2)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _one_line(error: Any) -> str:
+    if isinstance(error, UsageError):
+        command = error.ctx.command_path if getattr(error, "ctx", None) else "seqwise"
+        message = " ".join(error.format_message().split()).removesuffix(".")
+        return f"{message[:1].lower()}{message[1:]}; see {command} --help"
+    if isinstance(error, OSError) and error.strerror:
+        # Of the disk or of permissions: nothing that a traceback would explain.
+        return str(InputError(error.strerror, path=error.filename, mend="see that there is room and permission"))
+    return str(error)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from seqwise import __version__
+
+        print(f"seqwise {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _top(
+    context: typer.Context,
+    *,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="print it")] = False,
+) -> None:
+    """Neural sequence models that are trained, searched and sampled as whole sequences."""
+    if context.invoked_subcommand is None:
+        print(context.get_help())

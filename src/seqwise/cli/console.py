@@ -1,0 +1,65 @@
+"""What every command prints with: two consoles, progress bars, and tables of measures that fit the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import rich.box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from seqwise.errors import InputError
+
+__all__ = ["err", "number", "out", "print_measures", "progress_bars", "require_at_least_one"]
+
+WITHOUT_UNIT = ("length ratio", "BLEU")
+
+# Where results go, and where progress goes.
+out, err = Console(), Console(stderr=True)
+
+
+@contextmanager
+def progress_bars() -> Iterator[Progress]:
+    """Progress bars on standard error; silent where that is not a terminal."""
+    name, note = TextColumn("{task.description:<24}"), TextColumn("{task.fields[note]}")
+    columns = (name, BarColumn(bar_width=30), MofNCompleteColumn(), TimeRemainingColumn(), note)
+    with Progress(*columns, console=err, disable=not err.is_terminal) as progress:
+        yield progress
+
+
+def number(title: str, value: float) -> str:
+    """A measure as it stands in a table: ratios with three digits, everything else times 100 with one."""
+    return f"{value:.3f}" if "ratio" in title else f"{100 * value:.1f}"
+
+
+def print_measures(rows: Mapping[str, Mapping[str, tuple[str, str]]]) -> None:
+    """A table with a row for each decoder and a column for each measure.
+
+    Args:
+        rows: decoder to title to value and interval; the interval, which may be empty, goes below its value where
+            the terminal is too narrow for both on one line.
+    """
+    titles = {title: title if title in WITHOUT_UNIT else f"{title}, %" for title in next(iter(rows.values()))}
+    on_one_line = {name: {title: " ".join(cell).rstrip() for title, cell in row.items()} for name, row in rows.items()}
+    width = max(map(len, rows)) + sum(
+        2 + max(len(heading), *(len(row[title]) for row in on_one_line.values())) for title, heading in titles.items()
+    )
+    separator = " " if width <= out.width else "\n"
+    table = Table(
+        "decoder", *titles.values(), box=rich.box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False
+    )
+    for name, row in rows.items():
+        table.add_row(name, *(separator.join(filter(None, cell)) for cell in row.values()))
+    out.print(table)
+
+
+def require_at_least_one(flag: str, value: int | None) -> None:
+    """Refuse a flag's number below 1.
+
+    Raises:
+        InputError: it is.
+    """
+    if value is not None and value < 1:
+        raise InputError(f"{flag} must be at least 1, got {value}")

@@ -1,0 +1,53 @@
+"""One flag of ``seqwise train`` for each field of Settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+__all__ = ["flags_from_settings"]
+
+
+def flags_from_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command one flag for each field of Settings, so that flags, YAML keys and defaults cannot drift apart.
+
+    Flags are taken as text and read by the same code as YAML, with the same messages.
+    """
+    from seqwise.runs.settings import Settings
+
+    parameters = [
+        parameter
+        for parameter in inspect.signature(command, eval_str=True).parameters.values()
+        if parameter.kind is not parameter.VAR_KEYWORD
+    ]
+    kinds = typing.get_type_hints(Settings)
+    for field in dataclasses.fields(Settings):
+        text = field.metadata["help"] + _choices(kinds[field.name], field.metadata["help"])
+        default = "" if field.default in (None, Path(), "") else f" [{field.default}]"
+        metavar = field.metadata.get("metavar") or _metavar(kinds[field.name])
+        flag = typer.Option(f"--{field.name.replace('_', '-')}", metavar=metavar, help=text + default)
+        parameters.append(
+            inspect.Parameter(
+                field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, flag]
+            )
+        )
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return command
+
+
+def _metavar(kind: Any) -> str:
+    members = [member for member in typing.get_args(kind) if member is not type(None)] or [kind]
+    return {int: "N", float: "X", Path: "FILE", str: "SCHEDULE"}.get(members[0], "NAME")
+
+
+def _choices(kind: Any, text: str) -> str:
+    """The choices of a field, where its help does not name them all."""
+    names = typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else ()
+    return "" if all(name in text for name in names) else f" ({', '.join(names)})"

@@ -1,0 +1,168 @@
+"""``seqwise predict`` and ``seqwise evaluate``."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from seqwise.cli.console import number, print_measures, require_at_least_one
+from seqwise.errors import InputError
+
+if TYPE_CHECKING:
+    from seqwise.data.readers import Example
+    from seqwise.evaluation.metrics import Estimate
+    from seqwise.runs import Prediction, Run
+
+__all__ = ["evaluate", "predict"]
+
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="a run folder")]
+DECODER_NAMES = "greedy, beam, interpolated-beam, raw-beam or soft-beam"
+BeamSize = Annotated[int | None, typer.Option(metavar="N", help="slots of the beam; by default as trained")]
+
+
+def predict(
+    run: RunFolder,
+    text: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="TEXT|FILE", help="one input, or a file with one input a line; standard input if left out or -"
+        ),
+    ] = None,
+    *,
+    decoder: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help=f"{DECODER_NAMES}, or best (on the development data); by default as trained"),
+    ] = None,
+    beam_size: BeamSize = None,
+    n_best: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="outputs for each input; by default up to 5 for one text, 1 for a file"),
+    ] = None,
+    length_normalization: Annotated[
+        float, typer.Option(metavar="P", show_default=False, help="rank by score / length^P [0]")
+    ] = 0.0,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line, with scores")] = False,
+) -> None:
+    """Print the best outputs for one text, or for each line of a file.
+
+    One text: ranked outputs with their scores. A file: a line for each of its lines, the input, a tab, the output.
+    """
+    from seqwise.runs import choose_decoder, load_run, require_enough_candidates
+    from seqwise.runs import predict as predict_examples
+    from seqwise.runs.inputs import input_units, inputs_of
+
+    loaded = load_run(run)
+    examples = inputs_of(text, units=input_units(loaded.settings))
+    require_at_least_one("--beam-size", beam_size)
+    require_at_least_one("--n-best", n_best)
+    if not math.isfinite(length_normalization):
+        raise InputError(f"--length-normalization must be finite, got {length_normalization}")
+    if beam_size is not None:
+        require_enough_candidates(loaded, examples, beam_size)
+    decoder = _named(decoder, run)
+    chosen = choose_decoder(loaded.settings, decoder, beam_size=beam_size)
+    slots = 1 if decoder == "greedy" else beam_size or loaded.settings.beam_size
+    if n_best is not None and n_best > slots:
+        mend = "choose another decoder" if decoder == "greedy" else f"add --beam-size {n_best}"
+        raise InputError(f"--n-best {n_best} is more than the {slots} that the search keeps", mend=mend)
+    one_text = not examples[0].path
+    n_best = n_best or (5 if one_text else 1)
+    # All of them, so that a mistake in the last line is found before the first output.
+    loaded.encode_sources(examples)
+    for start in range(0, len(examples), 1024):
+        part = examples[start : start + 1024]
+        found = predict_examples(loaded, part, chosen, n_best=n_best, length_normalization=length_normalization)
+        for example, outputs in zip(part, found, strict=True):
+            _print_outputs(loaded, example, outputs, one_text=one_text, as_json=as_json)
+
+
+def _named(decoder: str | None, run: Path) -> str | None:
+    """The name of a decoder; the best one on the development data where that is asked for."""
+    from seqwise.runs import best_decoder
+
+    return best_decoder(run) if decoder == "best" else decoder
+
+
+def _print_outputs(run: Run, example: Example, outputs: Sequence[Prediction], *, one_text: bool, as_json: bool) -> None:
+    source = run.source_text(example)
+    ranked = [(run.target_text(one.tokens), round(one.score, 4)) for one in outputs]
+    if as_json:
+        objects = [{"output": output, "score": score} for output, score in ranked]
+        print(json.dumps({"input": source, "outputs": objects}, ensure_ascii=False))
+    elif one_text:
+        for rank, (output, score) in enumerate(ranked, start=1):
+            print(f"{rank}  {score:>9.3f}  {output}")
+    else:
+        print("\t".join([source, *(output for output, _ in ranked)]))
+
+
+def evaluate(
+    run: RunFolder,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="data with the right answers, in the format of the training data")
+    ],
+    *,
+    decoder: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help=f"{DECODER_NAMES}, or best; by default all of them"),
+    ] = None,
+    beam_size: BeamSize = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table")] = False,
+) -> None:
+    """Measure a run on a file, with bootstrap 95% intervals."""
+    from seqwise.decoding import DECODERS
+    from seqwise.evaluation.metrics import bootstrap_interval
+    from seqwise.runs import load_run, require_enough_candidates
+    from seqwise.runs.measures import measure, signatures, unknown_targets
+    from seqwise.runs.training import read_examples
+
+    loaded = load_run(run)
+    examples = read_examples(loaded.settings, file)
+    decoder = _named(decoder, run)
+    require_at_least_one("--beam-size", beam_size)
+    if beam_size is not None:
+        require_enough_candidates(loaded, examples, beam_size)
+    measured = {
+        name: measure(loaded, examples, name, beam_size=beam_size)
+        for name in (list(DECODERS) if decoder is None else [decoder])
+    }
+    unknown = unknown_targets(loaded, examples)
+    if unknown is not None:
+        print(f"seqwise: {unknown}", file=sys.stderr)
+    estimates = {
+        name: {title: bootstrap_interval(sums) for title, sums in by_title.items()}
+        for name, by_title in measured.items()
+    }
+    _print_estimates(estimates, signatures(loaded, examples), num_examples=len(examples), as_json=as_json)
+
+
+def _print_estimates(
+    estimates: Mapping[str, Mapping[str, Estimate]], signed: Mapping[str, str], *, num_examples: int, as_json: bool
+) -> None:
+    if as_json:
+        plain = {
+            name: {
+                title: estimate._asdict() | ({"signature": signed[title]} if title in signed else {})
+                for title, estimate in row.items()
+            }
+            for name, row in estimates.items()
+        }
+        print(json.dumps(plain, indent=1))
+        return
+    print_measures(
+        {name: {title: _cell(title, estimate) for title, estimate in row.items()} for name, row in estimates.items()}
+    )
+    print(f"{num_examples} examples; in brackets bootstrap 95% intervals")
+    for title, signature in signed.items():
+        print(f"{title}: {signature}")
+
+
+def _cell(title: str, estimate: Estimate) -> tuple[str, str]:
+    value, low, high = (number(title, one) for one in estimate)
+    return value, f"[{low}, {high}]"

@@ -1,0 +1,78 @@
+"""``seqwise reproduce``."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from seqwise.cli.console import out, progress_bars
+
+__all__ = ["reproduce"]
+
+
+def reproduce(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="RECIPE",
+            help="label-bias-toy, stress, demo (both), g2p; with the corpora that SEQWISE_DATA names: table-3.1, "
+            "table-3.2, table-4.1, table-4.2",
+        ),
+    ],
+    *,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FOLDER", show_default=False, help="takes runs and figures [runs]")
+    ] = Path("runs"),
+    results: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="takes the results as JSON; by default beside the runs")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print the results as JSON instead of tables")] = False,
+    seed: Annotated[
+        int, typer.Option(metavar="N", min=0, show_default=False, help="of data, weights, batches and noise [0]")
+    ] = 0,
+    scale: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SCALE",
+            help="of a table: cpu (an hour on two cores, 3 seeds) or gpu (the papers' sizes, 5 seeds) [cpu]",
+        ),
+    ] = None,
+) -> None:
+    """Run a recipe end to end and print its table.
+
+    Interrupted and run again, it continues where it was.
+    """
+    from seqwise.evaluation.report import save_table
+    from seqwise.evaluation.signature import signature_line
+    from seqwise.recipes import run_recipe
+
+    outcomes = run_recipe(what, output, seed=seed, scale=scale, progress=progress_bars)
+    folder = (results or output / what / "results").resolve()
+    for outcome in outcomes:
+        path = folder / f"{outcome.name}.json"
+        folder.mkdir(parents=True, exist_ok=True)
+        save_table(outcome.table, path)
+        if as_json:
+            print(path.read_text("utf-8"), end="")
+            continue
+        signature = signature_line(dataclasses.replace(outcome.table.results[0].signature, method=outcome.name))
+        out.print(outcome.picture, f"\n{outcome.lesson}\n", sep="\n", highlight=False, markup=False)
+        out.print(signature, style="dim", highlight=False, markup=False)
+        for name, file in {**outcome.files, "results": path}.items():
+            print(f"{name}: {os.path.relpath(file)}")
+        if outcome.hints:
+            print("\nNow try:", *(f"  {_as_callable_here(hint)}" for hint in outcome.hints), sep="\n")
+
+
+def _as_callable_here(command: str) -> str:
+    """The command as it works in this shell: `make demo` runs a seqwise that is not on the PATH."""
+    if shutil.which("seqwise") or not command.startswith("seqwise "):
+        return command
+    return f"{shlex.quote(os.path.relpath(sys.argv[0]))} {command.removeprefix('seqwise ')}"

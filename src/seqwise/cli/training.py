@@ -1,0 +1,69 @@
+"""``seqwise train``."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from seqwise.cli.console import number, print_measures, progress_bars
+
+__all__ = ["TRAIN_EXAMPLES", "train"]
+
+TRAIN_EXAMPLES = """\b
+Examples:
+  seqwise train --task tag --train train.conll --dev dev.conll \\
+      --objective relaxed-beam --score global --output runs/tagger
+  seqwise train --task transduce --train pairs.tsv \\
+      --source-units characters --objective cross-entropy --output runs/g2p
+  seqwise train --task transduce --train de-en.tsv --model transformer \\
+      --source-units subwords --target-units subwords --output runs/de-en
+  seqwise train --config settings.yaml --seed 1 --output runs/seed1"""
+"""What ``seqwise train --help`` ends with."""
+
+
+def train(
+    *,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="the run folder to make or to continue")
+    ],
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="settings in YAML: task: tag, ...; flags override")
+    ] = None,
+    **flags: str | None,
+) -> None:
+    """Train a model on your own files.
+
+    Settings come from flags, then from the YAML file, then from the defaults in [brackets]. Run the same command again
+    to continue after an interruption.
+    """
+    from seqwise.runs.settings import load_settings
+    from seqwise.runs.training import train_run
+
+    given = {name: value for name, value in flags.items() if value is not None}
+    settings = load_settings(config, given)
+    with progress_bars() as progress:
+        bars: dict[str, Any] = {}
+
+        def advance(stage: str, step: Any) -> None:
+            if stage not in bars:
+                bars[stage] = progress.add_task(stage, total=step.steps, note="")
+            progress.update(bars[stage], completed=step.step, note=f"loss {step.loss:.3f}")
+
+        metrics = train_run(settings, output, on_progress=advance)
+    trained = metrics["training"]
+    print(f"trained for {trained['steps']} steps; loss of the last ones {trained['mean_loss']:.3f}")
+    if "dev" in metrics:
+        _print_dev(metrics["dev"])
+    print(f"the run is in {output}; try: seqwise predict {shlex.quote(str(output))} TEXT")
+
+
+def _print_dev(dev: dict[str, Any]) -> None:
+    rows = dev["decoders"].items()
+    print_measures({name: {title: (number(title, value), "") for title, value in row.items()} for name, row in rows})
+    for title, signature in dev["signatures"].items():
+        print(f"{title}: {signature}")
+    log_partition = "" if dev["mean log Z"] is None else f" (mean log Z {dev['mean log Z']:.2f})"
+    print(f"best on the development data: {dev['best decoder']}{log_partition}\n{dev['advice']}")

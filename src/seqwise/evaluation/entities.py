@@ -1,0 +1,150 @@
+"""Entities in label sequences, and the F1 of predicted entities over all of them and by type.
+
+Shapes: N examples, K types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from seqwise.errors import InputError
+from seqwise.evaluation.metrics import Counts, Floats, Sums, Tokens, pairs
+
+__all__ = ["Entity", "entities", "entity_f1", "macro_entity_f1"]
+
+PREFIXES = frozenset("BIES")
+
+
+class Entity(NamedTuple):
+    """An entity's type and the positions that it covers: labels[start:end]."""
+
+    type: str
+    start: int
+    end: int
+
+
+def entities(labels: Tokens) -> list[Entity]:
+    """The entities of a label sequence, from left to right, however well or ill it is formed.
+
+    A label is a prefix, a hyphen and a type: B-LOC, I-LOC, E-LOC, S-LOC (the type may hold hyphens, or be missing with
+    its hyphen). Anything else, O above all, lies outside every entity. Inside, a new entity begins where the last
+    position was outside, where the type changes, at every B and S, and after every E and S. So I-LOC after O or after
+    another type begins an entity, and an entity that is never closed ends before the next O, type or end of labels.
+    This reads IO, IOB1, IOB2, IOE1, IOE2 and IOBES alike.
+
+    Args:
+        labels: one label per position.
+
+    Source: the script conlleval of the CoNLL shared tasks (Tjong Kim Sang and Buchholz 2000; Tjong Kim Sang and De
+    Meulder 2003), whose rules these are for B, I, O and for I, E, O. It knows no S, and joins a B to an E of its type
+    before it; here B begins and E ends an entity always, as in seqeval. Not implemented: its bracket representations.
+
+    Example:
+        >>> entities(["B-PER", "I-PER", "O", "I-LOC", "B-LOC"])
+        [Entity(type='PER', start=0, end=2), Entity(type='LOC', start=3, end=4), Entity(type='LOC', start=4, end=5)]
+    """
+    parts = [("O", ""), *map(_prefix_and_type, labels), ("O", "")]
+    edges = [t for t, (before, after) in enumerate(pairwise(parts)) if _is_edge(before, after)]
+    # The label at position t is parts[t + 1].
+    return [Entity(parts[i + 1][1], i, j) for i, j in pairwise(edges) if parts[i + 1][0] != "O"]
+
+
+def entity_f1(predictions: Sequence[Tokens], references: Sequence[Tokens]) -> Counts:
+    """F1 of entities over all types together ("micro"): 2 #right / (#predicted + #gold).
+
+    An entity is right where type, start and end all are. That is 2 P R / (P + R) of precision P = #right / #predicted
+    and recall R = #right / #gold, so a ratio of two sums.
+
+    Args:
+        predictions: labels per example. Missing positions count as O; labels beyond the reference's end are not looked
+            at.
+        references: gold labels per example.
+
+    Raises:
+        InputError: the lists differ in length, a gold label has no known prefix, or there is no entity at all.
+
+    Source: conlleval, as for `entities`. Not implemented: credit for partial overlap.
+
+    Example:
+        >>> entity_f1([["B-PER", "O", "B-LOC"]], [["B-PER", "O", "O"]]).value  # 1 right, 2 predicted, 1 gold
+        0.6666666666666666
+    """
+    right_N, predicted_N, gold_N = _tallies(predictions, references, types=None).sum(axis=1).T
+    return Counts(2 * right_N, predicted_N + gold_N)
+
+
+def macro_entity_f1(
+    predictions: Sequence[Tokens], references: Sequence[Tokens], *, types: Collection[str] | None = None
+) -> Sums:
+    """Mean over types of the F1 of each type's entities: (1 / K) sum over k of 2 #right_k / (#predicted_k + #gold_k).
+
+    A type enters with F1 = 0 where none of its entities is predicted. A type that no reference has does not enter, and
+    its predictions cost nothing (they do in `entity_f1`). The same in each bootstrap resample: the mean is over the
+    types that its references have, and a resample without any gold entity is left out.
+
+    Args:
+        predictions, references: as in `entity_f1`.
+        types: those to average over; left out, all that the references have.
+
+    Raises:
+        InputError: as in `entity_f1`, or a type of ``types`` is in no reference.
+
+    Source: Goyal, Neubig, Dyer and Berg-Kirkpatrick, AAAI 2018, table 2, "Macro F1 over the prediction of different
+    named entities", without a formula; conlleval reports `entity_f1`, and F1 by type without their mean.
+
+    Example:
+        >>> gold = [["B-PER", "O", "B-LOC"], ["B-PER", "B-PER", "O"]]
+        >>> macro_entity_f1([["B-PER", "O", "O"], ["B-PER", "B-PER", "B-ORG"]], gold).value  # PER 1, LOC 0, ORG absent
+        0.5
+    """
+    occurring = sorted({entity.type for labels in references for entity in entities(labels)})
+    chosen = occurring if types is None else sorted(set(types))
+    if absent := [name for name in chosen if name not in occurring]:
+        raise InputError(f"no reference has an entity of type {absent[0]!r}", mend=f"choose from {occurring}")
+    tallies_NKC = _tallies(predictions, references, types=chosen)
+    if not chosen:
+        raise InputError("there are no types to average over: no reference has an entity, or none is asked for")
+    return Sums(tallies_NKC.reshape(len(tallies_NKC), -1), _mean_f1)
+
+
+def _prefix_and_type(label: str) -> tuple[str, str]:
+    prefix, _, name = label.partition("-")
+    return (prefix, name) if prefix in PREFIXES else ("O", "")
+
+
+def _is_edge(before: tuple[str, str], after: tuple[str, str]) -> bool:
+    """Whether an entity ends or begins between two neighbours."""
+    return before[1] != after[1] or before[0] in "OES" or after[0] in "OBS"
+
+
+def _tallies(predictions: Sequence[Tokens], references: Sequence[Tokens], *, types: Collection[str] | None) -> Floats:
+    """(N, K, 3): right, predicted and gold entities of each type in each example; all types as one where None."""
+    places = {name: k for k, name in enumerate(types or ())}
+    tallies_NKC = np.zeros((len(references), 1 if types is None else len(types), 3))
+    for n, (prediction, reference) in enumerate(pairs(predictions, references)):
+        _check_labels(reference, n + 1)
+        found, gold = set(entities(prediction[: len(reference)])), set(entities(reference))
+        for column, group in enumerate((found & gold, found, gold)):
+            for entity in group:
+                if types is None or entity.type in places:
+                    tallies_NKC[n, places.get(entity.type, 0), column] += 1
+    return tallies_NKC
+
+
+def _check_labels(reference: Tokens, number: int) -> None:
+    for label in reference:
+        if label != "O" and _prefix_and_type(label)[0] == "O":
+            mend = "write O, or one of B-, I-, E- and S- before the type"
+            raise InputError(f"reference {number} has the label {label!r}, which names no entity", mend=mend)
+
+
+def _mean_f1(sums: Floats) -> Floats:
+    """Mean F1 of the types with gold entities; NaN where there is none."""
+    right, predicted, gold = np.moveaxis(sums.reshape(*sums.shape[:-1], -1, 3), -1, 0)
+    present = gold > 0
+    f1 = np.where(present, 2 * right / (predicted + gold), 0)
+    return np.asarray(f1.sum(axis=-1) / present.sum(axis=-1))

@@ -1,0 +1,170 @@
+"""How a number was made: method, seeds, data, versions, machine, day and revision, on one line."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from seqwise.errors import InputError
+
+__all__ = ["Signature", "check_text", "describe_machine", "sha256_of_examples", "sign", "signature_line"]
+
+
+class SourceAndTarget(Protocol):
+    """What is hashed of an example: any object with these two attributes, such as `seqwise.data` examples."""
+
+    @property
+    def source(self) -> Sequence[str]: ...
+    @property
+    def target(self) -> Sequence[str]: ...
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What one needs to know to make a number again; `sign` fills it in, `signature_line` prints it.
+
+    ``data`` is the SHA-256 of the evaluated examples, ``date`` the day in UTC, ``revision`` git's name for the source
+    that ran (ending in "-dirty" where its code had been edited), or None outside a checkout.
+    """
+
+    method: str
+    seeds: tuple[int, ...]
+    data: str
+    seqwise: str
+    torch: str
+    python: str
+    machine: str
+    date: str
+    revision: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("method", "data", "seqwise", "torch", "python", "machine", "date"):
+            check_text(name, getattr(self, name))
+        if self.revision is not None:
+            check_text("revision", self.revision)
+        if not all(isinstance(seed, int) for seed in self.seeds):
+            raise InputError(f"seeds must be whole numbers, got {self.seeds!r}")
+        object.__setattr__(self, "seeds", tuple(self.seeds))
+
+
+def sign(method: str, *, seeds: Iterable[int], data: str) -> Signature:
+    """Signature of a number made here, now, by this code.
+
+    Args:
+        method: what was run, in the field's words.
+        seeds: of every training or sampling run that went in.
+        data: SHA-256 of the evaluated examples, from `sha256_of_examples`.
+
+    Example:
+        >>> signature = sign("beam search, k = 3", seeds=[1, 2], data=sha256_of_examples([]))
+        >>> signature_line(signature).startswith("method:beam search, k = 3 | seeds:1,2 | data:e3b0c44298fc | seqwise:")
+        True
+    """
+    return Signature(
+        method=method,
+        seeds=tuple(seeds),
+        data=data,
+        seqwise=_own_version(),
+        torch=str(torch.__version__),
+        python=platform.python_version(),
+        machine=describe_machine(),
+        date=datetime.now(UTC).date().isoformat(),
+        revision=_git_revision(Path(__file__)),
+    )
+
+
+def signature_line(signature: Signature) -> str:
+    """The signature on one line, fields joined by " | ", the data hash cut to 12 digits; unknown fields left out.
+
+    Example:
+        >>> print(signature_line(Signature("greedy", (7,), "ab" * 32, "0.1.0", "2.13.0", "3.11.4", "4 cores", "2026-01-31")))
+        method:greedy | seeds:7 | data:abababababab | seqwise:0.1.0 | torch:2.13.0 | python:3.11.4 | machine:4 cores | date:2026-01-31
+    """  # noqa: E501  (the example shows the line whole)
+    shown = {field.name: getattr(signature, field.name) for field in fields(signature)}
+    shown |= {"seeds": ",".join(map(str, signature.seeds)), "data": signature.data[:12]}
+    return " | ".join(f"{name}:{' '.join(text.split())}" for name, text in shown.items() if text)
+
+
+def sha256_of_examples(examples: Iterable[SourceAndTarget]) -> str:
+    """SHA-256, in hexadecimal, of the sources and targets of the examples in order.
+
+    Where they were read from does not count: a copy of a file under another name has the same hash. Each example
+    enters as a line of ASCII JSON, ``[[source tokens],[target tokens]]``, so no two data sets share a text.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> sha256_of_examples([SimpleNamespace(source=("a", "b"), target=("X",))])[:12]
+        '9f7e449ecb59'
+    """
+    digest = hashlib.sha256()
+    for example in examples:
+        line = json.dumps([list(example.source), list(example.target)], separators=(",", ":")) + "\n"
+        digest.update(line.encode("ascii"))
+    return digest.hexdigest()
+
+
+def describe_machine() -> str:
+    """Processor model, cores this process may use, and the GPU if there is one; never a host or user name."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    parts = [_processor(), f"{cores} core" if cores == 1 else f"{cores} cores"]
+    if torch.cuda.is_available():
+        parts.append(torch.cuda.get_device_name())
+    return ", ".join(parts)
+
+
+def check_text(name: str, value: Any) -> None:
+    """Refuse what is not text.
+
+    Raises:
+        InputError: naming the field.
+    """
+    if not isinstance(value, str):
+        raise InputError(f"{name} must be text, got {value!r}")
+
+
+def _own_version() -> str:
+    try:
+        return metadata.version("seqwise")
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _processor() -> str:
+    """Linux alone hides the model's name from the platform module."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine() or "unknown processor"
+
+
+def _git_revision(file: Path) -> str | None:
+    """Git's short name of the checkout that tracks ``file``, or None.
+
+    An installed copy may lie inside somebody else's checkout, hence the question whether the file is tracked.
+    """
+
+    def answer(*arguments: str) -> str:
+        command = ["git", "-C", str(file.parent), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    try:
+        answer("ls-files", "--error-unmatch", file.name)
+        revision = answer("describe", "--always", "--exclude=*")
+        # Code alone counts: results that a recipe writes into the checkout do not change what ran.
+        edited = answer("status", "--porcelain", "--untracked-files=no", "--", ":(top)*.py")
+        return f"{revision}-dirty" if edited else revision or None
+    except (OSError, subprocess.SubprocessError):
+        return None

@@ -1,0 +1,290 @@
+"""A Transformer encoder-decoder as a step model: its key-value cache is its decoder state.
+
+Shapes: B batch, J slots, S source length, T target length, L queries, N heads, A size of a head, H hidden size, which
+is also the size D of a fed embedding and that of the features, V output vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, NamedTuple, cast
+
+import torch
+from huggingface_hub import PyTorchModelHubMixin
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from seqwise.data.batches import Batch
+from seqwise.errors import InputError
+from seqwise.models.recurrent import shifted_right
+
+__all__ = ["Transformer", "TransformerContext"]
+
+KeysValues = tuple[Tensor, Tensor]
+
+
+class TransformerContext(NamedTuple):
+    """The encoded sources: keys and values of each decoder layer, (B, N, S, A) each, and which positions are real."""
+
+    memories: tuple[KeysValues, ...]
+    mask_BS: Tensor
+    lengths_B: Tensor
+
+
+def sinusoids(first: int, count: int, like: Tensor) -> Tensor:
+    """Position codes of ``count`` places from ``first`` on: sines, then cosines, of geometrically falling rates.
+
+    ``[sin(t r_0), ..., sin(t r_{n-1}), cos(t r_0), ..., cos(t r_{n-1})]``, ``r_i = 10000^(-i / n)``, n half the size.
+
+    Args:
+        first: the first place, from 0.
+        count: how many.
+        like: gives the size (its last dimension), the device and the dtype.
+
+    Returns:
+        (count, size).
+
+    Source: Vaswani et al. (2017), section 3.5; sines and cosines there take turns, which only permutes dimensions.
+    """
+    size = like.shape[-1]
+    half = (size + 1) // 2
+    # Half precision cannot count: above 256, bfloat16 skips places.
+    dtype = torch.promote_types(like.dtype, torch.float32)
+    rates_R = torch.exp(torch.arange(half, device=like.device, dtype=dtype) * (-math.log(10000.0) / half))
+    angles_TR = torch.arange(first, first + count, device=like.device, dtype=dtype)[:, None] * rates_R
+    return torch.cat([angles_TR.sin(), angles_TR.cos()], dim=-1)[:, :size].to(like.dtype)
+
+
+class Attention(nn.Module):
+    """Multi-head attention in two halves: :meth:`read` makes keys and values, which can be kept; a call asks them."""
+
+    def __init__(self, *, hidden_size: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.query = nn.Linear(hidden_size, hidden_size)
+        self.key = nn.Linear(hidden_size, hidden_size)
+        self.value = nn.Linear(hidden_size, hidden_size)
+        self.output = nn.Linear(hidden_size, hidden_size)
+
+    def _heads(self, projected: Tensor) -> Tensor:
+        """(..., L, H) to (..., N, L, A)."""
+        return projected.unflatten(-1, (self.num_heads, -1)).transpose(-2, -3)
+
+    def read(self, hidden: Tensor) -> KeysValues:
+        """Keys and values (..., N, L, A) of hidden vectors (..., L, H)."""
+        return self._heads(self.key(hidden)), self._heads(self.value(hidden))
+
+    def forward(self, hidden: Tensor, keys_values: KeysValues, mask: Tensor | None = None) -> Tensor:
+        """What each hidden vector (..., L, H) finds among the keys; a false mask hides a key from a query."""
+        queries, (keys, values) = self._heads(self.query(hidden)), keys_values
+        # Four dimensions, because the fused kernels take no others.
+        found = F.scaled_dot_product_attention(
+            queries.flatten(0, -4), keys.flatten(0, -4), values.flatten(0, -4), attn_mask=mask
+        )
+        return self.output(found.transpose(1, 2).reshape(hidden.shape))
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention and a feed-forward network, each on normalised input and added to what came in."""
+
+    def __init__(self, *, hidden_size: int, num_heads: int, feedforward_size: int, dropout: float) -> None:
+        super().__init__()
+        self.own_norm = nn.LayerNorm(hidden_size)
+        self.own = Attention(hidden_size=hidden_size, num_heads=num_heads)
+        self.feedforward = _feedforward(hidden_size, feedforward_size, dropout)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, hidden_BSH: Tensor, mask_B11S: Tensor) -> Tensor:
+        normal_BSH = self.own_norm(hidden_BSH)
+        hidden_BSH = hidden_BSH + self.dropout(self.own(normal_BSH, self.own.read(normal_BSH), mask_B11S))
+        return hidden_BSH + self.dropout(self.feedforward(hidden_BSH))
+
+
+class DecoderLayer(nn.Module):
+    """Self-attention over what was fed so far, attention to the source, and a feed-forward network."""
+
+    def __init__(self, *, hidden_size: int, num_heads: int, feedforward_size: int, dropout: float) -> None:
+        super().__init__()
+        self.own_norm = nn.LayerNorm(hidden_size)
+        self.own = Attention(hidden_size=hidden_size, num_heads=num_heads)
+        self.cross_norm = nn.LayerNorm(hidden_size)
+        self.cross = Attention(hidden_size=hidden_size, num_heads=num_heads)
+        self.feedforward = _feedforward(hidden_size, feedforward_size, dropout)
+        self.dropout = nn.Dropout(dropout)
+
+    def step(
+        self, hidden_BJH: Tensor, cache: KeysValues, memory: KeysValues, mask_B11S: Tensor
+    ) -> tuple[Tensor, KeysValues]:
+        """One step of every slot: its keys and values join the cache, (B, J, N, T, A) to (B, J, N, T + 1, A)."""
+        normal_BJ1H = self.own_norm(hidden_BJH).unsqueeze(2)
+        new_keys, new_values = self.own.read(normal_BJ1H)
+        cache = torch.cat([cache[0], new_keys], dim=-2), torch.cat([cache[1], new_values], dim=-2)
+        hidden_BJH = hidden_BJH + self.dropout(self.own(normal_BJ1H, cache).squeeze(2))
+        return self._after_own(hidden_BJH, memory, mask_B11S), cache
+
+    def forward(self, hidden_BTH: Tensor, past_TT: Tensor, memory: KeysValues, mask_B11S: Tensor) -> Tensor:
+        normal_BTH = self.own_norm(hidden_BTH)
+        hidden_BTH = hidden_BTH + self.dropout(self.own(normal_BTH, self.own.read(normal_BTH), past_TT))
+        return self._after_own(hidden_BTH, memory, mask_B11S)
+
+    def _after_own(self, hidden_BLH: Tensor, memory: KeysValues, mask_B11S: Tensor) -> Tensor:
+        """The rest, in which the slots of one step or the steps of one output are queries of the same source."""
+        hidden_BLH = hidden_BLH + self.dropout(self.cross(self.cross_norm(hidden_BLH), memory, mask_B11S))
+        return hidden_BLH + self.dropout(self.feedforward(hidden_BLH))
+
+
+def _feedforward(hidden_size: int, feedforward_size: int, dropout: float) -> nn.Sequential:
+    return nn.Sequential(
+        nn.LayerNorm(hidden_size),
+        nn.Linear(hidden_size, feedforward_size),
+        nn.ReLU(),
+        nn.Dropout(dropout),
+        nn.Linear(feedforward_size, hidden_size),
+    )
+
+
+class Transformer(nn.Module, PyTorchModelHubMixin):
+    """Transformer encoder-decoder with normalisation before each part and sinusoidal positions.
+
+    ``x_t = sqrt(H) e_t + p_t``; in each layer ``x <- x + part(LayerNorm(x))``, the parts of the decoder being attention
+    to its own past, attention to the encoder's output, and a feed-forward network; ``features = LayerNorm(x)`` and
+    ``f(features, w) = W_w . features + b_w``. The past lives in the state: for each layer the keys and values of all
+    steps so far, (B, J, N, T, A) each. A hard selection gathers them, a soft one mixes them, like an LSTM's state.
+
+    Args:
+        source_size: number of source symbols.
+        target_size: number of output symbols V, the end token among them.
+        end: id of the token that ends an output.
+        hidden_size: size H of embeddings, layers and features; a multiple of ``num_heads``.
+        num_layers: of the encoder, and as many of the decoder.
+        num_heads: of every attention.
+        feedforward_size: hidden size of the feed-forward networks.
+        dropout: rate on embeddings, inside and after each part, and on features; attention weights are not dropped.
+
+    Raises:
+        InputError: a size is less than 1, or the hidden size is no multiple of the number of heads.
+
+    Source: Vaswani et al. (2017); the place of the normalisation is that of Xiong et al. (2020). Not implemented:
+    embeddings shared between source, target and head; relative positions; caches that are not copied at every step
+    (following a selection at step T costs T times as much as it does for an LSTM of this size).
+
+    Example:
+        >>> model = Transformer(source_size=5, target_size=3, end=2, hidden_size=8, num_heads=2, feedforward_size=16)
+        >>> model.embedding_VD.shape
+        torch.Size([3, 8])
+    """
+
+    end: int | None
+
+    def __init__(
+        self,
+        *,
+        source_size: int,
+        target_size: int,
+        end: int,
+        hidden_size: int = 128,
+        num_layers: int = 2,
+        num_heads: int = 4,
+        feedforward_size: int = 512,
+        dropout: float = 0.1,
+    ) -> None:
+        if min(hidden_size, num_layers, num_heads, feedforward_size) < 1:
+            raise InputError("hidden_size, num_layers, num_heads and feedforward_size must each be at least 1")
+        if hidden_size % num_heads != 0:
+            raise InputError(
+                f"hidden_size {hidden_size} cannot be divided among num_heads {num_heads}",
+                mend=f"use a multiple of {num_heads}",
+            )
+        super().__init__()
+        self.end = end
+        sizes: dict[str, Any] = {
+            "hidden_size": hidden_size,
+            "num_heads": num_heads,
+            "feedforward_size": feedforward_size,
+            "dropout": dropout,
+        }
+        self.source_embedding = nn.Embedding(source_size, hidden_size)
+        self.encoder = nn.ModuleList(EncoderLayer(**sizes) for _ in range(num_layers))
+        self.encoder_norm = nn.LayerNorm(hidden_size)
+        self.first_input_D = nn.Parameter(torch.empty(hidden_size))
+        self.target_embedding = nn.Embedding(target_size, hidden_size)
+        self.decoder = nn.ModuleList(DecoderLayer(**sizes) for _ in range(num_layers))
+        self.decoder_norm = nn.LayerNorm(hidden_size)
+        self.dropout = nn.Dropout(dropout)
+        self.head = nn.Linear(hidden_size, target_size)
+        self._initialise()
+
+    def _initialise(self) -> None:
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
+                nn.init.zeros_(module.bias)
+        # Of length about 1; placing them multiplies by sqrt(H), which makes them as large as the position codes.
+        for embeddings in (self.source_embedding.weight, self.target_embedding.weight, self.first_input_D):
+            nn.init.normal_(embeddings, std=embeddings.shape[-1] ** -0.5)
+
+    @property
+    def embedding_VD(self) -> Tensor:
+        """The output embeddings."""
+        return self.target_embedding.weight
+
+    def _decoder_layers(self) -> Iterable[DecoderLayer]:
+        return cast(Iterable[DecoderLayer], self.decoder)
+
+    def _placed(self, embedded: Tensor, places: Tensor) -> Tensor:
+        return self.dropout(math.sqrt(embedded.shape[-1]) * embedded + places)
+
+    def encode(self, batch: Batch) -> TransformerContext:
+        """Read the sources, as far as the keys and values of every decoder layer."""
+        sources_BS = batch.sources_BS
+        if sources_BS.shape[1] == 0:
+            sources_BS = sources_BS.new_zeros(len(sources_BS), 1)
+        # An empty source is read as one padding symbol, whatever else is in the batch.
+        lengths_B1 = batch.source_lengths_B.clamp(min=1)[:, None]
+        mask_BS = torch.arange(sources_BS.shape[1], device=sources_BS.device) < lengths_B1
+        mask_B11S = mask_BS[:, None, None]
+        embedded_BSH = self.source_embedding(sources_BS)
+        hidden_BSH = self._placed(embedded_BSH, sinusoids(0, sources_BS.shape[1], embedded_BSH))
+        for layer in self.encoder:
+            hidden_BSH = layer(hidden_BSH, mask_B11S)
+        memory_BSH = self.encoder_norm(hidden_BSH)
+        return TransformerContext(
+            tuple(layer.cross.read(memory_BSH) for layer in self._decoder_layers()), mask_BS, batch.source_lengths_B
+        )
+
+    def start(self, context: TransformerContext) -> tuple[Tensor, tuple[KeysValues, ...]]:
+        """Return a learned first input and, for each layer, a cache of no steps."""
+        batch_size = context.mask_BS.shape[0]
+
+        def no_steps(keys_BNSA: Tensor) -> Tensor:
+            return keys_BNSA.new_zeros(batch_size, 1, keys_BNSA.shape[1], 0, keys_BNSA.shape[3])
+
+        state = tuple((no_steps(keys_BNSA), no_steps(values_BNSA)) for keys_BNSA, values_BNSA in context.memories)
+        return self.first_input_D.expand(batch_size, 1, -1), state
+
+    def step(
+        self, inputs_BJD: Tensor, state: tuple[KeysValues, ...], context: TransformerContext, step: int
+    ) -> tuple[Tensor, tuple[KeysValues, ...]]:
+        """Consume the fed embeddings as those of place ``step``; the caches grow by one step."""
+        hidden_BJH = self._placed(inputs_BJD, sinusoids(step, 1, inputs_BJD))
+        mask_B11S = context.mask_BS[:, None, None]
+        caches = []
+        for layer, cache, memory in zip(self._decoder_layers(), state, context.memories, strict=True):
+            hidden_BJH, grown = layer.step(hidden_BJH, cache, memory, mask_B11S)
+            caches.append(grown)
+        return self.dropout(self.decoder_norm(hidden_BJH)), tuple(caches)
+
+    def forced(self, context: TransformerContext, inputs_BTD: Tensor) -> Tensor:
+        """Features along any fed embeddings, all steps at once."""
+        num_steps = inputs_BTD.shape[1]
+        past_TT = torch.ones(num_steps, num_steps, dtype=torch.bool, device=inputs_BTD.device).tril()
+        hidden_BTH = self._placed(inputs_BTD, sinusoids(0, num_steps, inputs_BTD))
+        mask_B11S = context.mask_BS[:, None, None]
+        for layer, memory in zip(self.decoder, context.memories, strict=True):
+            hidden_BTH = layer(hidden_BTH, past_TT, memory, mask_B11S)
+        return self.dropout(self.decoder_norm(hidden_BTH))
+
+    def teacher_forced(self, context: TransformerContext, targets_BT: Tensor) -> Tensor:
+        """Features along the gold outputs; positions after the end of a row are arbitrary."""
+        return self.forced(context, shifted_right(self.first_input_D, self.target_embedding, targets_BT))

@@ -1,0 +1,219 @@
+"""Tables over several seeds: decoders chosen on development data, controls, paired tests, and claims put to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import rich.box
+import rich.table
+from rich.text import Text
+
+from seqwise.evaluation.metrics import Comparison, Sums, bootstrap_interval, paired_bootstrap, seed_differences
+from seqwise.evaluation.report import Claim, Result, Table
+from seqwise.evaluation.signature import Signature
+from seqwise.recipes.outcome import Outcome
+from seqwise.recipes.systems import Cell
+
+__all__ = ["HEADINGS", "Measured", "Row", "best_on_dev", "compare", "examine", "measure_rows"]
+
+HEADINGS = {
+    "greedy": "greedy", "beam": "beam", "interpolated-beam": "half-raw beam", "raw-beam": "raw beam",
+    "soft-beam": "soft beam",
+}  # fmt: skip
+"""Decoders of these tables and their columns; the half-raw beam adds up ``f - log Z / 2``."""
+
+SIGNIFICANT = 0.05
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a table.
+
+    Args:
+        key: the folder of its systems below that of the seed.
+        name: as the table prints it.
+        published: the paper's numbers by decoder and part, as in ``{("beam", "test"): 82.42}``.
+    """
+
+    key: str
+    name: str
+    published: Mapping[tuple[str, str], float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A row with what was measured: by decoder, one measurement for each seed.
+
+    Attributes:
+        row: what it is.
+        dev, test: by decoder.
+        chosen: the decoder that is best on the development data, in the mean over seeds.
+        train_seconds: CPU time of its own stage, mean over seeds.
+        mean_log_partition: mean log Z on the test data, in nats, mean over seeds.
+        signature: that of the first seed, with all seeds in it.
+    """
+
+    row: Row
+    dev: Mapping[str, list[Sums]]
+    test: Mapping[str, list[Sums]]
+    chosen: str
+    train_seconds: float
+    mean_log_partition: float
+    signature: Signature
+
+    def percent(self, part: str, decoder: str) -> float:
+        """The mean over seeds, in per cent."""
+        return 100 * _mean({"dev": self.dev, "test": self.test}[part][decoder])
+
+
+Count = Callable[[list[tuple[str, ...]]], Sums]
+"""A measure of a system's outputs on one part of the data."""
+
+
+def measure_rows(
+    name: str, rows: Sequence[Row], cells: Mapping[str, Cell], seeds: Sequence[int], *, dev: Count, test: Count
+) -> dict[str, Measured]:
+    """Measure every decoder of every row on both parts.
+
+    Args:
+        name: of the table, for signatures.
+        rows: in the order of the table.
+        cells: as trained, by folder ``seed-N/key``.
+        seeds: which to take.
+        dev, test: the measure of the task on each part.
+    """
+    measured = {}
+    for row in rows:
+        runs = [cells[f"seed-{seed}/{row.key}"] for seed in seeds]
+        on_dev = {decoder: [dev(run.dev_outputs[decoder]) for run in runs] for decoder in HEADINGS}
+        measured[row.key] = Measured(
+            row,
+            on_dev,
+            {decoder: [test(run.outputs[decoder]) for run in runs] for decoder in HEADINGS},
+            max(on_dev, key=lambda decoder: _mean(on_dev[decoder])),
+            sum(run.train_seconds for run in runs) / len(runs),
+            sum(run.mean_log_partition for run in runs) / len(runs),
+            replace(runs[0].signature, method=f"{name}: {row.name}", seeds=tuple(seeds)),
+        )
+    return measured
+
+
+def best_on_dev(measured: Mapping[str, Measured], keys: Collection[str]) -> Measured:
+    """Of these rows, the one whose own best decoder does best on the development data."""
+    return max((measured[key] for key in keys), key=lambda one: one.percent("dev", one.chosen))
+
+
+def examine(
+    text: str, source: str, better: Measured, worse: Measured, *, decoders: tuple[str, str] | None = None
+) -> Claim:
+    """Put "this is better than that" to a paired test.
+
+    Args:
+        text: the claim.
+        source: where it is made.
+        better, worse: in the order of the claim.
+        decoders: of the two, as the claim compares them; by default each one's own choice on the development data.
+
+    Returns:
+        The claim, which holds if the difference has the claim's sign with p < 0.05.
+    """
+    ours, theirs = decoders or (better.chosen, worse.chosen)
+    test = paired_bootstrap(better.test[ours], worse.test[theirs])
+    direction = "holds" if test.difference > 0 else "reversed"
+    names = [
+        f"{one.row.name} {one.percent('test', decoder):.1f} ({HEADINGS[decoder]})"
+        for one, decoder in ((better, ours), (worse, theirs))
+    ]
+    differences = seed_differences(better.test[ours], worse.test[theirs])
+    above = f"{sum(difference > 0 for difference in differences)} of {len(differences)} seeds above"
+    evidence = f"{names[0]} against {names[1]}: {_difference(test)}, {above}"
+    return Claim(text, source, direction if test.p_value < SIGNIFICANT else "not seen", evidence)
+
+
+def compare(
+    name: str,
+    title: str,
+    measured: Mapping[str, Measured],
+    *,
+    measure: str,
+    controls: Collection[str],
+    claims: Sequence[Claim],
+    files: Mapping[str, Path],
+) -> Outcome:
+    """The table: every number with its interval, each row against the best control, and the claims.
+
+    Args:
+        name: file name of the results, without ending.
+        title: of the table.
+        measured: the rows, in order.
+        measure: the name of what was measured, in per cent.
+        controls: keys of the rows that the others have to beat.
+        claims: as examined.
+        files: what else was written.
+    """
+    control = best_on_dev(measured, controls)
+    results: list[Result] = []
+    grid = rich.table.Table(
+        title=title, title_justify="left", box=rich.box.SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1)
+    )
+    grid.add_column("system", overflow="fold")
+    for heading in ("greedy", "beam", "half", "raw", "soft", "to control"):
+        grid.add_column(heading, justify="right", no_wrap=True)
+    for key, one in measured.items():
+        for decoder, heading in HEADINGS.items():
+            results += _results_of(one, decoder, f"{heading}: {measure}")
+        results.append(Result(one.row.name, "training seconds", one.train_seconds, one.signature, unit="s"))
+        results.append(Result(one.row.name, "mean log Z", one.mean_log_partition, one.signature, unit="nat"))
+        last = "the control" if one is control else "control" if key in controls else ""
+        if key not in controls:
+            test = paired_bootstrap(one.test[one.chosen], control.test[control.chosen])
+            results.append(_against(one, control, test, measure))
+            last = f"{100 * test.difference:+.1f}" + ("*" if test.p_value < SIGNIFICANT else " ")
+        cells = [
+            Text(f"{one.percent('test', decoder):.1f}", "bold" if decoder == one.chosen else "") for decoder in HEADINGS
+        ]
+        grid.add_row(one.row.name, *cells, last)
+    grid.caption = (
+        f"{measure} on test, mean over seeds; bold: the decoder chosen on dev; half: beam over f - log Z / 2; "
+        f"to control: difference to {control.row.name} ({HEADINGS[control.chosen]}), * where p < 0.05"
+    )
+    grid.caption_justify = "left"
+    lesson = "\n".join(f"{claim.verdict.upper()}: {claim.text} ({claim.evidence})" for claim in claims)
+    return Outcome(name, Table(title, tuple(results), claims=tuple(claims)), grid, lesson, files)
+
+
+def _results_of(one: Measured, decoder: str, measure: str) -> list[Result]:
+    interval = bootstrap_interval(one.test[decoder])
+    note = "chosen on dev" if decoder == one.chosen else ""
+    published = {part: one.row.published.get((decoder, part)) for part in ("dev", "test")}
+    value, low, high = (100 * number for number in interval)
+    return [
+        Result(one.row.name, f"{measure}, dev", one.percent("dev", decoder), one.signature, published=published["dev"]),
+        Result(
+            one.row.name, measure, value, one.signature, low=low, high=high, published=published["test"], note=note
+        ),
+    ]  # fmt: skip
+
+
+def _against(one: Measured, control: Measured, test: Comparison, measure: str) -> Result:
+    return Result(
+        one.row.name,
+        f"{measure} minus best control",
+        100 * test.difference,
+        one.signature,
+        low=100 * test.low,
+        high=100 * test.high,
+        p_value=test.p_value,
+        note=f"{HEADINGS[one.chosen]} against {control.row.name} ({HEADINGS[control.chosen]}), both chosen on dev",
+    )
+
+
+def _difference(test: Comparison) -> str:
+    p = "p < 0.001" if test.p_value < 0.001 else f"p = {test.p_value:.3f}"
+    return f"{100 * test.difference:+.1f} [{100 * test.low:.1f}, {100 * test.high:.1f}], {p}"
+
+
+def _mean(measured: Sequence[Sums]) -> float:
+    return sum(one.value for one in measured) / len(measured)

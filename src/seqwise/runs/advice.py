@@ -1,0 +1,93 @@
+"""What the decoders' results on development data mean, in a sentence or two."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from seqwise.evaluation.metrics import Sums, paired_bootstrap
+from seqwise.runs.settings import Settings, warm_start_settings
+
+__all__ = ["advise", "best_of"]
+
+Measured = Mapping[str, Mapping[str, Sums]]
+"""Decoder to title to measure."""
+
+COLLAPSE = 1.2
+"""A search by raw scores whose outputs are longer than the beam's by this factor, or shorter, has lost its way."""
+
+
+def advise(
+    measured: Measured, title: str, sign: int, *, settings: Settings, usual: str, mean_log_partition: float | None
+) -> str:
+    """Say which decoder to predict with, and warn of raw scores where they ruin the search.
+
+    A difference counts where its 95% interval (paired bootstrap over the examples) leaves out 0.
+
+    Args:
+        measured: the measures of every decoder on the same examples.
+        title: the measure to go by.
+        sign: +1 if more of it is better, -1 if less is.
+        settings: what the run was trained with.
+        usual: the decoder that prediction uses unless told otherwise.
+        mean_log_partition: mean log Z on the examples, in nats, or None where it is not known.
+
+    Returns:
+        One or two sentences without a final full stop.
+
+    Example:
+        >>> from seqwise.evaluation.metrics import Counts
+        >>> measured = {name: {"labels right": Counts([right] * 50 + [1] * 50)}
+        ...             for name, right in {"beam": 0, "raw-beam": 1}.items()}
+        >>> said = advise(measured, "labels right", 1, settings=Settings(), usual="beam", mean_log_partition=3.0)
+        >>> said.split(": ")[0], said.split("; ")[-1]
+        ('raw-beam is 50.0 points better than beam (labels right, development data)', 'predict with --decoder raw-beam')
+    """
+    best = best_of(measured, title, sign, usual=usual)
+    warning = _collapse(measured, title, sign, settings, mean_log_partition)
+    return ". ".join(filter(None, (warning, _choice(measured, title, sign, best, usual))))
+
+
+def best_of(measured: Measured, title: str, sign: int, *, usual: str) -> str:
+    """The decoder with the best value of a measure; among equals the usual one, then the first."""
+    return max(measured, key=lambda name: (sign * measured[name][title].value, name == usual))
+
+
+def _choice(measured: Measured, title: str, sign: int, best: str, usual: str) -> str:
+    if best == usual:
+        return f"{usual}, which predict uses unless told otherwise, is the best decoder here"
+    gain, sure = _gain(measured, title, sign, best, usual)
+    better = f"{best} is {gain:.1f} points better than {usual} ({title}, development data)"
+    if not sure:
+        return f"{better}, which chance alone may do; predict goes on using {usual}"
+    raw = best in ("raw-beam", "interpolated-beam") and usual == "beam"
+    why = ": this model's unnormalised scores hold look-ahead that the local ones discard" if raw else ""
+    return f"{better}{why}; predict with --decoder {best}"
+
+
+def _collapse(measured: Measured, title: str, sign: int, settings: Settings, mean_log_partition: float | None) -> str:
+    """A warning where raw scores make outputs of another length than local ones do, and worse."""
+    if "length ratio" not in measured["beam"] or not measured["beam"]["length ratio"].value:
+        return ""
+    ratio = measured["raw-beam"]["length ratio"].value / measured["beam"]["length ratio"].value
+    loss, sure = _gain(measured, title, sign, "beam", "raw-beam")
+    if 1 / COLLAPSE < ratio < COLLAPSE or loss <= 0 or not sure:
+        return ""
+    # Only a log Z of the sign that makes outputs longer, or shorter, explains it.
+    nats = mean_log_partition if mean_log_partition is not None and (mean_log_partition > 0) == (ratio > 1) else 0.0
+    why = f": every further token {'earns' if nats > 0 else 'costs'} log Z = {abs(nats):.1f} nats" if nats else ""
+    return f"raw-beam collapses here (outputs {ratio:.1f} times as long{why}): do not use it; {_cure(settings)}"
+
+
+def _cure(settings: Settings) -> str:
+    warm = warm_start_settings(settings)
+    if "self-normalized" in (settings.objective, warm.objective if warm else ""):
+        return "a larger --log-partition-weight draws log Z nearer to 0"
+    return (
+        "--warm-start self-normalized helps" if settings.score == "global" else "--objective self-normalized cures it"
+    )
+
+
+def _gain(measured: Measured, title: str, sign: int, first: str, second: str) -> tuple[float, bool]:
+    """By how many points the first is better, and whether that is more than chance may do."""
+    comparison = paired_bootstrap(measured[first][title], measured[second][title])
+    return 100 * sign * comparison.difference, comparison.low > 0 or comparison.high < 0

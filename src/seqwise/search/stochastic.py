@@ -1,0 +1,242 @@
+"""Stochastic beam search: k outputs of a model drawn without replacement, in one search of k slots.
+
+Adding Gumbel noise to the log-probability of every output and keeping the k best draws k of them without replacement.
+The noisy value of a prefix is the largest of those of its continuations, so that the draw can be made from the top
+down: a beam search whose noise is drawn, at every step, given that the best child of a slot has that slot's own value.
+
+Shapes: B batch, J and K slots before and after a step, V vocabulary, N = J V candidates.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from seqwise.errors import InputError
+from seqwise.models.protocols import StepModel
+from seqwise.search.beam import Beam, Cost, unroll
+from seqwise.search.candidates import Candidates, local
+from seqwise.search.noise import Gumbel
+from seqwise.search.selection import HardSelection, peaked_softmax
+
+__all__ = [
+    "StochasticBeam",
+    "conditional_gumbels",
+    "importance_weights",
+    "normalized_importance_weights",
+    "stochastic_beam_search",
+]
+
+
+@dataclass(frozen=True)
+class StochasticBeam:
+    """k outputs for each of B inputs, drawn without replacement, and what their importance weights need.
+
+    Attributes:
+        beam: the search's last beam; slots in the order of the draw, so that the first is an ordinary (ancestral)
+            sample. ``beam.scores_BK`` are log-probabilities; minus infinity where there were fewer than k outputs.
+        perturbed_BK: the outputs' noisy log-probabilities, in descending order.
+        threshold_B: kappa, the largest noisy log-probability of all outputs that were not drawn; minus infinity where
+            all were.
+    """
+
+    beam: Beam
+    perturbed_BK: Tensor
+    threshold_B: Tensor
+
+
+def conditional_gumbels(log_probs: Tensor, maximum: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Gumbel noise added to log-probabilities, given that the largest of the sums is known.
+
+    With ``g_i = log p_i + G_i``, ``Z = max_i g_i`` and the wanted maximum T, each g_i is moved to the quantile that it
+    has among values below T: ``g~_i = -log(exp(-T) - exp(-Z) + exp(-g_i))``, computed as ``T - max(0, v) -
+    log(1 + exp(-|v|))`` with ``v = T - g_i + log(1 - exp(g_i - Z))``.
+
+    Args:
+        log_probs: (..., V), up to a constant; minus infinity excludes an entry.
+        maximum: T, (...); minus infinity excludes the whole row.
+        generator: the source of random numbers; torch's global one by default.
+
+    Returns:
+        (..., V), the largest of each live row exactly T. Not differentiable.
+
+    Source: Kool, van Hoof and Welling (ICML 2019), section 3 and appendix B.3.
+
+    Example:
+        >>> conditional_gumbels(torch.zeros(3), torch.tensor(1.5), torch.Generator().manual_seed(0)).amax()
+        tensor(1.5000)
+    """
+    noisy = Gumbel()(log_probs.detach(), generator)
+    largest = noisy.amax(-1, keepdim=True)
+    excluded = noisy == -torch.inf
+    # The largest has a gap of exactly 0, hence v of minus infinity and a value of exactly T.
+    gaps = (noisy - largest).masked_fill(excluded, -1.0)
+    v = maximum.unsqueeze(-1) - noisy.masked_fill(excluded, 0.0) + _log1mexp(gaps)
+    conditioned = maximum.unsqueeze(-1) - v.clamp(min=0) - torch.log1p(torch.exp(-v.abs()))
+    return conditioned.masked_fill(excluded, -torch.inf)
+
+
+@dataclass(frozen=True)
+class _Draw(HardSelection):
+    """The k best by noisy log-probability, those values, and the best of what they left behind."""
+
+    perturbed_BK: Tensor
+    dropped_B: Tensor
+
+
+class _DrawWithoutReplacement:
+    """The selector of one search; a slot's noisy log-probability is kept here from one step to the next."""
+
+    def __init__(self, k: int, perturbed_B1: Tensor) -> None:
+        self.k = k
+        self.perturbed_BJ = perturbed_B1
+
+    def __call__(self, candidates: Candidates, generator: torch.Generator | None) -> _Draw:
+        scores_BJV = candidates.scores_BJV
+        perturbed_BN = conditional_gumbels(scores_BJV, self.perturbed_BJ, generator).flatten(1)
+        k, num_candidates = min(self.k, perturbed_BN.shape[1]), perturbed_BN.shape[1]
+        values_BK, flat_BK = perturbed_BN.topk(min(k + 1, num_candidates))
+        dropped_B = values_BK[:, k] if k < num_candidates else torch.full_like(values_BK[:, 0], -torch.inf)
+        self.perturbed_BJ, flat_BK = values_BK[:, :k], flat_BK[:, :k]
+        vocabulary_size = scores_BJV.shape[-1]
+        return _Draw(
+            scores_BJV.flatten(1).gather(1, flat_BK),
+            flat_BK // vocabulary_size,
+            flat_BK % vocabulary_size,
+            self.perturbed_BJ,
+            dropped_B,
+        )
+
+
+def stochastic_beam_search(
+    model: StepModel,
+    context: Any,
+    *,
+    k: int,
+    num_steps: int | Tensor,
+    cost: Cost | None = None,
+    generator: torch.Generator | None = None,
+) -> StochasticBeam:
+    """Draw k outputs of a locally normalised model without replacement.
+
+    The first is drawn from the model's distribution p over outputs, the next from p without the first, renormalised,
+    and so on: the r-th with probability ``p(y_r) / (1 - p(y_1) - ... - p(y_{r-1}))``.
+
+    Scores are local and nothing else: the noise of a prefix follows from the total probability of its continuations,
+    which a raw or interpolated score does not tell. For the same reason no token of a live prefix may lead to a place
+    where the model excludes every token: such a prefix is drawn like any other, and then its slot dies.
+
+    Args:
+        model: a step model.
+        context: what ``model.encode`` returned.
+        k: how many outputs; there are fewer where the model has fewer.
+        num_steps: how many tokens to write: one number, or int64 (B,). An output that has not written the end token
+            (``model.end``) by then counts as one output, whatever would have followed.
+        cost: the task cost of each token at each step, accumulated along the outputs in ``beam.costs_BK``.
+        generator: the source of random numbers; torch's global one by default.
+
+    Returns:
+        The outputs, in the order of the draw. Gradients flow through their log-probabilities, never through the choice.
+
+    Raises:
+        InputError: k is less than 1, or the number of steps negative.
+
+    Source: Kool, van Hoof and Welling (ICML 2019), Algorithm 1. There the threshold of the importance weights is the
+    value of a (k+1)-th sample, which costs one more slot; here it is the best value that any step left behind, which
+    is the same number: what is dropped from the beam carries the largest value of its continuations with it.
+
+    Example:
+        >>> from seqwise.data import EncodedExample, collate
+        >>> from seqwise.models import Tagger
+        >>> from seqwise.search import backtrace
+        >>> model = Tagger(source_size=5, target_size=2, embedding_size=4, hidden_size=8, label_embedding_size=2)
+        >>> context = model.encode(collate([(0, EncodedExample((1, 2), ()))]))
+        >>> drawn = stochastic_beam_search(model, context, k=4, num_steps=2)
+        >>> sorted(backtrace(drawn.beam)[0].tolist())
+        [[0, 0], [0, 1], [1, 0], [1, 1]]
+    """
+    if k < 1:
+        raise InputError(f"the number of outputs k must be at least 1, got {k}")
+    beam = Beam.start(model, context)
+    # The largest value of all outputs, whose probabilities sum to one, is a standard Gumbel variable.
+    perturbed_BK = Gumbel()(beam.scores_BK, generator)
+    threshold_B = torch.full_like(perturbed_BK[:, 0], -torch.inf)
+    # Made for this search alone, so that what it keeps is never found by another.
+    selector = _DrawWithoutReplacement(k, perturbed_BK)
+    steps = unroll(
+        model, context, selector, num_steps=num_steps, score=local, cost=cost, end=model.end, generator=generator
+    )
+    for number, step in enumerate(steps):
+        beam, draw = step.beam, cast(_Draw, step.selection)
+        active_B1 = torch.as_tensor(num_steps, device=threshold_B.device).expand_as(threshold_B)[:, None] > number
+        held_BK = F.pad(perturbed_BK, (0, draw.perturbed_BK.shape[1] - perturbed_BK.shape[1]), value=-torch.inf)
+        perturbed_BK = torch.where(active_B1, draw.perturbed_BK, held_BK)
+        threshold_B = torch.where(active_B1[:, 0], torch.maximum(threshold_B, draw.dropped_B), threshold_B)
+    return StochasticBeam(beam, perturbed_BK, threshold_B)
+
+
+def importance_weights(drawn: StochasticBeam) -> Tensor:
+    """How much each drawn output counts in an unbiased estimate of an expectation: ``E[f(y)] = E[sum_k w_k f(y_k)]``.
+
+    ``w = p / q`` with ``q = 1 - exp(-exp(log p - kappa))``, the probability that the output's noisy log-probability
+    exceeds the threshold. The weights of one draw sum to one on average, not each time. Their variance is
+    finite for k of 2 or more, and infinite for k = 1.
+
+    Args:
+        drawn: what :func:`stochastic_beam_search` returned.
+
+    Returns:
+        (B, K), 0 where there is no output. Gradients flow through p alone, so that the gradient of the estimate is an
+        unbiased estimate of the gradient of the expectation.
+
+    Source: Kool, van Hoof and Welling (ICML 2019), section 4.2, after Vieira (2017).
+
+    Example:
+        >>> scores_BK, threshold_B = torch.tensor([[0.5, 0.25]]).log(), torch.tensor([-torch.inf])  # all were drawn
+        >>> beam = Beam(scores_BK, scores_BK, scores_BK, scores_BK, None)
+        >>> importance_weights(StochasticBeam(beam, scores_BK, threshold_B))
+        tensor([[0.5000, 0.2500]])
+    """
+    return _log_importance_weights(drawn).exp()
+
+
+def normalized_importance_weights(drawn: StochasticBeam) -> Tensor:
+    """The same weights divided by their sum: an estimate with less variance and, for finite k, some bias.
+
+    Args:
+        drawn: what :func:`stochastic_beam_search` returned.
+
+    Returns:
+        (B, K), each row summing to 1. With k = 1 the only output counts fully.
+
+    Source: Kool, van Hoof and Welling (ICML 2019), section 4.2.
+
+    Example:
+        >>> scores_BK, threshold_B = torch.tensor([[0.6, 0.2]]).log(), torch.tensor([-torch.inf])
+        >>> beam = Beam(scores_BK, scores_BK, scores_BK, scores_BK, None)
+        >>> normalized_importance_weights(StochasticBeam(beam, scores_BK, threshold_B))
+        tensor([[0.7500, 0.2500]])
+    """
+    return peaked_softmax(_log_importance_weights(drawn), alpha=1.0)
+
+
+def _log_importance_weights(drawn: StochasticBeam) -> Tensor:
+    log_probs_BK = drawn.beam.scores_BK
+    dead_BK = log_probs_BK == -torch.inf
+    log_probs_BK = log_probs_BK.masked_fill(dead_BK, 0.0)
+    values_BK, threshold_B1 = log_probs_BK.detach(), drawn.threshold_B[:, None]
+    excess_BK = values_BK - threshold_B1
+    # q = 1 - exp(-rate). A long output's rate may be e^-1000, which underflows; from e^-60 on, q is the rate itself.
+    log_inclusion_BK = torch.where(excess_BK < -60, excess_BK, _log1mexp(-excess_BK.exp()))
+    return (log_probs_BK - log_inclusion_BK).masked_fill(dead_BK, -torch.inf)
+
+
+def _log1mexp(values: Tensor) -> Tensor:
+    """``log(1 - exp(x))`` for x <= 0, each half by the form that keeps its digits."""
+    near_zero = values > -math.log(2)
+    return torch.where(near_zero, torch.log(-torch.expm1(values)), torch.log1p(-torch.exp(values)))

@@ -1,0 +1,78 @@
+"""Candidates with some taken out, and the search that takes gold out once a step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from oracles import ManyModels
+from seqwise.search import Candidates, HardTopK, SoftTopK, global_, never_lost, no_rivals, out_of_beam, unroll_with_gold
+
+
+def candidates_of(scores_BJV: Tensor) -> Candidates:
+    zeros_BJ = torch.zeros(scores_BJV.shape[:2], dtype=scores_BJV.dtype)
+    return Candidates(zeros_BJ, scores_BJV, lambda features: features, global_, None, zeros_BJ, None, 0)
+
+
+def test_excluded_candidates_score_minus_infinity_and_no_others() -> None:
+    scores_BJV = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
+    everything = candidates_of(scores_BJV)
+    some = everything.without(torch.tensor([[1], [6]]))
+    fewer = some.without(torch.tensor([[4, 11], [0, 6]]))
+    wanted_BN = scores_BJV.detach().flatten(1).clone()
+    for places in ([[1], [6]], [[4, 11], [0, 6]]):
+        for b, row in enumerate(places):
+            wanted_BN[b, row] = -torch.inf
+        found_BJV = (some if len(places[0]) == 1 else fewer).scores_BJV
+        assert torch.equal(found_BJV.flatten(1), wanted_BN)
+    assert torch.equal(fewer.all_scores_BJV, scores_BJV)
+    assert everything.scores_BJV is everything.all_scores_BJV
+    (gradient,) = torch.autograd.grad(fewer.scores_BJV[fewer.scores_BJV > -torch.inf].sum(), scores_BJV)
+    assert torch.equal(gradient.flatten(1), (wanted_BN > -torch.inf).double())
+
+
+def test_an_excluded_candidate_is_chosen_by_no_selector() -> None:
+    scores_BJV = torch.randn(30, 2, 3, dtype=torch.float64)
+    best_B1 = scores_BJV.flatten(1).argmax(-1, keepdim=True)
+    some = candidates_of(scores_BJV).without(best_B1)
+    hard = HardTopK(5)(some, None)
+    assert (hard.parents_BK * 3 + hard.tokens_BK != best_B1).all()
+    assert (hard.scores_BK > -torch.inf).all()
+    one_slot = candidates_of(scores_BJV[:, :1])
+    best_B1 = scores_BJV[:, 0].argmax(-1, keepdim=True)
+    soft = SoftTopK(2, 1.0)(one_slot.without(best_B1), None)
+    assert (soft.token_weights_BKV.gather(2, best_B1[:, None].expand(-1, 2, 1)) == 0).all()
+
+
+@pytest.mark.parametrize("rivals", [HardTopK(2), SoftTopK(2, 1.0), no_rivals], ids=["hard", "soft", "none"])
+@pytest.mark.parametrize("lost", [out_of_beam(2), never_lost], ids=["restarts", "stays"])
+@pytest.mark.parametrize("end", [None, 0])
+def test_gold_is_taken_out_once_and_the_head_runs_once_a_step(rivals: Any, lost: Any, end: int | None) -> None:
+    """What a step tells is the gold prefix's score, and every other candidate's, gold's own place at minus infinity."""
+
+    class Counting(ManyModels):
+        calls = 0
+
+        def head(self, features: Tensor) -> Tensor:
+            self.calls += 1
+            return super().head(features)
+
+    model = Counting(5, num_tokens=4, end=end, seed=0)
+    gold_BT = torch.tensor([[1, 2, 3], [3, 1, 0], [2, 0, 0], [1, 1, 1], [2, 3, 1]])
+    num_steps_B = torch.tensor([3, 3, 2, 1, 3])
+    steps = unroll_with_gold(model, None, gold_BT, num_steps_B=num_steps_B, rivals=rivals, lost=lost, score=global_)
+    before_BJ, num_taken = torch.zeros(5, 1, dtype=torch.float64), 0
+    for number, step in enumerate(steps):
+        assert model.calls == number + 1
+        assert step.others_BN.shape == (5, before_BJ.shape[1] * 4)
+        gold_B1 = gold_BT[:, number, None]
+        assert (step.others_BN.gather(1, gold_B1) == -torch.inf).all()
+        live_B = step.active_B
+        torch.testing.assert_close(step.beam.scores_BK[live_B, 0], step.gold_B1[live_B, 0])
+        if end is None:
+            assert ((step.others_BN == -torch.inf).sum(1) == 1 + 4 * (before_BJ == -torch.inf).sum(1))[live_B].all()
+        before_BJ, num_taken = step.beam.scores_BK, num_taken + 1
+    assert num_taken == 3

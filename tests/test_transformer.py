@@ -1,0 +1,470 @@
+"""The Transformer: against one in NumPy, its cache under hard and soft selections, and independence of the batch."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import oracles
+from oracles import Case, Vector
+from seqwise import InputError, tree
+from seqwise.data import EncodedExample, collate
+from seqwise.models import Transformer
+from seqwise.models.transformer import sinusoids
+from seqwise.objectives import direct_loss, gold_scores, hamming_cost, output_scores
+from seqwise.search import HardTopK, SoftTopK, backtrace, beam_search, global_, local
+
+TOLERANCE = {"atol": 1e-10, "rtol": 1e-10}
+
+
+# ---------------------------------------------------------------------------------------- the oracle
+
+
+class TransformerOracle:
+    """seqwise.Transformer on one source: loops over positions and heads, one vector at a time."""
+
+    def __init__(self, model: Transformer, source: Sequence[int]) -> None:
+        self.weights = {name: oracles.numbers(value) for name, value in model.named_parameters()}
+        self.end, self.num_layers = model.end, len(model.decoder)
+        self.num_heads = model.decoder[0].own.num_heads
+        self.embeddings = self.weights["target_embedding.weight"]
+        self.first = self.weights["first_input_D"]
+        self.size = len(self.first)
+        hidden = [self.placed(self.weights["source_embedding.weight"][w], s) for s, w in enumerate(source)]
+        for layer in range(self.num_layers):
+            name = f"encoder.{layer}"
+            normal = [self.norm(f"{name}.own_norm", x) for x in hidden]
+            keys = [self.linear(f"{name}.own.key", x) for x in normal]
+            values = [self.linear(f"{name}.own.value", x) for x in normal]
+            hidden = [
+                x + self.attend(f"{name}.own", n, np.array(keys), np.array(values))
+                for x, n in zip(hidden, normal, strict=True)
+            ]
+            hidden = [x + self.feedforward(name, x) for x in hidden]
+        self.memory = [self.norm("encoder_norm", x) for x in hidden]
+
+    def linear(self, name: str, x: Vector) -> Vector:
+        """W x + b."""
+        return self.weights[f"{name}.weight"] @ x + self.weights[f"{name}.bias"]
+
+    def norm(self, name: str, x: Vector) -> Vector:
+        """To mean 0 and variance 1, then scaled and shifted."""
+        mean = sum(x) / len(x)
+        variance = sum((value - mean) ** 2 for value in x) / len(x)
+        return (x - mean) / math.sqrt(variance + 1e-5) * self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
+
+    def placed(self, embedding: Vector, place: int) -> Vector:
+        """Scaled, plus the code of its place."""
+        half = -(-self.size // 2)
+        angles = [place / 10000 ** (i / half) for i in range(half)]
+        code = [*map(math.sin, angles), *map(math.cos, angles)][: self.size]
+        return math.sqrt(self.size) * embedding + np.array(code)
+
+    def attend(self, name: str, x: Vector, keys: Vector, values: Vector) -> Vector:
+        """softmax(q . k / sqrt(A)) v for each head."""
+        query, width = self.linear(f"{name}.query", x), self.size // self.num_heads
+        found = []
+        for head in range(self.num_heads):
+            part = slice(head * width, (head + 1) * width)
+            scores = [float(query[part] @ key[part]) / math.sqrt(width) for key in keys]
+            weights = oracles.peaked_softmax(scores, 1.0)
+            found.append(oracles.mixed([value[part] for value in values], weights))
+        return self.linear(f"{name}.output", np.concatenate(found))
+
+    def feedforward(self, name: str, x: Vector) -> Vector:
+        """W2 max(0, W1 LayerNorm(x) + b1) + b2."""
+        inner = self.linear(f"{name}.feedforward.1", self.norm(f"{name}.feedforward.0", x))
+        return self.linear(f"{name}.feedforward.4", np.maximum(inner, 0))
+
+    def start(self) -> tuple[Vector, Any]:
+        """For each layer, no keys and no values."""
+        return self.first, tuple((np.zeros((0, self.size)), np.zeros((0, self.size))) for _ in range(self.num_layers))
+
+    def step(self, fed: Vector, state: Any, step: int) -> tuple[list[float], Any]:
+        """One more row in every cache."""
+        x, caches = self.placed(fed, step), []
+        for layer, (keys, values) in enumerate(state):
+            name = f"decoder.{layer}"
+            normal = self.norm(f"{name}.own_norm", x)
+            keys = np.vstack([keys, self.linear(f"{name}.own.key", normal)])
+            values = np.vstack([values, self.linear(f"{name}.own.value", normal)])
+            caches.append((keys, values))
+            x = x + self.attend(f"{name}.own", normal, keys, values)
+            memory_keys = np.array([self.linear(f"{name}.cross.key", m) for m in self.memory])
+            memory_values = np.array([self.linear(f"{name}.cross.value", m) for m in self.memory])
+            x = x + self.attend(f"{name}.cross", self.norm(f"{name}.cross_norm", x), memory_keys, memory_values)
+            x = x + self.feedforward(name, x)
+        return list(self.linear("head", self.norm("decoder_norm", x))), tuple(caches)
+
+
+def transformer_case(
+    seed: int,
+    *,
+    target_size: int = 4,
+    lengths: Sequence[int] = (2, 4, 1),
+    scale: float = 0.8,
+    end: int = 1,
+    **sizes: int,
+) -> Case:
+    """A tiny Transformer and gold outputs of 1 to 4 tokens, the end token counted."""
+    sizes = {"hidden_size": 4, "num_layers": 2, "num_heads": 2, "feedforward_size": 5, **sizes}
+    model = oracles.randomised(Transformer(source_size=5, target_size=target_size, end=end, **sizes), seed, scale)
+    draw = np.random.default_rng(seed)
+    going_on = [word for word in range(target_size) if word != end]
+    examples = [
+        EncodedExample(
+            tuple(draw.integers(0, 5, n).tolist()), (*draw.choice(going_on, draw.integers(0, 4)).tolist(), end)
+        )
+        for n in lengths
+    ]
+    with_oracles = [TransformerOracle(model, example.source_ids) for example in examples]
+    return Case(model, examples, collate(list(enumerate(examples))), with_oracles)
+
+
+def forced_logits(case: Case, batch: Any) -> Tensor:
+    return case.model.head(case.model.teacher_forced(case.model.encode(batch), batch.targets_BT))
+
+
+def stepped(case: Case, context: Any, targets_BT: Tensor) -> Tensor:
+    """Features of T calls of ``step`` along gold."""
+    inputs_B1D, state = case.model.start(context)
+    columns = []
+    for step in range(targets_BT.shape[1]):
+        features_B1H, state = case.model.step(inputs_B1D, state, context, step)
+        columns.append(features_B1H)
+        inputs_B1D = case.model.embedding_VD[targets_BT[:, step, None].clamp(min=0)]
+    return torch.cat(columns, 1)
+
+
+# ---------------------------------------------------------------------------------------- the model
+
+
+@pytest.mark.parametrize("sizes", [{}, {"num_layers": 1, "num_heads": 4}, {"hidden_size": 5, "num_heads": 1}])
+def test_teacher_forcing_equals_the_model_in_numpy(sizes: dict[str, int]) -> None:
+    for seed in range(6):
+        case = transformer_case(seed, **sizes)
+        logits_BTV = forced_logits(case, case.batch)
+        for b, (oracle, example) in enumerate(zip(case.oracles, case.examples, strict=True)):
+            expected = np.array(oracles.forced_logits(oracle, example.target_ids))
+            np.testing.assert_allclose(oracles.numbers(logits_BTV[b, : len(expected)]), expected, atol=1e-10)
+
+
+def test_teacher_forcing_equals_one_step_at_a_time_and_so_do_its_gradients() -> None:
+    for seed in range(8):
+        case = transformer_case(seed)
+        weights = torch.randn(case.model.head.out_features, dtype=torch.float64)
+        results = []
+        for run in (
+            case.model.teacher_forced,
+            lambda context, targets_BT, case=case: stepped(case, context, targets_BT),
+        ):
+            case.model.zero_grad()
+            features_BTH = run(case.model.encode(case.batch), case.batch.targets_BT)
+            (case.model.head(features_BTH).square() @ weights).sum().backward()
+            results.append([features_BTH, *(parameter.grad.clone() for parameter in case.model.parameters())])
+        for at_once, by_step in zip(*results, strict=True):
+            torch.testing.assert_close(at_once, by_step, **TOLERANCE)
+
+
+def test_any_number_of_steps_has_its_places() -> None:
+    case = transformer_case(0)
+    targets_BT = torch.randint(4, (3, 300))
+    context = case.model.encode(case.batch)
+    torch.testing.assert_close(
+        case.model.teacher_forced(context, targets_BT), stepped(case, context, targets_BT), **TOLERANCE
+    )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-3), (torch.bfloat16, 1e-2)]
+)
+def test_places_are_told_apart_in_every_precision(dtype: torch.dtype, tolerance: float) -> None:
+    """Half precision cannot count to 3000, so angles are never computed in it."""
+    like = torch.zeros(7, dtype=dtype)
+    codes_T = sinusoids(0, 3000, like)
+    assert codes_T.dtype == dtype and codes_T.shape == (3000, 7)
+    assert torch.equal(sinusoids(2999, 1, like)[0], codes_T[2999])
+    expected = [[f(t / 10000 ** (i / 4)) for f in (math.sin, math.cos) for i in range(4)][:7] for t in range(3000)]
+    torch.testing.assert_close(codes_T.double(), torch.tensor(expected, dtype=torch.float64), atol=tolerance, rtol=0)
+
+
+def test_every_slot_steps_by_itself() -> None:
+    """J slots at once give what each gives alone, and the slots stay in place."""
+    case = transformer_case(1)
+    context = case.model.encode(case.batch)
+    inputs_B1D, state = case.model.start(context)
+    inputs_BJD = torch.randn(3, 4, inputs_B1D.shape[-1], dtype=torch.float64)
+    state_BJ = tree.map(lambda leaf: torch.randn(3, 4, leaf.shape[2], 5, leaf.shape[4], dtype=torch.float64), state)
+    features_BJH, next_BJ = case.model.step(inputs_BJD, state_BJ, context, 5)
+    for j in range(4):
+        slot = tree.map(lambda leaf, j=j: leaf[:, j, None], state_BJ)
+        features_B1H, next_B1 = case.model.step(inputs_BJD[:, j, None], slot, context, 5)
+        torch.testing.assert_close(features_BJH[:, j, None], features_B1H, **TOLERANCE)
+        for whole, alone in zip(next_BJ, next_B1, strict=True):
+            for whole_leaf, alone_leaf in zip(whole, alone, strict=True):
+                torch.testing.assert_close(whole_leaf[:, j, None], alone_leaf, **TOLERANCE)
+
+
+def test_batch_order_and_padding_change_nothing() -> None:
+    draw = np.random.default_rng(0)
+    for seed in range(30):
+        case = transformer_case(seed)
+        whole = forced_logits(case, case.batch)
+        order = draw.permutation(3).tolist()
+        longest = EncodedExample(tuple([2] * 8), tuple([0] * 8))
+        mixed = collate(list(enumerate([longest, *(case.examples[b] for b in order)])))
+        shuffled = forced_logits(case, mixed)
+        for row, b in enumerate(order):
+            length = len(case.examples[b].target_ids)
+            torch.testing.assert_close(shuffled[row + 1, :length], whole[b, :length], **TOLERANCE)
+        b = seed % 3
+        alone = forced_logits(case, collate([(0, case.examples[b])]))
+        torch.testing.assert_close(alone[0], whole[b, : alone.shape[1]], **TOLERANCE)
+
+
+def test_padding_symbols_are_never_read() -> None:
+    """Whatever stands in the padded places of sources and targets, outputs and gradients stay the same."""
+    case = transformer_case(2)
+    spoiled = collate(list(enumerate(case.examples)))
+    for b, example in enumerate(case.examples):
+        spoiled.sources_BS[b, len(example.source_ids) :] = 4
+        spoiled.targets_BT[b, len(example.target_ids) :] = -7
+    real_BT = case.batch.targets_BT >= 0
+    results = []
+    for batch in (case.batch, spoiled):
+        case.model.zero_grad()
+        logits_NV = forced_logits(case, batch)[real_BT]
+        logits_NV.square().sum().backward()
+        results.append([logits_NV, *(p.grad.clone() for p in case.model.parameters())])
+    for clean, dirty in zip(*results, strict=True):
+        torch.testing.assert_close(clean, dirty, **TOLERANCE)
+
+
+def test_a_search_does_not_depend_on_its_batch() -> None:
+    case = transformer_case(3, lengths=(2, 5, 1))
+    num_steps_B = torch.tensor([4, 2, 3])
+    selector = SoftTopK(3, 2.0)
+    whole = beam_search(case.model, case.model.encode(case.batch), selector, num_steps=num_steps_B)
+    for b, example in enumerate(case.examples):
+        context = case.model.encode(collate([(0, example)]))
+        alone = beam_search(case.model, context, selector, num_steps=num_steps_B[b, None])
+        torch.testing.assert_close(whole.scores_BK[b, None], alone.scores_BK, **TOLERANCE)
+
+
+def test_an_empty_source_is_one_padding_symbol_whatever_else_is_in_the_batch() -> None:
+    case = transformer_case(4)
+    empty = EncodedExample((), (1,))
+    results = [forced_logits(case, collate([(0, empty)]))[0]]
+    for source in ((), (1,), (1, 2, 3), (4, 4, 4, 4, 4)):
+        results.append(forced_logits(case, collate([(0, empty), (1, EncodedExample(source, (1,)))]))[0])
+    expected = np.array(oracles.forced_logits(TransformerOracle(case.model, [0]), [1]))
+    for logits_TV in results:
+        np.testing.assert_allclose(oracles.numbers(logits_TV), expected, atol=1e-10)
+
+
+def test_a_batch_without_gold_outputs_has_no_features() -> None:
+    case = transformer_case(5)
+    batch = collate([(0, EncodedExample((1, 2), ())), (1, EncodedExample((3,), ()))])
+    features_BTH = case.model.teacher_forced(case.model.encode(batch), batch.targets_BT)
+    assert features_BTH.shape == (2, 0, 4)
+
+
+def test_a_saved_model_comes_back_the_same(tmp_path: Path) -> None:
+    case = transformer_case(6)
+    case.model.float().save_pretrained(tmp_path)
+    assert {"model.safetensors", "config.json"} <= {path.name for path in tmp_path.iterdir()}
+    again = Transformer.from_pretrained(tmp_path)
+    assert again.end == case.model.end
+    for (name, before), (_, after) in zip(case.model.named_parameters(), again.named_parameters(), strict=True):
+        assert torch.equal(before, after), name
+    assert torch.equal(
+        forced_logits(case, case.batch),
+        again.head(again.teacher_forced(again.encode(case.batch), case.batch.targets_BT)),
+    )
+
+
+def test_dropout_acts_in_training_only() -> None:
+    case = transformer_case(0)
+    model = Transformer(source_size=5, target_size=4, end=1, hidden_size=8, num_heads=2, dropout=0.5)
+    for mode in (True, False):
+        model.train(mode)
+        contexts = [model.encode(case.batch) for _ in range(2)]
+        features = [model.teacher_forced(contexts[0], case.batch.targets_BT) for _ in range(2)]
+        assert torch.equal(contexts[0].memories[1][0], contexts[1].memories[1][0]) != mode
+        assert torch.equal(*features) != mode
+
+
+def test_a_new_model_is_uncertain_and_learns() -> None:
+    """Scores start small beside log V, and a few steps overfit one batch."""
+    model = Transformer(source_size=5, target_size=50, end=1, dropout=0.0)
+    batch = collate([(0, EncodedExample((1, 2), (7, 30, 1))), (1, EncodedExample((2, 1), (30, 4, 7, 1)))])
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    losses = []
+    for _ in range(30):
+        logits_BTV = model.head(model.teacher_forced(model.encode(batch), batch.targets_BT))
+        losses.append(nn.functional.cross_entropy(logits_BTV.flatten(0, 1), batch.targets_BT.flatten()))
+        optimizer.zero_grad()
+        losses[-1].backward()
+        optimizer.step()
+    assert abs(losses[0].item() - math.log(50)) < 1.0
+    assert losses[-1].item() < 0.05
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"hidden_size": 6, "num_heads": 4}, "cannot be divided"),
+        ({"num_layers": 0}, "at least 1"),
+        ({"num_heads": 0}, "at least 1"),
+    ],
+)
+def test_sizes_that_cannot_be_are_refused(sizes: dict[str, int], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Transformer(source_size=5, target_size=4, end=1, **sizes)
+
+
+# ---------------------------------------------------------------------------------------- the cache as a state
+
+
+def test_the_state_grows_by_one_step_and_follows_every_selection() -> None:
+    case = transformer_case(1, num_heads=1)
+    context = case.model.encode(case.batch)
+    inputs_B1D, state = case.model.start(context)
+    for step in range(3):
+        assert [leaf.shape for layer in state for leaf in layer] == [(3, 1, 1, step, 4)] * 4
+        _, state = case.model.step(inputs_B1D, state, context, step)
+    four = tree.map(lambda leaf: torch.randn(3, 4, *leaf.shape[2:], dtype=torch.float64), state)
+    parents_BK = torch.tensor([[3, 1], [0, 0], [2, 3]])
+    one_hot_BKJ = nn.functional.one_hot(parents_BK, 4).double()
+    for gathered, mixed in zip(tree.gather(four, parents_BK), tree.mix(four, one_hot_BKJ), strict=True):
+        for gathered_leaf, mixed_leaf in zip(gathered, mixed, strict=True):
+            torch.testing.assert_close(gathered_leaf, mixed_leaf, **TOLERANCE)
+
+
+def test_the_relaxed_beam_is_algorithm_3() -> None:
+    """Slot by slot, with caches that are mixed at every step."""
+    compared = 0
+    for seed, alpha in enumerate((0.5, 1.0, 5.0, 50.0)):
+        case = transformer_case(seed)
+        gold_BT = torch.randint(4, (3, 4))
+        beam = beam_search(
+            case.model,
+            case.model.encode(case.batch),
+            SoftTopK(3, alpha),
+            num_steps=4,
+            score=global_,
+            cost=hamming_cost(gold_BT, 4),
+        )
+        for b, oracle in enumerate(case.oracles):
+            cost = oracles.hamming(gold_BT[b].tolist(), 4)
+            slots = oracles.soft_beam(oracle, k=3, alpha=alpha, num_steps=4, log_partition_weight=0.0, cost=cost)
+            if min(slot.clearance for slot in slots) < 1e-6:
+                continue
+            compared += 1
+            np.testing.assert_allclose(oracles.numbers(beam.scores_BK[b]), [slot.score for slot in slots], atol=1e-8)
+            np.testing.assert_allclose(oracles.numbers(beam.costs_BK[b]), [slot.cost for slot in slots], atol=1e-8)
+    assert compared >= 10
+
+
+def test_the_relaxed_beam_tends_to_the_hard_beam_and_that_to_algorithm_1() -> None:
+    compared = 0
+    for seed in range(6):
+        case = transformer_case(seed)
+        context = case.model.encode(case.batch)
+        hard = beam_search(case.model, context, HardTopK(3), num_steps=4)
+        soft = beam_search(case.model, context, SoftTopK(3, 1e9), num_steps=4)
+        for b, oracle in enumerate(case.oracles):
+            expected = oracles.hard_beam(oracle, k=3, num_steps=4)
+            assert backtrace(hard)[b].tolist() == [list(hypothesis.tokens) for hypothesis in expected]
+            np.testing.assert_allclose(
+                oracles.numbers(hard.scores_BK[b]), [hypothesis.score for hypothesis in expected], atol=1e-9
+            )
+            ranked = [extension.score for extension in oracles.hard_beam(oracle, k=4, num_steps=4)]
+            if min(above - below for above, below in itertools.pairwise(ranked)) < 1e-3:
+                continue
+            compared += 1
+            assert torch.equal(backtrace(soft)[b], backtrace(hard)[b])
+            torch.testing.assert_close(soft.scores_BK[b], hard.scores_BK[b], atol=1e-6, rtol=0)
+            for layer, other in zip(soft.state, hard.state, strict=True):
+                for leaf, other_leaf in zip(layer, other, strict=True):
+                    torch.testing.assert_close(leaf[b], other_leaf[b], atol=1e-4, rtol=0)
+    assert compared >= 12
+
+
+def test_a_beam_with_room_for_all_finds_what_enumeration_finds() -> None:
+    for seed in range(3):
+        case = transformer_case(seed, target_size=3)
+        context = case.model.encode(case.batch)
+        beam = beam_search(case.model, context, HardTopK(40), num_steps=3)
+        for b, oracle in enumerate(case.oracles):
+            every = {tokens: oracles.gold_score(oracle, tokens) for tokens in oracles.all_outputs(oracle, 3)}
+            ranked = sorted(every, key=lambda tokens, every=every: -every[tokens])
+            live = beam.scores_BK[b] > -torch.inf
+            assert int(live.sum()) == len(ranked)
+            found = [tuple(tokens) for tokens in backtrace(beam)[b][live].tolist()]
+            assert found == [(*tokens, *[1] * (3 - len(tokens))) for tokens in ranked]
+            np.testing.assert_allclose(
+                oracles.numbers(beam.scores_BK[b][live]), [every[tokens] for tokens in ranked], atol=1e-9
+            )
+
+
+def test_outputs_are_scored_from_a_repeated_context() -> None:
+    """The context is nested and still starts with the batch everywhere: all outputs of an input have probability 1."""
+    case = transformer_case(2, target_size=3)
+    every = [[*tokens, *[1] * (3 - len(tokens))] for tokens in oracles.all_outputs(case.oracles[0], 3)]
+    outputs_BKT = torch.tensor([every] * 3)
+    scores_BK = output_scores(case.model, case.model.encode(case.batch), outputs_BKT, local)
+    torch.testing.assert_close(scores_BK.exp().sum(1), torch.ones(3, dtype=torch.float64), **TOLERANCE)
+    gold = np.array([oracles.gold_score(case.oracles[1], tokens) for tokens in oracles.all_outputs(case.oracles[1], 3)])
+    np.testing.assert_allclose(oracles.numbers(scores_BK[1]), gold, atol=1e-9)
+
+
+class SearchLoss(nn.Module):
+    """The direct loss of three steps of the relaxed beam, as a module so that gradcheck can vary its parameters."""
+
+    def __init__(self, case: Case, alpha: float) -> None:
+        super().__init__()
+        self.model, self.case, self.alpha = case.model, case, alpha
+
+    def forward(self) -> Tensor:
+        case, context = self.case, self.model.encode(self.case.batch)
+        cost = hamming_cost(torch.tensor([[0, 2, 1], [2, 1, 1]]), 3)
+        beam = beam_search(self.model, context, SoftTopK(3, self.alpha), num_steps=3, score=global_, cost=cost)
+        forced_BTV = self.model.head(self.model.teacher_forced(context, case.batch.targets_BT))
+        return direct_loss(beam, self.alpha) + 0.1 * gold_scores(forced_BTV, case.batch.targets_BT, local).mean()
+
+
+@pytest.mark.parametrize(("alpha", "scale"), [(1.5, 0.8), (100.0, 0.3)])
+def test_the_relaxed_beam_passes_gradcheck(alpha: float, scale: float) -> None:
+    """With respect to every parameter, through mixed caches. Smaller weights at alpha = 100: nothing is one-hot."""
+    case = transformer_case(3, target_size=3, lengths=(3, 1), scale=scale, num_layers=1)
+    loss = SearchLoss(case, alpha)
+    names, parameters = zip(*loss.named_parameters(), strict=True)
+
+    def of(*values: Tensor) -> Tensor:
+        return torch.func.functional_call(loss, dict(zip(names, values, strict=True)), ())
+
+    values = tuple(parameter.detach().clone().requires_grad_() for parameter in parameters)
+    gradients = torch.autograd.grad(of(*values), values)
+    # Adding the same to all keys of a softmax changes nothing, so the biases of keys have none.
+    assert all(float(g.abs().max()) > 1e-6 for name, g in zip(names, gradients, strict=True) if "key.bias" not in name)
+    assert torch.autograd.gradcheck(of, values, fast_mode=True, eps=1e-7, atol=1e-5, rtol=1e-4)
+
+
+def test_bfloat16_searches_without_harm() -> None:
+    case = transformer_case(0)
+    case.model.bfloat16()
+    context = case.model.encode(case.batch)
+    beam = beam_search(case.model, context, SoftTopK(3, 1.0), num_steps=4)
+    assert beam.scores_BK.dtype == torch.float32
+    assert torch.isfinite(beam.scores_BK).all()
+    beam.scores_BK.sum().backward()
+    assert all(bool(torch.isfinite(parameter.grad).all()) for parameter in case.model.parameters())
