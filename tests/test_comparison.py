@@ -100,7 +100,7 @@ def test_a_table_holds_what_it_shows(three: dict[str, Measured], tmp_path: Path)
     console = Console(width=80, record=True, file=(tmp_path / "out").open("w"))
     console.print(outcome.picture)
     text = console.export_text()
-    assert "+25.0*" in text and "the control" in text and "…" not in text
+    assert "+25.0*" in text and "the control" in text and "(82.0)" in text and "…" not in text
     assert outcome.lesson.startswith("HOLDS: This is better. (better 77.5")
 
 

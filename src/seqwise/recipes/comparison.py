@@ -171,17 +171,22 @@ def compare(
             test = paired_bootstrap(one.test[one.chosen], control.test[control.chosen])
             results.append(_against(one, control, test, measure))
             last = f"{100 * test.difference:+.1f}" + ("*" if test.p_value < SIGNIFICANT else " ")
-        cells = [
-            Text(f"{one.percent('test', decoder):.1f}", "bold" if decoder == one.chosen else "") for decoder in HEADINGS
-        ]
-        grid.add_row(one.row.name, *cells, last)
+        grid.add_row(one.row.name, *(_cell(one, decoder) for decoder in HEADINGS), last)
     grid.caption = (
-        f"{measure} on test, mean over seeds; bold: the decoder chosen on dev; half: beam over f - log Z / 2; "
+        f"{measure} on test, mean over seeds, in brackets the paper's; bold: the decoder chosen on dev; half: beam "
+        "over f - log Z / 2; "
         f"to control: difference to {control.row.name} ({HEADINGS[control.chosen]}), * where p < 0.05"
     )
     grid.caption_justify = "left"
     lesson = "\n".join(f"{claim.verdict.upper()}: {claim.text} ({claim.evidence})" for claim in claims)
     return Outcome(name, Table(title, tuple(results), claims=tuple(claims)), grid, lesson, files)
+
+
+def _cell(one: Measured, decoder: str) -> Text:
+    """Our number, and below it the paper's, which is of another corpus."""
+    cell = Text(f"{one.percent('test', decoder):.1f}", "bold" if decoder == one.chosen else "")
+    published = one.row.published.get((decoder, "test"))
+    return cell if published is None else cell.append(f"\n({published:.1f})", "not bold dim")
 
 
 def _results_of(one: Measured, decoder: str, measure: str) -> list[Result]:
