@@ -6,7 +6,7 @@ more cross-entropy, and scheduled sampling for all of that time; each is searche
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -131,9 +131,8 @@ CORPORA = {
 """The corpora; what each key's stage trains for is chosen to take about the time of the other stages."""
 
 
-def reproduce(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> list[Outcome]:
+def reproduce(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
     """Train every system on every corpus, and put each objective to a test against the best control."""
-    outcomes = []
     for name, corpus in CORPORA.items():
         data = corpus.load_data()
         systems = [system for seed in seeds for system in family(corpus, seed)]
@@ -142,13 +141,15 @@ def reproduce(folder: Path, *, seeds: Sequence[int], scale: str, progress: Progr
         rows = [Row(key, title) for key, title in {"cross-entropy": "cross-entropy", **CONTROLS, **SEARCHED}.items()]
         dev, test = (partial(_count, corpus, part) for part in (data.dev, data.test))
         measured = measure_rows(table, rows, cells, seeds, dev=dev, test=test)
-        outcomes.append(
-            compare(
-                table, f"Search-aware objectives: {corpus.title}", measured, measure=corpus.measure,
-                controls=["cross-entropy", *CONTROLS], claims=_claims(measured), files={"runs": folder / name},
-            )
-        )  # fmt: skip
-    return outcomes
+        yield compare(
+            table,
+            f"Search-aware objectives, {corpus.title}",
+            measured,
+            measure=corpus.measure,
+            controls=["cross-entropy", *CONTROLS],
+            claims=_claims(measured),
+            files={"runs": folder / name},
+        )
 
 
 def _count(corpus: Corpus, examples: Sequence[Example], outputs: Sequence[tuple[str, ...]]) -> Sums:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from seqwise.evaluation.report import Claim
@@ -42,17 +42,14 @@ PUBLISHED_3_1: dict[str, Published] = {
 }  # fmt: skip
 
 
-def table_3_1(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> list[Outcome]:
+def table_3_1(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
     """Scheduled sampling, hard and relaxed, for named entities and for translation."""
-    outcomes = []
     for task in (ENTITIES, TRANSLATION):
         rows = _rows({**BASELINES, **FEEDING_ROWS}, PUBLISHED_3_1[task.name], [GREEDY])
         runs = folder / task.name
         measured = run_task(task, rows, "table-3.1", runs, seeds=seeds, scale=scale, progress=progress)
-        outcomes.append(
-            _outcome(f"table-3.1-{task.name}", "Table 3.1", task, measured, BASELINES, _claims_3_1(measured), runs)
-        )
-    return outcomes
+        claims = _claims_3_1(measured)
+        yield _outcome(f"table-3.1-{task.name}", "Table 3.1", task, measured, BASELINES, claims, runs)
 
 
 def _claims_3_1(measured: Mapping[str, Measured]) -> list[Claim]:

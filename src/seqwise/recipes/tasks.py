@@ -108,7 +108,7 @@ _TAGGER = Settings(task="tag", encoder="bidirectional", embedding_size=100, beam
 _ENTITY_TAGGER = replace(_TAGGER, hidden_size=64, label_embedding_size=8, dropout=0.2, epochs=12.0, learning_rate=6e-3)
 _SUPERTAGGER = replace(_TAGGER, hidden_size=128, label_embedding_size=64, dropout=0.3, epochs=10.0, learning_rate=4e-3)
 _TRANSLATOR = Settings(
-    task="transduce", minimum_count=1, embedding_size=96, hidden_size=160, dropout=0.2, beam_size=3, batch_size=64,
+    task="transduce", minimum_count=2, embedding_size=96, hidden_size=160, dropout=0.2, beam_size=3, batch_size=64,
     epochs=4.0, learning_rate=3e-3, save_every=500,
 )  # fmt: skip
 ENTITIES = Task(
