@@ -12,6 +12,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from seqwise.data.readers import Example
+from seqwise.evaluation.entities import macro_entity_f1
 from seqwise.evaluation.metrics import Sums, sequence_accuracy, token_accuracy
 from seqwise.evaluation.report import Claim
 from seqwise.recipes import corpora, stress
@@ -92,13 +93,6 @@ def _stress() -> Data:
     return Data(train=test.train[::3], dev=dev.test, test=test.test)
 
 
-@cache
-def _lexical_types() -> Data:
-    """The shorter half or so of the training sentences of the grammar's lexical types; all of dev and test."""
-    whole = corpora.supertags("erg")
-    return replace(whole, train=[example for example in whole.train if len(example.source) <= 10])
-
-
 _START = Settings(
     task="tag", encoder="left-to-right", objective="cross-entropy", beam_size=5, batch_size=32, embedding_size=100,
     hidden_size=128, label_embedding_size=64, dropout=0.2, learning_rate=4e-3, save_every=500,
@@ -112,9 +106,13 @@ CORPORA = {
         "CCG supertags (Parallel Meaning Bank), left to right", "labels right", partial(corpora.supertags, "pmb"),
         token_accuracy, replace(_START, epochs=6.0), _EPOCHS,
     ),
-    "erg": Corpus(
-        "HPSG lexical types (English Resource Grammar), left to right", "labels right", _lexical_types, token_accuracy,
-        replace(_START, epochs=3.0), {key: epochs / 2 for key, epochs in _EPOCHS.items()},
+    "ner": Corpus(
+        "German named entities (GermEval 2014), left to right", "macro F1", corpora.named_entities, macro_entity_f1,
+        replace(_START, hidden_size=96, label_embedding_size=16, epochs=8.0, learning_rate=6e-3),
+        {
+            "cross-entropy-longer": 8.0, "sampling": 3.0, "sampling-longer": 3.0, "dense-beam": 1.5, "beam-crf": 2.0,
+            "relaxed-beam": 1.0, "beam-crf-longer": 4.0,
+        },
     ),
     "stress": Corpus(
         "streaming stress assignment (CMU dictionary)", "words right", _stress, sequence_accuracy,
