@@ -22,8 +22,8 @@ def reproduce(
         str,
         typer.Argument(
             metavar="RECIPE",
-            help="label-bias-toy, stress, demo (both), g2p; with the corpora that SEQWISE_DATA names: table-3.1, "
-            "table-3.2, table-4.1, table-4.2",
+            help="label-bias-toy, stress, demo (both), g2p, figure-3.1; with the corpora that SEQWISE_DATA names: "
+            "table-3.1, table-3.2, table-4.1, table-4.2, search-objectives",
         ),
     ],
     *,

@@ -40,6 +40,7 @@ RECIPES = {
     "stress": Recipe("seqwise.recipes.stress:reproduce"),
     "demo": Recipe("seqwise.recipes.demo:reproduce"),
     "g2p": Recipe("seqwise.recipes.spelling:reproduce"),
+    "figure-3.1": Recipe("seqwise.recipes.figure_3_1:reproduce"),
     "table-3.1": Recipe("seqwise.recipes.tables:table_3_1", SCALES, "tables"),
     "table-3.2": Recipe("seqwise.recipes.tables:table_3_2", SCALES, "tables"),
     "table-4.1": Recipe("seqwise.recipes.tables:table_4_1", SCALES, "tables"),

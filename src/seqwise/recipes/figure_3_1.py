@@ -3,8 +3,8 @@
 A tagger translates "le chat crie ainsi" word by word, and what it says the animal does depends on the animal that it
 was fed. The one parameter, theta, is the embedding of "chat", a single number. Source embeddings are not trained: they
 lie on a line, chaton (kitten) at -2, chien (dog) at 0 and chat (cat) at 2. So as theta goes from -3 to 3 the decision
-goes from kitten over dog to cat, as in the thesis, whatever the seed; all other weights are trained on a toy in which
-a source word has several translations.
+goes from kitten over dog to cat, as in the thesis (with each of the seeds 0 to 7). All other weights are trained, on a
+toy in which a source word has several translations.
 
 Each curve is the objective that training uses, computed with theta in its place in the model: scheduled sampling that
 never feeds gold (chapter 3), and the direct loss through a beam of two with local scores (chapter 4). Shapes: B batch,
@@ -13,15 +13,17 @@ T target length.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import rich.box
 import rich.table
 import torch
+from torch import Tensor
 
 from seqwise.data import Batch, Example, Vocabulary, collate, encode_examples
 from seqwise.evaluation.report import Result, Table
@@ -30,20 +32,17 @@ from seqwise.models import Tagger
 from seqwise.objectives import cross_entropy, direct_loss, hamming_cost
 from seqwise.recipes.outcome import Outcome
 from seqwise.recipes.systems import ProgressFactory
-from seqwise.search import FEEDINGS, HardTopK, SoftTopK, backtrace, beam_search, fed_logits, local
+from seqwise.search import FEEDINGS, Beam, HardTopK, SoftTopK, backtrace, beam_search, fed_logits, local
 
-__all__ = ["Panel", "Sweep", "Toy", "make_toy", "panels", "reproduce", "sweep"]
+__all__ = ["Panel", "Sweep", "Toy", "beam_panel", "make_toy", "reproduce", "sampling_panel", "sweep"]
 
-ALPHAS = (1.0, 5.0, 20.0, 100.0)
+ALPHAS = (1.0, 3.0, 10.0, 100.0)
 INTERVAL = (-3.0, 3.0)
 POINTS = 401
 BEAM_SIZE = 2
-# A switch of the hard decisions is pinned down to this much of theta; a continuous curve hardly moves over it.
-BRACKET = 1e-9
-# What counts as a jump over the bracket, in units of the objective.
-JUMP = 1e-4
-# "Away from switches" is at least this far in theta.
-AWAY = 0.15
+BRACKET = 1e-9  # how closely a switch of hard decisions is pinned down; a continuous curve hardly moves over it
+JUMP = 1e-4  # what counts as a jump over that bracket, in units of the objective
+AWAY = 0.15  # how far from all switches curves are compared
 
 PLACES = {"chaton": -2.0, "chien": 0.0, "chat": 2.0, "le": 0.0, "crie": 0.0, "ainsi": 0.0}
 ANIMALS = {
@@ -59,9 +58,15 @@ CRIES = {
 GOLD = Example(("le", "chat", "crie", "ainsi"), ("the", "cat", "purrs", "softly"))
 ANIMAL = 1  # the position of the animal in a target
 
-# Okabe and Ito's palette, told apart by colour-blind readers too; line styles tell the curves apart without colour.
-HARD, GOLD_FED = "#D55E00", "#999999"
-SOFT = (("#56B4E9", ":"), ("#0072B2", "-."), ("#CC79A7", "--"), ("#332288", "-"))
+# Okabe and Ito's palette, told apart by colour-blind readers too; the dashes tell curves apart without colour.
+STYLES: dict[str, dict[str, Any]] = {
+    "hard": {"color": "#E69F00", "lw": 4, "solid_capstyle": "butt"},
+    "gold fed": {"color": "#999999"},
+    "alpha = 1": {"color": "#56B4E9", "ls": ":"},
+    "alpha = 3": {"color": "#0072B2", "ls": "-."},
+    "alpha = 10": {"color": "#CC79A7", "ls": "--"},
+    "alpha = 100": {"color": "#000000"},
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,40 +85,27 @@ class Toy:
         return self
 
 
-Objective = Callable[[Toy], float]
-
-
 @dataclass(frozen=True)
 class Panel:
     """The curves of one panel.
 
     Args:
-        name: of the search, with which the curves are named.
+        name: of the search.
         title: above the panel.
-        unit: of the objective.
+        unit: of the objectives.
         label: of the vertical axis.
-        hard: the objective through hard decisions.
-        decisions: all hard decisions that the objective depends on, to be compared.
+        decisions: all hard decisions that the hard objective depends on, to be compared.
         words: the words that the hard decisions write.
-        soft: the objective for each alpha.
-        others: continuous curves to compare with, by name.
+        curves: objectives by name: "hard" first, "alpha = 1" and so on, and others to compare with.
     """
 
     name: str
     title: str
     unit: str
     label: str
-    hard: Objective
-    decisions: Callable[[Toy], Hashable]
+    decisions: Callable[[Toy], object]
     words: Callable[[Toy], Sequence[str]]
-    soft: Mapping[float, Objective]
-    others: Mapping[str, Objective]
-
-    @property
-    def curves(self) -> dict[str, Objective]:
-        """Every curve by its name, the hard one first."""
-        soft = {f"{self.name}, alpha = {alpha:g}": objective for alpha, objective in self.soft.items()}
-        return {f"{self.name}, hard": self.hard, **self.others, **soft}
+    curves: Mapping[str, Callable[[Toy], float]]
 
 
 @dataclass(frozen=True)
@@ -125,36 +117,27 @@ class Sweep:
         values: of each curve at each theta.
         switches: pairs of parameters at most 1e-9 apart, between which the hard decisions change.
         across: of each curve, the absolute change across each switch.
-        regions: between the jumps of the hard curve, the middle and the words written there.
     """
 
-    thetas: tuple[float, ...]
-    values: Mapping[str, tuple[float, ...]]
-    switches: tuple[tuple[float, float], ...]
-    across: Mapping[str, tuple[float, ...]]
-    regions: tuple[tuple[float, tuple[str, ...]], ...]
+    thetas: Sequence[float]
+    values: Mapping[str, Sequence[float]]
+    switches: Sequence[tuple[float, float]]
+    across: Mapping[str, Sequence[float]]
 
     @property
-    def hard(self) -> str:
-        """The name of the hard curve."""
-        return next(iter(self.values))
-
-    @property
-    def jumps(self) -> tuple[float, ...]:
+    def jumps(self) -> list[float]:
         """Where the hard curve is discontinuous."""
-        pairs = zip(self.switches, self.across[self.hard], strict=True)
-        return tuple(high for (_, high), change in pairs if change > JUMP)
+        return [high for (_, high), change in zip(self.switches, self.across["hard"], strict=True) if change > JUMP]
 
     def largest_step(self, name: str) -> float:
         """The largest change of a curve between neighbouring points."""
-        values = self.values[name]
-        return max(abs(after - before) for before, after in zip(values, values[1:], strict=False))
+        return max(abs(after - before) for before, after in pairwise(self.values[name]))
 
     def distance(self, name: str) -> float:
         """The largest distance of a curve to the hard one, at points away from all switches."""
         return max(
             abs(value - hard)
-            for theta, value, hard in zip(self.thetas, self.values[name], self.values[self.hard], strict=True)
+            for theta, value, hard in zip(self.thetas, self.values[name], self.values["hard"], strict=True)
             if all(abs(theta - high) >= AWAY for _, high in self.switches)
         )
 
@@ -183,92 +166,80 @@ def make_toy(seed: int) -> Toy:
         ).double()  # fmt: skip
     embedding = model.encoder.embedding.weight.requires_grad_(False)
     embedding[:, 0] = torch.tensor(list(PLACES.values()))
-    optimizer = torch.optim.Adam([weight for weight in model.parameters() if weight.requires_grad], lr=0.03)
-    for _ in range(200):
+    # The strong decay keeps scores gentle functions of theta, so that the figure resolves how they cross.
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=0.03, weight_decay=1.0)
+    for _ in range(400):
         features_BTH = model.teacher_forced(model.encode(batch), batch.targets_BT)
         optimizer.zero_grad()
-        cross_entropy(model.head(features_BTH), batch.targets_BT).backward()  # type: ignore[no-untyped-call]
+        cross_entropy(model.head(features_BTH), batch.targets_BT).backward()
         optimizer.step()
     model.requires_grad_(False)
     gold = collate([(0, encode_examples([GOLD], sources, words)[0])])
     return Toy(model, gold, words, moved=sources.encode(["chat"])[0])
 
 
-def fed(toy: Toy, feeding: str, alpha: float, gold_probability: float) -> torch.Tensor:
-    """The scores at every step, under a feeding that may never or always feed gold."""
-    targets_BT = toy.batch.targets_BT
-    return fed_logits(
-        toy.model, toy.model.encode(toy.batch), targets_BT, otherwise=FEEDINGS[feeding](alpha),
-        gold_probability=gold_probability,
-    )  # fmt: skip
+def fed(toy: Toy, feeding: str, alpha: float = 1.0, gold_probability: float = 0.0) -> Tensor:
+    """The scores at every step, by default under a feeding that never feeds gold."""
+    context, targets_BT, otherwise = toy.model.encode(toy.batch), toy.batch.targets_BT, FEEDINGS[feeding](alpha)
+    return fed_logits(toy.model, context, targets_BT, otherwise=otherwise, gold_probability=gold_probability)
 
 
-def sampling(toy: Toy, *, feeding: str, alpha: float = 1.0, gold_probability: float = 0.0) -> float:
-    """The scheduled sampling objective, in nats per token."""
-    return cross_entropy(fed(toy, feeding, alpha, gold_probability), toy.batch.targets_BT).item()
-
-
-def greedy_words(toy: Toy) -> tuple[str, ...]:
-    """What greedy decoding writes."""
-    return tuple(toy.words.decode(fed(toy, "greedy", 1.0, 0.0)[0].argmax(-1).tolist()))
-
-
-def search(toy: Toy, selector: HardTopK | SoftTopK) -> Any:
+def search(toy: Toy, selector: HardTopK | SoftTopK) -> Beam:
     """The beam at the end of a search with local scores and Hamming costs."""
     targets_BT = toy.batch.targets_BT
+    cost = hamming_cost(targets_BT, len(toy.words))
     return beam_search(
-        toy.model, toy.model.encode(toy.batch), selector, num_steps=targets_BT.shape[1], score=local,
-        cost=hamming_cost(targets_BT, len(toy.words)),
-    )  # fmt: skip
+        toy.model, toy.model.encode(toy.batch), selector, num_steps=targets_BT.shape[1], score=local, cost=cost
+    )
 
 
-def hard_cost(toy: Toy) -> float:
-    """The cost of the best hypothesis of the hard beam, which comes first."""
-    return float(search(toy, HardTopK(BEAM_SIZE)).costs_BK[0, 0].item())
+def sampling_panel() -> Panel:
+    """The objective of scheduled sampling."""
+
+    def objective(toy: Toy, feeding: str, alpha: float = 1.0, gold_probability: float = 0.0) -> float:
+        return cross_entropy(fed(toy, feeding, alpha, gold_probability), toy.batch.targets_BT).item()
+
+    def words(toy: Toy) -> list[str]:
+        return toy.words.decode(fed(toy, "greedy")[0].argmax(-1).tolist())
+
+    return Panel(
+        "scheduled sampling",
+        "Scheduled sampling, by the animal fed",
+        "nat",
+        "cross-entropy (nats per token)",
+        decisions=lambda toy: words(toy)[:-1],  # the last word is fed to nothing
+        words=words,
+        curves={
+            "hard": partial(objective, feeding="greedy"),
+            "gold fed": partial(objective, feeding="greedy", gold_probability=1.0),
+            **{f"alpha = {alpha:g}": partial(objective, feeding="soft-greedy", alpha=alpha) for alpha in ALPHAS},
+        },
+    )
 
 
-def soft_cost(toy: Toy, *, alpha: float) -> float:
-    """The direct loss through the relaxed beam."""
-    return direct_loss(search(toy, SoftTopK(BEAM_SIZE, alpha)), alpha).item()
+def beam_panel() -> Panel:
+    """The direct loss: through the hard beam, the cost of the best hypothesis, which comes first."""
 
+    def soft(toy: Toy, alpha: float) -> float:
+        return direct_loss(search(toy, SoftTopK(BEAM_SIZE, alpha)), alpha).item()
 
-def kept(toy: Toy) -> Hashable:
-    """Every parent and token that the hard beam keeps, in order."""
-    beam = search(toy, HardTopK(BEAM_SIZE))
-    return tuple(str(chosen_BK.tolist()) for chosen_BK in (*beam.parents, *beam.tokens))
+    def kept(toy: Toy) -> list[list[list[int]]]:
+        beam = search(toy, HardTopK(BEAM_SIZE))
+        return [chosen_BK.tolist() for chosen_BK in (*beam.parents, *beam.tokens)]
 
-
-def best_words(toy: Toy) -> tuple[str, ...]:
-    """The best hypothesis of the hard beam."""
-    return tuple(toy.words.decode(backtrace(search(toy, HardTopK(BEAM_SIZE)))[0, 0].tolist()))
-
-
-def panels(alphas: Sequence[float] = ALPHAS) -> list[Panel]:
-    """Scheduled sampling, and the beam."""
-    return [
-        Panel(
-            "scheduled sampling",
-            "Scheduled sampling, greedy: what is fed",
-            "nat",
-            "cross-entropy (nats per token)",
-            partial(sampling, feeding="greedy"),
-            lambda toy: greedy_words(toy)[:-1],  # the last word is fed to nothing
-            greedy_words,
-            {alpha: partial(sampling, feeding="soft-greedy", alpha=alpha) for alpha in alphas},
-            {"gold fed": partial(sampling, feeding="greedy", gold_probability=1.0)},
-        ),
-        Panel(
-            "beam",
-            f"Beam search, k = {BEAM_SIZE}: the best hypothesis",
-            "words",
-            "direct loss (wrong words)",
-            hard_cost,
-            kept,
-            best_words,
-            {alpha: partial(soft_cost, alpha=alpha) for alpha in alphas},
-            {},
-        ),
-    ]
+    return Panel(
+        "beam",
+        f"Beam search, k = {BEAM_SIZE}, by the animal found",
+        "words",
+        "direct loss (wrong words)",
+        decisions=kept,
+        words=lambda toy: toy.words.decode(backtrace(search(toy, HardTopK(BEAM_SIZE)))[0, 0].tolist()),
+        curves={
+            "hard": lambda toy: search(toy, HardTopK(BEAM_SIZE)).costs_BK[0, 0].item(),
+            **{f"alpha = {alpha:g}": partial(soft, alpha=alpha) for alpha in ALPHAS},
+        },
+    )
 
 
 def sweep(toy: Toy, panel: Panel, *, points: int, tick: Callable[[], None] = lambda: None) -> Sweep:
@@ -280,41 +251,42 @@ def sweep(toy: Toy, panel: Panel, *, points: int, tick: Callable[[], None] = lam
         points: how many parameters, both ends of the interval included.
         tick: called after each point.
     """
-    before = float(toy.model.encoder.embedding.weight[toy.moved, 0])
+    start = toy.model.encoder.embedding.weight[toy.moved, 0].item()
     low, high = INTERVAL
-    thetas = tuple(low + (high - low) * point / (points - 1) for point in range(points))
+    thetas = [low + (high - low) * point / (points - 1) for point in range(points)]
     values: dict[str, list[float]] = {name: [] for name in panel.curves}
-    decisions = []
     for theta in thetas:
         toy.at(theta)
         for name, objective in panel.curves.items():
             values[name].append(objective(toy))
-        decisions.append(panel.decisions(toy))
         tick()
-    cells = zip(zip(thetas, thetas[1:], strict=False), zip(decisions, decisions[1:], strict=False), strict=True)
-    switches = tuple(pin_down(toy, panel, *ends) for ends, (first, second) in cells if first != second)
+    decided = [(theta, panel.decisions(toy.at(theta))) for theta in thetas]
+    switches = [switch for left, right in pairwise(decided) for switch in pin_down(toy, panel, left, right)]
     across = {
-        name: tuple(abs(objective(toy.at(after)) - objective(toy.at(before))) for before, after in switches)
+        name: [abs(objective(toy.at(after)) - objective(toy.at(before))) for before, after in switches]
         for name, objective in panel.curves.items()
     }
-    found = Sweep(thetas, {name: tuple(row) for name, row in values.items()}, switches, across, ())
-    edges = (low, *found.jumps, high)
-    middles = [(left + right) / 2 for left, right in zip(edges, edges[1:], strict=False)]
-    found = replace(found, regions=tuple((middle, tuple(panel.words(toy.at(middle)))) for middle in middles))
-    toy.at(before)
-    return found
+    toy.at(start)
+    return Sweep(thetas, values, switches, across)
 
 
-def pin_down(toy: Toy, panel: Panel, low: float, high: float) -> tuple[float, float]:
-    """Bisect an interval at whose ends the decisions differ."""
-    at_low = panel.decisions(toy.at(low))
-    while high - low > BRACKET:
-        middle = (low + high) / 2
-        if panel.decisions(toy.at(middle)) == at_low:
-            low = middle
-        else:
-            high = middle
-    return low, high
+Point = tuple[float, object]  # a parameter, and the hard decisions there
+
+
+def pin_down(toy: Toy, panel: Panel, left: Point, right: Point) -> Iterator[tuple[float, float]]:
+    """Every place between two points that bisection finds the decisions to switch at, as the ends of a bracket.
+
+    A switch there and back again between two points that are compared stays unseen.
+    """
+    if left[1] == right[1]:
+        return
+    if right[0] - left[0] <= BRACKET:
+        yield left[0], right[0]
+        return
+    theta = (left[0] + right[0]) / 2
+    middle = theta, panel.decisions(toy.at(theta))
+    yield from pin_down(toy, panel, left, middle)
+    yield from pin_down(toy, panel, middle, right)
 
 
 def reproduce(folder: Path, *, seed: int, progress: ProgressFactory) -> list[Outcome]:
@@ -328,36 +300,34 @@ def reproduce(folder: Path, *, seed: int, progress: ProgressFactory) -> list[Out
     Source: thesis, section 3.3.1, Figure 3.1 (a drawing without numbers; this one is computed). The second panel, for
     the beam search of chapter 4, has no counterpart there. Not implemented: sampled decisions.
     """
-    toy, drawn = make_toy(seed), panels()
+    toy, panels = make_toy(seed), (sampling_panel(), beam_panel())
     with progress() as bars:
-        task = bars.add_task("points", total=POINTS * len(drawn), note="")
-        sweeps = [sweep(toy, panel, points=POINTS, tick=partial(bars.advance, task)) for panel in drawn]
+        task = bars.add_task("points", total=POINTS * len(panels), note="")
+        drawn = [(panel, sweep(toy, panel, points=POINTS, tick=partial(bars.advance, task))) for panel in panels]
     figure = folder / "figure-3.1.png"
-    draw(drawn, sweeps, figure)
-    title = "Figure 3.1: objectives along one parameter, hard decisions and soft ones"
+    draw(toy, drawn, figure)
+    title = "Figure 3.1: objectives along one parameter"
     signature = sign("figure-3.1", seeds=[seed], data=sha256_of_examples([GOLD]))
     results = [
-        Result(curve, measure, value, replace(signature, method=f"figure-3.1: {curve}"), unit=unit)
-        for curve, measure, value, unit in measured(drawn, sweeps)
+        Result(system, measure, value, replace(signature, method=f"figure-3.1: {system}"), unit=unit)
+        for panel, found in drawn
+        for system, measure, value, unit in measured(panel, found)
     ]
-    lesson = " ".join(teach(panel, found) for panel, found in zip(drawn, sweeps, strict=True))
-    table = Table(title, tuple(results), lesson)
-    return [Outcome("figure-3.1", table, grid(title, results), lesson, {"figure": figure})]
+    lesson = " ".join(teach(panel, found) for panel, found in drawn)
+    return [
+        Outcome("figure-3.1", Table(title, tuple(results), lesson), grid(title, results), lesson, {"figure": figure})
+    ]
 
 
-MEASURES = ("jumps", "largest change within 1e-9", "largest step", "largest distance to hard")
-
-
-def measured(drawn: Sequence[Panel], sweeps: Sequence[Sweep]) -> Iterator[tuple[str, str, float, str]]:
-    """Curve, measure, value and unit; the distance to the hard curve of the soft curves only."""
-    jumps, within, step, distance = MEASURES
-    for panel, found in zip(drawn, sweeps, strict=True):
-        for name in found.values:
-            yield name, jumps, sum(change > JUMP for change in found.across[name]), ""
-            yield name, within, max(found.across[name], default=0.0), panel.unit
-            yield name, step, found.largest_step(name), panel.unit
-            if name != found.hard and name not in panel.others:
-                yield name, distance, found.distance(name), panel.unit
+def measured(panel: Panel, found: Sweep) -> Iterator[tuple[str, str, float, str]]:
+    """System, measure, value and unit; the distance to the hard curve of the soft curves only."""
+    for name, changes in found.across.items():
+        system = f"{panel.name}, {name}"
+        yield system, "jumps", sum(change > JUMP for change in changes), ""
+        yield system, "largest change within 1e-9", max(changes, default=0.0), panel.unit
+        yield system, "largest step", found.largest_step(name), panel.unit
+        if name.startswith("alpha"):
+            yield system, "largest distance to hard", found.distance(name), panel.unit
 
 
 def grid(title: str, results: Sequence[Result]) -> rich.table.Table:
@@ -368,70 +338,62 @@ def grid(title: str, results: Sequence[Result]) -> rich.table.Table:
     picture.add_column("curve", no_wrap=True)
     for heading in ("jumps", "within 1e-9", "step", "from hard"):
         picture.add_column(heading, justify="right", no_wrap=True)
-    values = {(result.system, result.measure): result.value for result in results}
     for name in dict.fromkeys(result.system for result in results):
-        row = [values.get((name, measure)) for measure in MEASURES]
-        picture.add_row(name, *("" if value is None else f"{value:.2g}" for value in row))
+        picture.add_row(name, *(short(result.value) for result in results if result.system == name))
     picture.caption = (
-        f"{POINTS} points; jumps: changes above {JUMP:g} within 1e-9 of the parameter; step: largest change between "
-        f"neighbouring points; from hard: largest distance to the hard curve at least {AWAY:g} away from where its "
-        "decisions switch; nats per token, for the beam wrong words"
+        f"{POINTS} points; within 1e-9: largest change over that much of the parameter where hard decisions switch, a "
+        f"jump if above {JUMP:g}; step: largest change between neighbouring points; from hard: largest distance to the "
+        f"hard curve at least {AWAY:g} away from where its decisions switch; nats per token, for the beam wrong words"
     )
     picture.caption_justify = "left"
     return picture
 
 
+def short(value: float) -> str:
+    """Two digits; of what is below the rounding of float64, no more than that."""
+    return f"{value:.2g}" if value == 0 or value >= 1e-12 else "<1e-12"
+
+
 def teach(panel: Panel, found: Sweep) -> str:
     """What a panel shows, in a sentence of its numbers."""
-    names = dict(zip(panel.soft, (name for name in panel.curves if "alpha" in name), strict=True))
-    softest, hardest = min(panel.soft), max(panel.soft)
-    jump = max(found.across[found.hard], default=0.0)
-    soft = max(max(found.across[name], default=0.0) for name in names.values())
-    count = f"{len(found.jumps)} jump" + ("" if len(found.jumps) == 1 else "s")
+    softest, *_, hardest = [name for name in found.values if name.startswith("alpha")]
+    continuous = max(max(changes, default=0.0) for name, changes in found.across.items() if name != "hard")
     return (
-        f"{panel.name.capitalize()}: hard decisions make {count} of up to {jump:.2g} {panel.unit}; over the same "
-        f"1e-9 of the parameter no soft curve changes by more than {soft:.0e}; away from the switches the distance to "
-        f"the hard curve falls from {found.distance(names[softest]):.2g} at alpha = {softest:g} to "
-        f"{found.distance(names[hardest]):.2g} at alpha = {hardest:g}."
+        f"{panel.name.capitalize()}: hard decisions make {len(found.jumps)} jump{'s' * (len(found.jumps) != 1)} of up "
+        f"to {max(found.across['hard'], default=0.0):.2g} {panel.unit}; over the same 1e-9 of the parameter no other "
+        f"curve changes by more than {continuous:.1g}; away from the switches the distance to the hard curve falls "
+        f"from {short(found.distance(softest))} at {softest} to {short(found.distance(hardest))} at {hardest}."
     )
 
 
-def draw(drawn: Sequence[Panel], sweeps: Sequence[Sweep], path: Path) -> None:
-    """Both panels side by side, saved as PNG."""
+def draw(toy: Toy, drawn: Sequence[tuple[Panel, Sweep]], path: Path) -> None:
+    """The panels side by side, saved as PNG."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     figure, row = pyplot.subplots(1, len(drawn), figsize=(10.5, 4.4), layout="constrained")
-    for axes, panel, found in zip(row, drawn, sweeps, strict=True):
-        names = list(panel.curves)
-        for name in panel.others:
-            axes.plot(found.thetas, found.values[name], color=GOLD_FED, lw=1.2, label=name)
-        for name, alpha, (colour, style) in zip(names[-len(panel.soft) :], panel.soft, SOFT, strict=True):
-            axes.plot(found.thetas, found.values[name], color=colour, ls=style, lw=1.5, label=f"α = {alpha:g}")
-        # In pieces: a line drawn across a jump would look like a slope.
-        edges = (-torch.inf, *found.jumps, torch.inf)
-        for piece, (left, right) in enumerate(zip(edges, edges[1:], strict=False)):
-            points = [place for place, theta in enumerate(found.thetas) if left <= theta < right]
-            axes.plot(
-                [found.thetas[place] for place in points],
-                [found.values[found.hard][place] for place in points],
-                color=HARD, lw=2.4, zorder=3, label=None if piece else "hard",
-            )  # fmt: skip
+    for axes, (panel, found) in zip(row, drawn, strict=True):
+        # The hard curve in pieces: a line drawn across a jump would look like a slope.
+        for left, right in pairwise((INTERVAL[0], *found.jumps, INTERVAL[1])):
+            points = zip(found.thetas, found.values["hard"], strict=True)
+            piece = dict(point for point in points if left <= point[0] <= right)
+            axes.plot(list(piece.keys()), list(piece.values()), **STYLES["hard"])
+            animal = panel.words(toy.at((left + right) / 2))[ANIMAL]
+            axes.text((left + right) / 2, 1.01, animal, transform=axes.get_xaxis_transform(), ha="center")
         for jump in found.jumps:
-            axes.axvline(jump, color=HARD, lw=0.8, ls=(0, (1, 3)))
-        for middle, words in found.regions:
-            axes.text(middle, 1.01, words[ANIMAL], transform=axes.get_xaxis_transform(), ha="center", color=HARD)
+            axes.axvline(jump, color="black", lw=0.8, ls=(0, (1, 3)))
+        for name in found.values:
+            if name != "hard":
+                axes.plot(found.thetas, found.values[name], lw=1.5, label=name.replace("alpha", "α"), **STYLES[name])
         axes.set_title(panel.title, loc="left", pad=22)
-        axes.set_xlabel("θ, the embedding of “chat”")
-        axes.set_ylabel(panel.label)
-        axes.set_xlim(*INTERVAL)
-        axes.set_ylim(bottom=0 if panel.others else -0.1)
+        axes.set(xlabel="θ, the embedding of “chat”", ylabel=panel.label, xlim=INTERVAL)
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
     handles, labels = row[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", frameon=False, ncols=len(labels))
+    row[0].set_ylim(bottom=0)
+    figure.legend([*row[0].lines[:1], *handles], ["hard", *labels], loc="outside lower center", frameon=False, ncols=6)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
