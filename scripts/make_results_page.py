@@ -61,7 +61,10 @@ def _short(claim: Claim) -> tuple[str, str, str]:
 
 def _section(name: str, table: Table) -> str:
     command = f"seqwise reproduce {PAGES[name]} --results results"
-    lines = [f"## {table.title}\n", f"`{command}` writes `results/{name}.json`.\n", _numbers(table)]
+    lines = [f"## {table.title}\n", f"`{command}` writes `results/{name}.json`.\n"]
+    if (ROOT / "docs" / f"{name}.png").exists():
+        lines.append(f"![{table.title}]({name}.png)\n")
+    lines.append(_numbers(table))
     if table.claims:
         rows = ((f"**{claim.verdict}**", claim.text, claim.evidence, claim.source) for claim in table.claims)
         lines.append(_grid(("verdict", "claim", "evidence (test)", "made in"), rows))
@@ -97,12 +100,12 @@ def _measures(table: Table) -> list[str]:
 def _cell(result: Result | None) -> str:
     if result is None:
         return ""
-    digits = 2 if result.unit in ("", "nat") else 0 if result.unit == "s" else 1
-    text = f"{result.value:.{digits}f}"
+    form = {"%": ".1f", "s": ".0f", "nat": ".2f"}.get(result.unit, ".3g")
+    text = f"{result.value:{form}}"
     if result.p_value is not None:
         return f"{result.value:+.1f} [{result.low:.1f}, {result.high:.1f}], p = {result.p_value:.3f}"
     if result.low is not None and result.high is not None:
-        text += f" ± {(result.high - result.low) / 2:.{digits}f}"
+        text += f" ± {(result.high - result.low) / 2:{form}}"
     if result.note == "chosen on dev":
         text = f"**{text}**"
     return text if result.published is None else f"{text} (paper {result.published:.2f})"

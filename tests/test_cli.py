@@ -25,8 +25,8 @@ from seqwise.runs.settings import SEARCH_OBJECTIVES
 
 WORDS = {"the": "DET", "a": "DET", "dog": "NOUN", "cat": "NOUN", "runs": "VERB", "sees": "VERB", "big": "ADJ"}
 TINY = ["--hidden-size=8", "--embedding-size=8", "--label-embedding-size=4", "--batch-size=8", "--beam-size=3"]
-SHORT = [*TINY, "--epochs=0.4", "--warm-start-epochs=0.4"]
-OBJECTIVES = ["cross-entropy", "self-normalized", "scheduled-sampling", *SEARCH_OBJECTIVES]
+SHORT = [*TINY, "--objective=relaxed-beam", "--epochs=0.4", "--warm-start-epochs=0.4"]
+OBJECTIVES = ["auto", "cross-entropy", "self-normalized", "scheduled-sampling", *SEARCH_OBJECTIVES]
 
 
 @dataclass(frozen=True)
@@ -137,18 +137,20 @@ def test_every_objective_trains_on_both_tasks(
 ) -> None:
     ending = "conll.gz" if task == "tag" else "tsv.gz"
     train, dev = data / f"train.{ending}", data / f"dev.{ending}"
-    options = ["--task", task, "--objective", objective, "--source-units=characters"]
+    options = [*SHORT, "--task", task, "--objective", objective, "--source-units=characters"]
     options += ["--score=global"] if objective in SEARCH_OBJECTIVES else []
-    ended = seqwise("train", *options, "--train", train, "--dev", dev, *SHORT, "--output", tmp_path / "run")
+    ended = seqwise("train", *options, "--train", train, "--dev", dev, "--output", tmp_path / "run")
     assert (ended.code, ended.err) == (0, "")
     assert all(decoder in ended.out for decoder in DECODERS)
     assert "best on the development data: " in ended.out and "predict" in ended.out.split("best on the")[1]
     assert f"seqwise predict {tmp_path / 'run'} TEXT" in ended.out
-    stages = [] if objective in ("cross-entropy", "self-normalized") else ["warm start"]
+    from_scratch = ("auto", "cross-entropy", "self-normalized")  # auto sees the whole input here
+    stages = [] if objective in from_scratch else ["warm start"]
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert [stage for stage in ("warm start", "training") if stage in metrics] == [*stages, "training"]
     assert metrics["train_examples"] == 24 and metrics["dev_examples"] == 6
-    assert len((tmp_path / "run" / "log.jsonl").read_text().splitlines()) == metrics["training"]["steps"] == 1
+    steps = 2 if objective == "auto" else 1  # it has the warm start's epochs as well
+    assert len((tmp_path / "run" / "log.jsonl").read_text().splitlines()) == metrics["training"]["steps"] == steps
 
 
 def weights(run: Path) -> bytes:
@@ -188,7 +190,7 @@ def test_byte_order_marks_and_crlf_change_nothing(
         file = tmp_path / f"{name}.conll"
         file.write_bytes(raw or change((data / "train.conll").read_bytes()))
         runs.append(tmp_path / name)
-        ended = seqwise("train", "--train", file, "--objective=cross-entropy", *SHORT, "--output", runs[-1])
+        ended = seqwise("train", "--train", file, *SHORT, "--objective=cross-entropy", "--output", runs[-1])
         assert ended.code == 0, ended.err
     assert weights(runs[0]) == weights(runs[1])
 
@@ -241,7 +243,7 @@ def test_settings_of_the_user_in_the_output_stay_as_written(seqwise: Command, da
     assert config.read_text() == before
 
 
-STEPS = [*TINY, "--epochs=2", "--warm-start-epochs=2", "--save-every=2"]
+STEPS = [*TINY, "--objective=relaxed-beam", "--epochs=2", "--warm-start-epochs=2", "--save-every=2"]
 KILLED = """
 import os, signal, sys
 from seqwise import cli
@@ -489,7 +491,7 @@ def test_the_best_decoder_is_read_from_the_metrics(
 def test_entities_are_measured_as_entities(seqwise: Command, tmp_path: Path) -> None:
     words = {"Ann": "B-PER", "Bob": "B-PER", "Rome": "B-LOC", "sees": "O", "likes": "O"}
     (tmp_path / "a.conll").write_text("".join(f"{word}\t{label}\n" for word, label in words.items()) * 2)
-    options = ["--objective=cross-entropy", "--wrong-label-costs=", *SHORT, "--output", tmp_path / "run"]
+    options = [*SHORT, "--objective=cross-entropy", "--wrong-label-costs=", "--output", tmp_path / "run"]
     files = ["--train", tmp_path / "a.conll", "--dev", tmp_path / "a.conll"]
     ended = seqwise("train", *files, *options)
     assert ended.code == 0 and "entity F1, %" in ended.out

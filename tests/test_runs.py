@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from seqwise.data import Example, Vocabulary, collate, join_pieces
+from seqwise.data import Example, Vocabulary, collate, join_pieces, write_columns
 from seqwise.decoding import DECODERS
 from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Counts, Sums
@@ -49,14 +49,16 @@ from seqwise.runs.settings import (
     check,
     load_settings,
     parse_label_costs,
-    warm_start_settings,
 )
+from seqwise.runs.stages import resolve, stages
 from seqwise.runs.training import train_run
 from seqwise.search.candidates import global_, local
 from seqwise.search.selection import HardTopK, SoftTopK
 from seqwise.training.configuration import dump_configuration
 
-TINY = Settings(hidden_size=4, embedding_size=4, label_embedding_size=2, minimum_count=1, beam_size=2)
+TINY = Settings(
+    objective="relaxed-beam", hidden_size=4, embedding_size=4, label_embedding_size=2, minimum_count=1, beam_size=2
+)
 WORDS = [
     Example(("a", "b"), ("A", "B"), "x.tsv", 1),
     Example(("a",), ("A",), "x.tsv", 2),
@@ -149,14 +151,72 @@ def test_the_ends_of_ranges_are_allowed() -> None:
     check(replace(TINY, train=Path("x"), gold_probability="inverse_sigmoid(10)", warm_start_epochs=0.0))
 
 
+def trained(settings: Settings) -> list[tuple[str, str, float, float]]:
+    """Objective, folder, epochs and learning rate of each stage."""
+    found = stages(settings)
+    assert found[-1].settings == settings and found[-1].name == "training"
+    return [(one.settings.objective, one.folder, one.settings.epochs, one.settings.learning_rate) for one in found]
+
+
 def test_warm_starts() -> None:
+    settings = replace(TINY, objective="hinge", epochs=1.0, learning_rate=1e-3, warm_start_epochs=2.5)
+    last = ("hinge", "", 1.0, 1e-3)
     for objective in ("cross-entropy", "self-normalized"):
-        assert warm_start_settings(replace(TINY, objective=objective)) is None
-    assert warm_start_settings(replace(TINY, warm_start="none")) is None
-    assert warm_start_settings(replace(TINY, warm_start_epochs=0.0)) is None
-    warm = warm_start_settings(replace(TINY, warm_start="self-normalized", warm_start_epochs=2.5))
-    assert warm is not None
-    assert (warm.objective, warm.epochs, warm.learning_rate) == ("self-normalized", 2.5, 2e-3)
+        assert len(trained(replace(settings, objective=objective))) == 1
+    assert trained(replace(settings, warm_start="none")) == trained(replace(settings, warm_start_epochs=0.0)) == [last]
+    for warm_start in ("cross-entropy", "self-normalized"):
+        assert trained(replace(settings, warm_start=warm_start)) == [(warm_start, "warm-start", 2.5, 2e-3), last]
+    assert trained(replace(settings, warm_start="scheduled-sampling")) == [
+        ("cross-entropy", "warm-start", 2.5, 2e-3),
+        ("scheduled-sampling", "scheduled-sampling", 1.25, 1e-3),
+        last,
+    ]
+
+
+def test_what_auto_stands_for() -> None:
+    auto = replace(TINY, objective="auto", epochs=1.0, warm_start_epochs=2.5)
+    streaming = resolve(replace(auto, encoder="left-to-right"))
+    assert (streaming.objective, streaming.score, streaming.warm_start) == (
+        "dense-beam",
+        "global",
+        "scheduled-sampling",
+    )
+    assert usual_decoder(streaming) == "raw-beam"
+    for seen in (replace(auto, encoder="bidirectional"), replace(auto, task="transduce", encoder="left-to-right")):
+        plain = resolve(seen)
+        assert (plain.objective, plain.score, plain.epochs, plain.learning_rate) == (
+            "cross-entropy",
+            "local",
+            3.5,
+            2e-3,
+        )
+    for settings in (streaming, plain, TINY):
+        check(replace(settings, train=Path("x")))
+        assert resolve(settings) is settings
+    for name, value in (("score", "global"), ("warm_start", "none")):
+        with pytest.raises(
+            InputError, match=f"^{name}: the objective auto chooses it itself; leave .* out, or name an"
+        ):
+            check(replace(auto, train=Path("x"), **{name: value}))
+
+
+def test_auto_trains_its_three_stages(tmp_path: Path) -> None:
+    write_columns(
+        tmp_path / "train.conll", [Example(tuple("abc"), tuple("ABC")), Example(tuple("ba"), tuple("BA"))] * 3
+    )
+    settings = replace(
+        TINY, objective="auto", task="tag", encoder="left-to-right", train=tmp_path / "train.conll", epochs=2.0,
+        warm_start_epochs=2.0,
+    )  # fmt: skip
+    metrics = train_run(settings, tmp_path / "run")
+    assert {"warm start", "scheduled sampling", "training"} < set(metrics)
+    run = load_run(tmp_path / "run")
+    assert run.settings == resolve(settings)
+    weights = (tmp_path / "run/model/model.safetensors").read_bytes()
+    # The same command again, and one that names what auto stands for, go on with the same run.
+    train_run(settings, tmp_path / "run")
+    train_run(resolve(settings), tmp_path / "run")
+    assert (tmp_path / "run/model/model.safetensors").read_bytes() == weights
 
 
 def test_schedules_go_over_the_whole_training() -> None:

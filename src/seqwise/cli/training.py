@@ -15,9 +15,9 @@ __all__ = ["TRAIN_EXAMPLES", "train"]
 TRAIN_EXAMPLES = """\b
 Examples:
   seqwise train --task tag --train train.conll --dev dev.conll \\
-      --objective relaxed-beam --score global --output runs/tagger
+      --encoder left-to-right --output runs/tagger
   seqwise train --task transduce --train pairs.tsv \\
-      --source-units characters --objective cross-entropy --output runs/g2p
+      --source-units characters --output runs/g2p
   seqwise train --task transduce --train de-en.tsv --model transformer \\
       --source-units subwords --target-units subwords --output runs/de-en
   seqwise train --config settings.yaml --seed 1 --output runs/seed1"""
@@ -40,6 +40,7 @@ def train(
     to continue after an interruption.
     """
     from seqwise.runs.settings import load_settings
+    from seqwise.runs.stages import resolve, stages
     from seqwise.runs.training import train_run
 
     given = {name: value for name, value in flags.items() if value is not None}
@@ -53,6 +54,10 @@ def train(
             progress.update(bars[stage], completed=step.step, note=f"loss {step.loss:.3f}")
 
         metrics = train_run(settings, output, on_progress=advance)
+    if settings.objective == "auto":
+        settings = resolve(settings)
+        names = ", then ".join(stage.settings.objective for stage in stages(settings))
+        print(f"objective auto: {names}; {settings.score} scores")
     trained = metrics["training"]
     print(f"trained for {trained['steps']} steps; loss of the last ones {trained['mean_loss']:.3f}")
     if "dev" in metrics:

@@ -15,6 +15,15 @@ from seqwise.data.readers import (
     write_columns,
     write_pairs,
 )
+from seqwise.data.streams import (
+    BEFORE,
+    Positions,
+    Sentence,
+    build_vocabulary,
+    gather_positions,
+    read_sentences,
+    stream_positions,
+)
 from seqwise.data.subwords import (
     Subwords,
     join_pieces,
@@ -28,15 +37,20 @@ from seqwise.data.synthetic import label_bias_toy, toy_ceilings
 from seqwise.data.vocabulary import Vocabulary
 
 __all__ = [
+    "BEFORE",
     "IGNORE",
     "Batch",
     "BucketBatchSampler",
     "EncodedExample",
     "Example",
+    "Positions",
+    "Sentence",
     "Subwords",
     "Vocabulary",
+    "build_vocabulary",
     "collate",
     "encode_examples",
+    "gather_positions",
     "join_pieces",
     "label_bias_toy",
     "learn_subwords",
@@ -47,12 +61,14 @@ __all__ = [
     "read_lexicon",
     "read_lines",
     "read_pairs",
+    "read_sentences",
     "read_spelling",
     "read_stress",
     "require_aligned",
     "save_subwords",
     "split_by_hash",
     "split_text",
+    "stream_positions",
     "toy_ceilings",
     "write_atomically",
     "write_columns",

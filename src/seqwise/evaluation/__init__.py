@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from seqwise.evaluation.entities import Entity, entity_f1, macro_entity_f1
+from seqwise.evaluation.log_partitions import (
+    LogPartitionReport,
+    LogPartitionSummary,
+    log_partition_report,
+    summarize_log_partitions,
+)
 from seqwise.evaluation.metrics import (
     Comparison,
     Counts,
@@ -30,6 +36,8 @@ __all__ = [
     "Counts",
     "Entity",
     "Estimate",
+    "LogPartitionReport",
+    "LogPartitionSummary",
     "Result",
     "Signature",
     "Sums",
@@ -43,6 +51,7 @@ __all__ = [
     "entity_f1",
     "length_ratio",
     "load_table",
+    "log_partition_report",
     "macro_entity_f1",
     "ngram_overlap",
     "paired_bootstrap",
@@ -55,6 +64,7 @@ __all__ = [
     "sign",
     "signature_line",
     "subset",
+    "summarize_log_partitions",
     "token_accuracy",
     "token_error_rate",
     "word_error_rate",

@@ -2,8 +2,36 @@
 
 from __future__ import annotations
 
+from seqwise.models.log_linear import HeldOut, LogLinear, held_out, rerank, sentence_scores
+from seqwise.models.log_linear_training import (
+    AdagradState,
+    Normalization,
+    adagrad_state,
+    adagrad_step,
+    exact_normalization,
+    language_model_loss,
+    sampled_normalization,
+)
 from seqwise.models.protocols import ParallelModel, StepModel
 from seqwise.models.recurrent import EncoderDecoder, Tagger
 from seqwise.models.transformer import Transformer
 
-__all__ = ["EncoderDecoder", "ParallelModel", "StepModel", "Tagger", "Transformer"]
+__all__ = [
+    "AdagradState",
+    "EncoderDecoder",
+    "HeldOut",
+    "LogLinear",
+    "Normalization",
+    "ParallelModel",
+    "StepModel",
+    "Tagger",
+    "Transformer",
+    "adagrad_state",
+    "adagrad_step",
+    "exact_normalization",
+    "held_out",
+    "language_model_loss",
+    "rerank",
+    "sampled_normalization",
+    "sentence_scores",
+]

@@ -1,4 +1,4 @@
-"""What training minimises: likelihood, self-normalisation, and losses of a whole search."""
+"""What training minimises: likelihood, self-normalisation, noise contrast, and losses of a whole search."""
 
 from __future__ import annotations
 
@@ -10,7 +10,25 @@ from seqwise.objectives.beam_likelihood import (
     negative_log_share,
     soft_dense_beam_objective,
 )
+from seqwise.objectives.contrastive import (
+    expected_noise_contrastive_loss,
+    noise_contrastive_loss,
+    noise_log_probs,
+    sampled_noise_contrastive_loss,
+)
 from seqwise.objectives.likelihood import cross_entropy, gold_scores
+from seqwise.objectives.normalizable_set import (
+    Projection,
+    in_normalizable_set,
+    nearest_normalized,
+    normalizable_curve,
+    normalizable_set_is_empty,
+)
+from seqwise.objectives.normalization_theory import (
+    approximate_normalization_bound,
+    generalization_bound,
+    printed_generalization_bound,
+)
 from seqwise.objectives.objective import (
     CostOfGold,
     Objective,
@@ -35,7 +53,9 @@ from seqwise.objectives.self_normalization import (
     LogPartitionStatistics,
     log_partition_statistics,
     log_partitions,
+    sampled_self_normalized_cross_entropy,
     self_normalized_cross_entropy,
+    unnormalized_likelihood_loss,
 )
 from seqwise.objectives.violations import (
     beam_search_optimization_loss,
@@ -51,6 +71,8 @@ __all__ = [
     "LogPartitionStatistics",
     "Objective",
     "OutputCost",
+    "Projection",
+    "approximate_normalization_bound",
     "beam_crf_loss",
     "beam_crf_objective",
     "beam_outputs",
@@ -65,23 +87,35 @@ __all__ = [
     "early_update_objective",
     "edit_distances",
     "expected_cost",
+    "expected_noise_contrastive_loss",
+    "generalization_bound",
     "gold_scores",
     "hamming_cost",
     "hamming_distances",
     "hard_beam_hinge_objective",
     "hinge_loss",
     "hinge_objective",
+    "in_normalizable_set",
     "log_partition_statistics",
     "log_partitions",
     "minimum_risk_objective",
+    "nearest_normalized",
     "negative_log_share",
+    "noise_contrastive_loss",
+    "noise_log_probs",
+    "normalizable_curve",
+    "normalizable_set_is_empty",
     "output_scores",
     "perceptron_violation",
+    "printed_generalization_bound",
     "relaxed_beam_objective",
+    "sampled_noise_contrastive_loss",
+    "sampled_self_normalized_cross_entropy",
     "scheduled_sampling_objective",
     "search_targets",
     "self_normalized_cross_entropy",
     "self_normalized_objective",
     "soft_dense_beam_objective",
     "two_pass_scheduled_sampling_objective",
+    "unnormalized_likelihood_loss",
 ]

@@ -1,6 +1,13 @@
 """Self-normalisation: train log Z towards 0, so that raw scores can be read as log-probabilities.
 
-Shapes: ... any leading shape, V vocabulary.
+| loss | likelihood term | vocabulary is scored at |
+|---|---|---|
+| `self_normalized_cross_entropy` | log-probability | every position |
+| `sampled_self_normalized_cross_entropy` | log-probability, log Z estimated from H | positions in H |
+| `unnormalized_likelihood_loss` | raw score | positions in H |
+
+H is a random part of a batch's positions, drawn anew at each call. Shapes: ... any leading shape, N positions with a
+target, M positions in H, H features, V vocabulary.
 """
 
 from __future__ import annotations
@@ -10,12 +17,20 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from seqwise.data.batches import Batch
 from seqwise.errors import InputError
 from seqwise.models.protocols import StepModel
 
-__all__ = ["LogPartitionStatistics", "log_partition_statistics", "log_partitions", "self_normalized_cross_entropy"]
+__all__ = [
+    "LogPartitionStatistics",
+    "log_partition_statistics",
+    "log_partitions",
+    "sampled_self_normalized_cross_entropy",
+    "self_normalized_cross_entropy",
+    "unnormalized_likelihood_loss",
+]
 
 
 def self_normalized_cross_entropy(
@@ -39,29 +54,167 @@ def self_normalized_cross_entropy(
     Raises:
         InputError: the weight is negative or the fraction outside (0, 1].
 
-    Source: Devlin et al. (2014); Goyal et al. (NAACL 2019), section 3.3. Not implemented here: the unnormalised form
-    of Andreas and Klein (2015), in which targets outside H never touch the vocabulary.
+    Source: Devlin et al. (2014); Goyal et al. (NAACL 2019), section 3.3. Not implemented here: sparing positions
+    outside H the vocabulary, which the two other losses of this module do.
 
     Example:
         >>> self_normalized_cross_entropy(torch.zeros(1, 1, 4), torch.tensor([[3]]), weight=1.0)
         tensor(3.3081)
     """
-    if weight < 0:
-        raise InputError(f"the weight of the log Z penalty must not be negative, got {weight}")
-    if not 0 < fraction <= 1:
-        raise InputError(f"the fraction of normalised positions must lie in (0, 1], got {fraction}")
+    _check(weight, fraction)
     counted = targets >= 0
     log_partition_N = logits[counted].logsumexp(-1)
     gold_N = logits[counted].gather(-1, targets[counted].unsqueeze(-1)).squeeze(-1)
-    num_targets = log_partition_N.numel()
-    if num_targets == 0:
+    if log_partition_N.numel() == 0:
         return logits.sum() * 0.0
     penalized_H = log_partition_N
     if fraction < 1:
-        order_N = torch.rand(num_targets, generator=generator, device=logits.device).argsort()
-        # Rounded first: 0.07 * 100 is 7.000000000000001 in floating point.
-        penalized_H = log_partition_N[order_N[: math.ceil(round(fraction * num_targets, 9))]]
+        penalized_H = log_partition_N[_drawn(log_partition_N, fraction, generator)]
     return (log_partition_N - gold_N).mean() + weight * penalized_H.square().mean()
+
+
+def unnormalized_likelihood_loss(
+    features: Tensor,
+    head_weight_VH: Tensor,
+    head_bias_V: Tensor | None,
+    targets: Tensor,
+    *,
+    weight: float,
+    fraction: float,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Raw gold scores, and log Z at a few positions only: ``-mean_t f(h_t, y_t) + alpha mean_{t in H} (log Z_t)^2``.
+
+    Positions outside H never touch the vocabulary: one row of the head's weights gives the gold score.
+
+    *Scaling.* Andreas and Klein print ``sum_i f(y_i) - (alpha / gamma) sum_{h in H} (log Z_h)^2`` (equation 5, with the
+    signs and the ``1 / gamma`` put back). Divided by -n this is the loss above wherever gamma n is a whole number, for
+    then ``|H| = gamma n``. Elsewhere ``|H| = ceil(gamma n)``, and the mean over H, unlike ``1 / (gamma n)``, stays an
+    unbiased estimate of the mean over all positions. So alpha means the same for every gamma.
+
+    *Optimum.* Completing the square, the expected loss is cross-entropy plus a penalty that is not centred on 0::
+
+        -f(y) + alpha (log Z)^2  =  -log p(y) + alpha (log Z - 1 / (2 alpha))^2 - 1 / (4 alpha)
+
+    So where scores are free, training ends at the true distribution with ``log Z = 1 / (2 alpha)`` everywhere; and for
+    any model that can add one constant to all its scores (a head with a bias), at ``E[log Z] = 1 / (2 alpha)``, for the
+    derivative by that constant is ``-1 + 2 alpha E[log Z]``.
+
+    Args:
+        features: (..., H), what the head reads.
+        head_weight_VH: the output layer's weights, ``f(h, w) = W_w . h + b_w``.
+        head_bias_V: its biases, or None.
+        targets: int64 of the leading shape; negative entries are ignored.
+        weight: alpha, 0 or more, in nats per squared nat.
+        fraction: gamma, in [0, 1]; ``|H| = ceil(gamma n)`` of the n targets. With 0 (or alpha 0) nothing holds the
+            scores down and the loss has no minimum: the pathological end of the published table.
+        generator: the source of random numbers for H.
+
+    Returns:
+        A scalar, in nats per token, not bounded below by 0; 0 when every target is ignored.
+
+    Raises:
+        InputError: the weight is negative or the fraction outside [0, 1].
+
+    Source: Andreas and Klein (NAACL 2015), equation 5. Not implemented: heads that are not linear in their features,
+    sparse gradients (the gradient of the weights is as large as the weights).
+
+    Example:
+        >>> loss = unnormalized_likelihood_loss(
+        ...     torch.zeros(1, 3, 2), torch.zeros(4, 2), None, torch.tensor([[3, 0, 1]]), weight=1.0, fraction=0.1
+        ... )
+        >>> round(loss.item(), 4)  # no score, and log Z = log 4
+        1.9218
+    """
+    _check(weight, fraction if fraction != 0 else 1.0)  # 0 is allowed here
+    gold_N, log_partition_M = _gold_and_drawn(features, head_weight_VH, head_bias_V, targets, fraction, generator)
+    if gold_N.numel() == 0:
+        return gold_N.sum()
+    if log_partition_M.numel() == 0:
+        return -gold_N.mean()
+    return -gold_N.mean() + weight * log_partition_M.square().mean()
+
+
+def sampled_self_normalized_cross_entropy(
+    features: Tensor,
+    head_weight_VH: Tensor,
+    head_bias_V: Tensor | None,
+    targets: Tensor,
+    *,
+    weight: float,
+    fraction: float,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Cross-entropy with log Z from H alone: ``-mean_t f(h_t, y_t) + mean_{t in H} (log Z_t + lambda (log Z_t)^2)``.
+
+    Each position of H is weighted by ``n / |H|``, which is ``1 / gamma`` where gamma n is a whole number. So value and
+    gradient are unbiased estimates of those of :func:`self_normalized_cross_entropy`, and the optimum is the same:
+    log Z near 0, not near ``1 / (2 alpha)``; with weight 0, plain cross-entropy, which leaves log Z free. Positions
+    outside H never touch the vocabulary. The price is noise: the estimate varies with which log Z were drawn, little
+    once they are all near 0.
+
+    Args:
+        features: (..., H), what the head reads.
+        head_weight_VH: the output layer's weights, ``f(h, w) = W_w . h + b_w``.
+        head_bias_V: its biases, or None.
+        targets: int64 of the leading shape; negative entries are ignored.
+        weight: lambda, 0 or more, in nats per squared nat.
+        fraction: gamma, in (0, 1]; ``|H| = ceil(gamma n)`` of the n targets.
+        generator: the source of random numbers for H.
+
+    Returns:
+        A scalar, in nats per token; single values may be negative. 0 when every target is ignored.
+
+    Raises:
+        InputError: the weight is negative or the fraction outside (0, 1].
+
+    Source: this estimator is not in Andreas and Klein (2015), whose equation 5 leaves log Z out of the likelihood. Not
+    implemented: heads that are not linear in their features.
+
+    Example:
+        >>> loss = sampled_self_normalized_cross_entropy(
+        ...     torch.zeros(1, 3, 2), torch.zeros(4, 2), None, torch.tensor([[3, 0, 1]]), weight=1.0, fraction=0.1
+        ... )
+        >>> round(loss.item(), 4)  # log 4 + (log 4)^2
+        3.3081
+    """
+    _check(weight, fraction)
+    gold_N, log_partition_M = _gold_and_drawn(features, head_weight_VH, head_bias_V, targets, fraction, generator)
+    if gold_N.numel() == 0:
+        return gold_N.sum()
+    return -gold_N.mean() + (log_partition_M + weight * log_partition_M.square()).mean()
+
+
+def _check(weight: float, fraction: float) -> None:
+    if not weight >= 0:
+        raise InputError(f"the weight of the log Z penalty must not be negative, got {weight}")
+    if not 0 < fraction <= 1:
+        raise InputError(f"the fraction of normalised positions must lie in (0, 1], got {fraction}")
+
+
+def _drawn(values_N: Tensor, fraction: float, generator: torch.Generator | None) -> Tensor:
+    """Which positions are in H: ``ceil(gamma n)`` of n, each set of them equally likely."""
+    order_N = torch.rand(len(values_N), generator=generator, device=values_N.device).argsort()
+    # Rounded first: 0.07 * 100 is 7.000000000000001 in floating point.
+    return order_N[: math.ceil(round(fraction * len(values_N), 9))]
+
+
+def _gold_and_drawn(
+    features: Tensor,
+    head_weight_VH: Tensor,
+    head_bias_V: Tensor | None,
+    targets: Tensor,
+    fraction: float,
+    generator: torch.Generator | None,
+) -> tuple[Tensor, Tensor]:
+    """The raw gold score of every position with a target, and log Z of those in H."""
+    counted = targets >= 0
+    features_NH, targets_N = features[counted], targets[counted]
+    gold_N = (features_NH * head_weight_VH[targets_N]).sum(-1)
+    if head_bias_V is not None:
+        gold_N = gold_N + head_bias_V[targets_N]
+    drawn_MH = features_NH[_drawn(features_NH, fraction, generator)]
+    return gold_N, F.linear(drawn_MH, head_weight_VH, head_bias_V).logsumexp(-1)
 
 
 @torch.no_grad()

@@ -156,17 +156,15 @@ def _count(corpus: Corpus, examples: Sequence[Example], outputs: Sequence[tuple[
 
 def _claims(measured: Mapping[str, Measured]) -> list[Claim]:
     control = best_on_dev(measured, CONTROLS)
-    name = control.row.name
+    others = [measured[key] for key in CONTROLS if measured[key] is not control]
     claims = [
-        examine(
-            f"{measured[key].row.name.capitalize()} beats the best control ({name}).", "here", measured[key], control
-        )
+        examine(f"“{measured[key].row.name}” beats the best control.", "here", measured[key], control)
         for key in SEARCHED
     ]
+    winner = best_on_dev(measured, SEARCHED)
+    claims += [examine(f"“{winner.row.name}” beats “{other.row.name}”.", "here", winner, other) for other in others]
     plain = measured["cross-entropy-longer"]
-    return [
-        *claims,
-        examine(
-            "The raw beam beats the beam of plain cross-entropy.", "here", plain, plain, decoders=("raw-beam", "beam")
-        ),
-    ]
+    raw = examine(
+        "The raw beam of plain cross-entropy beats its beam.", "here", plain, plain, decoders=("raw-beam", "beam")
+    )
+    return [*claims, raw]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from seqwise.evaluation.metrics import Sums, paired_bootstrap
-from seqwise.runs.settings import Settings, warm_start_settings
+from seqwise.runs.settings import Settings
+from seqwise.runs.stages import stages
 
 __all__ = ["advise", "best_of"]
 
@@ -79,8 +80,7 @@ def _collapse(measured: Measured, title: str, sign: int, settings: Settings, mea
 
 
 def _cure(settings: Settings) -> str:
-    warm = warm_start_settings(settings)
-    if "self-normalized" in (settings.objective, warm.objective if warm else ""):
+    if any(stage.settings.objective == "self-normalized" for stage in stages(settings)):
         return "a larger --log-partition-weight draws log Z nearer to 0"
     return (
         "--warm-start self-normalized helps" if settings.score == "global" else "--objective self-normalized cures it"

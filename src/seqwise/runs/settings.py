@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -47,11 +47,11 @@ __all__ = [
     "load_settings",
     "parse_label_costs",
     "score_by_name",
-    "warm_start_settings",
 ]
 
 Task = Literal["tag", "transduce"]
 ObjectiveName = Literal[
+    "auto",
     "cross-entropy",
     "self-normalized",
     "scheduled-sampling",
@@ -67,7 +67,7 @@ ObjectiveName = Literal[
 ]
 ScoreName = Literal["local", "global"]
 Feeding = Literal["greedy", "sample", "soft-greedy", "soft-sample"]
-WarmStart = Literal["none", "cross-entropy", "self-normalized"]
+WarmStart = Literal["none", "cross-entropy", "self-normalized", "scheduled-sampling"]
 Direction = Literal["left-to-right", "bidirectional"]
 Units = Literal["words", "characters", "subwords"]
 ModelName = Literal["lstm", "transformer"]
@@ -104,7 +104,9 @@ class Settings:
     num_heads: int = _setting(4, "transformer: heads of each attention")
     feedforward_size: int = _setting(512, "transformer: hidden size of the feed-forward networks")
     dropout: float = _setting(0.1, "dropout rate")
-    objective: ObjectiveName = _setting("relaxed-beam", "what training minimises")
+    objective: ObjectiveName = _setting(
+        "auto", "what training minimises; auto: dense-beam over global scores left to right, else cross-entropy"
+    )
     score: ScoreName = _setting("local", "search-aware objectives: local (log-softmax) or global (raw) scores")
     beam_size: int = _setting(5, "slots of the beam, in training and decoding; fewer where there are fewer candidates")
     alpha: str = _setting(
@@ -221,6 +223,10 @@ def _number_out_of_range(settings: Settings) -> Fault | None:
 
 def _misfit(settings: Settings) -> Fault | None:
     """A setting that the others leave without effect, or that they cannot be used with."""
+    for name in ("score", "warm_start") if settings.objective == "auto" else ():
+        if getattr(settings, name) != getattr(Settings, name):
+            mend = f"leave {name.replace('_', '-')} out, or name an objective"
+            return name, InputError(f"{name}: the objective auto chooses it itself", mend=mend)
     if settings.score == "global" and settings.objective not in SEARCH_OBJECTIVES:
         problem = f"score: {settings.objective} is trained on local scores, whatever the score"
         return "score", InputError(problem, mend="use --objective relaxed-beam, or predict with --decoder raw-beam")
@@ -348,16 +354,3 @@ def build_schedules(settings: Settings, *, total_steps: int) -> dict[str, Schedu
     return {
         name: parse_schedule(getattr(settings, name), total_steps=total_steps) for name in ("alpha", "gold_probability")
     }
-
-
-def warm_start_settings(settings: Settings) -> Settings | None:
-    """The settings of the training that goes before, or None where the objective starts from scratch."""
-    from_scratch = settings.objective in ("cross-entropy", "self-normalized")
-    if from_scratch or settings.warm_start == "none" or settings.warm_start_epochs == 0:
-        return None
-    return replace(
-        settings,
-        objective=settings.warm_start,
-        epochs=settings.warm_start_epochs,
-        learning_rate=settings.warm_start_learning_rate,
-    )

@@ -16,7 +16,8 @@ from seqwise.errors import InputError
 from seqwise.runs.inputs import file_units
 from seqwise.runs.measures import measure_decoders, unknown_targets
 from seqwise.runs.run import Run, new_run, save_metrics, save_run, save_settings
-from seqwise.runs.settings import Settings, build_objective, build_schedules, check, warm_start_settings
+from seqwise.runs.settings import Settings, build_objective, build_schedules, check
+from seqwise.runs.stages import resolve, stages
 from seqwise.training.checkpoints import last_complete
 from seqwise.training.configuration import load_configuration
 from seqwise.training.trainer import Progress, TrainingResult, fit
@@ -61,6 +62,7 @@ def train_stage(
         examples: the same examples as text, to name them in error messages.
         on_progress: called after each step.
     """
+    settings = resolve(settings)
     batches = -(-len(encoded) // settings.batch_size)
     steps = max(1, round(settings.epochs * batches))
     model = run.model
@@ -97,9 +99,10 @@ def train_run(settings: Settings, output: Path, *, on_progress: OnProgress | Non
     the same weights, bit for bit.
 
     Args:
-        settings: see :class:`seqwise.runs.Settings`.
+        settings: see :class:`seqwise.runs.Settings`; the objective "auto" is saved as what it stands for.
         output: the run folder; made if need be.
-        on_progress: called with the stage ("warm start" or "training") and its progress after each step.
+        on_progress: called with the name of the stage (see :func:`~seqwise.runs.stages.stages`) and its progress after
+            each step.
 
     Returns:
         The metrics, as written to ``metrics.json``.
@@ -107,7 +110,7 @@ def train_run(settings: Settings, output: Path, *, on_progress: OnProgress | Non
     Raises:
         InputError: data or settings cannot be used, or training came to numbers that are not finite.
     """
-    check(settings)
+    settings = resolve(check(settings))
     _require_own(output, settings)
     examples = read_examples(settings, settings.train)
     dev = [] if settings.dev is None else read_examples(settings, settings.dev)
@@ -119,22 +122,16 @@ def train_run(settings: Settings, output: Path, *, on_progress: OnProgress | Non
     if unknown is not None:
         print(f"seqwise: {unknown}", file=sys.stderr)
     metrics: dict[str, Any] = {"train_examples": len(examples), "dev_examples": len(dev)}
-    warm = warm_start_settings(settings)
-    for stage, stage_settings, folder in (
-        ("warm start", warm, output / "warm-start"),
-        ("training", settings, output),
-    ):
-        if stage_settings is None:
-            continue
+    for stage in stages(settings):
         result = train_stage(
             run,
             encoded,
-            stage_settings,
-            folder=folder,
+            stage.settings,
+            folder=output / stage.folder,
             examples=examples,
-            on_progress=None if on_progress is None else _named(on_progress, stage),
+            on_progress=None if on_progress is None else _named(on_progress, stage.name),
         )
-        metrics[stage] = {"steps": result.steps, "mean_loss": result.mean_loss}
+        metrics[stage.name] = {"steps": result.steps, "mean_loss": result.mean_loss}
     save_run(run, output)
     if dev:
         metrics["dev"] = measure_decoders(run, dev)
@@ -144,7 +141,7 @@ def train_run(settings: Settings, output: Path, *, on_progress: OnProgress | Non
 
 # What a training may be continued with: the data are compared by the checkpoints, the rest does not touch the weights.
 _MAY_DIFFER = {"train", "dev", "save_every"}
-_WRITTEN = ("model", "model.partial", "checkpoints", "warm-start", "log.jsonl", "metrics.json")
+_WRITTEN = ("model", "model.partial", "checkpoints", "warm-start", "scheduled-sampling", "log.jsonl", "metrics.json")
 
 
 def _require_own(output: Path, settings: Settings) -> None:
@@ -168,9 +165,9 @@ def _require_own(output: Path, settings: Settings) -> None:
 
 def _came_to_nothing(output: Path) -> bool:
     """Whether training was begun here and left nothing to continue from."""
-    stages = [folder / "checkpoints" for folder in (output, output / "warm-start")]
-    begun = any(stage.exists() for stage in stages) and not (output / "model").exists()
-    return begun and not any(last_complete(stage) for stage in stages)
+    kept = [output / folder / "checkpoints" for folder in ("", "warm-start", "scheduled-sampling")]
+    begun = any(folder.exists() for folder in kept) and not (output / "model").exists()
+    return begun and not any(last_complete(folder) for folder in kept)
 
 
 def _claim(output: Path, settings: Settings) -> None:

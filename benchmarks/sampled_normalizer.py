@@ -1,0 +1,225 @@
+"""How much faster is training if only a fraction gamma of the positions is normalised, and what does it cost?
+
+One log-linear language model for each gamma, and one trained by cross-entropy, on the same batches in the same order,
+taking turns. Europarl text where ``SEQWISE_DATA`` names the corpora; otherwise words drawn from a Zipf law, half of
+them determined by the word before.
+
+    python -m benchmarks.sampled_normalizer
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from seqwise.data import (
+    Example,
+    Positions,
+    Sentence,
+    Vocabulary,
+    build_vocabulary,
+    read_sentences,
+    stream_positions,
+    write_atomically,
+)
+from seqwise.evaluation.signature import sha256_of_examples, sign, signature_line
+from seqwise.models import (
+    AdagradState,
+    LogLinear,
+    Normalization,
+    adagrad_state,
+    adagrad_step,
+    exact_normalization,
+    held_out,
+    sampled_normalization,
+)
+
+FOLDER = "lm-text-en"
+FRACTIONS = (1.0, 0.1, 0.01, 0.0)
+LEAST_SPEEDUP, MOST_SPREAD = 10.0, 0.05
+SYNTHETIC_TYPES, SYNTHETIC_WORDS = 16_000, 600_000
+
+
+@dataclass
+class System:
+    """A model, how it is trained, and what each round of training took, in seconds for 1,000 positions."""
+
+    name: str
+    model: LogLinear
+    state: AdagradState
+    normalization: Normalization
+    generator: torch.Generator
+    seconds: list[float] = field(default_factory=list)
+
+    def train(self, batches: Sequence[Positions], learning_rate: float) -> None:
+        """One round."""
+        start = time.perf_counter()
+        for batch in batches:
+            adagrad_step(
+                self.model,
+                self.state,
+                batch,
+                self.normalization,
+                learning_rate=learning_rate,
+                generator=self.generator,
+            )
+        num_positions = sum(len(batch.words_N) for batch in batches)
+        self.seconds.append(1000 * (time.perf_counter() - start) / num_positions)
+
+
+def europarl(root: Path) -> tuple[str, list[Sentence]]:
+    """What the text is, and its sentences."""
+    return "Europarl v7 English, first session days", list(read_sentences(sorted((root / FOLDER).glob("europarl-*"))))
+
+
+def zipf_text(seed: int) -> tuple[str, list[Sentence]]:
+    """Words by a Zipf law, each with probability 1/2 the fixed successor of the word before instead."""
+    random = np.random.default_rng(seed)
+    weights = 1.0 / np.arange(1, SYNTHETIC_TYPES + 1)
+    words = random.choice(SYNTHETIC_TYPES, SYNTHETIC_WORDS, p=weights / weights.sum())
+    words[:SYNTHETIC_TYPES] = random.permutation(SYNTHETIC_TYPES)
+    successor = random.permutation(words)[:SYNTHETIC_TYPES]  # frequent words follow more words
+    for place in np.flatnonzero(random.random(SYNTHETIC_WORDS) < 0.5):
+        if place > SYNTHETIC_TYPES:
+            words[place] = successor[words[place - 1]]
+    names = [f"w{word}" for word in words]
+    return "synthetic: Zipf", [Sentence(tuple(names[i : i + 20])) for i in range(0, len(names), 20)]
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Train the systems in turn, and measure them."""
+    torch.set_num_threads(options.threads)
+    root = os.environ.get("SEQWISE_DATA")
+    text, sentences = europarl(Path(root)) if root else zipf_text(options.seed)
+    training, validation = sentences[: -options.validation], sentences[-options.validation :]
+    vocabulary = build_vocabulary(training)
+    systems = [a_system(f"gamma = {fraction:g}", fraction, vocabulary, options) for fraction in FRACTIONS]
+    systems.append(a_system("cross-entropy", None, vocabulary, options))
+
+    def stream(part: list[Sentence], shuffle_buffer: int) -> list[Positions]:
+        return list(
+            stream_positions(
+                part,
+                vocabulary,
+                context_size=systems[0].model.context_size,
+                batch_size=options.batch,
+                shuffle_buffer=shuffle_buffer,
+                seed=options.seed,
+            )
+        )
+
+    batches = stream(training, 2**17)
+    if options.positions:
+        batches = batches[: -(-options.positions // options.batch)]
+    for number in range(options.rounds):
+        some = batches[number :: options.rounds]
+        if not some:
+            raise SystemExit(f"{len(batches)} batches are too few for {options.rounds} rounds")
+        # Another one begins each time, so that none always runs in the wake of the same neighbour.
+        for place in range(len(systems)):
+            systems[(place + number) % len(systems)].train(some, options.learning_rate)
+        print(f"round {number + 1} of {options.rounds}", flush=True)
+    checked = stream(validation, 0)
+    rows = [
+        {
+            "system": system.name,
+            "seconds_per_1000": statistics.median(system.seconds),
+            "seconds_by_round": system.seconds,
+            **held_out(system.model, checked)._asdict(),
+        }
+        for system in systems
+    ]
+    shown = ", ".join(f"{name} {value}" for name, value in vars(options).items() if name != "output")
+    signature = sign(
+        f"sampled normaliser, log-linear language model; {shown}",
+        seeds=[options.seed],
+        data=sha256_of_examples(Example(sentence.tokens, ()) for sentence in validation),
+    )
+    return {
+        "text": text,
+        "vocabulary": len(vocabulary),
+        "training_positions": sum(len(batch.words_N) for batch in batches),
+        "features": [list(template) for template in systems[0].model.templates],
+        "rows": rows,
+        "comparison": compare(rows[0], rows[1]),
+        "signature": asdict(signature),
+        "signature_line": signature_line(signature),
+    }
+
+
+def a_system(name: str, fraction: float | None, vocabulary: Vocabulary, options: argparse.Namespace) -> System:
+    """An untrained one; without a fraction it is trained by cross-entropy."""
+    model = LogLinear(vocabulary_size=len(vocabulary), num_weights=2**options.log_weights)
+    normalization = (
+        exact_normalization() if fraction is None else sampled_normalization(options.alpha, fraction=fraction)
+    )
+    generator = torch.Generator().manual_seed(options.seed)
+    return System(name, model, adagrad_state(model, initial=options.initial), normalization, generator)
+
+
+def compare(full: dict[str, Any], sampled: dict[str, Any]) -> dict[str, Any]:
+    """Gamma = 0.1 beside gamma = 1: the median of the ratios by round, and what it costs in log Z."""
+    pairs = zip(full["seconds_by_round"], sampled["seconds_by_round"], strict=True)
+    speedup = statistics.median(slow / fast for slow, fast in pairs)
+    difference = sampled["deviation"] - full["deviation"]
+    return {
+        "speedup": speedup,
+        "deviation_difference": difference,
+        "speedup_met": speedup >= LEAST_SPEEDUP,
+        "deviation_met": abs(difference) <= MOST_SPREAD,
+    }
+
+
+def table(result: dict[str, Any]) -> str:
+    """The result as text."""
+    lines = [
+        f"{result['text']}; V = {result['vocabulary']:,}; {result['training_positions']:,} positions of training",
+        f"{'':14}  s / 1,000  mean |log Z - mean|  mean |log Z|  mean log Z  normalised NLL",
+    ]
+    lines += [
+        f"{row['system']:14}  {row['seconds_per_1000']:9.4f}  {row['deviation']:19.3f}  {row['risk']:12.3f}"
+        f"  {row['mean']:10.3f}  {row['negative_log_likelihood']:14.3f}"
+        for row in result["rows"]
+    ]
+    found = result["comparison"]
+    lines.append(
+        f"gamma = 0.1 against 1: {found['speedup']:.1f} times as fast (target {LEAST_SPEEDUP:g}),"
+        f" mean |log Z - mean| {found['deviation_difference']:+.3f} (target within {MOST_SPREAD:g})"
+    )
+    return "\n".join([*lines, result["signature_line"]])
+
+
+def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+    """Run the benchmark; print a table and write JSON."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.sampled_normalizer", description=__doc__)
+    parser.add_argument("--positions", type=int, default=0, help="of training, for each system; 0: one epoch")
+    parser.add_argument("--rounds", type=int, default=20, help="in which the systems take turns")
+    parser.add_argument("--validation", type=int, default=1000, help="sentences at the end of the text")
+    parser.add_argument("--batch", type=int, default=128, help="positions of a training step")
+    parser.add_argument("--log-weights", type=int, default=24, help="base 2 logarithm of the size of the table")
+    parser.add_argument("--alpha", type=float, default=1.0, help="weight of (log Z)^2")
+    parser.add_argument("--learning-rate", type=float, default=1.0, help="of Adagrad")
+    parser.add_argument("--initial", type=float, default=100.0, help="squared gradients that Adagrad starts from")
+    parser.add_argument("--threads", type=int, default=1, help="processor threads of torch")
+    parser.add_argument("--seed", type=int, default=0, help="of the order of the positions and of H")
+    parser.add_argument("--output", type=Path, default=Path("outputs/sampled_normalizer.json"), help="JSON file")
+    options = parser.parse_args(arguments)
+    result = measure(options)
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(options.output, json.dumps(result, indent=1) + "\n")
+    print(table(result))
+    return result
+
+
+if __name__ == "__main__":
+    main()

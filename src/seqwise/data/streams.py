@@ -1,0 +1,259 @@
+"""Text of any size as a stream of (context, next word) batches, in memory that does not grow with it.
+
+Shapes: N positions, C context words.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from seqwise.data.readers import BLANKS, read_lines
+from seqwise.data.vocabulary import Vocabulary
+from seqwise.errors import InputError
+
+__all__ = [
+    "BEFORE",
+    "Positions",
+    "Sentence",
+    "build_vocabulary",
+    "gather_positions",
+    "read_sentences",
+    "stream_positions",
+]
+
+BEFORE = -1
+"""What stands in a context before the first word of a sentence; it is no word and has no id."""
+
+CHUNK_POSITIONS = 4096  # as many are made at once: NumPy costs next to nothing a position, and they fit in a cache
+
+Rows = npt.NDArray[np.int64]  # (N, 1 + C): the word to predict, then its context, the nearest word first
+
+
+class Sentence(NamedTuple):
+    """The words of a line, and where it stands."""
+
+    tokens: tuple[str, ...]
+    path: str = ""
+    line: int = 0
+
+
+class Positions(NamedTuple):
+    """N places in a text: what stands before each, and the word that stands there.
+
+    Args:
+        contexts_NC: int64; column d - 1 holds the word at distance d to the left, `BEFORE` where there is none.
+        words_N: int64, the word to predict.
+    """
+
+    contexts_NC: Tensor
+    words_N: Tensor
+
+    def to(self, device: torch.device | str | int) -> Positions:
+        """The same positions on another device."""
+        return Positions(self.contexts_NC.to(device), self.words_N.to(device))
+
+
+def read_sentences(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Sentence]:
+    r"""Yield the sentences of files, plain or gzip: one a line, words between blanks, blank lines left out.
+
+    One line is held in memory at a time.
+
+    Args:
+        paths: the files, in the order in which they are read.
+
+    Raises:
+        InputError: there is no path, a file without a word, or as `seqwise.data.readers.read_lines`; raised when the
+            place is reached.
+
+    Example:
+        >>> file = getfixture("tmp_path") / "a.txt"
+        >>> _ = file.write_text("the dog\n\nruns\n")
+        >>> [(sentence.tokens, sentence.line) for sentence in read_sentences([file])]
+        [(('the', 'dog'), 1), (('runs',), 3)]
+
+    Not implemented: splitting paragraphs into sentences, and punctuation from words.
+    """
+    named = False
+    for path in paths:
+        named, empty = True, True
+        for line, text in read_lines(path):
+            tokens = tuple(token for token in BLANKS.split(text) if token)
+            if tokens:
+                empty = False
+                yield Sentence(tokens, os.fspath(path), line)
+        if empty:
+            raise InputError("no word in the file", path=path, mend="one sentence a line")
+    if not named:
+        raise InputError("there is no file to read", mend="name at least one")
+
+
+def build_vocabulary(
+    sentences: Iterable[Sentence],
+    *,
+    minimum_count: int = 1,
+    unknown: str | None = "<unk>",
+    end: str | None = "</s>",
+) -> Vocabulary:
+    r"""The vocabulary of a text, in one pass; memory grows with the number of distinct words only.
+
+    Args:
+        sentences: from `read_sentences`, say.
+        minimum_count: how often a word must occur to be kept.
+        unknown: what stands for every other word; it may occur in the text.
+        end: what is predicted after the last word of each sentence, or None; it must not occur in the text.
+
+    Raises:
+        InputError: the end token occurs, with file and line, or as `Vocabulary.build`.
+
+    Example:
+        >>> sentences = [Sentence(("the", "dog")), Sentence(("the", "cat"))]
+        >>> build_vocabulary(sentences, minimum_count=2).tokens
+        ('<unk>', '</s>', 'the')
+    """
+
+    def checked() -> Iterator[tuple[str, ...]]:
+        for sentence in sentences:
+            if end is not None and end in sentence.tokens:
+                problem, mend = f"the text holds {end!r}, which marks its end", "remove it, or name another end token"
+                raise InputError(problem, path=sentence.path or None, line=sentence.line or None, mend=mend)
+            yield sentence.tokens
+
+    return Vocabulary.build(checked(), minimum_count=minimum_count, unknown=unknown, end=end)
+
+
+def gather_positions(sequences: Iterable[Sequence[int]], *, context_size: int) -> Positions:
+    """Every position of some sentences, one after the other; no context reaches into the sentence before.
+
+    Args:
+        sequences: the ids of each sentence, the end id included where one is to be predicted.
+        context_size: C, the number of words to the left that are kept.
+
+    Raises:
+        InputError: the context size or an id is negative.
+
+    Example:
+        >>> contexts_NC, words_N = gather_positions([[5, 6, 7], [8]], context_size=2)
+        >>> words_N.tolist(), contexts_NC.tolist()
+        ([5, 6, 7, 8], [[-1, -1], [5, -1], [6, 5], [-1, -1]])
+    """
+    _require_context_size(context_size)
+    return _as_positions(_rows(sequences, context_size))
+
+
+def _rows(sequences: Iterable[Sequence[int]], context_size: int) -> Rows:
+    before = [BEFORE] * context_size
+    flat = list(before)
+    for ids in sequences:
+        if len(ids) and min(ids) < 0:
+            raise InputError(f"the id {min(ids)} is negative", mend="cut padding off")
+        flat += ids
+        flat += before
+    text = np.array(flat, dtype=np.int64)
+    places = np.flatnonzero(text >= 0)
+    return text[places[:, None] - np.arange(context_size + 1)]
+
+
+def _as_positions(rows: Rows) -> Positions:
+    # Two arrays of their own: a view would keep the whole chunk alive for as long as one batch of it is.
+    return Positions(torch.from_numpy(rows[:, 1:].copy()), torch.from_numpy(rows[:, 0].copy()))
+
+
+def stream_positions(
+    sentences: Iterable[Sentence],
+    vocabulary: Vocabulary,
+    *,
+    context_size: int,
+    batch_size: int,
+    shuffle_buffer: int = 0,
+    seed: int = 0,
+) -> Iterator[Positions]:
+    r"""Yield every position of a text once, in batches: each word, and the end of each sentence, with its context.
+
+    Memory: the buffer, one chunk of a few thousand positions and one line, however long the text is. The buffer mixes
+    like this: each time it is full, a random half of it leaves in random order, and the text fills it up again. A
+    position may wait arbitrarily long, but never leaves more than ``shuffle_buffer`` positions before its turn.
+
+    Args:
+        sentences: the text, from `read_sentences`, say.
+        vocabulary: its end token, if it has one, is predicted after the last word of each sentence.
+        context_size: C, the number of words to the left that are kept.
+        batch_size: N of every batch but the last.
+        shuffle_buffer: how many positions are mixed with each other; 0 keeps the order of the text.
+        seed: of the mixing; give each epoch another.
+
+    Raises:
+        InputError: at once, a size that makes no sense; when the place is reached, a word that the vocabulary does not
+            know and has no unknown token for, with file and line, or as `read_sentences`.
+
+    Example:
+        >>> vocabulary = Vocabulary(("</s>", "the", "dog"), end="</s>")
+        >>> batch, = stream_positions([Sentence(("the", "dog"))], vocabulary, context_size=1, batch_size=8)
+        >>> batch.contexts_NC.tolist(), batch.words_N.tolist()
+        ([[-1], [1], [2]], [1, 2, 0])
+
+    Not implemented: resuming in the middle of a text.
+    """
+    _require_context_size(context_size)
+    if batch_size < 1:
+        raise InputError(f"the batch size must be at least 1, got {batch_size}")
+    if shuffle_buffer < 0:
+        raise InputError(f"the shuffle buffer must not be negative, got {shuffle_buffer}")
+    chunks = _chunks(sentences, vocabulary, context_size)
+    if shuffle_buffer:
+        chunks = _mixed(chunks, shuffle_buffer, np.random.default_rng(seed))
+    return map(_as_positions, _batches(chunks, batch_size))
+
+
+def _require_context_size(context_size: int) -> None:
+    if context_size < 0:
+        raise InputError(f"the context size must not be negative, got {context_size}")
+
+
+def _chunks(sentences: Iterable[Sentence], vocabulary: Vocabulary, context_size: int) -> Iterator[Rows]:
+    ending = [] if vocabulary.end_id is None else [vocabulary.end_id]
+    waiting: list[list[int]] = []
+    num_waiting = 0
+    for sentence in sentences:
+        ids = vocabulary.encode(sentence.tokens, path=sentence.path or None, line=sentence.line or None) + ending
+        waiting.append(ids)
+        num_waiting += len(ids)
+        if num_waiting >= CHUNK_POSITIONS:
+            yield _rows(waiting, context_size)
+            waiting, num_waiting = [], 0
+    if waiting:
+        yield _rows(waiting, context_size)
+
+
+def _mixed(chunks: Iterator[Rows], buffer_size: int, random: np.random.Generator) -> Iterator[Rows]:
+    held: Rows | None = None
+    for chunk in chunks:
+        # A long line makes a long chunk; only what the buffer has room for enters at once.
+        while len(chunk):
+            room = buffer_size - (0 if held is None else len(held))
+            held = chunk[:room] if held is None else np.concatenate([held, chunk[:room]])
+            chunk = chunk[room:]
+            if len(held) == buffer_size:
+                held = random.permutation(held)
+                leaving = (buffer_size + 1) // 2
+                yield held[:leaving]
+                held = held[leaving:]
+    if held is not None and len(held):
+        yield random.permutation(held)
+
+
+def _batches(chunks: Iterator[Rows], batch_size: int) -> Iterator[Rows]:
+    rest: Rows | None = None
+    for chunk in chunks:
+        rows = chunk if rest is None else np.concatenate([rest, chunk])
+        full = len(rows) - len(rows) % batch_size
+        yield from (rows[start : start + batch_size] for start in range(0, full, batch_size))
+        rest = rows[full:]
+    if rest is not None and len(rest):
+        yield rest

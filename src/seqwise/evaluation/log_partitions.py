@@ -1,0 +1,121 @@
+"""How far from normalised a model is: log Z over all positions, by position, and by the length of the output.
+
+Shapes: T the length of one output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from seqwise.errors import InputError
+from seqwise.evaluation.translation import bins_by_length
+from seqwise.objectives.self_normalization import log_partition_statistics
+
+__all__ = ["LogPartitionReport", "LogPartitionSummary", "log_partition_report", "summarize_log_partitions"]
+
+
+@dataclass(frozen=True)
+class LogPartitionSummary:
+    """log Z over some positions, in nats.
+
+    Attributes:
+        count: number of positions.
+        mean: of log Z.
+        variance: of log Z, over these positions (divided by their number).
+        mean_absolute: mean |log Z|, the *normalisation risk* R of Andreas and Klein.
+        mean_absolute_deviation: mean |log Z - mean|: the risk that is left once one constant is taken off all scores.
+        minimum: the smallest log Z.
+        maximum: the largest.
+    """
+
+    count: int
+    mean: float
+    variance: float
+    mean_absolute: float
+    mean_absolute_deviation: float
+    minimum: float
+    maximum: float
+
+
+@dataclass(frozen=True)
+class LogPartitionReport:
+    """log Z of a data set.
+
+    Attributes:
+        overall: all positions.
+        by_position: the first position of every output, the second, and so on; later ones rest on fewer outputs.
+        by_length: all positions of the outputs in each bin of length, named as by `bins_by_length`.
+    """
+
+    overall: LogPartitionSummary
+    by_position: tuple[LogPartitionSummary, ...]
+    by_length: Mapping[str, LogPartitionSummary]
+
+
+def summarize_log_partitions(log_partitions: Tensor) -> LogPartitionSummary:
+    """Count, mean, variance, ``R = mean |log Z|``, mean |log Z - mean|, and the extremes.
+
+    Args:
+        log_partitions: log Z of each position, any shape, in nats.
+
+    Raises:
+        InputError: there is no position.
+
+    Source: mean and variance, Goyal et al. (NAACL 2019), table 5.1 of Goyal's thesis; R, Andreas and Klein (NAACL
+    2015), section 5.
+
+    Example:
+        >>> summary = summarize_log_partitions(torch.tensor([-1.0, 3.0]))
+        >>> summary.mean, summary.mean_absolute, summary.maximum
+        (1.0, 2.0, 3.0)
+    """
+    statistics = log_partition_statistics(log_partitions)
+    minimum, maximum = (extreme.item() for extreme in log_partitions.aminmax())
+    return LogPartitionSummary(log_partitions.numel(), *statistics, minimum, maximum)
+
+
+def log_partition_report(
+    log_partitions: Sequence[Tensor], *, edges: Sequence[int] = (20, 30, 40)
+) -> LogPartitionReport:
+    """Statistics of log Z over a data set, by position and by length of output too.
+
+    Args:
+        log_partitions: for each output, log Z at its T positions, (T,), in nats. For a batch that is
+            ``objectives.log_partitions(model, batch).split(batch.target_lengths_B.tolist())``. Empty ones count for
+            nothing.
+        edges: where a new bin of lengths begins, in tokens, in rising order.
+
+    Raises:
+        InputError: there is no position, an entry has more than one dimension, or the edges do not rise.
+
+    Example:
+        >>> report = log_partition_report([torch.tensor([1.0, 5.0]), torch.tensor([3.0])], edges=[2])
+        >>> [summary.mean for summary in report.by_position]
+        [2.0, 5.0]
+        >>> {name: summary.count for name, summary in report.by_length.items()}
+        {'0-2': 1, '2+': 2}
+    """
+    outputs = []
+    for number, output_T in enumerate(log_partitions):
+        if output_T.dim() != 1:
+            raise InputError(f"log Z of output {number} has shape {[*output_T.shape]}", mend="give one dimension each")
+        if len(output_T):
+            outputs.append(output_T)
+    if not outputs:
+        raise InputError("there is no position to take log Z of")
+    lengths = [len(output_T) for output_T in outputs]
+    return LogPartitionReport(
+        summarize_log_partitions(torch.cat(outputs)),
+        tuple(
+            summarize_log_partitions(torch.stack([output_T[place] for output_T in outputs if place < len(output_T)]))
+            for place in range(max(lengths))
+        ),
+        {
+            name: summarize_log_partitions(torch.cat([outputs[index] for index in indices]))
+            for name, indices in bins_by_length(lengths, edges).items()
+        },
+    )

@@ -1,0 +1,230 @@
+"""Training a log-linear language model: unnormalised likelihood, sampled normalisers, and a sparse Adagrad.
+
+Shapes: N positions, J features of a context, V vocabulary, M weights in the table; H the positions whose normaliser is
+computed, B a block of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from seqwise.data.streams import Positions
+from seqwise.errors import InputError
+from seqwise.models.log_linear import LogLinear, add_to_windows, window_sums
+
+__all__ = [
+    "AdagradState",
+    "Normalization",
+    "adagrad_state",
+    "adagrad_step",
+    "exact_normalization",
+    "language_model_loss",
+    "sampled_normalization",
+]
+
+_STRETCH = 2**15  # three pieces of the tables of this size stay in a cache while they are worked on
+
+
+@dataclass(frozen=True)
+class Normalization:
+    """What a loss does about log Z: a penalty of it, and the fraction of the positions that pay; see the loss."""
+
+    fraction: float
+    penalty: Callable[[Tensor], Tensor]
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.fraction <= 1:
+            raise InputError(f"the fraction of normalised positions must lie in [0, 1], got {self.fraction}")
+
+    def draw(self, num_positions: int, generator: torch.Generator | None = None) -> Tensor:
+        """H: ``ceil(gamma n)`` different places in [0, n), every subset of that size with the same probability."""
+        # Rounded first: 0.07 * 100 is 7.000000000000001 in floating point.
+        size = math.ceil(round(self.fraction * num_positions, 9))
+        if size == num_positions:
+            return torch.arange(num_positions)
+        return torch.randperm(num_positions, generator=generator)[:size]
+
+
+def exact_normalization() -> Normalization:
+    """The penalty log Z at every position, which makes the loss cross-entropy.
+
+    Example:
+        >>> exact_normalization().fraction
+        1.0
+    """
+    return Normalization(1.0, lambda log_partitions: log_partitions)
+
+
+def sampled_normalization(alpha: float, *, fraction: float) -> Normalization:
+    """The penalty ``alpha (log Z)^2`` on a random fraction gamma of the positions (Andreas and Klein 2015, equation 5).
+
+    Args:
+        alpha: 0 or more, in nats per squared nat.
+        fraction: gamma in [0, 1]; 0 leaves scores without any bound, which the paper calls pathological.
+
+    Example:
+        >>> sampled_normalization(2.0, fraction=0.1).penalty(torch.tensor([3.0]))
+        tensor([18.])
+    """
+    if not alpha >= 0:
+        raise InputError(f"the weight of the log Z penalty must not be negative, got {alpha}")
+    return Normalization(fraction, lambda log_partitions: alpha * log_partitions.square())
+
+
+def language_model_loss(
+    model: LogLinear, positions: Positions, normalization: Normalization, *, generator: torch.Generator | None = None
+) -> Tensor:
+    """Unnormalised likelihood, log Z penalised: ``- mean_n f(x_n, y_n) + mean_{h in H} penalty(log Z_h)``.
+
+    With `sampled_normalization` it is ``- mean_n f(y_n) + alpha / (gamma n) sum_{h in H} (log Z_h)^2``, gamma n read as
+    |H| = ceil(gamma n). So its mean over draws of H is the loss at gamma = 1, and the right alpha does not depend on
+    gamma. (The printed equation 5 has lost its signs and its 1 / gamma.) Adding one constant to the bias of every word
+    adds it to f and to log Z: where the mean over draws is least, ``E[log Z] = 1 / (2 alpha)``, not 0.
+
+    With `exact_normalization` it is cross-entropy.
+
+    Args:
+        model: a log-linear model.
+        positions: N of them, at least one.
+        normalization: what to do about log Z.
+        generator: the source of random numbers for H, on the CPU.
+
+    Returns:
+        A scalar, in nats per position. Its gradient is dense, (M,): to train on large tables use `adagrad_step`.
+
+    Raises:
+        InputError: there is no position.
+
+    Source: Andreas and Klein (2015), section 4, equation 5.
+
+    Example:
+        >>> model = LogLinear(vocabulary_size=4, num_weights=64, templates=((1,),))
+        >>> from seqwise.data import gather_positions
+        >>> positions = gather_positions([[3, 1]], context_size=1)
+        >>> language_model_loss(model, positions, sampled_normalization(1.0, fraction=0.5))
+        tensor(1.3863, grad_fn=<AddBackward0>)
+    """
+    if len(positions.words_N) == 0:
+        raise InputError("there is no position to learn from")
+    chosen_H = normalization.draw(len(positions.words_N), generator).to(positions.words_N.device)
+    loss = -model.word_scores(*positions).mean()
+    if len(chosen_H) == 0:
+        return loss
+    return loss + normalization.penalty(model.all_scores(positions.contexts_NC[chosen_H]).logsumexp(dim=-1)).mean()
+
+
+@dataclass(frozen=True, eq=False)
+class AdagradState:
+    """What Adagrad remembers, sums of squared gradients; and a table for gradients, 0 between steps. Both (M,)."""
+
+    squares_M: Tensor
+    gradient_M: Tensor
+
+
+def adagrad_state(model: LogLinear, *, initial: float = 1.0) -> AdagradState:
+    """The state before the first step.
+
+    Args:
+        model: the model to be trained.
+        initial: what the squares start from, greater than 0. At 0 the first gradient of a weight, however small, would
+            move it by a full learning rate, and the first normaliser of a context all of its V words.
+    """
+    if not initial > 0:
+        raise InputError(f"the initial squares must be greater than 0, got {initial}")
+    return AdagradState(torch.full_like(model.weights_M, initial), torch.zeros_like(model.weights_M))
+
+
+@torch.no_grad()
+def adagrad_step(
+    model: LogLinear,
+    state: AdagradState,
+    positions: Positions,
+    normalization: Normalization,
+    *,
+    learning_rate: float,
+    generator: torch.Generator | None = None,
+    block_size: int = 32,
+) -> float:
+    """One step of Adagrad on `language_model_loss`, which reads and writes the weights that it concerns and no others.
+
+    ``g = n dloss/dtheta``, ``s += g^2``, ``theta -= rate g / sqrt(s)``. The gradient is that of the *sum* over the n
+    positions, so that the learning rate and the initial squares mean the same at every batch size. A position outside H
+    touches J weights; one in H touches its J windows, J V weights.
+
+    Args:
+        model: changed in place.
+        state: from `adagrad_state`, changed in place.
+        positions: N of them, at least one.
+        normalization: what to do about log Z.
+        learning_rate: how far a weight moves at most, in nats.
+        generator: the source of random numbers for H, on the CPU.
+        block_size: of how many positions of H all scores are held in memory at a time.
+
+    Returns:
+        The loss before the step, in nats per position.
+
+    Raises:
+        InputError: there is no position.
+
+    Source: Duchi et al. (2011), diagonal Adagrad; Andreas and Klein (2015), section 5. Not implemented: regularisation.
+
+    Example:
+        >>> model = LogLinear(vocabulary_size=4, num_weights=64, templates=((1,),))
+        >>> from seqwise.data import gather_positions
+        >>> positions, state = gather_positions([[3, 1]], context_size=1), adagrad_state(model)
+        >>> losses = [adagrad_step(model, state, positions, exact_normalization(), learning_rate=0.5) for _ in range(9)]
+        >>> losses[0] > 1.38 and losses[-1] < 0.7
+        True
+    """
+    num_positions = len(positions.words_N)
+    if num_positions == 0:
+        raise InputError("there is no position to learn from")
+    weights_M, gradient_M, width = model.weights_M, state.gradient_M, model.vocabulary_size
+    addresses_NJ = model.addresses(*positions)
+    cells = addresses_NJ.flatten()
+    loss = -weights_M[cells].sum()
+    gradient_M.index_add_(0, cells, gradient_M.new_full(cells.shape, -1.0))
+    chosen_H = normalization.draw(num_positions, generator).to(cells.device)
+    offsets_HJ = (addresses_NJ - positions.words_N[:, None])[chosen_H]
+    for start in range(0, len(chosen_H), block_size):
+        offsets_BJ = offsets_HJ[start : start + block_size]
+        scores_BV = window_sums(weights_M, offsets_BJ, width)
+        log_partitions_B = scores_BV.logsumexp(dim=-1)
+        with torch.enable_grad():
+            leaf_B = log_partitions_B.clone().requires_grad_()
+            penalty = normalization.penalty(leaf_B).sum() * (num_positions / len(chosen_H))
+            (slopes_B,) = torch.autograd.grad(penalty, leaf_B)
+        loss += penalty.detach()
+        probabilities_BV = scores_BV.sub_(log_partitions_B[:, None]).exp_()
+        add_to_windows(gradient_M, offsets_BJ, probabilities_BV.mul_(slopes_B[:, None]))
+    for start, stop in _merged(offsets_HJ.flatten().tolist(), width):
+        for begin in range(start, stop, _STRETCH):
+            here = slice(begin, min(begin + _STRETCH, stop))
+            gradient, squares = gradient_M[here], state.squares_M[here]
+            squares.addcmul_(gradient, gradient)
+            weights_M[here].addcmul_(gradient, squares.rsqrt(), value=-learning_rate)
+            gradient.zero_()
+    # Cells inside a window of H have a gradient of 0 by now, and stay as they are.
+    cells = cells.unique()
+    gradient, squares = gradient_M[cells], state.squares_M[cells]
+    squares.addcmul_(gradient, gradient)
+    state.squares_M[cells] = squares
+    weights_M[cells] = weights_M[cells].addcmul_(gradient, squares.rsqrt(), value=-learning_rate)
+    gradient_M[cells] = 0.0
+    return float(loss) / num_positions
+
+
+def _merged(offsets: Sequence[int], width: int) -> list[list[int]]:
+    """Windows as disjoint stretches [start, stop], so that none is worked on twice."""
+    stretches: list[list[int]] = []
+    for offset in sorted(offsets):
+        if stretches and offset <= stretches[-1][1]:
+            stretches[-1][1] = offset + width
+        else:
+            stretches.append([offset, offset + width])
+    return stretches

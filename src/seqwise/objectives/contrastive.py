@@ -1,0 +1,199 @@
+"""Noise-contrastive estimation: learn raw scores by telling gold tokens from noise; log Z is never computed.
+
+Shapes: ... any leading shape, N positions with a target, K noise tokens a position, H features, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from seqwise.errors import InputError
+
+__all__ = [
+    "expected_noise_contrastive_loss",
+    "noise_contrastive_loss",
+    "noise_log_probs",
+    "sampled_noise_contrastive_loss",
+]
+
+
+def noise_log_probs(counts_V: Tensor, *, power: float = 1.0) -> Tensor:
+    """Unigram noise from token counts: ``q(w)`` proportional to ``count(w) ** power``.
+
+    Args:
+        counts_V: how often each token occurs, 0 or more. A token that never occurs is never drawn as noise, and must
+            not be gold.
+        power: 1 is the unigram distribution, 0 the uniform one over the tokens that occur; 0.75 is common.
+
+    Returns:
+        ``log q``, (V,), of the default floating type, or of the counts' own where that is a floating one.
+
+    Raises:
+        InputError: a count is negative or not finite, or all are 0.
+
+    Source: Mnih and Teh (ICML 2012), section 3, for the unigram distribution; Mikolov et al. (2013), for the power.
+
+    Example:
+        >>> noise_log_probs(torch.tensor([3, 1, 0])).exp()
+        tensor([0.7500, 0.2500, 0.0000])
+    """
+    counts = counts_V if counts_V.is_floating_point() else counts_V.to(torch.get_default_dtype())
+    if not bool((torch.isfinite(counts) & (counts >= 0)).all()) or not bool((counts > 0).any()):
+        raise InputError("noise needs counts that are finite, not negative, and not all 0")
+    return (power * counts.log()).masked_fill(counts == 0, -torch.inf).log_softmax(-1)
+
+
+def noise_contrastive_loss(
+    gold_scores_N: Tensor, gold_log_noise_N: Tensor, noise_scores_NK: Tensor, noise_log_noise_NK: Tensor
+) -> Tensor:
+    """Logistic loss of telling the gold token from K noise tokens, whose log-odds are ``f(w) - log(K q(w))``::
+
+        mean_t [ -log sigmoid(f(y_t) - log K q(y_t)) - sum_j log sigmoid(log K q(w_tj) - f(w_tj)) ]
+
+    The raw score stands where a normalised model would have its log-probability: log Z is taken to be 0, and the
+    optimum makes it so, for the expected loss is least where ``f = log p`` (wherever q is positive if p is). As K
+    grows, the gradient by f(w) tends to ``exp f(w) - p(w)``: that of maximum likelihood where log Z is 0.
+
+    Args:
+        gold_scores_N: raw scores f of the gold tokens.
+        gold_log_noise_N: log q of the gold tokens.
+        noise_scores_NK: raw scores of the noise tokens, drawn from q independently of the gold token.
+        noise_log_noise_NK: log q of the noise tokens.
+
+    Returns:
+        A scalar, in nats per gold token; 0 where there is none.
+
+    Raises:
+        InputError: there are no noise tokens.
+
+    Source: Gutmann and Hyvarinen (AISTATS 2010), section 2; Mnih and Teh (ICML 2012), section 3, with the normalising
+    constant of every context fixed at 1. Not implemented: learned constants, noise shared between positions.
+
+    Example:
+        >>> loss = noise_contrastive_loss(torch.zeros(1), torch.zeros(1), torch.zeros(1, 1), torch.zeros(1, 1))
+        >>> round(loss.item(), 4)  # two coins: 2 log 2
+        1.3863
+    """
+    num_noise = noise_scores_NK.shape[-1]
+    if num_noise < 1:
+        raise InputError("noise-contrastive estimation needs at least one noise token for each gold token, got 0")
+    if gold_scores_N.numel() == 0:
+        return gold_scores_N.sum() + noise_scores_NK.sum()
+    shift = math.log(num_noise)
+    gold_loss_N = F.softplus(gold_log_noise_N + shift - gold_scores_N)
+    noise_loss_N = F.softplus(noise_scores_NK - noise_log_noise_NK - shift).sum(-1)
+    return (gold_loss_N + noise_loss_N).mean()
+
+
+def sampled_noise_contrastive_loss(
+    features: Tensor,
+    head_weight_VH: Tensor,
+    head_bias_V: Tensor | None,
+    targets: Tensor,
+    log_noise_V: Tensor,
+    *,
+    num_noise: int,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """:func:`noise_contrastive_loss` of a linear head: draws K noise tokens for each target and scores K + 1 rows of V.
+
+    Args:
+        features: (..., H), what the head reads.
+        head_weight_VH: the output layer's weights, ``f(h, w) = W_w . h + b_w``.
+        head_bias_V: its biases, or None. Biases that start at log q spare the model learning the noise.
+        targets: int64 of the leading shape; negative entries are ignored.
+        log_noise_V: log q, as from :func:`noise_log_probs`.
+        num_noise: K, 1 or more.
+        generator: the source of random numbers.
+
+    Returns:
+        A scalar, in nats per target; 0 when every target is ignored.
+
+    Raises:
+        InputError: K is less than 1, or a gold token has no probability under the noise.
+
+    Source: Mnih and Teh (ICML 2012), section 3. Goyal et al. (NAACL 2019) name it as another route to unnormalised
+    models, which they found unstable. Not implemented: heads that are not linear in their features, noise that depends
+    on the context, sparse gradients.
+
+    Example:
+        >>> log_noise_V = noise_log_probs(torch.ones(4))
+        >>> features, targets, head_weight_VH = torch.zeros(1, 3, 2), torch.tensor([[3, 0, -1]]), torch.zeros(4, 2)
+        >>> loss = sampled_noise_contrastive_loss(
+        ...     features, head_weight_VH, log_noise_V, targets, log_noise_V, num_noise=1
+        ... )
+        >>> round(loss.item(), 4)
+        1.3863
+    """
+    if num_noise < 1:
+        raise InputError(f"noise-contrastive estimation needs num_noise of 1 or more, got {num_noise}")
+    counted = targets >= 0
+    features_NH, targets_N = features[counted], targets[counted]
+    _check_covered(log_noise_V[targets_N], targets_N)
+    if targets_N.numel() == 0:
+        return features.sum() * 0.0
+    draws = torch.multinomial(log_noise_V.exp(), len(targets_N) * num_noise, replacement=True, generator=generator)
+    noise_NK = draws.view(-1, num_noise)
+    gold_N = (features_NH * head_weight_VH[targets_N]).sum(-1)
+    scores_NK = (head_weight_VH[noise_NK] @ features_NH.unsqueeze(-1)).squeeze(-1)
+    if head_bias_V is not None:
+        gold_N, scores_NK = gold_N + head_bias_V[targets_N], scores_NK + head_bias_V[noise_NK]
+    return noise_contrastive_loss(gold_N, log_noise_V[targets_N], scores_NK, log_noise_V[noise_NK])
+
+
+def expected_noise_contrastive_loss(logits: Tensor, targets: Tensor, log_noise_V: Tensor, *, num_noise: int) -> Tensor:
+    """The mean of :func:`noise_contrastive_loss` over all draws of noise: no sampling noise, but a whole vocabulary::
+
+        mean_t [ -log sigmoid(f(y_t) - log K q(y_t)) - K sum_w q(w) log sigmoid(log K q(w) - f(w)) ]
+
+    For small vocabularies, and to see what the sampled loss estimates.
+
+    Args:
+        logits: raw scores, (..., V).
+        targets: int64 of the leading shape; negative entries are ignored.
+        log_noise_V: log q.
+        num_noise: K, 1 or more.
+
+    Returns:
+        A scalar, in nats per target; 0 when every target is ignored.
+
+    Raises:
+        InputError: K is less than 1, or a gold token has no probability under the noise.
+
+    Source: Gutmann and Hyvarinen (AISTATS 2010), section 2, with K noise tokens for each gold one.
+
+    Example:
+        >>> log_noise_V = noise_log_probs(torch.ones(4))
+        >>> loss = expected_noise_contrastive_loss(log_noise_V[None], torch.tensor([2]), log_noise_V, num_noise=1)
+        >>> round(loss.item(), 4)
+        1.3863
+    """
+    if num_noise < 1:
+        raise InputError(f"noise-contrastive estimation needs num_noise of 1 or more, got {num_noise}")
+    counted = targets >= 0
+    scores_NV, targets_N = logits[counted], targets[counted]
+    _check_covered(log_noise_V[targets_N], targets_N)
+    if targets_N.numel() == 0:
+        return logits.sum() * 0.0
+    # Tokens that are never drawn count for nothing; left in, 0 * inf would be NaN.
+    drawn = log_noise_V > -torch.inf
+    shifted_V = log_noise_V[drawn] + math.log(num_noise)
+    gold_loss_N = F.softplus(
+        log_noise_V[targets_N] + math.log(num_noise) - scores_NV.gather(-1, targets_N[:, None])[:, 0]
+    )
+    noise_loss_N = (shifted_V.exp() * F.softplus(scores_NV[:, drawn] - shifted_V)).sum(-1)
+    return (gold_loss_N + noise_loss_N).mean()
+
+
+def _check_covered(gold_log_noise_N: Tensor, targets_N: Tensor) -> None:
+    """A gold token that is never noise can be told from noise with certainty: its score would grow without end."""
+    uncovered = gold_log_noise_N == -torch.inf
+    if bool(uncovered.any()):
+        token = int(targets_N[uncovered][0])
+        raise InputError(
+            f"gold token {token} has no probability under the noise", mend="count it at least once in the noise"
+        )

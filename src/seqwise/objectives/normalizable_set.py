@@ -1,0 +1,374 @@
+"""The inputs at which a log-linear model is normalised, ``{x: Z(x; theta) = 1}``, and how far others are from them.
+
+``Z(x; theta) = sum_y exp(theta_y . x)``. Shapes: N inputs, D features, K classes, S directions, P points of a curve.
+All work is done in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from seqwise.errors import InputError
+
+__all__ = [
+    "Projection",
+    "in_normalizable_set",
+    "nearest_normalized",
+    "normalizable_curve",
+    "normalizable_set_is_empty",
+]
+
+
+def in_normalizable_set(inputs_ND: Tensor, weights_KD: Tensor, *, tolerance: float = 1e-9) -> Tensor:
+    """Which inputs are in ``{x: Z(x; theta) = 1}``: those with ``|log Z(x; theta)| <= tolerance``.
+
+    A binary model with one weight vector, whose scores are ``(theta . x, 0)``, has ``Z > 1`` everywhere: give it as two
+    classes, one with zero weights, and no input is in the set.
+
+    Args:
+        inputs_ND: features of each input.
+        weights_KD: theta, one row for each class.
+        tolerance: in nats, 0 or more.
+
+    Returns:
+        bool, (N,).
+
+    Raises:
+        InputError: the shapes do not fit, a number is not finite, or the tolerance is negative.
+
+    Source: Andreas and Klein (NAACL 2015), definition 1.
+
+    Example:
+        >>> halves = torch.tensor([[-1.0, 0.0], [0.0, -1.0]], dtype=torch.float64).mul(math.log(2))
+        >>> in_normalizable_set(torch.tensor([[1.0, 1.0], [0.0, 0.0]]), halves)
+        tensor([ True, False])
+    """
+    if not tolerance >= 0:
+        raise InputError(f"the tolerance on log Z must not be negative, got {tolerance}")
+    inputs_ND, weights_KD = _as_model(inputs_ND, weights_KD)
+    return (inputs_ND @ weights_KD.T).logsumexp(-1).abs() <= tolerance
+
+
+def normalizable_set_is_empty(weights_KD: Tensor) -> bool:
+    """Whether no input at all has ``Z(x; theta) = 1``.
+
+    For one class, x = 0 does. For more, the set is empty exactly if 0 lies in the convex hull of the weight vectors. If
+    it does, by weights p, then ``log Z(x) >= sum_y p_y theta_y . x + H(p) = H(p) >= 0``, and where H(p) = 0 one theta_y
+    is 0 and Z exceeds 1 by the other classes. If it does not, some direction lowers every score; along it log Z falls
+    from log K without end, through 0.
+
+    Args:
+        weights_KD: theta, one row for each class.
+
+    Returns:
+        True also where 0 is within some millionths (of the largest weight) of the hull: then the set is so far away
+        that it does not matter.
+
+    Raises:
+        InputError: the weights are not a matrix of finite numbers with a row and a column.
+
+    Source: not in Andreas and Klein (2015), who say "solutions, if any exist"; Gordan's theorem of the alternative.
+
+    Example:
+        >>> normalizable_set_is_empty(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]))
+        True
+        >>> normalizable_set_is_empty(torch.tensor([[-1.0, 1.0], [-1.0, -2.0]]))
+        False
+    """
+    weights_KD = _as_weights(weights_KD)
+    return len(weights_KD) > 1 and _falling_direction(weights_KD) is None
+
+
+class Projection(NamedTuple):
+    """The nearest point of the normalisable set to each input, (N, D), and how far it is, (N,)."""
+
+    points_ND: Tensor
+    distances_N: Tensor
+
+
+def nearest_normalized(inputs_ND: Tensor, weights_KD: Tensor, *, norm: float = math.inf) -> Projection:
+    """The nearest input with Z = 1: ``min ||x - x*||  subject to  Z(x*; theta) = 1``.
+
+    The set bounds the convex region ``C = {log Z <= 0}``, so the two sides of it are different problems.
+
+    - *One class*: a hyperplane; ``|theta . x|`` over the dual norm of theta. For two classes the set is already a curve
+      without a closed form for the distance, and is treated like more.
+    - *Outside, log Z > 0*: a convex problem, solved by an interior-point method (Newton steps on a logarithmic
+      barrier) to about eight digits.
+    - *Inside, log Z < 0*: the smallest distance from within a convex region, which is not a convex problem. From the
+      direction of each theta_y and of the gradient, the direction is replaced by that in which log Z grows fastest at
+      the boundary point reached, until the distance no longer shrinks. It never grows on the way. The result is on the
+      set, but in general only a local minimum: an upper bound of the distance, so that theorem 1 holds with it.
+
+    Args:
+        inputs_ND: features of each input.
+        weights_KD: theta, one row for each class.
+        norm: ``math.inf`` for the largest difference of a feature, as in definition 2, or 2 for the Euclidean distance.
+
+    Returns:
+        Points and distances, float64. With ``math.inf`` the nearest point need not be unique.
+
+    Raises:
+        InputError: no input is normalised, the shapes do not fit, a number is not finite, or the norm is another one.
+
+    Source: Andreas and Klein (NAACL 2015), definition 2 and equation 3, which leave the method open; for the barrier,
+    Boyd and Vandenberghe (2004), section 11.3. Not implemented: features that must keep their value, such as a constant
+    one for a bias; sparse features (time and memory grow with D squared, and K + 1 times K for inputs inside).
+
+    Example:
+        >>> one_class = torch.tensor([[1.0, 1.0]])
+        >>> nearest_normalized(torch.tensor([[2.0, 0.0]]), one_class).distances_N  # by the point (1, -1)
+        tensor([1.], dtype=torch.float64)
+        >>> nearest_normalized(torch.tensor([[2.0, 0.0]]), one_class, norm=2).distances_N
+        tensor([1.4142], dtype=torch.float64)
+    """
+    if norm not in (2, math.inf):
+        raise InputError(f"distances are measured in the norm 2 or inf, got {norm}")
+    inputs_ND, weights_KD = _as_model(inputs_ND, weights_KD)
+    falling_D = _falling_direction(weights_KD) if len(weights_KD) > 1 else None
+    if falling_D is None and len(weights_KD) > 1:
+        raise InputError("no input has Z = 1: 0 is a mixture of the weight vectors", mend="choose other weights")
+    points_ND = inputs_ND.clone()
+    log_partition_N = (inputs_ND @ weights_KD.T).logsumexp(-1)
+    if falling_D is None:
+        steepest_1D = _steepest(weights_KD, norm)
+        slope = (weights_KD * steepest_1D).sum()
+        points_ND = inputs_ND - (log_partition_N / slope if slope > 0 else log_partition_N)[:, None] * steepest_1D
+    else:
+        outside_N, inside_N = log_partition_N > 0, log_partition_N < 0
+        points_ND[outside_N] = _from_outside(inputs_ND[outside_N], weights_KD, falling_D, norm)
+        points_ND[inside_N] = _from_inside(inputs_ND[inside_N], weights_KD, norm)
+    return Projection(points_ND, torch.linalg.vector_norm(points_ND - inputs_ND, ord=norm, dim=-1))
+
+
+def normalizable_curve(weights_KD: Tensor, *, extent: float, num_points: int = 201) -> Tensor:
+    """Points of the curve ``{x in R^2: Z(x; theta) = 1}``, in order along it, for a plot such as Figure 1.
+
+    With v a direction in which every score falls, and w one at right angles to it, each line ``a w + b v`` meets the
+    curve exactly once; so it is the graph of a convex function of a, which runs evenly from -extent to extent.
+
+    Args:
+        weights_KD: theta with two features; not empty in the sense of :func:`normalizable_set_is_empty`.
+        extent: how far the curve is followed to each side, in units of x, measured at right angles to v.
+        num_points: P, 2 or more.
+
+    Returns:
+        (P, 2), float64.
+
+    Raises:
+        InputError: there are not two features, the set is empty or the whole plane, or another argument is bad.
+
+    Source: Andreas and Klein (NAACL 2015), figure 1, with theta {[-1, 1], [-1, -2]}.
+
+    Example:
+        >>> curve_P2 = normalizable_curve(torch.tensor([[-1.0, 1.0], [-1.0, -2.0]]), extent=2.0, num_points=3)
+        >>> bool(in_normalizable_set(curve_P2, torch.tensor([[-1.0, 1.0], [-1.0, -2.0]])).all())
+        True
+    """
+    weights_KD = _as_weights(weights_KD)
+    if weights_KD.shape[1] != 2:
+        raise InputError(f"a curve needs weights of two features, got {weights_KD.shape[1]}")
+    if not (0 < extent < math.inf and num_points >= 2):
+        raise InputError(f"a curve needs a positive extent and two points or more, got {extent} and {num_points}")
+    falling_2 = _falling_direction(weights_KD)
+    if falling_2 is None:
+        raise InputError("Z = 1 at no input, or at all of them", mend="choose weights whose convex hull excludes 0")
+    falling_2 = falling_2 / torch.linalg.vector_norm(falling_2)
+    across_2 = torch.stack([-falling_2[1], falling_2[0]])
+    along_P = torch.linspace(-extent, extent, num_points, dtype=torch.float64, device=weights_KD.device)
+    scores_PK = along_P[:, None] * (weights_KD @ across_2)
+    slopes_PK = (weights_KD @ falling_2).expand_as(scores_PK)
+    # Where the largest score is 0, log Z is not negative.
+    start_P = (-scores_PK / slopes_PK).amax(-1)
+    return along_P[:, None] * across_2 + _crossing(scores_PK, slopes_PK, start_P)[:, None] * falling_2
+
+
+def _as_weights(weights_KD: Tensor) -> Tensor:
+    if weights_KD.dim() != 2 or weights_KD.numel() == 0 or not bool(torch.isfinite(weights_KD).all()):
+        raise InputError(f"weights are a matrix of finite numbers, class by feature, got shape {[*weights_KD.shape]}")
+    return weights_KD.detach().double()
+
+
+def _as_model(inputs_ND: Tensor, weights_KD: Tensor) -> tuple[Tensor, Tensor]:
+    weights_KD = _as_weights(weights_KD)
+    if inputs_ND.dim() != 2 or inputs_ND.shape[1] != weights_KD.shape[1] or not bool(torch.isfinite(inputs_ND).all()):
+        raise InputError(
+            f"inputs are a matrix of finite numbers with {weights_KD.shape[1]} columns, got shape {[*inputs_ND.shape]}"
+        )
+    return inputs_ND.detach().double(), weights_KD
+
+
+def _steepest(gradients: Tensor, norm: float) -> Tensor:
+    """The direction of length 1 along which a function of this gradient grows fastest."""
+    if norm == 2:
+        return F.normalize(gradients, dim=-1, eps=1e-300)
+    return torch.where(gradients < 0, -1.0, 1.0).double()
+
+
+def _crossing(scores: Tensor, slopes: Tensor, start: Tensor) -> Tensor:
+    """The t nearest to the start with ``logsumexp(scores + t slopes) = 0``, by Newton steps: (..., K) twice to (...).
+
+    At the start the left side must not be negative: as it is convex in t, the steps go one way and do not overshoot.
+    """
+    t = start
+    for _ in range(200):
+        moved = scores + t[..., None] * slopes
+        step = moved.logsumexp(-1) / (moved.softmax(-1) * slopes).sum(-1)
+        t = t - step
+        if bool((step.abs() <= 1e-15 * t.abs()).all()):
+            break
+    return t
+
+
+def _falling_direction(weights_KD: Tensor) -> Tensor | None:
+    """A direction along which every score falls, or None where 0 is in the convex hull of the weight vectors.
+
+    Minimises ``logsumexp(beta theta y) / beta + |y|^2 / 2``; y tends to minus the hull's point nearest 0.
+    """
+    scale = weights_KD.abs().amax()
+    if scale == 0:
+        return None
+    scaled_KD = weights_KD / scale
+    y_D = -scaled_KD.mean(0)
+    for beta in (100.0**power for power in range(7)):
+
+        def value(y_D: Tensor, beta: float = beta) -> Tensor:
+            return (beta * (scaled_KD @ y_D)).logsumexp(0) / beta + y_D.square().sum() / 2
+
+        for _ in range(100):
+            if bool((scaled_KD @ y_D < 0).all()):
+                return y_D
+            p_K = (beta * (scaled_KD @ y_D)).softmax(0)
+            mean_D = p_K @ scaled_KD
+            gradient_D = mean_D + y_D
+            centred_KD = scaled_KD - mean_D
+            hessian_DD = beta * (centred_KD.T * p_K) @ centred_KD + torch.eye(len(y_D)).to(y_D)
+            step_D = torch.linalg.solve(hessian_DD, gradient_D)
+            slope, size = gradient_D @ step_D, 1.0
+            if slope < 1e-20:
+                break
+            while size > 1e-12 and value(y_D - size * step_D) > value(y_D) - 0.25 * size * slope:
+                size /= 2
+            y_D = y_D - size * step_D
+    return None
+
+
+def _from_outside(inputs_ND: Tensor, weights_KD: Tensor, falling_D: Tensor, norm: float) -> Tensor:
+    """The nearest points of the set to inputs with log Z > 0: ``min r  subject to  |step| <= r, log Z(x + step) <= 0``.
+
+    Minimises ``t r - log(-log Z(x + step)) - sum_g log(r^2 - |step_g|^2)`` for growing t, where g runs over the G = D
+    features (largest difference) or is all of them at once (Euclidean, G = 1). What is lost against the optimum is
+    then at most ``(2 G + 1) / t``.
+    """
+    if len(inputs_ND) == 0:
+        return inputs_ND
+    scores_NK = inputs_ND @ weights_KD.T
+    slopes_NK = (weights_KD @ falling_D).expand_as(scores_NK)
+    zeros_N = torch.zeros_like(inputs_ND[:, 0])
+    # Twice as far as the set along the falling direction: log Z is well below 0 there.
+    steps_ND = 2 * _crossing(scores_NK, slopes_NK, zeros_N)[:, None] * falling_D
+    z_NE = torch.cat([steps_ND, 2 * torch.linalg.vector_norm(steps_ND, ord=norm, dim=-1, keepdim=True)], dim=-1)
+    # The set is at least log Z over the steepest slope away.
+    dual, groups = (1, inputs_ND.shape[1]) if norm == math.inf else (2, 1)
+    nearest_N = scores_NK.logsumexp(-1) / torch.linalg.vector_norm(weights_KD, ord=dual, dim=-1).amax()
+    t_N, last_N = 1 / z_NE[:, -1], (2 * groups + 1) / (1e-9 * nearest_N + 1e-13)
+    while bool((t_N < last_N).any()):
+        t_N = torch.where(t_N < last_N, 10 * t_N, t_N)
+        z_NE = _centred(z_NE, scores_NK, weights_KD, t_N, groups)
+    steps_ND = z_NE[:, :-1]
+    return inputs_ND + _crossing(scores_NK, steps_ND @ weights_KD.T, zeros_N)[:, None] * steps_ND
+
+
+def _centred(start_NE: Tensor, scores_NK: Tensor, weights_KD: Tensor, t_N: Tensor, groups: int) -> Tensor:
+    """The step and r (side by side, E = D + 1) where the barrier is least, by Newton steps, halved until they pay."""
+    z_NE, value_N = start_NE, _barrier(start_NE, scores_NK, weights_KD, t_N, groups)
+    for _ in range(50):
+        gradient_NE, hessian_NEE = _barrier_derivatives(z_NE, scores_NK, weights_KD, t_N, groups)
+        step_NE, singular_N = torch.linalg.solve_ex(hessian_NEE, gradient_NE)
+        slope_N = (gradient_NE * step_NE).sum(-1)
+        moving_N = (slope_N > 1e-7) & (singular_N == 0)
+        size_N = moving_N.double()
+        for _ in range(40):
+            tried_NE = z_NE - size_N[:, None] * step_NE
+            tried_N = _barrier(tried_NE, scores_NK, weights_KD, t_N, groups)
+            worse_N = ~(tried_N <= value_N - 0.1 * size_N * slope_N) & moving_N
+            if not bool(worse_N.any()):
+                break
+            size_N = torch.where(worse_N, size_N / 2, size_N)
+        # What no halving improves is as good as rounding allows.
+        moving_N &= ~worse_N
+        if not bool(moving_N.any()):
+            break
+        z_NE = torch.where(moving_N[:, None], tried_NE, z_NE)
+        value_N = torch.where(moving_N, tried_N, value_N)
+    return z_NE
+
+
+def _room(z_NE: Tensor, groups: int) -> Tensor:
+    """``r^2 - |step_g|^2`` of each group, without cancellation; NaN where r is negative."""
+    length_NG = torch.linalg.vector_norm(z_NE[:, :-1].unflatten(-1, (groups, -1)), dim=-1)
+    r_N1 = z_NE[:, -1:].where(z_NE[:, -1:] > 0, math.nan)
+    return (r_N1 - length_NG) * (r_N1 + length_NG)
+
+
+def _barrier(z_NE: Tensor, scores_NK: Tensor, weights_KD: Tensor, t_N: Tensor, groups: int) -> Tensor:
+    """Its value, NaN outside its domain: both a negative logarithm and a negative r are."""
+    below_N = -(scores_NK + z_NE[:, :-1] @ weights_KD.T).logsumexp(-1)
+    return t_N * z_NE[:, -1] - _room(z_NE, groups).log().sum(-1) - below_N.log()
+
+
+def _barrier_derivatives(
+    z_NE: Tensor, scores_NK: Tensor, weights_KD: Tensor, t_N: Tensor, groups: int
+) -> tuple[Tensor, Tensor]:
+    """Gradient (N, E) and Hessian (N, E, E) of the barrier, by hand: much faster than by automatic differentiation."""
+    steps_ND, r_N = z_NE[:, :-1], z_NE[:, -1]
+    room_NG = _room(z_NE, groups)
+    room_ND = room_NG.repeat_interleave(steps_ND.shape[1] // groups, dim=-1)
+    moved_NK = scores_NK + steps_ND @ weights_KD.T
+    p_NK, below_N1 = moved_NK.softmax(-1), -moved_NK.logsumexp(-1, keepdim=True)
+    mean_ND = p_NK @ weights_KD
+    gradient_ND = 2 * steps_ND / room_ND + mean_ND / below_N1
+    gradient_N = t_N - (2 * r_N[:, None] / room_NG).sum(-1)
+    # Second derivatives of log Z: the covariance of the weight vectors under p.
+    curvature_NDD = torch.einsum("NK,KD,KE->NDE", p_NK, weights_KD, weights_KD) / below_N1[..., None]
+    curvature_NDD += mean_ND[:, :, None] * mean_ND[:, None] * (below_N1**-2 - 1 / below_N1)[..., None]
+    pull_ND = 2 * steps_ND / room_ND
+    coupled_NDD = pull_ND[:, :, None] * pull_ND[:, None]
+    if groups > 1:
+        coupled_NDD = torch.diag_embed(pull_ND.square())
+    hessian_NEE = z_NE.new_empty(len(z_NE), z_NE.shape[1], z_NE.shape[1])
+    hessian_NEE[:, :-1, :-1] = curvature_NDD + coupled_NDD + torch.diag_embed(2 / room_ND)
+    hessian_NEE[:, -1, :-1] = hessian_NEE[:, :-1, -1] = -2 * r_N[:, None] * pull_ND / room_ND
+    hessian_NEE[:, -1, -1] = (4 * r_N[:, None].square() / room_NG.square() - 2 / room_NG).sum(-1)
+    return torch.cat([gradient_ND, gradient_N[:, None]], dim=-1), hessian_NEE
+
+
+def _from_inside(inputs_ND: Tensor, weights_KD: Tensor, norm: float) -> Tensor:
+    """Points of the set near inputs with log Z < 0, each found along the steepest direction at the one before.
+
+    From x along u the set is at t. There log Z is 0, and grows along u' no slower than along u; being convex, it is
+    then at least 0 at t along u' as well: the set is no farther in that direction.
+    """
+    num_inputs = len(inputs_ND)
+    if num_inputs == 0:
+        return inputs_ND
+    scores_N1K = (inputs_ND @ weights_KD.T)[:, None]
+    starts_ND = scores_N1K[:, 0].softmax(-1) @ weights_KD
+    gradients_NSD = torch.cat([weights_KD.expand(num_inputs, -1, -1), starts_ND[:, None]], dim=1)
+    t_NS = inputs_ND.new_full(gradients_NSD.shape[:2], math.inf)
+    for _ in range(1000):
+        directions_NSD = _steepest(gradients_NSD, norm)
+        slopes_NSK = directions_NSD @ weights_KD.T
+        # Where the first score to do so reaches 0, log Z is not negative.
+        first_NS = torch.where(slopes_NSK > 0, -scores_N1K / slopes_NSK, math.inf).amin(-1)
+        before_NS, t_NS = t_NS, _crossing(scores_N1K.expand_as(slopes_NSK), slopes_NSK, first_NS)
+        if bool((t_NS >= before_NS * (1 - 1e-12)).all()):
+            break
+        gradients_NSD = (scores_N1K + t_NS[..., None] * slopes_NSK).softmax(-1) @ weights_KD
+    t_N, best_N = t_NS.min(-1)
+    return inputs_ND + t_N[:, None] * directions_NSD[torch.arange(num_inputs, device=best_N.device), best_N]

@@ -1,0 +1,84 @@
+"""What is trained before what, and the choice that the objective "auto" stands for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from seqwise.runs.settings import Settings
+
+__all__ = ["Stage", "resolve", "stages"]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One training of a run; each goes on with the weights of the one before.
+
+    Args:
+        name: for progress bars and metrics.
+        folder: below the run folder, "" for the run folder itself.
+        settings: with the objective, epochs and learning rate of this stage.
+    """
+
+    name: str
+    folder: str
+    settings: Settings
+
+
+def resolve(settings: Settings) -> Settings:
+    """Put what has won here in the place of the objective "auto"; other settings are returned as they are.
+
+    A tagger that reads from left to right has to commit before it has seen what decides. It is trained with
+    cross-entropy, then with scheduled sampling, then with the dense beam loss on raw scores, and searched by these: the
+    recipe that beats the strongest controls (``seqwise reproduce search-objectives``). Where the whole input is seen,
+    nothing has beaten cross-entropy trained for the same time (Tables 4.1 and 4.2, g2p).
+
+    Example:
+        >>> resolve(Settings(objective="auto", encoder="left-to-right")).objective, resolve(Settings()).objective
+        ('dense-beam', 'cross-entropy')
+    """
+    if settings.objective != "auto":
+        return settings
+    if settings.task == "tag" and settings.encoder == "left-to-right":
+        return replace(
+            settings,
+            objective="dense-beam",
+            score="global",
+            warm_start="scheduled-sampling",
+            gold_probability="linear(1, 0.25)",
+            cross_entropy_weight=0.0,
+        )
+    return replace(
+        settings,
+        objective="cross-entropy",
+        epochs=settings.warm_start_epochs + settings.epochs,
+        learning_rate=settings.warm_start_learning_rate,
+    )
+
+
+def stages(settings: Settings) -> list[Stage]:
+    """The trainings of a run, in order: its warm start, if it has one, and the objective itself.
+
+    A warm start by scheduled sampling is one by cross-entropy, followed by half as many epochs of sampling at half the
+    learning rate.
+
+    Example:
+        >>> [stage.settings.objective for stage in stages(Settings(objective="hinge", warm_start="scheduled-sampling"))]
+        ['cross-entropy', 'scheduled-sampling', 'hinge']
+    """
+    last = Stage("training", "", settings)
+    from_scratch = settings.objective in ("cross-entropy", "self-normalized")
+    if from_scratch or settings.warm_start == "none" or settings.warm_start_epochs == 0:
+        return [last]
+    first = replace(
+        settings,
+        objective="cross-entropy" if settings.warm_start == "scheduled-sampling" else settings.warm_start,
+        epochs=settings.warm_start_epochs,
+        learning_rate=settings.warm_start_learning_rate,
+    )
+    found = [Stage("warm start", "warm-start", first)]
+    if settings.warm_start == "scheduled-sampling":
+        sampling = replace(
+            first, objective="scheduled-sampling", epochs=first.epochs / 2, learning_rate=first.learning_rate / 2
+        )
+        found.append(Stage("scheduled sampling", "scheduled-sampling", sampling))
+    return [*found, last]

@@ -1,0 +1,251 @@
+"""Noise-contrastive estimation: all draws of noise, the optimum, and the limit of much noise, by exact expectations."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from seqwise import InputError
+from seqwise.objectives import (
+    expected_noise_contrastive_loss,
+    noise_contrastive_loss,
+    noise_log_probs,
+    sampled_noise_contrastive_loss,
+)
+
+LOG_NOISE = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64).log()
+# Six targets of one context: p = (1/2, 1/3, 1/6).
+TARGETS = torch.tensor([0, 0, 0, 1, 1, 2])
+TRUE = torch.tensor([1 / 2, 1 / 3, 1 / 6], dtype=torch.float64)
+
+
+def scores(seed: int, vocabulary: int = 3) -> Tensor:
+    return torch.randn(vocabulary, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def expected_loss(scores_V: Tensor, num_noise: int, log_noise_V: Tensor = LOG_NOISE) -> Tensor:
+    return expected_noise_contrastive_loss(scores_V.expand(len(TARGETS), -1), TARGETS, log_noise_V, num_noise=num_noise)
+
+
+def one_example(gold: int, noise: tuple[int, ...], scores: list[float], noise_probs: list[float]) -> float:
+    """Minus the log-probability that a logistic classifier labels gold and noise rightly, in plain Python."""
+
+    def genuine(token: int) -> float:
+        model = math.exp(scores[token])
+        return model / (model + len(noise) * noise_probs[token])
+
+    return -math.log(genuine(gold)) - sum(math.log(1 - genuine(token)) for token in noise)
+
+
+# ---------------------------------------------------------------------------------------- values
+
+
+def test_the_loss_equals_plain_python() -> None:
+    draw = np.random.default_rng(0)
+    for _ in range(50):
+        N, K = int(draw.integers(1, 5)), int(draw.integers(1, 6))
+        table, noise_probs = draw.normal(0, 2, (N, 3)), draw.dirichlet(np.ones(3))
+        gold, noise = draw.integers(3, size=N), draw.integers(3, size=(N, K))
+        expected = np.mean([one_example(gold[n], tuple(noise[n]), table[n].tolist(), noise_probs) for n in range(N)])
+        found = noise_contrastive_loss(
+            torch.from_numpy(table[np.arange(N), gold]),
+            torch.from_numpy(np.log(noise_probs[gold])),
+            torch.from_numpy(np.take_along_axis(table, noise, 1)),
+            torch.from_numpy(np.log(noise_probs[noise])),
+        )
+        assert found.item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("num_noise", [1, 2, 3])
+def test_the_expected_loss_is_the_mean_over_every_draw_of_noise(num_noise: int) -> None:
+    table_NV = torch.stack([scores(0), scores(1)])
+    targets = torch.tensor([2, 0])
+    noise_probs = LOG_NOISE.exp().tolist()
+    total = 0.0
+    for row, gold in zip(table_NV.tolist(), targets.tolist(), strict=True):
+        for noise in itertools.product(range(3), repeat=num_noise):
+            probability = math.prod(noise_probs[token] for token in noise)
+            total += probability * one_example(gold, noise, row, noise_probs) / 2
+    found = expected_noise_contrastive_loss(table_NV, targets, LOG_NOISE, num_noise=num_noise)
+    assert found.item() == pytest.approx(total, abs=1e-12)
+
+
+def test_the_sampled_loss_has_that_mean_and_its_gradient() -> None:
+    """4,000 draws; each component within five standard errors. One target is ignored."""
+    generator = torch.Generator().manual_seed(1)
+    features = torch.randn(3, 2, generator=generator, dtype=torch.float64)
+    head, bias = torch.randn(3, 2, generator=generator, dtype=torch.float64), scores(4)
+    targets = torch.tensor([2, -100, 0])
+    head.requires_grad_()
+    values, gradients = [], []
+    for _ in range(4000):
+        loss = sampled_noise_contrastive_loss(
+            features, head, bias, targets, LOG_NOISE, num_noise=2, generator=generator
+        )
+        values.append(loss.item())
+        gradients.append(torch.autograd.grad(loss, head)[0])
+    expected = expected_noise_contrastive_loss(features @ head.T + bias, targets, LOG_NOISE, num_noise=2)
+    error = np.std(values) / math.sqrt(len(values))
+    assert error > 0
+    assert abs(np.mean(values) - expected.item()) < 5 * error
+    drawn = torch.stack(gradients)
+    errors = drawn.std(0) / math.sqrt(len(values))
+    assert ((drawn.mean(0) - torch.autograd.grad(expected, head)[0]).abs() < 5 * errors).all()
+
+
+# ---------------------------------------------------------------------------------------- optimum and limit
+
+
+@pytest.mark.parametrize("num_noise", [1, 4, 25])
+def test_at_the_optimum_scores_are_log_probabilities(num_noise: int) -> None:
+    """The gradient vanishes at log p (to the log of a normalised distribution, with no normaliser in the loss)."""
+    for noise in (LOG_NOISE, torch.full((3,), 1 / 3, dtype=torch.float64).log(), TRUE.log()):
+        for found_V in (TRUE.log(), scores(0)):
+            found_V = found_V.clone().requires_grad_()
+            optimizer = torch.optim.LBFGS(
+                [found_V], max_iter=500, tolerance_grad=1e-13, tolerance_change=0, line_search_fn="strong_wolfe"
+            )
+
+            def closure(found_V: Tensor = found_V, noise: Tensor = noise) -> Tensor:
+                found_V.grad = None
+                loss = expected_loss(found_V, num_noise, noise)
+                loss.backward()
+                return loss.detach()
+
+            closure()
+            assert found_V.grad is not None
+            at_optimum = bool(torch.equal(found_V.detach(), TRUE.log()))
+            assert (found_V.grad.abs().max().item() < 1e-15) == at_optimum
+            optimizer.step(closure)
+            torch.testing.assert_close(found_V.detach(), TRUE.log(), atol=1e-6, rtol=0)
+
+
+def gradient(scores_V: Tensor, num_noise: int) -> Tensor:
+    scores_V = scores_V.clone().requires_grad_()
+    return torch.autograd.grad(expected_loss(scores_V, num_noise), scores_V)[0]
+
+
+def test_the_gradient_tends_to_that_of_maximum_likelihood_as_noise_grows() -> None:
+    """For normalised scores softmax - p, for others exp f - p; the error falls as 1 / K."""
+    for raw_V in (scores(2).log_softmax(-1), scores(2)):
+        limit = raw_V.exp() - TRUE
+        errors = [(gradient(raw_V, num_noise) - limit).abs().max().item() for num_noise in (10, 100, 1000, 10_000)]
+        assert errors[0] > 0.005
+        for before, after in itertools.pairwise(errors):
+            assert after == pytest.approx(before / 10, rel=0.35)
+    normalised_V = scores(2).log_softmax(-1)
+    leaf = normalised_V.clone().requires_grad_()
+    likelihood = -leaf.log_softmax(-1)[TARGETS].mean()
+    torch.testing.assert_close(
+        gradient(normalised_V, 10**6), torch.autograd.grad(likelihood, leaf)[0], atol=1e-5, rtol=0
+    )
+
+
+# ---------------------------------------------------------------------------------------- noise
+
+
+def test_noise_is_proportional_to_powers_of_counts() -> None:
+    counts = torch.tensor([4, 0, 16])
+    assert noise_log_probs(counts).exp().tolist() == pytest.approx([0.2, 0, 0.8])
+    assert noise_log_probs(counts, power=0.5).exp().tolist() == pytest.approx([1 / 3, 0, 2 / 3])
+    assert noise_log_probs(counts, power=0.0).exp().tolist() == pytest.approx([0.5, 0, 0.5])
+    assert noise_log_probs(counts.double()).dtype == torch.float64
+    for bad in (torch.tensor([1.0, -1.0]), torch.zeros(3), torch.tensor([1.0, math.nan]), torch.tensor([math.inf])):
+        with pytest.raises(InputError, match="counts"):
+            noise_log_probs(bad)
+
+
+def test_tokens_that_are_never_noise_are_never_drawn_and_may_not_be_gold() -> None:
+    log_noise = noise_log_probs(torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64))
+    head = torch.randn(3, 2, dtype=torch.float64, requires_grad=True)
+    features = torch.randn(4, 2, dtype=torch.float64)
+    targets = torch.tensor([0, 2, 0, 2])
+    sampled = sampled_noise_contrastive_loss(features, head, None, targets, log_noise, num_noise=50)
+    expected = expected_noise_contrastive_loss(features @ head.T, targets, log_noise, num_noise=50)
+    for loss in (sampled, expected):
+        assert torch.isfinite(loss)
+        (found,) = torch.autograd.grad(loss, head)
+        assert torch.isfinite(found).all()
+        assert not found[1].any()
+    for loss in (
+        lambda: sampled_noise_contrastive_loss(features, head, None, targets - 1, log_noise, num_noise=5),
+        lambda: expected_noise_contrastive_loss(features @ head.T, targets - 1, log_noise, num_noise=5),
+    ):
+        with pytest.raises(InputError, match="gold token 1 "):
+            loss()
+
+
+# ---------------------------------------------------------------------------------------- what is touched, and edges
+
+
+class LargestTensor(TorchDispatchMode):
+    """Remembers the number of elements of the largest tensor that any operation returns."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        sizes = [leaf.numel() for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        self.elements = max([self.elements, *sizes])
+        return result
+
+
+def test_only_the_rows_of_gold_and_noise_are_scored() -> None:
+    V, N = 997, 40
+    head = torch.randn(V, 2, requires_grad=True)
+    features, targets = torch.randn(N, 2), torch.randint(V, (N,))
+    log_noise = noise_log_probs(torch.ones(V))
+    with LargestTensor() as seen:
+        sampled_noise_contrastive_loss(features, head, torch.zeros(V), targets, log_noise, num_noise=3).backward()
+    assert seen.elements <= head.numel()
+    with LargestTensor() as seen:
+        expected_noise_contrastive_loss(features @ head.T, targets, log_noise, num_noise=3)
+    assert seen.elements >= N * V, "the recorder does not see what it should"
+
+
+def test_the_generator_decides_and_no_targets_cost_nothing() -> None:
+    features, head, targets = torch.randn(5, 2), torch.randn(3, 2), torch.tensor([0, 1, 2, 0, 1])
+    log_noise = LOG_NOISE.float()
+
+    def loss(seed: int) -> float:
+        generator = torch.Generator().manual_seed(seed)
+        return float(
+            sampled_noise_contrastive_loss(features, head, None, targets, log_noise, num_noise=3, generator=generator)
+        )
+
+    assert loss(0) == loss(0)
+    assert len({loss(seed) for seed in range(10)}) == 10
+    none = torch.full((5,), -1)
+    assert float(sampled_noise_contrastive_loss(features, head, None, none, log_noise, num_noise=3)) == 0
+    assert float(expected_noise_contrastive_loss(features @ head.T, none, log_noise, num_noise=3)) == 0
+    assert float(noise_contrastive_loss(*(torch.zeros(shape) for shape in ((0,), (0,), (0, 2), (0, 2))))) == 0
+
+
+def test_no_noise_is_refused() -> None:
+    for call in (
+        lambda: sampled_noise_contrastive_loss(
+            torch.zeros(1, 2), torch.zeros(3, 2), None, torch.tensor([0]), LOG_NOISE, num_noise=0
+        ),
+        lambda: expected_noise_contrastive_loss(torch.zeros(1, 3), torch.tensor([0]), LOG_NOISE, num_noise=0),
+        lambda: noise_contrastive_loss(torch.zeros(1), torch.zeros(1), torch.zeros(1, 0), torch.zeros(1, 0)),
+    ):
+        with pytest.raises(InputError, match="noise"):
+            call()
+
+
+def test_extreme_scores_stay_finite() -> None:
+    for raw in (1e4, -1e4):
+        leaf = torch.full((3,), raw, requires_grad=True)
+        loss = expected_noise_contrastive_loss(leaf.expand(6, -1), TARGETS, LOG_NOISE.float(), num_noise=5)
+        loss.backward()
+        assert torch.isfinite(loss)
+        assert leaf.grad is not None
+        assert torch.isfinite(leaf.grad).all()
