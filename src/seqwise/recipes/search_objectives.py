@@ -110,7 +110,7 @@ CORPORA = {
         "German named entities (GermEval 2014), left to right", "macro F1", corpora.named_entities, macro_entity_f1,
         replace(_START, hidden_size=96, label_embedding_size=16, epochs=8.0, learning_rate=6e-3),
         {
-            "cross-entropy-longer": 8.0, "sampling": 3.0, "sampling-longer": 3.0, "dense-beam": 1.5, "beam-crf": 2.0,
+            "cross-entropy-longer": 14.0, "sampling": 3.0, "sampling-longer": 3.0, "dense-beam": 1.5, "beam-crf": 2.0,
             "relaxed-beam": 1.0, "beam-crf-longer": 4.0,
         },
     ),
@@ -121,7 +121,7 @@ CORPORA = {
             batch_size=64, epochs=4.0, learning_rate=3e-3,
         ),
         {
-            "cross-entropy-longer": 6.0, "sampling": 2.0, "sampling-longer": 2.0, "dense-beam": 1.0, "beam-crf": 1.2,
+            "cross-entropy-longer": 9.0, "sampling": 2.0, "sampling-longer": 2.0, "dense-beam": 1.0, "beam-crf": 1.2,
             "relaxed-beam": 1.0, "beam-crf-longer": 2.4,
         },
     ),
@@ -155,8 +155,9 @@ def _count(corpus: Corpus, examples: Sequence[Example], outputs: Sequence[tuple[
 
 
 def _claims(measured: Mapping[str, Measured]) -> list[Claim]:
-    control = best_on_dev(measured, CONTROLS)
-    others = [measured[key] for key in CONTROLS if measured[key] is not control]
+    controls = ["cross-entropy", *CONTROLS]
+    control = best_on_dev(measured, controls)
+    others = [measured[key] for key in controls if measured[key] is not control]
     claims = [
         examine(f"“{measured[key].row.name}” beats the best control.", "here", measured[key], control)
         for key in SEARCHED

@@ -105,7 +105,7 @@ class Settings:
     feedforward_size: int = _setting(512, "transformer: hidden size of the feed-forward networks")
     dropout: float = _setting(0.1, "dropout rate")
     objective: ObjectiveName = _setting(
-        "auto", "what training minimises; auto: dense-beam over global scores left to right, else cross-entropy"
+        "auto", "what training minimises; auto: beam-crf over global scores left to right, else cross-entropy"
     )
     score: ScoreName = _setting("local", "search-aware objectives: local (log-softmax) or global (raw) scores")
     beam_size: int = _setting(5, "slots of the beam, in training and decoding; fewer where there are fewer candidates")
