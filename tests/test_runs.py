@@ -177,7 +177,7 @@ def test_what_auto_stands_for() -> None:
     auto = replace(TINY, objective="auto", epochs=1.0, warm_start_epochs=2.5)
     streaming = resolve(replace(auto, encoder="left-to-right"))
     assert (streaming.objective, streaming.score, streaming.warm_start) == (
-        "dense-beam",
+        "beam-crf",
         "global",
         "scheduled-sampling",
     )

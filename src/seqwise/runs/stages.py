@@ -28,9 +28,9 @@ def resolve(settings: Settings) -> Settings:
     """Put what has won here in the place of the objective "auto"; other settings are returned as they are.
 
     A tagger that reads from left to right has to commit before it has seen what decides. It is trained with
-    cross-entropy, then with scheduled sampling, then with the beam CRF on raw scores, and searched by these: of what beats
-    the strongest controls, the best on development data (``seqwise reproduce search-objectives``). Where the whole input is seen,
-    nothing has beaten cross-entropy trained for the same time (Tables 4.1 and 4.2, g2p).
+    cross-entropy, then with scheduled sampling, then with the beam CRF on raw scores, and searched by these: of what
+    beats the strongest controls, the best on development data (``seqwise reproduce search-objectives``). Where the
+    whole input is seen, nothing has beaten cross-entropy trained for the same time (Tables 4.1 and 4.2, g2p).
 
     Example:
         >>> resolve(Settings(objective="auto", encoder="left-to-right")).objective, resolve(Settings()).objective
