@@ -176,20 +176,13 @@ def test_warm_starts() -> None:
 def test_what_auto_stands_for() -> None:
     auto = replace(TINY, objective="auto", epochs=1.0, warm_start_epochs=2.5)
     streaming = resolve(replace(auto, encoder="left-to-right"))
-    assert (streaming.objective, streaming.score, streaming.warm_start) == (
-        "beam-crf",
-        "global",
-        "scheduled-sampling",
-    )
+    assert (streaming.objective, streaming.score) == ("beam-crf", "global")
+    assert streaming.warm_start == "scheduled-sampling"
     assert usual_decoder(streaming) == "raw-beam"
     for seen in (replace(auto, encoder="bidirectional"), replace(auto, task="transduce", encoder="left-to-right")):
         plain = resolve(seen)
-        assert (plain.objective, plain.score, plain.epochs, plain.learning_rate) == (
-            "cross-entropy",
-            "local",
-            3.5,
-            2e-3,
-        )
+        assert (plain.objective, plain.score) == ("cross-entropy", "local")
+        assert (plain.epochs, plain.learning_rate) == (3.5, auto.learning_rate)
     for settings in (streaming, plain, TINY):
         check(replace(settings, train=Path("x")))
         assert resolve(settings) is settings
@@ -198,6 +191,16 @@ def test_what_auto_stands_for() -> None:
             InputError, match=f"^{name}: the objective auto chooses it itself; leave .* out, or name an"
         ):
             check(replace(auto, train=Path("x"), **{name: value}))
+
+
+def test_what_auto_chooses_may_not_be_given(tmp_path: Path) -> None:
+    assert load_settings(None, {"learning_rate": "0.5"}).learning_rate == 0.5
+    with pytest.raises(InputError, match=r"^score: the objective auto chooses it itself; leave score out"):
+        load_settings(None, {"score": "local"})
+    (tmp_path / "c.yaml").write_text("seed: 1\nwarm_start: cross-entropy\n")
+    with pytest.raises(InputError, match=r"c\.yaml:2: warm_start: the objective auto chooses it itself"):
+        load_settings(tmp_path / "c.yaml", {})
+    assert load_settings(tmp_path / "c.yaml", {"objective": "hinge"}).warm_start == "cross-entropy"
 
 
 def test_auto_trains_its_three_stages(tmp_path: Path) -> None:
@@ -216,6 +219,15 @@ def test_auto_trains_its_three_stages(tmp_path: Path) -> None:
     # The same command again, and one that names what auto stands for, go on with the same run.
     train_run(settings, tmp_path / "run")
     train_run(resolve(settings), tmp_path / "run")
+    # A configuration of the user's own in the output folder says auto, and stays as it is.
+    (tmp_path / "own").mkdir()
+    own = tmp_path / "own" / "configuration.yaml"
+    text = "\n".join(
+        line for line in dump_configuration(settings).splitlines() if not line.startswith(("score", "warm_start:"))
+    )
+    own.write_text(f"# mine\n{text}\n")
+    train_run(settings, tmp_path / "own")
+    assert own.read_text().startswith("# mine\n") and load_run(tmp_path / "own").settings == resolve(settings)
     assert (tmp_path / "run/model/model.safetensors").read_bytes() == weights
 
 

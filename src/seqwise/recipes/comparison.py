@@ -100,9 +100,9 @@ def measure_rows(
     return measured
 
 
-def best_on_dev(measured: Mapping[str, Measured], keys: Collection[str]) -> Measured:
-    """Of these rows, the one whose own best decoder does best on the development data."""
-    return max((measured[key] for key in keys), key=lambda one: one.percent("dev", one.chosen))
+def best_on_dev(measured: Mapping[str, Measured], keys: Collection[str], *, decoder: str | None = None) -> Measured:
+    """Of these rows, the one that does best on the development data, by a decoder or by each one's own best."""
+    return max((measured[key] for key in keys), key=lambda one: one.percent("dev", decoder or one.chosen))
 
 
 def examine(

@@ -1,7 +1,8 @@
 """The systems of Tables 3.1, 3.2, 4.1 and 4.2: one family for each task, shared by the tables that need it.
 
-All of a family start from the same cross-entropy weights, and train for about the same time after that. What the
-papers lack is among them: cross-entropy for that time too, and a relaxed beam with global scores.
+All of a family start from the same cross-entropy weights and go on for about as long as the longer cross-entropy, or
+less; their training seconds are among the results. What the papers lack is among them: that longer cross-entropy, and a
+relaxed beam with global scores.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ SEARCH_ROWS = {
     "direct-constant": "direct loss, alpha = 1",
     "direct-annealed": "direct loss, annealed",
     "direct-mixed": "direct loss + 0.1 cross-entropy",
-    "direct-global": "the same, global scores",
+    "direct-global": "the same, global, alpha .5 to 4",
     "hard-hinge": "hinge, hard beam",
 }
 DECAYS = {"decay-100": 100.0, "decay-10": 10.0, "decay-1": 1.0}

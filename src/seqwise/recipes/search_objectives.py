@@ -131,6 +131,8 @@ CORPORA = {
 
 def reproduce(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
     """Train every system on every corpus, and put each objective to a test against the best control."""
+    for corpus in CORPORA.values():
+        corpus.load_data()  # so that what is not there is said before an hour of training
     for name, corpus in CORPORA.items():
         data = corpus.load_data()
         systems = [system for seed in seeds for system in family(corpus, seed)]

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from queue import Queue
@@ -33,6 +33,7 @@ from seqwise.runs.measures import log_partitions_of
 from seqwise.runs.run import Run, build_model, build_vocabularies, choose_decoder, load_run, predict, save_run
 from seqwise.runs.settings import Settings
 from seqwise.runs.training import train_stage
+from seqwise.training.configuration import dump_configuration
 from seqwise.training.trainer import Progress
 
 __all__ = ["Cell", "Data", "System", "run_systems"]
@@ -270,13 +271,7 @@ def _hash(data: Data) -> str:
 
 def _fingerprint(system: System, measured: str, folder: Path) -> str:
     """What a cell depends on: its settings, its data and decoders, and the weights it starts from."""
-    # A setting that is new since the cell was made, and stands as it did before there was one, changes nothing.
-    settings = {
-        item.name: str(getattr(system.settings, item.name))
-        for item in fields(Settings)
-        if getattr(system.settings, item.name) != item.default
-    }
-    parts = [json.dumps(settings, sort_keys=True), measured]
+    parts = [dump_configuration(system.settings), measured]
     if system.starts_from is not None:
         parts.append((folder / system.starts_from / "model" / "manifest.json").read_text("utf-8"))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()

@@ -41,6 +41,7 @@ from seqwise.errors import InputError
 from seqwise.models.recurrent import EncoderDecoder, Tagger
 from seqwise.models.transformer import Transformer
 from seqwise.runs.settings import SEARCH_OBJECTIVES, Settings, load_settings, score_by_name
+from seqwise.runs.stages import resolve
 from seqwise.training.checkpoints import load_model_file, seal, verify
 from seqwise.training.configuration import did_you_mean, dump_configuration, load_configuration
 from seqwise.training.schedules import parse_schedule
@@ -217,7 +218,7 @@ def save_run(run: Run, folder: Path) -> None:
 def save_settings(settings: Settings, folder: Path) -> None:
     """Write ``configuration.yaml``, unless it says the same already: it may be the user's own, with comments."""
     path = folder / "configuration.yaml"
-    if not path.exists() or load_configuration(Settings, path, {}) != settings:
+    if not path.exists() or resolve(load_configuration(Settings, path, {})) != settings:
         write_atomically(path, dump_configuration(settings))
 
 
@@ -235,7 +236,7 @@ def load_run(folder: Path) -> Run:
         mend = "run the same seqwise train again to finish it" if unfinished else "give the --output of a seqwise train"
         raise InputError("the folder holds no trained model", path=folder, mend=mend)
     verify(model_folder)
-    settings = load_settings(folder / "configuration.yaml", {})
+    settings = resolve(load_settings(folder / "configuration.yaml", {}))
     source = Vocabulary.load(model_folder / "source_vocabulary.json")
     target = Vocabulary.load(model_folder / "target_vocabulary.json")
     try:

@@ -105,7 +105,9 @@ class Settings:
     feedforward_size: int = _setting(512, "transformer: hidden size of the feed-forward networks")
     dropout: float = _setting(0.1, "dropout rate")
     objective: ObjectiveName = _setting(
-        "auto", "what training minimises; auto: beam-crf over global scores left to right, else cross-entropy"
+        "auto",
+        "what training minimises; auto: beam-crf over global scores left to right, else cross-entropy, which then has "
+        "the epochs of the warm start as well",
     )
     score: ScoreName = _setting("local", "search-aware objectives: local (log-softmax) or global (raw) scores")
     beam_size: int = _setting(5, "slots of the beam, in training and decoding; fewer where there are fewer candidates")
@@ -178,6 +180,10 @@ def load_settings(path: Path | None, flags: Mapping[str, str]) -> Settings:
     """
     settings = load_configuration(Settings, path, flags)
     found = _first_fault(settings)
+    if found is None and settings.objective == "auto":
+        # Given with its default value it is a wish all the same.
+        given = (name for name in CHOSEN_BY_AUTO if name in flags or (path is not None and _line_of(path, name)))
+        found = next(((name, _auto_chooses(name)) for name in given), None)
     if found is None:
         return settings
     name, error = found
@@ -193,6 +199,7 @@ def _line_of(path: Path, name: str) -> int | None:
     return next((key.start_mark.line + 1 for key, _ in entries if key.value == name), None)
 
 
+CHOSEN_BY_AUTO = ("score", "warm_start")
 Fault = tuple[str, InputError]
 """The name of a setting, and what is wrong with it."""
 
@@ -221,12 +228,16 @@ def _number_out_of_range(settings: Settings) -> Fault | None:
     return None
 
 
+def _auto_chooses(name: str) -> InputError:
+    mend = f"leave {name.replace('_', '-')} out, or name an objective"
+    return InputError(f"{name}: the objective auto chooses it itself", mend=mend)
+
+
 def _misfit(settings: Settings) -> Fault | None:
     """A setting that the others leave without effect, or that they cannot be used with."""
-    for name in ("score", "warm_start") if settings.objective == "auto" else ():
+    for name in CHOSEN_BY_AUTO if settings.objective == "auto" else ():
         if getattr(settings, name) != getattr(Settings, name):
-            mend = f"leave {name.replace('_', '-')} out, or name an objective"
-            return name, InputError(f"{name}: the objective auto chooses it itself", mend=mend)
+            return name, _auto_chooses(name)
     if settings.score == "global" and settings.objective not in SEARCH_OBJECTIVES:
         problem = f"score: {settings.objective} is trained on local scores, whatever the score"
         return "score", InputError(problem, mend="use --objective relaxed-beam, or predict with --decoder raw-beam")

@@ -62,7 +62,6 @@ def train_stage(
         examples: the same examples as text, to name them in error messages.
         on_progress: called after each step.
     """
-    settings = resolve(settings)
     batches = -(-len(encoded) // settings.batch_size)
     steps = max(1, round(settings.epochs * batches))
     model = run.model
@@ -155,7 +154,7 @@ def _require_own(output: Path, settings: Settings) -> None:
             problem = f"the folder holds {found} but no configuration.yaml, so it is no run"
             raise InputError(problem, path=output, mend="give another --output")
         return
-    before = load_configuration(Settings, saved, {})
+    before = resolve(load_configuration(Settings, saved, {}))
     for field in fields(Settings):
         then, now = getattr(before, field.name), getattr(settings, field.name)
         if field.name not in _MAY_DIFFER and then != now and not _came_to_nothing(output):
