@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 from pathlib import Path
 
 # Before torch is imported, and inherited by the commands that tests start. One thread: the tensors are tiny, so more
@@ -19,6 +20,10 @@ import torch
 torch.set_num_threads(1)
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+# A job in the background, or under nohup, is born deaf to Ctrl-C, which some tests send themselves.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

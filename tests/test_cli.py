@@ -249,6 +249,7 @@ import os, signal, sys
 from seqwise import cli
 from seqwise.training import hugging_face
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background is born deaf to it
 before, left = hugging_face._AfterStep.on_step_end, [int(sys.argv.pop(1))]
 
 def killed(self, args, state, control, **more):
