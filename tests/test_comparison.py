@@ -18,7 +18,7 @@ from seqwise.recipes.comparison import HEADINGS, Measured, Row, best_on_dev, com
 from seqwise.recipes.exposure_bias import FEEDING_ROWS, SEARCH_ROWS, family
 from seqwise.recipes.systems import Cell
 from seqwise.recipes.tasks import ENTITIES, SUPERTAGS, TRANSLATION, Task
-from seqwise.runs.settings import Settings, build_schedules, check
+from seqwise.runs.settings import COSTED_OBJECTIVES, Settings, build_schedules, check
 from seqwise.training.schedules import inverse_sigmoid
 
 GOLD = [("A",)] * 400
@@ -125,15 +125,15 @@ def test_the_page_shows_every_claim_and_number(three: dict[str, Measured], tmp_p
 
 def test_a_family_trains_what_the_tables_name() -> None:
     start = Settings(task="tag", epochs=2.0, learning_rate=6e-3, minimum_count=1)
-    budget = {"longer": 3, "feeding": 1.5, "search": 1}
+    budget = {"longer": 3, "feeding": 1.5, "search": 1, "likelihood": 1}
     systems = family(start, 4, steps_an_epoch=100, budget=budget, label_costs="O=2")
     assert {*FEEDING_ROWS, *SEARCH_ROWS} < set(systems)
     for key, system in systems.items():
         assert system.folder == f"seed-4/{key}" and system.settings.seed == 4
         check(replace(system.settings, train=Path("some")))
         assert (system.starts_from is None) == (key == "cross-entropy")
-        searched = key in SEARCH_ROWS
-        assert system.settings.wrong_label_costs == ("O=2" if searched else "")
+        costed = system.settings.objective in COSTED_OBJECTIVES
+        assert system.settings.wrong_label_costs == ("O=2" if costed else "")
     assert systems["direct-global"].settings.score == "global"
     # Decay by the papers' epochs, 50 of which are our 150 steps.
     schedule = build_schedules(systems["decay-10"].settings, total_steps=150)["gold_probability"]

@@ -27,7 +27,7 @@ FEEDING_ROWS = {
     "annealed-greedy": "alpha-soft greedy, annealed",
     "annealed-sample": "alpha-soft sample, annealed",
 }
-# Key to name: those of Tables 4.1 and 4.2, the hard-beam hinge of their footnote, and two of our own.
+# Key to name: those of Tables 4.1 and 4.2, the hard-beam hinge of their footnote, and four of our own.
 SEARCH_ROWS = {
     "hinge-annealed": "hinge, annealed",
     "hinge-constant": "hinge, alpha = 1",
@@ -36,6 +36,8 @@ SEARCH_ROWS = {
     "direct-mixed": "direct loss + 0.1 cross-entropy",
     "direct-global": "the same, global, alpha .5 to 4",
     "hard-hinge": "hinge, hard beam",
+    "dense-beam": "dense beam loss, global",
+    "beam-crf": "beam CRF, global",
 }
 DECAYS = {"decay-100": 100.0, "decay-10": 10.0, "decay-1": 1.0}
 
@@ -49,7 +51,7 @@ def family(
         start: the cross-entropy training that the others start from.
         seed: of weights, batches and noise.
         steps_an_epoch: batches of the training data.
-        budget: epochs of the second stage: "longer" for cross-entropy, "feeding", "search".
+        budget: epochs of the second stage: "longer" for cross-entropy, "feeding", "search", "likelihood".
         label_costs: of the searches, such as "O=2".
     """
     start = replace(start, objective="cross-entropy", seed=seed)
@@ -90,6 +92,18 @@ def family(
         "direct-mixed": replace(direct, alpha="exponential(1, 10)", cross_entropy_weight=0.1),
         "direct-global": replace(direct, score="global", alpha="exponential(0.5, 4)", cross_entropy_weight=0.1),
         "hard-hinge": replace(search, objective="hard-hinge"),
+    }
+    # Likelihoods over a beam know no costs; they train at the rate that they have where labels come left to right.
+    likelihood = replace(
+        after,
+        learning_rate=start.learning_rate / 3,
+        epochs=budget["likelihood"],
+        score="global",
+        cross_entropy_weight=0.0,
+    )
+    settings |= {
+        "dense-beam": replace(likelihood, objective="dense-beam"),
+        "beam-crf": replace(likelihood, objective="beam-crf", cross_entropy_weight=0.1),
     }
     folder = f"seed-{seed}"
     systems = {"cross-entropy": System(f"cross-entropy ({seed})", f"{folder}/cross-entropy", start)}

@@ -118,7 +118,7 @@ ENTITIES = Task(
     corpora.named_entities,
     _count_entities,
     {"cpu": _ENTITY_TAGGER, "gpu": replace(_ENTITY_TAGGER, epochs=20.0)},
-    {"longer": 8, "feeding": 4, "search": 1.5},
+    {"longer": 8, "feeding": 4, "search": 1.5, "likelihood": 2.5},
     label_costs="O=2",
 )
 """A tagger that reads both ways; the papers' sizes fit a CPU. Wrongly choosing "O" costs double in searches."""
@@ -135,7 +135,7 @@ SUPERTAGS = Task(
             _SUPERTAGGER, embedding_size=512, hidden_size=512, label_embedding_size=512, learning_rate=1e-3, epochs=20.0
         ),
     },
-    {"longer": 10, "feeding": 5, "search": 2},
+    {"longer": 10, "feeding": 5, "search": 2, "likelihood": 3.5},
 )
 """A tagger that reads both ways, of a fifth of the papers' size at the scale "cpu"."""
 
@@ -149,6 +149,6 @@ TRANSLATION = Task(
         "cpu": _TRANSLATOR,
         "gpu": replace(_TRANSLATOR, embedding_size=256, hidden_size=256, learning_rate=1e-3, epochs=10.0),
     },
-    {"longer": 2, "feeding": 1, "search": 1},
+    {"longer": 2, "feeding": 1, "search": 1, "likelihood": 1},
 )
 """An attention encoder-decoder over 4,000 subwords."""
