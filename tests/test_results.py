@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from seqwise.evaluation.report import Result, load_table
+from seqwise.runs.settings import Settings
+from seqwise.runs.stages import resolve
 
 RESULTS = Path(__file__).parent.parent / "results"
 README = (RESULTS.parent / "README.md").read_text(encoding="utf-8")
@@ -83,3 +85,67 @@ def test_the_readme_table_is_the_saved_one() -> None:
         assert saved.value == best("stress", "words right", (system,)), system
     for decoder in ("beam", "raw beam"):
         assert f"{value('g2p', f'{decoder}: word error', 'cross-entropy'):.1f}%" in README
+
+
+HOW_TO_CHOOSE = (RESULTS.parent / "docs" / "how-to-choose.md").read_text(encoding="utf-8")
+BEAM_CRF, DENSE, RELAXED = (f"sampling, then {name}" for name in ("beam CRF", "dense beam loss", "relaxed beam"))
+
+
+def chosen(name: str, system: str) -> float:
+    """What a system reaches on test with the decoder that was chosen on dev."""
+    results = load_table(RESULTS / f"{name}.json").results
+    (found,) = [r for r in results if r.system == system and r.note == "chosen on dev"]
+    return found.value
+
+
+def on_dev(name: str, system: str) -> float:
+    """What a system reaches on dev with the decoder that is best there."""
+    results = load_table(RESULTS / f"{name}.json").results
+    return max(r.value for r in results if r.system == system and r.measure.endswith(", dev"))
+
+
+@pytest.mark.parametrize(
+    "row, name, systems",
+    [
+        ("CCG supertags, labels right (`table-4.1`)", "table-4.1",
+         ("cross-entropy, longer", "scheduled sampling, greedy", "beam CRF, global")),
+        ("named entities, macro F1 (`table-4.2`)", "table-4.2",
+         ("cross-entropy, longer", "scheduled sampling, greedy", "dense beam loss, global")),
+        ("CCG supertags (`search-objectives`)", "search-objectives-pmb",
+         ("cross-entropy, longer", DENSE, BEAM_CRF, RELAXED)),
+        ("named entities (`search-objectives`)", "search-objectives-ner",
+         ("scheduled sampling, longer", DENSE, BEAM_CRF, RELAXED)),
+        ("stress, a third of the words (`search-objectives`)", "search-objectives-stress",
+         ("cross-entropy", DENSE, BEAM_CRF, RELAXED)),
+    ],
+)  # fmt: skip
+def test_the_tables_of_how_to_choose_are_the_saved_ones(row: str, name: str, systems: tuple[str, ...]) -> None:
+    (line,) = [line for line in HOW_TO_CHOOSE.splitlines() if line.startswith(f"| {row} |")]
+    shown = [float(number) for number in re.findall(r"(\d+\.\d) ?[*(|]", line.partition(") |")[2].replace("**", ""))]
+    assert shown == [round(chosen(name, system), 1) for system in systems]
+
+
+def test_what_auto_stands_for_is_the_best_on_development_data() -> None:
+    corpora = ("pmb", "ner", "stress")
+    systems = {r.system for r in load_table(RESULTS / "search-objectives-pmb.json").results}
+    means = {one: sum(on_dev(f"search-objectives-{name}", one) for name in corpora) for one in systems}
+    assert max(means, key=means.__getitem__) == BEAM_CRF
+    assert resolve(Settings(encoder="left-to-right")).objective == "beam-crf"
+
+
+def test_likelihoods_over_a_beam_beat_the_best_control_where_it_is_said() -> None:
+    for name in ("pmb", "stress"):
+        table = load_table(RESULTS / f"search-objectives-{name}.json")
+        assert all(len(result.signature.seeds) == 5 for result in table.results)
+        verdicts = {claim.text: claim.verdict for claim in table.claims}
+        for system in (BEAM_CRF, DENSE):
+            assert verdicts[f"“{system}” beats the best control."] == "holds"
+    difference = find("search-objectives-pmb", "labels right minus best control", BEAM_CRF).value
+    assert f"+{difference:.1f} points over the control" in " ".join(README.split())
+
+
+def test_nothing_beats_longer_cross_entropy_where_the_whole_input_is_seen() -> None:
+    for name in ("table-4.1", "table-4.2"):
+        claims = load_table(RESULTS / f"{name}.json").claims
+        (found,) = [claim for claim in claims if claim.text.startswith("The best search-aware row beats longer cross")]
+        assert found.verdict != "holds"
