@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from seqwise.data.readers import read_lines, write_atomically
+from seqwise.data.readers import write_atomically
+from seqwise.data.records import read_record
 from seqwise.errors import InputError
 
 __all__ = [
@@ -198,15 +199,7 @@ def load_subwords(path: str | os.PathLike[str]) -> Subwords:
     Raises:
         InputError: the file cannot be read, is no JSON, or holds no sound subwords.
     """
-    text = "\n".join(line for _, line in read_lines(path))
-    try:
-        fields = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InputError(f"no valid JSON ({error.msg})", path=path, line=error.lineno, mend=MEND) from None
-    except (RecursionError, ValueError):  # nested too deeply; a number of thousands of digits
-        raise InputError("no subwords", path=path, mend=MEND) from None
-    if not isinstance(fields, dict) or set(fields) != {"pieces", "merges"}:
-        raise InputError("no subwords: expected exactly the keys pieces, merges", path=path, mend=MEND)
+    fields = read_record(path, ["pieces", "merges"], what="subwords", mend=MEND)
     for name, entries in fields.items():
         if not isinstance(entries, list) or not all(isinstance(entry, str) for entry in entries):
             raise InputError(f"{name} is not a list of strings", path=path, mend=MEND)

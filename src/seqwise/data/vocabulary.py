@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from seqwise.data.readers import read_lines, write_atomically
+from seqwise.data.readers import write_atomically
+from seqwise.data.records import read_record
 from seqwise.errors import InputError
 
 __all__ = ["Vocabulary"]
@@ -169,16 +170,7 @@ class Vocabulary:
             InputError: the file cannot be read, is no JSON, or holds no sound vocabulary.
         """
         mend = "save the vocabulary again"
-        text = "\n".join(line for _, line in read_lines(path))
-        try:
-            fields = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise InputError(f"no valid JSON ({error.msg})", path=path, line=error.lineno, mend=mend) from None
-        except (RecursionError, ValueError):  # nested too deeply; a number of thousands of digits
-            raise InputError("no vocabulary", path=path, mend=mend) from None
-        if not isinstance(fields, dict) or set(fields) != {"tokens", "unknown", "end"}:
-            problem = "no vocabulary: expected exactly the keys tokens, unknown, end"
-            raise InputError(problem, path=path, mend=mend)
+        fields = read_record(path, ["tokens", "unknown", "end"], what="vocabulary", mend=mend)
         tokens, specials = fields["tokens"], (fields["unknown"], fields["end"])
         if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
             raise InputError("tokens is not a list of strings", path=path, mend=mend)

@@ -202,7 +202,16 @@ def adagrad_step(
         loss += penalty.detach()
         probabilities_BV = scores_BV.sub_(log_partitions_B[:, None]).exp_()
         add_to_windows(gradient_M, offsets_BJ, probabilities_BV.mul_(slopes_B[:, None]))
-    for start, stop in _merged(offsets_HJ.flatten().tolist(), width):
+    _move(weights_M, state, cells, offsets_HJ.flatten().tolist(), width=width, learning_rate=learning_rate)
+    return float(loss) / num_positions
+
+
+def _move(
+    weights_M: Tensor, state: AdagradState, cells: Tensor, offsets: Sequence[int], *, width: int, learning_rate: float
+) -> None:
+    """Move the weights of windows and of single cells against their gradients, which are 0 again after it."""
+    gradient_M = state.gradient_M
+    for start, stop in _merged(offsets, width):
         for begin in range(start, stop, _STRETCH):
             here = slice(begin, min(begin + _STRETCH, stop))
             gradient, squares = gradient_M[here], state.squares_M[here]
@@ -216,7 +225,6 @@ def adagrad_step(
     state.squares_M[cells] = squares
     weights_M[cells] = weights_M[cells].addcmul_(gradient, squares.rsqrt(), value=-learning_rate)
     gradient_M[cells] = 0.0
-    return float(loss) / num_positions
 
 
 def _merged(offsets: Sequence[int], width: int) -> list[list[int]]:

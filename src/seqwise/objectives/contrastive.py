@@ -129,11 +129,7 @@ def sampled_noise_contrastive_loss(
         >>> round(loss.item(), 4)
         1.3863
     """
-    if num_noise < 1:
-        raise InputError(f"noise-contrastive estimation needs num_noise of 1 or more, got {num_noise}")
-    counted = targets >= 0
-    features_NH, targets_N = features[counted], targets[counted]
-    _check_covered(log_noise_V[targets_N], targets_N)
+    features_NH, targets_N = _counted(features, targets, log_noise_V, num_noise)
     if targets_N.numel() == 0:
         return features.sum() * 0.0
     draws = torch.multinomial(log_noise_V.exp(), len(targets_N) * num_noise, replacement=True, generator=generator)
@@ -172,11 +168,7 @@ def expected_noise_contrastive_loss(logits: Tensor, targets: Tensor, log_noise_V
         >>> round(loss.item(), 4)
         1.3863
     """
-    if num_noise < 1:
-        raise InputError(f"noise-contrastive estimation needs num_noise of 1 or more, got {num_noise}")
-    counted = targets >= 0
-    scores_NV, targets_N = logits[counted], targets[counted]
-    _check_covered(log_noise_V[targets_N], targets_N)
+    scores_NV, targets_N = _counted(logits, targets, log_noise_V, num_noise)
     if targets_N.numel() == 0:
         return logits.sum() * 0.0
     # Tokens that are never drawn count for nothing; left in, 0 * inf would be NaN.
@@ -187,6 +179,16 @@ def expected_noise_contrastive_loss(logits: Tensor, targets: Tensor, log_noise_V
     )
     noise_loss_N = (shifted_V.exp() * F.softplus(scores_NV[:, drawn] - shifted_V)).sum(-1)
     return (gold_loss_N + noise_loss_N).mean()
+
+
+def _counted(rows: Tensor, targets: Tensor, log_noise_V: Tensor, num_noise: int) -> tuple[Tensor, Tensor]:
+    """The rows of the targets that are not ignored, and these targets, every one of them found possible as noise."""
+    if num_noise < 1:
+        raise InputError(f"noise-contrastive estimation needs num_noise of 1 or more, got {num_noise}")
+    counted = targets >= 0
+    targets_N = targets[counted]
+    _check_covered(log_noise_V[targets_N], targets_N)
+    return rows[counted], targets_N
 
 
 def _check_covered(gold_log_noise_N: Tensor, targets_N: Tensor) -> None:

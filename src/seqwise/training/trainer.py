@@ -173,26 +173,7 @@ def fit(
     log_path = output / "log.jsonl"
     _truncate_log(log_path, resumed_from or 0)
     if resumed_from != steps:
-        arguments = TrainingArguments(
-            output_dir=str(checkpoints),
-            max_steps=steps,
-            per_device_train_batch_size=batch_size,
-            learning_rate=learning_rate,
-            lr_scheduler_type=_DECAYS[decay],
-            warmup_steps=warmup_steps,
-            weight_decay=weight_decay,
-            max_grad_norm=0.0,
-            seed=seed,
-            save_strategy="steps",
-            save_steps=save_every,
-            logging_strategy="no",
-            logging_nan_inf_filter=False,
-            report_to="none",
-            disable_tqdm=True,
-            log_level="error",
-            remove_unused_columns=False,
-            use_cpu=not torch.cuda.is_available(),
-        )
+        arguments = _arguments(checkpoints, settings, save_every)
         with _as_it_was(model), log_path.open("a", encoding="utf-8") as log:
             trainer = SequenceTrainer(
                 wrapped,
@@ -207,6 +188,30 @@ def fit(
             )
             _run(trainer, checkpoints, resumed_from)
     return TrainingResult(steps, time.monotonic() - started, _mean_loss(log_path), resumed_from)
+
+
+def _arguments(checkpoints: Path, settings: Mapping[str, Any], save_every: int) -> TrainingArguments:
+    """The Trainer's own settings; gradients are clipped, and steps logged, by ours."""
+    return TrainingArguments(
+        output_dir=str(checkpoints),
+        max_steps=settings["steps"],
+        per_device_train_batch_size=settings["batch_size"],
+        learning_rate=settings["learning_rate"],
+        lr_scheduler_type=_DECAYS[settings["decay"]],
+        warmup_steps=settings["warmup_steps"],
+        weight_decay=settings["weight_decay"],
+        max_grad_norm=0.0,
+        seed=settings["seed"],
+        save_strategy="steps",
+        save_steps=save_every,
+        logging_strategy="no",
+        logging_nan_inf_filter=False,
+        report_to="none",
+        disable_tqdm=True,
+        log_level="error",
+        remove_unused_columns=False,
+        use_cpu=not torch.cuda.is_available(),
+    )
 
 
 def _run(trainer: SequenceTrainer, checkpoints: Path, resumed_from: int | None) -> None:

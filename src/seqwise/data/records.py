@@ -1,0 +1,43 @@
+"""JSON files of one object with known keys, read with errors that name the file."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from seqwise.data.readers import read_lines
+from seqwise.errors import InputError
+
+__all__ = ["read_record"]
+
+
+def read_record(path: str | os.PathLike[str], keys: Sequence[str], *, what: str, mend: str) -> dict[str, Any]:
+    """Read a JSON object that has exactly these keys; what stands under them is for the caller to check.
+
+    Args:
+        path: a UTF-8 file, plain or gzip-compressed.
+        keys: in the order in which a message lists them.
+        what: the file should hold, for messages, such as "vocabulary".
+        mend: for messages.
+
+    Raises:
+        InputError: the file cannot be read, is no JSON, or is something else.
+
+    Example:
+        >>> file = getfixture("tmp_path") / "a.json"
+        >>> _ = file.write_text('{"tokens": []}')
+        >>> read_record(file, ["tokens"], what="vocabulary", mend="save it again")
+        {'tokens': []}
+    """
+    text = "\n".join(line for _, line in read_lines(path))
+    try:
+        record = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(f"no valid JSON ({error.msg})", path=path, line=error.lineno, mend=mend) from None
+    except (RecursionError, ValueError):  # nested too deeply; a number of thousands of digits
+        raise InputError(f"no {what}", path=path, mend=mend) from None
+    if not isinstance(record, dict) or set(record) != set(keys):
+        raise InputError(f"no {what}: expected exactly the keys {', '.join(keys)}", path=path, mend=mend)
+    return record
