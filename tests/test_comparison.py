@@ -16,8 +16,8 @@ from seqwise.evaluation.signature import sign
 from seqwise.recipes import corpora as recipe_corpora
 from seqwise.recipes.comparison import HEADINGS, Measured, Row, best_on_dev, compare, examine, measure_rows
 from seqwise.recipes.exposure_bias import FEEDING_ROWS, SEARCH_ROWS, family
-from seqwise.recipes.systems import Cell
-from seqwise.recipes.tasks import ENTITIES, SUPERTAGS, TRANSLATION, Task
+from seqwise.recipes.systems import Cell, System
+from seqwise.recipes.tasks import ENTITIES, TRANSLATION, Task, _needed, run_task, supertags
 from seqwise.runs.settings import COSTED_OBJECTIVES, Settings, build_schedules, check
 from seqwise.training.schedules import inverse_sigmoid
 
@@ -32,7 +32,7 @@ def outputs(right: int) -> list[tuple[str, ...]]:
 def cell(dev: dict[str, int], test: dict[str, int], seed: int = 0) -> Cell:
     """How many each decoder gets right; those not named, none."""
     by_part = [{name: outputs(part.get(name, 0)) for name in HEADINGS} for part in (test, dev)]
-    return Cell("s", Path(), *by_part, 2.0 + seed, 1.0, sign("s", seeds=[seed], data="0" * 64))
+    return Cell("s", Path(), *by_part, 1.0, 2.0 + seed, 1.0, sign("s", seeds=[seed], data="0" * 64))
 
 
 def count(found: list[tuple[str, ...]]) -> Sums:
@@ -136,10 +136,36 @@ def test_a_family_trains_what_the_tables_name() -> None:
         assert system.settings.wrong_label_costs == ("O=2" if costed else "")
     assert systems["direct-global"].settings.score == "global"
     # Decay by the papers' epochs, 50 of which are our 150 steps.
-    schedule = build_schedules(systems["decay-10"].settings, total_steps=150)["gold_probability"]
+    schedule = build_schedules(systems["fixed-greedy"].settings, total_steps=150)["gold_probability"]
     assert schedule(75) == pytest.approx(10 / (10 + 2.718281828459045 ** (25 / 10)))
     assert schedule(0) == pytest.approx(10 / 11) and inverse_sigmoid(10, 3)(75) == pytest.approx(schedule(75))
     assert build_schedules(systems["always"].settings, total_steps=150)["gold_probability"](0) == 0
+
+
+def test_a_family_without_the_row(tmp_path: Path) -> None:
+    settings = Settings()
+    task = Task("t", "t", "right", lambda: None, lambda part, outputs: count([]))  # type: ignore[arg-type, return-value]
+
+    def chain(seed: int) -> dict[str, System]:
+        return {
+            "a": System("a", "seed-0/a", settings),
+            "b": System("b", "seed-0/b", settings, "seed-0/a"),
+            "c": System("c", "seed-0/c", settings, "seed-0/b"),
+        }
+
+    assert [system.name for system in _needed(chain(0), ["b"])] == ["a", "b"]
+    assert [system.name for system in _needed(chain(0), ["c", "a"])] == ["a", "b", "c"]
+    with pytest.raises(InputError, match="the family has no system 'd'; it has a, b, c"):
+        run_task(task, chain, [Row("d", "d")], "table", tmp_path, seeds=[0], progress=lambda: None)  # type: ignore
+
+
+def test_what_is_missing_is_said_before_any_training(tmp_path: Path) -> None:
+    def missing() -> None:
+        raise InputError("sacrebleu is missing")
+
+    task = replace(TRANSLATION, load_data=lambda: pytest.fail("read too early"), check=missing)
+    with pytest.raises(InputError, match="sacrebleu is missing"):
+        task.require()
 
 
 def test_a_corpus_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -154,7 +180,9 @@ def test_a_corpus_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    "task, sizes", [(ENTITIES, (5100, 1100, 1100)), (SUPERTAGS, (7745, 1174, 1053))], ids=lambda task: str(task)[:20]
+    "task, sizes",
+    [(ENTITIES, (5100, 1100, 1100)), (supertags("pmb"), (7745, 1174, 1053))],
+    ids=lambda task: str(task)[:20],
 )
 def test_tasks_read_their_corpora(
     task: Task, sizes: tuple[int, ...], corpora: Path, monkeypatch: pytest.MonkeyPatch

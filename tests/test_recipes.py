@@ -125,8 +125,8 @@ def test_an_outcome_holds_every_number_and_fits_the_terminal(tmp_path: Path) -> 
     outputs = {decoder: [tuple("AB"), tuple("AA")] for decoder in DECODERS}
     signature = sign("the one", seeds=[0], data="0" * 64)
     cells = {
-        "one": Cell("the one", tmp_path, outputs, {}, 12.3, 0.5, signature),
-        "two": Cell("the other", tmp_path, outputs, {}, 4, -1.0, replace(signature, method="the other")),
+        "one": Cell("the one", tmp_path, outputs, {}, 12.3, 12.3, 0.5, signature),
+        "two": Cell("the other", tmp_path, outputs, {}, 4, 16.3, -1.0, replace(signature, method="the other")),
     }
     gold = [tuple("AB"), tuple("BA")]
     measures = [

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Counts, Floats, Sums, pairs_with_many
 
-__all__ = ["bins_by_length", "bleu", "bleu_signature", "ngram_overlap", "subset"]
+__all__ = ["bins_by_length", "bleu", "bleu_signature", "ngram_overlap", "require_sacrebleu", "subset"]
 
 MAX_ORDER = 4
 
@@ -146,6 +146,18 @@ def bins_by_length(lengths: Sequence[int], edges: Sequence[int] = (20, 30, 40)) 
     bin_N = np.digitize(np.asarray(lengths), edges)
     members = {name: np.flatnonzero(bin_N == place) for place, name in enumerate(names)}
     return {name: indices for name, indices in members.items() if len(indices)}
+
+
+def require_sacrebleu() -> None:
+    """Look for sacrebleu before long work that is measured with it.
+
+    Raises:
+        InputError: it is not installed.
+
+    Example:
+        >>> require_sacrebleu()  # doctest: +SKIP
+    """
+    _metric(tokenize="13a", lowercase=False)
 
 
 def _metric(*, tokenize: str, lowercase: bool) -> Any:

@@ -50,7 +50,7 @@ class Measured:
         row: what it is.
         dev, test: by decoder.
         chosen: the decoder that is best on the development data, in the mean over seeds.
-        train_seconds: CPU time of its own stage, mean over seeds.
+        train_seconds: CPU time of its stages, those of the systems that it starts from among them; mean over seeds.
         mean_log_partition: mean log Z on the test data, in nats, mean over seeds.
         signature: that of the first seed, with all seeds in it.
     """
@@ -87,13 +87,14 @@ def measure_rows(
     measured = {}
     for row in rows:
         runs = [cells[f"seed-{seed}/{row.key}"] for seed in seeds]
-        on_dev = {decoder: [dev(run.dev_outputs[decoder]) for run in runs] for decoder in HEADINGS}
+        decoders = [decoder for decoder in HEADINGS if decoder in runs[0].outputs]
+        on_dev = {decoder: [dev(run.dev_outputs[decoder]) for run in runs] for decoder in decoders}
         measured[row.key] = Measured(
             row,
             on_dev,
-            {decoder: [test(run.outputs[decoder]) for run in runs] for decoder in HEADINGS},
+            {decoder: [test(run.outputs[decoder]) for run in runs] for decoder in decoders},
             max(on_dev, key=lambda decoder: _mean(on_dev[decoder])),
-            sum(run.train_seconds for run in runs) / len(runs),
+            sum(run.total_seconds for run in runs) / len(runs),
             sum(run.mean_log_partition for run in runs) / len(runs),
             replace(runs[0].signature, method=f"{name}: {row.name}", seeds=tuple(seeds)),
         )
@@ -159,19 +160,20 @@ def compare(
         title=title, title_justify="left", box=rich.box.SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1)
     )
     grid.add_column("system", overflow="fold")
-    for heading in ("greedy", "beam", "half", "raw", "soft", "to control"):
+    decoders = list(control.dev)
+    for heading in (*(HEADINGS[decoder].split("-")[0].split()[0] for decoder in decoders), "to control"):
         grid.add_column(heading, justify="right", no_wrap=True)
     for key, one in measured.items():
-        for decoder, heading in HEADINGS.items():
-            results += _results_of(one, decoder, f"{heading}: {measure}")
-        results.append(Result(one.row.name, "training seconds", one.train_seconds, one.signature, unit="s"))
+        for decoder in decoders:
+            results += _results_of(one, decoder, f"{HEADINGS[decoder]}: {measure}")
+        results.append(Result(one.row.name, "training seconds, all stages", one.train_seconds, one.signature, unit="s"))
         results.append(Result(one.row.name, "mean log Z", one.mean_log_partition, one.signature, unit="nat"))
         last = "the control" if one is control else "control" if key in controls else ""
         if key not in controls:
             test = paired_bootstrap(one.test[one.chosen], control.test[control.chosen])
             results.append(_against(one, control, test, measure))
             last = f"{100 * test.difference:+.1f}" + ("*" if test.p_value < SIGNIFICANT else " ")
-        grid.add_row(one.row.name, *(_cell(one, decoder) for decoder in HEADINGS), last)
+        grid.add_row(one.row.name, *(_cell(one, decoder) for decoder in decoders), last)
     grid.caption = (
         f"{measure} on test, mean over seeds, in brackets the paper's; bold: the decoder chosen on dev; half: beam "
         "over f - log Z / 2; "

@@ -8,12 +8,14 @@ relaxed beam with global scores.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 
 from seqwise.recipes.systems import System
+from seqwise.recipes.tasks import Family, Task
 from seqwise.runs.settings import Settings
 
-__all__ = ["FEEDING_ROWS", "SEARCH_ROWS", "family"]
+__all__ = ["FEEDING_ROWS", "PLANS", "SEARCH_ROWS", "Plan", "family", "family_of"]
 
 # Decay is counted in the papers' epochs, of which they trained 50; ours are shorter trainings with the same decay.
 PAPER_EPOCHS = 50
@@ -39,7 +41,65 @@ SEARCH_ROWS = {
     "dense-beam": "dense beam loss, global",
     "beam-crf": "beam CRF, global",
 }
-DECAYS = {"decay-100": 100.0, "decay-10": 10.0, "decay-1": 1.0}
+DECAYS = {"decay-100": 100.0, "decay-1": 1.0}
+"""k = 10 is the row "fixed-greedy"."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the systems of a task are trained.
+
+    Args:
+        start: by scale, the cross-entropy training that all systems start from.
+        budget: epochs of the second stage: "longer" for cross-entropy, "feeding", "search", "likelihood".
+        label_costs: of the searches, such as "O=2".
+    """
+
+    start: Mapping[str, Settings]
+    budget: Mapping[str, float]
+    label_costs: str = ""
+
+
+_TAGGER = Settings(task="tag", encoder="bidirectional", embedding_size=100, beam_size=3, batch_size=32, save_every=500)
+_ENTITY_TAGGER = replace(_TAGGER, hidden_size=64, label_embedding_size=8, dropout=0.2, epochs=12.0, learning_rate=6e-3)
+_SUPERTAGGER = replace(_TAGGER, hidden_size=128, label_embedding_size=64, dropout=0.3, epochs=10.0, learning_rate=4e-3)
+_TRANSLATOR = Settings(
+    task="transduce", minimum_count=2, embedding_size=96, hidden_size=160, dropout=0.2, beam_size=3, batch_size=64,
+    epochs=4.0, learning_rate=3e-3, save_every=500,
+)  # fmt: skip
+_PAPER_SIZED = replace(
+    _SUPERTAGGER, embedding_size=512, hidden_size=512, label_embedding_size=512, learning_rate=1e-3, epochs=20.0
+)
+PLANS = {
+    # A tagger that reads both ways; the papers' sizes fit a CPU. Wrongly choosing "O" costs double in searches.
+    "ner": Plan(
+        {"cpu": _ENTITY_TAGGER, "gpu": replace(_ENTITY_TAGGER, epochs=20.0)},
+        {"longer": 8, "feeding": 4, "search": 1.5, "likelihood": 2.5},
+        label_costs="O=2",
+    ),
+    # A tagger that reads both ways, of a fifth of the papers' size at the scale "cpu".
+    "supertags": Plan(
+        {"cpu": _SUPERTAGGER, "gpu": _PAPER_SIZED},
+        {"longer": 10, "feeding": 5, "search": 2, "likelihood": 3.5},
+    ),
+    # An attention encoder-decoder over 4,000 subwords.
+    "translation": Plan(
+        {
+            "cpu": _TRANSLATOR,
+            "gpu": replace(_TRANSLATOR, embedding_size=256, hidden_size=256, learning_rate=1e-3, epochs=10.0),
+        },
+        {"longer": 2, "feeding": 1, "search": 1, "likelihood": 1},
+    ),
+}
+"""By name of the task."""
+
+
+def family_of(task: Task, scale: str) -> Family:
+    """The systems of a task with a plan at a scale, as a function of the seed."""
+    plan = PLANS[task.name]
+    start = plan.start[scale]
+    steps_an_epoch = -(-len(task.load_data().train) // start.batch_size)
+    return partial(family, start, steps_an_epoch=steps_an_epoch, budget=plan.budget, label_costs=plan.label_costs)
 
 
 def family(

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from queue import Queue
@@ -83,6 +83,7 @@ class Cell:
         outputs: for each decoder, the best output for each test example.
         dev_outputs: the same for each development example.
         train_seconds: CPU time of its own stage, on one thread.
+        total_seconds: the same with all the stages before it.
         mean_log_partition: mean log Z on the test data, in nats.
         signature: how, when and by what it was made.
     """
@@ -92,6 +93,7 @@ class Cell:
     outputs: Outputs
     dev_outputs: Outputs
     train_seconds: float
+    total_seconds: float
     mean_log_partition: float
     signature: Signature
 
@@ -127,6 +129,12 @@ def run_systems(
         _train_all(
             left, done, partial(_train_and_decode, load_data=load_data, folder=folder, decoders=decoders), progress
         )
+    for system in systems:
+        if system.starts_from is not None:
+            cell = done[system.folder]
+            done[system.folder] = replace(
+                cell, total_seconds=cell.train_seconds + done[system.starts_from].total_seconds
+            )
     return {system.folder: done[system.folder] for system in systems}
 
 
@@ -260,9 +268,8 @@ def _load_cell(system: System, output: Path) -> Cell:
         for key in ("outputs", "dev_outputs")
     )
     signature = Signature(**{**record["signature"], "seeds": tuple(record["signature"]["seeds"])})
-    return Cell(
-        system.name, output, outputs, dev_outputs, record["train_seconds"], record["mean_log_partition"], signature
-    )
+    seconds = record["train_seconds"]
+    return Cell(system.name, output, outputs, dev_outputs, seconds, seconds, record["mean_log_partition"], signature)
 
 
 def _hash(data: Data) -> str:

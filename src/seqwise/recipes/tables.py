@@ -7,10 +7,10 @@ from pathlib import Path
 
 from seqwise.evaluation.report import Claim
 from seqwise.recipes.comparison import Measured, Row, best_on_dev, compare, examine
-from seqwise.recipes.exposure_bias import FEEDING_ROWS, SEARCH_ROWS
+from seqwise.recipes.exposure_bias import FEEDING_ROWS, SEARCH_ROWS, family_of
 from seqwise.recipes.outcome import Outcome
 from seqwise.recipes.systems import ProgressFactory
-from seqwise.recipes.tasks import ENTITIES, SUPERTAGS, TRANSLATION, Task, run_task
+from seqwise.recipes.tasks import ENTITIES, TRANSLATION, Task, run_task, supertags
 
 __all__ = ["table_3_1", "table_3_2", "table_4_1", "table_4_2"]
 
@@ -45,11 +45,12 @@ PUBLISHED_3_1: dict[str, Published] = {
 def table_3_1(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
     """Scheduled sampling, hard and relaxed, for named entities and for translation."""
     for task in (ENTITIES, TRANSLATION):
-        task.load_data()  # so that what is not there is said before hours of training
+        task.require()
     for task in (ENTITIES, TRANSLATION):
         rows = _rows({**BASELINES, **FEEDING_ROWS}, PUBLISHED_3_1[task.name], [GREEDY])
         runs = folder / task.name
-        measured = run_task(task, rows, "table-3.1", runs, seeds=seeds, scale=scale, progress=progress)
+        systems = family_of(task, scale)
+        measured = run_task(task, systems, rows, "table-3.1", runs, seeds=seeds, progress=progress)
         claims = _claims_3_1(measured)
         yield _outcome(f"table-3.1-{task.name}", "Table 3.1", task, measured, BASELINES, claims, runs)
 
@@ -78,19 +79,21 @@ def _claims_3_1(measured: Mapping[str, Measured]) -> list[Claim]:
 
 def table_3_2(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> list[Outcome]:
     """How fast gold gives way to the model's own relaxed choices, for named entities."""
-    names = {"decay-100": "k = 100", "decay-10": "k = 10", "decay-1": "k = 1", "always": "always"}
+    names = {"decay-100": "k = 100", "fixed-greedy": "k = 10", "decay-1": "k = 1", "always": "always"}
     numbers = zip(names, (56.33, 55.88, 55.30, 54.83), strict=True)
     rows = [Row(key, names[key], {(GREEDY, "test"): number}) for key, number in numbers]
     rows = [*_rows(BASELINES, {}, []), *rows]
     runs = folder / ENTITIES.name
-    measured = run_task(ENTITIES, rows, "table-3.2", runs, seeds=seeds, scale=scale, progress=progress)
+    ENTITIES.require()
+    systems = family_of(ENTITIES, scale)
+    measured = run_task(ENTITIES, systems, rows, "table-3.2", runs, seeds=seeds, progress=progress)
     source, greedy = "thesis, Table 3.2", (GREEDY, GREEDY)
     always = measured["always"]
     claims = [
         examine(
             "A gentle decay (k = 100) beats no gold at all.", source, measured["decay-100"], always, decoders=greedy
         ),
-        examine("k = 10 beats no gold at all.", source, measured["decay-10"], always, decoders=greedy),
+        examine("k = 10 beats no gold at all.", source, measured["fixed-greedy"], always, decoders=greedy),
         examine("k = 1 beats no gold at all.", source, measured["decay-1"], always, decoders=greedy),
     ]
     return [_outcome("table-3.2", "Table 3.2", ENTITIES, measured, BASELINES, claims, runs)]
@@ -116,7 +119,8 @@ SEARCH_CONTROLS = {**BASELINES, "sampling-greedy": "scheduled sampling, greedy"}
 def table_4_1(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> list[Outcome]:
     """Training through the relaxed beam, for supertagging."""
     source = "AAAI 2018, Table 1; thesis, Table 4.1"
-    measured, runs = _searched(SUPERTAGS, PUBLISHED_4_1, "table-4.1", folder, seeds, scale, progress)
+    task = supertags("pmb")
+    measured, runs = _searched(task, PUBLISHED_4_1, "table-4.1", folder, seeds, scale, progress)
     beams = (BEAM, BEAM)
     claims = [
         examine(
@@ -133,7 +137,7 @@ def table_4_1(folder: Path, *, seeds: Sequence[int], scale: str, progress: Progr
         ),
         *_more_claims(measured, source),
     ]  # fmt: skip
-    return [_outcome("table-4.1", "Table 4.1", SUPERTAGS, measured, SEARCH_CONTROLS, claims, runs)]
+    return [_outcome("table-4.1", "Table 4.1", task, measured, SEARCH_CONTROLS, claims, runs)]
 
 
 def table_4_2(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> list[Outcome]:
@@ -172,7 +176,8 @@ def _searched(
     greedy = dict(zip(((GREEDY, "dev"), (GREEDY, "test")), GREEDY_4[task.name], strict=True))
     rows[0] = Row(first.key, first.name, {**first.published, **greedy})
     runs = folder / task.name
-    return run_task(task, rows, table, runs, seeds=seeds, scale=scale, progress=progress), runs
+    task.require()
+    return run_task(task, family_of(task, scale), rows, table, runs, seeds=seeds, progress=progress), runs
 
 
 def _more_claims(measured: Mapping[str, Measured], source: str) -> list[Claim]:

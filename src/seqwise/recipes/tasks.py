@@ -1,35 +1,35 @@
-"""The tasks of the published tables on our corpora: data, measure, models, and how long each system trains.
+"""The tasks of the tables: a corpus and a measure each; and how a table over seeds is trained and measured.
 
-GermEval 2014 stands in for CoNLL-2003 German, the Parallel Meaning Bank for CCGbank, and Tatoeba for IWSLT 2014: so
-absolute numbers do not compare with the papers', directions and sizes of differences do.
+GermEval 2014 stands in for CoNLL-2003 German, the Parallel Meaning Bank and UD English EWT for CCGbank, and Tatoeba for
+IWSLT 2014: so absolute numbers do not compare with the papers', directions and sizes of differences do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 
 from seqwise.data.readers import Example
 from seqwise.data.subwords import join_pieces
+from seqwise.errors import InputError
 from seqwise.evaluation.entities import macro_entity_f1
-from seqwise.evaluation.metrics import Sums, token_accuracy
-from seqwise.evaluation.translation import bleu
-from seqwise.recipes import corpora
+from seqwise.evaluation.metrics import Sums, sequence_accuracy, token_accuracy
+from seqwise.evaluation.translation import bleu, require_sacrebleu
+from seqwise.recipes import corpora, stress
 from seqwise.recipes.comparison import HEADINGS, Measured, Row, measure_rows
-from seqwise.recipes.exposure_bias import family
-from seqwise.recipes.systems import Data, ProgressFactory, run_systems
-from seqwise.runs.settings import Settings
+from seqwise.recipes.systems import Data, ProgressFactory, System, run_systems
 
-__all__ = ["ENTITIES", "SUPERTAGS", "TRANSLATION", "Task", "run_task"]
+__all__ = ["ENTITIES", "STRESS", "TRANSLATION", "Family", "Task", "run_task", "supertags"]
 
 Tokens = tuple[str, ...]
+Outputs = Sequence[Tokens]
 
 
 @dataclass(frozen=True)
 class Task:
-    """A corpus with a measure and a family of systems.
+    """A corpus with a measure.
 
     Args:
         name: of the folder of its runs.
@@ -37,118 +37,134 @@ class Task:
         measure: the name of the measure, a share that is printed in per cent.
         load_data: keeps what it has read.
         count: the measure of outputs for "dev" or "test".
-        start: by scale, the cross-entropy training that all systems start from.
-        budget: epochs of the second stage, see :func:`~seqwise.recipes.exposure_bias.family`.
-        label_costs: of the searches.
+        decoders: names of :data:`~seqwise.recipes.comparison.HEADINGS`, which every system is searched with.
+        check: raises an error if something that measuring needs is missing.
     """
 
     name: str
     title: str
     measure: str
     load_data: Callable[[], Data]
-    count: Callable[[str, Sequence[Tokens]], Sums]
-    start: Mapping[str, Settings]
-    budget: Mapping[str, float]
-    label_costs: str = ""
+    count: Callable[[str, Outputs], Sums]
+    decoders: tuple[str, ...] = tuple(HEADINGS)
+    check: Callable[[], None] = lambda: None
+
+    def require(self) -> None:
+        """Read the data and look for what measuring needs, so that what is missing is said before hours of training.
+
+        Raises:
+            InputError: something is missing.
+        """
+        self.check()
+        self.load_data()
+
+
+Family = Callable[[int], Mapping[str, System]]
+"""``family(seed)``: the systems of a task by key, each in the folder ``seed-N/key`` and after those it starts from."""
 
 
 def run_task(
     task: Task,
+    family: Family,
     rows: Sequence[Row],
     table: str,
     folder: Path,
     *,
     seeds: Sequence[int],
-    scale: str,
     progress: ProgressFactory,
 ) -> dict[str, Measured]:
-    """Train the systems of some rows, or read them back, and measure them.
+    """Train the systems of some rows and those that they start from, or read them back, and measure them.
 
     Args:
         task: what they are trained on.
-        rows: keys are those of :func:`~seqwise.recipes.exposure_bias.family`.
+        family: makes them.
+        rows: keys are those of the family.
         table: its name, for signatures.
         folder: takes the runs, which tables on the same task share.
         seeds: one training of each system for each.
-        scale: "cpu" or "gpu".
         progress: makes the progress bars.
 
     Raises:
-        InputError: the corpus is not at hand.
+        InputError: the corpus is not at hand, or the family has no such row.
     """
-    data = task.load_data()
-    start = task.start[scale]
-    steps_an_epoch = -(-len(data.train) // start.batch_size)
-    make = partial(family, start, steps_an_epoch=steps_an_epoch, budget=task.budget, label_costs=task.label_costs)
-    keys = dict.fromkeys(["cross-entropy", *(row.key for row in rows)])
+    task.require()
     # Seed by seed, so that an interrupted table has whole seeds.
-    systems = [systems[key] for systems in map(make, seeds) for key in keys]
-    cells = run_systems(systems, task.load_data, folder, progress=progress, decoders=tuple(HEADINGS))
-    return measure_rows(table, rows, cells, seeds, dev=partial(task.count, "dev"), test=partial(task.count, "test"))
+    systems = [system for seed in seeds for system in _needed(family(seed), [row.key for row in rows])]
+    cells = run_systems(systems, task.load_data, folder, progress=progress, decoders=task.decoders)
+    dev, test = (partial(task.count, part) for part in ("dev", "test"))
+    return measure_rows(table, rows, cells, seeds, dev=dev, test=test)
 
 
-def _count_entities(part: str, outputs: Sequence[Tokens]) -> Sums:
-    return macro_entity_f1(outputs, _targets(corpora.named_entities(), part))
+def _needed(systems: Mapping[str, System], keys: Sequence[str]) -> list[System]:
+    """The systems of these keys and all that they start from, in the order of the family."""
+    by_folder = {system.folder: system for system in systems.values()}
+    wanted: set[str] = set()
+    for key in keys:
+        if key not in systems:
+            raise InputError(f"the family has no system {key!r}", mend=f"it has {', '.join(systems)}")
+        folder: str | None = systems[key].folder
+        while folder is not None and folder not in wanted:
+            wanted.add(folder)
+            folder = by_folder[folder].starts_from
+    return [system for system in systems.values() if system.folder in wanted]
 
 
-def _count_supertags(part: str, outputs: Sequence[Tokens]) -> Sums:
-    return token_accuracy(outputs, _targets(corpora.supertags("pmb"), part))
+def _against_gold(load_data: Callable[[], Data], measure: Callable[..., Sums]) -> Callable[[str, Outputs], Sums]:
+    """A measure of outputs and right answers as one of a part and outputs."""
+
+    def count(part: str, outputs: Outputs) -> Sums:
+        data = load_data()
+        examples: list[Example] = {"dev": data.dev, "test": data.test}[part]
+        return measure(outputs, [example.target for example in examples])
+
+    return count
 
 
-def _count_translations(part: str, outputs: Sequence[Tokens]) -> Sums:
+def _count_translations(part: str, outputs: Outputs) -> Sums:
     return bleu([join_pieces(output) for output in outputs], corpora.translation_references(part))
 
 
-def _targets(data: Data, part: str) -> list[Tokens]:
-    examples: list[Example] = {"dev": data.dev, "test": data.test}[part]
-    return [example.target for example in examples]
+@cache
+def _stress() -> Data:
+    """A third of the training words of the demo, and its development and test words."""
+    dev, test = stress.load_data("dev"), stress.load_data("test")
+    return Data(train=test.train[::3], dev=dev.test, test=test.test)
 
 
-_TAGGER = Settings(task="tag", encoder="bidirectional", embedding_size=100, beam_size=3, batch_size=32, save_every=500)
-_ENTITY_TAGGER = replace(_TAGGER, hidden_size=64, label_embedding_size=8, dropout=0.2, epochs=12.0, learning_rate=6e-3)
-_SUPERTAGGER = replace(_TAGGER, hidden_size=128, label_embedding_size=64, dropout=0.3, epochs=10.0, learning_rate=4e-3)
-_TRANSLATOR = Settings(
-    task="transduce", minimum_count=2, embedding_size=96, hidden_size=160, dropout=0.2, beam_size=3, batch_size=64,
-    epochs=4.0, learning_rate=3e-3, save_every=500,
-)  # fmt: skip
 ENTITIES = Task(
     "ner",
     "German named entities (GermEval 2014)",
     "macro F1",
     corpora.named_entities,
-    _count_entities,
-    {"cpu": _ENTITY_TAGGER, "gpu": replace(_ENTITY_TAGGER, epochs=20.0)},
-    {"longer": 8, "feeding": 4, "search": 1.5, "likelihood": 2.5},
-    label_costs="O=2",
+    _against_gold(corpora.named_entities, macro_entity_f1),
 )
-"""A tagger that reads both ways; the papers' sizes fit a CPU. Wrongly choosing "O" costs double in searches."""
-
-SUPERTAGS = Task(
-    "supertags",
-    "CCG supertags (Parallel Meaning Bank)",
-    "labels right",
-    partial(corpora.supertags, "pmb"),
-    _count_supertags,
-    {
-        "cpu": _SUPERTAGGER,
-        "gpu": replace(
-            _SUPERTAGGER, embedding_size=512, hidden_size=512, label_embedding_size=512, learning_rate=1e-3, epochs=20.0
-        ),
-    },
-    {"longer": 10, "feeding": 5, "search": 2, "likelihood": 3.5},
+STRESS = Task(
+    "stress",
+    "streaming stress assignment (CMU dictionary)",
+    "words right",
+    _stress,
+    _against_gold(_stress, sequence_accuracy),
 )
-"""A tagger that reads both ways, of a fifth of the papers' size at the scale "cpu"."""
-
 TRANSLATION = Task(
     "translation",
     "German to English (Tatoeba)",
     "BLEU",
     corpora.translation,
     _count_translations,
-    {
-        "cpu": _TRANSLATOR,
-        "gpu": replace(_TRANSLATOR, embedding_size=256, hidden_size=256, learning_rate=1e-3, epochs=10.0),
-    },
-    {"longer": 2, "feeding": 1, "search": 1, "likelihood": 1},
+    # A soft beam cannot stop when its hypotheses have ended: it would take longer than all others together.
+    decoders=("greedy", "beam", "interpolated-beam", "raw-beam"),
+    check=require_sacrebleu,
 )
-"""An attention encoder-decoder over 4,000 subwords."""
+_SUPERTAG_TITLES = {
+    "pmb": "CCG supertags (Parallel Meaning Bank)",
+    "ewt": "dependency supertags (UD English EWT)",
+    "erg": "HPSG lexical types (ERG)",
+}
+
+
+@cache
+def supertags(name: str) -> Task:
+    """Supertagging with one of :data:`~seqwise.recipes.corpora.SUPERTAGS`."""
+    load_data = partial(corpora.supertags, name)
+    folder = "supertags" if name == "pmb" else f"supertags-{name}"
+    return Task(folder, _SUPERTAG_TITLES[name], "labels right", load_data, _against_gold(load_data, token_accuracy))
