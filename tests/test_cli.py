@@ -26,7 +26,10 @@ from seqwise.runs.settings import SEARCH_OBJECTIVES
 WORDS = {"the": "DET", "a": "DET", "dog": "NOUN", "cat": "NOUN", "runs": "VERB", "sees": "VERB", "big": "ADJ"}
 TINY = ["--hidden-size=8", "--embedding-size=8", "--label-embedding-size=4", "--batch-size=8", "--beam-size=3"]
 SHORT = [*TINY, "--objective=relaxed-beam", "--epochs=0.4", "--warm-start-epochs=0.4"]
-OBJECTIVES = ["auto", "cross-entropy", "self-normalized", "scheduled-sampling", *SEARCH_OBJECTIVES]
+FROM_SCRATCH = [
+    "cross-entropy", "self-normalized", "sampled-self-normalized", "unnormalized-likelihood", "noise-contrastive",
+]  # fmt: skip
+OBJECTIVES = ["auto", *FROM_SCRATCH, "scheduled-sampling", "distillation", *SEARCH_OBJECTIVES]
 
 
 @dataclass(frozen=True)
@@ -144,13 +147,31 @@ def test_every_objective_trains_on_both_tasks(
     assert all(decoder in ended.out for decoder in DECODERS)
     assert "best on the development data: " in ended.out and "predict" in ended.out.split("best on the")[1]
     assert f"seqwise predict {tmp_path / 'run'} TEXT" in ended.out
-    from_scratch = ("auto", "cross-entropy", "self-normalized")  # auto sees the whole input here
-    stages = [] if objective in from_scratch else ["warm start"]
+    stages = [] if objective in ("auto", *FROM_SCRATCH) else ["warm start"]  # auto sees the whole input here
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert [stage for stage in ("warm start", "training") if stage in metrics] == [*stages, "training"]
     assert metrics["train_examples"] == 24 and metrics["dev_examples"] == 6
     steps = 2 if objective == "auto" else 1  # it has the warm start's epochs as well
     assert len((tmp_path / "run" / "log.jsonl").read_text().splitlines()) == metrics["training"]["steps"] == steps
+
+
+@pytest.mark.parametrize("objective", ["crf", "beam-crf", "noise-contrastive", "relaxed-beam"])
+def test_a_chain_is_trained_and_searched_like_any_tagger(
+    seqwise: Command, data: Path, tmp_path: Path, objective: str
+) -> None:
+    options = [*SHORT, "--model=chain", "--objective", objective, "--train", data / "train.conll"]
+    ended = seqwise("train", *options, "--dev", data / "dev.conll", "--output", tmp_path / "run")
+    assert (ended.code, ended.err) == (0, "")
+    best = {"crf": "raw-beam"}.get(objective, "beam")
+    assert f"{best}, which predict uses unless told otherwise" in ended.out or f"than {best}" in ended.out
+    assert seqwise("predict", tmp_path / "run", "the dog runs").code == 0
+
+
+def test_what_a_chain_is_needed_for_says_so(seqwise: Command, data: Path, tmp_path: Path) -> None:
+    train = ["train", "--train", data / "train.conll", "--output", tmp_path / "run"]
+    complaint = seqwise(*train, "--objective=crf").complaint
+    assert complaint.startswith("objective: crf needs scores that form a chain") and "use --model chain" in complaint
+    assert "use --task tag" in seqwise(*train, "--task=transduce", "--model=chain").complaint
 
 
 def weights(run: Path) -> bytes:
@@ -300,7 +321,7 @@ def test_a_loss_that_turns_nan_stops_and_names_the_examples(
     steps = iter((0.0, 0.0, torch.nan))
     monkeypatch.setattr(
         "seqwise.runs.training.build_objective",
-        lambda settings, labels: lambda model, batch, values: model.embedding_VD.square().sum() + next(steps),
+        lambda *_, **__: lambda model, batch, values: model.embedding_VD.square().sum() + next(steps),
     )
     options = ["--train", train, *TINY, "--objective=cross-entropy", "--save-every=1", "--output", run]
     complaint = seqwise("train", *options).complaint
@@ -321,7 +342,7 @@ def test_a_loss_that_is_nan_at_once_can_be_mended_in_place(
     with monkeypatch.context() as patch:
         patch.setattr(
             "seqwise.runs.training.build_objective",
-            lambda settings, labels: lambda model, batch, values: 0 * model.embedding_VD.sum() + torch.nan,
+            lambda *_, **__: lambda model, batch, values: 0 * model.embedding_VD.sum() + torch.nan,
         )
         complaint = seqwise("train", *options).complaint
     assert complaint.startswith(f"the loss is nan at step 1, on {data / 'train.tsv'}:")

@@ -160,6 +160,15 @@ def test_overlap_counts_each_ngram_as_often_as_one_reference_has_it(sacrebleu, n
     assert counted > 100
 
 
+def test_length_ratio_takes_the_closest_reference_of_each(sacrebleu):
+    predictions = ["a b c d", "a b", "a , b"]
+    references = [["a b c", "a b c d e f"], ["a b c d e", "a"], ["a b c"]]
+    found = translation.bleu_length_ratio(predictions, references)
+    # Lengths in tokens of sacrebleu: 4, 2, 3 against 3 (of 3 and 6), 1 (of 5 and 1), 3.
+    assert found.value == pytest.approx((4 + 2 + 3) / (3 + 1 + 3))
+    assert subset(found, [1]).value == pytest.approx(2.0)
+
+
 def test_every_example_is_in_the_one_bin_of_its_length():
     lengths = list(range(60, -1, -1))
     bins = bins_by_length(lengths, [1, 20, 21, 50])
@@ -233,4 +242,4 @@ def test_examples_of_the_docstrings_hold(sacrebleu):
         for example in case.examples:
             ran += example.options.pop(doctest.SKIP, False)
         assert doctest.DocTestRunner().run(case).failed == 0
-    assert ran == 3
+    assert ran == 5

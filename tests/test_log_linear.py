@@ -29,6 +29,7 @@ from seqwise.models import (
     sampled_normalization,
     sentence_scores,
 )
+from seqwise.models.log_linear_training import penalized_normalization
 
 TEMPLATES = ((1,), (1, 2), (3, 1), (2,))
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -38,6 +39,8 @@ NORMALIZATIONS = {
     "gamma 1": sampled_normalization(0.7, fraction=1.0),
     "gamma 0.3": sampled_normalization(0.7, fraction=0.3),
     "gamma 0": sampled_normalization(0.7, fraction=0.0),
+    "penalized": penalized_normalization(0.4),
+    "penalized, gamma 0.3": penalized_normalization(0.4, fraction=0.3),
 }
 
 
@@ -172,7 +175,9 @@ def test_loss_and_dense_gradient_equal_those_by_hand(name: str) -> None:
     for seed in range(4):
         model, positions = a_model(seed), some_positions(seed=seed)
         chosen = normalization.draw(10, torch.Generator().manual_seed(seed)).tolist()
-        assert len(set(chosen)) == len(chosen) == {"gamma 0.3": 3, "gamma 0": 0}.get(name, 10)
+        assert (
+            len(set(chosen)) == len(chosen) == {"gamma 0.3": 3, "gamma 0": 0, "penalized, gamma 0.3": 3}.get(name, 10)
+        )
         table_M = model.weights_M.detach().clone().requires_grad_()
         expected = loss_by_hand(table_M, model, positions, chosen, normalization.penalty)
         expected.backward()
@@ -186,6 +191,17 @@ def test_cross_entropy_is_cross_entropy() -> None:
     model, positions = a_model(), some_positions()
     expected = torch.nn.functional.cross_entropy(model.all_scores(positions.contexts_NC), positions.words_N)
     torch.testing.assert_close(language_model_loss(model, positions, exact_normalization()), expected, **EXACT)
+
+
+def test_the_penalized_loss_is_devlins() -> None:
+    """Cross-entropy plus alpha (log Z)^2, and where log Z is free its optimum has log Z = 0."""
+    model, positions = a_model(), some_positions()
+    scores_NV = model.all_scores(positions.contexts_NC)
+    expected = torch.nn.functional.cross_entropy(scores_NV, positions.words_N)
+    expected = expected + 0.4 * scores_NV.logsumexp(-1).square().mean()
+    torch.testing.assert_close(language_model_loss(model, positions, NORMALIZATIONS["penalized"]), expected, **EXACT)
+    with pytest.raises(InputError, match="must not be negative"):
+        penalized_normalization(-0.1)
 
 
 class Fixed(Normalization):
@@ -316,7 +332,7 @@ def test_a_step_reads_and_writes_only_what_it_concerns(name: str) -> None:
     A step leaves zeros in the table of gradients wherever it has been; a NaN there says that it has not.
     """
     model = a_model(size=11, num_weights=5000)
-    positions, chosen = some_positions(6, size=11), [1, 4] if name == "gamma 0.3" else None
+    positions, chosen = some_positions(6, size=11), [1, 4] if "gamma 0.3" in name else None
     normalization = NORMALIZATIONS[name]
     if chosen is None:
         chosen = [] if name == "gamma 0" else list(range(6))
@@ -487,12 +503,20 @@ def test_the_benchmark_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cap
     assert result["text"].startswith("synthetic") and result["vocabulary"] == 202
     assert result["training_positions"] == 250
     assert [row["system"] for row in result["rows"]] == [
-        *("gamma = 1", "gamma = 0.1", "gamma = 0.01", "gamma = 0", "cross-entropy")
+        *("gamma = 1", "gamma = 0.1", "gamma = 0.07", "gamma = 0.01", "gamma = 0", "cross-entropy")
     ]
     full, sampled = result["rows"][:2]
     assert result["comparison"]["deviation_difference"] == pytest.approx(sampled["deviation"] - full["deviation"])
     ratios = [a / b for a, b in zip(full["seconds_by_round"], sampled["seconds_by_round"], strict=True)]
     assert result["comparison"]["speedup"] == pytest.approx(sum(ratios) / 2)
+    ratios = {row["system"]: row["speedup"] for row in result["rows"]}
+    assert ratios["gamma = 1"] == 1 and ratios["gamma = 0.1"] == result["comparison"]["speedup"]
+    without = zip(result["rows"][4]["seconds_by_round"], full["seconds_by_round"], strict=True)
+    rest = [row / whole for row, whole in without]
+    share = 1 - sum(rest) / 2
+    assert result["comparison"]["normalizer_share"] == pytest.approx(share)
+    # Five of 50 positions are normalised.
+    assert result["comparison"]["bound"] == pytest.approx(1 / (0.1 * share + 1 - share))
     assert result["signature"]["method"].startswith("sampled normaliser")
     assert "gamma = 0.1 against 1" in capsys.readouterr().out
 

@@ -345,6 +345,65 @@ def test_a_beam_of_everything_gives_the_exact_likelihood(name: str, score: Any) 
 
 
 @each_model
+@each_score
+def test_a_dense_beam_of_everything_gives_the_exact_likelihood_of_every_prefix(name: str, score: Any) -> None:
+    """Nothing is pruned: at step t, gold's prefix among all prefixes of t tokens, each ended output among them once.
+
+    On local scores these sum to one, so that what is left is -log p of each gold prefix, and with an end token -log p
+    of the whole output twice: at its end, and at the step by which it has to have ended.
+    """
+    options: dict[str, Any] = {"target_size": 3} if name == "tagger" else {"target_size": 3, "lengths": (2, 3)}
+    for seed in range(2):
+        case = CASES[name](seed, **options)
+        c = score.log_partition_weight
+
+        def prefix_score(oracle: Any, tokens: Sequence[int], c: float = c) -> float:
+            """What follows the end adds nothing."""
+            return oracles.gold_score(oracle, cut(tokens, oracle.end), log_partition_weight=c)
+
+        def exact(oracle: Any, gold: list[int]) -> float:
+            losses = []
+            for t in range(1, len(gold) + 1):
+                every = [prefix_score(oracle, tokens) for tokens in oracles.all_outputs(oracle, t)]
+                losses.append(log_sum_exp(every) - prefix_score(oracle, gold[:t]))
+            if score == local:
+                real = [*range(1, len(cut(gold, oracle.end)) + 1)]
+                own = [-prefix_score(oracle, gold[:t]) for t in (real if oracle.end is None else [*real, real[-1]])]
+                assert losses == pytest.approx(own, abs=1e-9)
+            return sum(losses)
+
+        wanted = per_token(case, exact)
+        for objective, values, tolerance in (
+            (dense_beam_objective(k=200, score=score), {}, 1e-9),
+            (soft_dense_beam_objective(k=200, score=score), {"alpha": 1e14}, 1e-4),
+        ):
+            assert float(objective(case.model, case.batch, values)) == pytest.approx(wanted, abs=tolerance)
+
+
+@each_score
+def test_gold_may_leave_the_beam_after_its_end(score: Any) -> None:
+    """A model that goes on and on: gold has ended, and what has not ended outscores it at the step that is left."""
+    late = 0
+    for seed, k in itertools.product(range(4), (1, 2, 3)):
+        case = translation_case(seed, lengths=(3, 2, 4))
+        with torch.no_grad():
+            for oracle in case.oracles:
+                oracle.bias = oracle.bias + 2.0 * (np.arange(4) != oracle.end)
+            case.model.head.bias += 2.0 * (torch.arange(4) != case.model.end)
+        c = score.log_partition_weight
+        wanted = per_token(case, lambda o, g, k=k, c=c: dense_by_loop(o, g, k, c)[0])
+        found = dense_beam_objective(k=k, score=score)(case.model, case.batch, {})
+        assert float(found) == pytest.approx(wanted, abs=1e-10)
+        wanted = per_token(case, lambda o, g, k=k, c=c: beam_crf_by_loop(o, g, k, c)[0])
+        found = beam_crf_objective(k=k, score=score)(case.model, case.batch, {})
+        assert float(found) == pytest.approx(wanted, abs=1e-10)
+        for oracle, gold in rows(case):
+            without_last = dense_by_loop(oracle, gold[:-1], k, c)[1]
+            late += dense_by_loop(oracle, gold, k, c)[1] - without_last
+    assert late > 0
+
+
+@each_model
 def test_gold_alone_on_local_scores_is_cross_entropy(name: str) -> None:
     """Dense loss at k = 1, value and gradient."""
     for seed in range(3):

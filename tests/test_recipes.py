@@ -155,7 +155,7 @@ def test_every_recipe_can_be_loaded(name: str) -> None:
 
 def test_a_recipe_or_scale_that_is_not_there(tmp_path: Path) -> None:
     how = {"seed": 0, "progress": no_progress}
-    with pytest.raises(InputError, match=r"^there is no recipe 'table-4\.3'; did you mean 'table-4\.\d'"):
+    with pytest.raises(InputError, match=r"^there is no recipe 'table-4\.3'; did you mean 'table-\d\.\d'"):
         run_recipe("table-4.3", tmp_path, scale=None, **how)
     with pytest.raises(InputError, match=r"^there is no scale 'tpu'"):
         run_recipe("table-4.1", tmp_path, scale="tpu", **how)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import math
 from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from seqwise.data import Example, Vocabulary, collate, join_pieces, write_columns
+from seqwise.data import Batch, Example, Vocabulary, collate, join_pieces, write_columns
 from seqwise.decoding import DECODERS
 from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Counts, Sums
 from seqwise.models import EncoderDecoder, Transformer
+from seqwise.objectives import distillation_objective
 from seqwise.runs import (
     Prediction,
     Run,
@@ -40,11 +43,11 @@ from seqwise.runs.measures import (
     tagging_measures,
     unknown_targets,
 )
+from seqwise.runs.objectives import _noise, build_objective
 from seqwise.runs.run import require_enough_candidates, usual_decoder
 from seqwise.runs.settings import (
     COSTED_OBJECTIVES,
     SEARCH_OBJECTIVES,
-    build_objective,
     build_schedules,
     check,
     load_settings,
@@ -161,7 +164,7 @@ def trained(settings: Settings) -> list[tuple[str, str, float, float]]:
 def test_warm_starts() -> None:
     settings = replace(TINY, objective="hinge", epochs=1.0, learning_rate=1e-3, warm_start_epochs=2.5)
     last = ("hinge", "", 1.0, 1e-3)
-    for objective in ("cross-entropy", "self-normalized"):
+    for objective in ("cross-entropy", "self-normalized", "unnormalized-likelihood", "noise-contrastive"):
         assert len(trained(replace(settings, objective=objective))) == 1
     assert trained(replace(settings, warm_start="none")) == trained(replace(settings, warm_start_epochs=0.0)) == [last]
     for warm_start in ("cross-entropy", "self-normalized"):
@@ -252,6 +255,10 @@ def test_the_decoder_follows_the_training() -> None:
     assert choose_decoder(replace(trained_global, score="local")).score is local
     # Without a search in training the score setting does not count.
     assert choose_decoder(replace(trained_global, objective="cross-entropy")).score is local
+    # Always of raw scores, whatever the setting.
+    for objective in ("crf", "distillation"):
+        whole = replace(trained_global, objective=objective, score="local")
+        assert usual_decoder(whole) == "raw-beam" and choose_decoder(whole).score is global_
     soft = choose_decoder(trained_global, "soft-beam", beam_size=2)
     assert soft.selector == SoftTopK(2, 8.0) and soft.score is global_
     # A schedule with steps of its own ends where it says.
@@ -357,7 +364,7 @@ def test_a_cost_from_a_file_is_refused_with_its_line(tmp_path: Path) -> None:
     assert load_settings(path, {"objective": "hinge"}).wrong_label_costs == "O=2"
 
 
-@pytest.mark.parametrize("objective", ["cross-entropy", "self-normalized", "scheduled-sampling", *SEARCH_OBJECTIVES])
+@pytest.mark.parametrize("objective", ["cross-entropy", "noise-contrastive", "scheduled-sampling", *SEARCH_OBJECTIVES])
 def test_costs_go_with_the_objectives_that_have_them(objective: str) -> None:
     settings = replace(TINY, train=Path("x"), objective=objective, wrong_label_costs="O=2")
     if objective in COSTED_OBJECTIVES:
@@ -394,6 +401,73 @@ def test_a_cost_weighs_what_is_wrongly_chosen() -> None:
     assert loss("A=7,B=0.5") == pytest.approx(0.25)
 
 
+# -------------------------------------------------------------------------------------- objectives without a search
+
+
+def batch_of(run: Run, examples: list[Example] = WORDS) -> Batch:
+    return collate(list(enumerate(run.encode(examples))))
+
+
+def test_noise_is_how_often_tokens_are_gold_and_once_more() -> None:
+    run = tiny_run(replace(TINY, objective="noise-contrastive", task="transduce"))
+    encoded = run.encode(WORDS)
+    count = dict.fromkeys(run.target_vocabulary.tokens, 1) | {"A": 3, "B": 3, "</s>": 4}
+    wanted = torch.tensor([count[token] / 10 for token in run.target_vocabulary.tokens])
+    torch.testing.assert_close(_noise(encoded, 3).exp(), wanted)
+    torch.testing.assert_close(_noise(encoded[:0], 3).exp(), torch.full((3,), 1 / 3))
+
+
+def test_noise_contrastive_estimation_is_built_with_that_noise() -> None:
+    """With every score 0, the mean of the loss over draws is known."""
+    run = tiny_run(replace(TINY, objective="noise-contrastive", noise_tokens=3, task="transduce"))
+    for parameter in run.model.parameters():
+        parameter.data.zero_()
+    encoded = run.encode(WORDS)
+    objective = build_objective(run.settings, run.target_vocabulary, encoded=encoded)
+    losses = torch.stack([objective(run.model, batch_of(run), {}) for _ in range(400)])
+    odds = [3 * noise for noise in _noise(encoded, 3).exp().tolist()]
+    gold = [token for example in encoded for token in example.target_ids]
+    expected = sum(math.log1p(odds[token]) for token in gold) / len(gold)
+    expected += sum(odd * math.log1p(1 / odd) for odd in odds)
+    error = losses.std().item() / math.sqrt(len(losses))
+    assert losses.mean().item() == pytest.approx(expected, abs=4 * error) and error < 0.02
+
+
+def test_objectives_of_single_tokens_take_any_linear_head() -> None:
+    """At gamma = 1, by hand from the logits; a chain's head is the identity."""
+    for model in ("lstm", "chain"):
+        run = tiny_run(replace(TINY, model=model, log_partition_weight=0.3))
+        batch = batch_of(run)
+        logits_BTV = run.model.head(run.model.teacher_forced(run.model.encode(batch), batch.targets_BT))
+        counted = batch.targets_BT >= 0
+        gold = logits_BTV.gather(-1, batch.targets_BT.clamp(min=0)[..., None])[..., 0][counted].mean()
+        log_z = logits_BTV.logsumexp(-1)[counted]
+        for objective, expected in (
+            ("unnormalized-likelihood", -gold + 0.3 * log_z.square().mean()),
+            ("sampled-self-normalized", log_z.mean() - gold + 0.3 * log_z.square().mean()),
+        ):
+            settings = replace(run.settings, objective=objective)
+            loss = build_objective(settings, run.target_vocabulary)(run.model, batch, {})
+            torch.testing.assert_close(loss, expected)
+
+
+def test_distillation_needs_a_model_to_copy_and_leaves_it_alone() -> None:
+    run = tiny_run(replace(TINY, objective="distillation"))
+    with pytest.raises(InputError, match="distillation needs a trained model to start from"):
+        build_objective(run.settings, run.target_vocabulary)
+    run.model.train()
+    objective = build_objective(run.settings, run.target_vocabulary, start=run.model)
+    assert run.model.training and all(parameter.requires_grad for parameter in run.model.parameters())
+    before = copy.deepcopy(run.model).eval()
+    with torch.no_grad():
+        for parameter in run.model.eval().parameters():
+            parameter.mul_(3)
+    # The teacher is what the model was, not what it has become.
+    expected = distillation_objective(before, k=TINY.beam_size)(run.model, batch_of(run), {})
+    assert objective(run.model, batch_of(run), {}).item() == expected.item() > 0
+    assert expected != distillation_objective(run.model, k=TINY.beam_size)(run.model, batch_of(run), {})
+
+
 # -------------------------------------------------------------------------------------- models and settings
 
 
@@ -409,6 +483,10 @@ def test_the_model_is_chosen_by_its_name() -> None:
     ("change", "said"),
     [
         ({"task": "tag"}, "model: a tagger is an LSTM"),
+        ({"model": "chain"}, "model: a chain has a label for each token of the source; use --task tag"),
+        ({"objective": "crf"}, "objective: crf needs scores that form a chain, .* model transformer do not"),
+        ({"objective": "unnormalized-likelihood", "log_partition_weight": 0.0}, "log_partition_weight: with 0, unnorm"),
+        ({"noise_tokens": 0}, "noise_tokens must be at least 1"),
         ({"num_heads": 3}, "hidden_size: 4 cannot be divided among 3 heads; use a multiple of 3"),
         ({"feeding_passes": "two-pass"}, "feeding_passes: only scheduled sampling"),
         ({"model": "lstm", "feeding_passes": "two-pass", "objective": "scheduled-sampling"}, "feeding_passes: only"),

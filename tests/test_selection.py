@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,9 +25,11 @@ from seqwise.search import (
     SoftTopK,
     global_,
     hard_top_k,
+    mean_squared_gap,
     peaked_softmax,
     soft_top_k,
 )
+from seqwise.search.operators import soft_top_k_of
 
 TOLERANCE = {"atol": 1e-10, "rtol": 1e-10}
 
@@ -371,3 +375,118 @@ def test_an_empty_beam_and_a_noisy_wide_one_are_refused() -> None:
             call()
     with pytest.raises(InputError, match="k = 2"):
         HardTopK(2, noise=Gumbel())
+
+
+# ---------------------------------------------------------------------------------------- alpha by gaps
+
+
+def test_the_unit_is_the_mean_squared_gap_of_the_best() -> None:
+    """By a loop, with dead candidates, fewer than k + 1 of them, one, and none."""
+    draw = np.random.default_rng(8)
+    for _ in range(40):
+        count = int(draw.integers(1, 6))
+        best = np.sort(draw.normal(0, 3, (3, count)))[:, ::-1].copy()
+        best[1, int(draw.integers(0, count)) :] = -np.inf
+        for row, found in zip(best.tolist(), mean_squared_gap(torch.from_numpy(best)).tolist(), strict=True):
+            alive = [value for value in row if value > -math.inf]
+            squares = [(above - below) ** 2 for above, below in itertools.pairwise(alive)]
+            assert found == pytest.approx(max(sum(squares) / len(squares), 1e-8) if squares else 1.0)
+
+
+def test_with_the_unit_neighbours_are_alpha_apart_on_average() -> None:
+    """Read back from the weights: -log of each survivor's share of its neighbour, relative to its own."""
+    scores_BJV, k, alpha = 5 * torch.randn(20, 2, 5, dtype=torch.float64), 4, 1.7
+    selector = SoftTopK(k, alpha, mean_squared_gap)
+    best_BM, _, _ = hard_top_k(scores_BJV, k + 1)
+    weights_BKN = soft_top_k_of(scores_BJV, best_BM[:, :k], (alpha / mean_squared_gap(best_BM))[:, None, None]).flatten(
+        2
+    )
+    places_BM = scores_BJV.flatten(1).topk(k + 1).indices
+    total_B = 0.0
+    for r in range(k):
+        own_B, next_B = (weights_BKN[:, r].gather(1, places_BM[:, r + i, None])[:, 0] for i in (0, 1))
+        total_B = total_B - (next_B / own_B).log()
+    torch.testing.assert_close(total_B / k, torch.full((20,), alpha, dtype=torch.float64))
+    selection = selector(candidates_of(scores_BJV), None)
+    torch.testing.assert_close(selection.token_weights_BKV, weights_BKN.unflatten(2, (2, 5)).sum(2))
+
+
+def test_with_the_unit_scale_and_shift_of_scores_do_not_matter_and_the_batch_does_not() -> None:
+    scores_BJV = torch.randn(4, 2, 5, dtype=torch.float64)
+    scores_BJV[2, 1] = -torch.inf
+    selector = SoftTopK(3, 2.0, mean_squared_gap)
+
+    def weights(scores: Tensor) -> Tensor:
+        return selector(candidates_of(scores), None).token_weights_BKV
+
+    expected = weights(scores_BJV)
+    torch.testing.assert_close(weights(100 * scores_BJV - 7), expected, atol=1e-9, rtol=0)
+    for row in range(4):
+        torch.testing.assert_close(weights(scores_BJV[row : row + 1])[0], expected[row], atol=1e-12, rtol=0)
+    plain = SoftTopK(3, 2.0)(candidates_of(100 * scores_BJV), None).token_weights_BKV
+    assert (plain - expected).abs().max() > 0.05
+
+
+@pytest.mark.parametrize("k", [1, 3, 6])
+def test_with_the_unit_large_alpha_is_hard_and_small_alpha_is_even(k: int) -> None:
+    scores_BJV = torch.randn(50, 2, 3, dtype=torch.float64)
+    candidates = candidates_of(scores_BJV)
+    hard = HardTopK(k)(candidates, None)
+    soft = SoftTopK(k, 1e9, mean_squared_gap)(candidates, None)
+    embedding_VD = torch.eye(3, dtype=torch.float64)
+    clear_B = -scores_BJV.flatten(1).sort(descending=True).values.diff(dim=1).amax(1) > 1e-2
+    torch.testing.assert_close(soft.embed(embedding_VD)[clear_B], hard.embed(embedding_VD)[clear_B])
+    even = SoftTopK(k, 1e-14, mean_squared_gap)(candidates, None).token_weights_BKV
+    torch.testing.assert_close(even, torch.full_like(even, 1 / 3), atol=1e-6, rtol=0)
+
+
+def test_with_the_unit_the_gradient_is_the_derivative() -> None:
+    """Also of what the unit depends on: held constant, it would be wrong."""
+    scores_BJV = torch.randn(2, 2, 3, dtype=torch.float64, requires_grad=True)
+    for k in (1, 3, 6):
+
+        def everything(scores: Tensor, k: int = k) -> tuple[Tensor, ...]:
+            selection = SoftTopK(k, 1.5, mean_squared_gap)(candidates_of(scores), None)
+            return selection.scores_BK, selection.token_weights_BKV, selection.parent_weights_BKJ
+
+        assert torch.autograd.gradcheck(everything, (scores_BJV,))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_with_the_unit_ties_and_dead_candidates_give_no_nan(dtype: torch.dtype) -> None:
+    """All tied, nearly tied, one alive, none alive."""
+    scores_BJV = torch.zeros(4, 2, 3, dtype=dtype)
+    scores_BJV[1] += 1e-7 * torch.arange(6).view(2, 3)
+    scores_BJV[2] = -torch.inf
+    scores_BJV[2, 0, 1] = 0.3
+    scores_BJV[3] = -torch.inf
+    leaf = scores_BJV.requires_grad_()
+    selection = SoftTopK(3, 5.0, mean_squared_gap)(candidates_of(leaf), None)
+    live_BK = selection.scores_BK > -torch.inf
+    assert live_BK.sum(1).tolist() == [3, 3, 1, 0]
+    (selection.scores_BK[live_BK].sum() + selection.token_weights_BKV.square().sum()).backward()
+    assert bool(torch.isfinite(leaf.grad).all())
+    assert bool(torch.isfinite(selection.token_weights_BKV).all())
+    torch.testing.assert_close(selection.token_weights_BKV[0], torch.full((3, 3), 1 / 3, dtype=dtype))
+
+
+# ---------------------------------------------------------------------------------------- by slot, and several tokens
+
+
+@pytest.mark.parametrize("selector", [HardTopK(3), SoftTopK(3, 2.0), SoftArgmax(1.5)], ids=["hard", "soft", "argmax"])
+def test_quantities_by_slot_and_masses_of_several_tokens(selector: Any) -> None:
+    """By loops over the marginals: ``sum_w a_r[w] sum_i b_r[i] values[i, w]``, and ``a_r`` at each of the tokens."""
+    scores_BJV, values_BJV = torch.randn(4, 3, 5).double(), torch.randn(4, 3, 5).double()
+    tokens_BG = torch.randint(0, 5, (4, 6))
+    selection = selector(candidates_of(scores_BJV), None)
+    words_BKV = selection.embed(torch.eye(5, dtype=torch.float64))
+    back_BKJ = selection.follow(torch.eye(3, dtype=torch.float64).expand(4, 3, 3))
+    found, masses = selection.expect(values_BJV), selection.token_masses(tokens_BG)
+    for b, r in np.ndindex(*found.shape):
+        wanted = sum(
+            float(words_BKV[b, r, w]) * float(back_BKJ[b, r, i]) * float(values_BJV[b, i, w])
+            for i, w in itertools.product(range(3), range(5))
+        )
+        assert float(found[b, r]) == pytest.approx(wanted, abs=1e-10)
+        assert masses[b, r].tolist() == [float(words_BKV[b, r, int(token)]) for token in tokens_BG[b]]
+        assert float(selection.token_mass(2)[b, r]) == float(words_BKV[b, r, 2])

@@ -1,4 +1,4 @@
-"""The command line: ``seqwise train | predict | evaluate | reproduce``.
+"""The command line: ``seqwise train | predict | evaluate | diagnose | reproduce``.
 
 Whatever the user can mend ends with one line on standard error and exit code 2.
 """
@@ -11,7 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
+from seqwise.cli.diagnosis import diagnose
 from seqwise.cli.flags import flags_from_settings
+from seqwise.cli.language_model import language_model
 from seqwise.cli.prediction import evaluate, predict
 from seqwise.cli.reproduction import reproduce
 from seqwise.cli.training import TRAIN_EXAMPLES, train
@@ -35,8 +37,9 @@ UsageError: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__nam
 
 # The flags of Settings make the signature of the first, so it is registered only once they are there.
 app.command(epilog=TRAIN_EXAMPLES)(flags_from_settings(train))
-for command in (predict, evaluate, reproduce):
+for command in (predict, evaluate, diagnose, reproduce):
     app.command()(command)
+app.add_typer(language_model, name="language-model")
 
 
 def main() -> None:

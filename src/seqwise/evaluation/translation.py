@@ -16,7 +16,15 @@ import numpy.typing as npt
 from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Counts, Floats, Sums, pairs_with_many
 
-__all__ = ["bins_by_length", "bleu", "bleu_signature", "ngram_overlap", "require_sacrebleu", "subset"]
+__all__ = [
+    "bins_by_length",
+    "bleu",
+    "bleu_length_ratio",
+    "bleu_signature",
+    "ngram_overlap",
+    "require_sacrebleu",
+    "subset",
+]
 
 MAX_ORDER = 4
 
@@ -99,6 +107,27 @@ def ngram_overlap(
         raise InputError(f"n must be 1 to {MAX_ORDER}, got {n}")
     statistics_NC = _statistics(predictions, references, tokenize=tokenize, lowercase=lowercase)
     return Counts(statistics_NC[:, 1 + n], statistics_NC[:, 1 + MAX_ORDER + n])
+
+
+def bleu_length_ratio(
+    predictions: Sequence[str], references: Sequence[Sequence[str]], *, tokenize: str = "13a", lowercase: bool = False
+) -> Counts:
+    """Length of the predictions over that of the references, each the closest in length: c / r of `bleu`, in tokens.
+
+    Args:
+        predictions, references, tokenize, lowercase: as in `bleu`.
+
+    Raises:
+        InputError: as in `bleu`, or the references are empty.
+
+    Source: Goyal's thesis, 2021, table 5.5.
+
+    Example:
+        >>> bleu_length_ratio(["the cat"], [["the cat sat down"]]).value  # doctest: +SKIP
+        0.5
+    """
+    statistics_NC = _statistics(predictions, references, tokenize=tokenize, lowercase=lowercase)
+    return Counts(statistics_NC[:, 0], statistics_NC[:, 1])
 
 
 def subset(counts: Sums, indices: npt.ArrayLike) -> Sums:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from seqwise.models.chain import Chain, ChainTagger, linear_chain
 from seqwise.models.log_linear import HeldOut, LogLinear, held_out, rerank, sentence_scores
 from seqwise.models.log_linear_training import (
     AdagradState,
@@ -18,6 +19,8 @@ from seqwise.models.transformer import Transformer
 
 __all__ = [
     "AdagradState",
+    "Chain",
+    "ChainTagger",
     "EncoderDecoder",
     "HeldOut",
     "LogLinear",
@@ -31,6 +34,7 @@ __all__ = [
     "exact_normalization",
     "held_out",
     "language_model_loss",
+    "linear_chain",
     "rerank",
     "sampled_normalization",
     "sentence_scores",

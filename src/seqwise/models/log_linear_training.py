@@ -1,7 +1,7 @@
 """Training a log-linear language model: unnormalised likelihood, sampled normalisers, and a sparse Adagrad.
 
-Shapes: N positions, J features of a context, V vocabulary, M weights in the table; H the positions whose normaliser is
-computed, B a block of them.
+Shapes: N positions, J features of a context, V vocabulary, M weights in the table; A cells of it that gold words read;
+H the positions whose normaliser is computed, B a block of them, W their H J windows in ascending order.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from seqwise.data.streams import Positions
 from seqwise.errors import InputError
-from seqwise.models.log_linear import LogLinear, add_to_windows, window_sums
+from seqwise.models.log_linear import LogLinear, window_sums
 
 __all__ = [
     "AdagradState",
@@ -24,6 +25,7 @@ __all__ = [
     "adagrad_step",
     "exact_normalization",
     "language_model_loss",
+    "penalized_normalization",
     "sampled_normalization",
 ]
 
@@ -74,6 +76,26 @@ def sampled_normalization(alpha: float, *, fraction: float) -> Normalization:
     if not alpha >= 0:
         raise InputError(f"the weight of the log Z penalty must not be negative, got {alpha}")
     return Normalization(fraction, lambda log_partitions: alpha * log_partitions.square())
+
+
+def penalized_normalization(alpha: float, *, fraction: float = 1.0) -> Normalization:
+    """The penalty ``log Z + alpha (log Z)^2``: likelihood that is normalised, and log Z near 0 (Devlin et al. 2014).
+
+    At fraction 1 that is the objective which Andreas and Klein compare with. Below it, log Z of the likelihood too is
+    that of H alone, whose mean stands for the mean of all: an unbiased estimate, with its optimum at log Z near 0 and
+    not at ``1 / (2 alpha)``.
+
+    Args:
+        alpha: 0 or more, in nats per squared nat.
+        fraction: gamma in [0, 1].
+
+    Example:
+        >>> penalized_normalization(2.0).penalty(torch.tensor([3.0]))
+        tensor([21.])
+    """
+    if not alpha >= 0:
+        raise InputError(f"the weight of the log Z penalty must not be negative, got {alpha}")
+    return Normalization(fraction, lambda log_partitions: log_partitions + alpha * log_partitions.square())
 
 
 def language_model_loss(
@@ -184,47 +206,103 @@ def adagrad_step(
     num_positions = len(positions.words_N)
     if num_positions == 0:
         raise InputError("there is no position to learn from")
-    weights_M, gradient_M, width = model.weights_M, state.gradient_M, model.vocabulary_size
+    weights_M, width = model.weights_M, model.vocabulary_size
     addresses_NJ = model.addresses(*positions)
-    cells = addresses_NJ.flatten()
-    loss = -weights_M[cells].sum()
-    gradient_M.index_add_(0, cells, gradient_M.new_full(cells.shape, -1.0))
-    chosen_H = normalization.draw(num_positions, generator).to(cells.device)
+    cells_A, counts_A = addresses_NJ.flatten().unique(return_counts=True)
+    weights_A, squares_A, gradient_A = weights_M[cells_A], state.squares_M[cells_A], -counts_A.to(weights_M.dtype)
+    loss = (weights_A * gradient_A).sum()
+    chosen_H = normalization.draw(num_positions, generator).to(cells_A.device)
     offsets_HJ = (addresses_NJ - positions.words_N[:, None])[chosen_H]
+    layout = _layout(offsets_HJ, cells_A, width)
+    state.gradient_M[cells_A[layout.shared_A]] = gradient_A[layout.shared_A]
     for start in range(0, len(chosen_H), block_size):
-        offsets_BJ = offsets_HJ[start : start + block_size]
-        scores_BV = window_sums(weights_M, offsets_BJ, width)
-        log_partitions_B = scores_BV.logsumexp(dim=-1)
-        with torch.enable_grad():
-            leaf_B = log_partitions_B.clone().requires_grad_()
-            penalty = normalization.penalty(leaf_B).sum() * (num_positions / len(chosen_H))
-            (slopes_B,) = torch.autograd.grad(penalty, leaf_B)
-        loss += penalty.detach()
-        probabilities_BV = scores_BV.sub_(log_partitions_B[:, None]).exp_()
-        add_to_windows(gradient_M, offsets_BJ, probabilities_BV.mul_(slopes_B[:, None]))
-    _move(weights_M, state, cells, offsets_HJ.flatten().tolist(), width=width, learning_rate=learning_rate)
+        block = slice(start, start + block_size)
+        gradient_BV = window_sums(weights_M, offsets_HJ[block], width)
+        loss += _into_gradient(gradient_BV, normalization, num_positions / len(chosen_H))
+        here = ((layout.owners_A >= start) & (layout.owners_A < start + len(gradient_BV))).nonzero()[:, 0]
+        gradient_A[here] += gradient_BV[layout.owners_A[here] - start, layout.columns_A[here]]
+        _move_alone(weights_M, state, gradient_BV, offsets_HJ[block], layout.alone_HJ[block], learning_rate)
+    _move_shared(weights_M, state, offsets_HJ[~layout.alone_HJ].tolist(), width, learning_rate)
+    # The gold words in windows alone were moved as if they were none: they are moved again, from where they were.
+    single_A = ~layout.shared_A
+    cells, gradient, squares = cells_A[single_A], gradient_A[single_A], squares_A[single_A]
+    squares.addcmul_(gradient, gradient)
+    state.squares_M[cells] = squares
+    weights_M[cells] = weights_A[single_A].addcmul_(gradient, squares.rsqrt(), value=-learning_rate)
     return float(loss) / num_positions
 
 
-def _move(
-    weights_M: Tensor, state: AdagradState, cells: Tensor, offsets: Sequence[int], *, width: int, learning_rate: float
+class _Layout(NamedTuple):
+    """Where the windows of H and the cells of gold words lie to each other; A cells, in ascending order.
+
+    ``alone_HJ``: whether a window overlaps no other of this step. ``shared_A``: whether a cell is in one that does.
+    ``owners_A``, ``columns_A``: of a cell in a window alone, the row of H and the word that it belongs to; else -1.
+    """
+
+    alone_HJ: Tensor
+    shared_A: Tensor
+    owners_A: Tensor
+    columns_A: Tensor
+
+
+def _layout(offsets_HJ: Tensor, cells_A: Tensor, width: int) -> _Layout:
+    if offsets_HJ.numel() == 0:
+        nowhere_A = torch.full_like(cells_A, -1)
+        return _Layout(offsets_HJ.bool(), torch.zeros_like(cells_A, dtype=torch.bool), nowhere_A, nowhere_A)
+    starts_W, order_W = offsets_HJ.flatten().sort()
+    clear = starts_W.diff() >= width
+    edge = clear.new_ones(1)
+    alone_W = torch.cat([edge, clear]) & torch.cat([clear, edge])
+    # All windows are as wide, so the last one to begin before a cell holds it if any does.
+    last_A = torch.searchsorted(starts_W, cells_A, right=True) - 1
+    columns_A = cells_A - starts_W[last_A]
+    held_A = (last_A >= 0) & (columns_A < width)
+    owned_A = held_A & alone_W[last_A]
+    owners_A = torch.where(owned_A, order_W[last_A] // offsets_HJ.shape[1], -1)
+    alone_HJ = torch.empty_like(alone_W).scatter_(0, order_W, alone_W).view_as(offsets_HJ)
+    return _Layout(alone_HJ, held_A & ~owned_A, owners_A, columns_A)
+
+
+def _into_gradient(scores_BV: Tensor, normalization: Normalization, scale: float) -> Tensor:
+    """Turn scores into the gradient of the penalty, in place; its value, times the scale as the gradient is."""
+    highest_B1 = scores_BV.amax(dim=-1, keepdim=True)
+    sums_B = scores_BV.sub_(highest_B1).exp_().sum(dim=-1)
+    with torch.enable_grad():
+        log_partitions_B = (sums_B.log() + highest_B1[:, 0]).requires_grad_()
+        penalty = normalization.penalty(log_partitions_B).sum() * scale
+        (slopes_B,) = torch.autograd.grad(penalty, log_partitions_B)
+    scores_BV.mul_((slopes_B / sums_B)[:, None])
+    return penalty.detach()
+
+
+def _move_alone(
+    weights_M: Tensor, state: AdagradState, gradient_BV: Tensor, offsets_BJ: Tensor, alone_BJ: Tensor, rate: float
 ) -> None:
-    """Move the weights of windows and of single cells against their gradients, which are 0 again after it."""
-    gradient_M = state.gradient_M
+    """Move the windows of one row at once, straight from its gradient; that of the others goes into the table."""
+    width = gradient_BV.shape[1]
+    scratch_V, squared_V = torch.empty_like(gradient_BV[0]), torch.empty_like(gradient_BV[0])
+    for gradient_V, offsets, alone in zip(gradient_BV, offsets_BJ.tolist(), alone_BJ.tolist(), strict=True):
+        torch.mul(gradient_V, gradient_V, out=squared_V)
+        for offset, is_alone in zip(offsets, alone, strict=True):
+            if is_alone:
+                squares = state.squares_M.narrow(0, offset, width).add_(squared_V)
+                torch.rsqrt(squares, out=scratch_V)
+                weights_M.narrow(0, offset, width).addcmul_(gradient_V, scratch_V, value=-rate)
+            else:
+                state.gradient_M.narrow(0, offset, width).add_(gradient_V)
+
+
+def _move_shared(
+    weights_M: Tensor, state: AdagradState, offsets: Sequence[int], width: int, learning_rate: float
+) -> None:
+    """Move windows against the table of gradients, which is 0 again after it."""
     for start, stop in _merged(offsets, width):
         for begin in range(start, stop, _STRETCH):
             here = slice(begin, min(begin + _STRETCH, stop))
-            gradient, squares = gradient_M[here], state.squares_M[here]
+            gradient, squares = state.gradient_M[here], state.squares_M[here]
             squares.addcmul_(gradient, gradient)
             weights_M[here].addcmul_(gradient, squares.rsqrt(), value=-learning_rate)
             gradient.zero_()
-    # Cells inside a window of H have a gradient of 0 by now, and stay as they are.
-    cells = cells.unique()
-    gradient, squares = gradient_M[cells], state.squares_M[cells]
-    squares.addcmul_(gradient, gradient)
-    state.squares_M[cells] = squares
-    weights_M[cells] = weights_M[cells].addcmul_(gradient, squares.rsqrt(), value=-learning_rate)
-    gradient_M[cells] = 0.0
 
 
 def _merged(offsets: Sequence[int], width: int) -> list[list[int]]:

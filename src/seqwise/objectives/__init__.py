@@ -10,11 +10,26 @@ from seqwise.objectives.beam_likelihood import (
     negative_log_share,
     soft_dense_beam_objective,
 )
+from seqwise.objectives.chain import (
+    best_chain_output,
+    chain_log_partition,
+    chain_loss,
+    chain_marginals,
+    chain_score,
+    crf_objective,
+)
 from seqwise.objectives.contrastive import (
     expected_noise_contrastive_loss,
     noise_contrastive_loss,
     noise_log_probs,
     sampled_noise_contrastive_loss,
+)
+from seqwise.objectives.distillation import distillation_loss, distillation_objective
+from seqwise.objectives.enumeration import (
+    MOST_OUTPUTS,
+    enumerated_likelihood_objective,
+    enumerated_log_partition,
+    every_output,
 )
 from seqwise.objectives.likelihood import cross_entropy, gold_scores
 from seqwise.objectives.normalizable_set import (
@@ -34,11 +49,15 @@ from seqwise.objectives.objective import (
     Objective,
     cross_entropy_objective,
     hinge_objective,
+    mixed_objective,
+    noise_contrastive_objective,
     relaxed_beam_objective,
+    sampled_self_normalized_objective,
     scheduled_sampling_objective,
     search_targets,
     self_normalized_objective,
     two_pass_scheduled_sampling_objective,
+    unnormalized_likelihood_objective,
 )
 from seqwise.objectives.rescoring import beam_outputs, output_scores
 from seqwise.objectives.risk import (
@@ -67,6 +86,7 @@ from seqwise.objectives.violations import (
 )
 
 __all__ = [
+    "MOST_OUTPUTS",
     "CostOfGold",
     "LogPartitionStatistics",
     "Objective",
@@ -78,14 +98,25 @@ __all__ = [
     "beam_outputs",
     "beam_search_optimization_loss",
     "beam_search_optimization_objective",
+    "best_chain_output",
+    "chain_log_partition",
+    "chain_loss",
+    "chain_marginals",
+    "chain_score",
+    "crf_objective",
     "cross_entropy",
     "cross_entropy_objective",
     "dense_beam_loss",
     "dense_beam_objective",
     "direct_loss",
+    "distillation_loss",
+    "distillation_objective",
     "early_update_loss",
     "early_update_objective",
     "edit_distances",
+    "enumerated_likelihood_objective",
+    "enumerated_log_partition",
+    "every_output",
     "expected_cost",
     "expected_noise_contrastive_loss",
     "generalization_bound",
@@ -99,9 +130,11 @@ __all__ = [
     "log_partition_statistics",
     "log_partitions",
     "minimum_risk_objective",
+    "mixed_objective",
     "nearest_normalized",
     "negative_log_share",
     "noise_contrastive_loss",
+    "noise_contrastive_objective",
     "noise_log_probs",
     "normalizable_curve",
     "normalizable_set_is_empty",
@@ -111,6 +144,7 @@ __all__ = [
     "relaxed_beam_objective",
     "sampled_noise_contrastive_loss",
     "sampled_self_normalized_cross_entropy",
+    "sampled_self_normalized_objective",
     "scheduled_sampling_objective",
     "search_targets",
     "self_normalized_cross_entropy",
@@ -118,4 +152,5 @@ __all__ = [
     "soft_dense_beam_objective",
     "two_pass_scheduled_sampling_objective",
     "unnormalized_likelihood_loss",
+    "unnormalized_likelihood_objective",
 ]

@@ -17,6 +17,7 @@ from seqwise.objectives.objective import Objective, per_token, plus_likelihood, 
 from seqwise.objectives.rescoring import beam_outputs, cut_at_end, output_scores
 from seqwise.search.candidates import Score, global_
 from seqwise.search.gold import Lost, never_lost, no_rivals, out_of_beam, unroll_with_gold
+from seqwise.search.operators import AlphaUnit, of_scores
 from seqwise.search.selection import HardTopK, Selector, SoftTopK
 
 __all__ = [
@@ -202,7 +203,9 @@ def dense_beam_objective(*, k: int, score: Score = global_, cross_entropy_weight
     return _dense_objective(rivals, lost, score, cross_entropy_weight)
 
 
-def soft_dense_beam_objective(*, k: int, score: Score = global_, cross_entropy_weight: float = 0.0) -> Objective:
+def soft_dense_beam_objective(
+    *, k: int, score: Score = global_, unit: AlphaUnit = of_scores, cross_entropy_weight: float = 0.0
+) -> Objective:
     """Dense beam loss of a relaxed beam beside gold, which always keeps its own hard slot, per token.
 
     The candidates come from the mixed states of the relaxed beam, so the loss is continuous in the parameters, and the
@@ -214,6 +217,7 @@ def soft_dense_beam_objective(*, k: int, score: Score = global_, cross_entropy_w
     Args:
         k: slots of the beam, gold's among them.
         score: what a token adds.
+        unit: what alpha is divided by at each step, as of ``SoftTopK``.
         cross_entropy_weight: how much of the teacher-forced cross-entropy is added.
 
     Raises:
@@ -230,7 +234,7 @@ def soft_dense_beam_objective(*, k: int, score: Score = global_, cross_entropy_w
     out_of_beam(k)  # refuses a bad k
 
     def rivals(values: Mapping[str, float]) -> Selector:
-        return SoftTopK(k - 1, values["alpha"]) if k > 1 else no_rivals
+        return SoftTopK(k - 1, values["alpha"], unit) if k > 1 else no_rivals
 
     return _dense_objective(rivals, never_lost, score, cross_entropy_weight)
 

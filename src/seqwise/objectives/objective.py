@@ -6,20 +6,28 @@ feeding gold) comes in by name. Shapes: B batch, T target length, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from seqwise.data.batches import Batch
 from seqwise.errors import InputError
 from seqwise.models.protocols import StepModel
+from seqwise.objectives.contrastive import sampled_noise_contrastive_loss
 from seqwise.objectives.likelihood import cross_entropy, gold_scores
 from seqwise.objectives.search_aware import direct_loss, hamming_cost, hinge_loss
-from seqwise.objectives.self_normalization import self_normalized_cross_entropy
-from seqwise.search.beam import Cost, beam_search
+from seqwise.objectives.self_normalization import (
+    sampled_self_normalized_cross_entropy,
+    self_normalized_cross_entropy,
+    unnormalized_likelihood_loss,
+)
+from seqwise.search.beam import beam_search
 from seqwise.search.candidates import Score, cost_augmented, local
+from seqwise.search.costs import Cost
 from seqwise.search.feeding import FEEDINGS, fed_logits, fed_logits_in_two_passes
+from seqwise.search.operators import AlphaUnit, of_scores
 from seqwise.search.selection import SoftTopK
 
 __all__ = [
@@ -27,14 +35,18 @@ __all__ = [
     "Objective",
     "cross_entropy_objective",
     "hinge_objective",
+    "mixed_objective",
+    "noise_contrastive_objective",
     "per_token",
     "plus_likelihood",
     "relaxed_beam_objective",
+    "sampled_self_normalized_objective",
     "scheduled_sampling_objective",
     "search_targets",
     "self_normalized_objective",
     "teacher_forced_logits",
     "two_pass_scheduled_sampling_objective",
+    "unnormalized_likelihood_objective",
 ]
 
 Objective = Callable[[StepModel, Batch, Mapping[str, float]], Tensor]
@@ -64,6 +76,92 @@ def self_normalized_objective(*, weight: float, fraction: float = 1.0) -> Object
     def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
         logits_BTV = teacher_forced_logits(model, model.encode(batch), batch)
         return self_normalized_cross_entropy(logits_BTV, batch.targets_BT, weight, fraction)
+
+    return objective
+
+
+def sampled_self_normalized_objective(*, weight: float, fraction: float) -> Objective:
+    """The same in expectation, with log Z at a fraction of the positions only; uses no schedule.
+
+    Args:
+        weight: lambda.
+        fraction: gamma, the part of the positions whose log Z is computed.
+
+    Raises:
+        InputError: later, the weight or the fraction is out of range, or the model's head is not linear.
+
+    Source: see :func:`~seqwise.objectives.self_normalization.sampled_self_normalized_cross_entropy`.
+    """
+
+    def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
+        features_BTH = model.teacher_forced(model.encode(batch), batch.targets_BT)
+        head_weight_VH, head_bias_V = _linear_head(model)
+        return sampled_self_normalized_cross_entropy(
+            features_BTH, head_weight_VH, head_bias_V, batch.targets_BT, weight=weight, fraction=fraction
+        )
+
+    return objective
+
+
+def unnormalized_likelihood_objective(*, weight: float, fraction: float) -> Objective:
+    """Raw gold scores and a penalty on log Z at a fraction of the positions; ends near ``log Z = 1 / (2 weight)``.
+
+    Uses no schedule.
+
+    Args:
+        weight: alpha.
+        fraction: gamma, the part of the positions whose log Z is computed.
+
+    Raises:
+        InputError: later, the weight or the fraction is out of range, or the model's head is not linear.
+
+    Source: Andreas and Klein (NAACL 2015), equation 5; see
+    :func:`~seqwise.objectives.self_normalization.unnormalized_likelihood_loss`.
+    """
+
+    def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
+        features_BTH = model.teacher_forced(model.encode(batch), batch.targets_BT)
+        head_weight_VH, head_bias_V = _linear_head(model)
+        return unnormalized_likelihood_loss(
+            features_BTH, head_weight_VH, head_bias_V, batch.targets_BT, weight=weight, fraction=fraction
+        )
+
+    return objective
+
+
+def noise_contrastive_objective(log_noise_V: Tensor, *, num_noise: int) -> Objective:
+    """Noise-contrastive estimation at every gold position, under teacher forcing; uses no schedule.
+
+    Args:
+        log_noise_V: log q, as from :func:`~seqwise.objectives.contrastive.noise_log_probs`.
+        num_noise: K, noise tokens for each gold one.
+
+    Raises:
+        InputError: later, K is less than 1, a gold token is no noise, or the model's head is not linear.
+
+    Source: Mnih and Teh (ICML 2012), section 3.
+
+    Example:
+        >>> from seqwise.data import EncodedExample, collate
+        >>> from seqwise.models import Tagger
+        >>> from seqwise.objectives import noise_log_probs
+        >>> model = Tagger(source_size=5, target_size=2, embedding_size=4, hidden_size=8, label_embedding_size=2)
+        >>> objective = noise_contrastive_objective(noise_log_probs(torch.ones(2)), num_noise=3)
+        >>> bool(objective(model, collate([(0, EncodedExample((1, 2), (0, 1)))]), {}) > 0)
+        True
+    """
+
+    def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
+        features_BTH = model.teacher_forced(model.encode(batch), batch.targets_BT)
+        head_weight_VH, head_bias_V = _linear_head(model)
+        return sampled_noise_contrastive_loss(
+            features_BTH,
+            head_weight_VH,
+            head_bias_V,
+            batch.targets_BT,
+            log_noise_V.to(features_BTH),
+            num_noise=num_noise,
+        )
 
     return objective
 
@@ -126,7 +224,12 @@ def _objective_of_fed(fed: Callable[..., Tensor], feeding: str) -> Objective:
 
 
 def relaxed_beam_objective(
-    *, k: int, score: Score = local, cost: CostOfGold = hamming_cost, cross_entropy_weight: float = 0.0
+    *,
+    k: int,
+    score: Score = local,
+    cost: CostOfGold = hamming_cost,
+    unit: AlphaUnit = of_scores,
+    cross_entropy_weight: float = 0.0,
 ) -> Objective:
     """Direct loss through the relaxed beam, in cost per token, plus an optional share of cross-entropy.
 
@@ -135,7 +238,10 @@ def relaxed_beam_objective(
     Args:
         k: size of the beam.
         score: local (search-aware, locally normalised) or global_ (globally normalised).
-        cost: makes the task cost from the gold output; Hamming, ``partial(hamming_cost, weights=...)``, or yours.
+        cost: makes the task cost from the gold output; Hamming, ``partial(hamming_cost, weights=...)``,
+            ``partial(edit_distance_cost, end=...)``, or yours.
+        unit: what alpha is divided by at each step of the search, as of ``SoftTopK``; the final choice takes alpha as
+            it is.
         cross_entropy_weight: how much of the teacher-forced cross-entropy is added.
     """
 
@@ -143,7 +249,7 @@ def relaxed_beam_objective(
         context = model.encode(batch)
         gold_BT, num_steps_B = search_targets(batch, model.end)
         cost_of_token = cost(gold_BT, model.embedding_VD.shape[0])
-        selector = SoftTopK(k, values["alpha"])
+        selector = SoftTopK(k, values["alpha"], unit)
         beam = beam_search(model, context, selector, num_steps=num_steps_B, score=score, cost=cost_of_token)
         return plus_likelihood(
             per_token(direct_loss(beam, values["alpha"]), batch), model, context, batch, cross_entropy_weight
@@ -153,7 +259,12 @@ def relaxed_beam_objective(
 
 
 def hinge_objective(
-    *, k: int, score: Score = local, cost: CostOfGold = hamming_cost, cross_entropy_weight: float = 0.0
+    *,
+    k: int,
+    score: Score = local,
+    cost: CostOfGold = hamming_cost,
+    unit: AlphaUnit = of_scores,
+    cross_entropy_weight: float = 0.0,
 ) -> Objective:
     """Hinge loss through the cost-augmented relaxed beam, per token, plus an optional share of cross-entropy.
 
@@ -162,7 +273,7 @@ def hinge_objective(
     Args:
         k: size of the beam.
         score: local or global_.
-        cost: as of :func:`relaxed_beam_objective`.
+        cost, unit: as of :func:`relaxed_beam_objective`.
         cross_entropy_weight: how much of the teacher-forced cross-entropy is added.
     """
 
@@ -170,7 +281,7 @@ def hinge_objective(
         context = model.encode(batch)
         gold_BT, num_steps_B = search_targets(batch, model.end)
         cost_of_token = cost(gold_BT, model.embedding_VD.shape[0])
-        selector = SoftTopK(k, values["alpha"])
+        selector = SoftTopK(k, values["alpha"], unit)
         beam = beam_search(
             model, context, selector, num_steps=num_steps_B, score=cost_augmented(score), cost=cost_of_token
         )
@@ -178,6 +289,38 @@ def hinge_objective(
         return plus_likelihood(
             per_token(hinge_loss(beam, gold_B, values["alpha"]), batch), model, context, batch, cross_entropy_weight
         )
+
+    return objective
+
+
+def mixed_objective(objectives: Sequence[Objective], weights: Sequence[float]) -> Objective:
+    """A weighted sum of objectives: ``L = sum_i w_i L_i``, each with its own pass through the model.
+
+    Args:
+        objectives: each reads the schedules that it knows; with dropout, each pass has its own.
+        weights: one for each, 0 or more; what has weight 0 is not computed.
+
+    Raises:
+        InputError: there is not one weight for each objective, or one is negative, not finite, or all are 0.
+
+    Example:
+        >>> from seqwise.data import EncodedExample, collate
+        >>> from seqwise.models import Tagger
+        >>> model = Tagger(source_size=5, target_size=2, embedding_size=4, hidden_size=8, label_embedding_size=2).eval()
+        >>> batch = collate([(0, EncodedExample((1, 2), (0, 1)))])
+        >>> likelihood = cross_entropy_objective()
+        >>> mixed = mixed_objective([likelihood, likelihood], [1.0, 0.5])(model, batch, {})
+        >>> round((mixed / likelihood(model, batch, {})).item(), 4)
+        1.5
+    """
+    if len(weights) != len(objectives):
+        raise InputError(f"{len(objectives)} objectives cannot be mixed by {len(weights)} weights")
+    if not all(0 <= weight < math.inf for weight in weights) or not any(weights):
+        raise InputError(f"weights of objectives must be 0 or more, finite, and not all 0, got {list(weights)}")
+    parts = [(objective, weight) for objective, weight in zip(objectives, weights, strict=True) if weight > 0]
+
+    def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
+        return torch.stack([weight * part(model, batch, values) for part, weight in parts]).sum()
 
     return objective
 
@@ -213,3 +356,15 @@ def plus_likelihood(loss: Tensor, model: StepModel, context: object, batch: Batc
     if weight == 0:
         return loss
     return loss + weight * cross_entropy(teacher_forced_logits(model, context, batch), batch.targets_BT)
+
+
+def _linear_head(model: StepModel) -> tuple[Tensor, Tensor | None]:
+    """The weights and biases of ``f = W h + b``, one row of which is the score of one token."""
+    head = model.head
+    if isinstance(head, nn.Linear):
+        return head.weight, head.bias
+    if isinstance(head, nn.Identity):  # features that are the scores themselves
+        embedding_VD = model.embedding_VD
+        return torch.eye(len(embedding_VD), dtype=embedding_VD.dtype, device=embedding_VD.device), None
+    problem = f"scores of single tokens need a linear head, which that of {type(model).__name__} is not"
+    raise InputError(problem, mend="use cross_entropy_objective or self_normalized_objective")

@@ -15,7 +15,8 @@ from seqwise.models.protocols import StepModel
 from seqwise.objectives.objective import Objective, per_token, plus_likelihood, search_targets
 from seqwise.objectives.rescoring import beam_outputs, cut_at_end, output_scores
 from seqwise.search.candidates import Score, local
-from seqwise.search.selection import HardTopK, peaked_softmax
+from seqwise.search.operators import peaked_softmax
+from seqwise.search.selection import HardTopK
 
 __all__ = ["OutputCost", "edit_distances", "expected_cost", "hamming_distances", "minimum_risk_objective"]
 

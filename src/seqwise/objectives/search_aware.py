@@ -8,8 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from seqwise.search.beam import Beam, Cost
-from seqwise.search.selection import peaked_softmax
+from seqwise.search.beam import Beam
+from seqwise.search.costs import Cost
+from seqwise.search.operators import peaked_softmax
 
 __all__ = ["direct_loss", "hamming_cost", "hinge_loss"]
 

@@ -23,8 +23,9 @@ from seqwise.objectives.objective import (
     teacher_forced_logits,
 )
 from seqwise.objectives.search_aware import hamming_cost
-from seqwise.search.beam import Cost, beam_search
+from seqwise.search.beam import beam_search
 from seqwise.search.candidates import Score, cost_augmented, global_, local
+from seqwise.search.costs import Cost
 from seqwise.search.gold import no_rivals, out_of_beam, unroll_with_gold
 from seqwise.search.selection import HardTopK
 

@@ -45,7 +45,18 @@ RECIPES = {
     "table-3.2": Recipe("seqwise.recipes.tables:table_3_2", SCALES, "tables"),
     "table-4.1": Recipe("seqwise.recipes.tables:table_4_1", SCALES, "tables"),
     "table-4.2": Recipe("seqwise.recipes.tables:table_4_2", SCALES, "tables"),
+    "table-5.1": Recipe("seqwise.recipes.label_bias_tables:table_5_1", SCALES, "tables"),
+    "table-5.2": Recipe("seqwise.recipes.label_bias_tables:table_5_2", SCALES, "tables"),
+    "table-5.3": Recipe("seqwise.recipes.label_bias_tables:table_5_3", SCALES, "tables"),
+    "table-5.4": Recipe("seqwise.recipes.label_bias_translation:table_5_4", SCALES, "tables"),
+    "table-5.5": Recipe("seqwise.recipes.label_bias_translation:table_5_5", SCALES, "tables"),
+    "table-5.6": Recipe("seqwise.recipes.label_bias_translation:table_5_6", SCALES, "tables"),
+    "raw-scores": Recipe("seqwise.recipes.raw_scores:reproduce", SCALES, "tables"),
     "search-objectives": Recipe("seqwise.recipes.search_objectives:reproduce", FIVE),
+    "improvements": Recipe("seqwise.recipes.improvements:reproduce", {"cpu": 3}, "search-objectives"),
+    "andreas-klein-1": Recipe("seqwise.recipes.andreas_klein:table_1", {"cpu": 3}, "andreas-klein"),
+    "andreas-klein-2": Recipe("seqwise.recipes.andreas_klein:table_2", {"cpu": 3}, "andreas-klein"),
+    "figure-1": Recipe("seqwise.recipes.figure_1:reproduce"),
 }
 """Every recipe by name."""
 

@@ -16,7 +16,7 @@ from seqwise.evaluation.signature import Signature
 from seqwise.recipes.outcome import Outcome
 from seqwise.recipes.systems import Cell
 
-__all__ = ["HEADINGS", "Measured", "Row", "best_on_dev", "compare", "examine", "measure_rows"]
+__all__ = ["HEADINGS", "Measured", "Row", "best_on_dev", "compare", "examine", "judge", "measure_rows"]
 
 HEADINGS = {
     "greedy": "greedy", "beam": "beam", "interpolated-beam": "half-raw beam", "raw-beam": "raw beam",
@@ -121,16 +121,31 @@ def examine(
         The claim, which holds if the difference has the claim's sign with p < 0.05.
     """
     ours, theirs = decoders or (better.chosen, worse.chosen)
-    test = paired_bootstrap(better.test[ours], worse.test[theirs])
-    direction = "holds" if test.difference > 0 else "reversed"
     names = [
         f"{one.row.name} {one.percent('test', decoder):.1f} ({HEADINGS[decoder]})"
         for one, decoder in ((better, ours), (worse, theirs))
     ]
-    differences = seed_differences(better.test[ours], worse.test[theirs])
+    return judge(text, source, better.test[ours], worse.test[theirs], said=f"{names[0]} against {names[1]}: ")
+
+
+def judge(text: str, source: str, better: Sequence[Sums], worse: Sequence[Sums], *, said: str = "") -> Claim:
+    """Put "the first is larger than the second" to a paired test over examples and seeds.
+
+    Args:
+        text: the claim.
+        source: where it is made.
+        better, worse: one measurement for each seed.
+        said: what the evidence begins with.
+
+    Returns:
+        The claim, which holds if the difference is above 0 with p < 0.05, and is reversed if it is below.
+    """
+    test = paired_bootstrap(better, worse)
+    direction = "holds" if test.difference > 0 else "reversed"
+    differences = seed_differences(better, worse)
     above = f"{sum(difference > 0 for difference in differences)} of {len(differences)} seeds above"
-    evidence = f"{names[0]} against {names[1]}: {_difference(test)}, {above}"
-    return Claim(text, source, direction if test.p_value < SIGNIFICANT else "not seen", evidence)
+    verdict = direction if test.p_value < SIGNIFICANT else "not seen"
+    return Claim(text, source, verdict, f"{said}{_difference(test)}, {above}")
 
 
 def compare(

@@ -82,6 +82,15 @@ PLANS = {
         {"cpu": _SUPERTAGGER, "gpu": _PAPER_SIZED},
         {"longer": 10, "feeding": 5, "search": 2, "likelihood": 3.5},
     ),
+    # Four times the text, and as many steps; the papers' sizes on a GPU.
+    "supertags-ewt": Plan(
+        {"cpu": replace(_SUPERTAGGER, epochs=3.0), "gpu": _PAPER_SIZED},
+        {"longer": 2.5, "feeding": 1.2, "search": 0.5, "likelihood": 0.8},
+    ),
+    "supertags-erg": Plan(
+        {"cpu": replace(_SUPERTAGGER, epochs=2.0), "gpu": replace(_PAPER_SIZED, epochs=10.0)},
+        {"longer": 1.7, "feeding": 0.8, "search": 0.35, "likelihood": 0.55},
+    ),
     # An attention encoder-decoder over 4,000 subwords.
     "translation": Plan(
         {

@@ -7,13 +7,14 @@ time any of them is right. Words of 2 to 10 letters, split by a hash of their sp
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from seqwise.data.lexicons import read_spelling, split_by_hash
 from seqwise.data.readers import Example
-from seqwise.evaluation.metrics import length_ratio, phoneme_error_rate, word_error_rate
+from seqwise.evaluation.metrics import Counts, length_ratio, phoneme_error_rate, word_error_rate
 from seqwise.recipes.figures import draw_by_decoder
 from seqwise.recipes.outcome import Measure, Outcome, build_outcome
 from seqwise.recipes.stress import cmu_entries
@@ -21,21 +22,46 @@ from seqwise.recipes.systems import Cell, Data, ProgressFactory, System, run_sys
 from seqwise.runs.measures import references_by_source
 from seqwise.runs.settings import Settings
 
-__all__ = ["load_data", "reproduce", "systems"]
+__all__ = ["load_both_parts", "load_data", "reproduce", "systems", "words_right"]
 
 PARTS = {"dev": (0.90, 0.95), "test": (0.95, 1.0)}
+EVERY = 3  # one in so many words of each part is used where both parts are decoded for many systems
+
+
+@cache
+def _lexicon() -> list[Example]:
+    return read_spelling(cmu_entries())
 
 
 def load_data(part: str = "test") -> Data:
     """90% of the words to train on, 5% to choose on ("dev"), 5% to report on ("test"): each test word once."""
-    train = [example for example in read_spelling(cmu_entries()) if split_by_hash(example.key) < PARTS["dev"][0]]
+    train = [example for example in _lexicon() if split_by_hash(example.key) < PARTS["dev"][0]]
     return Data(train=train, test=words_and_pronunciations(part)[0])
+
+
+@cache
+def load_both_parts() -> Data:
+    """All training pairs, and every third word of each of the other parts."""
+    dev, test = (words_and_pronunciations(part)[0][::EVERY] for part in ("dev", "test"))
+    return Data(train=load_data().train, dev=dev, test=test)
+
+
+def words_right(part: str, outputs: Sequence[tuple[str, ...]]) -> Counts:
+    """The share of words of :func:`load_both_parts` that got one of their pronunciations: 1 - word error rate."""
+    references = _pronunciations(part)
+    wrong = word_error_rate(outputs, references)
+    return Counts(1 - wrong.numerators_N)
+
+
+@cache
+def _pronunciations(part: str) -> list[list[tuple[str, ...]]]:
+    return words_and_pronunciations(part)[1][::EVERY]
 
 
 def words_and_pronunciations(part: str) -> tuple[list[Example], list[list[tuple[str, ...]]]]:
     """Each word that is measured on, once, and all of its pronunciations."""
     low, high = PARTS[part]
-    examples = [example for example in read_spelling(cmu_entries()) if low <= split_by_hash(example.key) < high]
+    examples = [example for example in _lexicon() if low <= split_by_hash(example.key) < high]
     return references_by_source(examples)
 
 

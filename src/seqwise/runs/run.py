@@ -7,7 +7,8 @@
                              their SHA-256
     RUN/metrics.json         what it reached on the development data
     RUN/log.jsonl            a line for each training step
-    RUN/checkpoints/         the last two complete ones (RUN/warm-start/ holds those of the warm start)
+    RUN/checkpoints/         the last two complete ones (RUN/warm-start/, RUN/scheduled-sampling/ and RUN/distillation/
+                             hold those of the warm start)
 """
 
 from __future__ import annotations
@@ -38,9 +39,10 @@ from seqwise.data.subwords import (
 from seqwise.data.vocabulary import Vocabulary
 from seqwise.decoding import DECODERS, Decoder, Hypothesis, decode_examples, step_limit
 from seqwise.errors import InputError
+from seqwise.models.chain import ChainTagger
 from seqwise.models.recurrent import EncoderDecoder, Tagger
 from seqwise.models.transformer import Transformer
-from seqwise.runs.settings import SEARCH_OBJECTIVES, Settings, load_settings, score_by_name
+from seqwise.runs.settings import Settings, load_settings, score_by_name, trained_score
 from seqwise.runs.stages import resolve
 from seqwise.training.checkpoints import load_model_file, seal, verify
 from seqwise.training.configuration import did_you_mean, dump_configuration, load_configuration
@@ -62,7 +64,7 @@ __all__ = [
 ]
 
 UNKNOWN, END = UNKNOWN_PIECE, "</s>"
-SequenceModel = Tagger | EncoderDecoder | Transformer
+SequenceModel = Tagger | ChainTagger | EncoderDecoder | Transformer
 
 
 @dataclass(frozen=True)
@@ -186,8 +188,10 @@ def build_model(settings: Settings, source: Vocabulary, target: Vocabulary) -> S
     with torch.random.fork_rng():
         torch.manual_seed(settings.seed)
         if settings.task == "tag":
-            sizes |= {"embedding_size": settings.embedding_size, "label_embedding_size": settings.label_embedding_size}
-            return Tagger(**sizes, bidirectional=settings.encoder == "bidirectional")
+            sizes |= {"embedding_size": settings.embedding_size, "bidirectional": settings.encoder == "bidirectional"}
+            if settings.model == "chain":
+                return ChainTagger(**sizes)
+            return Tagger(**sizes, label_embedding_size=settings.label_embedding_size)
         if target.end_id is None:
             raise InputError("the target vocabulary of a transduction has no end token", mend="is it a tagger?")
         if settings.model == "transformer":
@@ -263,9 +267,9 @@ def _load_weights(model: nn.Module, path: Path) -> None:
 def usual_decoder(settings: Settings) -> str:
     """The name of the decoder that searches as the model was trained to be searched.
 
-    The raw beam for a model trained through the search with global scores, otherwise the beam.
+    The raw beam for a model trained on global scores, otherwise the beam.
     """
-    return "raw-beam" if settings.objective in SEARCH_OBJECTIVES and settings.score == "global" else "beam"
+    return "raw-beam" if trained_score(settings) == "global" else "beam"
 
 
 def best_decoder(folder: Path) -> str:
@@ -298,7 +302,7 @@ def choose_decoder(settings: Settings, name: str | None = None, *, beam_size: in
     Raises:
         InputError: there is no such decoder.
     """
-    score = score_by_name(settings.score if settings.objective in SEARCH_OBJECTIVES else "local")
+    score = score_by_name(trained_score(settings))
     name = name or usual_decoder(settings)
     if name not in DECODERS:
         raise InputError(f"no decoder is called {name!r}", mend=did_you_mean(name, DECODERS))

@@ -6,47 +6,28 @@ The command line's flags and the keys of a YAML file are these fields.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 import yaml
 
-from seqwise.data.vocabulary import Vocabulary
 from seqwise.errors import InputError
-from seqwise.objectives import (
-    CostOfGold,
-    Objective,
-    beam_crf_objective,
-    beam_search_optimization_objective,
-    cross_entropy_objective,
-    dense_beam_objective,
-    early_update_objective,
-    hamming_cost,
-    hard_beam_hinge_objective,
-    hinge_objective,
-    minimum_risk_objective,
-    relaxed_beam_objective,
-    scheduled_sampling_objective,
-    self_normalized_objective,
-    soft_dense_beam_objective,
-    two_pass_scheduled_sampling_objective,
-)
 from seqwise.search.candidates import Score, global_, local
-from seqwise.training.configuration import did_you_mean, load_configuration
+from seqwise.training.configuration import load_configuration
 from seqwise.training.schedules import Schedule, parse_schedule
 
 __all__ = [
+    "GLOBAL_OBJECTIVES",
     "SEARCH_OBJECTIVES",
     "Settings",
-    "build_objective",
     "build_schedules",
     "check",
     "load_settings",
     "parse_label_costs",
     "score_by_name",
+    "trained_score",
 ]
 
 Task = Literal["tag", "transduce"]
@@ -54,7 +35,12 @@ ObjectiveName = Literal[
     "auto",
     "cross-entropy",
     "self-normalized",
+    "sampled-self-normalized",
+    "unnormalized-likelihood",
+    "noise-contrastive",
     "scheduled-sampling",
+    "crf",
+    "distillation",
     "relaxed-beam",
     "hinge",
     "hard-hinge",
@@ -66,11 +52,13 @@ ObjectiveName = Literal[
     "minimum-risk",
 ]
 ScoreName = Literal["local", "global"]
+CostName = Literal["hamming", "edit-distance"]
+AlphaUnitName = Literal["scores", "gaps"]
 Feeding = Literal["greedy", "sample", "soft-greedy", "soft-sample"]
-WarmStart = Literal["none", "cross-entropy", "self-normalized", "scheduled-sampling"]
+WarmStart = Literal["none", "cross-entropy", "self-normalized", "scheduled-sampling", "distilled"]
 Direction = Literal["left-to-right", "bidirectional"]
 Units = Literal["words", "characters", "subwords"]
-ModelName = Literal["lstm", "transformer"]
+ModelName = Literal["lstm", "transformer", "chain"]
 FeedingPasses = Literal["step-by-step", "two-pass"]
 
 
@@ -96,7 +84,9 @@ class Settings:
         "by default 2 for words and subwords, 1 for characters",
     )
     encoder: Direction = _setting("bidirectional", "tag: left-to-right sees only the source so far")
-    model: ModelName = _setting("lstm", "transduce: lstm or transformer")
+    model: ModelName = _setting(
+        "lstm", "tag: lstm, or chain (a label sees the source and the label before); transduce: lstm or transformer"
+    )
     embedding_size: int = _setting(64, "lstm: size of source (and output) embeddings")
     label_embedding_size: int = _setting(16, "tag: size of label embeddings")
     hidden_size: int = _setting(96, "size of each LSTM direction; transformer: of embeddings and layers")
@@ -109,11 +99,14 @@ class Settings:
         "what training minimises; auto: beam-crf over global scores left to right, else cross-entropy, which then has "
         "the epochs of the warm start as well",
     )
-    score: ScoreName = _setting("local", "search-aware objectives: local (log-softmax) or global (raw) scores")
+    score: ScoreName = _setting(
+        "local", "search-aware objectives: local (log-softmax) or global (raw) scores; crf, distillation: raw"
+    )
     beam_size: int = _setting(5, "slots of the beam, in training and decoding; fewer where there are fewer candidates")
     alpha: str = _setting(
         "exponential(1, 8)", "inverse temperature of relaxations: a number, linear(a, b) or exponential(a, b)"
     )
+    alpha_unit: AlphaUnitName = _setting("scores", "gaps: alpha is divided by the mean squared gap of the best scores")
     feeding: Feeding = _setting("greedy", "scheduled-sampling: what is fed in place of gold")
     feeding_passes: FeedingPasses = _setting(
         "step-by-step", "scheduled-sampling: two-pass (transformer) chooses along gold, for all positions at once"
@@ -122,15 +115,26 @@ class Settings:
         "linear(1, 0)",
         "scheduled-sampling: probability of feeding gold: a number, linear(a, b), inverse_sigmoid(k) ...",
     )
-    log_partition_weight: float = _setting(0.1, "self-normalized: weight of (log Z)^2")
-    log_partition_fraction: float = _setting(1.0, "self-normalized: the part of the positions that is penalised")
+    log_partition_weight: float = _setting(
+        0.1, "(sampled-)self-normalized, unnormalized-likelihood: weight of (log Z)^2; the last ends at 1/(2 weight)"
+    )
+    log_partition_fraction: float = _setting(1.0, "the same: the part of the positions that is penalised")
+    noise_tokens: int = _setting(10, "noise-contrastive: how many for each gold token, drawn as often as they are gold")
     wrong_label_costs: str = _setting(
         "",
         "relaxed-beam, hinge, hard-hinge, beam-search-optimization: cost of wrongly choosing a label, as in 'O=2,X=.5'",
         metavar="COSTS",
     )
+    cost: CostName = _setting("hamming", "the same, and minimum-risk: what a wrong output costs")
+    direct_loss_weight: float = _setting(
+        0.0, "beam-crf, dense-beam, soft-dense-beam: weight of added relaxed-beam loss"
+    )
     cross_entropy_weight: float = _setting(0.1, "search-aware objectives: weight of added cross-entropy")
-    warm_start: WarmStart = _setting("cross-entropy", "search-aware objectives: what is trained first")
+    warm_start: WarmStart = _setting(
+        "cross-entropy",
+        "search-aware objectives, crf, distillation: what is trained first; distilled (for raw scores): cross-entropy, "
+        "whose outputs the raw scores then learn",
+    )
     warm_start_epochs: float = _setting(5.0, "epochs of the warm start")
     warm_start_learning_rate: float = _setting(2e-3, "its highest learning rate")
     epochs: float = _setting(5.0, "epochs of the objective itself")
@@ -143,6 +147,7 @@ class Settings:
 
 _AT_LEAST_ONE = (
     "beam_size",
+    "noise_tokens",
     "batch_size",
     "save_every",
     "embedding_size",
@@ -155,7 +160,7 @@ _AT_LEAST_ONE = (
     "minimum_count",
 )
 _POSITIVE = ("epochs", "learning_rate", "warm_start_learning_rate", "clip")
-_NOT_NEGATIVE = ("log_partition_weight", "cross_entropy_weight", "warm_start_epochs")
+_NOT_NEGATIVE = ("log_partition_weight", "cross_entropy_weight", "direct_loss_weight", "warm_start_epochs")
 
 
 def check(settings: Settings) -> Settings:
@@ -238,9 +243,44 @@ def _misfit(settings: Settings) -> Fault | None:
     for name in CHOSEN_BY_AUTO if settings.objective == "auto" else ():
         if getattr(settings, name) != getattr(Settings, name):
             return name, _auto_chooses(name)
-    if settings.score == "global" and settings.objective not in SEARCH_OBJECTIVES:
+    if settings.score == "global" and settings.objective not in SEARCH_OBJECTIVES + GLOBAL_OBJECTIVES:
         problem = f"score: {settings.objective} is trained on local scores, whatever the score"
         return "score", InputError(problem, mend="use --objective relaxed-beam, or predict with --decoder raw-beam")
+    if settings.objective == "unnormalized-likelihood" and settings.log_partition_weight == 0:
+        problem = "log_partition_weight: with 0, unnormalized-likelihood has nothing that holds the scores down"
+        return "log_partition_weight", InputError(problem, mend="use a weight greater than 0, such as 0.1")
+    for name, objectives in ONLY_FOR.items():
+        mixed = settings.direct_loss_weight > 0 and name in ("cost", "alpha_unit")
+        if getattr(settings, name) != getattr(Settings, name) and settings.objective not in objectives and not mixed:
+            problem = f"{name}: {settings.objective} takes no notice of it"
+            return name, InputError(problem, mend=f"use one of {', '.join(objectives)}")
+    if settings.cost == "edit-distance" and settings.wrong_label_costs:
+        return "cost", InputError("cost: edit-distance weighs all labels alike", mend="leave wrong-label-costs out")
+    return _misfit_of_warm_start(settings) or _misfit_of_model(settings)
+
+
+def _misfit_of_warm_start(settings: Settings) -> Fault | None:
+    if settings.objective == "distillation":
+        problem = "the teacher of distillation is what the warm start trains, a local model"
+        if settings.warm_start in ("none", "distilled"):
+            mend = "use --warm-start cross-entropy, self-normalized or scheduled-sampling"
+            return "warm_start", InputError(f"warm_start: {problem}", mend=mend)
+        if settings.warm_start_epochs == 0:
+            mend = "use --warm-start-epochs greater than 0"
+            return "warm_start_epochs", InputError(f"warm_start_epochs: {problem}", mend=mend)
+    elif settings.warm_start == "distilled" and trained_score(settings) == "local" and settings.objective != "auto":
+        problem = f"warm_start: distilled prepares raw scores, and {settings.objective} is trained on local ones here"
+        return "warm_start", InputError(problem, mend="use --score global, or --warm-start cross-entropy")
+    return None
+
+
+def _misfit_of_model(settings: Settings) -> Fault | None:
+    if settings.model == "chain" and settings.task != "tag":
+        problem = "model: a chain has a label for each token of the source"
+        return "model", InputError(problem, mend="use --task tag, or --model lstm")
+    if settings.objective == "crf" and settings.model != "chain":
+        problem = f"objective: crf needs scores that form a chain, which those of the model {settings.model} do not"
+        return "objective", InputError(problem, mend="use --model chain, or --objective beam-crf")
     transformer = settings.model == "transformer"
     if transformer and settings.task == "tag":
         return "model", InputError("model: a tagger is an LSTM", mend="use --model lstm, or --task transduce")
@@ -283,18 +323,21 @@ def _schedule_out_of_range(settings: Settings) -> Fault | None:
     return None
 
 
-SEARCH_OBJECTIVES: dict[str, Callable[..., Objective]] = {
-    "relaxed-beam": relaxed_beam_objective,
-    "hinge": hinge_objective,
-    "hard-hinge": hard_beam_hinge_objective,
-    "beam-crf": beam_crf_objective,
-    "dense-beam": dense_beam_objective,
-    "soft-dense-beam": soft_dense_beam_objective,
-    "early-update": early_update_objective,
-    "beam-search-optimization": beam_search_optimization_objective,
-    "minimum-risk": minimum_risk_objective,
-}
-"""Objectives that see the beam, and so the score it is searched with; all but cross-entropy and its variants."""
+SEARCH_OBJECTIVES: tuple[ObjectiveName, ...] = (
+    "relaxed-beam",
+    "hinge",
+    "hard-hinge",
+    "beam-crf",
+    "dense-beam",
+    "soft-dense-beam",
+    "early-update",
+    "beam-search-optimization",
+    "minimum-risk",
+)
+"""Objectives that see the beam, and so the score it is searched with."""
+
+GLOBAL_OBJECTIVES: tuple[ObjectiveName, ...] = ("crf", "distillation")
+"""Objectives of raw scores, whatever the score of the settings."""
 
 
 def score_by_name(name: ScoreName) -> Score:
@@ -302,8 +345,27 @@ def score_by_name(name: ScoreName) -> Score:
     return {"local": local, "global": global_}[name]
 
 
-COSTED_OBJECTIVES = ("relaxed-beam", "hinge", "hard-hinge", "beam-search-optimization")
+def trained_score(settings: Settings) -> ScoreName:
+    """Which scores the objective trains: raw ones count only where the whole output is normalised.
+
+    Example:
+        >>> trained_score(Settings(objective="crf")), trained_score(Settings(objective="cross-entropy"))
+        ('global', 'local')
+    """
+    if settings.objective in GLOBAL_OBJECTIVES:
+        return "global"
+    return settings.score if settings.objective in SEARCH_OBJECTIVES else "local"
+
+
+COSTED_OBJECTIVES: tuple[ObjectiveName, ...] = ("relaxed-beam", "hinge", "hard-hinge", "beam-search-optimization")
 """Those whose search knows what each wrong token costs."""
+
+ONLY_FOR: dict[str, tuple[ObjectiveName, ...]] = {
+    "direct_loss_weight": ("beam-crf", "dense-beam", "soft-dense-beam"),
+    "alpha_unit": ("relaxed-beam", "hinge", "soft-dense-beam"),
+    "cost": (*COSTED_OBJECTIVES, "minimum-risk"),
+}
+"""Settings that all other objectives would pass over in silence."""
 
 
 def parse_label_costs(text: str) -> dict[str, float]:
@@ -329,35 +391,6 @@ def parse_label_costs(text: str) -> dict[str, float]:
             raise InputError(f"the label {label!r} has two costs", mend="give one")
         costs[label] = cost
     return costs
-
-
-def _cost_of_gold(settings: Settings, labels: Vocabulary) -> CostOfGold:
-    """Hamming costs, weighted as the settings say."""
-    costs = parse_label_costs(settings.wrong_label_costs)
-    unknown = [label for label in costs if label not in labels.tokens]
-    if unknown:
-        problem = f"wrong_label_costs: no label of the training data is called {unknown[0]!r}"
-        raise InputError(problem, mend=did_you_mean(unknown[0], labels.tokens))
-    weights_V = torch.tensor([costs.get(label, 1.0) for label in labels.tokens])
-    return lambda gold_BT, size: hamming_cost(gold_BT, size, weights=weights_V.to(gold_BT.device))
-
-
-def build_objective(settings: Settings, labels: Vocabulary) -> Objective:
-    """The objective that the settings name, for outputs over this vocabulary."""
-    if settings.objective == "cross-entropy":
-        return cross_entropy_objective()
-    if settings.objective == "self-normalized":
-        return self_normalized_objective(weight=settings.log_partition_weight, fraction=settings.log_partition_fraction)
-    if settings.objective == "scheduled-sampling":
-        two_pass = settings.feeding_passes == "two-pass"
-        return (two_pass_scheduled_sampling_objective if two_pass else scheduled_sampling_objective)(settings.feeding)
-    costs = {"cost": _cost_of_gold(settings, labels)} if settings.wrong_label_costs else {}
-    return SEARCH_OBJECTIVES[settings.objective](
-        k=settings.beam_size,
-        score=score_by_name(settings.score),
-        cross_entropy_weight=settings.cross_entropy_weight,
-        **costs,
-    )
 
 
 def build_schedules(settings: Settings, *, total_steps: int) -> dict[str, Schedule]:

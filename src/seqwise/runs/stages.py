@@ -6,7 +6,18 @@ from dataclasses import dataclass, replace
 
 from seqwise.runs.settings import Settings
 
-__all__ = ["Stage", "resolve", "stages"]
+__all__ = ["WARM_START_FOLDERS", "Stage", "resolve", "stages"]
+
+WARM_START_FOLDERS = ("warm-start", "scheduled-sampling", "distillation")
+"""Where the stages before the last are kept, below the run folder."""
+
+_FROM_SCRATCH = (
+    "cross-entropy",
+    "self-normalized",
+    "sampled-self-normalized",
+    "unnormalized-likelihood",
+    "noise-contrastive",
+)
 
 
 @dataclass(frozen=True)
@@ -48,26 +59,26 @@ def stages(settings: Settings) -> list[Stage]:
     """The trainings of a run, in order: its warm start, if it has one, and the objective itself.
 
     A warm start by scheduled sampling is one by cross-entropy, followed by half as many epochs of sampling at half the
-    learning rate.
+    learning rate; a distilled one, by as much of distillation, whose teacher is the model of cross-entropy.
 
     Example:
         >>> [stage.settings.objective for stage in stages(Settings(objective="hinge", warm_start="scheduled-sampling"))]
         ['cross-entropy', 'scheduled-sampling', 'hinge']
     """
     last = Stage("training", "", settings)
-    from_scratch = settings.objective in ("cross-entropy", "self-normalized")
-    if from_scratch or settings.warm_start == "none" or settings.warm_start_epochs == 0:
+    if settings.objective in _FROM_SCRATCH or settings.warm_start == "none" or settings.warm_start_epochs == 0:
         return [last]
     first = replace(
         settings,
-        objective="cross-entropy" if settings.warm_start == "scheduled-sampling" else settings.warm_start,
+        objective="self-normalized" if settings.warm_start == "self-normalized" else "cross-entropy",
         epochs=settings.warm_start_epochs,
         learning_rate=settings.warm_start_learning_rate,
     )
+    shorter = replace(first, epochs=first.epochs / 2, learning_rate=first.learning_rate / 2)
     found = [Stage("warm start", "warm-start", first)]
     if settings.warm_start == "scheduled-sampling":
-        sampling = replace(
-            first, objective="scheduled-sampling", epochs=first.epochs / 2, learning_rate=first.learning_rate / 2
-        )
+        sampling = replace(shorter, objective="scheduled-sampling")
         found.append(Stage("scheduled sampling", "scheduled-sampling", sampling))
+    if settings.warm_start == "distilled":
+        found.append(Stage("distillation", "distillation", replace(shorter, objective="distillation")))
     return [*found, last]

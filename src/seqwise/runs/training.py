@@ -15,9 +15,10 @@ from seqwise.data.readers import Example, read_columns, read_pairs, require_alig
 from seqwise.errors import InputError
 from seqwise.runs.inputs import file_units
 from seqwise.runs.measures import measure_decoders, unknown_targets
+from seqwise.runs.objectives import build_objective
 from seqwise.runs.run import Run, new_run, save_metrics, save_run, save_settings
-from seqwise.runs.settings import Settings, build_objective, build_schedules, check
-from seqwise.runs.stages import resolve, stages
+from seqwise.runs.settings import Settings, build_schedules, check
+from seqwise.runs.stages import WARM_START_FOLDERS, resolve, stages
 from seqwise.training.checkpoints import last_complete
 from seqwise.training.configuration import load_configuration
 from seqwise.training.trainer import Progress, TrainingResult, fit
@@ -54,6 +55,9 @@ def train_stage(
 ) -> TrainingResult:
     """Train a run's model in place with the objective of the settings, resuming from the folder's checkpoints.
 
+    The model as it comes is the teacher of a distillation: resumed, it has to come with the same weights again, as it
+    does where the stage before is read back from its last checkpoint.
+
     Args:
         run: its model is trained in place; of its settings none is read.
         encoded: the training data.
@@ -65,7 +69,7 @@ def train_stage(
     batches = -(-len(encoded) // settings.batch_size)
     steps = max(1, round(settings.epochs * batches))
     model = run.model
-    objective = build_objective(settings, run.target_vocabulary)
+    objective = build_objective(settings, run.target_vocabulary, encoded=encoded, start=model)
     schedules = build_schedules(settings, total_steps=steps)
     result = fit(
         model,
@@ -140,7 +144,7 @@ def train_run(settings: Settings, output: Path, *, on_progress: OnProgress | Non
 
 # What a training may be continued with: the data are compared by the checkpoints, the rest does not touch the weights.
 _MAY_DIFFER = {"train", "dev", "save_every"}
-_WRITTEN = ("model", "model.partial", "checkpoints", "warm-start", "scheduled-sampling", "log.jsonl", "metrics.json")
+_WRITTEN = ("model", "model.partial", "checkpoints", *WARM_START_FOLDERS, "log.jsonl", "metrics.json")
 
 
 def _require_own(output: Path, settings: Settings) -> None:
@@ -164,7 +168,7 @@ def _require_own(output: Path, settings: Settings) -> None:
 
 def _came_to_nothing(output: Path) -> bool:
     """Whether training was begun here and left nothing to continue from."""
-    kept = [output / folder / "checkpoints" for folder in ("", "warm-start", "scheduled-sampling")]
+    kept = [output / folder / "checkpoints" for folder in ("", *WARM_START_FOLDERS)]
     begun = any(folder.exists() for folder in kept) and not (output / "model").exists()
     return begun and not any(last_complete(folder) for folder in kept)
 

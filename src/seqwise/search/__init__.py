@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from seqwise.search.beam import HELD, Beam, Cost, Step, backtrace, beam_search, unroll
-from seqwise.search.candidates import Candidates, Score, cost_augmented, global_, interpolated, local
+from seqwise.search.beam import HELD, Beam, Step, backtrace, beam_search, unroll
+from seqwise.search.candidates import Candidates, Score, cost_augmented, global_, interpolated, local, shifted
+from seqwise.search.costs import Cost, PrefixCost, edit_distance_cost
 from seqwise.search.feeding import FEEDINGS, GoldOr, fed_logits
 from seqwise.search.gold import GoldStep, KeepGold, Lost, never_lost, no_rivals, out_of_beam, unroll_with_gold
 from seqwise.search.noise import Gumbel
+from seqwise.search.operators import AlphaUnit, hard_top_k, mean_squared_gap, of_scores, peaked_softmax, soft_top_k
 from seqwise.search.selection import (
     HardSelection,
     HardTopK,
@@ -15,9 +17,6 @@ from seqwise.search.selection import (
     SoftArgmax,
     SoftSelection,
     SoftTopK,
-    hard_top_k,
-    peaked_softmax,
-    soft_top_k,
 )
 from seqwise.search.stochastic import (
     StochasticBeam,
@@ -30,6 +29,7 @@ from seqwise.search.stochastic import (
 __all__ = [
     "FEEDINGS",
     "HELD",
+    "AlphaUnit",
     "Beam",
     "Candidates",
     "Cost",
@@ -40,6 +40,7 @@ __all__ = [
     "HardTopK",
     "KeepGold",
     "Lost",
+    "PrefixCost",
     "Score",
     "Selection",
     "Selector",
@@ -52,17 +53,21 @@ __all__ = [
     "beam_search",
     "conditional_gumbels",
     "cost_augmented",
+    "edit_distance_cost",
     "fed_logits",
     "global_",
     "hard_top_k",
     "importance_weights",
     "interpolated",
     "local",
+    "mean_squared_gap",
     "never_lost",
     "no_rivals",
     "normalized_importance_weights",
+    "of_scores",
     "out_of_beam",
     "peaked_softmax",
+    "shifted",
     "soft_top_k",
     "stochastic_beam_search",
     "unroll",

@@ -6,7 +6,7 @@ Greedy decoding, scheduled sampling, beam search and its continuous relaxation a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -17,12 +17,10 @@ from torch.nn import functional as F
 from seqwise.errors import InputError
 from seqwise.models.protocols import StepModel
 from seqwise.search.candidates import Candidates, Score, local
+from seqwise.search.costs import Cost, prefix_cost
 from seqwise.search.selection import Selection, Selector
 
 __all__ = ["HELD", "Beam", "Cost", "Step", "backtrace", "beam_search", "unroll"]
-
-Cost = Callable[[int], Tensor]
-"""The cost of each token at a step: ``cost(step)`` has shape (B, V)."""
 
 HELD = -1
 """The token recorded where an input had already ended and its beam only waited for the rest of the batch."""
@@ -68,7 +66,7 @@ class Beam:
         state: Any,
         *,
         embedding_VD: Tensor,
-        cost_BV: Tensor | None,
+        cost: Tensor | None,
         end: int | None,
         active_B1: Tensor | None,
     ) -> Beam:
@@ -78,14 +76,15 @@ class Beam:
             selection: what survives of the candidates.
             state: the decoder state after this step, by old slot.
             embedding_VD: the embedding of each token.
-            cost_BV: the cost of each token at this step, or None: ``D'_r = a_r . d_t + sum_i b_r[i] D_i``.
+            cost: of each token at this step, (B, V) or by old slot (B, J, V), or None: ``D'_r = a_r . d_t + sum_i
+                b_r[i] D_i``, with ``d_t = sum_i b_r[i] d_t[i]`` where it depends on the slot.
             end: id of the end token, or None.
             active_B1: which inputs are still being searched; the others keep their scores, costs and history. None
                 means all.
         """
         costs_BK = selection.follow(self.costs_BK)
-        if cost_BV is not None:
-            costs_BK = costs_BK + selection.expect(cost_BV)
+        if cost is not None:
+            costs_BK = costs_BK + selection.expect(cost)
         advanced = Beam(
             scores_BK=selection.scores_BK,
             costs_BK=costs_BK,
@@ -145,13 +144,16 @@ def unroll(
         raise InputError("a cost-augmented score needs a cost", mend="pass cost=hamming_cost(...)")
     beam = Beam.start(model, context)
     limit, embedding_VD = _longest(num_steps), model.embedding_VD
+    costs = None if cost is None else prefix_cost(cost)
+    cost_state = None if costs is None else costs.start(beam.scores_BK)
     for step in range(limit):
         features_BJH, state = model.step(beam.inputs_BKD, beam.state, context, step)
-        cost_BV = None if cost is None else cost(step)
-        candidates = Candidates(beam.scores_BK, features_BJH, model.head, score, cost_BV, beam.finished_BK, end, step)
+        added = None if costs is None else costs.step(cost_state, step)
+        candidates = Candidates(beam.scores_BK, features_BJH, model.head, score, added, beam.finished_BK, end, step)
         selection = selector(candidates, generator)
         active_B1 = None if isinstance(num_steps, int) else (num_steps > step)[:, None]
-        beam = beam.advance(selection, state, embedding_VD=embedding_VD, cost_BV=cost_BV, end=end, active_B1=active_B1)
+        beam = beam.advance(selection, state, embedding_VD=embedding_VD, cost=added, end=end, active_B1=active_B1)
+        cost_state = None if costs is None else costs.advance(cost_state, selection)
         yield Step(candidates, selection, beam)
 
 
@@ -176,7 +178,8 @@ def beam_search(
             unchanged, so that results do not depend on what else is in the batch.
         score: what a token adds to a hypothesis: ``local``, ``global_``, ``interpolated(c)``, or one of these
             ``cost_augmented``.
-        cost: the task cost of each token at each step, accumulated along the hypotheses in ``beam.costs_BK``.
+        cost: the task cost of each token at each step, accumulated along the hypotheses in ``beam.costs_BK``; a
+            function of the step, or one that depends on the prefix as well, such as ``edit_distance_cost``.
         generator: the source of random numbers for noise; torch's global one by default.
 
     Returns:

@@ -5,6 +5,7 @@ Shapes: B batch, J slots, V vocabulary, H features.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from seqwise.errors import InputError
 
-__all__ = ["Candidates", "Score", "cost_augmented", "global_", "interpolated", "local"]
+__all__ = ["Candidates", "Score", "cost_augmented", "global_", "interpolated", "local", "shifted"]
 
 # How strongly a partly finished slot is kept from going on: the score of "go on" falls by this times F / (1 - F), with
 # F its finished mass. Any value that is large beside differences of scores will do; at F = 1 "go on" is excluded.
@@ -23,11 +24,12 @@ CONTINUATION_PENALTY = 30.0
 
 @dataclass(frozen=True)
 class Score:
-    """What a token adds to the score of a hypothesis: ``f(h, w) - c log Z(h) + b d(w)``.
+    """What a token adds to the score of a hypothesis: ``f(h, w) - c log Z(h) - m + b d(w)``.
 
     Args:
         log_partition_weight: c; 1 is the local (log-softmax) score, 0 the raw or global one.
         cost_weight: b; 1 in cost-augmented search, which looks for hypotheses that are both likely and wrong.
+        constant: m, in nats; see :func:`shifted`.
 
     Source: Goyal et al. (NAACL 2019), section 2 (local and global), Goyal et al. (AAAI 2018), section 2.5 (augmented).
 
@@ -39,14 +41,17 @@ class Score:
 
     log_partition_weight: float
     cost_weight: float = 0.0
+    constant: float = 0.0
 
     def __call__(self, logits: Tensor) -> Tensor:
         """Turn unnormalised scores (..., V) into what is added up along a hypothesis, cost left aside."""
-        if self.log_partition_weight == 0:
-            return logits
-        # Where a model excludes every token, log Z is minus infinity and the difference would be NaN.
-        dead_end = (logits == -torch.inf).all(-1, keepdim=True)
-        return logits - self.log_partition_weight * logits.masked_fill(dead_end, 0.0).logsumexp(-1, keepdim=True)
+        added = logits
+        if self.log_partition_weight != 0:
+            # Where a model excludes every token, log Z is minus infinity and the difference would be NaN.
+            dead_end = (logits == -torch.inf).all(-1, keepdim=True)
+            log_partition = logits.masked_fill(dead_end, 0.0).logsumexp(-1, keepdim=True)
+            added = logits - self.log_partition_weight * log_partition
+        return added if self.constant == 0 else added - self.constant
 
 
 local = Score(log_partition_weight=1.0)
@@ -74,6 +79,29 @@ def interpolated(log_partition_weight: float) -> Score:
     return Score(log_partition_weight)
 
 
+def shifted(constant: float) -> Score:
+    """The raw score less one constant a token, ``f - m``: what outputs of different lengths can be compared by.
+
+    Where every output has the same length this orders them as the raw score does. Where lengths differ, every further
+    token adds its share of log Z to a raw score, so that long outputs win where log Z is above 0 on average, and short
+    ones where it is below. With m = mean log Z the average token adds no more than its log-probability, and what log Z
+    says of how well a prefix fits is kept. A hypothesis that has ended loses nothing more.
+
+    Args:
+        constant: m, in nats a token; the mean of log Z over the gold tokens of development data (end token counted).
+
+    Raises:
+        InputError: the constant is not finite.
+
+    Example:
+        >>> shifted(2.0)(torch.tensor([5.0, 2.0])), shifted(0.0) == global_
+        (tensor([3., 0.]), True)
+    """
+    if not math.isfinite(constant):
+        raise InputError(f"the constant taken off each token must be finite, got {constant}")
+    return Score(log_partition_weight=0.0, constant=constant)
+
+
 def cost_augmented(score: Score) -> Score:
     """The same score with the cost of each token added, as the hinge loss searches (Goyal et al. 2018, section 2.5).
 
@@ -93,7 +121,7 @@ class Candidates:
         features_BJH: what the model's head reads.
         head: features to unnormalised scores.
         score: what a token adds.
-        cost_BV: the cost of each token at this step, or None.
+        cost: of each token at this step, (B, V), or by slot (B, J, V), or None.
         finished_BJ: how much of each slot has ended, in [0, 1].
         end: id of the end token, or None where nothing ends early.
         step: how many tokens the slots have already written.
@@ -104,7 +132,7 @@ class Candidates:
     features_BJH: Tensor
     head: Callable[[Tensor], Tensor]
     score: Score
-    cost_BV: Tensor | None
+    cost: Tensor | None
     finished_BJ: Tensor
     end: int | None
     step: int
@@ -122,8 +150,9 @@ class Candidates:
         added_BJV = self.score(self.logits_BJV)
         if self.end is not None:
             added_BJV = finish(added_BJV, self.finished_BJ, self.end)
-        if self.cost_BV is not None and self.score.cost_weight != 0:
-            added_BJV = added_BJV + self.score.cost_weight * self.cost_BV[:, None]
+        if self.cost is not None and self.score.cost_weight != 0:
+            cost_BJV = self.cost if self.cost.dim() == 3 else self.cost[:, None]
+            added_BJV = added_BJV + self.score.cost_weight * cost_BJV
         return self.prefix_scores_BJ[..., None] + added_BJV
 
     @cached_property

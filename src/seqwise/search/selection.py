@@ -36,6 +36,15 @@ from seqwise import tree
 from seqwise.errors import InputError
 from seqwise.search.candidates import Candidates
 from seqwise.search.noise import Noise, no_noise
+from seqwise.search.operators import (
+    AlphaUnit,
+    hard_top_k,
+    of_scores,
+    peaked_softmax,
+    require_alpha,
+    soft_top_k,
+    soft_top_k_of,
+)
 
 __all__ = [
     "HardSelection",
@@ -49,104 +58,6 @@ __all__ = [
     "peaked_softmax",
     "soft_top_k",
 ]
-
-
-# ---------------------------------------------------------------------------------------- the operators
-
-
-def peaked_softmax(scores: Tensor, alpha: float, dim: int = -1) -> Tensor:
-    """Softmax at inverse temperature alpha: ``softmax_alpha(s)_i = exp(alpha s_i) / sum_j exp(alpha s_j)``.
-
-    As alpha grows it tends to the one-hot argmax, wherever the maximum is unique.
-
-    Args:
-        scores: any shape; minus infinity excludes an entry.
-        alpha: inverse temperature, greater than 0.
-        dim: the dimension that sums to one.
-
-    Returns:
-        Weights of the same shape. A row in which every entry is excluded gets weight 0 throughout.
-
-    Raises:
-        InputError: alpha is not a positive finite number.
-
-    Source: Goyal et al. (AAAI 2018), section 2.2.
-
-    Example:
-        >>> peaked_softmax(torch.tensor([0.0, 1.0]), alpha=1.0)
-        tensor([0.2689, 0.7311])
-    """
-    _check_alpha(alpha)
-    excluded = (scores == -torch.inf).all(dim, keepdim=True)
-    weights = (alpha * scores.masked_fill(excluded, 0.0)).softmax(dim)
-    return weights.masked_fill(excluded, 0.0)
-
-
-def hard_top_k(scores_BJV: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The k best of J x V candidates: their scores, which slot each lengthens, and by which token.
-
-    Args:
-        scores_BJV: score of each candidate.
-        k: how many to keep, from 1 to J V.
-
-    Returns:
-        ``values_BK`` in descending order, ``parents_BK`` in [0, J) and ``tokens_BK`` in [0, V), both int64.
-
-    Raises:
-        InputError: k is less than 1 or more than the number of candidates.
-
-    Source: Goyal et al. (AAAI 2018), Algorithm 1, lines 6-7.
-
-    Example:
-        >>> values, parents, tokens = hard_top_k(torch.tensor([[[0.1, 0.9], [0.8, 0.2]]]), k=2)
-        >>> parents.tolist(), tokens.tolist()
-        ([[0, 1]], [[1, 0]])
-    """
-    _check_k(k, scores_BJV)
-    values_BK, flat_BK = scores_BJV.flatten(1).topk(k)
-    vocabulary_size = scores_BJV.shape[-1]
-    return values_BK, flat_BK // vocabulary_size, flat_BK % vocabulary_size
-
-
-def soft_top_k(scores_BJV: Tensor, k: int, alpha: float) -> Tensor:
-    """The continuous top-k-argmax: k distributions over the candidates, the r-th peaked at the r-th best.
-
-    ``p_r = softmax over all (i, w) of -alpha (s~[i, w] - m_r)^2`` with ``m_1 >= ... >= m_k`` the k largest scores. As
-    alpha grows, p_r tends to the one-hot r-th argmax wherever the k best are distinct; exact ties share their mass.
-
-    Args:
-        scores_BJV: score of each candidate; minus infinity excludes it.
-        k: how many distributions, from 1 to J V.
-        alpha: inverse temperature, greater than 0.
-
-    Returns:
-        ``weights_BKJV``; each ``weights[b, r]`` sums to 1, or is 0 throughout when fewer than r candidates live.
-        Gradients flow through the k maxima as well as through the scores: with the maxima detached they are wrong.
-
-    Raises:
-        InputError: alpha is not positive, or k is less than 1 or more than the number of candidates.
-
-    Source: Goyal et al. (AAAI 2018), Algorithm 2. Not implemented here: forms that never hold all B K J V weights.
-
-    Example:
-        >>> soft_top_k(torch.tensor([[[3.0, 1.0, 2.0]]]), k=2, alpha=50.0).round(decimals=3)[0, :, 0]
-        tensor([[1., 0., 0.],
-                [0., 0., 1.]])
-    """
-    return _soft_top_k(scores_BJV, hard_top_k(scores_BJV, k)[0], alpha)
-
-
-def _soft_top_k(scores_BJV: Tensor, maxima_BK: Tensor, alpha: float) -> Tensor:
-    _check_alpha(alpha)
-    scores_B1N = scores_BJV.flatten(1)[:, None]
-    maxima_BK1 = maxima_BK[..., None]
-    dead_B1N, dead_BK1 = scores_B1N == -torch.inf, maxima_BK1 == -torch.inf
-    # Infinities are replaced before the square: (-inf) - (-inf) is NaN, and so would be its gradient behind a `where`.
-    gaps_BKN = scores_B1N.masked_fill(dead_B1N, 0.0) - maxima_BK1.masked_fill(dead_BK1, 0.0)
-    logits_BKN = (-alpha * gaps_BKN.square()).masked_fill(dead_B1N, -torch.inf)
-    # The r-th maximum is one of the candidates, so a live row has an entry at 0 and the softmax cannot overflow.
-    weights_BKN = logits_BKN.masked_fill(dead_BK1, 0.0).softmax(-1).masked_fill(dead_BK1, 0.0)
-    return weights_BKN.unflatten(-1, scores_BJV.shape[1:])
 
 
 # ---------------------------------------------------------------------------------------- selections
@@ -178,12 +89,19 @@ class Selection(Protocol):
         """What the new slots are fed next, (B, K, D)."""
         ...
 
-    def expect(self, values_BV: Tensor) -> Tensor:
-        """A per-token quantity, such as the cost, of the token each new slot added: (B, K)."""
+    def expect(self, values: Tensor) -> Tensor:
+        """A per-token quantity, such as the cost, of the token each new slot added: (B, K).
+
+        From (B, V), the same for all slots, or from (B, J, V), where it depends on the slot that was lengthened.
+        """
         ...
 
     def token_mass(self, token: int) -> Tensor:
         """How much of each new slot added this token: (B, K), in [0, 1]."""
+        ...
+
+    def token_masses(self, tokens_BG: Tensor) -> Tensor:
+        """How much of each new slot added each of these tokens, which may differ from input to input: (B, K, G)."""
         ...
 
     def forced(self, mask_B: Tensor, tokens_B: Tensor) -> Selection:
@@ -207,13 +125,19 @@ class HardSelection:
         """``E[tokens]``."""
         return F.embedding(self.tokens_BK, embedding_VD)
 
-    def expect(self, values_BV: Tensor) -> Tensor:
-        """``values[tokens]``."""
-        return values_BV.gather(1, self.tokens_BK)
+    def expect(self, values: Tensor) -> Tensor:
+        """``values[tokens]``, of its parent where they depend on the slot."""
+        if values.dim() == 2:
+            return values.gather(1, self.tokens_BK)
+        return self.follow(values).gather(2, self.tokens_BK[..., None]).squeeze(-1)
 
     def token_mass(self, token: int) -> Tensor:
         """1 or 0."""
         return (self.tokens_BK == token).to(self.scores_BK.dtype)
+
+    def token_masses(self, tokens_BG: Tensor) -> Tensor:
+        """1 or 0."""
+        return (self.tokens_BK[..., None] == tokens_BG[:, None]).to(self.scores_BK.dtype)
 
     def forced(self, mask_B: Tensor, tokens_B: Tensor) -> HardSelection:
         """Replace the token where the mask is true; scores are left as they were."""
@@ -244,13 +168,20 @@ class SoftSelection:
         """``e_r = a_r E``."""
         return self.token_weights_BKV.to(embedding_VD.dtype) @ embedding_VD
 
-    def expect(self, values_BV: Tensor) -> Tensor:
-        """``a_r . values``."""
-        return (self.token_weights_BKV @ values_BV.to(self.token_weights_BKV.dtype).unsqueeze(-1)).squeeze(-1)
+    def expect(self, values: Tensor) -> Tensor:
+        """``a_r . values``, or ``a_r . sum_i b_r[i] values_i`` where they depend on the slot."""
+        values = values.to(self.token_weights_BKV.dtype)
+        if values.dim() == 2:
+            return (self.token_weights_BKV @ values.unsqueeze(-1)).squeeze(-1)
+        return (self.token_weights_BKV * self.follow(values)).sum(-1)
 
     def token_mass(self, token: int) -> Tensor:
         """``a_r[token]``."""
         return self.token_weights_BKV[..., token]
+
+    def token_masses(self, tokens_BG: Tensor) -> Tensor:
+        """``a_r[tokens]``."""
+        return self.token_weights_BKV.gather(2, tokens_BG[:, None].expand(-1, self.token_weights_BKV.shape[1], -1))
 
     def forced(self, mask_B: Tensor, tokens_B: Tensor) -> SoftSelection:
         """One-hot token weights where the mask is true; scores are left as they were."""
@@ -303,6 +234,8 @@ class SoftTopK:
     Args:
         k: size of the beam. Where a step has fewer candidates, there are as many slots as candidates.
         alpha: inverse temperature, greater than 0; as it grows, the search tends to ``HardTopK(k)``.
+        unit: what alpha is divided by at each step: 1, or :func:`~seqwise.search.operators.mean_squared_gap`, with
+            which it does not matter how far apart the scores are.
 
     Example:
         >>> SoftTopK(k=3, alpha=1.0).alpha
@@ -311,16 +244,19 @@ class SoftTopK:
 
     k: int
     alpha: float
+    unit: AlphaUnit = field(default=of_scores)
 
     def __post_init__(self) -> None:
         _check_noise(self.k, no_noise)
-        _check_alpha(self.alpha)
+        require_alpha(self.alpha)
 
     def __call__(self, candidates: Candidates, generator: torch.Generator | None) -> SoftSelection:
         """Choose from one step's candidates."""
         scores_BJV = candidates.scores_BJV
-        maxima_BK, parents_BK, tokens_BK = hard_top_k(scores_BJV, min(self.k, scores_BJV[0].numel()))
-        weights_BKJV = _soft_top_k(scores_BJV, maxima_BK, self.alpha)
+        best_BM, parents_BM, tokens_BM = hard_top_k(scores_BJV, min(self.k + 1, scores_BJV[0].numel()))
+        alpha_B11 = (self.alpha / self.unit(best_BM))[:, None, None]
+        maxima_BK, parents_BK, tokens_BK = (found_BM[:, : self.k] for found_BM in (best_BM, parents_BM, tokens_BM))
+        weights_BKJV = soft_top_k_of(scores_BJV, maxima_BK, alpha_B11)
         return _mixture(scores_BJV, maxima_BK, weights_BKJV, parents_BK, tokens_BK)
 
 
@@ -345,7 +281,7 @@ class SoftArgmax:
     noise: Noise = field(default=no_noise)
 
     def __post_init__(self) -> None:
-        _check_alpha(self.alpha)
+        require_alpha(self.alpha)
 
     def __call__(self, candidates: Candidates, generator: torch.Generator | None) -> SoftSelection:
         """Choose from one step's candidates."""
@@ -372,22 +308,6 @@ def _mixture(
     return SoftSelection(
         scores_BK.masked_fill(dead_BK, -torch.inf), parents_BK, tokens_BK, weights_BKJV.sum(-1), weights_BKJV.sum(-2)
     )
-
-
-# ---------------------------------------------------------------------------------------- argument checks
-
-
-def _check_alpha(alpha: float) -> None:
-    if not 0 < alpha < float("inf"):
-        raise InputError(f"alpha must be a positive finite number, got {alpha}")
-
-
-def _check_k(k: int, scores_BJV: Tensor) -> None:
-    if not 1 <= k <= scores_BJV[0].numel():
-        raise InputError(
-            f"k must lie between 1 and the number of candidates, {scores_BJV[0].numel()} "
-            f"({scores_BJV.shape[1]} slots x {scores_BJV.shape[2]} tokens), got {k}"
-        )
 
 
 def _check_noise(k: int, noise: Noise) -> None:

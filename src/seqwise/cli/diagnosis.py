@@ -1,0 +1,314 @@
+"""``seqwise diagnose``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import rich.box
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from seqwise.cli.console import number, out, print_measures, progress_bars, require_at_least_one
+from seqwise.errors import InputError
+
+if TYPE_CHECKING:
+    from seqwise.data.readers import Example
+    from seqwise.evaluation.label_bias import LabelBias, Prefix
+    from seqwise.runs import Run
+    from seqwise.runs.diagnosis import Diagnosis
+
+__all__ = ["diagnose"]
+
+
+def diagnose(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="data with the right answers, in the format of the training data")
+    ],
+    *,
+    beam_size: Annotated[int | None, typer.Option(metavar="N", help="slots of the beam; by default as trained")] = None,
+    example: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="look into the beam of the N-th example instead (the label-bias explorer)"),
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="with --example: draw it, as PNG")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of tables")] = False,
+) -> None:
+    """Show what ails a run: decoders, log Z, exposure gap, length bias, label bias.
+
+    Each block ends with what it means and what can be done about it. In brackets bootstrap 95% intervals.
+    """
+    from seqwise.runs import load_run, require_enough_candidates
+    from seqwise.runs.measures import unknown_targets
+    from seqwise.runs.training import read_examples
+
+    loaded = load_run(run)
+    examples = read_examples(loaded.settings, file)
+    require_at_least_one("--beam-size", beam_size)
+    require_at_least_one("--example", example)
+    if example is not None and example > len(examples):
+        problem = f"--example {example} is more than the {len(examples)} that there are"
+        raise InputError(problem, path=file, mend=f"give a number from 1 to {len(examples)}")
+    if plot is not None and example is None:
+        raise InputError("--plot draws one example", mend="add --example N")
+    if beam_size is not None:
+        require_enough_candidates(loaded, examples if example is None else [examples[example - 1]], beam_size)
+    if example is not None:
+        _explore(loaded, examples[example - 1], example, beam_size=beam_size, plot=plot, as_json=as_json)
+        return
+    unknown = unknown_targets(loaded, examples)
+    if unknown is not None:
+        print(f"seqwise: {unknown}", file=sys.stderr)
+    _diagnose(loaded, examples, run, beam_size=beam_size, as_json=as_json)
+
+
+def _diagnose(run: Run, examples: Sequence[Example], folder: Path, *, beam_size: int | None, as_json: bool) -> None:
+    from seqwise.runs.diagnosis import development_constant, meanings
+    from seqwise.runs.diagnosis import diagnose as measure
+
+    constant = development_constant(folder)
+    with progress_bars() as progress:
+        bars: dict[str, Any] = {}
+
+        def advance(part: str, done: int, total: int) -> None:
+            if part not in bars:
+                bars[part] = progress.add_task(part, total=total, note="")
+            progress.update(bars[part], completed=done)
+
+        found = measure(run, examples, beam_size=beam_size, constant=constant, on_progress=advance)
+    source = "this file" if constant is None else "the development data"
+    said = meanings(found, subwords=run.target_subwords is not None)
+    if as_json:
+        print(json.dumps(_as_json(found, said, num_examples=len(examples), constant_from=source), indent=1))
+    else:
+        _print(found, said, num_examples=len(examples), constant_from=source)
+
+
+def _as_json(found: Diagnosis, said: Mapping[str, str], *, num_examples: int, constant_from: str) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from seqwise.evaluation.metrics import bootstrap_interval, paired_bootstrap
+
+    statistics = None if found.log_partitions is None else asdict(found.log_partitions)
+    return {
+        "examples": num_examples,
+        "beam size": found.beam_size,
+        "decoders": {
+            name: {title: bootstrap_interval(sums)._asdict() for title, sums in row.items()}
+            for name, row in found.decoders.items()
+        },
+        "constant": found.constant,
+        "constant from": None if found.constant is None else constant_from,
+        "log Z": statistics,
+        "exposure gap": {
+            name: {
+                "gold": bootstrap_interval(one.gold)._asdict(),
+                "own": bootstrap_interval(one.own)._asdict(),
+                "gap": paired_bootstrap(one.own, one.gold)._asdict(),
+            }
+            for name, one in found.exposure.items()
+        },
+        "length bias": {
+            name: {size: {title: counts.value for title, counts in vars(one).items()} for size, one in row.items()}
+            for name, row in found.lengths.items()
+        },
+        "slot ranking": None
+        if found.ranking is None
+        else {
+            **{title: bootstrap_interval(counts)._asdict() for title, counts in vars(found.ranking).items()},
+            "pairs": int(found.ranking.both.sides[1].sum()),
+        },
+        "meaning": dict(said),
+    }
+
+
+def _print(found: Diagnosis, said: Mapping[str, str], *, num_examples: int, constant_from: str) -> None:
+    from seqwise.evaluation.metrics import bootstrap_interval, paired_bootstrap
+
+    def interval(title: str, sums: Any) -> tuple[str, str]:
+        value, low, high = (number(title, one) for one in bootstrap_interval(sums))
+        return value, f"[{low}, {high}]"
+
+    _heading(f"Decoders ({num_examples:,} example{'s' * (num_examples != 1)}, beams of {found.beam_size})")
+    print_measures(
+        {name: {title: interval(title, sums) for title, sums in row.items()} for name, row in found.decoders.items()}
+    )
+    _meaning(said, "decoders")
+
+    if found.log_partitions is not None:
+        _heading("log Z on gold prefixes, in nats")
+        by_length = {f"of {name} tokens": one for name, one in found.log_partitions.by_length.items()}
+        # Late positions rest on few outputs: as far as half of them reach.
+        positions = found.log_partitions.by_position
+        positions = tuple(one for one in positions if 2 * one.count >= positions[0].count)
+        places = {
+            f"token {place + 1}": positions[place]
+            for place in sorted({0, 1, len(positions) - 1})
+            if place < len(positions)
+        }
+        rows = {"all": found.log_partitions.overall, **places, **(by_length if len(by_length) > 1 else {})}
+        _table(
+            ("", "tokens", "mean", "variance", "mean |log Z - mean|", "from", "to"),
+            [
+                (
+                    name,
+                    f"{one.count:,}",
+                    f"{one.mean:.2f}",
+                    f"{one.variance:.2f}",
+                    f"{one.mean_absolute_deviation:.2f}",
+                    f"{one.minimum:.2f}",
+                    f"{one.maximum:.2f}",
+                )
+                for name, one in rows.items()
+            ],
+        )
+        if "shifted-beam" in found.decoders:
+            out.print(f"shifted-beam takes {found.constant:.2f} nats off each token (mean log Z of {constant_from})")
+        _meaning(said, "log Z")
+
+    if found.exposure:
+        _heading("Exposure gap: loss in nats per token")
+        rows_of = []
+        for name, one in found.exposure.items():
+            gap = paired_bootstrap(one.own, one.gold)
+            rows_of.append(
+                (
+                    f"prefixes of {name}",
+                    f"{one.gold.value:.3f}",
+                    f"{one.own.value:.3f}",
+                    f"{gap.difference:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]",
+                )
+            )
+        _table(("", "after gold prefixes", "after its own", "gap"), rows_of)
+        _meaning(said, "exposure gap")
+
+    if found.lengths:
+        _heading("Length bias, by beam size")
+        _table(
+            ("scores", "beam", "empty, %", "shorter than half, %", "never ended, %", "length ratio"),
+            [
+                (
+                    name,
+                    str(size),
+                    *(f"{100 * one.value:.1f}" for one in (bias.empty, bias.short, bias.cut_off)),
+                    f"{bias.ratio.value:.3f}",
+                )
+                for name, row in found.lengths.items()
+                for size, bias in row.items()
+            ],
+        )
+        _meaning(said, "length bias")
+
+    _heading("Slot ranking: how often the right prefix scores above the best wrong one")
+    if found.ranking is not None:
+        titles = {
+            "log_prob": "log-probability of the prefix",
+            "log_partition": "log Z of the next step",
+            "both": "their sum",
+            "raw": "raw score and log Z of the next step",
+        }
+        _table(
+            ("by", "%", ""),
+            [(title, *interval(name, getattr(found.ranking, name))) for name, title in titles.items()],
+        )
+        pairs = int(found.ranking.both.sides[1].sum())
+        kept = 100 * found.ranking.on_beam.value
+        out.print(f"{pairs:,} pairs; the right prefix is on the local beam at {kept:.1f}% of the steps")
+    _meaning(said, "slot ranking")
+
+
+def _heading(text: str) -> None:
+    out.print(f"\n{text}", style="bold", highlight=False, markup=False)
+
+
+def _meaning(said: Mapping[str, str], name: str) -> None:
+    out.print(f"-> {said[name]}", highlight=False, markup=False)
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, names: int = 1) -> None:
+    """A table whose first columns are names and whose others are numbers."""
+    table = Table(box=rich.box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    for place, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if place >= names else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))  # a token may look like markup
+    out.print(table)
+
+
+def _explore(
+    run: Run, example: Example, place: int, *, beam_size: int | None, plot: Path | None, as_json: bool
+) -> None:
+    from seqwise.evaluation.label_bias import draw_label_bias, fate_of_gold
+    from seqwise.runs.diagnosis import explore
+
+    bias = explore(run, example, beam_size=beam_size)
+    names = run.target_vocabulary.tokens
+    # A tagger reads its t-th input before it writes its t-th label; elsewhere nothing ties steps to inputs.
+    steps = list(example.source) if run.settings.task == "tag" else []
+    if plot is not None:
+        step_names = steps or [str(step) for step in range(1, len(bias.steps))]
+        title = f"{run.source_text(example)[:80]}"
+        draw_label_bias(bias, plot, target_name=names.__getitem__, step_names=step_names, title=title)
+    said = fate_of_gold(bias)
+    if as_json:
+        rows = [[_prefix_as_json(prefix, names) for prefix in prefixes] for prefixes in bias.steps]
+        about = {"example": place, "input": run.source_text(example), "gold": list(example.target)}
+        about |= {"exact": bias.exact, "support": bias.support, "steps": rows, "meaning": said}
+        print(json.dumps(about, indent=1, ensure_ascii=False))
+        return
+    _print_label_bias(bias, steps, names, title=f"Example {place}: {run.source_text(example)}")
+    _meaning({"label bias": said}, "label bias")
+    if plot is not None:
+        print(f"figure: {plot}")
+
+
+def _prefix_as_json(prefix: Prefix, names: Sequence[str]) -> dict[str, Any]:
+    plain = {name: value for name, value in vars(prefix).items() if name != "tokens"}
+    return {"prefix": [names[token] for token in prefix.tokens], "local_mass": prefix.local_mass, **plain}
+
+
+def _print_label_bias(bias: LabelBias, steps: Sequence[str], names: Sequence[str], *, title: str) -> None:
+    _heading(title)
+    rows = []
+    for step, prefixes in enumerate(bias.steps[1:], start=1):
+        for row, prefix in enumerate(prefixes):
+            masses = prefix.global_masses
+            rows.append(
+                (
+                    f"{step} {steps[step - 1] if step <= len(steps) else ''}".strip() if row == 0 else "",
+                    ("* " if prefix.is_gold else "  ") + _shortened([names[token] for token in prefix.tokens]),
+                    f"{prefix.log_prob:.2f}",
+                    f"{prefix.raw_score:.2f}",
+                    "" if prefix.log_partition is None else f"{prefix.log_partition:.2f}",
+                    f"{100 * prefix.local_mass:.1f}",
+                    f"{100 * masses[0]:.1f}",
+                    f"{100 * masses[1]:.1f}" if len(masses) > 1 else "",
+                    f"{100 * masses[-1]:.1f}" + ("" if prefix.on_beam else " off"),
+                )
+            )
+    headings = ("step", "prefix", "log p", "raw", "log Z", "local %", "global %", "1 on", "end")
+    _table(headings, rows, names=2)
+    how = "exactly" if bias.exact else f"over a raw-score beam of {bias.support:,} prefixes"
+    out.print(
+        "* gold; off: no longer on the beam. log Z: of the next step. local %: the share of all outputs that begin so, "
+        "the same at every step. global %: the same share by raw scores, of outputs cut after this step, after one "
+        f"more, and at the end ({how}).",
+        style="dim",
+        highlight=False,
+        markup=False,
+    )
+
+
+def _shortened(tokens: Sequence[str], *, width: int = 22) -> str:
+    """The end of a prefix, as many tokens as fit and at least one."""
+    kept = list(tokens[-1:])
+    for token in reversed(tokens[:-1]):
+        if len(" ".join([token, *kept])) > width - 4:
+            return " ".join(["..", *kept])
+        kept.insert(0, token)
+    return " ".join(kept)

@@ -1,0 +1,268 @@
+"""``seqwise language-model train | score | rerank``."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from seqwise.cli.console import progress_bars
+from seqwise.errors import InputError
+
+if TYPE_CHECKING:
+    from seqwise.evaluation.metrics import Sums
+    from seqwise.evaluation.reranking import CandidateTable, NBest
+    from seqwise.runs.language_model import LanguageModel, SentenceScore
+
+__all__ = ["language_model"]
+
+language_model = typer.Typer(
+    rich_markup_mode=None,
+)
+"""The group of commands."""
+
+
+@language_model.callback(invoke_without_command=True)
+def _group(context: typer.Context) -> None:
+    """Log-linear language models: train on text of any size, score sentences, re-rank n-best lists."""
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+ModelFolder = Annotated[Path, typer.Argument(metavar="DIR", help="the --output of a language-model train")]
+MEASURES = ("bleu", "exact")
+
+
+@language_model.command("train")
+def train_command(
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE...", help="text, plain or gzip: one sentence a line, words between blanks"),
+    ],
+    *,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="the folder to make or to continue")],
+    dev: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="measure perplexity and R on it; may be repeated")
+    ] = None,
+    fraction: Annotated[float, typer.Option(metavar="X", help="gamma, of positions whose log Z is computed")] = 0.1,
+    alpha: Annotated[float, typer.Option(metavar="X", help="weight of (log Z)^2")] = 1.0,
+    likelihood: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="of gold words: unnormalized, or normalized (with log Z of the same positions)"
+        ),
+    ] = "unnormalized",
+    epochs: Annotated[int, typer.Option(metavar="N", help="how often the text is read")] = 1,
+    batch_size: Annotated[int, typer.Option(metavar="N", help="positions of a step")] = 128,
+    learning_rate: Annotated[float, typer.Option(metavar="X", help="of Adagrad, in nats")] = 0.3,
+    num_weights: Annotated[
+        int, typer.Option(metavar="N", help="size of the hashed table; ten times the words of the text or more")
+    ] = 2**22,
+    minimum_count: Annotated[int, typer.Option(metavar="N", help="rarer words are unknown")] = 2,
+    save_every: Annotated[int, typer.Option(metavar="N", help="steps between checkpoints")] = 2000,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="of order and sampling")] = 0,
+) -> None:
+    """Train a language model that normalises itself.
+
+    Files are streamed; run the same command again to continue after an interruption.
+    """
+    from seqwise.runs.language_model_training import LanguageModelSettings, train_language_model
+
+    settings = LanguageModelSettings(
+        likelihood=likelihood,
+        alpha=alpha,
+        fraction=fraction,
+        epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        num_weights=num_weights,
+        minimum_count=minimum_count,
+        save_every=save_every,
+        seed=seed,
+    )
+    with progress_bars() as bars:
+        task = bars.add_task("training", total=None, note="")
+
+        def on_step(step: int, steps: int, loss: float) -> None:
+            bars.update(task, completed=step, total=steps, note=f"loss {loss:.3f}")
+
+        metrics = train_language_model(files, output, settings, dev=dev or (), on_step=on_step)
+    print(f"{metrics['positions']:,} positions, {metrics['vocabulary']:,} words, {metrics['steps']:,} steps")
+    if "dev" in metrics:
+        found = metrics["dev"]
+        print(_summary(found["num_positions"], found["perplexity"], found["risk"], found["mean"], found["deviation"]))
+    print(f"the model is in {output}; try: seqwise language-model score {shlex.quote(str(output))} FILE")
+
+
+def _summary(count: int, perplexity: float, risk: float, mean: float, deviation: float) -> str:
+    log_z = f"R = mean |log Z| {risk:.3f}, mean log Z {mean:.3f}, mean |log Z - mean| {deviation:.3f}"
+    return f"{count:,} positions: perplexity {perplexity:.4g}, {log_z}"
+
+
+@language_model.command("score")
+def score_command(
+    folder: ModelFolder,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="one sentence a line, plain or gzip; - for standard input")
+    ],
+    *,
+    unnormalized: Annotated[
+        bool, typer.Option("--unnormalized", help="raw scores only: the vocabulary is never touched")
+    ] = False,
+) -> None:
+    """Print one JSON object for each sentence, with its log-scores in nats; a summary goes to standard error."""
+    from seqwise.data.streams import read_sentences
+    from seqwise.runs.language_model import load_language_model, score_sentences, score_sentences_unnormalized
+
+    loaded = load_language_model(folder)
+    sentences = read_sentences(["/dev/stdin" if str(file) == "-" else file])
+    scored = (score_sentences_unnormalized if unnormalized else score_sentences)(loaded, sentences)
+    print(_print_scores(loaded, scored), file=sys.stderr)
+
+
+def _print_scores(loaded: LanguageModel, scored: Iterable[SentenceScore]) -> str:
+    """Print them, and sum them up."""
+    import torch
+
+    total, positions, log_partitions = 0.0, 0, []
+    ends = loaded.vocabulary.end is not None
+    for one in scored:
+        record = {
+            "text": " ".join(one.sentence.tokens),
+            "line": one.sentence.line,
+            "unnormalized": round(one.unnormalized, 4),
+        }
+        normalized = one.normalized
+        if normalized is not None:
+            record["normalized"] = round(normalized, 4)
+        print(json.dumps(record, ensure_ascii=False))
+        total += one.unnormalized
+        positions += len(one.sentence.tokens) + ends
+        if one.log_partitions_T is not None:
+            log_partitions.append(one.log_partitions_T.double())
+    if not log_partitions:
+        return f"{positions:,} positions: mean unnormalised score {total / positions:.4f}"
+    values_N = torch.cat(log_partitions)
+    mean = float(values_N.mean())
+    perplexity = math.exp(min(mean - total / positions, 700.0))
+    return _summary(positions, perplexity, float(values_N.abs().mean()), mean, float((values_N - mean).abs().mean()))
+
+
+@language_model.command("rerank")
+def rerank_command(
+    folder: ModelFolder,
+    nbest: Annotated[
+        Path, typer.Argument(metavar="NBEST", help="what seqwise predict --n-best N --json wrote; gzip or plain")
+    ],
+    *,
+    weight: Annotated[
+        float | None, typer.Option(metavar="X", help="of the language model's unnormalised score")
+    ] = None,
+    dev: Annotated[Path | None, typer.Option(metavar="NBEST", help="choose the weight on these lists instead")] = None,
+    references: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="right outputs for --dev: input, a tab, output; several allowed")
+    ] = None,
+    measure: Annotated[
+        str, typer.Option(metavar="NAME", help="what --dev is judged by: bleu, or exact (share of right outputs)")
+    ] = "bleu",
+) -> None:
+    """Re-rank n-best lists by their own score plus a weight times the language model's.
+
+    Prints the lists in the new order, as they came, with the language model's score and the total of each output.
+    """
+    from seqwise.evaluation.reranking import read_nbest
+    from seqwise.runs.language_model import load_language_model
+
+    if (weight is None) == (dev is None):
+        raise InputError("either a weight or development lists are needed", mend="give --weight or --dev, not both")
+    if (dev is None) != (references is None):
+        raise InputError("--dev and --references go together", mend="give both or none")
+    if weight is not None and not math.isfinite(weight):
+        raise InputError(f"--weight must be finite, got {weight}")
+    if measure not in MEASURES:
+        raise InputError(f"there is no measure {measure!r}", mend=f"choose from {', '.join(MEASURES)}")
+    loaded = load_language_model(folder)
+    lists = read_nbest(nbest)
+    if dev is not None and references is not None:
+        weight = _tuned(loaded, dev, references, measure)
+    assert weight is not None
+    for one, seconds in zip(lists, _language_scores(loaded, lists), strict=True):
+        ranked = _ranked(one, seconds, weight)
+        print(json.dumps({"input": one.source, "outputs": ranked}, ensure_ascii=False))
+
+
+def _ranked(one: NBest, seconds: Sequence[float], weight: float) -> list[dict[str, object]]:
+    from seqwise.evaluation.reranking import Candidate
+    from seqwise.models import rerank
+
+    places = [Candidate(str(place), candidate.score) for place, candidate in enumerate(one.candidates)]
+    order = [int(candidate.text) for candidate in rerank(places, seconds, weight)]
+    return [
+        {
+            "output": one.candidates[place].text,
+            "score": one.candidates[place].score,
+            "language_model": round(seconds[place], 4),
+            "total": round(one.candidates[place].score + weight * seconds[place], 4),
+        }
+        for place in order
+    ]
+
+
+def _language_scores(loaded: LanguageModel, lists: Sequence[NBest]) -> list[list[float]]:
+    """Unnormalised scores of all candidates; a blank one is the end token alone."""
+    from seqwise.data.streams import Sentence
+    from seqwise.runs.language_model import score_sentences_unnormalized
+
+    sentences = (
+        Sentence(tuple(candidate.text.split()), one.path, one.line) for one in lists for candidate in one.candidates
+    )
+    scores = iter([one.unnormalized for one in score_sentences_unnormalized(loaded, sentences)])
+    return [[next(scores) for _ in one.candidates] for one in lists]
+
+
+def _tuned(loaded: LanguageModel, dev: Path, references: Path, measure: str) -> float:
+    from seqwise.evaluation.reranking import candidate_table, read_nbest, tune
+
+    lists = read_nbest(dev)
+    right = _right_outputs(references, lists)
+    table = candidate_table([one.candidates for one in lists], _language_scores(loaded, lists))
+    tuned = tune(table, _counts(lists, right, measure))
+    before = _value(table, _counts(lists, right, measure))
+    print(f"weight {tuned.weight:g}: {measure} {100 * before:.2f} -> {100 * tuned.value:.2f} on {dev}", file=sys.stderr)
+    return tuned.weight
+
+
+def _right_outputs(path: Path, lists: Sequence[NBest]) -> list[list[str]]:
+    from seqwise.data.readers import read_pairs
+
+    known: dict[str, list[str]] = {}
+    for example in read_pairs(path, source_units="text", target_units="text"):
+        known.setdefault(example.source[0], []).append(example.target[0])
+    for one in lists:
+        if one.source not in known:
+            mend = f"add it to {path}"
+            raise InputError("no right output is known for this input", path=one.path, line=one.line, mend=mend)
+    return [known[one.source] for one in lists]
+
+
+def _counts(lists: Sequence[NBest], right: Sequence[Sequence[str]], measure: str) -> Sums:
+    from seqwise.evaluation.metrics import Counts
+    from seqwise.evaluation.translation import bleu
+
+    texts = [candidate.text for one in lists for candidate in one.candidates]
+    options = [references for one, references in zip(lists, right, strict=True) for _ in one.candidates]
+    if measure == "bleu":
+        return bleu(texts, options)
+    return Counts([text in references for text, references in zip(texts, options, strict=True)])
+
+
+def _value(table: CandidateTable, counts: Sums) -> float:
+    from seqwise.evaluation.metrics import Sums as Measured
+
+    return Measured(counts.columns_NC[table.best(0.0)], counts.combine).value

@@ -1,0 +1,313 @@
+"""The label-bias explorer: how much mass a model gives each prefix of a beam, and whether later steps can change it.
+
+Below a prefix, a locally normalised model has the mass of the prefix, whatever follows: what leaves it sums to one at
+every step. Raw scores are under no such law. Shapes: B batch (1 here), J slots, T tokens written so far.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from seqwise.decoding import Decoder
+from seqwise.errors import InputError
+from seqwise.evaluation.slot_ranking import Slots, unroll_slots
+from seqwise.models.protocols import StepModel
+from seqwise.search.candidates import Score, global_, local
+from seqwise.search.gold import KeepGold, never_lost, no_rivals
+from seqwise.search.selection import HardTopK
+
+__all__ = ["LabelBias", "Prefix", "draw_label_bias", "explore_label_bias", "fate_of_gold"]
+
+Ids = tuple[int, ...]
+
+FIGURE_ENDINGS = (".png", ".pdf", ".svg")
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """One prefix on (or gold, beside) the beam after t steps.
+
+    Attributes:
+        tokens: what has been written, the end token included where it has ended.
+        log_prob: ``log p(prefix) = sum_s (f_s - log Z_s)``, in nats.
+        raw_score: ``F(prefix) = sum_s f_s``, in nats.
+        log_partition: log Z of the step to come, or None where the prefix is not lengthened any more.
+        global_masses: the share of the prefix in the globally normalised distribution over outputs cut after t tokens,
+            then after t + 1, and so on to the last step; see :func:`explore_label_bias`.
+        is_gold: whether gold begins so.
+        on_beam: whether the search has kept it; false only for gold that has fallen off.
+    """
+
+    tokens: Ids
+    log_prob: float
+    raw_score: float
+    log_partition: float | None
+    global_masses: tuple[float, ...]
+    is_gold: bool
+    on_beam: bool
+
+    @property
+    def local_mass(self) -> float:
+        """``p(prefix)``: the share of the locally normalised distribution, after t tokens and after all of them."""
+        return math.exp(self.log_prob)
+
+    @property
+    def growth(self) -> float | None:
+        """What the next step multiplies the global share by (the local one: 1); None after the last, or of share 0."""
+        if len(self.global_masses) < 2 or not self.global_masses[0]:
+            return None
+        return self.global_masses[1] / self.global_masses[0]
+
+
+@dataclass(frozen=True)
+class LabelBias:
+    """The prefixes of a beam, step by step.
+
+    Attributes:
+        steps: after 0, 1, .. steps the prefixes, best first by the search's score, gold last where it has fallen off.
+        exact: whether the global shares are exact, or taken over a beam.
+        support: the largest number of prefixes that the global shares were summed over.
+    """
+
+    steps: tuple[tuple[Prefix, ...], ...]
+    exact: bool
+    support: int
+
+
+def explore_label_bias(
+    model: StepModel,
+    context: Any,
+    *,
+    num_steps: int,
+    k: int,
+    score: Score = local,
+    gold: Ids | None = None,
+    support: int = 4096,
+) -> LabelBias:
+    """Follow a beam and set, for each of its prefixes, the local mass beside the global one, step by step.
+
+    With ``F(y_1..s)`` the sum of raw scores and Y_s all outputs cut after s tokens (those that have ended earlier are
+    whole), the global share of a prefix of t tokens after s >= t of them is
+
+        P_s(prefix) = sum_{y in Y_s that begin with prefix} exp F(y)  /  sum_{y in Y_s} exp F(y).
+
+    One step more multiplies it by ``Z(prefix) / sum_{y in Y_t} P_t(y) Z(y)``, with Z of the prefix's next step, so it
+    falls where the prefix fits badly with what is read next. The local share ``p(prefix)`` is the same for every s,
+    because each Z there is 1: this is label bias, and why a local search cannot take mass back.
+
+    Both sums run over the prefixes of a raw-score beam of ``support`` slots, each with all its next tokens. Where the
+    beam never has to drop a prefix (``exact``) this is enumeration. Elsewhere it is the approximation that Andor et al.
+    make in training; a prefix that the raw-score beam has dropped gets share 0 from then on. Outputs that have not
+    ended after ``num_steps`` tokens count as they stand.
+
+    Args:
+        model: a step model, in evaluation mode.
+        context: what ``model.encode`` returned for one source.
+        num_steps: tokens to write at most; for a model without end token exactly.
+        k: size of the beam to be looked at.
+        score: what that beam goes by.
+        gold: the right output, end token included; its prefixes are shown even where they have fallen off the beam.
+        support: how many slots the global shares are summed over.
+
+    Raises:
+        InputError: there is more than one source, or a number is out of range.
+
+    Source: Goyal (thesis, 2021), section 5.1 and figure 5.1; Bottou (1991) for the law of conservation; the sum over a
+    beam, Andor et al. (ACL 2016), section 3.
+
+    Example:
+        >>> from seqwise.data import EncodedExample, collate
+        >>> from seqwise.models import Tagger
+        >>> model = Tagger(source_size=5, target_size=3, embedding_size=4, hidden_size=8, label_embedding_size=2).eval()
+        >>> context = model.encode(collate([(0, EncodedExample((1, 2, 3), ()))]))
+        >>> found = explore_label_bias(model, context, num_steps=3, k=27, gold=(0, 2, 1))
+        >>> found.exact, [len(prefixes) for prefixes in found.steps]
+        (True, [1, 3, 9, 27])
+        >>> round(sum(prefix.global_masses[-1] for prefix in found.steps[2]), 6)
+        1.0
+    """
+    if model.start(context)[0].shape[0] != 1:
+        raise InputError("the explorer looks at one input at a time", mend="encode a batch of one")
+    for name, value in (("num_steps", num_steps), ("k", k), ("support", support)):
+        if value < 1:
+            raise InputError(f"{name} must be at least 1, got {value}")
+    shown = [list(_states(slots, model.end)) for slots in _unrolled(model, context, k, score, num_steps)]
+    golden: list[Ids] = []
+    if gold is not None:
+        golden = [gold[:length] for length in range(len(gold) + 1)][: num_steps + 1]
+        selector = KeepGold(no_rivals, torch.tensor([gold], device=model.embedding_VD.device), never_lost)
+        decoder = Decoder(selector, local)
+        for step, slots in enumerate(unroll_slots(model, context, decoder, num_steps=len(golden) - 1)):
+            if step == len(shown):
+                shown.append([])
+            if all(state.tokens != golden[step] for state in shown[step]):
+                shown[step] += [state._replace(on_beam=False) for state in _states(slots, model.end)]
+    shares, exact, largest = _global_shares(model, context, shown, num_steps=num_steps, support=support)
+
+    def prefix(state: _State, step: int) -> Prefix:
+        masses = tuple(share.get(state.tokens, 0.0) for share in (shares[step:] or shares[-1:]))
+        return Prefix(
+            state.tokens,
+            state.log_prob,
+            state.raw_score,
+            state.log_partition if state.is_open else None,
+            masses,
+            gold is not None and state.tokens == gold[:step],
+            state.on_beam,
+        )
+
+    steps = tuple(tuple(prefix(state, step) for state in states) for step, states in enumerate(shown))
+    return LabelBias(steps, exact, largest)
+
+
+def fate_of_gold(bias: LabelBias) -> str:
+    """What becomes of gold on the beam, in a sentence without full stop.
+
+    Args:
+        bias: what :func:`explore_label_bias` found, with gold.
+    """
+    lost = next((step for step, prefixes in enumerate(bias.steps) if prefixes and not prefixes[-1].on_beam), None)
+    if not any(prefix.is_gold for prefixes in bias.steps[1:] for prefix in prefixes):
+        return "there is no gold output to follow"
+    if lost is None:
+        shares = [
+            f", in the end with {100 * one.local_mass:.0f}% of the local mass" for one in bias.steps[-1] if one.is_gold
+        ]
+        return f"gold stays on the beam{''.join(shares)}"
+    gold = bias.steps[lost][-1]
+    above = bias.steps[lost][-2]
+    return (
+        f"gold falls off the beam at step {lost}, with {100 * gold.local_mass:.1f}% of the local mass for good; by raw "
+        f"scores it has {100 * gold.global_masses[0]:.1f}% there and {100 * gold.global_masses[-1]:.1f}% in the end"
+        f" (the last that was kept: {100 * above.global_masses[0]:.1f}% and {100 * above.global_masses[-1]:.1f}%)"
+    )
+
+
+class _State(NamedTuple):
+    """One live slot."""
+
+    tokens: Ids
+    log_prob: float
+    raw_score: float
+    log_partition: float
+    is_open: bool
+    on_beam: bool = True
+
+
+def _unrolled(model: StepModel, context: Any, k: int, score: Score, num_steps: int) -> Iterator[Slots]:
+    return unroll_slots(model, context, Decoder(HardTopK(k), score), num_steps=num_steps)
+
+
+def _states(slots: Slots, end: int | None) -> Iterator[_State]:
+    """The live slots of the one input, each cut after its end token."""
+    columns = (slots.log_probs_BJ, slots.raw_scores_BJ, slots.log_partitions_BJ, slots.open_BJ)
+    rows = zip(slots.prefixes_BJT[0].tolist(), *(column[0].tolist() for column in columns), strict=True)
+    for (tokens, *numbers), score in zip(rows, slots.scores_BJ[0].tolist(), strict=True):
+        if score != -math.inf:
+            length = tokens.index(end) + 1 if end in tokens else len(tokens)
+            yield _State(tuple(tokens[:length]), *numbers)
+
+
+def _global_shares(
+    model: StepModel, context: Any, shown: Sequence[Sequence[_State]], *, num_steps: int, support: int
+) -> tuple[list[dict[Ids, float]], bool, int]:
+    """For each s, the share P_s of every prefix that is shown after s steps or fewer."""
+    wanted = {state.tokens for states in shown for state in states}
+    shares: list[dict[Ids, float]] = [{(): 1.0}]
+    kept_all, exact, largest = True, True, 0
+    *before, _ = _unrolled(model, context, support, global_, num_steps)
+    vocabulary_size = model.embedding_VD.shape[0]
+    for step, slots in enumerate(before, start=1):
+        exact = kept_all  # what the last selection drops does not matter: all its candidates are summed over
+        states = list(_states(slots, model.end))
+        largest = max(largest, len(states))
+        kept_all = kept_all and sum(vocabulary_size if state.is_open else 1 for state in states) <= support
+        ahead = [state.raw_score + state.log_partition for state in states]
+        total = _log_sum_exp(ahead)
+        below: dict[Ids, list[float]] = {}
+        for state, log_mass in zip(states, ahead, strict=True):
+            for length in range(len(state.tokens) + 1):
+                if state.tokens[:length] in wanted:
+                    below.setdefault(state.tokens[:length], []).append(log_mass)
+        still_open = {state.tokens for state in states if state.is_open}
+        for state in shown[step] if step < len(shown) else ():
+            if len(state.tokens) == step and state.tokens[:-1] in still_open:
+                below[state.tokens] = [state.raw_score]
+        shares.append({tokens: math.exp(_log_sum_exp(masses) - total) for tokens, masses in below.items()})
+    return shares, exact, largest
+
+
+def _log_sum_exp(values: Sequence[float]) -> float:
+    highest = max(values)
+    return highest + math.log(sum(math.exp(value - highest) for value in values)) if highest > -math.inf else highest
+
+
+def draw_label_bias(
+    bias: LabelBias, path: Path, *, target_name: Callable[[int], str], step_names: Sequence[str], title: str = ""
+) -> None:
+    """Draw the prefixes of a beam as two trees: above, local masses; below, global ones, the next step included.
+
+    A disc is a prefix, its area its share, its line leads to the prefix that it lengthens. Gold is blue, everything
+    else orange, gold that has fallen off the beam is a ring. Where a step takes mass back, the disc is smaller below.
+
+    Args:
+        bias: what to draw.
+        path: the figure to write: PNG, PDF or SVG by its ending.
+        target_name: the name of a token.
+        step_names: what stands below each step, from the first token on; steps beyond go without.
+        title: of the figure.
+
+    Raises:
+        InputError: the ending is another, or matplotlib is not installed.
+    """
+    if path.suffix not in FIGURE_ENDINGS:
+        raise InputError("a figure cannot be written to this name", path=path, mend="let it end in .png, .pdf or .svg")
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise InputError("figures need matplotlib", mend="pip install 'seqwise[demo]'") from error
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    rows = max(map(len, bias.steps))
+    size = (min(2.5 + 0.95 * len(bias.steps), 30), 1.2 + 0.55 * rows)
+    figure, (above, below) = pyplot.subplots(2, figsize=(size[0], 2 * size[1]), sharex=True, layout="constrained")
+    how = "exact" if bias.exact else f"over {bias.support:,} prefixes"
+    panels = (
+        (above, "local: p(prefix), the same before and after the next step", lambda prefix: prefix.local_mass),
+        (
+            below,
+            f"raw scores: share of the prefix after the next step ({how})",
+            lambda prefix: prefix.global_masses[:2][-1],
+        ),
+    )
+    for axes, heading, mass in panels:
+        for step, prefixes in enumerate(bias.steps):
+            places = {prefix.tokens: row for row, prefix in enumerate(bias.steps[step - 1])} if step else {}
+            for row, prefix in enumerate(prefixes):
+                colour = "#0072B2" if prefix.is_gold else "#D55E00"
+                # What has ended stays where it is.
+                parent = prefix.tokens if prefix.tokens in places else prefix.tokens[:-1]
+                if parent in places:
+                    axes.plot([step - 1, step], [places[parent], row], color=colour, alpha=0.35, lw=1, zorder=1)
+                face = colour if prefix.on_beam else "none"
+                axes.scatter(step, row, s=12 + 420 * mass(prefix), color=face, edgecolors=colour, zorder=2)
+                name = target_name(prefix.tokens[-1]) if prefix.tokens else ""
+                axes.annotate(name, (step, row), xytext=(0, 11), textcoords="offset points", ha="center", fontsize=8)
+        axes.set_title(heading, loc="left", fontsize=10)
+        axes.set_ylim(rows - 0.4, -0.8)
+        axes.set_yticks([])
+        axes.spines[["top", "right", "left"]].set_visible(False)
+    names = [*step_names, *[""] * len(bias.steps)]
+    below.set_xticks(range(len(bias.steps)), ["start", *names[: len(bias.steps) - 1]])
+    figure.suptitle(title)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)

@@ -1,0 +1,196 @@
+"""N-best lists with a second score: read from files, ranked by a weighted sum, the weight chosen on development data.
+
+Shapes: N inputs, H candidates of all inputs in a row, C sums of a measure.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from seqwise.data.readers import read_lines
+from seqwise.errors import InputError
+from seqwise.evaluation.metrics import Floats, Sums
+
+__all__ = ["WEIGHTS", "Candidate", "CandidateTable", "NBest", "Tuned", "candidate_table", "read_nbest", "tune"]
+
+WEIGHTS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0)
+"""Weights of a second score that are tried, from the smallest up."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One output of the first model, with its score (higher is better)."""
+
+    text: str
+    score: float
+
+
+@dataclass(frozen=True)
+class NBest:
+    """An input with its candidates, and where it stands."""
+
+    source: str
+    candidates: tuple[Candidate, ...]
+    path: str = ""
+    line: int = 0
+
+
+def read_nbest(path: str | os.PathLike[str]) -> list[NBest]:
+    r"""Read the lists that ``seqwise predict --json --n-best`` writes: one object a line, blank lines left out.
+
+    Args:
+        path: a UTF-8 file, plain or gzip-compressed.
+
+    Raises:
+        InputError: the file cannot be read, holds no list, or a line is something else, with its number.
+
+    Example:
+        >>> file = getfixture("tmp_path") / "lists.jsonl"
+        >>> _ = file.write_text('{"input": "der Hund", "outputs": [{"output": "the dog", "score": -1.5}]}\n')
+        >>> read_nbest(file)[0].candidates
+        (Candidate(text='the dog', score=-1.5),)
+    """
+    mend = "write it with seqwise predict --n-best N --json"
+    lists = []
+    for line, text in read_lines(path):
+        if not text.strip():
+            continue
+        try:
+            record = json.loads(text)
+        except (ValueError, RecursionError):
+            raise InputError("no JSON object", path=path, line=line, mend=mend) from None
+        try:
+            candidates = tuple(_candidate(one) for one in record["outputs"])
+            lists.append(NBest(_text(record["input"]), candidates, os.fspath(path), line))
+        except (KeyError, TypeError, ValueError, OverflowError):
+            problem = "no n-best list: expected an input and outputs, each with an output and a finite score"
+            raise InputError(problem, path=path, line=line, mend=mend) from None
+        if not candidates:
+            raise InputError("a list without an output", path=path, line=line, mend=mend)
+    if not lists:
+        raise InputError("no n-best list in the file", path=path, mend=mend)
+    return lists
+
+
+def _candidate(record: Any) -> Candidate:
+    score = record["score"]
+    if isinstance(score, bool) or not math.isfinite(score):
+        raise ValueError
+    return Candidate(_text(record["output"]), float(score))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+@dataclass(frozen=True, eq=False)
+class CandidateTable:
+    """All candidates of all inputs in a row, with both scores.
+
+    Attributes:
+        starts_N: where the candidates of each input begin.
+        scores_H: of the model that made them.
+        seconds_H: the second scores.
+        words_H: length of each candidate, in words.
+    """
+
+    starts_N: npt.NDArray[np.intp]
+    scores_H: Floats
+    seconds_H: Floats
+    words_H: Floats
+
+    def best(self, weight: float, *, word_bonus: float = 0.0) -> npt.NDArray[np.intp]:
+        """Where each input's best is by ``score + weight (second + word_bonus words)``, (N,); of equals the first.
+
+        A constant in every log Z of the second score acts as a word bonus: with the bonus tuned too, scores of models
+        that were normalised to different constants can be compared.
+        """
+        totals_H = self.scores_H + weight * (self.seconds_H + word_bonus * self.words_H)
+        highest_N = np.maximum.reduceat(totals_H, self.starts_N)
+        sizes_N = np.diff(self.starts_N, append=len(totals_H))
+        is_best_H = totals_H == np.repeat(highest_N, sizes_N)
+        owners_H = np.repeat(np.arange(len(sizes_N)), sizes_N)[is_best_H]
+        firsts_N = np.unique(owners_H, return_index=True)[1]
+        return np.flatnonzero(is_best_H)[firsts_N]
+
+
+def candidate_table(lists: Sequence[Sequence[Candidate]], seconds: Iterable[Sequence[float]]) -> CandidateTable:
+    """Put candidates and their second scores side by side.
+
+    Args:
+        lists: the candidates of each input, at least one.
+        seconds: as many scores for each input.
+
+    Raises:
+        InputError: there is no input, an input without a candidate, not as many scores, or one that is no number.
+
+    Example:
+        >>> table = candidate_table([[Candidate("a dog", -1.0), Candidate("the dog", -1.5)]], [[-9.0, -7.0]])
+        >>> table.best(0.0).tolist(), table.best(0.5).tolist()
+        ([0], [1])
+    """
+    seconds = [list(scores) for scores in seconds]
+    if not lists or not all(lists):
+        raise InputError("there is an input without a candidate to rank, or no input")
+    if [len(candidates) for candidates in lists] != [len(scores) for scores in seconds]:
+        raise InputError("there are not as many second scores as candidates")
+    scores_H = np.array([candidate.score for candidates in lists for candidate in candidates])
+    seconds_H = np.array([score for scores in seconds for score in scores], dtype=np.float64)
+    if not (np.isfinite(scores_H).all() and np.isfinite(seconds_H).all()):
+        raise InputError("a score of an n-best list, or of the language model, is not a finite number")
+    words_H = np.array([float(len(candidate.text.split())) for candidates in lists for candidate in candidates])
+    starts_N = np.cumsum([0, *(len(candidates) for candidates in lists[:-1])])
+    return CandidateTable(starts_N, scores_H, seconds_H, words_H)
+
+
+class Tuned(NamedTuple):
+    """The weight and the word bonus that were chosen, and what they reached."""
+
+    weight: float
+    word_bonus: float
+    value: float
+
+
+def tune(
+    table: CandidateTable, counts: Sums, *, weights: Sequence[float] = WEIGHTS, word_bonuses: Sequence[float] = (0.0,)
+) -> Tuned:
+    """Choose the weight of the second score by what the best candidates are worth: a search over a grid.
+
+    Args:
+        table: of development data.
+        counts: a measure of all candidates, one row for each of the H; more is better.
+        weights: of equally good ones the first is taken.
+        word_bonuses: likewise.
+
+    Raises:
+        InputError: not as many rows as candidates, or nothing to try.
+
+    Source: Andreas and Klein (2015), section 5, have the language model as one feature among those that a translation
+    system tunes. Not implemented: more than two features, and searches finer than the grid.
+
+    Example:
+        >>> from seqwise.evaluation.metrics import Counts
+        >>> table = candidate_table([[Candidate("a dog", -1.0), Candidate("the dog", -1.5)]], [[-9.0, -7.0]])
+        >>> tune(table, Counts([0, 1]), weights=[0.0, 0.5, 1.0])
+        Tuned(weight=0.5, word_bonus=0.0, value=1.0)
+    """
+    if len(counts) != len(table.scores_H):
+        raise InputError(f"{len(counts)} rows of counts for {len(table.scores_H)} candidates")
+    tried = [
+        Tuned(weight, bonus, Sums(counts.columns_NC[table.best(weight, word_bonus=bonus)], counts.combine).value)
+        for weight, bonus in product(weights, word_bonuses)
+    ]
+    if not tried:
+        raise InputError("there is no weight to try")
+    return max(tried, key=lambda one: one.value)

@@ -1,0 +1,219 @@
+"""What tells the right slot of a beam from a wrong one: the probability of its prefix, or the log Z of its next step.
+
+Shapes: B batch, J slots before a step, K after it, T tokens written so far, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seqwise.data.batches import EncodedExample, collate
+from seqwise.decoding import Decoder, evaluation_mode, step_limit
+from seqwise.errors import InputError
+from seqwise.evaluation.metrics import Counts, pairs_with_many
+from seqwise.models.protocols import StepModel
+from seqwise.search.beam import Beam, backtrace, unroll
+from seqwise.search.candidates import Score, local
+from seqwise.search.selection import HardTopK
+
+__all__ = ["SlotRanking", "Slots", "rank_slots", "unroll_slots"]
+
+Ids = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Slots:
+    """The slots of a hard search before one of its steps, each scored in both ways whatever the search goes by.
+
+    Attributes:
+        prefixes_BJT: int64, the tokens written so far; :data:`~seqwise.search.HELD` where an input had ended.
+        scores_BJ: what the search goes by; minus infinity marks a dead slot.
+        log_probs_BJ: ``log p(prefix) = sum_t (f_t - log Z_t)``, in nats.
+        raw_scores_BJ: ``sum_t f_t``, in nats.
+        log_partitions_BJ: log Z of the step to come; 0 where there is none, since what has ended stays as it is.
+        open_BJ: whether a token can still be added: the slot lives, has not ended, and its input has steps left.
+    """
+
+    prefixes_BJT: Tensor
+    scores_BJ: Tensor
+    log_probs_BJ: Tensor
+    raw_scores_BJ: Tensor
+    log_partitions_BJ: Tensor
+    open_BJ: Tensor
+
+
+@torch.no_grad()
+def unroll_slots(model: StepModel, context: Any, decoder: Decoder, *, num_steps: int | Tensor) -> Iterator[Slots]:
+    """Search, and give the slots before each step with their probability, raw score and next log Z.
+
+    Args:
+        model: a step model, in evaluation mode.
+        context: what ``model.encode`` returned.
+        decoder: a hard selector and a score.
+        num_steps: as of :func:`~seqwise.search.beam_search`.
+
+    Yields:
+        The slots before the first step, the second and so on, and at last those of the final beam. The search is over
+        after the last step, or as soon as every slot has ended.
+
+    Example:
+        >>> from seqwise.models import Tagger
+        >>> model = Tagger(source_size=5, target_size=3, embedding_size=4, hidden_size=8, label_embedding_size=2).eval()
+        >>> context = model.encode(collate([(0, EncodedExample((1, 2, 3), ()))]))
+        >>> before = unroll_slots(model, context, Decoder(HardTopK(2), local), num_steps=2)
+        >>> [slots.prefixes_BJT.shape for slots in before]
+        [torch.Size([1, 1, 0]), torch.Size([1, 2, 1]), torch.Size([1, 2, 2])]
+    """
+    beam = Beam.start(model, context)
+    log_probs_BJ = raw_scores_BJ = beam.scores_BK
+    steps = unroll(model, context, decoder.selector, num_steps=num_steps, score=decoder.score, end=model.end)
+    for number, step in enumerate(steps):
+        live_BJ = (beam.scores_BK != -torch.inf) & (beam.finished_BK < 1)
+        open_BJ = live_BJ if isinstance(num_steps, int) else live_BJ & (num_steps > number)[:, None]
+        logits_BJV = step.candidates.logits_BJV
+        log_partitions_BJ = logits_BJV.logsumexp(-1).masked_fill(~open_BJ, 0.0)
+        yield Slots(backtrace(beam), beam.scores_BK, log_probs_BJ, raw_scores_BJ, log_partitions_BJ, open_BJ)
+        beam, parents_BK = step.beam, step.beam.parents[-1]
+        places_BK = parents_BK * logits_BJV.shape[-1] + beam.tokens[-1].clamp(min=0)
+        # A slot that had ended, or waits for the rest of the batch, has added nothing.
+        closed_BK = ~open_BJ.gather(1, parents_BK)
+        added_BK = logits_BJV.flatten(1).gather(1, places_BK).masked_fill(closed_BK, 0.0)
+        raw_scores_BJ = raw_scores_BJ.gather(1, parents_BK) + added_BK
+        log_probs_BJ = log_probs_BJ.gather(1, parents_BK) + added_BK - log_partitions_BJ.gather(1, parents_BK)
+        if model.end is not None and bool(((beam.finished_BK == 1) | (beam.scores_BK == -torch.inf)).all()):
+            break
+    none_BJ = torch.zeros_like(beam.scores_BK)
+    yield Slots(backtrace(beam), beam.scores_BK, log_probs_BJ, raw_scores_BJ, none_BJ, none_BJ.bool())
+
+
+@dataclass(frozen=True)
+class SlotRanking:
+    """How often a statistic is higher for the right slot than for the best wrong one, a tie counted half.
+
+    Attributes:
+        log_prob: by ``log p(prefix)``, what a local beam has to go by.
+        log_partition: by log Z of the next step alone.
+        both: by ``log p(prefix) + log Z``.
+        raw: by ``sum_t f_t + log Z``, with the log Z of all steps: what a raw beam sees one step ahead.
+        on_beam: share of steps at which the right prefix is on the beam, of those from the second gold token on.
+
+    Each has one entry for each example, so that `bootstrap_interval` and `paired_bootstrap` apply.
+    """
+
+    log_prob: Counts
+    log_partition: Counts
+    both: Counts
+    raw: Counts
+    on_beam: Counts
+
+
+def rank_slots(
+    model: StepModel,
+    examples: Sequence[EncodedExample],
+    references: Sequence[Sequence[Ids]],
+    *,
+    k: int,
+    score: Score = local,
+    batch_size: int = 256,
+    on_progress: Callable[[int], None] | None = None,
+) -> SlotRanking:
+    """How well prefix probability and the next step's log Z tell the right slot of a beam from the best wrong one.
+
+    At every step of a beam search the slots are y_1 .. y_t; the right one is a prefix of a reference. Where the best
+    right slot r and the best wrong slot w (best by the search's own score) can both still be lengthened, they make a
+    pair, and a statistic g ranks it rightly if g(r) > g(w):
+
+        g = log p(y_1..t),    g = log Z_{t+1},    g = log p(y_1..t) + log Z_{t+1},    g = sum_s f_s + log Z_{t+1}.
+
+    log Z_{t+1} is the log of the mass that f gives to all next tokens together. A local search throws it away. Where
+    it ranks better than chance, raw scores hold something that a local search cannot use.
+
+    Pairs exist only where the search has kept the right prefix, and the wrong slot is the one that the search likes
+    best, so log p(prefix) has a harder task here than against any wrong slot.
+
+    Args:
+        model: a step model that is also a module; it is put into evaluation mode for the call and back after it.
+        examples: encoded examples; only their sources are read.
+        references: for each example its right outputs, end token included; at least one.
+        k: size of the beam, at least 2.
+        score: what the search goes by.
+        batch_size: examples searched together; results do not depend on it.
+        on_progress: called with the number of examples just done.
+
+    Raises:
+        InputError: k is less than 2, an example has no reference, or there is no pair in all examples together.
+
+    Example:
+        >>> from seqwise.models import Tagger
+        >>> _ = torch.manual_seed(0)
+        >>> model = Tagger(source_size=5, target_size=2, embedding_size=4, hidden_size=8, label_embedding_size=2)
+        >>> ranking = rank_slots(model, [EncodedExample((1, 2, 3), ())], [[(0, 1, 1)]], k=4)
+        >>> ranking.on_beam.sides  # a beam of 4 keeps all prefixes of up to two labels
+        (array([2.]), array([2.]))
+    """
+    if k < 2:
+        raise InputError(f"a beam of {k} has no two slots to rank", mend="use a beam of 2 or more")
+    pairs_with_many(examples, references)
+    tallies = [_Tally() for _ in examples]
+    order = sorted(range(len(examples)), key=lambda index: len(examples[index].source_ids))
+    with evaluation_mode(model):
+        for start in range(0, len(order), batch_size):
+            indices = order[start : start + batch_size]
+            batch = collate([(index, examples[index]) for index in indices]).to(model.embedding_VD.device)
+            limits = [step_limit(len(examples[index].source_ids), model.end) for index in indices]
+            num_steps_B = torch.tensor(limits, device=batch.sources_BS.device)
+            right = [{ids[:length] for ids in references[index] for length in range(len(ids))} for index in indices]
+            for index, limit in zip(indices, limits, strict=True):
+                tallies[index].steps = min(limit, max(map(len, references[index]))) - 1
+            with torch.no_grad():
+                context = model.encode(batch)
+            for slots in unroll_slots(model, context, Decoder(HardTopK(k), score), num_steps=num_steps_B):
+                _count(slots, right, [tallies[index] for index in indices])
+            if on_progress is not None:
+                on_progress(len(indices))
+    pairs = [tally.pairs for tally in tallies]
+    if not any(pairs):
+        problem = "there is no step at which a beam holds the right prefix beside a wrong one"
+        raise InputError(problem, mend="use a larger beam, or longer examples")
+    log_prob, log_partition, both, raw = (
+        Counts(column, pairs) for column in zip(*(tally.ranked for tally in tallies), strict=True)
+    )
+    # An example of one token has no second one, and weighs nothing.
+    on_beam = Counts([tally.on_beam for tally in tallies], [tally.steps for tally in tallies])
+    return SlotRanking(log_prob, log_partition, both, raw, on_beam)
+
+
+@dataclass
+class _Tally:
+    """What one example adds: pairs, those ranked rightly by each statistic, steps, and steps with gold on the beam."""
+
+    pairs: int = 0
+    ranked: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0)
+    steps: int = 0
+    on_beam: int = 0
+
+
+def _count(slots: Slots, right: Sequence[set[Ids]], tallies: Sequence[_Tally]) -> None:
+    if slots.prefixes_BJT.shape[-1] == 0:  # one slot: the empty prefix
+        return
+    ahead_BJ = slots.raw_scores_BJ + slots.log_partitions_BJ
+    both_BJ = slots.log_probs_BJ + slots.log_partitions_BJ
+    statistics_BJG = torch.stack([slots.log_probs_BJ, slots.log_partitions_BJ, both_BJ, ahead_BJ], -1).tolist()
+    order_BJ = slots.scores_BJ.argsort(dim=1, descending=True).tolist()
+    rows = zip(slots.prefixes_BJT.tolist(), slots.open_BJ.tolist(), order_BJ, right, tallies, strict=True)
+    for row, (prefixes, is_open, order, right_prefixes, tally) in enumerate(rows):
+        candidates = [(slot, tuple(prefixes[slot]) in right_prefixes) for slot in order if is_open[slot]]
+        first_right = next((slot for slot, is_right in candidates if is_right), None)
+        first_wrong = next((slot for slot, is_right in candidates if not is_right), None)
+        tally.on_beam += first_right is not None
+        if first_right is None or first_wrong is None:
+            continue
+        ours, theirs = statistics_BJG[row][first_right], statistics_BJG[row][first_wrong]
+        wins = [float(a > b) + 0.5 * float(a == b) for a, b in zip(ours, theirs, strict=True)]
+        tally.pairs += 1
+        tally.ranked = tuple(total + win for total, win in zip(tally.ranked, wins, strict=True))

@@ -1,0 +1,171 @@
+"""A tagger whose scores form a linear chain, so that its log partition and its best output can be had exactly.
+
+Shapes: B batch, J slots, S source length, T steps, D embedding of a fed label (here V), V labels.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from huggingface_hub import PyTorchModelHubMixin
+from torch import Tensor, nn
+
+from seqwise.data.batches import Batch
+from seqwise.errors import InputError
+from seqwise.models.recurrent import Encoder, shifted_right
+
+__all__ = ["Chain", "ChainContext", "ChainTagger", "linear_chain"]
+
+
+class Chain(NamedTuple):
+    """Scores of outputs that decompose over neighbours: ``s(y) = sum_t u_t[y_t] + sum_{t > 1} A[y_{t-1}, y_t]``.
+
+    Attributes:
+        scores_BTV: u; what lies beyond a row's length counts for nothing.
+        transitions_VV: A, from the label of the row to that of the column; minus infinity forbids a transition.
+        lengths_B: int64, how many labels each output has, at most T.
+    """
+
+    scores_BTV: Tensor
+    transitions_VV: Tensor
+    lengths_B: Tensor
+
+
+def linear_chain(
+    scores_BTV: Tensor,
+    transitions_VV: Tensor,
+    lengths_B: Tensor,
+    *,
+    start_V: Tensor | None = None,
+    end_V: Tensor | None = None,
+) -> Chain:
+    """A chain, with scores for beginning and ending with a label folded into those of the first and last position.
+
+    Args:
+        scores_BTV: score of each label at each position.
+        transitions_VV: score of a label (column) after another (row).
+        lengths_B: int64, how many labels each output has.
+        start_V: score of each label as the first, or None.
+        end_V: score of each label as the last, or None.
+
+    Raises:
+        InputError: the shapes do not fit, or a length is negative or more than T.
+
+    Example:
+        >>> chain = linear_chain(
+        ...     torch.zeros(1, 3, 2), torch.zeros(2, 2), torch.tensor([2]), start_V=torch.ones(2), end_V=torch.ones(2)
+        ... )
+        >>> chain.scores_BTV[0, :, 0]
+        tensor([1., 1., 0.])
+    """
+    batch_size, num_steps, num_labels = scores_BTV.shape
+    if transitions_VV.shape != (num_labels, num_labels) or lengths_B.shape != (batch_size,):
+        shapes = f"{tuple(scores_BTV.shape)}, {tuple(transitions_VV.shape)} and {tuple(lengths_B.shape)}"
+        raise InputError(f"a chain wants scores (B, T, V), transitions (V, V) and lengths (B,), got {shapes}")
+    if not bool(((lengths_B >= 0) & (lengths_B <= num_steps)).all()):
+        raise InputError(f"the lengths of a chain must lie between 0 and {num_steps}, got {lengths_B.tolist()}")
+    positions_T = torch.arange(num_steps, device=scores_BTV.device)
+    for label_V, is_there_BT in (
+        (start_V, (positions_T == 0).expand(batch_size, -1)),
+        (end_V, positions_T == lengths_B[:, None] - 1),
+    ):
+        if label_V is not None:
+            scores_BTV = scores_BTV + torch.where(is_there_BT[..., None], label_V, 0.0)
+    return Chain(scores_BTV, transitions_VV, lengths_B)
+
+
+class ChainContext(NamedTuple):
+    """The encoded sources: the score of each label at each position, transitions apart, and how long they are."""
+
+    scores_BSV: Tensor
+    lengths_B: Tensor
+
+
+class ChainTagger(nn.Module, PyTorchModelHubMixin):
+    """LSTM tagger whose score of a label depends on the source and on the label before it, and on nothing else.
+
+    ``f_t(y_t | y_{t-1}) = (W m_t + b)[y_t] + A[y_{t-1}, y_t]``, with m_t the encoder's output and a learned row of A in
+    place of the first label's predecessor. As a step model the embedding of a label is its row of A, the decoder state
+    is empty, and the features are the scores themselves; so every search and every objective applies. Normalised step
+    by step it is a maximum-entropy Markov model; normalised as a whole, a conditional random field, for which
+    :meth:`chain` gives what :mod:`seqwise.objectives.chain` needs.
+
+    Args:
+        source_size: number of source symbols.
+        target_size: number of labels V.
+        embedding_size: size of a source embedding.
+        hidden_size: size of the encoder (each direction).
+        bidirectional: whether the encoder also reads from right to left.
+        dropout: rate on embeddings and encoder outputs.
+
+    Source: Lafferty et al. (ICML 2001); Lample et al. (NAACL 2016) for the LSTM. Not implemented: scores for ending
+    with a label, which a step model would have to know the length for; characters.
+
+    Example:
+        >>> model = ChainTagger(source_size=5, target_size=3, embedding_size=4, hidden_size=8)
+        >>> model.embedding_VD.shape
+        torch.Size([3, 3])
+    """
+
+    end: int | None = None
+
+    def __init__(
+        self,
+        *,
+        source_size: int,
+        target_size: int,
+        embedding_size: int = 64,
+        hidden_size: int = 96,
+        bidirectional: bool = False,
+        dropout: float = 0.1,
+    ) -> None:
+        super().__init__()
+        self.encoder = Encoder(
+            vocabulary_size=source_size,
+            embedding_size=embedding_size,
+            hidden_size=hidden_size,
+            bidirectional=bidirectional,
+            dropout=dropout,
+        )
+        self.label_scores = nn.Linear(self.encoder.output_size, target_size)
+        self.first_input_D = nn.Parameter(torch.zeros(target_size))
+        self.transitions = nn.Embedding(target_size, target_size)
+        nn.init.normal_(self.transitions.weight, std=0.1)  # the usual 1 would drown the source at first
+        self.head = nn.Identity()
+
+    @property
+    def embedding_VD(self) -> Tensor:
+        """The transitions: what is fed after a label is what the next labels score for following it."""
+        return self.transitions.weight
+
+    def encode(self, batch: Batch) -> ChainContext:
+        """Read the sources and score every label at every position."""
+        context = self.encoder(batch.sources_BS, batch.source_lengths_B)
+        return ChainContext(self.label_scores(context.memory_BSM), context.lengths_B)
+
+    def chain(self, context: ChainContext) -> Chain:
+        """All that outputs as long as their sources are scored by."""
+        return linear_chain(context.scores_BSV, self.transitions.weight, context.lengths_B, start_V=self.first_input_D)
+
+    def start(self, context: ChainContext) -> tuple[Tensor, Tensor]:
+        """Return the scores of first labels, and a state without content."""
+        batch_size = context.scores_BSV.shape[0]
+        return self.first_input_D.expand(batch_size, 1, -1), context.scores_BSV.new_zeros(batch_size, 1, 0)
+
+    def step(self, inputs_BJD: Tensor, state: Tensor, context: ChainContext, step: int) -> tuple[Tensor, Tensor]:
+        """Add what the label before says to what the source says; a mixture of labels says the mixture."""
+        if step >= context.scores_BSV.shape[1]:
+            raise InputError(
+                f"step {step} of a tagger has no source position: the longest source has {context.scores_BSV.shape[1]}",
+                mend="search for as many steps as the sources have tokens",
+            )
+        return context.scores_BSV[:, step, None] + inputs_BJD, state
+
+    def forced(self, context: ChainContext, inputs_BTD: Tensor) -> Tensor:
+        """Features along any fed embeddings, all steps at once."""
+        return context.scores_BSV[:, : inputs_BTD.shape[1]] + inputs_BTD
+
+    def teacher_forced(self, context: ChainContext, targets_BT: Tensor) -> Tensor:
+        """Features along the gold labels; positions after the end of a row are arbitrary."""
+        return self.forced(context, shifted_right(self.first_input_D, self.transitions, targets_BT))

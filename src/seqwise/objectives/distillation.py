@@ -1,0 +1,109 @@
+"""Distillation of a locally normalised model into raw scores: a warm start for globally normalised training.
+
+Shapes: B batch, K outputs of one search, N outputs of all, T steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from seqwise.data.batches import Batch
+from seqwise.models.protocols import StepModel
+from seqwise.objectives.objective import Objective, per_token, search_targets
+from seqwise.objectives.rescoring import beam_outputs, cut_at_end, output_scores
+from seqwise.search.candidates import global_, local
+from seqwise.search.selection import HardTopK
+
+__all__ = ["distillation_loss", "distillation_objective"]
+
+
+def distillation_loss(teacher_BN: Tensor, student_BN: Tensor, live_BN: Tensor) -> Tensor:
+    """How far the student's distribution over a set of outputs is from the teacher's: ``KL(q || p)``.
+
+    Both scores are normalised over the set: ``q = softmax(teacher)``, ``p = softmax(student)``,
+    ``KL = sum_y q(y) (log q(y) - log p(y))``. A constant added to either changes nothing.
+
+    Args:
+        teacher_BN: the teacher's score of each output; no gradient flows into it.
+        student_BN: the student's.
+        live_BN: false for outputs that are not in the set.
+
+    Returns:
+        (B,), 0 or more, in nats; 0 where the set is empty.
+
+    Example:
+        >>> scores = torch.tensor([[1.0, 2.0, 9.0]])
+        >>> live = torch.tensor([[True, True, False]])
+        >>> bool(distillation_loss(scores, scores + torch.tensor([5.0, 5.0, 7.0]), live) < 1e-6)
+        True
+    """
+    lowest = torch.finfo(student_BN.dtype).min
+    # Finite throughout: where the teacher gives no probability, a log of 0 would make 0 * inf of it.
+    log_q_BN = teacher_BN.detach().masked_fill(~live_BN, lowest).clamp(min=lowest).log_softmax(-1)
+    log_p_BN = student_BN.masked_fill(~live_BN | (student_BN == -torch.inf), lowest).log_softmax(-1)
+    return (log_q_BN.exp() * (log_q_BN - log_p_BN)).masked_fill(~live_BN, 0.0).sum(-1)
+
+
+def distillation_objective(teacher: StepModel, *, k: int) -> Objective:
+    """Project a local model onto a global one: ``KL(q || p)`` over what the two would write, per token; no schedule.
+
+    With S the k best outputs of the teacher's beam and the k best of the student's own, on raw scores,
+
+        q(y) = p_teacher(y) / sum over S of p_teacher,    p(y) = exp s(y) / sum over S of exp s,
+
+    where ``s(y) = sum_t f(h_t, y_t)`` is the student's raw score. From the teacher's outputs alone, the student
+    would never learn what it wrongly scores above them. Where all outputs are equally long that hardly matters; where
+    lengths vary, raw scores that start as those of a local model prefer outputs of quite other lengths, which the
+    teacher's beam never holds. They enter with hardly any q, and are pushed down. Gold is not in the set unless a beam
+    finds it, for the target is the teacher: sources are all that is used of the data, and of gold only its length.
+
+    *Limits.* With k so large that the beams hold every output, this is the exact KL divergence between the teacher's
+    distribution and the student's globally normalised one. *Fixed point.* A student whose raw scores are the teacher's
+    log-probabilities, ``f - log Z`` (plus any constant for each input), has a loss of 0 whatever the set.
+
+    Args:
+        teacher: a step model, read in the mode that it is in (``eval()`` turns its dropout off) and never changed.
+        k: size of both beams.
+
+    Raises:
+        InputError: k is less than 1.
+
+    Source: named as future work by Goyal et al. (NAACL 2019), section 6; sequence-level distillation by k-best lists is
+    of Kim and Rush (EMNLP 2016), section 3.2. Not implemented: a teacher with another vocabulary.
+
+    Example:
+        >>> import copy
+        >>> from seqwise.data import EncodedExample, collate
+        >>> from seqwise.models import Tagger
+        >>> model = Tagger(source_size=5, target_size=3, embedding_size=4, hidden_size=8, label_embedding_size=2)
+        >>> objective = distillation_objective(copy.deepcopy(model).eval(), k=4)
+        >>> bool(objective(model, collate([(0, EncodedExample((1, 2), (0, 1)))]), {}) > 0)
+        True
+    """
+    HardTopK(k)  # refuses a bad k now rather than at the first step
+
+    def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
+        context = model.encode(batch)
+        _, num_steps_B = search_targets(batch, model.end)
+        with torch.no_grad():
+            teachers_context = teacher.encode(batch)
+            theirs = beam_outputs(teacher, teachers_context, k=k, num_steps_B=num_steps_B, score=local)
+            own = beam_outputs(model, context, k=k, num_steps_B=num_steps_B, score=global_)
+            outputs_BNT, live_BN = _union(theirs, own, model.end)
+            teacher_BN = output_scores(teacher, teachers_context, outputs_BNT, local)
+        loss_B = distillation_loss(teacher_BN, output_scores(model, context, outputs_BNT, global_), live_BN)
+        return per_token(loss_B.mean(), batch)
+
+    return objective
+
+
+def _union(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor], end: int | None) -> tuple[Tensor, Tensor]:
+    """Both lists of outputs in one, (B, N, T), with those of the second that are in the first not live."""
+    (first_BKT, first_live_BK), (second_BKT, second_live_BK) = first, second
+    same_BKK = (cut_at_end(second_BKT, end)[:, :, None] == cut_at_end(first_BKT, end)[:, None]).all(-1)
+    repeated_BK = (same_BKK & first_live_BK[:, None]).any(-1)
+    live_BN = torch.cat([first_live_BK, second_live_BK & ~repeated_BK], dim=1)
+    return torch.cat([first_BKT, second_BKT], dim=1), live_BN

@@ -1,0 +1,358 @@
+"""Andreas and Klein (2015), Tables 1 and 2: how much of the text must be normalised, and how strongly.
+
+The published tables give BLEU, normalisation risk and the settings; what their text says of them is put to tests here.
+See `seqwise.recipes.language_models` for data and systems.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import rich.box
+import rich.table
+
+from seqwise.evaluation.metrics import Comparison, Counts, Sums, bootstrap_interval, paired_bootstrap, seed_differences
+from seqwise.evaluation.report import Claim, Result, Table
+from seqwise.evaluation.reranking import CandidateTable, Tuned, candidate_table, tune
+from seqwise.evaluation.signature import Signature
+from seqwise.evaluation.translation import bleu, require_sacrebleu
+from seqwise.recipes.language_models import (
+    PARTS,
+    SIZES,
+    Cell,
+    Row,
+    Translations,
+    load_text,
+    run_cells,
+    translations,
+)
+from seqwise.recipes.outcome import Outcome
+from seqwise.recipes.systems import ProgressFactory
+from seqwise.runs.language_model_training import LanguageModelSettings
+
+__all__ = ["TABLE_1", "TABLE_2", "Measured", "about_as_fast", "better", "measure", "table_1", "table_2", "within"]
+
+WORD_BONUSES = (-1.0, -0.5, 0.0, 0.5, 1.0, 2.0)
+SIGNIFICANT, MARGIN = 0.05, 0.005
+T_95 = {2: 12.71, 3: 4.303, 4: 3.182, 5: 2.776}  # Student's t, 97.5%, by number of seeds
+
+PLAIN = LanguageModelSettings()
+CONTROLS = (
+    Row("cross-entropy", "cross-entropy", replace(PLAIN, likelihood="normalized", alpha=0.0, fraction=1.0)),
+    Row(
+        "devlin",
+        "normalised, α = 0.1 (Devlin)",
+        replace(PLAIN, likelihood="normalized", alpha=0.1, fraction=1.0),
+        {"BLEU": 20.1, "R": 2.7},
+    ),
+)
+TABLE_1 = (
+    Row("gamma-0", "γ = 0", replace(PLAIN, fraction=0.0)),
+    Row("gamma-1-in-128", "γ = 1/128", replace(PLAIN, fraction=1 / 128)),
+    Row("gamma-0.1", "γ = 0.1", replace(PLAIN, fraction=0.1)),
+    Row("gamma-1", "γ = 1", replace(PLAIN, fraction=1.0)),
+    *CONTROLS,
+)
+"""Normalised fraction, at alpha = 1."""
+TABLE_2 = (
+    Row("alpha-0.01", "α = 0.01", replace(PLAIN, alpha=0.01)),
+    Row("alpha-0.1", "α = 0.1", replace(PLAIN, alpha=0.1)),
+    replace(TABLE_1[2], name="α = 1"),
+    Row("alpha-10", "α = 10", replace(PLAIN, alpha=10.0)),
+    *CONTROLS,
+)
+"""Strength of the penalty, at gamma = 0.1; alpha = 1 shares its cells with Table 1."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A row with what was measured, one of each for each seed.
+
+    Attributes:
+        row: what it is.
+        tuned: weight and word bonus chosen on the development lists, and BLEU there.
+        bleu: on test.
+        risk: mean |log Z| on held-out text.
+        deviation: mean |log Z - mean| there.
+        loss: negative log-likelihood there, normalised.
+        seconds: of training.
+        signature: of the first seed, with all seeds in it.
+    """
+
+    row: Row
+    tuned: list[Tuned]
+    bleu: list[Sums]
+    risk: list[Sums]
+    deviation: list[Sums]
+    loss: list[Sums]
+    seconds: list[float]
+    signature: Signature
+
+
+def measure(
+    name: str, rows: Sequence[Row], cells: Mapping[str, Sequence[Cell]], lists: Translations
+) -> tuple[dict[str, Measured], Sums]:
+    """Tune each system on the development lists and measure it on test; and BLEU of the translator alone.
+
+    Args:
+        name: of the table, for signatures.
+        rows: of the table.
+        cells: by key of the row, one for each seed.
+        lists: that the cells have scored.
+    """
+    counts = {part: _all_counts(lists, part) for part in PARTS}
+
+    def table(part: str, seconds: Iterable[Sequence[float]]) -> CandidateTable:
+        return candidate_table(lists.candidates[part], seconds)
+
+    def chosen(part: str, ranked: CandidateTable, weight: float, word_bonus: float) -> Sums:
+        places = ranked.best(weight, word_bonus=word_bonus)
+        return Sums(counts[part].columns_NC[places], counts[part].combine)
+
+    measured = {}
+    for row in rows:
+        runs = cells[row.key]
+        tuned = [tune(table("dev", run.scores["dev"]), counts["dev"], word_bonuses=WORD_BONUSES) for run in runs]
+        measured[row.key] = Measured(
+            row,
+            tuned,
+            [
+                chosen("test", table("test", run.scores["test"]), one.weight, one.word_bonus)
+                for run, one in zip(runs, tuned, strict=True)
+            ],
+            [_risk(run) for run in runs],
+            [_deviation(run) for run in runs],
+            [_loss(run) for run in runs],
+            [run.train_seconds for run in runs],
+            replace(
+                runs[0].signature,
+                method=f"{name}: {row.name}",
+                seeds=tuple(seed for run in runs for seed in run.signature.seeds),
+            ),
+        )
+    nothing = [[0.0] * len(some) for some in lists.candidates["test"]]
+    return measured, chosen("test", table("test", nothing), 0.0, 0.0)
+
+
+def _all_counts(lists: Translations, part: str) -> Sums:
+    """BLEU's sums of every candidate."""
+    texts = [one.text for some in lists.candidates[part] for one in some]
+    together = zip(lists.candidates[part], lists.references[part], strict=True)
+    return bleu(texts, [options for some, options in together for _ in some])
+
+
+def _risk(run: Cell) -> Counts:
+    return Counts([sum(map(abs, values)) for _, values in run.held_out], [len(values) for _, values in run.held_out])
+
+
+def _deviation(run: Cell) -> Counts:
+    mean = statistics.fmean(value for _, values in run.held_out for value in values)
+    sums = [sum(abs(value - mean) for value in values) for _, values in run.held_out]
+    return Counts(sums, [len(values) for _, values in run.held_out])
+
+
+def _loss(run: Cell) -> Counts:
+    sums = [sum(values) - score for score, values in run.held_out]
+    return Counts(sums, [len(values) for _, values in run.held_out])
+
+
+def _evidence(names: str, test: Comparison, by_seed: Sequence[float], scale: float) -> str:
+    p = "p < 0.001" if test.p_value < 0.001 else f"p = {test.p_value:.3f}"
+    above = f"{sum(difference > 0 for difference in by_seed)} of {len(by_seed)} seeds above"
+    interval = f"[{scale * test.low:.2f}, {scale * test.high:.2f}]"
+    return f"{names}: {scale * test.difference:+.2f} {interval}, {p}, {above}"
+
+
+def better(
+    text: str, source: str, names: str, more: Sequence[Sums], less: Sequence[Sums], *, scale: float = 100.0
+) -> Claim:
+    """Put "there is more of it in this than in that" to a paired bootstrap over examples and seeds.
+
+    Args:
+        text: the claim.
+        source: where it is made.
+        names: of the two, for the evidence.
+        more, less: measured, one for each seed, in the order of the claim.
+        scale: of the numbers in the evidence.
+
+    Returns:
+        The claim, which holds if the difference has the claim's sign with p < 0.05.
+    """
+    test = paired_bootstrap(more, less)
+    direction = "holds" if test.difference > 0 else "reversed"
+    evidence = _evidence(names, test, seed_differences(more, less), scale)
+    return Claim(text, source, direction if test.p_value < SIGNIFICANT else "not seen", evidence)
+
+
+def within(
+    text: str, source: str, names: str, first: Sequence[Sums], second: Sequence[Sums], *, margin: float = MARGIN
+) -> Claim:
+    """Put "these two are as good" to a test: the 95% interval of the difference must lie within the margin.
+
+    Args:
+        text, source, names: as in :func:`better`.
+        first, second: measured, one for each seed.
+        margin: what counts as no difference, as a fraction.
+
+    Returns:
+        The claim: it holds if the whole interval lies within, is reversed if the whole interval lies outside.
+    """
+    test = paired_bootstrap(first, second)
+    verdict = "not seen"
+    if -margin <= test.low and test.high <= margin:
+        verdict = "holds"
+    elif test.low > margin or test.high < -margin:
+        verdict = "reversed"
+    return Claim(text, source, verdict, _evidence(names, test, seed_differences(first, second), 100.0))
+
+
+def about_as_fast(text: str, source: str, slow: Sequence[float], fast: Sequence[float], *, times: float) -> Claim:
+    """Put "so many times as fast" to a test: the 95% interval of the ratio must lie within a factor of two of it.
+
+    The interval is Student's, of the logarithms of the ratios by seed.
+
+    Args:
+        text, source: as in :func:`better`.
+        slow, fast: seconds, one for each seed.
+        times: the ratio that is claimed.
+
+    Returns:
+        The claim: reversed if the interval lies below 1, so that the "fast" one is slower.
+    """
+    logs = [math.log(one / other) for one, other in zip(slow, fast, strict=True)]
+    mean = statistics.fmean(logs)
+    verdict, interval = "not seen", "one seed, no interval"
+    if len(logs) > 1:
+        half = T_95.get(len(logs), 2.57) * statistics.stdev(logs) / math.sqrt(len(logs))
+        low, high = math.exp(mean - half), math.exp(mean + half)
+        interval = f"[{low:.1f}, {high:.1f}]"
+        verdict = "holds" if times / 2 <= low and high <= 2 * times else "reversed" if high < 1 else "not seen"
+    ratios = ", ".join(f"{math.exp(one):.1f}" for one in logs)
+    evidence = (
+        f"{statistics.fmean(slow):.0f} s against {statistics.fmean(fast):.0f} s: {math.exp(mean):.1f} times "
+        f"{interval}; by seed {ratios}"
+    )
+    return Claim(text, source, verdict, evidence)
+
+
+def table_1(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> list[Outcome]:
+    """Table 1: BLEU, risk and seconds by the fraction gamma of positions that are normalised, alpha = 1."""
+    source = "Andreas and Klein (2015), Table 1 and section 5"
+    measured, alone, files = _measured("andreas-klein-1", TABLE_1, folder, seeds, scale, progress)
+    zero, tenth, full, devlin = (measured[key] for key in ("gamma-0", "gamma-0.1", "gamma-1", "devlin"))
+    plain = [alone] * len(tenth.bleu)
+    claims = [
+        within("γ = 0.1 costs no more than half a point of BLEU against γ = 1 (the paper: 0.1).", source,
+               "γ = 0.1 minus γ = 1", tenth.bleu, full.bleu),
+        about_as_fast("γ = 0.1 trains about ten times as fast as γ = 1.", source,
+                      full.seconds, tenth.seconds, times=10),
+        better("Without any normaliser (γ = 0) the risk R is pathological: larger than with γ = 0.1.", source,
+               "R of γ = 0 minus γ = 0.1", zero.risk, tenth.risk, scale=1.0),
+        better("γ = 0.1 translates better than γ = 0.", source, "γ = 0.1 minus γ = 0", tenth.bleu, zero.bleu),
+        better("log Z varies less with γ = 0.1 than under Devlin's objective.", source,
+               "mean |log Z - mean|, Devlin minus γ = 0.1", devlin.deviation, tenth.deviation, scale=1.0),
+        better("The language model (γ = 0.1) improves on the translator alone.", "not in the paper",
+               "γ = 0.1 minus none", tenth.bleu, plain),
+    ]  # fmt: skip
+    return [_outcome("andreas-klein-1", "Table 1, by fraction normalised, α = 1", measured, alone, claims, files)]
+
+
+def table_2(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> list[Outcome]:
+    """Table 2: the same by the strength alpha of the penalty, gamma = 0.1."""
+    source = "Andreas and Klein (2015), Table 2 and section 5"
+    measured, alone, files = _measured("andreas-klein-2", TABLE_2, folder, seeds, scale, progress)
+    weak, strong = measured["alpha-0.01"], measured["alpha-10"]
+    middle = [measured[key] for key in ("alpha-0.1", "gamma-0.1")]
+    best = max(middle, key=lambda one: statistics.fmean(tuned.value for tuned in one.tuned))
+    claims = [
+        better("Too weak a penalty (α = 0.01) translates worse.", source,
+               f"{best.row.name} minus α = 0.01", best.bleu, weak.bleu),
+        better("Too strong a penalty (α = 10) translates worse.", source,
+               f"{best.row.name} minus α = 10", best.bleu, strong.bleu),
+        better("With a small α the risk R grows large.", source,
+               f"R of α = 0.01 minus {best.row.name}", weak.risk, best.risk, scale=1.0),
+        better("A strong penalty forces R closer to zero.", source,
+               f"R of {best.row.name} minus α = 10", best.risk, strong.risk, scale=1.0),
+        better("log Z varies more with a small α, also about its mean.", "not in the paper",
+               f"mean |log Z - mean| of α = 0.01 minus {best.row.name}", weak.deviation, best.deviation, scale=1.0),
+    ]  # fmt: skip
+    return [_outcome("andreas-klein-2", "Table 2, by strength, γ = 0.1", measured, alone, claims, files)]
+
+
+def _measured(
+    name: str, rows: Sequence[Row], folder: Path, seeds: Sequence[int], scale: str, progress: ProgressFactory
+) -> tuple[dict[str, Measured], Sums, dict[str, Path]]:
+    # Before the translator is trained, so that what is not there is missed at once.
+    require_sacrebleu()
+    text = load_text(scale)
+    lists = translations(folder, scale, progress=progress)
+    cells = run_cells(rows, text, lists, folder, size=SIZES[scale], seeds=seeds, progress=progress)
+    return *measure(name, rows, cells, lists), {"runs": folder}
+
+
+COLUMNS = ("BLEU", "BLEU, dev", "R", "mean |log Z - mean|", "perplexity", "weight", "training seconds")
+UNITS = {"BLEU": "%", "BLEU, dev": "%", "R": "nat", "mean |log Z - mean|": "nat", "training seconds": "s"}
+
+
+def _outcome(
+    name: str,
+    title: str,
+    measured: Mapping[str, Measured],
+    alone: Sums,
+    claims: Sequence[Claim],
+    files: dict[str, Path],
+) -> Outcome:
+    """Every number with its signature, a grid for the terminal, and the claims."""
+    some = next(iter(measured.values()))
+    value, low, high = (100 * number for number in bootstrap_interval(alone))
+    signature = replace(some.signature, method=f"{name}: no language model", seeds=(0,))
+    results = [Result("no language model", "BLEU", value, signature, low=low, high=high)]
+    for one in measured.values():
+        results += _results(one)
+    grid = rich.table.Table(
+        title=title, title_justify="left", box=rich.box.SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1)
+    )
+    grid.add_column("language model", overflow="fold")
+    for heading in ("BLEU", "dev", "R", "spread", "ppl", "weight", "sec"):
+        grid.add_column(heading, justify="right", no_wrap=True)
+    shown = {(result.system, result.measure): result for result in results}
+    for system in dict.fromkeys(result.system for result in results):
+        grid.add_row(system, *(_text(shown.get((system, column))) for column in COLUMNS))
+    grid.caption = (
+        "BLEU in %; R: mean |log Z| on held-out text; spread: mean |log Z - mean|; ppl: normalised perplexity; weight: "
+        "of the unnormalised score, chosen on dev with a word bonus; sec: CPU time of training; means over seeds"
+    )
+    grid.caption_justify = "left"
+    lesson = "\n".join(f"{claim.verdict.upper()}: {claim.text} ({claim.evidence})" for claim in claims)
+    return Outcome(name, Table(title, tuple(results), claims=tuple(claims)), grid, lesson, files)
+
+
+def _results(one: Measured) -> list[Result]:
+    def result(measure: str, value: float, low: float | None = None, high: float | None = None) -> Result:
+        unit, published = UNITS.get(measure, ""), one.row.published.get(measure)
+        return Result(one.row.name, measure, value, one.signature, low=low, high=high, unit=unit, published=published)
+
+    loss = statistics.fmean(sums.value for sums in one.loss)
+    return [
+        result("BLEU", *(100 * number for number in bootstrap_interval(one.bleu))),
+        result("BLEU, dev", 100 * statistics.fmean(tuned.value for tuned in one.tuned)),
+        result("R", *bootstrap_interval(one.risk)),
+        result("mean |log Z - mean|", *bootstrap_interval(one.deviation)),
+        # exp of the mean loss, cut off where a float ends.
+        result("perplexity", math.exp(min(loss, 700.0))),
+        result("weight", statistics.fmean(tuned.weight for tuned in one.tuned)),
+        result("training seconds", statistics.fmean(one.seconds)),
+    ]
+
+
+def _text(result: Result | None) -> str:
+    if result is None:
+        return ""
+    if result.measure == "perplexity":
+        return f"{result.value:.0f}" if result.value < 1e6 else "> 1e6"
+    digits = {"%": 2, "nat": 2, "s": 0}.get(result.unit, 2)
+    return f"{result.value:.{digits}f}"

@@ -1,0 +1,224 @@
+"""What might improve on the objectives that won, tried on development data; and the same where lengths are free.
+
+Labels left to right: each variant starts from the weights that the winners start from (scheduled sampling; see
+:mod:`seqwise.recipes.search_objectives`, whose runs are shared) and trains for about their time, unless its name says
+otherwise. All choices are made on development data; the best variant then meets the better of the two winners on test
+data, once. Spelling to sound: the likelihoods over a beam, and the relaxed beam with two costs, against cross-entropy
+trained longer, in the form of the other tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import rich.box
+import rich.table
+
+from seqwise.evaluation.metrics import bootstrap_interval, paired_bootstrap, seed_differences
+from seqwise.evaluation.report import Claim, Result, Table
+from seqwise.recipes.comparison import HEADINGS, Measured, Row, best_on_dev, compare, examine
+from seqwise.recipes.outcome import Outcome
+from seqwise.recipes.search_objectives import CORPORA, SEARCHED, family
+from seqwise.recipes.spelling import load_both_parts, words_right
+from seqwise.recipes.systems import ProgressFactory, System
+from seqwise.recipes.tasks import Task, run_task
+from seqwise.runs.settings import Settings
+
+__all__ = ["SPELLING", "reproduce", "spelling_family", "variants"]
+
+TAGGED = ("pmb", "ner")
+WINNERS = ("dense-beam", "beam-crf")
+VARIANTS = {
+    "dense-beam-k10": "dense beam loss, k = 10",
+    "beam-crf-k10": "beam CRF, k = 10",
+    "dense-beam-twice": "dense beam loss, twice as long",
+    "beam-crf-after-dense": "dense beam loss, then beam CRF (twice as long)",
+    "soft-dense-beam-gaps": "soft dense beam loss, alpha by gaps",
+    "beam-crf-direct": "beam CRF + 0.5 direct loss",
+    "relaxed-beam-gaps": "relaxed beam, alpha by gaps",
+}
+
+
+def variants(start: Settings, epochs: Mapping[str, float], seed: int) -> dict[str, System]:
+    """The family of the search objectives and, after it, every variant.
+
+    Args:
+        start, epochs, seed: as of :func:`seqwise.recipes.search_objectives.family`.
+    """
+    systems = family(start, epochs, seed)
+    dense, crf, relaxed = (systems[key].settings for key in (*WINNERS, "relaxed-beam"))
+    by_gaps = partial(replace, alpha_unit="gaps", alpha="exponential(1, 10)")
+    # A beam of 10 takes almost twice the time of one of 5, the relaxed beam three times that of the beam CRF.
+    made: dict[str, tuple[Settings, str]] = {
+        "dense-beam-k10": (replace(dense, beam_size=10, epochs=0.6 * dense.epochs), "sampling"),
+        "beam-crf-k10": (replace(crf, beam_size=10, epochs=0.6 * crf.epochs), "sampling"),
+        "dense-beam-twice": (replace(dense, epochs=2 * dense.epochs), "sampling"),
+        "beam-crf-after-dense": (crf, "dense-beam"),
+        "soft-dense-beam-gaps": (by_gaps(dense, objective="soft-dense-beam", epochs=relaxed.epochs), "sampling"),
+        "beam-crf-direct": (
+            replace(crf, direct_loss_weight=0.5, alpha=relaxed.alpha, epochs=0.4 * crf.epochs), "sampling",
+        ),
+        "relaxed-beam-gaps": (by_gaps(relaxed), "sampling"),
+    }  # fmt: skip
+    folder = f"seed-{seed}"
+    for key, (settings, before) in made.items():
+        systems[key] = System(f"{key} ({seed})", f"{folder}/{key}", settings, f"{folder}/{before}")
+    return systems
+
+
+# ---------------------------------------------------------------------------------------- spelling to sound
+
+# The words of the recipe g2p, a third of them decoded, with a measure that is better when it is higher.
+SPELLING = Task(
+    "g2p",
+    "spelling to sound (CMU dictionary)",
+    "words right",
+    load_both_parts,
+    words_right,
+    decoders=("greedy", "beam", "raw-beam"),
+)
+SPELLING_CONTROLS = {"cross-entropy": "cross-entropy", "cross-entropy-longer": "cross-entropy, longer"}
+SPELLING_ROWS = {
+    "self-normalized": "self-normalised",
+    "dense-beam-local": "dense beam loss, local",
+    "beam-crf-local": "beam CRF, local",
+    "dense-beam-global": "self-normalised, then dense beam loss, global",
+    "beam-crf-global": "self-normalised, then beam CRF, global",
+    "relaxed-hamming": "relaxed beam, local, Hamming cost",
+    "relaxed-edit": "relaxed beam, local, edit distance",
+}
+
+
+def spelling_family(seed: int) -> dict[str, System]:
+    """The systems of spelling to sound for one seed; all that follow a start train for about the same time."""
+    start = Settings(
+        task="transduce", source_units="characters", minimum_count=1, embedding_size=64, hidden_size=128,
+        dropout=0.0, objective="cross-entropy", epochs=1.5, learning_rate=3e-3, beam_size=3, seed=seed, save_every=500,
+    )  # fmt: skip
+    longer = replace(start, epochs=0.7, learning_rate=1.5e-3)
+    search = replace(start, learning_rate=5e-4, cross_entropy_weight=0.1)
+    dense = replace(search, objective="dense-beam", epochs=0.25, cross_entropy_weight=0.0)
+    crf = replace(search, objective="beam-crf", epochs=0.22)
+    relaxed = replace(search, objective="relaxed-beam", epochs=0.16, alpha="exponential(1, 8)")
+    stages: dict[str, tuple[Settings, str]] = {
+        "cross-entropy-longer": (longer, "cross-entropy"),
+        "dense-beam-local": (dense, "cross-entropy"),
+        "beam-crf-local": (crf, "cross-entropy"),
+        "dense-beam-global": (replace(dense, score="global"), "self-normalized"),
+        "beam-crf-global": (replace(crf, score="global"), "self-normalized"),
+        "relaxed-hamming": (relaxed, "cross-entropy"),
+        "relaxed-edit": (replace(relaxed, cost="edit-distance"), "cross-entropy"),
+    }
+    folder = f"seed-{seed}"
+    systems = {
+        key: System(f"{key} ({seed})", f"{folder}/{key}", replace(start, objective=key))
+        for key in ("cross-entropy", "self-normalized")
+    }
+    for key, (settings, before) in stages.items():
+        systems[key] = System(f"{key} ({seed})", f"{folder}/{key}", settings, f"{folder}/{before}")
+    return systems
+
+
+def _spelling_claims(measured: Mapping[str, Measured]) -> list[Claim]:
+    control = best_on_dev(measured, SPELLING_CONTROLS)
+    searched = [key for key in SPELLING_ROWS if key != "self-normalized"]
+    claims = [
+        examine(f"“{measured[key].row.name}” beats the best control.", "here", measured[key], control)
+        for key in searched
+    ]
+    plain = measured["cross-entropy"]
+    return [
+        *claims,
+        examine(
+            "The edit distance as cost beats the Hamming cost where one insertion shifts all that follows.",
+            "here", measured["relaxed-edit"], measured["relaxed-hamming"],
+        ),
+        examine(
+            "The raw beam of plain cross-entropy is worse than its beam where outputs have lengths of their own.",
+            "here", plain, plain, decoders=("beam", "raw-beam"),
+        ),
+    ]  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------- tables
+
+
+def reproduce(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
+    """Try the variants on development data, test the best of them once, and go on to spelling."""
+    tasks = [CORPORA[name][0] for name in TAGGED] + [SPELLING]
+    for task in tasks:
+        task.require()
+    names = {**{key: SEARCHED[key] for key in (*WINNERS, "relaxed-beam")}, **VARIANTS}
+    rows = [Row(key, title) for key, title in names.items()]
+    for name in TAGGED:
+        task, start, epochs = CORPORA[name]
+        table, runs = f"improvements-{name}", folder / name
+        systems = partial(variants, start, epochs)
+        measured = run_task(task, systems, rows, table, runs, seeds=seeds, progress=progress)
+        yield on_dev(table, f"Improvements on the winners, {task.title}", measured, task.measure, runs)
+    runs, table = folder / SPELLING.name, "improvements-g2p"
+    rows = [Row(key, title) for key, title in {**SPELLING_CONTROLS, **SPELLING_ROWS}.items()]
+    measured = run_task(SPELLING, spelling_family, rows, table, runs, seeds=seeds, progress=progress)
+    yield compare(
+        table,
+        f"Search-aware objectives, {SPELLING.title}",
+        measured,
+        measure=SPELLING.measure,
+        controls=SPELLING_CONTROLS,
+        claims=_spelling_claims(measured),
+        files={"runs": runs},
+    )
+
+
+def on_dev(name: str, title: str, measured: Mapping[str, Measured], measure: str, runs: Path) -> Outcome:
+    """Every row on development data beside the winner, and of the test data one comparison.
+
+    Args:
+        name: file name of the results, without ending.
+        title: of the table.
+        measured: the winners and their variants.
+        measure: the name of what was measured, in per cent.
+        runs: the folder of the runs.
+    """
+    winner = best_on_dev(measured, WINNERS)
+    best = best_on_dev(measured, [key for key in measured if key not in WINNERS])
+    grid = rich.table.Table(
+        title=title, title_justify="left", box=rich.box.SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1)
+    )
+    grid.add_column("system", overflow="fold")
+    for heading in ("dev", "to winner", "seeds above", "sec"):
+        grid.add_column(heading, justify="right", no_wrap=True)
+    results: list[Result] = []
+    for one in measured.values():
+        ours, theirs = one.dev[one.chosen], winner.dev[winner.chosen]
+        value, low, high = (100 * number for number in bootstrap_interval(ours))
+        note = f"{HEADINGS[one.chosen]}, chosen on dev"
+        results += [
+            Result(one.row.name, f"{measure}, dev", value, one.signature, low=low, high=high, note=note),
+            Result(one.row.name, "training seconds, all stages", one.train_seconds, one.signature, unit="s"),
+        ]
+        difference, above = "the winner", ""
+        if one is not winner:
+            test = paired_bootstrap(ours, theirs)
+            results.append(
+                Result(
+                    one.row.name, f"{measure}, dev, minus winner", 100 * test.difference, one.signature,
+                    low=100 * test.low, high=100 * test.high, p_value=test.p_value,
+                    note=f"winner: {winner.row.name} ({HEADINGS[winner.chosen]})",
+                )
+            )  # fmt: skip
+            differences = seed_differences(ours, theirs)
+            difference = f"{100 * test.difference:+.1f}" + ("*" if test.p_value < 0.05 else " ")
+            above = f"{sum(number > 0 for number in differences)} of {len(differences)}"
+        grid.add_row(one.row.name, f"{value:.1f}", difference, above, f"{one.train_seconds:.0f}")
+    grid.caption = (
+        f"{measure} on development data, mean over seeds, each with its best decoder; to winner: difference to "
+        f"{winner.row.name}, * where p < 0.05, not corrected for {len(measured) - 1} looks; sec: CPU time of all stages"
+    )
+    grid.caption_justify = "left"
+    claim = examine(f"On test, “{best.row.name}” beats “{winner.row.name}”.", "here", best, winner)
+    lesson = f"{claim.verdict.upper()}: {claim.text} ({claim.evidence})"
+    return Outcome(name, Table(title, tuple(results), claims=(claim,)), grid, lesson, {"runs": runs})

@@ -1,0 +1,68 @@
+"""The systems of Tables 5.1 to 5.6: local and global normalisation through the relaxed beam, from three warm starts.
+
+They are those of :mod:`seqwise.recipes.exposure_bias` that start from cross-entropy, and the same searches from a
+self-normalised model and from one that was distilled. A tagger reads left to right ("uni": part of the input, the
+classical case of label bias) or both ways ("bi"); a translator reads all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+from seqwise.recipes import exposure_bias
+from seqwise.recipes.exposure_bias import PLANS, Plan
+from seqwise.recipes.systems import System
+from seqwise.recipes.tasks import Family, Task
+from seqwise.runs.settings import Settings
+
+__all__ = ["family", "family_of"]
+
+LOG_PARTITION_WEIGHT = 0.05
+"""lambda: E[log Z] is no more than some tenths then, and the tags suffer little."""
+
+
+def family(
+    start: Settings, seed: int, *, steps_an_epoch: int, budget: Mapping[str, float], label_costs: str = ""
+) -> dict[str, System]:
+    """Every system of a task for one seed, by key; each lies in the folder ``seed-N/key``.
+
+    Args:
+        start: the cross-entropy training; the self-normalised start is trained alike.
+        seed: of weights, batches and noise.
+        steps_an_epoch: batches of the training data.
+        budget: as of :func:`seqwise.recipes.exposure_bias.family`.
+        label_costs: as there.
+    """
+    systems = exposure_bias.family(start, seed, steps_an_epoch=steps_an_epoch, budget=budget, label_costs=label_costs)
+    plain, longer = (systems[key].settings for key in ("cross-entropy", "cross-entropy-longer"))
+    local, global_ = (systems[key].settings for key in ("direct-mixed", "direct-global"))
+    distilled = replace(longer, objective="distillation", epochs=budget["likelihood"])
+    stages = {
+        "self-normalized": (_normalized(plain), None),
+        "self-normalized-longer": (_normalized(longer), "self-normalized"),
+        "normalized-local": (local, "self-normalized"),
+        "normalized-global": (global_, "self-normalized"),
+        "distilled": (distilled, "cross-entropy"),
+        "distilled-global": (global_, "distilled"),
+    }
+    folder = f"seed-{seed}"
+    for key, (settings, before) in stages.items():
+        starts_from = None if before is None else f"{folder}/{before}"
+        systems[key] = System(f"{key} ({seed})", f"{folder}/{key}", settings, starts_from)
+    return systems
+
+
+def _normalized(settings: Settings) -> Settings:
+    return replace(settings, objective="self-normalized", log_partition_weight=LOG_PARTITION_WEIGHT)
+
+
+def family_of(task: Task, scale: str, direction: str = "bi") -> Family:
+    """The systems of a task at a scale, as a function of the seed; the direction is of taggers."""
+    plan: Plan = PLANS[task.name]
+    start = plan.start[scale]
+    if direction == "uni":
+        start = replace(start, encoder="left-to-right")
+    steps_an_epoch = -(-len(task.load_data().train) // start.batch_size)
+    return partial(family, start, steps_an_epoch=steps_an_epoch, budget=plan.budget, label_costs=plan.label_costs)

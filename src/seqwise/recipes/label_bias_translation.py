@@ -1,0 +1,227 @@
+"""Tables 5.4 to 5.6: local and global search-aware training of a translator; n-grams, lengths, and BLEU by length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import rich.box
+import rich.table
+
+from seqwise.data.subwords import join_pieces
+from seqwise.evaluation.metrics import Sums, bootstrap_interval
+from seqwise.evaluation.report import Claim, Result, Table
+from seqwise.evaluation.translation import bins_by_length, bleu, bleu_length_ratio, ngram_overlap, subset
+from seqwise.recipes import corpora
+from seqwise.recipes.comparison import HEADINGS, Measured, Row, best_on_dev, compare, examine
+from seqwise.recipes.label_bias import family_of
+from seqwise.recipes.outcome import Outcome
+from seqwise.recipes.systems import ProgressFactory
+from seqwise.recipes.tasks import TRANSLATION, Task, run_task
+
+__all__ = ["table_5_4", "table_5_5", "table_5_6"]
+
+Outputs = Sequence[tuple[str, ...]]
+PUBLISHED = {
+    "cross-entropy": {"greedy": 26.24, "beam": 27.62, "raw-beam": 4.30}, "direct-mixed": {"beam": 29.28},
+    "direct-global": {"raw-beam": 26.24}, "self-normalized": {"greedy": 25.42, "beam": 26.63},
+    "normalized-local": {"beam": 27.71}, "normalized-global": {"raw-beam": 29.27},
+}  # fmt: skip
+NAMES = {
+    "cross-entropy": "cross-entropy",
+    "cross-entropy-longer": "cross-entropy, longer",
+    "direct-mixed": "relaxed beam, local",
+    "direct-global": "relaxed beam, global",
+    "self-normalized": "self-normalised",
+    "self-normalized-longer": "self-normalised, longer",
+    "normalized-local": "self-normalised, then local",
+    "normalized-global": "self-normalised, then global",
+    "distilled-global": "distilled, then global",
+}
+CONTROLS = ("cross-entropy", "cross-entropy-longer", "self-normalized", "self-normalized-longer")
+LOCAL, GLOBAL = ("direct-mixed", "normalized-local"), ("direct-global", "normalized-global", "distilled-global")
+BEAMS, RAWS = ("beam", "beam"), ("raw-beam", "raw-beam")
+SOURCE, OURS = "NAACL 2019, Table {}; thesis, Table 5.{}", "not in the papers"
+
+
+def table_5_4(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> list[Outcome]:
+    """BLEU, from cross-entropy and from a self-normalised model."""
+    measured = _measure(TRANSLATION, "table-5.4", folder, seeds, scale, progress)
+    outcome = compare(
+        "table-5.4", f"Table 5.4, {TRANSLATION.title}: BLEU", measured, measure=TRANSLATION.measure,
+        controls=CONTROLS, claims=_claims_5_4(measured), files={"runs": folder / TRANSLATION.name},
+    )  # fmt: skip
+    return [outcome]
+
+
+def _measure(
+    task: Task, table: str, folder: Path, seeds: Sequence[int], scale: str, progress: ProgressFactory
+) -> dict[str, Measured]:
+    task.require()
+    rows = [
+        Row(key, name, {(decoder, "test"): value for decoder, value in PUBLISHED.get(key, {}).items()})
+        for key, name in NAMES.items()
+    ]
+    systems = family_of(TRANSLATION, scale)
+    return run_task(task, systems, rows, table, folder / task.name, seeds=seeds, progress=progress)
+
+
+def _claims_5_4(measured: Mapping[str, Measured]) -> list[Claim]:
+    source = SOURCE.format(4, 4)
+    plain, normalized = measured["cross-entropy"], measured["self-normalized"]
+    local, global_ = measured["direct-mixed"], measured["direct-global"]
+    after = measured["normalized-global"]
+    best = best_on_dev(measured, [*LOCAL, *GLOBAL])
+    return [
+        examine("Search-aware and local beats cross-entropy, in a beam.", source, local, plain, decoders=BEAMS),
+        examine(
+            "From cross-entropy, local beats global.", source, local, global_, decoders=("beam", "raw-beam")
+        ),
+        examine(
+            "Global does better from a self-normalised start than from cross-entropy.",
+            source, after, global_, decoders=RAWS,
+        ),
+        examine(
+            "From a self-normalised start, global beats local.",
+            source, after, measured["normalized-local"], decoders=("raw-beam", "beam"),
+        ),
+        examine(
+            "Global, self-normalised first, beats cross-entropy in a beam.",
+            source, after, plain, decoders=("raw-beam", "beam"),
+        ),
+        examine("Self-normalising costs BLEU.", source, plain, normalized, decoders=BEAMS),
+        examine(
+            "Unnormalised decoding makes a plain model worse.", "NAACL 2019, section 4", plain, plain,
+            decoders=("beam", "raw-beam"),
+        ),
+        examine(
+            "The best search-aware row beats longer cross-entropy, each with its best decoder.",
+            OURS, best, measured["cross-entropy-longer"],
+        ),
+        examine(
+            "A distilled start helps the relaxed beam with global scores.",
+            OURS, measured["distilled-global"], global_, decoders=RAWS,
+        ),
+    ]  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------- n-grams and lengths
+
+# The papers' three systems: cross-entropy in a beam, and the better of the local and of the global ones.
+PUBLISHED_5_5 = {
+    "beam": (63.5, 35.7, 21.8, 13.7, 0.931), "local": (66.9, 39.4, 22.7, 14.0, 0.918),
+    "global": (65.0, 39.1, 23.2, 14.7, 0.959),
+}  # fmt: skip
+EDGES = (5, 8, 12)
+"""Of source lengths in words: Tatoeba's sentences have 6.5 on average, the papers' 20 and more."""
+
+
+def table_5_5(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> list[Outcome]:
+    """n-gram overlap for n = 1 to 4, and the ratio of lengths."""
+    measures = {f"{n}-gram overlap": partial(_overlap, n) for n in range(1, 5)} | {"length ratio": _ratio}
+    published = {
+        (kind, name): number for kind, row in PUBLISHED_5_5.items() for name, number in zip(measures, row, strict=True)
+    }
+    return [_by_measure("5.5", "n-grams and lengths", measures, published, folder, seeds, scale, progress)]
+
+
+def table_5_6(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> list[Outcome]:
+    """BLEU by the length of the source."""
+    TRANSLATION.require()
+    names = bins_by_length(_source_lengths("test"), EDGES)
+    measures = {f"BLEU, source {name}": partial(_bleu_of_bin, name) for name in names}
+    return [_by_measure("5.6", "BLEU by source length in words", measures, {}, folder, seeds, scale, progress)]
+
+
+def _by_measure(
+    number: str,
+    title: str,
+    measures: Mapping[str, Callable[[str, Outputs], Sums]],
+    published: Mapping[tuple[str, str], float],
+    folder: Path,
+    seeds: Sequence[int],
+    scale: str,
+    progress: ProgressFactory,
+) -> Outcome:
+    """Cross-entropy in a beam, longer cross-entropy, and the local and global systems with the best BLEU on dev."""
+    name = f"table-{number}"
+    by_bleu = _measure(TRANSLATION, name, folder, seeds, scale, progress)
+    shown = {
+        "beam": (by_bleu["cross-entropy"], "beam"),
+        "longer": (by_bleu["cross-entropy-longer"], "beam"),
+        "local": (best_on_dev(by_bleu, LOCAL, decoder="beam"), "beam"),
+        "global": (best_on_dev(by_bleu, GLOBAL, decoder="raw-beam"), "raw-beam"),
+    }
+    results: list[Result] = []
+    claims: list[Claim] = []
+    for measure, count in measures.items():
+        task = replace(TRANSLATION, count=count, measure=measure)
+        found = _measure(task, name, folder, seeds, scale, progress)
+        for kind, (chosen, decoder) in shown.items():
+            one = found[chosen.row.key]
+            value, low, high = bootstrap_interval(one.test[decoder])
+            scale_by, unit = (1, "") if count is _ratio else (100, "%")
+            results.append(
+                Result(
+                    f"{one.row.name} ({HEADINGS[decoder]})", measure, scale_by * value, one.signature,
+                    low=scale_by * low, high=scale_by * high, published=published.get((kind, measure)), unit=unit,
+                )
+            )  # fmt: skip
+        if count is not _ratio:
+            for kind in ("local", "global"):
+                (one, ours), (other, theirs) = shown[kind], shown["beam"]
+                claims.append(
+                    examine(
+                        f"Search-aware and {kind} beats cross-entropy in {measure}.",
+                        SOURCE.format(number[-1], number[-1]),
+                        found[one.row.key], found[other.row.key], decoders=(ours, theirs),
+                    )
+                )  # fmt: skip
+    table = Table(f"Table {number}, {TRANSLATION.title}: {title}", tuple(results), claims=tuple(claims))
+    lesson = "\n".join(f"{claim.verdict.upper()}: {claim.text} ({claim.evidence})" for claim in claims)
+    return Outcome(name, table, _grid(table), lesson, {"runs": folder / TRANSLATION.name})
+
+
+def _grid(table: Table) -> rich.table.Table:
+    """Systems down, measures across; in brackets the paper's numbers."""
+    grid = rich.table.Table(title=table.title, title_justify="left", box=rich.box.SIMPLE_HEAD, show_edge=False)
+    found = {(result.system, result.measure): result for result in table.results}
+    measures = list(dict.fromkeys(measure for _, measure in found))
+    grid.add_column("system", overflow="fold")
+    for measure in measures:
+        grid.add_column(measure, justify="right")
+    for system in dict.fromkeys(system for system, _ in found):
+        grid.add_row(system, *(_text(found[system, measure]) for measure in measures))
+    return grid
+
+
+def _text(result: Result) -> str:
+    form = ".1f" if result.unit == "%" else ".3f"
+    ours = f"{result.value:{form}}"
+    return ours if result.published is None else f"{ours}\n({result.published:{form}})"
+
+
+def _texts(outputs: Outputs) -> list[str]:
+    return [join_pieces(output) for output in outputs]
+
+
+def _overlap(n: int, part: str, outputs: Outputs) -> Sums:
+    return ngram_overlap(_texts(outputs), corpora.translation_references(part), n)
+
+
+def _ratio(part: str, outputs: Outputs) -> Sums:
+    return bleu_length_ratio(_texts(outputs), corpora.translation_references(part))
+
+
+def _bleu_of_bin(name: str, part: str, outputs: Outputs) -> Sums:
+    counted = bleu(_texts(outputs), corpora.translation_references(part))
+    return subset(counted, bins_by_length(_source_lengths(part), EDGES)[name])
+
+
+def _source_lengths(part: str) -> list[int]:
+    """In words, not pieces."""
+    data = corpora.translation()
+    examples = {"dev": data.dev, "test": data.test}[part]
+    return [len(join_pieces(example.source).split()) for example in examples]

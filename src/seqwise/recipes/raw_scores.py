@@ -1,0 +1,142 @@
+"""What decoding by raw scores does to a plain model, by task; and what of it log Z explains.
+
+Where every output has the length of its input, log Z of the next step tells something about a prefix that its
+probability does not, and a raw beam can use it. Where lengths differ every further token earns log Z as well, outputs
+grow, and quality collapses; one constant, the mean log Z a token of the development data, gives most of it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import rich.box
+import rich.table
+
+from seqwise.decoding import Decoder
+from seqwise.evaluation.metrics import Sums, bootstrap_interval
+from seqwise.evaluation.report import Claim, Result, Table
+from seqwise.evaluation.slot_ranking import SlotRanking, rank_slots
+from seqwise.recipes.comparison import Measured, Row, examine, judge
+from seqwise.recipes.label_bias import family_of
+from seqwise.recipes.label_bias_tables import runs_of
+from seqwise.recipes.outcome import Outcome
+from seqwise.recipes.systems import ProgressFactory
+from seqwise.recipes.tasks import ENTITIES, TRANSLATION, Task, run_task, supertags
+from seqwise.runs.diagnosis import estimate_constant
+from seqwise.runs.measures import known_targets
+from seqwise.runs.run import Run, load_run, predict
+from seqwise.search.candidates import shifted
+from seqwise.search.selection import HardTopK
+
+__all__ = ["TASKS", "reproduce"]
+
+TASKS = (("pmb", "uni"), ("pmb", "bi"), ("ner", "bi"), ("translation", "bi"))
+"""Task and, of taggers, direction."""
+KEY = "cross-entropy-longer"
+RANKED = 1000
+"""So many test examples are searched for pairs of slots."""
+STATISTICS = {
+    "log_prob": "log p(prefix)", "log_partition": "next log Z", "both": "log p + next log Z", "raw": "raw + next log Z",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What one task came to, a measurement for each seed."""
+
+    measured: Measured
+    shifted: list[Sums] | None
+    rankings: list[SlotRanking]
+
+
+def reproduce(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
+    """Beam, raw beam and raw beam less a constant, and what ranks the right slot first, for every task."""
+    tasks = [(_task(name), direction) for name, direction in TASKS]
+    for task, _ in tasks:
+        task.require()
+    found = {
+        f"{task.title}{', left to right' if direction == 'uni' else ''}": _measure(
+            task, direction, folder, seeds, scale, progress
+        )
+        for task, direction in tasks
+    }
+    results = [result for title, one in found.items() for result in _results(title, one)]
+    claims = [claim for title, one in found.items() for claim in _claims(title, one)]
+    table = Table("Raw scores of plain cross-entropy models, by task", tuple(results), claims=tuple(claims))
+    lesson = "\n".join(f"{claim.verdict.upper()}: {claim.text} ({claim.evidence})" for claim in claims)
+    yield Outcome("raw-scores", table, _grid(table), lesson, {"runs": folder})
+
+
+def _task(name: str) -> Task:
+    return {"ner": ENTITIES, "translation": TRANSLATION}.get(name) or supertags(name)
+
+
+def _measure(
+    task: Task, direction: str, folder: Path, seeds: Sequence[int], scale: str, progress: ProgressFactory
+) -> _Found:
+    runs, row = runs_of(task, folder, direction), Row(KEY, task.title)
+    systems = family_of(task, scale, direction)
+    measured = run_task(task, systems, [row], "raw-scores", runs, seeds=seeds, progress=progress)[KEY]
+    loaded = [load_run(runs / f"seed-{seed}" / KEY) for seed in seeds]
+    of_own_length = loaded[0].model.end is not None
+    return _Found(
+        measured,
+        [_shifted(run, task) for run in loaded] if of_own_length else None,
+        [_rank(run, task) for run in loaded],
+    )
+
+
+def _shifted(run: Run, task: Task) -> Sums:
+    """The raw beam less the mean log Z of the development data."""
+    data = task.load_data()
+    decoder = Decoder(HardTopK(run.settings.beam_size), shifted(estimate_constant(run, data.dev)))
+    return task.count("test", [best[0].tokens for best in predict(run, data.test, decoder)])
+
+
+def _rank(run: Run, task: Task) -> SlotRanking:
+    examples = known_targets(run, task.load_data().test)[:RANKED]
+    encoded = run.encode(examples)
+    return rank_slots(run.model, encoded, [[one.target_ids] for one in encoded], k=run.settings.beam_size)
+
+
+def _results(title: str, one: _Found) -> list[Result]:
+    signature, by_decoder = one.measured.signature, one.measured.test
+    columns: dict[str, list[Sums]] = {"beam": by_decoder["beam"], "raw beam": by_decoder["raw-beam"]}
+    if one.shifted is not None:
+        columns["raw beam less a constant"] = one.shifted
+    for statistic, name in STATISTICS.items():
+        columns[f"ranked first by {name}"] = [getattr(ranking, statistic) for ranking in one.rankings]
+    results = []
+    for name, measurements in columns.items():
+        value, low, high = (100 * number for number in bootstrap_interval(measurements))
+        results.append(Result(title, name, value, signature, low=low, high=high))
+    if one.shifted is not None:
+        beam, raw, back = (sum(each.value for each in columns[name]) for name in list(columns)[:3])
+        results.append(Result(title, "recovered by the constant", 100 * (back - raw) / (beam - raw), signature))
+    results.append(Result(title, "mean log Z", one.measured.mean_log_partition, signature, unit="nat"))
+    return results
+
+
+def _claims(title: str, one: _Found) -> list[Claim]:
+    raws, source = ("raw-beam", "beam"), "not in the papers"
+    beam = examine(f"{title}: the raw beam beats the beam.", source, one.measured, one.measured, decoders=raws)
+    better = [ranking.log_partition for ranking in one.rankings]
+    worse = [ranking.log_prob for ranking in one.rankings]
+    text = f"{title}: next log Z ranks the right slot above the wrong one more often than log p does."
+    return [beam, judge(text, source, better, worse)]
+
+
+def _grid(table: Table) -> rich.table.Table:
+    """Measures down, tasks across."""
+    grid = rich.table.Table(title=table.title, title_justify="left", box=rich.box.SIMPLE_HEAD, show_edge=False)
+    found = {(result.measure, result.system): result for result in table.results}
+    titles = list(dict.fromkeys(result.system for result in table.results))
+    grid.add_column("test")
+    for title in titles:
+        grid.add_column(title, justify="right")
+    for measure in dict.fromkeys(measure for measure, _ in found):
+        cells = (found.get((measure, title)) for title in titles)
+        grid.add_row(measure, *("" if cell is None else f"{cell.value:.1f}" for cell in cells))
+    return grid

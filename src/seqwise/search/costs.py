@@ -1,0 +1,180 @@
+"""The task costs that a search adds up along its hypotheses.
+
+A plain cost knows the step and nothing else. One that depends on what a slot has written carries a state, which
+follows the selections as a decoder state does: gathered by hard back-pointers, mixed by soft ones, then lengthened by
+the tokens that the slots have added.
+
+Shapes: B batch, J and K slots before and after a step, V vocabulary, G gold tokens, H the same in another role,
+P = G + 1 places between and around them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from seqwise.search.selection import Selection
+
+__all__ = ["Cost", "PrefixCost", "edit_distance_cost", "prefix_cost"]
+
+
+class PrefixCost(Protocol):
+    """A cost of each token that depends on the prefix it lengthens."""
+
+    def start(self, scores_B1: Tensor) -> Any:
+        """The state of the empty prefixes: leaves (B, 1, ...), of the type of the scores and on their device."""
+        ...
+
+    def step(self, state: Any, step: int) -> Tensor:
+        """The cost of each token for each slot, (B, J, V), or (B, V) where all slots have the same."""
+        ...
+
+    def advance(self, state: Any, selection: Selection) -> Any:
+        """The state of the new slots, (B, K, ...), from that of the old ones."""
+        ...
+
+
+Cost = Callable[[int], Tensor] | PrefixCost
+"""The cost of each token at a step: ``cost(step)`` has shape (B, V). Or, by slot, a :class:`PrefixCost`."""
+
+
+def prefix_cost(cost: Cost) -> PrefixCost:
+    """Any cost as one that could depend on the prefix.
+
+    Example:
+        >>> prefix_cost(lambda step: torch.full((1, 2), float(step))).step((), 3)
+        tensor([[3., 3.]])
+    """
+    return _Plain(cost) if callable(cost) else cost
+
+
+@dataclass(frozen=True)
+class _Plain:
+    """A cost without a state."""
+
+    cost: Callable[[int], Tensor]
+
+    def start(self, scores_B1: Tensor) -> Any:
+        return ()
+
+    def step(self, state: Any, step: int) -> Tensor:
+        return self.cost(step)
+
+    def advance(self, state: Any, selection: Selection) -> Any:
+        return ()
+
+
+# ---------------------------------------------------------------------------------------- edit distance
+
+
+def edit_distance_cost(gold_BT: Tensor, vocab_size: int, *, end: int | None = None) -> PrefixCost:
+    """By how much a token raises the smallest Levenshtein distance to gold that can still be reached.
+
+    ``d(w | y_1..t) = Q_{t+1}(y_1..t w) - Q_t(y_1..t)``, where ``Q_t(y) = min_g [row_y[g] + lack_t(g)]``: row_y[g] is
+    the edit distance between the prefix y and the first g gold tokens, and lack_t(g) how many of the others the steps
+    that are left cannot write (without an end token: nor avoid writing). A token costs 0 where it begins one of the
+    best completions, else 1, and ending costs the gold tokens that are then left out. So one insertion costs 1 and
+    nothing more, where the Hamming cost charges every place that it shifts.
+
+    Along a hypothesis the costs add up to its edit distance, exactly: the end token counts as a token of both outputs,
+    what follows it costs nothing, and an output that has not ended at the last step pays for that there. Through a
+    relaxed search rows and matches are mixed, and so is the cost; it tends to the exact one where the search does.
+
+    Args:
+        gold_BT: int64 gold tokens; negative ones and what follows the first end token are left out.
+        vocab_size: V.
+        end: id of the end token, or None where outputs are as long as gold.
+
+    Returns:
+        For ``beam_search(..., cost=...)`` over as many steps as gold has tokens, and one more with an end token, which
+        is what ``search_targets`` asks for. After fewer steps the costs sum to what could still be reached at best.
+
+    Source: Wagner and Fischer (1974) for the rows; Sabour, Chan and Norouzi (ICLR 2019), section 3, for the smallest
+    reachable distance, there as a target and without a limit on the steps. Not implemented: other weights of insertion,
+    deletion and substitution. A step takes time and memory of order B J G^2.
+
+    Example:
+        >>> cost = edit_distance_cost(torch.tensor([[2, 1, 0]]), 3, end=0)  # gold: 2 1, then the end
+        >>> cost.step(cost.start(torch.zeros(1, 1)), 0)  # ending at once leaves two tokens out
+        tensor([[[2., 1., 0.]]])
+    """
+    left_out_BT = gold_BT < 0
+    if end is not None:
+        is_end_BT = (gold_BT == end).long()
+        left_out_BT = left_out_BT | (is_end_BT.cumsum(1) - is_end_BT > 0)
+    return _EditDistance(gold_BT.masked_fill(left_out_BT, -1), vocab_size, end)
+
+
+@dataclass(frozen=True)
+class _EditDistance:
+    """State: the row of each slot's Levenshtein table, (B, J, P), and how much of the slot has ended, (B, J)."""
+
+    gold_BG: Tensor
+    vocab_size: int
+    end: int | None
+
+    def start(self, scores_B1: Tensor) -> tuple[Tensor, Tensor]:
+        places_P = torch.arange(self.gold_BG.shape[1] + 1, device=scores_B1.device, dtype=scores_B1.dtype)
+        return places_P.expand(len(self.gold_BG), 1, -1), torch.zeros_like(scores_B1)
+
+    def step(self, state: tuple[Tensor, Tensor], step: int) -> Tensor:
+        rows_BJP, finished_BJ = state
+        now_BJ = self._reachable(rows_BJP, step)
+        # Every token that is not in gold leads to one and the same row, each distinct gold token to one of its own.
+        other_BJ = self._reachable(_written(rows_BJP, torch.zeros_like(rows_BJP[..., 1:])), step + 1)
+        same_BHG = (self.gold_BG[:, :, None] == self.gold_BG[:, None]).to(rows_BJP.dtype)
+        matched_BJHP = _written(rows_BJP[:, :, None], same_BHG[:, None])
+        saved_BJH = self._reachable(matched_BJHP, step + 1) - other_BJ[..., None]
+        # A token that gold has twice is added once.
+        again_BH = (same_BHG.tril(-1) > 0).any(-1) | (self.gold_BG < 0)
+        tokens_BJH = self.gold_BG.clamp(min=0)[:, None].expand_as(saved_BJH)
+        saved_BJV = rows_BJP.new_zeros(*now_BJ.shape, self.vocab_size)
+        saved_BJV = saved_BJV.scatter_add(2, tokens_BJH, saved_BJH.masked_fill(again_BH[:, None], 0.0))
+        costs_BJV = (other_BJ - now_BJ)[..., None] + saved_BJV
+        if self.end is None:
+            return costs_BJV
+        ended_BJP = _written(rows_BJP, (self.gold_BG == self.end).to(rows_BJP.dtype)[:, None])
+        ending_BJ = (1 - finished_BJ) * (self._distance(ended_BJP) - now_BJ)
+        is_end_V = torch.arange(self.vocab_size, device=rows_BJP.device) == self.end
+        return torch.where(is_end_V, ending_BJ[..., None], costs_BJV)
+
+    def advance(self, state: tuple[Tensor, Tensor], selection: Selection) -> tuple[Tensor, Tensor]:
+        rows_BKP, finished_BK = selection.follow(state)
+        # Places behind gold take the mass of token 0, and nothing reads them: a line depends on what is to its left.
+        written_BKP = _written(rows_BKP, selection.token_masses(self.gold_BG.clamp(min=0)))
+        if self.end is None:
+            return written_BKP, finished_BK
+        stays_BK1 = finished_BK[..., None]
+        return (1 - stays_BK1) * written_BKP + stays_BK1 * rows_BKP, selection.token_mass(self.end)
+
+    def _reachable(self, rows: Tensor, steps_done: int) -> Tensor:
+        """The smallest distance that a prefix which has not ended can still come to: (B, J, ..., P) to (B, J, ...)."""
+        lengths_B1 = (self.gold_BG >= 0).sum(1, keepdim=True)
+        steps_left_B1 = (lengths_B1 + (self.end is not None) - steps_done).clamp(min=0)
+        lack_BP = lengths_B1 - torch.arange(rows.shape[-1], device=rows.device) - steps_left_B1
+        lack_BP = lack_BP.abs() if self.end is None else lack_BP.clamp(min=0)
+        beyond_BP = torch.arange(rows.shape[-1], device=rows.device) > lengths_B1
+        return (rows + _spread(lack_BP.to(rows.dtype).masked_fill(beyond_BP, torch.inf), rows)).amin(-1)
+
+    def _distance(self, rows_BJP: Tensor) -> Tensor:
+        """The distance of what ends here: the place behind the last gold token."""
+        lengths_B11 = (self.gold_BG >= 0).sum(1)[:, None, None]
+        return rows_BJP.gather(2, lengths_B11.expand(-1, rows_BJP.shape[1], 1)).squeeze(-1)
+
+
+def _written(rows: Tensor, matches: Tensor) -> Tensor:
+    """One line of the Levenshtein table, (..., P), from the one above and how well the new token fits each place."""
+    stepped = torch.minimum(rows[..., 1:] + 1, rows[..., :-1] + 1 - matches)
+    first = (rows[..., :1] + 1).expand(*stepped.shape[:-1], 1)
+    places_P = torch.arange(rows.shape[-1], device=rows.device, dtype=rows.dtype)
+    # Insertions run along the line: the cheapest place to the left plus the distance from it.
+    return (torch.cat([first, stepped], dim=-1) - places_P).cummin(-1).values + places_P
+
+
+def _spread(values_BP: Tensor, like: Tensor) -> Tensor:
+    """(B, P) to (B, 1, ..., P), for adding to ``like``."""
+    return values_BP.view(len(values_BP), *([1] * (like.dim() - 2)), values_BP.shape[1])

@@ -1,0 +1,209 @@
+"""The operators below every selection, hard and soft, and the units that alpha may be given in.
+
+Shapes: B batch, J slots before, K slots after, V vocabulary, N = J V candidates, M = k + 1 best candidates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from seqwise.errors import InputError
+
+__all__ = [
+    "AlphaUnit",
+    "hard_top_k",
+    "mean_squared_gap",
+    "of_scores",
+    "peaked_softmax",
+    "require_alpha",
+    "soft_top_k",
+    "soft_top_k_of",
+]
+
+# Scores nearer to each other than the root of this are told apart by rounding.
+SMALLEST_SQUARED_GAP = 1e-8
+
+
+def peaked_softmax(scores: Tensor, alpha: float, dim: int = -1) -> Tensor:
+    """Softmax at inverse temperature alpha: ``softmax_alpha(s)_i = exp(alpha s_i) / sum_j exp(alpha s_j)``.
+
+    As alpha grows it tends to the one-hot argmax, wherever the maximum is unique.
+
+    Args:
+        scores: any shape; minus infinity excludes an entry.
+        alpha: inverse temperature, greater than 0.
+        dim: the dimension that sums to one.
+
+    Returns:
+        Weights of the same shape. A row in which every entry is excluded gets weight 0 throughout.
+
+    Raises:
+        InputError: alpha is not a positive finite number.
+
+    Source: Goyal et al. (AAAI 2018), section 2.2.
+
+    Example:
+        >>> peaked_softmax(torch.tensor([0.0, 1.0]), alpha=1.0)
+        tensor([0.2689, 0.7311])
+    """
+    require_alpha(alpha)
+    excluded = (scores == -torch.inf).all(dim, keepdim=True)
+    weights = (alpha * scores.masked_fill(excluded, 0.0)).softmax(dim)
+    return weights.masked_fill(excluded, 0.0)
+
+
+def hard_top_k(scores_BJV: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The k best of J x V candidates: their scores, which slot each lengthens, and by which token.
+
+    Args:
+        scores_BJV: score of each candidate.
+        k: how many to keep, from 1 to J V.
+
+    Returns:
+        ``values_BK`` in descending order, ``parents_BK`` in [0, J) and ``tokens_BK`` in [0, V), both int64.
+
+    Raises:
+        InputError: k is less than 1 or more than the number of candidates.
+
+    Source: Goyal et al. (AAAI 2018), Algorithm 1, lines 6-7.
+
+    Example:
+        >>> values, parents, tokens = hard_top_k(torch.tensor([[[0.1, 0.9], [0.8, 0.2]]]), k=2)
+        >>> parents.tolist(), tokens.tolist()
+        ([[0, 1]], [[1, 0]])
+    """
+    _require_k(k, scores_BJV)
+    values_BK, flat_BK = scores_BJV.flatten(1).topk(k)
+    vocabulary_size = scores_BJV.shape[-1]
+    return values_BK, flat_BK // vocabulary_size, flat_BK % vocabulary_size
+
+
+def soft_top_k(scores_BJV: Tensor, k: int, alpha: float) -> Tensor:
+    """The continuous top-k-argmax: k distributions over the candidates, the r-th peaked at the r-th best.
+
+    ``p_r = softmax over all (i, w) of -alpha (s~[i, w] - m_r)^2`` with ``m_1 >= ... >= m_k`` the k largest scores. As
+    alpha grows, p_r tends to the one-hot r-th argmax wherever the k best are distinct; exact ties share their mass.
+
+    Args:
+        scores_BJV: score of each candidate; minus infinity excludes it.
+        k: how many distributions, from 1 to J V.
+        alpha: inverse temperature, greater than 0.
+
+    Returns:
+        ``weights_BKJV``; each ``weights[b, r]`` sums to 1, or is 0 throughout when fewer than r candidates live.
+        Gradients flow through the k maxima as well as through the scores: with the maxima detached they are wrong.
+
+    Raises:
+        InputError: alpha is not positive, or k is less than 1 or more than the number of candidates.
+
+    Source: Goyal et al. (AAAI 2018), Algorithm 2. Not implemented here: forms that never hold all B K J V weights.
+
+    Example:
+        >>> soft_top_k(torch.tensor([[[3.0, 1.0, 2.0]]]), k=2, alpha=50.0).round(decimals=3)[0, :, 0]
+        tensor([[1., 0., 0.],
+                [0., 0., 1.]])
+    """
+    require_alpha(alpha)
+    return soft_top_k_of(scores_BJV, hard_top_k(scores_BJV, k)[0], alpha)
+
+
+def soft_top_k_of(scores_BJV: Tensor, maxima_BK: Tensor, alpha: float | Tensor) -> Tensor:
+    """The same for maxima that are at hand, and an alpha that may differ from input to input.
+
+    Args:
+        scores_BJV: score of each candidate; minus infinity excludes it.
+        maxima_BK: the k largest, from :func:`hard_top_k`.
+        alpha: a number, or (B, 1, 1), greater than 0.
+
+    Returns:
+        ``weights_BKJV``, as of :func:`soft_top_k`.
+
+    Example:
+        >>> scores_BJV = torch.tensor([[[3.0, 1.0, 2.0]]])
+        >>> soft_top_k_of(scores_BJV, hard_top_k(scores_BJV, 1)[0], torch.full((1, 1, 1), 50.0)).round()[0, :, 0]
+        tensor([[1., 0., 0.]])
+    """
+    scores_B1N = scores_BJV.flatten(1)[:, None]
+    maxima_BK1 = maxima_BK[..., None]
+    dead_B1N, dead_BK1 = scores_B1N == -torch.inf, maxima_BK1 == -torch.inf
+    # Infinities are replaced before the square: (-inf) - (-inf) is NaN, and so would be its gradient behind a `where`.
+    gaps_BKN = scores_B1N.masked_fill(dead_B1N, 0.0) - maxima_BK1.masked_fill(dead_BK1, 0.0)
+    logits_BKN = (-alpha * gaps_BKN.square()).masked_fill(dead_B1N, -torch.inf)
+    # The r-th maximum is one of the candidates, so a live row has an entry at 0 and the softmax cannot overflow.
+    weights_BKN = logits_BKN.masked_fill(dead_BK1, 0.0).softmax(-1).masked_fill(dead_BK1, 0.0)
+    return weights_BKN.unflatten(-1, scores_BJV.shape[1:])
+
+
+# ---------------------------------------------------------------------------------------- what alpha is measured in
+
+AlphaUnit = Callable[[Tensor], Tensor]
+"""What alpha is divided by: the k + 1 best scores of each input, (B, M) in descending order, to (B,), above 0."""
+
+
+def of_scores(best_BM: Tensor) -> Tensor:
+    """The unit 1: alpha counts for what it is, per squared unit of score.
+
+    Example:
+        >>> of_scores(torch.tensor([[3.0, 1.0]]))
+        tensor([1.])
+    """
+    return torch.ones_like(best_BM[:, 0])
+
+
+def mean_squared_gap(best_BM: Tensor) -> Tensor:
+    """The mean squared gap between neighbours among the k + 1 best: ``u = 1/k sum_r (m_r - m_{r+1})^2``.
+
+    With ``alpha / u`` in the place of alpha, the exponent ``-alpha (m_r - m_{r+1})^2 / u`` of one survivor's neighbour
+    is -alpha on average, at every step of every input, however far apart its scores are. So the weights do not change
+    when all scores of a step are multiplied by a constant, or have one added; a model can make its search no harder by
+    larger scores, and slots are not mixed into one where scores are close. The unit of an input depends on that input's
+    candidates only, never on the batch. It carries gradient: held constant, the derivative of the weights is wrong.
+
+    Limits. For alpha to infinity the search still tends to the hard one where the k + 1 best are distinct, sooner where
+    the gaps are even: the r-th is as good as hard once ``alpha min(gap_r, gap_{r-1})^2 / u`` is large. For alpha to 0
+    all live candidates tend to equal weights, as without the unit. Exact ties share their mass whatever alpha is. For
+    k = 1 each second best has the weight ``exp(-alpha)`` of the best.
+
+    Args:
+        best_BM: in descending order; minus infinity where fewer candidates live. Only gaps between live ones count.
+
+    Returns:
+        (B,), at least 1e-8, below which gaps are rounding; 1 where a single candidate lives.
+
+    Example:
+        >>> mean_squared_gap(torch.tensor([[3.0, 2.0, 0.0], [5.0, 4.5, -torch.inf], [1.0, -torch.inf, -torch.inf]]))
+        tensor([2.5000, 0.2500, 1.0000])
+    """
+    dead_BM = best_BM == -torch.inf
+    gaps_BR = -best_BM.masked_fill(dead_BM, 0.0).diff(dim=1)
+    squares_BR = gaps_BR.square().masked_fill(dead_BM[:, 1:], 0.0)
+    count_B = (~dead_BM[:, 1:]).sum(1)
+    mean_B = (squares_BR.sum(1) / count_B.clamp(min=1)).clamp(min=SMALLEST_SQUARED_GAP)
+    return torch.where(count_B == 0, 1.0, mean_B)
+
+
+# ---------------------------------------------------------------------------------------- argument checks
+
+
+def require_alpha(alpha: float) -> None:
+    """Refuse an inverse temperature that is none.
+
+    Raises:
+        InputError: alpha is not a positive finite number.
+
+    Example:
+        >>> require_alpha(0.5)
+    """
+    if not 0 < alpha < float("inf"):
+        raise InputError(f"alpha must be a positive finite number, got {alpha}")
+
+
+def _require_k(k: int, scores_BJV: Tensor) -> None:
+    if not 1 <= k <= scores_BJV[0].numel():
+        raise InputError(
+            f"k must lie between 1 and the number of candidates, {scores_BJV[0].numel()} "
+            f"({scores_BJV.shape[1]} slots x {scores_BJV.shape[2]} tokens), got {k}"
+        )

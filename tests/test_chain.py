@@ -1,0 +1,493 @@
+"""Linear chains against enumeration in Python, against pytorch-crf, and as step models; enumeration as an objective."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import oracles
+from oracles import ManyModels, log_sum_exp, randomised, tagger_case, translation_case
+from seqwise import InputError
+from seqwise.data import EncodedExample, collate
+from seqwise.decoding import Decoder, decode_examples
+from seqwise.models import Chain, ChainTagger, linear_chain
+from seqwise.objectives import (
+    beam_crf_objective,
+    beam_outputs,
+    best_chain_output,
+    chain_log_partition,
+    chain_loss,
+    chain_marginals,
+    chain_score,
+    crf_objective,
+    enumerated_likelihood_objective,
+    enumerated_log_partition,
+    every_output,
+    search_targets,
+)
+from seqwise.objectives import chain as chain_module
+from seqwise.search import HardTopK, SoftTopK, backtrace, beam_search, global_, local
+
+TOLERANCE = {"atol": 1e-9, "rtol": 1e-9}
+GRADIENT = {"atol": 1e-7, "rtol": 1e-7}
+
+
+# ---------------------------------------------------------------------------------------- enumeration in Python
+
+
+def scores_of_all(chain: Chain, b: int) -> dict[tuple[int, ...], float]:
+    """Every output of an input, and its score, summed label by label."""
+    labels, transitions = chain.scores_BTV[b].tolist(), chain.transitions_VV.tolist()
+    found = {}
+    for output in itertools.product(range(len(transitions)), repeat=int(chain.lengths_B[b])):
+        total = sum(labels[step][label] for step, label in enumerate(output))
+        found[output] = total + sum(transitions[i][j] for i, j in itertools.pairwise(output))
+    return found
+
+
+def random_chain(seed: int, *, scale: float = 2.0, lengths: tuple[int, ...] = (4, 1, 0, 3)) -> Chain:
+    """Three labels, and inputs of several lengths, in float64."""
+    generator = torch.Generator().manual_seed(seed)
+    scores_BTV = torch.randn(len(lengths), max(lengths), 3, generator=generator, dtype=torch.float64)
+    transitions_VV = torch.randn(3, 3, generator=generator, dtype=torch.float64)
+    return Chain(scale * scores_BTV, scale * transitions_VV, torch.tensor(lengths))
+
+
+@pytest.fixture(params=["scaled", "logarithms"])
+def recursion(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Either recursion on the same chains."""
+    if request.param == "logarithms":
+        monkeypatch.setattr(chain_module, "_can_be_scaled", lambda chain: False)
+    return str(request.param)
+
+
+def test_everything_equals_enumeration(recursion: str) -> None:
+    for seed, scale in itertools.product(range(5), (0.5, 2.0, 30.0)):
+        chain = random_chain(seed, scale=scale)
+        log_partition_B, marginals_BTV = chain_log_partition(chain), chain_marginals(chain)
+        best_B, outputs_BT = best_chain_output(chain)
+        for b, length in enumerate(chain.lengths_B.tolist()):
+            every = scores_of_all(chain, b)
+            total = log_sum_exp(list(every.values()))
+            assert log_partition_B[b].item() == pytest.approx(total, abs=1e-9, rel=1e-12)
+            for step in range(4):
+                for label in range(3):
+                    expected = sum(
+                        math.exp(s - total) for output, s in every.items() if step < length and output[step] == label
+                    )
+                    assert marginals_BTV[b, step, label].item() == pytest.approx(expected, abs=1e-9)
+            highest = max(every, key=every.__getitem__)
+            assert tuple(outputs_BT[b, :length].tolist()) == highest
+            assert best_B[b].item() == pytest.approx(every[highest], abs=1e-9)
+            assert bool((outputs_BT[b, length:] == -100).all())
+        drawn = [list(output) for output in (max(scores_of_all(chain, b)) for b in range(4))]
+        gold_BT = torch.tensor([row + [-100] * (4 - len(row)) for row in drawn])
+        expected_B = [scores_of_all(chain, b)[tuple(row)] for b, row in enumerate(drawn)]
+        torch.testing.assert_close(chain_score(chain, gold_BT), torch.tensor(expected_B, dtype=torch.float64))
+        losses_B = chain_log_partition(chain) - torch.tensor(expected_B, dtype=torch.float64)
+        torch.testing.assert_close(chain_loss(chain, gold_BT), losses_B, **TOLERANCE)
+
+
+def test_gradients_equal_those_of_the_enumerated_sum(recursion: str) -> None:
+    """The oracle's gradient is autograd's through a logsumexp over all outputs; the inputs are weighted unequally."""
+    weights_B = torch.tensor([1.0, -2.0, 5.0, 0.3], dtype=torch.float64)
+    for seed in range(5):
+        chain = random_chain(seed)
+        ours, theirs = ([leaf.clone().requires_grad_() for leaf in chain[:2]] for _ in range(2))
+        (chain_log_partition(Chain(*ours, chain.lengths_B)) * weights_B).sum().backward()
+        total = torch.zeros((), dtype=torch.float64)
+        for b, length in enumerate(chain.lengths_B.tolist()):
+            outputs = [
+                sum((theirs[0][b, t, y] for t, y in enumerate(output)), torch.zeros((), dtype=torch.float64))
+                + sum(theirs[1][i, j] for i, j in itertools.pairwise(output))
+                for output in itertools.product(range(3), repeat=length)
+            ]
+            total = total + weights_B[b] * torch.stack(outputs).logsumexp(0)
+        total.backward()
+        for mine, expected in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(mine.grad, expected.grad, **GRADIENT)
+        torch.autograd.gradcheck(
+            lambda u, a, lengths_B=chain.lengths_B: chain_log_partition(Chain(u, a, lengths_B)), ours
+        )
+        gold_BT = torch.zeros(4, 4, dtype=torch.long)
+        torch.autograd.gradcheck(
+            lambda u, a, lengths_B=chain.lengths_B, y=gold_BT: chain_loss(Chain(u, a, lengths_B), y), ours
+        )
+
+
+def test_beginnings_and_ends_are_labels_scores(recursion: str) -> None:
+    chain = random_chain(3, lengths=(3, 1, 2))
+    start_V, end_V = torch.randn(2, 3, dtype=torch.float64)
+    folded = linear_chain(*chain, start_V=start_V, end_V=end_V)
+    for b in range(3):
+        totals = [s + start_V[y[0]].item() + end_V[y[-1]].item() for y, s in scores_of_all(chain, b).items()]
+        assert chain_log_partition(folded)[b].item() == pytest.approx(log_sum_exp(totals), abs=1e-9)
+
+
+# ---------------------------------------------------------------------------------------- extremes
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("size", [1.0, 60.0, 80.0, 1e3, 1e30])
+def test_large_scores_neither_overflow_nor_vanish(dtype: torch.dtype, size: float) -> None:
+    """The label that wins at a position has to leave by the worst transition: scores pull as hard as transitions.
+
+    What underflows in the middle of a path must not be missed at its end.
+    """
+    for seed in range(10):
+        chain = random_chain(seed, scale=1.0)
+        spread_VV = size * (torch.rand(3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)) - 0.5)
+        exact = Chain((3 * size * chain.scores_BTV).to(dtype).double(), spread_VV.to(dtype).double(), chain.lengths_B)
+        asked = Chain(exact.scores_BTV.to(dtype), exact.transitions_VV.to(dtype), chain.lengths_B)
+        found_B = chain_log_partition(asked)
+        assert found_B.dtype == dtype
+        for b in range(4):
+            values = list(scores_of_all(exact, b).values())
+            largest = max(abs(v) for v in [*values, *exact.scores_BTV[b].flatten().tolist(), 1.0])
+            error = abs(found_B[b].item() - log_sum_exp(values))
+            assert error <= 40 * torch.finfo(dtype).eps * largest
+
+
+def rescued_chain(span: float, dtype: torch.dtype = torch.float32) -> Chain:
+    """From label 0 to label 1, both forced by their scores: by 0, which costs ``span`` once, or by 1, twice."""
+    scores_BTV = torch.tensor([[[0.0, -1e4], [0.0, 0.0], [-1e4, 0.0]]], dtype=dtype)
+    return Chain(scores_BTV, torch.tensor([[0.0, -span], [-span, -span]], dtype=dtype), torch.tensor([3]))
+
+
+@pytest.mark.parametrize("span", [1.0, 50.0, 65.0, 70.0, 87.0, 96.0, 100.0, 1000.0])
+def test_a_path_that_looks_hopeless_half_way_is_not_lost(span: float) -> None:
+    chain = rescued_chain(span)
+    leaves = [leaf.requires_grad_() for leaf in chain[:2]]
+    log_partition_B = chain_log_partition(chain)
+    assert log_partition_B.item() == pytest.approx(log_sum_exp([-span, -2 * span]), rel=1e-6)
+    log_partition_B.sum().backward()
+    share = 1 / (1 + math.exp(-span))
+    assert leaves[0].grad is not None and leaves[0].grad[0, 1].tolist() == pytest.approx([share, 1 - share], abs=1e-6)
+    assert leaves[1].grad is not None and leaves[1].grad[0, 1].item() == pytest.approx(1.0, abs=1e-6)
+
+
+def test_forbidden_transitions_and_labels() -> None:
+    chain = random_chain(0, lengths=(4, 2))
+    chain.transitions_VV[0, 1] = chain.transitions_VV[2, 2] = -torch.inf
+    chain.scores_BTV[0, 2, 1] = -torch.inf
+    leaves = [leaf.requires_grad_() for leaf in chain[:2]]
+    log_partition_B = chain_log_partition(chain)
+    for b in range(2):
+        allowed = [s for s in scores_of_all(chain, b).values() if s > -math.inf]
+        assert log_partition_B[b].item() == pytest.approx(log_sum_exp(allowed), abs=1e-9)
+    log_partition_B.sum().backward()
+    assert all(leaf.grad is not None and bool(torch.isfinite(leaf.grad).all()) for leaf in leaves)
+    assert leaves[1].grad is not None and leaves[1].grad[0, 1] == 0
+    best_B, outputs_BT = best_chain_output(chain)
+    every = scores_of_all(chain, 0)
+    assert every[tuple(outputs_BT[0].tolist())] == pytest.approx(max(every.values())) == best_B[0].item()
+
+
+def test_where_every_output_is_forbidden() -> None:
+    chain = Chain(torch.zeros(2, 2, 2), torch.full((2, 2), -torch.inf), torch.tensor([2, 1]))
+    scores_BTV = chain.scores_BTV.requires_grad_()
+    log_partition_B = chain_log_partition(chain)
+    assert log_partition_B[0] == -torch.inf and log_partition_B[1].item() == pytest.approx(math.log(2))
+    log_partition_B[1:].sum().backward()
+    assert scores_BTV.grad is not None and scores_BTV.grad[:, 0].tolist() == [[0, 0], [0.5, 0.5]]
+    assert chain_marginals(chain)[0].abs().sum() == 0
+    # By labels rather than by transitions.
+    blocked = Chain(torch.zeros(2, 3, 2), torch.zeros(2, 2), torch.tensor([3, 1]))
+    blocked.scores_BTV[:, 1] = -torch.inf
+    assert chain_log_partition(blocked).tolist() == [-torch.inf, pytest.approx(math.log(2))]
+    assert chain_marginals(blocked)[:, 0].tolist() == [[0, 0], [0.5, 0.5]]
+
+
+def test_padding_plays_no_part(recursion: str) -> None:
+    chain = random_chain(1)
+    transitions_VV = chain.transitions_VV.clone().requires_grad_()
+    chain_log_partition(chain._replace(transitions_VV=transitions_VV)).sum().backward()
+    for filling in (1e30, -torch.inf, torch.nan):
+        padded = chain.scores_BTV.clone()
+        padded[torch.arange(4) >= chain.lengths_B[:, None]] = filling
+        again = Chain(padded.requires_grad_(), chain.transitions_VV.clone().requires_grad_(), chain.lengths_B)
+        torch.testing.assert_close(chain_log_partition(again), chain_log_partition(chain))
+        torch.testing.assert_close(chain_marginals(again), chain_marginals(chain))
+        chain_log_partition(again).sum().backward()
+        assert padded.grad is not None and bool(torch.isfinite(padded.grad).all())
+        torch.testing.assert_close(again.transitions_VV.grad, transitions_VV.grad)
+
+
+def test_empty_chains() -> None:
+    chain = Chain(torch.zeros(2, 0, 3), torch.zeros(3, 3), torch.tensor([0, 0]))
+    assert chain_log_partition(chain).tolist() == [0, 0]
+    assert chain_marginals(chain).shape == (2, 0, 3) and best_chain_output(chain)[1].shape == (2, 0)
+    assert chain_loss(chain, torch.zeros(2, 0, dtype=torch.long)).tolist() == [0, 0]
+
+
+def test_half_precision_is_computed_in_single() -> None:
+    chain = random_chain(2)
+    half = Chain(chain.scores_BTV.bfloat16(), chain.transitions_VV.bfloat16(), chain.lengths_B)
+    single = Chain(half.scores_BTV.float(), half.transitions_VV.float(), chain.lengths_B)
+    assert torch.equal(chain_log_partition(half), chain_log_partition(single))
+
+
+@pytest.mark.parametrize(
+    ("transitions", "lengths", "said"),
+    [
+        ((3, 2), [1], "transitions"),
+        ((2, 2), [1, 1], "lengths"),
+        ((2, 2), [4], "between 0 and 3"),
+        ((2, 2), [-1], "between 0 and 3"),
+    ],
+)
+def test_shapes_that_do_not_fit(transitions: tuple[int, int], lengths: list[int], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        linear_chain(torch.zeros(1, 3, 2), torch.zeros(transitions), torch.tensor(lengths))
+
+
+# ---------------------------------------------------------------------------------------- a peer
+
+
+def test_pytorch_crf_agrees() -> None:
+    torchcrf = pytest.importorskip("torchcrf", reason="pip install pytorch-crf==0.7.2")
+    peer = torchcrf.CRF(4, batch_first=True).double()
+    torch.nn.init.normal_(peer.transitions)
+    scores_BTV = torch.randn(6, 5, 4, dtype=torch.float64, requires_grad=True)
+    lengths_B, gold_BT = torch.tensor([5, 1, 3, 2, 4, 5]), torch.randint(4, (6, 5))
+    mask_BT = torch.arange(5) < lengths_B[:, None]
+    chain = linear_chain(
+        scores_BTV, peer.transitions, lengths_B, start_V=peer.start_transitions, end_V=peer.end_transitions
+    )
+    leaves = (scores_BTV, *peer.parameters())
+    theirs_B = -peer(scores_BTV, gold_BT, mask=mask_BT, reduction="none")
+    torch.testing.assert_close(chain_loss(chain, gold_BT), theirs_B, **TOLERANCE)
+    for mine, expected in zip(
+        torch.autograd.grad(chain_loss(chain, gold_BT).sum(), leaves),
+        torch.autograd.grad(theirs_B.sum(), leaves),
+        strict=True,
+    ):
+        torch.testing.assert_close(mine, expected, **GRADIENT)
+    outputs_BT = best_chain_output(chain)[1]
+    assert [row[:length].tolist() for row, length in zip(outputs_BT, lengths_B, strict=True)] == peer.decode(
+        scores_BTV, mask_BT
+    )
+
+
+# ---------------------------------------------------------------------------------------- the chain as a step model
+
+
+class ChainOracle:
+    """seqwise.ChainTagger on one source, in NumPy."""
+
+    end = None
+
+    def __init__(self, model: ChainTagger, source: tuple[int, ...]) -> None:
+        weight, bias = oracles.numbers(model.label_scores.weight), oracles.numbers(model.label_scores.bias)
+        self.labels = [weight @ memory + bias for memory in oracles.encoded(model.encoder, source)]
+        self.embeddings, self.first = oracles.numbers(model.transitions.weight), oracles.numbers(model.first_input_D)
+
+    def start(self) -> tuple[Any, None]:
+        return self.first, None
+
+    def step(self, fed: Any, state: None, step: int) -> tuple[list[float], None]:
+        return list(self.labels[step] + fed), None
+
+
+class Case:
+    """A random chain tagger with a ragged batch."""
+
+    def __init__(self, seed: int, *, lengths: tuple[int, ...] = (3, 1, 4), num_labels: int = 3) -> None:
+        model = ChainTagger(source_size=5, target_size=num_labels, embedding_size=3, hidden_size=4, bidirectional=True)
+        self.model: ChainTagger = randomised(model, seed, 1.0)
+        generator = torch.Generator().manual_seed(seed)
+
+        def draw(size: int, length: int) -> tuple[int, ...]:
+            return tuple(torch.randint(size, (length,), generator=generator).tolist())
+
+        self.examples = [EncodedExample(draw(5, n), draw(num_labels, n)) for n in lengths]
+        self.batch = collate(list(enumerate(self.examples)))
+        self.oracles = [ChainOracle(self.model, example.source_ids) for example in self.examples]
+
+
+def cases() -> Iterator[Case]:
+    yield from (Case(seed) for seed in range(4))
+
+
+def gradients(model: Any, loss: Tensor) -> list[Tensor]:
+    leaves = list(model.parameters())
+    found = torch.autograd.grad(loss, leaves, allow_unused=True, retain_graph=True)
+    return [torch.zeros_like(leaf) if one is None else one for leaf, one in zip(leaves, found, strict=True)]
+
+
+def assert_same(model: Any, first: Tensor, second: Tensor) -> None:
+    """Values to 1e-9, gradients by every weight to 1e-7, and not all of those 0."""
+    torch.testing.assert_close(first, second, **TOLERANCE)
+    pairs = list(zip(gradients(model, first), gradients(model, second), strict=True))
+    assert any(bool((mine.abs() > 1e-3).any()) for mine, _ in pairs)
+    for mine, other in pairs:
+        torch.testing.assert_close(mine, other, **GRADIENT)
+
+
+def test_the_tagger_equals_the_one_in_numpy_forced_and_step_by_step() -> None:
+    for case in cases():
+        model, targets_BT = case.model, case.batch.targets_BT
+        context = model.encode(case.batch)
+        forced_BTV = model.head(model.teacher_forced(context, targets_BT))
+        for b, (oracle, example) in enumerate(zip(case.oracles, case.examples, strict=True)):
+            expected = torch.tensor(oracles.forced_logits(oracle, example.target_ids), dtype=torch.float64)
+            torch.testing.assert_close(forced_BTV[b, : len(expected)], expected, **TOLERANCE)
+        inputs_B1D, state = model.start(context)
+        for step in range(targets_BT.shape[1]):
+            features_B1V, state = model.step(inputs_B1D, state, context, step)
+            torch.testing.assert_close(model.head(features_B1V)[:, 0], forced_BTV[:, step], **TOLERANCE)
+            inputs_B1D = model.embedding_VD[targets_BT[:, step, None].clamp(min=0)]
+        with pytest.raises(InputError, match="step 4 of a tagger has no source position"):
+            model.step(inputs_B1D, state, context, 4)
+
+
+def test_a_saved_chain_tagger_comes_back(tmp_path: Any) -> None:
+    case = Case(0)
+    model = case.model.float()
+    model.save_pretrained(tmp_path)
+    again = ChainTagger.from_pretrained(tmp_path)
+    assert torch.equal(again.encode(case.batch).scores_BSV, model.encode(case.batch).scores_BSV)
+
+
+def test_a_full_beam_is_the_viterbi_algorithm() -> None:
+    for case in cases():
+        context = case.model.encode(case.batch)
+        best_B, outputs_BT = best_chain_output(case.model.chain(context))
+        beam = beam_search(case.model, context, HardTopK(3**4), num_steps=context.lengths_B, score=global_)
+        torch.testing.assert_close(beam.scores_BK[:, 0], best_B, **TOLERANCE)
+        assert torch.equal(backtrace(beam)[:, 0].clamp(min=-1), outputs_BT.clamp(min=-1))
+        decoded = decode_examples(case.model, case.examples, Decoder(HardTopK(3**4), global_))
+        assert [best[0].tokens for best in decoded] == [
+            tuple(row[:length].tolist()) for row, length in zip(outputs_BT, context.lengths_B, strict=True)
+        ]
+
+
+def test_the_relaxed_beam_goes_through_a_chain() -> None:
+    case = Case(1)
+    beam = beam_search(
+        case.model,
+        case.model.encode(case.batch),
+        SoftTopK(3, 2.0),
+        num_steps=case.batch.target_lengths_B,
+        score=global_,
+    )
+    found = gradients(case.model, beam.scores_BK.sum())
+    assert all(bool(torch.isfinite(gradient).all()) for gradient in found)
+    assert any(bool((gradient != 0).any()) for gradient in found)
+
+
+def test_the_exact_objective_is_that_of_the_full_beam_and_of_enumeration() -> None:
+    for case in cases():
+        exact = crf_objective()(case.model, case.batch, {})
+        expected = 0.0
+        for oracle, example in zip(case.oracles, case.examples, strict=True):
+            scores = {
+                output: sum(row[y] for row, y in zip(oracles.forced_logits(oracle, output), output, strict=True))
+                for output in itertools.product(range(3), repeat=len(example.source_ids))
+            }
+            expected += log_sum_exp(list(scores.values())) - scores[example.target_ids]
+        assert exact.item() == pytest.approx(expected / 8, abs=1e-9)  # 8 labels in all
+        assert_same(case.model, exact, beam_crf_objective(k=3**4)(case.model, case.batch, {}))
+        assert_same(case.model, exact, enumerated_likelihood_objective()(case.model, case.batch, {}))
+
+
+def test_cross_entropy_can_be_added_to_the_exact_objective() -> None:
+    case = Case(0)
+    plain, both, half = (
+        crf_objective(cross_entropy_weight=weight)(case.model, case.batch, {}) for weight in (0.0, 1.0, 0.5)
+    )
+    assert both > plain
+    torch.testing.assert_close(half, (plain + both) / 2)
+
+
+def test_a_model_without_a_chain_is_refused() -> None:
+    case = tagger_case(0)
+    with pytest.raises(InputError, match="scores that form a chain, which those of Tagger do not; use a ChainTagger"):
+        crf_objective()(case.model, case.batch, {})
+
+
+# ---------------------------------------------------------------------------------------- enumeration as an objective
+
+
+def outputs_by_product(num_tokens: int, steps: int, end: int | None) -> set[tuple[int, ...]]:
+    """Each output once, cut after its first end token."""
+    found = set()
+    for output in itertools.product(range(num_tokens), repeat=steps):
+        cut = output.index(end) + 1 if end in output else steps
+        found.add(output[:cut])
+    return found
+
+
+@pytest.mark.parametrize("end", [None, 0, 1, 2])
+def test_every_output_is_there_once(end: int | None) -> None:
+    num_steps_B = torch.tensor([3, 0, 1, 2])
+    outputs_BNT, live_BN = every_output(3, num_steps_B, end=end)
+    for b, steps in enumerate(num_steps_B.tolist()):
+        found = []
+        for row in outputs_BNT[b][live_BN[b]].tolist():
+            assert row[steps:] == [-1] * (3 - steps)
+            cut = row.index(end) + 1 if end is not None and end in row else steps
+            found.append(tuple(row[:cut]))
+        assert len(found) == len(set(found)) and set(found) == outputs_by_product(3, steps, end)
+
+
+@pytest.mark.parametrize("make", [tagger_case, translation_case], ids=["tagger", "encoder-decoder"])
+@pytest.mark.parametrize("score", [global_, local], ids=["global", "local"])
+def test_enumeration_equals_loops_and_the_full_beam(make: Callable[..., Any], score: Any) -> None:
+    for seed in range(3):
+        case = make(seed, target_size=3, lengths=(2, 1, 3))
+        context = case.model.encode(case.batch)
+        gold_BT, num_steps_B = search_targets(case.batch, case.model.end)
+        log_partition_B = enumerated_log_partition(case.model, context, num_steps_B=num_steps_B, score=score)
+        total = 0.0
+        for b, (oracle, steps) in enumerate(zip(case.oracles, num_steps_B.tolist(), strict=True)):
+            every = {}
+            for output in outputs_by_product(3, steps, oracle.end):
+                rows = oracles.forced_logits(oracle, output)
+                sums = [
+                    row[y] - (log_sum_exp(row) if score is local else 0) for row, y in zip(rows, output, strict=True)
+                ]
+                every[output] = sum(sums)
+            assert log_partition_B[b].item() == pytest.approx(log_sum_exp(list(every.values())), abs=1e-9)
+            gold = tuple(gold_BT[b, :steps].tolist())
+            gold = gold[: gold.index(oracle.end) + 1] if oracle.end is not None else gold
+            total += log_sum_exp(list(every.values())) - every[gold]
+        objective = enumerated_likelihood_objective(score=score)(case.model, case.batch, {})
+        assert objective.item() == pytest.approx(total / int(case.batch.target_lengths_B.sum()), abs=1e-9)
+        full = int(3 ** int(num_steps_B.max()))
+        assert_same(case.model, objective, beam_crf_objective(k=full, score=score)(case.model, case.batch, {}))
+
+
+def test_local_models_are_normalised_already() -> None:
+    case = translation_case(5)
+    context = case.model.encode(case.batch)
+    log_partition_B = enumerated_log_partition(case.model, context, num_steps_B=torch.tensor([2, 0, 3]), score=local)
+    torch.testing.assert_close(log_partition_B, torch.zeros(3, dtype=torch.float64), atol=1e-12, rtol=0)
+
+
+def test_too_many_outputs_are_refused() -> None:
+    with pytest.raises(InputError, match=r"there are 10\^5 outputs, more than the 10,000 that are enumerated at most"):
+        every_output(10, torch.tensor([2, 5]), end=None)
+    assert every_output(10, torch.tensor([4]), end=None)[0].shape == (1, 10_000, 4)
+    with pytest.raises(InputError, match="more than the 80"):
+        case = Case(0)
+        enumerated_likelihood_objective(limit=80)(case.model, case.batch, {})
+
+
+def test_beam_outputs_of_a_full_beam_are_every_output() -> None:
+    model = ManyModels(2, num_tokens=3, end=1, seed=0)
+    num_steps_B = torch.tensor([3, 2])
+    found_BKT, found_live_BK = beam_outputs(model, None, k=27, num_steps_B=num_steps_B, score=global_)
+    every_BNT, every_live_BN = every_output(3, num_steps_B, end=1)
+    for b in range(2):
+        mine, theirs = (
+            {tuple(row) for row in rows[b][live[b]].tolist()}
+            for rows, live in ((found_BKT, found_live_BK), (every_BNT, every_live_BN))
+        )
+        assert mine == theirs and len(mine) == int(every_live_BN[b].sum())

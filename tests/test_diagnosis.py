@@ -1,0 +1,470 @@
+"""Exposure gap, length bias and the shifted score against enumeration; ``seqwise diagnose`` as its users meet it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import random
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from oracles import Case, hard_beam, log_sum_exp, tagger_case, translation_case
+from seqwise import InputError, cli
+from seqwise.data.readers import Example, read_columns, read_pairs
+from seqwise.decoding import Decoder, Hypothesis, decode, decode_examples
+from seqwise.evaluation import (
+    Counts,
+    ExposureGap,
+    SlotRanking,
+    Sums,
+    edit_distance,
+    exposure_gap,
+    length_bias,
+    optimal_next_tokens,
+    paired_bootstrap,
+)
+from seqwise.runs import Run, Settings, load_run, new_run, save_run
+from seqwise.runs.diagnosis import Diagnosis, development_constant, diagnose, estimate_constant, explore, meanings
+from seqwise.runs.measures import measure
+from seqwise.search import HardTopK, beam_search, global_, local, shifted
+
+Ids = tuple[int, ...]
+END = 0
+
+
+# ------------------------------------------------------------------------------ the next tokens that are right
+
+
+def completions(prefix: Ids, longest: int) -> list[Ids]:
+    """All whole outputs over the tokens 1 and 2 that begin so, end token last."""
+    if prefix[-1:] == (END,):
+        return [prefix]
+    return [
+        (*prefix, *rest, END)
+        for length in range(longest - len(prefix) + 1)
+        for rest in itertools.product((1, 2), repeat=length)
+    ]
+
+
+def by_completions(prefix: Ids, references: Sequence[Ids], longest: int) -> set[int]:
+    """The next tokens after which some completion is as near to some reference as any completion of the prefix is."""
+
+    def best(start: Ids) -> int:
+        return min(
+            edit_distance([str(token) for token in output[:-1]], [str(token) for token in reference[:-1]])
+            for output in completions(start, longest)
+            for reference in references
+        )
+
+    return {token for token in (END, 1, 2) if best((*prefix, token)) == best(prefix)}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_optimal_next_tokens_are_those_of_the_best_completions(seed: int) -> None:
+    draw = random.Random(seed)
+    references = [(*draw.choices((1, 2), k=draw.randint(0, 3)), END) for _ in range(draw.randint(1, 2))]
+    output = (*draw.choices((1, 2), k=draw.randint(1, 4)), END)
+    found = optimal_next_tokens(output, references, end=END)
+    assert found == [by_completions(output[:t], references, longest=len(output) + 4) for t in range(len(output))]
+
+
+def test_with_fixed_lengths_a_mistake_moves_nothing() -> None:
+    assert optimal_next_tokens((2, 2, 2), [(1, 2, 1)], end=None) == [{1}, {2}, {1}]
+    # Two references: those that agree best with the prefix.
+    assert optimal_next_tokens((2, 1, 1), [(1, 2, 1), (2, 1, 2)], end=None) == [{1, 2}, {1}, {2}]
+    with pytest.raises(InputError, match="a reference has 1 tokens and the output 2"):
+        optimal_next_tokens((1, 1), [(1,)], end=None)
+
+
+# --------------------------------------------------------------------------------------------- exposure gap
+
+
+def loss_by_hand(oracle: Any, output: Ids, right: Sequence[set[int]]) -> float:
+    """-log p of the sets, along the output."""
+    fed, state = oracle.start()
+    total = 0.0
+    for step, (token, tokens) in enumerate(zip(output, right, strict=True)):
+        logits, state = oracle.step(fed, state, step)
+        total += log_sum_exp(logits) - log_sum_exp([logits[one] for one in tokens])
+        fed = oracle.embeddings[token]
+    return total
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 64])
+def test_the_gap_of_a_tagger_is_the_loss_on_gold_labels_after_its_own(batch_size: int) -> None:
+    case = tagger_case(2, lengths=(3, 1, 4, 2))
+    own = [hard_beam(oracle, k=1, num_steps=len(one.source_ids))[0].tokens for one, oracle in _with_oracles(case)]
+    gold = [example.target_ids for example in case.examples]
+    done: list[int] = []
+    found = exposure_gap(
+        case.model, case.examples, [[one] for one in gold], own, batch_size=batch_size, on_progress=done.append
+    )
+    for index, oracle in enumerate(case.oracles):
+        after_own = loss_by_hand(oracle, own[index], [{label} for label in gold[index]])
+        after_gold = loss_by_hand(oracle, gold[index], [{label} for label in gold[index]])
+        assert found.own.sides[0][index] == pytest.approx(after_own, abs=1e-10)
+        assert found.gold.sides[0][index] == pytest.approx(after_gold, abs=1e-10)
+    assert found.own.sides[1].tolist() == found.gold.sides[1].tolist() == [3, 1, 4, 2]
+    assert abs(found.gap) > 0.01 and sum(done) == 4
+
+
+def _with_oracles(case: Case) -> list[tuple[Any, Any]]:
+    return list(zip(case.examples, case.oracles, strict=True))
+
+
+def test_the_gap_of_a_transducer_is_on_what_keeps_the_best_edit_distance() -> None:
+    case = translation_case(3, lengths=(2, 4, 1, 3), target_size=3, end=END)
+    references: list[list[Ids]] = [[(1, 2, END)], [(2, 1, END), (2, 2, 1, END)], [(END,)], [(1, END), (2, END)]]
+    outputs: list[Ids] = [(2, 2, 1, END), (2, END), (1, 1, 1), (2, END)]  # the third one never ended
+    found = exposure_gap(case.model, case.examples, references, outputs)
+    for index, oracle in enumerate(case.oracles):
+        options = references[index]
+        right = [by_completions(outputs[index][:t], options, 8) for t in range(len(outputs[index]))]
+        assert found.own.sides[0][index] == pytest.approx(loss_by_hand(oracle, outputs[index], right), abs=1e-10)
+        gold = sum(
+            loss_by_hand(oracle, one, [by_completions(one[:t], options, 8) for t in range(len(one))]) for one in options
+        )
+        assert found.gold.sides[0][index] == pytest.approx(gold, abs=1e-10)
+    assert found.own.sides[1].tolist() == [4, 2, 3, 2]
+    assert found.gold.sides[1].tolist() == [3, 7, 1, 4]
+
+
+@pytest.mark.parametrize("kind", [tagger_case, translation_case])
+def test_on_gold_outputs_there_is_no_gap_and_the_loss_is_cross_entropy(kind: Callable[..., Case]) -> None:
+    case = kind(1)
+    gold = [example.target_ids for example in case.examples]
+    found = exposure_gap(case.model, case.examples, [[one] for one in gold], gold)
+    assert found.gap == 0 and paired_bootstrap(found.own, found.gold).high == 0
+    by_hand = [loss_by_hand(oracle, one, [{t} for t in one]) for one, oracle in zip(gold, case.oracles, strict=True)]
+    assert found.gold.value == pytest.approx(math.fsum(by_hand) / sum(map(len, gold)), abs=1e-10)
+
+
+# ---------------------------------------------------------------------------------------------- length bias
+
+
+def test_length_bias_by_hand() -> None:
+    lengths = [0, 1, 2, 5, 9]
+    outputs = [Hypothesis((7,) * length, -1.0, finished=length < 9) for length in lengths]
+    found = length_bias(outputs, [3, 3, 4, 5, 4])
+    assert (found.empty.value, found.short.value, found.cut_off.value) == (1 / 5, 2 / 5, 1 / 5)
+    assert found.ratio.value == 17 / 19
+    with pytest.raises(InputError, match="5 predictions for 1 references"):
+        length_bias(outputs, [3])
+
+
+# -------------------------------------------------------------------------------------------- shifted scores
+
+
+class Normalized:
+    """A model whose log Z is the same constant everywhere."""
+
+    def __init__(self, model: Any, constant: float) -> None:
+        self.model, self.constant = model, constant
+        self.end, self.embedding_VD = model.end, model.embedding_VD
+        self.start, self.step = model.start, model.step
+
+    def head(self, features: torch.Tensor) -> torch.Tensor:
+        return self.model.head(features).log_softmax(-1) + self.constant
+
+
+@torch.no_grad()
+def test_where_log_z_is_one_constant_the_shifted_search_is_the_local_one() -> None:
+    case = translation_case(0, lengths=(3, 4, 2))
+    context, model = case.model.encode(case.batch), Normalized(case.model, 5.0)
+    steps = torch.tensor([5, 6, 4])
+    found = beam_search(model, context, HardTopK(4), num_steps=steps, score=shifted(5.0))
+    wanted = beam_search(case.model, context, HardTopK(4), num_steps=steps, score=local)
+    torch.testing.assert_close(found.scores_BK, wanted.scores_BK, rtol=0, atol=1e-10)
+    assert all(torch.equal(one, other) for one, other in zip(found.tokens, wanted.tokens, strict=True))
+    raw = decode(model, context, Decoder(HardTopK(4), global_), num_steps=steps)
+    assert [len(best[0].tokens) for best in raw] == steps.tolist(), "5 nats a token: raw scores never end"
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("constant", [-1.5, 0.8])
+def test_a_shifted_beam_takes_the_constant_off_every_token_up_to_the_end_token(constant: float) -> None:
+    case = translation_case(4, lengths=(3, 4, 2))
+    beam = beam_search(case.model, case.model.encode(case.batch), HardTopK(3), num_steps=4, score=shifted(constant))
+    for row, oracle in enumerate(case.oracles):
+        oracle.weight = oracle.weight.copy()
+        oracle.bias = oracle.bias - constant
+        expected = [one.score for one in hard_beam(oracle, k=3, num_steps=4, log_partition_weight=0.0)]
+        assert beam.scores_BK[row].tolist() == pytest.approx(expected, abs=1e-10)
+
+
+@torch.no_grad()
+def test_where_lengths_are_fixed_a_constant_changes_no_order() -> None:
+    case = tagger_case(4)
+    context, steps = case.model.encode(case.batch), case.batch.source_lengths_B
+    one, other = (
+        beam_search(case.model, context, HardTopK(4), num_steps=steps, score=score) for score in (global_, shifted(3.0))
+    )
+    assert all(torch.equal(a, b) for a, b in zip(one.tokens, other.tokens, strict=True))
+    torch.testing.assert_close(one.scores_BK - 3.0 * steps[:, None], other.scores_BK, rtol=0, atol=1e-10)
+
+
+def test_a_constant_and_log_z_can_both_be_taken_off() -> None:
+    from dataclasses import replace
+
+    logits = torch.tensor([[1.0, -torch.inf, 2.0]], dtype=torch.float64)
+    torch.testing.assert_close(replace(local, constant=2.0)(logits), logits.log_softmax(-1) - 2.0)
+    assert shifted(0.0)(logits) is logits
+    for bad in (math.nan, math.inf):
+        with pytest.raises(InputError, match="must be finite"):
+            shifted(bad)
+
+
+# ------------------------------------------------------------------------------------------------- runs
+
+TAGS = {"the": "DET", "dog": "NOUN", "runs": "VERB", "big": "ADJ"}
+TINY: dict[str, Any] = {"hidden_size": 8, "embedding_size": 8, "label_embedding_size": 4, "beam_size": 3}
+TINY |= {"minimum_count": 1, "objective": "cross-entropy"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tagger and a speller with random weights, and data for both."""
+    folder, draw = tmp_path_factory.mktemp("diagnosis"), random.Random(0)
+    sentences = [draw.choices(list(TAGS), k=draw.randint(2, 5)) for _ in range(12)]
+    (folder / "dev.conll").write_text("\n".join("".join(f"{w}\t{TAGS[w]}\n" for w in one) for one in sentences))
+    words = ["".join(draw.choices("abc", k=draw.randint(2, 4))) for _ in range(12)]
+    lines = [f"{word}\t{' '.join(word.upper())}\n" for word in words]
+    (folder / "dev.tsv").write_text("".join([*lines, f"{words[0]}\tA\n"]))  # one word has two answers
+    tagger = new_run(read_columns(folder / "dev.conll"), Settings(**TINY, encoder="left-to-right"))
+    pairs = read_pairs(folder / "dev.tsv", source_units="characters", target_units="words")
+    speller = new_run(pairs, Settings(**TINY, task="transduce", source_units="characters"))
+    for run, name in ((tagger, "tagger"), (speller, "speller")):
+        generator = torch.Generator().manual_seed(1)
+        with torch.no_grad():
+            for parameter in run.model.parameters():
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.7)
+        save_run(run, folder / name)
+    return folder
+
+
+def loaded(folder: Path, name: str) -> tuple[Run, list[Example]]:
+    run = load_run(folder / name)
+    if name == "tagger":
+        return run, read_columns(folder / "dev.conll")
+    return run, read_pairs(folder / "dev.tsv", source_units="characters", target_units="words")
+
+
+@pytest.mark.parametrize("name", ["tagger", "speller"])
+def test_a_diagnosis_agrees_with_the_measures_and_with_its_parts(folder: Path, name: str) -> None:
+    run, examples = loaded(folder, name)
+    parts: dict[str, tuple[int, int]] = {}
+    found = diagnose(run, examples, on_progress=lambda part, done, total: parts.update({part: (done, total)}))
+    for decoder in ("greedy", "beam", "raw-beam"):
+        wanted = measure(run, examples, decoder)
+        assert {title: one.value for title, one in found.decoders[decoder].items()} == {
+            title: one.value for title, one in wanted.items()
+        }
+    assert parts and all(done == total for done, total in parts.values())
+    assert found.constant == pytest.approx(estimate_constant(run, examples), rel=1e-5)
+    assert found.log_partitions is not None and found.ranking is not None
+    assert (
+        len(found.ranking.both)
+        == len(found.exposure["greedy"].own)
+        == (12 if name == "tagger" else len({example.source for example in examples}))
+    )
+    if name == "tagger":
+        assert not found.lengths and "shifted-beam" not in found.decoders
+        return
+    assert found.lengths["raw"][1].ratio.value == found.lengths["local"][1].ratio.value
+    assert list(found.lengths["local"]) == [1, 2, 5, 10, 20]
+    sources = run.encode_sources(list({example.source: example for example in examples}.values()))
+    outputs = decode_examples(run.model, sources, Decoder(HardTopK(20), global_))
+    written = sum(len(best[0].tokens) for best in outputs)
+    assert found.lengths["raw"][20].ratio.sides[0].sum() == written
+
+
+def test_a_constant_from_elsewhere_is_used(folder: Path) -> None:
+    run, examples = loaded(folder, "speller")
+    pays = diagnose(run, examples, constant=-50.0).decoders["shifted-beam"]["length ratio"].value
+    costs = diagnose(run, examples, constant=50.0).decoders["shifted-beam"]["length ratio"].value
+    assert costs == 0 < 1 < pays
+
+
+def test_targets_that_cannot_be_written_are_wrong_and_no_more(folder: Path, tmp_path: Path) -> None:
+    run, examples = loaded(folder, "tagger")
+    strange = [Example(("the", "dog"), ("X", "NOUN"), "x", 1), Example(("dog",), ("X",), "x", 4)]
+    both, alone = diagnose(run, [*examples, *strange]), diagnose(run, strange)
+    assert both.exposure["beam"].gold.value == diagnose(run, examples).exposure["beam"].gold.value
+    assert len(both.decoders["beam"]["labels right"]) == 14
+    assert (alone.log_partitions, alone.constant, alone.exposure, alone.ranking) == (None, None, {}, None)
+    assert set(meanings(alone)) == set(meanings(both))
+    with pytest.raises(InputError, match="cannot write any of these targets"):
+        estimate_constant(run, strange)
+    assert all(not prefix.is_gold for prefix in explore(run, strange[0]).steps[1])
+
+
+def test_the_constant_of_the_development_data_is_read_where_there_is_one(tmp_path: Path) -> None:
+    assert development_constant(tmp_path) is None
+    for text, value in (
+        ('{"dev": {"mean log Z": 5.25}}', 5.25),
+        ('{"dev": {"mean log Z": null}}', None),
+        ('{"dev": {"mean log Z": NaN}}', None),
+        ('{"dev": {"mean log Z": true}}', None),
+        ("{}", None),
+        ("[", None),
+    ):
+        (tmp_path / "metrics.json").write_text(text)
+        assert development_constant(tmp_path) == value
+
+
+def made_up(*, raw: int, shifted: int, next_step: int, own: float) -> Diagnosis:
+    """Of 200 words the beam spells 100 rightly; log Z alone and own prefixes as given."""
+
+    def wrong(right: int) -> dict[str, Sums]:
+        return {"word error": Counts([0] * right + [1] * (200 - right))}
+
+    def ranked(right: int) -> Counts:
+        return Counts([1] * right + [0] * (200 - right))
+
+    decoders = {"greedy": wrong(100), "beam": wrong(100), "raw-beam": wrong(raw), "shifted-beam": wrong(shifted)}
+    ranking = SlotRanking(ranked(140), ranked(110), ranked(next_step), ranked(140), ranked(200))
+    gaps = {name: ExposureGap(Counts([1.0, 1.2] * 100), Counts([own, own + 0.2] * 100)) for name in ("greedy", "beam")}
+    return Diagnosis(3, decoders, 5.0, None, gaps, {}, ranking)
+
+
+def test_what_the_numbers_mean_is_said() -> None:
+    good = meanings(made_up(raw=140, shifted=140, next_step=180, own=1.0))
+    assert "raw scores add 20.0" in good["decoders"] and "predict with --decoder raw-beam" in good["decoders"]
+    assert "20.0 points more often" in good["slot ranking"] and "little to mend" in good["exposure gap"]
+    bad = meanings(made_up(raw=20, shifted=84, next_step=141, own=2.1))
+    assert "beam and greedy differ by no more than chance" in bad["decoders"]
+    assert "raw scores lose 40.0: keep to beam; 80% of that is one constant" in bad["decoders"]
+    assert "adds nothing" in bad["slot ranking"] and "costs 2.0 times as much" in bad["exposure gap"]
+    assert bad["length bias"] == "all outputs have the length of their inputs"
+    assert "0% of that" in meanings(made_up(raw=20, shifted=10, next_step=100, own=1.0))["decoders"]
+
+
+# ------------------------------------------------------------------------------------------- the command
+
+
+@pytest.fixture
+def seqwise(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Run one command line in this process: exit code, output, complaint."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["seqwise", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        said = capsys.readouterr()
+        return int(ended.value.code or 0), said.out, said.err
+
+    return run
+
+
+@pytest.mark.parametrize(("name", "file"), [("tagger", "dev.conll"), ("speller", "dev.tsv")])
+def test_the_report_says_what_the_json_says(seqwise: Any, folder: Path, name: str, file: str) -> None:
+    code, text, complaint = seqwise("diagnose", folder / name, folder / file)
+    assert (code, complaint) == (0, "") and max(map(len, text.splitlines())) <= 80
+    code, raw, _ = seqwise("diagnose", folder / name, folder / file, "--json")
+    found = json.loads(raw)
+    flat = " ".join(text.split())
+    assert code == 0 and all(
+        " ".join(meaning.split()) in flat
+        for title, meaning in found["meaning"].items()
+        if title != "length bias" or found["length bias"]
+    )
+    assert f"{found['log Z']['overall']['mean']:.2f}" in text and f"{found['slot ranking']['pairs']:,} pairs" in text
+    gap = found["exposure gap"]["beam"]["gap"]
+    assert f"{gap['difference']:+.3f} [{gap['low']:+.3f}, {gap['high']:+.3f}]" in text
+    wanted = json.loads(seqwise("evaluate", folder / name, folder / file, "--json")[1])
+    for decoder in ("greedy", "beam", "raw-beam"):
+        for title, estimate in found["decoders"][decoder].items():
+            assert estimate == {key: wanted[decoder][title][key] for key in ("value", "low", "high")}
+    assert ("shifted-beam" in found["decoders"]) == bool(found["length bias"]) == (name == "speller")
+    assert found["constant from"] == "this file"
+
+
+def test_the_explorer_prints_and_draws_one_example(seqwise: Any, folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    figure = tmp_path / "beam.png"
+    ask = ["diagnose", folder / "tagger", folder / "dev.conll", "--example=2", "--beam-size=2"]
+    code, text, complaint = seqwise(*ask, f"--plot={figure}")
+    assert (
+        (code, complaint) == (0, "")
+        and figure.read_bytes().startswith(b"\x89PNG")
+        and str(figure) in text.replace("\n", "")
+    )
+    found = json.loads(seqwise(*ask, "--json")[1])
+    example = read_columns(folder / "dev.conll")[1]
+    assert (found["input"], found["gold"], found["example"]) == (" ".join(example.source), [*example.target], 2)
+    assert len(found["steps"]) == len(example.source) + 1 and found["exact"]
+    for step, prefixes in enumerate(found["steps"]):
+        assert sum(prefix["on_beam"] for prefix in prefixes) == min(2, 4**step)
+        for prefix in prefixes:
+            assert prefix["local_mass"] == pytest.approx(math.exp(prefix["log_prob"]))
+            if step:
+                assert f"{prefix['log_prob']:.2f}" in text and f"{100 * prefix['global_masses'][-1]:.1f}" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--example=13"], "--example 13 is more than the 12 that there are; give a number from 1 to 12"),
+        (["--example=0"], "--example must be at least 1, got 0"),
+        (["--beam-size=0"], "--beam-size must be at least 1, got 0"),
+        (["--beam-size=100000"], "a beam of 100000 is larger than the number of candidates"),
+        (["--plot=x.png"], "--plot draws one example; add --example N"),
+        (["--example=1", "--plot=x.jpeg"], "x.jpeg: a figure cannot be written to this name; let it end in"),
+        (["--example=two"], "invalid value for '--example'"),
+    ],
+)
+def test_a_wrong_question_is_one_line(seqwise: Any, folder: Path, arguments: list[str], said: str) -> None:
+    code, text, complaint = seqwise("diagnose", folder / "tagger", folder / "dev.conll", *arguments)
+    assert (code, text) == (2, "") and complaint.startswith("seqwise: ") and complaint.count("\n") == 1
+    assert said.lower() in complaint.lower()
+
+
+@pytest.mark.parametrize(
+    ("run", "raw", "said"),
+    [
+        ("no-run", b"the\tDET\n", "there is no such run folder"),
+        ("tagger", b"", "the file is empty"),
+        ("tagger", b"\n\n", "no sentence in the file"),
+        ("tagger", b"the\ndog\n", "token and label are the same"),
+        ("speller", b"abc\n", "1 column where 2 were expected"),
+        ("speller", b"abc\t\n", "the target is empty"),
+        ("speller", b"abx\tA B\n", "unknown token 'x'"),
+    ],
+)
+def test_files_that_cannot_be_diagnosed(
+    seqwise: Any, folder: Path, tmp_path: Path, run: str, raw: bytes, said: str
+) -> None:
+    (tmp_path / "bad").write_bytes(raw)
+    code, text, complaint = seqwise("diagnose", folder / run, tmp_path / "bad")
+    assert (code, text) == (2, "") and said in complaint and complaint.count("\n") == 1
+    assert seqwise("diagnose", folder / "tagger", tmp_path / "missing")[2].endswith("no such file; check the name\n")
+
+
+def test_what_looks_like_markup_is_printed_as_it_is(seqwise: Any, tmp_path: Path) -> None:
+    examples = [Example(("[b]a[/b]", "x"), ("[red]", "[/red]"))] * 2
+    save_run(new_run(examples, Settings(**TINY)), tmp_path / "run")
+    (tmp_path / "dev.conll").write_text("[b]a[/b]\t[red]\nx\t[/red]\n")
+    code, text, complaint = seqwise("diagnose", tmp_path / "run", tmp_path / "dev.conll", "--example=1")
+    assert (code, complaint) == (0, "") and "[b]a[/b] x" in text and "[red] [/red]" in text
+    assert seqwise("diagnose", tmp_path / "run", tmp_path / "dev.conll")[0] == 0
+
+
+def test_labels_that_are_not_known_are_warned_of(seqwise: Any, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "dev.conll").write_text("the\tDET\ndog\tNOUNS\n")
+    code, text, complaint = seqwise("diagnose", folder / "tagger", tmp_path / "dev.conll")
+    assert code == 0 and "1 of 2 labels was never seen in training" in complaint and "Decoders (1 example," in text
+
+
+def test_help_is_narrow_and_names_the_flags(seqwise: Any) -> None:
+    code, text, _ = seqwise("diagnose", "--help")
+    assert code == 0 and max(map(len, text.splitlines())) <= 80
+    assert all(flag in text for flag in ("RUN", "FILE", "--beam-size", "--example", "--plot", "--json"))
+    assert "diagnose" in seqwise("--help")[1]

@@ -1,0 +1,122 @@
+"""Tables 5.1 to 5.6: the family of systems, and tables from tiny trainings whose numbers are counted by other means."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import rich.progress
+import torch
+
+from seqwise.data import Example
+from seqwise.evaluation.metrics import token_accuracy
+from seqwise.recipes import exposure_bias, label_bias, label_bias_tables, label_bias_translation
+from seqwise.recipes.systems import Data
+from seqwise.recipes.tasks import HARD_DECODERS, TRANSLATION, Task
+from seqwise.runs import load_run
+from seqwise.runs.settings import Settings, check
+
+BUDGET = {"longer": 2, "feeding": 1, "search": 1, "likelihood": 1}
+
+
+def test_the_family_trains_what_the_tables_name() -> None:
+    start = Settings(task="tag", epochs=2.0, learning_rate=6e-3, minimum_count=1)
+    systems = label_bias.family(start, 3, steps_an_epoch=100, budget=BUDGET)
+    assert {*label_bias_tables.FROM_CROSS_ENTROPY, *label_bias_tables.FROM_NORMALIZED} < set(systems)
+    before: set[str] = set()
+    for key, system in systems.items():
+        assert system.folder == f"seed-3/{key}" and system.settings.seed == 3
+        check(replace(system.settings, train=Path("some")))
+        assert system.starts_from is None or system.starts_from in before
+        before.add(system.folder)
+    # What a start is trained for, the other is too: they differ in the objective alone.
+    plain, normalized = (systems[key].settings for key in ("cross-entropy", "self-normalized"))
+    assert (
+        replace(plain, objective="self-normalized", log_partition_weight=label_bias.LOG_PARTITION_WEIGHT) == normalized
+    )
+    assert systems["normalized-global"].settings == systems["direct-global"].settings
+    assert systems["normalized-global"].starts_from == "seed-3/self-normalized"
+    assert systems["distilled-global"].starts_from == "seed-3/distilled"
+    assert systems["distilled"].starts_from == "seed-3/cross-entropy"
+    exposed = exposure_bias.family(start, 3, steps_an_epoch=100, budget=BUDGET)
+    assert {key: systems[key] for key in exposed} == exposed, "shared systems must be the very same cells"
+
+
+START = Settings(
+    hidden_size=8, embedding_size=4, label_embedding_size=2, minimum_count=1, beam_size=2, batch_size=8,
+    epochs=4.0, learning_rate=2e-2, encoder="bidirectional",
+)  # fmt: skip
+EXAMPLES = [Example(tuple("ab"), tuple("AB"), "x", 1), Example(tuple("bba"), tuple("CBA"), "x", 4)] * 12
+DATA = Data(train=EXAMPLES, test=EXAMPLES[:5], dev=EXAMPLES[:4])
+
+
+@contextlib.contextmanager
+def no_progress() -> Iterator[rich.progress.Progress]:
+    with rich.progress.Progress(disable=True) as bars:
+        yield bars
+
+
+def tiny_task() -> Task:
+    def count(part: str, outputs: list[tuple[str, ...]]) -> object:
+        examples = {"dev": DATA.dev, "test": DATA.test}[part]
+        return token_accuracy(outputs, [example.target for example in examples])
+
+    load = partial(Data, DATA.train, DATA.test, DATA.dev)
+    return Task("tiny", "a tiny corpus", "labels right", load, count, HARD_DECODERS)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> Task:
+    monkeypatch.setitem(exposure_bias.PLANS, "tiny", exposure_bias.Plan({"cpu": START}, BUDGET))
+    monkeypatch.setattr(label_bias_tables, "supertags", lambda name: tiny_task())
+    monkeypatch.setattr(label_bias_tables, "CORPORA", ("tiny",))
+    monkeypatch.setattr(label_bias_tables, "TRANSLATION", tiny_task())
+    return tiny_task()
+
+
+def test_tables_from_beginning_to_end(tiny: Task, tmp_path: Path) -> None:
+    how = {"seeds": [0, 1], "scale": "cpu", "progress": no_progress}
+    uni, bi = label_bias_tables.table_5_3(tmp_path, **how)
+    assert (uni.name, bi.name) == ("table-5.3-tiny-uni", "table-5.3-tiny-bi")
+    assert load_run(tmp_path / "tiny-left-to-right/seed-1/normalized-global").settings.encoder == "left-to-right"
+    assert load_run(tmp_path / "tiny/seed-1/normalized-global").settings.score == "global"
+    texts = [[claim.text for claim in outcome.table.claims] for outcome in (uni, bi)]
+    assert "From a self-normalised start, global beats local." in texts[0] and len(texts[1]) == len(texts[0]) - 2
+    published = {result.published for result in uni.table.results if result.published is not None}
+    assert published == {76.54, 77.76, 83.93, 73.12, 73.83, 83.35, 85.50}
+
+    # The same cells give Table 5.1; log Z there is what the definition says of the saved weights.
+    written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("cell.json")}
+    first, _ = label_bias_tables.table_5_1(tmp_path, **how)
+    assert {path: path.stat().st_mtime_ns for path in written} == written
+    found = {(result.system, result.measure): result for result in first.table.results}
+    values = []
+    for seed in (0, 1):
+        run = load_run(tmp_path / f"tiny/seed-{seed}/self-normalized")
+        run.model.eval()
+        for example in run.encode(DATA.train):
+            from seqwise.data import collate
+
+            batch = collate([(0, example)])
+            with torch.no_grad():
+                logits = run.model.head(run.model.teacher_forced(run.model.encode(batch), batch.targets_BT))
+            values.append((seed, logits[0].double().exp().sum(-1).log()))
+    by_seed = [torch.cat([value for at, value in values if at == seed]) for seed in (0, 1)]
+    mean = sum(part.mean().item() for part in by_seed) / 2
+    variance = sum(part.var(unbiased=False).item() for part in by_seed) / 2
+    on_train = found["self-normalised", "log Z on train: mean"]
+    assert on_train.value == pytest.approx(mean, abs=1e-5) and on_train.published == 0.6
+    assert found["self-normalised", "log Z on train: variance"].value == pytest.approx(variance, abs=1e-5)
+    assert abs(found["cross-entropy", "log Z on dev: mean"].value) > abs(mean)
+
+
+def test_source_lengths_are_in_words(corpora: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tokenizers")
+    monkeypatch.setenv("SEQWISE_DATA", str(corpora))
+    lengths = label_bias_translation._source_lengths("test")
+    assert len(lengths) == len(TRANSLATION.load_data().test)
+    assert 6 < sum(lengths) / len(lengths) < 8  # Tatoeba's mean is 6.5 words, of its pairs

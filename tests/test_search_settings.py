@@ -1,0 +1,82 @@
+"""The settings of costs, of the unit of alpha, and of mixing, as objectives: equal to those made by hand."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from oracles import Case, tagger_case, translation_case
+from seqwise.data import Vocabulary
+from seqwise.objectives import (
+    Objective,
+    beam_crf_objective,
+    edit_distances,
+    hard_beam_hinge_objective,
+    hinge_objective,
+    minimum_risk_objective,
+    mixed_objective,
+    relaxed_beam_objective,
+    soft_dense_beam_objective,
+)
+from seqwise.runs.objectives import build_objective
+from seqwise.runs.settings import Settings
+from seqwise.search import edit_distance_cost, local, mean_squared_gap
+
+# Outputs in which an edit distance is not a Hamming distance.
+TRANSDUCER, TAGGER = translation_case(5), tagger_case(3)
+EDITS = partial(edit_distance_cost, end=1)
+pytestmark = pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad=True to a scalar")
+SAME = {"k": 3, "cross_entropy_weight": 0.0}
+MADE: dict[str, tuple[Case, dict[str, Any], Objective]] = {
+    "relaxed": (
+        TRANSDUCER, {"objective": "relaxed-beam", "cost": "edit-distance"}, relaxed_beam_objective(cost=EDITS, **SAME),
+    ),
+    "relaxed tagger": (
+        TAGGER, {"objective": "relaxed-beam", "cost": "edit-distance", "alpha_unit": "gaps"},
+        relaxed_beam_objective(cost=edit_distance_cost, unit=mean_squared_gap, **SAME),
+    ),
+    "hinge": (TRANSDUCER, {"objective": "hinge", "cost": "edit-distance"}, hinge_objective(cost=EDITS, **SAME)),
+    "hard-hinge": (
+        TRANSDUCER, {"objective": "hard-hinge", "cost": "edit-distance"}, hard_beam_hinge_objective(cost=EDITS, **SAME),
+    ),
+    "risk": (
+        TRANSDUCER, {"objective": "minimum-risk", "cost": "edit-distance"},
+        minimum_risk_objective(cost=edit_distances, **SAME),
+    ),
+    "soft dense": (
+        TAGGER, {"objective": "soft-dense-beam", "alpha_unit": "gaps", "score": "global"},
+        soft_dense_beam_objective(unit=mean_squared_gap, **SAME),
+    ),
+    "mixed": (
+        TRANSDUCER,
+        {"objective": "beam-crf", "direct_loss_weight": 0.5, "cost": "edit-distance", "alpha_unit": "gaps"},
+        mixed_objective(
+            [
+                beam_crf_objective(score=local, **SAME),
+                relaxed_beam_objective(k=3, cost=EDITS, unit=mean_squared_gap),
+            ],
+            [1.0, 0.5],
+        ),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("case", "settings", "objective"), MADE.values(), ids=MADE)
+def test_settings_make_the_objective(case: Case, settings: dict[str, Any], objective: Objective) -> None:
+    end = case.model.end
+    labels = Vocabulary(("a", "$", "b", "c"), end=None if end is None else "$")
+    assert labels.end_id == end
+    built = build_objective(Settings(beam_size=3, cross_entropy_weight=0.0, **settings), labels)
+    plain = build_objective(
+        Settings(
+            beam_size=3, cross_entropy_weight=0.0, objective=settings["objective"], score=settings.get("score", "local")
+        ),
+        labels,
+    )
+    values = {"alpha": 1.3}
+    found = built(case.model, case.batch, values)
+    torch.testing.assert_close(found, objective(case.model, case.batch, values), atol=0, rtol=0)
+    assert float(found) != float(plain(case.model, case.batch, values))
