@@ -12,13 +12,17 @@ import pytest
 import rich.progress
 import torch
 
-from seqwise.data import Example
+from seqwise.data import Example, collate
+from seqwise.decoding import Decoder
 from seqwise.evaluation.metrics import token_accuracy
-from seqwise.recipes import exposure_bias, label_bias, label_bias_tables, label_bias_translation
-from seqwise.recipes.systems import Data
+from seqwise.recipes import exposure_bias, label_bias, label_bias_tables, label_bias_translation, raw_scores
+from seqwise.recipes.systems import Data, System
 from seqwise.recipes.tasks import HARD_DECODERS, TRANSLATION, Task
-from seqwise.runs import load_run
+from seqwise.runs import load_run, predict
+from seqwise.runs.measures import log_partitions_of
 from seqwise.runs.settings import Settings, check
+from seqwise.search.candidates import shifted
+from seqwise.search.selection import HardTopK
 
 BUDGET = {"longer": 2, "feeding": 1, "search": 1, "likelihood": 1}
 
@@ -99,8 +103,6 @@ def test_tables_from_beginning_to_end(tiny: Task, tmp_path: Path) -> None:
         run = load_run(tmp_path / f"tiny/seed-{seed}/self-normalized")
         run.model.eval()
         for example in run.encode(DATA.train):
-            from seqwise.data import collate
-
             batch = collate([(0, example)])
             with torch.no_grad():
                 logits = run.model.head(run.model.teacher_forced(run.model.encode(batch), batch.targets_BT))
@@ -108,10 +110,41 @@ def test_tables_from_beginning_to_end(tiny: Task, tmp_path: Path) -> None:
     by_seed = [torch.cat([value for at, value in values if at == seed]) for seed in (0, 1)]
     mean = sum(part.mean().item() for part in by_seed) / 2
     variance = sum(part.var(unbiased=False).item() for part in by_seed) / 2
-    on_train = found["self-normalised", "log Z on train: mean"]
+    on_train = found["self-normalised", "mean of log Z on train"]
     assert on_train.value == pytest.approx(mean, abs=1e-5) and on_train.published == 0.6
-    assert found["self-normalised", "log Z on train: variance"].value == pytest.approx(variance, abs=1e-5)
-    assert abs(found["cross-entropy", "log Z on dev: mean"].value) > abs(mean)
+    assert found["self-normalised", "variance of log Z on train"].value == pytest.approx(variance, abs=1e-5)
+    assert abs(found["cross-entropy", "mean of log Z on dev"].value) > abs(mean)
+
+
+def test_raw_scores_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def one(seed: int, settings: Settings) -> dict[str, System]:
+        return {"cross-entropy": System(f"s{seed}", f"seed-{seed}/cross-entropy", replace(settings, seed=seed))}
+
+    plain = replace(START, objective="cross-entropy")
+    writer = replace(plain, task="transduce", epochs=8.0)
+    families = {
+        "tagger": (tiny_task(), partial(one, settings=plain)),
+        "writer": (replace(tiny_task(), title="of own length"), partial(one, settings=writer)),
+    }
+    monkeypatch.setattr(raw_scores, "_families", lambda scale: families)
+    (outcome,) = raw_scores.reproduce(tmp_path, seeds=[0, 1], scale="cpu", progress=no_progress)
+    found = {(result.system, result.measure): result.value for result in outcome.table.results}
+    assert ("a tiny corpus", "raw beam less a constant") not in found
+    # The constant is the mean of log Z on development data, and nothing else.
+    values = []
+    for seed in (0, 1):
+        run = load_run(tmp_path / f"writer/seed-{seed}/cross-entropy")
+        constant = log_partitions_of(run, run.encode(DATA.dev)).double().mean().item()
+        outputs = predict(run, DATA.test, Decoder(HardTopK(2), shifted(constant)))
+        gold = [example.target for example in DATA.test]
+        values.append(token_accuracy([best[0].tokens for best in outputs], gold).value)
+    shown = found["of own length", "raw beam less a constant"]
+    assert shown == pytest.approx(100 * sum(values) / 2)
+    beam, raw = (found["of own length", name] for name in ("beam", "raw beam"))
+    assert beam != raw, "nothing to recover: train less"
+    assert found["of own length", "recovered by the constant"] == pytest.approx(100 * (shown - raw) / (beam - raw))
+    assert 0 <= found["a tiny corpus", "ranked first by next log Z"] <= 100
+    assert [claim.text[:30] for claim in outcome.table.claims].count("a tiny corpus: the raw beam be") == 1
 
 
 def test_source_lengths_are_in_words(corpora: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,7 @@ RECIPES = {
     "table-5.4": Recipe("seqwise.recipes.label_bias_translation:table_5_4", SCALES, "tables"),
     "table-5.5": Recipe("seqwise.recipes.label_bias_translation:table_5_5", SCALES, "tables"),
     "table-5.6": Recipe("seqwise.recipes.label_bias_translation:table_5_6", SCALES, "tables"),
-    "raw-scores": Recipe("seqwise.recipes.raw_scores:reproduce", SCALES, "tables"),
+    "raw-scores": Recipe("seqwise.recipes.raw_scores:reproduce", {"cpu": 3}, "search-objectives"),
     "search-objectives": Recipe("seqwise.recipes.search_objectives:reproduce", FIVE),
     "improvements": Recipe("seqwise.recipes.improvements:reproduce", {"cpu": 3}, "search-objectives"),
     "andreas-klein-1": Recipe("seqwise.recipes.andreas_klein:table_1", {"cpu": 3}, "andreas-klein"),

@@ -232,7 +232,7 @@ def _results_of(key: str, one: Measured, task: Task, runs: Path, seeds: Sequence
             value = sum(getattr(summary, name) for summary in found) / len(found)
             results.append(
                 Result(
-                    one.row.name, f"log Z on {part}: {name}", value, one.signature,
+                    one.row.name, f"{name} of log Z on {part}", value, one.signature,
                     published=published[2 * place + offset], unit=unit,
                 )
             )  # fmt: skip

@@ -8,7 +8,8 @@ grow, and quality collapses; one constant, the mean log Z a token of the develop
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import rich.box
@@ -18,23 +19,22 @@ from seqwise.decoding import Decoder
 from seqwise.evaluation.metrics import Sums, bootstrap_interval
 from seqwise.evaluation.report import Claim, Result, Table
 from seqwise.evaluation.slot_ranking import SlotRanking, rank_slots
+from seqwise.recipes import search_objectives
 from seqwise.recipes.comparison import Measured, Row, examine, judge
-from seqwise.recipes.label_bias import family_of
-from seqwise.recipes.label_bias_tables import runs_of
+from seqwise.recipes.exposure_bias import family_of
+from seqwise.recipes.improvements import SPELLING, spelling_family
 from seqwise.recipes.outcome import Outcome
 from seqwise.recipes.systems import ProgressFactory
-from seqwise.recipes.tasks import ENTITIES, TRANSLATION, Task, run_task, supertags
+from seqwise.recipes.tasks import Family, Task, run_task, supertags
 from seqwise.runs.diagnosis import estimate_constant
 from seqwise.runs.measures import known_targets
 from seqwise.runs.run import Run, load_run, predict
 from seqwise.search.candidates import shifted
 from seqwise.search.selection import HardTopK
 
-__all__ = ["TASKS", "reproduce"]
+__all__ = ["reproduce"]
 
-TASKS = (("pmb", "uni"), ("pmb", "bi"), ("ner", "bi"), ("translation", "bi"))
-"""Task and, of taggers, direction."""
-KEY = "cross-entropy-longer"
+KEY = "cross-entropy"
 RANKED = 1000
 """So many test examples are searched for pairs of slots."""
 STATISTICS = {
@@ -53,14 +53,9 @@ class _Found:
 
 def reproduce(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
     """Beam, raw beam and raw beam less a constant, and what ranks the right slot first, for every task."""
-    tasks = [(_task(name), direction) for name, direction in TASKS]
-    for task, _ in tasks:
-        task.require()
+    families = _families(scale)
     found = {
-        f"{task.title}{', left to right' if direction == 'uni' else ''}": _measure(
-            task, direction, folder, seeds, scale, progress
-        )
-        for task, direction in tasks
+        task.title: _measure(task, family, folder / name, seeds, progress) for name, (task, family) in families.items()
     }
     results = [result for title, one in found.items() for result in _results(title, one)]
     claims = [claim for title, one in found.items() for claim in _claims(title, one)]
@@ -69,16 +64,23 @@ def reproduce(folder: Path, *, seeds: Sequence[int], scale: str, progress: Progr
     yield Outcome("raw-scores", table, _grid(table), lesson, {"runs": folder})
 
 
-def _task(name: str) -> Task:
-    return {"ner": ENTITIES, "translation": TRANSLATION}.get(name) or supertags(name)
+def _families(scale: str) -> dict[str, tuple[Task, Family]]:
+    """The tasks left to right, one that sees its whole input, and one whose outputs have lengths of their own."""
+    found: dict[str, tuple[Task, Family]] = {
+        name: (task, partial(search_objectives.family, start, epochs))
+        for name, (task, start, epochs) in search_objectives.CORPORA.items()
+    }
+    whole = supertags("pmb")
+    for task, _ in [*found.values(), (whole, None), (SPELLING, None)]:
+        task.require()
+    found["pmb-both-ways"] = (replace(whole, title=f"{whole.title}, both ways"), family_of(whole, scale))
+    found[SPELLING.name] = (SPELLING, spelling_family)
+    return found
 
 
-def _measure(
-    task: Task, direction: str, folder: Path, seeds: Sequence[int], scale: str, progress: ProgressFactory
-) -> _Found:
-    runs, row = runs_of(task, folder, direction), Row(KEY, task.title)
-    systems = family_of(task, scale, direction)
-    measured = run_task(task, systems, [row], "raw-scores", runs, seeds=seeds, progress=progress)[KEY]
+def _measure(task: Task, family: Family, runs: Path, seeds: Sequence[int], progress: ProgressFactory) -> _Found:
+    rows = [Row(KEY, task.title)]
+    measured = run_task(task, family, rows, "raw-scores", runs, seeds=seeds, progress=progress)[KEY]
     loaded = [load_run(runs / f"seed-{seed}" / KEY) for seed in seeds]
     of_own_length = loaded[0].model.end is not None
     return _Found(
@@ -114,7 +116,8 @@ def _results(title: str, one: _Found) -> list[Result]:
         results.append(Result(title, name, value, signature, low=low, high=high))
     if one.shifted is not None:
         beam, raw, back = (sum(each.value for each in columns[name]) for name in list(columns)[:3])
-        results.append(Result(title, "recovered by the constant", 100 * (back - raw) / (beam - raw), signature))
+        if beam != raw:
+            results.append(Result(title, "recovered by the constant", 100 * (back - raw) / (beam - raw), signature))
     results.append(Result(title, "mean log Z", one.measured.mean_log_partition, signature, unit="nat"))
     return results
 
