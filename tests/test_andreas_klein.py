@@ -21,7 +21,8 @@ from seqwise.evaluation.report import load_table, save_table
 from seqwise.evaluation.reranking import Candidate
 from seqwise.recipes import andreas_klein, figure_1, language_models, run_recipe
 from seqwise.recipes import corpora as recipe_corpora
-from seqwise.recipes.andreas_klein import TABLE_1, TABLE_2, about_as_fast, better, measure, table_1, table_2, within
+from seqwise.recipes.andreas_klein import TABLE_1, TABLE_2, about_as_fast, measure, table_1, table_2
+from seqwise.recipes.comparison import judge, no_worse
 from seqwise.recipes.language_models import Size, Text, Translations, run_cells, split_words
 
 SIZE = Size(positions=100, num_weights=2000, translator_epochs=1.0)
@@ -102,22 +103,28 @@ def shares(*right: int, of: int = 400) -> list[Counts]:
 
 
 def test_verdicts_on_made_up_numbers() -> None:
-    assert better("c", "s", "n", shares(300, 310), shares(200, 210)).verdict == "holds"
-    assert better("c", "s", "n", shares(200, 210), shares(300, 310)).verdict == "reversed"
-    assert better("c", "s", "n", shares(200, 204), shares(203, 200)).verdict == "not seen"
-    assert "+25.00 [" in better("c", "s", "n", shares(300, 300), shares(200, 200)).evidence
-    assert within("c", "s", "n", shares(200, 200), shares(200, 200)).verdict == "holds"
-    assert within("c", "s", "n", shares(300, 300), shares(200, 200)).verdict == "reversed"
-    assert within("c", "s", "n", shares(200, 200), shares(300, 300)).verdict == "reversed"
-    assert within("c", "s", "n", shares(201, 200), shares(198, 202)).verdict == "not seen"
+    assert judge("c", "s", shares(300, 310), shares(200, 210)).verdict == "holds"
+    assert judge("c", "s", shares(200, 210), shares(300, 310)).verdict == "reversed"
+    assert judge("c", "s", shares(200, 204), shares(203, 200)).verdict == "not seen"
+    assert judge("c", "s", shares(300, 300), shares(200, 200), said="n: ").evidence.startswith("n: +25.0 [")
+    assert judge("c", "s", shares(300, 300), shares(200, 200), scale=1.0).evidence.startswith("+0.25 [0.2")
+    assert no_worse("c", "s", shares(200, 200), shares(200, 200)).verdict == "holds"
+    assert no_worse("c", "s", shares(300, 300), shares(200, 200)).verdict == "holds", "better is no worse"
+    assert no_worse("c", "s", shares(200, 200), shares(300, 300)).verdict == "reversed"
+    # No significant difference, but one of a point or more cannot be ruled out either.
+    assert no_worse("c", "s", shares(201, 200), shares(198, 202)).verdict == "not seen"
+    assert no_worse("c", "s", shares(201, 200), shares(198, 202), margin=0.2).verdict == "holds"
 
 
 def test_speed_is_compared_by_seed() -> None:
     close = about_as_fast("c", "s", [80.0, 90.0, 100.0], [10.0, 10.0, 10.0], times=10)
-    assert close.verdict == "holds" and "by seed 8.0, 9.0, 10.0" in close.evidence
+    assert close.verdict == "not seen" and "by seed 8.0, 9.0, 10.0" in close.evidence
     # By hand: mean of the logs 2.1930, standard deviation 0.1117, Student's t of two degrees of freedom 4.303.
     low, high = (math.exp(2.19299 + sign * 4.303 * 0.11167 / math.sqrt(3)) for sign in (-1, 1))
     assert f"9.0 times [{low:.1f}, {high:.1f}]" in close.evidence
+    for slow, verdict in ((79.0, "not seen"), (82.0, "holds"), (122.0, "holds"), (127.0, "not seen")):
+        steady = about_as_fast("c", "s", [slow, slow + 0.1, slow + 0.2], [10.0] * 3, times=10)
+        assert steady.verdict == verdict, slow
     assert about_as_fast("c", "s", [40.0, 41.0, 42.0], [10.0] * 3, times=10).verdict == "not seen"
     assert about_as_fast("c", "s", [10.0, 50.0, 400.0], [10.0] * 3, times=10).verdict == "not seen"
     assert about_as_fast("c", "s", [5.0, 5.1, 5.2], [10.0] * 3, times=10).verdict == "reversed"
@@ -160,22 +167,22 @@ def test_a_table_from_a_tiny_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (first,) = table_1(tmp_path, **how)
     found = {(result.system, result.measure): result for result in first.table.results}
     # The language model knows the order of words, the translator does not.
-    assert found["no language model", "BLEU"].value < 20 < 60 < found["γ = 0.1", "BLEU"].value
+    assert found["no language model, word bonus", "BLEU"].value < 20 < 60 < found["γ = 0.1", "BLEU"].value
     assert found["γ = 0", "R"].value > 3 > found["γ = 0.1", "R"].value
     assert found["γ = 0.1", "weight"].value > 0
     assert 1 < found["cross-entropy", "perplexity"].value < 6
     assert found["normalised, α = 0.1 (Devlin)", "BLEU"].published == 20.1
     verdicts = {claim.text: claim.verdict for claim in first.table.claims}
-    assert len(verdicts) == 6
-    assert verdicts["The language model (γ = 0.1) improves on the translator alone."] == "holds"
-    risk = "Without any normaliser (γ = 0) the risk R is pathological: larger than with γ = 0.1."
+    assert len(verdicts) == 8
+    assert verdicts["The language model (γ = 0.1) improves on the translator with a word bonus."] == "holds"
+    risk = "Without any normaliser (γ = 0) the risk R is larger than with γ = 0.1."
     assert verdicts[risk] == "holds"
     save_table(first.table, tmp_path / "one.json")
     assert load_table(tmp_path / "one.json") == first.table
     console = Console(width=80, record=True, file=(tmp_path / "out").open("w"))
     console.print(first.picture)
     shown = console.export_text()
-    assert "γ = 1/128" in shown and "…" not in shown and first.lesson.count("\n") == 5
+    assert "γ = 1/128" in shown and "…" not in shown and first.lesson.count("\n") == 7
 
     trained = []
     original = language_models.fit_language_model
@@ -217,6 +224,18 @@ def test_measures_are_those_of_the_cell(tmp_path: Path) -> None:
     assert other["gamma-0.1"].tuned == one.tuned
     record = json.loads((tmp_path / "seed-3" / "gamma-0.1.json").read_text())
     assert record["train_seconds"] == cell.train_seconds > 0
+
+
+def test_the_translator_alone_has_a_word_bonus_as_well(tmp_path: Path) -> None:
+    """Lists whose right candidates are longer: a bonus finds them all, and is no merit of a language model."""
+    pytest.importorskip("sacrebleu")
+    text, _ = tiny()
+    whole, cut = "the dog runs home and the cat runs away .", "the dog runs home and the cat"
+    some = [[Candidate(cut, -1.0), Candidate(whole, -1.5)]] * 5
+    lists = Translations({"dev": some, "test": some}, {"dev": [[whole]] * 5, "test": [[whole]] * 5})
+    cells = run_cells(TABLE_1[2:3], text, lists, tmp_path, size=SIZE, seeds=[0], progress=no_progress)
+    _, alone = measure("t", TABLE_1[2:3], cells, lists)
+    assert alone.value == pytest.approx(1.0)
 
 
 @pytest.mark.slow

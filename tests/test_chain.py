@@ -172,6 +172,20 @@ def test_a_path_that_looks_hopeless_half_way_is_not_lost(span: float) -> None:
     assert leaves[1].grad is not None and leaves[1].grad[0, 1].item() == pytest.approx(1.0, abs=1e-6)
 
 
+@pytest.mark.parametrize("span", [20.0, 33.0, 36.0, 50.0, 65.0, 70.0])
+def test_a_label_that_is_cheap_to_enter_and_to_leave_is_not_lost(span: float) -> None:
+    """0 -> 1 -> 3 costs nothing but a label's score of -2 span + 10, which vanishes beside that of label 2 at first."""
+    transitions_VV = torch.full((4, 4), -span)
+    transitions_VV[0, 1] = transitions_VV[1, 3] = 0.0
+    scores_BTV = torch.full((1, 3, 4), -1e3)
+    scores_BTV[0, 0, 0] = scores_BTV[0, 1, 2] = scores_BTV[0, 2, 3] = 0.0
+    scores_BTV[0, 1, 1] = 10 - 2 * span
+    chain = Chain(scores_BTV, transitions_VV, torch.tensor([3]))
+    assert chain_log_partition(chain).item() == pytest.approx(log_sum_exp([10 - 2 * span, -2 * span]), rel=1e-6)
+    share = 1 / (1 + math.exp(-10))
+    assert chain_marginals(chain)[0, 1].tolist() == pytest.approx([0.0, share, 1 - share, 0.0], abs=1e-6)
+
+
 def test_forbidden_transitions_and_labels() -> None:
     chain = random_chain(0, lengths=(4, 2))
     chain.transitions_VV[0, 1] = chain.transitions_VV[2, 2] = -torch.inf
@@ -469,6 +483,11 @@ def test_local_models_are_normalised_already() -> None:
     context = case.model.encode(case.batch)
     log_partition_B = enumerated_log_partition(case.model, context, num_steps_B=torch.tensor([2, 0, 3]), score=local)
     torch.testing.assert_close(log_partition_B, torch.zeros(3, dtype=torch.float64), atol=1e-12, rtol=0)
+
+
+def test_no_steps_leave_the_empty_output() -> None:
+    outputs_BNT, live_BN = every_output(3, torch.tensor([0, 0]), end=None)
+    assert outputs_BNT.shape == (2, 1, 0) and live_BN.tolist() == [[True], [True]]
 
 
 def test_too_many_outputs_are_refused() -> None:

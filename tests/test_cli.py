@@ -140,7 +140,8 @@ def test_every_objective_trains_on_both_tasks(
 ) -> None:
     ending = "conll.gz" if task == "tag" else "tsv.gz"
     train, dev = data / f"train.{ending}", data / f"dev.{ending}"
-    options = [*SHORT, "--task", task, "--objective", objective, "--source-units=characters"]
+    options = [*SHORT, "--task", task, "--objective", objective]
+    options += ["--source-units=characters"] if task == "transduce" else []
     options += ["--score=global"] if objective in SEARCH_OBJECTIVES else []
     ended = seqwise("train", *options, "--train", train, "--dev", dev, "--output", tmp_path / "run")
     assert (ended.code, ended.err) == (0, "")
@@ -663,19 +664,26 @@ def test_help_names_every_command_and_every_setting(seqwise: Command) -> None:
 
     top = seqwise("--help")
     assert top.code == 0 and seqwise().out == top.out == seqwise("-h").out
-    assert all(name in top.out for name in ("train", "predict", "evaluate", "reproduce"))
+    names = ("train", "predict", "evaluate", "diagnose", "reproduce", "language-model")
+    assert all(f"\n  {name} " in top.out for name in names)
     train = seqwise("train", "--help").out
     assert all(f"--{field.name.replace('_', '-')} " in train for field in fields(Settings))
     text = " ".join(train.split()).replace("- ", "-")
     assert all(name in text for name in (*OBJECTIVES, "bidirectional", "soft-greedy", "self-normalized"))
     assert "Examples:" in train and "--config" in train and "--output" in train
+    model = ["language-model"]
     for command, flags in (
-        ("predict", ["RUN", "TEXT|FILE", "--decoder", "--beam-size", "--n-best", "--length-normalization", "--json"]),
-        ("evaluate", ["RUN", "FILE", "--decoder", "--beam-size", "--json"]),
-        ("reproduce", ["RECIPE", "--output", "--results", "--seed", "--json", "label-bias-toy", "stress", "g2p"]),
+        (["predict"], ["RUN", "TEXT|FILE", "--decoder", "--beam-size", "--n-best", "--length-normalization", "--json"]),
+        (["evaluate"], ["RUN", "FILE", "--decoder", "--beam-size", "--json"]),
+        (["diagnose"], ["RUN", "FILE", "--beam-size", "--example", "--plot", "--json"]),
+        (model, ["train", "score", "rerank", "Examples:", "language-model rerank runs/lm"]),
+        ([*model, "train"], ["FILE", "--output", "--dev", "--fraction", "--alpha", "--likelihood"]),
+        ([*model, "score"], ["DIR", "FILE", "--unnormalized"]),
+        ([*model, "rerank"], ["DIR", "NBEST", "--weight", "--dev", "--references", "--measure"]),
+        (["reproduce"], ["RECIPE", "--output", "--results", "--seed", "--json", "label-bias-toy", "stress", "g2p"]),
     ):
-        said = seqwise(command, "--help")
-        assert said.code == 0 and all(flag in said.out for flag in flags)
+        said = seqwise(*command, "--help")
+        assert said.code == 0 and all(flag in said.out for flag in flags), command
         assert max(map(len, said.out.splitlines())) <= 80
 
 

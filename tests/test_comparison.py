@@ -18,7 +18,8 @@ from seqwise.recipes.comparison import HEADINGS, Measured, Row, best_on_dev, com
 from seqwise.recipes.exposure_bias import FEEDING_ROWS, SEARCH_ROWS, family
 from seqwise.recipes.systems import Cell, System
 from seqwise.recipes.tasks import ENTITIES, TRANSLATION, Task, _needed, run_task, supertags
-from seqwise.runs.settings import COSTED_OBJECTIVES, Settings, build_schedules, check
+from seqwise.runs.objectives import build_schedules
+from seqwise.runs.settings import COSTED_OBJECTIVES, Settings, check
 from seqwise.training.schedules import inverse_sigmoid
 
 GOLD = [("A",)] * 400

@@ -436,6 +436,7 @@ def test_a_setting_that_would_be_passed_over_is_refused(settings: dict[str, Any]
         {"cost": "edit-distance", "objective": "beam-search-optimization"},
         {"alpha_unit": "gaps", "objective": "soft-dense-beam"},
         {"cost": "edit-distance", "alpha_unit": "gaps", "direct_loss_weight": 0.5, "objective": "beam-crf"},
+        {"wrong_label_costs": "O=2", "direct_loss_weight": 0.5, "objective": "dense-beam"},
     ],
 )
 def test_a_setting_that_has_an_effect_is_accepted(settings: dict[str, Any]) -> None:

@@ -71,6 +71,7 @@ def test_the_choice_is_made_on_dev_and_test_is_looked_at_once(tmp_path: Path) ->
         "beam-crf": measured("beam-crf", 0.60, 0.5),
         "one": measured("one", 0.55, None),
         "two": measured("two", 0.80, 0.9),
+        "relaxed-beam": measured("relaxed-beam", 0.90, None),  # no variant, however good
     }
     outcome = on_dev("improvements-x", "title", table, "labels right", tmp_path)
     (claim,) = outcome.table.claims
@@ -79,7 +80,7 @@ def test_the_choice_is_made_on_dev_and_test_is_looked_at_once(tmp_path: Path) ->
     assert "3 of 3 seeds above" in claim.evidence
     assert not [result for result in outcome.table.results if "dev" not in result.measure and result.unit == "%"]
     against = {r.system: r for r in outcome.table.results if r.measure.endswith("minus winner")}
-    assert set(against) == {"the dense-beam", "the one", "the two"}
+    assert set(against) == {"the dense-beam", "the one", "the two", "the relaxed-beam"}
     assert against["the two"].value == pytest.approx(20, abs=6)
     assert against["the two"].p_value is not None and against["the two"].p_value < 0.01
     assert against["the one"].value < 0

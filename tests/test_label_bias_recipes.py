@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import rich.progress
@@ -14,7 +15,7 @@ import torch
 
 from seqwise.data import Example, collate
 from seqwise.decoding import Decoder
-from seqwise.evaluation.metrics import token_accuracy
+from seqwise.evaluation.metrics import Counts, token_accuracy
 from seqwise.recipes import exposure_bias, label_bias, label_bias_tables, label_bias_translation, raw_scores
 from seqwise.recipes.systems import Data, System
 from seqwise.recipes.tasks import HARD_DECODERS, TRANSLATION, Task
@@ -110,10 +111,76 @@ def test_tables_from_beginning_to_end(tiny: Task, tmp_path: Path) -> None:
     by_seed = [torch.cat([value for at, value in values if at == seed]) for seed in (0, 1)]
     mean = sum(part.mean().item() for part in by_seed) / 2
     variance = sum(part.var(unbiased=False).item() for part in by_seed) / 2
+    # What the claim on log Z compares is the mean of |log Z| on development data.
+    sizes = label_bias_tables._sizes("self-normalized", tiny, tmp_path / "tiny", [0])[0]
+    run = load_run(tmp_path / "tiny/seed-0/self-normalized")
+    assert sizes.value == pytest.approx(log_partitions_of(run, run.encode(DATA.dev)).abs().mean().item(), abs=1e-6)
+    assert [claim.source for claim in first.table.claims][2] == "not in the papers", "of taggers they do not say it"
     on_train = found["self-normalised", "mean of log Z on train"]
     assert on_train.value == pytest.approx(mean, abs=1e-5) and on_train.published == 0.6
     assert found["self-normalised", "variance of log Z on train"].value == pytest.approx(variance, abs=1e-5)
     assert abs(found["cross-entropy", "mean of log Z on dev"].value) > abs(mean)
+
+
+@pytest.fixture
+def translation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tiny labels in the place of translations; "BLEU" is the share of right ones."""
+    monkeypatch.setitem(exposure_bias.PLANS, "tiny", exposure_bias.Plan({"cpu": replace(START, epochs=1.0)}, BUDGET))
+    monkeypatch.setattr(label_bias_translation, "TRANSLATION", replace(tiny_task(), measure="BLEU"))
+    count = tiny_task().count
+    monkeypatch.setattr(label_bias_translation, "_overlap", lambda n, part, outputs: count(part, outputs))
+    monkeypatch.setattr(label_bias_translation, "_ratio", count)
+    monkeypatch.setattr(label_bias_translation, "_bleu_of_bin", lambda name, part, outputs: count(part, outputs))
+    monkeypatch.setattr(label_bias_translation, "_source_lengths", lambda part: [4, 6, 9, 13, 14])
+
+
+def test_claims_on_global_and_local_face_the_right_way() -> None:
+    """The papers see more of everything but single words and pairs of words."""
+
+    def of(**shares: int) -> SimpleNamespace:
+        return SimpleNamespace(test={name: [Counts([n < share for n in range(200)])] for name, share in shares.items()})
+
+    # By their other decoders it is the other way round.
+    found = {
+        "normalized-global": of(**{"raw-beam": 120, "beam": 10}),
+        "normalized-local": of(**{"raw-beam": 199, "beam": 60}),
+    }
+    verdicts = {
+        measure: label_bias_translation._global_and_local(measure, "5.5", found).verdict  # type: ignore[arg-type]
+        for measure in ("1-gram overlap", "2-gram overlap", "3-gram overlap", "4-gram overlap", "length ratio")
+    }
+    assert list(verdicts.values()) == ["reversed", "reversed", "holds", "holds", "holds"]
+
+
+def test_tables_5_5_and_5_6_show_the_systems_of_the_papers(translation: None, tmp_path: Path) -> None:
+    """All start from a self-normalised model; published are numbers of development data, beside ours."""
+    how = {"seeds": [0], "scale": "cpu", "progress": no_progress}
+    (outcome,) = label_bias_translation.table_5_5(tmp_path, **how)
+    found = {(result.system, result.measure): result for result in outcome.table.results}
+    assert list(dict.fromkeys(system for system, _ in found)) == [
+        "self-normalised (beam)",
+        "self-normalised, then local (beam)",
+        "self-normalised, then global (raw beam)",
+        "cross-entropy, longer (beam)",
+    ]
+    assert found["self-normalised (beam)", "1-gram overlap, dev"].published == 63.5
+    assert found["self-normalised, then global (raw beam)", "length ratio, dev"].published == 0.959
+    assert all(result.published is None for (_, name), result in found.items() if not name.endswith(", dev"))
+    texts = [claim.text for claim in outcome.table.claims]
+    assert texts[0] == "Global has less 1-gram overlap than local."
+    assert texts[2:] == [
+        f"Global has more than local: {name}." for name in ("3-gram overlap", "4-gram overlap", "length ratio")
+    ]
+    (by_length,) = label_bias_translation.table_5_6(tmp_path, **how)
+    assert {claim.text for claim in by_length.table.claims} == {
+        f"Global has more than local: {name}."
+        for name in {result.measure for result in by_length.table.results}
+        if not name.endswith(", dev")
+    }
+    (blue,) = label_bias_translation.table_5_4(tmp_path, **how)
+    assert "Global from cross-entropy does worse than that cross-entropy." in [
+        claim.text for claim in blue.table.claims
+    ]
 
 
 def test_raw_scores_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

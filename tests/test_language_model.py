@@ -22,6 +22,7 @@ from seqwise.evaluation.metrics import Counts, Sums
 from seqwise.evaluation.reranking import Candidate, candidate_table, read_nbest, tune
 from seqwise.models import LogLinear, rerank
 from seqwise.models import log_linear as model_module
+from seqwise.runs import load_run
 from seqwise.runs.language_model import (
     LanguageModel,
     load_language_model,
@@ -429,6 +430,18 @@ def test_bad_lists_are_named_with_their_line(seqwise: Command, trained: Path, tm
     assert message.replace("\\", "") in seqwise("rerank", trained, file, "--weight=1").complaint
 
 
+@pytest.mark.parametrize("number", [10**14, 10**19, 10**30])
+def test_a_table_that_no_memory_holds(seqwise: Command, text: Path, tmp_path: Path, number: int) -> None:
+    said = seqwise("train", text, "--output", tmp_path / "run", f"--num-weights={number}").complaint
+    assert said == f"there is no room for num_weights = {number}; give fewer"
+    assert seqwise("train", text, "--output", tmp_path / "run", "--num-weights=3000").code == 0, "mended, it trains"
+
+
+def test_a_language_model_is_no_run(trained: Path) -> None:
+    with pytest.raises(InputError, match=r"holds a language model.* seqwise language-model score"):
+        load_run(trained)
+
+
 def test_options_of_rerank_that_make_no_sense(seqwise: Command, trained: Path, tmp_path: Path) -> None:
     file = nbest_file(tmp_path / "lists.jsonl", [("x", [("a", 0.0)])])
     other = tmp_path / "references.tsv"
@@ -438,7 +451,9 @@ def test_options_of_rerank_that_make_no_sense(seqwise: Command, trained: Path, t
     assert "give --weight or --dev, not both" in both.complaint
     assert "--dev and --references go together" in seqwise("rerank", trained, file, "--dev", file).complaint
     assert "must be finite" in seqwise("rerank", trained, file, "--weight=nan").complaint
-    assert "no measure 'f1'" in seqwise("rerank", trained, file, "--weight=1", "--measure=f1").complaint
+    tuned = ["--dev", file, "--references", other]
+    assert "no measure 'f1'" in seqwise("rerank", trained, file, *tuned, "--measure=f1").complaint
+    assert "--measure is what --dev" in seqwise("rerank", trained, file, "--weight=1", "--measure=exact").complaint
     unknown = seqwise("rerank", trained, file, "--dev", file, "--references", other, "--measure=exact")
     assert "lists.jsonl:1: no right output is known for this input" in unknown.complaint
     (tmp_path / "empty.jsonl").write_text("\n\n")

@@ -43,12 +43,11 @@ from seqwise.runs.measures import (
     tagging_measures,
     unknown_targets,
 )
-from seqwise.runs.objectives import _noise, build_objective
+from seqwise.runs.objectives import _noise, build_objective, build_schedules
 from seqwise.runs.run import require_enough_candidates, usual_decoder
 from seqwise.runs.settings import (
     COSTED_OBJECTIVES,
     SEARCH_OBJECTIVES,
-    build_schedules,
     check,
     load_settings,
     parse_label_costs,
@@ -56,6 +55,7 @@ from seqwise.runs.settings import (
 from seqwise.runs.stages import resolve, stages
 from seqwise.runs.training import train_run
 from seqwise.search.candidates import global_, local
+from seqwise.search.operators import mean_squared_gap
 from seqwise.search.selection import HardTopK, SoftTopK
 from seqwise.training.configuration import dump_configuration
 
@@ -261,6 +261,9 @@ def test_the_decoder_follows_the_training() -> None:
         assert usual_decoder(whole) == "raw-beam" and choose_decoder(whole).score is global_
     soft = choose_decoder(trained_global, "soft-beam", beam_size=2)
     assert soft.selector == SoftTopK(2, 8.0) and soft.score is global_
+    by_gaps = replace(trained_global, alpha_unit="gaps")
+    assert choose_decoder(by_gaps, "soft-beam").selector == SoftTopK(7, 8.0, mean_squared_gap)
+    assert choose_decoder(by_gaps, "beam").selector == HardTopK(7)
     # A schedule with steps of its own ends where it says.
     assert choose_decoder(replace(TINY, alpha="linear(1, 5, 100)"), "soft-beam").selector == SoftTopK(2, 5.0)
     assert choose_decoder(trained_global, "greedy").selector == HardTopK(1)
@@ -358,7 +361,7 @@ def test_a_cost_from_a_file_is_refused_with_its_line(tmp_path: Path) -> None:
         load_settings(path, {})
     path.write_text("objective: beam-crf\nwrong_label_costs: O=2\n")
     with pytest.raises(
-        InputError, match=r"s\.yaml:2: wrong_label_costs: beam-crf does not weigh .* use one of relaxed"
+        InputError, match=r"s\.yaml:2: wrong_label_costs: beam-crf takes no notice of it; use one of relaxed"
     ):
         load_settings(path, {})
     assert load_settings(path, {"objective": "hinge"}).wrong_label_costs == "O=2"
@@ -754,6 +757,8 @@ def test_advice_warns_of_raw_scores_that_collapse() -> None:
     trained_global = replace(TINY, objective="relaxed-beam", score="global")
     cured = said(lengths(1.5), settings=trained_global, usual="raw-beam")
     assert "--warm-start self-normalized helps. beam is 60.0 points better than raw-beam" in cured
+    distilled = replace(TINY, objective="distillation")  # of raw scores, whatever the score
+    assert "--warm-start self-normalized helps" in said(lengths(1.5), settings=distilled, usual="raw-beam")
 
 
 def test_the_usual_decoder_and_the_best(tmp_path: Path) -> None:

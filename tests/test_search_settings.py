@@ -14,6 +14,7 @@ from seqwise.objectives import (
     Objective,
     beam_crf_objective,
     edit_distances,
+    hamming_cost,
     hard_beam_hinge_objective,
     hinge_objective,
     minimum_risk_objective,
@@ -49,6 +50,16 @@ MADE: dict[str, tuple[Case, dict[str, Any], Objective]] = {
     "soft dense": (
         TAGGER, {"objective": "soft-dense-beam", "alpha_unit": "gaps", "score": "global"},
         soft_dense_beam_objective(unit=mean_squared_gap, **SAME),
+    ),
+    "mixed, labels": (
+        TAGGER, {"objective": "beam-crf", "direct_loss_weight": 0.5, "wrong_label_costs": "b=3"},
+        mixed_objective(
+            [
+                beam_crf_objective(score=local, **SAME),
+                relaxed_beam_objective(k=3, cost=partial(hamming_cost, weights=torch.tensor([1.0, 1.0, 3.0, 1.0]))),
+            ],
+            [1.0, 0.5],
+        ),
     ),
     "mixed": (
         TRANSDUCER,

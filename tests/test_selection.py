@@ -380,6 +380,11 @@ def test_an_empty_beam_and_a_noisy_wide_one_are_refused() -> None:
 # ---------------------------------------------------------------------------------------- alpha by gaps
 
 
+def unit_of(best_BM: Tensor) -> Tensor:
+    """The unit where nothing has ended."""
+    return mean_squared_gap(best_BM, torch.ones_like(best_BM))
+
+
 def test_the_unit_is_the_mean_squared_gap_of_the_best() -> None:
     """By a loop, with dead candidates, fewer than k + 1 of them, one, and none."""
     draw = np.random.default_rng(8)
@@ -387,7 +392,7 @@ def test_the_unit_is_the_mean_squared_gap_of_the_best() -> None:
         count = int(draw.integers(1, 6))
         best = np.sort(draw.normal(0, 3, (3, count)))[:, ::-1].copy()
         best[1, int(draw.integers(0, count)) :] = -np.inf
-        for row, found in zip(best.tolist(), mean_squared_gap(torch.from_numpy(best)).tolist(), strict=True):
+        for row, found in zip(best.tolist(), unit_of(torch.from_numpy(best)).tolist(), strict=True):
             alive = [value for value in row if value > -math.inf]
             squares = [(above - below) ** 2 for above, below in itertools.pairwise(alive)]
             assert found == pytest.approx(max(sum(squares) / len(squares), 1e-8) if squares else 1.0)
@@ -398,9 +403,7 @@ def test_with_the_unit_neighbours_are_alpha_apart_on_average() -> None:
     scores_BJV, k, alpha = 5 * torch.randn(20, 2, 5, dtype=torch.float64), 4, 1.7
     selector = SoftTopK(k, alpha, mean_squared_gap)
     best_BM, _, _ = hard_top_k(scores_BJV, k + 1)
-    weights_BKN = soft_top_k_of(scores_BJV, best_BM[:, :k], (alpha / mean_squared_gap(best_BM))[:, None, None]).flatten(
-        2
-    )
+    weights_BKN = soft_top_k_of(scores_BJV, best_BM[:, :k], (alpha / unit_of(best_BM))[:, None, None]).flatten(2)
     places_BM = scores_BJV.flatten(1).topk(k + 1).indices
     total_B = 0.0
     for r in range(k):
@@ -468,6 +471,52 @@ def test_with_the_unit_ties_and_dead_candidates_give_no_nan(dtype: torch.dtype) 
     assert bool(torch.isfinite(leaf.grad).all())
     assert bool(torch.isfinite(selection.token_weights_BKV).all())
     torch.testing.assert_close(selection.token_weights_BKV[0], torch.full((3, 3), 1 / 3, dtype=dtype))
+
+
+def ending_candidates(scores_BJV: Tensor, finished_BJ: Tensor, lead: float = 0.0) -> Candidates:
+    """Slots that have ended in part, each by some lead before the next; token 0 ends."""
+    prefixes_BJ = -lead * torch.arange(finished_BJ.shape[1]).expand_as(finished_BJ)
+    return Candidates(prefixes_BJ, scores_BJV, lambda features: features, global_, None, finished_BJ, end=0, step=1)
+
+
+@pytest.mark.parametrize("mass", [0.5, 0.99, 1 - 1e-5])
+def test_with_the_unit_slots_that_are_about_to_end_stay_apart(mass: float) -> None:
+    """The best of what is kept from going on scores hundreds less than what ends: no measure of how far those are."""
+    finished_BJ = torch.full((1, 3), mass, dtype=torch.float64)
+    scores_BJV = torch.zeros(1, 3, 4, dtype=torch.float64)
+    scores_BJV[0, :, 0] = torch.tensor([-1.0, -2.0, -3.0], dtype=torch.float64) / (1 - mass)  # ending adds (1 - F) f
+    scores_BJV = scores_BJV.requires_grad_()
+    selection = SoftTopK(3, 8.0, mean_squared_gap)(ending_candidates(scores_BJV, finished_BJ), None)
+    # As if those that go on were not there: gaps of 1 and 1.
+    weights_3 = [math.exp(-8.0 * gap**2) for gap in (0, 1, 2)]
+    first = [weight / sum(weights_3) for weight in weights_3]
+    assert selection.parent_weights_BKJ[0, 0].tolist() == pytest.approx(first, abs=1e-6)
+    selection.scores_BK.sum().backward()
+    assert scores_BJV.grad is not None and bool(torch.isfinite(scores_BJV.grad).all())
+
+
+def test_with_the_unit_nothing_jumps_as_a_slot_ends() -> None:
+    scores_BJV = torch.randn(6, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    for k in (1, 3):
+        selector = SoftTopK(k, 2.0, mean_squared_gap)
+        nearly, wholly = (
+            selector(ending_candidates(scores_BJV, torch.full((6, 3), mass, dtype=torch.float64), lead=1.0), None)
+            for mass in (1 - 2e-6, 1.0)
+        )
+        torch.testing.assert_close(nearly.parent_weights_BKJ, wholly.parent_weights_BKJ, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("k", [1, 2, 4])
+def test_with_the_unit_the_gradient_of_what_has_ended_in_part_is_the_derivative(k: int) -> None:
+    draw = torch.Generator().manual_seed(k)
+    scores_BJV = torch.randn(2, 2, 3, dtype=torch.float64, generator=draw, requires_grad=True)
+    finished_BJ = (0.02 + 0.1 * torch.rand(2, 2, dtype=torch.float64, generator=draw)).requires_grad_()
+
+    def everything(scores: Tensor, finished: Tensor) -> tuple[Tensor, ...]:
+        selection = SoftTopK(k, 1.5, mean_squared_gap)(ending_candidates(scores, finished), None)
+        return selection.scores_BK, selection.token_weights_BKV, selection.parent_weights_BKJ
+
+    assert torch.autograd.gradcheck(everything, (scores_BJV, finished_BJ))
 
 
 # ---------------------------------------------------------------------------------------- by slot, and several tokens

@@ -18,6 +18,7 @@ from seqwise.errors import InputError
 from seqwise.models.protocols import StepModel
 from seqwise.search.beam import HELD, Beam, backtrace, unroll
 from seqwise.search.candidates import Score, global_, interpolated, local
+from seqwise.search.operators import of_scores
 from seqwise.search.selection import HardSelection, HardTopK, Selector, SoftTopK
 
 __all__ = [
@@ -50,14 +51,14 @@ class Decoder:
     score: Score
 
 
-DECODERS: dict[str, Callable[[int, float, Score], Decoder]] = {
-    "greedy": lambda k, alpha, score: Decoder(HardTopK(1), local),
-    "beam": lambda k, alpha, score: Decoder(HardTopK(k), local),
-    "interpolated-beam": lambda k, alpha, score: Decoder(HardTopK(k), interpolated(0.5)),
-    "raw-beam": lambda k, alpha, score: Decoder(HardTopK(k), global_),
-    "soft-beam": lambda k, alpha, score: Decoder(SoftTopK(k, alpha), score),
+DECODERS: dict[str, Callable[..., Decoder]] = {
+    "greedy": lambda k, alpha, score, unit=of_scores: Decoder(HardTopK(1), local),
+    "beam": lambda k, alpha, score, unit=of_scores: Decoder(HardTopK(k), local),
+    "interpolated-beam": lambda k, alpha, score, unit=of_scores: Decoder(HardTopK(k), interpolated(0.5)),
+    "raw-beam": lambda k, alpha, score, unit=of_scores: Decoder(HardTopK(k), global_),
+    "soft-beam": lambda k, alpha, score, unit=of_scores: Decoder(SoftTopK(k, alpha, unit), score),
 }
-"""How to search, by name; made from the beam size, alpha, and the score that the model was trained with.
+"""How to search, by name; made from the beam size, alpha, the score that the model was trained with, and alpha's unit.
 
 Greedy search and the hard beams do not depend on how the model was trained: the beam adds up local scores, the raw beam
 unnormalised ones, and the interpolated beam ``f - log Z / 2``. The soft beam repeats the search of training.

@@ -22,9 +22,14 @@ if TYPE_CHECKING:
 
 __all__ = ["language_model"]
 
-language_model = typer.Typer(
-    rich_markup_mode=None,
-)
+EXAMPLES = """\b
+Examples:
+  seqwise language-model train text.txt --dev dev.txt --output runs/lm
+  seqwise language-model score runs/lm sentences.txt
+  seqwise predict runs/de-en german.txt --n-best 10 --json > lists.jsonl
+  seqwise language-model rerank runs/lm lists.jsonl --weight 0.3"""
+
+language_model = typer.Typer(rich_markup_mode=None, epilog=EXAMPLES)
 """The group of commands."""
 
 
@@ -169,8 +174,11 @@ def rerank_command(
         Path | None, typer.Option(metavar="FILE", help="right outputs for --dev: input, a tab, output; several allowed")
     ] = None,
     measure: Annotated[
-        str, typer.Option(metavar="NAME", help="what --dev is judged by: bleu, or exact (share of right outputs)")
-    ] = "bleu",
+        str | None,
+        typer.Option(
+            metavar="NAME", help="what --dev is judged by: bleu (the default), or exact (share of right outputs)"
+        ),
+    ] = None,
 ) -> None:
     """Re-rank n-best lists by their own score plus a weight times the language model's.
 
@@ -185,6 +193,9 @@ def rerank_command(
         raise InputError("--dev and --references go together", mend="give both or none")
     if weight is not None and not math.isfinite(weight):
         raise InputError(f"--weight must be finite, got {weight}")
+    if measure is not None and dev is None:
+        raise InputError("--measure is what --dev is judged by", mend="leave it out, or give --dev for --weight")
+    measure = measure or MEASURES[0]
     if measure not in MEASURES:
         raise InputError(f"there is no measure {measure!r}", mend=f"choose from {', '.join(MEASURES)}")
     loaded = load_language_model(folder)

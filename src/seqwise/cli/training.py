@@ -39,12 +39,14 @@ def train(
     Settings come from flags, then from the YAML file, then from the defaults in [brackets]. Run the same command again
     to continue after an interruption.
     """
+    from seqwise.runs.effects import require_effect
     from seqwise.runs.settings import load_settings
     from seqwise.runs.stages import resolve, stages
     from seqwise.runs.training import train_run
 
     given = {name: value for name, value in flags.items() if value is not None}
     settings = load_settings(config, given)
+    require_effect(settings, path=config, flags=given)
     with progress_bars() as progress:
         bars: dict[str, Any] = {}
 

@@ -41,7 +41,7 @@ def chain_log_partition(chain: Chain) -> Tensor:
 
     The forward recursion, ``a_t[j] = e^{u_t[j]} sum_i a_{t-1}[i] e^{A[i, j]}``, is one matrix product a step, with a
     rescaled to sum to 1 at every step. Where A spans so many nats that an exponential could vanish beside another (more
-    than about 65 in float32, 660 in float64, minus infinity at any rate), it runs on logarithms instead, which
+    than about 34 in float32, 335 in float64, minus infinity at any rate), it runs on logarithms instead, which
     is safe for any scores, and slower. Inputs of length 0 have one output, the empty one, and log Z = 0.
 
     Args:
@@ -122,13 +122,13 @@ def _counted_TB(chain: Chain) -> Tensor:
 def _can_be_scaled(chain: Chain) -> bool:
     """Whether no exponential that matters can underflow.
 
-    With transitions in [m - d, m], every label keeps at least e^-d of the mass that the best transition has from
-    wherever the mass is. What underflows is smaller than the smallest number of the type, so that d may be as large as
-    leaves it negligible beside e^-d. The scores of labels do not matter: their best is 1 after scaling, and the rest
-    may vanish, because every path through it comes back within d.
+    With transitions in [m - d, m], the label that its own score favours, at 1 after scaling, gets at least e^-d of the
+    mass, and hands at least e^-d of what it has to every label of the next step. What underflows was smaller than the
+    smallest number of the type, and hands on no more than all of it. So a path through it is to one that was kept at
+    most as that number is to e^-2d, whatever the scores of labels, and d may be as large as leaves this negligible.
     """
     limits = torch.finfo(chain.transitions_VV.dtype)
-    room = math.log(limits.eps) - math.log(limits.tiny) - math.log(len(chain.transitions_VV))
+    room = (math.log(limits.eps) - math.log(limits.tiny) - math.log(len(chain.transitions_VV))) / 2
     span = chain.transitions_VV.amax() - chain.transitions_VV.amin()
     finite = torch.isfinite(chain.scores_BTV.amax(-1)) | ~_counted_TB(chain).T
     return bool((span <= room) & finite.all())

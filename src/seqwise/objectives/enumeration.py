@@ -57,7 +57,9 @@ def every_output(
             mend="take shorter outputs or fewer tokens, a larger limit, or beam_crf_objective",
         )
     device = num_steps_B.device
-    outputs_NT = torch.cartesian_prod(*[torch.arange(vocabulary_size, device=device)] * most).reshape(-1, most)
+    # The digits of the numbers from 0 to V^T - 1; with no steps there is one output, the empty one.
+    powers_T = vocabulary_size ** torch.arange(most - 1, -1, -1, device=device)
+    outputs_NT = torch.arange(vocabulary_size**most, device=device)[:, None] // powers_T % vocabulary_size
     beyond_B1T = (torch.arange(most, device=device) >= num_steps_B[:, None])[:, None]
     # Of those that differ only in what does not count, the one that holds the filling there stands for all.
     live_BN = ((outputs_NT == 0) | ~beyond_B1T).all(-1)

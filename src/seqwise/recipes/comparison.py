@@ -16,7 +16,7 @@ from seqwise.evaluation.signature import Signature
 from seqwise.recipes.outcome import Outcome
 from seqwise.recipes.systems import Cell
 
-__all__ = ["HEADINGS", "Measured", "Row", "best_on_dev", "compare", "examine", "judge", "measure_rows"]
+__all__ = ["HEADINGS", "Measured", "Row", "best_on_dev", "compare", "examine", "judge", "measure_rows", "no_worse"]
 
 HEADINGS = {
     "greedy": "greedy", "beam": "beam", "interpolated-beam": "half-raw beam", "raw-beam": "raw beam",
@@ -25,6 +25,7 @@ HEADINGS = {
 """Decoders of these tables and their columns; the half-raw beam adds up ``f - log Z / 2``."""
 
 SIGNIFICANT = 0.05
+MARGIN = 0.005  # half a point
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,9 @@ def examine(
     return judge(text, source, better.test[ours], worse.test[theirs], said=f"{names[0]} against {names[1]}: ")
 
 
-def judge(text: str, source: str, better: Sequence[Sums], worse: Sequence[Sums], *, said: str = "") -> Claim:
+def judge(
+    text: str, source: str, better: Sequence[Sums], worse: Sequence[Sums], *, said: str = "", scale: float = 100.0
+) -> Claim:
     """Put "the first is larger than the second" to a paired test over examples and seeds.
 
     Args:
@@ -136,16 +139,47 @@ def judge(text: str, source: str, better: Sequence[Sums], worse: Sequence[Sums],
         source: where it is made.
         better, worse: one measurement for each seed.
         said: what the evidence begins with.
+        scale: of the numbers in the evidence.
 
     Returns:
         The claim, which holds if the difference is above 0 with p < 0.05, and is reversed if it is below.
     """
     test = paired_bootstrap(better, worse)
     direction = "holds" if test.difference > 0 else "reversed"
-    differences = seed_differences(better, worse)
-    above = f"{sum(difference > 0 for difference in differences)} of {len(differences)} seeds above"
     verdict = direction if test.p_value < SIGNIFICANT else "not seen"
-    return Claim(text, source, verdict, f"{said}{_difference(test)}, {above}")
+    return Claim(text, source, verdict, f"{said}{_difference(test, scale)}, {_seeds_above(better, worse)}")
+
+
+def no_worse(
+    text: str,
+    source: str,
+    first: Sequence[Sums],
+    second: Sequence[Sums],
+    *,
+    said: str = "",
+    margin: float = MARGIN,
+) -> Claim:
+    """Put "the first is worse by no more than a margin, if at all" to a paired test: non-inferiority.
+
+    That a difference is not significant is no evidence that there is none, so the 95% interval decides.
+
+    Args:
+        text, source, said: as of :func:`judge`.
+        first, second: one measurement for each seed.
+        margin: as a fraction.
+
+    Returns:
+        The claim, which holds if the whole interval of first - second lies above -margin, however far, and is reversed
+        if it lies below.
+    """
+    test = paired_bootstrap(first, second)
+    verdict = "holds" if test.low >= -margin else "reversed" if test.high < -margin else "not seen"
+    return Claim(text, source, verdict, f"{said}{_difference(test)}, {_seeds_above(first, second)}")
+
+
+def _seeds_above(first: Sequence[Sums], second: Sequence[Sums]) -> str:
+    differences = seed_differences(first, second)
+    return f"{sum(difference > 0 for difference in differences)} of {len(differences)} seeds above"
 
 
 def compare(
@@ -232,9 +266,11 @@ def _against(one: Measured, control: Measured, test: Comparison, measure: str) -
     )
 
 
-def _difference(test: Comparison) -> str:
+def _difference(test: Comparison, scale: float = 100.0) -> str:
     p = "p < 0.001" if test.p_value < 0.001 else f"p = {test.p_value:.3f}"
-    return f"{100 * test.difference:+.1f} [{100 * test.low:.1f}, {100 * test.high:.1f}], {p}"
+    digits = 1 if scale == 100 else 2
+    low, high = (f"{scale * end:.{digits}f}" for end in (test.low, test.high))
+    return f"{scale * test.difference:+.{digits}f} [{low}, {high}], {p}"
 
 
 def _mean(measured: Sequence[Sums]) -> float:

@@ -2,7 +2,8 @@
 
 Where every output has the length of its input, log Z of the next step tells something about a prefix that its
 probability does not, and a raw beam can use it. Where lengths differ every further token earns log Z as well, outputs
-grow, and quality collapses; one constant, the mean log Z a token of the development data, gives most of it back.
+grow, and quality collapses; how much of it one constant gives back, the mean log Z a token of the development data,
+is among the results.
 """
 
 from __future__ import annotations
@@ -128,7 +129,11 @@ def _claims(title: str, one: _Found) -> list[Claim]:
     better = [ranking.log_partition for ranking in one.rankings]
     worse = [ranking.log_prob for ranking in one.rankings]
     text = f"{title}: next log Z ranks the right slot above the wrong one more often than log p does."
-    return [beam, judge(text, source, better, worse)]
+    claims = [beam, judge(text, source, better, worse)]
+    if one.shifted is not None:
+        text = f"{title}: the raw beam less a constant beats the raw beam."
+        claims.append(judge(text, source, one.shifted, one.measured.test["raw-beam"]))
+    return claims
 
 
 def _grid(table: Table) -> rich.table.Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from seqwise.evaluation.metrics import Sums, paired_bootstrap
-from seqwise.runs.settings import Settings
+from seqwise.runs.settings import Settings, trained_score
 from seqwise.runs.stages import stages
 
 __all__ = ["advise", "best_of"]
@@ -83,7 +83,9 @@ def _cure(settings: Settings) -> str:
     if any(stage.settings.objective == "self-normalized" for stage in stages(settings)):
         return "a larger --log-partition-weight draws log Z nearer to 0"
     return (
-        "--warm-start self-normalized helps" if settings.score == "global" else "--objective self-normalized cures it"
+        "--warm-start self-normalized helps"
+        if trained_score(settings) == "global"
+        else "--objective self-normalized cures it"
     )
 
 

@@ -231,7 +231,7 @@ def train_language_model(
         num_positions = counted.words + counted.sentences
         vocabulary.save(known)
         _write(output / TEXT, {**text, "positions": num_positions})
-    model = LogLinear(vocabulary_size=len(vocabulary), num_weights=settings.num_weights)
+    model = _new_model(len(vocabulary), settings.num_weights)
     steps = fit_language_model(
         model,
         lambda: read_sentences(files),
@@ -250,6 +250,13 @@ def train_language_model(
         metrics["dev"] = held_out(model, positions)._asdict()
     _write(output / "metrics.json", metrics)
     return metrics
+
+
+def _new_model(vocabulary_size: int, num_weights: int) -> LogLinear:
+    try:
+        return LogLinear(vocabulary_size=vocabulary_size, num_weights=num_weights)
+    except (RuntimeError, MemoryError, TypeError, OverflowError):  # which one depends on how much too large it is
+        raise InputError(f"there is no room for num_weights = {num_weights}", mend="give fewer") from None
 
 
 def _positions(path: Path) -> int:

@@ -1,4 +1,4 @@
-"""From the name of an objective in the settings to what a training step minimises."""
+"""From the name of an objective in the settings to what a training step minimises, and the schedules that it reads."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ from seqwise.objectives import (
     two_pass_scheduled_sampling_objective,
     unnormalized_likelihood_objective,
 )
-from seqwise.runs.settings import ONLY_FOR, Settings, parse_label_costs, score_by_name
+from seqwise.runs.settings import ONLY_FOR, Settings, parse_label_costs, score_by_name, unit_by_name
 from seqwise.search.costs import edit_distance_cost
-from seqwise.search.operators import mean_squared_gap
 from seqwise.training.configuration import did_you_mean
+from seqwise.training.schedules import Schedule, parse_schedule
 
-__all__ = ["build_objective"]
+__all__ = ["build_objective", "build_schedules"]
 
 _SEARCHES: dict[str, Callable[..., Objective]] = {
     "relaxed-beam": relaxed_beam_objective,
@@ -117,15 +117,14 @@ def build_objective(
 def _options(settings: Settings, labels: Vocabulary, objective: str) -> dict[str, Any]:
     """The cost and the unit of alpha, where they are not the default, for an objective that has them."""
     options: dict[str, Any] = {}
-    if settings.cost == "edit-distance":
+    if settings.cost == "edit-distance" and objective in ONLY_FOR["cost"]:
         of_outputs, of_tokens = edit_distances, partial(edit_distance_cost, end=labels.end_id)
         options["cost"] = of_outputs if objective == "minimum-risk" else of_tokens
-    elif settings.wrong_label_costs:
+    if settings.wrong_label_costs and objective in ONLY_FOR["wrong_label_costs"]:
         options["cost"] = _cost_of_gold(settings, labels)
-    if settings.alpha_unit == "gaps":
-        options["alpha_unit"] = mean_squared_gap
-    arguments = {"alpha_unit": "unit"}
-    return {arguments.get(name, name): value for name, value in options.items() if objective in ONLY_FOR[name]}
+    if objective in ONLY_FOR["alpha_unit"]:
+        options["unit"] = unit_by_name(settings.alpha_unit)
+    return options
 
 
 def _scheduled_sampling(settings: Settings) -> Objective:
@@ -153,3 +152,10 @@ def _distillation(start: nn.Module | None, k: int) -> Objective:
         return objective(model, batch, values)
 
     return on_its_device
+
+
+def build_schedules(settings: Settings, *, total_steps: int) -> dict[str, Schedule]:
+    """The schedules that objectives ask for by name."""
+    return {
+        name: parse_schedule(getattr(settings, name), total_steps=total_steps) for name in ("alpha", "gold_probability")
+    }

@@ -42,7 +42,7 @@ from seqwise.errors import InputError
 from seqwise.models.chain import ChainTagger
 from seqwise.models.recurrent import EncoderDecoder, Tagger
 from seqwise.models.transformer import Transformer
-from seqwise.runs.settings import Settings, load_settings, score_by_name, trained_score
+from seqwise.runs.settings import Settings, load_settings, score_by_name, trained_score, unit_by_name
 from seqwise.runs.stages import resolve
 from seqwise.training.checkpoints import load_model_file, seal, verify
 from seqwise.training.configuration import did_you_mean, dump_configuration, load_configuration
@@ -239,6 +239,9 @@ def load_run(folder: Path) -> Run:
         unfinished = (folder / "checkpoints").is_dir() or (folder / "warm-start").is_dir()
         mend = "run the same seqwise train again to finish it" if unfinished else "give the --output of a seqwise train"
         raise InputError("the folder holds no trained model", path=folder, mend=mend)
+    if (model_folder / "vocabulary.json").exists():  # which a run has one of for each side
+        mend = "use it with seqwise language-model score or rerank"
+        raise InputError("the folder holds a language model, which predicts no outputs", path=folder, mend=mend)
     verify(model_folder)
     settings = resolve(load_settings(folder / "configuration.yaml", {}))
     source = Vocabulary.load(model_folder / "source_vocabulary.json")
@@ -308,7 +311,7 @@ def choose_decoder(settings: Settings, name: str | None = None, *, beam_size: in
         raise InputError(f"no decoder is called {name!r}", mend=did_you_mean(name, DECODERS))
     # The value at the end of training, which lies beyond any number of steps that the schedule itself gives.
     final_alpha = parse_schedule(settings.alpha, total_steps=1)(math.inf)
-    return DECODERS[name](beam_size or settings.beam_size, final_alpha, score)
+    return DECODERS[name](beam_size or settings.beam_size, final_alpha, score, unit_by_name(settings.alpha_unit))
 
 
 def require_enough_candidates(run: Run, examples: Sequence[Example], beam_size: int) -> None:

@@ -15,19 +15,21 @@ import yaml
 
 from seqwise.errors import InputError
 from seqwise.search.candidates import Score, global_, local
+from seqwise.search.operators import AlphaUnit, mean_squared_gap, of_scores
 from seqwise.training.configuration import load_configuration
-from seqwise.training.schedules import Schedule, parse_schedule
+from seqwise.training.schedules import parse_schedule
 
 __all__ = [
     "GLOBAL_OBJECTIVES",
     "SEARCH_OBJECTIVES",
     "Settings",
-    "build_schedules",
     "check",
+    "line_of",
     "load_settings",
     "parse_label_costs",
     "score_by_name",
     "trained_score",
+    "unit_by_name",
 ]
 
 Task = Literal["tag", "transduce"]
@@ -132,8 +134,8 @@ class Settings:
     cross_entropy_weight: float = _setting(0.1, "search-aware objectives: weight of added cross-entropy")
     warm_start: WarmStart = _setting(
         "cross-entropy",
-        "search-aware objectives, crf, distillation: what is trained first; distilled (for raw scores): cross-entropy, "
-        "whose outputs the raw scores then learn",
+        "scheduled-sampling, crf, distillation, search-aware objectives: what is trained first; distilled (for raw "
+        "scores): cross-entropy, whose outputs the raw scores then learn",
     )
     warm_start_epochs: float = _setting(5.0, "epochs of the warm start")
     warm_start_learning_rate: float = _setting(2e-3, "its highest learning rate")
@@ -187,16 +189,16 @@ def load_settings(path: Path | None, flags: Mapping[str, str]) -> Settings:
     found = _first_fault(settings)
     if found is None and settings.objective == "auto":
         # Given with its default value it is a wish all the same.
-        given = (name for name in CHOSEN_BY_AUTO if name in flags or (path is not None and _line_of(path, name)))
+        given = (name for name in CHOSEN_BY_AUTO if name in flags or (path is not None and line_of(path, name)))
         found = next(((name, _auto_chooses(name)) for name in given), None)
     if found is None:
         return settings
     name, error = found
-    line = None if path is None or name in flags else _line_of(path, name)
+    line = None if path is None or name in flags else line_of(path, name)
     raise error if line is None else InputError(error.problem, path=path, line=line, mend=error.mend)
 
 
-def _line_of(path: Path, name: str) -> int | None:
+def line_of(path: Path, name: str) -> int | None:
     """Where a key stands in a YAML file that has been read before."""
     root = yaml.compose(path.read_text("utf-8-sig"), Loader=yaml.SafeLoader)
     # What comes through a pipe can be read only once.
@@ -211,7 +213,7 @@ Fault = tuple[str, InputError]
 
 def _first_fault(settings: Settings) -> Fault | None:
     """The first setting that is out of its range, or that does not go with the others."""
-    for find in (_number_out_of_range, _misfit, _wrong_label_cost, _schedule_out_of_range):
+    for find in (_number_out_of_range, _wrong_label_cost, _schedule_out_of_range, _misfit):
         fault = find(settings)
         if fault is not None:
             return fault
@@ -250,7 +252,7 @@ def _misfit(settings: Settings) -> Fault | None:
         problem = "log_partition_weight: with 0, unnormalized-likelihood has nothing that holds the scores down"
         return "log_partition_weight", InputError(problem, mend="use a weight greater than 0, such as 0.1")
     for name, objectives in ONLY_FOR.items():
-        mixed = settings.direct_loss_weight > 0 and name in ("cost", "alpha_unit")
+        mixed = settings.direct_loss_weight > 0 and name != "direct_loss_weight"
         if getattr(settings, name) != getattr(Settings, name) and settings.objective not in objectives and not mixed:
             problem = f"{name}: {settings.objective} takes no notice of it"
             return name, InputError(problem, mend=f"use one of {', '.join(objectives)}")
@@ -270,7 +272,8 @@ def _misfit_of_warm_start(settings: Settings) -> Fault | None:
             return "warm_start_epochs", InputError(f"warm_start_epochs: {problem}", mend=mend)
     elif settings.warm_start == "distilled" and trained_score(settings) == "local" and settings.objective != "auto":
         problem = f"warm_start: distilled prepares raw scores, and {settings.objective} is trained on local ones here"
-        return "warm_start", InputError(problem, mend="use --score global, or --warm-start cross-entropy")
+        other = "--score global, or " if settings.objective in SEARCH_OBJECTIVES else ""
+        return "warm_start", InputError(problem, mend=f"use {other}--warm-start cross-entropy")
     return None
 
 
@@ -287,7 +290,8 @@ def _misfit_of_model(settings: Settings) -> Fault | None:
     if transformer and settings.hidden_size % settings.num_heads:
         problem = f"hidden_size: {settings.hidden_size} cannot be divided among {settings.num_heads} heads"
         return "hidden_size", InputError(problem, mend=f"use a multiple of {settings.num_heads}, or other --num-heads")
-    if settings.feeding_passes == "two-pass" and not (transformer and settings.objective == "scheduled-sampling"):
+    sampled = "scheduled-sampling" in (settings.objective, settings.warm_start)
+    if settings.feeding_passes == "two-pass" and not (transformer and sampled):
         problem = "feeding_passes: only scheduled sampling of a transformer can be fed in two passes"
         return "feeding_passes", InputError(problem, mend="use --feeding-passes step-by-step, or --model transformer")
     return None
@@ -296,12 +300,9 @@ def _misfit_of_model(settings: Settings) -> Fault | None:
 def _wrong_label_cost(settings: Settings) -> Fault | None:
     name = "wrong_label_costs"
     try:
-        costs = parse_label_costs(settings.wrong_label_costs)
+        parse_label_costs(settings.wrong_label_costs)
     except InputError as error:
         return name, InputError(f"{name}: {error.problem}", mend=error.mend)
-    if costs and settings.objective not in COSTED_OBJECTIVES:
-        problem = f"{name}: {settings.objective} does not weigh the costs of labels"
-        return name, InputError(problem, mend=f"use one of {', '.join(COSTED_OBJECTIVES)}")
     return None
 
 
@@ -345,6 +346,11 @@ def score_by_name(name: ScoreName) -> Score:
     return {"local": local, "global": global_}[name]
 
 
+def unit_by_name(name: AlphaUnitName) -> AlphaUnit:
+    """``of_scores`` or ``mean_squared_gap``."""
+    return {"scores": of_scores, "gaps": mean_squared_gap}[name]
+
+
 def trained_score(settings: Settings) -> ScoreName:
     """Which scores the objective trains: raw ones count only where the whole output is normalised.
 
@@ -364,6 +370,7 @@ ONLY_FOR: dict[str, tuple[ObjectiveName, ...]] = {
     "direct_loss_weight": ("beam-crf", "dense-beam", "soft-dense-beam"),
     "alpha_unit": ("relaxed-beam", "hinge", "soft-dense-beam"),
     "cost": (*COSTED_OBJECTIVES, "minimum-risk"),
+    "wrong_label_costs": COSTED_OBJECTIVES,
 }
 """Settings that all other objectives would pass over in silence."""
 
@@ -391,10 +398,3 @@ def parse_label_costs(text: str) -> dict[str, float]:
             raise InputError(f"the label {label!r} has two costs", mend="give one")
         costs[label] = cost
     return costs
-
-
-def build_schedules(settings: Settings, *, total_steps: int) -> dict[str, Schedule]:
-    """The schedules that objectives ask for by name."""
-    return {
-        name: parse_schedule(getattr(settings, name), total_steps=total_steps) for name in ("alpha", "gold_probability")
-    }

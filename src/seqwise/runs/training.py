@@ -13,11 +13,12 @@ import torch
 from seqwise.data.batches import EncodedExample, collate
 from seqwise.data.readers import Example, read_columns, read_pairs, require_aligned
 from seqwise.errors import InputError
+from seqwise.runs.effects import require_effect
 from seqwise.runs.inputs import file_units
 from seqwise.runs.measures import measure_decoders, unknown_targets
-from seqwise.runs.objectives import build_objective
+from seqwise.runs.objectives import build_objective, build_schedules
 from seqwise.runs.run import Run, new_run, save_metrics, save_run, save_settings
-from seqwise.runs.settings import Settings, build_schedules, check
+from seqwise.runs.settings import Settings, check
 from seqwise.runs.stages import WARM_START_FOLDERS, resolve, stages
 from seqwise.training.checkpoints import last_complete
 from seqwise.training.configuration import load_configuration
@@ -113,7 +114,8 @@ def train_run(settings: Settings, output: Path, *, on_progress: OnProgress | Non
     Raises:
         InputError: data or settings cannot be used, or training came to numbers that are not finite.
     """
-    settings = resolve(check(settings))
+    require_effect(check(settings))
+    settings = resolve(settings)
     _require_own(output, settings)
     examples = read_examples(settings, settings.train)
     dev = [] if settings.dev is None else read_examples(settings, settings.dev)

@@ -20,7 +20,7 @@ from seqwise.search.candidates import Candidates, Score, local
 from seqwise.search.costs import Cost, prefix_cost
 from seqwise.search.selection import Selection, Selector
 
-__all__ = ["HELD", "Beam", "Cost", "Step", "backtrace", "beam_search", "unroll"]
+__all__ = ["HELD", "Beam", "Step", "backtrace", "beam_search", "unroll"]
 
 HELD = -1
 """The token recorded where an input had already ended and its beam only waited for the rest of the batch."""

@@ -163,6 +163,17 @@ class Candidates:
         scores_BN = self.all_scores_BJV.flatten(1).scatter(1, self.excluded_BX, -torch.inf)
         return scores_BN.view_as(self.all_scores_BJV)
 
+    def open_shares(self, parents_BM: Tensor, tokens_BM: Tensor) -> Tensor:
+        """The factor by which having ended lowers the odds of some candidates, ``exp(-30 F / (1 - F))`` for going on.
+
+        1 for the end token, and for all where nothing ends; 0 for going on at F = 1. Shape (B, M), as given.
+        """
+        if self.end is None:
+            return torch.ones_like(tokens_BM, dtype=self.finished_BJ.dtype)
+        penalty_BJ, closed_BJ = _continuation_penalty(self.finished_BJ)
+        share_BM = (-penalty_BJ).exp().masked_fill(closed_BJ, 0.0).gather(1, parents_BM)
+        return share_BM.masked_fill(tokens_BM == self.end, 1.0)
+
     def without(self, excluded_BX: Tensor) -> Candidates:
         """The same candidates but these, each named by slot x V + token.
 
@@ -188,10 +199,8 @@ def finish(added_BJV: Tensor, finished_BJ: Tensor, end: int) -> Tensor:
     Returns:
         What each token adds, (B, J, V); minus infinity where a finished slot would go on.
     """
-    closed_BJ1 = (finished_BJ >= 1 - 1e-6)[..., None]
     mass_BJ1 = finished_BJ[..., None]
-    # Divided only where 1 - F is safely positive: the other branch of a `where` still has its gradient computed.
-    penalty_BJ1 = CONTINUATION_PENALTY * mass_BJ1 / torch.where(closed_BJ1, torch.ones_like(mass_BJ1), 1 - mass_BJ1)
+    penalty_BJ1, closed_BJ1 = _continuation_penalty(mass_BJ1)
     going_on_BJV = (added_BJV - penalty_BJ1).masked_fill(closed_BJ1, -torch.inf)
     end_BJ1 = added_BJV[..., end : end + 1]
     excluded_BJ1 = end_BJ1 == -torch.inf
@@ -200,3 +209,10 @@ def finish(added_BJV: Tensor, finished_BJ: Tensor, end: int) -> Tensor:
     staying_BJ1 = staying_BJ1.masked_fill(excluded_BJ1, -torch.inf).masked_fill(closed_BJ1, 0.0)
     is_end_V = torch.arange(added_BJV.shape[-1], device=added_BJV.device) == end
     return torch.where(is_end_V, staying_BJ1, going_on_BJV)
+
+
+def _continuation_penalty(finished: Tensor) -> tuple[Tensor, Tensor]:
+    """``30 F / (1 - F)``, and where F is so near to 1 that going on is excluded instead."""
+    closed = finished >= 1 - 1e-6
+    # Divided only where 1 - F is safely positive: the other branch of a `where` still has its gradient computed.
+    return CONTINUATION_PENALTY * finished / torch.where(closed, torch.ones_like(finished), 1 - finished), closed

@@ -19,8 +19,9 @@ from torch.nn import functional as F
 
 from seqwise.errors import InputError
 from seqwise.models.protocols import StepModel
-from seqwise.search.beam import Beam, Cost, unroll
+from seqwise.search.beam import Beam, unroll
 from seqwise.search.candidates import Candidates, Score, local
+from seqwise.search.costs import Cost
 from seqwise.search.selection import HardSelection, Selection, Selector, SoftSelection
 
 __all__ = ["GoldStep", "KeepGold", "Lost", "never_lost", "no_rivals", "out_of_beam", "unroll_with_gold"]

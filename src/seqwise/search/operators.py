@@ -139,22 +139,27 @@ def soft_top_k_of(scores_BJV: Tensor, maxima_BK: Tensor, alpha: float | Tensor) 
 
 # ---------------------------------------------------------------------------------------- what alpha is measured in
 
-AlphaUnit = Callable[[Tensor], Tensor]
-"""What alpha is divided by: the k + 1 best scores of each input, (B, M) in descending order, to (B,), above 0."""
+AlphaUnit = Callable[[Tensor, Tensor], Tensor]
+"""What alpha is divided by: the k + 1 best scores of each input, (B, M) in descending order, and the share of each that
+is open, (B, M) in [0, 1], to (B,), above 0."""
 
 
-def of_scores(best_BM: Tensor) -> Tensor:
+def of_scores(best_BM: Tensor, open_BM: Tensor) -> Tensor:
     """The unit 1: alpha counts for what it is, per squared unit of score.
 
     Example:
-        >>> of_scores(torch.tensor([[3.0, 1.0]]))
+        >>> of_scores(torch.tensor([[3.0, 1.0]]), torch.ones(1, 2))
         tensor([1.])
     """
     return torch.ones_like(best_BM[:, 0])
 
 
-def mean_squared_gap(best_BM: Tensor) -> Tensor:
-    """The mean squared gap between neighbours among the k + 1 best: ``u = 1/k sum_r (m_r - m_{r+1})^2``.
+def mean_squared_gap(best_BM: Tensor, open_BM: Tensor) -> Tensor:
+    """The mean squared gap between neighbours among the k + 1 best: ``u = sum_r o_{r+1} (m_r - m_{r+1})^2 / k``.
+
+    The open share o is 1 but for going on with a hypothesis that has ended, in part or as a whole, where it falls to 0:
+    such a candidate is kept far below the others by a penalty, and a unit with that gap in it would make all others
+    equal. (Where some o are below 1, their sum takes the place of k, but no less than 1.)
 
     With ``alpha / u`` in the place of alpha, the exponent ``-alpha (m_r - m_{r+1})^2 / u`` of one survivor's neighbour
     is -alpha on average, at every step of every input, however far apart its scores are. So the weights do not change
@@ -169,20 +174,24 @@ def mean_squared_gap(best_BM: Tensor) -> Tensor:
 
     Args:
         best_BM: in descending order; minus infinity where fewer candidates live. Only gaps between live ones count.
+        open_BM: o, in [0, 1], as of :attr:`~seqwise.search.candidates.Candidates.open_shares`.
 
     Returns:
         (B,), at least 1e-8, below which gaps are rounding; 1 where a single candidate lives.
 
     Example:
-        >>> mean_squared_gap(torch.tensor([[3.0, 2.0, 0.0], [5.0, 4.5, -torch.inf], [1.0, -torch.inf, -torch.inf]]))
+        >>> best_BM = torch.tensor([[3.0, 2.0, 0.0], [5.0, 4.5, -torch.inf], [1.0, -torch.inf, -torch.inf]])
+        >>> mean_squared_gap(best_BM, torch.ones(3, 3))
         tensor([2.5000, 0.2500, 1.0000])
+        >>> mean_squared_gap(torch.tensor([[3.0, 2.0, -900.0]]), torch.tensor([[1.0, 1.0, 0.0]]))
+        tensor([1.])
     """
     dead_BM = best_BM == -torch.inf
     gaps_BR = -best_BM.masked_fill(dead_BM, 0.0).diff(dim=1)
     squares_BR = gaps_BR.square().masked_fill(dead_BM[:, 1:], 0.0)
-    count_B = (~dead_BM[:, 1:]).sum(1)
-    mean_B = (squares_BR.sum(1) / count_B.clamp(min=1)).clamp(min=SMALLEST_SQUARED_GAP)
-    return torch.where(count_B == 0, 1.0, mean_B)
+    open_BR = open_BM[:, 1:].masked_fill(dead_BM[:, 1:], 0.0)
+    mean_B = ((open_BR * squares_BR).sum(1) / open_BR.sum(1).clamp(min=1)).clamp(min=SMALLEST_SQUARED_GAP)
+    return torch.where(dead_BM[:, 1:].all(1), 1.0, mean_B)
 
 
 # ---------------------------------------------------------------------------------------- argument checks

@@ -42,7 +42,6 @@ from seqwise.search.operators import (
     of_scores,
     peaked_softmax,
     require_alpha,
-    soft_top_k,
     soft_top_k_of,
 )
 
@@ -54,9 +53,6 @@ __all__ = [
     "SoftArgmax",
     "SoftSelection",
     "SoftTopK",
-    "hard_top_k",
-    "peaked_softmax",
-    "soft_top_k",
 ]
 
 
@@ -253,11 +249,18 @@ class SoftTopK:
     def __call__(self, candidates: Candidates, generator: torch.Generator | None) -> SoftSelection:
         """Choose from one step's candidates."""
         scores_BJV = candidates.scores_BJV
-        best_BM, parents_BM, tokens_BM = hard_top_k(scores_BJV, min(self.k + 1, scores_BJV[0].numel()))
-        alpha_B11 = (self.alpha / self.unit(best_BM))[:, None, None]
-        maxima_BK, parents_BK, tokens_BK = (found_BM[:, : self.k] for found_BM in (best_BM, parents_BM, tokens_BM))
-        weights_BKJV = soft_top_k_of(scores_BJV, maxima_BK, alpha_B11)
+        maxima_BK, parents_BK, tokens_BK = hard_top_k(scores_BJV, min(self.k, scores_BJV[0].numel()))
+        weights_BKJV = soft_top_k_of(scores_BJV, maxima_BK, self._alpha_in_units(candidates))
         return _mixture(scores_BJV, maxima_BK, weights_BKJV, parents_BK, tokens_BK)
+
+    def _alpha_in_units(self, candidates: Candidates) -> float | Tensor:
+        """Alpha over its unit: a number, or one for each input, (B, 1, 1)."""
+        if self.unit is of_scores:
+            return self.alpha
+        scores_BJV = candidates.scores_BJV
+        best_BM, parents_BM, tokens_BM = hard_top_k(scores_BJV, min(self.k + 1, scores_BJV[0].numel()))
+        unit_B = self.unit(best_BM, candidates.open_shares(parents_BM, tokens_BM))
+        return (self.alpha / unit_B)[:, None, None]
 
 
 @dataclass(frozen=True)

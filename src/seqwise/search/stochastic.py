@@ -19,10 +19,12 @@ from torch.nn import functional as F
 
 from seqwise.errors import InputError
 from seqwise.models.protocols import StepModel
-from seqwise.search.beam import Beam, Cost, unroll
+from seqwise.search.beam import Beam, unroll
 from seqwise.search.candidates import Candidates, local
+from seqwise.search.costs import Cost
 from seqwise.search.noise import Gumbel
-from seqwise.search.selection import HardSelection, peaked_softmax
+from seqwise.search.operators import peaked_softmax
+from seqwise.search.selection import HardSelection
 
 __all__ = [
     "StochasticBeam",
