@@ -111,6 +111,8 @@ def on_dev(name: str, system: str) -> float:
          ("cross-entropy, longer", "scheduled sampling, greedy", "beam CRF, global")),
         ("named entities, macro F1 (`table-4.2`)", "table-4.2",
          ("cross-entropy, longer", "scheduled sampling, greedy", "dense beam loss, global")),
+        ("the same, shorter, 3 seeds (`improvements`)", "improvements-g2p",
+         ("cross-entropy, longer", "dense beam loss, local")),
         ("German to English, BLEU (`table-3.1`)", "table-3.1-translation",
          ("cross-entropy, longer", "scheduled sampling, greedy")),
         ("CCG supertags (`search-objectives`)", "search-objectives-pmb",
