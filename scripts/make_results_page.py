@@ -40,6 +40,8 @@ PAGES = {
     "improvements-pmb": "improvements",
     "improvements-ner": "improvements",
     "improvements-g2p": "improvements",
+    "table-6.1": "table-6.1",
+    "figure-6.1": "figure-6.1",
     "figure-3.1": "figure-3.1",
     "label-bias-toy": "label-bias-toy",
     "stress": "stress",
@@ -56,7 +58,8 @@ compared with the papers', absolute numbers cannot.** Tables over several seeds 
 95% interval over examples and seeds, which understates the seeds' part where there are only three. In those tables the
 decoder of each system is chosen on development data (bold). A claim **holds** if the difference has its sign with
 p < 0.05 in a paired bootstrap over examples and seeds, is **reversed** if the opposite is so, and otherwise was
-**not seen**; p-values are not corrected for the number of claims. What the papers lack is in every table: cross-entropy
+**not seen**; p-values are not corrected for the number of claims. (Table and Figure 6.1 are exact, so that only seeds
+vary: t-tests over seeds.) What the papers lack is in every table: cross-entropy
 trained longer, and beams over scores that are not normalised ("raw") or half normalised ("half-raw", f − log Z / 2).
 
 Training seconds are on one busy core. Where the column says "all stages" they count from new weights on; elsewhere they

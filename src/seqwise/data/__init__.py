@@ -3,6 +3,17 @@
 from __future__ import annotations
 
 from seqwise.data.batches import IGNORE, Batch, BucketBatchSampler, EncodedExample, collate, encode_examples
+from seqwise.data.enumerable import (
+    Enumerable,
+    empirical_weights,
+    every_sequence,
+    hidden_markov,
+    palindrome_entropy,
+    palindromes,
+    phoneme_sequences,
+    sequence_numbers,
+    thesis_hmm,
+)
 from seqwise.data.lexicons import read_lexicon, read_spelling, read_stress, split_by_hash
 from seqwise.data.readers import (
     Example,
@@ -42,6 +53,7 @@ __all__ = [
     "Batch",
     "BucketBatchSampler",
     "EncodedExample",
+    "Enumerable",
     "Example",
     "Positions",
     "Sentence",
@@ -49,13 +61,19 @@ __all__ = [
     "Vocabulary",
     "build_vocabulary",
     "collate",
+    "empirical_weights",
     "encode_examples",
+    "every_sequence",
     "gather_positions",
+    "hidden_markov",
     "join_pieces",
     "label_bias_toy",
     "learn_subwords",
     "load_subwords",
     "normalize_text",
+    "palindrome_entropy",
+    "palindromes",
+    "phoneme_sequences",
     "read_columns",
     "read_inputs",
     "read_lexicon",
@@ -66,9 +84,11 @@ __all__ = [
     "read_stress",
     "require_aligned",
     "save_subwords",
+    "sequence_numbers",
     "split_by_hash",
     "split_text",
     "stream_positions",
+    "thesis_hmm",
     "toy_ceilings",
     "write_atomically",
     "write_columns",

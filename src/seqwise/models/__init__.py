@@ -13,7 +13,8 @@ from seqwise.models.log_linear_training import (
     language_model_loss,
     sampled_normalization,
 )
-from seqwise.models.protocols import ParallelModel, StepModel
+from seqwise.models.masked import MaskedLSTM, MaskedTransformer
+from seqwise.models.protocols import MaskedModel, ParallelModel, StepModel
 from seqwise.models.recurrent import EncoderDecoder, Tagger
 from seqwise.models.transformer import Transformer
 
@@ -24,6 +25,9 @@ __all__ = [
     "EncoderDecoder",
     "HeldOut",
     "LogLinear",
+    "MaskedLSTM",
+    "MaskedModel",
+    "MaskedTransformer",
     "Normalization",
     "ParallelModel",
     "StepModel",

@@ -1,4 +1,4 @@
-"""What search needs from a model, and nothing else."""
+"""What search and sampling need from a model, and nothing else."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from seqwise.data.batches import Batch
 
-__all__ = ["ParallelModel", "StepModel"]
+__all__ = ["MaskedModel", "ParallelModel", "StepModel"]
 
 
 class StepModel(Protocol):
@@ -57,4 +57,28 @@ class ParallelModel(StepModel, Protocol):
 
     def forced(self, context: Any, inputs_BTD: Tensor) -> Tensor:
         """Features (B, T, H) along any fed embeddings, the first one included; equal to T calls of :meth:`step`."""
+        ...
+
+
+class MaskedModel(Protocol):
+    """A model that scores every token at positions which it does not see.
+
+    In the notation of the thesis, ``f(w, h(y without t))`` for each masked position t.
+
+    Attributes:
+        vocab_size: V, how many tokens are scored.
+        mask_id: what the model puts in the place of a masked token; it may lie outside 0..V-1.
+
+    Shapes: N sequences of one length T, M masked positions in all of them, V vocabulary.
+    """
+
+    vocab_size: int
+    mask_id: int
+
+    def masked_logits(self, tokens_NT: Tensor, masked_NT: Tensor, context: Any = None) -> Tensor:
+        """Unnormalised scores (M, V) at the masked positions, in row-major order.
+
+        The model puts the mask there itself, so that what ``tokens_NT`` holds at masked positions plays no part. The
+        head is applied at masked positions only.
+        """
         ...

@@ -57,6 +57,8 @@ RECIPES = {
     "andreas-klein-1": Recipe("seqwise.recipes.andreas_klein:table_1", {"cpu": 3}, "andreas-klein"),
     "andreas-klein-2": Recipe("seqwise.recipes.andreas_klein:table_2", {"cpu": 3}, "andreas-klein"),
     "figure-1": Recipe("seqwise.recipes.figure_1:reproduce"),
+    "table-6.1": Recipe("seqwise.recipes.table_6_1:reproduce", FIVE),
+    "figure-6.1": Recipe("seqwise.recipes.figure_6_1:reproduce", FIVE),
 }
 """Every recipe by name."""
 

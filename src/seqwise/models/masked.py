@@ -1,0 +1,229 @@
+"""Masked models: two LSTMs that read what is before and after a position, and a Transformer.
+
+Shapes: N rows, T positions, M masked positions of all rows, V vocabulary, D embedding, H hidden size, F hidden size of
+the head, P prefixes and S suffixes of one position, G gates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from huggingface_hub import PyTorchModelHubMixin
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from seqwise.errors import InputError
+from seqwise.models.recurrent import LSTMState, lstm_step
+from seqwise.models.transformer import EncoderLayer, sinusoids
+
+__all__ = ["MaskedLSTM", "MaskedTransformer"]
+
+PAIRS_AT_ONCE = 2**12
+
+
+class MaskedLSTM(nn.Module, PyTorchModelHubMixin):
+    """A masked model of two LSTMs, one over the tokens before a position and one, right to left, over those after it.
+
+    ``f(., h(y\\t)) = W gelu(A [l_t; r_t] + a) + b``, with l_t the state of the first after y_1 .. y_{t-1}, r_t that of
+    the second after y_T .. y_{t+1}, and zeros where there is nothing to read. A position never reads itself; the mask
+    stands in for the *other* masked positions. So where one position of each row is masked, l_t depends on the prefix
+    only and r_t on the suffix only, and all V^T sequences take one pass over a tree of each
+    (:meth:`enumerated_logits`).
+
+    Args:
+        vocab_size: number of tokens V that can stand at a position; the mask is one more, ``mask_id = V``.
+        embedding_size: size D of a token's embedding, shared by both LSTMs.
+        hidden_size: size H of each LSTM.
+        feedforward_size: size F of the head's hidden layer.
+
+    Source: Goyal's thesis (2021), section 6.2.3 ("bidirectional LSTMs"; sizes are not given). Not implemented: several
+    layers, padding (all rows are as long as each other), dropout.
+
+    Example:
+        >>> model = MaskedLSTM(vocab_size=5, embedding_size=4, hidden_size=8, feedforward_size=8)
+        >>> model.masked_logits(torch.tensor([[0, 3, 2]]), torch.tensor([[True, False, True]])).shape
+        torch.Size([2, 5])
+    """
+
+    def __init__(
+        self, *, vocab_size: int, embedding_size: int = 32, hidden_size: int = 64, feedforward_size: int = 128
+    ) -> None:
+        super().__init__()
+        self.vocab_size = vocab_size
+        self.mask_id = vocab_size
+        self.embedding = nn.Embedding(vocab_size + 1, embedding_size)
+        self.before = nn.LSTM(embedding_size, hidden_size, batch_first=True)
+        self.after = nn.LSTM(embedding_size, hidden_size, batch_first=True)
+        self.combine = nn.Linear(2 * hidden_size, feedforward_size)
+        self.head = nn.Linear(feedforward_size, vocab_size)
+
+    def masked_logits(self, tokens_NT: Tensor, masked_NT: Tensor, context: Any = None) -> Tensor:
+        """Unnormalised scores (M, V) at the masked positions, in row-major order.
+
+        Args:
+            tokens_NT: int64; what stands at a masked position plays no part.
+            masked_NT: bool.
+            context: None.
+
+        Raises:
+            InputError: shapes do not fit, or there is a context.
+        """
+        _check(tokens_NT, masked_NT, context)
+        embedded_NTD = self.embedding(tokens_NT.masked_fill(masked_NT, self.mask_id))
+        left_NTH, _ = self.before(embedded_NTD)
+        right_NTH, _ = self.after(embedded_NTD.flip(1))
+        # Moved by one, so that a position has the state of its neighbour: it never reads itself.
+        left_NTH = F.pad(left_NTH[:, :-1], (0, 0, 1, 0))
+        right_NTH = F.pad(right_NTH[:, :-1], (0, 0, 1, 0)).flip(1)
+        features_MF = F.gelu(self.combine(torch.cat([left_NTH[masked_NT], right_NTH[masked_NT]], dim=-1)))
+        return self.head(features_MF)
+
+    def enumerated_logits(self, choices: Sequence[Tensor]) -> list[Tensor]:
+        """The scores of each position given every prefix and every suffix of a product of token sets.
+
+        Equal to :meth:`masked_logits` with that position masked, at the price of one LSTM step for each prefix and
+        each suffix, and one evaluation of the head for each pair of them.
+
+        Args:
+            choices: T tensors, int64: the tokens that may stand at each position, in the order wanted.
+
+        Returns:
+            T tensors (P_t, S_t, V), t = 1 .. T: prefixes and suffixes in lexicographic order of the choices, so that
+            P_t is the product of the numbers of choices before t, and S_t of those after.
+
+        Example:
+            >>> model = MaskedLSTM(vocab_size=3, embedding_size=4, hidden_size=8, feedforward_size=8)
+            >>> [tuple(logits.shape) for logits in model.enumerated_logits([torch.arange(3)] * 4)]
+            [(1, 27, 3), (3, 9, 3), (9, 3, 3), (27, 1, 3)]
+        """
+        prefixes, suffixes = [self._nothing()], [self._nothing()]
+        for tokens_K in choices[:-1]:
+            hidden_PKH, cell_PKH = self._branch(self.before, prefixes[-1], tokens_K)
+            prefixes.append((hidden_PKH.flatten(0, 1), cell_PKH.flatten(0, 1)))
+        for tokens_K in reversed(choices[1:]):
+            hidden_SKH, cell_SKH = self._branch(self.after, suffixes[-1], tokens_K)
+            # The token that is read last is the first of its suffix.
+            suffixes.append((hidden_SKH.transpose(0, 1).flatten(0, 1), cell_SKH.transpose(0, 1).flatten(0, 1)))
+        left_weights, right_weights = self.combine.weight.chunk(2, dim=-1)
+        every = []
+        for (left_PH, _), (right_SH, _) in zip(prefixes, reversed(suffixes), strict=True):
+            left_PF = F.linear(left_PH, left_weights, self.combine.bias)
+            every.append(self._pairs(left_PF, F.linear(right_SH, right_weights)))
+        return every
+
+    def _pairs(self, left_PF: Tensor, right_SF: Tensor) -> Tensor:
+        """The scores (P, S, V) of every prefix with every suffix, so many pairs at a time as stay in the cache."""
+        dim, long, short = (0, left_PF, right_SF) if len(left_PF) >= len(right_SF) else (1, right_SF, left_PF)
+        parts = long.split(max(1, PAIRS_AT_ONCE // len(short)))
+        sides = ((part, right_SF) if dim == 0 else (left_PF, part) for part in parts)
+        return torch.cat([self.head(F.gelu(left[:, None] + right)) for left, right in sides], dim=dim)
+
+    def _nothing(self) -> LSTMState:
+        zeros_1H = self.combine.weight.new_zeros(1, self.before.hidden_size)
+        return zeros_1H, zeros_1H
+
+    def _branch(self, lstm: nn.LSTM, state: LSTMState, tokens_K: Tensor) -> LSTMState:
+        """Each state followed by each token, (P, K, H): the token's and the state's parts of the gates are shared."""
+        hidden_PH, cell_PH = state
+        return lstm_step(lstm, self.embedding(tokens_K)[None], (hidden_PH[:, None], cell_PH[:, None]))
+
+
+class MaskedTransformer(nn.Module, PyTorchModelHubMixin):
+    """A masked language model: a Transformer that reads the sequence with masks in it, and scores what they hide.
+
+    ``x_t = sqrt(H) e_t + p_t`` with sinusoidal places p_t, the layers of
+    :class:`~seqwise.models.transformer.Transformer`'s encoder, ``f(., h(y\\t)) = W LayerNorm(x_t) + b`` at the masked
+    positions only.
+
+    Args:
+        vocab_size: number of tokens V that can stand at a position; the mask is one more, ``mask_id = V``.
+        hidden_size: size H of embeddings, layers and features; a multiple of ``num_heads``.
+        num_layers: how many.
+        num_heads: of every attention.
+        feedforward_size: hidden size of the feed-forward networks.
+        dropout: rate on embeddings, inside and after each part, and on features.
+
+    Raises:
+        InputError: a size is less than 1, or the hidden size is no multiple of the number of heads.
+
+    Source: Devlin et al. (NAACL 2019), section 3; Goyal's thesis (2021), section 6.2. Not implemented: padding (all
+    rows are as long as each other), next-sentence prediction, embeddings shared with the head.
+
+    Example:
+        >>> model = MaskedTransformer(vocab_size=5, hidden_size=8, num_layers=1, num_heads=2, feedforward_size=16)
+        >>> model.masked_logits(torch.tensor([[0, 3, 2]]), torch.tensor([[True, False, True]])).shape
+        torch.Size([2, 5])
+    """
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int,
+        hidden_size: int = 128,
+        num_layers: int = 2,
+        num_heads: int = 4,
+        feedforward_size: int = 512,
+        dropout: float = 0.1,
+    ) -> None:
+        if min(vocab_size, hidden_size, num_layers, num_heads, feedforward_size) < 1:
+            raise InputError(
+                "vocab_size, hidden_size, num_layers, num_heads and feedforward_size must each be at least 1"
+            )
+        if hidden_size % num_heads != 0:
+            raise InputError(
+                f"hidden_size {hidden_size} cannot be divided among num_heads {num_heads}",
+                mend=f"use a multiple of {num_heads}",
+            )
+        super().__init__()
+        self.vocab_size = vocab_size
+        self.mask_id = vocab_size
+        self.embedding = nn.Embedding(vocab_size + 1, hidden_size)
+        self.layers = nn.ModuleList(
+            EncoderLayer(
+                hidden_size=hidden_size, num_heads=num_heads, feedforward_size=feedforward_size, dropout=dropout
+            )
+            for _ in range(num_layers)
+        )
+        self.norm = nn.LayerNorm(hidden_size)
+        self.dropout = nn.Dropout(dropout)
+        self.head = nn.Linear(hidden_size, vocab_size)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
+                nn.init.zeros_(module.bias)
+        # Of length about 1; placing them multiplies by sqrt(H), which makes them as large as the position codes.
+        nn.init.normal_(self.embedding.weight, std=hidden_size**-0.5)
+
+    def masked_logits(self, tokens_NT: Tensor, masked_NT: Tensor, context: Any = None) -> Tensor:
+        """Unnormalised scores (M, V) at the masked positions, in row-major order.
+
+        Args:
+            tokens_NT: int64; what stands at a masked position plays no part.
+            masked_NT: bool.
+            context: None.
+
+        Raises:
+            InputError: shapes do not fit, or there is a context.
+        """
+        _check(tokens_NT, masked_NT, context)
+        embedded_NTH = self.embedding(tokens_NT.masked_fill(masked_NT, self.mask_id))
+        places_TH = sinusoids(0, tokens_NT.shape[1], embedded_NTH)
+        hidden_NTH = self.dropout(math.sqrt(embedded_NTH.shape[-1]) * embedded_NTH + places_TH)
+        # All rows are as long as each other: every position may be read.
+        readable = torch.ones(1, 1, 1, tokens_NT.shape[1], dtype=torch.bool, device=tokens_NT.device)
+        for layer in self.layers:
+            hidden_NTH = layer(hidden_NTH, readable)
+        return self.head(self.dropout(self.norm(hidden_NTH[masked_NT])))
+
+
+def _check(tokens_NT: Tensor, masked_NT: Tensor, context: Any) -> None:
+    if tokens_NT.ndim != 2 or tokens_NT.shape != masked_NT.shape or masked_NT.dtype != torch.bool:
+        raise InputError(
+            f"tokens {tuple(tokens_NT.shape)} and masked {tuple(masked_NT.shape)} ({masked_NT.dtype}) do not fit",
+            mend="give two tensors (N, T), the second of bools",
+        )
+    if context is not None:
+        raise InputError("this masked model reads no context", mend="leave the context out")

@@ -1,0 +1,216 @@
+"""Masked models: the two LSTMs against cells written out in NumPy, the tree against single passes, the Transformer."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from torch import Tensor, nn
+
+from seqwise.errors import InputError
+from seqwise.models import MaskedLSTM, MaskedTransformer, masked
+
+Floats = npt.NDArray[np.float64]
+V, T = 3, 4
+
+
+def small_lstm() -> MaskedLSTM:
+    model = MaskedLSTM(vocab_size=V, embedding_size=4, hidden_size=5, feedforward_size=6).double()
+    for parameter in model.parameters():  # large enough that every path through the model shows
+        nn.init.normal_(parameter, std=0.7)
+    return model
+
+
+def small_transformer(dropout: float = 0.0) -> MaskedTransformer:
+    sizes = {"hidden_size": 8, "num_layers": 2, "num_heads": 2, "feedforward_size": 16}
+    return MaskedTransformer(vocab_size=V, dropout=dropout, **sizes).double()
+
+
+# ------------------------------------------------------------------ two LSTMs, one cell at a time
+
+
+def sigmoid(x: Floats) -> Floats:
+    return 1 / (1 + np.exp(-x))
+
+
+def read(lstm: nn.LSTM, vectors: list[Floats]) -> Floats:
+    """The hidden state after reading these vectors, from zeros; PyTorch's order of gates: in, forget, cell, out."""
+    weights = {name: value.detach().numpy() for name, value in lstm.named_parameters()}
+    size = lstm.hidden_size
+    hidden, cell = np.zeros(size), np.zeros(size)
+    for vector in vectors:
+        gates = weights["weight_ih_l0"] @ vector + weights["bias_ih_l0"]
+        gates = gates + weights["weight_hh_l0"] @ hidden + weights["bias_hh_l0"]
+        enter, forget, new, leave = (gates[k * size : (k + 1) * size] for k in range(4))
+        cell = sigmoid(forget) * cell + sigmoid(enter) * np.tanh(new)
+        hidden = sigmoid(leave) * np.tanh(cell)
+    return hidden
+
+
+def gelu(x: Floats) -> Floats:
+    """By the error function, from its Taylor-exact library value."""
+    return np.array([0.5 * value * (1 + float(torch.erf(torch.tensor(value / 2**0.5)))) for value in x])
+
+
+def by_hand(model: MaskedLSTM, tokens: list[int], masked_places: list[bool], place: int) -> Floats:
+    seen = [model.mask_id if hidden else token for token, hidden in zip(tokens, masked_places, strict=True)]
+    vectors = [model.embedding.weight[token].detach().numpy() for token in seen]
+    both = np.concatenate([read(model.before, vectors[:place]), read(model.after, vectors[place + 1 :][::-1])])
+    inner = gelu(model.combine.weight.detach().numpy() @ both + model.combine.bias.detach().numpy())
+    found: Floats = model.head.weight.detach().numpy() @ inner + model.head.bias.detach().numpy()
+    return found
+
+
+def test_logits_against_cells_by_hand_in_row_major_order() -> None:
+    model = small_lstm()
+    tokens_NT = torch.randint(V, (6, T))
+    masked_NT = torch.rand(6, T) < 0.5
+    masked_NT[0] = True
+    masked_NT[1] = False
+    expected = [
+        by_hand(model, tokens_NT[row].tolist(), masked_NT[row].tolist(), place)
+        for row in range(6)
+        for place in range(T)
+        if masked_NT[row, place]
+    ]
+    found = model.masked_logits(tokens_NT, masked_NT)
+    np.testing.assert_allclose(found.detach().numpy(), np.array(expected), atol=1e-12)
+
+
+def test_the_tree_is_masked_logits_on_every_sequence() -> None:
+    model = small_lstm()
+    every = model.enumerated_logits([torch.arange(V)] * T)
+    checked = 0
+    for sequence in itertools.product(range(V), repeat=T):
+        for place in range(T):
+            masked_NT = torch.zeros(1, T, dtype=torch.bool)
+            masked_NT[0, place] = True
+            expected = model.masked_logits(torch.tensor([sequence]), masked_NT)[0]
+            prefixes = list(itertools.product(range(V), repeat=place))
+            suffixes = list(itertools.product(range(V), repeat=T - 1 - place))
+            assert every[place].shape == (len(prefixes), len(suffixes), V)
+            found = every[place][prefixes.index(sequence[:place]), suffixes.index(sequence[place + 1 :])]
+            torch.testing.assert_close(found, expected, atol=1e-13, rtol=0)
+            checked += 1
+    assert checked == V**T * T
+
+
+def test_the_tree_of_some_tokens_keeps_their_order() -> None:
+    model = small_lstm()
+    choices = [torch.tensor(tokens) for tokens in ([2, 0], [1], [0, 1, 2], [2, 1])]
+    whole = [logits.reshape(*[V] * t, *[V] * (T - 1 - t), V) for t, logits in enumerate(_full_tree(model))]
+    for place, logits_PSV in enumerate(model.enumerated_logits(choices)):
+        others = [tokens for t, tokens in enumerate(choices) if t != place]
+        expected = whole[place][torch.meshgrid(*others, indexing="ij")]
+        torch.testing.assert_close(logits_PSV.flatten(0, 1), expected.flatten(0, -2), atol=1e-13, rtol=0)
+
+
+def _full_tree(model: MaskedLSTM) -> list[Tensor]:
+    return model.enumerated_logits([torch.arange(V)] * T)
+
+
+def test_the_tree_does_not_depend_on_how_many_pairs_are_taken_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small_lstm()
+    whole = _full_tree(model)
+    monkeypatch.setattr(masked, "PAIRS_AT_ONCE", 2)
+    for one, other in zip(whole, _full_tree(model), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-13, rtol=0)
+
+
+def test_gradients_through_the_tree_are_those_of_single_passes() -> None:
+    model = small_lstm()
+    weights = [torch.randn_like(logits) for logits in _full_tree(model)]
+    sum((w * logits).sum() for w, logits in zip(weights, _full_tree(model), strict=True)).backward()
+    by_tree = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    total = torch.zeros((), dtype=torch.float64)
+    for place, weight_PSV in enumerate(weights):
+        contexts = torch.tensor(list(itertools.product(range(V), repeat=T - 1)))
+        tokens_NT = torch.cat([contexts[:, :place], torch.zeros(len(contexts), 1).long(), contexts[:, place:]], dim=1)
+        masked_NT = torch.zeros_like(tokens_NT, dtype=torch.bool)
+        masked_NT[:, place] = True
+        total = total + (weight_PSV.flatten(0, 1) * model.masked_logits(tokens_NT, masked_NT)).sum()
+    total.backward()
+    for one, parameter in zip(by_tree, model.parameters(), strict=True):
+        # The tree never shows the mask's embedding to anyone; single passes hide it at the position itself.
+        torch.testing.assert_close(one, parameter.grad, atol=1e-11, rtol=0)
+
+
+# ------------------------------------------------------------------ both models
+
+
+@pytest.mark.parametrize("make", [small_lstm, small_transformer])
+def test_what_stands_at_a_masked_position_plays_no_part_and_what_stands_elsewhere_does(make) -> None:
+    model = make()
+    tokens_NT, masked_NT = torch.tensor([[0, 1, 2, 0]]), torch.tensor([[False, True, False, True]])
+    found = model.masked_logits(tokens_NT, masked_NT)
+    hidden = tokens_NT.masked_fill(masked_NT, model.mask_id)
+    for other in (hidden, torch.tensor([[0, 2, 2, 1]]), torch.tensor([[0, -7, 2, 99]])):
+        assert torch.equal(model.masked_logits(other, masked_NT), found)
+    for place in (0, 2):
+        changed = tokens_NT.clone()
+        changed[0, place] = 1
+        assert (model.masked_logits(changed, masked_NT) - found).abs().amin(-1).max() > 1e-6
+    # The mask stands at the other masked position: unmasked, it is read.
+    alone = torch.tensor([[False, True, False, False]])
+    assert not torch.allclose(model.masked_logits(tokens_NT, alone)[0], found[0])
+
+
+@pytest.mark.parametrize("make", [small_lstm, small_transformer])
+def test_rows_do_not_depend_on_each_other(make) -> None:
+    model = make()
+    tokens_NT, masked_NT = torch.randint(V, (5, T)), torch.rand(5, T) < 0.6
+    alone = [model.masked_logits(tokens_NT[n : n + 1], masked_NT[n : n + 1]) for n in range(5)]
+    torch.testing.assert_close(torch.cat(alone), model.masked_logits(tokens_NT, masked_NT), atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("make", [small_lstm, small_transformer])
+def test_the_head_sees_masked_positions_only(make) -> None:
+    model, rows = make(), []
+    model.head.register_forward_hook(lambda module, inputs, output: rows.append(inputs[0].shape[:-1].numel()))
+    masked_NT = torch.tensor([[True, False, False, False], [False, True, True, False]])
+    assert model.masked_logits(torch.zeros(2, T).long(), masked_NT).shape == (3, V)
+    assert rows == [3]
+
+
+def test_the_transformer_knows_places_and_drops_out_in_training_only() -> None:
+    model = small_transformer(dropout=0.5)
+    tokens_NT = torch.tensor([[0, 1, 2, 2], [2, 1, 0, 2]])  # the same tokens round the last position, in two orders
+    masked_NT = torch.tensor([[False, False, False, True]] * 2)
+    model.eval()
+    found = model.masked_logits(tokens_NT, masked_NT)
+    assert torch.equal(found, model.masked_logits(tokens_NT, masked_NT))
+    assert (found[0] - found[1]).abs().max() > 1e-3
+    model.train()
+    assert not torch.equal(model.masked_logits(tokens_NT, masked_NT), model.masked_logits(tokens_NT, masked_NT))
+
+
+@pytest.mark.parametrize("make", [small_lstm, small_transformer])
+def test_saved_and_loaded_back(make, tmp_path: Path) -> None:
+    model = make().float()
+    model.save_pretrained(tmp_path)
+    back = type(model).from_pretrained(tmp_path).eval()
+    tokens_NT, masked_NT = torch.randint(V, (2, T)), torch.ones(2, T, dtype=torch.bool)
+    assert torch.equal(back.masked_logits(tokens_NT, masked_NT), model.eval().masked_logits(tokens_NT, masked_NT))
+
+
+@pytest.mark.parametrize("make", [small_lstm, small_transformer])
+def test_refusals(make) -> None:
+    model, tokens_NT = make(), torch.zeros(2, T).long()
+    masked_NT = torch.ones(2, T, dtype=torch.bool)
+    for tokens, places in ((tokens_NT, masked_NT.long()), (tokens_NT, masked_NT[:1]), (tokens_NT[0], masked_NT[0])):
+        with pytest.raises(InputError, match="do not fit"):
+            model.masked_logits(tokens, places)
+    with pytest.raises(InputError, match="reads no context"):
+        model.masked_logits(tokens_NT, masked_NT, context=tokens_NT)
+
+
+def test_sizes_of_a_transformer() -> None:
+    with pytest.raises(InputError, match="use a multiple of 4"):
+        MaskedTransformer(vocab_size=3, hidden_size=6, num_heads=4)
+    with pytest.raises(InputError, match="at least 1"):
+        MaskedTransformer(vocab_size=3, num_layers=0)
