@@ -59,8 +59,8 @@ compared with the papers', absolute numbers cannot.** Tables over several seeds 
 decoder of each system is chosen on development data (bold). A claim **holds** if the difference has its sign with
 p < 0.05 in a paired bootstrap over examples and seeds, is **reversed** if the opposite is so, and otherwise was
 **not seen**; p-values are not corrected for the number of claims. (Table and Figure 6.1 are exact, so that only seeds
-vary: t-tests over seeds.) What the papers lack is in every table: cross-entropy
-trained longer, and beams over scores that are not normalised ("raw") or half normalised ("half-raw", f − log Z / 2).
+vary: t-tests over seeds.) What the papers lack is in every table of Chapters 3 to 5: cross-entropy trained longer, and
+beams over scores that are not normalised ("raw") or half normalised ("half-raw", f − log Z / 2).
 
 Training seconds are on one busy core. Where the column says "all stages" they count from new weights on; elsewhere they
 are of a system's last stage alone. In Tables 3.1 to 4.2 the searches and feedings had between half and all of the time of

@@ -18,6 +18,15 @@ from seqwise.objectives import (
     log_partition_statistics,
     self_normalized_cross_entropy,
 )
+from seqwise.sampling import (
+    energies,
+    gibbs,
+    mask_predict,
+    masked_conditionals,
+    metropolis_hastings,
+    sample_chains,
+    start_chains,
+)
 from seqwise.search import (
     Beam,
     Gumbel,
@@ -63,7 +72,9 @@ __all__ = [
     "cross_entropy",
     "decode",
     "direct_loss",
+    "energies",
     "fed_logits",
+    "gibbs",
     "global_",
     "gold_scores",
     "hamming_cost",
@@ -74,10 +85,15 @@ __all__ = [
     "interpolated",
     "local",
     "log_partition_statistics",
+    "mask_predict",
+    "masked_conditionals",
+    "metropolis_hastings",
     "normalized_importance_weights",
     "peaked_softmax",
+    "sample_chains",
     "self_normalized_cross_entropy",
     "soft_top_k",
+    "start_chains",
     "stochastic_beam_search",
     "unroll",
 ]

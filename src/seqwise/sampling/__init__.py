@@ -1,0 +1,94 @@
+"""Samples from energies of whole sequences: kernels over one chain state, and what tells right ones from wrong ones."""
+
+from __future__ import annotations
+
+from seqwise.sampling.chains import Chains, load_chains, sample_chains, save_chains
+from seqwise.sampling.combinators import (
+    anneal_blocks,
+    anneal_target,
+    burn_in,
+    by_sweep,
+    coldest,
+    cycle,
+    mixture,
+    parallel_tempering,
+    repeat,
+    replicas,
+)
+from seqwise.sampling.correctness import (
+    MatrixReport,
+    TableModel,
+    boltzmann,
+    examine,
+    simulated_matrix,
+    table_model,
+    transition_matrix,
+)
+from seqwise.sampling.diagnostics import ChainReport, diagnose_chains, effective_sample_size, split_r_hat
+from seqwise.sampling.draws import Draws, SeededDraws
+from seqwise.sampling.energies import (
+    Energy,
+    constraint,
+    contains,
+    local,
+    pseudo_log_likelihood,
+    raw,
+    sequence_energy,
+)
+from seqwise.sampling.kernels import delayed_acceptance, exact_gibbs, gibbs, mask_predict, metropolis_hastings
+from seqwise.sampling.prefetch import prefetching
+from seqwise.sampling.proposals import Proposal, Visits, anywhere, in_order, masked_conditionals, shuffled
+from seqwise.sampling.state import ChainState, Info, Kernel, start_chains
+
+__all__ = [
+    "ChainReport",
+    "ChainState",
+    "Chains",
+    "Draws",
+    "Energy",
+    "Info",
+    "Kernel",
+    "MatrixReport",
+    "Proposal",
+    "SeededDraws",
+    "TableModel",
+    "Visits",
+    "anneal_blocks",
+    "anneal_target",
+    "anywhere",
+    "boltzmann",
+    "burn_in",
+    "by_sweep",
+    "coldest",
+    "constraint",
+    "contains",
+    "cycle",
+    "delayed_acceptance",
+    "diagnose_chains",
+    "effective_sample_size",
+    "exact_gibbs",
+    "examine",
+    "gibbs",
+    "in_order",
+    "load_chains",
+    "local",
+    "mask_predict",
+    "masked_conditionals",
+    "metropolis_hastings",
+    "mixture",
+    "parallel_tempering",
+    "prefetching",
+    "pseudo_log_likelihood",
+    "raw",
+    "repeat",
+    "replicas",
+    "sample_chains",
+    "save_chains",
+    "sequence_energy",
+    "shuffled",
+    "simulated_matrix",
+    "split_r_hat",
+    "start_chains",
+    "table_model",
+    "transition_matrix",
+]

@@ -1,0 +1,268 @@
+"""Kernels made of kernels.
+
+What leaves a target unchanged does so in a row, and by a choice that does not look at the state. So blocks of several
+sizes mix and anneal freely; a target that moves is for warming up, and is flagged so.
+
+Shapes: B chains, V kernels to choose from, P pairs of neighbouring temperatures.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from seqwise.errors import InputError
+from seqwise.sampling.draws import Draws
+from seqwise.sampling.state import ChainState, Info, Kernel
+
+__all__ = [
+    "anneal_blocks",
+    "anneal_target",
+    "burn_in",
+    "by_sweep",
+    "coldest",
+    "cycle",
+    "mixture",
+    "parallel_tempering",
+    "repeat",
+    "replicas",
+]
+
+
+def cycle(*kernels: Kernel) -> Kernel:
+    """One kernel after the other.
+
+    Args:
+        kernels: at least one.
+
+    Raises:
+        InputError: there is none.
+
+    Example:
+        >>> from seqwise.sampling import SeededDraws, anywhere, local, masked_conditionals, metropolis_hastings
+        >>> from seqwise.sampling import start_chains, table_model
+        >>> model = table_model(num_positions=3, vocab_size=4)
+        >>> target, proposal = local(model), masked_conditionals(model)
+        >>> singles, pairs = (metropolis_hastings(target, proposal, visits=anywhere([size])) for size in (1, 2))
+        >>> state = start_chains(target, torch.zeros(1, 3).long())
+        >>> cycle(singles, pairs)(SeededDraws(0, state.chain_B, sweep=0), state)[1].proposals_B
+        tensor([2])
+    """
+    if not kernels:
+        raise InputError("there is no kernel to run")
+
+    def kernel(draws: Draws, state: ChainState) -> tuple[ChainState, Info]:
+        state, info = kernels[0](draws, state)
+        for following in kernels[1:]:
+            state, more = following(draws, state)
+            info += more
+        return state, info
+
+    return kernel
+
+
+def repeat(kernel: Kernel, times: int) -> Kernel:
+    """A kernel so many times in a row.
+
+    Example:
+        >>> kernel = repeat(lambda draws, state: (state, Info.none(state)), 3)
+
+    Raises:
+        InputError: the number is less than 1.
+    """
+    return cycle(*[kernel] * times)
+
+
+def mixture(kernels: Sequence[Kernel], weights: Sequence[float] | None = None) -> Kernel:
+    """One of several kernels, drawn for each chain and sweep.
+
+    Args:
+        kernels: each of which treats chains alone: not parallel tempering.
+        weights: greater than 0, in any unit; all alike by default.
+
+    Raises:
+        InputError: there is no kernel, or the weights do not fit.
+
+    Example:
+        >>> stay = lambda draws, state: (state, Info.none(state))
+        >>> kernel = mixture([stay, stay], weights=[1, 3])
+    """
+    shares = [1.0] * len(kernels) if weights is None else list(weights)
+    if not kernels or len(shares) != len(kernels) or not all(0 < share < math.inf for share in shares):
+        raise InputError(f"{len(kernels)} kernels cannot be mixed with the weights {shares}")
+
+    def kernel(draws: Draws, state: ChainState) -> tuple[ChainState, Info]:
+        free_BT, info = state.free_BT, None
+        log_weights_V = torch.tensor(shares, dtype=torch.float64, device=free_BT.device).log()
+        choice_B = draws.categorical(log_weights_V.expand(len(state), -1), free_BT.any(1))
+        for number, part in enumerate(kernels):
+            # A chain without a free position stays and draws nothing.
+            chosen_B1 = (choice_B == number)[:, None]
+            state, more = part(draws, replace(state, free_BT=free_BT & chosen_B1))
+            info = more if info is None else info + more
+        assert info is not None
+        return replace(state, free_BT=free_BT), info
+
+    return kernel
+
+
+def by_sweep(kernels: Sequence[Kernel]) -> Kernel:
+    """The first kernel in the first sweep, the second in the second, and the last one from then on.
+
+    Raises:
+        InputError: there is none.
+
+    Example:
+        >>> stay = lambda draws, state: (state, Info.none(state))
+        >>> kernel = by_sweep([burn_in(stay), stay])
+    """
+    if not kernels:
+        raise InputError("there is no kernel to run")
+
+    def kernel(draws: Draws, state: ChainState) -> tuple[ChainState, Info]:
+        return kernels[min(state.sweep, len(kernels) - 1)](draws, state)
+
+    return kernel
+
+
+def burn_in(kernel: Kernel) -> Kernel:
+    """The same transitions, flagged as warming up: what they lead through is not to be counted.
+
+    Example:
+        >>> kernel = burn_in(lambda draws, state: (state, Info.none(state)))
+    """
+
+    def flagged(draws: Draws, state: ChainState) -> tuple[ChainState, Info]:
+        state, info = kernel(draws, state)
+        return state, replace(info, invariant=False)
+
+    return flagged
+
+
+def anneal_blocks(kernel_of: Callable[[int], Kernel], sizes: Sequence[int]) -> Kernel:
+    """One block size a sweep, the last one from then on. Every sweep counts: the target is the same throughout.
+
+    Args:
+        kernel_of: from a block size to a kernel.
+        sizes: usually falling to 1.
+
+    Source: Goyal (2021), section 6.5.
+
+    Example:
+        >>> from seqwise.sampling import in_order, local, masked_conditionals, metropolis_hastings, table_model
+        >>> model = table_model(num_positions=3, vocab_size=4)
+        >>> target, proposal = local(model), masked_conditionals(model)
+        >>> kernel = anneal_blocks(lambda b: metropolis_hastings(target, proposal, visits=in_order(b)), [3, 2, 1])
+    """
+    return by_sweep([kernel_of(size) for size in sizes])
+
+
+def anneal_target(kernel_of: Callable[[float], Kernel], temperatures: Sequence[float]) -> Kernel:
+    """One temperature of the target a sweep; what comes before the last one is flagged as warming up.
+
+    Args:
+        kernel_of: from a temperature to a kernel.
+        temperatures: the last is that of the target, from then on.
+
+    Source: Goyal (2021), section 6.6.
+
+    Example:
+        >>> from seqwise.sampling import local, masked_conditionals, metropolis_hastings, table_model
+        >>> model = table_model(num_positions=3, vocab_size=4)
+        >>> target, proposal = local(model), masked_conditionals(model)
+        >>> kernel = anneal_target(lambda t: metropolis_hastings(target, proposal, temperature=t), [1.0, 0.98, 0.96])
+    """
+    return by_sweep([*(burn_in(kernel_of(value)) for value in temperatures[:-1]), *map(kernel_of, temperatures[-1:])])
+
+
+def parallel_tempering(kernel_of: Callable[[Tensor], Kernel], temperatures: Sequence[float]) -> Kernel:
+    """Chains at several temperatures that exchange what they hold; the first temperature is the one wanted.
+
+    After each replica's own transition, neighbours i and j exchange with probability ``min(1, exp((1 / T_i - 1 / T_j)
+    (E_i - E_j)))``: first the pairs (0, 1), (2, 3), ..., then (1, 2), (3, 4), .... This leaves the product of all
+    replicas' targets unchanged.
+
+    Args:
+        kernel_of: from temperatures (B,) to a kernel.
+        temperatures: of R replicas, greater than 0.
+
+    Returns:
+        A kernel for a state of :func:`replicas`; read the wanted samples with :func:`coldest`. The counts are of each
+        replica's own transitions.
+
+    Raises:
+        InputError: there is no temperature; later, the chains do not divide among the replicas.
+
+    Source: Geyer (1991); Swendsen and Wang (1986).
+
+    Example:
+        >>> from seqwise.sampling import SeededDraws, local, masked_conditionals, metropolis_hastings, start_chains
+        >>> from seqwise.sampling import table_model
+        >>> model = table_model(num_positions=3, vocab_size=4)
+        >>> target, proposal = local(model), masked_conditionals(model, temperature=2.0)
+        >>> hot = parallel_tempering(lambda t_B: metropolis_hastings(target, proposal, temperature=t_B), [1.0, 2.0])
+        >>> state = replicas(start_chains(target, torch.zeros(5, 3).long()), 2)
+        >>> state, _ = hot(SeededDraws(0, state.chain_B, sweep=0), state)
+        >>> coldest(state, 2).tokens_BT.shape
+        torch.Size([5, 3])
+    """
+    num_replicas = len(temperatures)
+    if num_replicas < 1 or not all(value > 0 for value in temperatures):
+        raise InputError(f"parallel tempering needs temperatures greater than 0, got {list(temperatures)}")
+
+    def kernel(draws: Draws, state: ChainState) -> tuple[ChainState, Info]:
+        if len(state) % num_replicas:
+            raise InputError(
+                f"{len(state)} chains do not divide among {num_replicas} temperatures", mend="use replicas"
+            )
+        ladder = torch.tensor(temperatures, dtype=torch.float64, device=state.energy_B.device)
+        temperature_B = ladder.repeat(len(state) // num_replicas)
+        state, info = kernel_of(temperature_B)(draws, state)
+        state = state.under(state.energy)
+        replica_B = torch.arange(len(state), device=temperature_B.device) % num_replicas
+        for parity in (0, 1):
+            first_B = (replica_B % 2 == parity) & (replica_B < num_replicas - 1) & state.free_BT.any(1)
+            log_accept_B = (1 / temperature_B - 1 / temperature_B.roll(-1)) * (state.energy_B - state.energy_B.roll(-1))
+            first_P = (draws.accepts(log_accept_B, first_B) & first_B).nonzero().flatten()
+            here_N, there_N = torch.cat([first_P, first_P + 1]), torch.cat([first_P + 1, first_P])
+            if len(here_N):
+                other = state.take(there_N)
+                state.put(here_N, other.tokens_BT, other.energy_B, other.energy_BT, other.logits)
+        return state, info
+
+    return kernel
+
+
+def replicas(state: ChainState, count: int) -> ChainState:
+    """Each chain so many times, next to each other, with random numbers of its own.
+
+    Raises:
+        InputError: the count is less than 1.
+
+    Example:
+        >>> from seqwise.sampling import local, start_chains, table_model
+        >>> state = start_chains(local(table_model(num_positions=1, vocab_size=2)), torch.tensor([[0], [1]]))
+        >>> replicas(state, 2).tokens_BT.flatten()
+        tensor([0, 0, 1, 1])
+    """
+    if count < 1:
+        raise InputError(f"the number of replicas must be at least 1, got {count}")
+    rows_N = torch.arange(len(state), device=state.chain_B.device).repeat_interleave(count)
+    own_N = torch.arange(len(rows_N), device=rows_N.device) % count
+    return replace(state.take(rows_N), chain_B=state.chain_B[rows_N] * count + own_N)
+
+
+def coldest(state: ChainState, count: int) -> ChainState:
+    """The first of every so many replicas, that at the first temperature.
+
+    Example:
+        >>> from seqwise.sampling import local, start_chains, table_model
+        >>> state = start_chains(local(table_model(num_positions=1, vocab_size=2)), torch.tensor([[0], [1]]))
+        >>> coldest(replicas(state, 2), 2).tokens_BT.flatten()
+        tensor([0, 1])
+    """
+    return state.take(torch.arange(0, len(state), count, device=state.chain_B.device))

@@ -1,0 +1,281 @@
+"""Is a sampler right? Its transition matrix on a space small enough to list, and what the matrix says.
+
+A kernel of this package asks for each random choice by its probabilities (:class:`~seqwise.sampling.draws.Draws`). Here
+it is run once for every way in which the choices can fall, from every state at once, and the probabilities of the ways
+are multiplied: the matrix is exact. Any other sampler is run many times instead.
+
+Shapes: N states, B = N G chains, of which G make one state, T positions, V vocabulary or choices.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from seqwise.errors import InputError
+from seqwise.models.protocols import MaskedModel
+from seqwise.sampling.state import ChainState, Kernel
+
+__all__ = [
+    "MatrixReport",
+    "TableModel",
+    "boltzmann",
+    "examine",
+    "simulated_matrix",
+    "table_model",
+    "transition_matrix",
+]
+
+"""The number of states beyond which they are not listed."""
+
+
+def boltzmann(energy_N: Tensor, temperature: float = 1.0) -> Tensor:
+    """The target: ``p = softmax(-E / T)``, float64 (N,), of the energies of all sequences.
+
+    Example:
+        >>> boltzmann(torch.tensor([0.0, 0.0])).tolist()
+        [0.5, 0.5]
+    """
+    return (-energy_N.double() / temperature).softmax(0)
+
+
+@torch.no_grad()
+def transition_matrix(kernel: Kernel, states: ChainState, *, chains_per_state: int = 1) -> Tensor:
+    """The probability of every transition between listed states, exactly.
+
+    The cost is one run of the kernel for every way in which its choices can fall: V^T 2^T for a sweep of
+    Metropolis-Hastings over T positions.
+
+    Args:
+        kernel: asks for all its choices from the draws that it is given.
+        states: one chain for each state, or ``chains_per_state`` next to each other.
+        chains_per_state: more than 1 where chains interact: the temperatures of parallel tempering.
+
+    Returns:
+        (N, N), float64: from the row to the column.
+
+    Raises:
+        InputError: two states are the same, or the kernel leads to a sequence that is not among the states.
+
+    Example:
+        >>> from seqwise.data import every_sequence
+        >>> from seqwise.sampling import anywhere, local, masked_conditionals, metropolis_hastings, start_chains
+        >>> model = table_model(num_positions=2, vocab_size=2)
+        >>> states = start_chains(local(model), every_sequence(2, 2))
+        >>> kernel = metropolis_hastings(local(model), masked_conditionals(model), visits=anywhere())
+        >>> bool((transition_matrix(kernel, states).sum(1) - 1).abs().max() < 1e-14)
+        True
+    """
+    group = chains_per_state
+    places = {key: place for place, key in enumerate(_keys(states.tokens_BT, group))}
+    if len(places) * group != len(states):
+        raise InputError("two of the listed states are the same")
+    matrix_NN = torch.zeros(len(places), len(places), dtype=torch.float64)
+    path: list[int] = []
+    while True:
+        draws = _OneWay(path, len(places), group)
+        try:
+            after = kernel(draws, states)[0].tokens_BT
+        except _Impossible:
+            pass
+        else:
+            for row, (key, weight) in enumerate(zip(_keys(after, group), draws.weight_N.tolist(), strict=True)):
+                if weight == 0:
+                    continue
+                if key not in places:
+                    raise InputError(f"the kernel leads to {key}, which is not among the states")
+                matrix_NN[row, places[key]] += weight
+        # The next way: the last choice that has another option takes it, and those after it are forgotten.
+        path = [*path, *[0] * (len(draws.options) - len(path))][: len(draws.options)]
+        while path and path[-1] == draws.options[-1] - 1:
+            path.pop()
+            draws.options.pop()
+        if not path:
+            return matrix_NN
+        path[-1] += 1
+
+
+def simulated_matrix(step: Callable[[Tensor], Tensor], states_NT: Tensor, *, num_draws: int) -> Tensor:
+    """The share of each transition among many, for a sampler of any kind.
+
+    Args:
+        step: from sequences (B, T) to the next ones, each by random numbers of its own.
+        states_NT: every sequence that there is.
+        num_draws: transitions from each state; the standard error of an entry p is ``sqrt(p (1 - p) / num_draws)``.
+
+    Returns:
+        (N, N), float64.
+
+    Raises:
+        InputError: two states are the same, or the sampler leads to a sequence that is not among them.
+
+    Example:
+        >>> from seqwise.data import every_sequence
+        >>> states_NT = every_sequence(2, 1)
+        >>> simulated_matrix(lambda tokens_BT: 1 - tokens_BT, states_NT, num_draws=10).tolist()
+        [[0.0, 1.0], [1.0, 0.0]]
+    """
+    places = {key: place for place, key in enumerate(_keys(states_NT, 1))}
+    if len(places) != len(states_NT):
+        raise InputError("two of the listed states are the same")
+    after = _keys(step(states_NT.repeat_interleave(num_draws, 0)), 1)
+    missing = next((key for key in after if key not in places), None)
+    if missing is not None:
+        raise InputError(f"the sampler leads to {missing}, which is not among the states")
+    column_M = torch.tensor([places[key] for key in after])
+    row_M = torch.arange(len(states_NT)).repeat_interleave(num_draws)
+    counts = torch.bincount(row_M * len(places) + column_M, minlength=len(places) ** 2)
+    return counts.view(len(places), -1).double() / num_draws
+
+
+@dataclass(frozen=True)
+class MatrixReport:
+    """What :func:`examine` found.
+
+    Attributes:
+        stationarity: ``max |pi K - pi|``; 0 where the target stays as it is.
+        detailed_balance: ``max |pi_i K_ij - pi_j K_ji|``; a right kernel may fail it, as a sweep in order does.
+        num_classes: into how many classes of states that reach each other the support of pi falls; 1 is irreducible.
+        total_variation: between pi and what the chain converges to on average, from the worst start of the support.
+    """
+
+    stationarity: float
+    detailed_balance: float
+    num_classes: int
+    total_variation: float
+
+    @property
+    def irreducible(self) -> bool:
+        """Whether every state of the support can be reached from every other."""
+        return self.num_classes == 1
+
+    def holds(self, tolerance: float = 1e-12) -> bool:
+        """Whether the kernel samples from the target: it stays as it is, and every start leads there."""
+        return self.stationarity <= tolerance and self.irreducible
+
+
+def examine(matrix_NN: Tensor, target_N: Tensor) -> MatrixReport:
+    """Hold a transition matrix against the distribution that it should leave unchanged.
+
+    Args:
+        matrix_NN: from the row to the column; each row sums to 1.
+        target_N: pi.
+
+    Raises:
+        InputError: a row or the target does not sum to 1.
+
+    Example:
+        >>> report = examine(torch.tensor([[0.5, 0.5], [0.5, 0.5]]), torch.tensor([0.5, 0.5]))
+        >>> report.stationarity, report.num_classes, report.holds()
+        (0.0, 1, True)
+    """
+    matrix_NN, target_N = matrix_NN.double(), target_N.double()
+    off = max(float((matrix_NN.sum(1) - 1).abs().max()), abs(float(target_N.sum()) - 1))
+    if not off < 1e-6:
+        raise InputError(f"probabilities should sum to 1 and are {off:.2g} off")
+    flow_NN = target_N[:, None] * matrix_NN
+    reach_NN, limit_NN = (matrix_NN > 0) | torch.eye(len(target_N)).bool(), (matrix_NN + torch.eye(len(target_N))) / 2
+    for _ in range(max(1, math.ceil(math.log2(len(target_N))))):
+        reach_NN = (reach_NN.double() @ reach_NN.double()) > 0
+    # Half of the time the lazy chain stays, so that its powers converge even where the chain itself is periodic.
+    for _ in range(60):
+        limit_NN = limit_NN @ limit_NN
+        limit_NN = limit_NN / limit_NN.sum(1, keepdim=True)
+    support_N = target_N > 0
+    both_NN = (reach_NN & reach_NN.T)[support_N][:, support_N]
+    # A class is counted at its first member.
+    num_classes = int((both_NN.double().tril(-1).sum(1) == 0).sum())
+    return MatrixReport(
+        float((target_N @ matrix_NN - target_N).abs().max()),
+        float((flow_NN - flow_NN.T).abs().max()),
+        num_classes,
+        float((limit_NN[support_N] - target_N).abs().sum(1).max() / 2),
+    )
+
+
+class TableModel:
+    """A masked model whose scores are looked up: one row for each position and for each way to fill the others.
+
+    Args:
+        table: (T, (V + 1)^T, V); a sequence with masks, read as a number to the base V + 1, is the row.
+    """
+
+    def __init__(self, table: Tensor) -> None:
+        self.table = table
+        self.vocab_size = table.shape[2]
+        self.mask_id = self.vocab_size
+
+    def masked_logits(self, tokens_NT: Tensor, masked_NT: Tensor, context: Tensor | None = None) -> Tensor:
+        """See :class:`~seqwise.models.protocols.MaskedModel`; a context (N,) is added to the scores of token 0."""
+        base_T = (self.vocab_size + 1) ** torch.arange(tokens_NT.shape[1] - 1, -1, -1)
+        code_N = (tokens_NT.masked_fill(masked_NT, self.mask_id) * base_T).sum(1)
+        rows_M, places_M = masked_NT.nonzero(as_tuple=True)
+        logits_MV = self.table[places_M, code_N[rows_M]]
+        if context is None:
+            return logits_MV
+        return logits_MV + context[rows_M, None] * F.one_hot(torch.tensor(0), self.vocab_size)
+
+
+def table_model(*, num_positions: int, vocab_size: int, seed: int = 0, scale: float = 1.0) -> MaskedModel:
+    """A masked model of random scores, float64, the same for the same seed: for trying samplers.
+
+    Args:
+        num_positions: T.
+        vocab_size: V.
+        seed: of the scores.
+        scale: their standard deviation.
+
+    Example:
+        >>> model = table_model(num_positions=2, vocab_size=3)
+        >>> model.masked_logits(torch.tensor([[0, 1]]), torch.tensor([[True, False]])).shape
+        torch.Size([1, 3])
+    """
+    generator = torch.Generator().manual_seed(seed)
+    shape = (num_positions, (vocab_size + 1) ** num_positions, vocab_size)
+    return TableModel(scale * torch.randn(shape, generator=generator, dtype=torch.float64))
+
+
+class _Impossible(Exception):
+    """No state goes this way."""
+
+
+class _OneWay:
+    """Draws that fall as a path says, the first option where it says nothing; keeps each state's probability of that.
+
+    The chains of one state choose jointly: a digit of the option's number for each.
+    """
+
+    def __init__(self, path: list[int], num_states: int, group: int) -> None:
+        self.path, self.group = path, group
+        self.options: list[int] = []
+        self.weight_N = torch.ones(num_states, dtype=torch.float64)
+
+    def categorical(self, log_weights_BV: Tensor, live_B: Tensor) -> Tensor:
+        return self._fall(log_weights_BV.double().softmax(-1), live_B)
+
+    def accepts(self, log_probs_B: Tensor, live_B: Tensor) -> Tensor:
+        accept_B = log_probs_B.double().exp().clamp(max=1.0)
+        return self._fall(torch.stack([1 - accept_B, accept_B], -1), live_B) == 1
+
+    def _fall(self, probs_BV: Tensor, live_B: Tensor) -> Tensor:
+        size, place = probs_BV.shape[1], len(self.options)
+        option = self.path[place] if place < len(self.path) else 0
+        self.options.append(size**self.group)
+        choice_B = torch.tensor([option // size**g % size for g in range(self.group)]).repeat(len(self.weight_N))
+        share_B = probs_BV.gather(1, choice_B[:, None]).squeeze(1)
+        share_B = torch.where(live_B, share_B, (choice_B == 0).double())
+        share_N = share_B.view(-1, self.group).prod(1)
+        # States that are out already may hold anything, not-a-numbers included.
+        self.weight_N = torch.where(self.weight_N == 0, 0.0, self.weight_N * share_N)
+        if not bool((self.weight_N != 0).any()):
+            raise _Impossible
+        return choice_B
+
+
+def _keys(tokens_BT: Tensor, group: int) -> list[tuple[int, ...]]:
+    return [tuple(row) for row in tokens_BT.reshape(len(tokens_BT) // group, -1).tolist()]

@@ -1,0 +1,178 @@
+"""How far chains can be trusted: acceptance, novelty, effective sample size, and whether chains agree with each other.
+
+A low energy is no sign of a good sampler: one that follows no target can lie below the target's mean.
+
+Shapes: S sweeps, B chains, T positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from seqwise.errors import InputError
+from seqwise.sampling.chains import Chains
+
+__all__ = ["MOST_R_HAT", "ChainReport", "diagnose_chains", "effective_sample_size", "split_r_hat"]
+
+MOST_R_HAT = 1.01
+"""Above this value of R-hat, chains are said to disagree (Vehtari et al. 2021)."""
+
+
+@dataclass(frozen=True)
+class ChainReport:
+    """What :func:`diagnose_chains` found, over the sweeps that count.
+
+    Attributes:
+        num_sweeps: how many those are.
+        acceptance: the share of proposals that were accepted, those that equal the state included.
+        novelty: the share of proposals that were accepted and changed the state.
+        mean_energy: over sweeps and chains, at temperature 1.
+        ess: effective sample size of the energy and of each feature, over all chains.
+        r_hat: split rank-normalised R-hat of the same.
+        ess_per_second: of the energy; the time of all sweeps counts, those left out included.
+        ess_per_pass: of the energy, per masked sequence that a model was given in all sweeps.
+        warnings: one line each; empty where nothing speaks against the chains.
+    """
+
+    num_sweeps: int
+    acceptance: float
+    novelty: float
+    mean_energy: float
+    ess: dict[str, float]
+    r_hat: dict[str, float]
+    ess_per_second: float
+    ess_per_pass: float
+    warnings: tuple[str, ...]
+
+
+def effective_sample_size(values_SB: Tensor) -> float:
+    """How many independent draws would give the mean as precisely: rank-normalised bulk ESS over all chains.
+
+    Args:
+        values_SB: a number for each sweep and chain; at least 4 sweeps.
+
+    Returns:
+        At most about ``S B log10(S B)``.
+
+    Raises:
+        InputError: there are fewer sweeps, or ArviZ is missing.
+
+    Source: Vehtari et al. (2021), Rank-normalization, folding, and localization.
+
+    Example:
+        >>> import pytest, torch
+        >>> _ = pytest.importorskip("arviz_stats")
+        >>> values_SB = torch.randn(500, 4, generator=torch.Generator().manual_seed(0))
+        >>> bool(1500 < effective_sample_size(values_SB) < 2500)
+        True
+    """
+    return float(_array_stats().ess(_array(values_SB), chain_axis=0, draw_axis=1, method="bulk"))
+
+
+def split_r_hat(values_SB: Tensor) -> float:
+    """Whether chains agree, and each with its own other half: split rank-normalised R-hat, 1 where they do.
+
+    Args:
+        values_SB: a number for each sweep and chain; at least 4 sweeps.
+
+    Returns:
+        Not a number where no chain moves and all agree.
+
+    Raises:
+        InputError: there are fewer sweeps, or ArviZ is missing.
+
+    Source: Vehtari et al. (2021).
+
+    Example:
+        >>> import pytest, torch
+        >>> _ = pytest.importorskip("arviz_stats")
+        >>> values_SB = torch.randn(500, 4, generator=torch.Generator().manual_seed(0))
+        >>> bool(split_r_hat(values_SB) < 1.01 < split_r_hat(values_SB + torch.arange(4)))
+        True
+    """
+    # Chains that do not move at all: not a number, which the report puts into words.
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return float(_array_stats().rhat(_array(values_SB), chain_axis=0, draw_axis=1, method="rank"))
+
+
+def diagnose_chains(
+    chains: Chains,
+    *,
+    discard: int = 0,
+    features: Mapping[str, Callable[[Tensor], Tensor]] | None = None,
+) -> ChainReport:
+    """Acceptance, novelty, ESS and R-hat of the energy and of features, and what speaks against the chains.
+
+    Left out are the first ``discard`` sweeps and all up to the last one that was flagged as burn-in. Chains whose last
+    sweep was flagged so (degenerate Gibbs) are described as they are, with a warning.
+
+    Args:
+        chains: from :func:`~seqwise.sampling.chains.sample_chains`, from dispersed starts.
+        discard: how many sweeps are left out at least.
+        features: names and functions from tokens (S, B, T) to numbers (S, B).
+
+    Raises:
+        InputError: fewer than 4 sweeps are left, or ArviZ is missing.
+
+    Example:
+        >>> import pytest, torch
+        >>> _ = pytest.importorskip("arviz_stats")
+        >>> from seqwise.sampling import exact_gibbs, local, sample_chains, start_chains, table_model
+        >>> target = local(table_model(num_positions=2, vocab_size=3))
+        >>> chains = sample_chains(exact_gibbs(target), start_chains(target, torch.zeros(4, 2).long()), 50)
+        >>> diagnose_chains(chains, discard=5, features={"sum": lambda y: y.sum(-1)}).num_sweeps
+        45
+    """
+    flagged = (~chains.invariant_S).nonzero().flatten().tolist()
+    followed = not flagged or flagged[-1] < len(chains) - 1
+    start = max(discard, flagged[-1] + 1 if flagged and followed else 0)
+    values = {"energy": chains.energy_SB[start:]}
+    for name, feature in (features or {}).items():
+        values[name] = feature(chains.tokens_SBT[start:])
+    ess = {name: effective_sample_size(values_SB) for name, values_SB in values.items()}
+    r_hat = {name: split_r_hat(values_SB) for name, values_SB in values.items()}
+    proposals = max(int(chains.proposals_SB[start:].sum()), 1)
+    found = (
+        [] if followed else ["the transitions follow no energy, or only warm up: their samples have no known target"]
+    )
+    for name, value in r_hat.items():
+        if np.isnan(value):
+            found.append(f"R-hat of {name} is not a number: the chains do not move")
+        elif value > MOST_R_HAT:
+            found.append(f"R-hat of {name} is {value:.3f}, above {MOST_R_HAT}: the chains disagree, run longer")
+    passes = int(chains.passes_SB.sum())
+    return ChainReport(
+        num_sweeps=len(chains) - start,
+        acceptance=int(chains.accepted_SB[start:].sum()) / proposals,
+        novelty=int(chains.novel_SB[start:].sum()) / proposals,
+        mean_energy=float(values["energy"].mean()),
+        ess=ess,
+        r_hat=r_hat,
+        ess_per_second=ess["energy"] / chains.seconds if chains.seconds > 0 else float("nan"),
+        ess_per_pass=ess["energy"] / passes if passes else float("nan"),
+        warnings=tuple(found),
+    )
+
+
+def _array(values_SB: Tensor) -> Any:
+    if values_SB.dim() != 2 or values_SB.shape[0] < 4 or values_SB.shape[1] < 1:
+        raise InputError(
+            f"chains are judged by at least 4 sweeps that count, got numbers of shape {list(values_SB.shape)}",
+            mend="sample more sweeps, or discard fewer",
+        )
+    return values_SB.detach().cpu().double().numpy().T
+
+
+def _array_stats() -> Any:
+    try:
+        from arviz_stats.base import array_stats
+    except ImportError as error:
+        raise InputError(
+            "effective sample sizes and R-hat need ArviZ", mend="pip install 'seqwise[diagnostics]'"
+        ) from error
+    return array_stats

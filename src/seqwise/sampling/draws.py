@@ -1,0 +1,108 @@
+"""Where the random choices of a kernel come from: choices are asked for by their probabilities, never made in place.
+
+A kernel that asks for all its choices here can be run with numbers that belong to each chain alone, and can be run over
+every choice that there is, which gives its transition probabilities exactly (:mod:`seqwise.sampling.correctness`).
+
+Shapes: B chains, V choices.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+__all__ = ["Draws", "SeededDraws"]
+
+
+class Draws(Protocol):
+    """Random choices for B chains; a chain that is not live gets an arbitrary answer and uses up nothing."""
+
+    def categorical(self, log_weights_BV: Tensor, live_B: Tensor) -> Tensor:
+        """One of V choices for each chain, int64 (B,), with probability proportional to exp(log_weights)."""
+        ...
+
+    def accepts(self, log_probs_B: Tensor, live_B: Tensor) -> Tensor:
+        """True with probability ``min(1, exp(log_probs))``, bool (B,)."""
+        ...
+
+
+class SeededDraws:
+    """Choices by numbers that depend on nothing but the seed, the chain, the sweep, and how many that chain has used.
+
+    So a chain draws the same numbers whatever the rest of the batch is, on every device, and after a resumption.
+
+    Args:
+        seed: any integer of 64 bits.
+        chain_B: int64, what tells the chains apart.
+        sweep: the number of the sweep.
+
+    Not implemented: devices without 64-bit floats.
+
+    Source: the numbers are SplitMix64 (Steele, Lea and Flood 2014, Fast splittable pseudorandom number generators).
+
+    Example:
+        >>> draws = SeededDraws(0, torch.arange(3), sweep=0)
+        >>> alone = SeededDraws(0, torch.tensor([2]), sweep=0)
+        >>> bool(draws.uniform(torch.ones(3).bool())[2] == alone.uniform(torch.ones(1).bool())[0])
+        True
+    """
+
+    def __init__(self, seed: int, chain_B: Tensor, *, sweep: int) -> None:
+        root = torch.full_like(chain_B, _signed(seed))
+        self._start_B = _mixed(_mixed(_mixed(root + _GAMMA) + _GAMMA * (chain_B + 1)) + _signed(_GAMMA * (sweep + 1)))
+        self._used_B = torch.zeros_like(chain_B)
+
+    def uniform(self, live_B: Tensor) -> Tensor:
+        """The next number of each chain in [0, 1), float64 (B,); chains that are not live use up nothing."""
+        number_B = self.peek(torch.zeros_like(self._used_B)[:, None])[:, 0]
+        self._used_B = self._used_B + live_B.long()
+        return number_B
+
+    def peek(self, ahead_BN: Tensor) -> Tensor:
+        """The numbers that come after so many others, int64 (B, N) to float64 (B, N); nothing is used up."""
+        place_BN = self._used_B[:, None] + ahead_BN + 1
+        return _shifted(_mixed(self._start_B[:, None] + _GAMMA * place_BN), 11).double() * 2.0**-53
+
+    def skip(self, count_B: Tensor) -> None:
+        """Leave out so many numbers of each chain, int64."""
+        self._used_B = self._used_B + count_B
+
+    def categorical(self, log_weights_BV: Tensor, live_B: Tensor) -> Tensor:
+        """See :class:`Draws`; by inversion, one number a choice."""
+        return choice_at(self.uniform(live_B), log_weights_BV)
+
+    def accepts(self, log_probs_B: Tensor, live_B: Tensor) -> Tensor:
+        """See :class:`Draws`; one number a decision."""
+        return self.uniform(live_B) < log_probs_B.double().exp()
+
+
+def choice_at(uniform_B: Tensor, log_weights_BV: Tensor) -> Tensor:
+    """The choice whose share of the unit interval holds a number: (B,) and (B, V) to int64 (B,)."""
+    sums_BV = log_weights_BV.double().softmax(-1).cumsum(-1)
+    total_B = sums_BV[:, -1]
+    # Rounding must not reach the end, behind which there may be choices of no weight.
+    point_B = torch.minimum(uniform_B * total_B, torch.nextafter(total_B, torch.zeros_like(total_B)))
+    return (sums_BV <= point_B[:, None]).sum(-1)
+
+
+def _signed(number: int) -> int:
+    """The 64 bits of a number, read as torch's int64 reads them."""
+    return (number + 2**63) % 2**64 - 2**63
+
+
+_GAMMA = _signed(0x9E3779B97F4A7C15)
+_FIRST = _signed(0xBF58476D1CE4E5B9)
+_SECOND = _signed(0x94D049BB133111EB)
+
+
+def _shifted(bits: Tensor, count: int) -> Tensor:
+    # torch shifts the sign in from the left, where unsigned numbers have zeros.
+    return (bits >> count) & (2 ** (64 - count) - 1)
+
+
+def _mixed(bits: Tensor) -> Tensor:
+    bits = (bits ^ _shifted(bits, 30)) * _FIRST
+    bits = (bits ^ _shifted(bits, 27)) * _SECOND
+    return bits ^ _shifted(bits, 31)

@@ -1,0 +1,310 @@
+"""What is sampled from: energies of whole sequences, made of a masked model's scores and of functions of the tokens.
+
+With y\\t for the sequence y whose position t is masked, and f for the model's scores there:
+
+    E_raw(y) = - sum_t f(y_t, y\\t)            E_local(y) = - sum_t log softmax(f(., y\\t))[y_t]
+
+Both are sums over the positions of a function of one table, the masked scores at every position; samplers keep that
+table for the sequence that they are at. A target at temperature T is p(y) proportional to exp(-E(y) / T).
+
+Shapes: B sequences, T positions, V vocabulary, M masked positions in all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from seqwise import tree
+from seqwise.errors import InputError
+from seqwise.models.protocols import MaskedModel
+
+__all__ = [
+    "MAX_ROWS",
+    "Energy",
+    "constraint",
+    "contains",
+    "local",
+    "lone_logits",
+    "pseudo_log_likelihood",
+    "raw",
+    "rows_of",
+    "sequence_energy",
+]
+
+MAX_ROWS = 1024
+"""How many masked sequences a model is given at once, unless the caller says otherwise."""
+
+
+@dataclass(frozen=True)
+class ModelTerm:
+    """``weight * sum_t positions(tokens, logits)[t]``, over the masked scores of one model."""
+
+    model: MaskedModel
+    positions: Callable[[Tensor, Tensor], Tensor]
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class SequenceTerm:
+    """``weight * function(tokens)``; it costs no pass of a model."""
+
+    function: Callable[[Tensor], Tensor]
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class Energy:
+    """A weighted sum of energies: of :func:`raw`, :func:`local`, :func:`constraint`, by ``+`` and ``weight * energy``.
+
+    Attributes:
+        model_terms: sums over positions; terms of one and the same model object share its passes.
+        sequence_terms: functions of the tokens.
+        max_rows: how many masked sequences a model is given at once.
+
+    Two energies are equal if they have the same terms of the same model and function objects.
+    """
+
+    model_terms: tuple[ModelTerm, ...] = ()
+    sequence_terms: tuple[SequenceTerm, ...] = ()
+    max_rows: int = field(default=MAX_ROWS, compare=False)
+
+    def __add__(self, other: Energy) -> Energy:
+        return Energy(
+            (*self.model_terms, *other.model_terms),
+            (*self.sequence_terms, *other.sequence_terms),
+            min(self.max_rows, other.max_rows),
+        )
+
+    def __rmul__(self, weight: float) -> Energy:
+        if not math.isfinite(weight) or weight == 0:
+            raise InputError(f"the weight of an energy must be finite and not 0, got {weight}")
+        return Energy(
+            tuple(replace(term, weight=weight * term.weight) for term in self.model_terms),
+            tuple(replace(term, weight=weight * term.weight) for term in self.sequence_terms),
+            self.max_rows,
+        )
+
+    @property
+    def models(self) -> tuple[MaskedModel, ...]:
+        """The distinct models, in the order of their first terms."""
+        return tuple({id(term.model): term.model for term in self.model_terms}.values())
+
+    def of_sequences(self, tokens_BT: Tensor) -> Tensor:
+        """What the functions of the tokens add, float64 (B,)."""
+        energy_B = torch.zeros(len(tokens_BT), dtype=torch.float64, device=tokens_BT.device)
+        for term in self.sequence_terms:
+            value_B = term.weight * term.function(tokens_BT).double()
+            if bool((value_B.isnan() | (value_B == -torch.inf)).any()):
+                raise InputError(
+                    "the energy of a sequence is not a number, or minus infinity",
+                    mend="let constraints be finite or plus infinity, and give those of infinite weight no minus sign",
+                )
+            energy_B = energy_B + value_B
+        return energy_B
+
+    def of_positions(self, tokens_BT: Tensor, logits: tuple[Tensor, ...]) -> Tensor:
+        """What the models add at each position, float64 (B, T), from each model's masked scores (B, T, V)."""
+        energy_BT = torch.zeros(tokens_BT.shape, dtype=torch.float64, device=tokens_BT.device)
+        place = {id(model): index for index, model in enumerate(self.models)}
+        for term in self.model_terms:
+            energy_BT += term.weight * term.positions(tokens_BT, logits[place[id(term.model)]]).double()
+        return energy_BT
+
+
+def raw(model: MaskedModel, *, max_rows: int = MAX_ROWS) -> Energy:
+    """The energy whose scores are the model's own, not normalised: ``E(y) = - sum_t f(y_t, y without t)``.
+
+    Args:
+        model: a masked model in evaluation mode. Training it as a masked model leaves an offset of each position's
+            scores free, which may depend on the other tokens; this energy depends on it, :func:`local` does not.
+        max_rows: how many masked sequences the model is given at once.
+
+    Source: Goyal (2021), section 6.2.
+
+    Example:
+        >>> from seqwise.sampling.correctness import table_model
+        >>> len(raw(table_model(num_positions=2, vocab_size=3)).models)
+        1
+    """
+    return Energy((ModelTerm(model, _raw_positions),), max_rows=_rows(max_rows))
+
+
+def local(model: MaskedModel, *, max_rows: int = MAX_ROWS) -> Energy:
+    """Minus the pseudo-log-likelihood: ``E(y) = - sum_t log softmax(f(., y without t))[y_t]``.
+
+    Args:
+        model: a masked model in evaluation mode.
+        max_rows: how many masked sequences the model is given at once.
+
+    Source: Goyal (2021), section 6.2.
+
+    Example:
+        >>> from seqwise.sampling.correctness import table_model
+        >>> target = local(table_model(num_positions=2, vocab_size=3)) + 2.0 * constraint(contains(1))
+        >>> target.of_sequences(torch.tensor([[1, 0], [0, 2]]))
+        tensor([0., inf], dtype=torch.float64)
+    """
+    return Energy((ModelTerm(model, _local_positions),), max_rows=_rows(max_rows))
+
+
+def sequence_energy(function: Callable[[Tensor], Tensor]) -> Energy:
+    """Any function of the tokens as an energy: a classifier's minus log-probability, say.
+
+    Args:
+        function: (B, T) int64 to (B,), each row from its own tokens alone; plus infinity excludes a sequence.
+
+    Example:
+        >>> sequence_energy(lambda tokens_BT: tokens_BT.sum(1)).of_sequences(torch.tensor([[1, 2]]))
+        tensor([3.], dtype=torch.float64)
+    """
+    return Energy(sequence_terms=(SequenceTerm(function),))
+
+
+def constraint(holds: Callable[[Tensor], Tensor], *, penalty: float = math.inf) -> Energy:
+    """Zero where a condition holds, a penalty elsewhere.
+
+    Args:
+        holds: (B, T) int64 to (B,) bool.
+        penalty: nats; infinity, the default, makes the constraint a hard one.
+
+    Raises:
+        InputError: the penalty is not greater than 0.
+
+    Example:
+        >>> even = constraint(lambda tokens_BT: tokens_BT.sum(1) % 2 == 0, penalty=5.0)
+        >>> even.of_sequences(torch.tensor([[1, 2], [1, 1]]))
+        tensor([5., 0.], dtype=torch.float64)
+    """
+    if not penalty > 0:
+        raise InputError(f"the penalty of a constraint must be greater than 0, got {penalty}")
+
+    def function(tokens_BT: Tensor) -> Tensor:
+        zero_B = torch.zeros(len(tokens_BT), dtype=torch.float64, device=tokens_BT.device)
+        return zero_B.masked_fill(~holds(tokens_BT), penalty)
+
+    return sequence_energy(function)
+
+
+def contains(*tokens: int) -> Callable[[Tensor], Tensor]:
+    """The condition that a sequence has the given tokens one after another somewhere, for :func:`constraint`.
+
+    Args:
+        tokens: one token or more. For "must not contain", negate: ``lambda y: ~contains(3)(y)``.
+
+    Returns:
+        (B, T) int64 to (B,) bool.
+
+    Raises:
+        InputError: there is no token.
+
+    Example:
+        >>> contains(1, 2)(torch.tensor([[0, 1, 2], [2, 1, 0]]))
+        tensor([ True, False])
+    """
+    if not tokens:
+        raise InputError("no token is named that the sequence should contain")
+
+    def holds(tokens_BT: Tensor) -> Tensor:
+        if tokens_BT.shape[1] < len(tokens):
+            return torch.zeros(len(tokens_BT), dtype=torch.bool, device=tokens_BT.device)
+        wanted = torch.tensor(tokens, device=tokens_BT.device)
+        return (tokens_BT.unfold(1, len(tokens), 1) == wanted).all(-1).any(-1)
+
+    return holds
+
+
+def lone_logits(
+    model: MaskedModel, tokens_BT: Tensor, wanted_BT: Tensor, *, context: Any = None, max_rows: int = MAX_ROWS
+) -> Tensor:
+    """The masked scores at each wanted position, with that position alone masked: one pass of one row for each.
+
+    Args:
+        model: a masked model.
+        tokens_BT: int64.
+        wanted_BT: bool, M true entries.
+        context: None, or what the model takes with each sequence: a nest of tensors whose first dimension is B.
+        max_rows: how many masked sequences the model is given at once.
+
+    Returns:
+        (M, V) in row-major order.
+
+    Example:
+        >>> from seqwise.sampling.correctness import table_model
+        >>> model = table_model(num_positions=2, vocab_size=3)
+        >>> lone_logits(model, torch.tensor([[0, 1]]), torch.tensor([[True, True]])).shape
+        torch.Size([2, 3])
+    """
+    parts = [logits_NV for _, _, logits_NV in _passes(model, tokens_BT, wanted_BT, context, max_rows)]
+    return torch.cat(parts) if parts else torch.zeros(0, model.vocab_size, device=tokens_BT.device)
+
+
+def pseudo_log_likelihood(
+    model: MaskedModel, tokens_BT: Tensor, *, context: Any = None, max_rows: int = MAX_ROWS
+) -> Tensor:
+    """``log p(y_t | all other tokens)`` at every position; its sum over positions is ``-E_local(y)``.
+
+    Args:
+        model: a masked model in evaluation mode.
+        tokens_BT: int64; all of one length.
+        context: see :func:`lone_logits`.
+        max_rows: how many masked sequences the model is given at once; the scores of no more are held.
+
+    Returns:
+        (B, T), nats. ``sum(1)`` is the pseudo-log-likelihood of each sequence, ``exp(-mean())`` the pseudo-perplexity.
+
+    Source: Salazar et al. (ACL 2020); Goyal (2021), section 6.2.
+
+    Example:
+        >>> from seqwise.sampling.correctness import table_model
+        >>> pseudo_log_likelihood(table_model(num_positions=2, vocab_size=3), torch.tensor([[0, 1]])).shape
+        torch.Size([1, 2])
+    """
+    every_BT = torch.ones_like(tokens_BT, dtype=torch.bool)
+    parts = [
+        -_local_positions(tokens_BT[rows_N, places_N], logits_NV)
+        for rows_N, places_N, logits_NV in _passes(model, tokens_BT, every_BT, context, _rows(max_rows))
+    ]
+    return torch.cat(parts).view(tokens_BT.shape) if parts else torch.zeros(tokens_BT.shape)
+
+
+def rows_of(context: Any, rows_N: Tensor) -> Any:
+    """A model's context for some of its rows: each tensor indexed along its first dimension; None stays None.
+
+    Example:
+        >>> from seqwise.sampling.energies import rows_of
+        >>> rows_of({"source": torch.tensor([[1], [2]])}, torch.tensor([1]))
+        {'source': tensor([[2]])}
+    """
+    return None if context is None else tree.map(lambda leaf: leaf[rows_N], context)
+
+
+def _passes(
+    model: MaskedModel, tokens_BT: Tensor, wanted_BT: Tensor, context: Any, max_rows: int
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Sequences, masked positions and scores (N, V), at most max_rows of them at once."""
+    rows_M, places_M = wanted_BT.nonzero(as_tuple=True)
+    for first in range(0, len(rows_M), max_rows):
+        rows_N, places_N = rows_M[first : first + max_rows], places_M[first : first + max_rows]
+        masked_NT = F.one_hot(places_N, tokens_BT.shape[1]).bool()
+        yield rows_N, places_N, model.masked_logits(tokens_BT[rows_N], masked_NT, rows_of(context, rows_N))
+
+
+def _raw_positions(tokens: Tensor, logits: Tensor) -> Tensor:
+    return -logits.gather(-1, tokens[..., None]).squeeze(-1)
+
+
+def _local_positions(tokens: Tensor, logits: Tensor) -> Tensor:
+    return logits.logsumexp(-1) + _raw_positions(tokens, logits)
+
+
+def _rows(max_rows: int) -> int:
+    if max_rows < 1:
+        raise InputError(f"the number of rows that a model is given at once must be at least 1, got {max_rows}")
+    return max_rows

@@ -1,0 +1,205 @@
+"""What may come next: which positions are masked, and the distribution that is drawn from there.
+
+The positions are chosen without a look at the tokens, and the distribution sees only what is not masked. So it is one
+and the same on the way to the new sequence and on the way back, and one function gives both the draw and the ratio.
+
+Shapes: B chains, T positions, V vocabulary, M masked positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from seqwise.errors import InputError
+from seqwise.models.protocols import MaskedModel
+from seqwise.sampling.draws import Draws
+
+__all__ = ["Proposal", "Visits", "anywhere", "in_order", "masked_conditionals", "shuffled"]
+
+
+@dataclass(frozen=True, eq=False)
+class Proposal:
+    """The masked conditionals of a model; made by :func:`masked_conditionals`.
+
+    Attributes:
+        model: whose scores are proposed from.
+        temperature: greater than 1 is flatter.
+        allowed_V: bool, the tokens that may be proposed, or None for all.
+        nucleus: the mass that is kept, the likeliest tokens first; 1 keeps all.
+        full_share: the weight of the distribution before it was cut to the nucleus.
+    """
+
+    model: MaskedModel
+    temperature: float
+    allowed_V: Tensor | None
+    nucleus: float
+    full_share: float
+
+    def log_probs(self, logits: Tensor) -> Tensor:
+        """log q of every token, from the model's scores: (..., V) to (..., V), minus infinity where q is 0."""
+        if self.allowed_V is not None:
+            logits = logits.masked_fill(~self.allowed_V.to(logits.device), -torch.inf)
+        full = (logits / self.temperature).log_softmax(-1)
+        if self.nucleus >= 1:
+            return full
+        ordered, order = full.sort(dim=-1, descending=True, stable=True)
+        # The smallest set of that mass: a token is in it if those before it do not reach the mass.
+        before = ordered.exp().cumsum(-1).roll(1, -1)
+        before[..., 0] = 0.0
+        kept = torch.zeros_like(full, dtype=torch.bool).scatter(-1, order, before < self.nucleus)
+        cut = full.masked_fill(~kept, -torch.inf).log_softmax(-1)
+        if self.full_share == 0:
+            return cut
+        share = torch.tensor([1 - self.full_share, self.full_share], dtype=full.dtype, device=full.device).log()
+        return torch.logaddexp(cut + share[0], full + share[1])
+
+
+def masked_conditionals(
+    model: MaskedModel,
+    *,
+    temperature: float = 1.0,
+    allowed_V: Tensor | None = None,
+    nucleus: float = 1.0,
+    full_share: float = 0.0,
+) -> Proposal:
+    """Propose tokens at masked positions, each from ``q = softmax(f / temperature)`` over the allowed tokens.
+
+    Several positions that are masked together are drawn independently: q is the product over them.
+
+    Args:
+        model: a masked model in evaluation mode.
+        temperature: of the proposal; greater than 0.
+        allowed_V: bool, tokens that may be proposed: all but special ones. A chain never leaves a free position that
+            holds a token which may not be proposed, because it could never come back.
+        nucleus: keep the smallest set of tokens that has at least this mass, and renormalise. A token outside it is
+            never left either, so that the chain falls into classes that do not reach each other.
+        full_share: epsilon, which mends that: ``(1 - epsilon) q_nucleus + epsilon q``.
+
+    Raises:
+        InputError: a value is outside its range, or no token is allowed.
+
+    Source: Goyal (2021), section 6.4.1, where the mixture is not mentioned.
+
+    Example:
+        >>> from seqwise.sampling import table_model
+        >>> proposal = masked_conditionals(table_model(num_positions=1, vocab_size=3), nucleus=0.5)
+        >>> proposal.log_probs(torch.tensor([0.5, 0.3, 0.2]).log()).exp()
+        tensor([1., 0., 0.])
+    """
+    if not temperature > 0:
+        raise InputError(f"the temperature of a proposal must be greater than 0, got {temperature}")
+    if not 0 < nucleus <= 1:
+        raise InputError(f"the mass of the nucleus must be greater than 0 and at most 1, got {nucleus}")
+    if not 0 <= full_share < 1:
+        raise InputError(f"the share of the full distribution must be at least 0 and less than 1, got {full_share}")
+    if allowed_V is not None and (allowed_V.shape != (model.vocab_size,) or not bool(allowed_V.any())):
+        raise InputError(
+            f"the allowed tokens must be {model.vocab_size} flags, at least one of them true, got shape"
+            f" {list(allowed_V.shape)} with {int(allowed_V.sum())} true"
+        )
+    return Proposal(model, temperature, allowed_V, nucleus, full_share)
+
+
+Visits = Callable[[Draws, Tensor], Iterator[Tensor]]
+"""``(draws, free_BT)`` to the masked positions (B, T) of one proposal after another."""
+
+
+def in_order(block: int = 1) -> Visits:
+    """Every free position once, from left to right, so many neighbours at a time.
+
+    A sweep of such visits leaves the target unchanged, though it is not reversible.
+
+    Args:
+        block: how many free positions are masked together; the last block may be smaller.
+
+    Example:
+        >>> from seqwise.sampling import SeededDraws
+        >>> free_BT = torch.tensor([[True, False, True, True]])
+        >>> draws = SeededDraws(0, torch.arange(1), sweep=0)
+        >>> [masked_BT[0].nonzero().flatten().tolist() for masked_BT in in_order(2)(draws, free_BT)]
+        [[0, 2], [3]]
+    """
+    _check_blocks([block])
+
+    def visits(draws: Draws, free_BT: Tensor) -> Iterator[Tensor]:
+        rank_BT = free_BT.long().cumsum(1) - 1
+        for first in range(0, _most(free_BT), block):
+            yield free_BT & (rank_BT >= first) & (rank_BT < first + block)
+
+    return visits
+
+
+def shuffled(block: int = 1) -> Visits:
+    """Every free position once, in an order drawn anew for each chain and sweep.
+
+    Args:
+        block: how many free positions are masked together; the last block may be smaller.
+
+    Example:
+        >>> from seqwise.sampling import SeededDraws
+        >>> draws = SeededDraws(0, torch.arange(1), sweep=0)
+        >>> int(sum(shuffled()(draws, torch.ones(1, 4).bool())).amin())
+        1
+    """
+    _check_blocks([block])
+
+    def visits(draws: Draws, free_BT: Tensor) -> Iterator[Tensor]:
+        left_BT = free_BT.clone()
+        for _ in range(0, _most(free_BT), block):
+            masked_BT = _subset(draws, left_BT, torch.full_like(left_BT[:, 0], block, dtype=torch.int64))
+            left_BT = left_BT & ~masked_BT
+            yield masked_BT
+
+    return visits
+
+
+def anywhere(blocks: Sequence[int] = (1,)) -> Visits:
+    """One visit only: as many free positions as one of the block sizes says, all subsets of a size alike.
+
+    A transition of one such visit is reversible. Several block sizes make a mixed-block kernel: each chain draws one of
+    them for each visit.
+
+    Args:
+        blocks: block sizes; one that is named twice is drawn twice as often.
+
+    Example:
+        >>> from seqwise.sampling import SeededDraws
+        >>> draws = SeededDraws(0, torch.arange(2), sweep=0)
+        >>> [masked_BT.sum(1).tolist() for masked_BT in anywhere([2])(draws, torch.ones(2, 5).bool())]
+        [[2, 2]]
+    """
+    _check_blocks(blocks)
+
+    def visits(draws: Draws, free_BT: Tensor) -> Iterator[Tensor]:
+        size_B = torch.full_like(free_BT[:, 0], blocks[0], dtype=torch.int64)
+        if len(blocks) > 1:
+            alike_BV = torch.zeros(len(free_BT), len(blocks), device=free_BT.device)
+            size_B = torch.tensor(blocks, device=free_BT.device)[draws.categorical(alike_BV, free_BT.any(1))]
+        yield _subset(draws, free_BT, size_B)
+
+    return visits
+
+
+def _subset(draws: Draws, free_BT: Tensor, size_B: Tensor) -> Tensor:
+    """So many free positions of each chain, or all where there are fewer."""
+    left_BT = free_BT
+    for number in range(int(size_B.max()) if len(size_B) else 0):
+        live_B = left_BT.any(1) & (size_B > number)
+        log_weights_BT = torch.zeros_like(left_BT, dtype=torch.float64).masked_fill(~left_BT, -torch.inf)
+        place_B = draws.categorical(log_weights_BT, live_B)
+        chosen_BT = torch.nn.functional.one_hot(place_B, left_BT.shape[1]).bool()
+        left_BT = left_BT & ~(chosen_BT & live_B[:, None])
+    return free_BT & ~left_BT
+
+
+def _most(free_BT: Tensor) -> int:
+    return int(free_BT.sum(1).max()) if len(free_BT) else 0
+
+
+def _check_blocks(blocks: Sequence[int]) -> None:
+    if not blocks or min(blocks) < 1:
+        raise InputError(f"a block must have at least 1 position, got {list(blocks)}")

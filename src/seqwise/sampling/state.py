@@ -1,0 +1,213 @@
+"""Where chains are, with what is known about it: the energy and the masked scores of every position.
+
+Shapes: B chains, T positions, V vocabulary, N some of the chains.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from seqwise.errors import InputError
+from seqwise.sampling.draws import Draws
+from seqwise.sampling.energies import Energy, lone_logits, rows_of
+
+__all__ = ["ChainState", "Info", "Kernel", "evaluate", "start_chains"]
+
+
+@dataclass(frozen=True, eq=False)
+class ChainState:
+    """B sequences of one length, and what would be dear to compute again.
+
+    Attributes:
+        tokens_BT: int64, where the chains are.
+        energy_B: float64, the energy of these tokens, at temperature 1.
+        energy_BT: float64, what the models contribute to it at each position.
+        logits: for each of ``energy.models`` the scores (B, T, V) of these tokens, each position masked alone.
+        energy: what all of that belongs to; a kernel for another energy evaluates the tokens anew.
+        free_BT: bool, the positions that may change.
+        chain_B: int64, which random numbers each chain draws.
+        sweep: how many sweeps have been made.
+        context: what the models take with each sequence: None, or a nest of tensors whose first dimension is B.
+    """
+
+    tokens_BT: Tensor
+    energy_B: Tensor
+    energy_BT: Tensor
+    logits: tuple[Tensor, ...]
+    energy: Energy
+    free_BT: Tensor
+    chain_B: Tensor
+    sweep: int = 0
+    context: Any = None
+
+    def __len__(self) -> int:
+        return len(self.tokens_BT)
+
+    def take(self, rows_N: Tensor) -> ChainState:
+        """Some of the chains, int64 (N,), with all that belongs to them."""
+        return replace(
+            self,
+            tokens_BT=self.tokens_BT[rows_N],
+            energy_B=self.energy_B[rows_N],
+            energy_BT=self.energy_BT[rows_N],
+            logits=tuple(logits_BTV[rows_N] for logits_BTV in self.logits),
+            free_BT=self.free_BT[rows_N],
+            chain_B=self.chain_B[rows_N],
+            context=rows_of(self.context, rows_N),
+        )
+
+    def under(self, energy: Energy) -> ChainState:
+        """The same sequences under an energy: a copy that may be changed in place, evaluated anew if it is another."""
+        if energy == self.energy:
+            return replace(
+                self,
+                tokens_BT=self.tokens_BT.clone(),
+                energy_B=self.energy_B.clone(),
+                energy_BT=self.energy_BT.clone(),
+                logits=tuple(logits_BTV.clone() for logits_BTV in self.logits),
+            )
+        energy_B, energy_BT, logits = evaluate(energy, self.tokens_BT, self.context)
+        return replace(self, energy_B=energy_B, energy_BT=energy_BT, logits=logits, energy=energy).under(energy)
+
+    def put(
+        self, rows_N: Tensor, tokens_NT: Tensor, energy_N: Tensor, energy_NT: Tensor, logits: tuple[Tensor, ...]
+    ) -> None:
+        """Move some chains, in place: only for a state that came from :meth:`under`."""
+        self.tokens_BT[rows_N] = tokens_NT
+        self.energy_B[rows_N] = energy_N
+        self.energy_BT[rows_N] = energy_NT
+        for own_BTV, new_NTV in zip(self.logits, logits, strict=True):
+            own_BTV[rows_N] = new_NTV
+
+
+@dataclass(frozen=True, eq=False)
+class Info:
+    """What a transition did; the counts of transitions in a row add up.
+
+    Attributes:
+        proposals_B: int64, proposals made.
+        accepted_B: int64, proposals accepted, those that equal the state included.
+        novel_B: int64, proposals accepted that change the state.
+        passes_B: int64, masked sequences that a model was given.
+        invariant: whether the transition leaves the target unchanged. False for what only warms up, or follows no
+            energy at all.
+    """
+
+    proposals_B: Tensor
+    accepted_B: Tensor
+    novel_B: Tensor
+    passes_B: Tensor
+    invariant: bool = True
+
+    @classmethod
+    def none(cls, state: ChainState, *, invariant: bool = True) -> Info:
+        """Counts of 0 for every chain."""
+        zero_B = torch.zeros_like(state.chain_B)
+        return cls(zero_B, zero_B, zero_B, zero_B, invariant)
+
+    def __add__(self, other: Info) -> Info:
+        return Info(
+            self.proposals_B + other.proposals_B,
+            self.accepted_B + other.accepted_B,
+            self.novel_B + other.novel_B,
+            self.passes_B + other.passes_B,
+            self.invariant and other.invariant,
+        )
+
+
+class Kernel(Protocol):
+    """One transition of every chain. It leaves the given state as it is, and never touches positions that are not free.
+
+    A chain without a free position stays where it is and draws nothing.
+    """
+
+    def __call__(self, draws: Draws, state: ChainState) -> tuple[ChainState, Info]:
+        """The state afterwards, and what was done."""
+        ...
+
+
+@torch.no_grad()
+def evaluate(energy: Energy, tokens_BT: Tensor, context: Any = None) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    """The energy of sequences from nothing: T passes of each model for each.
+
+    Args:
+        energy: of whole sequences.
+        tokens_BT: int64.
+        context: see :class:`ChainState`.
+
+    Returns:
+        ``energy_B``, ``energy_BT`` and ``logits`` as :class:`ChainState` has them.
+
+    Example:
+        >>> from seqwise.sampling import raw, table_model
+        >>> model = table_model(num_positions=2, vocab_size=3)
+        >>> energy_B, energy_BT, (logits_BTV,) = evaluate(raw(model), torch.tensor([[0, 2]]))
+        >>> bool(energy_B[0] == -(logits_BTV[0, 0, 0] + logits_BTV[0, 1, 2]))
+        True
+    """
+    every_BT = torch.ones_like(tokens_BT, dtype=torch.bool)
+    logits = tuple(
+        lone_logits(model, tokens_BT, every_BT, context=context, max_rows=energy.max_rows).view(*tokens_BT.shape, -1)
+        for model in energy.models
+    )
+    energy_BT = energy.of_positions(tokens_BT, logits)
+    return energy_BT.sum(1) + energy.of_sequences(tokens_BT), energy_BT, logits
+
+
+def start_chains(
+    energy: Energy,
+    tokens_BT: Tensor,
+    *,
+    free_BT: Tensor | None = None,
+    context: Any = None,
+    chain_B: Tensor | None = None,
+) -> ChainState:
+    """Chains that stand at given sequences.
+
+    Args:
+        energy: what is to be sampled from.
+        tokens_BT: int64; all of one length, each token one that the models score.
+        free_BT: bool, the positions that may change; all, by default. The rest is what the sample is conditioned on.
+        context: what the models take with each sequence: None, or a nest of tensors whose first dimension is B.
+        chain_B: int64, which random numbers each chain draws; 0 to B-1 by default. Chains of several batches, of
+            different lengths say, are independent if these differ.
+
+    Raises:
+        InputError: the tokens cannot be used, a model is in training mode, or an energy is infinite.
+
+    Example:
+        >>> from seqwise.sampling import local, table_model
+        >>> state = start_chains(local(table_model(num_positions=2, vocab_size=3)), torch.tensor([[0, 2], [1, 1]]))
+        >>> len(state), state.logits[0].shape
+        (2, torch.Size([2, 2, 3]))
+    """
+    if tokens_BT.dim() != 2 or tokens_BT.dtype != torch.int64 or tokens_BT.shape[1] == 0:
+        shape = list(tokens_BT.shape)
+        raise InputError(f"chains start from int64 tokens of shape (chains, positions), got {tokens_BT.dtype} {shape}")
+    for model in energy.models:
+        if getattr(model, "training", False):
+            raise InputError("a model is in training mode, where dropout changes its scores", mend="call model.eval()")
+        outside_BT = (tokens_BT < 0) | (tokens_BT >= model.vocab_size)
+        if bool(outside_BT.any()):
+            raise InputError(
+                f"token {int(tokens_BT[outside_BT][0])} of an initial sequence is none of the {model.vocab_size} that"
+                " the model scores",
+                mend="fill masked positions first, with mask_predict say",
+            )
+    free_BT = torch.ones_like(tokens_BT, dtype=torch.bool) if free_BT is None else free_BT
+    chain_B = torch.arange(len(tokens_BT), device=tokens_BT.device) if chain_B is None else chain_B
+    if free_BT.shape != tokens_BT.shape or chain_B.shape != tokens_BT.shape[:1]:
+        raise InputError(
+            f"{list(tokens_BT.shape)} tokens with {list(free_BT.shape)} free positions and {list(chain_B.shape)} chains"
+        )
+    energy_B, energy_BT, logits = evaluate(energy, tokens_BT, context)
+    if not bool(energy_B.isfinite().all()):
+        raise InputError(
+            f"the energy of {int((~energy_B.isfinite()).sum())} of {len(energy_B)} initial sequences is not finite",
+            mend="start from sequences that keep the hard constraints",
+        )
+    return ChainState(tokens_BT, energy_B, energy_BT, logits, energy, free_BT.bool(), chain_B, 0, context)

@@ -1,0 +1,440 @@
+"""Kernels against a literal Algorithm 4 that keeps nothing and takes one position at a time; and what they cost."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from seqwise import InputError
+from seqwise.sampling import (
+    ChainState,
+    Draws,
+    Info,
+    Kernel,
+    SeededDraws,
+    anywhere,
+    constraint,
+    contains,
+    cycle,
+    delayed_acceptance,
+    exact_gibbs,
+    gibbs,
+    in_order,
+    local,
+    mask_predict,
+    masked_conditionals,
+    metropolis_hastings,
+    mixture,
+    parallel_tempering,
+    raw,
+    replicas,
+    sample_chains,
+    sequence_energy,
+    shuffled,
+    start_chains,
+    table_model,
+)
+from seqwise.sampling.state import evaluate
+
+NUM_CHAINS, NUM_POSITIONS, VOCAB_SIZE = 3, 5, 4
+
+
+class Network(nn.Module):
+    """A random network that reads all tokens and counts the masked sequences that it is given."""
+
+    def __init__(self, vocab_size: int = VOCAB_SIZE, num_positions: int = NUM_POSITIONS) -> None:
+        super().__init__()
+        self.vocab_size, self.mask_id, self.passes = vocab_size, vocab_size + 3, 0
+        self.embedding = nn.Embedding(vocab_size + 4, 6)
+        self.hidden = nn.Linear(6 * num_positions, num_positions * 8)
+        self.head = nn.Linear(8, vocab_size)
+        for parameter in self.parameters():
+            nn.init.normal_(parameter, std=0.8, generator=torch.Generator().manual_seed(parameter.numel()))
+        self.double().eval()
+
+    def masked_logits(self, tokens_NT: Tensor, masked_NT: Tensor, context: Any = None) -> Tensor:
+        self.passes += len(tokens_NT)
+        features_NTH = self.hidden(self.embedding(tokens_NT.masked_fill(masked_NT, self.mask_id)).flatten(1))
+        features_NTH = features_NTH.tanh().view(*tokens_NT.shape, 8)
+        if context is not None:
+            features_NTH = features_NTH + context["source"][:, None]
+        return self.head(features_NTH[masked_NT])
+
+
+NETWORK = Network()
+MODELS = {
+    "table": table_model(num_positions=NUM_POSITIONS, vocab_size=VOCAB_SIZE, seed=1, scale=0.7),
+    "network": NETWORK,
+}
+START_BT = torch.tensor([[0, 1, 2, 3, 0], [3, 3, 3, 3, 3], [0, 2, 0, 1, 1]])
+
+
+# ------------------------------------------------------------------------------------------ a literal Algorithm 4
+
+WORD = 2**64
+
+
+class LiteralStream:
+    """SplitMix64 of one chain and sweep, in Python's own integers."""
+
+    gamma = 0x9E3779B97F4A7C15
+
+    def __init__(self, seed: int, chain: int, sweep: int) -> None:
+        """The start of the stream is output ``sweep`` of the stream that starts at output ``chain`` of the seed's."""
+        self.state = self.mixed(seed + self.gamma)
+        for number in (chain, sweep):
+            self.state = self.mixed(self.state + (number + 1) * self.gamma)
+
+    @staticmethod
+    def mixed(z: int) -> int:
+        z %= WORD
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % WORD
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB % WORD
+        return z ^ (z >> 31)
+
+    def uniform(self) -> float:
+        self.state = (self.state + self.gamma) % WORD
+        return (self.mixed(self.state) >> 11) / 2**53
+
+
+def literal_scores(model: Any, y: Sequence[int], hidden: Sequence[int]) -> list[list[float]]:
+    masked = torch.tensor([[t in hidden for t in range(len(y))]])
+    return model.masked_logits(torch.tensor([list(y)]), masked).tolist()
+
+
+def literal_softmax(scores: Sequence[float], temperature: float = 1.0) -> list[float]:
+    weights = [math.exp(score / temperature) for score in scores]
+    return [weight / sum(weights) for weight in weights]
+
+
+def literal_energy(model: Any, y: Sequence[int], kind: str) -> float:
+    total = 0.0
+    for t in range(len(y)):
+        (scores,) = literal_scores(model, y, [t])
+        total -= scores[y[t]] if kind == "raw" else math.log(literal_softmax(scores)[y[t]])
+    return total
+
+
+def literal_sweep(
+    model: Any, y: list[int], stream: LiteralStream, kind: str, block: int, temperature: float, heat: float
+) -> tuple[list[int], int, int, list[int]]:
+    """Algorithm 4, line 11 mended: tokens, how many accepted and novel, how many tokens each proposal changed."""
+    accepted = novel = 0
+    changed = []
+    for first in range(0, len(y), block):
+        places = list(range(first, min(first + block, len(y))))
+        old_energy = literal_energy(model, y, kind)
+        new, forth, back = list(y), 0.0, 0.0
+        for place, scores in zip(places, literal_scores(model, y, places), strict=True):
+            q, point = literal_softmax(scores, heat), stream.uniform()
+            token = next(w for w in range(len(q)) if sum(q[: w + 1]) > point)
+            new[place] = token
+            forth, back = forth + math.log(q[token]), back + math.log(q[y[place]])
+        new_energy = literal_energy(model, new, kind)
+        changed.append(sum(a != b for a, b in zip(y, new, strict=True)))
+        if stream.uniform() < math.exp((old_energy - new_energy) / temperature + back - forth):
+            accepted, novel, y = accepted + 1, novel + (new != y), new
+    return y, accepted, novel, changed
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+@pytest.mark.parametrize(
+    ("kind", "block", "temperature", "heat"), [("raw", 1, 1.0, 1.0), ("local", 1, 0.8, 1.5), ("local", 2, 1.0, 2.0)]
+)
+def test_the_states_are_those_of_a_literal_algorithm_4(
+    name: str, kind: str, block: int, temperature: float, heat: float
+) -> None:
+    """The same states to the bit, and T - 1 passes where one token differs; the literal one takes 1 + 2T always."""
+    model, num_sweeps = MODELS[name], 12
+    energy = raw(model) if kind == "raw" else local(model)
+    kernel = metropolis_hastings(
+        energy, masked_conditionals(model, temperature=heat), visits=in_order(block), temperature=temperature
+    )
+    state = start_chains(energy, START_BT)
+    before = NETWORK.passes
+    chains = sample_chains(kernel, state, num_sweeps, seed=11)
+    if name == "network":
+        assert NETWORK.passes - before == int(chains.passes_SB.sum())
+    for chain in range(NUM_CHAINS):
+        y = START_BT[chain].tolist()
+        for sweep in range(num_sweeps):
+            stream = LiteralStream(11, chain, sweep)
+            before = NETWORK.passes
+            y, accepted, novel, changed = literal_sweep(model, y, stream, kind, block, temperature, heat)
+            assert name == "table" or NETWORK.passes - before == (1 + 2 * NUM_POSITIONS) * len(changed)
+            assert chains.tokens_SBT[sweep, chain].tolist() == y
+            assert chains.energy_SB[sweep, chain].item() == pytest.approx(literal_energy(model, y, kind), abs=1e-10)
+            assert chains.accepted_SB[sweep, chain] == accepted
+            assert chains.novel_SB[sweep, chain] == novel
+            assert chains.proposals_SB[sweep, chain] == len(changed)
+            # One more where several are masked: with blocks of 2 the last position stands alone.
+            extra = sum(1 for first in range(0, NUM_POSITIONS, block) if min(block, NUM_POSITIONS - first) > 1)
+            costs = [0 if c == 0 else NUM_POSITIONS - 1 if c == 1 else NUM_POSITIONS for c in changed]
+            assert chains.passes_SB[sweep, chain] == extra + sum(costs)
+    assert 0 < chains.novel_SB.sum() < chains.accepted_SB.sum() < chains.proposals_SB.sum()
+
+
+def test_the_numbers_are_splitmix64() -> None:
+    """The first outputs of the published generator for the seed 0."""
+    stream = LiteralStream(0, 0, 0)
+    stream.state = 0
+    words = [int(stream.uniform() * 2**53) for _ in range(3)]
+    assert words == [0xE220A8397B1DCDAF >> 11, 0x6E789E6AA1B965F4 >> 11, 0x06C45D188009454F >> 11]
+
+
+# ------------------------------------------------------------------------------------------ nothing goes stale
+
+
+def every_kernel() -> dict[str, Kernel]:
+    model = MODELS["table"]
+    energy = local(model) + 0.5 * raw(NETWORK) + sequence_energy(lambda y: 0.1 * y.sum(1))
+    proposal = masked_conditionals(model)
+    hastings = metropolis_hastings(energy, proposal, visits=shuffled())
+    return {
+        "Metropolis-Hastings": hastings,
+        "mixed blocks": metropolis_hastings(energy, proposal, visits=anywhere([1, 3, 5])),
+        "foreign blocks": metropolis_hastings(energy, masked_conditionals(Network()), visits=in_order(2)),
+        "delayed acceptance": delayed_acceptance(energy, proposal),
+        "Gibbs": gibbs(proposal, visits=in_order(2)),
+        "exact Gibbs": exact_gibbs(energy),
+        "Mask-Predict": mask_predict(model, num_iterations=3),
+        "cycle": cycle(gibbs(proposal), hastings, metropolis_hastings(raw(model), proposal)),
+        "mixture": mixture([hastings, gibbs(proposal)]),
+        "tempering": parallel_tempering(lambda t_B: metropolis_hastings(energy, proposal, temperature=t_B), [1, 2, 4]),
+    }
+
+
+@pytest.mark.parametrize("name", list(every_kernel()))
+def test_what_is_kept_is_what_would_be_computed(name: str) -> None:
+    kernel = every_kernel()[name]
+    state = start_chains(local(MODELS["table"]) + raw(NETWORK), START_BT)
+    state = replicas(state, 3)
+    for sweep in range(4):
+        given = [state.tokens_BT.clone(), state.energy_B.clone(), *(own.clone() for own in state.logits)]
+        after, _ = kernel(SeededDraws(3, state.chain_B, sweep=sweep), state)
+        held = [state.tokens_BT, state.energy_B, *state.logits]
+        assert all(torch.equal(a, b) for a, b in zip(given, held, strict=True)), "the given state was changed"
+        energy_B, energy_BT, logits = evaluate(after.energy, after.tokens_BT)
+        assert torch.allclose(after.energy_B, energy_B, atol=1e-12)
+        assert torch.allclose(after.energy_BT, energy_BT, atol=1e-12)
+        assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(after.logits, logits, strict=True))
+        state = after
+    assert not torch.equal(state.tokens_BT, START_BT.repeat_interleave(3, 0))
+
+
+@pytest.mark.parametrize("name", list(every_kernel()))
+def test_fixed_positions_stay_and_chains_without_free_ones_draw_nothing(name: str) -> None:
+    kernel = every_kernel()[name]
+    free_BT = torch.tensor([[1, 0, 1, 0, 0], [0, 0, 0, 0, 0], [0, 1, 1, 1, 1]]).bool()
+    energy = local(MODELS["table"]) + 0.5 * raw(NETWORK) + sequence_energy(lambda y: 0.1 * y.sum(1))
+    state = replicas(start_chains(energy, START_BT, free_BT=free_BT), 3)
+    chains = sample_chains(kernel, state, 6)
+    moved = (chains.tokens_SBT != state.tokens_BT).any(0)
+    assert not moved[~state.free_BT].any()
+    assert moved[state.free_BT].any()
+    assert (chains.proposals_SB[:, 3:6] == 0).all()
+    assert torch.equal(chains.state.free_BT, state.free_BT)
+
+
+# ------------------------------------------------------------------------------------------ single kernels
+
+
+def test_with_one_position_and_no_temperature_the_own_term_cancels_and_all_is_accepted() -> None:
+    model = table_model(num_positions=1, vocab_size=5)
+    state = start_chains(local(model), torch.zeros(50, 1).long())
+    chains = sample_chains(metropolis_hastings(local(model), masked_conditionals(model)), state, 20)
+    assert torch.equal(chains.accepted_SB, chains.proposals_SB)
+    # And no position is left whose scores could have changed.
+    assert chains.passes_SB.sum() == 0
+
+
+def test_a_proposal_from_another_model_costs_one_pass() -> None:
+    energy = local(MODELS["table"])
+    state = start_chains(energy, START_BT)
+    own = sample_chains(metropolis_hastings(energy, masked_conditionals(MODELS["table"])), state, 5)
+    other = sample_chains(metropolis_hastings(energy, masked_conditionals(NETWORK)), state, 5)
+    assert (own.passes_SB % (NUM_POSITIONS - 1) == 0).all()
+    assert (other.passes_SB % (NUM_POSITIONS - 1) == NUM_POSITIONS % (NUM_POSITIONS - 1)).all()
+
+
+def test_delayed_acceptance_takes_fewer_passes() -> None:
+    energy, proposal = local(NETWORK), masked_conditionals(NETWORK, temperature=3.0)
+    state = start_chains(energy, START_BT.repeat(20, 1))
+    plain = sample_chains(metropolis_hastings(energy, proposal), state, 10)
+    before = NETWORK.passes
+    delayed = sample_chains(delayed_acceptance(energy, proposal, window=0), state, 10)
+    assert NETWORK.passes - before == int(delayed.passes_SB.sum())
+    # A window of 0 holds the masked position alone, whose scores are known: the first stage is free.
+    assert delayed.passes_SB.sum() < plain.passes_SB.sum()
+    assert (delayed.passes_SB == (NUM_POSITIONS - 1) * (delayed.passes_SB // (NUM_POSITIONS - 1))).all()
+
+
+def test_a_wide_window_is_plain_metropolis_hastings() -> None:
+    energy, proposal = local(NETWORK), masked_conditionals(NETWORK)
+    state = start_chains(energy, START_BT)
+    plain = metropolis_hastings(energy, proposal, visits=anywhere())
+    wide = delayed_acceptance(energy, proposal, window=NUM_POSITIONS, visits=anywhere())
+    assert torch.equal(sample_chains(plain, state, 30).tokens_SBT, sample_chains(wide, state, 30).tokens_SBT)
+
+
+def test_hard_constraints_reject_without_a_pass() -> None:
+    keep = constraint(lambda y: (y == START_BT[:1]).all(1) | (y == START_BT[1:2]).all(1) | (y == START_BT[2:]).all(1))
+    energy = local(NETWORK) + keep
+    chains = sample_chains(metropolis_hastings(energy, masked_conditionals(NETWORK)), start_chains(energy, START_BT), 5)
+    assert chains.passes_SB.sum() == 0
+    assert (chains.tokens_SBT == START_BT).all()
+    assert torch.equal(chains.novel_SB, torch.zeros_like(chains.novel_SB))
+    with pytest.raises(InputError, match="3 of 3 initial sequences is not finite"):
+        start_chains(local(NETWORK) + constraint(lambda y: y[:, 0] > 9), START_BT)
+
+
+def test_a_token_outside_the_nucleus_stays_without_a_pass() -> None:
+    """There would be no way back: the nucleus is one token at each position, and the chain holds another."""
+    best = mask_predict(NETWORK, num_iterations=1)
+    energy, proposal = local(NETWORK), masked_conditionals(NETWORK, nucleus=0.01)
+    state = start_chains(energy, START_BT)
+    chains = sample_chains(metropolis_hastings(energy, proposal), state, 5)
+    assert (chains.tokens_SBT == START_BT).all()
+    assert chains.passes_SB.sum() == 0
+    assert chains.accepted_SB.sum() < chains.proposals_SB.sum()
+    assert not torch.equal(sample_chains(best, state, 1).state.tokens_BT, START_BT)
+
+
+def test_must_contain_holds_throughout() -> None:
+    energy = local(NETWORK) + constraint(contains(1)) + constraint(lambda y: ~contains(3, 3)(y))
+    state = start_chains(energy, START_BT[[0, 2]])
+    chains = sample_chains(metropolis_hastings(energy, masked_conditionals(NETWORK), visits=shuffled(2)), state, 40)
+    rows = chains.tokens_SBT.flatten(0, 1).tolist()
+    assert all(1 in row for row in rows)
+    assert not any(a == b == 3 for row in rows for a, b in itertools.pairwise(row))
+    assert chains.novel_SB.sum() > 10
+
+
+def test_the_draws_of_a_sweep_are_uniform_and_independent_between_chains_and_sweeps() -> None:
+    live = torch.ones(4000).bool()
+    drawn = []
+    for sweep in range(5):
+        draws = SeededDraws(-7, torch.arange(4000), sweep=sweep)
+        drawn += [draws.uniform(live) for _ in range(2)]
+    numbers = torch.stack(drawn)
+    assert ((numbers >= 0) & (numbers < 1)).all()
+    cells = torch.histc(numbers, 50, 0, 1)
+    expected = numbers.numel() / 50
+    assert abs(((cells - expected) ** 2 / expected).sum() - 49) < 4 * math.sqrt(2 * 49)
+    centred = (numbers - 0.5) * math.sqrt(12)
+    correlations = centred @ centred.T / 4000 - torch.eye(10)
+    assert correlations.fill_diagonal_(0).abs().max() < 4.5 / math.sqrt(4000)
+    neighbours = (centred[:, 1:] * centred[:, :-1]).mean()
+    assert neighbours.abs() < 4 / math.sqrt(centred.numel())
+
+
+# ------------------------------------------------------------------------------------------ Mask-Predict
+
+
+@pytest.mark.parametrize("num_iterations", [1, 2, 3, 5])
+def test_mask_predict_against_a_loop(num_iterations: int) -> None:
+    """One sequence at a time in plain Python."""
+    free_BT = torch.tensor([[1, 1, 1, 1, 1], [0, 1, 1, 0, 1], [0, 0, 0, 0, 0]]).bool()
+    state = start_chains(local(NETWORK), START_BT, free_BT=free_BT)
+    kernel = mask_predict(NETWORK, num_iterations=num_iterations)
+    before = NETWORK.passes
+    after, info = kernel(SeededDraws(0, state.chain_B, sweep=0), state)
+    assert NETWORK.passes - before == int(info.passes_B.sum())
+    for chain in range(NUM_CHAINS):
+        y, free = START_BT[chain].tolist(), free_BT[chain].nonzero().flatten().tolist()
+        certainty: dict[int, float] = {}
+        for iteration in range(num_iterations):
+            count = len(free) * (num_iterations - iteration) // num_iterations
+            places = sorted(sorted(free, key=lambda t: certainty.get(t, -1.0))[:count])
+            if places:
+                for place, scores in zip(places, literal_scores(NETWORK, y, places), strict=True):
+                    q = literal_softmax(scores)
+                    y[place] = q.index(max(q))
+                    certainty[place] = max(q)
+        assert after.tokens_BT[chain].tolist() == y
+    assert not info.invariant
+
+
+def test_the_allowed_tokens_hold_everywhere() -> None:
+    allowed_V = torch.tensor([False, True, True, False])
+    state = start_chains(local(NETWORK), torch.ones(4, NUM_POSITIONS).long())
+    proposal = masked_conditionals(NETWORK, allowed_V=allowed_V)
+    for kernel in (
+        metropolis_hastings(local(NETWORK), proposal),
+        gibbs(proposal),
+        exact_gibbs(local(NETWORK), allowed_V=allowed_V),
+        mask_predict(NETWORK, num_iterations=2, allowed_V=allowed_V),
+    ):
+        tokens_SBT = sample_chains(kernel, state, 8).tokens_SBT
+        assert allowed_V[tokens_SBT].all()
+        assert (tokens_SBT == 2).any()
+
+
+# ------------------------------------------------------------------------------------------ what is refused
+
+
+class NeverAsked:
+    """Draws for kernels that must not get so far."""
+
+    def categorical(self, log_weights_BV: Tensor, live_B: Tensor) -> Tensor:
+        raise AssertionError
+
+    def accepts(self, log_probs_B: Tensor, live_B: Tensor) -> Tensor:
+        raise AssertionError
+
+
+def test_what_is_refused() -> None:
+    energy, draws = local(NETWORK), NeverAsked()
+    state = start_chains(energy, START_BT)
+    proposal = masked_conditionals(NETWORK)
+    for options in ({"temperature": 0.0}, {"nucleus": 0.0}, {"full_share": 1.0}, {"allowed_V": torch.zeros(4).bool()}):
+        with pytest.raises(InputError):
+            masked_conditionals(NETWORK, **options)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="temperature of a target"):
+        metropolis_hastings(energy, proposal, temperature=-1.0)(draws, state)
+    with pytest.raises(InputError, match="one position at a time"):
+        exact_gibbs(energy, visits=in_order(2))(draws, state)
+    with pytest.raises(InputError, match="would try 0 tokens"):
+        exact_gibbs(sequence_energy(lambda y: y.sum(1)))(draws, state)
+    with pytest.raises(InputError, match="block"):
+        in_order(0)
+    with pytest.raises(InputError, match="at least 1 iteration"):
+        mask_predict(NETWORK, num_iterations=0)
+    with pytest.raises(InputError, match="token 4 of an initial sequence"):
+        start_chains(energy, torch.full((1, 5), 4))
+    with pytest.raises(InputError, match="int64"):
+        start_chains(energy, torch.zeros(5).long())
+    with pytest.raises(InputError, match="training mode"):
+        start_chains(local(Network().train()), START_BT)
+    with pytest.raises(InputError, match="do not divide"):
+        parallel_tempering(lambda t_B: exact_gibbs(energy), [1.0, 2.0])(draws, state)
+
+
+def test_an_energy_without_a_model_can_be_sampled() -> None:
+    """Positions that do not know of each other: the energy is all that a sequence has."""
+    energy = sequence_energy(lambda y: 0.5 * y.sum(1))
+    state = start_chains(energy, torch.zeros(3000, 2).long())
+    kernel = exact_gibbs(energy, allowed_V=torch.ones(3).bool())
+    tokens_BT = sample_chains(kernel, state, 1).state.tokens_BT
+    wanted = torch.tensor([0.0, -0.5, -1.0], dtype=torch.float64).softmax(0)
+    for place in range(2):
+        found = torch.bincount(tokens_BT[:, place], minlength=3) / 3000
+        assert ((found - wanted).abs() < 4 * (wanted * (1 - wanted) / 3000).sqrt()).all()
+
+
+def test_info_adds_up() -> None:
+    state: ChainState = start_chains(local(NETWORK), START_BT)
+    one = replace(Info.none(state), proposals_B=torch.tensor([1, 2, 3]))
+    both = one + replace(one, invariant=False)
+    assert both.proposals_B.tolist() == [2, 4, 6]
+    assert not both.invariant
+    assert isinstance(SeededDraws(0, state.chain_B, sweep=0), SeededDraws)
+    draws: Draws = SeededDraws(0, state.chain_B, sweep=0)
+    assert draws.accepts(torch.zeros(3), torch.ones(3).bool()).all()
