@@ -63,8 +63,8 @@ vary: t-tests over seeds.) What the papers lack is in every table of Chapters 3 
 beams over scores that are not normalised ("raw") or half normalised ("half-raw", f − log Z / 2).
 
 Training seconds are on one busy core. Where the column says "all stages" they count from new weights on; elsewhere they
-are of a system's last stage alone. In Tables 3.1 to 4.2 the searches and feedings had between half and all of the time of
-the longer cross-entropy. The translators of Table 3.1 had minutes of training on 27,473 short pairs and are far from
+are of a system's last stage alone. In Tables 3.1 to 4.2 the searches and feedings had between half and all of the time
+of the longer cross-entropy. The translators of Table 3.1 had minutes of training on 27,473 short pairs and are far from
 converged: what more training gives is more there than anywhere else.
 
 Tables 3.2 to 4.2 and the search-aware objectives were not written in one run of their commands: each system was trained

@@ -177,3 +177,7 @@ def test_nothing_beats_longer_cross_entropy_where_the_whole_input_is_seen() -> N
         claims = load_table(RESULTS / f"{name}.json").claims
         (found,) = [claim for claim in claims if claim.text.startswith("The best search-aware row beats longer cross")]
         assert found.verdict != "holds"
+
+
+def test_energies_reach_what_is_promised() -> None:
+    assert value("table-6.1", "LL", "p-10k") <= 6.02 and value("table-6.1", "PLL", "p-10k") <= 6.06
