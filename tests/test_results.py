@@ -212,3 +212,25 @@ def test_what_label_bias_says_of_the_claims() -> None:
     assert f"by {difference:.1f}\npoints" in LABEL_BIAS
     distilled = value("table-5.2-pmb-uni", "raw beam: labels right", "distilled, then relaxed beam, global")
     assert f"worse ({distilled:.1f})" in LABEL_BIAS
+
+
+RAW_SCORES = {
+    "CCG supertags, left to right": "CCG supertags (Parallel Meaning Bank), left to right",
+    "stress, left to right": "streaming stress assignment (CMU dictionary)",
+    "named entities, left to right": "German named entities (GermEval 2014), left to right",
+    "CCG supertags, both ways": "CCG supertags (Parallel Meaning Bank), both ways",
+    "spelling to sound": "spelling to sound (CMU dictionary)",
+}
+
+
+@pytest.mark.parametrize("row", RAW_SCORES)
+def test_raw_scores_by_task_are_the_saved_ones(row: str) -> None:
+    (line,) = [line for line in LABEL_BIAS.splitlines() if line.startswith(f"| {row} |")]
+    shown = [float(cell.strip(" *")) for cell in line.split("|")[2:7]]
+    ranked = ("log p(prefix)", "next log Z", "log p + next log Z")
+    columns = ("beam", "raw beam", *(f"ranked first by {name}" for name in ranked))
+    assert shown == [round(value("raw-scores", column, RAW_SCORES[row]), 1) for column in columns]
+    if row == "spelling to sound":
+        back = value("raw-scores", "recovered by the constant", RAW_SCORES[row])
+        constant = value("raw-scores", "raw beam less a constant", RAW_SCORES[row])
+        assert f"gives back {back:.1f}% of what is lost ({constant:.1f})" in LABEL_BIAS
