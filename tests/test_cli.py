@@ -641,7 +641,8 @@ def test_a_killed_training_on_subwords_resumes_to_the_same_weights(
     seqwise: Command, translator: Path, tmp_path: Path, model: str
 ) -> None:
     data = ["--train", translator.parent / "train.tsv", "--objective=cross-entropy", "--model", model]
-    sizes = ["--hidden-size=8", "--embedding-size=8", "--feedforward-size=8", "--batch-size=8", "--save-every=2"]
+    sizes = ["--hidden-size=8", "--embedding-size=8", "--batch-size=8", "--save-every=2"]
+    sizes += ["--feedforward-size=8"] if model == "transformer" else []
     options = ["train", *TRANSLATE, *data, *sizes, "--epochs=1"]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert seqwise(*options, "--output", whole).code == 0

