@@ -67,10 +67,9 @@ are of a system's last stage alone. In Tables 3.1 to 4.2 the searches and feedin
 of the longer cross-entropy. The translators of Table 3.1 had minutes of training on 27,473 short pairs and are far from
 converged: what more training gives is more there than anywhere else.
 
-Tables 3.2 to 4.2 and the search-aware objectives were not written in one run of their commands: each system was trained
-by its recipe at the revision that its numbers name, and the tables were then counted anew from the saved outputs, by
-the functions that the commands call, after rows had been added and the wording and choice of rows for claims mended.
-Table 3.1 was since made again by its command alone: named entities came out the same to every digit.
+Tables 3.1 (named entities) to 4.2 and the search-aware objectives have been made twice, from new weights both times and
+at two revisions; they came out the same to every digit but for the seconds. The numbers here are those of the second
+time, when each table was written by its command in one run.
 """
 
 

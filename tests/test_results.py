@@ -179,6 +179,73 @@ def test_nothing_beats_longer_cross_entropy_where_the_whole_input_is_seen() -> N
         assert found.verdict != "holds"
 
 
+def seconds_after(name: str, start: str, systems: tuple[str, ...]) -> list[int]:
+    """Training seconds of systems beyond those of what they start from."""
+    column = "training seconds, all stages"
+    return [round(value(name, column, system) - value(name, column, start)) for system in systems]
+
+
+def evidence(name: str, text: str) -> str:
+    """What a claim of a table rests on."""
+    (found,) = [claim for claim in load_table(RESULTS / f"{name}.json").claims if text in claim.text]
+    return found.evidence
+
+
+def greedy(name: str, system: str) -> float:
+    """What a system reaches on test by greedy decoding."""
+    (found,) = [
+        r
+        for r in load_table(RESULTS / f"{name}.json").results
+        if r.system == system and r.measure.startswith("greedy: ") and not r.measure.endswith(", dev")
+    ]
+    return found.value
+
+
+def test_the_sentences_of_how_to_choose_are_what_was_measured() -> None:
+    text = " ".join(HOW_TO_CHOOSE.split())
+
+    def says(sentence: str) -> bool:
+        return sentence in text
+
+    longer = "cross-entropy, longer"
+    supertags = seconds_after("table-4.1", "cross-entropy", (longer, "scheduled sampling, greedy", "beam CRF, global"))
+    entities = seconds_after(
+        "table-4.2", "cross-entropy", (longer, "scheduled sampling, greedy", "dense beam loss, global")
+    )
+    assert says(
+        f"are {supertags[0]}, {supertags[1]} and {supertags[2]} for supertags, "
+        f"{entities[0]}, {entities[1]} and {entities[2]} for named entities"
+    )
+    control = chosen("search-objectives-pmb", "scheduled sampling, longer")
+    gain = chosen("search-objectives-pmb", DENSE) - control
+    assert says(f"gets {control:.1f} on test; against it the dense beam loss has +{gain:.1f} points")
+    over = find("search-objectives-ner", "macro F1 minus best control", BEAM_CRF)
+    assert over.p_value is not None
+    assert says(f"(+{over.value:.1f} points; p = {over.p_value:.3f} for the beam CRF")
+    twice = re.search(r"(\+[\d.]+) \[.*\], p = ([\d.]+)", evidence("improvements-pmb", "twice as long"))
+    assert twice is not None and says(f"({twice[1]} on test, p = {twice[2]}, of two corpora on one)")
+    edits = re.search(r": -([\d.]+) \[-([\d.]+), ([\d.]+)\]", evidence("improvements-g2p", "The edit distance as cost"))
+    assert edits is not None and says(f"(−{edits[1]} [−{edits[2]}, {edits[3]}])")
+    effects = [
+        chosen(f"search-objectives-{name}", BEAM_CRF)
+        - chosen(f"search-objectives-{name}", "beam CRF from cross-entropy")
+        for name in ("pmb", "ner", "stress")
+    ]
+    shown = [f"{effect:+.1f}".replace("-", "−") for effect in effects]
+    assert says(f"({shown[0]}, {shown[1]} and {shown[2]} points, not tested)")
+    for name in ("pmb", "stress"):
+        alone = greedy(f"search-objectives-{name}", "scheduled sampling")
+        assert says(f"{alone:.1f} against {greedy(f'search-objectives-{name}', longer):.1f})")
+
+
+@pytest.mark.parametrize("distribution", ["palindromes", "HMM, low entropy"])
+def test_a_teacher_on_few_sequences_comes_close_to_the_entropy(distribution: str) -> None:
+    def nats(measure: str) -> float:
+        return value("figure-6.1", measure, distribution)
+
+    assert nats("KL, 100") <= nats("entropy") + 0.1 < nats("PLL, 100") - 0.1
+
+
 def test_energies_reach_what_is_promised() -> None:
     assert value("table-6.1", "LL", "p-10k") <= 6.02 and value("table-6.1", "PLL", "p-10k") <= 6.06
 
