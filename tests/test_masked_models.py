@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from seqwise.data.batches import IGNORE
 from seqwise.errors import InputError
 from seqwise.models import MaskedLSTM, MaskedTransformer, masked
 
@@ -207,6 +208,85 @@ def test_refusals(make) -> None:
             model.masked_logits(tokens, places)
     with pytest.raises(InputError, match="reads no context"):
         model.masked_logits(tokens_NT, masked_NT, context=tokens_NT)
+
+
+# ------------------------------------------------------------------ rows of several lengths
+
+LENGTHS = (4, 1, 6, 3, 2)
+
+
+def ragged(width: int) -> tuple[Tensor, Tensor]:
+    """Rows of several lengths, padded to a width, and masks among their tokens, in every row but the last."""
+    tokens_NT = torch.randint(V, (len(LENGTHS), width))
+    masked_NT = torch.rand(tokens_NT.shape) < 0.5
+    for row, length in enumerate(LENGTHS):
+        masked_NT[row, torch.randint(length, ())] = True
+        tokens_NT[row, length:] = IGNORE
+        masked_NT[row, length:] = False
+    masked_NT[-1] = False
+    return tokens_NT, masked_NT
+
+
+@pytest.mark.parametrize("width", [6, 9])
+@pytest.mark.parametrize("make", [small_lstm, small_transformer])
+def test_padding_changes_no_row(make, width: int) -> None:
+    for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-6)):
+        model, (tokens_NT, masked_NT) = make().to(dtype), ragged(width)
+        rows = enumerate(LENGTHS)
+        alone = [model.masked_logits(tokens_NT[n : n + 1, :t], masked_NT[n : n + 1, :t]) for n, t in rows]
+        found_MV = model.masked_logits(tokens_NT, masked_NT)
+        assert len(found_MV) == masked_NT.sum() > 4
+        torch.testing.assert_close(found_MV, torch.cat(alone), atol=tolerance, rtol=0)
+
+
+@pytest.mark.parametrize("make", [small_lstm, small_transformer])
+def test_padding_takes_no_part_in_gradients(make) -> None:
+    model, (tokens_NT, masked_NT) = make(), ragged(9)
+    model.masked_logits(tokens_NT, masked_NT).square().sum().backward()
+    found = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    model.zero_grad()
+    for row, length in enumerate(LENGTHS):
+        one = slice(row, row + 1)
+        model.masked_logits(tokens_NT[one, :length], masked_NT[one, :length]).square().sum().backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(found[name], parameter.grad, atol=1e-11, rtol=1e-11)
+
+
+def test_rows_of_one_length_take_the_path_without_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise AssertionError("this is for padding only")
+
+    monkeypatch.setattr(Tensor, "gather", refuse)
+    tokens_NT, masked_NT = torch.randint(V, (3, T)), torch.ones(3, T, dtype=torch.bool)
+    small_lstm().masked_logits(tokens_NT, masked_NT)
+    seen_NT, real_NT = masked.seen_tokens(tokens_NT, masked_NT, mask_id=V)
+    assert real_NT is None
+    assert torch.equal(seen_NT, torch.full_like(tokens_NT, V))
+    with pytest.raises(AssertionError, match="padding only"):
+        small_lstm().masked_logits(*ragged(6))
+
+
+@pytest.mark.parametrize("make", [small_lstm, small_transformer])
+@pytest.mark.parametrize(
+    ("row", "masks", "problem"),
+    [
+        ([0, 1, IGNORE], [True, False, True], "row 1 has masked padding"),
+        ([0, IGNORE, 1], [True, False, False], "row 1 has padding .* before a token"),
+        ([IGNORE, 0, 1], [False, False, True], "row 1 starts with padding"),
+        ([IGNORE, IGNORE, IGNORE], [False, False, False], "row 1 starts with padding"),
+    ],
+)
+def test_padding_that_cannot_be_is_refused(make, row: list[int], masks: list[bool], problem: str) -> None:
+    tokens_NT = torch.tensor([[0, 1, 2], row, [0, 1, IGNORE]])
+    masked_NT = torch.tensor([[True, False, True], masks, [True, False, False]])
+    with pytest.raises(InputError, match=problem):
+        make().masked_logits(tokens_NT, masked_NT)
+
+
+@pytest.mark.parametrize("make", [small_lstm, small_transformer])
+def test_sequences_without_a_token_are_refused(make) -> None:
+    with pytest.raises(InputError, match="without a token"):
+        make().masked_logits(torch.zeros(2, 0).long(), torch.zeros(2, 0, dtype=torch.bool))
 
 
 def test_sizes_of_a_transformer() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from seqwise.models.chain import Chain, ChainTagger, linear_chain
+from seqwise.models.conditional import ConditionalContext, ConditionalMaskedTransformer
 from seqwise.models.log_linear import HeldOut, LogLinear, held_out, rerank, sentence_scores
 from seqwise.models.log_linear_training import (
     AdagradState,
@@ -22,6 +23,8 @@ __all__ = [
     "AdagradState",
     "Chain",
     "ChainTagger",
+    "ConditionalContext",
+    "ConditionalMaskedTransformer",
     "EncoderDecoder",
     "HeldOut",
     "LogLinear",

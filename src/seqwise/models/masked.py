@@ -2,6 +2,9 @@
 
 Shapes: N rows, T positions, M masked positions of all rows, V vocabulary, D embedding, H hidden size, F hidden size of
 the head, P prefixes and S suffixes of one position, G gates.
+
+Rows may be of several lengths: ``IGNORE`` then stands after the end of the shorter ones, and no row's scores depend on
+how far it is padded.
 """
 
 from __future__ import annotations
@@ -15,9 +18,10 @@ from huggingface_hub import PyTorchModelHubMixin
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from seqwise.data.batches import IGNORE
 from seqwise.errors import InputError
 from seqwise.models.recurrent import LSTMState, lstm_step
-from seqwise.models.transformer import EncoderLayer, sinusoids
+from seqwise.models.transformer import EncoderLayer, check_sizes, initialise, sinusoids
 
 __all__ = ["MaskedLSTM", "MaskedTransformer"]
 
@@ -40,7 +44,7 @@ class MaskedLSTM(nn.Module, PyTorchModelHubMixin):
         feedforward_size: size F of the head's hidden layer.
 
     Source: Goyal's thesis (2021), section 6.2.3 ("bidirectional LSTMs"; sizes are not given). Not implemented: several
-    layers, padding (all rows are as long as each other), dropout.
+    layers, dropout.
 
     Example:
         >>> model = MaskedLSTM(vocab_size=5, embedding_size=4, hidden_size=8, feedforward_size=8)
@@ -64,20 +68,22 @@ class MaskedLSTM(nn.Module, PyTorchModelHubMixin):
         """Unnormalised scores (M, V) at the masked positions, in row-major order.
 
         Args:
-            tokens_NT: int64; what stands at a masked position plays no part.
-            masked_NT: bool.
+            tokens_NT: int64; what stands at a masked position plays no part. ``IGNORE`` after the end of shorter rows.
+            masked_NT: bool; false where there is padding.
             context: None.
 
         Raises:
-            InputError: shapes do not fit, or there is a context.
+            InputError: shapes do not fit, padding is masked or stands before a token, a row holds no token, or there
+                is a context.
         """
-        _check(tokens_NT, masked_NT, context)
-        embedded_NTD = self.embedding(tokens_NT.masked_fill(masked_NT, self.mask_id))
+        _refuse(context)
+        seen_NT, real_NT = seen_tokens(tokens_NT, masked_NT, mask_id=self.mask_id)
+        embedded_NTD = self.embedding(seen_NT)
         left_NTH, _ = self.before(embedded_NTD)
-        right_NTH, _ = self.after(embedded_NTD.flip(1))
+        right_NTH, _ = self.after(_backwards(embedded_NTD, real_NT))
         # Moved by one, so that a position has the state of its neighbour: it never reads itself.
         left_NTH = F.pad(left_NTH[:, :-1], (0, 0, 1, 0))
-        right_NTH = F.pad(right_NTH[:, :-1], (0, 0, 1, 0)).flip(1)
+        right_NTH = _backwards(F.pad(right_NTH[:, :-1], (0, 0, 1, 0)), real_NT)
         features_MF = F.gelu(self.combine(torch.cat([left_NTH[masked_NT], right_NTH[masked_NT]], dim=-1)))
         return self.head(features_MF)
 
@@ -149,8 +155,8 @@ class MaskedTransformer(nn.Module, PyTorchModelHubMixin):
     Raises:
         InputError: a size is less than 1, or the hidden size is no multiple of the number of heads.
 
-    Source: Devlin et al. (NAACL 2019), section 3; Goyal's thesis (2021), section 6.2. Not implemented: padding (all
-    rows are as long as each other), next-sentence prediction, embeddings shared with the head.
+    Source: Devlin et al. (NAACL 2019), section 3; Goyal's thesis (2021), section 6.2. Not implemented:
+    next-sentence prediction, embeddings shared with the head.
 
     Example:
         >>> model = MaskedTransformer(vocab_size=5, hidden_size=8, num_layers=1, num_heads=2, feedforward_size=16)
@@ -168,15 +174,13 @@ class MaskedTransformer(nn.Module, PyTorchModelHubMixin):
         feedforward_size: int = 512,
         dropout: float = 0.1,
     ) -> None:
-        if min(vocab_size, hidden_size, num_layers, num_heads, feedforward_size) < 1:
-            raise InputError(
-                "vocab_size, hidden_size, num_layers, num_heads and feedforward_size must each be at least 1"
-            )
-        if hidden_size % num_heads != 0:
-            raise InputError(
-                f"hidden_size {hidden_size} cannot be divided among num_heads {num_heads}",
-                mend=f"use a multiple of {num_heads}",
-            )
+        check_sizes(
+            vocab_size=vocab_size,
+            hidden_size=hidden_size,
+            num_layers=num_layers,
+            num_heads=num_heads,
+            feedforward_size=feedforward_size,
+        )
         super().__init__()
         self.vocab_size = vocab_size
         self.mask_id = vocab_size
@@ -190,40 +194,83 @@ class MaskedTransformer(nn.Module, PyTorchModelHubMixin):
         self.norm = nn.LayerNorm(hidden_size)
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(hidden_size, vocab_size)
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.xavier_uniform_(module.weight)
-                nn.init.zeros_(module.bias)
-        # Of length about 1; placing them multiplies by sqrt(H), which makes them as large as the position codes.
-        nn.init.normal_(self.embedding.weight, std=hidden_size**-0.5)
+        initialise(self, self.embedding.weight)
 
     def masked_logits(self, tokens_NT: Tensor, masked_NT: Tensor, context: Any = None) -> Tensor:
         """Unnormalised scores (M, V) at the masked positions, in row-major order.
 
         Args:
-            tokens_NT: int64; what stands at a masked position plays no part.
-            masked_NT: bool.
+            tokens_NT: int64; what stands at a masked position plays no part. ``IGNORE`` after the end of shorter rows.
+            masked_NT: bool; false where there is padding.
             context: None.
 
         Raises:
-            InputError: shapes do not fit, or there is a context.
+            InputError: shapes do not fit, padding is masked or stands before a token, a row holds no token, or there
+                is a context.
         """
-        _check(tokens_NT, masked_NT, context)
-        embedded_NTH = self.embedding(tokens_NT.masked_fill(masked_NT, self.mask_id))
+        _refuse(context)
+        seen_NT, real_NT = seen_tokens(tokens_NT, masked_NT, mask_id=self.mask_id)
+        embedded_NTH = self.embedding(seen_NT)
         places_TH = sinusoids(0, tokens_NT.shape[1], embedded_NTH)
         hidden_NTH = self.dropout(math.sqrt(embedded_NTH.shape[-1]) * embedded_NTH + places_TH)
-        # All rows are as long as each other: every position may be read.
-        readable = torch.ones(1, 1, 1, tokens_NT.shape[1], dtype=torch.bool, device=tokens_NT.device)
+        readable = readable_positions(tokens_NT, real_NT)
         for layer in self.layers:
             hidden_NTH = layer(hidden_NTH, readable)
         return self.head(self.dropout(self.norm(hidden_NTH[masked_NT])))
 
 
-def _check(tokens_NT: Tensor, masked_NT: Tensor, context: Any) -> None:
+def seen_tokens(tokens_NT: Tensor, masked_NT: Tensor, *, mask_id: int) -> tuple[Tensor, Tensor | None]:
+    """What a masked model reads, and which positions hold a token at all.
+
+    Args:
+        tokens_NT: int64, with ``IGNORE`` after the end of shorter rows.
+        masked_NT: bool.
+        mask_id: what takes the place of masked tokens, and of padding, which is not to be read.
+
+    Returns:
+        The tokens (N, T), and a bool tensor (N, T), or None where no row is padded.
+
+    Raises:
+        InputError: shapes do not fit, padding is masked or stands before a token, or a row holds no token.
+    """
     if tokens_NT.ndim != 2 or tokens_NT.shape != masked_NT.shape or masked_NT.dtype != torch.bool:
         raise InputError(
             f"tokens {tuple(tokens_NT.shape)} and masked {tuple(masked_NT.shape)} ({masked_NT.dtype}) do not fit",
             mend="give two tensors (N, T), the second of bools",
         )
+    if tokens_NT.shape[1] == 0:
+        raise InputError("a sequence without a token has no position to score", mend="leave empty sequences out")
+    padding_NT = tokens_NT == IGNORE
+    if not bool(padding_NT.any()):
+        return tokens_NT.masked_fill(masked_NT, mask_id), None
+    if bool(padding_NT[:, 0].any()):
+        row = int(padding_NT[:, 0].nonzero()[0])
+        raise InputError(f"row {row} starts with padding ({IGNORE})", mend="leave empty sequences out; pad at the end")
+    if bool((padding_NT[:, :-1] & ~padding_NT[:, 1:]).any()):
+        row = int((padding_NT[:, :-1] & ~padding_NT[:, 1:]).any(1).nonzero()[0])
+        raise InputError(f"row {row} has padding ({IGNORE}) before a token", mend="pad at the end of a row only")
+    if bool((padding_NT & masked_NT).any()):
+        row = int((padding_NT & masked_NT).any(1).nonzero()[0])
+        raise InputError(f"row {row} has masked padding ({IGNORE})", mend="mask positions that hold a token")
+    return tokens_NT.masked_fill(masked_NT | padding_NT, mask_id), ~padding_NT
+
+
+def readable_positions(tokens_NT: Tensor, real_NT: Tensor | None) -> Tensor:
+    """The mask of attention to a sequence: (N, 1, 1, T), or (1, 1, 1, T) of nothing but true where no row is padded."""
+    if real_NT is None:
+        return torch.ones(1, 1, 1, tokens_NT.shape[1], dtype=torch.bool, device=tokens_NT.device)
+    return real_NT[:, None, None]
+
+
+def _backwards(vectors_NTX: Tensor, real_NT: Tensor | None) -> Tensor:
+    """Each row in reverse, by its own length: what is padding stays where it is."""
+    if real_NT is None:
+        return vectors_NTX.flip(1)
+    places_T = torch.arange(real_NT.shape[1], device=real_NT.device)
+    sources_NT = torch.where(real_NT, real_NT.sum(1, keepdim=True) - 1 - places_T, places_T)
+    return vectors_NTX.gather(1, sources_NT[:, :, None].expand_as(vectors_NTX))
+
+
+def _refuse(context: Any) -> None:
     if context is not None:
         raise InputError("this masked model reads no context", mend="leave the context out")

@@ -69,7 +69,10 @@ class MaskedModel(Protocol):
         vocab_size: V, how many tokens are scored.
         mask_id: what the model puts in the place of a masked token; it may lie outside 0..V-1.
 
-    Shapes: N sequences of one length T, M masked positions in all of them, V vocabulary.
+    Shapes: N sequences, T positions of the longest, M masked positions in all of them, V vocabulary. The models of this
+    package also take sequences of several lengths, with ``IGNORE`` after the end of the shorter ones, where nothing is
+    read and nothing may be masked. Samplers and energies ask for one length at a time, which is all that a model must
+    be able to do.
     """
 
     vocab_size: int

@@ -56,6 +56,33 @@ def sinusoids(first: int, count: int, like: Tensor) -> Tensor:
     return torch.cat([angles_TR.sin(), angles_TR.cos()], dim=-1)[:, :size].to(like.dtype)
 
 
+def check_sizes(*, hidden_size: int, num_heads: int, **others: int) -> None:
+    """Refuse sizes of which no Transformer can be made.
+
+    Raises:
+        InputError: a size is less than 1, or the hidden size is no multiple of the number of heads.
+    """
+    for name, size in {"hidden_size": hidden_size, "num_heads": num_heads, **others}.items():
+        if size < 1:
+            raise InputError(f"{name} must be at least 1, got {size}")
+    if hidden_size % num_heads != 0:
+        raise InputError(
+            f"hidden_size {hidden_size} cannot be divided among num_heads {num_heads}",
+            mend=f"use a multiple of {num_heads}",
+        )
+
+
+def initialise(model: nn.Module, *embeddings: Tensor) -> None:
+    """Draw the weights of a Transformer: linear maps by Glorot's rule without biases, embeddings of length about 1."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+            nn.init.zeros_(module.bias)
+    # Placing embeddings multiplies them by sqrt(H), which makes them as large as the position codes.
+    for embedding in embeddings:
+        nn.init.normal_(embedding, std=embedding.shape[-1] ** -0.5)
+
+
 class Attention(nn.Module):
     """Multi-head attention in two halves: :meth:`read` makes keys and values, which can be kept; a call asks them."""
 
@@ -102,7 +129,7 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Self-attention over what was fed so far, attention to the source, and a feed-forward network."""
+    """Self-attention over the output, or what was fed of it so far; attention to the source; a feed-forward network."""
 
     def __init__(self, *, hidden_size: int, num_heads: int, feedforward_size: int, dropout: float) -> None:
         super().__init__()
@@ -123,9 +150,10 @@ class DecoderLayer(nn.Module):
         hidden_BJH = hidden_BJH + self.dropout(self.own(normal_BJ1H, cache).squeeze(2))
         return self._after_own(hidden_BJH, memory, mask_B11S), cache
 
-    def forward(self, hidden_BTH: Tensor, past_TT: Tensor, memory: KeysValues, mask_B11S: Tensor) -> Tensor:
+    def forward(self, hidden_BTH: Tensor, own_mask: Tensor, memory: KeysValues, mask_B11S: Tensor) -> Tensor:
+        """All steps at once; a false ``own_mask``, (T, T) or (B, 1, 1, T), hides a position of the output."""
         normal_BTH = self.own_norm(hidden_BTH)
-        hidden_BTH = hidden_BTH + self.dropout(self.own(normal_BTH, self.own.read(normal_BTH), past_TT))
+        hidden_BTH = hidden_BTH + self.dropout(self.own(normal_BTH, self.own.read(normal_BTH), own_mask))
         return self._after_own(hidden_BTH, memory, mask_B11S)
 
     def _after_own(self, hidden_BLH: Tensor, memory: KeysValues, mask_B11S: Tensor) -> Tensor:
@@ -189,13 +217,9 @@ class Transformer(nn.Module, PyTorchModelHubMixin):
         feedforward_size: int = 512,
         dropout: float = 0.1,
     ) -> None:
-        if min(hidden_size, num_layers, num_heads, feedforward_size) < 1:
-            raise InputError("hidden_size, num_layers, num_heads and feedforward_size must each be at least 1")
-        if hidden_size % num_heads != 0:
-            raise InputError(
-                f"hidden_size {hidden_size} cannot be divided among num_heads {num_heads}",
-                mend=f"use a multiple of {num_heads}",
-            )
+        check_sizes(
+            hidden_size=hidden_size, num_heads=num_heads, num_layers=num_layers, feedforward_size=feedforward_size
+        )
         super().__init__()
         self.end = end
         sizes: dict[str, Any] = {
@@ -213,16 +237,7 @@ class Transformer(nn.Module, PyTorchModelHubMixin):
         self.decoder_norm = nn.LayerNorm(hidden_size)
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(hidden_size, target_size)
-        self._initialise()
-
-    def _initialise(self) -> None:
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.xavier_uniform_(module.weight)
-                nn.init.zeros_(module.bias)
-        # Of length about 1; placing them multiplies by sqrt(H), which makes them as large as the position codes.
-        for embeddings in (self.source_embedding.weight, self.target_embedding.weight, self.first_input_D):
-            nn.init.normal_(embeddings, std=embeddings.shape[-1] ** -0.5)
+        initialise(self, self.source_embedding.weight, self.target_embedding.weight, self.first_input_D)
 
     @property
     def embedding_VD(self) -> Tensor:

@@ -47,6 +47,14 @@ from seqwise.objectives.enumeration import (
     every_output,
 )
 from seqwise.objectives.likelihood import cross_entropy, gold_scores
+from seqwise.objectives.masked_likelihood import (
+    conditional_masked_objective,
+    mask_fraction,
+    mask_one,
+    mask_uniformly,
+    masked_cross_entropy,
+    masked_objective,
+)
 from seqwise.objectives.normalizable_set import (
     Projection,
     in_normalizable_set,
@@ -123,6 +131,7 @@ __all__ = [
     "chain_loss",
     "chain_marginals",
     "chain_score",
+    "conditional_masked_objective",
     "crf_objective",
     "cross_entropy",
     "cross_entropy_objective",
@@ -153,7 +162,12 @@ __all__ = [
     "local_scores",
     "log_partition_statistics",
     "log_partitions",
+    "mask_fraction",
+    "mask_one",
+    "mask_uniformly",
+    "masked_cross_entropy",
     "masked_loss",
+    "masked_objective",
     "minimum_risk_objective",
     "mixed_objective",
     "nearest_normalized",
