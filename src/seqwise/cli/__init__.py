@@ -1,4 +1,4 @@
-"""The command line: ``seqwise train | predict | evaluate | diagnose | reproduce``.
+"""The command line: ``seqwise train | predict | evaluate | score | sample | diagnose | reproduce``, and groups.
 
 Whatever the user can mend ends with one line on standard error and exit code 2.
 """
@@ -14,8 +14,11 @@ import typer
 from seqwise.cli.diagnosis import diagnose
 from seqwise.cli.flags import flags_from_settings
 from seqwise.cli.language_model import language_model
+from seqwise.cli.masked_model import masked_model
 from seqwise.cli.prediction import evaluate, predict
 from seqwise.cli.reproduction import reproduce
+from seqwise.cli.sampling import SAMPLE_EXAMPLES, sample
+from seqwise.cli.scoring import score
 from seqwise.cli.training import TRAIN_EXAMPLES, train
 from seqwise.errors import InputError
 
@@ -37,9 +40,11 @@ UsageError: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__nam
 
 # The flags of Settings make the signature of the first, so it is registered only once they are there.
 app.command(epilog=TRAIN_EXAMPLES)(flags_from_settings(train))
-for command in (predict, evaluate, diagnose, reproduce):
+app.command(epilog=SAMPLE_EXAMPLES)(sample)
+for command in (predict, evaluate, score, diagnose, reproduce):
     app.command()(command)
 app.add_typer(language_model, name="language-model")
+app.add_typer(masked_model, name="masked-model")
 
 
 def main() -> None:

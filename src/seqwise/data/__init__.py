@@ -14,6 +14,7 @@ from seqwise.data.enumerable import (
     sequence_numbers,
     thesis_hmm,
 )
+from seqwise.data.fasta import read_fasta
 from seqwise.data.lexicons import read_lexicon, read_spelling, read_stress, split_by_hash
 from seqwise.data.readers import (
     Example,
@@ -75,6 +76,7 @@ __all__ = [
     "palindromes",
     "phoneme_sequences",
     "read_columns",
+    "read_fasta",
     "read_inputs",
     "read_lexicon",
     "read_lines",

@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+from seqwise.runs.masked_model import (
+    MaskedRun,
+    SequenceScore,
+    load_masked_run,
+    read_sequences,
+    save_masked_run,
+    score_sequences,
+)
+from seqwise.runs.masked_model_settings import MaskedModelSettings
 from seqwise.runs.run import (
     Prediction,
     Run,
@@ -18,16 +27,23 @@ from seqwise.runs.run import (
 from seqwise.runs.settings import Settings
 
 __all__ = [
+    "MaskedModelSettings",
+    "MaskedRun",
     "Prediction",
     "Run",
+    "SequenceScore",
     "Settings",
     "best_decoder",
     "build_model",
     "build_vocabularies",
     "choose_decoder",
+    "load_masked_run",
     "load_run",
     "new_run",
     "predict",
+    "read_sequences",
     "require_enough_candidates",
+    "save_masked_run",
     "save_run",
+    "score_sequences",
 ]

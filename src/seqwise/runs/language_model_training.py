@@ -285,10 +285,15 @@ def _claim(output: Path, settings: LanguageModelSettings, files: list[list[str]]
         raise InputError("the output is a file", path=output, mend="name a folder")
     path, another = output / _SETTINGS, "give another --output, or remove this folder to start again"
     if path.exists():
+        try:
+            begun = read_part(path, [field.name for field in fields(settings)])
+        except InputError:
+            problem = "the folder holds settings that are none of a language model"
+            raise InputError(problem, path=output, mend="give another --output") from None
         if not (output / MODEL).exists() and last_complete(output / "checkpoints") is None:
             # Nothing came of it, so that a setting which was refused can be mended.
             (output / TEXT).unlink(missing_ok=True)
-        before = read_part(path, [field.name for field in fields(settings)]) if (output / TEXT).exists() else {}
+        before = begun if (output / TEXT).exists() else {}
         for name, then in before.items():
             now = getattr(settings, name)
             if name != "save_every" and then != now:

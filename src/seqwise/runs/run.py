@@ -242,6 +242,9 @@ def load_run(folder: Path) -> Run:
     if (model_folder / "vocabulary.json").exists():  # which a run has one of for each side
         mend = "use it with seqwise language-model score or rerank"
         raise InputError("the folder holds a language model, which predicts no outputs", path=folder, mend=mend)
+    if (model_folder / "sequence_vocabulary.json").exists():
+        mend = "use it with seqwise score or seqwise sample"
+        raise InputError("the folder holds a masked model, which predicts no outputs", path=folder, mend=mend)
     verify(model_folder)
     settings = resolve(load_settings(folder / "configuration.yaml", {}))
     source = Vocabulary.load(model_folder / "source_vocabulary.json")

@@ -36,8 +36,16 @@ from seqwise.sampling.energies import (
     sequence_energy,
 )
 from seqwise.sampling.kernels import delayed_acceptance, exact_gibbs, gibbs, mask_predict, metropolis_hastings
+from seqwise.sampling.length_beam import (
+    LengthContext,
+    LengthPrediction,
+    likeliest_lengths,
+    predict_with_lengths,
+    refine,
+)
 from seqwise.sampling.prefetch import prefetching
 from seqwise.sampling.proposals import Proposal, Visits, anywhere, in_order, masked_conditionals, shuffled
+from seqwise.sampling.starts import dispersed_starts, fill_in_turn
 from seqwise.sampling.state import ChainState, Info, Kernel, start_chains
 
 __all__ = [
@@ -48,6 +56,8 @@ __all__ = [
     "Energy",
     "Info",
     "Kernel",
+    "LengthContext",
+    "LengthPrediction",
     "MatrixReport",
     "Proposal",
     "SeededDraws",
@@ -65,11 +75,14 @@ __all__ = [
     "cycle",
     "delayed_acceptance",
     "diagnose_chains",
+    "dispersed_starts",
     "effective_sample_size",
     "exact_gibbs",
     "examine",
+    "fill_in_turn",
     "gibbs",
     "in_order",
+    "likeliest_lengths",
     "load_chains",
     "local",
     "mask_predict",
@@ -77,9 +90,11 @@ __all__ = [
     "metropolis_hastings",
     "mixture",
     "parallel_tempering",
+    "predict_with_lengths",
     "prefetching",
     "pseudo_log_likelihood",
     "raw",
+    "refine",
     "repeat",
     "replicas",
     "sample_chains",

@@ -1,0 +1,177 @@
+"""``seqwise sample``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, cast
+
+import typer
+
+from seqwise.cli.console import progress_bars
+from seqwise.errors import InputError
+
+__all__ = ["SAMPLE_EXAMPLES", "sample"]
+
+SAMPLE_EXAMPLES = """\b
+Examples:
+  seqwise sample runs/mlm --length 8-12 --count 20
+  seqwise sample runs/mlm "the _ sees a _ dog" --every 5
+  seqwise sample runs/proteins --contain GXG --without C --blocks 3,2,1
+  seqwise sample runs/de-en-mlm german.txt --length-beam 5 \\
+      --temperature 0.5 --anneal 0.04 --best --output samples"""
+"""What ``seqwise sample --help`` ends with."""
+
+T = TypeVar("T", int, float)
+
+
+def sample(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="the --output of a masked-model train")],
+    file: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="TEXT|FILE",
+            help="sequences in which _ is to be filled in, or sources of a conditional model; - for standard input;"
+            " left out: whole sequences are sampled",
+        ),
+    ] = None,
+    *,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FOLDER", help="keep everything there, to go on from")
+    ] = None,
+    kernel: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="metropolis-hastings, delayed-acceptance, exact-gibbs, parallel-tempering; or mask-predict and gibbs,"
+            " which follow no energy",
+        ),
+    ] = "metropolis-hastings",
+    energy: Annotated[str, typer.Option(metavar="NAME", help="local or raw")] = "local",
+    chains: Annotated[
+        int | None, typer.Option(metavar="N", help="of each problem and length [5; mask-predict: 1]")
+    ] = None,
+    sweeps: Annotated[int | None, typer.Option(metavar="N", help="of each chain [33; mask-predict: 1]")] = None,
+    discard: Annotated[
+        int | None, typer.Option(metavar="N", help="first sweeps that are not counted [7, at most half]")
+    ] = None,
+    every: Annotated[int | None, typer.Option(metavar="N", help="print each N-th sweep [the last one only]")] = None,
+    best: Annotated[
+        bool, typer.Option("--best", help="print the sequence of the lowest energy per token of each problem")
+    ] = False,
+    blocks: Annotated[
+        str, typer.Option(metavar="N,...", help="positions masked together: sweep by sweep, the last from then on")
+    ] = "1",
+    visits: Annotated[str, typer.Option(metavar="NAME", help="in-order or shuffled")] = "in-order",
+    proposal_temperature: Annotated[float, typer.Option(metavar="X", help="greater than 1 is flatter")] = 1.0,
+    nucleus: Annotated[
+        float, typer.Option(metavar="X", help="propose the likeliest tokens of that mass; add --full-share below 1")
+    ] = 1.0,
+    full_share: Annotated[
+        float, typer.Option(metavar="X", help="weight of all tokens beside the nucleus, so that chains can go anywhere")
+    ] = 0.0,
+    window: Annotated[int, typer.Option(metavar="N", help="delayed-acceptance: how far the first look goes")] = 1,
+    temperature: Annotated[float, typer.Option(metavar="X", help="of the target; below 1 nearer to its modes")] = 1.0,
+    anneal: Annotated[
+        float | None, typer.Option(metavar="X", help="from 1 to --temperature, X less each sweep (burn-in)")
+    ] = None,
+    forced: Annotated[int, typer.Option(metavar="N", help="accept all in the first N sweeps (burn-in)")] = 0,
+    temperatures: Annotated[
+        str, typer.Option(metavar="X,...", help="parallel-tempering: the wanted one first [none]", show_default=False)
+    ] = "",
+    iterations: Annotated[int, typer.Option(metavar="N", help="mask-predict: refinements")] = 10,
+    contain: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PHRASE", help="must occur; may be repeated; --blocks of its length let it move"),
+    ] = None,
+    without: Annotated[list[str] | None, typer.Option(metavar="PHRASE", help="must not; may be repeated")] = None,
+    penalty: Annotated[
+        float | None, typer.Option(metavar="X", help="nats for each phrase that breaks it [infinity: hard]")
+    ] = None,
+    length: Annotated[
+        str | None, typer.Option(metavar="N|N-N", help="without FILE: of the sequences [as in training]")
+    ] = None,
+    count: Annotated[int, typer.Option(metavar="N", help="without FILE: how many problems, a length for each")] = 1,
+    length_beam: Annotated[int, typer.Option(metavar="N", help="for sources: how many likely lengths to try")] = 1,
+    free: Annotated[str, typer.Option(metavar="TOKEN", help="what is to be filled in")] = "_",
+    seed: Annotated[int, typer.Option(metavar="N", help="of all random numbers")] = 0,
+    save_every: Annotated[int, typer.Option(metavar="N", help="sweeps between savings")] = 10,
+    max_rows: Annotated[int, typer.Option(metavar="N", help="masked sequences at once; fewer need less memory")] = 1024,
+) -> None:
+    """Sample from a masked model taken as an energy: whole sequences, what is free in given ones, or translations.
+
+    Prints a JSON object for each sequence, numbers counted from 1; what to think of the chains goes to standard error.
+    With --output, run the same command again to continue after an interruption, or with more --sweeps to go on.
+    """
+    from seqwise.runs.masked_model import load_masked_run
+    from seqwise.runs.sampling_problems import read_problems
+    from seqwise.runs.sampling_settings import SampleSettings
+
+    settings = SampleSettings(
+        # The settings say what is wrong with a name that is none of theirs.
+        kernel=cast(Any, kernel),
+        energy=cast(Any, energy),
+        chains=chains,
+        sweeps=sweeps,
+        discard=discard,
+        every=every,
+        best=best,
+        blocks=_listed("--blocks", blocks, int),
+        visits=cast(Any, visits),
+        proposal_temperature=proposal_temperature,
+        nucleus=nucleus,
+        full_share=full_share,
+        window=window,
+        temperature=temperature,
+        anneal=anneal,
+        forced=forced,
+        temperatures=_listed("--temperatures", temperatures, float),
+        iterations=iterations,
+        contain=tuple(contain or ()),
+        without=tuple(without or ()),
+        penalty=penalty,
+        length=length,
+        count=count,
+        length_beam=length_beam,
+        free=free,
+        seed=seed,
+        save_every=save_every,
+        max_rows=max_rows,
+    )
+    loaded = load_masked_run(run)
+    _print_samples(loaded, read_problems(loaded, file, settings), settings, output)
+
+
+def _print_samples(run: Any, problems: Any, settings: Any, output: Path | None) -> None:
+    from seqwise.runs.samples import sample_line
+    from seqwise.runs.sampling import sample as sample_problems
+    from seqwise.runs.sampling_report import report_lines
+
+    with progress_bars() as bars:
+        task = bars.add_task("sampling", total=None, note="")
+
+        def on_sweep(step: Any) -> None:
+            shares = f"accepted {step.acceptance:.0%}, new {step.novelty:.0%}"
+            note = f"sweep {step.sweep}, {shares}, energy {step.mean_energy:.4g}"
+            bars.update(task, completed=step.done, total=step.total, note=note)
+
+        try:
+            sampled = sample_problems(run, problems, settings, output=output, on_sweep=on_sweep)
+        except KeyboardInterrupt:
+            if output is not None:
+                print("stopped; run the same command again to continue", file=sys.stderr)
+            raise
+    for one in sampled.samples:
+        print(sample_line(run, problems, one))
+    for line in report_lines(sampled, settings):
+        print(line, file=sys.stderr)
+
+
+def _listed(flag: str, text: str, kind: Callable[[str], T]) -> tuple[T, ...]:
+    """Numbers between commas."""
+    try:
+        return tuple(kind(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        what = "whole numbers" if kind is int else "numbers"
+        raise InputError(f"{flag}: {text!r} is no list of {what}", mend="separate them with commas: 3,2,1") from None

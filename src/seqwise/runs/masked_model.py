@@ -1,0 +1,371 @@
+"""A trained masked model in a folder: saved, read back, and used to score sequences.
+
+::
+
+    RUN/settings.json     every setting
+    RUN/model/            model.safetensors, config.json, lengths.json, sequence_vocabulary.json (and, as may be,
+                          source_vocabulary.json and subwords of each side), and a manifest with their SHA-256
+    RUN/metrics.json      what it came to
+    RUN/log.jsonl         a line for each training step
+    RUN/checkpoints/      the last two complete ones
+
+Shapes: B sequences, T positions, S source positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from seqwise.data.batches import EncodedExample, collate
+from seqwise.data.fasta import read_fasta
+from seqwise.data.readers import BLANKS, Example, FilePath, read_lines, read_pairs, require_some, write_atomically
+from seqwise.data.records import read_record
+from seqwise.data.subwords import Subwords, join_pieces, load_subwords, normalize_text, save_subwords, split_text
+from seqwise.data.vocabulary import Vocabulary
+from seqwise.errors import InputError
+from seqwise.models.conditional import ConditionalMaskedTransformer
+from seqwise.models.masked import MaskedLSTM, MaskedTransformer
+from seqwise.runs.inputs import file_units
+from seqwise.runs.masked_model_settings import MaskedModelSettings, load_masked_settings
+from seqwise.sampling.energies import pseudo_log_likelihood
+from seqwise.training.checkpoints import load_model_file, seal, verify
+
+__all__ = [
+    "MaskedRun",
+    "SequenceScore",
+    "load_masked_run",
+    "read_sequences",
+    "save_masked_run",
+    "score_sequences",
+    "sequence_tokens",
+]
+
+Model = MaskedLSTM | MaskedTransformer | ConditionalMaskedTransformer
+
+SETTINGS, MODEL = "settings.json", "model"
+MAX_ROWS = 256
+BLOCK = 256  # sequences that are sorted by length before the first of them is given back
+
+
+@dataclass(frozen=True)
+class MaskedRun:
+    """A masked model with what it takes to use it; with subwords, a side of an example is one token, its raw text.
+
+    Attributes:
+        settings: what it was trained with.
+        model: in evaluation mode where it was read from a folder.
+        vocabulary: of the sequences, V tokens; the model scores all of them, the unknown symbol included.
+        source_vocabulary: of the sources, or None where there are none.
+        subwords: that sequences are split into, or None.
+        source_subwords: the same for sources.
+        lengths: how many training sequences have each length.
+    """
+
+    settings: MaskedModelSettings
+    model: Model
+    vocabulary: Vocabulary
+    source_vocabulary: Vocabulary | None = None
+    subwords: Subwords | None = None
+    source_subwords: Subwords | None = None
+    lengths: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def conditional(self) -> bool:
+        """Whether each sequence has a source."""
+        return self.settings.conditional
+
+    @property
+    def allowed_V(self) -> Tensor:
+        """Bool (V,): the tokens that may be proposed, which are all but the unknown symbol."""
+        return torch.tensor([token != self.vocabulary.unknown for token in self.vocabulary.tokens])
+
+    def encode(self, examples: Sequence[Example]) -> list[EncodedExample]:
+        """Tokens to ids: the sequence is the target, and the source ``(0,)`` where the model reads none.
+
+        Raises:
+            InputError: a token is unknown and there is no unknown symbol, or there is no source where one is read; with
+                file and line.
+        """
+        return [EncodedExample(self._source_ids(one), self._sequence_ids(one)) for one in examples]
+
+    def _source_ids(self, example: Example) -> tuple[int, ...]:
+        if self.source_vocabulary is None:
+            return (0,)
+        path, line = example.path or None, example.line or None
+        tokens = sequence_tokens(example.source, self.source_subwords)
+        if not tokens:
+            raise InputError("the source is blank", path=path, line=line, mend="fill it in or drop the line")
+        return tuple(self.source_vocabulary.encode(tokens, path=path, line=line))
+
+    def _sequence_ids(self, example: Example) -> tuple[int, ...]:
+        path, line = example.path or None, example.line or None
+        if self.subwords is not None and example.target:
+            strange = set(normalize_text(example.target[0])) - {" ", *self.subwords.pieces}
+            if strange:
+                problem, mend = f"the character {min(strange)!r} is in no training sequence", "drop or replace it"
+                raise InputError(problem, path=path, line=line, mend=mend)
+        tokens = sequence_tokens(example.target, self.subwords)
+        if example.target and not tokens:
+            raise InputError("the sequence is blank", path=path, line=line, mend="fill it in or drop the line")
+        return tuple(self.vocabulary.encode(tokens, path=path, line=line))
+
+    def text(self, ids: Sequence[int]) -> str:
+        """A sequence as it would stand in a file."""
+        tokens = self.vocabulary.decode(ids)
+        return join_pieces(tokens) if self.subwords is not None else self._joined(tokens, self.settings.units)
+
+    def example_text(self, example: Example) -> str:
+        """The sequence of an example as it was written."""
+        return self._joined(example.target, self.settings.units)
+
+    def source_text(self, example: Example) -> str:
+        """The source of an example as it was written."""
+        return self._joined(example.source, self.settings.source_units)
+
+    @staticmethod
+    def _joined(tokens: Sequence[str], units: str) -> str:
+        return ("" if units == "characters" else " ").join(tokens)
+
+
+def sequence_tokens(tokens: Sequence[str], subwords: Subwords | None) -> tuple[str, ...]:
+    """One side of an example as the model sees it: its raw text split into subwords where there are any.
+
+    Example:
+        >>> sequence_tokens(["the", "dog"], None)
+        ('the', 'dog')
+    """
+    return tuple(tokens) if subwords is None or not tokens else split_text(tokens[0], subwords)
+
+
+def read_sequences(path: FilePath, settings: MaskedModelSettings) -> list[Example]:
+    r"""Read a file in the format of a run; blank lines of a file with one sequence a line are left out.
+
+    Returns:
+        Examples whose target is the sequence; the source is empty but for pairs, and the key the name of FASTA.
+
+    Raises:
+        InputError: the file cannot be read as that, with its line.
+
+    Example:
+        >>> file = getfixture("tmp_path") / "a.txt"
+        >>> _ = file.write_text("the dog\n\nruns\n")
+        >>> [(one.target, one.line) for one in read_sequences(file, MaskedModelSettings())]
+        [(('the', 'dog'), 1), (('runs',), 3)]
+    """
+    units = file_units(settings.units)
+    if settings.format == "pairs":
+        return read_pairs(path, source_units=file_units(settings.source_units), target_units=units)
+    if settings.format == "fasta":
+        found = read_fasta(path)
+        return [replace(one, target=("".join(one.target),)) for one in found] if units == "text" else found
+    examples = []
+    for number, text in read_lines(path):
+        if "\t" in text:
+            problem, mend = "a tab in a sequence", "give one sequence a line; source, tab, sequence is --format pairs"
+            raise InputError(problem, path=path, line=number, mend=mend)
+        if text.strip(" "):
+            words = tuple(word for word in BLANKS.split(text) if word)
+            tokens = {"words": words, "characters": tuple(text), "text": (text.strip(" "),)}[units]
+            examples.append(Example((), tokens, os.fspath(path), number))
+    return require_some(examples, path)
+
+
+def save_masked_run(run: MaskedRun, output: Path) -> None:
+    """Write settings and model; the model folder appears whole or not at all."""
+    output.mkdir(parents=True, exist_ok=True)
+    partial, final = output / f"{MODEL}.partial", output / MODEL
+    shutil.rmtree(partial, ignore_errors=True)
+    run.model.save_pretrained(partial)
+    # Its model card says that the model has been published.
+    (partial / "README.md").unlink(missing_ok=True)
+    for side, vocabulary, subwords in (
+        ("sequence", run.vocabulary, run.subwords),
+        ("source", run.source_vocabulary, run.source_subwords),
+    ):
+        if vocabulary is not None:
+            vocabulary.save(partial / f"{side}_vocabulary.json")
+        if subwords is not None:
+            save_subwords(subwords, partial / f"{side}_subwords.json")
+    lengths = {str(length): count for length, count in sorted(run.lengths.items())}
+    write_atomically(partial / "lengths.json", json.dumps({"lengths": lengths}, indent=1) + "\n")
+    save_settings(run.settings, output)
+    seal(partial)
+    shutil.rmtree(final, ignore_errors=True)
+    os.replace(partial, final)
+
+
+def save_settings(settings: MaskedModelSettings, output: Path) -> None:
+    """Write ``settings.json``."""
+    write_atomically(output / SETTINGS, json.dumps(asdict(settings), indent=1, sort_keys=True) + "\n")
+
+
+def load_masked_run(folder: Path) -> MaskedRun:
+    """Read a trained masked model back, every file of it checked against its manifest.
+
+    Raises:
+        InputError: the folder is missing, holds something else (the message names the command that reads it), or a file
+            of it is damaged.
+    """
+    _require_masked_run(folder)
+    inside = folder / MODEL
+    verify(inside)
+    settings = load_masked_settings(folder / SETTINGS)
+    vocabulary = Vocabulary.load(inside / "sequence_vocabulary.json")
+    source = Vocabulary.load(inside / "source_vocabulary.json") if settings.conditional else None
+    lengths = read_record(inside / "lengths.json", ["lengths"], what="counts of lengths", mend="take another copy")
+    return MaskedRun(
+        settings,
+        _load_model(settings, folder, vocabulary, source),
+        vocabulary,
+        source,
+        _load_subwords(inside / "sequence_subwords.json", settings.units),
+        _load_subwords(inside / "source_subwords.json", settings.source_units),
+        {int(length): count for length, count in lengths["lengths"].items()},
+    )
+
+
+def _load_subwords(path: Path, units: str) -> Subwords | None:
+    return load_subwords(path) if units == "subwords" else None
+
+
+def _require_masked_run(folder: Path) -> None:
+    """Refuse any other folder, in words that say what it is."""
+    mend = "give the --output of a seqwise masked-model train"
+    if not folder.is_dir():
+        raise InputError("there is no such run folder", path=folder, mend=mend)
+    if (folder / MODEL / "vocabulary.json").exists():  # here it is named after the side
+        mend = "use it with seqwise language-model score"
+        raise InputError("the folder holds a log-linear language model", path=folder, mend=mend)
+    if (folder / "configuration.yaml").exists():
+        mend = "use it with seqwise predict or seqwise evaluate"
+        raise InputError("the folder holds a run of seqwise train, which is no masked model", path=folder, mend=mend)
+    if not (folder / MODEL / "sequence_vocabulary.json").exists():
+        if (folder / SETTINGS).exists() and (folder / "checkpoints").is_dir():
+            load_masked_settings(folder / SETTINGS)  # so that what is somebody else's is not called unfinished
+            mend = "run the same seqwise masked-model train again to finish it"
+        raise InputError("the folder holds no trained masked model", path=folder, mend=mend)
+
+
+def _load_model(
+    settings: MaskedModelSettings, folder: Path, vocabulary: Vocabulary, source: Vocabulary | None
+) -> Model:
+    weights, sizes = load_model_file(folder / MODEL / "model.safetensors"), {"vocab_size": len(vocabulary)}
+    if source is not None:
+        sizes["source_size"] = len(source)
+    try:
+        config: dict[str, Any] = json.loads((folder / MODEL / "config.json").read_bytes())
+        model = model_class(settings)(**config)
+        if any(config.get(name) != size for name, size in sizes.items()):
+            raise ValueError("vocabulary and model are of different sizes")
+        model.load_state_dict(weights)
+    except (RuntimeError, TypeError, ValueError, OSError) as error:
+        problem = f"settings, vocabulary and weights do not fit each other ({str(error).splitlines()[-1].strip()})"
+        raise InputError(problem, path=folder, mend="take another copy") from error
+    return model.eval()
+
+
+def model_class(settings: MaskedModelSettings) -> type[Model]:
+    """The class of the model that the settings describe."""
+    if settings.conditional:
+        return ConditionalMaskedTransformer
+    return MaskedLSTM if settings.model == "lstm" else MaskedTransformer
+
+
+@contextmanager
+def room_for(what: str, *, mend: str) -> Iterator[None]:
+    """Say in one line that the memory is too small for something."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "memory" not in str(error):
+            raise
+        raise InputError(f"there is no room for {what}", mend=mend) from None
+
+
+class SequenceScore(NamedTuple):
+    """A sequence as the model sees it, with ``log p(token | all others)`` at each of its T positions, in nats."""
+
+    example: Example
+    tokens: tuple[str, ...]
+    token_log_probs_T: Tensor
+
+    @property
+    def log_prob(self) -> float:
+        """The pseudo-log-likelihood: the sum over positions."""
+        return float(self.token_log_probs_T.double().sum())
+
+    @property
+    def pseudo_perplexity(self) -> float:
+        """``exp(-log_prob / T)``, at most e^700."""
+        return math.exp(min(-self.log_prob / len(self.tokens), 700.0))
+
+
+def score_sequences(
+    run: MaskedRun, examples: Sequence[Example], *, max_rows: int = MAX_ROWS
+) -> Iterator[SequenceScore]:
+    """Score sequences, in the order in which they come: each of T tokens takes T masked copies of itself.
+
+    All are encoded before the first is scored. Sequences of equal length near each other share passes of the model.
+
+    Args:
+        run: its model in evaluation mode.
+        examples: as from :func:`read_sequences`.
+        max_rows: how many masked sequences the model is given at once.
+
+    Raises:
+        InputError: at once, as :meth:`MaskedRun.encode`; a sequence without a token; or ``max_rows`` is less than 1.
+
+    Source: Salazar et al. (ACL 2020), section 2. Not implemented: the probability of the length of a conditional model,
+    which is no part of these scores.
+    """
+    if max_rows < 1:
+        raise InputError(f"max_rows must be at least 1, got {max_rows}")
+    encoded = run.encode(examples)
+    for example, one in zip(examples, encoded, strict=True):
+        if not one.target_ids:
+            raise InputError("there is no sequence to score", path=example.path or None, line=example.line or None)
+    return _scores(run, examples, encoded, max_rows)
+
+
+def _scores(
+    run: MaskedRun, examples: Sequence[Example], encoded: Sequence[EncodedExample], max_rows: int
+) -> Iterator[SequenceScore]:
+    for start in range(0, len(encoded), BLOCK):
+        block = encoded[start : start + BLOCK]
+        for example, one, log_probs_T in zip(
+            examples[start : start + BLOCK], block, _score_block(run.model, block, max_rows), strict=True
+        ):
+            yield SequenceScore(example, tuple(run.vocabulary.decode(one.target_ids)), log_probs_T)
+
+
+@torch.no_grad()
+def _score_block(model: Model, block: Sequence[EncodedExample], max_rows: int) -> list[Tensor]:
+    device = next(model.parameters()).device
+    order = sorted(range(len(block)), key=lambda place: block[place].lengths[::-1])
+    scored: dict[int, Tensor] = {}
+    for length, group in itertools.groupby(order, key=lambda place: len(block[place].target_ids)):
+        places = list(group)
+        for first in range(0, len(places), max(1, max_rows // length)):
+            part = places[first : first + max(1, max_rows // length)]
+            batch = collate([(place, block[place]) for place in part]).to(device)
+            context = (
+                model.encode(batch.sources_BS, batch.source_lengths_B)
+                if isinstance(model, ConditionalMaskedTransformer)
+                else None
+            )
+            with room_for(f"{min(max_rows, length)} sequences of {length} tokens", mend="give a smaller --max-rows"):
+                found_BT = pseudo_log_likelihood(model, batch.targets_BT, context=context, max_rows=max_rows)
+            scored |= zip(part, found_BT.cpu(), strict=True)
+    return [scored[place] for place in range(len(block))]

@@ -1,0 +1,208 @@
+"""What a masked model is trained with: every setting, its range, and what reads it."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Literal, get_args
+
+from torch import Tensor
+
+from seqwise.data.records import read_record
+from seqwise.errors import InputError
+from seqwise.objectives.masked_likelihood import mask_fraction, mask_one, mask_uniformly
+from seqwise.runs.settings import Units
+
+__all__ = ["Format", "MaskedModelSettings", "load_masked_settings", "require_read"]
+
+Format = Literal["sequences", "fasta", "pairs"]
+"""How a file holds sequences: one a line, FASTA, or source, tab, sequence."""
+
+Architecture = Literal["transformer", "lstm"]
+MASKINGS: dict[str, Callable[[Tensor], Tensor]] = {"uniform": mask_uniformly, "one": mask_one}
+
+
+@dataclass(frozen=True)
+class MaskedModelSettings:
+    """How a masked model is trained.
+
+    Args:
+        format: "sequences" (one a line), "fasta", or "pairs" (source, tab, sequence: the model is conditional).
+        units: what a sequence is made of: "words", "characters" or "subwords". In FASTA no words.
+        source_units: the same for sources, of pairs only.
+        subword_vocabulary: how many subwords to learn at most, for each side on its own.
+        minimum_count: tokens seen less often are the unknown symbol; at 1 there is none, and unknown tokens are refused
+            later. None: 2, but 1 for characters. A sequence of subwords has no unknown symbol.
+        model: "transformer", or "lstm" (two of them; not of pairs).
+        hidden_size: of embeddings and layers; of each LSTM.
+        num_layers: of a Transformer; of pairs for each side.
+        num_heads: of each attention of a Transformer.
+        feedforward_size: hidden size of the feed-forward networks; of the head of an LSTM.
+        embedding_size: of an LSTM's tokens.
+        dropout: of a Transformer.
+        max_length: the longest sequence that a conditional model gives a probability; None: that of the training data.
+        masking: which positions are masked in training: "uniform" (as many as a uniform number between one and all),
+            "one", or a number between 0 and 1, the probability of each position.
+        epochs: how often each sequence is seen.
+        batch_size: sequences of a step.
+        learning_rate: at its highest; it falls linearly to 0.
+        warmup: the part of the steps in which it rises to that.
+        seed: of weights, batches, masks and dropout.
+        save_every: steps between checkpoints.
+
+    Raises:
+        InputError: a setting is out of its range, does not go with another, or differs from its default though nothing
+            would read it.
+
+    Example:
+        >>> MaskedModelSettings(format="pairs").conditional
+        True
+        >>> MaskedModelSettings(model="lstm", num_heads=8)
+        Traceback (most recent call last):
+        seqwise.errors.InputError: num_heads: nothing in this training reads it; leave it out, or use ...
+    """
+
+    format: Format = "sequences"
+    units: Units = "words"
+    source_units: Units = "words"
+    subword_vocabulary: int = 8000
+    minimum_count: int | None = None
+    model: Architecture = "transformer"
+    hidden_size: int = 128
+    num_layers: int = 2
+    num_heads: int = 4
+    feedforward_size: int = 512
+    embedding_size: int = 64
+    dropout: float = 0.1
+    max_length: int | None = None
+    masking: str = "uniform"
+    epochs: float = 20.0
+    batch_size: int = 64
+    learning_rate: float = 1e-3
+    warmup: float = 0.05
+    seed: int = 0
+    save_every: int = 500
+
+    def __post_init__(self) -> None:
+        _require_choices(self)
+        _require_ranges(self)
+        _ = self.masks  # which checks the masking
+        if self.format == "fasta" and self.units == "words":
+            raise InputError("units: a FASTA sequence has no words", mend="use --units characters or subwords")
+        if self.conditional and self.model != "transformer":
+            mend = "use --model transformer, or another --format"
+            raise InputError("model: a masked model that reads a source is a Transformer", mend=mend)
+        if self.model == "transformer" and self.hidden_size % self.num_heads:
+            problem = f"hidden_size: {self.hidden_size} cannot be divided among {self.num_heads} heads"
+            raise InputError(problem, mend=f"use a multiple of {self.num_heads}, or other --num-heads")
+        require_read(self, [field.name for field in fields(self) if getattr(self, field.name) != field.default])
+
+    @property
+    def conditional(self) -> bool:
+        """Whether each sequence has a source."""
+        return self.format == "pairs"
+
+    @property
+    def masks(self) -> Callable[[Tensor], Tensor]:
+        """What chooses the positions to mask in training, (N, T) int64 to (N, T) bool."""
+        if self.masking in MASKINGS:
+            return MASKINGS[self.masking]
+        try:
+            fraction = float(self.masking)
+        except ValueError:
+            fraction = math.nan
+        if not 0 < fraction <= 1:
+            problem = f"masking: {self.masking!r} is neither {' nor '.join(MASKINGS)} nor a number between 0 and 1"
+            raise InputError(problem, mend="0.15 masks 15%")
+        return functools.partial(mask_fraction, fraction=fraction)
+
+
+Effect = tuple[Callable[[MaskedModelSettings], bool], str]
+"""Whether a training reads a setting, and what it takes for that."""
+
+_PAIRS: Effect = (lambda settings: settings.conditional, "--format pairs")
+_TRANSFORMER: Effect = (lambda settings: settings.model == "transformer", "--model transformer")
+_EFFECTS: dict[str, Effect] = {
+    "source_units": _PAIRS,
+    "max_length": _PAIRS,
+    "num_layers": _TRANSFORMER,
+    "num_heads": _TRANSFORMER,
+    "dropout": _TRANSFORMER,
+    "embedding_size": (lambda settings: settings.model == "lstm", "--model lstm"),
+    "subword_vocabulary": (
+        lambda settings: "subwords" in (settings.units, settings.source_units),
+        "subwords as units",
+    ),
+    "minimum_count": (
+        lambda settings: settings.conditional or settings.units != "subwords",
+        "words or characters as units",
+    ),
+}
+"""Settings that not every training reads."""
+
+
+def require_read(settings: MaskedModelSettings, names: Collection[str]) -> None:
+    """Refuse a setting that was given though nothing would read it.
+
+    Args:
+        settings: all of them.
+        names: those that were given, with their default value perhaps.
+
+    Raises:
+        InputError: names the setting and what it would take.
+
+    Example:
+        >>> require_read(MaskedModelSettings(), ["dropout", "units"])
+    """
+    for name, (is_read, what_it_takes) in _EFFECTS.items():
+        if name in names and not is_read(settings):
+            mend = f"leave it out, or use {what_it_takes}"
+            raise InputError(f"{name}: nothing in this training reads it", mend=mend)
+
+
+def load_masked_settings(path: Path) -> MaskedModelSettings:
+    """Read the settings of a run.
+
+    Raises:
+        InputError: the file cannot be read, or does not hold the settings of a masked model.
+
+    Example:
+        >>> file = getfixture("tmp_path") / "settings.json"
+        >>> _ = file.write_text('{"alpha": 1.0}')
+        >>> load_masked_settings(file)
+        Traceback (most recent call last):
+        seqwise.errors.InputError: ...settings.json: these are not the settings of a masked model; ...
+    """
+    problem, mend = "these are not the settings of a masked model", "give the --output of a seqwise masked-model train"
+    names = [field.name for field in fields(MaskedModelSettings)]
+    try:
+        record = read_record(path, names, what="settings of a masked model", mend=mend)
+        return MaskedModelSettings(**record)
+    except (InputError, TypeError):  # the latter where a text stands for a number
+        raise InputError(problem, path=path, mend=mend) from None
+
+
+def _require_choices(settings: MaskedModelSettings) -> None:
+    for name, choices in (("format", Format), ("units", Units), ("source_units", Units), ("model", Architecture)):
+        value, known = getattr(settings, name), get_args(choices)
+        if value not in known:
+            raise InputError(f"{name}: there is no {value!r}", mend=f"choose from {', '.join(known)}")
+
+
+def _require_ranges(settings: MaskedModelSettings) -> None:
+    whole = ("subword_vocabulary", "minimum_count", "hidden_size", "num_layers", "num_heads", "feedforward_size")
+    for name in (*whole, "embedding_size", "max_length", "batch_size", "save_every"):
+        value = getattr(settings, name)
+        if value is not None and value < 1:
+            raise InputError(f"{name} must be at least 1, got {value}")
+    for name in ("epochs", "learning_rate"):
+        if not 0 < getattr(settings, name) < math.inf:
+            raise InputError(f"{name} must be finite and greater than 0, got {getattr(settings, name)}")
+    for name in ("dropout", "warmup"):
+        if not 0 <= getattr(settings, name) < 1:
+            raise InputError(f"{name} must be at least 0 and less than 1, got {getattr(settings, name)}")
+    if not 0 <= settings.seed < 2**32:
+        raise InputError(f"seed must be at least 0 and less than 2**32, got {settings.seed}")

@@ -1,0 +1,319 @@
+"""Training a masked model on a file of sequences: vocabularies, model, checkpoints, and what it came to."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from seqwise.data.batches import Batch, EncodedExample, collate
+from seqwise.data.readers import Example, write_atomically
+from seqwise.data.subwords import UNKNOWN_PIECE, Subwords, learn_subwords
+from seqwise.data.vocabulary import Vocabulary
+from seqwise.errors import InputError
+from seqwise.models.conditional import ConditionalMaskedTransformer
+from seqwise.objectives.masked_likelihood import conditional_masked_objective, masked_cross_entropy, masked_objective
+from seqwise.runs.masked_model import (
+    MODEL,
+    SETTINGS,
+    MaskedRun,
+    Model,
+    model_class,
+    read_sequences,
+    room_for,
+    save_masked_run,
+    save_settings,
+    score_sequences,
+    sequence_tokens,
+)
+from seqwise.runs.masked_model_settings import MaskedModelSettings, load_masked_settings
+from seqwise.training.checkpoints import last_complete
+from seqwise.training.trainer import Progress, TrainingResult, fit
+
+__all__ = ["measure_masked_run", "new_masked_run", "train_masked_model"]
+
+
+def new_masked_run(examples: Sequence[Example], settings: MaskedModelSettings) -> MaskedRun:
+    """What training starts from: subwords and vocabularies of the training data, and a model with new weights.
+
+    Raises:
+        InputError: the data hold fewer than two known tokens or a sequence longer than ``max_length``, or there is no
+            room for the model.
+
+    Example:
+        >>> settings = MaskedModelSettings(units="characters", hidden_size=8, num_heads=2)
+        >>> run = new_masked_run([Example((), ("a", "b")), Example((), ("b",))], settings)
+        >>> run.vocabulary.tokens, dict(run.lengths)
+        (('b', 'a'), {1: 1, 2: 1})
+    """
+    subwords = _learn(settings.units, settings, (one.target for one in examples))
+    sequences = [sequence_tokens(one.target, subwords) for one in examples]
+    if subwords is None:
+        vocabulary = _vocabulary(sequences, settings, units=settings.units)
+    else:  # pieces that the data do not need can be written all the same
+        vocabulary = Vocabulary.build([subwords.pieces])
+    _require_two_tokens(vocabulary)
+    source_vocabulary, source_subwords = None, None
+    if settings.conditional:
+        source_subwords = _learn(settings.source_units, settings, (one.source for one in examples))
+        sources = (sequence_tokens(one.source, source_subwords) for one in examples)
+        source_vocabulary = _vocabulary(sources, settings, units=settings.source_units)
+    lengths = dict(sorted(Counter(map(len, sequences)).items()))
+    max_length = settings.max_length or max(lengths)
+    require_short(examples, map(len, sequences), max_length=max_length if settings.conditional else None)
+    model = _new_model(settings, vocabulary, source_vocabulary, max_length=max_length)
+    return MaskedRun(settings, model, vocabulary, source_vocabulary, subwords, source_subwords, lengths)
+
+
+def _learn(units: str, settings: MaskedModelSettings, texts: Iterator[tuple[str, ...]]) -> Subwords | None:
+    if units != "subwords":
+        return None
+    return learn_subwords((text for (text,) in texts), size=settings.subword_vocabulary)
+
+
+def _vocabulary(sequences: Iterable[Sequence[str]], settings: MaskedModelSettings, *, units: str) -> Vocabulary:
+    minimum_count = settings.minimum_count or (1 if units == "characters" else 2)
+    # Subwords that only other texts need, and characters that are none, are unknown whatever the count.
+    unknown = None if minimum_count == 1 and units != "subwords" else UNKNOWN_PIECE
+    return Vocabulary.build(sequences, minimum_count=minimum_count, unknown=unknown)
+
+
+def _require_two_tokens(vocabulary: Vocabulary) -> None:
+    known = [token for token in vocabulary.tokens if token != vocabulary.unknown]
+    if len(known) < 2:
+        only = f"one known token, {known[0]!r}" if known else "no known token"
+        mend = "give other data" if vocabulary.unknown is None else "give more data, or --minimum-count 1"
+        raise InputError(f"the training data have {only}, so there is nothing to choose from", mend=mend)
+
+
+def require_short(examples: Sequence[Example], lengths: Iterable[int], *, max_length: int | None) -> None:
+    """Refuse the first example whose sequence is longer than a conditional model can predict; None: no limit."""
+    for one, length in zip(examples, lengths, strict=True):
+        if max_length is not None and length > max_length:
+            problem = f"a sequence of {length} tokens, where max_length is {max_length}"
+            mend = f"drop the line, or train with --max-length {length}"
+            raise InputError(problem, path=one.path or None, line=one.line or None, mend=mend)
+
+
+def _new_model(
+    settings: MaskedModelSettings, vocabulary: Vocabulary, source: Vocabulary | None, *, max_length: int
+) -> Model:
+    sizes: dict[str, Any] = {"vocab_size": len(vocabulary)}
+    sizes |= {name: getattr(settings, name) for name in ("hidden_size", "feedforward_size")}
+    if settings.model == "lstm":
+        sizes["embedding_size"] = settings.embedding_size
+    else:
+        sizes |= {name: getattr(settings, name) for name in ("num_layers", "num_heads", "dropout")}
+    if source is not None:
+        sizes |= {"source_size": len(source), "max_length": max_length}
+    with torch.random.fork_rng():
+        torch.manual_seed(settings.seed)
+        try:
+            return model_class(settings)(**sizes)
+        except (RuntimeError, MemoryError, TypeError, OverflowError):  # which one depends on how much too large it is
+            raise InputError("there is no room for a model of these sizes", mend="give smaller ones") from None
+
+
+def train_masked_model(
+    train: Path,
+    output: Path,
+    settings: MaskedModelSettings,
+    *,
+    dev: Path | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    on_measured: Callable[[int, int], None] | None = None,
+) -> dict[str, Any]:
+    """Train a masked model on a file and leave a run in the output folder.
+
+    Interrupted and called again with the same arguments, it continues from the last complete checkpoint and ends with
+    the same weights, bit for bit.
+
+    Args:
+        train: in the format of the settings, plain or gzip.
+        output: the run folder; made if need be.
+        settings: see there.
+        dev: a file to measure the model on at the end, see :func:`measure_masked_run`.
+        on_progress: called after each step.
+        on_measured: called with the number of measured sequences, and that of all of them.
+
+    Returns:
+        The metrics, as written to ``metrics.json``.
+
+    Raises:
+        InputError: a file cannot be read or used, the folder holds something else, or training came to no finite
+            number.
+    """
+    _require_own(output, settings)
+    examples = read_sequences(train, settings)
+    held_out = [] if dev is None else read_sequences(dev, settings)
+    if settings.format == "sequences" and examples[0].target[0].startswith(">"):
+        print(f"seqwise: {train} begins with '>'; if it is FASTA, use --format fasta", file=sys.stderr)
+    run = new_masked_run(examples, settings)
+    encoded = run.encode(examples)
+    _check_held_out(run, examples, held_out)
+    _claim(output, settings)
+    result = _fit(run, encoded, examples, output=output, on_progress=on_progress)
+    save_masked_run(run, output)
+    metrics: dict[str, Any] = {
+        "steps": result.steps,
+        "mean_loss": result.mean_loss,
+        "sequences": len(encoded),
+        "tokens": sum(length * count for length, count in run.lengths.items()),
+        "vocabulary": len(run.vocabulary),
+    }
+    if held_out:
+        try:
+            metrics["dev"] = measure_masked_run(run, held_out, on_measured=on_measured)
+        except KeyboardInterrupt:
+            print("stopped while measuring; run the same command again to measure the trained model", file=sys.stderr)
+            raise
+    write_atomically(output / "metrics.json", json.dumps(metrics, indent=1, sort_keys=True) + "\n")
+    return metrics
+
+
+def _fit(
+    run: MaskedRun,
+    encoded: Sequence[EncodedExample],
+    examples: Sequence[Example],
+    *,
+    output: Path,
+    on_progress: Callable[[Progress], None] | None,
+) -> TrainingResult:
+    """Train the run's model in place, resuming from the checkpoints in output, and leave it in evaluation mode."""
+    settings, longest = run.settings, max(run.lengths)
+    steps = max(1, round(settings.epochs * -(-len(encoded) // settings.batch_size)))
+    objective = (conditional_masked_objective if settings.conditional else masked_objective)(settings.masks)
+    with room_for(f"{settings.batch_size} sequences of up to {longest} tokens", mend="give a smaller --batch-size"):
+        result = fit(
+            run.model,
+            objective,
+            encoded,
+            output=output,
+            steps=steps,
+            batch_size=settings.batch_size,
+            learning_rate=settings.learning_rate,
+            seed=settings.seed,
+            warmup_steps=round(settings.warmup * steps),
+            save_every=settings.save_every,
+            on_progress=on_progress,
+            example_names=lambda index: f"{examples[index].path}:{examples[index].line}",
+        )
+    run.model.eval()
+    # Each step's loss was finite; the last step may still have left weights that overflow.
+    model: Any = run.model
+    with torch.no_grad(), torch.random.fork_rng():
+        last_loss = objective(model, _collated(run, encoded[: settings.batch_size]), {})
+    if not bool(torch.isfinite(last_loss)):
+        raise InputError(f"after the last step the loss is {last_loss.item()}", mend="lower the learning rate")
+    return result
+
+
+def _collated(run: MaskedRun, encoded: Sequence[EncodedExample]) -> Batch:
+    return collate(list(enumerate(encoded))).to(next(run.model.parameters()).device)
+
+
+def measure_masked_run(
+    run: MaskedRun, examples: Sequence[Example], *, on_measured: Callable[[int, int], None] | None = None
+) -> dict[str, Any]:
+    """What a masked model makes of sequences that it was not trained on.
+
+    Args:
+        run: its model in evaluation mode.
+        examples: as from :func:`~seqwise.runs.masked_model.read_sequences`.
+        on_measured: called with the number of measured sequences, and that of all of them.
+
+    Returns:
+        ``pseudo_perplexity``, exp of the mean of ``-log p(token | all others)`` over all tokens;
+        ``masked_cross_entropy``, nats a masked token under the masks of training, drawn once for each sequence with a
+        fixed seed; ``length_cross_entropy``, nats a sequence, where the model is conditional; and the numbers of
+        ``sequences``, ``tokens`` and ``unknown_tokens``.
+
+    Raises:
+        InputError: as :func:`~seqwise.runs.masked_model.score_sequences`, or a value is not finite.
+    """
+    log_prob, tokens, unknown = 0.0, 0, 0
+    for place, one in enumerate(score_sequences(run, examples), start=1):
+        log_prob += one.log_prob
+        tokens += len(one.tokens)
+        unknown += sum(token == run.vocabulary.unknown for token in one.tokens)
+        if on_measured is not None:
+            on_measured(place, len(examples))
+    measured = {"pseudo_perplexity": math.exp(min(-log_prob / tokens, 700.0)), **_cross_entropies(run, examples)}
+    for name, value in measured.items():
+        if not math.isfinite(value):
+            raise InputError(f"{name} is {value} on the development data", mend="lower the learning rate")
+    return {**measured, "sequences": len(examples), "tokens": tokens, "unknown_tokens": unknown}
+
+
+@torch.no_grad()
+def _cross_entropies(run: MaskedRun, examples: Sequence[Example]) -> dict[str, float]:
+    encoded = sorted(run.encode(examples), key=lambda one: one.lengths[::-1])
+    total, masked, length_total, size = 0.0, 0, 0.0, run.settings.batch_size
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        for start in range(0, len(encoded), size):
+            batch, context = _collated(run, encoded[start : start + size]), None
+            if isinstance(run.model, ConditionalMaskedTransformer):
+                context = run.model.encode(batch.sources_BS, batch.source_lengths_B)
+                length_total -= float(
+                    context.length_log_probs_BL.gather(1, batch.target_lengths_B[:, None] - 1).double().sum()
+                )
+            masked_BT = run.settings.masks(batch.targets_BT)
+            count = int(masked_BT.sum())
+            total += count * float(masked_cross_entropy(run.model, batch.targets_BT, masked_BT, context))
+            masked += count
+    lengths = {"length_cross_entropy": length_total / len(encoded)} if run.conditional else {}
+    return {"masked_cross_entropy": total / masked, **lengths}
+
+
+def _check_held_out(run: MaskedRun, examples: Sequence[Example], held_out: Sequence[Example]) -> None:
+    """Refuse development data before the training, not after; say on standard error what makes them doubtful."""
+    if not held_out:
+        return
+    lengths = [len(one.target_ids) for one in run.encode(held_out)]
+    limit = run.model.max_length if isinstance(run.model, ConditionalMaskedTransformer) else None
+    require_short(held_out, lengths, max_length=limit)
+    known = {(one.source, one.target) for one in examples}
+    again = sum((one.source, one.target) in known for one in held_out)
+    if again:
+        print(f"seqwise: {again} of {len(held_out)} development sequences are in the training data", file=sys.stderr)
+
+
+def _require_own(output: Path, settings: MaskedModelSettings) -> None:
+    """Refuse an output that holds anything but a run of the same settings: training replaces and removes files."""
+    if output.exists() and not output.is_dir():
+        raise InputError("the output is a file", path=output, mend="name a folder")
+    saved = output / SETTINGS
+    if not saved.exists():
+        if output.exists() and any(output.iterdir()):
+            problem = "the folder is not empty and holds no masked model"
+            raise InputError(problem, path=output, mend="give another --output")
+        return
+    try:
+        before = load_masked_settings(saved)
+    except InputError as error:
+        raise InputError(error.problem, path=saved, mend="give another --output") from None
+    if not (output / MODEL).exists() and last_complete(output / "checkpoints") is None:
+        return  # nothing came of it, so that a setting can be mended
+    for field in fields(settings):
+        then, now = getattr(before, field.name), getattr(settings, field.name)
+        if field.name != "save_every" and then != now:
+            problem = f"the run was begun with another {field.name} ({then} then, {now} now)"
+            raise InputError(problem, path=output, mend="give another --output, or remove this folder to start again")
+
+
+def _claim(output: Path, settings: MaskedModelSettings) -> None:
+    """Make the folder and say in it whose it is, before anything else is written."""
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        problem = f"the folder cannot be made ({error.strerror})"
+        raise InputError(problem, path=output, mend="give another --output") from error
+    save_settings(settings, output)

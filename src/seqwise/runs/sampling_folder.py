@@ -1,0 +1,185 @@
+"""What a sampling keeps on the disk, so that it can be killed at any moment and goes on as if it had not been.
+
+::
+
+    FOLDER/settings.json          the settings, and what tells run and problems from others
+    FOLDER/chains/0000.jsonl      of the first chains: a line for each sweep, with energies, counts and printed tokens
+    FOLDER/chains/0000.safetensors    where these chains are; what the lines say beyond it is written anew
+    FOLDER/samples.jsonl          what is printed, of all chains that have come to the end
+
+Shapes: S sweeps, B chains, T positions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seqwise.data.readers import write_atomically
+from seqwise.data.records import read_record
+from seqwise.errors import InputError
+from seqwise.runs.sampling_settings import SampleSettings
+from seqwise.sampling import ChainState, save_chains
+
+__all__ = ["History", "append_sweeps", "claim", "keep_chains", "read_history"]
+
+_SETTINGS = "settings.json"
+_MAY_DIFFER = ("sweeps", "save_every")
+_OTHERS = {"model": "another model", "problems": "other problems"}
+
+
+@dataclass(frozen=True, eq=False)
+class History:
+    """What chains went through, sweep by sweep.
+
+    Attributes:
+        energy_SB: float64, after each sweep, at temperature 1.
+        proposals_SB: int64, proposals made in each sweep.
+        accepted_SB: int64, proposals accepted.
+        novel_SB: int64, proposals accepted that change the state.
+        passes_SB: int64, masked sequences that a model was given.
+        invariant_S: bool; false for sweeps that only warm up, or follow no energy.
+        tokens: of those sweeps, counted from 1, whose tokens are kept: int64 (B, T).
+    """
+
+    energy_SB: Tensor
+    proposals_SB: Tensor
+    accepted_SB: Tensor
+    novel_SB: Tensor
+    passes_SB: Tensor
+    invariant_S: Tensor
+    tokens: Mapping[int, Tensor] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.invariant_S)
+
+    @classmethod
+    def none(cls, num_chains: int) -> History:
+        """That of chains that have not set out."""
+        counts = torch.zeros(0, num_chains, dtype=torch.int64)
+        return cls(counts.double(), counts, counts, counts, counts, torch.zeros(0, dtype=torch.bool))
+
+    def __add__(self, later: History) -> History:
+        """One after the other; the sweeps of the later one are counted on."""
+        stacked = {name: torch.cat([getattr(self, name), getattr(later, name)]) for name in _STACKED}
+        return History(
+            **stacked, tokens={**self.tokens, **{len(self) + sweep: one for sweep, one in later.tokens.items()}}
+        )
+
+
+_STACKED = ("energy_SB", "proposals_SB", "accepted_SB", "novel_SB", "passes_SB", "invariant_S")
+
+
+def claim(folder: Path, settings: SampleSettings, fingerprints: Mapping[str, str]) -> None:
+    """Make the folder and say in it whose it is; refuse one that holds something else.
+
+    Args:
+        folder: that of the output.
+        settings: another number of sweeps than the first time is no other setting: it goes on as far.
+        fingerprints: what tells the "model" and the "problems" from others.
+
+    Raises:
+        InputError: the folder was begun otherwise, or is none of ours; the message names what differs.
+    """
+    another = "give another --output, or remove this folder to start again"
+    if folder.exists() and not folder.is_dir():
+        raise InputError("the output is a file", path=folder, mend="name a folder")
+    now = {**_plain(settings), **fingerprints}
+    path = folder / _SETTINGS
+    if path.exists():
+        try:
+            then = read_record(path, list(now), what="settings of samples", mend=another)
+        except InputError:  # somebody else's, a run of a model perhaps, which nobody should be told to remove
+            raise InputError("the folder holds no samples", path=folder, mend="give another --output") from None
+        for name, value in now.items():
+            if name in fingerprints and value != then[name]:
+                raise InputError(f"the samples were begun with {_OTHERS[name]}", path=folder, mend=another)
+            if name not in _MAY_DIFFER and value != then[name]:
+                problem = f"the samples were begun with another {name} ({then[name]} then, {value} now)"
+                raise InputError(problem, path=folder, mend=another)
+    elif folder.exists() and any(folder.iterdir()):
+        raise InputError("the folder is not empty and holds no samples", path=folder, mend="give another --output")
+    (folder / "chains").mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(now, indent=1, sort_keys=True) + "\n")
+
+
+def _plain(settings: SampleSettings) -> dict[str, Any]:
+    """The settings as they come back from JSON."""
+    plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(settings)))
+    return plain
+
+
+def append_sweeps(path: Path, history: History, *, first: int) -> None:
+    """Add a line for each sweep, on the disk when this returns; the first of them is the one after so many.
+
+    Args:
+        path: the file, which holds ``first`` lines.
+        history: of the sweeps to add.
+        first: how many sweeps came before.
+    """
+    with path.open("a", encoding="utf-8") as stream:
+        for place in range(len(history)):
+            record = {name.split("_")[0]: getattr(history, name)[place].tolist() for name in _STACKED}
+            tokens = history.tokens.get(place + 1)
+            record = {"sweep": first + place + 1, **record}
+            if tokens is not None:
+                record["tokens"] = tokens.tolist()
+            stream.write(json.dumps(record) + "\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def keep_chains(path: Path, state: ChainState) -> None:
+    """What :func:`~seqwise.sampling.save_chains` does, with bytes that depend on the state alone.
+
+    safetensors writes the metadata in an order that changes from time to time.
+
+    Args:
+        path: replaced if it is there; after a crash it is the old one or the new one.
+        state: see there.
+    """
+    partial = path.with_name(f"{path.name}.new")
+    save_chains(partial, state)
+    with partial.open("rb+") as stream:
+        size = int.from_bytes(stream.read(8), "little")
+        header = json.loads(stream.read(size))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        stream.seek(8)
+        stream.write(json.dumps(header, separators=(",", ":")).encode().ljust(size))
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(partial, path)
+
+
+def read_history(path: Path, *, num_sweeps: int, num_chains: int) -> History:
+    """Read the lines of so many sweeps, and cut off what stands behind them.
+
+    Raises:
+        InputError: the file does not hold that.
+    """
+    damaged = InputError("the file is damaged", path=path, mend="remove the folder and start again")
+    try:
+        with path.open("rb+") as stream:
+            lines = [stream.readline() for _ in range(num_sweeps)]
+            stream.truncate(stream.tell())
+        records: Sequence[dict[str, Any]] = [json.loads(line) for line in lines]
+        if [record["sweep"] for record in records] != list(range(1, num_sweeps + 1)):
+            raise damaged
+        none = History.none(num_chains)
+        stacked = {}
+        for name in _STACKED:
+            empty = getattr(none, name)
+            rows = [torch.tensor(record[name.split("_")[0]], dtype=empty.dtype) for record in records]
+            stacked[name] = torch.stack([row.reshape(empty.shape[1:]) for row in rows]) if rows else empty
+        kept = {record["sweep"]: torch.tensor(record["tokens"]) for record in records if "tokens" in record}
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, RecursionError):
+        raise damaged from None
+    return History(**stacked, tokens=kept)

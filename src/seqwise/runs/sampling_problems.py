@@ -1,0 +1,212 @@
+"""What a masked model is to sample: whole sequences, what is free in given ones, or outputs for given sources.
+
+Shapes: B problems, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from seqwise.data.batches import EncodedExample, collate
+from seqwise.data.readers import BLANKS, Example, read_lines
+from seqwise.errors import InputError
+from seqwise.models.conditional import ConditionalMaskedTransformer
+from seqwise.runs.inputs import file_units, inputs_of, names_a_file
+from seqwise.runs.masked_model import MaskedRun, read_sequences, sequence_tokens
+from seqwise.runs.sampling_settings import SampleSettings
+from seqwise.sampling import SeededDraws, likeliest_lengths
+
+__all__ = ["FREE", "Problem", "Task", "phrase_ids", "read_problems", "split_into_tasks"]
+
+FREE = -1
+"""What stands for a token that is to be drawn."""
+
+AT_ONCE = 64  # sources that are read together for their lengths
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One sequence that is asked for, several chains of it.
+
+    Attributes:
+        tokens: ids, :data:`FREE` where they are to be drawn; () where the length is not known.
+        example: what it was read from; its source, where the model reads one.
+        source_ids: of the source; ``(0,)`` where the model reads none.
+    """
+
+    tokens: tuple[int, ...]
+    example: Example
+    source_ids: tuple[int, ...] = (0,)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A problem at one length.
+
+    Attributes:
+        problem: its place among the problems, from 0.
+        rank: 0 for the likeliest length, 1 for the next, and so on.
+        tokens: ids, FREE where they are to be drawn.
+    """
+
+    problem: int
+    rank: int
+    tokens: tuple[int, ...]
+
+
+def read_problems(run: MaskedRun, text: str | None, settings: SampleSettings) -> list[Problem]:
+    """The problems of a file, of a text, or as many as the settings say.
+
+    Args:
+        run: whether it reads sources, and the format of its files, decide how the text is read.
+        text: a file or one line of it, "-" for standard input, or None: whole sequences are sampled.
+        settings: ``free``, ``length``, ``count``, ``length_beam`` and ``seed`` are read.
+
+    Raises:
+        InputError: the text cannot be read, a token is unknown, nothing is free, or a setting has no effect.
+
+    Example:
+        >>> from seqwise.runs.masked_model_settings import MaskedModelSettings
+        >>> from seqwise.runs.masked_model_training import new_masked_run
+        >>> run = new_masked_run([Example((), ("b", "a"))], MaskedModelSettings(minimum_count=1, hidden_size=8))
+        >>> read_problems(run, "b _ a", SampleSettings())[0].tokens
+        (1, -1, 0)
+    """
+    if settings.length_beam > 1 and not run.conditional:
+        raise InputError("length_beam: the model reads no source, from which to guess a length", mend="leave it out")
+    if text is None:
+        if run.conditional:
+            raise InputError("the model reads sources, and there is none", mend="give a text, a file, or - for stdin")
+        return _from_nothing(run, settings)
+    for name, default in (("length", None), ("count", 1)):
+        if getattr(settings, name) != default:
+            raise InputError(f"{name}: the problems are given, and {name} plays no part", mend="leave it out")
+    if run.conditional and not _holds_pairs(text):
+        examples = inputs_of(text, units=file_units(run.settings.source_units))
+        return [
+            Problem((), example, one.source_ids) for example, one in zip(examples, run.encode(examples), strict=True)
+        ]
+    if settings.length_beam > 1:
+        raise InputError("length_beam: the sequences to be filled in have their lengths", mend="leave it out")
+    _require_free(run, settings.free)
+    return [_to_fill(run, example, settings.free) for example in _sequences(run, text)]
+
+
+def split_into_tasks(
+    run: MaskedRun, problems: Sequence[Problem], settings: SampleSettings, shortest: int
+) -> list[Task]:
+    """Each problem at each of the lengths that it is to be tried at.
+
+    Args:
+        run: a conditional one says which lengths are likely.
+        problems: see there.
+        settings: ``length_beam`` is read.
+        shortest: of the lengths that a conditional run may choose.
+    """
+    tasks = [Task(place, 0, problem.tokens) for place, problem in enumerate(problems) if problem.tokens]
+    open_ones = [place for place, problem in enumerate(problems) if not problem.tokens]
+    for start in range(0, len(open_ones), AT_ONCE):
+        part = open_ones[start : start + AT_ONCE]
+        assert isinstance(run.model, ConditionalMaskedTransformer)
+        batch = collate([(place, EncodedExample(problems[place].source_ids, ())) for place in part])
+        with torch.no_grad():
+            context = run.model.encode(batch.sources_BS, batch.source_lengths_B)
+        lengths_BK = likeliest_lengths(context.length_log_probs_BL, beam=settings.length_beam, shortest=shortest)
+        for place, lengths in zip(part, lengths_BK.tolist(), strict=True):
+            tasks += (Task(place, rank, (FREE,) * length) for rank, length in enumerate(lengths))
+    return sorted(tasks, key=lambda task: (task.problem, task.rank))
+
+
+def phrase_ids(run: MaskedRun, phrases: Sequence[str], *, setting: str) -> list[tuple[int, ...]]:
+    """Phrases of the settings as ids, in the units of the run.
+
+    Raises:
+        InputError: a phrase is blank, or holds a token that the run does not know and so never draws.
+
+    Example:
+        >>> from seqwise.runs.masked_model_settings import MaskedModelSettings
+        >>> from seqwise.runs.masked_model_training import new_masked_run
+        >>> run = new_masked_run([Example((), ("b", "a"))], MaskedModelSettings(minimum_count=1, hidden_size=8))
+        >>> phrase_ids(run, ["a b", "b"], setting="contain")
+        [(0, 1), (1,)]
+    """
+    found = []
+    for phrase in phrases:
+        units = file_units(run.settings.units)
+        words = tuple(word for word in BLANKS.split(phrase) if word)
+        tokens = {"words": words, "characters": tuple(phrase), "text": (phrase,) if words else ()}[units]
+        pieces = sequence_tokens(tokens, run.subwords)
+        if not pieces:
+            raise InputError(f"{setting}: a phrase is blank", mend="name a token or more")
+        try:
+            ids = tuple(run.vocabulary.encode(pieces))
+        except InputError as error:
+            raise InputError(f"{setting}: {error.problem}", mend=error.mend) from None
+        for piece, one in zip(pieces, ids, strict=True):
+            if not run.allowed_V[one]:
+                mend = "it is never drawn; name others"
+                raise InputError(f"{setting}: the token {piece!r} is unknown to the run", mend=mend)
+        found.append(ids)
+    return found
+
+
+def _from_nothing(run: MaskedRun, settings: SampleSettings) -> list[Problem]:
+    lengths = list(settings.lengths or run.lengths)
+    weights = torch.tensor([1.0 if settings.lengths else run.lengths[length] for length in lengths]).log()
+    # Sweeps are numbered from 0, and starts from -1 downwards: these numbers are none of theirs.
+    draws = SeededDraws(settings.seed, torch.arange(settings.count), sweep=-(2**20))
+    chosen_B = draws.categorical(weights.expand(settings.count, -1), torch.ones(settings.count, dtype=torch.bool))
+    return [Problem((FREE,) * lengths[choice], Example((), ())) for choice in chosen_B.tolist()]
+
+
+def _holds_pairs(text: str) -> bool:
+    """Whether a file has a tab in its first line: a source, and a sequence to be filled in."""
+    return text != "-" and names_a_file(text) and "\t" in next(iter(read_lines(text)))[1]
+
+
+def _sequences(run: MaskedRun, text: str) -> list[Example]:
+    if text == "-" or names_a_file(text):
+        return read_sequences("/dev/stdin" if text == "-" else text, run.settings)
+    return [replace(one, source=(), target=one.source) for one in inputs_of(text, units=file_units(run.settings.units))]
+
+
+def _require_free(run: MaskedRun, free: str) -> None:
+    mend = "choose another token for it"
+    if not free or free != "".join(free.split()):
+        raise InputError(f"free: {free!r} is blank, or has a blank in it", mend=mend)
+    if run.settings.units == "characters" and len(free) != 1:
+        raise InputError(f"free: the sequences are made of characters, and {free!r} is not one", mend=mend)
+    known = run.vocabulary.tokens if run.subwords is None else run.subwords.pieces
+    if free in known:
+        raise InputError(f"free: {free!r} is a token of the run", mend=mend)
+
+
+def _to_fill(run: MaskedRun, example: Example, free: str) -> Problem:
+    tokens: list[int] = []
+    path, line = example.path or None, example.line or None
+    for part in _parts(run, example.target, free):
+        tokens += [FREE] if part is None else run.encode([replace(example, target=part)])[0].target_ids
+    if FREE not in tokens:
+        raise InputError("no position is free", path=path, line=line, mend=f"write {free} for a token to be drawn")
+    return Problem(tuple(tokens), example, run.encode([replace(example, target=())])[0].source_ids)
+
+
+def _parts(run: MaskedRun, target: Sequence[str], free: str) -> Iterator[tuple[str, ...] | None]:
+    """What is fixed, piece by piece, and None for each free position."""
+    if run.subwords is None:
+        yield from (None if token == free else (token,) for token in target)
+        return
+    fixed: list[str] = []
+    for word in target[0].split():
+        if word != free:
+            fixed.append(word)
+            continue
+        if fixed:
+            yield (" ".join(fixed),)
+        fixed = []
+        yield None
+    if fixed:
+        yield (" ".join(fixed),)

@@ -1,0 +1,844 @@
+"""seqwise sample: the exact distribution through the whole path, fixed positions, resumption, and bad input."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import json
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from seqwise import InputError, cli
+from seqwise.data import EncodedExample, Example, collate
+from seqwise.models import ConditionalMaskedTransformer
+from seqwise.runs import sampling as module
+from seqwise.runs.masked_model import MaskedRun, load_masked_run, save_masked_run
+from seqwise.runs.masked_model_settings import MaskedModelSettings
+from seqwise.runs.masked_model_training import new_masked_run
+from seqwise.runs.sampling import Sampled, sample
+from seqwise.runs.sampling_problems import FREE, Problem, phrase_ids, read_problems
+from seqwise.runs.sampling_report import report_lines
+from seqwise.runs.sampling_settings import SampleSettings, build_kernel
+from seqwise.sampling import (
+    Kernel,
+    anneal_blocks,
+    anneal_target,
+    burn_in,
+    by_sweep,
+    constraint,
+    contains,
+    delayed_acceptance,
+    effective_sample_size,
+    exact_gibbs,
+    gibbs,
+    in_order,
+    likeliest_lengths,
+    local,
+    mask_predict,
+    masked_conditionals,
+    metropolis_hastings,
+    parallel_tempering,
+    refine,
+    sample_chains,
+    shuffled,
+    split_r_hat,
+    start_chains,
+)
+
+SIZES: dict[str, Any] = {"hidden_size": 8, "feedforward_size": 16}
+SETTINGS = {
+    # "z" occurs once and is unknown to all of them but the characters and the subwords.
+    "words": MaskedModelSettings(**SIZES, model="lstm", embedding_size=8),
+    "characters": MaskedModelSettings(**SIZES, num_layers=1, num_heads=2, units="characters"),
+    "fasta": MaskedModelSettings(**SIZES, num_layers=1, num_heads=2, format="fasta", units="characters"),
+    "subwords": MaskedModelSettings(**SIZES, num_layers=1, num_heads=2, units="subwords", subword_vocabulary=8),
+    "pairs": MaskedModelSettings(**SIZES, num_layers=1, num_heads=2, format="pairs", source_units="characters"),
+}
+
+
+def build(kind: str, *, scale: float | None = None, dtype: torch.dtype = torch.float64) -> MaskedRun:
+    """A run with random weights, large enough that it has an opinion."""
+    scale = scale or (3.0 if kind == "words" else 1.5)
+    settings = SETTINGS[kind]
+    chance = random.Random(1)
+    sentences = [chance.choices("abc", [3, 2, 1], k=chance.choice([2, 3, 3, 4])) for _ in range(60)] + [["a", "z"]]
+    lines: list[tuple[str, ...]] = [tuple(one) for one in sentences]
+    if kind == "subwords":
+        lines = [(" ".join(one),) for one in sentences]
+    sources = [tuple("".join(one)) if kind == "pairs" else () for one in sentences]
+    torch.manual_seed(3)
+    run = new_masked_run([Example(*one) for one in zip(sources, lines, strict=True)], settings)
+    run.model.to(dtype).eval()
+    for parameter in run.model.parameters():
+        parameter.data *= scale
+    return run
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A run folder of each kind."""
+    found = {}
+    for kind in SETTINGS:
+        found[kind] = tmp_path_factory.mktemp("runs") / kind
+        save_masked_run(build(kind, dtype=torch.float32), found[kind])
+    return found
+
+
+# ---- The distribution -----------------------------------------------------------------------------------------------
+
+
+def energies_by_hand(run: MaskedRun, sequences: Sequence[Sequence[int]], energy: str, source: Sequence[int]) -> Any:
+    """Of each sequence, position by position, without the package's energies."""
+    context = None
+    if isinstance(run.model, ConditionalMaskedTransformer):
+        with torch.no_grad():
+            context = run.model.encode(torch.tensor([list(source)]), torch.tensor([len(source)]))
+    found = []
+    for sequence in sequences:
+        terms = []
+        for place, token in enumerate(sequence):
+            flags = torch.tensor([[at == place for at in range(len(sequence))]])
+            with torch.no_grad():
+                scores = run.model.masked_logits(torch.tensor([list(sequence)]), flags, context)[0].tolist()
+            log_z = math.log(math.fsum(map(math.exp, scores))) if energy == "local" else 0.0
+            terms.append(log_z - scores[token])
+        found.append(math.fsum(terms))
+    return found
+
+
+def has(sequence: Sequence[int], phrase: Sequence[int]) -> bool:
+    return any(tuple(sequence[at : at + len(phrase)]) == tuple(phrase) for at in range(len(sequence)))
+
+
+def exact(run: MaskedRun, problem: Sequence[int], settings: SampleSettings, source: Sequence[int] = (0,)) -> Any:
+    """The target: every sequence that agrees with the problem and holds no unknown symbol where it is free."""
+    known = [token for token, flag in enumerate(run.allowed_V.tolist()) if flag]
+    space = list(itertools.product(*([token] if token != FREE else known for token in problem)))
+    temperature = settings.temperatures[0] if settings.temperatures else settings.temperature
+    weights = {}
+    for sequence, energy in zip(space, energies_by_hand(run, space, settings.energy, source), strict=True):
+        broken = sum(not has(sequence, one) for one in phrase_ids(run, settings.contain, setting="contain"))
+        broken += sum(has(sequence, one) for one in phrase_ids(run, settings.without, setting="without"))
+        penalty = settings.penalty * broken if settings.penalty is not None else math.inf if broken else 0.0
+        weights[sequence] = math.exp(-(energy + penalty) / temperature)
+    total = math.fsum(weights.values())
+    return {sequence: weight / total for sequence, weight in weights.items()}
+
+
+def excess(counts: Counter[tuple[int, ...]], expected: dict[tuple[int, ...], float]) -> float:
+    """How many standard deviations chi-square lies above its mean; rare sequences are put together."""
+    number = sum(counts.values())
+    assert set(counts) <= {sequence for sequence, probability in expected.items() if probability > 0}
+    cells = [(counts[sequence], number * probability) for sequence, probability in expected.items()]
+    rare = [cell for cell in cells if cell[1] < 5]
+    common = [cell for cell in cells if cell[1] >= 5]
+    if rare and sum(mean for _, mean in rare) > 0:
+        common.append((sum(count for count, _ in rare), sum(mean for _, mean in rare)))
+    chi_square = math.fsum((count - mean) ** 2 / mean for count, mean in common)
+    degrees = len(common) - 1
+    assert degrees >= 3  # there is something to see
+    return (chi_square - degrees) / math.sqrt(2 * degrees)
+
+
+def last_ones(sampled: Sampled, problem: int = 0) -> Counter[tuple[int, ...]]:
+    return Counter(one.tokens for one in sampled.samples if one.problem == problem)
+
+
+FLAT: dict[str, Any] = {"proposal_temperature": 1.5}
+KERNELS: dict[str, dict[str, Any]] = {
+    "the default": {},
+    "raw, cool, blocks, nucleus": {
+        "energy": "raw", "temperature": 0.8, "blocks": (3, 2, 1), "visits": "shuffled", "nucleus": 0.8,
+        "full_share": 0.3,
+    },
+    "annealed and forced": {"temperature": 0.7, "anneal": 0.1, "forced": 2, **FLAT},
+    "delayed acceptance": {"kernel": "delayed-acceptance", "window": 0, **FLAT},
+    "exact Gibbs": {"kernel": "exact-gibbs", "temperature": 1.3, "visits": "shuffled"},
+    "parallel tempering": {"kernel": "parallel-tempering", "temperatures": (0.8, 1.3), **FLAT},
+    "must contain": {"contain": ("b a",), "blocks": (3, 2), **FLAT},
+    "must contain two, not a third": {"contain": ("a", "b"), "without": ("b b", "c a"), "blocks": (2,), **FLAT},
+    "soft": {"contain": ("c c",), "without": ("a",), "penalty": 1.0, **FLAT},
+    "soft, exact Gibbs": {"kernel": "exact-gibbs", "without": ("a",), "penalty": 0.7},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_samples_are_distributed_as_the_target_says(name: str) -> None:
+    """1200 chains after their last sweep; the unknown symbol is no part of the space, nor what breaks a constraint."""
+    run = build("words")
+    settings = SampleSettings(**KERNELS[name], chains=1200, sweeps=12, length="3", seed=5, max_rows=8192)
+    problems = read_problems(run, None, settings)
+    sampled = sample(run, problems, settings)
+    assert len(sampled.samples) == 1200
+    expected = exact(run, problems[0].tokens, settings)
+    assert excess(last_ones(sampled), expected) < 4
+    assert excess(last_ones(sampled), exact(run, problems[0].tokens, SampleSettings(energy="raw", temperature=3))) > 20
+    for one in sampled.samples[:5]:
+        assert one.energy == pytest.approx(
+            energies_by_hand(run, [one.tokens], settings.energy, (0,))[0]
+            + (settings.penalty or 0)
+            * sum(
+                [
+                    *(not has(one.tokens, ids) for ids in phrase_ids(run, settings.contain, setting="contain")),
+                    *(has(one.tokens, ids) for ids in phrase_ids(run, settings.without, setting="without")),
+                ]
+            ),
+            abs=1e-9,
+        )
+
+
+def test_what_is_free_is_drawn_given_what_is_fixed() -> None:
+    """A Transformer over characters; two problems of other lengths and other free positions at once."""
+    run = build("characters")
+    settings = SampleSettings(chains=1200, sweeps=12, proposal_temperature=1.5, max_rows=8192)
+    problems = [*read_problems(run, "_b_a", settings), *read_problems(run, "c__", settings)]
+    sampled = sample(run, problems, settings)
+    for number, problem in enumerate(problems):
+        assert excess(last_ones(sampled, number), exact(run, problem.tokens, settings)) < 4
+
+
+def test_outputs_are_drawn_given_their_source() -> None:
+    run = build("pairs")
+    settings = SampleSettings(chains=800, sweeps=10, length_beam=2, proposal_temperature=1.5, max_rows=8192)
+    problems = [*read_problems(run, "abca", settings), *read_problems(run, "cb", settings)]
+    sampled = sample(run, problems, settings)
+    for number, problem in enumerate(problems):
+        batch = collate([(0, EncodedExample(problem.source_ids, ()))])
+        with torch.no_grad():
+            context = run.model.encode(batch.sources_BS, batch.source_lengths_B)  # type: ignore[union-attr]
+        lengths = likeliest_lengths(context.length_log_probs_BL, beam=2)[0].tolist()
+        for rank, length in enumerate(lengths):
+            own = Counter(one.tokens for one in sampled.samples if one.problem == number and one.chain // 800 == rank)
+            assert set(map(len, own)) == {length}
+            if length > 1:
+                assert excess(own, exact(run, (FREE,) * length, settings, problem.source_ids)) < 4
+
+
+def test_degenerate_gibbs_is_another_distribution_and_is_said_to_be() -> None:
+    run = build("words")
+    settings = SampleSettings(kernel="gibbs", chains=1200, sweeps=12, length="3", max_rows=8192)
+    sampled = sample(run, read_problems(run, None, settings), settings)
+    assert excess(last_ones(sampled), exact(run, (FREE,) * 3, settings)) > 10
+    assert any("follow no energy" in line for line in report_lines(sampled, settings))
+
+
+def test_mask_predict_is_refinement() -> None:
+    run = build("words")
+    settings = SampleSettings(kernel="mask-predict", iterations=3)
+    (problem,) = read_problems(run, "_ b _ _", settings)
+    (one,) = sample(run, [problem], settings).samples
+    tokens_BT = torch.tensor([problem.tokens])
+    expected_BT, _ = refine(
+        run.model, tokens_BT.clamp(min=0), tokens_BT == FREE, num_iterations=3, allowed_V=run.allowed_V
+    )
+    assert (one.tokens, one.sweep) == (tuple(expected_BT[0].tolist()), 1)
+
+
+def every_kernel() -> dict[str, tuple[dict[str, Any], Callable[..., Kernel]]]:
+    """Settings, and the kernel that they stand for, made by hand."""
+    flat = {"temperature": 2.0, "nucleus": 0.7, "full_share": 0.2}
+
+    def hastings(model: Any, energy: Any, allowed_V: Any, *, block: int = 1, **more: Any) -> Kernel:
+        proposal = masked_conditionals(model, allowed_V=allowed_V)
+        return metropolis_hastings(energy, proposal, visits=in_order(block), **more)
+
+    return {
+        "shuffled, nucleus": (
+            {"visits": "shuffled", "proposal_temperature": 2.0, "nucleus": 0.7, "full_share": 0.2, "temperature": 1.5},
+            lambda m, e, a: metropolis_hastings(
+                e, masked_conditionals(m, allowed_V=a, **flat), visits=shuffled(), temperature=1.5
+            ),
+        ),
+        "delayed": (
+            {"kernel": "delayed-acceptance", "window": 2, "blocks": (2,), "temperature": 0.5},
+            lambda m, e, a: delayed_acceptance(
+                e, masked_conditionals(m, allowed_V=a), window=2, visits=in_order(2), temperature=0.5
+            ),
+        ),
+        "exact Gibbs": (
+            {"kernel": "exact-gibbs", "visits": "shuffled", "temperature": 0.5},
+            lambda m, e, a: exact_gibbs(e, visits=shuffled(), temperature=0.5, allowed_V=a),
+        ),
+        "gibbs": (
+            {"kernel": "gibbs", "visits": "shuffled", "blocks": (2,), "proposal_temperature": 0.7},
+            lambda m, e, a: gibbs(masked_conditionals(m, allowed_V=a, temperature=0.7), visits=shuffled(2)),
+        ),
+        "blocks": (
+            {"blocks": (3, 2, 1)},
+            lambda m, e, a: anneal_blocks(lambda b: hastings(m, e, a, block=b), [3, 2, 1]),
+        ),
+        "annealed": (
+            {"temperature": 0.65, "anneal": 0.1},
+            lambda m, e, a: anneal_target(lambda t: hastings(m, e, a, temperature=t), [1, 0.9, 0.8, 0.7, 0.65]),
+        ),
+        "forced": (
+            {"forced": 2, "temperature": 0.5, "anneal": 0.2, "blocks": (2, 1)},
+            lambda m, e, a: by_sweep(
+                [
+                    gibbs(masked_conditionals(m, allowed_V=a), visits=in_order(2)),
+                    gibbs(masked_conditionals(m, allowed_V=a)),
+                    burn_in(hastings(m, e, a, temperature=0.6)),
+                    hastings(m, e, a, temperature=0.5),
+                ]
+            ),
+        ),
+        "tempering": (
+            {"kernel": "parallel-tempering", "temperatures": (1.0, 3.0), "blocks": (2,)},
+            lambda m, e, a: parallel_tempering(
+                lambda t_B: metropolis_hastings(
+                    e, masked_conditionals(m, allowed_V=a), visits=in_order(2), temperature=t_B
+                ),
+                [1.0, 3.0],
+            ),
+        ),
+        "mask-predict": (
+            {"kernel": "mask-predict", "iterations": 4},
+            lambda m, e, a: mask_predict(m, num_iterations=4, allowed_V=a),
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", every_kernel())
+def test_every_setting_reaches_the_kernel(name: str) -> None:
+    """The same states, counts and flags of burn-in, sweep by sweep, as those of a kernel that is made by hand."""
+    given, by_hand = every_kernel()[name]
+    run, settings = build("words"), SampleSettings(**given)
+    energy = local(run.model) + constraint(contains(1), penalty=0.5)
+    state = start_chains(energy, torch.randint(1, 4, (8, 5)), free_BT=torch.arange(5) != torch.arange(8)[:, None])
+    kernels = build_kernel(settings, run.model, energy, run.allowed_V), by_hand(run.model, energy, run.allowed_V)
+    ours, expected = (sample_chains(kernel, state, 8, seed=1) for kernel in kernels)
+    assert torch.equal(ours.tokens_SBT, expected.tokens_SBT)
+    assert torch.equal(ours.proposals_SB, expected.proposals_SB) and torch.equal(ours.passes_SB, expected.passes_SB)
+    assert torch.equal(ours.invariant_S, expected.invariant_S)
+    if settings.kernel not in ("gibbs", "mask-predict"):
+        assert ours.invariant_S.tolist() == [sweep >= settings.burn_in for sweep in range(8)]
+
+
+# ---- Problems, and what of them is printed --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended: its exit code and what it said."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """What was printed."""
+        assert self.code == 0, self.err
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def complaint(self) -> str:
+        """The one line on standard error of a command that was refused."""
+        assert self.code == 2, (self.code, self.out, self.err)
+        lines = self.err.splitlines()
+        assert len(lines) == 1 and lines[0].startswith("seqwise: "), self.err
+        return lines[0].removeprefix("seqwise: ")
+
+
+Command = Callable[..., Ended]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run seqwise sample in this process."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def run(*arguments: object) -> Ended:
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["seqwise", "sample", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        said = capsys.readouterr()
+        return Ended(int(ended.value.code or 0), said.out, said.err)
+
+    return run
+
+
+def test_the_command_prints_what_the_function_gives(command: Command, folders: dict[str, Path]) -> None:
+    run = load_masked_run(folders["words"])
+    settings = SampleSettings(
+        chains=3, sweeps=9, discard=2, every=3, contain=("b a",), without=("c",), blocks=(2, 1), visits="shuffled",
+        nucleus=0.9, full_share=0.1, temperature=0.8, anneal=0.1, proposal_temperature=1.2, seed=4, length="3-5",
+        count=3,
+    )  # fmt: skip
+    sampled = sample(run, read_problems(run, None, settings), settings)
+    flags = "--chains 3 --sweeps 9 --discard 2 --every 3 --without c --blocks 2,1 --visits shuffled --nucleus 0.9"
+    flags += " --full-share 0.1 --temperature 0.8 --anneal 0.1 --proposal-temperature 1.2 --seed 4"
+    records = command(folders["words"], "--contain", "b a", "--length=3-5", "--count=3", *flags.split()).records
+    assert records == [
+        {
+            "problem": one.problem + 1,
+            "chain": one.chain + 1,
+            "sweep": one.sweep,
+            "text": " ".join(run.vocabulary.tokens[token] for token in one.tokens),
+            "energy": round(one.energy, 4),
+        }
+        for one in sampled.samples
+    ]
+    # Two sweeps of annealing, at 1 and 0.9, and two that are discarded: of 3, 6 and 9 all are printed.
+    places = [(problem, chain, sweep) for problem in (1, 2, 3) for chain in (1, 2, 3) for sweep in (3, 6, 9)]
+    assert [(one["problem"], one["chain"], one["sweep"]) for one in records] == places
+    assert all("b a" in one["text"] and "c" not in one["text"].split() for one in records)
+
+
+def test_burn_in_and_what_is_discarded_are_not_printed(command: Command, folders: dict[str, Path]) -> None:
+    def sweeps(*flags: str) -> list[int]:
+        records = command(folders["words"], "--length=3", "--chains=1", "--sweeps=12", "--every=2", *flags).records
+        return [one["sweep"] for one in records]
+
+    assert sweeps() == [8, 10, 12]  # half of 12 is discarded
+    assert sweeps("--discard=0") == [2, 4, 6, 8, 10, 12]
+    assert sweeps("--discard=0", "--forced=3") == [4, 6, 8, 10, 12]
+    assert sweeps("--discard=0", "--temperature=0.5", "--anneal=0.1") == [6, 8, 10, 12]
+    assert [one["sweep"] for one in command(folders["words"], "--length=3", "--chains=2").records] == [33, 33]
+
+
+def test_the_best_of_all_is_printed_where_that_is_asked_for(command: Command, folders: dict[str, Path]) -> None:
+    """Of all sweeps, chains and lengths, by the energy per token; the first sweeps included."""
+    flags = ["--length-beam=2", "--chains=3", "--sweeps=5", "--proposal-temperature=2"]
+    sources = folders["pairs"].parent / "sources.txt"
+    sources.write_text("abc\ncab\nb\n")
+    every = command(folders["pairs"], sources, *flags, "--every=1", "--discard=0").records
+    best = command(folders["pairs"], sources, *flags, "--best").records
+    assert [one["problem"] for one in best] == [1, 2, 3]
+    for one in best:
+        rivals = [rival for rival in every if rival["problem"] == one["problem"]]
+        assert len(rivals) == 2 * 3 * 5 and one in rivals
+        assert len({len(rival["text"].split()) for rival in rivals}) == 2
+        assert one["energy"] / len(one["text"].split()) == min(
+            rival["energy"] / len(rival["text"].split()) for rival in rivals
+        )
+
+
+@pytest.mark.parametrize(
+    ("kind", "line", "pattern"),
+    [
+        ("words", "z _ zz _", "z ? zz ?"),  # unknown words stay as they are written
+        ("characters", "a_z_", "a?z?"),
+        ("fasta", "_c_ab", "?c?ab"),
+        ("pairs", "ab\tz _ c", "z ? c"),
+    ],
+)
+def test_fixed_positions_stay_as_they_are_written(
+    command: Command, folders: dict[str, Path], tmp_path: Path, kind: str, line: str, pattern: str
+) -> None:
+    file = tmp_path / "problems.txt"
+    file.write_text(f">P1\n{line}\n" if kind == "fasta" else f"{line}\n")
+    flags = ["--every=1", "--discard=0", "--sweeps=6", "--temperature=4", "--proposal-temperature=4", "--blocks=2,1"]
+    if kind == "fasta":
+        flags = ["--every=1", "--discard=0", "--sweeps=6", "--kernel=gibbs", "--proposal-temperature=4"]
+    texts = [one["text"] for one in command(folders[kind], file, *flags).records]
+    split = list if kind in ("characters", "fasta") else str.split
+    known = set("abcz") if kind in ("characters", "fasta") else set("abc")
+    drawn = set()
+    for text in texts:
+        assert len(split(text)) == len(split(pattern))
+        for token, wanted in zip(split(text), split(pattern), strict=True):
+            assert token == wanted or (wanted == "?" and token in known)
+            drawn |= {token} if wanted == "?" else set()
+    assert len(drawn) > 1
+
+
+def test_subwords_are_drawn_between_words(folders: dict[str, Path], command: Command) -> None:
+    run = load_masked_run(folders["subwords"])
+    (problem,) = read_problems(run, "a b _ _ c", SampleSettings())
+    left, right = (run.encode([Example((), (text,))])[0].target_ids for text in ("a b", "c"))
+    assert problem.tokens == (*left, FREE, FREE, *right)
+    (first,) = read_problems(run, "_ c _", SampleSettings())
+    assert first.tokens == (FREE, *right, FREE)
+    texts = [one["text"] for one in command(folders["subwords"], "a b _ _ c", "--sweeps=4").records]
+    assert all(text.startswith("a b") and text.endswith("c") for text in texts)
+
+
+def test_another_token_can_stand_for_what_is_free(folders: dict[str, Path], command: Command) -> None:
+    assert len(command(folders["words"], "a ? b", "--free=?", "--sweeps=2").records) == 5
+    assert "a _" in {one["text"][:3] for one in command(folders["words"], "a _ ?", "--free=?", "--sweeps=2").records}
+
+
+def test_lengths_are_as_asked_for_or_as_in_training() -> None:
+    run = build("words")
+    count = 3000
+
+    def drawn(**settings: Any) -> Counter[int]:
+        return Counter(len(one.tokens) for one in read_problems(run, None, SampleSettings(count=count, **settings)))
+
+    assert drawn(length="7") == {7: count}
+    for found, expected in (
+        (drawn(length="4-6"), dict.fromkeys((4, 5, 6), 1 / 3)),
+        (drawn(), {length: number / 61 for length, number in run.lengths.items()}),
+    ):
+        assert set(found) == set(expected)
+        for length, share in expected.items():
+            assert abs(found[length] / count - share) < 4 * math.sqrt(share * (1 - share) / count)
+    assert drawn(seed=1) != drawn()
+    first = read_problems(run, None, SampleSettings(count=5))
+    assert first == read_problems(run, None, SampleSettings(count=9))[:5]
+
+
+def test_problems_go_the_same_way_alone_and_together() -> None:
+    """Three lengths and two sources, at once and one by one; and so do chains in small groups."""
+    run = build("pairs")
+    settings = SampleSettings(
+        chains=4, sweeps=6, length_beam=3, contain=("a",), proposal_temperature=1.5, every=2, discard=0
+    )
+    problems = [Problem((), Example(tuple(one), ()), tuple(ids)) for one, ids in (("ab", (1, 2)), ("cab", (3, 1, 2)))]
+    together = sample(run, problems, settings).samples
+    groups = sample(run, problems, replace(settings, max_rows=3)).samples
+    assert {len(one.tokens) for one in together} > {2, 3}
+    assert [replace(one, energy=0.0) for one in groups] == [replace(one, energy=0.0) for one in together]
+    assert [one.energy for one in groups] == pytest.approx([one.energy for one in together], abs=1e-9)
+    # The first problem alone; the second is told apart by its place only.
+    alone = sample(run, problems[:1], settings).samples
+    assert [one.tokens for one in alone] == [one.tokens for one in together if one.problem == 0]
+    swapped = sample(run, problems[::-1], settings).samples
+    assert [one.tokens for one in swapped if one.problem == 1] != [one.tokens for one in together if one.problem == 0]
+
+
+def test_lengths_without_room_for_a_phrase_are_left_out() -> None:
+    run = build("pairs")
+    problems = [Problem((), Example(("a",), ()), (1,))]
+    lengths = {len(one.tokens) for one in sample(run, problems, SampleSettings(length_beam=9, sweeps=2)).samples}
+    assert min(lengths) == 1
+    hard = SampleSettings(length_beam=9, sweeps=2, contain=("a b c",))
+    assert {len(one.tokens) for one in sample(run, problems, hard).samples} == {one for one in lengths if one >= 3}
+    soft = replace(hard, penalty=1.0)
+    assert {len(one.tokens) for one in sample(run, problems, soft).samples} == lengths
+
+
+# ---- Kept, killed and resumed ---------------------------------------------------------------------------------------
+
+
+KEPT: dict[str, dict[str, Any]] = {
+    "every": {"every": 2, "discard": 0, "contain": ("a",)},
+    "best": {"best": True, "proposal_temperature": 1.5},
+    "last": {"anneal": 0.1, "temperature": 0.5},
+    "tempering": {"kernel": "parallel-tempering", "temperatures": (1.0, 2.0), "every": 2},
+}
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+class Killed(BaseException):
+    """Nobody catches it."""
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_killed_at_any_moment_it_ends_with_the_same_files(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before, within and after each of the savings of several groups of chains, again and again."""
+    run = build("pairs" if name == "tempering" else "words", dtype=torch.float32)
+    given: dict[str, Any] = {"length_beam": 2} if name == "tempering" else {"length": "2-3", "count": 2}
+    settings = SampleSettings(chains=2, sweeps=5, save_every=2, max_rows=2, **given, **KEPT[name])
+    problems = read_problems(run, "abc" if name == "tempering" else None, settings)
+    whole = sample(run, problems, settings, output=tmp_path / "whole")
+    savings = 3 * len(whole.groups)
+    assert len(whole.groups) == 2
+
+    def attempt(kill: Callable[..., None], function: str) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(module, function, kill)
+            with pytest.raises(Killed):
+                sample(run, problems, settings, output=tmp_path / "killed")
+
+    def before(*_: Any, **__: Any) -> None:
+        raise Killed
+
+    def half_a_line(path: Path, *_: Any, **__: Any) -> None:
+        path.open("a").write('{"sweep": 1, "ener')
+        raise Killed
+
+    def after(path: Path, state: Any) -> None:
+        kept(path, state)
+        raise Killed
+
+    append, kept = module.append_sweeps, module.keep_chains
+
+    def between(*arguments: Any, **more: Any) -> None:
+        append(*arguments, **more)
+        raise Killed
+
+    for _ in range(savings):
+        attempt(before, "append_sweeps")
+        attempt(half_a_line, "append_sweeps")
+        attempt(between, "append_sweeps")
+        attempt(after, "keep_chains")
+    again = sample(run, problems, settings, output=tmp_path / "killed")
+    assert again.samples == whole.samples
+    assert files(tmp_path / "killed") == files(tmp_path / "whole")
+    assert sum(group.made for group in again.groups) == 0
+    for group, other in zip(again.groups, whole.groups, strict=True):
+        assert torch.equal(group.history.passes_SB, other.history.passes_SB)
+    assert report_lines(again, settings)[0] == report_lines(whole, settings)[0]
+    without_folder = sample(run, problems, settings)
+    assert without_folder.samples == whole.samples
+
+
+KILL = """
+import os, signal, sys
+from seqwise import cli
+from seqwise.runs import sampling
+
+save, left = sampling.keep_chains, [int(sys.argv.pop(1))]
+
+def killed(path, state):
+    save(path, state)
+    left[0] -= 1
+    if left[0] == 0:
+        os.kill(os.getpid(), getattr(signal, "SIGKILL" if sys.argv[-1].endswith("kill") else "SIGINT"))
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background is born deaf to it
+sampling.keep_chains = killed
+cli.main()
+"""
+
+
+def test_a_killed_process_is_continued_by_the_same_command(
+    command: Command, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    flags = [folders["pairs"], "cab", "--length-beam=2", "--sweeps=8", "--save-every=3", "--every=4", "--output"]
+    whole = command(*flags, tmp_path / "whole")
+    for ending, code in (("kill", -signal.SIGKILL), ("interrupt", 130)):
+        arguments = [sys.executable, "-c", KILL, "4", "sample", *flags, tmp_path / ending]
+        ended = subprocess.run(
+            [*map(str, arguments)], capture_output=True, text=True, timeout=120, env={**os.environ, "COLUMNS": "80"}
+        )
+        assert ended.returncode == code, ended.stderr
+        assert ended.stdout == "" and "Traceback" not in ended.stderr
+        assert ("run the same command again to continue" in ended.stderr) == (ending == "interrupt")
+        assert len((tmp_path / ending / "samples.jsonl").read_text().splitlines()) == 5  # of the first length
+        again = command(*flags, tmp_path / ending)
+        assert again.out == whole.out
+        assert files(tmp_path / ending) == files(tmp_path / "whole")
+        assert "a second" in whole.err and "a second" not in again.err
+    assert (tmp_path / "whole" / "samples.jsonl").read_text() == whole.out
+
+
+def test_with_more_sweeps_it_goes_on(command: Command, folders: dict[str, Path], tmp_path: Path) -> None:
+    flags = [folders["words"], "_ a _", "--every=3", "--save-every=4"]
+    command(*flags, "--sweeps=10", "--output", tmp_path / "a")
+    longer = command(*flags, "--sweeps=21", "--output", tmp_path / "a")
+    assert longer.out == command(*flags, "--sweeps=21").out
+    assert [one["sweep"] for one in longer.records[:5]] == [9, 12, 15, 18, 21]
+    fewer = command(*flags, "--sweeps=20", "--output", tmp_path / "a").complaint
+    assert "have made 21 already, and 20 are asked for" in fewer
+
+
+def test_other_settings_are_refused_by_name(command: Command, folders: dict[str, Path], tmp_path: Path) -> None:
+    output = ["--output", tmp_path / "a", "--sweeps=4", "--chains=2"]
+    assert command(folders["words"], "a _ b", *output).code == 0
+    before = files(tmp_path / "a")
+    for flag, name in (("--seed=1", "seed"), ("--blocks=2", "blocks"), ("--temperature=0.5", "temperature"),
+                       ("--contain=a", "contain"), ("--max-rows=7", "max_rows"), ("--best", "best")):  # fmt: skip
+        complaint = command(folders["words"], "a _ b", *output, flag).complaint
+        assert f"begun with another {name} (" in complaint and "give another --output" in complaint
+    assert "begun with other problems" in command(folders["words"], "a _ c", *output).complaint
+    other = build("words", scale=1.0, dtype=torch.float32)
+    save_masked_run(other, tmp_path / "other")
+    assert "begun with another model; give another --output" in command(tmp_path / "other", "a _ b", *output).complaint
+    assert files(tmp_path / "a") == before
+    assert command(folders["words"], "a _ b", *output, "--save-every=1").code == 0
+
+
+def test_an_output_that_cannot_be_used_is_refused(command: Command, folders: dict[str, Path], tmp_path: Path) -> None:
+    run = [folders["words"], "a _ b", "--sweeps=4", "--chains=2", "--output"]
+    (tmp_path / "file").write_text("mine")
+    assert "the output is a file" in command(*run, tmp_path / "file").complaint
+    assert "holds no samples" in command(*run, tmp_path).complaint
+    mine = command(*run, folders["words"]).complaint
+    assert mine == f"{folders['words']}: the folder holds no samples; give another --output"
+    assert command(*run, tmp_path / "a").code == 0
+    history = tmp_path / "a" / "chains" / "0000.jsonl"
+    lines = history.read_text().splitlines()
+    for damaged in ("\n".join(lines[:3]) + "\n", "\n".join([lines[0], "nonsense", *lines[2:]]), "[]\n" * 4,
+                    "\n".join(lines).replace('"energy": [', '"energy": [1.0, ')):  # fmt: skip
+        history.write_text(damaged)
+        assert "0000.jsonl: the file is damaged; remove the folder" in command(*run, tmp_path / "a").complaint
+    history.write_text("\n".join(lines) + "\n")
+    states = tmp_path / "a" / "chains" / "0000.safetensors"
+    states.write_bytes(states.read_bytes()[:100])
+    assert "the chains cannot be read" in command(*run, tmp_path / "a").complaint
+
+
+# ---- The report -----------------------------------------------------------------------------------------------------
+
+
+def test_the_report_counts_what_chains_did() -> None:
+    run = build("words", scale=1.5)
+    settings = SampleSettings(
+        chains=20, sweeps=30, discard=10, every=1, length="2-4", count=4, proposal_temperature=1.5
+    )
+    sampled = sample(run, read_problems(run, None, settings), settings)
+    first, *more = report_lines(sampled, settings)
+    energies = [one.energy for one in sampled.samples]
+    proposals = accepted = novel = 0
+    for group in sampled.groups:
+        proposals += int(group.history.proposals_SB[10:].sum())
+        accepted += int(group.history.accepted_SB[10:].sum())
+        novel += int(group.history.novel_SB[10:].sum())
+    assert proposals == sum(len(one.tokens) for one in sampled.samples)  # a visit for each position
+    assert first == (
+        f"80 chains, 20 of 30 sweeps counted: accepted {accepted / proposals:.1%}, novel {novel / proposals:.1%},"
+        f" mean energy {sum(energies) / len(energies):.4g} nats"
+    )
+    pytest.importorskip("arviz_stats")
+    by_problem = torch.tensor(energies).view(4, 20, 20)  # problems, chains, sweeps that count
+    ess = [effective_sample_size(one.T) for one in by_problem]
+    r_hat = [split_r_hat(one.T) for one in by_problem]
+    assert more[0].startswith(
+        f"effective sample size of the energy {sum(ess):.4g}, at worst {min(ess):.4g} (problem"
+        f" {1 + ess.index(min(ess))}); "
+    )
+    passes = sum(int(group.history.passes_SB.sum()) for group in sampled.groups)
+    assert "a second, " in more[0] and more[0].endswith(f" {sum(ess) / passes:.3g} a pass")
+    assert more[1] == f"R-hat of the energy at worst {max(r_hat):.4g} (problem {1 + r_hat.index(max(r_hat))})"
+
+
+def test_chains_that_disagree_are_warned_of_by_problem() -> None:
+    pytest.importorskip("arviz_stats")
+    run = build("words", scale=6.0)
+    settings = SampleSettings(chains=4, sweeps=10, temperature=0.2, length="4", count=3)
+    lines = report_lines(sample(run, read_problems(run, None, settings), settings), settings)
+    warnings = [line for line in lines if line.startswith("warning: problem ")]
+    assert warnings and any("R-hat" in line for line in warnings)
+
+
+def test_without_arviz_a_line_says_what_is_missing(
+    command: Command, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "arviz_stats" else real(name))
+    ended = command(folders["words"], "a _ b")
+    assert ended.code == 0 and len(ended.records) == 5
+    assert ended.err.splitlines()[1:] == [
+        "no effective sample size and R-hat without ArviZ: pip install 'seqwise[diagnostics]'"
+    ]
+
+
+def test_few_sweeps_are_not_judged(command: Command, folders: dict[str, Path]) -> None:
+    assert "and there are 3" in command(folders["words"], "a _ b", "--sweeps=6").err.splitlines()[1]
+    assert len(command(folders["words"], "a _ b", "--kernel=mask-predict").err.splitlines()) == 1
+    annealing = command(folders["words"], "a _ b", "--sweeps=12", "--temperature=0.5", "--anneal=0.02").err.splitlines()
+    assert annealing[1] == "warning: burn-in takes 25 sweeps, so that none of these is of the target"
+    assert any("follow no energy, or only warm up" in line for line in annealing[2:])
+
+
+# ---- Bad input ------------------------------------------------------------------------------------------------------
+
+
+BAD: list[tuple[str, list[str], str]] = [
+    ("words", ["a b"], "no position is free; write _"),
+    ("words", ["--kernel=none"], "kernel: there is no 'none'; choose from metropolis-hastings"),
+    ("words", ["--energy=x"], "energy: there is no 'x'"),
+    ("words", ["--visits=x"], "visits: there is no 'x'"),
+    ("words", ["--kernel=gibbs", "--temperature=0.5"], "temperature: the kernel gibbs does not read it"),
+    ("words", ["--kernel=gibbs", "--contain=a"], "contain: the kernel gibbs does not read it"),
+    ("words", ["--kernel=mask-predict", "--chains=3"], "chains: the kernel mask-predict does not read it"),
+    ("words", ["--kernel=exact-gibbs", "--blocks=2"], "blocks: the kernel exact-gibbs does not read it"),
+    ("words", ["--window=2"], "window: the kernel metropolis-hastings does not read it"),
+    ("words", ["--temperatures=1,2"], "temperatures: the kernel metropolis-hastings does not read it"),
+    ("words", ["--kernel=parallel-tempering"], "parallel tempering needs two or more"),
+    ("words", ["--kernel=parallel-tempering", "--temperatures=1"], "parallel tempering needs two or more"),
+    ("words", ["--kernel=parallel-tempering", "--temperatures=1,-2"], "temperatures must be finite and greater than 0"),
+    ("words", ["--temperatures=1;2"], "--temperatures: '1;2' is no list of numbers"),
+    ("words", ["--blocks=1.5"], "--blocks: '1.5' is no list of whole numbers"),
+    ("words", ["--blocks=0"], "blocks must be at least 1 each"),
+    ("words", ["--blocks="], "blocks must be at least 1 each"),
+    ("words", ["--sweeps=0"], "sweeps must be at least 1, got 0"),
+    ("words", ["--chains=-1"], "chains must be at least 1"),
+    ("words", ["--every=0"], "every must be at least 1"),
+    ("words", ["--every=40"], "none would be printed"),
+    ("words", ["--every=2", "--best"], "every: of each problem the best one is printed"),
+    ("words", ["--discard=33"], "of 33 sweeps 33 are left out"),
+    ("words", ["--discard=-1"], "discard must be at least 0"),
+    ("words", ["--forced=-1"], "forced must be at least 0"),
+    ("words", ["--forced=2", "--contain=a"], "may break a hard constraint"),
+    ("words", ["--temperature=0"], "temperature must be finite and greater than 0"),
+    ("words", ["--temperature=nan"], "temperature must be finite and greater than 0"),
+    ("words", ["--proposal-temperature=-1"], "proposal_temperature must be finite"),
+    ("words", ["--anneal=0.1"], "anneal goes from temperature 1 down"),
+    ("words", ["--nucleus=0"], "nucleus must be greater than 0"),
+    ("words", ["--full-share=0.1"], "full_share: the nucleus holds the whole distribution"),
+    ("words", ["--nucleus=0.9", "--full-share=1"], "full_share must be at least 0 and less than 1"),
+    ("words", ["--penalty=2"], "penalty: there is no constraint"),
+    ("words", ["--penalty=0", "--contain=a"], "penalty must be finite and greater than 0"),
+    ("words", ["--contain=dog"], "contain: the token 'dog' is unknown to the run"),
+    ("characters", ["--contain=q"], "contain: unknown token 'q'"),
+    ("words", ["--without= "], "without: a phrase is blank"),
+    ("words", ["--length=3", "--contain=a b a b"], "no sequence of length 3 was found that contains 'a b a b'"),
+    ("words", ["c _ _", "--contain=a b c"], "no sequence was found that contains 'a b c'"),
+    ("words", ["--length=2", "--without=a", "--without=b", "--without=c"], "no sequence of length 2 was found"),
+    ("words", ["--length=x"], "length: 'x' is no length"),
+    ("words", ["--length=0"], "length: '0' is no length"),
+    ("words", ["--length=5-3"], "length: '5-3' is no length"),
+    ("words", ["--length=3-4-5"], "length: '3-4-5' is no length"),
+    ("words", ["--count=0"], "count must be at least 1"),
+    ("words", ["a _", "--count=2"], "count: the problems are given"),
+    ("words", ["a _", "--length=2"], "length: the problems are given"),
+    ("words", ["--length-beam=2"], "length_beam: the model reads no source"),
+    ("words", ["a _", "--free=a"], "free: 'a' is a token of the run"),
+    ("words", ["a _", "--free= "], "free: ' ' is blank"),
+    ("characters", ["a_", "--free=__"], "made of characters, and '__' is not one"),
+    ("words", ["missing.txt"], "missing.txt: no such file"),
+    ("words", ["--seed=99999999999999999999"], "seed must be a number of 64 bits"),
+    ("words", ["--max-rows=0"], "max_rows must be at least 1"),
+    ("words", ["--nonsense"], "no such option"),
+    ("pairs", [], "the model reads sources, and there is none"),
+    ("pairs", ["abq"], "unknown token 'q'"),
+    ("pairs", ["ab", "--contain=a b c a b c a b c"], "lengths from 1 to 4, and at least 9 is asked for"),
+    ("pairs", ["ab", "--count=2"], "count: the problems are given"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "arguments", "what"), BAD, ids=[" ".join([kind, *flags]) for kind, flags, _ in BAD])
+def test_what_cannot_be_is_refused_in_one_line(
+    command: Command, folders: dict[str, Path], kind: str, arguments: list[str], what: str
+) -> None:
+    complaint = command(folders[kind], *arguments).complaint
+    assert what.casefold() in complaint.casefold()
+
+
+def test_bad_files_are_refused_with_their_line(command: Command, folders: dict[str, Path], tmp_path: Path) -> None:
+    file = tmp_path / "problems.txt"
+
+    def complaint(kind: str, text: str, *flags: str) -> str:
+        file.write_text(text)
+        return command(folders[kind], file, *flags).complaint
+
+    assert f"{file}:2: no position is free" in complaint("words", "a _\nb a\n")
+    assert f"{file}:1: unknown token 'q'" in complaint("characters", "q_\n")
+    assert f"{file}:2: no sequence was found that contains 'a b'" in complaint("words", "_ _\nb _\n", "--contain=a b")
+    assert f"{file}:2: 1 column where 2 were expected" in complaint("pairs", "ab\t_ a\nab\n")
+    assert "length_beam: the sequences to be filled in have" in complaint("pairs", "ab\t_ a\n", "--length-beam=2")
+    assert f"{file}:2: the line is blank" in complaint("pairs", "ab\n\n")
+    assert f"{file}:1: a sequence without a header" in complaint("fasta", "a_\n")
+    assert f"{file}: the file is empty" in complaint("words", "")
+    assert "no such run folder" in command(tmp_path / "none").complaint
+    with pytest.raises(InputError, match="the character 'y'"):
+        read_problems(build("subwords"), "y _", SampleSettings())
+
+
+def test_help_names_every_setting(command: Command) -> None:
+    said = command("--help")
+    assert said.code == 0
+    for name in SampleSettings.__dataclass_fields__:
+        assert f"--{name.replace('_', '-')}" in said.out
