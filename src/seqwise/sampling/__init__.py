@@ -41,10 +41,10 @@ from seqwise.sampling.length_beam import (
     LengthPrediction,
     likeliest_lengths,
     predict_with_lengths,
-    refine,
 )
 from seqwise.sampling.prefetch import prefetching
 from seqwise.sampling.proposals import Proposal, Visits, anywhere, in_order, masked_conditionals, shuffled
+from seqwise.sampling.refinement import Refinement, refine, refinements
 from seqwise.sampling.starts import dispersed_starts, fill_in_turn
 from seqwise.sampling.state import ChainState, Info, Kernel, start_chains
 
@@ -60,6 +60,7 @@ __all__ = [
     "LengthPrediction",
     "MatrixReport",
     "Proposal",
+    "Refinement",
     "SeededDraws",
     "TableModel",
     "Visits",
@@ -95,6 +96,7 @@ __all__ = [
     "pseudo_log_likelihood",
     "raw",
     "refine",
+    "refinements",
     "repeat",
     "replicas",
     "sample_chains",

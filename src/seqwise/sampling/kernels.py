@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,8 +20,9 @@ from torch import Tensor
 from seqwise.errors import InputError
 from seqwise.models.protocols import MaskedModel
 from seqwise.sampling.draws import Draws
-from seqwise.sampling.energies import Energy, rows_of
+from seqwise.sampling.energies import Energy
 from seqwise.sampling.proposals import Proposal, Visits, in_order
+from seqwise.sampling.refinement import refinements
 from seqwise.sampling.state import ChainState, Info, Kernel
 from seqwise.sampling.transitions import arrival, counts, draw_conditional, moved_to, propose, settle
 
@@ -216,7 +218,7 @@ def mask_predict(model: MaskedModel, *, num_iterations: int, allowed_V: Tensor |
     Raises:
         InputError: there is no iteration.
 
-    Not implemented: several lengths at once (a length beam); give each length as a chain.
+    Not implemented: several lengths at once; see :func:`~seqwise.sampling.length_beam.predict_with_lengths`.
 
     Source: Ghazvininejad et al. (EMNLP 2019), section 4.
 
@@ -232,23 +234,13 @@ def mask_predict(model: MaskedModel, *, num_iterations: int, allowed_V: Tensor |
         raise InputError(f"Mask-Predict needs at least 1 iteration, got {num_iterations}")
 
     def kernel(draws: Draws, state: ChainState) -> tuple[ChainState, Info]:
-        tokens_BT, free_BT, info = state.tokens_BT.clone(), state.free_BT, Info.none(state, invariant=False)
-        certainty_BT = torch.full_like(state.energy_BT, torch.inf).masked_fill(free_BT, -torch.inf)
-        for iteration in range(num_iterations):
-            count_B1 = free_BT.sum(1, keepdim=True) * (num_iterations - iteration) // num_iterations
-            # The rank of each position by certainty; the fixed ones, at plus infinity, come last.
-            masked_BT = free_BT & (certainty_BT.argsort(dim=1, stable=True).argsort(1) < count_B1)
-            live_B = masked_BT.any(1)
-            rows_N = live_B.nonzero().flatten()
-            if len(rows_N):
-                logits_MV = model.masked_logits(tokens_BT[rows_N], masked_BT[rows_N], rows_of(state.context, rows_N))
-                if allowed_V is not None:
-                    logits_MV = logits_MV.masked_fill(~allowed_V.to(logits_MV.device), -torch.inf)
-                best_M, tokens_M = logits_MV.double().log_softmax(-1).max(-1)
-                novel_B = tokens_BT.masked_scatter(masked_BT, tokens_M).ne(tokens_BT).any(1)
-                tokens_BT[masked_BT], certainty_BT[masked_BT] = tokens_M, best_M
-                one_B = live_B.long()
-                info += replace(info, proposals_B=one_B, accepted_B=one_B, novel_B=novel_B.long(), passes_B=one_B)
+        tokens_BT, info = state.tokens_BT, Info.none(state, invariant=False)
+        options: dict[str, Any] = {"num_iterations": num_iterations, "context": state.context, "allowed_V": allowed_V}
+        for refinement in refinements(model, tokens_BT, state.free_BT, **options):
+            filled_B = refinement.masked_BT.any(1).long()
+            novel_B = refinement.tokens_BT.ne(tokens_BT).any(1).long()
+            info += replace(info, proposals_B=filled_B, accepted_B=filled_B, novel_B=novel_B, passes_B=filled_B)
+            tokens_BT = refinement.tokens_BT
         return moved_to(state, tokens_BT, info)
 
     return _without_gradients(kernel)

@@ -5,7 +5,7 @@ Shapes: B inputs, K lengths of each, L the greatest length, N (input, length) pa
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -13,8 +13,9 @@ from torch import Tensor
 from seqwise.errors import InputError
 from seqwise.models.protocols import MaskedModel
 from seqwise.sampling.energies import MAX_ROWS, rows_of
+from seqwise.sampling.refinement import refine
 
-__all__ = ["LengthContext", "LengthPrediction", "likeliest_lengths", "predict_with_lengths", "refine"]
+__all__ = ["LengthContext", "LengthPrediction", "likeliest_lengths", "predict_with_lengths"]
 
 
 class LengthContext(Protocol):
@@ -72,59 +73,6 @@ def likeliest_lengths(length_log_probs_BL: Tensor, *, beam: int, shortest: int =
 
 
 @torch.no_grad()
-def refine(
-    model: MaskedModel,
-    tokens_BT: Tensor,
-    free_BT: Tensor,
-    *,
-    num_iterations: int,
-    context: Any = None,
-    allowed_V: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Fill the free positions as :func:`~seqwise.sampling.kernels.mask_predict` does, without an energy.
-
-    Args:
-        model: a masked model in evaluation mode.
-        tokens_BT: int64; what stands at free positions plays no part.
-        free_BT: bool.
-        num_iterations: N; iteration i masks ``F (N - i) // N`` of the F free positions, the least certain ones.
-        context: None, or a nest of tensors whose first dimension is B.
-        allowed_V: bool, the tokens that may be filled in; all by default.
-
-    Returns:
-        The tokens, and at each free position the log-probability that its token had when it was last filled in, over
-        the allowed tokens, float64 (B, T); 0 at the others. One pass an iteration.
-
-    Raises:
-        InputError: there is no iteration.
-
-    Source: Ghazvininejad et al. (EMNLP 2019), section 4.
-
-    Example:
-        >>> from seqwise.sampling import table_model
-        >>> model = table_model(num_positions=3, vocab_size=4)
-        >>> tokens_BT, log_probs_BT = refine(model, torch.zeros(1, 3).long(), torch.ones(1, 3).bool(), num_iterations=2)
-        >>> tokens_BT.shape, bool((log_probs_BT < 0).all())
-        (torch.Size([1, 3]), True)
-    """
-    if num_iterations < 1:
-        raise InputError(f"Mask-Predict needs at least 1 iteration, got {num_iterations}")
-    tokens_BT = tokens_BT.clone()
-    log_probs_BT = torch.zeros_like(tokens_BT, dtype=torch.float64).masked_fill(~free_BT, torch.inf)
-    for iteration in range(num_iterations):
-        count_B1 = free_BT.sum(1, keepdim=True) * (num_iterations - iteration) // num_iterations
-        rank_BT = log_probs_BT.argsort(dim=1, stable=True).argsort(1)
-        masked_BT = free_BT & (rank_BT < count_B1)
-        rows_N = masked_BT.any(1).nonzero().flatten()
-        if not len(rows_N):
-            continue
-        logits_MV = model.masked_logits(tokens_BT[rows_N], masked_BT[rows_N], rows_of(context, rows_N)).double()
-        if allowed_V is not None:
-            logits_MV = logits_MV.masked_fill(~allowed_V.to(logits_MV.device), -torch.inf)
-        log_probs_BT[masked_BT], tokens_BT[masked_BT] = logits_MV.log_softmax(-1).max(-1)
-    return tokens_BT, log_probs_BT.masked_fill(~free_BT, 0.0)
-
-
 def predict_with_lengths(
     model: MaskedModel,
     context: LengthContext,

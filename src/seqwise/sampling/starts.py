@@ -15,8 +15,8 @@ from torch import Tensor
 from seqwise.models.protocols import MaskedModel
 from seqwise.sampling.draws import Draws, SeededDraws
 from seqwise.sampling.energies import contains, rows_of
-from seqwise.sampling.length_beam import refine
 from seqwise.sampling.proposals import shuffled
+from seqwise.sampling.refinement import refine
 
 __all__ = ["dispersed_starts", "fill_in_turn"]
 
