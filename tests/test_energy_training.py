@@ -10,12 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from seqwise.data import Enumerable, empirical_weights, every_sequence, palindromes
+from seqwise.data import Enumerable, empirical_weights, palindromes
 from seqwise.errors import InputError
 from seqwise.models import MaskedLSTM, MaskedTransformer
 from seqwise.objectives import (
-    blocked_log_partitions,
-    blocked_negative_log_likelihoods,
     enumerated_logits,
     fit_enumerated,
     likelihood_loss,
@@ -223,35 +221,8 @@ def test_enumerated_logits_are_masked_logits(which: int) -> None:
             assert score(found, sequence, place) == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize("at_once", [1, 2, 3, 5])
-def test_the_partition_function_in_blocks(at_once: int) -> None:
-    model = MaskedLSTM(vocab_size=5, embedding_size=4, hidden_size=5, feedforward_size=6).double()
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.8)
-    logits = enumerated_logits(model, 4)
-    found = blocked_log_partitions(model, 4, tokens_at_once=at_once)
-    for scores, value in ((raw_scores, found.raw), (local_scores, found.local)):
-        expected = math.log(sum(math.exp(one) for one in scores(logits).tolist()))
-        assert value.item() == pytest.approx(expected, abs=1e-11)
-    assert not found.raw.requires_grad
-
-
-def test_exact_likelihoods_over_all_pairs_of_phonemes() -> None:
-    """39 tokens in blocks of 10 and of 9, against the whole table at once; probabilities sum to 1."""
-    model = MaskedLSTM(vocab_size=39, embedding_size=4, hidden_size=5, feedforward_size=6).double()
-    pairs = every_sequence(39, 2)
-    found = blocked_negative_log_likelihoods(model, pairs, tokens_at_once=10)
-    table = enumerated_logits(model, 2)
-    for scores, values in ((raw_scores, found.raw), (local_scores, found.local)):
-        scores_N = scores(table)
-        torch.testing.assert_close(-values, scores_N - scores_N.logsumexp(0), atol=1e-11, rtol=0)
-        assert (-values).exp().sum().item() == pytest.approx(1, abs=1e-11)
-
-
 def test_refusals() -> None:
     model = models()[0]
-    with pytest.raises(InputError, match="tokens_at_once must be at least 1"):
-        blocked_log_partitions(model, 2, tokens_at_once=0)
     with pytest.raises(InputError, match="more than the 10 that"):
         enumerated_logits(model, T, limit=10)
     weights = random_weights()

@@ -11,10 +11,9 @@ values of the objectives, without sampling error.
 from __future__ import annotations
 
 import copy
-import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias, cast
+from typing import TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -27,9 +26,6 @@ from seqwise.models.protocols import MaskedModel
 __all__ = [
     "EnergyLoss",
     "Fit",
-    "Readings",
-    "blocked_log_partitions",
-    "blocked_negative_log_likelihoods",
     "enumerated_logits",
     "fit_enumerated",
     "likelihood_loss",
@@ -300,95 +296,3 @@ def fit_enumerated(
         optimizer.step()
     model.load_state_dict(best_weights)
     return Fit(step, best_step, best)
-
-
-class Readings(NamedTuple):
-    """The same of both energies that a masked model defines, E_raw and E_local."""
-
-    raw: Tensor
-    local: Tensor
-
-
-@torch.no_grad()
-def blocked_log_partitions(model: MaskedLSTM, length: int, *, tokens_at_once: int) -> Readings:
-    """``log sum_y exp(-E(y))`` over all V^T sequences, in blocks: for spaces that fit into no memory.
-
-    The tokens are cut into sets of K, and a block is a product of T sets: K^T sequences that share K^(T-1) contexts of
-    each position. A context is met in V / K blocks, so larger sets cost less time and more memory: about
-    K^(T-1) (F + V) numbers for the head and K^T for the scores. Over 39^6 phoneme sequences with sets of 13, that is
-    729 blocks of 4.8 million.
-
-    Args:
-        model: two LSTMs, in any dtype; blocks are added up in float64.
-        length: T.
-        tokens_at_once: K; V or more makes one block.
-
-    Returns:
-        Two float64 tensors without dimensions.
-
-    Raises:
-        InputError: tokens_at_once is less than 1.
-
-    Source: Goyal's thesis (2021), section 6.2.3, which computes it "exactly" without saying how. Not implemented:
-    other models than two LSTMs, for which every context is a forward pass.
-
-    Example:
-        >>> model = MaskedLSTM(vocab_size=3, embedding_size=4, hidden_size=8, feedforward_size=8)
-        >>> whole, blocks = (blocked_log_partitions(model, 4, tokens_at_once=number) for number in (3, 2))
-        >>> bool((whole.raw - blocks.raw).abs() < 1e-5), bool((whole.local - blocks.local).abs() < 1e-5)
-        (True, True)
-    """
-    if tokens_at_once < 1:
-        raise InputError(f"tokens_at_once must be at least 1, got {tokens_at_once}")
-    sets = torch.arange(model.vocab_size, device=model.head.weight.device).split(tokens_at_once)
-    raw = local = torch.tensor(-torch.inf, dtype=torch.float64, device=sets[0].device)
-    for choices in itertools.product(sets, repeat=length):
-        every = model.enumerated_logits(choices)
-        raw = raw.logaddexp(_block(every, choices).logsumexp(0).double())
-        normalized = [logits_PSV.log_softmax(-1) for logits_PSV in every]
-        local = local.logaddexp(_block(normalized, choices).logsumexp(0).double())
-    return Readings(raw, local)
-
-
-def _block(every: Sequence[Tensor], choices: Sequence[Tensor]) -> Tensor:
-    """The scores of the sequences of a block, added up position by position."""
-    (scores_N, *others) = (
-        _placed(logits_PSV[..., tokens_K]) for logits_PSV, tokens_K in zip(every, choices, strict=True)
-    )
-    for other_N in others:
-        scores_N += other_N
-    return scores_N
-
-
-@torch.no_grad()
-def blocked_negative_log_likelihoods(model: MaskedLSTM, tokens_BT: Tensor, *, tokens_at_once: int) -> Readings:
-    """``E(y) + log sum_y' exp(-E(y'))`` of sequences of one length, over all sequences of that length; in nats.
-
-    For data of several lengths, add ``-log p(T)`` of the lengths: energies of different lengths are not compared in
-    training by pseudolikelihood or as an MLM, so their proportions mean nothing.
-
-    Args:
-        model, tokens_at_once: as for :func:`blocked_log_partitions`.
-        tokens_BT: int64.
-
-    Returns:
-        Two float64 tensors (B,).
-
-    Raises:
-        InputError: tokens_at_once is less than 1.
-
-    Example:
-        >>> model = MaskedLSTM(vocab_size=2, embedding_size=4, hidden_size=8, feedforward_size=8)
-        >>> found = blocked_negative_log_likelihoods(model, every_sequence(2, 3), tokens_at_once=1)
-        >>> round((-found.raw).exp().sum().item(), 5)
-        1.0
-    """
-    partitions = blocked_log_partitions(model, tokens_BT.shape[1], tokens_at_once=tokens_at_once)
-    batch_size, length = tokens_BT.shape
-    masked_NT = torch.eye(length, dtype=torch.bool, device=tokens_BT.device).repeat(batch_size, 1)
-    logits_BTV = model.masked_logits(tokens_BT.repeat_interleave(length, dim=0), masked_NT).unflatten(0, (-1, length))
-    raw, local = (
-        table_BTV.gather(-1, tokens_BT[..., None]).double().sum((1, 2))
-        for table_BTV in (logits_BTV, logits_BTV.log_softmax(-1))
-    )
-    return Readings(partitions.raw - raw, partitions.local - local)

@@ -1,15 +1,20 @@
 """Table 6.1 of the thesis: likelihood, pseudolikelihood and MLM training of one masked model, on known distributions.
 
 Every number is an expectation under the true distribution, by enumeration of all 5^5 sequences: no test set, and no
-sampling error but that of the training data and the initial weights. Shapes: N = V^T sequences.
+sampling error but that of the training data and the initial weights. Beside the thesis' objectives stands
+noise-contrastive estimation of the same energy, which the thesis leaves to others (chapter 7), against two noises: a
+masked model that has learnt to fill rows of masks from left to right, which is an autoregressive model, and one that
+has learnt to fill them in any order. The phonemes of the last row are in `seqwise.recipes.phonemes`.
+
+Shapes: N = V^T sequences.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,8 +36,13 @@ from seqwise.objectives.energy_training import (
     local_scores,
     masked_loss,
     pseudolikelihood_loss,
+    raw_scores,
 )
+from seqwise.objectives.sequence_noise import Orders
+from seqwise.recipes import phonemes
+from seqwise.recipes.by_seed import estimate, judge_by_seed, one_thread
 from seqwise.recipes.outcome import Outcome
+from seqwise.recipes.sequence_contrast import NOISES, fit_contrasted, train_noise
 from seqwise.recipes.systems import ProgressFactory
 
 __all__ = [
@@ -51,20 +61,20 @@ __all__ = [
 ]
 
 SOURCE = "Goyal's thesis (2021), Table 6.1"
+NOT_IN_THESIS = "not in the thesis"
 DISTRIBUTIONS = {
     "palindromes": palindromes,
     "HMM, low entropy": lambda: thesis_hmm("low"),
     "HMM, high entropy": lambda: thesis_hmm("high"),
 }
 """By name, how to make them."""
-T_95 = {2: 12.71, 3: 4.303, 4: 3.182, 5: 2.776}  # Student's t, 97.5%, by number of seeds
-
 OBJECTIVES: Mapping[str, EnergyLoss] = {
     "LL": likelihood_loss,
     "PLL": pseudolikelihood_loss,
     "MLM": masked_loss,
 }
-NLL = ("LL", "PLL", "MLM, raw", "MLM, local")
+CONTRASTED = tuple(f"NCE, {name}" for name in NOISES)
+NLL = ("LL", "PLL", *CONTRASTED, "MLM, raw", "MLM, local", *(f"noise, {name}" for name in NOISES))
 """The measures that are cross-entropies; where not said otherwise, of E_raw."""
 
 
@@ -98,7 +108,7 @@ ROWS = (
     Row("h+-1k", "HMM, high entropy", 1_000, _published(6.45, 6.51, 6.53, 7.07, 6.27, 6.23)),
     Row("h+-10k", "HMM, high entropy", 10_000, _published(6.41, 6.42, 6.43, 6.88, 6.14, 6.13)),
 )
-"""The synthetic rows; the phoneme row is left out."""
+"""The synthetic rows."""
 
 
 @dataclass(frozen=True)
@@ -108,23 +118,13 @@ class Cell:
     Attributes:
         row: what it is.
         entropy: of the true distribution.
-        by_measure: NLL by objective and reading, and what PLL and MLM training minimise, of the models they trained.
+        by_measure: NLL by objective and reading; what PLL and MLM training minimise, of the models they trained; NLL of
+            the noises of NCE, and by how much NCE's log Z is too small.
     """
 
     row: Row
     entropy: float
     by_measure: Mapping[str, list[float]]
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Tensors this small are slower on several threads, and sums then depend on the machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def train_and_dev(distribution: Enumerable, size: int, *, seed: int) -> tuple[Tensor, Tensor]:
@@ -161,21 +161,41 @@ def measure(distribution: Enumerable, size: int, *, seed: int) -> dict[str, floa
             found[name] = raw
         if name != "LL":
             found[f"-{name} of {name}"] = objective(logits_TCV, distribution.probs_N).item()
+    for name, orders in NOISES.items():
+        found |= _contrast(distribution, name, orders(distribution.length), train_N, dev_N, seed=seed)
     return found
 
 
-def reproduce(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> list[Outcome]:
-    """Train 3 objectives on 6 data sets with each seed, and set them beside the true entropies.
+def _contrast(
+    distribution: Enumerable, name: str, orders: Orders, train_N: Tensor, dev_N: Tensor, *, seed: int
+) -> dict[str, float]:
+    size, length = distribution.vocab_size, distribution.length
+    log_noise_ON = train_noise(size, train_N, orders, length=length, seed=seed)
+    model = new_model(size, seed=seed)
+    log_partition = fit_contrasted(model, log_noise_ON, length=length, train_N=train_N, dev_N=dev_N, seed=seed)
+    with torch.no_grad():
+        logits_TCV = enumerated_logits(model, length).double()
+    return {
+        f"NCE, {name}": likelihood_loss(logits_TCV, distribution.probs_N).item(),
+        f"noise, {name}": -(log_noise_ON.double() @ distribution.probs_N).mean().item(),
+        f"log Z off, {name}": raw_scores(logits_TCV).logsumexp(0).item() - log_partition,
+    }
+
+
+def reproduce(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
+    """Train 3 objectives and 2 contrasts on 6 data sets with each seed, and set them beside the true entropies.
+
+    The row of phonemes comes after that, where there is a CMU dictionary: `seqwise.recipes.phonemes`.
 
     Args:
-        folder: not used: there is nothing to keep but the numbers.
+        folder: takes the cells of the phoneme row; of the others, nothing is kept but the numbers.
         seeds: of data and initial weights.
         scale: "cpu".
         progress: makes the progress bar.
 
-    Source: Goyal's thesis (2021), Table 6.1. Not implemented: the phoneme row;
-    :func:`~seqwise.objectives.energy_training.blocked_negative_log_likelihoods` is what it takes.
+    Source: Goyal's thesis (2021), Table 6.1.
     """
+    started = time.process_time()
     cells = []
     with progress() as bars, one_thread():
         task = bars.add_task("systems", total=len(ROWS) * len(seeds), note="")
@@ -188,12 +208,16 @@ def reproduce(folder: Path, *, seeds: Sequence[int], scale: str, progress: Progr
                 bars.advance(task)
             by_measure = {name: [run[name] for run in runs] for name in runs[0]}
             cells.append(Cell(row, distribution.entropy, by_measure))
-    title = "Table 6.1: training energies by likelihood, pseudolikelihood and as a masked language model"
+    title = "Table 6.1: training energies by likelihood, pseudolikelihood, contrast, and as a masked language model"
     claims = examine(cells)
     results = [result for cell in cells for result in _results(cell, seeds)]
     lesson = "\n".join(f"{claim.verdict.upper()}: {claim.text} ({claim.evidence})" for claim in claims)
+    lesson += f"\n{time.process_time() - started:.0f} CPU seconds"
     table = Table(title, tuple(results), note=_entropy_note(), claims=tuple(claims))
-    return [Outcome("table-6.1", table, _grid(title, results), lesson, {})]
+    yield Outcome("table-6.1", table, _grid(title, results), lesson, {})
+    lexicon = phonemes.find_lexicon()
+    if lexicon is not None:
+        yield phonemes.reproduce(lexicon, folder, seeds=seeds, progress=progress)
 
 
 def examine(cells: Sequence[Cell]) -> list[Claim]:
@@ -224,14 +248,14 @@ def examine(cells: Sequence[Cell]) -> list[Claim]:
     return [
         compare("Likelihood models the data better than pseudolikelihood.", "PLL", "LL"),
         compare("Pseudolikelihood models the data better than an MLM, read as E_raw.", "MLM, raw", "PLL"),
-        compare("So it does where the MLM is read as E_local.", "MLM, local", "PLL", "not in the thesis"),
+        compare("So it does where the MLM is read as E_local.", "MLM, local", "PLL", NOT_IN_THESIS),
         shrinks("With more data, pseudolikelihood comes near likelihood.", "PLL", "LL"),
         shrinks("With more data, the MLM comes nearer to pseudolikelihood (E_raw).", "MLM, raw", "PLL"),
         shrinks("With more data, the MLM comes nearer to pseudolikelihood (E_local).", "MLM, local", "PLL"),
         compare("E_raw of an MLM is not identified: E_local is the better reading.", "MLM, raw", "MLM, local",
-                "not in the thesis"),
+                NOT_IN_THESIS),
         judge_by_seed(
-            "On p-1k, E_raw of an MLM is worse than the uniform distribution.", "not in the thesis",
+            "On p-1k, E_raw of an MLM is worse than the uniform distribution.", NOT_IN_THESIS,
             mean([every["p-1k"]], "MLM, raw"), [uniform] * len(mean(cells, "LL")),
             said=f"MLM, raw, minus log 5^5 = {uniform:.2f}: ",
         ),
@@ -239,6 +263,20 @@ def examine(cells: Sequence[Cell]) -> list[Claim]:
             "The true NLL of palindromes is 5.32 (p-1k) or 5.35 (p-10k).", f"{SOURCE}, column True", "reversed",
             _entropy_note(),
         ),
+        *(
+            claim
+            for name in NOISES
+            for claim in (
+                compare(f"Likelihood models the data better than noise-contrastive estimation ({name}).",
+                        f"NCE, {name}", "LL", NOT_IN_THESIS),
+                compare(f"Noise-contrastive estimation ({name}) models the data better than pseudolikelihood.",
+                        "PLL", f"NCE, {name}", NOT_IN_THESIS),
+                compare(f"It does better than the noise that it is contrasted with ({name}).",
+                        f"noise, {name}", f"NCE, {name}", NOT_IN_THESIS),
+            )
+        ),
+        compare("Masks filled in any order are better noise than an autoregressive model.",
+                "NCE, left to right", "NCE, any order", NOT_IN_THESIS),
     ]  # fmt: skip
 
 
@@ -247,42 +285,6 @@ def _entropy_note() -> str:
         f"the entropy of the palindromes is {palindrome_entropy():.4f} nats in closed form, -0.8 log(0.8 / 125) - 0.2 "
         "log(0.2 / 3000), and no cross-entropy lies below it; the thesis prints 5.32, as a wrong sign of log 0.2 would"
     )
-
-
-def estimate(values: Sequence[float]) -> tuple[float, float | None, float | None]:
-    """The mean over seeds with the ends of Student's 95% interval; of one seed, no interval."""
-    mean = statistics.fmean(values)
-    if len(values) < 2:
-        return mean, None, None
-    # For more seeds than the table has, the last is on the safe side.
-    half = T_95.get(len(values), T_95[5]) * statistics.stdev(values) / math.sqrt(len(values))
-    return mean, mean - half, mean + half
-
-
-def judge_by_seed(
-    text: str, source: str, larger: Sequence[float], smaller: Sequence[float], *, said: str = ""
-) -> Claim:
-    """Put "the first is larger than the second" to a paired t-test over seeds.
-
-    There are no examples to draw again: each number is exact for its seed.
-
-    Args:
-        text: the claim.
-        source: where it is made.
-        larger, smaller: in nats, one number for each seed.
-        said: what the evidence begins with.
-
-    Returns:
-        The claim, which holds if Student's 95% interval of the mean difference lies above 0, and is reversed if it
-        lies below; of one seed, nothing is said.
-    """
-    differences = [one - other for one, other in zip(larger, smaller, strict=True)]
-    mean, low, high = estimate(differences)
-    above = f"{sum(difference > 0 for difference in differences)} of {len(differences)} seeds above"
-    if low is None or high is None:
-        return Claim(text, source, "not seen", f"{said}{mean:+.3f}, one seed, no interval")
-    verdict = "holds" if low > 0 else "reversed" if high < 0 else "not seen"
-    return Claim(text, source, verdict, f"{said}{mean:+.3f} [{low:.3f}, {high:.3f}] nats, {above}")
 
 
 def sign_distribution(method: str, distribution: Enumerable, *, seeds: Sequence[int]) -> Signature:
@@ -307,8 +309,8 @@ def _results(cell: Cell, seeds: Sequence[int]) -> list[Result]:
 
 
 def _grid(title: str, results: Sequence[Result]) -> rich.table.Table:
-    shown = ("entropy", *NLL, "-PLL of PLL", "-MLM of MLM")
-    headings = ("entropy", "LL", "PLL", "MLM raw", "local", "-PLL", "-MLM")
+    shown = ("entropy", "LL", "PLL", *CONTRASTED, "MLM, raw", "MLM, local", "-PLL of PLL", "-MLM of MLM")
+    headings = ("entropy", "LL", "PLL", "NCE", "any", "MLM raw", "local", "-PLL", "-MLM")
     grid = rich.table.Table(
         title=title, title_justify="left", box=rich.box.SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1)
     )
@@ -320,7 +322,7 @@ def _grid(title: str, results: Sequence[Result]) -> rich.table.Table:
         grid.add_row(system, *(_text(found[system, name]) for name in shown))
     grid.caption = (
         "NLL in nats per sequence, exact, mean over seeds, in brackets the thesis'; -PLL and -MLM: what these two "
-        "trainings minimise; MLM local: no such column in the thesis"
+        "trainings minimise; NCE: against noise from left to right, and in any order; NCE and local: not in the thesis"
     )
     grid.caption_justify = "left"
     return grid

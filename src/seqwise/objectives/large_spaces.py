@@ -1,0 +1,354 @@
+"""Two-LSTM masked models as energies where no table holds all sequences: exact log Z in blocks, true conditionals.
+
+Shapes: B sequences, T positions, V vocabulary, K tokens of the set of a position, H hidden size, F hidden size of the
+head, P prefixes and S suffixes of a position, A and C the same of a part of them.
+
+A block is a product of T sets of tokens. What is computed for a block is laid out so that nothing is copied twice: the
+head is one matrix product with contexts as columns, its rows for the set of a position are added to the scores of the
+block through a view, and the local scores are the raw ones minus T small tables, broadcast.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from seqwise.errors import InputError
+from seqwise.models.masked import MaskedLSTM
+from seqwise.models.recurrent import LSTMState, lstm_step
+
+__all__ = ["Readings", "log_partitions_of_block", "product_blocks", "sequence_scores", "true_conditionals"]
+
+CONTEXTS_AT_ONCE = 4096
+STATES_AT_ONCE = 1024
+"""As many as keep their features, and their gates, in the cache of a core."""
+LARGEST_EXPONENT = 60.0
+"""Of e, far from what float32 cannot hold."""
+
+_State = tuple[Tensor, Tensor]
+"""Hidden and cell states with the states as columns: (H, P)."""
+
+
+class Readings(NamedTuple):
+    """The same of both energies that a masked model defines, E_raw and E_local."""
+
+    raw: Tensor
+    local: Tensor
+
+
+def sequence_scores(model: MaskedLSTM, tokens_BT: Tensor) -> Readings:
+    """Minus both energies of given sequences, ``sum_t f(y_t, h(y\\t))`` and ``sum_t log p_mlm(y_t | y\\t)``.
+
+    One pass of each LSTM, since no position reads itself: T times less than a pass for each masked position. Minus the
+    mean of the local scores is what MLM training minimises, over all positions of the sequences.
+
+    Args:
+        model: two LSTMs.
+        tokens_BT: int64, sequences of one length.
+
+    Returns:
+        Two tensors (B,), with gradients.
+
+    Source: Goyal's thesis (2021), sections 6.2.1 and 6.2.4. Not implemented: padding.
+
+    Example:
+        >>> model = MaskedLSTM(vocab_size=3, embedding_size=4, hidden_size=8, feedforward_size=8)
+        >>> sequence_scores(model, torch.tensor([[0, 2, 1], [1, 1, 1]])).raw.shape
+        torch.Size([2])
+    """
+    embedded_BTD = model.embedding(tokens_BT)
+    left_BTH, _ = _read(model.before, embedded_BTD[:, :-1])
+    right_BTH, _ = _read(model.after, embedded_BTD[:, 1:].flip(1))
+    features_BTF = F.gelu(model.combine(torch.cat([left_BTH, right_BTH.flip(1)], dim=-1)))
+    logits_BTV = model.head(features_BTF)
+    raw_B, local_B = (
+        table_BTV.gather(-1, tokens_BT[..., None]).sum((1, 2)) for table_BTV in (logits_BTV, logits_BTV.log_softmax(-1))
+    )
+    return Readings(raw_B, local_B)
+
+
+class _Side(NamedTuple):
+    """What lies on one side of a position: the positions in the order in which the LSTM of this side reads them."""
+
+    lstm: nn.LSTM
+    weights_FH: Tensor
+    state: LSTMState
+    places: range
+
+
+def true_conditionals(model: MaskedLSTM, tokens_BT: Tensor, place: int) -> Tensor:
+    """``log p(w | y\\t)``, the softmax over w of ``-E_raw(y with y_t = w)``, of given sequences at one position t.
+
+    All V energies share what they have in common: an LSTM reads the V variants from the position on, while the
+    other's states stay as they are; the head scores one token at all other positions. T - 1 steps for each variant.
+
+    Args:
+        model: two LSTMs.
+        tokens_BT: int64, sequences of one length; what stands at the position plays no part.
+        place: t, from 0.
+
+    Returns:
+        ``(B, V)``, with gradients. The mean of minus the entry of the true token, over sequences and positions, is the
+        pseudolikelihood objective for each position; of positions drawn at random it is an unbiased estimate.
+
+    Raises:
+        InputError: there is no such position.
+
+    Source: Goyal's thesis (2021), section 6.2.2, item 2, at the cost of V passes for each position.
+
+    Example:
+        >>> model = MaskedLSTM(vocab_size=3, embedding_size=4, hidden_size=8, feedforward_size=8)
+        >>> true_conditionals(model, torch.tensor([[0, 2, 1], [1, 1, 1]]), 1).exp().sum(-1).round().tolist()
+        [1.0, 1.0]
+    """
+    length = tokens_BT.shape[1]
+    if not 0 <= place < length:
+        raise InputError(f"there is no position {place} in sequences of {length}")
+    embedded_BTD = model.embedding(tokens_BT)
+    left_BPH, before = _read(model.before, embedded_BTD[:, :place])
+    right_BSH, after = _read(model.after, embedded_BTD[:, place + 1 :].flip(1))
+    left_FH, right_FH = model.combine.weight.chunk(2, dim=-1)
+    features_BF = F.linear(before[0], left_FH, model.combine.bias) + F.linear(after[0], right_FH)
+    scores_BV = model.head(F.gelu(features_BF))
+    # A neighbour's other side is the state before it, which knows nothing of the variants.
+    rightwards = _Side(model.before, left_FH, before, range(place + 1, length))
+    leftwards = _Side(model.after, right_FH, after, range(place - 1, -1, -1))
+    for side, others_BXH, weights_FH in ((rightwards, right_BSH, right_FH), (leftwards, left_BPH, left_FH)):
+        if side.places:
+            fixed_BXF = F.linear(others_BXH[:, :-1].flip(1), weights_FH, model.combine.bias)
+            scores_BV = scores_BV + _variant_scores(model, tokens_BT, embedded_BTD, side, fixed_BXF)
+    return scores_BV.log_softmax(-1)
+
+
+def _variant_scores(
+    model: MaskedLSTM, tokens_BT: Tensor, embedded_BTD: Tensor, side: _Side, fixed_BXF: Tensor
+) -> Tensor:
+    """The scores (B, V), summed, of the tokens on one side of a position for each token that may stand there.
+
+    Without the biases of the head, which are the same for all V.
+    """
+    hidden_BH, cell_BH = side.state
+    state = lstm_step(
+        side.lstm, model.embedding.weight[None, : model.vocab_size], (hidden_BH[:, None], cell_BH[:, None])
+    )
+    total_BV = fixed_BXF.new_zeros(len(tokens_BT), model.vocab_size)
+    for number, place in enumerate(side.places):
+        if number:
+            state = lstm_step(side.lstm, embedded_BTD[:, side.places[number - 1], None], state)
+        features_BVF = F.gelu(F.linear(state[0], side.weights_FH) + fixed_BXF[:, number, None])
+        weights_BF1 = model.head.weight[tokens_BT[:, place], :, None]
+        total_BV = total_BV + (features_BVF @ weights_BF1)[..., 0]
+    return total_BV
+
+
+def _read(lstm: nn.LSTM, inputs_BXD: Tensor) -> tuple[Tensor, LSTMState]:
+    """The states (B, X + 1, H) before the first input and after each, and the last as a whole."""
+    nothing_BH = inputs_BXD.new_zeros(len(inputs_BXD), lstm.hidden_size)
+    if not inputs_BXD.shape[1]:
+        return nothing_BH[:, None], (nothing_BH, nothing_BH)
+    outputs_BXH, (hidden_1BH, cell_1BH) = lstm(inputs_BXD)
+    return torch.cat([nothing_BH[:, None], outputs_BXH], dim=1), (hidden_1BH[0], cell_1BH[0])
+
+
+def product_blocks(vocab_size: int, length: int, *, tokens_at_once: int) -> list[tuple[Tensor, ...]]:
+    """All V^T sequences as products of token sets, for :func:`log_partitions_of_block`; each sequence is in just one.
+
+    The first and the last position have all tokens. There the long way through the LSTMs is, for each prefix and each
+    suffix of T - 1 tokens, and it is taken once. The positions between are cut into sets of K, and a context there is
+    met V / K times.
+
+    Args:
+        vocab_size: V.
+        length: T.
+        tokens_at_once: K; V or more makes one block.
+
+    Returns:
+        For each block T tensors of tokens: ceil(V / K)^(T - 2) blocks, or one where T is 1 or 2.
+
+    Raises:
+        InputError: an argument is less than 1.
+
+    Example:
+        >>> blocks = product_blocks(3, 3, tokens_at_once=2)
+        >>> [[tokens_K.tolist() for tokens_K in choices] for choices in blocks]
+        [[[0, 1, 2], [0, 1], [0, 1, 2]], [[0, 1, 2], [2], [0, 1, 2]]]
+    """
+    if min(vocab_size, length, tokens_at_once) < 1:
+        raise InputError(
+            f"vocab_size, length and tokens_at_once must each be at least 1, got {vocab_size}, {length} and "
+            f"{tokens_at_once}"
+        )
+    tokens_V = torch.arange(vocab_size)
+    sets = [(tokens_V,) if place in (0, length - 1) else tokens_V.split(tokens_at_once) for place in range(length)]
+    return list(itertools.product(*sets))
+
+
+@torch.no_grad()
+def log_partitions_of_block(model: MaskedLSTM, choices: Sequence[Tensor]) -> Readings:
+    """``log sum_y exp(-E(y))`` over the sequences of a block, of both energies in one pass.
+
+    The logsumexp over all blocks of :func:`product_blocks` is log Z. Everything is computed in the model's dtype but
+    the sums of exponentials, which are float64.
+
+    Memory: one number for each sequence of the block, 1 / K of one for each context of a position, and the states of
+    prefixes and suffixes of T - 2 tokens. With 39 phonemes, T = 6 and sets of 13 that is 43 million sequences, or
+    0.3 GB in float32, in each of 81 blocks.
+
+    Args:
+        model: two LSTMs.
+        choices: T tensors, int64: the tokens of each position.
+
+    Returns:
+        Two float64 tensors without dimensions.
+
+    Raises:
+        InputError: a position has no token to choose from.
+
+    Source: Goyal's thesis (2021), section 6.2.3, which computes log Z "exactly" without saying how. Not implemented:
+    other models than two LSTMs, for which every context is a forward pass; sums on several machines (blocks do not
+    depend on each other).
+
+    Example:
+        >>> model = MaskedLSTM(vocab_size=3, embedding_size=4, hidden_size=8, feedforward_size=8)
+        >>> blocks = [log_partitions_of_block(model, one) for one in product_blocks(3, 4, tokens_at_once=2)]
+        >>> whole = log_partitions_of_block(model, [torch.arange(3)] * 4)
+        >>> bool((torch.stack([one.raw for one in blocks]).logsumexp(0) - whole.raw).abs() < 1e-5)
+        True
+    """
+    sizes = [len(tokens_K) for tokens_K in choices]
+    if not sizes or min(sizes) < 1:
+        raise InputError("every position of a block needs a token to choose from")
+    scores = model.head.weight.new_zeros(sizes)
+    norms = []
+    befores = _levels(model, model.before, choices[:-2])
+    # Right to left; what is read last comes first in the order of the suffixes.
+    afters = _levels(model, model.after, choices[:1:-1])
+    for place, tokens_K in enumerate(choices):
+        norm = scores.new_empty([*sizes[:place], 1, *sizes[place + 1 :]])
+        for features_FAC, scores_KAC, norm_AC in _contexts(model, choices, place, befores, afters, scores, norm):
+            logits_VC = torch.addmm(model.head.bias[:, None], model.head.weight, F.gelu(features_FAC.flatten(1)))
+            scores_KAC += logits_VC[tokens_K].view(scores_KAC.shape)
+            norm_AC.copy_(_log_normalizers(logits_VC).view(norm_AC.shape))
+        norms.append(norm.expand(sizes))
+    return _summed(scores, norms)
+
+
+def _contexts(
+    model: MaskedLSTM,
+    choices: Sequence[Tensor],
+    place: int,
+    befores: Sequence[_State],
+    afters: Sequence[_State],
+    scores: Tensor,
+    norm: Tensor,
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """The contexts of a position in parts: (F, A, C) what the head's activation is fed, and where the results go.
+
+    The latter are views (K, A, C) of the scores and (A, C) of the log-normalisers.
+    """
+    left_FH, right_FH = model.combine.weight.chunk(2, dim=-1)
+    bias_F1 = model.combine.bias[:, None]
+    length = len(choices)
+    if length > 1 and place == 0:
+        # Suffixes of T - 1 tokens are too many to keep: those of T - 2 are prolonged a few at a time.
+        scores_KAS = scores.view(len(choices[0]), len(choices[1]), -1)
+        norm_AS = norm.view(len(choices[1]), -1)
+        for part, hidden_HAC in _prolonged(model, model.after, afters[-1], choices[1]):
+            features_FAC = torch.addmm(bias_F1, right_FH, hidden_HAC.flatten(1)).view(-1, *hidden_HAC.shape[1:])
+            yield features_FAC, scores_KAS[..., part], norm_AS[:, part]
+    elif length > 1 and place == length - 1:
+        scores_PAK = scores.view(-1, len(choices[-2]), len(choices[-1]))
+        norm_PA = norm.view(-1, len(choices[-2]))
+        for part, hidden_HAC in _prolonged(model, model.before, befores[-1], choices[-2]):
+            features_FAC = torch.addmm(bias_F1, left_FH, hidden_HAC.flatten(1)).view(-1, *hidden_HAC.shape[1:])
+            yield features_FAC, scores_PAK[part].permute(2, 1, 0), norm_PA[part].T
+    else:
+        left_FP = torch.addmm(bias_F1, left_FH, befores[place][0])
+        right_FS = right_FH @ afters[length - 1 - place][0]
+        shape = (left_FP.shape[1], len(choices[place]), right_FS.shape[1])
+        scores_KPS, norm_PS = scores.view(shape).transpose(0, 1), norm.view(shape[0], shape[2])
+        for prefixes, suffixes in _tiles(shape[0], shape[2]):
+            features_FAC = left_FP[:, prefixes, None] + right_FS[:, None, suffixes]
+            yield features_FAC, scores_KPS[:, prefixes, suffixes], norm_PS[prefixes, suffixes]
+
+
+def _log_normalizers(logits_VC: Tensor) -> Tensor:
+    low, high = logits_VC.aminmax()
+    # Where no exponential can overflow or vanish, two passes over the memory are enough.
+    if low > -LARGEST_EXPONENT and high < LARGEST_EXPONENT:
+        return logits_VC.exp_().sum(0).log()
+    return logits_VC.logsumexp(0)
+
+
+def _tiles(num_prefixes: int, num_suffixes: int) -> Iterator[tuple[slice, slice]]:
+    """Pairs of prefixes and suffixes, as many at a time as stay in the cache."""
+    suffixes_at_once = min(num_suffixes, CONTEXTS_AT_ONCE)
+    prefixes_at_once = max(1, CONTEXTS_AT_ONCE // num_suffixes)
+    for first in range(0, num_prefixes, prefixes_at_once):
+        for start in range(0, num_suffixes, suffixes_at_once):
+            yield slice(first, first + prefixes_at_once), slice(start, start + suffixes_at_once)
+
+
+def _levels(model: MaskedLSTM, lstm: nn.LSTM, choices: Sequence[Tensor]) -> list[_State]:
+    """The states of an LSTM after all sequences of 0, 1, .. tokens; suffixes in the order in which they are written."""
+    nothing_H1 = model.head.weight.new_zeros(lstm.hidden_size, 1)
+    levels: list[_State] = [(nothing_H1, nothing_H1)]
+    for tokens_K in choices:
+        hidden_HP, cell_HP = levels[-1]
+        parts = [
+            _branch(model, lstm, part, tokens_K)
+            for part in zip(hidden_HP.split(STATES_AT_ONCE, 1), cell_HP.split(STATES_AT_ONCE, 1), strict=True)
+        ]
+        hidden, cell = (torch.cat(tensors, dim=2) for tensors in zip(*parts, strict=True))
+        if lstm is model.before:  # a prefix grows at its end, a suffix at its front
+            hidden, cell = hidden.transpose(1, 2), cell.transpose(1, 2)
+        levels.append((hidden.flatten(1), cell.flatten(1)))
+    return levels
+
+
+def _prolonged(model: MaskedLSTM, lstm: nn.LSTM, state: _State, tokens_K: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """The hidden states after one token more, a few parents at a time: which, and (H, K, P')."""
+    hidden_HP, cell_HP = state
+    at_once = max(1, STATES_AT_ONCE // len(tokens_K))
+    for start in range(0, hidden_HP.shape[1], at_once):
+        part = slice(start, start + at_once)
+        yield part, _branch(model, lstm, (hidden_HP[:, part], cell_HP[:, part]), tokens_K)[0]
+
+
+def _branch(model: MaskedLSTM, lstm: nn.LSTM, state: _State, tokens_K: Tensor) -> _State:
+    """Each token after each state, (H, K, P), with the states as columns.
+
+    The same as :func:`~seqwise.models.recurrent.lstm_step`, laid out so that every gate is one piece of memory and the
+    long dimension, that of the states, is the last.
+    """
+    input_GD, hidden_GH, input_bias_G, hidden_bias_G = lstm.all_weights[0]
+    hidden_HP, cell_HP = state
+    of_tokens_GK = torch.addmm(input_bias_G[:, None], input_GD, model.embedding(tokens_K).T)
+    of_states_GP = torch.addmm(hidden_bias_G[:, None], hidden_GH, hidden_HP)
+    gates_GKP = of_tokens_GK[:, :, None] + of_states_GP[:, None]
+    enter_HKP, forget_HKP, new_HKP, leave_HKP = gates_GKP.chunk(4)
+    cell_HKP = forget_HKP.sigmoid_().mul_(cell_HP[:, None]).addcmul_(enter_HKP.sigmoid_(), new_HKP.tanh_())
+    return leave_HKP.sigmoid_().mul_(cell_HKP.tanh()), cell_HKP
+
+
+def _summed(scores: Tensor, norms: Sequence[Tensor]) -> Readings:
+    """The logsumexp of the raw scores, and of what is left without the log-normalisers; the scores are overwritten."""
+    raw, local = [], []
+    # By the first two tokens, so that a part stays in the cache while it is read a dozen times.
+    for first in itertools.product(*(range(size) for size in scores.shape[:2])):
+        part = scores[first]
+        raw.append(_logsumexp(part))
+        for norm in norms:
+            part -= norm[first]
+        local.append(_logsumexp(part))
+    return Readings(torch.stack(raw).logsumexp(0), torch.stack(local).logsumexp(0))
+
+
+def _logsumexp(scores: Tensor) -> Tensor:
+    greatest = scores.max()
+    return (scores - greatest).exp_().sum(dtype=torch.float64).log() + greatest
