@@ -1,4 +1,4 @@
-"""What every test shares: one thread, fixed seeds, no network, and the corpora where they are at hand."""
+"""What every test shares: one thread, fixed seeds, no network, the command line, and the corpora where they are."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ import numpy as np
 import pytest
 import torch
 
+from command_line import Command, Ended, exit_code
+
 torch.set_num_threads(1)
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -32,6 +34,20 @@ def fixed_seeds() -> None:
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def seqwise(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run one command line in this process: its exit code and what it said."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def run(*arguments: object) -> Ended:
+        capsys.readouterr()
+        code = exit_code(*arguments)
+        said = capsys.readouterr()
+        return Ended(code, said.out, said.err)
+
+    return run
 
 
 @pytest.fixture(scope="session")

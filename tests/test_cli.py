@@ -11,12 +11,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
 
+from command_line import Command, run_main
 from seqwise import cli
 from seqwise.decoding import DECODERS
 from seqwise.errors import InputError
@@ -30,42 +30,6 @@ FROM_SCRATCH = [
     "cross-entropy", "self-normalized", "sampled-self-normalized", "unnormalized-likelihood", "noise-contrastive",
 ]  # fmt: skip
 OBJECTIVES = ["auto", *FROM_SCRATCH, "scheduled-sampling", "distillation", *SEARCH_OBJECTIVES]
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a command ended: its exit code and what it said."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def complaint(self) -> str:
-        """The one line on standard error of a command that was refused; there must be nothing else."""
-        assert self.code == 2, (self.code, self.out, self.err)
-        lines = self.err.splitlines()
-        assert len(lines) == 1 and lines[0].startswith("seqwise: "), self.err
-        return lines[0].removeprefix("seqwise: ")
-
-
-Command = Callable[..., Ended]
-
-
-@pytest.fixture
-def seqwise(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Run one command line in this process."""
-    monkeypatch.setenv("COLUMNS", "80")
-
-    def run(*arguments: object) -> Ended:
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["seqwise", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        said = capsys.readouterr()
-        return Ended(int(ended.value.code or 0), said.out, said.err)
-
-    return run
 
 
 def sentences(count: int, *, seed: int) -> list[list[str]]:
@@ -93,14 +57,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
             with gzip.open(folder / f"{name}.{ending}.gz", "wt") as file:
                 file.write((folder / f"{name}.{ending}").read_text())
     return folder
-
-
-def run_main(*arguments: object) -> None:
-    """For fixtures, which cannot use the one above: a command that must succeed."""
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
-        patch.setattr(sys, "argv", ["seqwise", *map(str, arguments)])
-        cli.main()
-    assert not ended.value.code
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ import itertools
 import json
 import math
 import random
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 import torch
 
 from oracles import Case, hard_beam, log_sum_exp, tagger_case, translation_case
-from seqwise import InputError, cli
+from seqwise import InputError
 from seqwise.data.readers import Example, read_columns, read_pairs
 from seqwise.decoding import Decoder, Hypothesis, decode, decode_examples
 from seqwise.evaluation import (
@@ -346,22 +345,6 @@ def test_what_the_numbers_mean_is_said() -> None:
 
 
 # ------------------------------------------------------------------------------------------- the command
-
-
-@pytest.fixture
-def seqwise(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Run one command line in this process: exit code, output, complaint."""
-    monkeypatch.setenv("COLUMNS", "80")
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["seqwise", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        said = capsys.readouterr()
-        return int(ended.value.code or 0), said.out, said.err
-
-    return run
 
 
 @pytest.mark.parametrize(("name", "file"), [("tagger", "dev.conll"), ("speller", "dev.tsv")])

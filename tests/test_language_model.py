@@ -6,16 +6,15 @@ import gzip
 import json
 import math
 import random
-import sys
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from seqwise import cli
+from command_line import Command
 from seqwise.data import Sentence, Vocabulary
 from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Counts, Sums
@@ -35,40 +34,10 @@ TINY = LanguageModelSettings(num_weights=3000, batch_size=16, epochs=2, save_eve
 WORDS = ["the", "a", "dog", "cat", "sees", "runs", "big", "small"]
 
 
-@dataclass(frozen=True)
-class Ended:
-    """How a command ended: its exit code and what it said."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def complaint(self) -> str:
-        """The one line on standard error of a command that was refused."""
-        assert self.code == 2, (self.code, self.out, self.err)
-        lines = self.err.splitlines()
-        assert len(lines) == 1 and lines[0].startswith("seqwise: "), self.err
-        return lines[0].removeprefix("seqwise: ")
-
-
-Command = Callable[..., Ended]
-
-
 @pytest.fixture
-def seqwise(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Run one command line in this process."""
-    monkeypatch.setenv("COLUMNS", "80")
-
-    def run(*arguments: object) -> Ended:
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["seqwise", "language-model", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        said = capsys.readouterr()
-        return Ended(int(ended.value.code or 0), said.out, said.err)
-
-    return run
+def seqwise(seqwise: Command) -> Command:
+    """The commands of the group."""
+    return partial(seqwise, "language-model")
 
 
 def write(path: Path, count: int, seed: int) -> Path:

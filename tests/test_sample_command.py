@@ -28,7 +28,7 @@ from seqwise.runs.masked_model import MaskedRun, load_masked_run, save_masked_ru
 from seqwise.runs.masked_model_settings import MaskedModelSettings
 from seqwise.runs.masked_model_training import new_masked_run
 from seqwise.runs.sampling import Sampled, sample
-from seqwise.runs.sampling_problems import FREE, Problem, phrase_ids, read_problems
+from seqwise.runs.sampling_problems import FREE, Problem, phrase_ids, read_problems, unusual
 from seqwise.runs.sampling_report import report_lines
 from seqwise.runs.sampling_settings import SampleSettings, build_kernel
 from seqwise.sampling import (
@@ -842,3 +842,24 @@ def test_help_names_every_setting(command: Command) -> None:
     assert said.code == 0
     for name in SampleSettings.__dataclass_fields__:
         assert f"--{name.replace('_', '-')}" in said.out
+
+
+def test_what_is_unusual_is_said_before_it_starts(command: Command, folders: dict[str, Path]) -> None:
+    run = load_masked_run(folders["words"])
+    longest = max(run.lengths)
+    said = command(folders["words"], f"--length={longest + 3}", "--chains=2", "--sweeps=1").err
+    assert f"1 of 1 sequences are of other lengths than those of training ({min(run.lengths)} to {longest})" in said
+    assert "of other lengths" not in command(folders["words"], f"--length={longest}", "--chains=2", "--sweeps=1").err
+
+
+def test_unknown_fixed_tokens_are_said(tmp_path: Path) -> None:
+    texts = [Example((), ("the", "dog")), Example((), ("the", "dog")), Example((), ("the", "cat"))]
+    run = new_masked_run(texts, MaskedModelSettings(hidden_size=8))
+    problems = read_problems(run, "the _", SampleSettings()) + read_problems(run, "_ zebra", SampleSettings())
+    assert unusual(run, problems) == ["1 of 2 sequences hold fixed tokens that the model does not know"]
+
+
+def test_one_chain_has_no_r_hat(command: Command, folders: dict[str, Path]) -> None:
+    pytest.importorskip("arviz_stats")
+    said = command(folders["words"], "--length=2", "--chains=1", "--sweeps=20").err
+    assert "takes two chains at least" in said and "do not move" not in said

@@ -18,7 +18,11 @@ from seqwise.errors import InputError
 
 if TYPE_CHECKING:
     from seqwise.data.readers import Example
+    from seqwise.evaluation.diagnosis import ExposureGap, LengthBias
     from seqwise.evaluation.label_bias import LabelBias, Prefix
+    from seqwise.evaluation.log_partitions import LogPartitionReport
+    from seqwise.evaluation.metrics import Sums
+    from seqwise.evaluation.slot_ranking import SlotRanking
     from seqwise.runs import Run
     from seqwise.runs.diagnosis import Diagnosis
 
@@ -128,98 +132,112 @@ def _as_json(found: Diagnosis, said: Mapping[str, str], *, num_examples: int, co
 
 
 def _print(found: Diagnosis, said: Mapping[str, str], *, num_examples: int, constant_from: str) -> None:
-    from seqwise.evaluation.metrics import bootstrap_interval, paired_bootstrap
-
-    def interval(title: str, sums: Any) -> tuple[str, str]:
-        value, low, high = (number(title, one) for one in bootstrap_interval(sums))
-        return value, f"[{low}, {high}]"
-
-    _heading(f"Decoders ({num_examples:,} example{'s' * (num_examples != 1)}, beams of {found.beam_size})")
-    print_measures(
-        {name: {title: interval(title, sums) for title, sums in row.items()} for name, row in found.decoders.items()}
-    )
+    _print_decoders(found, num_examples=num_examples)
     _meaning(said, "decoders")
-
     if found.log_partitions is not None:
-        _heading("log Z on gold prefixes, in nats")
-        by_length = {f"of {name} tokens": one for name, one in found.log_partitions.by_length.items()}
-        # Late positions rest on few outputs: as far as half of them reach.
-        positions = found.log_partitions.by_position
-        positions = tuple(one for one in positions if 2 * one.count >= positions[0].count)
-        places = {
-            f"token {place + 1}": positions[place]
-            for place in sorted({0, 1, len(positions) - 1})
-            if place < len(positions)
-        }
-        rows = {"all": found.log_partitions.overall, **places, **(by_length if len(by_length) > 1 else {})}
-        _table(
-            ("", "tokens", "mean", "variance", "mean |log Z - mean|", "from", "to"),
-            [
-                (
-                    name,
-                    f"{one.count:,}",
-                    f"{one.mean:.2f}",
-                    f"{one.variance:.2f}",
-                    f"{one.mean_absolute_deviation:.2f}",
-                    f"{one.minimum:.2f}",
-                    f"{one.maximum:.2f}",
-                )
-                for name, one in rows.items()
-            ],
-        )
+        _print_log_partitions(found.log_partitions)
         if "shifted-beam" in found.decoders:
             out.print(f"shifted-beam takes {found.constant:.2f} nats off each token (mean log Z of {constant_from})")
         _meaning(said, "log Z")
-
     if found.exposure:
-        _heading("Exposure gap: loss in nats per token")
-        rows_of = []
-        for name, one in found.exposure.items():
-            gap = paired_bootstrap(one.own, one.gold)
-            rows_of.append(
-                (
-                    f"prefixes of {name}",
-                    f"{one.gold.value:.3f}",
-                    f"{one.own.value:.3f}",
-                    f"{gap.difference:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]",
-                )
-            )
-        _table(("", "after gold prefixes", "after its own", "gap"), rows_of)
+        _print_exposure(found.exposure)
         _meaning(said, "exposure gap")
-
     if found.lengths:
-        _heading("Length bias, by beam size")
-        _table(
-            ("scores", "beam", "empty, %", "shorter than half, %", "never ended, %", "length ratio"),
-            [
-                (
-                    name,
-                    str(size),
-                    *(f"{100 * one.value:.1f}" for one in (bias.empty, bias.short, bias.cut_off)),
-                    f"{bias.ratio.value:.3f}",
-                )
-                for name, row in found.lengths.items()
-                for size, bias in row.items()
-            ],
-        )
+        _print_lengths(found.lengths)
         _meaning(said, "length bias")
-
     _heading("Slot ranking: how often the right prefix scores above the best wrong one")
     if found.ranking is not None:
-        titles = {
-            "log_prob": "log-probability of the prefix",
-            "log_partition": "log Z of the next step",
-            "both": "their sum",
-            "raw": "raw score and log Z of the next step",
-        }
-        _table(
-            ("by", "%", ""),
-            [(title, *interval(name, getattr(found.ranking, name))) for name, title in titles.items()],
-        )
-        pairs = int(found.ranking.both.sides[1].sum())
-        kept = 100 * found.ranking.on_beam.value
-        out.print(f"{pairs:,} pairs; the right prefix is on the local beam at {kept:.1f}% of the steps")
+        _print_ranking(found.ranking)
     _meaning(said, "slot ranking")
+
+
+def _print_decoders(found: Diagnosis, *, num_examples: int) -> None:
+    _heading(f"Decoders ({num_examples:,} example{'s' * (num_examples != 1)}, beams of {found.beam_size})")
+    print_measures(
+        {name: {title: _interval(title, sums) for title, sums in row.items()} for name, row in found.decoders.items()}
+    )
+
+
+def _print_log_partitions(report: LogPartitionReport) -> None:
+    _heading("log Z on gold prefixes, in nats")
+    by_length = {f"of {name} tokens": one for name, one in report.by_length.items()}
+    # Late positions rest on few outputs: as far as half of them reach.
+    positions = [one for one in report.by_position if 2 * one.count >= report.by_position[0].count]
+    places = {
+        f"token {place + 1}": positions[place] for place in sorted({0, 1, len(positions) - 1}) if place < len(positions)
+    }
+    rows = {"all": report.overall, **places, **(by_length if len(by_length) > 1 else {})}
+    _table(
+        ("", "tokens", "mean", "variance", "mean |log Z - mean|", "from", "to"),
+        [
+            (
+                name,
+                f"{one.count:,}",
+                *(
+                    f"{value:.2f}"
+                    for value in (one.mean, one.variance, one.mean_absolute_deviation, one.minimum, one.maximum)
+                ),
+            )
+            for name, one in rows.items()
+        ],
+    )
+
+
+def _print_exposure(exposure: Mapping[str, ExposureGap]) -> None:
+    from seqwise.evaluation.metrics import paired_bootstrap
+
+    _heading("Exposure gap: loss in nats per token")
+    gaps = {name: paired_bootstrap(one.own, one.gold) for name, one in exposure.items()}
+    _table(
+        ("", "after gold prefixes", "after its own", "gap"),
+        [
+            (
+                f"prefixes of {name}",
+                f"{one.gold.value:.3f}",
+                f"{one.own.value:.3f}",
+                f"{gaps[name].difference:+.3f} [{gaps[name].low:+.3f}, {gaps[name].high:+.3f}]",
+            )
+            for name, one in exposure.items()
+        ],
+    )
+
+
+def _print_lengths(lengths: Mapping[str, Mapping[int, LengthBias]]) -> None:
+    _heading("Length bias, by beam size")
+    _table(
+        ("scores", "beam", "empty, %", "shorter than half, %", "never ended, %", "length ratio"),
+        [
+            (
+                name,
+                str(size),
+                *(f"{100 * one.value:.1f}" for one in (bias.empty, bias.short, bias.cut_off)),
+                f"{bias.ratio.value:.3f}",
+            )
+            for name, row in lengths.items()
+            for size, bias in row.items()
+        ],
+    )
+
+
+def _print_ranking(ranking: SlotRanking) -> None:
+    titles = {
+        "log_prob": "log-probability of the prefix",
+        "log_partition": "log Z of the next step",
+        "both": "their sum",
+        "raw": "raw score and log Z of the next step",
+    }
+    _table(("by", "%", ""), [(title, *_interval(name, getattr(ranking, name))) for name, title in titles.items()])
+    pairs = int(ranking.both.sides[1].sum())
+    kept = 100 * ranking.on_beam.value
+    out.print(f"{pairs:,} pairs; the right prefix is on the local beam at {kept:.1f}% of the steps")
+
+
+def _interval(title: str, sums: Sums) -> tuple[str, str]:
+    """A value and its bootstrap interval, in brackets."""
+    from seqwise.evaluation.metrics import bootstrap_interval
+
+    value, low, high = (number(title, one) for one in bootstrap_interval(sums))
+    return value, f"[{low}, {high}]"
 
 
 def _heading(text: str) -> None:

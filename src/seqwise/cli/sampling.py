@@ -18,7 +18,7 @@ SAMPLE_EXAMPLES = """\b
 Examples:
   seqwise sample runs/mlm --length 8-12 --count 20
   seqwise sample runs/mlm "the _ sees a _ dog" --every 5
-  seqwise sample runs/proteins --contain GXG --without C --blocks 3,2,1
+  seqwise sample runs/proteins --contain GKS --without C --blocks 3,2,1
   seqwise sample runs/de-en-mlm german.txt --length-beam 5 \\
       --temperature 0.5 --anneal 0.04 --best --output samples"""
 """What ``seqwise sample --help`` ends with."""
@@ -66,7 +66,11 @@ def sample(
     visits: Annotated[str, typer.Option(metavar="NAME", help="in-order or shuffled")] = "in-order",
     proposal_temperature: Annotated[float, typer.Option(metavar="X", help="greater than 1 is flatter")] = 1.0,
     nucleus: Annotated[
-        float, typer.Option(metavar="X", help="propose the likeliest tokens of that mass; add --full-share below 1")
+        float,
+        typer.Option(
+            metavar="X",
+            help="propose the likeliest tokens of that mass; below 1 chains get stuck without --full-share",
+        ),
     ] = 1.0,
     full_share: Annotated[
         float, typer.Option(metavar="X", help="weight of all tokens beside the nucleus, so that chains can go anywhere")
@@ -146,8 +150,11 @@ def sample(
 def _print_samples(run: Any, problems: Any, settings: Any, output: Path | None) -> None:
     from seqwise.runs.samples import sample_line
     from seqwise.runs.sampling import sample as sample_problems
+    from seqwise.runs.sampling_problems import unusual
     from seqwise.runs.sampling_report import report_lines
 
+    for line in unusual(run, problems):
+        print(f"seqwise: {line}", file=sys.stderr)
     with progress_bars() as bars:
         task = bars.add_task("sampling", total=None, note="")
 

@@ -7,7 +7,7 @@ every step. Raw scores are under no such law. Shapes: B batch (1 here), J slots,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -138,31 +138,13 @@ def explore_label_bias(
         if value < 1:
             raise InputError(f"{name} must be at least 1, got {value}")
     shown = [list(_states(slots, model.end)) for slots in _unrolled(model, context, k, score, num_steps)]
-    golden: list[Ids] = []
     if gold is not None:
-        golden = [gold[:length] for length in range(len(gold) + 1)][: num_steps + 1]
-        selector = KeepGold(no_rivals, torch.tensor([gold], device=model.embedding_VD.device), never_lost)
-        decoder = Decoder(selector, local)
-        for step, slots in enumerate(unroll_slots(model, context, decoder, num_steps=len(golden) - 1)):
-            if step == len(shown):
-                shown.append([])
-            if all(state.tokens != golden[step] for state in shown[step]):
-                shown[step] += [state._replace(on_beam=False) for state in _states(slots, model.end)]
+        _add_lost_gold(shown, model, context, gold[:num_steps])
     shares, exact, largest = _global_shares(model, context, shown, num_steps=num_steps, support=support)
-
-    def prefix(state: _State, step: int) -> Prefix:
-        masses = tuple(share.get(state.tokens, 0.0) for share in (shares[step:] or shares[-1:]))
-        return Prefix(
-            state.tokens,
-            state.log_prob,
-            state.raw_score,
-            state.log_partition if state.is_open else None,
-            masses,
-            gold is not None and state.tokens == gold[:step],
-            state.on_beam,
-        )
-
-    steps = tuple(tuple(prefix(state, step) for state in states) for step, states in enumerate(shown))
+    steps = tuple(
+        tuple(_prefix(state, shares[step:] or shares[-1:], None if gold is None else gold[:step]) for state in states)
+        for step, states in enumerate(shown)
+    )
     return LabelBias(steps, exact, largest)
 
 
@@ -212,6 +194,29 @@ def _states(slots: Slots, end: int | None) -> Iterator[_State]:
         if score != -math.inf:
             length = tokens.index(end) + 1 if end in tokens else len(tokens)
             yield _State(tuple(tokens[:length]), *numbers)
+
+
+def _add_lost_gold(shown: list[list[_State]], model: StepModel, context: Any, gold: Ids) -> None:
+    """Set the prefixes of gold beside the beam at the steps where they are not on it."""
+    selector = KeepGold(no_rivals, torch.tensor([gold], device=model.embedding_VD.device), never_lost)
+    for step, slots in enumerate(unroll_slots(model, context, Decoder(selector, local), num_steps=len(gold))):
+        if step == len(shown):
+            shown.append([])
+        if all(state.tokens != gold[:step] for state in shown[step]):
+            shown[step] += [state._replace(on_beam=False) for state in _states(slots, model.end)]
+
+
+def _prefix(state: _State, shares: Sequence[Mapping[Ids, float]], gold: Ids | None) -> Prefix:
+    """A slot with its global shares from this step on; ``gold`` is cut after this step."""
+    return Prefix(
+        state.tokens,
+        state.log_prob,
+        state.raw_score,
+        state.log_partition if state.is_open else None,
+        tuple(share.get(state.tokens, 0.0) for share in shares),
+        state.tokens == gold,
+        state.on_beam,
+    )
 
 
 def _global_shares(

@@ -161,31 +161,20 @@ def rank_slots(
     pairs_with_many(examples, references)
     tallies = [_Tally() for _ in examples]
     order = sorted(range(len(examples)), key=lambda index: len(examples[index].source_ids))
+    decoder = Decoder(HardTopK(k), score)
     with evaluation_mode(model):
         for start in range(0, len(order), batch_size):
             indices = order[start : start + batch_size]
-            batch = collate([(index, examples[index]) for index in indices]).to(model.embedding_VD.device)
-            limits = [step_limit(len(examples[index].source_ids), model.end) for index in indices]
-            num_steps_B = torch.tensor(limits, device=batch.sources_BS.device)
-            right = [{ids[:length] for ids in references[index] for length in range(len(ids))} for index in indices]
-            for index, limit in zip(indices, limits, strict=True):
-                tallies[index].steps = min(limit, max(map(len, references[index]))) - 1
-            with torch.no_grad():
-                context = model.encode(batch)
-            for slots in unroll_slots(model, context, Decoder(HardTopK(k), score), num_steps=num_steps_B):
-                _count(slots, right, [tallies[index] for index in indices])
+            _rank_batch(
+                model,
+                [examples[index] for index in indices],
+                [references[index] for index in indices],
+                [tallies[index] for index in indices],
+                decoder,
+            )
             if on_progress is not None:
                 on_progress(len(indices))
-    pairs = [tally.pairs for tally in tallies]
-    if not any(pairs):
-        problem = "there is no step at which a beam holds the right prefix beside a wrong one"
-        raise InputError(problem, mend="use a larger beam, or longer examples")
-    log_prob, log_partition, both, raw = (
-        Counts(column, pairs) for column in zip(*(tally.ranked for tally in tallies), strict=True)
-    )
-    # An example of one token has no second one, and weighs nothing.
-    on_beam = Counts([tally.on_beam for tally in tallies], [tally.steps for tally in tallies])
-    return SlotRanking(log_prob, log_partition, both, raw, on_beam)
+    return _ranking(tallies)
 
 
 @dataclass
@@ -196,6 +185,26 @@ class _Tally:
     ranked: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0)
     steps: int = 0
     on_beam: int = 0
+
+
+def _rank_batch(
+    model: StepModel,
+    examples: Sequence[EncodedExample],
+    references: Sequence[Sequence[Ids]],
+    tallies: Sequence[_Tally],
+    decoder: Decoder,
+) -> None:
+    """Search some examples together, and count their pairs step by step."""
+    limits = [step_limit(len(example.source_ids), model.end) for example in examples]
+    for outputs, limit, tally in zip(references, limits, tallies, strict=True):
+        tally.steps = min(limit, max(map(len, outputs))) - 1
+    right = [{ids[:length] for ids in outputs for length in range(len(ids))} for outputs in references]
+    batch = collate(list(enumerate(examples))).to(model.embedding_VD.device)
+    num_steps_B = torch.tensor(limits, device=batch.sources_BS.device)
+    with torch.no_grad():
+        context = model.encode(batch)
+    for slots in unroll_slots(model, context, decoder, num_steps=num_steps_B):
+        _count(slots, right, tallies)
 
 
 def _count(slots: Slots, right: Sequence[set[Ids]], tallies: Sequence[_Tally]) -> None:
@@ -217,3 +226,16 @@ def _count(slots: Slots, right: Sequence[set[Ids]], tallies: Sequence[_Tally]) -
         wins = [float(a > b) + 0.5 * float(a == b) for a, b in zip(ours, theirs, strict=True)]
         tally.pairs += 1
         tally.ranked = tuple(total + win for total, win in zip(tally.ranked, wins, strict=True))
+
+
+def _ranking(tallies: Sequence[_Tally]) -> SlotRanking:
+    pairs = [tally.pairs for tally in tallies]
+    if not any(pairs):
+        problem = "there is no step at which a beam holds the right prefix beside a wrong one"
+        raise InputError(problem, mend="use a larger beam, or longer examples")
+    log_prob, log_partition, both, raw = (
+        Counts(column, pairs) for column in zip(*(tally.ranked for tally in tallies), strict=True)
+    )
+    # An example of one token has no second one, and weighs nothing.
+    on_beam = Counts([tally.on_beam for tally in tallies], [tally.steps for tally in tallies])
+    return SlotRanking(log_prob, log_partition, both, raw, on_beam)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +25,7 @@ from seqwise.objectives.self_normalization import (
     self_normalized_cross_entropy,
     unnormalized_likelihood_loss,
 )
-from seqwise.search.beam import beam_search
+from seqwise.search.beam import Beam, beam_search
 from seqwise.search.candidates import Score, cost_augmented, local
 from seqwise.search.costs import Cost
 from seqwise.search.feeding import FEEDINGS, fed_logits, fed_logits_in_two_passes
@@ -92,15 +94,7 @@ def sampled_self_normalized_objective(*, weight: float, fraction: float) -> Obje
 
     Source: see :func:`~seqwise.objectives.self_normalization.sampled_self_normalized_cross_entropy`.
     """
-
-    def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
-        features_BTH = model.teacher_forced(model.encode(batch), batch.targets_BT)
-        head_weight_VH, head_bias_V = _linear_head(model)
-        return sampled_self_normalized_cross_entropy(
-            features_BTH, head_weight_VH, head_bias_V, batch.targets_BT, weight=weight, fraction=fraction
-        )
-
-    return objective
+    return _objective_of_features(partial(sampled_self_normalized_cross_entropy, weight=weight, fraction=fraction))
 
 
 def unnormalized_likelihood_objective(*, weight: float, fraction: float) -> Objective:
@@ -118,15 +112,7 @@ def unnormalized_likelihood_objective(*, weight: float, fraction: float) -> Obje
     Source: Andreas and Klein (NAACL 2015), equation 5; see
     :func:`~seqwise.objectives.self_normalization.unnormalized_likelihood_loss`.
     """
-
-    def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
-        features_BTH = model.teacher_forced(model.encode(batch), batch.targets_BT)
-        head_weight_VH, head_bias_V = _linear_head(model)
-        return unnormalized_likelihood_loss(
-            features_BTH, head_weight_VH, head_bias_V, batch.targets_BT, weight=weight, fraction=fraction
-        )
-
-    return objective
+    return _objective_of_features(partial(unnormalized_likelihood_loss, weight=weight, fraction=fraction))
 
 
 def noise_contrastive_objective(log_noise_V: Tensor, *, num_noise: int) -> Objective:
@@ -151,17 +137,19 @@ def noise_contrastive_objective(log_noise_V: Tensor, *, num_noise: int) -> Objec
         True
     """
 
+    def loss(features_BTH: Tensor, weight_VH: Tensor, bias_V: Tensor | None, targets_BT: Tensor) -> Tensor:
+        noise_V = log_noise_V.to(features_BTH)
+        return sampled_noise_contrastive_loss(features_BTH, weight_VH, bias_V, targets_BT, noise_V, num_noise=num_noise)
+
+    return _objective_of_features(loss)
+
+
+def _objective_of_features(loss: Callable[[Tensor, Tensor, Tensor | None, Tensor], Tensor]) -> Objective:
+    """Teacher forcing with a loss that looks up what it needs of the scores: of features, a linear head and gold."""
+
     def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
         features_BTH = model.teacher_forced(model.encode(batch), batch.targets_BT)
-        head_weight_VH, head_bias_V = _linear_head(model)
-        return sampled_noise_contrastive_loss(
-            features_BTH,
-            head_weight_VH,
-            head_bias_V,
-            batch.targets_BT,
-            log_noise_V.to(features_BTH),
-            num_noise=num_noise,
-        )
+        return loss(features_BTH, *_linear_head(model), batch.targets_BT)
 
     return objective
 
@@ -244,18 +232,9 @@ def relaxed_beam_objective(
             it is.
         cross_entropy_weight: how much of the teacher-forced cross-entropy is added.
     """
-
-    def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
-        context = model.encode(batch)
-        gold_BT, num_steps_B = search_targets(batch, model.end)
-        cost_of_token = cost(gold_BT, model.embedding_VD.shape[0])
-        selector = SoftTopK(k, values["alpha"], unit)
-        beam = beam_search(model, context, selector, num_steps=num_steps_B, score=score, cost=cost_of_token)
-        return plus_likelihood(
-            per_token(direct_loss(beam, values["alpha"]), batch), model, context, batch, cross_entropy_weight
-        )
-
-    return objective
+    return _objective_of_relaxed_beam(
+        lambda beam, alpha, *_: direct_loss(beam, alpha), cross_entropy_weight, k=k, score=score, cost=cost, unit=unit
+    )
 
 
 def hinge_objective(
@@ -277,18 +256,33 @@ def hinge_objective(
         cross_entropy_weight: how much of the teacher-forced cross-entropy is added.
     """
 
+    def loss(beam: Beam, alpha: float, model: StepModel, context: Any, batch: Batch) -> Tensor:
+        gold_B = gold_scores(teacher_forced_logits(model, context, batch), batch.targets_BT, score)
+        return hinge_loss(beam, gold_B, alpha)
+
+    searched = cost_augmented(score)
+    return _objective_of_relaxed_beam(loss, cross_entropy_weight, k=k, score=searched, cost=cost, unit=unit)
+
+
+def _objective_of_relaxed_beam(
+    loss: Callable[[Beam, float, StepModel, Any, Batch], Tensor],
+    cross_entropy_weight: float,
+    *,
+    k: int,
+    score: Score,
+    cost: CostOfGold,
+    unit: AlphaUnit,
+) -> Objective:
+    """A relaxed search, and a loss of the beam that it ends with."""
+
     def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
-        context = model.encode(batch)
+        context, alpha = model.encode(batch), values["alpha"]
         gold_BT, num_steps_B = search_targets(batch, model.end)
         cost_of_token = cost(gold_BT, model.embedding_VD.shape[0])
-        selector = SoftTopK(k, values["alpha"], unit)
-        beam = beam_search(
-            model, context, selector, num_steps=num_steps_B, score=cost_augmented(score), cost=cost_of_token
-        )
-        gold_B = gold_scores(teacher_forced_logits(model, context, batch), batch.targets_BT, score)
-        return plus_likelihood(
-            per_token(hinge_loss(beam, gold_B, values["alpha"]), batch), model, context, batch, cross_entropy_weight
-        )
+        selector = SoftTopK(k, alpha, unit)
+        beam = beam_search(model, context, selector, num_steps=num_steps_B, score=score, cost=cost_of_token)
+        found = per_token(loss(beam, alpha, model, context, batch), batch)
+        return plus_likelihood(found, model, context, batch, cross_entropy_weight)
 
     return objective
 

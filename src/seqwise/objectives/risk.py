@@ -1,6 +1,6 @@
 """Minimum risk: the expected cost of the outputs that a beam finds.
 
-Shapes: B batch, K hypotheses, T steps, G gold length, V vocabulary.
+Shapes: B batch, K hypotheses, T steps, G gold length, P = G + 1 places between and around gold tokens, V vocabulary.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from seqwise.models.protocols import StepModel
 from seqwise.objectives.objective import Objective, per_token, plus_likelihood, search_targets
 from seqwise.objectives.rescoring import beam_outputs, cut_at_end, output_scores
 from seqwise.search.candidates import Score, local
+from seqwise.search.costs import levenshtein_row
 from seqwise.search.operators import peaked_softmax
 from seqwise.search.selection import HardTopK
 
@@ -66,17 +67,13 @@ def edit_distances(outputs_BKT: Tensor, gold_BT: Tensor, end: int | None) -> Ten
     """
     outputs_BKT, gold_BG = cut_at_end(outputs_BKT, end), cut_at_end(gold_BT, end)
     lengths_BK, gold_lengths_B = (outputs_BKT >= 0).sum(-1), (gold_BG >= 0).sum(-1)
-    places_G = torch.arange(gold_BG.shape[1] + 1, device=gold_BG.device)
-    row_BKG = places_G.expand(*lengths_BK.shape, -1)
-    final_BKG = row_BKG
+    row_BKP = torch.arange(gold_BG.shape[1] + 1, device=gold_BG.device).expand(*lengths_BK.shape, -1)
+    final_BKP = row_BKP
     for step in range(outputs_BKT.shape[2]):
-        differs_BKG = (outputs_BKT[..., step, None] != gold_BG[:, None]).long()
-        arrived_BKG = torch.minimum(row_BKG[..., 1:] + 1, row_BKG[..., :-1] + differs_BKG)
-        arrived_BKG = torch.cat([row_BKG[..., :1] + 1, arrived_BKG], dim=-1)
-        # Insertions run along the row: the cheapest place to the left plus the distance from it.
-        row_BKG = (arrived_BKG - places_G).cummin(-1).values + places_G
-        final_BKG = torch.where((lengths_BK == step + 1)[..., None], row_BKG, final_BKG)
-    return final_BKG.gather(-1, gold_lengths_B[:, None, None].expand(*lengths_BK.shape, 1))[..., 0].float()
+        same_BKG = (outputs_BKT[..., step, None] == gold_BG[:, None]).long()
+        row_BKP = levenshtein_row(row_BKP, same_BKG)
+        final_BKP = torch.where((lengths_BK == step + 1)[..., None], row_BKP, final_BKP)
+    return final_BKP.gather(-1, gold_lengths_B[:, None, None].expand(*lengths_BK.shape, 1))[..., 0].float()
 
 
 def expected_cost(scores_BK: Tensor, costs_BK: Tensor, live_BK: Tensor, alpha: float = 1.0) -> Tensor:

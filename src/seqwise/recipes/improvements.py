@@ -21,7 +21,14 @@ from seqwise.evaluation.metrics import bootstrap_interval, paired_bootstrap, see
 from seqwise.evaluation.report import Claim, Result, Table
 from seqwise.recipes.comparison import HEADINGS, Measured, Row, best_on_dev, compare, examine
 from seqwise.recipes.outcome import Outcome
-from seqwise.recipes.search_objectives import CORPORA, SEARCHED, family
+from seqwise.recipes.search_objectives import (
+    CORPORA,
+    SEARCHED,
+    beat_the_best,
+    family,
+    measure_corpora,
+    systems_of,
+)
 from seqwise.recipes.spelling import load_both_parts, words_right
 from seqwise.recipes.systems import ProgressFactory, System
 from seqwise.recipes.tasks import Task, run_task
@@ -54,7 +61,7 @@ def variants(start: Settings, epochs: Mapping[str, float], seed: int) -> dict[st
     dense, crf, relaxed = (systems[key].settings for key in (*WINNERS, RELAXED))
     by_gaps = partial(replace, alpha_unit="gaps", alpha="exponential(1, 10)")
     # A beam of 10 takes almost twice the time of one of 5, the relaxed beam three times that of the beam CRF.
-    made: dict[str, tuple[Settings, str]] = {
+    made: dict[str, tuple[Settings, str | None]] = {
         "dense-beam-k10": (replace(dense, beam_size=10, epochs=0.6 * dense.epochs), "sampling"),
         "beam-crf-k10": (replace(crf, beam_size=10, epochs=0.6 * crf.epochs), "sampling"),
         "dense-beam-twice": (replace(dense, epochs=2 * dense.epochs), "sampling"),
@@ -65,10 +72,7 @@ def variants(start: Settings, epochs: Mapping[str, float], seed: int) -> dict[st
         ),
         "relaxed-beam-gaps": (by_gaps(relaxed), "sampling"),
     }  # fmt: skip
-    folder = f"seed-{seed}"
-    for key, (settings, before) in made.items():
-        systems[key] = System(f"{key} ({seed})", f"{folder}/{key}", settings, f"{folder}/{before}")
-    return systems
+    return {**systems, **systems_of(made, seed)}
 
 
 # ---------------------------------------------------------------------------------------- spelling to sound
@@ -105,7 +109,9 @@ def spelling_family(seed: int) -> dict[str, System]:
     dense = replace(search, objective="dense-beam", epochs=0.25, cross_entropy_weight=0.0)
     crf = replace(search, objective="beam-crf", epochs=0.22)
     relaxed = replace(search, objective="relaxed-beam", epochs=0.16, alpha="exponential(1, 8)")
-    stages: dict[str, tuple[Settings, str]] = {
+    stages: dict[str, tuple[Settings, str | None]] = {
+        "cross-entropy": (start, None),
+        "self-normalized": (replace(start, objective="self-normalized"), None),
         "cross-entropy-longer": (longer, "cross-entropy"),
         "dense-beam-local": (dense, "cross-entropy"),
         "beam-crf-local": (crf, "cross-entropy"),
@@ -114,26 +120,14 @@ def spelling_family(seed: int) -> dict[str, System]:
         "relaxed-hamming": (relaxed, "cross-entropy"),
         "relaxed-edit": (replace(relaxed, cost="edit-distance"), "cross-entropy"),
     }
-    folder = f"seed-{seed}"
-    systems = {
-        key: System(f"{key} ({seed})", f"{folder}/{key}", replace(start, objective=key))
-        for key in ("cross-entropy", "self-normalized")
-    }
-    for key, (settings, before) in stages.items():
-        systems[key] = System(f"{key} ({seed})", f"{folder}/{key}", settings, f"{folder}/{before}")
-    return systems
+    return systems_of(stages, seed)
 
 
 def _spelling_claims(measured: Mapping[str, Measured]) -> list[Claim]:
     control = best_on_dev(measured, SPELLING_CONTROLS)
-    searched = [key for key in SPELLING_ROWS if key != "self-normalized"]
-    claims = [
-        examine(f"“{measured[key].row.name}” beats the best control.", "here", measured[key], control)
-        for key in searched
-    ]
     plain = measured["cross-entropy"]
     return [
-        *claims,
+        *beat_the_best(measured, control, [key for key in SPELLING_ROWS if key != "self-normalized"]),
         examine(
             "The edit distance as cost beats the Hamming cost where one insertion shifts all that follows.",
             "here", measured["relaxed-edit"], measured["relaxed-hamming"],
@@ -155,11 +149,8 @@ def reproduce(folder: Path, *, seeds: Sequence[int], scale: str, progress: Progr
         task.require()
     names = {**{key: SEARCHED[key] for key in (*WINNERS, RELAXED)}, **VARIANTS}
     rows = [Row(key, title) for key, title in names.items()]
-    for name in TAGGED:
-        task, start, epochs = CORPORA[name]
-        table, runs = f"improvements-{name}", folder / name
-        systems = partial(variants, start, epochs)
-        measured = run_task(task, systems, rows, table, runs, seeds=seeds, progress=progress)
+    corpora = measure_corpora("improvements", TAGGED, variants, rows, folder, seeds=seeds, progress=progress)
+    for table, task, runs, measured in corpora:
         yield on_dev(table, f"Improvements on the winners, {task.title}", measured, task.measure, runs)
     runs, table = folder / SPELLING.name, "improvements-g2p"
     rows = [Row(key, title) for key, title in {**SPELLING_CONTROLS, **SPELLING_ROWS}.items()]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 from seqwise.evaluation.log_partitions import LogPartitionSummary, summarize_log_partitions
@@ -17,12 +18,23 @@ from seqwise.recipes.tasks import TRANSLATION, Task, run_task, supertags
 from seqwise.runs.measures import known_targets, log_partitions_of
 from seqwise.runs.run import load_run
 
-__all__ = ["CORPORA", "runs_of", "table_5_1", "table_5_2", "table_5_3"]
+__all__ = [
+    "CORPORA",
+    "best_beats_longer",
+    "examined",
+    "published_rows",
+    "raw_beam_hurts",
+    "runs_of",
+    "table_5_1",
+    "table_5_2",
+    "table_5_3",
+]
 
 CORPORA = ("pmb", "ewt", "erg")
 """Names of supertag corpora, the quickest first."""
 DIRECTIONS = {"uni": "left to right", "bi": "both ways"}
 SOURCE = "NAACL 2019, Table {}; thesis, Table 5.{}"
+RAW_BEAM = "NAACL 2019, section 3.2"
 OURS = "not in the papers"
 
 # Decoder and number; a system of global scores is searched by its own, raw ones. The papers search what was trained
@@ -39,26 +51,88 @@ PUBLISHED: dict[str, dict[str, dict[str, float]]] = {
         "normalized-local": {"beam": 92.78}, "normalized-global": {"raw-beam": 92.63},
     },
 }  # fmt: skip
+
+# Key to name, of the rows that tables share.
+PLAIN = {"cross-entropy": "cross-entropy", "cross-entropy-longer": "cross-entropy, longer"}
+NORMALIZED = {"self-normalized": "self-normalised", "self-normalized-longer": "self-normalised, longer"}
+SEARCHED = {"direct-mixed": "relaxed beam, local", "direct-global": "relaxed beam, global"}
 FROM_CROSS_ENTROPY = {
-    "cross-entropy": "cross-entropy",
-    "cross-entropy-longer": "cross-entropy, longer",
-    "direct-mixed": "relaxed beam, local",
-    "direct-global": "relaxed beam, global",
+    **PLAIN,
+    **SEARCHED,
     "beam-crf": "beam CRF, global",
     "distilled": "distilled into raw scores",
     "distilled-global": "distilled, then relaxed beam, global",
 }
 FROM_NORMALIZED = {
-    "cross-entropy": "cross-entropy",
-    "cross-entropy-longer": "cross-entropy, longer",
-    "self-normalized": "self-normalised",
-    "self-normalized-longer": "self-normalised, longer",
+    **PLAIN,
+    **NORMALIZED,
     "normalized-local": "relaxed beam, local",
     "normalized-global": "relaxed beam, global",
     "direct-global": "relaxed beam, global, from cross-entropy",
 }
-CONTROLS = ("cross-entropy", "cross-entropy-longer", "self-normalized", "self-normalized-longer")
-BEAMS = ("beam", "beam")
+CONTROLS = (*PLAIN, *NORMALIZED)
+
+
+# ---------------------------------------------------------------------------------------- what tables share
+
+Statement = tuple[str, str, str]
+"""A claim, and the keys of the system that it says is better and of the one that is worse."""
+
+
+def examined(measured: Mapping[str, Measured], source: str, *statements: Statement) -> list[Claim]:
+    """Put statements to paired tests, each system searched by a beam over the scores that it was trained with.
+
+    Args:
+        measured: the rows by key.
+        source: where the statements are made.
+        statements: in order.
+    """
+    return [
+        examine(text, source, measured[better], measured[worse], decoders=(_beam_of(better), _beam_of(worse)))
+        for text, better, worse in statements
+    ]
+
+
+def _beam_of(key: str) -> str:
+    return "raw-beam" if key.endswith("global") else "beam"
+
+
+def best_beats_longer(measured: Mapping[str, Measured], best: Measured) -> Claim:
+    """Put the best of the searches to a paired test against the plain model that was trained for longer."""
+    text = "The best search-aware row beats longer cross-entropy, each with its best decoder."
+    return examine(text, OURS, best, measured["cross-entropy-longer"])
+
+
+def raw_beam_hurts(plain: Measured, source: str) -> Claim:
+    """Put what decoding by raw scores does to the plain model to a paired test."""
+    text = "Unnormalised decoding makes a plain model worse."
+    return examine(text, source, plain, plain, decoders=("beam", "raw-beam"))
+
+
+DISTILLED_START_HELPS = (
+    "A distilled start (trained for longer) helps the relaxed beam with global scores.",
+    "distilled-global", "direct-global",
+)  # fmt: skip
+
+
+def published_rows(names: Mapping[str, str], published: Mapping[str, Mapping[str, float]]) -> list[Row]:
+    """Rows with the papers' numbers.
+
+    Args:
+        names: key to name.
+        published: test results by key and decoder.
+
+    Example:
+        >>> [row.published for row in published_rows({"a": "one", "b": "other"}, {"a": {"beam": 77.8}})]
+        [{('beam', 'test'): 77.8}, {}]
+    """
+    return [
+        Row(key, name, {(decoder, "test"): number for decoder, number in published.get(key, {}).items()})
+        for key, name in names.items()
+    ]
+
+
+# ---------------------------------------------------------------------------------------- supertags
 
 
 def runs_of(task: Task, folder: Path, direction: str) -> Path:
@@ -68,116 +142,85 @@ def runs_of(task: Task, folder: Path, direction: str) -> Path:
 
 def table_5_2(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
     """Local and global normalisation through the relaxed beam, started from cross-entropy."""
-    for name in CORPORA:
-        supertags(name).require()
-    for name in CORPORA:
-        for direction in DIRECTIONS:
-            yield _supertagging("5.2", name, direction, FROM_CROSS_ENTROPY, folder, seeds, scale, progress)
+    return _supertagging("5.2", FROM_CROSS_ENTROPY, _claims_5_2, folder, seeds, scale, progress)
 
 
 def table_5_3(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
     """The same, started from a self-normalised model."""
-    for name in CORPORA:
-        supertags(name).require()
-    for name in CORPORA:
-        for direction in DIRECTIONS:
-            yield _supertagging("5.3", name, direction, FROM_NORMALIZED, folder, seeds, scale, progress)
+    return _supertagging("5.3", FROM_NORMALIZED, _claims_5_3, folder, seeds, scale, progress)
 
 
 def _supertagging(
     number: str,
-    name: str,
-    direction: str,
     names: Mapping[str, str],
+    claims: Callable[[Mapping[str, Measured], str], list[Claim]],
     folder: Path,
     seeds: Sequence[int],
     scale: str,
     progress: ProgressFactory,
-) -> Outcome:
-    task = supertags(name)
-    published = PUBLISHED[direction]
-    rows = [
-        Row(key, title, {(decoder, "test"): value for decoder, value in published.get(key, {}).items()})
-        for key, title in names.items()
-    ]
-    runs, table = runs_of(task, folder, direction), f"table-{number}-{name}-{direction}"
-    systems = family_of(task, scale, direction)
-    measured = run_task(task, systems, rows, table, runs, seeds=seeds, progress=progress)
-    claims = {"5.2": _claims_5_2, "5.3": _claims_5_3}[number](measured, direction)
-    return compare(
-        table,
-        f"Table {number}, {task.title}, {DIRECTIONS[direction]}: {task.measure}",
-        measured,
-        measure=task.measure,
-        controls=[key for key in CONTROLS if key in measured],
-        claims=claims,
-        files={"runs": runs},
-    )
+) -> Iterator[Outcome]:
+    """A table for each corpus and direction."""
+    for name in CORPORA:
+        supertags(name).require()
+    for name, direction in product(CORPORA, DIRECTIONS):
+        task = supertags(name)
+        runs, table = runs_of(task, folder, direction), f"table-{number}-{name}-{direction}"
+        rows, systems = published_rows(names, PUBLISHED[direction]), family_of(task, scale, direction)
+        measured = run_task(task, systems, rows, table, runs, seeds=seeds, progress=progress)
+        yield compare(
+            table,
+            f"Table {number}, {task.title}, {DIRECTIONS[direction]}: {task.measure}",
+            measured,
+            measure=task.measure,
+            controls=[key for key in CONTROLS if key in measured],
+            claims=claims(measured, direction),
+            files={"runs": runs},
+        )
 
 
 def _claims_5_2(measured: Mapping[str, Measured], direction: str) -> list[Claim]:
-    source = SOURCE.format(2, 2)
-    plain, local, global_ = (measured[key] for key in ("cross-entropy", "direct-mixed", "direct-global"))
-    best = best_on_dev(measured, [key for key in measured if key not in (*CONTROLS, "distilled")])
-    claims = [
-        examine("Search-aware and local beats cross-entropy, in a beam.", source, local, plain, decoders=BEAMS),
-        examine(
-            "Search-aware and global beats cross-entropy, in a beam.",
-            source, global_, plain, decoders=("raw-beam", "beam"),
-        ),
-    ]  # fmt: skip
+    source, plain = SOURCE.format(2, 2), measured["cross-entropy"]
+    claims = examined(
+        measured,
+        source,
+        ("Search-aware and local beats cross-entropy, in a beam.", "direct-mixed", "cross-entropy"),
+        ("Search-aware and global beats cross-entropy, in a beam.", "direct-global", "cross-entropy"),
+    )
     if direction == "bi":
-        claims.append(
-            no_worse(
-                "Where the input is seen whole, global is better than local by half a point at most.",
-                source, local.test["beam"], global_.test["raw-beam"], said="local minus global: ",
-            )
-        )  # fmt: skip
+        local, global_ = measured["direct-mixed"].test["beam"], measured["direct-global"].test["raw-beam"]
+        text = "Where the input is seen whole, global is better than local by half a point at most."
+        claims.append(no_worse(text, source, local, global_, said="local minus global: "))
+    best = best_on_dev(measured, [key for key in measured if key not in (*CONTROLS, "distilled")])
     return [
         *claims,
-        examine(
-            "The best search-aware row beats longer cross-entropy, each with its best decoder.",
-            OURS, best, measured["cross-entropy-longer"],
-        ),
+        best_beats_longer(measured, best),
         examine(
             "The raw beam of plain cross-entropy beats its beam.", OURS, plain, plain, decoders=("raw-beam", "beam")
         ),
-        examine(
-            "A distilled start (trained for longer) helps the relaxed beam with global scores.",
-            OURS, measured["distilled-global"], global_, decoders=("raw-beam", "raw-beam"),
-        ),
-    ]  # fmt: skip
+        *examined(measured, OURS, DISTILLED_START_HELPS),
+    ]
 
 
 def _claims_5_3(measured: Mapping[str, Measured], direction: str) -> list[Claim]:
-    source = SOURCE.format(3, 3)
-    local, global_, other = (measured[key] for key in ("normalized-local", "normalized-global", "direct-global"))
-    plain, normalized = measured["cross-entropy"], measured["self-normalized"]
-    raws = ("raw-beam", "raw-beam")
-    claims = [
-        examine("Self-normalising costs accuracy.", source, plain, normalized, decoders=BEAMS),
-        examine("Local improves on its self-normalised start.", source, local, normalized, decoders=BEAMS),
-        examine(
-            "Global improves on its self-normalised start.", source, global_, normalized, decoders=("raw-beam", "beam")
-        ),
+    statements = [
+        ("Self-normalising costs accuracy.", "cross-entropy", "self-normalized"),
+        ("Local improves on its self-normalised start.", "normalized-local", "self-normalized"),
+        ("Global improves on its self-normalised start.", "normalized-global", "self-normalized"),
     ]
     if direction == "uni":
-        claims += [
-            examine(
-                "From a self-normalised start, global beats local.",
-                source, global_, local, decoders=("raw-beam", "beam"),
-            ),
-            examine(
+        statements += [
+            ("From a self-normalised start, global beats local.", "normalized-global", "normalized-local"),
+            (
                 "Global does better from a self-normalised start than from cross-entropy.",
-                source, global_, other, decoders=raws,
+                "normalized-global", "direct-global",
             ),
         ]  # fmt: skip
     best = best_on_dev(measured, ["normalized-local", "normalized-global"])
-    longer = measured["cross-entropy-longer"]
     return [
-        *claims,
+        *examined(measured, SOURCE.format(3, 3), *statements),
         examine(
-            "The better of the two searches beats longer cross-entropy, each with its best decoder.", OURS, best, longer
+            "The better of the two searches beats longer cross-entropy, each with its best decoder.",
+            OURS, best, measured["cross-entropy-longer"],
         ),
         examine(
             "It beats the self-normalised model trained longer, each with its best decoder.",
@@ -210,22 +253,20 @@ def table_5_1(folder: Path, *, seeds: Sequence[int], scale: str, progress: Progr
 
 def _log_partitions(task: Task, folder: Path, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Outcome:
     quality = {"labels right": QUALITY, "BLEU": BLEU}[task.measure]
-    rows = [Row(key, name, {("beam", "test"): quality[key]}) for key, name in NAMES.items()]
+    rows = published_rows(NAMES, {key: {"beam": number} for key, number in quality.items()})
     runs, table = folder / task.name, f"table-5.1-{task.name}"
     measured = run_task(task, family_of(task, scale), rows, table, runs, seeds=seeds, progress=progress)
-    plain, normalized = measured["cross-entropy"], measured["self-normalized"]
-    worse = examine("Self-normalising costs quality, slightly.", SECTION, plain, normalized, decoders=BEAMS)
+    worse = examined(
+        measured, SECTION, ("Self-normalising costs quality, slightly.", "cross-entropy", "self-normalized")
+    )
     smaller = judge(
         "Self-normalising makes log Z much smaller: mean |log Z| on development data.", SOURCE.format(1, 1),
         *(_sizes(key, task, runs, seeds) for key in NAMES), said="cross-entropy minus self-normalised: ", scale=1.0,
     )  # fmt: skip
-    raw = examine(
-        "Unnormalised decoding makes a plain model worse.",
-        "NAACL 2019, section 3.2" if task.measure == "BLEU" else OURS, plain, plain, decoders=("beam", "raw-beam"),
-    )  # fmt: skip
+    raw = raw_beam_hurts(measured["cross-entropy"], RAW_BEAM if task.measure == "BLEU" else OURS)
     outcome = compare(
         table, f"Table 5.1, {task.title}: {task.measure} and log Z", measured, measure=task.measure,
-        controls=["cross-entropy"], claims=[worse, smaller, raw], files={"runs": runs},
+        controls=["cross-entropy"], claims=[*worse, smaller, raw], files={"runs": runs},
     )  # fmt: skip
     results = [
         result for key in NAMES for result in _results_of(key, measured[key], task, runs, seeds)

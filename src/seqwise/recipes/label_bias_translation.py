@@ -15,8 +15,22 @@ from seqwise.evaluation.metrics import Sums, bootstrap_interval
 from seqwise.evaluation.report import Claim, Result, Table
 from seqwise.evaluation.translation import bins_by_length, bleu, bleu_length_ratio, ngram_overlap, subset
 from seqwise.recipes import corpora
-from seqwise.recipes.comparison import HEADINGS, Measured, Row, best_on_dev, compare, examine, judge
+from seqwise.recipes.comparison import HEADINGS, Measured, best_on_dev, compare, judge
 from seqwise.recipes.label_bias import family_of
+from seqwise.recipes.label_bias_tables import (
+    CONTROLS,
+    DISTILLED_START_HELPS,
+    NORMALIZED,
+    OURS,
+    PLAIN,
+    RAW_BEAM,
+    SEARCHED,
+    SOURCE,
+    best_beats_longer,
+    examined,
+    published_rows,
+    raw_beam_hurts,
+)
 from seqwise.recipes.outcome import Outcome
 from seqwise.recipes.systems import ProgressFactory
 from seqwise.recipes.tasks import TRANSLATION, Task, run_task
@@ -30,20 +44,14 @@ PUBLISHED = {
     "normalized-local": {"beam": 27.71}, "normalized-global": {"raw-beam": 29.27},
 }  # fmt: skip
 NAMES = {
-    "cross-entropy": "cross-entropy",
-    "cross-entropy-longer": "cross-entropy, longer",
-    "direct-mixed": "relaxed beam, local",
-    "direct-global": "relaxed beam, global",
-    "self-normalized": "self-normalised",
-    "self-normalized-longer": "self-normalised, longer",
+    **PLAIN,
+    **SEARCHED,
+    **NORMALIZED,
     "normalized-local": "self-normalised, then local",
     "normalized-global": "self-normalised, then global",
     "distilled-global": "distilled, then global",
 }
-CONTROLS = ("cross-entropy", "cross-entropy-longer", "self-normalized", "self-normalized-longer")
 LOCAL, GLOBAL = ("direct-mixed", "normalized-local"), ("direct-global", "normalized-global", "distilled-global")
-BEAMS, RAWS = ("beam", "beam"), ("raw-beam", "raw-beam")
-SOURCE, OURS = "NAACL 2019, Table {}; thesis, Table 5.{}", "not in the papers"
 
 
 def table_5_4(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> list[Outcome]:
@@ -60,62 +68,31 @@ def _measure(
     task: Task, table: str, folder: Path, seeds: Sequence[int], scale: str, progress: ProgressFactory
 ) -> dict[str, Measured]:
     task.require()
-    rows = [
-        Row(key, name, {(decoder, "test"): value for decoder, value in PUBLISHED.get(key, {}).items()})
-        for key, name in NAMES.items()
-    ]
-    systems = family_of(TRANSLATION, scale)
+    rows, systems = published_rows(NAMES, PUBLISHED), family_of(TRANSLATION, scale)
     return run_task(task, systems, rows, table, folder / task.name, seeds=seeds, progress=progress)
 
 
 def _claims_5_4(measured: Mapping[str, Measured]) -> list[Claim]:
-    source = SOURCE.format(4, 4)
-    plain, normalized = measured["cross-entropy"], measured["self-normalized"]
-    local, global_ = measured["direct-mixed"], measured["direct-global"]
-    after = measured["normalized-global"]
     best = best_on_dev(measured, [*LOCAL, *GLOBAL])
     return [
-        examine("Search-aware and local beats cross-entropy, in a beam.", source, local, plain, decoders=BEAMS),
-        examine(
-            "From cross-entropy, local beats global.", source, local, global_, decoders=("beam", "raw-beam")
+        *examined(
+            measured, SOURCE.format(4, 4),
+            ("Search-aware and local beats cross-entropy, in a beam.", "direct-mixed", "cross-entropy"),
+            ("From cross-entropy, local beats global.", "direct-mixed", "direct-global"),
+            (
+                "Global does better from a self-normalised start than from cross-entropy.",
+                "normalized-global", "direct-global",
+            ),
+            ("From a self-normalised start, global beats local.", "normalized-global", "normalized-local"),
+            ("Global, self-normalised first, beats cross-entropy in a beam.", "normalized-global", "cross-entropy"),
+            ("Global from cross-entropy does worse than that cross-entropy.", "cross-entropy", "direct-global"),
+            ("Local improves on its self-normalised start.", "normalized-local", "self-normalized"),
+            ("Global improves on its self-normalised start.", "normalized-global", "self-normalized"),
+            ("Self-normalising costs BLEU.", "cross-entropy", "self-normalized"),
         ),
-        examine(
-            "Global does better from a self-normalised start than from cross-entropy.",
-            source, after, global_, decoders=RAWS,
-        ),
-        examine(
-            "From a self-normalised start, global beats local.",
-            source, after, measured["normalized-local"], decoders=("raw-beam", "beam"),
-        ),
-        examine(
-            "Global, self-normalised first, beats cross-entropy in a beam.",
-            source, after, plain, decoders=("raw-beam", "beam"),
-        ),
-        examine(
-            "Global from cross-entropy does worse than that cross-entropy.",
-            source, plain, global_, decoders=("beam", "raw-beam"),
-        ),
-        examine(
-            "Local improves on its self-normalised start.",
-            source, measured["normalized-local"], normalized, decoders=BEAMS,
-        ),
-        examine(
-            "Global improves on its self-normalised start.",
-            source, after, normalized, decoders=("raw-beam", "beam"),
-        ),
-        examine("Self-normalising costs BLEU.", source, plain, normalized, decoders=BEAMS),
-        examine(
-            "Unnormalised decoding makes a plain model worse.", "NAACL 2019, section 3.2", plain, plain,
-            decoders=("beam", "raw-beam"),
-        ),
-        examine(
-            "The best search-aware row beats longer cross-entropy, each with its best decoder.",
-            OURS, best, measured["cross-entropy-longer"],
-        ),
-        examine(
-            "A distilled start (trained for longer) helps the relaxed beam with global scores.",
-            OURS, measured["distilled-global"], global_, decoders=RAWS,
-        ),
+        raw_beam_hurts(measured["cross-entropy"], RAW_BEAM),
+        best_beats_longer(measured, best),
+        *examined(measured, OURS, DISTILLED_START_HELPS),
     ]  # fmt: skip
 
 

@@ -7,7 +7,7 @@ and longer; each is searched as it does best on development data.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from seqwise.recipes.systems import ProgressFactory, System
 from seqwise.recipes.tasks import ENTITIES, STRESS, Task, run_task, supertags
 from seqwise.runs.settings import Settings
 
-__all__ = ["CORPORA", "family", "reproduce"]
+__all__ = ["CORPORA", "beat_the_best", "family", "measure_corpora", "reproduce", "systems_of"]
 
 CONTROLS = {
     "cross-entropy": "cross-entropy",
@@ -62,12 +62,27 @@ def family(start: Settings, epochs: Mapping[str, float], seed: int) -> dict[str,
         "relaxed-beam": (replace(last, objective="relaxed-beam", alpha="exponential(0.5, 3)"), "sampling"),
         "beam-crf-from-cross-entropy": (replace(last, objective="beam-crf"), "cross-entropy"),
     }  # fmt: skip
+    trained = {key: (replace(stage, epochs=epochs[key]), before) for key, (stage, before) in stages.items()}
+    return systems_of({"cross-entropy": (start, None), **trained}, seed)
+
+
+def systems_of(stages: Mapping[str, tuple[Settings, str | None]], seed: int) -> dict[str, System]:
+    """Systems by key, each in the folder ``seed-N/key``.
+
+    Args:
+        stages: by key, settings with that seed in them, and the key of the system that is trained before (None: none).
+        seed: N.
+
+    Example:
+        >>> found = systems_of({"plain": (Settings(), None), "longer": (Settings(), "plain")}, 3)
+        >>> [(system.name, system.folder, system.starts_from) for system in found.values()]
+        [('plain (3)', 'seed-3/plain', None), ('longer (3)', 'seed-3/longer', 'seed-3/plain')]
+    """
     folder = f"seed-{seed}"
-    systems = {"cross-entropy": System(f"cross-entropy ({seed})", f"{folder}/cross-entropy", start)}
-    for key, (stage, before) in stages.items():
-        settings = replace(stage, epochs=epochs[key])
-        systems[key] = System(f"{key} ({seed})", f"{folder}/{key}", settings, f"{folder}/{before}")
-    return systems
+    return {
+        key: System(f"{key} ({seed})", f"{folder}/{key}", settings, None if before is None else f"{folder}/{before}")
+        for key, (settings, before) in stages.items()
+    }
 
 
 _START = Settings(
@@ -110,10 +125,8 @@ def reproduce(folder: Path, *, seeds: Sequence[int], scale: str, progress: Progr
     for task, _, _ in CORPORA.values():
         task.require()
     rows = [Row(key, title) for key, title in {**CONTROLS, **SEARCHED}.items()]
-    for name, (task, start, epochs) in CORPORA.items():
-        table = f"search-objectives-{name}"
-        systems = partial(family, start, epochs)
-        measured = run_task(task, systems, rows, table, folder / name, seeds=seeds, progress=progress)
+    corpora = measure_corpora("search-objectives", CORPORA, family, rows, folder, seeds=seeds, progress=progress)
+    for table, task, runs, measured in corpora:
         yield compare(
             table,
             f"Search-aware objectives, {task.title}",
@@ -121,21 +134,54 @@ def reproduce(folder: Path, *, seeds: Sequence[int], scale: str, progress: Progr
             measure=task.measure,
             controls=CONTROLS,
             claims=_claims(measured),
-            files={"runs": folder / name},
+            files={"runs": runs},
         )
+
+
+def measure_corpora(
+    recipe: str,
+    names: Iterable[str],
+    make: Callable[[Settings, Mapping[str, float], int], Mapping[str, System]],
+    rows: Sequence[Row],
+    folder: Path,
+    *,
+    seeds: Sequence[int],
+    progress: ProgressFactory,
+) -> Iterator[tuple[str, Task, Path, dict[str, Measured]]]:
+    """Train systems on one corpus after the other: the name of each table, its task, its runs, and what was measured.
+
+    Args:
+        recipe: what the names of the tables begin with.
+        names: of :data:`CORPORA`.
+        make: the systems of a seed, from the start and the epochs of a corpus: :func:`family` or what contains it.
+        rows: of each table.
+        folder: takes the runs of each corpus, in a folder of its name.
+        seeds: one training of each system for each.
+        progress: makes the progress bars.
+    """
+    for name in names:
+        task, start, epochs = CORPORA[name]
+        table, runs = f"{recipe}-{name}", folder / name
+        measured = run_task(task, partial(make, start, epochs), rows, table, runs, seeds=seeds, progress=progress)
+        yield table, task, runs, measured
+
+
+def beat_the_best(measured: Mapping[str, Measured], control: Measured, keys: Iterable[str]) -> list[Claim]:
+    """Put to a test, for each of these rows, that it beats the best control."""
+    return [
+        examine(f"“{measured[key].row.name}” beats the best control.", "here", measured[key], control) for key in keys
+    ]
 
 
 def _claims(measured: Mapping[str, Measured]) -> list[Claim]:
     control = best_on_dev(measured, CONTROLS)
-    others = [measured[key] for key in CONTROLS if measured[key] is not control]
-    claims = [
-        examine(f"“{measured[key].row.name}” beats the best control.", "here", measured[key], control)
-        for key in SEARCHED
-    ]
     winner = best_on_dev(measured, SEARCHED)
-    claims += [examine(f"“{winner.row.name}” beats “{other.row.name}”.", "here", winner, other) for other in others]
+    others = [measured[key] for key in CONTROLS if measured[key] is not control]
     plain = measured["cross-entropy-longer"]
-    raw = examine(
-        "The raw beam of plain cross-entropy beats its beam.", "here", plain, plain, decoders=("raw-beam", "beam")
-    )
-    return [*claims, raw]
+    return [
+        *beat_the_best(measured, control, SEARCHED),
+        *(examine(f"“{winner.row.name}” beats “{other.row.name}”.", "here", winner, other) for other in others),
+        examine(
+            "The raw beam of plain cross-entropy beats its beam.", "here", plain, plain, decoders=("raw-beam", "beam")
+        ),
+    ]

@@ -1,4 +1,7 @@
-"""What a run does on a file beyond its accuracy: log Z, exposure gap, length bias, slot ranking, and what they mean."""
+"""What a run does on a file beyond its accuracy, measured: log Z, exposure gap, length bias, slot ranking, label bias.
+
+What was found, and what it means, is in :mod:`seqwise.runs.findings`, whose names are offered here too.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,12 @@ from seqwise.errors import InputError
 from seqwise.evaluation.diagnosis import ExposureGap, LengthBias, exposure_gap, length_bias
 from seqwise.evaluation.label_bias import LabelBias, explore_label_bias
 from seqwise.evaluation.log_partitions import LogPartitionReport, log_partition_report
-from seqwise.evaluation.metrics import Comparison, Sums, paired_bootstrap
+from seqwise.evaluation.metrics import Sums
 from seqwise.evaluation.slot_ranking import SlotRanking, rank_slots
 from seqwise.evaluation.translation import bleu
+from seqwise.models.protocols import StepModel
+from seqwise.runs.findings import BEAM_SIZES, Diagnosis, meanings
 from seqwise.runs.measures import (
-    decisive,
     known_targets,
     log_partitions_of,
     references_by_source,
@@ -31,7 +35,7 @@ from seqwise.runs.measures import (
     transduction_measures,
 )
 from seqwise.runs.run import Run
-from seqwise.search.candidates import global_, local, shifted
+from seqwise.search.candidates import Score, global_, local, shifted
 from seqwise.search.selection import HardTopK
 
 __all__ = [
@@ -45,9 +49,6 @@ __all__ = [
     "measure_outputs",
 ]
 
-BEAM_SIZES = (1, 2, 5, 10, 20)
-"""Of the searches whose lengths are compared."""
-
 # The explorer's global shares are summed over this many candidates at most, which bounds its memory.
 CANDIDATES_AT_ONCE = 2**24
 
@@ -55,28 +56,8 @@ Ids = tuple[int, ...]
 OnProgress = Callable[[str, int, int], None]
 """Called with the name of a part, how many examples of it are done, and how many there are."""
 
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """What was measured; each part has one entry for each example, so that intervals can be had.
-
-    Attributes:
-        beam_size: of the beams, and of the slots that were ranked.
-        decoders: measures of the task by decoder: greedy, beam, raw-beam and, where lengths differ, shifted-beam.
-        constant: what shifted-beam takes off each token, in nats; None where nothing is known of log Z.
-        log_partitions: of log Z on gold prefixes; None where the run cannot write any of the targets.
-        exposure: by whose prefixes, greedy or beam; empty where there is no target.
-        lengths: by score (local, raw) and beam size; empty where all outputs have the length of the input.
-        ranking: None where no beam held the right prefix beside a wrong one.
-    """
-
-    beam_size: int
-    decoders: Mapping[str, Mapping[str, Sums]]
-    constant: float | None
-    log_partitions: LogPartitionReport | None
-    exposure: Mapping[str, ExposureGap]
-    lengths: Mapping[str, Mapping[int, LengthBias]]
-    ranking: SlotRanking | None
+Search = tuple[str, int]
+"""The name of a score, and the size of a beam."""
 
 
 def estimate_constant(run: Run, examples: Sequence[Example]) -> float:
@@ -148,6 +129,10 @@ class _Data:
     known: list[int]
     references: list[list[Ids]]
 
+    @property
+    def known_sources(self) -> list[EncodedExample]:
+        return [self.sources[number] for number in self.known]
+
 
 def _prepare(run: Run, examples: Sequence[Example]) -> _Data:
     groups: dict[Hashable, list[int]] = {}
@@ -188,59 +173,87 @@ def diagnose(
         InputError: there are no examples, or a source cannot be read by the run.
     """
     data, model, k = _prepare(run, examples), run.model, beam_size or run.settings.beam_size
-    known = [data.sources[number] for number in data.known]
-    end = () if model.end is None else (model.end,)
-
-    def part(name: str, total: int) -> Callable[[int], None]:
-        done = 0
-
-        def advance(count: int) -> None:
-            nonlocal done
-            done += count
-            if on_progress is not None:
-                on_progress(name, done, total)
-
-        return advance
-
-    log_partitions = None
-    encoded = run.encode(known_targets(run, examples))
-    if encoded:
-        lengths = [len(one.target_ids) for one in encoded]
-        log_partitions = log_partition_report(log_partitions_of(run, encoded).split(lengths), edges=_thirds(lengths))
-        constant = log_partitions.overall.mean if constant is None else constant
-    scores = {"local": local, "raw": global_}
-    searches = {"greedy": ("local", 1), "beam": ("local", k), "raw-beam": ("raw", k)}
+    log_partitions = _log_partitions(run, examples)
+    if constant is None and log_partitions is not None:
+        constant = log_partitions.overall.mean
+    scores: dict[str, Score] = {"local": local, "raw": global_}
+    searches: dict[str, Search] = {"greedy": ("local", 1), "beam": ("local", k), "raw-beam": ("raw", k)}
+    sweep: list[Search] = []
     if model.end is not None:
-        scores |= {} if constant is None else {"shifted": shifted(constant)}
-        searches |= {"shifted-beam": ("shifted", k)} if "shifted" in scores else {}
-    sweep = [] if model.end is None else [(name, size) for name in ("local", "raw") for size in BEAM_SIZES]
+        sweep = [(name, size) for name in ("local", "raw") for size in BEAM_SIZES]
+        if constant is not None:
+            scores["shifted"], searches["shifted-beam"] = shifted(constant), ("shifted", k)
     # One slot goes the same way by either score.
-    wanted = list(dict.fromkeys([*searches.values(), *(pair for pair in sweep if pair != ("raw", 1))]))
-    advance = part("searching", len(wanted) * len(data.sources))
-    found: dict[tuple[str, int], list[Hypothesis]] = {}
-    for name, size in wanted:
-        decoder = Decoder(HardTopK(size), scores[name])
-        best = decode_examples(model, data.sources, decoder, on_progress=advance)
-        found[name, size] = [outputs[0] for outputs in best]
+    wanted = dict.fromkeys([*searches.values(), *(search for search in sweep if search != ("raw", 1))])
+    found = _search(model, data.sources, [(name, size, scores[name]) for name, size in wanted], on_progress)
     found.setdefault(("raw", 1), found["local", 1])
-    exposure = {}
-    for name in ("greedy", "beam") if known else ():
-        outputs = [found[searches[name]][number] for number in data.known]
-        ids = [(*output.tokens, *(end if output.finished else ())) for output in outputs]
-        advance = part(f"prefixes of {name}", len(known))
-        exposure[name] = exposure_gap(model, known, data.references, ids, on_progress=advance)
-    ranking = None
-    if known and k > 1:
-        try:
-            advance = part("ranking slots", len(known))
-            ranking = rank_slots(model, known, data.references, k=k, on_progress=advance)
-        except InputError:  # one token each, or gold on no beam: there is nothing to rank
-            ranking = None
-    by_score: dict[str, dict[int, LengthBias]] = {}
+    exposure = _exposure(model, data, {name: found[searches[name]] for name in ("greedy", "beam")}, on_progress)
+    ranking = _rank(model, data, k, on_progress)
+    lengths: dict[str, dict[int, LengthBias]] = {}
     for name, size in sweep:
-        by_score.setdefault(name, {})[size] = length_bias(found[name, size], data.lengths)
+        lengths.setdefault(name, {})[size] = length_bias(found[name, size], data.lengths)
     measured = {name: measure_outputs(run, examples, found[search]) for name, search in searches.items()}
-    return Diagnosis(k, measured, constant, log_partitions, exposure, by_score, ranking)
+    return Diagnosis(k, measured, constant, log_partitions, exposure, lengths, ranking)
+
+
+def _counter(on_progress: OnProgress | None, part: str, total: int) -> Callable[[int], None]:
+    """Takes how many examples were just done, and reports how many that makes."""
+    done = 0
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        if on_progress is not None:
+            on_progress(part, done, total)
+
+    return advance
+
+
+def _log_partitions(run: Run, examples: Sequence[Example]) -> LogPartitionReport | None:
+    encoded = run.encode(known_targets(run, examples))
+    if not encoded:
+        return None
+    lengths = [len(one.target_ids) for one in encoded]
+    return log_partition_report(log_partitions_of(run, encoded).split(lengths), edges=_thirds(lengths))
+
+
+def _search(
+    model: StepModel,
+    sources: Sequence[EncodedExample],
+    searches: Sequence[tuple[str, int, Score]],
+    on_progress: OnProgress | None,
+) -> dict[Search, list[Hypothesis]]:
+    """The best output for every source, by search."""
+    advance = _counter(on_progress, "searching", len(searches) * len(sources))
+    found: dict[Search, list[Hypothesis]] = {}
+    for name, size, score in searches:
+        best = decode_examples(model, sources, Decoder(HardTopK(size), score), on_progress=advance)
+        found[name, size] = [outputs[0] for outputs in best]
+    return found
+
+
+def _exposure(
+    model: StepModel, data: _Data, found: Mapping[str, Sequence[Hypothesis]], on_progress: OnProgress | None
+) -> dict[str, ExposureGap]:
+    """The loss after the outputs of each decoder, where there are targets to hold it against."""
+    end = () if model.end is None else (model.end,)
+    gaps: dict[str, ExposureGap] = {}
+    for name, outputs in found.items() if data.known else ():
+        own = [outputs[number] for number in data.known]
+        ids = [(*output.tokens, *(end if output.finished else ())) for output in own]
+        advance = _counter(on_progress, f"prefixes of {name}", len(ids))
+        gaps[name] = exposure_gap(model, data.known_sources, data.references, ids, on_progress=advance)
+    return gaps
+
+
+def _rank(model: StepModel, data: _Data, k: int, on_progress: OnProgress | None) -> SlotRanking | None:
+    if not data.known or k < 2:
+        return None
+    advance = _counter(on_progress, "ranking slots", len(data.known))
+    try:
+        return rank_slots(model, data.known_sources, data.references, k=k, on_progress=advance)
+    except InputError:  # one token each, or gold on no beam: there is nothing to rank
+        return None
 
 
 def _thirds(lengths: Sequence[int]) -> list[int]:
@@ -274,115 +287,3 @@ def explore(run: Run, example: Example, *, beam_size: int | None = None) -> Labe
             gold=gold[0].target_ids if gold else None,
             support=support,
         )
-
-
-def meanings(found: Diagnosis, *, subwords: bool = False) -> dict[str, str]:
-    """For each part of a diagnosis a sentence or two: what is good, what is not, and what to do about it.
-
-    A difference counts where its 95% interval (paired bootstrap over the examples) leaves out 0.
-
-    Args:
-        found: the diagnosis.
-        subwords: whether outputs are texts made of subwords.
-    """
-    return {
-        "decoders": _about_decoders(found, subwords=subwords),
-        "log Z": _about_log_partitions(found),
-        "exposure gap": _about_exposure(found),
-        "length bias": _about_lengths(found),
-        "slot ranking": _about_ranking(found.ranking),
-    }
-
-
-def _is_sure(comparison: Comparison) -> bool:
-    return comparison.low > 0 or comparison.high < 0
-
-
-def _about_decoders(found: Diagnosis, *, subwords: bool) -> str:
-    title, sign = decisive(found.decoders["beam"], subwords=subwords)
-
-    def gain(first: str, second: str) -> tuple[float, bool]:
-        comparison = paired_bootstrap(found.decoders[first][title], found.decoders[second][title])
-        return 100 * sign * comparison.difference, _is_sure(comparison)
-
-    (raw, sure), parts = gain("raw-beam", "beam"), []
-    by_beam, beam_sure = gain("beam", "greedy")
-    if beam_sure:
-        parts.append(
-            f"the beam is {abs(by_beam):.1f} points {'better' if by_beam > 0 else 'worse'} than greedy ({title})"
-        )
-    else:
-        parts.append(f"beam and greedy differ by no more than chance may do ({title})")
-    if not sure:
-        parts.append("and so do raw scores and log-probabilities")
-    elif raw > 0:
-        parts.append(f"raw scores add {raw:.1f}, so label bias is at work; predict with --decoder raw-beam")
-    else:
-        parts.append(f"raw scores lose {-raw:.1f}: keep to beam")
-    if sure and raw < 0 and "shifted-beam" in found.decoders:
-        back = max(gain("shifted-beam", "raw-beam")[0] / -raw, 0)
-        parts.append(
-            f"{100 * back:.0f}% of that is one constant, mean log Z; --objective self-normalized trains it away"
-        )
-    return "; ".join(parts)
-
-
-def _about_log_partitions(found: Diagnosis) -> str:
-    if found.log_partitions is None:
-        return "the run can write none of the targets, so nothing is known of log Z"
-    whole = found.log_partitions.overall
-    if whole.mean_absolute < 0.2:
-        return "log Z is near 0 everywhere: raw scores are log-probabilities, and a raw search need not normalise"
-    if whole.mean_absolute_deviation < 0.2:
-        return "log Z is nearly constant: raw scores less that constant are log-probabilities"
-    return (
-        f"log Z varies by {whole.mean_absolute_deviation:.1f} nats, so raw scores are no log-probabilities; "
-        "slot ranking below says whether that can help, and --objective self-normalized draws log Z to 0"
-    )
-
-
-def _about_exposure(found: Diagnosis) -> str:
-    if "beam" not in found.exposure:
-        return "the run can write none of the targets, so there is no loss to compare"
-    one = found.exposure["beam"]
-    if paired_bootstrap(one.own, one.gold).low <= 0:
-        return (
-            "after its own prefixes the model goes on as well as after gold ones: training on them has little to mend"
-        )
-    return (
-        f"after its own prefixes the right continuation costs {one.own.value / one.gold.value:.1f} times as much: no "
-        "more than that is exposure bias; --objective scheduled-sampling trains on such prefixes"
-    )
-
-
-def _about_lengths(found: Diagnosis) -> str:
-    if not found.lengths:
-        return "all outputs have the length of their inputs"
-    small, large = min(BEAM_SIZES), max(BEAM_SIZES)
-    told = []
-    for name, words in (("local", "log-probabilities"), ("raw", "raw scores")):
-        before, after = found.lengths[name][small].ratio.value, found.lengths[name][large].ratio.value
-        if before and 0.95 < after / before < 1.05:
-            told.append(f"{words} keep to length as beams grow")
-        else:
-            told.append(f"{words} make outputs {'longer' if after > before else 'shorter'} as beams grow")
-    empty = found.lengths["local"][large].empty.value
-    cure = "" if empty < 0.01 else "; predict --length-normalization 1 keeps a large beam from empty outputs"
-    return f"{'; '.join(told)}{cure}"
-
-
-def _about_ranking(ranking: SlotRanking | None) -> str:
-    if ranking is None:
-        return "no beam holds the right prefix beside a wrong one: use a beam of 2 or more, on longer outputs"
-    gain = max(
-        (paired_bootstrap(one, ranking.log_prob) for one in (ranking.both, ranking.raw)), key=lambda one: one.low
-    )
-    if gain.low > 0:
-        return (
-            f"with log Z the right prefix comes first {100 * gain.difference:.1f} points more often: what is read next "
-            "tells against wrong prefixes, and local scores cannot use it; try raw-beam, or train with --score global"
-        )
-    return (
-        "one step ahead, log Z adds nothing to what the log-probability of a prefix says; what raw scores do over many "
-        "steps is to be seen from the decoders"
-    )

@@ -92,7 +92,8 @@ def claim(folder: Path, settings: SampleSettings, fingerprints: Mapping[str, str
     another = "give another --output, or remove this folder to start again"
     if folder.exists() and not folder.is_dir():
         raise InputError("the output is a file", path=folder, mend="name a folder")
-    now = {**_plain(settings), **fingerprints}
+    # The model first: another one may have other defaults, which would say less.
+    now = {**fingerprints, **_plain(settings)}
     path = folder / _SETTINGS
     if path.exists():
         try:
@@ -103,7 +104,8 @@ def claim(folder: Path, settings: SampleSettings, fingerprints: Mapping[str, str
             if name in fingerprints and value != then[name]:
                 raise InputError(f"the samples were begun with {_OTHERS[name]}", path=folder, mend=another)
             if name not in _MAY_DIFFER and value != then[name]:
-                problem = f"the samples were begun with another {name} ({then[name]} then, {value} now)"
+                before, after = ("the default" if one is None else one for one in (then[name], value))
+                problem = f"the samples were begun with another {name} ({before} then, {after} now)"
                 raise InputError(problem, path=folder, mend=another)
     elif folder.exists() and any(folder.iterdir()):
         raise InputError("the folder is not empty and holds no samples", path=folder, mend="give another --output")

@@ -19,7 +19,7 @@ from seqwise.runs.masked_model import MaskedRun, read_sequences, sequence_tokens
 from seqwise.runs.sampling_settings import SampleSettings
 from seqwise.sampling import SeededDraws, likeliest_lengths
 
-__all__ = ["FREE", "Problem", "Task", "phrase_ids", "read_problems", "split_into_tasks"]
+__all__ = ["FREE", "Problem", "Task", "phrase_ids", "read_problems", "split_into_tasks", "unusual"]
 
 FREE = -1
 """What stands for a token that is to be drawn."""
@@ -153,6 +153,35 @@ def phrase_ids(run: MaskedRun, phrases: Sequence[str], *, setting: str) -> list[
     return found
 
 
+def unusual(run: MaskedRun, problems: Sequence[Problem]) -> list[str]:
+    """What a user should know before it starts: tokens that the model does not know, lengths unlike those of training.
+
+    Returns:
+        A line each.
+
+    Example:
+        >>> from seqwise.runs.masked_model_settings import MaskedModelSettings
+        >>> from seqwise.runs.masked_model_training import new_masked_run
+        >>> run = new_masked_run([Example((), ("b", "a"))], MaskedModelSettings(minimum_count=1, hidden_size=8))
+        >>> unusual(run, [Problem((FREE, 0), Example((), ())), Problem((FREE,) * 9, Example((), ()))])
+        ['1 of 2 sequences are of other lengths than those of training (2 to 2); the longest has 9 tokens']
+    """
+    lines = []
+    unknown = None if run.vocabulary.unknown is None else run.vocabulary.encode([run.vocabulary.unknown])[0]
+    strange = sum(unknown in problem.tokens for problem in problems)
+    if strange:
+        lines.append(f"{strange} of {len(problems)} sequences hold fixed tokens that the model does not know")
+    lengths = [len(problem.tokens) for problem in problems if problem.tokens]
+    known = run.lengths or dict.fromkeys(lengths, 1)
+    others = sum(not min(known) <= length <= max(known) for length in lengths)
+    if others:
+        lines.append(
+            f"{others} of {len(problems)} sequences are of other lengths than those of training"
+            f" ({min(known)} to {max(known)}); the longest has {max(lengths)} tokens"
+        )
+    return lines
+
+
 def _from_nothing(run: MaskedRun, settings: SampleSettings) -> list[Problem]:
     lengths = list(settings.lengths or run.lengths)
     weights = torch.tensor([1.0 if settings.lengths else run.lengths[length] for length in lengths]).log()
@@ -190,7 +219,10 @@ def _to_fill(run: MaskedRun, example: Example, free: str) -> Problem:
     for part in _parts(run, example.target, free):
         tokens += [FREE] if part is None else run.encode([replace(example, target=part)])[0].target_ids
     if FREE not in tokens:
-        raise InputError("no position is free", path=path, line=line, mend=f"write {free} for a token to be drawn")
+        mend = f"write {free}, a token of its own, for what is to be drawn"
+        if run.conditional:
+            mend += "; for whole outputs, give the sources alone"
+        raise InputError("no position is free", path=path, line=line, mend=mend)
     return Problem(tuple(tokens), example, run.encode([replace(example, target=())])[0].source_ids)
 
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import yaml
 
@@ -33,16 +33,7 @@ __all__ = [
 ]
 
 Task = Literal["tag", "transduce"]
-ObjectiveName = Literal[
-    "auto",
-    "cross-entropy",
-    "self-normalized",
-    "sampled-self-normalized",
-    "unnormalized-likelihood",
-    "noise-contrastive",
-    "scheduled-sampling",
-    "crf",
-    "distillation",
+SearchObjective = Literal[
     "relaxed-beam",
     "hinge",
     "hard-hinge",
@@ -52,6 +43,18 @@ ObjectiveName = Literal[
     "early-update",
     "beam-search-optimization",
     "minimum-risk",
+]
+GlobalObjective = Literal["crf", "distillation"]
+ObjectiveName = Literal[
+    "auto",
+    "cross-entropy",
+    "self-normalized",
+    "sampled-self-normalized",
+    "unnormalized-likelihood",
+    "noise-contrastive",
+    "scheduled-sampling",
+    GlobalObjective,
+    SearchObjective,
 ]
 ScoreName = Literal["local", "global"]
 CostName = Literal["hamming", "edit-distance"]
@@ -148,19 +151,9 @@ class Settings:
 
 
 _AT_LEAST_ONE = (
-    "beam_size",
-    "noise_tokens",
-    "batch_size",
-    "save_every",
-    "embedding_size",
-    "label_embedding_size",
-    "hidden_size",
-    "num_layers",
-    "num_heads",
-    "feedforward_size",
-    "subword_vocabulary",
-    "minimum_count",
-)
+    "beam_size", "noise_tokens", "batch_size", "save_every", "embedding_size", "label_embedding_size", "hidden_size",
+    "num_layers", "num_heads", "feedforward_size", "subword_vocabulary", "minimum_count",
+)  # fmt: skip
 _POSITIVE = ("epochs", "learning_rate", "warm_start_learning_rate", "clip")
 _NOT_NEGATIVE = ("log_partition_weight", "cross_entropy_weight", "direct_loss_weight", "warm_start_epochs")
 
@@ -190,7 +183,7 @@ def load_settings(path: Path | None, flags: Mapping[str, str]) -> Settings:
     if found is None and settings.objective == "auto":
         # Given with its default value it is a wish all the same.
         given = (name for name in CHOSEN_BY_AUTO if name in flags or (path is not None and line_of(path, name)))
-        found = next(((name, _auto_chooses(name)) for name in given), None)
+        found = next(map(_auto_chooses, given), None)
     if found is None:
         return settings
     name, error = found
@@ -209,6 +202,10 @@ def line_of(path: Path, name: str) -> int | None:
 CHOSEN_BY_AUTO = ("score", "warm_start")
 Fault = tuple[str, InputError]
 """The name of a setting, and what is wrong with it."""
+
+
+def _fault(name: str, problem: str, mend: str | None) -> Fault:
+    return name, InputError(f"{name}: {problem}", mend=mend)
 
 
 def _first_fault(settings: Settings) -> Fault | None:
@@ -235,29 +232,29 @@ def _number_out_of_range(settings: Settings) -> Fault | None:
     return None
 
 
-def _auto_chooses(name: str) -> InputError:
-    mend = f"leave {name.replace('_', '-')} out, or name an objective"
-    return InputError(f"{name}: the objective auto chooses it itself", mend=mend)
+def _auto_chooses(name: str) -> Fault:
+    return _fault(
+        name, "the objective auto chooses it itself", f"leave {name.replace('_', '-')} out, or name an objective"
+    )
 
 
 def _misfit(settings: Settings) -> Fault | None:
     """A setting that the others leave without effect, or that they cannot be used with."""
     for name in CHOSEN_BY_AUTO if settings.objective == "auto" else ():
         if getattr(settings, name) != getattr(Settings, name):
-            return name, _auto_chooses(name)
+            return _auto_chooses(name)
     if settings.score == "global" and settings.objective not in SEARCH_OBJECTIVES + GLOBAL_OBJECTIVES:
-        problem = f"score: {settings.objective} is trained on local scores, whatever the score"
-        return "score", InputError(problem, mend="use --objective relaxed-beam, or predict with --decoder raw-beam")
+        problem = f"{settings.objective} is trained on local scores, whatever the score"
+        return _fault("score", problem, "use --objective relaxed-beam, or predict with --decoder raw-beam")
     if settings.objective == "unnormalized-likelihood" and settings.log_partition_weight == 0:
-        problem = "log_partition_weight: with 0, unnormalized-likelihood has nothing that holds the scores down"
-        return "log_partition_weight", InputError(problem, mend="use a weight greater than 0, such as 0.1")
+        problem = "with 0, unnormalized-likelihood has nothing that holds the scores down"
+        return _fault("log_partition_weight", problem, "use a weight greater than 0, such as 0.1")
     for name, objectives in ONLY_FOR.items():
         mixed = settings.direct_loss_weight > 0 and name != "direct_loss_weight"
         if getattr(settings, name) != getattr(Settings, name) and settings.objective not in objectives and not mixed:
-            problem = f"{name}: {settings.objective} takes no notice of it"
-            return name, InputError(problem, mend=f"use one of {', '.join(objectives)}")
+            return _fault(name, f"{settings.objective} takes no notice of it", f"use one of {', '.join(objectives)}")
     if settings.cost == "edit-distance" and settings.wrong_label_costs:
-        return "cost", InputError("cost: edit-distance weighs all labels alike", mend="leave wrong-label-costs out")
+        return _fault("cost", "edit-distance weighs all labels alike", "leave wrong-label-costs out")
     return _misfit_of_warm_start(settings) or _misfit_of_model(settings)
 
 
@@ -265,44 +262,42 @@ def _misfit_of_warm_start(settings: Settings) -> Fault | None:
     if settings.objective == "distillation":
         problem = "the teacher of distillation is what the warm start trains, a local model"
         if settings.warm_start in ("none", "distilled"):
-            mend = "use --warm-start cross-entropy, self-normalized or scheduled-sampling"
-            return "warm_start", InputError(f"warm_start: {problem}", mend=mend)
+            return _fault(
+                "warm_start", problem, "use --warm-start cross-entropy, self-normalized or scheduled-sampling"
+            )
         if settings.warm_start_epochs == 0:
-            mend = "use --warm-start-epochs greater than 0"
-            return "warm_start_epochs", InputError(f"warm_start_epochs: {problem}", mend=mend)
+            return _fault("warm_start_epochs", problem, "use --warm-start-epochs greater than 0")
     elif settings.warm_start == "distilled" and trained_score(settings) == "local" and settings.objective != "auto":
-        problem = f"warm_start: distilled prepares raw scores, and {settings.objective} is trained on local ones here"
+        problem = f"distilled prepares raw scores, and {settings.objective} is trained on local ones here"
         other = "--score global, or " if settings.objective in SEARCH_OBJECTIVES else ""
-        return "warm_start", InputError(problem, mend=f"use {other}--warm-start cross-entropy")
+        return _fault("warm_start", problem, f"use {other}--warm-start cross-entropy")
     return None
 
 
 def _misfit_of_model(settings: Settings) -> Fault | None:
     if settings.model == "chain" and settings.task != "tag":
-        problem = "model: a chain has a label for each token of the source"
-        return "model", InputError(problem, mend="use --task tag, or --model lstm")
+        return _fault("model", "a chain has a label for each token of the source", "use --task tag, or --model lstm")
     if settings.objective == "crf" and settings.model != "chain":
-        problem = f"objective: crf needs scores that form a chain, which those of the model {settings.model} do not"
-        return "objective", InputError(problem, mend="use --model chain, or --objective beam-crf")
+        problem = f"crf needs scores that form a chain, which those of the model {settings.model} do not"
+        return _fault("objective", problem, "use --model chain, or --objective beam-crf")
     transformer = settings.model == "transformer"
     if transformer and settings.task == "tag":
-        return "model", InputError("model: a tagger is an LSTM", mend="use --model lstm, or --task transduce")
+        return _fault("model", "a tagger is an LSTM", "use --model lstm, or --task transduce")
     if transformer and settings.hidden_size % settings.num_heads:
-        problem = f"hidden_size: {settings.hidden_size} cannot be divided among {settings.num_heads} heads"
-        return "hidden_size", InputError(problem, mend=f"use a multiple of {settings.num_heads}, or other --num-heads")
+        problem = f"{settings.hidden_size} cannot be divided among {settings.num_heads} heads"
+        return _fault("hidden_size", problem, f"use a multiple of {settings.num_heads}, or other --num-heads")
     sampled = "scheduled-sampling" in (settings.objective, settings.warm_start)
     if settings.feeding_passes == "two-pass" and not (transformer and sampled):
-        problem = "feeding_passes: only scheduled sampling of a transformer can be fed in two passes"
-        return "feeding_passes", InputError(problem, mend="use --feeding-passes step-by-step, or --model transformer")
+        problem = "only scheduled sampling of a transformer can be fed in two passes"
+        return _fault("feeding_passes", problem, "use --feeding-passes step-by-step, or --model transformer")
     return None
 
 
 def _wrong_label_cost(settings: Settings) -> Fault | None:
-    name = "wrong_label_costs"
     try:
         parse_label_costs(settings.wrong_label_costs)
     except InputError as error:
-        return name, InputError(f"{name}: {error.problem}", mend=error.mend)
+        return _fault("wrong_label_costs", error.problem, error.mend)
     return None
 
 
@@ -315,7 +310,7 @@ def _schedule_out_of_range(settings: Settings) -> Fault | None:
         try:
             schedule = parse_schedule(getattr(settings, name), total_steps=1)
         except InputError as error:
-            return name, InputError(f"{name}: {error.problem}", mend=error.mend)
+            return _fault(name, error.problem, error.mend)
         # Every schedule goes one way, so its two ends are its extremes.
         for value in (schedule(0), schedule(math.inf)):
             if not lowest <= value <= highest:
@@ -324,20 +319,10 @@ def _schedule_out_of_range(settings: Settings) -> Fault | None:
     return None
 
 
-SEARCH_OBJECTIVES: tuple[ObjectiveName, ...] = (
-    "relaxed-beam",
-    "hinge",
-    "hard-hinge",
-    "beam-crf",
-    "dense-beam",
-    "soft-dense-beam",
-    "early-update",
-    "beam-search-optimization",
-    "minimum-risk",
-)
+SEARCH_OBJECTIVES: tuple[ObjectiveName, ...] = get_args(SearchObjective)
 """Objectives that see the beam, and so the score it is searched with."""
 
-GLOBAL_OBJECTIVES: tuple[ObjectiveName, ...] = ("crf", "distillation")
+GLOBAL_OBJECTIVES: tuple[ObjectiveName, ...] = get_args(GlobalObjective)
 """Objectives of raw scores, whatever the score of the settings."""
 
 

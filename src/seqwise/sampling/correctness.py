@@ -31,8 +31,6 @@ __all__ = [
     "transition_matrix",
 ]
 
-"""The number of states beyond which they are not listed."""
-
 
 def boltzmann(energy_N: Tensor, temperature: float = 1.0) -> Tensor:
     """The target: ``p = softmax(-E / T)``, float64 (N,), of the energies of all sequences.
@@ -82,6 +80,8 @@ def transition_matrix(kernel: Kernel, states: ChainState, *, chains_per_state: i
         try:
             after = kernel(draws, states)[0].tokens_BT
         except _Impossible:
+            # From no state do the choices fall this way: all ways that begin so have probability 0 and add nothing.
+            # They are skipped, because the next way changes the last choice, the one that ruled out the last state.
             pass
         else:
             for row, (key, weight) in enumerate(zip(_keys(after, group), draws.weight_N.tolist(), strict=True)):

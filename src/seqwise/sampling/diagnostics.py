@@ -81,7 +81,7 @@ def split_r_hat(values_SB: Tensor) -> float:
         values_SB: a number for each sweep and chain; at least 4 sweeps.
 
     Returns:
-        Not a number where no chain moves and all agree.
+        Not a number where no chain moves and all agree, and where there is one chain only.
 
     Raises:
         InputError: there are fewer sweeps, or ArviZ is missing.
@@ -141,7 +141,9 @@ def diagnose_chains(
         [] if followed else ["the transitions follow no energy, or only warm up: their samples have no known target"]
     )
     for name, value in r_hat.items():
-        if np.isnan(value):
+        if chains.energy_SB.shape[1] == 1:
+            found.append(f"R-hat of {name} takes two chains at least, better four, and there is one")
+        elif np.isnan(value):
             found.append(f"R-hat of {name} is not a number: the chains do not move")
         elif value > MOST_R_HAT:
             found.append(f"R-hat of {name} is {value:.3f}, above {MOST_R_HAT}: the chains disagree, run longer")

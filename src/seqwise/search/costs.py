@@ -19,7 +19,7 @@ from torch import Tensor
 
 from seqwise.search.selection import Selection
 
-__all__ = ["Cost", "PrefixCost", "edit_distance_cost", "prefix_cost"]
+__all__ = ["Cost", "PrefixCost", "edit_distance_cost", "levenshtein_row", "prefix_cost"]
 
 
 class PrefixCost(Protocol):
@@ -125,9 +125,9 @@ class _EditDistance:
         rows_BJP, finished_BJ = state
         now_BJ = self._reachable(rows_BJP, step)
         # Every token that is not in gold leads to one and the same row, each distinct gold token to one of its own.
-        other_BJ = self._reachable(_written(rows_BJP, torch.zeros_like(rows_BJP[..., 1:])), step + 1)
+        other_BJ = self._reachable(levenshtein_row(rows_BJP, torch.zeros_like(rows_BJP[..., 1:])), step + 1)
         same_BHG = (self.gold_BG[:, :, None] == self.gold_BG[:, None]).to(rows_BJP.dtype)
-        matched_BJHP = _written(rows_BJP[:, :, None], same_BHG[:, None])
+        matched_BJHP = levenshtein_row(rows_BJP[:, :, None], same_BHG[:, None])
         saved_BJH = self._reachable(matched_BJHP, step + 1) - other_BJ[..., None]
         # A token that gold has twice is added once.
         again_BH = (same_BHG.tril(-1) > 0).any(-1) | (self.gold_BG < 0)
@@ -137,7 +137,7 @@ class _EditDistance:
         costs_BJV = (other_BJ - now_BJ)[..., None] + saved_BJV
         if self.end is None:
             return costs_BJV
-        ended_BJP = _written(rows_BJP, (self.gold_BG == self.end).to(rows_BJP.dtype)[:, None])
+        ended_BJP = levenshtein_row(rows_BJP, (self.gold_BG == self.end).to(rows_BJP.dtype)[:, None])
         ending_BJ = (1 - finished_BJ) * (self._distance(ended_BJP) - now_BJ)
         is_end_V = torch.arange(self.vocab_size, device=rows_BJP.device) == self.end
         return torch.where(is_end_V, ending_BJ[..., None], costs_BJV)
@@ -145,7 +145,7 @@ class _EditDistance:
     def advance(self, state: tuple[Tensor, Tensor], selection: Selection) -> tuple[Tensor, Tensor]:
         rows_BKP, finished_BK = selection.follow(state)
         # Places behind gold take the mass of token 0, and nothing reads them: a line depends on what is to its left.
-        written_BKP = _written(rows_BKP, selection.token_masses(self.gold_BG.clamp(min=0)))
+        written_BKP = levenshtein_row(rows_BKP, selection.token_masses(self.gold_BG.clamp(min=0)))
         if self.end is None:
             return written_BKP, finished_BK
         stays_BK1 = finished_BK[..., None]
@@ -166,8 +166,26 @@ class _EditDistance:
         return rows_BJP.gather(2, lengths_B11.expand(-1, rows_BJP.shape[1], 1)).squeeze(-1)
 
 
-def _written(rows: Tensor, matches: Tensor) -> Tensor:
-    """One line of the Levenshtein table, (..., P), from the one above and how well the new token fits each place."""
+def levenshtein_row(rows: Tensor, matches: Tensor) -> Tensor:
+    """The row of a Levenshtein table after one token more.
+
+    ``new[0] = old[0] + 1`` and ``new[g] = min(old[g] + 1, old[g - 1] + 1 - m[g], new[g - 1] + 1)``: the new token is
+    deleted, is matched with gold token g or replaced by it, or gold token g is inserted after it.
+
+    Args:
+        rows: (..., P), the distance between what was written and the first g gold tokens, for g = 0, ..., G; of
+            nothing written ``0, 1, ..., G``. Rows of a relaxed search are mixtures of such.
+        matches: m, (..., G), of the type of the rows: how much of the new token is gold token g, 1 or 0 if it is hard.
+
+    Returns:
+        (..., P).
+
+    Source: Wagner and Fischer (1974). Not implemented: other weights of the three edits.
+
+    Example:
+        >>> levenshtein_row(torch.arange(4), torch.tensor([0, 1, 0]))  # gold 5 6 7, and 6 is written
+        tensor([1, 1, 1, 2])
+    """
     stepped = torch.minimum(rows[..., 1:] + 1, rows[..., :-1] + 1 - matches)
     first = (rows[..., :1] + 1).expand(*stepped.shape[:-1], 1)
     places_P = torch.arange(rows.shape[-1], device=rows.device, dtype=rows.dtype)

@@ -140,37 +140,24 @@ def fit(
     Not implemented: several processes or GPUs, gradient accumulation, mixed precision.
     """
     schedules = dict(schedules or {})
-    _check(
-        steps=steps,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        warmup_steps=warmup_steps,
-        decay=decay,
-        clip=clip,
-        weight_decay=weight_decay,
-        save_every=save_every,
-        seed=seed,
-    )
-    started = time.monotonic()
-    batches = StepBatches(train, batch_size=batch_size, seed=seed, steps=steps)
-    settings = {
+    chosen = {
         "steps": steps,
         "batch_size": batch_size,
         "learning_rate": learning_rate,
         "seed": seed,
         "decay": decay,
         "warmup_steps": warmup_steps,
-        "clip": repr(clip),
+        "clip": clip,
         "weight_decay": weight_decay,
-        "data": _fingerprint(train),
-        "schedules": {name: [s(0), s(steps / 2), s(steps)] for name, s in schedules.items()},
     }
-    output = Path(output)
-    checkpoints = output / "checkpoints"
-    checkpoints.mkdir(parents=True, exist_ok=True)
+    _check(**chosen, save_every=save_every)
+    started = time.monotonic()
+    batches = StepBatches(train, batch_size=batch_size, seed=seed, steps=steps)
+    settings = _made_with(chosen, train, schedules)
     wrapped = WithObjective(model, objective)
+    checkpoints, log_path = Path(output) / "checkpoints", Path(output) / "log.jsonl"
+    checkpoints.mkdir(parents=True, exist_ok=True)
     resumed_from = _resume_point(checkpoints, wrapped, settings)
-    log_path = output / "log.jsonl"
     _truncate_log(log_path, resumed_from or 0)
     if resumed_from != steps:
         arguments = _arguments(checkpoints, settings, save_every)
@@ -188,6 +175,19 @@ def fit(
             )
             _run(trainer, checkpoints, resumed_from)
     return TrainingResult(steps, time.monotonic() - started, _mean_loss(log_path), resumed_from)
+
+
+def _made_with(
+    chosen: Mapping[str, Any], train: Sequence[EncodedExample], schedules: Mapping[str, Schedule]
+) -> dict[str, Any]:
+    """What a checkpoint keeps of how it was made, so that it is not continued in another way."""
+    steps = chosen["steps"]
+    return {
+        **chosen,
+        "clip": repr(chosen["clip"]),  # JSON has no infinity
+        "data": _fingerprint(train),
+        "schedules": {name: [s(0), s(steps / 2), s(steps)] for name, s in schedules.items()},
+    }
 
 
 def _arguments(checkpoints: Path, settings: Mapping[str, Any], save_every: int) -> TrainingArguments:

@@ -1,0 +1,251 @@
+"""How long does the exact log Z of a linear chain take, with and without its gradients, beside pytorch-crf?
+
+The same chains for both: B inputs with T labels each, out of K, and random float32 scores of labels, transitions, first
+and last labels. Timed are the log Z of every input, and then log Z with the gradients of its sum by all four kinds of
+scores. All inputs are T long; the score of gold, which a likelihood needs besides, is left out.
+
+- seqwise: ``chain_log_partition``, a rescaled recursion of one matrix product a step, with a backward recursion of its
+  own; ``linear_chain``, which folds first and last labels in, is timed with it. Transitions that lie very far apart
+  (``--spread 10``) make it run on logarithms, which takes longer.
+- pytorch-crf: the normaliser of ``CRF``, ``_compute_normalizer``, which its likelihood calls and which has no public
+  name; a log-sum-exp over K x K scores a step, and autograd. Without the package, seqwise is timed alone.
+
+Before a shape is timed, values and gradients of the two are compared.
+
+    python -m benchmarks.chain_log_partition
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from seqwise.data import write_atomically
+from seqwise.evaluation.signature import sign, signature_line
+from seqwise.models import linear_chain
+from seqwise.objectives import chain_log_partition
+
+PEER = "pytorch-crf"
+MOST_DIFFERENCE = 1e-2
+"""Between the results of two right systems in float32, as a share of the largest entry of a tensor."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Chains of one shape."""
+
+    scores_BTK: nn.Parameter
+    transitions_KK: nn.Parameter
+    start_K: nn.Parameter
+    end_K: nn.Parameter
+
+    @property
+    def leaves(self) -> tuple[Tensor, ...]:
+        return (self.scores_BTK, self.transitions_KK, self.start_K, self.end_K)
+
+
+LogPartition = Callable[[], Tensor]
+"""log Z of every input of a problem, (B,)."""
+
+
+def a_problem(batch: int, steps: int, labels: int, *, spread: float, generator: torch.Generator) -> Problem:
+    """Scores drawn from normal distributions; those of transitions with another standard deviation."""
+    shapes = ((batch, steps, labels), (labels, labels), (labels,), (labels,))
+    scores, transitions, start, end = (torch.randn(shape, generator=generator) for shape in shapes)
+    return Problem(*map(nn.Parameter, (scores, spread * transitions, start, end)))
+
+
+def of_seqwise(problem: Problem) -> LogPartition:
+    """As a user of the package asks for it."""
+    batch, steps, _ = problem.scores_BTK.shape
+    lengths_B = torch.full((batch,), steps)
+
+    def log_partition_B() -> Tensor:
+        chain = linear_chain(
+            problem.scores_BTK, problem.transitions_KK, lengths_B, start_V=problem.start_K, end_V=problem.end_K
+        )
+        return chain_log_partition(chain)
+
+    return log_partition_B
+
+
+def of_pytorch_crf(problem: Problem) -> LogPartition:
+    """The normaliser of a CRF with the same parameters.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+    import torchcrf
+
+    crf = torchcrf.CRF(len(problem.start_K))
+    crf.transitions = problem.transitions_KK
+    crf.start_transitions, crf.end_transitions = problem.start_K, problem.end_K
+    mask_TB = torch.ones(problem.scores_BTK.shape[:2], dtype=torch.bool).T
+    return lambda: crf._compute_normalizer(problem.scores_BTK.transpose(0, 1), mask_TB)
+
+
+def systems_of(problem: Problem) -> dict[str, LogPartition]:
+    """By name; the peer only where it is installed."""
+    systems = {"seqwise": of_seqwise(problem)}
+    try:
+        systems[PEER] = of_pytorch_crf(problem)
+    except ImportError:
+        return systems
+    return systems
+
+
+def with_gradients(log_partition: LogPartition, problem: Problem) -> tuple[Tensor, ...]:
+    """log Z of every input, and the gradients of their sum."""
+    log_partition_B = log_partition()
+    # One label has no transition: what autograd then leaves out is 0.
+    gradients = torch.autograd.grad(log_partition_B.sum(), problem.leaves, materialize_grads=True)
+    return (log_partition_B.detach(), *gradients)
+
+
+def largest_difference(results: Sequence[tuple[Tensor, ...]]) -> float | None:
+    """Between the results of two systems, each tensor against its largest entry; None where there is one system."""
+    if len(results) == 1:
+        return None
+    return max(
+        float((a - b).abs().max() / b.abs().max().clamp(min=torch.finfo(b.dtype).tiny))
+        for a, b in zip(*results, strict=True)
+    )
+
+
+def time_in_turn(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of every call in every round; another one begins each time."""
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    names = list(calls)
+    for number in range(rounds):
+        for place in range(len(names)):
+            name = names[(place + number) % len(names)]
+            start = time.perf_counter()
+            calls[name]()
+            seconds[name].append(time.perf_counter() - start)
+    return seconds
+
+
+def measure_shape(problem: Problem, rounds: int) -> dict[str, Any]:
+    """One row: what the systems find, how far apart that is, and how long it takes them."""
+    systems = systems_of(problem)
+    difference = largest_difference([with_gradients(system, problem) for system in systems.values()])
+    if difference is not None and not difference <= MOST_DIFFERENCE:
+        raise SystemExit(f"seqwise and {PEER} differ by {difference:.2g}: there is nothing to compare")
+
+    def value(system: LogPartition) -> Tensor:
+        with torch.no_grad():
+            return system()
+
+    seconds = {
+        "log Z": time_in_turn({name: lambda s=system: value(s) for name, system in systems.items()}, rounds),
+        "with gradients": time_in_turn(
+            {name: lambda s=system: with_gradients(s, problem) for name, system in systems.items()}, rounds
+        ),
+    }
+    return {
+        "steps": problem.scores_BTK.shape[1],
+        "labels": problem.scores_BTK.shape[2],
+        "largest_difference": difference,
+        **{
+            what: {
+                "milliseconds": {name: 1000 * statistics.median(times) for name, times in by_name.items()},
+                "ratio": median_ratio(by_name[PEER], by_name["seqwise"]) if PEER in by_name else None,
+                "seconds_by_round": by_name,
+            }
+            for what, by_name in seconds.items()
+        },
+    }
+
+
+def median_ratio(above: Sequence[float], below: Sequence[float]) -> float:
+    """The median of the ratios by round."""
+    return statistics.median(one / other for one, other in zip(above, below, strict=True))
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Time every shape."""
+    torch.set_num_threads(options.threads)
+    generator = torch.Generator().manual_seed(options.seed)
+    digest = hashlib.sha256()
+    rows = []
+    for steps in options.steps:
+        for labels in options.labels:
+            problem = a_problem(options.batch, steps, labels, spread=options.spread, generator=generator)
+            for leaf in problem.leaves:
+                digest.update(leaf.detach().numpy().tobytes())
+            rows.append(measure_shape(problem, options.rounds))
+            print(f"T = {steps}, K = {labels} done", flush=True)
+    shown = ", ".join(f"{name} {value}" for name, value in vars(options).items() if name != "output")
+    signature = sign(f"log partition of linear chains; {shown}", seeds=[options.seed], data=digest.hexdigest())
+    return {
+        "peer": f"{PEER} {metadata.version(PEER)}" if rows[0]["largest_difference"] is not None else None,
+        "batch": options.batch,
+        "rows": rows,
+        "signature": asdict(signature),
+        "signature_line": signature_line(signature),
+    }
+
+
+def table(result: dict[str, Any]) -> str:
+    """The result as text."""
+    lines = [
+        f"milliseconds for {result['batch']} inputs, medians over rounds; ratio: {PEER} to seqwise",
+        f"{'':16}" + "".join(f"  {what:^31}" for what in ("log Z", "with gradients")),
+        f"{'T':>6}  {'K':>6}  " + f"  {'seqwise':>9}  {PEER:>11}  {'ratio':>7}" * 2,
+    ]
+    for row in result["rows"]:
+        cells = ""
+        for what in ("log Z", "with gradients"):
+            found = row[what]
+            cells += f"  {found['milliseconds']['seqwise']:9.2f}"
+            cells += (
+                f"  {'-':>11}  {'-':>7}"
+                if found["ratio"] is None
+                else f"  {found['milliseconds'][PEER]:11.2f}  {found['ratio']:7.1f}"
+            )
+        lines.append(f"{row['steps']:6}  {row['labels']:6}  " + cells)
+    differences = [row["largest_difference"] for row in result["rows"]]
+    lines.append(
+        f"{PEER} is not installed, so seqwise was timed alone: pip install {PEER}==0.7.2"
+        if result["peer"] is None
+        else f"{result['peer']}; largest difference, as a share of the largest entry: {max(differences):.1g}"
+    )
+    return "\n".join([*lines, result["signature_line"]])
+
+
+def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+    """Run the benchmark; print a table and write JSON."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.chain_log_partition",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--steps", type=int, nargs="+", default=[20, 60], help="T, labels of an input")
+    parser.add_argument("--labels", type=int, nargs="+", default=[9, 45, 317], help="K, how many there are")
+    parser.add_argument("--batch", type=int, default=32, help="B, inputs at a time")
+    parser.add_argument("--rounds", type=int, default=20, help="in which the systems take turns")
+    parser.add_argument("--spread", type=float, default=1.0, help="standard deviation of the scores of transitions")
+    parser.add_argument("--threads", type=int, default=1, help="processor threads of torch")
+    parser.add_argument("--seed", type=int, default=0, help="of the scores")
+    parser.add_argument("--output", type=Path, default=Path("outputs/chain_log_partition.json"), help="JSON file")
+    options = parser.parse_args(arguments)
+    result = measure(options)
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(options.output, json.dumps(result, indent=1) + "\n")
+    print(table(result))
+    return result
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""What a diagnosis found, and what it means: for each of its parts a sentence with what can be done about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from seqwise.evaluation.diagnosis import ExposureGap, LengthBias
+from seqwise.evaluation.log_partitions import LogPartitionReport
+from seqwise.evaluation.metrics import Comparison, Sums, paired_bootstrap
+from seqwise.evaluation.slot_ranking import SlotRanking
+from seqwise.runs.measures import decisive
+
+__all__ = ["BEAM_SIZES", "Diagnosis", "meanings"]
+
+BEAM_SIZES = (1, 2, 5, 10, 20)
+"""Of the searches whose lengths are compared."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was measured; each part has one entry for each example, so that intervals can be had.
+
+    Attributes:
+        beam_size: of the beams, and of the slots that were ranked.
+        decoders: measures of the task by decoder: greedy, beam, raw-beam and, where lengths differ, shifted-beam.
+        constant: what shifted-beam takes off each token, in nats; None where nothing is known of log Z.
+        log_partitions: of log Z on gold prefixes; None where the run cannot write any of the targets.
+        exposure: by whose prefixes, greedy or beam; empty where there is no target.
+        lengths: by score (local, raw) and beam size; empty where all outputs have the length of the input.
+        ranking: None where no beam held the right prefix beside a wrong one.
+    """
+
+    beam_size: int
+    decoders: Mapping[str, Mapping[str, Sums]]
+    constant: float | None
+    log_partitions: LogPartitionReport | None
+    exposure: Mapping[str, ExposureGap]
+    lengths: Mapping[str, Mapping[int, LengthBias]]
+    ranking: SlotRanking | None
+
+
+def meanings(found: Diagnosis, *, subwords: bool = False) -> dict[str, str]:
+    """For each part of a diagnosis a sentence or two: what is good, what is not, and what to do about it.
+
+    A difference counts where its 95% interval (paired bootstrap over the examples) leaves out 0.
+
+    Args:
+        found: the diagnosis.
+        subwords: whether outputs are texts made of subwords.
+    """
+    return {
+        "decoders": _about_decoders(found, subwords=subwords),
+        "log Z": _about_log_partitions(found),
+        "exposure gap": _about_exposure(found),
+        "length bias": _about_lengths(found),
+        "slot ranking": _about_ranking(found.ranking),
+    }
+
+
+def _is_sure(comparison: Comparison) -> bool:
+    return comparison.low > 0 or comparison.high < 0
+
+
+def _about_decoders(found: Diagnosis, *, subwords: bool) -> str:
+    title, sign = decisive(found.decoders["beam"], subwords=subwords)
+
+    def gain(first: str, second: str) -> tuple[float, bool]:
+        comparison = paired_bootstrap(found.decoders[first][title], found.decoders[second][title])
+        return 100 * sign * comparison.difference, _is_sure(comparison)
+
+    (raw, sure), parts = gain("raw-beam", "beam"), []
+    by_beam, beam_sure = gain("beam", "greedy")
+    if beam_sure:
+        parts.append(
+            f"the beam is {abs(by_beam):.1f} points {'better' if by_beam > 0 else 'worse'} than greedy ({title})"
+        )
+    else:
+        parts.append(f"beam and greedy differ by no more than chance may do ({title})")
+    if not sure:
+        parts.append("and so do raw scores and log-probabilities")
+    elif raw > 0:
+        parts.append(f"raw scores add {raw:.1f}, so label bias is at work; predict with --decoder raw-beam")
+    else:
+        parts.append(f"raw scores lose {-raw:.1f}: keep to beam")
+    if sure and raw < 0 and "shifted-beam" in found.decoders:
+        back = max(gain("shifted-beam", "raw-beam")[0] / -raw, 0)
+        parts.append(
+            f"{100 * back:.0f}% of that is one constant, mean log Z; --objective self-normalized trains it away"
+        )
+    return "; ".join(parts)
+
+
+def _about_log_partitions(found: Diagnosis) -> str:
+    if found.log_partitions is None:
+        return "the run can write none of the targets, so nothing is known of log Z"
+    whole = found.log_partitions.overall
+    if whole.mean_absolute < 0.2:
+        return "log Z is near 0 everywhere: raw scores are log-probabilities, and a raw search need not normalise"
+    if whole.mean_absolute_deviation < 0.2:
+        return "log Z is nearly constant: raw scores less that constant are log-probabilities"
+    return (
+        f"log Z varies by {whole.mean_absolute_deviation:.1f} nats, so raw scores are no log-probabilities; "
+        "slot ranking below says whether that can help, and --objective self-normalized draws log Z to 0"
+    )
+
+
+def _about_exposure(found: Diagnosis) -> str:
+    if "beam" not in found.exposure:
+        return "the run can write none of the targets, so there is no loss to compare"
+    one = found.exposure["beam"]
+    if paired_bootstrap(one.own, one.gold).low <= 0:
+        return (
+            "after its own prefixes the model goes on as well as after gold ones: training on them has little to mend"
+        )
+    return (
+        f"after its own prefixes the right continuation costs {one.own.value / one.gold.value:.1f} times as much: no "
+        "more than that is exposure bias; --objective scheduled-sampling trains on such prefixes"
+    )
+
+
+def _about_lengths(found: Diagnosis) -> str:
+    if not found.lengths:
+        return "all outputs have the length of their inputs"
+    small, large = min(BEAM_SIZES), max(BEAM_SIZES)
+    told = []
+    for name, words in (("local", "log-probabilities"), ("raw", "raw scores")):
+        before, after = found.lengths[name][small].ratio.value, found.lengths[name][large].ratio.value
+        if before and 0.95 < after / before < 1.05:
+            told.append(f"{words} keep to length as beams grow")
+        else:
+            told.append(f"{words} make outputs {'longer' if after > before else 'shorter'} as beams grow")
+    empty = found.lengths["local"][large].empty.value
+    cure = "" if empty < 0.01 else "; predict --length-normalization 1 keeps a large beam from empty outputs"
+    return f"{'; '.join(told)}{cure}"
+
+
+def _about_ranking(ranking: SlotRanking | None) -> str:
+    if ranking is None:
+        return "no beam holds the right prefix beside a wrong one: use a beam of 2 or more, on longer outputs"
+    gain = max(
+        (paired_bootstrap(one, ranking.log_prob) for one in (ranking.both, ranking.raw)), key=lambda one: one.low
+    )
+    if gain.low > 0:
+        return (
+            f"with log Z the right prefix comes first {100 * gain.difference:.1f} points more often: what is read next "
+            "tells against wrong prefixes, and local scores cannot use it; try raw-beam, or train with --score global"
+        )
+    return (
+        "one step ahead, log Z adds nothing to what the log-probability of a prefix says; what raw scores do over many "
+        "steps is to be seen from the decoders"
+    )

@@ -1,0 +1,43 @@
+"""The command line in this process, for tests: ``conftest.py`` makes the fixture ``seqwise`` of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+
+from seqwise import cli
+
+
+class Ended(NamedTuple):
+    """How a command ended: its exit code and what it said."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def complaint(self) -> str:
+        """The one line on standard error of a command that was refused; there must be nothing else."""
+        assert self.code == 2, (self.code, self.out, self.err)
+        lines = self.err.splitlines()
+        assert len(lines) == 1 and lines[0].startswith("seqwise: "), self.err
+        return lines[0].removeprefix("seqwise: ")
+
+
+Command = Callable[..., Ended]
+
+
+def exit_code(*arguments: object) -> int:
+    """Run one command line."""
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
+        patch.setattr(sys, "argv", ["seqwise", *map(str, arguments)])
+        cli.main()
+    return int(ended.value.code or 0)
+
+
+def run_main(*arguments: object) -> None:
+    """For fixtures of a module, which cannot capture what is said: a command that must succeed."""
+    assert exit_code(*arguments) == 0
