@@ -42,6 +42,16 @@ PAGES = {
     "improvements-g2p": "improvements",
     "table-6.1": "table-6.1",
     "figure-6.1": "figure-6.1",
+    **{
+        f"{kind}-{number}-{task}": f"{kind}-{number}"
+        for kind, number, tasks in (
+            *(("table", number, ("translation", "g2p", "phonemes")) for number in ("6.2", "6.3", "6.4", "6.5")),
+            ("table", "6.6", ("translation", "translation-ro", "g2p")),
+            *(("figure", number, ("translation", "g2p", "phonemes")) for number in ("6.2", "6.3", "6.4")),
+        )
+        for task in tasks
+    },
+    "proteins": "proteins",
     "figure-3.1": "figure-3.1",
     "label-bias-toy": "label-bias-toy",
     "stress": "stress",

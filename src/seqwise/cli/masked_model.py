@@ -137,8 +137,8 @@ def train_command(
         metrics = train_masked_model(train, output, settings, dev=dev, on_progress=on_progress, on_measured=on_measured)
     _print_metrics(metrics, settings)
     run = shlex.quote(str(output))
-    sources = " FILE" if settings.conditional else ""
-    print(f"the model is in {output}; try: seqwise score {run} FILE, or seqwise sample {run}{sources}")
+    given = " FILE" if settings.conditional else ""
+    print(f"the model is in {output}; try: seqwise score {run} FILE, or seqwise sample {run}{given}")
 
 
 def _print_metrics(metrics: dict[str, Any], settings: MaskedModelSettings) -> None:

@@ -59,6 +59,15 @@ RECIPES = {
     "figure-1": Recipe("seqwise.recipes.figure_1:reproduce"),
     "table-6.1": Recipe("seqwise.recipes.table_6_1:reproduce", FIVE),
     "figure-6.1": Recipe("seqwise.recipes.figure_6_1:reproduce", FIVE),
+    "table-6.2": Recipe("seqwise.recipes.sampler_tables:table_6_2", SCALES, "tables"),
+    "table-6.3": Recipe("seqwise.recipes.sampler_tables:table_6_3", SCALES, "tables"),
+    "table-6.4": Recipe("seqwise.recipes.sampler_tables:table_6_4", SCALES, "tables"),
+    "table-6.5": Recipe("seqwise.recipes.sampler_tables:table_6_5", SCALES, "tables"),
+    "table-6.6": Recipe("seqwise.recipes.sampler_modes:table_6_6", SCALES, "tables"),
+    "figure-6.2": Recipe("seqwise.recipes.sampler_figures:figure_6_2", SCALES, "tables"),
+    "figure-6.3": Recipe("seqwise.recipes.sampler_figures:figure_6_3", SCALES, "tables"),
+    "figure-6.4": Recipe("seqwise.recipes.sampler_figures:figure_6_4", SCALES, "tables"),
+    "proteins": Recipe("seqwise.recipes.proteins:reproduce", {"cpu": 3}),
 }
 """Every recipe by name."""
 

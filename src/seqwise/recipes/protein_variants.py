@@ -1,0 +1,310 @@
+"""Variants of one protein at fixed Hamming distances, by several ways to choose them, and their energies.
+
+At distance d the first d of a random order of the positions are free; every free position holds another residue than
+the wild type, and all others hold the wild type's. Energies are E_local minus that of the wild type, in nats.
+
+Shapes: N variants, T positions, D mutated positions, V residues, S sweeps, C chains.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seqwise.errors import InputError
+from seqwise.models.protocols import MaskedModel
+from seqwise.sampling import (
+    Chains,
+    Energy,
+    Kernel,
+    anneal_target,
+    constraint,
+    gibbs,
+    local,
+    masked_conditionals,
+    metropolis_hastings,
+    pseudo_log_likelihood,
+    sample_chains,
+    shuffled,
+    split_r_hat,
+    start_chains,
+)
+
+__all__ = [
+    "VariantSize",
+    "WithoutWildType",
+    "distance_is",
+    "likeliest_substitutions",
+    "log_odds",
+    "measure_variants",
+    "mutate",
+    "rank_correlation",
+]
+
+COLDEST = 0.1
+"""The temperature of the target in the last sweep of annealed chains."""
+
+
+@dataclass(frozen=True)
+class VariantSize:
+    """How much is drawn for one wild type.
+
+    Args:
+        distances: Hamming distances.
+        mutants: random variants of each kind and distance.
+        chains: of each sampler and distance, each from a uniform mutant of its own: no more than there are mutants.
+        sweeps: fewest sweeps of a chain; the first quarter is not counted.
+        proposals: a chain of a small distance makes more sweeps, until it has made so many proposals.
+    """
+
+    distances: tuple[int, ...] = (1, 2, 4, 8, 16)
+    mutants: int = 64
+    chains: int = 4
+    sweeps: int = 20
+    proposals: int = 64
+
+    def num_sweeps(self, distance: int) -> int:
+        """Of each chain."""
+        return max(self.sweeps, math.ceil(self.proposals / distance))
+
+
+class WithoutWildType:
+    """A masked model that gives the wild type's residue no chance at any masked position: to propose mutants from.
+
+    Args:
+        model: whose scores are given for all other residues.
+        wild_T: int64.
+
+    Example:
+        >>> from seqwise.sampling import table_model
+        >>> model = WithoutWildType(table_model(num_positions=2, vocab_size=3), torch.tensor([1, 0]))
+        >>> model.masked_logits(torch.tensor([[1, 0]]), torch.tensor([[True, True]])).isinf().nonzero().tolist()
+        [[0, 1], [1, 0]]
+    """
+
+    def __init__(self, model: MaskedModel, wild_T: Tensor) -> None:
+        self.model, self.wild_T = model, wild_T
+        self.vocab_size, self.mask_id = model.vocab_size, model.mask_id
+
+    def masked_logits(self, tokens_NT: Tensor, masked_NT: Tensor, context: Any = None) -> Tensor:
+        """See :class:`~seqwise.models.protocols.MaskedModel`."""
+        wild_M = self.wild_T.expand_as(tokens_NT)[masked_NT]
+        logits_MV = self.model.masked_logits(tokens_NT, masked_NT, context)
+        return logits_MV.scatter(1, wild_M[:, None], -torch.inf)
+
+
+def distance_is(wild_T: Tensor, distance: int) -> Callable[[Tensor], Tensor]:
+    """The condition that a sequence differs from the wild type at so many positions, for a constraint.
+
+    Example:
+        >>> distance_is(torch.tensor([0, 1, 2]), 1)(torch.tensor([[0, 1, 2], [0, 0, 2], [1, 0, 2]]))
+        tensor([False,  True, False])
+    """
+    return lambda tokens_NT: (tokens_NT != wild_T).sum(1) == distance
+
+
+def mutate(wild_T: Tensor, places_ND: Tensor, weights_V: Tensor, *, generator: torch.Generator) -> Tensor:
+    """Put a drawn residue at each of the given places, by weights, but never the wild type's.
+
+    Args:
+        wild_T: int64.
+        places_ND: int64, D different positions for each variant.
+        weights_V: at least 0; at least two residues greater.
+        generator: of the random numbers.
+
+    Returns:
+        int64 (N, T).
+
+    Example:
+        >>> mutate(torch.tensor([0, 0]), torch.tensor([[1]]), torch.tensor([1.0, 1.0]), generator=torch.Generator())
+        tensor([[0, 1]])
+    """
+    weights_NDV = weights_V.expand(*places_ND.shape, -1).scatter(2, wild_T[places_ND][..., None], 0.0)
+    drawn_M = torch.multinomial(weights_NDV.flatten(0, 1), 1, generator=generator)
+    return wild_T.repeat(len(places_ND), 1).scatter(1, places_ND, drawn_M.view(places_ND.shape))
+
+
+def log_odds(log_probs_TV: Tensor, wild_T: Tensor, tokens_NT: Tensor) -> Tensor:
+    """Each substitution on its own, added up: ``sum_t log p(y_t | x without t) - log p(x_t | x without t)``.
+
+    Args:
+        log_probs_TV: at each position of the wild type x, that position alone masked.
+        wild_T: x.
+        tokens_NT: variants y.
+
+    Returns:
+        (N,), nats.
+
+    Source: Meier et al. (NeurIPS 2021), the score "masked marginals", with one mask at a time.
+
+    Example:
+        >>> log_probs_TV = torch.tensor([[0.5, 0.5], [0.75, 0.25]]).log()
+        >>> log_odds(log_probs_TV, torch.tensor([0, 0]), torch.tensor([[0, 0], [1, 1]])).exp()
+        tensor([1.0000, 0.3333])
+    """
+    of_variants_NT = log_probs_TV.expand(len(tokens_NT), -1, -1).gather(2, tokens_NT[..., None]).squeeze(2)
+    return (of_variants_NT - log_probs_TV.gather(1, wild_T[:, None]).squeeze(1)).sum(1)
+
+
+def likeliest_substitutions(log_probs_TV: Tensor, wild_T: Tensor, places_D: Tensor) -> Tensor:
+    """The variant with the highest log-odds that differs at exactly these places: int64 (T,).
+
+    Example:
+        >>> log_probs_TV = torch.tensor([[0.2, 0.5, 0.3], [0.6, 0.3, 0.1]]).log()
+        >>> likeliest_substitutions(log_probs_TV, torch.tensor([1, 0]), torch.tensor([0, 1]))
+        tensor([2, 1])
+    """
+    others_TV = log_probs_TV.scatter(1, wild_T[:, None], -torch.inf)
+    return wild_T.scatter(0, places_D, others_TV[places_D].argmax(1))
+
+
+def rank_correlation(first_N: Tensor, second_N: Tensor) -> float:
+    """Spearman's: the correlation of ranks, for numbers that differ; not a number where there are fewer than 3.
+
+    Example:
+        >>> rank_correlation(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 8.0, 9.0]))
+        1.0
+    """
+    if len(first_N) < 3:
+        return math.nan
+    ranks_2N = torch.stack([each_N.argsort().argsort().double() for each_N in (first_N, second_N)])
+    return float(torch.corrcoef(ranks_2N)[0, 1].clamp(-1, 1))
+
+
+@torch.no_grad()
+def measure_variants(
+    model: MaskedModel,
+    wild_T: Tensor,
+    size: VariantSize,
+    *,
+    shares_V: Tensor,
+    seed: int,
+    report: Callable[[int, int, str], None] = lambda done, count, note: None,
+) -> dict[str, dict[int, float]]:
+    """Everything that is measured of one wild type.
+
+    The free positions and the random mutants depend on the wild type alone, so that models of several seeds are
+    measured on the same ones. The first residue, methionine in every protein, stays.
+
+    Args:
+        model: in evaluation mode.
+        wild_T: int64.
+        size: see there.
+        shares_V: of the residues, for unigram mutants.
+        seed: of the chains.
+        report: called before each distance with how many are done.
+
+    Returns:
+        By quantity and distance: the mean energies of "uniform", "unigram", "gibbs" and "mh"; the energy of the variant
+        with the highest "log-odds", and the lowest that "annealed" chains come by; of Metropolis-Hastings "accepted",
+        "novel", "passes" (of a proposal), "r-hat" (if ArviZ is there and chains move); "rank correlation" and "error"
+        (mean absolute difference) of log-odds against minus the energy, over random variants whose positions are
+        random too.
+
+    Raises:
+        InputError: the wild type has too few positions for a distance.
+    """
+    length = len(wild_T)
+    if max(size.distances) >= length:
+        raise InputError(f"a wild type of {length} residues cannot be changed at {max(size.distances)} others")
+    chance = random.Random(" ".join(map(str, wild_T.tolist())))
+    order_T = torch.tensor(chance.sample(range(1, length), length - 1))
+    generator = torch.Generator().manual_seed(chance.getrandbits(63))
+    start = start_chains(local(model), wild_T[None])
+    wild = _Wild(model, wild_T, float(start.energy_B[0]), start.logits[0][0].double().log_softmax(-1))
+    found: dict[str, dict[int, float]] = {}
+    for done, distance in enumerate(size.distances):
+        report(done, len(size.distances), f"distance {distance}")
+        places_D = order_T[:distance]
+        numbers, starts_CT = _at_random(wild, places_D, size, shares_V, generator)
+        numbers |= _by_chains(wild, starts_CT, places_D, size, seed)
+        for name, value in numbers.items():
+            if math.isfinite(value):
+                found.setdefault(name, {})[distance] = value
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Wild:
+    """A wild type, its energy, and its log-probabilities with one position masked at a time."""
+
+    model: MaskedModel
+    wild_T: Tensor
+    energy: float
+    log_probs_TV: Tensor
+
+    def energies(self, tokens_NT: Tensor) -> Tensor:
+        """Minus that of the wild type, float64 (N,)."""
+        unique_UT, place_N = tokens_NT.unique(dim=0, return_inverse=True)
+        return -pseudo_log_likelihood(self.model, unique_UT).double().sum(1)[place_N] - self.energy
+
+
+def _at_random(
+    wild: _Wild, places_D: Tensor, size: VariantSize, shares_V: Tensor, generator: torch.Generator
+) -> tuple[dict[str, float], Tensor]:
+    """Without chains; and of the uniform mutants as many as there are chains, to start from."""
+    distance, length = len(places_D), len(wild.wild_T)
+    same_ND, alike_V = places_D.expand(size.mutants, -1), torch.ones_like(shares_V)
+    uniform_NT = mutate(wild.wild_T, same_ND, alike_V, generator=generator)
+    unigram_NT = mutate(wild.wild_T, same_ND, shares_V, generator=generator)
+    anywhere_NT = torch.rand(size.mutants, length - 1, generator=generator).argsort(1) + 1
+    scattered_NT = mutate(wild.wild_T, anywhere_NT[:, :distance], alike_V, generator=generator).unique(dim=0)
+    likeliest_T = likeliest_substitutions(wild.log_probs_TV, wild.wild_T, places_D)
+    gain_N, odds_N = -wild.energies(scattered_NT), log_odds(wild.log_probs_TV, wild.wild_T, scattered_NT)
+    numbers = {
+        "uniform": float(wild.energies(uniform_NT).mean()),
+        "unigram": float(wild.energies(unigram_NT).mean()),
+        "log-odds": float(wild.energies(likeliest_T[None])),
+        "rank correlation": rank_correlation(odds_N, gain_N),
+        "error": float((odds_N - gain_N).abs().mean()),
+    }
+    return numbers, uniform_NT[: size.chains]
+
+
+def _by_chains(wild: _Wild, starts_CT: Tensor, places_D: Tensor, size: VariantSize, seed: int) -> dict[str, float]:
+    distance = len(places_D)
+    free_CT = torch.zeros_like(starts_CT, dtype=torch.bool).index_fill(1, places_D, True)
+    sweeps = size.num_sweeps(distance)
+    discard = sweeps // 4
+    # Random numbers of their own for the chains of every distance.
+    chain_C = torch.arange(len(starts_CT)) + distance * len(starts_CT)
+
+    def chains(energy: Energy, kernel: Kernel) -> Chains:
+        start = start_chains(energy, starts_CT, free_BT=free_CT, chain_B=chain_C)
+        return sample_chains(kernel, start, sweeps, seed=seed)
+
+    target = local(wild.model) + constraint(distance_is(wild.wild_T, distance))
+    proposal = masked_conditionals(wild.model)
+
+    def metropolis(temperature: float) -> Kernel:
+        return metropolis_hastings(target, proposal, visits=shuffled(), temperature=temperature)
+
+    drawn = chains(target, metropolis(1.0))
+    annealed = chains(target, anneal_target(metropolis, torch.linspace(1.0, COLDEST, sweeps).tolist()))
+    other = masked_conditionals(WithoutWildType(wild.model, wild.wild_T))
+    degenerate = chains(local(wild.model), gibbs(other, visits=shuffled()))
+    counted_SC = drawn.energy_SB[discard:] - wild.energy
+    proposals = int(drawn.proposals_SB[discard:].sum())
+    return {
+        "mh": float(counted_SC.mean()),
+        "annealed": float(annealed.energy_SB.min()) - wild.energy,
+        "gibbs": float((degenerate.energy_SB[discard:] - wild.energy).mean()),
+        "accepted": int(drawn.accepted_SB[discard:].sum()) / proposals,
+        "novel": int(drawn.novel_SB[discard:].sum()) / proposals,
+        "passes": int(drawn.passes_SB[discard:].sum()) / proposals,
+        "r-hat": _r_hat(counted_SC),
+    }
+
+
+def _r_hat(values_SC: Tensor) -> float:
+    """Not a number where it cannot be had."""
+    try:
+        return split_r_hat(values_SC)
+    except InputError:  # no ArviZ, or too few sweeps
+        return math.nan

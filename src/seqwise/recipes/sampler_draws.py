@@ -1,0 +1,333 @@
+"""What one sampler draws from one masked model: every state of every chain, its energies, and what it cost.
+
+Chains start as in the thesis: all masks, filled greedily at the likeliest length. Both energies of each state are read
+off the masked scores that the chain keeps, so that neither costs a pass.
+
+Shapes: N sentences, C chains of each, S sweeps; B chains of one length T that are advanced together, V vocabulary,
+L the greatest length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from seqwise.data.batches import collate
+from seqwise.data.readers import Example
+from seqwise.errors import InputError
+from seqwise.models.conditional import ConditionalMaskedTransformer
+from seqwise.models.protocols import MaskedModel
+from seqwise.runs.masked_model import MaskedRun
+from seqwise.runs.sampling_settings import SampleSettings, build_energy, build_kernel
+from seqwise.sampling import (
+    ChainState,
+    Draws,
+    SeededDraws,
+    likeliest_lengths,
+    local,
+    predict_with_lengths,
+    raw,
+    refine,
+    sample_chains,
+    start_chains,
+)
+from seqwise.sampling.energies import rows_of
+
+__all__ = ["Drawn", "draw", "refine_from_draws"]
+
+MOST_SCORES = 2**25
+"""How many scores (chains x positions x vocabulary) the chains that are advanced together may keep."""
+AT_ONCE = 256  # sources that are read together
+
+Ids = tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """Every state of N sentences, C chains and S sweeps; of a search, C = S = 1, and of candidates C = 1.
+
+    Attributes:
+        tokens: ids, by sentence, chain and sweep.
+        starts: ids of what all chains of a sentence start from, by sentence; empty where there are no chains.
+        numbers: "local_NCS" and "raw_NCS", the energies in nats; "proposals_NCS", "accepted_NCS" and "novel_NCS";
+            "passes_N", masked sequences that the model was given for one chain, its start included; and of chains
+            "start_local_N" and "start_raw_N".
+    """
+
+    tokens: list[list[list[Ids]]]
+    starts: list[Ids] = field(default_factory=list)
+    numbers: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+
+
+def draw(
+    run: MaskedRun,
+    examples: Sequence[Example],
+    settings: SampleSettings,
+    *,
+    candidates: int = 0,
+    on_done: Callable[[int, int], None] | None = None,
+) -> Drawn:
+    """Run chains for sentences, or search, or draw candidates.
+
+    Args:
+        run: its model in evaluation mode, on any device.
+        examples: sources; of a model that reads none, sequences whose length alone is used.
+        settings: of the chains, ``chains``, ``sweeps`` and ``seed`` included; or of the kernel "mask-predict", which
+            reads ``iterations`` and ``length_beam``.
+        candidates: so many times Mask-Predict at the likeliest length from a fill that is drawn
+            (:func:`refine_from_draws`), each on its own; 0: none.
+        on_done: called with how many sentences are done, and how many there are.
+
+    Raises:
+        InputError: a model that reads no source is to guess lengths.
+
+    Source: Goyal (2021), Algorithm 4 and section 6.5.
+    """
+    plan = _Plan(run, settings, candidates, next(run.model.parameters()).device)
+    parts = list(plan.search(examples) if plan.searches else plan.chains(examples))
+    found: list[_Part] = []
+    done = 0
+    for places, work in parts:
+        found.append(work())
+        done += len(places)
+        if on_done is not None:
+            on_done(done, len(examples))
+    order = np.argsort(np.concatenate([np.asarray(places) for places, _ in parts]))
+    numbers = {
+        name: np.concatenate([part.numbers[name] for part in found])[order]
+        for name in (found[0].numbers if found else {})
+    }
+    tokens = [sentence for part in found for sentence in part.tokens]
+    starts = [start for part in found for start in part.starts]
+    return Drawn([tokens[place] for place in order], [starts[place] for place in order] if starts else [], numbers)
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """What some of the sentences came to."""
+
+    tokens: list[list[list[Ids]]]
+    numbers: dict[str, npt.NDArray[Any]]
+    starts: list[Ids] = field(default_factory=list)
+
+
+_Work = tuple[Sequence[int], Callable[[], _Part]]
+"""The places of some sentences, and what gives their part."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Plan:
+    """All that the parts share."""
+
+    run: MaskedRun
+    settings: SampleSettings
+    candidates: int
+    device: torch.device
+
+    @property
+    def searches(self) -> bool:
+        return self.settings.kernel == "mask-predict" and not self.candidates
+
+    @property
+    def allowed_V(self) -> Tensor | None:
+        return None if bool(self.run.allowed_V.all()) else self.run.allowed_V.to(self.device)
+
+    @torch.no_grad()
+    def context(self, examples: Sequence[Example]) -> Any:
+        """What the model has read of some sources."""
+        model = self.run.model
+        if not isinstance(model, ConditionalMaskedTransformer):
+            return None
+        batch = collate(list(enumerate(self.run.encode(examples)))).to(self.device)
+        return model.encode(batch.sources_BS, batch.source_lengths_B)
+
+    def lengths(self, examples: Sequence[Example]) -> list[int]:
+        """The likeliest length of each output; of a model that reads nothing, that of the given sequence."""
+        if not self.run.conditional:
+            return [len(one.target) for one in examples]
+        found: list[int] = []
+        for first in range(0, len(examples), AT_ONCE):
+            log_probs_BL = self.context(examples[first : first + AT_ONCE]).length_log_probs_BL
+            found += likeliest_lengths(log_probs_BL, beam=1)[:, 0].tolist()
+        return found
+
+    def chains(self, examples: Sequence[Example]) -> Iterator[_Work]:
+        """Sentences of one length, as many as may be advanced together."""
+        lengths, vocab_size = self.lengths(examples), self.run.model.vocab_size
+        for length in sorted(set(lengths)):
+            places = [place for place, own in enumerate(lengths) if own == length]
+            each = self.candidates or self.settings.num_chains
+            size = max(MOST_SCORES // (length * vocab_size * each), 1)
+            for first in range(0, len(places), size):
+                some = places[first : first + size]
+                yield some, partial(self._of_one_length, examples, some, length)
+
+    def _of_one_length(self, examples: Sequence[Example], places: Sequence[int], length: int) -> _Part:
+        each = self.candidates or self.settings.num_chains
+        context = self.context([examples[place] for place in places])
+        own_B = torch.tensor(places, device=self.device).repeat_interleave(each)
+        chain_B = own_B * each + torch.arange(each, device=self.device).repeat(len(places))
+        rows_B = torch.arange(len(places), device=self.device).repeat_interleave(each)
+        masks_BT = torch.zeros(len(rows_B), length, dtype=torch.int64, device=self.device)
+        work = self._candidates if self.candidates else self._sweep
+        return work(masks_BT, chain_B, rows_of(context, rows_B), len(places))
+
+    def _sweep(self, masks_BT: Tensor, chain_B: Tensor, context: Any, count: int) -> _Part:
+        model, settings = self.run.model, self.settings
+        start_BT, _ = refine(
+            model, masks_BT, masks_BT == 0, num_iterations=1, context=context, allowed_V=self.allowed_V
+        )
+        energy = build_energy(settings, model)
+        state = start_chains(energy, start_BT, context=context, chain_B=chain_B)
+        energies = [_energies(model, state)]
+        chains = sample_chains(
+            build_kernel(settings, model, energy, self.allowed_V),
+            state,
+            settings.num_sweeps,
+            seed=settings.seed,
+            progress=lambda now, _: energies.append(_energies(model, now)),
+        )
+        local_SB, raw_SB = (torch.stack(each) for each in zip(*energies, strict=True))
+        passes_B = chains.passes_SB.sum(0) + 1 + masks_BT.shape[1]
+        counts = {name: getattr(chains, f"{name}_SB") for name in ("proposals", "accepted", "novel")}
+        numbers = {f"{name}_NCS": _by_sentence(values_SB, count) for name, values_SB in counts.items()}
+        numbers |= {"local_NCS": _by_sentence(local_SB[1:], count), "raw_NCS": _by_sentence(raw_SB[1:], count)}
+        numbers |= {
+            "start_local_N": _by_sentence(local_SB[:1], count)[:, 0, 0],
+            "start_raw_N": _by_sentence(raw_SB[:1], count)[:, 0, 0],
+            "passes_N": passes_B.double().view(count, -1).mean(1).cpu().numpy(),
+        }
+        tokens = chains.tokens_SBT.transpose(0, 1).unflatten(0, (count, -1)).tolist()
+        starts = start_BT.view(count, -1, masks_BT.shape[1])[:, 0].tolist()
+        return _Part(_as_ids(tokens), numbers, [tuple(start) for start in starts])
+
+    def _candidates(self, masks_BT: Tensor, chain_B: Tensor, context: Any, count: int) -> _Part:
+        model, length, iterations = self.run.model, masks_BT.shape[1], self.settings.iterations
+        draws = SeededDraws(self.settings.seed, chain_B, sweep=0)
+        tokens_BT = refine_from_draws(
+            draws, model, masks_BT, num_iterations=iterations, context=context, allowed_V=self.allowed_V
+        )
+        state = start_chains(local(model), tokens_BT, context=context, chain_B=chain_B)
+        each = self.candidates * (_num_passes(length, iterations) + length)
+        # Candidates stand where the sweeps of a chain do: (N, 1, candidates).
+        numbers = {
+            name: values_B.view(count, 1, -1).cpu().numpy()
+            for name, values_B in zip(("local_NCS", "raw_NCS"), _energies(model, state), strict=True)
+        }
+        return _Part(
+            _as_ids(tokens_BT.view(count, 1, -1, length).tolist()),
+            numbers | _no_proposals(count, self.candidates) | {"passes_N": np.full(count, float(each))},
+        )
+
+    def search(self, examples: Sequence[Example]) -> Iterator[_Work]:
+        """Sentences that are searched together."""
+        if not self.run.conditional:
+            raise InputError("the model reads no source, from which to guess a length", mend="sample with chains")
+        for first in range(0, len(examples), AT_ONCE):
+            places = range(first, min(first + AT_ONCE, len(examples)))
+            yield places, partial(self._search, [examples[place] for place in places])
+
+    @torch.no_grad()
+    def _search(self, examples: Sequence[Example]) -> _Part:
+        model, settings, context = self.run.model, self.settings, self.context(examples)
+        how: dict[str, Any] = {"beam": settings.length_beam}
+        lengths_BK = likeliest_lengths(context.length_log_probs_BL, **how)
+        how |= {"num_iterations": settings.iterations, "allowed_V": self.allowed_V}
+        best = predict_with_lengths(model, context, **how)
+        passes = [sum(_num_passes(length, settings.iterations) for length in row) for row in lengths_BK.tolist()]
+        energies = []
+        for row, one in enumerate(best):
+            own_1 = torch.tensor([row], device=self.device)
+            state = start_chains(local(model), one.tokens[None], context=rows_of(context, own_1))
+            energies.append([each.item() for each in _energies(model, state)])
+        numbers = {
+            name: np.array(values)[:, None, None]
+            for name, values in zip(("local_NCS", "raw_NCS"), zip(*energies, strict=True), strict=True)
+        }
+        tokens = [[[tuple(one.tokens.tolist())]] for one in best]
+        return _Part(tokens, numbers | _no_proposals(len(best), 1) | {"passes_N": np.array(passes, dtype=float)})
+
+
+@torch.no_grad()
+def refine_from_draws(
+    draws: Draws,
+    model: MaskedModel,
+    masks_BT: Tensor,
+    *,
+    num_iterations: int,
+    context: Any = None,
+    allowed_V: Tensor | None = None,
+) -> Tensor:
+    """Mask-Predict whose first fill, from all masks, is drawn: each token on its own, ``y_t ~ softmax f(., h(masks))``.
+
+    Later iterations mask the least certain tokens and fill them with the likeliest: :func:`~seqwise.sampling.refine`.
+
+    Args:
+        draws: random numbers of each chain.
+        model: a masked model in evaluation mode.
+        masks_BT: int64, of the shape of what is wanted; what it holds plays no part.
+        num_iterations: the first fill included.
+        context: None, or a nest of tensors whose first dimension is B.
+        allowed_V: bool, the tokens that may be filled in; all by default.
+
+    Returns:
+        Tokens (B, T).
+
+    Example:
+        >>> from seqwise.sampling import table_model
+        >>> draws = SeededDraws(0, torch.arange(2), sweep=0)
+        >>> model = table_model(num_positions=3, vocab_size=4)
+        >>> refine_from_draws(draws, model, torch.zeros(2, 3).long(), num_iterations=2).shape
+        torch.Size([2, 3])
+    """
+
+    def log_probs(tokens_BT: Tensor, masked_BT: Tensor) -> Tensor:
+        logits_MV = model.masked_logits(tokens_BT, masked_BT, context).double()
+        if allowed_V is not None:
+            logits_MV = logits_MV.masked_fill(~allowed_V.to(logits_MV.device), -torch.inf)
+        return logits_MV.log_softmax(-1)
+
+    every_BT, length = torch.ones_like(masks_BT, dtype=torch.bool), masks_BT.shape[1]
+    first_BTV = log_probs(masks_BT, every_BT).view(*masks_BT.shape, -1)
+    live_B = every_BT[:, 0]
+    tokens_BT = torch.stack([draws.categorical(first_BTV[:, place], live_B) for place in range(length)], 1)
+    certainty_BT = first_BTV.gather(2, tokens_BT[..., None]).squeeze(2)
+    for iteration in range(1, num_iterations):
+        masked_BT = (
+            certainty_BT.argsort(dim=1, stable=True).argsort(1)
+            < length * (num_iterations - iteration) // num_iterations
+        )
+        if bool(masked_BT.any()):
+            certainty_BT[masked_BT], tokens_BT[masked_BT] = log_probs(tokens_BT, masked_BT).max(-1)
+    return tokens_BT
+
+
+def _energies(model: MaskedModel, state: ChainState) -> tuple[Tensor, Tensor]:
+    """E_local and E_raw of a state of either, from the masked scores that it keeps."""
+    first, second = (energy(model).of_positions(state.tokens_BT, state.logits).sum(1) for energy in (local, raw))
+    return first, second
+
+
+def _num_passes(length: int, iterations: int) -> int:
+    """How many iterations of Mask-Predict mask anything."""
+    return sum(length * (iterations - iteration) // iterations > 0 for iteration in range(iterations))
+
+
+def _no_proposals(count: int, states: int) -> dict[str, npt.NDArray[Any]]:
+    return {f"{name}_NCS": np.zeros((count, 1, states), dtype=np.int64) for name in ("proposals", "accepted", "novel")}
+
+
+def _by_sentence(values_SB: Tensor, count: int) -> npt.NDArray[Any]:
+    """(S, B) to (N, C, S)."""
+    return values_SB.T.reshape(count, -1, len(values_SB)).cpu().numpy()
+
+
+def _as_ids(tokens: list[list[list[list[int]]]]) -> list[list[list[Ids]]]:
+    return [[[tuple(ids) for ids in chain] for chain in sentence] for sentence in tokens]
