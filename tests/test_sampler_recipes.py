@@ -630,6 +630,8 @@ def test_what_is_done_is_read_back_and_what_has_changed_is_made_again(tmp_path: 
     references = Part(DATA.test.examples, [[("X",)]] * 12)
     told = replace(other, load=partial(TaskData, DATA.train, DATA.dev, references))
     assert remade(told, wanted[1:2], seeds=[0]) == {"seed-0/test/gibbs"}
+    # The model is done by now; what was drawn from the one before it is not.
+    assert remade(other, [("test", metropolis("local", nucleus=0.9))], seeds=[0]) == {"seed-0/test/local"}
 
 
 def test_an_interrupted_cell_ends_the_same(tmp_path: Path) -> None:
@@ -780,6 +782,15 @@ def test_table_6_6_with_all_its_controls(runs: Path) -> None:
     (ranked,) = [value for system, value in passes.items() if system.startswith("the best of")]
     assert passes["warm start"] == 1 and 0.6 < equal / chain < 1.5 and 0.6 < ranked / chain < 1.5
     assert "development sentences" in table.note
+
+
+def test_the_published_modes_stand_beside_what_was_chosen() -> None:
+    one = Measured("x", TOY, [], chosen="samples")
+    for name, value in (("translation", 0.2974), ("translation-ro", 0.3113)):
+        found = sampler_modes._with_published(one, "local", replace(TOY, name=name))
+        assert found.published == {"samples": pytest.approx(value)} and found.chosen == "samples"
+    assert sampler_modes._with_published(one, "local", TOY).published == {}
+    assert sampler_modes._with_published(one, "mask-predict-equal", replace(TOY, name="translation")).published == {}
 
 
 def test_tables_without_a_measure(runs: Path) -> None:
