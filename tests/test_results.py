@@ -238,6 +238,46 @@ def test_the_sentences_of_how_to_choose_are_what_was_measured() -> None:
         assert says(f"{alone:.1f} against {greedy(f'search-objectives-{name}', longer):.1f})")
 
 
+def raw_gain(name: str, measure: str, system: str) -> float:
+    """What raw scores add to a beam, in points."""
+    return value(name, f"raw beam: {measure}", system) - value(name, f"beam: {measure}", system)
+
+
+def test_what_how_to_choose_says_of_the_raw_beam_of_a_plain_model() -> None:
+    text = " ".join(HOW_TO_CHOOSE.split())
+    shown = re.search(r"worth \+(\d) to \+(\d) points on supertags for nothing, −(\d+) to −(\d+) on named entities, "
+                      r"and from \+(\d) to −(\d) on stress", text)  # fmt: skip
+    assert shown is not None
+    low, high, little, much, first, longer = map(int, shown.groups())
+    plain = ("cross-entropy", "cross-entropy, longer")
+    supertags, entities, stress = (
+        [raw_gain(f"search-objectives-{name}", measure, system) for system in plain]
+        for name, measure in (("pmb", "labels right"), ("ner", "macro F1"), ("stress", "words right"))
+    )
+    assert supertags == [pytest.approx(low, abs=0.55), pytest.approx(high, abs=0.55)]
+    assert entities == [pytest.approx(-much, abs=0.55), pytest.approx(-little, abs=0.55)]
+    assert stress == [pytest.approx(first, abs=0.55), pytest.approx(-longer, abs=0.55)]
+    nats = value("g2p", "mean log Z", "cross-entropy")
+    right, ruined = (value("g2p", f"{decoder}: word error", "cross-entropy") for decoder in ("beam", "raw beam"))
+    assert f"log Z ({nats:.0f} nats on spelling to sound)" in text
+    assert f"word error goes from {right:.1f} to {ruined:.1f}%" in text
+    assert 1.45 < value("g2p", "raw beam: length ratio", "cross-entropy") < 1.55, "outputs grow by half"
+
+
+def test_what_how_to_choose_says_of_one_seed() -> None:
+    text = " ".join(HOW_TO_CHOOSE.split())
+    systems = ("cross-entropy, longer", "scheduled sampling", "relaxed beam, local")
+    seconds = [round(value("g2p", "training seconds", system)) for system in systems]
+    assert f"{seconds[0]}, {seconds[1]} and {seconds[2]} for spelling to sound" in text
+    right = [100 - value("g2p", "beam: word error", system) for system in systems]
+    assert f"| spelling to sound, words right (`g2p`) | **{right[0]:.1f}** | {right[1]:.1f} | {right[2]:.1f} " in text
+    gain = best("stress", "words right", ("relaxed beam, global",)) - best("stress", "words right", CONTROLS)
+    assert f"+{gain:.1f} points on stress" in text
+    row = [best("stress", "words right", (name,)) for name in ("beam CRF, global", "relaxed beam, global")]
+    control = best("stress", "words right", CONTROLS)
+    assert f"| {control:.1f} | – | **{row[0]:.1f}** | {row[1]:.1f} |" in text
+
+
 @pytest.mark.parametrize("distribution", ["palindromes", "HMM, low entropy"])
 def test_a_teacher_on_few_sequences_comes_close_to_the_entropy(distribution: str) -> None:
     def nats(measure: str) -> float:
