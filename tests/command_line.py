@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -19,11 +20,17 @@ class Ended(NamedTuple):
     err: str
 
     @property
+    def records(self) -> list[dict[str, Any]]:
+        """The JSON objects that a command has printed, one a line."""
+        assert self.code == 0, self.err
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
     def complaint(self) -> str:
         """The one line on standard error of a command that was refused; there must be nothing else."""
         assert self.code == 2, (self.code, self.out, self.err)
         lines = self.err.splitlines()
-        assert len(lines) == 1 and lines[0].startswith("seqwise: "), self.err
+        assert len(lines) == 1 and lines[0].startswith("seqwise: ") and self.out == "", (self.out, self.err)
         return lines[0].removeprefix("seqwise: ")
 
 

@@ -9,9 +9,8 @@ import json
 import math
 import random
 import shutil
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ import torch
 import typer.main
 from rich.console import Console
 
-from seqwise import cli
+from command_line import Command
 from seqwise.cli import console
 from seqwise.cli.masked_model import masked_model
 from seqwise.data import IGNORE, EncodedExample, Example
@@ -79,42 +78,6 @@ def train(folder: Path, settings: MaskedModelSettings, **options: Any) -> Path:
     file = write(folder / "train.txt", settings)
     train_masked_model(file, folder / "run", settings, **options)
     return folder / "run"
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a command ended: its exit code and what it said."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def complaint(self) -> str:
-        """The one line on standard error of a command that was refused."""
-        assert self.code == 2, (self.code, self.out, self.err)
-        lines = self.err.splitlines()
-        assert len(lines) == 1 and lines[0].startswith("seqwise: ") and self.out == "", self.err
-        return lines[0].removeprefix("seqwise: ")
-
-
-Command = Callable[..., Ended]
-
-
-@pytest.fixture
-def seqwise(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Run one command line in this process."""
-    monkeypatch.setenv("COLUMNS", "80")
-
-    def run(*arguments: object) -> Ended:
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["seqwise", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        said = capsys.readouterr()
-        return Ended(int(ended.value.code or 0), said.out, said.err)
-
-    return run
 
 
 # ---- Scores ---------------------------------------------------------------------------------------------------------

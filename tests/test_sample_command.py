@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
-import json
 import math
 import os
 import random
@@ -13,14 +12,16 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from seqwise import InputError, cli
+from command_line import Command
+from seqwise import InputError
 from seqwise.data import EncodedExample, Example, collate
 from seqwise.models import ConditionalMaskedTransformer
 from seqwise.runs import sampling as module
@@ -329,46 +330,10 @@ def test_every_setting_reaches_the_kernel(name: str) -> None:
 # ---- Problems, and what of them is printed --------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Ended:
-    """How a command ended: its exit code and what it said."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def records(self) -> list[dict[str, Any]]:
-        """What was printed."""
-        assert self.code == 0, self.err
-        return [json.loads(line) for line in self.out.splitlines()]
-
-    @property
-    def complaint(self) -> str:
-        """The one line on standard error of a command that was refused."""
-        assert self.code == 2, (self.code, self.out, self.err)
-        lines = self.err.splitlines()
-        assert len(lines) == 1 and lines[0].startswith("seqwise: "), self.err
-        return lines[0].removeprefix("seqwise: ")
-
-
-Command = Callable[..., Ended]
-
-
 @pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+def command(seqwise: Command) -> Command:
     """Run seqwise sample in this process."""
-    monkeypatch.setenv("COLUMNS", "80")
-
-    def run(*arguments: object) -> Ended:
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["seqwise", "sample", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        said = capsys.readouterr()
-        return Ended(int(ended.value.code or 0), said.out, said.err)
-
-    return run
+    return partial(seqwise, "sample")
 
 
 def test_the_command_prints_what_the_function_gives(command: Command, folders: dict[str, Path]) -> None:
