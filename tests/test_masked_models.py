@@ -161,6 +161,22 @@ def test_what_stands_at_a_masked_position_plays_no_part_and_what_stands_elsewher
     assert not torch.allclose(model.masked_logits(tokens_NT, alone)[0], found[0])
 
 
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_the_last_layer_at_masked_positions_alone_is_the_whole_one(count: int) -> None:
+    """Rows with equally many masks, and the same with another row beside them: two ways through the last layer."""
+    model = small_transformer()
+    tokens_NT = torch.randint(V, (6, T))
+    masked_NT = torch.rand(6, T).argsort(-1) < count
+    one_more = torch.cat([masked_NT, torch.ones(1, T, dtype=torch.bool)])
+    assert masked.masked_places(masked_NT) is not None and masked.masked_places(one_more) is None
+    found_MV = model.masked_logits(tokens_NT, masked_NT)
+    whole_MV = model.masked_logits(torch.cat([tokens_NT, tokens_NT[:1]]), one_more)[: 6 * count]
+    torch.testing.assert_close(found_MV, whole_MV, atol=1e-12, rtol=0)
+    gradients = [torch.autograd.grad(x.square().sum(), list(model.parameters())) for x in (found_MV, whole_MV)]
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-11, rtol=0)
+
+
 @pytest.mark.parametrize("make", [small_lstm, small_transformer])
 def test_rows_do_not_depend_on_each_other(make) -> None:
     model = make()

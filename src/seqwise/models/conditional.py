@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seqwise.errors import InputError
-from seqwise.models.masked import readable_positions, seen_tokens
+from seqwise.models.masked import masked_places, readable_positions, seen_tokens
 from seqwise.models.transformer import DecoderLayer, EncoderLayer, KeysValues, check_sizes, initialise, sinusoids
 
 __all__ = ["ConditionalContext", "ConditionalMaskedTransformer"]
@@ -167,9 +167,14 @@ class ConditionalMaskedTransformer(nn.Module, PyTorchModelHubMixin):
             )
         hidden_NTH = self._placed(self.target_embedding(seen_NT))
         readable, source_N11S = readable_positions(tokens_NT, real_NT), context.mask_BS[:, None, None]
-        for layer, memory in zip(self._decoder_layers(), context.memories, strict=True):
+        wanted_NC = masked_places(masked_NT)
+        *layers, last = zip(self._decoder_layers(), context.memories, strict=True)
+        for layer, memory in layers:
             hidden_NTH = layer(hidden_NTH, readable, memory, source_N11S)
-        return self.head(self.dropout(self.decoder_norm(hidden_NTH[masked_NT])))
+        layer, memory = last
+        hidden_NCH = layer(hidden_NTH, readable, memory, source_N11S, wanted_NC)
+        hidden_MH = hidden_NCH[masked_NT] if wanted_NC is None else hidden_NCH.flatten(0, 1)
+        return self.head(self.dropout(self.decoder_norm(hidden_MH)))
 
     def _decoder_layers(self) -> Iterable[DecoderLayer]:
         return cast(Iterable[DecoderLayer], self.decoder)

@@ -213,10 +213,12 @@ class MaskedTransformer(nn.Module, PyTorchModelHubMixin):
         embedded_NTH = self.embedding(seen_NT)
         places_TH = sinusoids(0, tokens_NT.shape[1], embedded_NTH)
         hidden_NTH = self.dropout(math.sqrt(embedded_NTH.shape[-1]) * embedded_NTH + places_TH)
-        readable = readable_positions(tokens_NT, real_NT)
-        for layer in self.layers:
+        readable, wanted_NC = readable_positions(tokens_NT, real_NT), masked_places(masked_NT)
+        for layer in self.layers[:-1]:
             hidden_NTH = layer(hidden_NTH, readable)
-        return self.head(self.dropout(self.norm(hidden_NTH[masked_NT])))
+        hidden_NCH = self.layers[-1](hidden_NTH, readable, wanted_NC)
+        hidden_MH = hidden_NCH[masked_NT] if wanted_NC is None else hidden_NCH.flatten(0, 1)
+        return self.head(self.dropout(self.norm(hidden_MH)))
 
 
 def seen_tokens(tokens_NT: Tensor, masked_NT: Tensor, *, mask_id: int) -> tuple[Tensor, Tensor | None]:
@@ -260,6 +262,19 @@ def readable_positions(tokens_NT: Tensor, real_NT: Tensor | None) -> Tensor:
     if real_NT is None:
         return torch.ones(1, 1, 1, tokens_NT.shape[1], dtype=torch.bool, device=tokens_NT.device)
     return real_NT[:, None, None]
+
+
+def masked_places(masked_NT: Tensor) -> Tensor | None:
+    """The masked positions (N, C) where every row has C of them, some but not all; else None.
+
+    That is how samplers and pseudo-log-likelihoods ask, and so the last layer need not compute what nobody reads.
+    """
+    if masked_NT.shape[0] == 0:
+        return None
+    count = int(masked_NT[0].sum())
+    if not 0 < count < masked_NT.shape[1] or bool((masked_NT.sum(1) != count).any()):
+        return None
+    return masked_NT.nonzero()[:, 1].view(-1, count)
 
 
 def _backwards(vectors_NTX: Tensor, real_NT: Tensor | None) -> Tensor:
