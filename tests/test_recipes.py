@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
-import queue
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import rich.progress
@@ -23,7 +21,7 @@ from seqwise.evaluation.metrics import length_ratio, token_accuracy
 from seqwise.evaluation.signature import sign
 from seqwise.recipes import RECIPES, run_recipe
 from seqwise.recipes.outcome import Measure, build_outcome
-from seqwise.recipes.systems import Cell, Data, System, _hash, _is_done, _train_and_decode, run_systems
+from seqwise.recipes.systems import Cell, Data, System, _hash, _is_done, _load_cell, _train_and_decode, run_systems
 from seqwise.runs import Settings, load_run
 
 START = Settings(
@@ -42,17 +40,21 @@ def no_progress() -> Iterator[rich.progress.Progress]:
         yield bars
 
 
-def train(system: System, folder: Path, data: Data = DATA) -> tuple[Cell, list[Any]]:
-    """One cell in this process, with the news of it."""
-    news: queue.Queue[Any] = queue.Queue()
-    cell = _train_and_decode(system, load_data=lambda: data, folder=folder, decoders=DECODERS, news=news)
-    return cell, [news.get()[3] for _ in range(news.qsize())]
+def train(system: System, folder: Path, data: Data = DATA) -> tuple[Cell, list[str]]:
+    """One cell in this process, with the notes that came of it."""
+    notes: list[str] = []
+
+    def report(step: int, steps: int, note: str) -> None:
+        assert 0 < step < steps  # not done, until the cell is written
+        notes.append(note)
+
+    _train_and_decode(system, report, load_data=lambda: data, folder=folder, decoders=DECODERS)
+    return _load_cell(system, folder / system.folder), notes
 
 
 def is_done(system: System, folder: Path, data: Data = DATA) -> bool:
     """Whether a cell would be read back, the ones it starts from being there."""
-    started = dict.fromkeys([system.starts_from] if system.starts_from else [])
-    return _is_done(system, _hash(data) + "".join(DECODERS), folder, started)  # type: ignore[arg-type]
+    return _is_done(system, _hash(data) + "".join(DECODERS), folder, {system.starts_from or ""})
 
 
 def test_systems_in_workers_of_their_own(tmp_path: Path) -> None:
@@ -69,7 +71,8 @@ def test_systems_in_workers_of_their_own(tmp_path: Path) -> None:
         assert all(len(outputs) == 3 and all(len(one) == 2 for one in outputs) for outputs in cell.outputs.values())
         assert load_run(cell.run).settings == system.settings
     # What a worker makes is what this process makes, and what is finished is read back, not made again.
-    elsewhere, _ = train(System("cross-entropy", "ce", START), tmp_path / "elsewhere")
+    elsewhere, notes = train(System("cross-entropy", "ce", START), tmp_path / "elsewhere")
+    assert notes[-1] == "decoding" and notes[-2].startswith("loss ")
     assert elsewhere.outputs == cells["ce"].outputs
     assert elsewhere.mean_log_partition == cells["ce"].mean_log_partition
     written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}

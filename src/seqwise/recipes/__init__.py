@@ -9,7 +9,7 @@ from pathlib import Path
 
 from seqwise.errors import InputError
 from seqwise.recipes.outcome import Outcome
-from seqwise.recipes.systems import ProgressFactory
+from seqwise.recipes.workers import ProgressFactory
 from seqwise.training.configuration import did_you_mean
 
 __all__ = ["RECIPES", "SCALES", "Outcome", "Recipe", "run_recipe"]

@@ -32,7 +32,7 @@ from seqwise.recipes.language_models import (
     translations,
 )
 from seqwise.recipes.outcome import Outcome
-from seqwise.recipes.systems import ProgressFactory
+from seqwise.recipes.workers import ProgressFactory
 from seqwise.runs.language_model_training import LanguageModelSettings
 
 __all__ = ["TABLE_1", "TABLE_2", "Measured", "about_as_fast", "measure", "table_1", "table_2"]

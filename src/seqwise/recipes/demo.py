@@ -7,7 +7,7 @@ from pathlib import Path
 
 from seqwise.recipes import label_bias_toy, stress
 from seqwise.recipes.outcome import Outcome
-from seqwise.recipes.systems import ProgressFactory
+from seqwise.recipes.workers import ProgressFactory
 
 __all__ = ["reproduce"]
 

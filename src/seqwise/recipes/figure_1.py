@@ -25,7 +25,7 @@ from seqwise.objectives.normalization_theory import (
     printed_generalization_bound,
 )
 from seqwise.recipes.outcome import Outcome
-from seqwise.recipes.systems import ProgressFactory
+from seqwise.recipes.workers import ProgressFactory
 
 __all__ = ["THETA_K2", "Cloud", "Sample", "cloud", "reproduce", "samples"]
 

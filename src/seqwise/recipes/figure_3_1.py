@@ -31,7 +31,7 @@ from seqwise.evaluation.signature import sha256_of_examples, sign
 from seqwise.models import Tagger
 from seqwise.objectives import cross_entropy, direct_loss, hamming_cost
 from seqwise.recipes.outcome import Outcome
-from seqwise.recipes.systems import ProgressFactory
+from seqwise.recipes.workers import ProgressFactory
 from seqwise.search import FEEDINGS, Beam, HardTopK, SoftTopK, backtrace, beam_search, fed_logits, local
 
 __all__ = ["Panel", "Sweep", "Toy", "beam_panel", "make_toy", "reproduce", "sampling_panel", "sweep"]

@@ -32,7 +32,6 @@ from seqwise.objectives.energy_training import (
     pseudolikelihood_loss,
 )
 from seqwise.recipes.outcome import Outcome
-from seqwise.recipes.systems import ProgressFactory
 from seqwise.recipes.table_6_1 import (
     DISTRIBUTIONS,
     estimate,
@@ -42,6 +41,7 @@ from seqwise.recipes.table_6_1 import (
     sign_distribution,
     train_and_dev,
 )
+from seqwise.recipes.workers import ProgressFactory
 
 __all__ = ["METHODS", "SIZES", "Curves", "draw", "examine", "measure", "reproduce"]
 

@@ -30,8 +30,9 @@ from seqwise.recipes.search_objectives import (
     systems_of,
 )
 from seqwise.recipes.spelling import load_both_parts, words_right
-from seqwise.recipes.systems import ProgressFactory, System
+from seqwise.recipes.systems import System
 from seqwise.recipes.tasks import Task, run_task
+from seqwise.recipes.workers import ProgressFactory
 from seqwise.runs.settings import Settings
 
 __all__ = ["SPELLING", "reproduce", "spelling_family", "variants"]

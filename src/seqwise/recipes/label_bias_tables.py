@@ -13,8 +13,8 @@ from seqwise.evaluation.report import Claim, Result
 from seqwise.recipes.comparison import Measured, Row, best_on_dev, compare, examine, judge, no_worse
 from seqwise.recipes.label_bias import family_of
 from seqwise.recipes.outcome import Outcome
-from seqwise.recipes.systems import ProgressFactory
 from seqwise.recipes.tasks import TRANSLATION, Task, run_task, supertags
+from seqwise.recipes.workers import ProgressFactory
 from seqwise.runs.measures import known_targets, log_partitions_of
 from seqwise.runs.run import load_run
 

@@ -15,7 +15,8 @@ import torch
 from seqwise.data.synthetic import label_bias_toy, toy_ceilings
 from seqwise.evaluation.metrics import token_accuracy
 from seqwise.recipes.outcome import Measure, Outcome, build_outcome
-from seqwise.recipes.systems import Data, ProgressFactory, System, run_systems
+from seqwise.recipes.systems import Data, System, run_systems
+from seqwise.recipes.workers import ProgressFactory
 from seqwise.runs.settings import Settings
 
 __all__ = ["reproduce"]

@@ -32,8 +32,8 @@ from seqwise.recipes.label_bias_tables import (
     raw_beam_hurts,
 )
 from seqwise.recipes.outcome import Outcome
-from seqwise.recipes.systems import ProgressFactory
 from seqwise.recipes.tasks import TRANSLATION, Task, run_task
+from seqwise.recipes.workers import ProgressFactory
 
 __all__ = ["table_5_4", "table_5_5", "table_5_6"]
 

@@ -33,7 +33,8 @@ from seqwise.evaluation.reranking import Candidate
 from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
 from seqwise.models.log_linear import LogLinear
 from seqwise.recipes import corpora
-from seqwise.recipes.systems import ProgressFactory, System, run_systems
+from seqwise.recipes.systems import System, run_systems
+from seqwise.recipes.workers import ProgressFactory
 from seqwise.runs.language_model import LanguageModel, score_sentences, score_sentences_unnormalized
 from seqwise.runs.language_model_training import LanguageModelSettings, fit_language_model
 from seqwise.runs.run import choose_decoder, load_run, predict

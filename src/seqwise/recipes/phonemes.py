@@ -43,7 +43,7 @@ from seqwise.recipes.by_seed import estimate, judge_by_seed, one_thread
 from seqwise.recipes.corpora import corpus
 from seqwise.recipes.outcome import Outcome
 from seqwise.recipes.stress import cmu_entries
-from seqwise.recipes.systems import ProgressFactory
+from seqwise.recipes.workers import ProgressFactory
 from seqwise.training.checkpoints import load_model_file, seal
 
 __all__ = ["OBJECTIVES", "Setting", "examine", "find_lexicon", "measure", "reproduce"]

@@ -29,8 +29,7 @@ from seqwise.recipes.outcome import Outcome
 from seqwise.recipes.protein_data import Proteins, choose_wild_types, proteins, residue_shares
 from seqwise.recipes.protein_table import Measured, build_outcome, draw
 from seqwise.recipes.protein_variants import VariantSize, measure_variants
-from seqwise.recipes.systems import ProgressFactory
-from seqwise.recipes.workers import Job, Report, run_jobs
+from seqwise.recipes.workers import Job, ProgressFactory, Report, run_jobs
 from seqwise.runs.masked_model import load_masked_run, read_sequences, score_sequences
 from seqwise.runs.masked_model_settings import MaskedModelSettings
 from seqwise.runs.masked_model_training import train_masked_model

@@ -25,8 +25,8 @@ from seqwise.recipes.comparison import Measured, Row, examine, judge
 from seqwise.recipes.exposure_bias import family_of
 from seqwise.recipes.improvements import SPELLING, spelling_family
 from seqwise.recipes.outcome import Outcome
-from seqwise.recipes.systems import ProgressFactory
 from seqwise.recipes.tasks import Family, Task, run_task, supertags
+from seqwise.recipes.workers import ProgressFactory
 from seqwise.runs.diagnosis import estimate_constant
 from seqwise.runs.measures import known_targets
 from seqwise.runs.run import Run, load_run, predict

@@ -31,8 +31,7 @@ from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
 from seqwise.objectives.masked_likelihood import conditional_masked_objective, masked_objective
 from seqwise.recipes.sampler_draws import Drawn, draw
 from seqwise.recipes.sampler_tasks import Part, SamplerTask, Size
-from seqwise.recipes.systems import ProgressFactory
-from seqwise.recipes.workers import Job, Report, run_jobs
+from seqwise.recipes.workers import Job, ProgressFactory, Report, run_jobs
 from seqwise.runs.masked_model import MaskedRun, load_masked_run, save_masked_run
 from seqwise.runs.masked_model_settings import MaskedModelSettings
 from seqwise.runs.masked_model_training import measure_masked_run, new_masked_run

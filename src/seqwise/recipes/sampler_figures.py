@@ -24,7 +24,7 @@ from seqwise.recipes.sampler_report import about, interval_of
 from seqwise.recipes.sampler_tables import GIBBS, LOCAL, RAW, RUNS, TABLES
 from seqwise.recipes.sampler_tasks import SamplerTask
 from seqwise.recipes.samplers import Measured, SamplerRow, judge_sums, measure_samplers
-from seqwise.recipes.systems import ProgressFactory
+from seqwise.recipes.workers import ProgressFactory
 
 __all__ = [
     "FIGURES",

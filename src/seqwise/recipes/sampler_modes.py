@@ -24,7 +24,7 @@ from seqwise.recipes.sampler_report import interval_of, sampler_outcome
 from seqwise.recipes.sampler_tables import COLDEST, RATES, RUNS, degenerate, metropolis
 from seqwise.recipes.sampler_tasks import GERMAN, ROMANIAN, SPELLING, SamplerTask
 from seqwise.recipes.samplers import MEASURES, Measured, SamplerRow, measure_samplers
-from seqwise.recipes.systems import ProgressFactory
+from seqwise.recipes.workers import ProgressFactory
 from seqwise.runs.sampling_settings import EnergyName, SampleSettings
 
 __all__ = ["MODE_TASKS", "run_table_6_6", "table_6_6"]

@@ -18,7 +18,7 @@ from seqwise.recipes.sampler_cells import SamplerSpec
 from seqwise.recipes.sampler_report import sampler_outcome
 from seqwise.recipes.sampler_tasks import GERMAN, PHONEMES, SPELLING, SamplerTask
 from seqwise.recipes.samplers import Measured, SamplerRow, compare_rows, judge_seeds, measure_samplers
-from seqwise.recipes.systems import ProgressFactory
+from seqwise.recipes.workers import ProgressFactory
 from seqwise.runs.sampling_settings import EnergyName, SampleSettings
 
 __all__ = [

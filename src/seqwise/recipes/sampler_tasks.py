@@ -21,7 +21,8 @@ from seqwise.evaluation.metrics import Counts, Sums, word_error_rate
 from seqwise.evaluation.translation import bleu, bleu_signature, require_sacrebleu
 from seqwise.recipes import corpora, spelling, stress, tasks
 from seqwise.recipes.exposure_bias import family_of
-from seqwise.recipes.systems import ProgressFactory, run_systems
+from seqwise.recipes.systems import run_systems
+from seqwise.recipes.workers import ProgressFactory
 from seqwise.runs.masked_model_settings import MaskedModelSettings
 from seqwise.runs.measures import references_by_source
 

@@ -23,8 +23,8 @@ from seqwise.evaluation.report import Claim
 from seqwise.recipes.comparison import judge
 from seqwise.recipes.sampler_cells import SamplerCell, SamplerSpec, run_samplers
 from seqwise.recipes.sampler_tasks import SamplerTask
-from seqwise.recipes.systems import ProgressFactory
 from seqwise.recipes.table_6_1 import estimate
+from seqwise.recipes.workers import ProgressFactory
 
 __all__ = [
     "MEASURES",

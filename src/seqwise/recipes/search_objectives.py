@@ -15,8 +15,9 @@ from pathlib import Path
 from seqwise.evaluation.report import Claim
 from seqwise.recipes.comparison import Measured, Row, best_on_dev, compare, examine
 from seqwise.recipes.outcome import Outcome
-from seqwise.recipes.systems import ProgressFactory, System
+from seqwise.recipes.systems import System
 from seqwise.recipes.tasks import ENTITIES, STRESS, Task, run_task, supertags
+from seqwise.recipes.workers import ProgressFactory
 from seqwise.runs.settings import Settings
 
 __all__ = ["CORPORA", "beat_the_best", "family", "measure_corpora", "reproduce", "systems_of"]

@@ -18,7 +18,8 @@ from seqwise.evaluation.metrics import Counts, length_ratio, phoneme_error_rate,
 from seqwise.recipes.figures import draw_by_decoder
 from seqwise.recipes.outcome import Measure, Outcome, build_outcome
 from seqwise.recipes.stress import cmu_entries
-from seqwise.recipes.systems import Cell, Data, ProgressFactory, System, run_systems
+from seqwise.recipes.systems import Cell, Data, System, run_systems
+from seqwise.recipes.workers import ProgressFactory
 from seqwise.runs.measures import references_by_source
 from seqwise.runs.settings import Settings
 

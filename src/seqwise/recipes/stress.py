@@ -20,7 +20,8 @@ from seqwise.errors import InputError
 from seqwise.evaluation.metrics import paired_bootstrap, selected_accuracy, sequence_accuracy
 from seqwise.evaluation.report import Result
 from seqwise.recipes.outcome import Measure, Outcome, build_outcome
-from seqwise.recipes.systems import Cell, Data, ProgressFactory, System, run_systems
+from seqwise.recipes.systems import Cell, Data, System, run_systems
+from seqwise.recipes.workers import ProgressFactory
 from seqwise.runs.settings import Settings
 
 __all__ = ["load_data", "reproduce", "systems"]

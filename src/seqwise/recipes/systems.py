@@ -6,29 +6,19 @@ run again, a finished one is read back and an interrupted one continues.
 
 from __future__ import annotations
 
-import concurrent.futures
 import hashlib
 import json
-import multiprocessing
 import shutil
-import signal
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from queue import Queue
-
-import torch
-from rich.progress import Progress as ProgressBars
-from rich.progress import TaskID
 
 from seqwise.data.readers import Example, write_atomically
 from seqwise.errors import InputError
 from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
+from seqwise.recipes.workers import Job, ProgressFactory, Report, run_jobs
 from seqwise.runs.measures import log_partitions_of
 from seqwise.runs.run import Run, build_model, build_vocabularies, choose_decoder, load_run, predict, save_run
 from seqwise.runs.settings import Settings
@@ -39,11 +29,6 @@ from seqwise.training.trainer import Progress
 __all__ = ["Cell", "Data", "System", "run_systems"]
 
 Outputs = dict[str, list[tuple[str, ...]]]
-News = tuple[str, int, int, str]
-"""A system's folder, steps done, steps in all, and a note; an empty folder ends the news."""
-ProgressFactory = Callable[[], AbstractContextManager[ProgressBars]]
-WORKERS = 2
-DONE = "done"
 FOUR_DECODERS = ("greedy", "beam", "raw-beam", "soft-beam")
 
 
@@ -120,91 +105,32 @@ def run_systems(
         The cells by folder name, in the order of the systems.
     """
     measured = _hash(load_data()) + "".join(decoders)
-    done: dict[str, Cell] = {}
+    done: set[str] = set()
     for system in systems:  # in order, because a cell depends on the weights it starts from
         if _is_done(system, measured, folder, done):
-            done[system.folder] = _load_cell(system, folder / system.folder)
-    left = [system for system in systems if system.folder not in done]
-    if left:
-        _train_all(
-            left, done, partial(_train_and_decode, load_data=load_data, folder=folder, decoders=decoders), progress
-        )
+            done.add(system.folder)
+    work = partial(_train_and_decode, load_data=load_data, folder=folder, decoders=decoders)
+    names = {system.folder: system.name for system in systems}
+    run_jobs(
+        [
+            Job(system.name, partial(work, system), names.get(system.starts_from or ""))
+            for system in systems
+            if system.folder not in done
+        ],
+        progress=progress,
+    )
+    cells: dict[str, Cell] = {}
     for system in systems:
-        if system.starts_from is not None:
-            cell = done[system.folder]
-            done[system.folder] = replace(
-                cell, total_seconds=cell.train_seconds + done[system.starts_from].total_seconds
-            )
-    return {system.folder: done[system.folder] for system in systems}
-
-
-def _train_all(
-    left: list[System], done: dict[str, Cell], make_cell: Callable[..., Cell], progress: ProgressFactory
-) -> None:
-    """Train what is left in worker processes, and add it to what is done."""
-    context = multiprocessing.get_context("spawn")
-    with _without_interrupts():
-        manager = context.Manager()
-    with manager, progress() as bars:
-        news: Queue[News] = manager.Queue()
-        whole = bars.add_task("systems", total=len(left), note="")
-        tasks = {system.folder: bars.add_task(system.name, total=None, visible=False, note="") for system in left}
-        listener = threading.Thread(target=_listen, args=(news, bars, tasks), daemon=True)
-        listener.start()
-        others = set(multiprocessing.active_children())
-        with concurrent.futures.ProcessPoolExecutor(WORKERS, mp_context=context) as pool:
-            running: dict[concurrent.futures.Future[Cell], str] = {}
-            try:
-                while left or running:
-                    for system in [s for s in left if s.starts_from is None or s.starts_from in done]:
-                        left.remove(system)
-                        with _without_interrupts():
-                            job = pool.submit(make_cell, system, news=news)
-                        running[job] = system.folder
-                    finished, _ = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
-                    for job in finished:
-                        cell = job.result()
-                        done[running[job]] = cell
-                        bars.update(tasks[running.pop(job)], visible=False)
-                        bars.advance(whole)
-                        if bars.disable:  # no terminal: a line for each system instead of bars
-                            print(f"{cell.system}: {cell.train_seconds:.0f} s", file=sys.stderr, flush=True)
-            except BaseException:
-                # What a worker has not saved yet it will do again; the user waits for the message, not for the others.
-                for worker in set(multiprocessing.active_children()) - others:
-                    worker.terminate()
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
-            finally:
-                news.put(("", 0, 0, ""))
-                listener.join()
-
-
-@contextmanager
-def _without_interrupts() -> Iterator[None]:
-    """Ctrl-C reaches every process of the terminal; those started here leave it to this one, which stops them."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _listen(news: Queue[News], bars: ProgressBars, tasks: Mapping[str, TaskID]) -> None:
-    """Move the bars as the workers report."""
-    while True:
-        folder, step, steps, note = news.get()
-        if not folder:
-            return
-        bars.update(tasks[folder], completed=step, total=steps, note=note, visible=note != DONE)
+        cell = _load_cell(system, folder / system.folder)
+        before = 0.0 if system.starts_from is None else cells[system.starts_from].total_seconds
+        cells[system.folder] = replace(cell, total_seconds=cell.train_seconds + before)
+    return cells
 
 
 def _train_and_decode(
-    system: System, *, load_data: Callable[[], Data], folder: Path, decoders: Sequence[str], news: Queue[News]
-) -> Cell:
+    system: System, report: Report, *, load_data: Callable[[], Data], folder: Path, decoders: Sequence[str]
+) -> None:
     """One cell, in a worker process."""
-    # One thread each: the same numbers whatever the machine, and two systems side by side on two cores.
-    torch.set_num_threads(1)
     data = load_data()
     output = folder / system.folder
     fingerprint = _fingerprint(system, _hash(data) + "".join(decoders), folder)
@@ -216,7 +142,7 @@ def _train_and_decode(
 
     def on_progress(progress: Progress) -> None:
         if progress.step % 20 == 0 or progress.step == progress.steps:
-            news.put((system.folder, progress.step, progress.steps, f"loss {progress.loss:.3f}"))
+            report(progress.step, progress.steps + 1, f"loss {progress.loss:.3f}")
 
     started = time.process_time()
     result = train_stage(
@@ -226,7 +152,7 @@ def _train_and_decode(
     seen = result.steps - (result.resumed_from or 0)
     train_seconds = (time.process_time() - started) * result.steps / max(seen, 1)
     save_run(run, output)
-    news.put((system.folder, result.steps, result.steps, "decoding"))
+    report(result.steps, result.steps + 1, "decoding")
 
     def decode(examples: list[Example]) -> Outputs:
         return {
@@ -248,11 +174,9 @@ def _train_and_decode(
         "dev_outputs": decode(data.dev) if data.dev else {},
     }  # fmt: skip
     write_atomically(output / "cell.json", json.dumps(record))
-    news.put((system.folder, result.steps, result.steps, DONE))
-    return _load_cell(system, output)
 
 
-def _is_done(system: System, measured: str, folder: Path, done: dict[str, Cell]) -> bool:
+def _is_done(system: System, measured: str, folder: Path, done: Collection[str]) -> bool:
     """Whether a finished cell of these very settings, data and starting weights lies in the folder."""
     path = folder / system.folder / "cell.json"
     if not path.exists() or (system.starts_from is not None and system.starts_from not in done):

@@ -43,7 +43,7 @@ from seqwise.recipes import phonemes
 from seqwise.recipes.by_seed import estimate, judge_by_seed, one_thread
 from seqwise.recipes.outcome import Outcome
 from seqwise.recipes.sequence_contrast import NOISES, fit_contrasted, train_noise
-from seqwise.recipes.systems import ProgressFactory
+from seqwise.recipes.workers import ProgressFactory
 
 __all__ = [
     "DISTRIBUTIONS",

@@ -9,8 +9,8 @@ from seqwise.evaluation.report import Claim
 from seqwise.recipes.comparison import Measured, Row, best_on_dev, compare, examine
 from seqwise.recipes.exposure_bias import FEEDING_ROWS, SEARCH_ROWS, family_of
 from seqwise.recipes.outcome import Outcome
-from seqwise.recipes.systems import ProgressFactory
 from seqwise.recipes.tasks import ENTITIES, TRANSLATION, Task, run_task, supertags
+from seqwise.recipes.workers import ProgressFactory
 
 __all__ = ["table_3_1", "table_3_2", "table_4_1", "table_4_2"]
 

@@ -19,7 +19,8 @@ from seqwise.evaluation.metrics import Sums, sequence_accuracy, token_accuracy
 from seqwise.evaluation.translation import bleu, require_sacrebleu
 from seqwise.recipes import corpora, stress
 from seqwise.recipes.comparison import HEADINGS, Measured, Row, measure_rows
-from seqwise.recipes.systems import Data, ProgressFactory, System, run_systems
+from seqwise.recipes.systems import Data, System, run_systems
+from seqwise.recipes.workers import ProgressFactory
 
 __all__ = ["ENTITIES", "STRESS", "TRANSLATION", "Family", "Task", "run_task", "supertags"]
 

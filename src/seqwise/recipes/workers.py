@@ -1,7 +1,4 @@
-"""Jobs in worker processes, two at a time, each after the one that it needs; what they make lies in files.
-
-`seqwise.recipes.systems` does the same for systems, which start from each other's weights.
-"""
+"""Jobs in worker processes, two at a time, each after the one that it needs; what they make lies in files."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from queue import Queue
 from typing import Any
@@ -21,12 +18,13 @@ import torch
 from rich.progress import Progress as ProgressBars
 from rich.progress import TaskID
 
-from seqwise.recipes.systems import ProgressFactory
-
-__all__ = ["WORKERS", "Job", "Report", "run_jobs"]
+__all__ = ["WORKERS", "Job", "ProgressFactory", "Report", "run_jobs"]
 
 WORKERS = 2
 """How many jobs run at a time; 0: one after another in this process."""
+
+ProgressFactory = Callable[[], AbstractContextManager[ProgressBars]]
+"""Makes the progress bars of a recipe."""
 
 Report = Callable[[int, int, str], None]
 """Called by a job with the steps that are done, how many there will be, and a note."""
