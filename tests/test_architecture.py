@@ -26,6 +26,7 @@ LAYERS = [
     "training",
     "decoding",
     "evaluation",
+    "hugging_face",
     "runs",
     "recipes",
     "cli",

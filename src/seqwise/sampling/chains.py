@@ -54,6 +54,20 @@ class Chains:
     def __len__(self) -> int:
         return len(self.invariant_S)
 
+    def take(self, rows_N: Tensor) -> Chains:
+        """Some of the chains, int64 (N,), with what they went through; the time is that of all."""
+        return Chains(
+            self.state.take(rows_N),
+            self.tokens_SBT[:, rows_N],
+            self.energy_SB[:, rows_N],
+            self.proposals_SB[:, rows_N],
+            self.accepted_SB[:, rows_N],
+            self.novel_SB[:, rows_N],
+            self.passes_SB[:, rows_N],
+            self.invariant_S,
+            self.seconds,
+        )
+
 
 @torch.no_grad()
 def sample_chains(

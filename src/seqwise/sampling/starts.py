@@ -18,9 +18,12 @@ from seqwise.sampling.energies import contains, rows_of
 from seqwise.sampling.proposals import shuffled
 from seqwise.sampling.refinement import refine
 
-__all__ = ["dispersed_starts", "fill_in_turn"]
+__all__ = ["FREE", "dispersed_starts", "fill_in_turn"]
 
 Phrase = Sequence[int]
+
+FREE = -1
+"""What stands for a token that is to be drawn, where sequences are handed over."""
 
 MOST_ATTEMPTS = 50
 """How often a start is drawn anew where it broke a constraint."""

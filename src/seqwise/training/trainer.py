@@ -183,9 +183,9 @@ def _made_with(
     """What a checkpoint keeps of how it was made, so that it is not continued in another way."""
     steps = chosen["steps"]
     return {
+        "data": _fingerprint(train),  # first, because other data often mean another number of steps
         **chosen,
         "clip": repr(chosen["clip"]),  # JSON has no infinity
-        "data": _fingerprint(train),
         "schedules": {name: [s(0), s(steps / 2), s(steps)] for name, s in schedules.items()},
     }
 
