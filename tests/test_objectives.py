@@ -180,6 +180,30 @@ def test_self_normalized_cross_entropy_equals_numpy() -> None:
     assert torch.autograd.gradcheck(lambda s: self_normalized_cross_entropy(s, targets_BT, 0.5), (logits_BTV,))
 
 
+def test_one_log_softmax_gives_both_terms_and_their_gradients() -> None:
+    """Without padding nothing is copied; a gold token that is ruled out costs everything, and leaves log Z alone."""
+    logits_NV = torch.randn(7, 5, dtype=torch.float64).mul_(3).requires_grad_()
+    targets_N = torch.tensor([0, 4, 2, 2, 1, 3, 0])
+    found = self_normalized_cross_entropy(logits_NV, targets_N, 0.3)
+    assert float(found) == pytest.approx(self_normalized(logits_NV, targets_N, 0.3), abs=1e-12)
+    assert torch.autograd.gradcheck(lambda s: self_normalized_cross_entropy(s, targets_N, 0.3), (logits_NV,))
+
+    def sampled(scores_NV: Tensor) -> Tensor:
+        generator = torch.Generator().manual_seed(1)
+        return self_normalized_cross_entropy(scores_NV, targets_N, 0.3, 0.5, generator=generator)
+
+    assert torch.autograd.gradcheck(sampled, (logits_NV,))
+    half = logits_NV.detach().bfloat16().requires_grad_()
+    loss = self_normalized_cross_entropy(half, targets_N, 0.3)
+    assert loss.dtype == torch.float32
+    assert float(loss) == pytest.approx(self_normalized(half.double(), targets_N, 0.3), abs=1e-5)
+    (gradient_NV,) = torch.autograd.grad(loss, half)
+    assert gradient_NV.dtype == torch.bfloat16
+    excluded_NV = logits_NV.detach().clone()
+    excluded_NV[1, 4] = -torch.inf
+    assert float(self_normalized_cross_entropy(excluded_NV, targets_N, 0.3)) == torch.inf
+
+
 def test_a_fraction_is_unbiased() -> None:
     logits_BTV, targets_BT = ragged_logits(5)
     generator = torch.Generator().manual_seed(0)

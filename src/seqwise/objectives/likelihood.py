@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from torch import Tensor
+from torch.nn import functional as F
 
+from seqwise.data.batches import IGNORE
 from seqwise.search.candidates import Score
 
 __all__ = ["cross_entropy", "gold_scores"]
@@ -25,9 +27,9 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
         tensor(1.3863)
     """
     counted = targets >= 0
-    gold = logits.gather(-1, targets.clamp(min=0).unsqueeze(-1)).squeeze(-1)
-    losses = (logits.logsumexp(-1) - gold).masked_fill(~counted, 0.0)
-    return losses.sum() / counted.sum().clamp(min=1)
+    ignored = targets.masked_fill(~counted, IGNORE).flatten()
+    total = F.cross_entropy(logits.reshape(-1, logits.shape[-1]), ignored, ignore_index=IGNORE, reduction="sum")
+    return total / counted.sum().clamp(min=1)
 
 
 def gold_scores(logits_BTV: Tensor, targets_BT: Tensor, score: Score) -> Tensor:

@@ -13,10 +13,11 @@ target, M positions in H, H features, V vocabulary.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from seqwise.data.batches import Batch
@@ -63,14 +64,46 @@ def self_normalized_cross_entropy(
     """
     _check(weight, fraction)
     counted = targets >= 0
-    log_partition_N = logits[counted].logsumexp(-1)
-    gold_N = logits[counted].gather(-1, targets[counted].unsqueeze(-1)).squeeze(-1)
-    if log_partition_N.numel() == 0:
+    if bool(counted.all()):  # no copy of what is as large as the vocabulary
+        logits_NV, targets_N = logits.reshape(-1, logits.shape[-1]), targets.flatten()
+    else:
+        logits_NV, targets_N = logits[counted], targets[counted]
+    if len(targets_N) == 0:
         return logits.sum() * 0.0
-    penalized_H = log_partition_N
+    log_prob_N, log_partition_N = _LogProbAndPartition.apply(logits_NV, targets_N)
+    penalized_M = log_partition_N
     if fraction < 1:
-        penalized_H = log_partition_N[_drawn(log_partition_N, fraction, generator)]
-    return (log_partition_N - gold_N).mean() + weight * penalized_H.square().mean()
+        penalized_M = log_partition_N[_drawn(log_partition_N, fraction, generator)]
+    return weight * penalized_M.square().mean() - log_prob_N.mean()
+
+
+class _LogProbAndPartition(torch.autograd.Function):
+    """``log p(y)`` and ``log Z = f(y) - log p(y)`` of each row, from one log-softmax, which is all that is kept.
+
+    With g and z the gradients of the two, that of the scores is ``(z - g) p + g 1_y``: one pass over the vocabulary,
+    where autograd takes one for each of the two.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits_NV: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor]:
+        dtype = torch.promote_types(logits_NV.dtype, torch.float32)
+        log_probs_NV = F.log_softmax(logits_NV, dim=-1, dtype=dtype)
+        ctx.save_for_backward(log_probs_NV, targets_N)
+        log_prob_N, gold_N = (x.gather(1, targets_N[:, None])[:, 0] for x in (log_probs_NV, logits_NV))
+        # A gold token that is ruled out says nothing about log Z.
+        excluded_N = gold_N == -torch.inf
+        log_partition_N = gold_N - log_prob_N
+        if bool(excluded_N.any()):
+            log_partition_N[excluded_N] = logits_NV[excluded_N].to(dtype).logsumexp(-1)
+        return log_prob_N, log_partition_N
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        log_probs_NV, targets_N = ctx.saved_tensors
+        to_log_prob_N, to_log_partition_N = gradients
+        gradient_NV = log_probs_NV.exp().mul_((to_log_partition_N - to_log_prob_N)[:, None])
+        return gradient_NV.scatter_add_(1, targets_N[:, None], to_log_prob_N[:, None]), None
 
 
 def unnormalized_likelihood_loss(
