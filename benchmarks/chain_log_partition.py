@@ -21,7 +21,6 @@ import argparse
 import hashlib
 import json
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -31,6 +30,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from benchmarks.timing import median_ratio, time_in_turn
 from seqwise.data import write_atomically
 from seqwise.evaluation.signature import sign, signature_line
 from seqwise.models import linear_chain
@@ -123,19 +123,6 @@ def largest_difference(results: Sequence[tuple[Tensor, ...]]) -> float | None:
     )
 
 
-def time_in_turn(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of every call in every round; another one begins each time."""
-    seconds: dict[str, list[float]] = {name: [] for name in calls}
-    names = list(calls)
-    for number in range(rounds):
-        for place in range(len(names)):
-            name = names[(place + number) % len(names)]
-            start = time.perf_counter()
-            calls[name]()
-            seconds[name].append(time.perf_counter() - start)
-    return seconds
-
-
 def measure_shape(problem: Problem, rounds: int) -> dict[str, Any]:
     """One row: what the systems find, how far apart that is, and how long it takes them."""
     systems = systems_of(problem)
@@ -166,11 +153,6 @@ def measure_shape(problem: Problem, rounds: int) -> dict[str, Any]:
             for what, by_name in seconds.items()
         },
     }
-
-
-def median_ratio(above: Sequence[float], below: Sequence[float]) -> float:
-    """The median of the ratios by round."""
-    return statistics.median(one / other for one, other in zip(above, below, strict=True))
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:

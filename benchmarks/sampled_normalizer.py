@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.timing import median_ratio
 from seqwise.data import (
     Example,
     Positions,
@@ -167,11 +168,6 @@ def a_system(name: str, fraction: float | None, vocabulary: Vocabulary, options:
     )
     generator = torch.Generator().manual_seed(options.seed)
     return System(name, model, adagrad_state(model, initial=options.initial), normalization, generator)
-
-
-def median_ratio(above: Sequence[float], below: Sequence[float]) -> float:
-    """The median of the ratios by round."""
-    return statistics.median(one / other for one, other in zip(above, below, strict=True))
 
 
 def compare(full: dict[str, Any], sampled: dict[str, Any], none: dict[str, Any], batch: int) -> dict[str, Any]:

@@ -86,6 +86,26 @@ def text_run(settings: Settings = SUBWORDS) -> Run:
 
 
 @pytest.mark.parametrize("task", ["tag", "transduce"])
+def test_what_is_trained_to_be_self_normalised_starts_that_way(task: str) -> None:
+    """log Z of a new model is about log V; after the biases are lowered by that, about 0."""
+    settings = replace(TINY, task=task, objective="cross-entropy")
+    words = [replace(example, target=(label,)) for example in WORDS[:1] for label in "ABCDEFGHIJKLMNOPQRST"]
+
+    def mean_log_partition(settings: Settings) -> float:
+        source, target = build_vocabularies(words, settings)
+        run = Run(settings, build_model(settings, source, target).eval(), source, target)
+        return float(log_partitions_of(run, run.encode(words)).mean())
+
+    assert mean_log_partition(settings) == pytest.approx(math.log(20), abs=0.4)
+    for chosen in (
+        replace(settings, objective="self-normalized"),
+        replace(settings, objective="unnormalized-likelihood"),
+        replace(settings, objective="relaxed-beam", warm_start="self-normalized", warm_start_epochs=1.0),
+    ):
+        assert mean_log_partition(chosen) == pytest.approx(0, abs=0.4)
+
+
+@pytest.mark.parametrize("task", ["tag", "transduce"])
 def test_a_saved_run_comes_back_as_it_was(tmp_path: Path, task: str) -> None:
     run = tiny_run(replace(TINY, task=task, train=Path("gone.tsv"), alpha="linear(1, 2)"))
     save_run(run, tmp_path)

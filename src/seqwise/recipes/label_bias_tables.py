@@ -11,7 +11,7 @@ from seqwise.evaluation.log_partitions import LogPartitionSummary, summarize_log
 from seqwise.evaluation.metrics import Counts, Sums
 from seqwise.evaluation.report import Claim, Result
 from seqwise.recipes.comparison import Measured, Row, best_on_dev, compare, examine, judge, no_worse
-from seqwise.recipes.label_bias import family_of
+from seqwise.recipes.label_bias import family_of, runs_of
 from seqwise.recipes.outcome import Outcome
 from seqwise.recipes.tasks import TRANSLATION, Task, run_task, supertags
 from seqwise.recipes.workers import ProgressFactory
@@ -24,7 +24,6 @@ __all__ = [
     "examined",
     "published_rows",
     "raw_beam_hurts",
-    "runs_of",
     "table_5_1",
     "table_5_2",
     "table_5_3",
@@ -133,11 +132,6 @@ def published_rows(names: Mapping[str, str], published: Mapping[str, Mapping[str
 
 
 # ---------------------------------------------------------------------------------------- supertags
-
-
-def runs_of(task: Task, folder: Path, direction: str) -> Path:
-    """The folder of a task's runs, in which a tagger that reads left to right has its own."""
-    return folder / (f"{task.name}-left-to-right" if direction == "uni" else task.name)
 
 
 def table_5_2(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
@@ -254,7 +248,7 @@ def table_5_1(folder: Path, *, seeds: Sequence[int], scale: str, progress: Progr
 def _log_partitions(task: Task, folder: Path, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Outcome:
     quality = {"labels right": QUALITY, "BLEU": BLEU}[task.measure]
     rows = published_rows(NAMES, {key: {"beam": number} for key, number in quality.items()})
-    runs, table = folder / task.name, f"table-5.1-{task.name}"
+    runs, table = runs_of(task, folder), f"table-5.1-{task.name}"
     measured = run_task(task, family_of(task, scale), rows, table, runs, seeds=seeds, progress=progress)
     worse = examined(
         measured, SECTION, ("Self-normalising costs quality, slightly.", "cross-entropy", "self-normalized")

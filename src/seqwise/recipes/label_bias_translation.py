@@ -16,7 +16,7 @@ from seqwise.evaluation.report import Claim, Result, Table
 from seqwise.evaluation.translation import bins_by_length, bleu, bleu_length_ratio, ngram_overlap, subset
 from seqwise.recipes import corpora
 from seqwise.recipes.comparison import HEADINGS, Measured, best_on_dev, compare, judge
-from seqwise.recipes.label_bias import family_of
+from seqwise.recipes.label_bias import family_of, runs_of
 from seqwise.recipes.label_bias_tables import (
     CONTROLS,
     DISTILLED_START_HELPS,
@@ -59,7 +59,7 @@ def table_5_4(folder: Path, *, seeds: Sequence[int], scale: str, progress: Progr
     measured = _measure(TRANSLATION, "table-5.4", folder, seeds, scale, progress)
     outcome = compare(
         "table-5.4", f"Table 5.4, {TRANSLATION.title}: BLEU", measured, measure=TRANSLATION.measure,
-        controls=CONTROLS, claims=_claims_5_4(measured), files={"runs": folder / TRANSLATION.name},
+        controls=CONTROLS, claims=_claims_5_4(measured), files={"runs": runs_of(TRANSLATION, folder)},
     )  # fmt: skip
     return [outcome]
 
@@ -69,7 +69,7 @@ def _measure(
 ) -> dict[str, Measured]:
     task.require()
     rows, systems = published_rows(NAMES, PUBLISHED), family_of(TRANSLATION, scale)
-    return run_task(task, systems, rows, table, folder / task.name, seeds=seeds, progress=progress)
+    return run_task(task, systems, rows, table, runs_of(task, folder), seeds=seeds, progress=progress)
 
 
 def _claims_5_4(measured: Mapping[str, Measured]) -> list[Claim]:
@@ -162,7 +162,7 @@ def _by_measure(
         claims.append(_global_and_local(measure, number, found))
     table = Table(f"Table {number}, {TRANSLATION.title}: {title}", tuple(results), claims=tuple(claims))
     lesson = "\n".join(f"{claim.verdict.upper()}: {claim.text} ({claim.evidence})" for claim in claims)
-    return Outcome(name, table, _grid(table), lesson, {"runs": folder / TRANSLATION.name})
+    return Outcome(name, table, _grid(table), lesson, {"runs": runs_of(TRANSLATION, folder)})
 
 
 # What the papers see: longer outputs, fewer right words and pairs of words, more right triples and quadruples.

@@ -43,7 +43,7 @@ from seqwise.models.chain import ChainTagger
 from seqwise.models.recurrent import EncoderDecoder, Tagger
 from seqwise.models.transformer import Transformer
 from seqwise.runs.settings import Settings, load_settings, score_by_name, trained_score, unit_by_name
-from seqwise.runs.stages import resolve
+from seqwise.runs.stages import SELF_NORMALIZING, resolve, stages
 from seqwise.training.checkpoints import load_model_file, seal, verify
 from seqwise.training.configuration import did_you_mean, dump_configuration, load_configuration
 from seqwise.training.schedules import parse_schedule
@@ -178,26 +178,38 @@ def build_vocabularies(
 
 
 def build_model(settings: Settings, source: Vocabulary, target: Vocabulary) -> SequenceModel:
-    """A model with new weights, drawn from the settings' seed."""
+    """A model with new weights, drawn from the settings' seed.
+
+    One that is trained to be self-normalised first starts that way: its output biases are lowered by log V, so that log
+    Z is about 0 from the first step (Devlin et al., ACL 2014, section 2.4). From log Z = log V, the penalty would drown
+    the likelihood for as long as the model has learnt nothing.
+    """
+    with torch.random.fork_rng():
+        torch.manual_seed(settings.seed)
+        model = _draw_model(settings, source, target)
+    if stages(settings)[0].settings.objective in SELF_NORMALIZING and isinstance(model.head, nn.Linear):
+        nn.init.constant_(model.head.bias, -math.log(len(target)))
+    return model
+
+
+def _draw_model(settings: Settings, source: Vocabulary, target: Vocabulary) -> SequenceModel:
     sizes: dict[str, Any] = {
         "source_size": len(source),
         "target_size": len(target),
         "hidden_size": settings.hidden_size,
         "dropout": settings.dropout,
     }
-    with torch.random.fork_rng():
-        torch.manual_seed(settings.seed)
-        if settings.task == "tag":
-            sizes |= {"embedding_size": settings.embedding_size, "bidirectional": settings.encoder == "bidirectional"}
-            if settings.model == "chain":
-                return ChainTagger(**sizes)
-            return Tagger(**sizes, label_embedding_size=settings.label_embedding_size)
-        if target.end_id is None:
-            raise InputError("the target vocabulary of a transduction has no end token", mend="is it a tagger?")
-        if settings.model == "transformer":
-            sizes |= {name: getattr(settings, name) for name in ("num_layers", "num_heads", "feedforward_size")}
-            return Transformer(**sizes, end=target.end_id)
-        return EncoderDecoder(**sizes, end=target.end_id, embedding_size=settings.embedding_size)
+    if settings.task == "tag":
+        sizes |= {"embedding_size": settings.embedding_size, "bidirectional": settings.encoder == "bidirectional"}
+        if settings.model == "chain":
+            return ChainTagger(**sizes)
+        return Tagger(**sizes, label_embedding_size=settings.label_embedding_size)
+    if target.end_id is None:
+        raise InputError("the target vocabulary of a transduction has no end token", mend="is it a tagger?")
+    if settings.model == "transformer":
+        sizes |= {name: getattr(settings, name) for name in ("num_layers", "num_heads", "feedforward_size")}
+        return Transformer(**sizes, end=target.end_id)
+    return EncoderDecoder(**sizes, end=target.end_id, embedding_size=settings.embedding_size)
 
 
 def save_run(run: Run, folder: Path) -> None:

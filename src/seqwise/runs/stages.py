@@ -6,18 +6,15 @@ from dataclasses import dataclass, replace
 
 from seqwise.runs.settings import Settings
 
-__all__ = ["WARM_START_FOLDERS", "Stage", "resolve", "stages"]
+__all__ = ["SELF_NORMALIZING", "WARM_START_FOLDERS", "Stage", "resolve", "stages"]
 
 WARM_START_FOLDERS = ("warm-start", "scheduled-sampling", "distillation")
 """Where the stages before the last are kept, below the run folder."""
 
-_FROM_SCRATCH = (
-    "cross-entropy",
-    "self-normalized",
-    "sampled-self-normalized",
-    "unnormalized-likelihood",
-    "noise-contrastive",
-)
+SELF_NORMALIZING = ("self-normalized", "sampled-self-normalized", "unnormalized-likelihood")
+"""Objectives that draw log Z to a constant."""
+
+_FROM_SCRATCH = ("cross-entropy", *SELF_NORMALIZING, "noise-contrastive")
 
 
 @dataclass(frozen=True)

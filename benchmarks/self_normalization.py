@@ -1,0 +1,157 @@
+"""What do self-normalisation and its sampled forms cost in a training step over a large vocabulary?
+
+One step of an output layer: features (N, H) and gold tokens in; the loss and the gradients of features, weights and
+biases out. All systems get the same, and take turns:
+
+- cross-entropy: torch's ``linear`` and ``cross_entropy``; the reference.
+- two passes: cross-entropy plus ``lambda (logsumexp)^2``, as one writes it first.
+- self-normalised: ``self_normalized_cross_entropy``, which shares one log-softmax.
+- sampled: ``sampled_self_normalized_cross_entropy`` with log Z at a fraction gamma of the positions, and
+  ``unnormalized_likelihood_loss`` (Andreas and Klein, 2015) likewise. That of gamma = 1 is not made to look slow: it is
+  the same function, and its scores (N, V) are in memory at once, as they are in cross-entropy.
+
+    python -m benchmarks.self_normalization
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from benchmarks.timing import median_ratio, time_in_turn
+from seqwise.data import write_atomically
+from seqwise.evaluation.signature import sign, signature_line
+from seqwise.objectives import (
+    sampled_self_normalized_cross_entropy,
+    self_normalized_cross_entropy,
+    unnormalized_likelihood_loss,
+)
+
+REFERENCE = "cross-entropy"
+WEIGHT = 0.1
+FRACTIONS = (1.0, 0.1, 0.01)
+MOST_COST, LEAST_SPEEDUP = 1.2, 10.0
+"""Targets: of a self-normalised step in steps of cross-entropy; of gamma = 0.1 against gamma = 1."""
+
+
+def systems_of(
+    features_NH: Tensor, weight_VH: Tensor, bias_V: Tensor, targets_N: Tensor
+) -> dict[str, Callable[[], Tensor]]:
+    """The losses by name."""
+    layer = (features_NH, weight_VH, bias_V)
+
+    def two_passes() -> Tensor:
+        logits_NV = F.linear(*layer)
+        return F.cross_entropy(logits_NV, targets_N) + WEIGHT * logits_NV.logsumexp(-1).square().mean()
+
+    systems: dict[str, Callable[[], Tensor]] = {
+        REFERENCE: lambda: F.cross_entropy(F.linear(*layer), targets_N),
+        "two passes": two_passes,
+        "self-normalised": lambda: self_normalized_cross_entropy(F.linear(*layer), targets_N, WEIGHT),
+    }
+    for fraction in FRACTIONS:
+        systems[f"sampled, gamma = {fraction:g}"] = lambda g=fraction: sampled_self_normalized_cross_entropy(
+            *layer, targets_N, weight=WEIGHT, fraction=g
+        )
+        systems[f"unnormalised, gamma = {fraction:g}"] = lambda g=fraction: unnormalized_likelihood_loss(
+            *layer, targets_N, weight=WEIGHT, fraction=g
+        )
+    return systems
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Time every number of positions."""
+    torch.set_num_threads(options.threads)
+    generator = torch.Generator().manual_seed(options.seed)
+    weight_VH = torch.randn(options.vocabulary, options.hidden, generator=generator).mul_(0.05).requires_grad_()
+    bias_V = torch.zeros(options.vocabulary, requires_grad=True)
+    digest, rows = hashlib.sha256(weight_VH.detach().numpy().tobytes()), []
+    for positions in options.positions:
+        features_NH = torch.randn(positions, options.hidden, generator=generator).requires_grad_()
+        targets_N = torch.randint(options.vocabulary, (positions,), generator=generator)
+        digest.update(features_NH.detach().numpy().tobytes())
+        leaves = (features_NH, weight_VH, bias_V)
+        systems = systems_of(*leaves, targets_N)
+        check(systems)
+        calls = {
+            name: lambda s=system, of=leaves: torch.autograd.grad(s(), of, materialize_grads=True)
+            for name, system in systems.items()
+        }
+        seconds = time_in_turn(calls, options.rounds)
+        rows.append({"positions": positions, **compare(seconds)})
+        print(f"N = {positions} done", flush=True)
+    shown = ", ".join(f"{name} {value}" for name, value in vars(options).items() if name != "output")
+    signature = sign(f"self-normalisation; {shown}", seeds=[options.seed], data=digest.hexdigest())
+    return {"rows": rows, "signature": asdict(signature), "signature_line": signature_line(signature)}
+
+
+def check(systems: dict[str, Callable[[], Tensor]]) -> None:
+    """Losses that are equal by definition have to be."""
+    values = {name: system().item() for name, system in systems.items()}
+    for one, other in (("two passes", "self-normalised"), ("self-normalised", "sampled, gamma = 1")):
+        if not abs(values[one] - values[other]) <= 1e-4 * abs(values[other]):
+            raise SystemExit(f"{one} gives {values[one]} and {other} {values[other]}: there is nothing to compare")
+
+
+def compare(seconds: dict[str, list[float]]) -> dict[str, Any]:
+    """Medians, and ratios by round."""
+    speedups = {
+        form: median_ratio(seconds[f"{form}, gamma = 1"], seconds[f"{form}, gamma = 0.1"])
+        for form in ("sampled", "unnormalised")
+    }
+    return {
+        "milliseconds": {name: 1000 * statistics.median(times) for name, times in seconds.items()},
+        "in_cross_entropies": {name: median_ratio(times, seconds[REFERENCE]) for name, times in seconds.items()},
+        "speedup_of_a_tenth": speedups,
+        "seconds_by_round": seconds,
+    }
+
+
+def table(result: dict[str, Any]) -> str:
+    """The result as text."""
+    lines = []
+    for row in result["rows"]:
+        lines.append(f"N = {row['positions']:,}{'':24}ms   steps of cross-entropy")
+        lines += [
+            f"  {name:28}{row['milliseconds'][name]:9.1f}{ratio:12.2f}"
+            for name, ratio in row["in_cross_entropies"].items()
+        ]
+        cost, speedups = row["in_cross_entropies"]["self-normalised"], row["speedup_of_a_tenth"]
+        lines.append(
+            f"  self-normalised: {cost:.2f} (target at most {MOST_COST:g}); gamma = 0.1 against 1: sampled"
+            f" {speedups['sampled']:.1f}, unnormalised {speedups['unnormalised']:.1f} times as fast"
+            f" (target {LEAST_SPEEDUP:g})"
+        )
+    return "\n".join([*lines, result["signature_line"]])
+
+
+def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+    """Run the benchmark; print a table and write JSON."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.self_normalization", description=__doc__)
+    parser.add_argument("--positions", type=int, nargs="+", default=[512, 2048], help="N, positions of a step")
+    parser.add_argument("--vocabulary", type=int, default=32_000, help="V")
+    parser.add_argument("--hidden", type=int, default=256, help="H, size of the features")
+    parser.add_argument("--rounds", type=int, default=15, help="in which the systems take turns")
+    parser.add_argument("--threads", type=int, default=1, help="processor threads of torch")
+    parser.add_argument("--seed", type=int, default=0, help="of features, weights and gold tokens")
+    parser.add_argument("--output", type=Path, default=Path("outputs/self_normalization.json"), help="JSON file")
+    options = parser.parse_args(arguments)
+    result = measure(options)
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(options.output, json.dumps(result, indent=1) + "\n")
+    print(table(result))
+    return result
+
+
+if __name__ == "__main__":
+    main()
