@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import multiprocessing
+import os
 import signal
 import sys
 import threading
@@ -104,7 +105,9 @@ def _in_processes(
         news: Any = manager.Queue()
         listener = threading.Thread(target=_listen, args=(news, bars, tasks), daemon=True)
         listener.start()
-        with concurrent.futures.ProcessPoolExecutor(num_workers, mp_context=context) as pool:
+        with concurrent.futures.ProcessPoolExecutor(
+            num_workers, mp_context=context, initializer=_end_with_parent
+        ) as pool:
             running: dict[concurrent.futures.Future[float], Job] = {}
             try:
                 while left or running:
@@ -126,6 +129,18 @@ def _in_processes(
             finally:
                 news.put(("", 0, 0, ""))
                 listener.join()
+
+
+def _end_with_parent() -> None:
+    """End this worker when the process that started it has ended, in whatever way: nobody would read what it makes."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _do(job: Job, news: Queue[News]) -> float:
