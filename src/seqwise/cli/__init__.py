@@ -1,4 +1,4 @@
-"""The command line: ``seqwise train | predict | evaluate | score | sample | diagnose | reproduce``, and groups.
+"""The command line: ``seqwise train | predict | evaluate | score | sample | diagnose | report | reproduce``; groups.
 
 Whatever the user can mend ends with one line on standard error and exit code 2.
 """
@@ -16,6 +16,7 @@ from seqwise.cli.flags import flags_from_settings
 from seqwise.cli.language_model import language_model
 from seqwise.cli.masked_model import masked_model
 from seqwise.cli.prediction import evaluate, predict
+from seqwise.cli.report import REPORT_EXAMPLES, report
 from seqwise.cli.reproduction import reproduce
 from seqwise.cli.sampling import SAMPLE_EXAMPLES, sample
 from seqwise.cli.scoring import score
@@ -41,8 +42,10 @@ UsageError: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__nam
 # The flags of Settings make the signature of the first, so it is registered only once they are there.
 app.command(epilog=TRAIN_EXAMPLES)(flags_from_settings(train))
 app.command(epilog=SAMPLE_EXAMPLES)(sample)
-for command in (predict, evaluate, score, diagnose, reproduce):
+for command in (predict, evaluate, score, diagnose):
     app.command()(command)
+app.command(epilog=REPORT_EXAMPLES)(report)
+app.command()(reproduce)
 app.add_typer(language_model, name="language-model")
 app.add_typer(masked_model, name="masked-model")
 

@@ -1,0 +1,65 @@
+"""``seqwise report``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from seqwise.cli.console import progress_bars, require_at_least_one
+
+__all__ = ["REPORT_EXAMPLES", "report"]
+
+REPORT_EXAMPLES = """\b
+Examples:
+  seqwise report runs/tagger --file test.conll
+  seqwise report runs/seed0 runs/seed1 --file test.conll --examples 4
+  seqwise report runs/mlm samples --output sampling.html"""
+"""What ``seqwise report --help`` ends with."""
+
+
+def report(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="the --output of a train, masked-model train or sample; one or several"),
+    ],
+    *,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="the page; an older report there is replaced")
+    ] = Path("report.html"),
+    file: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="data to measure on, in the format of the training data; may be repeated, one for each RUN that reads"
+            " data",
+        ),
+    ] = None,
+    examples: Annotated[
+        int, typer.Option(metavar="N", help="how many examples (or problems of samples) are drawn, the first ones")
+    ] = 2,
+    example: Annotated[
+        list[int] | None, typer.Option(metavar="N", help="draw the N-th example instead; may be repeated")
+    ] = None,
+) -> None:
+    """Write one HTML page on runs, side by side: curves, results, beam lattices, chains.
+
+    The page needs no network. Without --file, taggers and transducers are shown on their development data.
+    """
+    from seqwise.runs.report import Asked, write_report
+
+    require_at_least_one("--examples", examples)
+    for one in example or ():
+        require_at_least_one("--example", one)
+    asked = Asked(tuple(file or ()), examples, tuple(example or ()))
+    with progress_bars() as progress:
+        bars: dict[str, Any] = {}
+
+        def advance(part: str, done: int, total: int) -> None:
+            if part not in bars:
+                bars[part] = progress.add_task(part, total=total, note="")
+            progress.update(bars[part], completed=done)
+
+        write_report(runs, output, asked, on_progress=advance)
+    print(f"the report is in {output}")

@@ -1,0 +1,248 @@
+"""The chains of a ``seqwise sample`` folder, read without touching it, and what can be said of them.
+
+Shapes: S sweeps, B chains of one problem, K lags.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from seqwise.errors import InputError
+from seqwise.runs.report.folders import Folder
+from seqwise.sampling import ChainReport, Chains, Energy, diagnose_chains, start_chains
+
+__all__ = ["ProblemChains", "SampleLine", "Sampling", "autocorrelation", "read_sampling"]
+
+FEWEST = 4  # sweeps by which chains can be judged
+STACKED = ("energy", "proposals", "accepted", "novel", "passes", "invariant")
+
+
+@dataclass(frozen=True)
+class SampleLine:
+    """One line of ``samples.jsonl``; problem, chain and sweep are counted from 1."""
+
+    problem: int
+    chain: int
+    sweep: int
+    text: str
+    energy: float
+
+
+@dataclass(frozen=True, eq=False)
+class ProblemChains:
+    """The chains of one problem at one length.
+
+    Attributes:
+        name: "problem 1", or where its chains are kept, where that cannot be told.
+        problem: counted from 1, or None where that cannot be told.
+        chains: what they went through, tokens left out.
+        report: None where it cannot be made.
+    """
+
+    name: str
+    problem: int | None
+    chains: Chains
+    report: ChainReport | None
+
+
+@dataclass(frozen=True, eq=False)
+class Sampling:
+    """All chains of a folder.
+
+    Attributes:
+        first: how many sweeps are not counted, because they are discarded or burn-in.
+        problems: see there.
+        samples: what has been printed.
+        no_report: why there are no effective sample sizes, or "".
+    """
+
+    first: int
+    problems: Sequence[ProblemChains]
+    samples: Sequence[SampleLine]
+    no_report: str
+
+
+def read_sampling(folder: Folder) -> Sampling:
+    """Read all chains of a folder, as far as they have come.
+
+    The chains of a problem are found by the energies of its samples: the files of chains do not name it.
+
+    Raises:
+        InputError: a file cannot be read, is damaged, or there is none yet.
+    """
+    paths = sorted((folder.path / "chains").glob("*.jsonl"))
+    if not paths:
+        raise InputError("the folder holds no chains yet", path=folder.path, mend="wait for the first sweeps")
+    samples = _read_samples(folder.path / "samples.jsonl")
+    each = _num_chains(folder)
+    blocks = [(path, place, chains) for path in paths for place, chains in _read_chains(path, each)]
+    first = _first_counted(folder.settings, blocks)
+    no_report = _why_no_report(folder, max(len(chains) for _, _, chains in blocks) - first)
+    left: dict[tuple[int, int], dict[tuple[int, int], float]] = {}
+    for one in samples:
+        rank, number = divmod(one.chain - 1, each)
+        left.setdefault((one.problem, rank), {})[number, one.sweep] = one.energy
+    problems = []
+    for path, place, chains in blocks:
+        key = next((key for key, energies in left.items() if _is_of(chains, energies)), None)
+        name = f"{path.name}, chains {place * each + 1} to {(place + 1) * each}"
+        if key is not None:
+            del left[key]
+            name = f"problem {key[0]}" + (f", length {key[1] + 1}" if key[1] else "")
+        report = None
+        if not no_report and len(chains) - first >= FEWEST:
+            report = diagnose_chains(chains, discard=first)
+        problems.append(ProblemChains(name, None if key is None else key[0], chains, report))
+    problems.sort(key=lambda one: (one.problem is None, one.problem or 0))
+    return Sampling(first, problems, samples, no_report)
+
+
+def _num_chains(folder: Folder) -> int:
+    """Of each problem and length; ``settings.json`` holds null for the kernel's default."""
+    given = folder.settings.get("chains")
+    if given is None:
+        return 1 if folder.settings.get("kernel") == "mask-predict" else 5
+    if not isinstance(given, int) or given < 1:
+        path = folder.path / "settings.json"
+        raise InputError("the number of chains is none", path=path, mend="restore it as it was saved")
+    return given
+
+
+def _first_counted(settings: Mapping[str, Any], blocks: Sequence[tuple[Path, int, Chains]]) -> int:
+    """What is discarded, and burn-in unless it lasts to the end, as the log flags it."""
+    num_sweeps = max(len(chains) for _, _, chains in blocks)
+    discard = settings.get("discard")
+    # As SampleSettings.num_discarded has it.
+    discard = min(7, (settings.get("sweeps") or 33) // 2) if not isinstance(discard, int) else discard
+    flagged = [int((~chains.invariant_S).nonzero()[-1]) + 1 for _, _, chains in blocks if not chains.invariant_S.all()]
+    burn_in = max((end for end in flagged if end < num_sweeps), default=0)
+    return min(max(discard, burn_in), num_sweeps - 1)
+
+
+def _why_no_report(folder: Folder, counted: int) -> str:
+    if folder.settings.get("kernel") == "mask-predict":
+        return "mask-predict draws nothing, so that there is nothing to take the effective sample size of"
+    if counted < FEWEST:
+        return f"effective sample sizes take {FEWEST} sweeps that count, and there are {counted}"
+    if importlib.util.find_spec("arviz_stats") is None:
+        return "effective sample sizes and R-hat need ArviZ: pip install 'seqwise[diagnostics]'"
+    return ""
+
+
+def _read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The JSON objects of a file; a last line that is cut off, as in a sampling that goes on, is left out."""
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError("the file cannot be read", path=path, mend="take another copy") from error
+    for number, line in enumerate(text.split("\n")[:-1], start=1):
+        try:
+            record = json.loads(line)
+            if not isinstance(record, dict):
+                raise ValueError
+        except (ValueError, RecursionError):
+            raise InputError("no JSON object", path=path, line=number, mend="take another copy") from None
+        yield number, record
+
+
+def _read_samples(path: Path) -> list[SampleLine]:
+    found = []
+    for number, record in _read_lines(path) if path.is_file() else ():
+        try:
+            numbers = (int(record["problem"]), int(record["chain"]), int(record["sweep"]))
+            found.append(SampleLine(*numbers, str(record["text"]), float(record["energy"])))
+        except (KeyError, TypeError, ValueError):
+            raise InputError("no sample", path=path, line=number, mend="take another copy") from None
+    return found
+
+
+def _read_chains(path: Path, each: int) -> Iterator[tuple[int, Chains]]:
+    """The chains of one file, as many together as belong to one problem."""
+    columns: dict[str, list[Any]] = {name: [] for name in STACKED}
+    number = 0
+    try:
+        for number, record in _read_lines(path):
+            if record["sweep"] != number:
+                raise ValueError
+            for name in STACKED:
+                columns[name].append(record[name])
+        energy_SB = torch.tensor(columns["energy"], dtype=torch.float64)
+        counts = [torch.tensor(columns[name], dtype=torch.int64) for name in STACKED[1:5]]
+        invariant_S = torch.tensor(columns["invariant"], dtype=torch.bool)
+        shapes = {tuple(tensor.shape) for tensor in (energy_SB, *counts)}
+        if len(shapes) != 1 or energy_SB.dim() != 2 or energy_SB.shape[1] % each:
+            raise ValueError
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        if isinstance(error, InputError):
+            raise
+        mend = "take another copy, or sample again"
+        raise InputError("the sweeps are damaged", path=path, line=number or None, mend=mend) from None
+    nowhere = start_chains(Energy(), torch.zeros(1, 1, dtype=torch.int64))
+    for place in range(energy_SB.shape[1] // each):
+        own = slice(place * each, (place + 1) * each)
+        tokens_SBT = torch.zeros(len(energy_SB), each, 0, dtype=torch.int64)
+        proposals_SB, accepted_SB, novel_SB, passes_SB = (counts_SB[:, own] for counts_SB in counts)
+        energies_SB, seconds = energy_SB[:, own], 0.0  # how long it took is not kept
+        yield (
+            place,
+            Chains(
+                nowhere,
+                tokens_SBT,
+                energies_SB,
+                proposals_SB,
+                accepted_SB,
+                novel_SB,
+                passes_SB,
+                invariant_S,
+                seconds,
+            ),
+        )
+
+
+def _is_of(chains: Chains, energies: Mapping[tuple[int, int], float]) -> bool:
+    """Whether these chains have the energies of the samples of a problem, as far as these are rounded."""
+    return all(
+        sweep <= len(chains) and abs(float(chains.energy_SB[sweep - 1, number]) - energy) < 1e-4
+        for (number, sweep), energy in energies.items()
+    )
+
+
+def autocorrelation(values_SB: Tensor, *, lags: int) -> npt.NDArray[np.float64]:
+    """The autocorrelation of chains, the mean over those that move.
+
+    ``rho_k = sum_s (x_s - m)(x_{s+k} - m) / sum_s (x_s - m)^2`` with m the mean of a chain.
+
+    Args:
+        values_SB: a number for each sweep and chain.
+        lags: K, the largest.
+
+    Returns:
+        K + 1 numbers, the first of which is 1; NaN where no chain moves.
+
+    Source: Geyer (1992), Practical Markov Chain Monte Carlo, section 3.1, there for the autocovariance.
+
+    Example:
+        >>> autocorrelation(torch.tensor([[1.0], [-1.0], [1.0], [-1.0]]), lags=2).tolist()
+        [1.0, -0.75, 0.5]
+    """
+    centred_SB = (values_SB - values_SB.mean(0)).double().numpy()
+    variance_B = (centred_SB**2).sum(0)
+    moving_B = variance_B > 1e-12 * max(1.0, float(np.abs(values_SB.numpy()).max(initial=0.0)) ** 2)
+    if not moving_B.any():
+        return np.full(lags + 1, math.nan)
+    products = [
+        (centred_SB[: len(centred_SB) - lag, moving_B] * centred_SB[lag:, moving_B]).sum(0) for lag in range(lags + 1)
+    ]
+    found: npt.NDArray[np.float64] = (np.stack(products) / variance_B[moving_B]).mean(1)
+    return found

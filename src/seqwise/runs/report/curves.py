@@ -1,0 +1,141 @@
+"""What every training has: its settings beside those of others, and its curves, drawn and in numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from seqwise.runs.report.blocks import Block, Ids, Key, Paragraph, Table, plain_number
+from seqwise.runs.report.folders import Folder
+from seqwise.runs.report.plots import Line, line_plot
+
+__all__ = ["curve_blocks", "metrics_rows", "settings_tables", "shown_value"]
+
+TITLES = {
+    "loss": "Loss",
+    "learning_rate": "Learning rate",
+    "gradient_norm": "Gradient norm, before clipping",
+    "alpha": "Alpha, the inverse temperature of relaxations",
+    "gold_probability": "Mixing: probability of feeding gold",
+}
+SPANS_MAGNITUDES = ("gradient_norm", "alpha")
+ROWS = 10  # of the numbers of a log that are written out
+
+
+def settings_tables(folders: Sequence[Folder]) -> list[Block]:
+    """Settings of folders of one kind: those that differ at once, all others folded."""
+    if not folders:
+        return []
+    names = list(dict.fromkeys(name for folder in folders for name in folder.settings))
+    rows = [[name, *(shown_value(folder.settings.get(name)) for folder in folders)] for name in names]
+    columns = ["setting", *(folder.name for folder in folders)]
+    other = [row for row in rows if len(set(row[1:])) > 1]
+    same = [row for row in rows if len(set(row[1:])) == 1]
+    blocks: list[Block] = []
+    if other:
+        blocks.append(Table("Settings that differ", columns, other))
+    what = "All settings" if len(folders) == 1 else "Settings that all of these have"
+    same = [row[:2] for row in same]
+    blocks.append(Table(what, ["setting", "value"], same, folded=True))
+    return blocks
+
+
+def shown_value(value: Any) -> str:
+    """A setting as one would write it.
+
+    Example:
+        >>> shown_value(None), shown_value(True), shown_value([3, 2]), shown_value("")
+        ('default', 'yes', '3, 2', 'none')
+    """
+    if value is None:
+        return "default"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or "none"
+    return str(value) or "none"
+
+
+def curve_blocks(folders: Sequence[Folder], *, ids: Ids) -> list[Block]:
+    """The curves of trainings of one kind, in one plot for each quantity; and their numbers, folded.
+
+    Stages follow each other; where a new one begins, the loss is that of another objective.
+    """
+    with_logs = [folder for folder in folders if folder.logs]
+    if not with_logs:
+        return [Paragraph("No step of training has been logged.")]
+    blocks: list[Block] = [Key([folder.name for folder in folders])] if len(folders) > 1 else []
+    for quantity, title in TITLES.items():
+        lines = [
+            Line(folder.name, *_joined(folder, quantity), number=number)
+            for number, folder in enumerate(folders)
+            if any(quantity in log.columns for log in folder.logs)
+        ]
+        if not lines:
+            continue
+        borders = sorted({border for folder in with_logs for border in _borders(folder)})
+        logarithmic = quantity in SPANS_MAGNITUDES
+        blocks.append(line_plot(title, lines, x_label="step", ids=ids, logarithmic=logarithmic, borders=borders))
+    for folder in with_logs:
+        blocks += _tables(folder)
+    staged = [folder for folder in with_logs if len(folder.logs) > 1]
+    for folder in staged:
+        parts = ", then ".join(f"{log.name} ({log.objective}, {len(log):,} steps)" for log in folder.logs)
+        blocks.append(Paragraph(f"{folder.name}: {parts}. Dotted lines mark where a stage ends: losses of different "
+                                "objectives cannot be compared."))  # fmt: skip
+    unread = [folder.name for folder in with_logs if not any("alpha" in log.columns for log in folder.logs)]
+    if unread and folders[0].kind == "training":
+        blocks.append(Paragraph(f"No objective of {', '.join(unread)} reads alpha."))
+    return blocks
+
+
+def _joined(folder: Folder, quantity: str) -> tuple[list[float], list[float]]:
+    """The quantity over all stages, by the number of steps of all of them."""
+    xs: list[float] = []
+    ys: list[float] = []
+    begun = 0.0
+    for log in folder.logs:
+        xs += [begun + step for step in log.columns["step"]]
+        ys += log.columns.get(quantity, [math.nan] * len(log))
+        begun += log.columns["step"][-1]
+    return xs, ys
+
+
+def _borders(folder: Folder) -> list[float]:
+    ends, begun = [], 0.0
+    for log in folder.logs[:-1]:
+        begun += log.columns["step"][-1]
+        ends.append(begun + 0.5)
+    return ends
+
+
+def _tables(folder: Folder) -> list[Table]:
+    tables = []
+    for log in folder.logs:
+        quantities = [name for name in log.columns if name != "step"]
+        places = sorted({round(part * (len(log) - 1) / (ROWS - 1)) for part in range(ROWS)})
+        rows = [
+            [plain_number(log.columns["step"][place]), *(plain_number(log.columns[name][place]) for name in quantities)]
+            for place in places
+        ]
+        columns = ["step", *(name.replace("_", " ") for name in quantities)]
+        tables.append(Table(f"{folder.name}, {log.name}: numbers of some steps", columns, rows, folded=True))
+    return tables
+
+
+def metrics_rows(metrics: Mapping[str, Any]) -> list[list[str]]:
+    """Plain numbers and names of ``metrics.json``, those of a part with its name before them.
+
+    Example:
+        >>> metrics_rows({"steps": 3, "dev": {"tokens": 5}})
+        [['steps', '3'], ['dev: tokens', '5']]
+    """
+    rows = []
+    for name, value in metrics.items():
+        if isinstance(value, dict):
+            rows += [[f"{name}: {inner}", shown] for inner, shown in metrics_rows(value)]
+        elif isinstance(value, int | float | str):
+            shown = plain_number(value) if isinstance(value, float) else str(value)
+            rows.append([name.replace("_", " "), shown])
+    return rows

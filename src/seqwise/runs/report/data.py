@@ -1,0 +1,102 @@
+"""Which data a report takes for each run: the file that is given, or the development data of its training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from seqwise.data.readers import Example
+from seqwise.errors import InputError
+from seqwise.runs.masked_model import MaskedRun, read_sequences
+from seqwise.runs.report.folders import Folder
+from seqwise.runs.run import Run
+from seqwise.runs.training import read_examples
+
+__all__ = ["Asked", "Data", "chosen_places", "read_data", "share_files"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a report is asked for.
+
+    Args:
+        files: data for the runs: none, one for all of them, or one for each.
+        num_examples: how many examples are drawn, the first ones.
+        chosen: numbers, from 1, of examples that are drawn instead.
+    """
+
+    files: Sequence[Path] = ()
+    num_examples: int = 2
+    chosen: Sequence[int] = ()
+
+
+@dataclass(frozen=True)
+class Data:
+    """Examples for one run.
+
+    Attributes:
+        name: what they are called in the report.
+        examples: see there.
+        is_given: whether they were asked for; else they are the development data, already measured.
+        note: why there are none, or "".
+    """
+
+    name: str = ""
+    examples: Sequence[Example] = ()
+    is_given: bool = False
+    note: str = ""
+
+
+def share_files(folders: Sequence[Folder], files: Sequence[Path]) -> dict[str, Path]:
+    """The file of each run that reads one, by the run's name.
+
+    Raises:
+        InputError: there are neither none, one nor as many as runs, or no run reads one.
+    """
+    readers = [folder for folder in folders if folder.kind != "samples"]
+    if not files:
+        return {}
+    if not readers:
+        raise InputError("--file: samples are shown as they are, and read no data", mend="leave it out")
+    if len(files) not in (1, len(readers)):
+        problem = f"--file: {len(files)} files for {len(readers)} runs that read one"
+        raise InputError(problem, mend="give one for all of them, or one for each in their order")
+    given = files if len(files) == len(readers) else [files[0]] * len(readers)
+    return {folder.name: file for folder, file in zip(readers, given, strict=True)}
+
+
+def read_data(folder: Folder, run: Run | MaskedRun, file: Path | None) -> Data:
+    """Read what a run is to be shown on; development data that are no longer there are no mistake.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    if isinstance(run, MaskedRun):
+        if file is None:
+            return Data(note=f"Without --file nothing is scored by {folder.name}.")
+        return Data(str(file), read_sequences(file, run.settings), is_given=True)
+    if file is not None:
+        return Data(str(file), read_examples(run.settings, file), is_given=True)
+    dev, without = run.settings.dev, "give --file to see results with intervals, log Z by position and lattices"
+    if dev is None:
+        return Data(note=f"{folder.name} was trained without development data: {without}.")
+    try:
+        return Data(f"its development data ({dev})", read_examples(run.settings, dev))
+    except InputError as error:
+        return Data(note=f"The development data of {folder.name} cannot be read ({error}): {without}.")
+
+
+def chosen_places(asked: Asked, number: int, *, path: str) -> list[int]:
+    """Which of so many examples are drawn, from 0.
+
+    Raises:
+        InputError: one is asked for that there is not.
+    """
+    for one in asked.chosen:
+        if not 1 <= one <= number:
+            problem = f"--example {one} is none of the {number:,} that there are"
+            raise InputError(problem, path=path or None, mend=f"give a number from 1 to {number}")
+    return (
+        [one - 1 for one in dict.fromkeys(asked.chosen)] if asked.chosen else list(range(number))[: asked.num_examples]
+    )

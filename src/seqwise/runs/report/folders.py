@@ -1,0 +1,196 @@
+"""Run folders as a report reads them: what each of them is, its settings, its log by step, and what it came to.
+
+Nothing is written to them, and a training that is still going on can be looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from seqwise.data.readers import read_lines
+from seqwise.errors import InputError
+from seqwise.runs.masked_model_settings import load_masked_settings
+from seqwise.runs.settings import Settings, load_settings
+from seqwise.runs.stages import resolve, stages
+
+__all__ = ["Folder", "Kind", "StageLog", "is_number", "read_folder", "read_folders", "read_json"]
+
+Kind = Literal["training", "masked model", "samples"]
+"""The run of ``seqwise train``, that of ``seqwise masked-model train``, or the output of ``seqwise sample``."""
+
+_WANTED = "give the --output of a seqwise train, masked-model train or sample"
+
+
+@dataclass(frozen=True)
+class StageLog:
+    """What one training wrote down, step by step.
+
+    Attributes:
+        name: "training", or that of a warm start.
+        objective: what it minimised.
+        columns: "step", "loss" and so on to a number for each step.
+    """
+
+    name: str
+    objective: str
+    columns: Mapping[str, Sequence[float]]
+
+    def __len__(self) -> int:
+        return len(self.columns["step"])
+
+
+@dataclass(frozen=True)
+class Folder:
+    """One of the folders that a report is on.
+
+    Attributes:
+        path: as it was given.
+        name: a short one that no other folder of the report has.
+        kind: what it holds.
+        settings: as they are shown.
+        logs: of each stage of training that has begun, in order.
+        metrics: what is in ``metrics.json``; empty where there is none yet.
+        has_model: whether there is a trained model.
+        weights: the SHA-256 of its weights.
+    """
+
+    path: Path
+    name: str
+    kind: Kind
+    settings: Mapping[str, Any]
+    logs: Sequence[StageLog] = ()
+    metrics: Mapping[str, Any] | None = None
+    has_model: bool = False
+    weights: str | None = None
+
+
+def read_folders(paths: Sequence[Path]) -> list[Folder]:
+    """Read some folders, and give each a name of its own.
+
+    Raises:
+        InputError: one is missing, holds none of the things that there are reports on, or is damaged.
+    """
+    folders = [read_folder(path) for path in paths]
+    names = [folder.name for folder in folders]
+    return [
+        folder if names.count(folder.name) == 1 else replace(folder, name=f"{folder.name} ({place})")
+        for place, folder in enumerate(folders, start=1)
+    ]
+
+
+def read_folder(path: Path) -> Folder:
+    """Read a folder.
+
+    Raises:
+        InputError: see :func:`read_folders`.
+    """
+    if not path.is_dir():
+        raise InputError("there is no such folder", path=path, mend=_WANTED)
+    if (path / "configuration.yaml").is_file():
+        return _training(path)
+    if (path / "settings.json").is_file():
+        if (path / "chains").is_dir():
+            settings = read_json(path / "settings.json")
+            return Folder(path, path.resolve().name, "samples", settings)
+        if (path / "model" / "sequence_vocabulary.json").is_file() or (path / "log.jsonl").is_file():
+            return _masked(path)
+    if (path / "model" / "vocabulary.json").is_file():
+        problem = "the folder holds a log-linear language model, on which there is no report"
+        raise InputError(problem, path=path, mend=_WANTED)
+    raise InputError("the folder holds no run", path=path, mend=_WANTED)
+
+
+def _training(path: Path) -> Folder:
+    settings = resolve(load_settings(path / "configuration.yaml", {}))
+    logs = []
+    for stage in stages(settings):
+        file = path / stage.folder / "log.jsonl"
+        if file.is_file() and file.stat().st_size:
+            logs.append(StageLog(stage.name, stage.settings.objective, _read_log(file, stage.settings)))
+    return _with_model(Folder(path, path.resolve().name, "training", _shown(asdict(settings)), logs))
+
+
+def _masked(path: Path) -> Folder:
+    settings = load_masked_settings(path / "settings.json")
+    file, logs = path / "log.jsonl", []
+    if file.is_file() and file.stat().st_size:
+        logs.append(StageLog("training", "masked cross-entropy", _read_log(file, None)))
+    return _with_model(Folder(path, path.resolve().name, "masked model", _shown(asdict(settings)), logs))
+
+
+def _shown(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
+
+
+def _with_model(folder: Folder) -> Folder:
+    metrics_file, manifest = folder.path / "metrics.json", folder.path / "model" / "manifest.json"
+    metrics = read_json(metrics_file) if metrics_file.is_file() else {}
+    weights = None
+    if manifest.is_file():
+        files = read_json(manifest).get("files")
+        entry = files.get("model.safetensors") if isinstance(files, dict) else None
+        weights = str(entry["sha256"]) if isinstance(entry, dict) and "sha256" in entry else None
+    return replace(folder, metrics=metrics, has_model=(folder.path / "model").is_dir(), weights=weights)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Raises:
+        InputError: the file cannot be read, or holds something else.
+    """
+    mend = "restore it as it was saved"
+    try:
+        record = json.loads(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror})", path=path) from error
+    except (ValueError, RecursionError):
+        raise InputError("no valid JSON", path=path, mend=mend) from None
+    if not isinstance(record, dict):
+        raise InputError("no JSON object", path=path, mend=mend)
+    return record
+
+
+def _read_log(path: Path, settings: Settings | None) -> dict[str, list[float]]:
+    """The columns of a log; schedules that the stage's objective does not read are left out."""
+    columns: dict[str, list[float]] = {}
+    lines = list(read_lines(path))
+    whole = path.read_bytes().endswith(b"\n")
+    for number, text in lines:
+        try:
+            record = {name: float(value) for name, value in json.loads(text).items()}
+            if not {"step", "loss"} <= set(record) or (columns and set(record) != set(columns)):
+                raise ValueError
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            if number == len(lines) and not whole:
+                break  # a training that goes on is just writing it
+            raise InputError("no line of a training log", path=path, line=number, mend="take another copy") from None
+        for name, value in record.items():
+            columns.setdefault(name, []).append(value)
+    if not columns:
+        raise InputError("the log has no step yet", path=path, mend="wait for the first one")
+    unread = set() if settings is None else {"alpha", "gold_probability"} - _schedules_read(settings)
+    return {name: values for name, values in columns.items() if name not in unread}
+
+
+def _schedules_read(settings: Settings) -> set[str]:
+    """Of the two schedules, those that the objective of a stage reads: all are logged, whatever it is."""
+    if settings.objective == "scheduled-sampling":
+        return {"gold_probability", *(["alpha"] if settings.feeding.startswith("soft") else [])}
+    relaxed = settings.objective in ("relaxed-beam", "hinge", "soft-dense-beam", "minimum-risk")
+    return {"alpha"} if relaxed or settings.direct_loss_weight > 0 else set()
+
+
+def is_number(value: object) -> bool:
+    """Whether something read from JSON is a finite number.
+
+    Example:
+        >>> is_number(1.5), is_number(True), is_number(None)
+        (True, False, False)
+    """
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

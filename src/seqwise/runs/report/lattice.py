@@ -1,0 +1,167 @@
+"""The lattice of a beam: what every slot of every step is made of, in a hard search and in relaxed ones.
+
+Shapes: B batch (1 here), J slots before a step, K after it, V vocabulary, T target length.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from seqwise.data.batches import EncodedExample, collate
+from seqwise.decoding import evaluation_mode, step_limit
+from seqwise.models.protocols import StepModel
+from seqwise.objectives.search_aware import hamming_cost
+from seqwise.search.beam import unroll
+from seqwise.search.candidates import Score, local
+from seqwise.search.costs import Cost, edit_distance_cost
+from seqwise.search.selection import HardTopK, Selector
+
+__all__ = ["MOST_STEPS", "Lattice", "Node", "beam_lattice", "drawn_steps"]
+
+MOST_STEPS = 20
+"""More steps than these are searched, but not drawn."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """A slot after a step.
+
+    Attributes:
+        tokens: the heaviest tokens that it has added and their weights; one of weight 1 in a hard search.
+        parents: for each slot before the step, how much of this one comes from it: the back-pointer weights, J numbers.
+        score: cumulative.
+        cost: what the step added to the task cost; None without gold.
+        total_cost: the cumulative task cost; None without gold.
+        log_partition: log Z of the step, of the slots that this one comes from by their weights.
+        ended: how much of it had ended before the step.
+        is_live: whether it has a score at all.
+    """
+
+    tokens: tuple[tuple[int, float], ...]
+    parents: tuple[float, ...]
+    score: float
+    cost: float | None
+    total_cost: float | None
+    log_partition: float
+    ended: float
+    is_live: bool
+
+
+@dataclass(frozen=True)
+class Lattice:
+    """The slots of a search, step by step; before the first step there is one, the empty prefix."""
+
+    steps: tuple[tuple[Node, ...], ...]
+
+
+@torch.no_grad()
+def beam_lattice(
+    model: StepModel,
+    source: EncodedExample,
+    selector: Selector,
+    *,
+    num_steps: int,
+    score: Score = local,
+    gold: Sequence[int] | None = None,
+    most_tokens: int = 3,
+) -> Lattice:
+    """Follow a search on one input, and keep what each selection did.
+
+    The back-pointer weights are ``b_r[i] = sum_w p_r[i, w]`` and the token weights ``a_r[w] = sum_i p_r[i, w]`` of the
+    selection (one-hot in a hard search). The task cost is the Hamming cost where outputs are as long as inputs, and the
+    edit distance elsewhere.
+
+    Args:
+        model: a step model; it is put into evaluation mode for the call.
+        source: its source is read.
+        selector: hard or soft.
+        num_steps: of the search.
+        score: what tokens add.
+        gold: the right output, end token included; None where it is not known.
+        most_tokens: how many tokens of a slot are kept.
+
+    Source: Goyal et al. (AAAI 2018), Algorithms 1 and 3.
+
+    Example:
+        >>> from seqwise.models import Tagger
+        >>> model = Tagger(source_size=5, target_size=3, embedding_size=4, hidden_size=8, label_embedding_size=2)
+        >>> found = beam_lattice(model, EncodedExample((1, 2), ()), HardTopK(2), num_steps=2, gold=(0, 1))
+        >>> [len(nodes) for nodes in found.steps], sorted(found.steps[1][0].parents)
+        ([2, 2], [0.0, 1.0])
+    """
+    device = model.embedding_VD.device
+    steps: list[tuple[Node, ...]] = []
+    with evaluation_mode(model):
+        context = model.encode(collate([(0, source)]).to(device))
+        cost = None if gold is None else _cost(model, torch.tensor([list(gold)], device=device))
+        before_BJ = ended_BJ = None
+        for step in unroll(model, context, selector, num_steps=num_steps, score=score, cost=cost, end=model.end):
+            selection, beam = step.selection, step.beam
+            num_slots = step.candidates.prefix_scores_BJ.shape[1]
+            eye_BJJ = torch.eye(num_slots, dtype=beam.scores_BK.dtype, device=device)[None]
+            dead_end_BJ = step.candidates.logits_BJV.logsumexp(-1)
+            log_partitions_BJ = dead_end_BJ.masked_fill(dead_end_BJ == -torch.inf, 0.0).to(eye_BJJ.dtype)
+            before_BJ = torch.zeros_like(eye_BJJ[:, 0]) if before_BJ is None else before_BJ
+            ended_BJ = torch.zeros_like(before_BJ) if ended_BJ is None else ended_BJ
+            added_BK = beam.costs_BK - selection.follow(before_BJ)
+            tokens_BV = torch.arange(model.embedding_VD.shape[0], device=device)[None]
+            weights_BKM, tokens_BKM = selection.token_masses(tokens_BV).topk(min(most_tokens, tokens_BV.shape[1]))
+            columns = (
+                tokens_BKM,
+                weights_BKM,
+                selection.follow(eye_BJJ),
+                beam.scores_BK,
+                added_BK,
+                beam.costs_BK,
+                selection.follow(log_partitions_BJ),
+                selection.follow(ended_BJ),
+            )
+            steps.append(_nodes(columns, has_gold=gold is not None))
+            before_BJ, ended_BJ = beam.costs_BK, beam.finished_BK
+    return Lattice(tuple(steps))
+
+
+def _cost(model: StepModel, gold_BT: Tensor) -> Cost:
+    size = model.embedding_VD.shape[0]
+    return hamming_cost(gold_BT, size) if model.end is None else edit_distance_cost(gold_BT, size, end=model.end)
+
+
+def _nodes(columns: Sequence[Tensor], *, has_gold: bool) -> tuple[Node, ...]:
+    nodes = []
+    for tokens, weights, parents, score, added, total, log_partition, ended in zip(
+        *(column[0].tolist() for column in columns), strict=True
+    ):
+        kept = tuple((token, weight) for token, weight in zip(tokens, weights, strict=True) if weight > 0)
+        cost, total_cost = (added, total) if has_gold else (None, None)
+        is_live = score != -math.inf
+        nodes.append(Node(kept, tuple(parents), score, cost, total_cost, log_partition, ended, is_live))
+    return tuple(nodes)
+
+
+def drawn_steps(model: StepModel, source: EncodedExample, *, k: int, gold: Sequence[int] | None) -> int:
+    """How many steps of the searches of an input are worth looking at.
+
+    Until the local hard beam has ended, and one more than gold has tokens; of a tagger as many as there are labels.
+
+    Args:
+        model: a step model.
+        source: its source is read.
+        k: size of the beam.
+        gold: the right output, end token included, or None.
+    """
+    limit = step_limit(len(source.source_ids), model.end)
+    if model.end is None:
+        return min(limit, MOST_STEPS)
+    device, needed = model.embedding_VD.device, 0
+    with evaluation_mode(model), torch.no_grad():
+        context = model.encode(collate([(0, source)]).to(device))
+        for step in unroll(model, context, HardTopK(k), num_steps=min(limit, MOST_STEPS), end=model.end):
+            needed += 1
+            if bool(((step.beam.finished_BK == 1) | (step.beam.scores_BK == -torch.inf)).all()):
+                break
+    return min(max(needed, 0 if gold is None else len(gold) + 1), limit, MOST_STEPS)

@@ -1,0 +1,90 @@
+"""The part of a report that is on masked models: what they came to, and scores of a file, token by token."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from markupsafe import Markup
+
+from seqwise.data.readers import Example
+from seqwise.evaluation.metrics import Counts, bootstrap_interval
+from seqwise.runs.masked_model import MaskedRun, SequenceScore, score_sequences
+from seqwise.runs.report.blocks import Block, Paragraph, Table, plain_number
+from seqwise.runs.report.curves import metrics_rows
+from seqwise.runs.report.drawing import Palette
+from seqwise.runs.report.folders import Folder
+
+__all__ = ["metrics_tables", "scored_blocks"]
+
+DEEPEST = 6.0  # nats; what is less likely has the same colour
+
+
+def metrics_tables(folders: Sequence[Folder]) -> list[Block]:
+    """What training came to, one column for each run."""
+    rows: dict[str, dict[str, str]] = {}
+    for folder in folders:
+        for name, value in metrics_rows(folder.metrics or {}):
+            rows.setdefault(name, {})[folder.name] = value
+    if not rows:
+        return []
+    cells = [[name, *(row.get(folder.name, "") for folder in folders)] for name, row in rows.items()]
+    return [Table("At the end of training", ["measure", *(folder.name for folder in folders)], cells)]
+
+
+def scored_blocks(
+    run: MaskedRun,
+    examples: Sequence[Example],
+    chosen: Sequence[int],
+    *,
+    name: str,
+    on_progress: Callable[[int], None] | None = None,
+) -> list[Block]:
+    """Pseudo-perplexity of a file with its interval, and the tokens of chosen sequences by how likely they are.
+
+    ``exp(-sum log p(token | all others) / tokens)``; the interval is that of a bootstrap over sequences.
+
+    Args:
+        run: its model in evaluation mode.
+        examples: the sequences of the file.
+        chosen: which of them are shown, from 0.
+        name: of the run.
+        on_progress: called with 1 after each sequence.
+
+    Raises:
+        InputError: as :func:`~seqwise.runs.masked_model.score_sequences`.
+    """
+    losses, lengths, shown = [], [], {}
+    for place, one in enumerate(score_sequences(run, examples)):
+        losses.append(-one.log_prob)
+        lengths.append(len(one.tokens))
+        if place in chosen:
+            shown[place] = one
+        if on_progress is not None:
+            on_progress(1)
+    value, low, high = (math.exp(min(one, 700.0)) for one in bootstrap_interval(Counts(losses, lengths)))
+    summary = Table(
+        f"{name} on the file, with a bootstrap 95% interval over sequences",
+        ["measure", "value", "from", "to"],
+        [["pseudo-perplexity", *map(plain_number, (value, low, high))],
+         ["sequences", f"{len(losses):,}", "", ""], ["tokens", f"{sum(lengths):,}", "", ""]],
+    )  # fmt: skip
+    rows = [[str(place + 1), plain_number(one.log_prob), _tokens(one)] for place, one in shown.items()]
+    table = Table(
+        f"{name}: sequences of the file, and below each token its log-probability given all others, in nats",
+        ["sequence", "pseudo-log-likelihood", "tokens"],
+        rows,
+    )
+    if not rows:
+        return [summary]
+    return [summary, table, Paragraph("The deeper the orange, the less likely the token, down to −6 nats.")]
+
+
+def _tokens(one: SequenceScore) -> Markup:
+    palette = Palette(0.0, DEEPEST)
+    return Markup(" ").join(
+        Markup('<span class="token" style="background:{}">{}<small>{}</small></span>').format(
+            palette.colour(-log_prob), token, f"{log_prob:.2f}".replace("-", "−")
+        )
+        for token, log_prob in zip(one.tokens, one.token_log_probs_T.double().tolist(), strict=True)
+    )

@@ -1,0 +1,112 @@
+"""Sections to one HTML page that holds all it needs, written whole or not at all."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from importlib import resources
+from pathlib import Path
+
+from markupsafe import Markup
+
+from seqwise.data.readers import write_atomically
+from seqwise.errors import InputError
+from seqwise.runs.report.blocks import Section
+
+__all__ = ["MARKER", "MOST_BYTES", "render_page", "require_own", "save_page"]
+
+MARKER = '<meta name="generator" content="seqwise report">'
+"""What tells a report of ours from other pages; among the first 2048 bytes."""
+
+MOST_BYTES = 5_000_000
+"""Larger pages are refused."""
+
+
+def render_page(title: str, sections: Sequence[Section], footer: Sequence[str]) -> str:
+    """The page. Whatever comes from outside is escaped, and the page's own policy lets no other script run.
+
+    Args:
+        title: heading of the page.
+        sections: with names of their own for links.
+        footer: lines.
+
+    Raises:
+        InputError: Jinja is not installed.
+
+    Example:
+        >>> "<script>x" in render_page("<script>x", [], [])
+        False
+    """
+    try:
+        from jinja2 import Environment, StrictUndefined
+    except ImportError as error:
+        raise InputError("a report is made with Jinja", mend="pip install 'seqwise[report]'") from error
+
+    script = _part("page.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=False)
+    return environment.from_string(_part("page.html")).render(
+        title=title,
+        sections=sections,
+        footer=footer,
+        names=_namer(sections),
+        marker=Markup(MARKER),
+        style=Markup(_part("page.css")),
+        script=Markup(script),
+        script_hash=digest,
+    )
+
+
+def _part(name: str) -> str:
+    return resources.files("seqwise.runs.report").joinpath(name).read_text("utf-8")
+
+
+def _namer(sections: Sequence[Section]) -> Callable[[Section], str]:
+    """A name for each section, by its place: two of them may look the same."""
+
+    def all_of(some: Sequence[Section]) -> Iterator[Section]:
+        for section in some:
+            yield section
+            yield from all_of(section.sections)
+
+    names = {id(section): f"section-{number}" for number, section in enumerate(all_of(sections), start=1)}
+    return lambda section: names[id(section)]
+
+
+def require_own(output: Path) -> None:
+    """Refuse an output that is there and no report of ours.
+
+    Raises:
+        InputError: it is something else.
+    """
+    if output.is_dir():
+        raise InputError("the output is a folder", path=output, mend="name a file, such as report.html")
+    if not output.exists():
+        return
+    try:
+        with output.open("rb") as stream:
+            own = MARKER.encode() in stream.read(2048)
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror})", path=output, mend="give another --output") from error
+    if not own:
+        raise InputError("the file is no report of seqwise", path=output, mend="give another --output, or remove it")
+
+
+def save_page(page: str, output: Path) -> None:
+    """Write a page, whole or not at all; folders on the way are made.
+
+    Raises:
+        InputError: it cannot be written there, or has more than 5 MB.
+    """
+    # A token may hold half a character, which no file can.
+    page = page.encode("utf-8", "replace").decode("utf-8")
+    size = len(page.encode("utf-8"))
+    if size > MOST_BYTES:
+        problem = f"the page would have {size / 1e6:.1f} MB, more than {MOST_BYTES / 1e6:g}"
+        raise InputError(problem, mend="ask for fewer --examples, or give fewer runs")
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"the folder cannot be made ({error.strerror})", path=output.parent) from error
+    write_atomically(output, page)

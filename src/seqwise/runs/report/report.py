@@ -1,0 +1,292 @@
+"""A report on runs: what is read, measured and drawn for each kind of them, in one page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from seqwise.decoding import DECODERS
+from seqwise.errors import InputError
+from seqwise.evaluation.metrics import Estimate
+from seqwise.evaluation.signature import sha256_of_examples, sign, signature_line
+from seqwise.runs.masked_model import load_masked_run
+from seqwise.runs.measures import unknown_targets
+from seqwise.runs.report.blocks import Block, Frames, Ids, Paragraph, Section, Table
+from seqwise.runs.report.chains import read_sampling
+from seqwise.runs.report.curves import curve_blocks, settings_tables
+from seqwise.runs.report.data import Asked, Data, chosen_places, read_data, share_files
+from seqwise.runs.report.examples import lattice_blocks
+from seqwise.runs.report.folders import Folder, Kind, read_folders
+from seqwise.runs.report.masked import metrics_tables, scored_blocks
+from seqwise.runs.report.page import render_page, require_own, save_page
+from seqwise.runs.report.sampling import sampling_section, sampling_table
+from seqwise.runs.report.training import (
+    decoder_tables,
+    log_partition_blocks,
+    measure_run,
+    measured_log_partitions,
+    signatures_of,
+    slot_spread,
+)
+from seqwise.runs.run import Run, load_run
+
+__all__ = ["OnProgress", "write_report"]
+
+OnProgress = Callable[[str, int, int], None]
+"""Called with the name of a part, how much of it is done, and how much there is."""
+
+ROOM_FOR_LATTICES = 3_800_000  # characters, of the 5 MB that a page may have
+
+NOT_RECORDED = (
+    "Training logs loss, learning rate, gradient norm and schedules at every step, and nothing else. The metric on"
+    " development data, log Z and the spread of slot scores are not recorded by step: below are the saved model's."
+)
+
+
+def write_report(
+    paths: Sequence[Path], output: Path, asked: Asked | None = None, *, on_progress: OnProgress | None = None
+) -> None:
+    """Write one page on one or several run folders, which opens without a network.
+
+    Shown are, as far as a folder has the data: settings and signatures; the curves of training; results with bootstrap
+    intervals; log Z and the spread of slot scores by position; the lattices of a hard beam and of relaxed ones; and of
+    samples energies, acceptance, novelty, R-hat, effective sample size, autocorrelation, and sequences as they change.
+
+    Args:
+        paths: the outputs of ``seqwise train``, ``masked-model train`` and ``sample``.
+        output: the page; a report that stands there is replaced, anything else is not.
+        asked: data, and which examples are drawn.
+        on_progress: called as the work goes on.
+
+    Raises:
+        InputError: a folder, a file or the output cannot be used, matplotlib is missing, or the page is too large.
+    """
+    asked = asked or Asked()
+    require_own(output)
+    folders = read_folders(paths)
+    files = share_files(folders, asked.files)
+    ids, footer = Ids(), list[str]()
+    sections = [Section("Runs", [_overview(folders)])]
+    for kind, build in (("training", _training), ("masked model", _masked), ("samples", _samples)):
+        own = [folder for folder in folders if folder.kind == kind]
+        if own:
+            sections.append(build(own, files, asked, ids, footer, on_progress or (lambda *_: None)))
+    title = f"Report on {', '.join(folder.name for folder in folders)}"
+    save_page(render_page(title, sections, footer), output)
+
+
+def _overview(folders: Sequence[Folder]) -> Table:
+    columns = ("run", "kind", "folder", "state", "seed", "SHA-256 of the weights")
+    rows = [
+        [
+            folder.name,
+            KIND_NAMES[folder.kind],
+            str(folder.path),
+            _state(folder),
+            str(folder.settings.get("seed", "—")),
+            (folder.weights or "—")[:12],
+        ]
+        for folder in folders
+    ]
+    return Table("What this page is on", columns, rows)
+
+
+KIND_NAMES: Mapping[Kind, str] = {
+    "training": "run of seqwise train",
+    "masked model": "masked model",
+    "samples": "samples",
+}
+"""What each kind of folder is called."""
+
+
+def _state(folder: Folder) -> str:
+    if folder.kind == "samples":
+        return "sampled"
+    steps = sum(int(log.columns["step"][-1]) for log in folder.logs)
+    return f"{'trained' if folder.has_model else 'still training'}, {steps:,} steps logged"
+
+
+def _signed(method: str, folder: Folder, data: Data) -> str:
+    seed = folder.settings.get("seed")
+    digest = sha256_of_examples(data.examples) if data.examples else ""
+    return f"{folder.name} — " + signature_line(
+        sign(method, seeds=[seed] if isinstance(seed, int) else [], data=digest)
+    )
+
+
+def _training(
+    folders: Sequence[Folder],
+    files: Mapping[str, Path],
+    asked: Asked,
+    ids: Ids,
+    footer: list[str],
+    on_progress: OnProgress,
+) -> Section:
+    loaded = {folder.name: load_run(folder.path) for folder in folders if folder.has_model}
+    data = {
+        folder.name: read_data(folder, loaded[folder.name], files.get(folder.name))
+        for folder in folders
+        if folder.name in loaded
+    }
+    measured: dict[str, dict[str, dict[str, Estimate]]] = {}
+    notes: list[Block] = []
+    for folder in folders:
+        one = data.get(folder.name, Data(note=f"{folder.name} has no trained model yet."))
+        if one.note:
+            notes.append(Paragraph(one.note))
+        footer.append(_signed(f"{folder.settings['objective']}, {folder.settings['score']} scores", folder, one))
+        if one.is_given:
+            run = loaded[folder.name]
+            measured[folder.name] = _measured(run, one, folder.name, on_progress)
+            footer += signatures_of(run, one.examples)
+            unknown = unknown_targets(run, one.examples)
+            notes += [Paragraph(f"{folder.name}: {unknown}.")] if unknown is not None else []
+    results = decoder_tables(folders, measured, {name: one.name for name, one in data.items()})
+    with_data = {name: one.examples for name, one in data.items() if one.examples}
+    reports = {name: measured_log_partitions(loaded[name], examples) for name, examples in with_data.items()}
+    spreads = {name: slot_spread(loaded[name], examples) for name, examples in with_data.items()}
+    by_position = log_partition_blocks(
+        [folder.name for folder in folders],
+        {name: report for name, report in reports.items() if report is not None},
+        spreads,
+        ids=ids,
+    )
+    sources = [Paragraph(f"{name}: on {data[name].name}.") for name in with_data]
+    return Section(
+        "Training runs",
+        [Paragraph(NOT_RECORDED), *notes],
+        [
+            Section("Settings", settings_tables(folders)),
+            Section("Results", results or [Paragraph("Nothing has been measured.")]),
+            Section("Training, step by step", curve_blocks(folders, ids=ids)),
+            *([Section("The saved model: log Z and slots", [*sources, *by_position])] if by_position else []),
+            *_lattices(folders, loaded, data, asked, ids, on_progress),
+        ],
+    )
+
+
+def _measured(run: Run, data: Data, name: str, on_progress: OnProgress) -> dict[str, dict[str, Estimate]]:
+    found = {}
+    for done, decoder in enumerate(DECODERS):
+        on_progress(f"measuring {name}", done, len(DECODERS))
+        found[decoder] = measure_run(run, data.examples, decoder)
+    on_progress(f"measuring {name}", len(DECODERS), len(DECODERS))
+    return found
+
+
+def _lattices(
+    folders: Sequence[Folder],
+    loaded: Mapping[str, Run],
+    data: Mapping[str, Data],
+    asked: Asked,
+    ids: Ids,
+    on_progress: OnProgress,
+) -> list[Section]:
+    """Of each chosen example the lattices of all runs, so that runs on the same data stand beside each other."""
+    jobs = [
+        (place, folder)
+        for folder in folders
+        if folder.name in data and data[folder.name].examples
+        for place in chosen_places(asked, len(data[folder.name].examples), path=data[folder.name].name)
+    ]
+    jobs.sort(key=lambda job: job[0])  # stable: runs stay in their order
+    sections: dict[int, list[Block]] = {}
+    taken = 0
+    for done, (place, folder) in enumerate(jobs):
+        on_progress("drawing lattices", done, len(jobs))
+        example, run = data[folder.name].examples[place], loaded[folder.name]
+        blocks = lattice_blocks(run, example, place + 1, name=folder.name, logs=folder.logs, ids=ids)
+        size = sum(
+            len(drawing)
+            for block in blocks
+            if isinstance(block, Frames)
+            for _, all_ in block.panels
+            for drawing in all_
+        )
+        if taken + size > ROOM_FOR_LATTICES:
+            blocks = [
+                Paragraph(f"{folder.name} is left out here: the page would be too large. Ask for fewer examples.")
+            ]
+        else:
+            taken += size
+        sections.setdefault(place, []).extend(blocks)
+    on_progress("drawing lattices", len(jobs), len(jobs))
+    if not sections:
+        return []
+    said = Paragraph(
+        "A box is a slot of the beam after a step, with its heaviest token (and its weight, where others share the"
+        " slot). A line is as opaque as its back-pointer weight, the part of the slot that comes from the one before;"
+        " below 0.01 it is not drawn. A thick blue border: the heaviest token is the gold one at that place. Point at a"
+        " box for its numbers. The slider goes from soft to hard."
+    )
+    inner = [Section(f"Example {place + 1}", blocks) for place, blocks in sorted(sections.items())]
+    return [Section("Beam lattices", [said], inner)]
+
+
+def _masked(
+    folders: Sequence[Folder],
+    files: Mapping[str, Path],
+    asked: Asked,
+    ids: Ids,
+    footer: list[str],
+    on_progress: OnProgress,
+) -> Section:
+    results = metrics_tables(folders)
+    for folder in folders:
+        data = Data(note=f"{folder.name} has no trained model yet.")
+        if folder.has_model:
+            run = load_masked_run(folder.path)
+            data = read_data(folder, run, files.get(folder.name))
+            if data.is_given:
+                total, done = len(data.examples), 0
+
+                def scored(count: int, name: str = folder.name, total: int = total) -> None:
+                    nonlocal done
+                    done += count
+                    on_progress(f"scoring with {name}", done, total)
+
+                chosen = chosen_places(asked, total, path=data.name)
+                results += scored_blocks(run, data.examples, chosen, name=folder.name, on_progress=scored)
+        results += [Paragraph(data.note)] if data.note else []
+        footer.append(_signed(f"masked {folder.settings['model']}", folder, data))
+    said = Paragraph("Training logs loss, learning rate and gradient norm at every step, and nothing else.")
+    return Section(
+        "Masked models",
+        [said],
+        [
+            Section("Settings", settings_tables(folders)),
+            Section("Results", results),
+            Section("Training, step by step", curve_blocks(folders, ids=ids)),
+        ],
+    )
+
+
+def _samples(
+    folders: Sequence[Folder],
+    files: Mapping[str, Path],
+    asked: Asked,
+    ids: Ids,
+    footer: list[str],
+    on_progress: OnProgress,
+) -> Section:
+    samplings = {}
+    for done, folder in enumerate(folders):
+        on_progress("reading chains", done, len(folders))
+        samplings[folder.name] = read_sampling(folder)
+        footer.append(_signed(f"{folder.settings.get('kernel')}", folder, Data()))
+    on_progress("reading chains", len(folders), len(folders))
+    shown = list(asked.chosen) or list(range(1, asked.num_examples + 1))
+    for name, sampling in samplings.items():
+        known = {one.problem for one in sampling.problems if one.problem is not None}
+        wrong = [one for one in asked.chosen if known and one not in known]
+        if wrong:
+            problem = f"--example {wrong[0]} is none of the problems of {name}"
+            raise InputError(problem, mend=f"give a number from {min(known)} to {max(known)}")
+    return Section(
+        "Samples",
+        [sampling_table(samplings)],
+        [
+            Section("Settings", settings_tables(folders)),
+            *(sampling_section(folder, samplings[folder.name], shown, ids=ids) for folder in folders),
+        ],
+    )

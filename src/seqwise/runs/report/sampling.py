@@ -1,0 +1,204 @@
+"""The part of a report that is on samples: energies, acceptance, R-hat, ESS, autocorrelation, sequences as they change.
+
+Shapes: S sweeps, B chains.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from difflib import SequenceMatcher
+
+import torch
+from markupsafe import Markup
+from torch import Tensor
+
+from seqwise.runs.report.blocks import Block, Ids, Paragraph, Section, Table, plain_number
+from seqwise.runs.report.chains import ProblemChains, SampleLine, Sampling, autocorrelation
+from seqwise.runs.report.folders import Folder
+from seqwise.runs.report.plots import Line, line_plot
+
+__all__ = ["marked", "sampling_section", "sampling_table"]
+
+MOST_LAGS = 40
+MOST_TRACES = 10  # chains of a plot
+MOST_ROWS = 100  # problems of a table
+MOST_SWEEPS = 60  # of a sequence that is shown as it changes
+MOST_CHAINS = 2  # of a problem whose sequences are shown
+
+
+def sampling_table(samplings: Mapping[str, Sampling]) -> Table:
+    """All folders beside each other: counts, acceptance, energy, and the worst R-hat."""
+    rows = []
+    for name, sampling in samplings.items():
+        first, all_chains = sampling.first, [one.chains for one in sampling.problems]
+        proposals, accepted, novel = (
+            sum(int(getattr(chains, f"{what}_SB")[first:].sum()) for chains in all_chains)
+            for what in ("proposals", "accepted", "novel")
+        )
+        energies = torch.cat([chains.energy_SB[first:].flatten() for chains in all_chains])
+        reports = [one.report for one in sampling.problems if one.report is not None]
+        ess = math.fsum(one.ess["energy"] for one in reports if math.isfinite(one.ess["energy"]))
+        r_hats = [one.r_hat["energy"] for one in reports if math.isfinite(one.r_hat["energy"])]
+        num_sweeps = max(map(len, all_chains))
+        rows.append(
+            [
+                name,
+                f"{sum(chains.energy_SB.shape[1] for chains in all_chains):,}",
+                f"{num_sweeps - first} of {num_sweeps}",
+                f"{accepted / max(proposals, 1):.1%}",
+                f"{novel / max(proposals, 1):.1%}",
+                plain_number(float(energies.mean())),
+                plain_number(ess) if reports else "—",
+                f"{max(r_hats):.4f}" if r_hats else "—",
+            ]
+        )
+    columns = ("folder", "chains", "sweeps counted", "accepted", "novel", "mean energy, nats", "ESS", "worst R-hat")
+    return Table("All chains, over the sweeps that count", columns, rows)
+
+
+def sampling_section(folder: Folder, sampling: Sampling, shown: Sequence[int], *, ids: Ids) -> Section:
+    """One folder: its chains, problem by problem.
+
+    Args:
+        folder: see there.
+        sampling: what was read from it.
+        shown: which problems are drawn, from 1; of those that cannot be told apart, the first ones.
+        ids: see :class:`Ids`.
+    """
+    blocks: list[Block] = []
+    if sampling.no_report:
+        blocks.append(Paragraph(f"No R-hat and no effective sample size: {sampling.no_report}."))
+    blocks += _shares(folder, sampling, ids)
+    blocks += _reports(sampling)
+    drawn = [one for one in sampling.problems if one.problem in shown]
+    if not drawn:
+        drawn = list(sampling.problems[: len(shown)])
+    sections = [_problem(one, sampling, ids) for one in drawn]
+    if len(drawn) < len(sampling.problems):
+        number = f"{len(drawn)} of {len(sampling.problems)} sets of chains"
+        blocks.append(Paragraph(f"Drawn below are {number}; --examples and --example choose others."))
+    return Section(folder.name, blocks, sections)
+
+
+def _shares(folder: Folder, sampling: Sampling, ids: Ids) -> list[Block]:
+    """Acceptance and novelty of all chains, sweep by sweep."""
+    num_sweeps = max(len(one.chains) for one in sampling.problems)
+    sums = {
+        what: [
+            sum(int(getattr(one.chains, f"{what}_SB")[s].sum()) for one in sampling.problems if s < len(one.chains))
+            for s in range(num_sweeps)
+        ]
+        for what in ("proposals", "accepted", "novel")
+    }
+    if not any(sums["proposals"]):
+        return [Paragraph("The kernel proposes nothing, so that there is no acceptance.")]
+    sweeps = range(1, num_sweeps + 1)
+    lines = [
+        Line(
+            name, sweeps, [a / b if b else math.nan for a, b in zip(sums[what], sums["proposals"], strict=True)], number
+        )
+        for number, (name, what) in enumerate((("accepted", "accepted"), ("accepted and new", "novel")))
+    ]
+    title = f"{folder.name}: acceptance (solid) and novelty (dashed) by sweep, shares of proposals"
+    return [line_plot(title, lines, x_label="sweep", ids=ids, shaded=_discarded(sampling))]
+
+
+def _discarded(sampling: Sampling) -> tuple[float, float] | None:
+    return (0.5, sampling.first + 0.5) if sampling.first else None
+
+
+def _reports(sampling: Sampling) -> list[Block]:
+    """R-hat and ESS of each problem, the worst first."""
+    judged = [(one.name, one.report) for one in sampling.problems if one.report is not None]
+    if not judged:
+        return []
+    judged.sort(key=lambda pair: -pair[1].r_hat["energy"] if math.isfinite(pair[1].r_hat["energy"]) else -math.inf)
+    rows = [
+        [
+            name,
+            _finite(report.r_hat["energy"], ".4f"),
+            _finite(report.ess["energy"], ".4g"),
+            _finite(report.ess_per_pass, ".3g"),
+            f"{report.acceptance:.1%}",
+            f"{report.novelty:.1%}",
+            plain_number(report.mean_energy),
+            "; ".join(report.warnings) or "none",
+        ]
+        for name, report in judged[:MOST_ROWS]
+    ]
+    left = f" (the {MOST_ROWS} worst of {len(judged):,})" if len(judged) > MOST_ROWS else ""
+    columns = ("chains", "R-hat", "ESS", "ESS per pass", "accepted", "novel", "mean energy, nats", "warnings")
+    return [Table(f"R-hat and effective sample size of the energy{left}", columns, rows)]
+
+
+def _finite(value: float, form: str) -> str:
+    return format(value, form) if math.isfinite(value) else "not a number"
+
+
+def _problem(one: ProblemChains, sampling: Sampling, ids: Ids) -> Section:
+    energy_SB = one.chains.energy_SB
+    sweeps = range(1, len(energy_SB) + 1)
+    traces = [
+        Line(f"chain {number + 1}", sweeps, energy_SB[:, number].tolist(), number)
+        for number in range(min(energy_SB.shape[1], MOST_TRACES))
+    ]
+    more = f" (the first {MOST_TRACES} of {energy_SB.shape[1]} chains)" if energy_SB.shape[1] > MOST_TRACES else ""
+    title = f"Energy of {one.name} by sweep{more}, discarded ones shaded"
+    shaded = _discarded(sampling)
+    blocks: list[Block] = [line_plot(title, traces, x_label="sweep", ids=ids, shaded=shaded, unit="nats")]
+    blocks += _autocorrelation(energy_SB[sampling.first :], one.name, ids)
+    blocks += _sequences(one, sampling.samples)
+    return Section(one.name[:1].upper() + one.name[1:], blocks)
+
+
+def _autocorrelation(energy_SB: Tensor, name: str, ids: Ids) -> list[Block]:
+    lags = min(MOST_LAGS, len(energy_SB) // 2)
+    if lags < 1:
+        return [Paragraph("Too few sweeps count for an autocorrelation.")]
+    values = autocorrelation(energy_SB, lags=lags).tolist()
+    if not math.isfinite(values[0]):
+        return [Paragraph("No chain moves, so that there is no autocorrelation.")]
+    title = f"Autocorrelation of the energy of {name}, mean over chains"
+    lines = [Line("autocorrelation", range(lags + 1), values)]
+    return [line_plot(title, lines, x_label="lag, in sweeps", ids=ids, level=0.0)]
+
+
+def _sequences(one: ProblemChains, samples: Sequence[SampleLine]) -> list[Block]:
+    """The printed sequences of the first chains, what has changed marked."""
+    own = [line for line in samples if line.problem == one.problem]
+    if not own:
+        return [Paragraph("The sequences of these chains are not known: samples.jsonl names none.")]
+    blocks: list[Block] = []
+    for chain in sorted({line.chain for line in own})[:MOST_CHAINS]:
+        lines = sorted((line for line in own if line.chain == chain), key=lambda line: line.sweep)
+        shown = lines if len(lines) <= MOST_SWEEPS else lines[-MOST_SWEEPS:]
+        rows: list[list[str | Markup]] = []
+        for place, line in enumerate(shown):
+            text = line.text if place == 0 else marked(shown[place - 1].text, line.text)
+            rows.append([str(line.sweep), text, plain_number(line.energy)])
+        last = f" (the last {MOST_SWEEPS} of {len(lines)})" if len(lines) > MOST_SWEEPS else ""
+        caption = f"Chain {chain} of problem {one.problem}: the sequence as it changes{last}"
+        blocks.append(Table(caption, ["after sweep", "sequence", "energy, nats"], rows))
+    if max(line.sweep for line in own) == min(line.sweep for line in own):
+        blocks.append(Paragraph("Of each chain one sequence was printed; sample with --every 1 to see it change."))
+    return blocks
+
+
+def marked(before: str, after: str) -> Markup:
+    """A text with what differs from another one marked: words, or characters where there are no words.
+
+    Example:
+        >>> print(marked("a b c", "a <c> c"))
+        a <mark>&lt;c&gt;</mark> c
+    """
+    words = " " in before.strip() or " " in after.strip()
+    joint = " " if words else ""
+    old, new = (text.split(" ") if words else list(text) for text in (before, after))
+    pieces: list[Markup] = []
+    for what, _, _, start, end in SequenceMatcher(a=old, b=new, autojunk=False).get_opcodes():
+        if start == end:
+            continue
+        text = joint.join(new[start:end])
+        pieces.append(Markup("{}").format(text) if what == "equal" else Markup("<mark>{}</mark>").format(text))
+    return Markup(joint).join(pieces)

@@ -1,0 +1,214 @@
+"""The part of a report that is on runs of ``seqwise train``: settings, results, curves, log Z and lattices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from seqwise.data.batches import collate
+from seqwise.data.readers import Example
+from seqwise.decoding import DECODERS, Decoder, evaluation_mode, step_limit
+from seqwise.evaluation.log_partitions import LogPartitionReport, LogPartitionSummary, log_partition_report
+from seqwise.evaluation.metrics import Estimate, bootstrap_interval
+from seqwise.evaluation.slot_ranking import unroll_slots
+from seqwise.runs.measures import known_targets, log_partitions_of, measure, signatures
+from seqwise.runs.report.blocks import Block, Ids, Paragraph, Table, plain_number
+from seqwise.runs.report.folders import Folder, is_number
+from seqwise.runs.report.plots import Line, line_plot
+from seqwise.runs.run import Run
+from seqwise.search.selection import HardTopK
+
+__all__ = [
+    "Spread",
+    "decoder_tables",
+    "heading",
+    "log_partition_blocks",
+    "measure_run",
+    "measured_log_partitions",
+    "percent",
+    "signatures_of",
+    "slot_spread",
+]
+
+_ORDER = {name: place for place, name in enumerate(DECODERS)}  # JSON has them by the alphabet
+MOST_EXAMPLES = 200  # of which the spread of slots is taken
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How far apart the scores of the slots of a hard beam are after each step.
+
+    Attributes:
+        means: the mean over examples of the standard deviation over slots, in nats.
+        counts: how many examples have two slots or more after that step.
+    """
+
+    means: tuple[float, ...]
+    counts: tuple[int, ...]
+
+
+@torch.no_grad()
+def slot_spread(run: Run, examples: Sequence[Example]) -> Spread:
+    """The standard deviation of the cumulative local scores over the live slots of a beam, step by step.
+
+    ``sigma_t = sqrt(mean_k (s_k - mean s)^2)`` after step t, averaged over the first 200 examples whose search has not
+    ended there.
+
+    Args:
+        run: a trained run; the beam is as large as in training.
+        examples: of which the sources are read.
+    """
+    sums: list[float] = []
+    counts: list[int] = []
+    decoder = Decoder(HardTopK(run.settings.beam_size), DECODERS["beam"](1, 1.0, None).score)
+    encoded = run.encode_sources(examples[:MOST_EXAMPLES])
+    with evaluation_mode(run.model):
+        for one in encoded:
+            context = run.model.encode(collate([(0, one)]).to(run.model.embedding_VD.device))
+            limit = step_limit(len(one.source_ids), run.model.end)
+            for step, slots in enumerate(unroll_slots(run.model, context, decoder, num_steps=limit)):
+                scores_J = slots.scores_BJ[0][slots.scores_BJ[0] != -torch.inf].double()
+                if step == 0 or len(scores_J) < 2:
+                    continue
+                sums += [0.0] * (step - len(sums))
+                counts += [0] * (step - len(counts))
+                sums[step - 1] += float(scores_J.std(correction=0))
+                counts[step - 1] += 1
+    # The first steps of a beam of 1 have no two slots.
+    return Spread(tuple(a / b if b else float("nan") for a, b in zip(sums, counts, strict=True)), tuple(counts))
+
+
+def percent(title: str, value: float) -> str:
+    """A measure as other commands print it: ratios with three digits, everything else times 100 with one.
+
+    Example:
+        >>> percent("labels right", 0.5), percent("length ratio", 0.5)
+        ('50.0', '0.500')
+    """
+    return f"{value:.3f}" if "ratio" in title else f"{100 * value:.1f}"
+
+
+def heading(title: str) -> str:
+    """A measure with its unit.
+
+    Example:
+        >>> heading("labels right"), heading("length ratio")
+        ('labels right, %', 'length ratio')
+    """
+    return title if title in ("length ratio", "BLEU") else f"{title}, %"
+
+
+def decoder_tables(
+    folders: Sequence[Folder], measured: Mapping[str, Mapping[str, Mapping[str, Estimate]]], files: Mapping[str, str]
+) -> list[Block]:
+    """Results by decoder: of the report's own file, with intervals, and of the development data of the training.
+
+    Args:
+        folders: of runs.
+        measured: folder's name to decoder to title to estimate.
+        files: folder's name to what was measured.
+    """
+    blocks: list[Block] = []
+    for folder in folders:
+        if folder.name in measured:
+            rows = measured[folder.name]
+            titles = list(next(iter(rows.values())))
+            blocks.append(
+                Table(
+                    f"{folder.name} on {files[folder.name]}, with bootstrap 95% intervals over examples",
+                    ["decoder", *map(heading, titles)],
+                    [[name, *(_interval(title, row[title]) for title in titles)] for name, row in rows.items()],
+                )
+            )
+        dev = (folder.metrics or {}).get("dev")
+        decoders = dev.get("decoders") if isinstance(dev, dict) else None
+        if isinstance(dev, dict) and isinstance(decoders, dict) and decoders:
+            titles = list(next(iter(decoders.values())))
+            blocks.append(
+                Table(
+                    f"{folder.name} on its development data, at the end of training",
+                    ["decoder", *map(heading, titles)],
+                    [
+                        [name, *(percent(title, decoders[name][title]) for title in titles)]
+                        for name in sorted(decoders, key=lambda name: _ORDER.get(name, len(_ORDER)))
+                    ],
+                )
+            )
+            blocks.append(Paragraph(_about_dev(folder, dev)))
+    return blocks
+
+
+def _interval(title: str, estimate: Estimate) -> str:
+    value, low, high = (percent(title, one) for one in estimate)
+    return f"{value} [{low}, {high}]"
+
+
+def _about_dev(folder: Folder, dev: Mapping[str, object]) -> str:
+    said = f"{folder.name}: best on the development data is {dev.get('best decoder')}, by {dev.get('best by')}."
+    mean, variance = dev.get("mean log Z"), dev.get("variance of log Z")
+    if is_number(mean) and is_number(variance):
+        said += f" There log Z on gold prefixes has mean {mean:.4g} and variance {variance:.4g} (nats)."
+    advice = dev.get("advice")
+    return f"{said} {advice[:1].upper()}{advice[1:]}." if isinstance(advice, str) and advice else said
+
+
+def measure_run(run: Run, examples: Sequence[Example], decoder: str) -> dict[str, Estimate]:
+    """All measures of a decoder with their intervals, as ``seqwise evaluate`` has them."""
+    return {title: bootstrap_interval(sums) for title, sums in measure(run, examples, decoder).items()}
+
+
+def signatures_of(run: Run, examples: Sequence[Example]) -> list[str]:
+    """How measures count that can be counted in several ways, a line each."""
+    return [f"{title}: {signature}" for title, signature in signatures(run, examples).items()]
+
+
+def measured_log_partitions(run: Run, examples: Sequence[Example]) -> LogPartitionReport | None:
+    """log Z on gold prefixes of examples; None where the run can write none of the targets."""
+    encoded = run.encode(known_targets(run, examples))
+    if not encoded:
+        return None
+    lengths = [len(one.target_ids) for one in encoded]
+    return log_partition_report(log_partitions_of(run, encoded).split(lengths), edges=[])
+
+
+def log_partition_blocks(
+    names: Sequence[str], reports: Mapping[str, LogPartitionReport], spreads: Mapping[str, Spread], *, ids: Ids
+) -> list[Block]:
+    """What saved models make of data: log Z and the spread of slots, position by position.
+
+    Args:
+        names: of all runs, in order; the place of a run chooses the style of its lines.
+        reports: by name.
+        spreads: by name.
+        ids: see :class:`Ids`.
+    """
+    blocks: list[Block] = []
+    if reports:
+        columns = ("run", "tokens", "mean", "variance", "mean |log Z|", "mean |log Z − mean|", "from", "to")
+        rows = [[name, *_numbers(report.overall)] for name, report in reports.items()]
+        blocks.append(Table("log Z on gold prefixes, in nats", columns, rows))
+        lines = [
+            Line(
+                name, range(1, len(report.by_position) + 1), [one.mean for one in report.by_position], names.index(name)
+            )
+            for name, report in reports.items()
+        ]
+        title = "Mean log Z by position"
+        blocks.append(line_plot(title, lines, x_label="position, from 1", ids=ids, unit="nats", level=0.0))
+    if spreads:
+        lines = [
+            Line(name, range(1, len(one.means) + 1), one.means, names.index(name))
+            for name, one in spreads.items()
+            if any(one.counts)
+        ]
+        title = "Slot-score spread of the beam by search step"
+        if lines:
+            blocks.append(line_plot(title, lines, x_label="step, of the search", ids=ids, unit="nats"))
+    return blocks
+
+
+def _numbers(one: LogPartitionSummary) -> list[str]:
+    values = (one.mean, one.variance, one.mean_absolute, one.mean_absolute_deviation, one.minimum, one.maximum)
+    return [f"{one.count:,}", *map(plain_number, values)]
