@@ -31,6 +31,7 @@ from seqwise.runs import (
     read_sequences,
     save_masked_run,
     score_sequences,
+    scoring,
 )
 from seqwise.runs import masked_model as module
 from seqwise.runs.language_model_training import LanguageModelSettings, train_language_model
@@ -121,7 +122,7 @@ def test_scores_are_those_of_single_positions(
     tmp_path: Path, kind: str, max_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the order of the file, whatever shares a pass, and across the blocks that are sorted by length."""
-    monkeypatch.setattr(module, "BLOCK", 5)
+    monkeypatch.setattr(scoring, "BLOCK", 5)
     run, examples = untrained(tmp_path, kind)
     found = list(score_sequences(run, examples, max_rows=max_rows))
     assert [one.example for one in found] == examples
@@ -700,13 +701,13 @@ def test_too_little_memory_is_said_so(
     def no_room(*_: object, **__: object) -> None:
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4 bytes")
 
-    monkeypatch.setattr(module, "pseudo_log_likelihood", no_room)
+    monkeypatch.setattr(scoring, "pseudo_log_likelihood", no_room)
     said = seqwise("score", trained, tmp_path / "train.txt").complaint
     assert said == "there is no room for 1 sequences of 1 tokens; give a smaller --max-rows"
 
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("another reason")
 
-    monkeypatch.setattr(module, "pseudo_log_likelihood", broken)
+    monkeypatch.setattr(scoring, "pseudo_log_likelihood", broken)
     with pytest.raises(RuntimeError, match="another reason"):
         list(score_sequences(load_masked_run(trained), read_sequences(tmp_path / "train.txt", TINY["words"])))

@@ -130,8 +130,8 @@ def exact(run: MaskedRun, problem: Sequence[int], settings: SampleSettings, sour
     temperature = settings.temperatures[0] if settings.temperatures else settings.temperature
     weights = {}
     for sequence, energy in zip(space, energies_by_hand(run, space, settings.energy, source), strict=True):
-        broken = sum(not has(sequence, one) for one in phrase_ids(run, settings.contain, setting="contain"))
-        broken += sum(has(sequence, one) for one in phrase_ids(run, settings.without, setting="without"))
+        broken = sum(not has(sequence, one) for (one,) in phrase_ids(run, settings.contain, setting="contain"))
+        broken += sum(has(sequence, one) for (one,) in phrase_ids(run, settings.without, setting="without"))
         penalty = settings.penalty * broken if settings.penalty is not None else math.inf if broken else 0.0
         weights[sequence] = math.exp(-(energy + penalty) / temperature)
     total = math.fsum(weights.values())
@@ -192,8 +192,8 @@ def test_samples_are_distributed_as_the_target_says(name: str) -> None:
             + (settings.penalty or 0)
             * sum(
                 [
-                    *(not has(one.tokens, ids) for ids in phrase_ids(run, settings.contain, setting="contain")),
-                    *(has(one.tokens, ids) for ids in phrase_ids(run, settings.without, setting="without")),
+                    *(not has(one.tokens, ids) for (ids,) in phrase_ids(run, settings.contain, setting="contain")),
+                    *(has(one.tokens, ids) for (ids,) in phrase_ids(run, settings.without, setting="without")),
                 ]
             ),
             abs=1e-9,

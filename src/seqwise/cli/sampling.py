@@ -19,6 +19,7 @@ Examples:
   seqwise sample runs/mlm --length 8-12 --count 20
   seqwise sample runs/mlm "the _ sees a _ dog" --every 5
   seqwise sample runs/proteins --contain GKS --without C --blocks 3,2,1
+  seqwise sample ./my-bert "the [MASK] sees a _ ." --chains 4
   seqwise sample runs/de-en-mlm german.txt --length-beam 5 \\
       --temperature 0.5 --anneal 0.04 --best --output samples"""
 """What ``seqwise sample --help`` ends with."""
@@ -27,7 +28,14 @@ T = TypeVar("T", int, float)
 
 
 def sample(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="the --output of a masked-model train")],
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN",
+            help="the --output of a masked-model train; or a masked language model of transformers: a folder, or a"
+            " name on the hub",
+        ),
+    ],
     file: Annotated[
         str | None,
         typer.Argument(
@@ -98,7 +106,7 @@ def sample(
     ] = None,
     count: Annotated[int, typer.Option(metavar="N", help="without FILE: how many problems, a length for each")] = 1,
     length_beam: Annotated[int, typer.Option(metavar="N", help="for sources: how many likely lengths to try")] = 1,
-    free: Annotated[str, typer.Option(metavar="TOKEN", help="what is to be filled in")] = "_",
+    free: Annotated[str, typer.Option(metavar="TOKEN", help="what is to be filled in; a mask token is too")] = "_",
     seed: Annotated[int, typer.Option(metavar="N", help="of all random numbers")] = 0,
     save_every: Annotated[int, typer.Option(metavar="N", help="sweeps between savings")] = 10,
     max_rows: Annotated[int, typer.Option(metavar="N", help="masked sequences at once; fewer need less memory")] = 1024,
@@ -108,7 +116,7 @@ def sample(
     Prints a JSON object for each sequence, numbers counted from 1; what to think of the chains goes to standard error.
     With --output, run the same command again to continue after an interruption, or with more --sweeps to go on.
     """
-    from seqwise.runs.masked_model import load_masked_run
+    from seqwise.runs.pretrained import load_sequence_run
     from seqwise.runs.sampling_problems import read_problems
     from seqwise.runs.sampling_settings import SampleSettings
 
@@ -143,7 +151,7 @@ def sample(
         save_every=save_every,
         max_rows=max_rows,
     )
-    loaded = load_masked_run(run)
+    loaded = load_sequence_run(run)
     _print_samples(loaded, read_problems(loaded, file, settings), settings, output)
 
 
@@ -170,7 +178,7 @@ def _print_samples(run: Any, problems: Any, settings: Any, output: Path | None) 
                 print("stopped; run the same command again to continue", file=sys.stderr)
             raise
     for one in sampled.samples:
-        print(sample_line(run, problems, one))
+        print(sample_line(run, problems, one, free=settings.free))
     for line in report_lines(sampled, settings):
         print(line, file=sys.stderr)
 

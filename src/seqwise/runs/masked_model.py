@@ -9,26 +9,23 @@
     RUN/log.jsonl         a line for each training step
     RUN/checkpoints/      the last two complete ones
 
-Shapes: B sequences, T positions, S source positions, V vocabulary.
+Shapes: V vocabulary.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
-import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from seqwise.data.batches import EncodedExample, collate
+from seqwise.data.batches import EncodedExample
 from seqwise.data.fasta import read_fasta
 from seqwise.data.readers import BLANKS, Example, FilePath, read_lines, read_pairs, require_some, write_atomically
 from seqwise.data.records import read_record
@@ -39,7 +36,8 @@ from seqwise.models.conditional import ConditionalMaskedTransformer
 from seqwise.models.masked import MaskedLSTM, MaskedTransformer
 from seqwise.runs.inputs import file_units
 from seqwise.runs.masked_model_settings import MaskedModelSettings, load_masked_settings
-from seqwise.sampling.energies import pseudo_log_likelihood
+from seqwise.runs.scoring import SequenceScore, room_for, score_sequences
+from seqwise.runs.sequence_run import FREE, Ways, fingerprint_of
 from seqwise.training.checkpoints import load_model_file, seal, verify
 
 __all__ = [
@@ -47,6 +45,7 @@ __all__ = [
     "SequenceScore",
     "load_masked_run",
     "read_sequences",
+    "room_for",
     "save_masked_run",
     "score_sequences",
     "sequence_tokens",
@@ -55,8 +54,6 @@ __all__ = [
 Model = MaskedLSTM | MaskedTransformer | ConditionalMaskedTransformer
 
 SETTINGS, MODEL = "settings.json", "model"
-MAX_ROWS = 256
-BLOCK = 256  # sequences that are sorted by length before the first of them is given back
 
 
 @dataclass(frozen=True)
@@ -91,6 +88,15 @@ class MaskedRun:
         """Bool (V,): the tokens that may be proposed, which are all but the unknown symbol."""
         return torch.tensor([token != self.vocabulary.unknown for token in self.vocabulary.tokens])
 
+    @property
+    def unknown_id(self) -> int | None:
+        """The unknown symbol, or None."""
+        return None if self.vocabulary.unknown is None else self.vocabulary.encode([self.vocabulary.unknown])[0]
+
+    def read(self, path: FilePath) -> list[Example]:
+        """The sequences of a file; see :func:`read_sequences`."""
+        return read_sequences(path, self.settings)
+
     def encode(self, examples: Sequence[Example]) -> list[EncodedExample]:
         """Tokens to ids: the sequence is the target, and the source ``(0,)`` where the model reads none.
 
@@ -120,6 +126,83 @@ class MaskedRun:
         if example.target and not tokens:
             raise InputError("the sequence is blank", path=path, line=line, mend="fill it in or drop the line")
         return tuple(self.vocabulary.encode(tokens, path=path, line=line))
+
+    def decode(self, ids: Sequence[int]) -> tuple[str, ...]:
+        """The tokens of ids."""
+        return tuple(self.vocabulary.decode(ids))
+
+    def phrase(self, text: str) -> Ways:
+        """The one way to write a phrase, in the units of the run.
+
+        Raises:
+            InputError: it is blank, or holds a token that is unknown.
+        """
+        words = tuple(word for word in BLANKS.split(text) if word)
+        units = file_units(self.settings.units)
+        tokens = {"words": words, "characters": tuple(text), "text": (text,) if words else ()}[units]
+        pieces = sequence_tokens(tokens, self.subwords)
+        if not pieces:
+            raise InputError("a phrase is blank", mend="name a token or more")
+        ids = tuple(self.vocabulary.encode(pieces))
+        for piece, one in zip(pieces, ids, strict=True):
+            if not self.allowed_V[one]:
+                raise InputError(f"the token {piece!r} is unknown to the run", mend="it is never drawn; name others")
+        return (ids,)
+
+    def require_free(self, free: str) -> None:
+        """Refuse a mark of free positions that could be taken for something else.
+
+        Raises:
+            InputError: it is a token of the run, or no token at all.
+        """
+        mend = "choose another token for it"
+        if not free or free != "".join(free.split()):
+            raise InputError(f"free: {free!r} is blank, or has a blank in it", mend=mend)
+        if self.settings.units == "characters" and len(free) != 1:
+            raise InputError(f"free: the sequences are made of characters, and {free!r} is not one", mend=mend)
+        known = self.vocabulary.tokens if self.subwords is None else self.subwords.pieces
+        if free in known:
+            raise InputError(f"free: {free!r} is a token of the run", mend=mend)
+
+    def to_fill(self, example: Example, free: str) -> tuple[int, ...]:
+        """The ids of a sequence, FREE where it has the mark of free positions.
+
+        Raises:
+            InputError: a token is unknown, with file and line.
+        """
+        tokens: list[int] = []
+        for part in self._parts(example.target, free):
+            tokens += [FREE] if part is None else self.encode([replace(example, target=part)])[0].target_ids
+        return tuple(tokens)
+
+    def _parts(self, target: Sequence[str], free: str) -> Iterator[tuple[str, ...] | None]:
+        """What is fixed, piece by piece, and None for each free position."""
+        if self.subwords is None:
+            yield from (None if token == free else (token,) for token in target)
+            return
+        fixed: list[str] = []
+        for word in target[0].split():
+            if word != free:
+                fixed.append(word)
+                continue
+            if fixed:
+                yield (" ".join(fixed),)
+            fixed = []
+            yield None
+        if fixed:
+            yield (" ".join(fixed),)
+
+    def filled(self, example: Example, ids: Sequence[int], free: str) -> str:
+        """A sequence as it would stand in a file; what was given stays as it was written, unknown tokens too."""
+        if not example.target or self.subwords is not None:
+            return self.text(ids)
+        drawn = zip(example.target, self.decode(ids), strict=True)
+        tokens = (new if token == free else token for token, new in drawn)
+        return self.example_text(replace(example, target=tuple(tokens)))
+
+    def fingerprint(self) -> str:
+        """What tells the model, with its vocabulary, from others."""
+        return fingerprint_of(self.model, repr(self.vocabulary.tokens))
 
     def text(self, ids: Sequence[int]) -> str:
         """A sequence as it would stand in a file."""
@@ -242,7 +325,7 @@ def _load_subwords(path: Path, units: str) -> Subwords | None:
 
 def _require_masked_run(folder: Path) -> None:
     """Refuse any other folder, in words that say what it is."""
-    mend = "give the --output of a seqwise masked-model train"
+    mend = "give the --output of a seqwise masked-model train, or a folder of transformers"
     if not folder.is_dir():
         raise InputError("there is no such run folder", path=folder, mend=mend)
     if (folder / MODEL / "vocabulary.json").exists():  # here it is named after the side
@@ -281,91 +364,3 @@ def model_class(settings: MaskedModelSettings) -> type[Model]:
     if settings.conditional:
         return ConditionalMaskedTransformer
     return MaskedLSTM if settings.model == "lstm" else MaskedTransformer
-
-
-@contextmanager
-def room_for(what: str, *, mend: str) -> Iterator[None]:
-    """Say in one line that the memory is too small for something."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "memory" not in str(error):
-            raise
-        raise InputError(f"there is no room for {what}", mend=mend) from None
-
-
-class SequenceScore(NamedTuple):
-    """A sequence as the model sees it, with ``log p(token | all others)`` at each of its T positions, in nats."""
-
-    example: Example
-    tokens: tuple[str, ...]
-    token_log_probs_T: Tensor
-
-    @property
-    def log_prob(self) -> float:
-        """The pseudo-log-likelihood: the sum over positions."""
-        return float(self.token_log_probs_T.double().sum())
-
-    @property
-    def pseudo_perplexity(self) -> float:
-        """``exp(-log_prob / T)``, at most e^700."""
-        return math.exp(min(-self.log_prob / len(self.tokens), 700.0))
-
-
-def score_sequences(
-    run: MaskedRun, examples: Sequence[Example], *, max_rows: int = MAX_ROWS
-) -> Iterator[SequenceScore]:
-    """Score sequences, in the order in which they come: each of T tokens takes T masked copies of itself.
-
-    All are encoded before the first is scored. Sequences of equal length near each other share passes of the model.
-
-    Args:
-        run: its model in evaluation mode.
-        examples: as from :func:`read_sequences`.
-        max_rows: how many masked sequences the model is given at once.
-
-    Raises:
-        InputError: at once, as :meth:`MaskedRun.encode`; a sequence without a token; or ``max_rows`` is less than 1.
-
-    Source: Salazar et al. (ACL 2020), section 2. Not implemented: the probability of the length of a conditional model,
-    which is no part of these scores.
-    """
-    if max_rows < 1:
-        raise InputError(f"max_rows must be at least 1, got {max_rows}")
-    encoded = run.encode(examples)
-    for example, one in zip(examples, encoded, strict=True):
-        if not one.target_ids:
-            raise InputError("there is no sequence to score", path=example.path or None, line=example.line or None)
-    return _scores(run, examples, encoded, max_rows)
-
-
-def _scores(
-    run: MaskedRun, examples: Sequence[Example], encoded: Sequence[EncodedExample], max_rows: int
-) -> Iterator[SequenceScore]:
-    for start in range(0, len(encoded), BLOCK):
-        block = encoded[start : start + BLOCK]
-        for example, one, log_probs_T in zip(
-            examples[start : start + BLOCK], block, _score_block(run.model, block, max_rows), strict=True
-        ):
-            yield SequenceScore(example, tuple(run.vocabulary.decode(one.target_ids)), log_probs_T)
-
-
-@torch.no_grad()
-def _score_block(model: Model, block: Sequence[EncodedExample], max_rows: int) -> list[Tensor]:
-    device = next(model.parameters()).device
-    order = sorted(range(len(block)), key=lambda place: block[place].lengths[::-1])
-    scored: dict[int, Tensor] = {}
-    for length, group in itertools.groupby(order, key=lambda place: len(block[place].target_ids)):
-        places = list(group)
-        for first in range(0, len(places), max(1, max_rows // length)):
-            part = places[first : first + max(1, max_rows // length)]
-            batch = collate([(place, block[place]) for place in part]).to(device)
-            context = (
-                model.encode(batch.sources_BS, batch.source_lengths_B)
-                if isinstance(model, ConditionalMaskedTransformer)
-                else None
-            )
-            with room_for(f"{min(max_rows, length)} sequences of {length} tokens", mend="give a smaller --max-rows"):
-                found_BT = pseudo_log_likelihood(model, batch.targets_BT, context=context, max_rows=max_rows)
-            scored |= zip(part, found_BT.cpu(), strict=True)
-    return [scored[place] for place in range(len(block))]

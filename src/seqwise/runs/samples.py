@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from torch import Tensor
 
-from seqwise.runs.masked_model import MaskedRun
 from seqwise.runs.sampling_folder import History
-from seqwise.runs.sampling_problems import FREE, Problem, Task
+from seqwise.runs.sampling_problems import Problem, Task
 from seqwise.runs.sampling_settings import SampleSettings
+from seqwise.runs.sequence_run import SequenceRun
 
 __all__ = ["Group", "Sample", "collect_samples", "sample_line"]
 
@@ -93,27 +93,16 @@ def _sample_of(group: Group, settings: SampleSettings, row: int, sweep: int, tok
     return Sample(task.problem, chain, sweep, tuple(tokens_BT[row].tolist()), energy)
 
 
-def sample_line(run: MaskedRun, problems: Sequence[Problem], one: Sample) -> str:
+def sample_line(run: SequenceRun, problems: Sequence[Problem], one: Sample, *, free: str) -> str:
     """A sample as a JSON object; problem and chain are counted from 1, as the sweeps are."""
+    problem = problems[one.problem]
     record = {
         "problem": one.problem + 1,
         "chain": one.chain + 1,
         "sweep": one.sweep,
-        "text": _text(run, problems[one.problem], one),
+        "text": run.filled(problem.example, one.tokens, free),
         "energy": round(one.energy, 4),
     }
     if run.conditional:
-        record["source"] = run.source_text(problems[one.problem].example)
+        record["source"] = run.source_text(problem.example)
     return json.dumps(record, ensure_ascii=False)
-
-
-def _text(run: MaskedRun, problem: Problem, one: Sample) -> str:
-    """The sequence as it would stand in a file; what was given stays as it was written, unknown tokens too."""
-    if not problem.example.target or run.subwords is not None:
-        return run.text(one.tokens)
-    drawn = run.vocabulary.decode(one.tokens)
-    filled = [
-        new if token == FREE else own
-        for token, new, own in zip(problem.tokens, drawn, problem.example.target, strict=True)
-    ]
-    return run.example_text(replace(problem.example, target=tuple(filled)))

@@ -10,7 +10,6 @@ Shapes: S sweeps, B chains, T positions, R replicas of a chain.
 from __future__ import annotations
 
 import hashlib
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,22 +22,24 @@ from seqwise.data.batches import EncodedExample, collate
 from seqwise.data.readers import write_atomically
 from seqwise.errors import InputError
 from seqwise.models.conditional import ConditionalMaskedTransformer
-from seqwise.runs.masked_model import MaskedRun, room_for
 from seqwise.runs.samples import Group, Sample, collect_samples, sample_line
 from seqwise.runs.sampling_folder import History, append_sweeps, claim, keep_chains, read_history
 from seqwise.runs.sampling_problems import FREE, Problem, Task, phrase_ids, split_into_tasks
 from seqwise.runs.sampling_settings import SampleSettings, build_energy, build_kernel
+from seqwise.runs.scoring import room_for
+from seqwise.runs.sequence_run import SequenceRun
 from seqwise.sampling import (
     Chains,
     ChainState,
     Energy,
     Info,
     Kernel,
+    Phrases,
+    chains_at_once,
     coldest,
-    constraint,
-    contains,
-    dispersed_starts,
     load_chains,
+    of_one_length,
+    phrase_starts,
     replicas,
     sample_chains,
     start_chains,
@@ -46,9 +47,6 @@ from seqwise.sampling import (
 from seqwise.sampling.energies import rows_of
 
 __all__ = ["Sampled", "SweepDone", "sample"]
-
-MOST_SCORES = 2**25
-"""How many scores (chains x positions x vocabulary) the chains that are advanced together may keep."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,21 +82,16 @@ class SweepDone:
 class _Plan:
     """All that the groups share."""
 
-    run: MaskedRun
+    run: SequenceRun
     problems: Sequence[Problem]
     settings: SampleSettings
-    required: Sequence[tuple[int, ...]]
-    forbidden: Sequence[tuple[int, ...]]
+    phrases: Phrases
     on_sweep: Callable[[SweepDone], None] | None
     energy: Energy = field(init=False)
     kernel: Kernel = field(init=False)
 
     def __post_init__(self) -> None:
-        energy, penalty = build_energy(self.settings, self.run.model), self.settings.penalty or torch.inf
-        for phrase in self.required:
-            energy += constraint(contains(*phrase), penalty=penalty)
-        for phrase in self.forbidden:
-            energy += constraint(_lacks(phrase), penalty=penalty)
+        energy = self.phrases.constrain(build_energy(self.settings, self.run.model))
         object.__setattr__(self, "energy", energy)
         object.__setattr__(self, "kernel", build_kernel(self.settings, self.run.model, energy, self.allowed_V))
 
@@ -108,7 +101,7 @@ class _Plan:
 
 
 def sample(
-    run: MaskedRun,
+    run: SequenceRun,
     problems: Sequence[Problem],
     settings: SampleSettings,
     *,
@@ -150,36 +143,36 @@ def sample(
     """
     required = phrase_ids(run, settings.contain, setting="contain")
     forbidden = phrase_ids(run, settings.without, setting="without")
-    plan = _Plan(run, problems, settings, required, forbidden, on_sweep)
+    penalty = torch.inf if settings.penalty is None else settings.penalty
+    phrases = Phrases(required, [way for ways in forbidden for way in ways], penalty)
+    plan = _Plan(run, problems, settings, phrases, on_sweep)
     # A length that has no room for a phrase would leave nothing to sample.
-    hard = plan.required if settings.penalty is None else ()
-    tasks = split_into_tasks(run, problems, settings, max(map(len, hard), default=1))
+    needed = [min(map(len, ways)) for ways in required] if phrases.hard else []
+    tasks = split_into_tasks(run, problems, settings, max(needed, default=1))
     if output is not None:
         claim(output, settings, _fingerprints(run, problems))
-    parts = list(_parts(tasks, settings, len(run.vocabulary)))
+    parts = list(_parts(tasks, settings, run.model.vocab_size))
     groups: list[Group] = []
     for number, part in enumerate(parts):
         folder = None if output is None else output / "chains" / f"{number:04d}"
         with room_for(f"chains of {len(part[0].tokens)} tokens", mend="give a smaller --max-rows, or fewer --chains"):
             groups.append(_advance(plan, part, folder, done=number * settings.num_sweeps, groups=len(parts)))
         if output is not None:
-            lines = (sample_line(run, problems, one) for one in collect_samples(groups, settings))
+            found = collect_samples(groups, settings)
+            lines = (sample_line(run, problems, one, free=settings.free) for one in found)
             write_atomically(output / "samples.jsonl", "".join(f"{line}\n" for line in lines))
     return Sampled(collect_samples(groups, settings), groups)
 
 
-def _lacks(phrase: Sequence[int]) -> Callable[[Tensor], Tensor]:
-    return lambda tokens_BT: ~contains(*phrase)(tokens_BT)
-
-
 def _parts(tasks: Sequence[Task], settings: SampleSettings, vocab_size: int) -> Iterator[Sequence[Task]]:
     """Tasks of one length, as many as may be advanced together."""
-    ordered = sorted(tasks, key=lambda task: len(task.tokens))
     chains_each = settings.num_chains * settings.num_replicas
-    for length, alike in itertools.groupby(ordered, key=lambda task: len(task.tokens)):
-        size = max(min(settings.max_rows, MOST_SCORES // (length * vocab_size)) // chains_each, 1)
-        group = list(alike)
-        yield from (group[start : start + size] for start in range(0, len(group), size))
+
+    def most(length: int) -> int:
+        return chains_at_once(length, vocab_size=vocab_size, max_rows=settings.max_rows) // chains_each
+
+    for places in of_one_length([len(task.tokens) for task in tasks], most):
+        yield [tasks[place] for place in places]
 
 
 def _advance(plan: _Plan, tasks: Sequence[Task], folder: Path | None, *, done: int, groups: int) -> Group:
@@ -251,15 +244,9 @@ def _start(plan: _Plan, tasks: Sequence[Task], context: Any) -> ChainState:
     shared: dict[str, Any] = {"seed": settings.seed, "allowed_V": plan.allowed_V, "chain_B": chain_B}
     shared |= {"context": rows_of(context, rows_B), "greedy_B": number_B == 0}
     blank_BT = tokens_BT.masked_fill(free_BT, 0)
-    forbidden = plan.forbidden if settings.penalty is None else ()
-    started_BT, found_B = dispersed_starts(
-        model, blank_BT, free_BT, required=plan.required, forbidden=forbidden, **shared
-    )
+    started_BT, found_B = phrase_starts(model, blank_BT, free_BT, plan.phrases, **shared)
     if not bool(found_B.all()):
-        if settings.penalty is None:
-            raise _no_start(plan, tasks[int((~found_B).nonzero()[0]) // each])
-        without_BT, _ = dispersed_starts(model, blank_BT, free_BT, **shared)
-        started_BT = torch.where(found_B[:, None], started_BT, without_BT)
+        raise _no_start(plan, tasks[int((~found_B).nonzero()[0]) // each])
     state = start_chains(plan.energy, started_BT, free_BT=free_BT, context=shared["context"], chain_B=chain_B)
     return replicas(state, settings.num_replicas)
 
@@ -300,11 +287,7 @@ def _history(chains: Chains, settings: SampleSettings, *, first: int) -> History
     )
 
 
-def _fingerprints(run: MaskedRun, problems: Sequence[Problem]) -> dict[str, str]:
+def _fingerprints(run: SequenceRun, problems: Sequence[Problem]) -> dict[str, str]:
     """What tells the model, with its vocabulary, and the problems from others."""
-    model = hashlib.sha256(repr(run.vocabulary.tokens).encode("utf-8", "surrogatepass"))
-    for name, tensor in run.model.state_dict().items():
-        model.update(name.encode())
-        model.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     asked = repr([(problem.tokens, problem.source_ids) for problem in problems])
-    return {"model": model.hexdigest(), "problems": hashlib.sha256(asked.encode()).hexdigest()}
+    return {"model": run.fingerprint(), "problems": hashlib.sha256(asked.encode()).hexdigest()}

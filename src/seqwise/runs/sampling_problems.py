@@ -5,24 +5,21 @@ Shapes: B problems, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
 from seqwise.data.batches import EncodedExample, collate
-from seqwise.data.readers import BLANKS, Example, read_lines
+from seqwise.data.readers import Example, read_lines
 from seqwise.errors import InputError
 from seqwise.models.conditional import ConditionalMaskedTransformer
 from seqwise.runs.inputs import file_units, inputs_of, names_a_file
-from seqwise.runs.masked_model import MaskedRun, read_sequences, sequence_tokens
 from seqwise.runs.sampling_settings import SampleSettings
+from seqwise.runs.sequence_run import FREE, SequenceRun, Ways
 from seqwise.sampling import SeededDraws, likeliest_lengths
 
 __all__ = ["FREE", "Problem", "Task", "phrase_ids", "read_problems", "split_into_tasks", "unusual"]
-
-FREE = -1
-"""What stands for a token that is to be drawn."""
 
 AT_ONCE = 64  # sources that are read together for their lengths
 
@@ -57,7 +54,7 @@ class Task:
     tokens: tuple[int, ...]
 
 
-def read_problems(run: MaskedRun, text: str | None, settings: SampleSettings) -> list[Problem]:
+def read_problems(run: SequenceRun, text: str | None, settings: SampleSettings) -> list[Problem]:
     """The problems of a file, of a text, or as many as the settings say.
 
     Args:
@@ -91,12 +88,12 @@ def read_problems(run: MaskedRun, text: str | None, settings: SampleSettings) ->
         ]
     if settings.length_beam > 1:
         raise InputError("length_beam: the sequences to be filled in have their lengths", mend="leave it out")
-    _require_free(run, settings.free)
+    run.require_free(settings.free)
     return [_to_fill(run, example, settings.free) for example in _sequences(run, text)]
 
 
 def split_into_tasks(
-    run: MaskedRun, problems: Sequence[Problem], settings: SampleSettings, shortest: int
+    run: SequenceRun, problems: Sequence[Problem], settings: SampleSettings, shortest: int
 ) -> list[Task]:
     """Each problem at each of the lengths that it is to be tried at.
 
@@ -120,8 +117,8 @@ def split_into_tasks(
     return sorted(tasks, key=lambda task: (task.problem, task.rank))
 
 
-def phrase_ids(run: MaskedRun, phrases: Sequence[str], *, setting: str) -> list[tuple[int, ...]]:
-    """Phrases of the settings as ids, in the units of the run.
+def phrase_ids(run: SequenceRun, phrases: Sequence[str], *, setting: str) -> list[Ways]:
+    """Phrases of the settings as ids, in the units of the run: the ways to write each.
 
     Raises:
         InputError: a phrase is blank, or holds a token that the run does not know and so never draws.
@@ -131,29 +128,18 @@ def phrase_ids(run: MaskedRun, phrases: Sequence[str], *, setting: str) -> list[
         >>> from seqwise.runs.masked_model_training import new_masked_run
         >>> run = new_masked_run([Example((), ("b", "a"))], MaskedModelSettings(minimum_count=1, hidden_size=8))
         >>> phrase_ids(run, ["a b", "b"], setting="contain")
-        [(0, 1), (1,)]
+        [((0, 1),), ((1,),)]
     """
     found = []
     for phrase in phrases:
-        units = file_units(run.settings.units)
-        words = tuple(word for word in BLANKS.split(phrase) if word)
-        tokens = {"words": words, "characters": tuple(phrase), "text": (phrase,) if words else ()}[units]
-        pieces = sequence_tokens(tokens, run.subwords)
-        if not pieces:
-            raise InputError(f"{setting}: a phrase is blank", mend="name a token or more")
         try:
-            ids = tuple(run.vocabulary.encode(pieces))
+            found.append(run.phrase(phrase))
         except InputError as error:
             raise InputError(f"{setting}: {error.problem}", mend=error.mend) from None
-        for piece, one in zip(pieces, ids, strict=True):
-            if not run.allowed_V[one]:
-                mend = "it is never drawn; name others"
-                raise InputError(f"{setting}: the token {piece!r} is unknown to the run", mend=mend)
-        found.append(ids)
     return found
 
 
-def unusual(run: MaskedRun, problems: Sequence[Problem]) -> list[str]:
+def unusual(run: SequenceRun, problems: Sequence[Problem]) -> list[str]:
     """What a user should know before it starts: tokens that the model does not know, lengths unlike those of training.
 
     Returns:
@@ -167,8 +153,7 @@ def unusual(run: MaskedRun, problems: Sequence[Problem]) -> list[str]:
         ['1 of 2 sequences are of other lengths than those of training (2 to 2); the longest has 9 tokens']
     """
     lines = []
-    unknown = None if run.vocabulary.unknown is None else run.vocabulary.encode([run.vocabulary.unknown])[0]
-    strange = sum(unknown in problem.tokens for problem in problems)
+    strange = sum(run.unknown_id in problem.tokens for problem in problems)
     if strange:
         lines.append(f"{strange} of {len(problems)} sequences hold fixed tokens that the model does not know")
     lengths = [len(problem.tokens) for problem in problems if problem.tokens]
@@ -182,8 +167,11 @@ def unusual(run: MaskedRun, problems: Sequence[Problem]) -> list[str]:
     return lines
 
 
-def _from_nothing(run: MaskedRun, settings: SampleSettings) -> list[Problem]:
+def _from_nothing(run: SequenceRun, settings: SampleSettings) -> list[Problem]:
     lengths = list(settings.lengths or run.lengths)
+    if not lengths:
+        mend = "give a number of tokens, or a range such as 5-9"
+        raise InputError("length: the lengths of the training data are not known", mend=mend)
     weights = torch.tensor([1.0 if settings.lengths else run.lengths[length] for length in lengths]).log()
     # Sweeps are numbered from 0, and starts from -1 downwards: these numbers are none of theirs.
     draws = SeededDraws(settings.seed, torch.arange(settings.count), sweep=-(2**20))
@@ -196,49 +184,17 @@ def _holds_pairs(text: str) -> bool:
     return text != "-" and names_a_file(text) and "\t" in next(iter(read_lines(text)))[1]
 
 
-def _sequences(run: MaskedRun, text: str) -> list[Example]:
+def _sequences(run: SequenceRun, text: str) -> list[Example]:
     if text == "-" or names_a_file(text):
-        return read_sequences("/dev/stdin" if text == "-" else text, run.settings)
+        return run.read("/dev/stdin" if text == "-" else text)
     return [replace(one, source=(), target=one.source) for one in inputs_of(text, units=file_units(run.settings.units))]
 
 
-def _require_free(run: MaskedRun, free: str) -> None:
-    mend = "choose another token for it"
-    if not free or free != "".join(free.split()):
-        raise InputError(f"free: {free!r} is blank, or has a blank in it", mend=mend)
-    if run.settings.units == "characters" and len(free) != 1:
-        raise InputError(f"free: the sequences are made of characters, and {free!r} is not one", mend=mend)
-    known = run.vocabulary.tokens if run.subwords is None else run.subwords.pieces
-    if free in known:
-        raise InputError(f"free: {free!r} is a token of the run", mend=mend)
-
-
-def _to_fill(run: MaskedRun, example: Example, free: str) -> Problem:
-    tokens: list[int] = []
-    path, line = example.path or None, example.line or None
-    for part in _parts(run, example.target, free):
-        tokens += [FREE] if part is None else run.encode([replace(example, target=part)])[0].target_ids
+def _to_fill(run: SequenceRun, example: Example, free: str) -> Problem:
+    tokens = run.to_fill(example, free)
     if FREE not in tokens:
         mend = f"write {free}, a token of its own, for what is to be drawn"
         if run.conditional:
             mend += "; for whole outputs, give the sources alone"
-        raise InputError("no position is free", path=path, line=line, mend=mend)
-    return Problem(tuple(tokens), example, run.encode([replace(example, target=())])[0].source_ids)
-
-
-def _parts(run: MaskedRun, target: Sequence[str], free: str) -> Iterator[tuple[str, ...] | None]:
-    """What is fixed, piece by piece, and None for each free position."""
-    if run.subwords is None:
-        yield from (None if token == free else (token,) for token in target)
-        return
-    fixed: list[str] = []
-    for word in target[0].split():
-        if word != free:
-            fixed.append(word)
-            continue
-        if fixed:
-            yield (" ".join(fixed),)
-        fixed = []
-        yield None
-    if fixed:
-        yield (" ".join(fixed),)
+        raise InputError("no position is free", path=example.path or None, line=example.line or None, mend=mend)
+    return Problem(tokens, example, run.encode([replace(example, target=())])[0].source_ids)

@@ -32,6 +32,7 @@ from seqwise.sampling.energies import (
     contains,
     local,
     pseudo_log_likelihood,
+    pseudo_perplexity,
     raw,
     sequence_energy,
 )
@@ -42,14 +43,19 @@ from seqwise.sampling.length_beam import (
     likeliest_lengths,
     predict_with_lengths,
 )
+from seqwise.sampling.lengths import chains_at_once, of_one_length
+from seqwise.sampling.phrases import Phrases, phrase_starts
 from seqwise.sampling.prefetch import prefetching
 from seqwise.sampling.proposals import Proposal, Visits, anywhere, in_order, masked_conditionals, shuffled
 from seqwise.sampling.refinement import Refinement, refine, refinements
-from seqwise.sampling.starts import dispersed_starts, fill_in_turn
+from seqwise.sampling.settings import ChainSettings, build_energy, build_kernel
+from seqwise.sampling.starts import FREE, dispersed_starts, fill_in_turn
 from seqwise.sampling.state import ChainState, Info, Kernel, start_chains
 
 __all__ = [
+    "FREE",
     "ChainReport",
+    "ChainSettings",
     "ChainState",
     "Chains",
     "Draws",
@@ -59,6 +65,7 @@ __all__ = [
     "LengthContext",
     "LengthPrediction",
     "MatrixReport",
+    "Phrases",
     "Proposal",
     "Refinement",
     "SeededDraws",
@@ -68,8 +75,11 @@ __all__ = [
     "anneal_target",
     "anywhere",
     "boltzmann",
+    "build_energy",
+    "build_kernel",
     "burn_in",
     "by_sweep",
+    "chains_at_once",
     "coldest",
     "constraint",
     "contains",
@@ -90,10 +100,13 @@ __all__ = [
     "masked_conditionals",
     "metropolis_hastings",
     "mixture",
+    "of_one_length",
     "parallel_tempering",
+    "phrase_starts",
     "predict_with_lengths",
     "prefetching",
     "pseudo_log_likelihood",
+    "pseudo_perplexity",
     "raw",
     "refine",
     "refinements",

@@ -33,6 +33,7 @@ __all__ = [
     "local",
     "lone_logits",
     "pseudo_log_likelihood",
+    "pseudo_perplexity",
     "raw",
     "rows_of",
     "sequence_energy",
@@ -272,6 +273,22 @@ def pseudo_log_likelihood(
         for rows_N, places_N, logits_NV in _passes(model, tokens_BT, every_BT, context, _rows(max_rows))
     ]
     return torch.cat(parts).view(tokens_BT.shape) if parts else torch.zeros(tokens_BT.shape)
+
+
+def pseudo_perplexity(log_prob: float, num_tokens: int) -> float:
+    """``exp(-log_prob / num_tokens)``, at most e^700.
+
+    Args:
+        log_prob: the pseudo-log-likelihood of one sequence or of many, in nats.
+        num_tokens: how many tokens they have.
+
+    Source: Salazar et al. (ACL 2020), section 4.
+
+    Example:
+        >>> round(pseudo_perplexity(-6.0, 3), 3)
+        7.389
+    """
+    return math.exp(min(-log_prob / num_tokens, 700.0))
 
 
 def rows_of(context: Any, rows_N: Tensor) -> Any:

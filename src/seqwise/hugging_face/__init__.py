@@ -1,0 +1,49 @@
+"""Models of the transformers library as step models and masked models, and a Trainer that knows about search.
+
+Importing this package imports transformers; importing seqwise does not. The Trainer is imported when it is asked for:
+what it brings along takes seconds, and who scores or samples has no use for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from seqwise.hugging_face.generation import generation_selector
+from seqwise.hugging_face.masked_model import HuggingFaceMaskedModel, masked_model
+from seqwise.hugging_face.masked_text import TextScore, infill, pseudo_log_likelihoods, sample_texts
+from seqwise.hugging_face.step_model import HuggingFaceStepModel, step_model
+from seqwise.hugging_face.text_chains import SampledTexts, TextSample
+from seqwise.hugging_face.text_codec import TextCodec
+
+if TYPE_CHECKING:
+    from seqwise.hugging_face.configuration import SearchAwareConfig
+    from seqwise.hugging_face.trainer import SearchAwareTrainer
+
+__all__ = [
+    "HuggingFaceMaskedModel",
+    "HuggingFaceStepModel",
+    "SampledTexts",
+    "SearchAwareConfig",
+    "SearchAwareTrainer",
+    "TextCodec",
+    "TextSample",
+    "TextScore",
+    "generation_selector",
+    "infill",
+    "masked_model",
+    "pseudo_log_likelihoods",
+    "sample_texts",
+    "step_model",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "SearchAwareConfig":
+        from seqwise.hugging_face.configuration import SearchAwareConfig
+
+        return SearchAwareConfig
+    if name == "SearchAwareTrainer":
+        from seqwise.hugging_face.trainer import SearchAwareTrainer
+
+        return SearchAwareTrainer
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,192 @@
+"""What adapters of seq2seq and of causal models have in common.
+
+Shapes: B batch, J slots, T target length or steps so far, L queries of a call, N heads, A size of a head, D embedding,
+H features, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import MutableMapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from seqwise import tree
+from seqwise.data.batches import Batch
+from seqwise.errors import InputError
+from seqwise.hugging_face.caches import Layers
+from seqwise.hugging_face.generation import SpecialTokens
+from seqwise.hugging_face.heads import ForcedFirst, head_of
+
+__all__ = ["HuggingFaceStepModel"]
+
+
+class HuggingFaceStepModel(nn.Module):
+    """What both kinds of models have in common; made by :func:`step_model`.
+
+    Attributes:
+        model: the model of transformers, which holds all weights.
+        end: the token that ends an output, or None.
+    """
+
+    end: int | None
+
+    def __init__(self, model: Any, tokens: SpecialTokens, scale: float) -> None:
+        super().__init__()
+        self.model: Any = model
+        self.end, self.first, self.forced_first = tokens
+        self.scale, self.training = scale, model.training
+        self._takes_positions = "position_ids" in inspect.signature(model.get_decoder().forward).parameters
+        head = head_of(model)
+        # Inside a tuple a module is not registered: the weights are the model's, and appear once.
+        self._head = (head if self.forced_first is None else ForcedFirst(head, self.forced_first),)
+        # So that what is saved is the model, and can be loaded without us.
+        self.register_state_dict_post_hook(_without_prefix)
+        self.register_load_state_dict_pre_hook(_with_prefix)
+
+    @property
+    def head(self) -> nn.Module:
+        """Features to unnormalised scores: the model's linear layer, or that and what it does with its output."""
+        return self._head[0]
+
+    @property
+    def embedding_VD(self) -> Tensor:
+        """The embedding of every output token as the decoder wants it, times the model's scale if that is outside."""
+        embedding = self._embedding
+        if type(embedding) is nn.Embedding or getattr(embedding, "embed_scale", None) == 1.0:
+            weight_VD: Tensor = embedding.weight
+            return weight_VD
+        return self._embed(torch.arange(embedding.weight.shape[0], device=embedding.weight.device))
+
+    @property
+    def _decoder(self) -> Any:
+        return self.model.get_decoder()
+
+    @property
+    def _embedding(self) -> Any:
+        return self._decoder.get_input_embeddings()
+
+    def _embed(self, tokens: Tensor) -> Tensor:
+        embedded: Tensor = self._embedding(tokens)
+        return embedded
+
+    @property
+    def _name(self) -> str:
+        return type(self.model).__name__
+
+    @property
+    def _checkpoints(self) -> bool:
+        """Whether transformers drops every cache in order to compute layers twice."""
+        return self.model.training and any(
+            getattr(part, "gradient_checkpointing", False) for part in self.model.modules()
+        )
+
+    @property
+    def _drops_layers(self) -> bool:
+        """Whether some layers, and what they would keep, are left out at random."""
+        return self.model.training and getattr(self._decoder, "layerdrop", 0.0) > 0
+
+    @property
+    def _keeps_cache(self) -> bool:
+        return not (self._checkpoints or self._drops_layers)
+
+    def _require_cache(self) -> None:
+        what, mend = None, ""
+        if self._checkpoints:
+            what, mend = "gradient checkpointing", "call model.gradient_checkpointing_disable()"
+        elif self._drops_layers:
+            what, mend = "layer drop (decoder_layerdrop)", "set model.get_decoder().layerdrop = 0.0"
+        if what is not None:
+            raise InputError(
+                f"{self._name} cannot take single steps while it trains with {what}, which keeps no cache",
+                mend=f"{mend}, or use an objective that takes all steps at once",
+            )
+
+    def _require_positions(self, positions: int, what: str) -> None:
+        limit = getattr(self.model.config, "max_position_embeddings", None)
+        if limit is None or positions <= limit:
+            return
+        # A decoder with rotary or relative positions has no table that could end.
+        if sum(isinstance(part, nn.Embedding) for part in self._decoder.modules()) > 1:
+            raise InputError(
+                f"{what} needs {positions} positions, and {self._name} has {limit} (max_position_embeddings)",
+                mend="use shorter sources, or fewer steps",
+            )
+
+    def _run(self, inputs_BLD: Tensor, **arguments: Any) -> Any:
+        return self._decoder(inputs_embeds=inputs_BLD, return_dict=True, **arguments)
+
+    def _features(self, hidden_BLH: Tensor, num_first: int) -> Tensor:
+        """What the head reads; the first few of L, slots or steps, are those of the first step."""
+        features = hidden_BLH if self.scale == 1.0 else hidden_BLH * self.scale
+        if self.forced_first is None:
+            return features
+        is_first = torch.zeros_like(features[..., :1])
+        is_first[:, :num_first] = 1.0
+        return torch.cat([features, is_first], dim=-1)
+
+    def start(self, context: Any) -> tuple[Tensor, Layers]:
+        """Return the embedding of the start token, or of the last one of the prompt, and caches of no steps."""
+        return self._embed(self._first_tokens(context))[:, None], context.nothing
+
+    def step(self, inputs_BJD: Tensor, state: Layers, context: Any, step: int) -> tuple[Tensor, Layers]:
+        """Consume the fed embeddings; the caches grow by one step, (B, J, N, T, A) to (B, J, N, T + 1, A)."""
+        self._require_cache()
+        slots = inputs_BJD.shape[:2]
+        hidden, layers = self._one_step(inputs_BJD, state, context, step)
+        grown: Layers = tree.map(lambda leaf: leaf.unflatten(0, slots), layers)
+        return self._features(hidden.unflatten(0, slots).squeeze(2), slots[1] if step == 0 else 0), grown
+
+    def forced(self, context: Any, inputs_BTD: Tensor) -> Tensor:
+        """Features along any fed embeddings, all steps at once; with gradient checkpointing too."""
+        if inputs_BTD.shape[1] == 0:
+            width = self.model.get_output_embeddings().weight.shape[1] + (self.forced_first is not None)
+            return inputs_BTD.new_zeros(len(inputs_BTD), 0, width)
+        return self._features(self._all_steps(inputs_BTD, context), 1)
+
+    def teacher_forced(self, context: Any, targets_BT: Tensor) -> Tensor:
+        """Features along the gold outputs; positions after the end of a row are arbitrary.
+
+        Raises:
+            InputError: the model forces a first token, and a target begins with another.
+        """
+        if self.forced_first is not None and targets_BT.numel() > 0:
+            first_B = targets_BT[:, 0]
+            if bool(((first_B != self.forced_first) & (first_B >= 0)).any()):
+                raise InputError(
+                    f"{self._name} forces its first token to be {self.forced_first} (forced_bos_token_id), and a "
+                    "target begins with another",
+                    mend="put it before every target, or pass a generation_config without forced_bos_token_id",
+                )
+        # What is fed at ignored positions only reaches positions that are ignored as well.
+        fed_BT = torch.cat([self._first_tokens(context)[:, None], targets_BT[:, :-1].clamp(min=0)], dim=1)
+        return self.forced(context, self._embed(fed_BT[:, : targets_BT.shape[1]]))
+
+    def encode(self, batch: Batch) -> Any:
+        """Read the sources once."""
+        raise NotImplementedError
+
+    def _first_tokens(self, context: Any) -> Tensor:
+        raise NotImplementedError
+
+    def _one_step(self, inputs_BJD: Tensor, state: Layers, context: Any, step: int) -> tuple[Tensor, Layers]:
+        raise NotImplementedError
+
+    def _all_steps(self, inputs_BTD: Tensor, context: Any) -> Tensor:
+        raise NotImplementedError
+
+
+def _without_prefix(module: nn.Module, weights: MutableMapping[str, Any], prefix: str, metadata: Any) -> None:
+    """The names of the model's weights, without that of the attribute that holds it."""
+    _rename(weights, prefix + "model.", prefix)
+
+
+def _with_prefix(module: nn.Module, weights: MutableMapping[str, Any], prefix: str, *others: Any) -> None:
+    _rename(weights, prefix, prefix + "model.")
+
+
+def _rename(weights: MutableMapping[str, Any], old: str, new: str) -> None:
+    named = [(name, weights.pop(name)) for name in list(weights) if name.startswith(old)]
+    weights.update({new + name.removeprefix(old): tensor for name, tensor in named})

@@ -1,0 +1,195 @@
+"""Whether an adapter and the model behind it say the same: two short inputs through both.
+
+Shapes: B = 2 inputs, one shorter than the other, T = 2 steps, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from seqwise import tree
+from seqwise.data.batches import EncodedExample, collate
+from seqwise.decoding import evaluation_mode
+from seqwise.errors import InputError
+
+__all__ = ["feature_scale", "require_agreement"]
+
+# How far scores may lie apart, as a share of the largest: what a fault would exceed, and rounding would not. Some
+# models compute attention weights or norms in float32 whatever their type is.
+TOLERANCES = {torch.float64: 1e-5, torch.float32: 2e-3}
+HALF_PRECISION_TOLERANCE = 5e-2
+
+# Large enough to show what a head does to large scores, such as a soft cap.
+PROBE = 100.0
+
+
+def feature_scale(model: Any) -> float:
+    """The factor between a decoder's last hidden vectors and what the output embeddings read: 1, or T5's H^-1/2.
+
+    Raises:
+        InputError: the model cannot be run on tokens, or something else is between the two.
+
+    Example:
+        >>> from transformers import T5Config, T5ForConditionalGeneration
+        >>> sizes = {"d_model": 4, "d_kv": 2, "d_ff": 8, "num_layers": 1, "num_heads": 2}
+        >>> feature_scale(T5ForConditionalGeneration(T5Config(vocab_size=9, **sizes, decoder_start_token_id=0)))
+        0.5
+    """
+    seen: dict[str, Tensor] = {}
+
+    def read(module: nn.Module, inputs: Any) -> None:
+        seen["features"] = inputs[0]
+
+    def written(module: nn.Module, inputs: Any, output: Any) -> None:
+        seen["hidden"] = output[0] if isinstance(output, tuple) else output.last_hidden_state
+
+    hooks = (
+        model.get_output_embeddings().register_forward_pre_hook(read),
+        model.get_decoder().register_forward_hook(written),
+    )
+    first, last = _two_tokens(model)
+    try:
+        with _examined(model):
+            _own_logits(model, [first, last], [first, last], model.device)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if {"features", "hidden"} <= seen.keys() and seen["features"].shape == seen["hidden"].shape:
+        for scale in (1.0, seen["hidden"].shape[-1] ** -0.5):
+            if _share_apart(seen["hidden"] * scale, seen["features"]) <= _tolerance(seen["hidden"]):
+                return float(scale)
+    raise InputError(
+        f"{type(model).__name__} does more between its decoder and its output embeddings than is known here",
+        mend="use a model whose head reads the decoder's last hidden state",
+    )
+
+
+def require_agreement(adapted: Any, model: nn.Module) -> None:
+    """Run two inputs, one of them padded, through the model and through its adapter, one step at a time and at once.
+
+    Args:
+        adapted: the adapter.
+        model: what it stands for, whose scores count; the same as ``adapted.model``, or wrapped around it.
+
+    Raises:
+        InputError: the scores differ, or the model cannot be run in this way.
+    """
+    plain, device = adapted.model, adapted.model.device
+    first, last = _two_tokens(plain)
+    # A forced first token has no scores of its own: only what follows it can be compared.
+    second = last if adapted.forced_first is None else adapted.forced_first
+    compared = slice(0 if adapted.forced_first is None else 1, None)
+    # A prompt of two tokens before the last, and one of a single token and padding.
+    sources = ([first, last, last], [last, first])
+    examples = [EncodedExample(tuple(source), (second, first)) for source in sources]
+    batch = collate(list(enumerate(examples))).to(device)
+
+    def own() -> Tensor:
+        fed = [adapted.first, second]
+        return torch.cat([_own_logits(model, source, [source[-1], second], device, fed) for source in sources])
+
+    def at_once() -> Tensor:
+        return adapted.head(adapted.teacher_forced(adapted.encode(batch), batch.targets_BT))
+
+    def by_step() -> Tensor:
+        context = adapted.encode(batch)
+        inputs_B1D, state = adapted.start(context)
+        features_B1H, state = adapted.step(inputs_B1D, state, context, 0)
+        # Two slots, of which the second is fed something else: the first must not notice.
+        state = tree.gather(state, torch.zeros(2, 2, dtype=torch.long, device=device))
+        fed_BKD = adapted.embedding_VD[torch.tensor([[second, first]] * 2, device=device)]
+        features_BKH, _ = adapted.step(fed_BKD, state, context, 1)
+        return adapted.head(torch.cat([features_B1H, features_BKH[:, :1]], dim=1))
+
+    with _examined(plain):
+        if len(adapted.embedding_VD) != own().shape[-1]:
+            raise InputError(
+                f"{type(plain).__name__} scores {own().shape[-1]} tokens and can be fed {len(adapted.embedding_VD)}",
+                mend="resize its token embeddings",
+            )
+        for way, ours in (("all steps at once", at_once), ("one step at a time", by_step)):
+            _require_same(plain, own()[:, compared], ours()[:, compared], way)
+        with _output_embeddings_say(plain, PROBE):
+            _require_same(plain, own()[:, compared], at_once()[:, compared], "the head, given large scores")
+
+
+def _two_tokens(model: Any) -> tuple[int, int]:
+    """Two ordinary tokens that encoder and decoder both know, or what there is."""
+    modules = (model.get_encoder(), model.get_decoder()) if model.config.is_encoder_decoder else (model.get_decoder(),)
+    size = min(module.get_input_embeddings().weight.shape[0] for module in modules)
+    names = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id", "forced_bos_token_id")
+    special = [getattr(model.config, name, None) for name in names]
+    ordinary = [token for token in range(min(size, 16)) if token not in special] or [0]
+    return ordinary[0], ordinary[-1]
+
+
+def _own_logits(
+    model: Any, source: list[int], fed: list[int], device: torch.device, decoder_fed: list[int] | None = None
+) -> Tensor:
+    """The model's own scores (1, T, V), without padding and without a cache, after each fed token.
+
+    Of a causal model the first fed token is the last of the source.
+    """
+    if not model.config.is_encoder_decoder:
+        tokens_1L = torch.tensor([source + fed[1:]], device=device)
+        return model(input_ids=tokens_1L).logits[:, len(source) - 1 :]
+    return model(
+        input_ids=torch.tensor([source], device=device),
+        decoder_input_ids=torch.tensor([decoder_fed or fed], device=device),
+    ).logits
+
+
+def _require_same(model: nn.Module, own_BTV: Tensor, ours_BTV: Tensor, way: str) -> None:
+    apart = _share_apart(ours_BTV, own_BTV)
+    if not apart <= _tolerance(own_BTV):
+        raise InputError(
+            f"{type(model).__name__} cannot be adapted: {way}, its scores come out {apart:.1e} (of the largest) away "
+            "from its own",
+            mend="use another model, or report this one",
+        )
+
+
+def _share_apart(ours: Tensor, own: Tensor) -> float:
+    """The largest difference over the largest value; NaN if there is one."""
+    ours, own = ours.double(), own.double()
+    return float((ours - own).abs().max() / own.abs().max().clamp(min=1e-30))
+
+
+def _tolerance(scores: Tensor) -> float:
+    return TOLERANCES.get(scores.dtype, HALF_PRECISION_TOLERANCE)
+
+
+@contextmanager
+def _examined(model: nn.Module) -> Iterator[None]:
+    """Without dropout and gradients, and with what goes wrong inside said in terms of the model."""
+    try:
+        with evaluation_mode(model), torch.no_grad():
+            yield
+    except InputError:
+        raise
+    except (AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{type(model).__name__} cannot be run as a step model: {error}",
+            mend="see whether it runs by itself, on tokens and on embeddings, with a cache",
+        ) from error
+
+
+@contextmanager
+def _output_embeddings_say(model: Any, largest: float) -> Iterator[None]:
+    """For a while, let the output embeddings give the same wide range of scores whatever they read."""
+
+    def said(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+        probe_V = torch.linspace(-largest, largest, output.shape[-1], dtype=output.dtype, device=output.device)
+        return probe_V.expand_as(output)
+
+    answer: Callable[..., Tensor] = said
+    hook = model.get_output_embeddings().register_forward_hook(answer)
+    try:
+        yield
+    finally:
+        hook.remove()

@@ -1,0 +1,98 @@
+"""Key-value caches of transformers as nests of tensors that can be gathered and mixed, and back.
+
+Shapes: B batch, J slots, N heads, S source or prompt length, T steps so far, A size of a head; keys and values of one
+layer are (B J, N, T, A) in a cache and (B, J, N, T, A) in a decoder state.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from transformers import DynamicCache, EncoderDecoderCache
+from transformers.cache_utils import DynamicLayer
+
+from seqwise import tree
+from seqwise.errors import InputError
+
+__all__ = ["Layers", "cache_of", "layers_of", "no_steps", "per_slot", "two_caches_of"]
+
+Layers = tuple[tuple[Tensor, Tensor], ...]
+"""Keys and values of each layer."""
+
+
+def cache_of(layers: Layers) -> Any:
+    """A growing cache that holds these keys and values, (B, N, T, A) each, without copying them.
+
+    Example:
+        >>> import torch
+        >>> cache_of(((torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 3, 4)),)).get_seq_length()
+        3
+    """
+    cache = DynamicCache()
+    for keys, values in layers:
+        layer = DynamicLayer()
+        layer.lazy_initialization(keys, values)
+        layer.keys, layer.values = keys, values
+        cache.layers.append(layer)
+    return cache
+
+
+def layers_of(cache: Any, model_name: str) -> Layers:
+    """What a cache holds, if it holds plain keys and values of all steps, one after the other.
+
+    Args:
+        cache: what a model has made or filled.
+        model_name: for the message.
+
+    Raises:
+        InputError: the cache is of a kind whose contents cannot follow a selection.
+
+    Example:
+        >>> import torch
+        >>> zeros = torch.zeros(1, 2, 3, 4)
+        >>> layers_of(cache_of(((zeros, zeros),)), "GPT2LMHeadModel")[0][0].shape
+        torch.Size([1, 2, 3, 4])
+    """
+    if type(cache) is not DynamicCache:
+        kind = "no such cache" if cache is None else f"a {type(cache).__name__}"
+        raise _cannot_follow(model_name, kind)
+    for layer in cache.layers:
+        if type(layer) is not DynamicLayer or not layer.is_initialized:
+            raise _cannot_follow(model_name, f"a {type(layer).__name__}")
+    if not cache.layers:
+        raise _cannot_follow(model_name, "an empty cache")
+    return tuple((layer.keys, layer.values) for layer in cache.layers)
+
+
+def two_caches_of(cache: Any, model_name: str) -> tuple[Layers, Layers]:
+    """The same for an encoder-decoder: what its self-attention and its cross-attention keep.
+
+    Raises:
+        InputError: as of :func:`layers_of`.
+    """
+    if type(cache) is not EncoderDecoderCache:
+        raise _cannot_follow(model_name, "no such cache" if cache is None else f"a {type(cache).__name__}")
+    return layers_of(cache.self_attention_cache, model_name), layers_of(cache.cross_attention_cache, model_name)
+
+
+def no_steps(layers: Layers) -> Layers:
+    """Caches of no steps, for one slot: (B, N, T, A) to (B, 1, N, 0, A)."""
+    return tree.map(lambda leaf: leaf[:, None, :, :0], layers)
+
+
+def per_slot(layers: Layers, num_slots: int) -> Layers:
+    """What all slots of an input share, for each of them: (B, ...) to (B J, ...), copied only where J > 1."""
+    return tree.map(lambda leaf: leaf[:, None].expand(-1, num_slots, *leaf.shape[1:]).flatten(0, 1), layers)
+
+
+def _cannot_follow(model_name: str, kind: str) -> InputError:
+    mend = "use a model with plain attention over all steps"
+    if "Sliding" in kind:
+        mend = (
+            "where no output is longer than the window, set config.sliding_window to None (and all config.layer_types "
+            "to 'full_attention'), and load the model anew"
+        )
+    return InputError(
+        f"{model_name} keeps {kind}, and only plain keys and values of all steps can be gathered and mixed", mend=mend
+    )

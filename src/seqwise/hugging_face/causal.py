@@ -1,0 +1,126 @@
+"""A causal language model of transformers as a step model: it continues a prompt.
+
+Shapes: B batch, J slots, S prompt length, P = S - 1 prompt tokens before the last, T target length, N heads, A size of
+a head, D embedding, H hidden size.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from seqwise import tree
+from seqwise.data.batches import Batch
+from seqwise.errors import InputError
+from seqwise.hugging_face.adapter import HuggingFaceStepModel
+from seqwise.hugging_face.caches import Layers, cache_of, layers_of, no_steps
+
+__all__ = ["CausalModel", "Prompt"]
+
+
+class Prompt(NamedTuple):
+    """The prompts of a causal model.
+
+    Attributes:
+        tokens_BS: the prompts, padded on the left.
+        mask_BP: 1 where a prompt token is, the last one left out: it is what the first step is fed.
+        lengths_B: how many tokens a prompt has.
+        memory: keys and values of all prompt tokens but the last, (B, N, P, A); none where steps cannot be taken.
+        nothing: the same of no steps.
+    """
+
+    tokens_BS: Tensor
+    mask_BP: Tensor
+    lengths_B: Tensor
+    memory: Layers
+    nothing: Layers
+
+
+class CausalModel(HuggingFaceStepModel):
+    """A causal language model as a step model, which continues a prompt; made by :func:`step_model`.
+
+    Prompts are read with the padding on their right, where a causal model does not see it. What was read is then moved
+    to the right, so that steps follow their prompt without a gap; the attention mask hides what is left of it.
+    """
+
+    def encode(self, batch: Batch) -> Prompt:
+        """Read the prompts but for their last tokens, which the first step is fed.
+
+        Raises:
+            InputError: a prompt is empty.
+        """
+        tokens_BS, lengths_B = batch.sources_BS, batch.source_lengths_B
+        if tokens_BS.shape[1] == 0 or bool((lengths_B < 1).any()):
+            raise InputError(
+                f"{self._name} continues a prompt, and a source is empty",
+                mend="begin every source with the model's start token",
+            )
+        self._require_positions(tokens_BS.shape[1], "the longest prompt")
+        before = tokens_BS.shape[1] - 1
+        gaps_B1 = tokens_BS.shape[1] - lengths_B[:, None]
+        columns_S = torch.arange(tokens_BS.shape[1], device=tokens_BS.device)
+        tokens_BS = tokens_BS.masked_fill(columns_S >= lengths_B[:, None], 0)
+        from_BS = (columns_S - gaps_B1) % tokens_BS.shape[1]
+        moved_BS, mask_BP = tokens_BS.gather(1, from_BS), (columns_S[:before] >= gaps_B1).long()
+        if not self._keeps_cache:
+            return Prompt(moved_BS, mask_BP, lengths_B, (), ())
+        # At least one token, since only a cache that something was put in tells its shape.
+        output = self._decoder(input_ids=tokens_BS[:, : max(before, 1)], use_cache=True, return_dict=True)
+        read = layers_of(getattr(output, "past_key_values", None), self._name)
+        from_BP = (columns_S[:before] - gaps_B1) % max(before, 1)
+
+        def moved(leaf_BNPA: Tensor) -> Tensor:
+            return leaf_BNPA.take_along_dim(from_BP[:, None, :, None], dim=2)
+
+        return Prompt(moved_BS, mask_BP, lengths_B, tree.map(moved, read), no_steps(read))
+
+    def _first_tokens(self, context: Prompt) -> Tensor:
+        return context.tokens_BS[:, -1]
+
+    def _placed(self, context: Prompt, num_slots: int, first: int, count: int) -> dict[str, Tensor]:
+        """The mask over the prompt and all steps, and the positions of ``count`` steps from ``first`` on."""
+        mask_BP, device = context.mask_BP, context.mask_BP.device
+        mask_BA = torch.cat([mask_BP, mask_BP.new_ones(len(mask_BP), first + count)], dim=1)
+        positions_BL = (context.lengths_B - 1)[:, None] + torch.arange(first, first + count, device=device)
+        placed = {"attention_mask": mask_BA, "position_ids": positions_BL}
+        if not self._takes_positions:
+            del placed["position_ids"]  # it goes by the mask
+        return {name: rows.repeat_interleave(num_slots, dim=0) for name, rows in placed.items()}
+
+    def _one_step(self, inputs_BJD: Tensor, state: Layers, context: Prompt, step: int) -> tuple[Tensor, Layers]:
+        before, num_slots = context.mask_BP.shape[1], inputs_BJD.shape[1]
+        self._require_positions(before + step + 1, f"step {step + 1}")
+
+        def behind_prompt(prompt: Tensor, steps: Tensor) -> Tensor:
+            return torch.cat([prompt[:, None].expand(-1, num_slots, *prompt.shape[1:]), steps], dim=-2).flatten(0, 1)
+
+        cache = cache_of(tree.map(behind_prompt, context.memory, state))
+        output = self._run(
+            inputs_BJD.flatten(0, 1)[:, None],
+            past_key_values=cache,
+            use_cache=True,
+            **self._placed(context, num_slots, step, 1),
+        )
+        grown: Layers = tree.map(lambda leaf: leaf[:, :, before:], layers_of(cache, self._name))
+        return output.last_hidden_state, grown
+
+    def _all_steps(self, inputs_BTD: Tensor, context: Prompt) -> Tensor:
+        before, num_steps = context.mask_BP.shape[1], inputs_BTD.shape[1]
+        self._require_positions(before + num_steps, "the longest target")
+        placed = self._placed(context, 1, 0, num_steps)
+        if context.memory and self._keeps_cache:
+            cache = cache_of(context.memory)
+            hidden_BTH: Tensor = self._run(
+                inputs_BTD, past_key_values=cache, use_cache=True, **placed
+            ).last_hidden_state
+            return hidden_BTH
+        # Without a cache the prompt is read along.
+        if "position_ids" in placed:
+            prompt_BP = (context.mask_BP.cumsum(1) - 1).clamp(min=0)
+            placed["position_ids"] = torch.cat([prompt_BP, placed["position_ids"]], dim=1)
+        prompt_BPD = self._embed(context.tokens_BS[:, :before])
+        output = self._run(torch.cat([prompt_BPD, inputs_BTD], dim=1), use_cache=False, **placed)
+        hidden_BTH = output.last_hidden_state[:, before:]
+        return hidden_BTH

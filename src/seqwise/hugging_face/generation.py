@@ -1,0 +1,247 @@
+"""What a generation config says about which tokens may come, exactly as ``generate`` takes it.
+
+Shapes: B batch, J slots, V vocabulary, X excluded candidates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers import GenerationConfig
+
+from seqwise.errors import InputError
+from seqwise.search.candidates import Candidates
+from seqwise.search.selection import Selection, Selector
+
+__all__ = ["GenerationSelector", "SpecialTokens", "generation_selector", "special_tokens"]
+
+# What would change scores and is not done here, with the values at which it does nothing.
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "repetition_penalty": (1.0,),
+    "encoder_repetition_penalty": (1.0,),
+    "no_repeat_ngram_size": (0,),
+    "encoder_no_repeat_ngram_size": (0,),
+    "guidance_scale": (1.0,),
+    "diversity_penalty": (0.0,),
+    "num_beam_groups": (1,),
+    "penalty_alpha": (0.0,),
+    "renormalize_logits": (False,),
+    "token_healing": (False,),
+    "sequence_bias": (),
+    "exponential_decay_length_penalty": (),
+    "watermarking_config": (),
+    "constraints": ([],),
+    "force_words_ids": ([],),
+    "stop_strings": ([],),
+    "dola_layers": (),
+}
+MOVABLE_CACHES = (None, "dynamic", "dynamic_full", "offloaded")
+
+
+class SpecialTokens(NamedTuple):
+    """The tokens that a search has to know."""
+
+    end: int | None
+    first: int
+    forced_first: int | None
+
+
+def special_tokens(model: Any, generation_config: GenerationConfig) -> SpecialTokens:
+    """Where outputs start and end.
+
+    Args:
+        model: of transformers.
+        generation_config: says it.
+
+    Returns:
+        The end token, what the decoder is fed first (0 for a causal model, which is fed its prompt), and what its first
+        output is forced to be.
+
+    Raises:
+        InputError: there are several end tokens, no single start token, or a cache is asked for that cannot follow.
+
+    Example:
+        >>> from transformers import BartConfig, BartForConditionalGeneration
+        >>> sizes = {"d_model": 4, "encoder_layers": 1, "decoder_layers": 1}
+        >>> heads = {"encoder_attention_heads": 1, "decoder_attention_heads": 1}
+        >>> model = BartForConditionalGeneration(BartConfig(vocab_size=9, **sizes, **heads))
+        >>> special_tokens(model, model.generation_config)
+        SpecialTokens(end=2, first=2, forced_first=None)
+    """
+    name = type(model).__name__
+    end = generation_config.eos_token_id
+    if isinstance(end, list | tuple):
+        if len(end) != 1:
+            raise InputError(
+                f"{name} has {len(end)} end tokens (generation_config.eos_token_id is {list(end)}), and a search needs "
+                "one",
+                mend="set generation_config.eos_token_id to the one that targets end with",
+            )
+        end = end[0]
+    if generation_config.cache_implementation not in MOVABLE_CACHES:
+        raise InputError(
+            f"{name} asks for a {generation_config.cache_implementation} cache "
+            "(generation_config.cache_implementation), which cannot be gathered or mixed",
+            mend="set it to None",
+        )
+    forced = generation_config.forced_bos_token_id
+    if not model.config.is_encoder_decoder:
+        if forced is not None:
+            raise InputError(
+                f"{name} is a causal model, whose first token follows a prompt, and generation_config."
+                f"forced_bos_token_id is {forced}",
+                mend="set it to None, and end prompts with that token",
+            )
+        return SpecialTokens(end, 0, None)
+    first = generation_config.decoder_start_token_id
+    if first is None:
+        first = generation_config.bos_token_id
+    if not isinstance(first, int):
+        raise InputError(
+            f"{name} has no single start token (generation_config.decoder_start_token_id is {first})",
+            mend="set generation_config.decoder_start_token_id to one token",
+        )
+    return SpecialTokens(end, first, forced)
+
+
+def generation_selector(
+    selector: Selector,
+    model: nn.Module,
+    *,
+    num_steps: int | None = None,
+    generation_config: GenerationConfig | None = None,
+) -> GenerationSelector:
+    """A selector that chooses as another does, among the candidates that ``generate`` would allow.
+
+    As there, what is forbidden is taken away after the scores are normalised: probabilities of what is left sum to less
+    than one. A forced last token adds nothing to the score.
+
+    Heeded are ``suppress_tokens``, ``begin_suppress_tokens``, ``bad_words_ids`` of one token each, ``min_new_tokens``,
+    ``min_length`` (of encoder-decoders) and ``forced_eos_token_id``; ``forced_bos_token_id`` is a matter of
+    :func:`~seqwise.hugging_face.step_model.step_model`. How to search (``num_beams``, ``length_penalty``,
+    ``early_stopping``, ``max_length``, sampling) is yours to say, in the selector and in ``decode``.
+
+    Args:
+        selector: hard or soft.
+        model: of transformers, or an adapted one.
+        num_steps: the number of steps of every search; needed where a last token is forced.
+        generation_config: the model's own by default.
+
+    Raises:
+        InputError: a setting would change scores in a way that is not reproduced, or needs the number of steps.
+
+    Example:
+        >>> from seqwise.hugging_face.step_model import step_model
+        >>> from seqwise.search import HardTopK
+        >>> from transformers import MarianConfig, MarianMTModel
+        >>> sizes = {"vocab_size": 9, "d_model": 4, "encoder_layers": 1, "decoder_layers": 1, "pad_token_id": 8}
+        >>> config = MarianConfig(**sizes, encoder_attention_heads=1, decoder_attention_heads=1, eos_token_id=0)
+        >>> config.decoder_start_token_id = 8
+        >>> model = step_model(MarianMTModel(config))
+        >>> model.model.generation_config.bad_words_ids = [[8]]
+        >>> generation_selector(HardTopK(2), model, num_steps=20).excluded
+        (8,)
+    """
+    plain: Any = getattr(model, "model", model) if not hasattr(model, "generation_config") else model
+    config = plain.generation_config if generation_config is None else generation_config
+    for name, neutral in NEUTRAL.items():
+        value = getattr(config, name, None)
+        if value is not None and value not in neutral:
+            raise InputError(f"generation_config.{name} is {value}, which is not done here", mend="set it to None")
+    end, _, forced_first = special_tokens(plain, config)
+    words = [list(word) for word in config.bad_words_ids or []]
+    if any(len(word) != 1 for word in words):
+        raise InputError(
+            "generation_config.bad_words_ids holds words of several tokens, which are not excluded here",
+            mend="keep those of one token",
+        )
+    before_end = config.min_new_tokens or 0
+    if config.min_length:
+        if not plain.config.is_encoder_decoder:
+            raise InputError(
+                f"generation_config.min_length is {config.min_length}, which counts the prompt and its padding",
+                mend="set it to None, and min_new_tokens instead",
+            )
+        before_end = max(before_end, config.min_length - 1)  # the start token counts
+    last = config.forced_eos_token_id
+    if last is not None and num_steps is None:
+        raise InputError(
+            f"generation_config.forced_eos_token_id is {last}, and it is not said which step is the last",
+            mend="pass num_steps, or set it to None",
+        )
+    if isinstance(last, list):
+        raise InputError("generation_config.forced_eos_token_id is a list", mend="set it to one token")
+    return GenerationSelector(
+        selector,
+        vocabulary_size=plain.get_output_embeddings().weight.shape[0],
+        excluded=tuple(sorted({word[0] for word in words} - {end} | set(config.suppress_tokens or []))),
+        excluded_at_first=tuple(sorted(set(config.begin_suppress_tokens or []))),
+        first_choice=0 if forced_first is None else 1,
+        end=end,
+        steps_before_end=before_end,
+        forced_last=last,
+        num_steps=num_steps,
+    )
+
+
+@dataclass(frozen=True)
+class GenerationSelector:
+    """A selector and what it may not choose; made by :func:`generation_selector`.
+
+    Attributes:
+        selector: chooses among what is left.
+        vocabulary_size: V.
+        excluded: tokens that are never chosen.
+        excluded_at_first: tokens that are not chosen at the step ``first_choice``.
+        first_choice: the first step that is not forced.
+        end: the end token.
+        steps_before_end: how many steps it may not be chosen at.
+        forced_last: the token of the last step.
+        num_steps: how many steps there are.
+    """
+
+    selector: Selector
+    vocabulary_size: int
+    excluded: tuple[int, ...] = ()
+    excluded_at_first: tuple[int, ...] = ()
+    first_choice: int = 0
+    end: int | None = None
+    steps_before_end: int = 0
+    forced_last: int | None = None
+    num_steps: int | None = None
+
+    def __call__(self, candidates: Candidates, generator: torch.Generator | None) -> Selection:
+        """Choose from one step's candidates."""
+        step = candidates.step
+        if self.forced_last is not None and self.num_steps is not None and step == self.num_steps - 1:
+            return self.selector(replace(candidates, head=_OnlyOne(candidates, self.forced_last)), generator)
+        if step < self.first_choice:
+            return self.selector(candidates, generator)
+        tokens = set(self.excluded)
+        if step == self.first_choice:
+            tokens |= set(self.excluded_at_first)
+        if self.end is not None and step < self.steps_before_end:
+            tokens.add(self.end)
+        if not tokens:
+            return self.selector(candidates, generator)
+        num_inputs, num_slots = candidates.prefix_scores_BJ.shape
+        device = candidates.prefix_scores_BJ.device
+        slots_J1 = torch.arange(num_slots, device=device)[:, None] * self.vocabulary_size
+        excluded_X = (slots_J1 + torch.tensor(sorted(tokens), device=device)).flatten()
+        return self.selector(candidates.without(excluded_X.expand(num_inputs, -1)), generator)
+
+
+@dataclass(frozen=True)
+class _OnlyOne:
+    """A head by which one token scores 0 and no other can come."""
+
+    candidates: Candidates
+    token: int
+
+    def __call__(self, features: Tensor) -> Tensor:
+        scores = torch.full_like(self.candidates.head(features), -torch.inf)
+        scores[..., self.token] = 0.0
+        return scores

@@ -1,0 +1,136 @@
+"""From a decoder's last hidden vectors to scores, by the model's own weights and its own operations.
+
+Shapes: H features, V output vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["ForcedFirst", "LinearHead", "OutputHead", "head_of"]
+
+
+def head_of(model: nn.Module) -> nn.Module:
+    """The head of a language model: ``W h + b`` where it is no more than that, so that single scores can be had.
+
+    Args:
+        model: a model of transformers with output embeddings.
+
+    Returns:
+        Its own linear layer, or a module without parameters of its own, which reads those of the model at every call.
+
+    Example:
+        >>> from transformers import GPT2Config, GPT2LMHeadModel
+        >>> model = GPT2LMHeadModel(GPT2Config(vocab_size=5, n_embd=4, n_layer=1, n_head=1))
+        >>> head_of(model) is model.lm_head
+        True
+    """
+    head = OutputHead(model)
+    if not isinstance(head.linear, nn.Linear) or type(head.linear) is not nn.Linear or head.is_nonlinear:
+        return head
+    return head.linear if head.logits_bias is None else LinearHead(model)
+
+
+class OutputHead(nn.Module):
+    """Output embeddings, then whatever of these a model has: a bias, a factor, a divisor, a soft cap.
+
+    ``f = c tanh(g / c)``, ``g = (W h + b) m / n``.
+
+    Args:
+        model: read at every call; not a part of this module, so that its weights are not counted twice.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self._model = (model,)  # inside a tuple a module is not registered
+
+    @property
+    def linear(self) -> nn.Module:
+        """The output embeddings."""
+        module: nn.Module = self._model[0].get_output_embeddings()  # type: ignore[operator]
+        return module
+
+    @property
+    def logits_bias(self) -> Tensor | None:
+        """What Marian and BART add to every row of scores, (1, V)."""
+        return getattr(self._model[0], "final_logits_bias", None)
+
+    @property
+    def is_nonlinear(self) -> bool:
+        """Whether more is done than adding a bias."""
+        return any(value is not None for value in self._operations())
+
+    def _operations(self) -> tuple[float | None, float | None, float | None]:
+        """Factor (Cohere), divisor (Granite) and soft cap (Gemma 2)."""
+        model: Any = self._model[0]
+        config = model.config
+        return (
+            getattr(model, "logit_scale", None),
+            getattr(config, "logits_scaling", None),
+            getattr(config, "final_logit_softcapping", None),
+        )
+
+    def forward(self, features: Tensor) -> Tensor:
+        scores: Tensor = self.linear(features)
+        if self.logits_bias is not None:
+            scores = scores + self.logits_bias
+        factor, divisor, cap = self._operations()
+        if factor is not None:
+            scores = scores * factor
+        if divisor is not None:
+            scores = scores / divisor
+        return scores if cap is None else torch.tanh(scores / cap) * cap
+
+
+class LinearHead(nn.Linear):
+    """``W h + b`` with the weights of a model's output embeddings and the bias that the model adds elsewhere.
+
+    Args:
+        model: read at every call; not a part of this module.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        nn.Module.__init__(self)
+        self._parts = (OutputHead(model),)
+        self.out_features, self.in_features = self.weight.shape
+
+    @property
+    def weight(self) -> Tensor:  # type: ignore[override]
+        """W, (V, H)."""
+        weight: Any = self._parts[0].linear.weight
+        return weight
+
+    @property
+    def bias(self) -> Tensor:  # type: ignore[override]
+        """b, (V)."""
+        own: Any = self._parts[0].linear.bias
+        added: Any = self._parts[0].logits_bias
+        return added[0] if own is None else own + added[0]
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self._parts[0](features)
+
+
+class ForcedFirst(nn.Module):
+    """A head that leaves the first token no choice: ``f = 0`` for the forced one, minus infinity for the others.
+
+    It reads one feature more than the head it stands before: 1 at the first step, else 0.
+
+    Args:
+        head: for all other steps.
+        token: the one that is forced.
+    """
+
+    def __init__(self, head: nn.Module, token: int) -> None:
+        super().__init__()
+        self._head = (head,)
+        self.token = token
+
+    def forward(self, features: Tensor) -> Tensor:
+        scores: Tensor = self._head[0](features[..., :-1])
+        only_V = scores.new_full(scores.shape[-1:], -torch.inf)
+        only_V[self.token] = 0.0
+        return torch.where(features[..., -1:] > 0, only_V, scores)

@@ -1,0 +1,354 @@
+"""Any masked language model of transformers as a masked model that energies, samplers and training objectives drive.
+
+What is scored and sampled are the *free* tokens of a sequence. The special tokens that the model expects around them
+(``[CLS] ... [SEP]``, ``<cls> ... <eos>``) are put there by the adapter, are never masked, and are no part of an energy.
+
+Shapes: N sequences, T free tokens of the longest, L tokens that the model is given with the special ones and padding,
+M masked positions in all, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from seqwise.errors import InputError
+from seqwise.hugging_face.text_codec import TextCodec
+from seqwise.models.masked import seen_tokens
+
+__all__ = ["MAX_TOKENS", "HuggingFaceMaskedModel", "masked_model"]
+
+MAX_TOKENS = 2**14
+"""How many tokens, special ones and padding included, a model is given at once, unless the caller says otherwise."""
+
+
+class HuggingFaceMaskedModel(nn.Module):
+    """A masked language model of transformers with special tokens around it; made by :func:`masked_model`.
+
+    It shares the parameters of the wrapped model, which is trained and saved as before. Whether dropout is on is the
+    wrapped model's mode.
+
+    Attributes:
+        model: the wrapped model.
+        vocab_size: V, how many tokens it scores; special ones are among them.
+        mask_id: the mask, one of the V.
+        before: special tokens before the free ones.
+        after: special tokens after them.
+        allowed_V: bool, on the CPU: the tokens that may be proposed, which are all but special ones and those that the
+            tokenizer does not know.
+        max_tokens: how many tokens the model is given at once.
+        head_at_masked: whether the head is applied at masked positions only. Where backbone and head of a model cannot
+            be told apart it scores all positions, of which the masked ones are taken.
+        max_length: the longest sequence of free tokens, or None where the model sets no limit.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        mask_id: int,
+        before: Sequence[int],
+        after: Sequence[int],
+        pad_id: int,
+        allowed_V: Tensor,
+        max_tokens: int,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.vocab_size = len(allowed_V)
+        self.mask_id, self.before, self.after, self._pad_id = mask_id, tuple(before), tuple(after), pad_id
+        self.allowed_V, self.max_tokens = allowed_V, max_tokens
+        num_special = len(self.before) + len(self.after)
+        positions = _num_positions(model)
+        self.max_length = None if positions is None else positions - num_special
+        self._reads_attention_mask = "attention_mask" in inspect.signature(_inner(model).forward).parameters
+        self.head_at_masked = True
+        _check(self)
+
+    @property
+    def training(self) -> bool:
+        """The wrapped model's mode."""
+        model = self._modules.get("model") if "_modules" in self.__dict__ else None
+        return True if model is None else model.training
+
+    @training.setter
+    def training(self, mode: bool) -> None:
+        # ``train`` and ``eval`` set the mode of every module below as well, the wrapped model's among them.
+        pass
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return next(self.model.parameters()).device
+
+    def masked_logits(self, tokens_NT: Tensor, masked_NT: Tensor, context: Any = None) -> Tensor:
+        """Unnormalised scores (M, V) at the masked positions, in row-major order; float32 at least.
+
+        Args:
+            tokens_NT: int64, free tokens alone; what stands at a masked position plays no part. ``IGNORE`` after the
+                end of shorter rows.
+            masked_NT: bool; false where there is padding.
+            context: None.
+
+        Raises:
+            InputError: shapes do not fit, padding is masked or stands before a token, a row holds no token or is longer
+                than the model's positions, or there is a context.
+        """
+        if context is not None:
+            raise InputError("this masked model reads no context", mend="leave the context out")
+        seen_NT, real_NT = seen_tokens(tokens_NT, masked_NT, mask_id=self.mask_id)
+        self.require_room(tokens_NT.shape[1])
+        if not bool(masked_NT.any()):
+            return torch.zeros(0, self.vocab_size, device=tokens_NT.device)
+        width = tokens_NT.shape[1] + len(self.before) + len(self.after)
+        rows, parts = max(1, self.max_tokens // width), []
+        for first in range(0, len(seen_NT), rows):
+            part = slice(first, first + rows)
+            if bool(masked_NT[part].any()):
+                parts.append(self._scores(seen_NT[part], masked_NT[part], None if real_NT is None else real_NT[part]))
+        return torch.cat(parts)
+
+    def require_room(self, length: int) -> None:
+        """Refuse a sequence of more free tokens than the model has positions for.
+
+        Raises:
+            InputError: it is longer.
+        """
+        if self.max_length is not None and length > self.max_length:
+            num_special = len(self.before) + len(self.after)
+            raise InputError(
+                f"a sequence of {length} tokens and {num_special} special ones, where the model has"
+                f" {self.max_length + num_special} positions",
+                mend=f"cut it into pieces of at most {self.max_length} tokens",
+            )
+
+    def _scores(self, seen_NT: Tensor, masked_NT: Tensor, real_NT: Tensor | None) -> Tensor:
+        ids_NL, attended_NL = self._surrounded(seen_NT, real_NT)
+        masked_NL = F.pad(masked_NT, (len(self.before), len(self.after)))
+        inputs = {"input_ids": ids_NL, "return_dict": True}
+        if self._reads_attention_mask:
+            inputs["attention_mask"] = attended_NL
+        elif not bool(attended_NL.all()):
+            raise InputError("the model takes no attention mask, so that rows cannot be padded", mend="sort by length")
+        with _gathered(self.model, masked_NL) if self.head_at_masked else _untouched():
+            logits = self.model(**inputs).logits
+        logits_MV = logits.squeeze(0) if self.head_at_masked else logits[masked_NL]
+        return logits_MV.float() if logits_MV.dtype in (torch.float16, torch.bfloat16) else logits_MV
+
+    def _surrounded(self, seen_NT: Tensor, real_NT: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The ids (N, L) that the model reads, special ones right before and after each row's own, and what is real."""
+        count, length = seen_NT.shape
+        lengths_N = seen_NT.new_full((count,), length) if real_NT is None else real_NT.sum(1)
+        start, width = len(self.before), len(self.before) + length + len(self.after)
+        ids_NL = seen_NT.new_full((count, width), self._pad_id)
+        ids_NL[:, :start] = seen_NT.new_tensor(self.before)
+        ids_NL[:, start : start + length] = seen_NT if real_NT is None else seen_NT.masked_fill(~real_NT, self._pad_id)
+        for place, token in enumerate(self.after):
+            ids_NL.scatter_(1, (start + lengths_N + place)[:, None], token)
+        ends_N = start + lengths_N + len(self.after)
+        return ids_NL, (torch.arange(width, device=seen_NT.device) < ends_N[:, None]).long()
+
+
+def masked_model(
+    model: nn.Module,
+    *,
+    tokenizer: Any = None,
+    mask_id: int | None = None,
+    before: Sequence[int] = (),
+    after: Sequence[int] = (),
+    special: Sequence[int] = (),
+    max_tokens: int = MAX_TOKENS,
+) -> HuggingFaceMaskedModel:
+    """Adapt a masked language model of transformers to :class:`~seqwise.models.MaskedModel`.
+
+    ``f(w, y without t) = logits[t, w]`` of the model for ``before + y with the mask at t + after``. The head is applied
+    at masked positions only: the model's own ``forward`` runs, with the backbone's output reduced to these positions.
+    At construction a dummy batch is scored in both ways; where they differ the adapter falls back to full scores
+    (``head_at_masked`` says so).
+
+    Args:
+        model: any model that ``AutoModelForMaskedLM`` loads: BERT, RoBERTa, DistilBERT, ModernBERT, ESM, ALBERT, the
+            generator of ELECTRA; a PEFT model around it.
+        tokenizer: the model's own, fast or slow. It says which special tokens stand around a sequence, what the mask
+            is, and which tokens may be proposed.
+        mask_id: without a tokenizer, the mask.
+        before: without a tokenizer, the special tokens before the free ones.
+        after: without a tokenizer, the special tokens after them.
+        special: without a tokenizer, further tokens that may not be proposed; the mask, ``before``, ``after`` and the
+            padding never are.
+        max_tokens: how many tokens the model is given at once, special ones and padding included; fewer need less
+            memory.
+
+    Returns:
+        An nn.Module that shares the model's parameters. Hand its ``allowed_V`` to
+        :func:`~seqwise.sampling.masked_conditionals`.
+
+    Raises:
+        InputError: there is neither a tokenizer nor a mask, or both; tokens lie outside the vocabulary of the model; or
+            the model is no masked language model: it gives no scores by position, or does not see what comes after.
+
+    Not implemented: pairs of sequences (token types other than 0); calls of one and the same model from several
+    threads at once.
+
+    Source: Salazar et al. (ACL 2020), section 2, and Goyal (2021), section 6.2, on what the scores are for.
+
+    Example:
+        >>> import torch
+        >>> from transformers import BertConfig, BertForMaskedLM
+        >>> sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+        >>> bert = BertForMaskedLM(BertConfig(vocab_size=9, **sizes)).eval()
+        >>> adapted = masked_model(bert, mask_id=4, before=[2], after=[3], special=[1])
+        >>> adapted.masked_logits(torch.tensor([[5, 8, 7]]), torch.tensor([[True, False, True]])).shape
+        torch.Size([2, 9])
+        >>> adapted.allowed_V.nonzero().flatten().tolist()
+        [5, 6, 7, 8]
+    """
+    vocab_size = _vocab_size(model)
+    if max_tokens < 1:
+        raise InputError(f"max_tokens must be at least 1, got {max_tokens}")
+    pad_id = getattr(model.config, "pad_token_id", None)
+    if tokenizer is not None:
+        if mask_id is not None or before or after or special:
+            raise InputError("both a tokenizer and ids of special tokens", mend="leave the ids out")
+        codec = TextCodec(tokenizer, vocab_size=vocab_size)
+        mask_id, before, after, allowed_V = codec.mask_id, codec.before, codec.after, codec.allowed_V
+        pad_id = pad_id if pad_id is not None else getattr(tokenizer, "pad_token_id", None)
+    elif mask_id is None:
+        raise InputError("the model does not say what its mask is", mend="give its tokenizer, or mask_id")
+    else:
+        outside = [token for token in (mask_id, *before, *after, *special) if not 0 <= token < vocab_size]
+        if outside:
+            raise InputError(f"the special token {outside[0]} is none of the {vocab_size} that the model scores")
+        allowed_V = torch.ones(vocab_size, dtype=torch.bool)
+        allowed_V[[mask_id, *before, *after, *special]] = False
+        if pad_id is not None:
+            allowed_V[pad_id] = False
+    if not bool(allowed_V.any()):
+        raise InputError("all tokens are special ones, and none is left to propose")
+    return HuggingFaceMaskedModel(
+        model,
+        mask_id=mask_id,
+        before=before,
+        after=after,
+        pad_id=0 if pad_id is None else pad_id,
+        allowed_V=allowed_V,
+        max_tokens=max_tokens,
+    )
+
+
+# -------------------------------------------------------------------------------------------------- its parts
+
+
+def _inner(model: Any) -> Any:
+    """The model inside a PEFT wrapper, whose own ``forward`` names no arguments."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def _vocab_size(model: Any) -> int:
+    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    weight = getattr(head, "weight", None)
+    if weight is None or not hasattr(model, "config"):
+        raise InputError(
+            f"{type(model).__name__} has no head over a vocabulary", mend="load it with AutoModelForMaskedLM"
+        )
+    return len(weight)
+
+
+def _num_positions(model: Any) -> int | None:
+    """How many tokens a sequence may have: of the configuration, or of a table that leaves out places for padding."""
+    limits = [getattr(model.config, "max_position_embeddings", None)]
+    for name, module in model.named_modules():
+        if name.rpartition(".")[2] == "position_embeddings" and isinstance(module, nn.Embedding):
+            # RoBERTa and ESM number positions from the one after the padding's.
+            limits.append(module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1))
+    known = [limit for limit in limits if isinstance(limit, int) and limit > 0]
+    return min(known) if known else None
+
+
+@contextmanager
+def _gathered(model: Any, masked_NL: Tensor) -> Iterator[None]:
+    """Inside, the backbone of the model gives its states at the masked positions only, as one sequence of M."""
+
+    def hook(module: nn.Module, inputs: Any, output: Any) -> Any:
+        first_M = output[0][masked_NL][None]
+        if isinstance(output, tuple):
+            return (first_M, *output[1:])
+        output[next(iter(output.keys()))] = first_M
+        return output
+
+    handle = _inner(model).base_model.register_forward_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def _untouched() -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Inside, dropout is off; afterwards each module has the mode that it had."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def _check(adapted: HuggingFaceMaskedModel) -> None:
+    """Find out whether the head can be applied at masked positions alone; refuse what is no masked language model."""
+    name = type(_inner(adapted.model)).__name__
+    room = 3 if adapted.max_length is None else min(3, adapted.max_length)
+    if room < 1:
+        raise InputError(f"{name} has no positions left beside the special tokens", mend="load another model")
+    words = adapted.allowed_V.nonzero().flatten()[:3].to(adapted.device)
+    tokens_NT = words[torch.arange(2 * room, device=adapted.device) % len(words)].view(2, room)
+    masked_NT = torch.tensor([[True, False, True], [False, True, True]], device=adapted.device)[:, :room]
+    with _evaluating(adapted.model):
+        adapted.head_at_masked = False
+        full_MV = _attempt(lambda: adapted.masked_logits(tokens_NT, masked_NT))
+        if full_MV is None or full_MV.shape != (int(masked_NT.sum()), adapted.vocab_size):
+            mend = "load it with AutoModelForMaskedLM"
+            raise InputError(f"{name} gives no scores of every token at every position", mend=mend)
+        adapted.head_at_masked = True
+        own_MV = _attempt(lambda: adapted.masked_logits(tokens_NT, masked_NT))
+        apart = _inner(adapted.model).base_model is not _inner(adapted.model)
+        adapted.head_at_masked = apart and own_MV is not None and _alike(own_MV, full_MV, adapted)
+        if room > 1 and len(words) > 1:
+            first_NT = F.one_hot(torch.zeros(2, dtype=torch.int64, device=adapted.device), room).bool()
+            ends_NT = tokens_NT[:1].repeat(2, 1)
+            ends_NT[:, -1] = words[:2]
+            one_V, other_V = adapted.masked_logits(ends_NT, first_NT)
+            if bool((one_V == other_V).all()):
+                mend = "load a masked language model; one that reads left to right scores itself"
+                raise InputError(f"{name} does not see what comes after a masked position", mend=mend)
+
+
+def _attempt(score: Callable[[], Tensor]) -> Tensor | None:
+    """The scores, or None where a model fails on what it is given."""
+    try:
+        return score()
+    except InputError:
+        raise
+    except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError):
+        return None
+
+
+def _alike(own_MV: Tensor, full_MV: Tensor, adapted: HuggingFaceMaskedModel) -> bool:
+    if own_MV.shape != full_MV.shape:
+        return False
+    # The same sums in other shapes may round differently, by as much as the parameters are precise.
+    precision = torch.finfo(next(adapted.model.parameters()).dtype).eps
+    return bool((own_MV - full_MV).abs().max() <= 100 * precision * full_MV.abs().max().clamp(min=1.0))

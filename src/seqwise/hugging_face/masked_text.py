@@ -1,0 +1,293 @@
+"""Masked language models of transformers, with text in and text out: scoring, sampling, infilling.
+
+What is scored and drawn are tokens; special tokens stand around them and never change. Lengths are counted in tokens
+without them. A token of which a text is made may not come back when the text is read again (a piece of a word drawn
+beside one that it joins with, bytes that are no UTF-8): :attr:`TextSample.survives
+<seqwise.hugging_face.TextSample.survives>` says so, and its ``tokens`` are what was drawn.
+
+Shapes: S sweeps, B chains, T positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seqwise.errors import InputError
+from seqwise.hugging_face.masked_model import HuggingFaceMaskedModel, masked_model
+from seqwise.hugging_face.text_chains import Progress, SampledTexts, TextChains, TextProblem, at_least_one
+from seqwise.hugging_face.text_codec import TextCodec, placed
+from seqwise.sampling.energies import MAX_ROWS, pseudo_log_likelihood, pseudo_perplexity
+from seqwise.sampling.lengths import of_one_length
+from seqwise.sampling.settings import ChainSettings
+from seqwise.sampling.starts import FREE
+
+__all__ = ["TextScore", "infill", "pseudo_log_likelihoods", "sample_texts"]
+
+
+@dataclass(frozen=True, eq=False)
+class TextScore:
+    """A text with ``log p(token | all others)`` of each of its T tokens, in nats.
+
+    Attributes:
+        text: as it was given.
+        tokens: without the special ones.
+        token_log_probs_T: on the CPU.
+    """
+
+    text: str
+    tokens: tuple[str, ...]
+    token_log_probs_T: Tensor
+
+    @property
+    def log_prob(self) -> float:
+        """The pseudo-log-likelihood: the sum over tokens."""
+        return float(self.token_log_probs_T.double().sum())
+
+    @property
+    def pseudo_perplexity(self) -> float:
+        """``exp(-log_prob / T)``."""
+        return pseudo_perplexity(self.log_prob, len(self.tokens))
+
+
+@torch.no_grad()
+def pseudo_log_likelihoods(
+    model: Any, tokenizer: Any, texts: Sequence[str], *, max_rows: int = MAX_ROWS
+) -> list[TextScore]:
+    """How likely a masked language model finds texts: ``sum_t log p(y_t | y without t)``, a pass for each token.
+
+    Texts of one length share passes. The tokens alone are scored, the special ones around them are not.
+
+    Args:
+        model: of transformers, in evaluation mode; or what :func:`~seqwise.hugging_face.masked_model` made of it.
+        tokenizer: the model's own. ESM's takes residues with and without blanks, ProtBert's with blanks.
+        texts: to score; unknown characters are scored as the unknown token.
+        max_rows: how many masked sequences go together; fewer need less memory.
+
+    Returns:
+        A score for each text, in their order.
+
+    Raises:
+        InputError: a text is empty, too long for the model, or holds a special token; the model is in training mode;
+            model and tokenizer do not fit each other.
+
+    Source: Salazar et al. (ACL 2020), section 2. Not implemented: the probability of the length; pieces of one word
+    that are masked together (Kauf and Ivanova, ACL 2023).
+
+    Example: see :func:`sample_texts`.
+    """
+    adapted, codec = _adapt(model, tokenizer)
+    if max_rows < 1:
+        raise InputError(f"max_rows must be at least 1, got {max_rows}")
+    encoded = _encoded(adapted, codec.ids, texts)
+    found: dict[int, Tensor] = {}
+    for places in of_one_length(list(map(len, encoded)), lambda length: max_rows // length):
+        tokens_BT = torch.tensor([encoded[place] for place in places], device=adapted.device)
+        log_probs_BT = pseudo_log_likelihood(adapted, tokens_BT, max_rows=max_rows)
+        found |= zip(places, log_probs_BT.cpu(), strict=True)
+    return [
+        TextScore(text, codec.pieces(ids), found[place])
+        for place, (text, ids) in enumerate(zip(texts, encoded, strict=True))
+    ]
+
+
+def sample_texts(
+    model: Any,
+    tokenizer: Any,
+    *,
+    length: int | None = None,
+    texts: Sequence[str] | None = None,
+    num_chains: int | None = None,
+    num_sweeps: int = 33,
+    discard: int | None = None,
+    every: int | None = None,
+    seed: int = 0,
+    allowed: Sequence[str] | None = None,
+    settings: ChainSettings | None = None,
+    progress: Progress | None = None,
+) -> SampledTexts:
+    """Sample whole texts from a masked language model taken as an energy: ``p(y) proportional to exp(-E(y) / T)``.
+
+    The target is over all sequences of one number of tokens. Metropolis-Hastings proposes from the model's masked
+    conditionals and accepts so that the target is kept; special tokens are never proposed.
+
+    Args:
+        model: of transformers, in evaluation mode; or what :func:`~seqwise.hugging_face.masked_model` made of it.
+        tokenizer: the model's own.
+        length: how many tokens; the first chain starts from the greedy fill, the others from sequences that are drawn
+            token by token.
+        texts: instead of a length: where chains start, one chain for each. Those of one length sample one target, and
+            are judged together.
+        num_chains: where there is a length; 5 by default.
+        num_sweeps: of each chain; in one, every position is visited.
+        discard: first sweeps that do not count; by default 7, or half of all where there are fewer than 14.
+        every: give the texts after each so many sweeps that count; None: after the last one only.
+        seed: of all random numbers.
+        allowed: the tokens that may be proposed, as the vocabulary has them (the residues, say); all but special ones
+            by default.
+        settings: kernel, energy, temperatures, blocks, and phrases that must occur or must not. A phrase is looked for
+            as the tokens that the tokenizer makes of it, after a blank or without one.
+        progress: called after each sweep with the state and what the sweep did.
+
+    Raises:
+        InputError: there is neither a length nor a text, or both; a text, phrase or setting cannot be used; no start
+            keeps the constraints; model and tokenizer do not fit each other, or the model is in training mode.
+
+    Source: Goyal (2021), sections 6.3 and 6.4. Not implemented: moves between lengths.
+
+    Example:
+        >>> import pytest
+        >>> tokenizers = pytest.importorskip("tokenizers")
+        >>> from transformers import BertConfig, BertForMaskedLM, BertTokenizer
+        >>> words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "dog", "sees", "a", "cat"]
+        >>> tokenizer = BertTokenizer(vocab={word: place for place, word in enumerate(words)})
+        >>> sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+        >>> bert = BertForMaskedLM(BertConfig(vocab_size=10, **sizes)).eval()
+        >>> (score,) = pseudo_log_likelihoods(bert, tokenizer, ["The dog sees a cat"])
+        >>> score.tokens, score.log_prob < 0
+        (('the', 'dog', 'sees', 'a', 'cat'), True)
+        >>> sampled = sample_texts(bert, tokenizer, length=4, num_chains=2, num_sweeps=10)
+        >>> [len(text.split()) for text in sampled.texts], 0 < sampled.acceptance <= 1
+        ([4, 4], True)
+    """
+    settings = settings or ChainSettings()
+    adapted, codec = _adapt(model, tokenizer)
+    allowed_V = _allowed(codec, allowed)
+    if (length is None) == (texts is None):
+        raise InputError("texts are sampled at a length or from given texts", mend="give length or texts")
+    if texts is None:
+        assert length is not None
+        if length < 1:
+            raise InputError(f"length must be at least 1, got {length}")
+        adapted.require_room(length)
+        problems = [TextProblem((FREE,) * length, at_least_one("num_chains", 5 if num_chains is None else num_chains))]
+    else:
+        if num_chains is not None:
+            raise InputError("num_chains: each text is the start of one chain", mend="leave it out, or give a length")
+        problems = _from_starts(codec, _encoded(adapted, codec.ids, texts), allowed_V)
+    run = TextChains(adapted, codec, allowed_V, settings, seed, num_sweeps, discard, every, progress)
+    return run(problems)
+
+
+def infill(
+    model: Any,
+    tokenizer: Any,
+    texts: Sequence[str],
+    *,
+    num_chains: int = 5,
+    num_sweeps: int = 33,
+    discard: int | None = None,
+    every: int | None = None,
+    seed: int = 0,
+    allowed: Sequence[str] | None = None,
+    settings: ChainSettings | None = None,
+    progress: Progress | None = None,
+) -> SampledTexts:
+    """Fill in the mask tokens of texts, a token for each: samples of the target given all that is written.
+
+    ``p(y) proportional to exp(-E(y) / T)`` over the sequences that agree with the text, whose other tokens stay.
+
+    Args:
+        model: see :func:`sample_texts`.
+        tokenizer: the model's own; its mask token marks what is free.
+        texts: one mask token at least in each.
+        num_chains: of each text.
+        num_sweeps: see :func:`sample_texts`, as the others.
+        discard: see there.
+        every: see there.
+        seed: see there.
+        allowed: see there.
+        settings: see there.
+        progress: see there.
+
+    Returns:
+        Samples by text and chain. The written part comes back letter for letter, if that is read as the same tokens.
+
+    Raises:
+        InputError: a text has nothing to fill in; as :func:`sample_texts`.
+
+    Source: Goyal (2021), sections 6.3 and 6.4. Not implemented: a number of tokens that is not known.
+
+    Example:
+        >>> import pytest
+        >>> tokenizers = pytest.importorskip("tokenizers")
+        >>> from transformers import BertConfig, BertForMaskedLM, BertTokenizer
+        >>> words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "dog", "sees", "a", "cat"]
+        >>> tokenizer = BertTokenizer(vocab={word: place for place, word in enumerate(words)})
+        >>> sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+        >>> bert = BertForMaskedLM(BertConfig(vocab_size=10, **sizes)).eval()
+        >>> wanted = ChainSettings(contain=("a cat",), blocks=(2,))
+        >>> infill(bert, tokenizer, ["The dog  sees [MASK] [MASK]"], num_chains=2, settings=wanted).texts
+        ['The dog  sees a cat', 'The dog  sees a cat']
+    """
+    adapted, codec = _adapt(model, tokenizer)
+    at_least_one("num_chains", num_chains)
+    problems = []
+    for number, (text, ids) in enumerate(zip(texts, _encoded(adapted, codec.ids_to_fill, texts), strict=True), start=1):
+        if FREE not in ids:
+            mask = codec.tokenizer.mask_token
+            raise InputError(f"text {number}: no position is free", mend=f"write {mask} for each token to be drawn")
+        problems.append(TextProblem(ids, num_chains, text=text))
+    settings = settings or ChainSettings()
+    run = TextChains(adapted, codec, _allowed(codec, allowed), settings, seed, num_sweeps, discard, every, progress)
+    return run(problems)
+
+
+# -------------------------------------------------------------------------------------------------- their parts
+
+
+def _adapt(model: Any, tokenizer: Any) -> tuple[HuggingFaceMaskedModel, TextCodec]:
+    if isinstance(model, HuggingFaceMaskedModel):
+        adapted, codec = model, TextCodec(tokenizer, vocab_size=model.vocab_size)
+        theirs, own = (codec.mask_id, codec.before, codec.after), (adapted.mask_id, adapted.before, adapted.after)
+        if theirs != own:
+            raise InputError("the tokenizer puts other special tokens than the model was adapted with")
+    else:
+        adapted = masked_model(model, tokenizer=tokenizer)
+        codec = TextCodec(tokenizer, vocab_size=adapted.vocab_size)
+    if adapted.training:
+        raise InputError("a model is in training mode, where dropout changes its scores", mend="call model.eval()")
+    return adapted, codec
+
+
+def _encoded(
+    adapted: HuggingFaceMaskedModel, encode: Callable[[str], tuple[int, ...]], texts: Sequence[str]
+) -> list[tuple[int, ...]]:
+    if isinstance(texts, str):
+        raise InputError("one text was given where several were expected", mend="give a list of texts")
+    encoded = []
+    for number, text in enumerate(texts, start=1):
+        with placed(number):
+            encoded.append(encode(text))
+            adapted.require_room(len(encoded[-1]))
+    return encoded
+
+
+def _allowed(codec: TextCodec, allowed: Sequence[str] | None) -> Tensor:
+    if allowed is None:
+        return codec.allowed_V
+    vocabulary = codec.tokenizer.get_vocab()
+    strange = next((one for one in allowed if one not in vocabulary or not codec.allowed_V[vocabulary[one]]), None)
+    if strange is not None or not allowed:
+        what = "no token" if strange is None else f"{strange!r} is special or no token of the vocabulary"
+        raise InputError(f"allowed: {what}", mend="give tokens as tokenizer.tokenize writes them")
+    flags_V = torch.zeros_like(codec.allowed_V)
+    flags_V[[vocabulary[one] for one in allowed]] = True
+    return flags_V
+
+
+def _from_starts(codec: TextCodec, encoded: Sequence[tuple[int, ...]], allowed_V: Tensor) -> list[TextProblem]:
+    """A problem for each length, the shortest first, whose chains start from the texts of that length."""
+    for number, ids in enumerate(encoded, start=1):
+        for piece, one in zip(codec.pieces(ids), ids, strict=True):
+            if not allowed_V[one]:
+                mend = "start from other texts: a chain could never come back to it"
+                raise InputError(f"text {number}: the token {piece!r} is never drawn", mend=mend)
+    by_length: dict[int, list[tuple[int, ...]]] = {}
+    for ids in encoded:
+        by_length.setdefault(len(ids), []).append(ids)
+    return [TextProblem((FREE,) * length, len(starts), starts=starts) for length, starts in sorted(by_length.items())]

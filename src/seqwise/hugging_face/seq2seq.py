@@ -1,0 +1,99 @@
+"""An encoder-decoder of transformers as a step model.
+
+Shapes: B batch, J slots, S source length, T target length, N heads, A size of a head, D embedding, H hidden size.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, EncoderDecoderCache
+
+from seqwise import tree
+from seqwise.data.batches import Batch
+from seqwise.hugging_face.adapter import HuggingFaceStepModel
+from seqwise.hugging_face.caches import Layers, cache_of, layers_of, no_steps, per_slot, two_caches_of
+
+__all__ = ["Seq2SeqModel", "Source"]
+
+
+class Source(NamedTuple):
+    """The encoded sources of an encoder-decoder.
+
+    Attributes:
+        hidden_BSH: what the encoder made of them.
+        mask_BS: 1 where a source token is.
+        lengths_B: source lengths.
+        memory: keys and values of the cross-attention, (B, N, S, A); none where steps cannot be taken.
+        nothing: the decoder's own keys and values before its first step.
+    """
+
+    hidden_BSH: Tensor
+    mask_BS: Tensor
+    lengths_B: Tensor
+    memory: Layers
+    nothing: Layers
+
+
+class Seq2SeqModel(HuggingFaceStepModel):
+    """An encoder-decoder as a step model; made by :func:`step_model`."""
+
+    def encode(self, batch: Batch) -> Source:
+        """Read the sources, as far as the keys and values of every cross-attention."""
+        lengths_B1 = batch.source_lengths_B.clamp(min=1)[:, None]
+        tokens_BS = batch.sources_BS
+        if tokens_BS.shape[1] == 0:
+            tokens_BS = tokens_BS.new_zeros(len(tokens_BS), 1)
+        self._require_positions(tokens_BS.shape[1], "the longest source")
+        # Some encoders count positions by what is not padding.
+        padding = getattr(self.model.config, "pad_token_id", None) or 0
+        is_real_BS = torch.arange(tokens_BS.shape[1], device=tokens_BS.device) < lengths_B1
+        tokens_BS, mask_BS = tokens_BS.masked_fill(~is_real_BS, padding), is_real_BS.long()
+        encoder = self.model.get_encoder()
+        hidden_BSH = encoder(input_ids=tokens_BS, attention_mask=mask_BS, return_dict=True).last_hidden_state
+        if not self._keeps_cache:
+            return Source(hidden_BSH, mask_BS, batch.source_lengths_B, (), ())
+        # One step, for what its cross-attention keeps.
+        output = self._run(
+            self._embed(tokens_BS.new_full((len(tokens_BS), 1), self.first)),
+            encoder_hidden_states=hidden_BSH,
+            encoder_attention_mask=mask_BS,
+            use_cache=True,
+        )
+        own, memory = two_caches_of(output.past_key_values, self._name)
+        return Source(hidden_BSH, mask_BS, batch.source_lengths_B, memory, no_steps(own))
+
+    def _first_tokens(self, context: Source) -> Tensor:
+        return torch.full_like(context.lengths_B, self.first)
+
+    def _one_step(self, inputs_BJD: Tensor, state: Layers, context: Source, step: int) -> tuple[Tensor, Layers]:
+        self._require_positions(step + 1, f"step {step + 1}")
+        num_slots = inputs_BJD.shape[1]
+        own = cache_of(tree.map(lambda leaf: leaf.flatten(0, 1), state))
+        cross = cache_of(per_slot(context.memory, num_slots))
+        # Nothing is read of it but its shape, since the cross-attention has its keys and values.
+        rows = inputs_BJD.shape[0] * num_slots
+        shape_only = context.hidden_BSH.new_zeros(()).expand(rows, *context.hidden_BSH.shape[1:])
+        output = self._run(
+            inputs_BJD.flatten(0, 1)[:, None],
+            encoder_hidden_states=shape_only,
+            encoder_attention_mask=context.mask_BS.repeat_interleave(num_slots, dim=0),
+            past_key_values=EncoderDecoderCache(own, cross),
+            use_cache=True,
+        )
+        return output.last_hidden_state, layers_of(own, self._name)
+
+    def _all_steps(self, inputs_BTD: Tensor, context: Source) -> Tensor:
+        self._require_positions(inputs_BTD.shape[1], "the longest target")
+        with_cache = bool(context.memory) and self._keeps_cache
+        cache = EncoderDecoderCache(DynamicCache(), cache_of(context.memory)) if with_cache else None
+        hidden_BTH: Tensor = self._run(
+            inputs_BTD,
+            encoder_hidden_states=context.hidden_BSH,
+            encoder_attention_mask=context.mask_BS,
+            past_key_values=cache,
+            use_cache=with_cache,
+        ).last_hidden_state
+        return hidden_BTH

@@ -1,0 +1,170 @@
+"""Between text and the tokens of a masked language model: what a tokenizer puts around them, and what gets lost.
+
+The ids that a text gives and the text that ids give do not always agree: a tokenizer may lower-case, drop accents and
+blanks, or read a word as other pieces than those that were drawn. Ids are what is scored and sampled;
+:meth:`TextCodec.survives` says whether a text stands for them.
+
+Shapes: V vocabulary.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from seqwise.errors import InputError
+from seqwise.sampling.starts import FREE
+
+__all__ = ["TextCodec", "placed"]
+
+
+class TextCodec:
+    """Text to the ids of free tokens and back, by a tokenizer of transformers.
+
+    Args:
+        tokenizer: fast or slow; it must have a mask token.
+        vocab_size: V, how many tokens the model scores.
+
+    Attributes:
+        mask_id: the mask.
+        before: special tokens that the tokenizer puts before a text.
+        after: those that it puts after a text.
+        unknown_id: what unknown characters become, or None.
+        allowed_V: bool: tokens that the tokenizer knows and that are not special.
+
+    Raises:
+        InputError: the tokenizer has no mask token, or does not belong to the model.
+
+    Not implemented: pairs of texts.
+
+    Example:
+        >>> import pytest
+        >>> tokenizers = pytest.importorskip("tokenizers")
+        >>> from transformers import BertTokenizer
+        >>> words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "dog", "##s"]
+        >>> codec = TextCodec(BertTokenizer(vocab={word: place for place, word in enumerate(words)}), vocab_size=8)
+        >>> codec.ids("The dogs"), codec.ids_to_fill("the [MASK]"), codec.text([5, 6, 7]), codec.before, codec.after
+        ((5, 6, 7), (5, -1), 'the dogs', (2,), (3,))
+    """
+
+    def __init__(self, tokenizer: Any, *, vocab_size: int) -> None:
+        if getattr(tokenizer, "mask_token", None) is None:
+            raise InputError("the tokenizer has no mask token", mend="give that of a masked language model")
+        self.tokenizer = tokenizer
+        self.mask_id = int(tokenizer.mask_token_id)
+        self.unknown_id: int | None = tokenizer.unk_token_id
+        known = set(tokenizer.get_vocab().values())
+        if max(known) >= vocab_size:
+            raise InputError(
+                f"the tokenizer has tokens up to {max(known)}, and the model scores {vocab_size}",
+                mend="give the model's own tokenizer, or resize the model's embeddings",
+            )
+        added = getattr(tokenizer, "added_tokens_decoder", {})
+        self._special = {*tokenizer.all_special_ids, *(token for token, one in added.items() if one.special)}
+        self.allowed_V = torch.zeros(vocab_size, dtype=torch.bool)
+        self.allowed_V[sorted(known - self._special)] = True
+        mask_alone = self._encode(tokenizer.mask_token, special=False)
+        around = self._encode(tokenizer.mask_token, special=True)
+        starts = [n for n in range(len(around)) if around[n : n + len(mask_alone)] == mask_alone]
+        if self.mask_id not in mask_alone or not starts:
+            raise InputError("the tokenizer does not leave its mask token as it is", mend="give another tokenizer")
+        self.before, self.after = around[: starts[0]], around[starts[0] + len(mask_alone) :]
+
+    def ids(self, text: str) -> tuple[int, ...]:
+        """The free tokens of a text.
+
+        Raises:
+            InputError: there is none, or a special token is written out in it.
+        """
+        ids = self.ids_to_fill(text)
+        if FREE in ids:
+            mask = self.tokenizer.mask_token
+            raise InputError(f"the mask token {mask} stands in the text", mend="give whole texts, or use infill")
+        return ids
+
+    def ids_to_fill(self, text: str) -> tuple[int, ...]:
+        """The free tokens of a text, FREE where it has the mask token.
+
+        Raises:
+            InputError: there is none, or another special token is written out in it.
+        """
+        if not isinstance(text, str):
+            raise InputError(f"a text was expected, got {type(text).__name__}", mend="give a list of str")
+        ids = self._encode(text, special=False)
+        if not ids:
+            raise InputError("the text has no token", mend="fill it in or drop it")
+        written = next((one for one in ids if one in self._special - {self.mask_id, self.unknown_id}), None)
+        if written is not None:
+            token = self.tokenizer.convert_ids_to_tokens(written)
+            mend = "leave it out; special tokens are put around the text"
+            raise InputError(f"the special token {token} stands in the text", mend=mend)
+        return tuple(FREE if one == self.mask_id else one for one in ids)
+
+    def pieces(self, ids: Sequence[int]) -> tuple[str, ...]:
+        """The tokens as the vocabulary has them."""
+        return tuple(self.tokenizer.convert_ids_to_tokens(list(ids)))
+
+    def text(self, ids: Sequence[int]) -> str:
+        """The text of some tokens: of the ways to write them, the first that gives the same tokens back.
+
+        Tried are what the tokenizer makes of them, without its blanks (residues of a protein), without those before
+        punctuation marks, and as it is; if none :meth:`survives`, it is the last.
+        """
+        plain = self._decode(ids)
+        ways = (plain.replace(" ", ""), re.sub(r" ([.,;:!?])", r"\1", plain), plain)
+        return next((way for way in ways if self.survives(way, ids)), plain)
+
+    def survives(self, text: str, ids: Sequence[int]) -> bool:
+        """Whether a text stands for these very tokens."""
+        return self._encode(text, special=False) == tuple(ids)
+
+    def filled(self, text: str, ids: Sequence[int]) -> str:
+        """A text with mask tokens, filled in: what stood around them stays as it was written, if that is the same
+        tokens; otherwise it is :meth:`text` of all.
+
+        Args:
+            text: as :meth:`ids_to_fill` takes it.
+            ids: of the whole, the drawn ones among them.
+        """
+        drawn = (new for own, new in zip(self.ids_to_fill(text), ids, strict=True) if own == FREE)
+        written, *others = text.split(self.tokenizer.mask_token)
+        for after, token in zip(others, drawn, strict=True):
+            piece = self._decode([token])
+            # A token that begins a word brings its own blank with it.
+            written += (piece[1:] if written.endswith(" ") and piece.startswith(" ") else piece) + after
+        return written if self.survives(written, ids) else self.text(ids)
+
+    def phrase(self, text: str) -> tuple[tuple[int, ...], ...]:
+        """The ways in which a phrase may stand in a text: after a blank, and at the beginning or after another sign.
+
+        Raises:
+            InputError: it has no token, or one that is never proposed.
+        """
+        ways = tuple(dict.fromkeys(self.ids(way) for way in (f" {text}", text)))
+        for ids in ways:
+            for piece, one in zip(self.pieces(ids), ids, strict=True):
+                if not self.allowed_V[one]:
+                    raise InputError(f"the token {piece!r} is never drawn", mend="name others")
+        return ways
+
+    def _encode(self, text: str, *, special: bool) -> tuple[int, ...]:
+        found = self.tokenizer(text, add_special_tokens=special, padding=False, truncation=False, verbose=False)
+        return tuple(found["input_ids"])
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        # Without the clean-up, which some tokenizers refuse and others cannot take back.
+        found: str = self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return found
+
+
+@contextmanager
+def placed(number: int) -> Iterator[None]:
+    """Say of what the user can mend which text it is in, counted from 1."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"text {number}: {error.problem}", mend=error.mend) from None

@@ -1,0 +1,905 @@
+"""Models of transformers as step models: the same scores, the same outputs, gradients, and clear refusals.
+
+The oracle is always the model itself, run whole and without a cache on one unpadded row. Shapes: B batch, J and K
+slots, T steps, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+transformers = pytest.importorskip("transformers")
+
+from seqwise import tree  # noqa: E402
+from seqwise.data import Batch, EncodedExample, collate  # noqa: E402
+from seqwise.decoding import Decoder, decode  # noqa: E402
+from seqwise.errors import InputError  # noqa: E402
+from seqwise.hugging_face import generation_selector, step_model  # noqa: E402
+from seqwise.objectives import direct_loss, hamming_cost  # noqa: E402
+from seqwise.objectives.objective import (  # noqa: E402
+    cross_entropy_objective,
+    hinge_objective,
+    relaxed_beam_objective,
+    sampled_self_normalized_objective,
+    scheduled_sampling_objective,
+    self_normalized_objective,
+    two_pass_scheduled_sampling_objective,
+)
+from seqwise.objectives.rescoring import beam_outputs, output_scores  # noqa: E402
+from seqwise.search import HardTopK, SoftTopK, backtrace, beam_search, global_, local  # noqa: E402
+
+transformers.logging.set_verbosity_error()
+
+VOCABULARY = 7
+END, START, PAD = 0, 6, 6
+POSITIONS = 24
+
+SEQ2SEQ_SIZES = {
+    "vocab_size": VOCABULARY,
+    "d_model": 8,
+    "encoder_layers": 1,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 8,
+    "decoder_ffn_dim": 8,
+    "max_position_embeddings": POSITIONS,
+    "pad_token_id": PAD,
+    "eos_token_id": END,
+    "bos_token_id": 5,
+    "decoder_start_token_id": START,
+    "forced_eos_token_id": None,
+}
+LLAMA_SIZES = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 8,
+    "intermediate_size": 8,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 4,
+    "max_position_embeddings": POSITIONS,
+    "bos_token_id": 5,
+    "eos_token_id": END,
+    "pad_token_id": None,
+}
+T5_SIZES = {"vocab_size": VOCABULARY, "d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 2, "num_heads": 2}
+T5_TOKENS = {"decoder_start_token_id": START, "pad_token_id": PAD, "eos_token_id": END}
+GPT2_SIZES = {"vocab_size": VOCABULARY, "n_embd": 8, "n_layer": 2, "n_head": 2, "n_positions": POSITIONS}
+OPT_SIZES = {"vocab_size": VOCABULARY, "hidden_size": 8, "ffn_dim": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
+CAUSAL_TOKENS = {"bos_token_id": 5, "eos_token_id": END, "pad_token_id": None}
+
+
+def _of(name: str, *, scale_embedding: bool = False, **more: Any) -> Any:
+    """A model of a family, as transformers makes it."""
+    t = transformers
+    scaled = {"scale_embedding": scale_embedding}
+    makers: dict[str, Callable[[], Any]] = {
+        "Marian": lambda: t.MarianMTModel(t.MarianConfig(**(SEQ2SEQ_SIZES | scaled | more))),
+        "BART": lambda: t.BartForConditionalGeneration(t.BartConfig(**(SEQ2SEQ_SIZES | scaled | more))),
+        "mBART": lambda: t.MBartForConditionalGeneration(t.MBartConfig(**(SEQ2SEQ_SIZES | scaled | more))),
+        "T5": lambda: t.T5ForConditionalGeneration(t.T5Config(**(T5_SIZES | T5_TOKENS | more))),
+        "GPT-2": lambda: t.GPT2LMHeadModel(t.GPT2Config(**(GPT2_SIZES | CAUSAL_TOKENS | more))),
+        "Llama": lambda: t.LlamaForCausalLM(t.LlamaConfig(**(LLAMA_SIZES | more))),
+        "Qwen2": lambda: t.Qwen2ForCausalLM(t.Qwen2Config(**(LLAMA_SIZES | more))),
+        "OPT": lambda: t.OPTForCausalLM(
+            t.OPTConfig(**(OPT_SIZES | CAUSAL_TOKENS | {"max_position_embeddings": POSITIONS} | more))
+        ),
+        "MPT": lambda: t.MptForCausalLM(t.MptConfig(vocab_size=VOCABULARY, d_model=8, n_layers=2, n_heads=2)),
+        "BLOOM": lambda: t.BloomForCausalLM(t.BloomConfig(vocab_size=VOCABULARY, hidden_size=8, n_layer=2, n_head=2)),
+        "GPT-Neo": lambda: t.GPTNeoForCausalLM(
+            t.GPTNeoConfig(
+                vocab_size=VOCABULARY,
+                hidden_size=8,
+                num_layers=2,
+                num_heads=2,
+                attention_types=[[["global", "local"], 1]],
+                window_size=2,
+                max_position_embeddings=POSITIONS,
+            )
+        ),
+        "Gemma 2": lambda: t.Gemma2ForCausalLM(
+            t.Gemma2Config(**(LLAMA_SIZES | {"layer_types": ["full_attention"] * 2, "final_logit_softcapping": 2.0}))
+        ),
+        "Cohere": lambda: t.CohereForCausalLM(t.CohereConfig(**(LLAMA_SIZES | {"logit_scale": 0.3}))),
+        "Granite": lambda: t.GraniteForCausalLM(t.GraniteConfig(**(LLAMA_SIZES | {"logits_scaling": 3.0}))),
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return makers[name]().to(torch.float64).eval()
+
+
+def _drawn(model: Any, seed: int, spread: float = 0.6) -> Any:
+    """The same model with weights that make its scores differ, those that are zero at first included."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad and parameter.dim() > 1:
+                parameter.copy_(spread * torch.randn(parameter.shape, generator=generator))
+            elif parameter.requires_grad:
+                parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
+        if hasattr(model, "final_logits_bias"):
+            model.final_logits_bias.copy_(torch.randn(model.final_logits_bias.shape, generator=generator))
+    return model
+
+
+def _model(name: str, seed: int = 0, **options: Any) -> Any:
+    return _drawn(_of(name, **options), seed)
+
+
+def _batch(sources: list[list[int]], targets: list[list[int]] | None = None) -> Batch:
+    targets = targets or [[] for _ in sources]
+    pairs = zip(sources, targets, strict=True)
+    return collate([(i, EncodedExample(tuple(source), tuple(target))) for i, (source, target) in enumerate(pairs)])
+
+
+SOURCES = [[1, 4, 2, 3], [3, 5], [2], [4, 4, 1]]
+TARGETS = [[2, 3, END], [1, 5, 1, 4, END], [4], [3, END]]
+
+
+def _own_logits(model: Any, source: list[int], target: list[int]) -> Tensor:
+    """The scores of each target token by the whole model on one row: no padding, no cache, tokens and not vectors."""
+    with torch.no_grad():
+        if not model.config.is_encoder_decoder:
+            tokens = torch.tensor([source + target[:-1]])
+            return model(input_ids=tokens, use_cache=False).logits[0, len(source) - 1 :]
+        start = model.generation_config.decoder_start_token_id
+        fed = torch.tensor([[start, *target[:-1]]])
+        return model(input_ids=torch.tensor([source]), decoder_input_ids=fed, use_cache=False).logits[0]
+
+
+EXACT = ["Marian", "BART", "mBART", "GPT-2", "OPT", "GPT-Neo"]
+CASTING = ["T5", "Llama", "Qwen2", "BLOOM", "MPT", "Gemma 2", "Cohere", "Granite"]
+"""These compute norms or attention weights in float32 whatever the type of the model is."""
+
+
+# ---------------------------------------------------------------------------------------- the same scores
+
+
+@pytest.mark.parametrize(
+    ("name", "scale_embedding"),
+    [(name, False) for name in EXACT + CASTING] + [(name, True) for name in ("Marian", "BART", "mBART")],
+)
+def test_steps_and_all_at_once_and_the_model_itself_agree(name: str, scale_embedding: bool) -> None:
+    model = _model(name, scale_embedding=scale_embedding)
+    adapted = step_model(model)
+    batch = _batch(SOURCES, TARGETS)
+    tolerance = {"rtol": 0.0, "atol": 1e-10} if name in EXACT else {"rtol": 1e-5, "atol": 1e-5}
+    with torch.no_grad():
+        context = adapted.encode(batch)
+        at_once = adapted.head(adapted.teacher_forced(context, batch.targets_BT))
+        # Two slots that write different things and change places at every step.
+        fed = torch.stack([batch.targets_BT.clamp(min=0), (batch.targets_BT + 1).clamp(min=0) % VOCABULARY])
+        inputs, state = adapted.start(context)
+        rows = []
+        for step in range(batch.targets_BT.shape[1]):
+            features, state = adapted.step(inputs, state, context, step)
+            slot = 0 if step == 0 else step % 2
+            rows.append(adapted.head(features[:, slot]))
+            state = tree.gather(state, torch.tensor([[slot, slot]] if step == 0 else [[1, 0]]).expand(len(batch), 2))
+            order = [1, 0] if (step + 1) % 2 else [0, 1]
+            inputs = adapted.embedding_VD[fed[order, :, step]].transpose(0, 1)
+            if step > 0:  # the other slot has a history of its own
+                assert not torch.allclose(rows[-1], adapted.head(features[:, 1 - slot]))
+        by_step = torch.stack(rows, dim=1)
+    for row, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
+        own = _own_logits(model, source, target)
+        assert own.std() > 0.05  # there is something to agree on
+        torch.testing.assert_close(at_once[row, : len(target)], own, **tolerance)
+        torch.testing.assert_close(by_step[row, : len(target)], own, **tolerance)
+
+
+@pytest.mark.parametrize("name", ["Marian", "T5", "GPT-2", "Llama"])
+def test_nothing_depends_on_padding_or_on_the_order_of_a_batch(name: str) -> None:
+    adapted = step_model(_model(name))
+    steps = torch.tensor([4, 5, 3, 5])
+
+    def search(rows: list[int], padding: int) -> tuple[Tensor, Tensor]:
+        batch = _batch([SOURCES[row] for row in rows])
+        wider = torch.nn.functional.pad(batch.sources_BS, (0, 2))
+        is_padding = torch.arange(wider.shape[1]) >= batch.source_lengths_B[:, None]
+        # Not even the ids there may matter, or whether there are such ids at all.
+        batch = Batch(
+            wider.masked_fill(is_padding, padding),
+            batch.source_lengths_B,
+            batch.targets_BT,
+            batch.target_lengths_B,
+            batch.indices_B,
+        )
+        with torch.no_grad():
+            beam = beam_search(adapted, adapted.encode(batch), SoftTopK(3, 2.0), num_steps=steps[rows])
+        return beam.scores_BK, torch.nn.functional.pad(backtrace(beam), (0, 5 - len(beam.tokens)), value=-1)
+
+    scores, tokens = search([0, 1, 2, 3], 0)
+    for rows, padding in (([3, 2, 1, 0], 3), ([2], -100), ([1, 2], 99)):
+        other_scores, other_tokens = search(rows, padding)
+        torch.testing.assert_close(other_scores, scores[rows], rtol=0, atol=1e-10 if name in EXACT else 1e-5)
+        assert torch.equal(other_tokens, tokens[rows])
+
+
+@pytest.mark.parametrize("name", ["Marian", "BART", "T5", "GPT-2", "Llama"])
+def test_its_likelihood_has_the_value_and_the_gradients_of_the_models_own_loss(name: str) -> None:
+    """Of one unpadded row, so that the model's own loss is the cross-entropy and nothing else."""
+    model = _model(name, scale_embedding=True) if name in ("Marian", "BART") else _model(name)
+    source, target = SOURCES[0], TARGETS[1]
+    if model.config.is_encoder_decoder:
+        own = model(input_ids=torch.tensor([source]), labels=torch.tensor([target])).loss
+    else:
+        tokens = torch.tensor([source + target])
+        labels = tokens.clone()
+        labels[:, : len(source)] = -100
+        own = model(input_ids=tokens, labels=labels).loss
+    own.backward()
+    gradients = {key: parameter.grad for key, parameter in model.named_parameters()}
+    model.zero_grad()
+    adapted = step_model(model)
+    ours = cross_entropy_objective()(adapted, _batch([source], [target]), {})
+    ours.backward()
+    torch.testing.assert_close(ours, own.to(ours.dtype), rtol=1e-5, atol=1e-5)
+    assert sum(gradient is not None and bool(gradient.any()) for gradient in gradients.values()) > 10
+    for key, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, gradients[key], rtol=1e-4, atol=1e-5, msg=key)
+
+
+def test_the_source_is_encoded_once_and_kept_once_for_each_input() -> None:
+    for name, part in (("Marian", "get_encoder"), ("GPT-2", "get_decoder")):
+        model = _model(name)
+        adapted = step_model(model)
+        lengths: list[int] = []
+
+        def note(module: nn.Module, inputs: Any, arguments: Any, seen: list[int] = lengths) -> None:
+            given = arguments.get("input_ids")
+            seen.append((given if given is not None else arguments["inputs_embeds"]).shape[1])
+
+        hook = getattr(model, part)().register_forward_pre_hook(note, with_kwargs=True)
+        with torch.no_grad():
+            context = adapted.encode(_batch(SOURCES))
+            beam = beam_search(adapted, context, HardTopK(3), num_steps=4)
+        hook.remove()
+        assert lengths == ([4] if name == "Marian" else [3, 1, 1, 1, 1])
+        assert all(leaf.shape[0] == 4 for layer in context.memory for leaf in layer)
+        assert all(leaf.shape[:2] == (4, 3) and leaf.shape[3] == 4 for layer in beam.state for leaf in layer)
+
+
+# ---------------------------------------------------------------------------------------- the same outputs
+
+
+def _generated(model: Any, source: list[int], k: int, steps: int, **settings: Any) -> tuple[list[list[int]], Tensor]:
+    """The k outputs of ``generate``, best first, and their scores."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = model.generate(
+            torch.tensor([source]),
+            attention_mask=torch.ones(1, len(source), dtype=torch.long),
+            num_beams=k,
+            num_return_sequences=k,
+            max_new_tokens=steps,
+            length_penalty=0.0,
+            do_sample=False,
+            output_scores=True,
+            return_dict_in_generate=True,
+            **settings,
+        )
+    written = found.sequences[:, 1 if model.config.is_encoder_decoder else len(source) :]
+    scores = found.sequences_scores if k > 1 else torch.full((1,), torch.nan)
+    return written.tolist(), scores
+
+
+PARITY = ["Marian", "BART", "T5", "GPT-2", "Llama"]
+
+
+@pytest.mark.parametrize("name", PARITY)
+def test_hard_beams_are_those_of_generate_on_a_hundred_random_models(name: str) -> None:
+    """20 models of each of 5 kinds, where nothing ends, so that the definitions are the same: all k outputs, in order.
+
+    ``generate`` runs on one unpadded row at a time, the adapter on the whole batch.
+    """
+    model = _of(name, scale_embedding=True) if name in ("Marian", "BART") else _of(name)
+    model.generation_config.eos_token_id = None
+    model.generation_config.pad_token_id = PAD
+    adapted = step_model(model)
+    distinct = set()
+    for seed in range(20):
+        _drawn(model, seed)
+        k, steps = 1 + seed % 4, 3 + seed % 3
+        sources = [SOURCES[seed % 4], SOURCES[(seed + 1) % 4]]
+        with torch.no_grad():
+            found = decode(
+                adapted, adapted.encode(_batch(sources)), Decoder(HardTopK(k), local), num_steps=steps, n_best=k
+            )
+        for source, ours in zip(sources, found, strict=True):
+            outputs, scores = _generated(model, source, k, steps)
+            assert [list(hypothesis.tokens) for hypothesis in ours] == outputs
+            distinct |= {tuple(output) for output in outputs}
+            if k > 1:
+                ours_scores = torch.tensor([hypothesis.score for hypothesis in ours])
+                torch.testing.assert_close(ours_scores, scores.float(), rtol=1e-4, atol=1e-4)
+    assert len(distinct) > 20
+
+
+@pytest.mark.parametrize("name", PARITY)
+def test_greedy_outputs_end_where_those_of_generate_end(name: str) -> None:
+    """With one slot the definitions are the same at the end token too."""
+    model = _of(name)
+    model.generation_config.pad_token_id = PAD
+    adapted = step_model(model)
+    ended = 0
+    for seed in range(8):
+        _drawn(model, seed)
+        with torch.no_grad():
+            found = decode(adapted, adapted.encode(_batch(SOURCES)), Decoder(HardTopK(1), local), num_steps=6)
+        for source, (best, *_) in zip(SOURCES, found, strict=True):
+            (written,), _ = _generated(model, source, 1, 6)
+            assert list(best.tokens) + [END] * best.finished == written
+            ended += best.finished
+    assert 0 < ended < 30
+
+
+def _literal_beam(model: Any, source: list[int], k: int, steps: int) -> list[tuple[float, list[int]]]:
+    """Beam search by the book, in lists: an output that has ended stays a candidate, at its score.
+
+    Scores are those of the whole model, without a cache.
+    """
+    beam: list[tuple[float, list[int]]] = [(0.0, [])]
+    for _ in range(steps):
+        candidates = []
+        for score, tokens in beam:
+            if END in tokens:
+                candidates.append((score, tokens))
+                continue
+            log_probs = _own_logits(model, source, [*tokens, END])[-1].log_softmax(-1).tolist()
+            candidates += [(score + added, [*tokens, token]) for token, added in enumerate(log_probs)]
+        beam = sorted(candidates, key=lambda candidate: -candidate[0])[:k]
+    return beam
+
+
+@pytest.mark.parametrize("name", ["Marian", "T5", "GPT-2"])
+def test_outputs_that_end_are_those_of_a_literal_beam(name: str) -> None:
+    model = _of(name)
+    adapted = step_model(model)
+    ended = lasting = 0
+    for seed in range(4):
+        _drawn(model, seed)
+        k = 2 + seed % 3
+        with torch.no_grad():
+            found = decode(adapted, adapted.encode(_batch(SOURCES)), Decoder(HardTopK(k), local), num_steps=4, n_best=k)
+        for source, ours in zip(SOURCES, found, strict=True):
+            expected = _literal_beam(model, source, k, 4)
+            assert [list(h.tokens) + [END] * h.finished for h in ours] == [tokens for _, tokens in expected]
+            for hypothesis, (score, tokens) in zip(ours, expected, strict=True):
+                assert abs(hypothesis.score - score) < 1e-4
+                ended += END in tokens
+                lasting += END not in tokens
+    assert ended > 3
+    assert lasting > 3
+
+
+SETTINGS: list[dict[str, Any]] = [
+    {"bad_words_ids": [[PAD], [END]]},
+    {"suppress_tokens": [2, 4]},
+    {"begin_suppress_tokens": [2, 4]},
+    {"forced_eos_token_id": END},
+    {"suppress_tokens": [PAD], "begin_suppress_tokens": [2], "forced_eos_token_id": 3},
+]
+
+
+@pytest.mark.parametrize("name", ["Marian", "mBART", "GPT-2"])
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: "+".join(settings))
+def test_what_a_generation_config_forbids_is_forbidden_as_in_generate(name: str, settings: dict[str, Any]) -> None:
+    model = _of(name)
+    model.generation_config.eos_token_id = None
+    model.generation_config.pad_token_id = PAD
+    if name == "mBART":
+        model.generation_config.forced_bos_token_id = 3
+    for setting, value in settings.items():
+        setattr(model.generation_config, setting, value)
+    adapted = step_model(model)
+    changed = 0
+    for seed in range(4):
+        _drawn(model, seed)
+        k, steps = 2 + seed % 3, 4
+        selector = generation_selector(HardTopK(k), adapted, num_steps=steps)
+        with torch.no_grad():
+            context = adapted.encode(_batch(SOURCES))
+            plain = decode(adapted, context, Decoder(HardTopK(k), local), num_steps=steps, n_best=k)
+            found = decode(adapted, context, Decoder(selector, local), num_steps=steps, n_best=k)
+        for source, ours, free in zip(SOURCES, found, plain, strict=True):
+            outputs, scores = _generated(model, source, k, steps)
+            assert [list(hypothesis.tokens) for hypothesis in ours] == outputs
+            ours_scores = torch.tensor([hypothesis.score for hypothesis in ours])
+            torch.testing.assert_close(ours_scores, scores.float(), rtol=1e-4, atol=1e-4)
+            changed += [h.tokens for h in free] != [h.tokens for h in ours]
+            if name == "mBART":
+                assert all(hypothesis.tokens[0] == 3 for hypothesis in (*ours, *free))
+    assert changed > 0
+
+
+@pytest.mark.parametrize("setting", ["min_new_tokens", "min_length"])
+def test_an_end_that_comes_too_early_is_forbidden_as_in_generate(setting: str) -> None:
+    model = _of("Marian")
+    setattr(model.generation_config, setting, 4)
+    adapted = step_model(model)
+    selector = generation_selector(HardTopK(1), model)
+    least = 4 if setting == "min_new_tokens" else 3  # which counts the start token
+    ended = 0
+    for seed in range(6):
+        _drawn(model, seed)
+        with torch.no_grad():
+            found = decode(adapted, adapted.encode(_batch(SOURCES)), Decoder(selector, local), num_steps=7)
+        for source, (best, *_) in zip(SOURCES, found, strict=True):
+            (written,), _ = _generated(model, source, 1, 7)
+            assert list(best.tokens) + [END] * best.finished == written
+            assert len(best.tokens) >= least
+            ended += best.finished and len(best.tokens) == least
+    assert ended > 0
+
+
+def test_an_end_token_among_the_bad_words_may_come_as_in_generate() -> None:
+    model = _of("Marian")
+    model.generation_config.bad_words_ids = [[END], [2]]
+    adapted = step_model(model)
+    selector = generation_selector(HardTopK(1), model)
+    ended = 0
+    for seed in range(4):
+        _drawn(model, seed)
+        with torch.no_grad():
+            found = decode(adapted, adapted.encode(_batch(SOURCES)), Decoder(selector, local), num_steps=5)
+        for source, (best, *_) in zip(SOURCES, found, strict=True):
+            (written,), _ = _generated(model, source, 1, 5)
+            assert list(best.tokens) + [END] * best.finished == written
+            ended += best.finished
+    assert ended > 0
+
+
+def test_a_forced_last_token_adds_nothing_to_raw_scores_either() -> None:
+    adapted = step_model(_with("GPT-2", forced_eos_token_id=3))
+    selector = generation_selector(HardTopK(2), adapted, num_steps=4)
+    with torch.no_grad():
+        context = adapted.encode(_batch(SOURCES))
+        three = beam_search(adapted, context, HardTopK(2), num_steps=3, score=global_)
+        four = beam_search(adapted, context, selector, num_steps=4, score=global_)
+    assert torch.equal(four.scores_BK, three.scores_BK)
+    assert set(four.tokens[-1].flatten().tolist()) <= {3, END}  # what had ended stays
+
+
+# ---------------------------------------------------------------------------------------- soft and hard
+
+
+@pytest.mark.parametrize("name", ["Marian", "BART", "GPT-2", "OPT"])
+def test_a_one_hot_mixture_is_a_choice(name: str) -> None:
+    """One step after a mixture by one-hot weights, and after gathering: the same to the last bits."""
+    adapted = step_model(_model(name))
+    with torch.no_grad():
+        context = adapted.encode(_batch(SOURCES))
+        beam = beam_search(adapted, context, HardTopK(3), num_steps=2)
+        parents = torch.tensor([[2, 0, 0], [1, 1, 2], [0, 1, 2], [2, 2, 2]])
+        weights = torch.nn.functional.one_hot(parents, 3).double()
+        tokens = torch.tensor([[1, 2, 3]] * 4)
+        hard = adapted.step(adapted.embedding_VD[tokens], tree.gather(beam.state, parents), context, 2)
+        fed = torch.nn.functional.one_hot(tokens, VOCABULARY).double() @ adapted.embedding_VD
+        soft = adapted.step(fed, tree.mix(beam.state, weights), context, 2)
+    torch.testing.assert_close(soft, hard, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("score", [local, global_], ids=["local", "global"])
+@pytest.mark.parametrize("name", ["Marian", "BART", "T5", "GPT-2", "Llama"])
+def test_a_relaxed_beam_of_large_alpha_is_the_hard_beam(name: str, score: Any) -> None:
+    adapted = step_model(_model(name, seed=3))
+    with torch.no_grad():
+        context = adapted.encode(_batch(SOURCES))
+        hard = beam_search(adapted, context, HardTopK(3), num_steps=5, score=score)
+        soft = beam_search(adapted, context, SoftTopK(3, 1e10), num_steps=5, score=score)
+    assert torch.equal(backtrace(hard), backtrace(soft))
+    torch.testing.assert_close(soft.scores_BK, hard.scores_BK, rtol=0, atol=1e-6)
+    torch.testing.assert_close(soft.state, hard.state, rtol=0, atol=1e-5)
+
+
+class _LossOfWeights(nn.Module):
+    """The relaxed beam's direct loss as a module, so that its weights can be handed in."""
+
+    def __init__(self, adapted: Any) -> None:
+        super().__init__()
+        self.adapted = adapted
+
+    def forward(self) -> Tensor:
+        gold = torch.tensor([[2, 3, END], [1, END, END]])
+        beam = beam_search(
+            self.adapted,
+            self.adapted.encode(_batch(SOURCES[:2])),
+            SoftTopK(2, 1.5),
+            num_steps=3,
+            cost=hamming_cost(gold, VOCABULARY),
+        )
+        return direct_loss(beam, 1.5).sum()
+
+
+# Padding is not fed first here: torch gives its embedding no gradient.
+TINY = {"d_model": 4, "decoder_layers": 1, "encoder_ffn_dim": 4, "decoder_ffn_dim": 4, "decoder_start_token_id": 5}
+CHECKED = {
+    "Marian": (
+        TINY,
+        "encoder.layers.0.self_attn.v_proj.weight",
+        "decoder.layers.0.self_attn.k_proj.weight",
+        "decoder.layers.0.encoder_attn.v_proj.weight",
+        "shared.weight",
+    ),
+    "GPT-2": ({"n_embd": 4, "n_layer": 1}, "wte.weight", "wpe.weight", "h.0.attn.c_attn.weight", "h.0.mlp.c_fc.bias"),
+}
+
+
+@pytest.mark.parametrize("name", ["Marian", "GPT-2"])
+def test_the_gradient_of_the_relaxed_beam_is_right(name: str) -> None:
+    """Through cache, fed embeddings, source and head, tied weights included."""
+    sizes, *weights = CHECKED[name]
+    loss = _LossOfWeights(step_model(_model(name, seed=5, **sizes)))
+    named = dict(loss.named_parameters())
+    prefix = "adapted.model.model." if name == "Marian" else "adapted.model.transformer."
+    for weight in weights:
+        start = named[prefix + weight].detach().clone().requires_grad_()
+
+        def of_weight(value: Tensor, key: str = prefix + weight) -> Tensor:
+            return functional_call(loss, {key: value}, ())
+
+        assert torch.autograd.grad(of_weight(start), start)[0].abs().max() > 1e-6
+        assert torch.autograd.gradcheck(of_weight, start, fast_mode=start.numel() > 16)
+
+
+OBJECTIVES: list[tuple[str, Any]] = [
+    ("relaxed beam", relaxed_beam_objective(k=2, cross_entropy_weight=0.5)),
+    ("hinge", hinge_objective(k=2, score=global_)),
+    ("scheduled sampling", scheduled_sampling_objective("soft-greedy")),
+    ("two passes", two_pass_scheduled_sampling_objective("soft-greedy")),
+    ("self-normalised", self_normalized_objective(weight=0.1)),
+]
+
+
+@pytest.mark.parametrize("name", ["Marian", "T5", "GPT-2"])
+def test_every_objective_trains_it(name: str) -> None:
+    """One step down the gradient lowers the loss."""
+    start = _model(name).state_dict()
+    for label, objective in OBJECTIVES:
+        model = _of(name)
+        model.load_state_dict(start)
+        adapted = step_model(model)
+        values = {"alpha": 1.0, "gold_probability": 0.0}
+        batch = _batch(SOURCES, TARGETS)
+        before = objective(adapted, batch, values)
+        before.backward()
+        optimiser = torch.optim.SGD(model.parameters(), lr=1e-3)
+        optimiser.step()
+        assert objective(adapted, batch, values) < before, label
+
+
+@pytest.mark.parametrize("name", ["Marian", "BART", "GPT-2", "T5"])
+def test_single_scores_are_had_of_a_linear_head(name: str) -> None:
+    """The part that looks rows of the head up finds what the whole head says: log Z at every position, in both ways."""
+    model = _model(name)
+    adapted = step_model(model)
+    features = torch.randn(3, 8, dtype=torch.float64)
+    rows = features @ adapted.head.weight.T
+    torch.testing.assert_close(adapted.head(features), rows if adapted.head.bias is None else rows + adapted.head.bias)
+    batch = _batch(SOURCES, TARGETS)
+    whole = self_normalized_objective(weight=0.3)(adapted, batch, {})
+    sampled = sampled_self_normalized_objective(weight=0.3, fraction=1.0)(adapted, batch, {})
+    torch.testing.assert_close(sampled, whole)
+
+
+# ---------------------------------------------------------------------------------------- a module like others
+
+
+def test_what_is_saved_is_the_model() -> None:
+    model = _model("Marian")
+    adapted = step_model(model)
+    assert set(adapted.state_dict()) == set(model.state_dict())
+    inside = nn.ModuleDict({"part": adapted})
+    assert set(inside.state_dict()) == {f"part.{name}" for name in model.state_dict()}
+    other = _model("Marian", seed=1)
+    adapted.load_state_dict(other.state_dict())
+    assert all(torch.equal(mine, other.state_dict()[name]) for name, mine in model.state_dict().items())
+    third = _model("Marian", seed=2)
+    inside.load_state_dict({f"part.{name}": tensor for name, tensor in third.state_dict().items()})
+    assert all(torch.equal(mine, third.state_dict()[name]) for name, mine in model.state_dict().items())
+    assert {id(p) for p in adapted.parameters()} == {id(p) for p in model.parameters()}
+    with pytest.raises(RuntimeError, match="Missing key"):
+        adapted.load_state_dict({})
+
+
+class _Wrapped(nn.Module):
+    """As adapters of weights wrap a model, with something added to its scores or not."""
+
+    def __init__(self, model: Any, added: float) -> None:
+        super().__init__()
+        self.base, self.config, self.added = model, model.config, added
+
+    def get_base_model(self) -> Any:
+        return self.base
+
+    def forward(self, *arguments: Any, **named: Any) -> Any:
+        output = self.base(*arguments, **named)
+        output.logits = output.logits + self.added * torch.arange(VOCABULARY)
+        return output
+
+
+def test_a_wrapped_model_is_adapted_where_the_wrapping_adds_nothing_outside() -> None:
+    model = _model("Marian")
+    assert step_model(_Wrapped(model, 0.0)).model is model
+    with pytest.raises(InputError, match="MarianMTModel cannot be adapted"):
+        step_model(_Wrapped(model, 0.1))
+
+
+def test_a_copy_has_weights_of_its_own() -> None:
+    adapted = step_model(_model("Marian"))
+    twin = copy.deepcopy(adapted)
+    features = torch.randn(2, 8, dtype=torch.float64)
+    torch.testing.assert_close(twin.head(features), adapted.head(features))
+    with torch.no_grad():
+        twin.model.final_logits_bias.add_(1.0)
+    torch.testing.assert_close(twin.head(features), adapted.head(features) + 1.0)
+
+
+@pytest.mark.parametrize("name", ["Marian", "GPT-2"])
+def test_dropout_follows_the_mode_of_the_model(name: str) -> None:
+    rates = {"dropout": 0.5} if name == "Marian" else {"embd_pdrop": 0.5, "resid_pdrop": 0.5}
+    model = _model(name, **rates)
+    adapted = step_model(model)
+    batch = _batch(SOURCES, TARGETS)
+    assert not adapted.training
+
+    def loss() -> float:
+        return cross_entropy_objective()(adapted, batch, {}).item()
+
+    assert loss() == loss()
+    adapted.train()
+    assert model.training
+    assert loss() != loss()
+    assert step_model(model).training  # and the check at construction leaves it so
+    assert model.training
+    before = torch.get_rng_state()
+    step_model(model)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("name", ["Marian", "T5", "GPT-2", "Llama"])
+def test_gradient_checkpointing_is_for_all_steps_at_once(name: str) -> None:
+    model = _model(name, dropout_rate=0.0) if name == "T5" else _model(name)
+    for part in model.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = 0.0
+    for setting in ("dropout", "attention_dropout", "activation_dropout"):
+        for part in model.modules():
+            if isinstance(getattr(part, setting, None), float):
+                setattr(part, setting, 0.0)
+    adapted = step_model(model).train()
+    batch = _batch(SOURCES, TARGETS)
+    plain = cross_entropy_objective()(adapted, batch, {})
+    plain.backward()
+    gradients = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    adapted = step_model(model)
+    saved = cross_entropy_objective()(adapted, batch, {})
+    saved.backward()
+    torch.testing.assert_close(saved, plain, rtol=1e-6, atol=1e-6)
+    for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-6)
+    with pytest.raises(InputError, match="gradient_checkpointing_disable"):
+        relaxed_beam_objective(k=2)(adapted, batch, {"alpha": 1.0})
+    adapted.eval()
+    relaxed_beam_objective(k=2)(adapted, batch, {"alpha": 1.0})
+
+
+@pytest.mark.parametrize("name", ["Marian", "T5", "Llama"])
+def test_in_half_precision_scores_are_single(name: str) -> None:
+    model = _model(name).to(torch.bfloat16)
+    adapted = step_model(model)
+    batch = _batch(SOURCES, TARGETS)
+    for selector in (HardTopK(3), SoftTopK(3, 1.0)):
+        beam = beam_search(adapted, adapted.encode(batch), selector, num_steps=4)
+        assert beam.scores_BK.dtype == torch.float32
+        assert beam.scores_BK.isfinite().all()
+        assert all(leaf.dtype == torch.bfloat16 for layer in beam.state for leaf in layer)
+    loss = relaxed_beam_objective(k=2)(adapted, batch, {"alpha": 1.0})
+    loss.backward()
+    assert all(p.grad is None or bool(p.grad.isfinite().all()) for p in model.parameters())
+    single = step_model(_model(name).to(torch.float32))
+    with torch.no_grad():
+        expected = single.head(single.teacher_forced(single.encode(batch), batch.targets_BT))
+        found = adapted.head(adapted.teacher_forced(adapted.encode(batch), batch.targets_BT)).float()
+    assert ((found - expected).abs().max() / expected.abs().max()) < 0.1
+
+
+@pytest.mark.parametrize("name", ["Marian", "T5", "GPT-2", "Llama"])
+def test_under_autocast_it_searches_and_learns(name: str) -> None:
+    model = _model(name).to(torch.float32)
+    adapted = step_model(model)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = relaxed_beam_objective(k=2)(adapted, _batch(SOURCES, TARGETS), {"alpha": 1.0})
+        loss.backward()
+    exact = relaxed_beam_objective(k=2)(adapted, _batch(SOURCES, TARGETS), {"alpha": 1.0})
+    torch.testing.assert_close(loss.float(), exact, rtol=0.05, atol=0.05)
+    assert all(p.grad is None or bool(p.grad.isfinite().all()) for p in model.parameters())
+
+
+@pytest.mark.parametrize("name", ["Marian", "GPT-2"])
+def test_contexts_can_be_repeated_for_several_outputs_of_an_input(name: str) -> None:
+    """Rescoring reads each source once, and scores all outputs of its beam in one pass."""
+    model = _model(name)
+    adapted = step_model(model)
+    context = adapted.encode(_batch(SOURCES))
+    with torch.no_grad():
+        outputs, _ = beam_outputs(adapted, context, k=3, num_steps_B=torch.tensor([3] * 4), score=local)
+        scores = output_scores(adapted, context, outputs, local)
+    for row, source in enumerate(SOURCES):
+        for slot in range(3):
+            written = outputs[row, slot].tolist()
+            written = written[: written.index(END) + 1] if END in written else written
+            log_probs = _own_logits(model, source, written).log_softmax(-1)
+            own = log_probs[torch.arange(len(written)), torch.tensor(written)].sum()
+            torch.testing.assert_close(scores[row, slot], own, rtol=0, atol=1e-9)
+
+
+def test_the_forced_first_token_is_the_first_of_every_output_at_score_zero() -> None:
+    model = _model("mBART")
+    model.generation_config.forced_bos_token_id = 4
+    adapted = step_model(model)
+    batch = _batch(SOURCES, [[4, *target] for target in TARGETS])
+    with torch.no_grad():
+        context = adapted.encode(batch)
+        logits = adapted.head(adapted.teacher_forced(context, batch.targets_BT))
+        beams = [beam_search(adapted, context, s, num_steps=3) for s in (HardTopK(2), SoftTopK(2, 1.0))]
+        first = beam_search(adapted, context, HardTopK(1), num_steps=1)
+    assert (logits[:, 0].log_softmax(-1)[:, 4] == 0).all()
+    assert (first.scores_BK == 0).all()
+    with torch.no_grad():
+        inputs, state = adapted.start(context)
+        states = tree.map(lambda leaf: leaf.expand(-1, 2, -1, -1, -1), state)
+        two, _ = adapted.step(inputs.expand(-1, 2, -1), states, context, 0)
+    assert (adapted.head(two).softmax(-1)[..., 4] == 1).all()
+    for beam in beams:
+        assert (backtrace(beam)[:, 0, 0] == 4).all()
+    for row, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
+        own = _own_logits(model, source, [4, *target])
+        torch.testing.assert_close(logits[row, 1 : len(target) + 1], own[1:], rtol=0, atol=1e-10)
+    loss = relaxed_beam_objective(k=2, cross_entropy_weight=1.0)(adapted, batch, {"alpha": 1.0})
+    loss.backward()
+    assert all(p.grad is None or bool(p.grad.isfinite().all()) for p in model.parameters())
+    with pytest.raises(InputError, match="forced_bos_token_id"):
+        adapted.teacher_forced(context, _batch(SOURCES, TARGETS).targets_BT)
+    free = copy.deepcopy(model.generation_config)
+    free.forced_bos_token_id = None
+    assert step_model(model, generation_config=free).forced_first is None
+
+
+def test_targets_without_tokens_have_no_features() -> None:
+    for name in ("Marian", "GPT-2"):
+        adapted = step_model(_model(name))
+        context = adapted.encode(_batch(SOURCES))
+        empty = torch.zeros(4, 0, dtype=torch.long)
+        assert adapted.head(adapted.teacher_forced(context, empty)).shape == (4, 0, VOCABULARY)
+
+
+def test_an_empty_source_of_an_encoder_decoder_does_not_depend_on_the_batch() -> None:
+    adapted = step_model(_model("Marian"))
+
+    def score(sources: list[list[int]]) -> Tensor:
+        with torch.no_grad():
+            return beam_search(adapted, adapted.encode(_batch(sources)), HardTopK(2), num_steps=3).scores_BK[-1]
+
+    torch.testing.assert_close(score([[1, 2, 3], []]), score([[]]), rtol=0, atol=1e-10)
+
+
+# ---------------------------------------------------------------------------------------- refusals
+
+
+def _with(name: str, **settings: Any) -> Any:
+    model = _model(name)
+    for setting, value in settings.items():
+        setattr(model.generation_config, setting, value)
+    return model
+
+
+def _mamba() -> Any:
+    t = transformers
+    return t.MambaForCausalLM(t.MambaConfig(vocab_size=7, hidden_size=8, num_hidden_layers=1, state_size=4)).double()
+
+
+class _Squashed(transformers.GPT2LMHeadModel):
+    """Does something to its scores that shows at large ones only."""
+
+    def forward(self, *arguments: Any, **named: Any) -> Any:
+        output = super().forward(*arguments, **named)
+        output.logits = 1e3 * torch.tanh(output.logits / 1e3)
+        return output
+
+
+class _Doubled(transformers.GPT2LMHeadModel):
+    """Does something to its scores that shows everywhere."""
+
+    def forward(self, *arguments: Any, **named: Any) -> Any:
+        output = super().forward(*arguments, **named)
+        output.logits = 1.01 * output.logits
+        return output
+
+
+def _gpt2(kind: Any) -> Any:
+    return kind(transformers.GPT2Config(**(GPT2_SIZES | CAUSAL_TOKENS))).double().eval()
+
+
+REFUSED: list[tuple[Callable[[], Any], str]] = [
+    (lambda: transformers.BartModel(transformers.BartConfig(**SEQ2SEQ_SIZES)), "no language model head"),
+    (
+        lambda: transformers.MistralForCausalLM(transformers.MistralConfig(**LLAMA_SIZES)),
+        "config.sliding_window to None",
+    ),
+    (_mamba, "MambaForCausalLM keeps no such cache"),
+    (lambda: _with("Llama", eos_token_id=[0, 1]), r"eos_token_id is \[0, 1\]"),
+    (lambda: _with("Marian", decoder_start_token_id=[1, 2]), "decoder_start_token_id"),
+    (lambda: _with("T5", decoder_start_token_id=None, bos_token_id=None), "decoder_start_token_id is None"),
+    (lambda: _with("GPT-2", forced_bos_token_id=3), "forced_bos_token_id is 3"),
+    (lambda: _with("GPT-2", cache_implementation="static"), "static cache"),
+    (lambda: _with("Llama", cache_implementation="quantized"), "quantized cache"),
+    (lambda: _gpt2(_Squashed), "_Squashed cannot be adapted: the head, given large scores"),
+    (lambda: _gpt2(_Doubled), "_Doubled cannot be adapted: all steps at once"),
+    (
+        lambda: transformers.BartForCausalLM(transformers.BartConfig(**SEQ2SEQ_SIZES)).double(),
+        "BartForCausalLM cannot be",
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "said"), REFUSED, ids=[said for _, said in REFUSED])
+def test_what_cannot_be_reproduced_is_refused_by_name(make: Callable[[], Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        step_model(make())
+
+
+def test_what_would_fail_later_is_refused_when_it_comes() -> None:
+    gpt2 = step_model(_model("GPT-2"))
+    with pytest.raises(InputError, match="a source is empty"):
+        gpt2.encode(_batch([[1, 2], []]))
+    for name in ("GPT-2", "Marian"):
+        adapted = step_model(_model(name))
+        with pytest.raises(InputError, match=f"{POSITIONS} .max_position_embeddings"):
+            adapted.encode(_batch([[1] * (POSITIONS + 1)]))
+        context = adapted.encode(_batch([[1] * POSITIONS]))
+        with pytest.raises(InputError, match=f"{POSITIONS} .max_position_embeddings"):
+            adapted.teacher_forced(context, torch.ones(1, POSITIONS + 1, dtype=torch.long))
+        with pytest.raises(InputError, match=f"{POSITIONS} .max_position_embeddings"):
+            beam_search(adapted, context, HardTopK(1), num_steps=POSITIONS + 1)
+    llama = step_model(_model("Llama"))  # rotary positions go on
+    llama.encode(_batch([[1] * (POSITIONS + 1)]))
+    dropping = step_model(_model("BART", decoder_layerdrop=0.5)).train()
+    batch = _batch(SOURCES, TARGETS)
+    assert cross_entropy_objective()(dropping, batch, {}).isfinite()
+    with pytest.raises(InputError, match=r"layerdrop = 0\.0"):
+        relaxed_beam_objective(k=2)(dropping, batch, {"alpha": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "said"),
+    [
+        ("Marian", {"repetition_penalty": 1.2}, "repetition_penalty is 1.2"),
+        ("Marian", {"no_repeat_ngram_size": 3}, "no_repeat_ngram_size is 3"),
+        ("Marian", {"renormalize_logits": True}, "renormalize_logits"),
+        ("Marian", {"bad_words_ids": [[1, 2]]}, "words of several tokens"),
+        ("Marian", {"forced_eos_token_id": 0}, "pass num_steps"),
+        ("GPT-2", {"min_length": 3}, "min_new_tokens instead"),
+        ("GPT-2", {"sequence_bias": [[[1], 2.0]]}, "sequence_bias"),
+    ],
+)
+def test_what_generate_would_do_otherwise_is_refused_by_name(name: str, settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        generation_selector(HardTopK(2), _with(name, **settings))
+
+
+def test_settings_without_effect_are_no_obstacle() -> None:
+    neutral = {"repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "min_length": 0, "num_beams": 5, "do_sample": True}
+    assert generation_selector(HardTopK(2), _with("GPT-2", **neutral)).excluded == ()
