@@ -55,6 +55,10 @@ def report_lines(sampled: Sampled, settings: SampleSettings) -> list[str]:
     ]
     if settings.burn_in >= settings.num_sweeps:
         lines.append(f"warning: burn-in takes {settings.burn_in} sweeps, so that none of these is of the target")
+    if settings.nucleus < 1 and settings.full_share == 0 and settings.kernel not in ("gibbs", "mask-predict"):
+        lines.append(
+            "warning: from a nucleus alone chains may never leave a part of the sequences; --full-share 0.05 mends that"
+        )
     if settings.kernel == "mask-predict":
         return lines
     if counted < FEWEST:
