@@ -10,6 +10,7 @@ from seqwise.search.gold import GoldStep, KeepGold, Lost, never_lost, no_rivals,
 from seqwise.search.noise import Gumbel
 from seqwise.search.operators import AlphaUnit, hard_top_k, mean_squared_gap, of_scores, peaked_softmax, soft_top_k
 from seqwise.search.selection import (
+    Form,
     HardSelection,
     HardTopK,
     Selection,
@@ -17,6 +18,9 @@ from seqwise.search.selection import (
     SoftArgmax,
     SoftSelection,
     SoftTopK,
+    automatic,
+    expanded,
+    summed,
 )
 from seqwise.search.stochastic import (
     StochasticBeam,
@@ -33,6 +37,7 @@ __all__ = [
     "Beam",
     "Candidates",
     "Cost",
+    "Form",
     "GoldOr",
     "GoldStep",
     "Gumbel",
@@ -49,11 +54,13 @@ __all__ = [
     "SoftTopK",
     "Step",
     "StochasticBeam",
+    "automatic",
     "backtrace",
     "beam_search",
     "conditional_gumbels",
     "cost_augmented",
     "edit_distance_cost",
+    "expanded",
     "fed_logits",
     "global_",
     "hard_top_k",
@@ -70,6 +77,7 @@ __all__ = [
     "shifted",
     "soft_top_k",
     "stochastic_beam_search",
+    "summed",
     "unroll",
     "unroll_with_gold",
 ]

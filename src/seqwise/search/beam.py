@@ -16,8 +16,9 @@ from torch.nn import functional as F
 
 from seqwise.errors import InputError
 from seqwise.models.protocols import StepModel
-from seqwise.search.candidates import Candidates, Score, local
+from seqwise.search.candidates import Candidates, Score, Shared, local
 from seqwise.search.costs import Cost, prefix_cost
+from seqwise.search.kernels.deferral import DeferredGradients
 from seqwise.search.selection import Selection, Selector
 
 __all__ = ["HELD", "Beam", "Step", "backtrace", "beam_search", "unroll"]
@@ -146,10 +147,13 @@ def unroll(
     limit, embedding_VD = _longest(num_steps), model.embedding_VD
     costs = None if cost is None else prefix_cost(cost)
     cost_state = None if costs is None else costs.start(beam.scores_BK)
+    shared = Shared(embedding_VD, DeferredGradients(), cost if callable(cost) else None)
     for step in range(limit):
         features_BJH, state = model.step(beam.inputs_BKD, beam.state, context, step)
         added = None if costs is None else costs.step(cost_state, step)
-        candidates = Candidates(beam.scores_BK, features_BJH, model.head, score, added, beam.finished_BK, end, step)
+        candidates = Candidates(
+            beam.scores_BK, features_BJH, model.head, score, added, beam.finished_BK, end, step, shared=shared
+        )
         selection = selector(candidates, generator)
         active_B1 = None if isinstance(num_steps, int) else (num_steps > step)[:, None]
         beam = beam.advance(selection, state, embedding_VD=embedding_VD, cost=added, end=end, active_B1=active_B1)

@@ -9,13 +9,27 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from seqwise.errors import InputError
 
-__all__ = ["Candidates", "Score", "cost_augmented", "global_", "interpolated", "local", "shifted"]
+if TYPE_CHECKING:
+    from seqwise.search.kernels.deferral import DeferredGradients
+
+__all__ = [
+    "Candidates",
+    "Score",
+    "Shared",
+    "SlotTerms",
+    "cost_augmented",
+    "global_",
+    "interpolated",
+    "local",
+    "shifted",
+]
 
 # How strongly a partly finished slot is kept from going on: the score of "go on" falls by this times F / (1 - F), with
 # F its finished mass. Any value that is large beside differences of scores will do; at F = 1 "go on" is excluded.
@@ -113,6 +127,34 @@ def cost_augmented(score: Score) -> Score:
 
 
 @dataclass(frozen=True)
+class Shared:
+    """What all steps of one search have in common, for selections that never expand their candidates.
+
+    Args:
+        embedding_VD: the embedding of each token, as it will be fed.
+        deferred: collects the gradients of the head and of the embedding over all steps.
+        cost: the cost of each token at a step, (B, V), computed again where its gradient is needed; None where there is
+            no cost or it depends on more than the step.
+    """
+
+    embedding_VD: Tensor
+    deferred: DeferredGradients
+    cost: Callable[[int], Tensor] | None = None
+
+
+class SlotTerms(NamedTuple):
+    """What a slot adds to the scores of its tokens, (B, J) each, cost and log Z aside.
+
+    A token other than the end adds ``f - c log Z`` to ``going_BJ``; the end token ``opened_BJ (f - c log Z - m)`` to
+    ``staying_BJ``. Minus infinity where it cannot be chosen.
+    """
+
+    going_BJ: Tensor
+    staying_BJ: Tensor
+    opened_BJ: Tensor
+
+
+@dataclass(frozen=True)
 class Candidates:
     """J slots x V tokens, not yet expanded: a selection that needs less than all of them asks for less.
 
@@ -126,6 +168,7 @@ class Candidates:
         end: id of the end token, or None where nothing ends early.
         step: how many tokens the slots have already written.
         excluded_BX: candidates that may not be chosen, each as slot x V + token, int64; None excludes nothing.
+        shared: of the search that these are a step of; None where there is none.
     """
 
     prefix_scores_BJ: Tensor
@@ -137,6 +180,7 @@ class Candidates:
     end: int | None
     step: int
     excluded_BX: Tensor | None = None
+    shared: Shared | None = None
 
     @cached_property
     def logits_BJV(self) -> Tensor:
@@ -163,6 +207,32 @@ class Candidates:
         scores_BN = self.all_scores_BJV.flatten(1).scatter(1, self.excluded_BX, -torch.inf)
         return scores_BN.view_as(self.all_scores_BJV)
 
+    @property
+    def expanded(self) -> bool:
+        """Whether something has already asked for all J x V scores."""
+        return "logits_BJV" in self.__dict__
+
+    def slot_terms(self) -> SlotTerms:
+        """The scores of all candidates without the candidates: see :class:`SlotTerms`."""
+        going_BJ = self.prefix_scores_BJ - self.score.constant
+        if self.end is None:
+            return SlotTerms(going_BJ, self.prefix_scores_BJ, torch.ones_like(going_BJ))
+        penalty_BJ, closed_BJ = _continuation_penalty(self.finished_BJ)
+        going_BJ = (going_BJ - penalty_BJ).masked_fill(closed_BJ, -torch.inf)
+        return SlotTerms(going_BJ, self.prefix_scores_BJ, (1 - self.finished_BJ).masked_fill(closed_BJ, 0.0))
+
+    def of_inputs(self, inputs_I: Tensor) -> Candidates:
+        """The candidates of some of the inputs only, in the given order."""
+        return replace(
+            self,
+            prefix_scores_BJ=self.prefix_scores_BJ[inputs_I],
+            features_BJH=self.features_BJH[inputs_I],
+            finished_BJ=self.finished_BJ[inputs_I],
+            cost=None if self.cost is None else self.cost[inputs_I],
+            excluded_BX=None if self.excluded_BX is None else self.excluded_BX[inputs_I],
+            shared=None if self.shared is None else _of_inputs(self.shared, inputs_I),
+        )
+
     def open_shares(self, parents_BM: Tensor, tokens_BM: Tensor) -> Tensor:
         """The factor by which having ended lowers the odds of some candidates, ``exp(-30 F / (1 - F))`` for going on.
 
@@ -182,6 +252,12 @@ class Candidates:
         if self.excluded_BX is not None:
             excluded_BX = torch.cat([self.excluded_BX, excluded_BX], dim=1)
         return replace(self, excluded_BX=excluded_BX)
+
+
+def _of_inputs(shared: Shared, inputs_I: Tensor) -> Shared:
+    """The same search with the cost of some of the inputs."""
+    cost = shared.cost
+    return shared if cost is None else replace(shared, cost=lambda step: cost(step)[inputs_I])
 
 
 def finish(added_BJV: Tensor, finished_BJ: Tensor, end: int) -> Tensor:

@@ -35,6 +35,8 @@ from torch.nn import functional as F
 from seqwise import tree
 from seqwise.errors import InputError
 from seqwise.search.candidates import Candidates
+from seqwise.search.kernels.relaxed import default_tolerance, relaxed_top_k
+from seqwise.search.kernels.scan import MOST, Choice
 from seqwise.search.noise import Noise, no_noise
 from seqwise.search.operators import (
     AlphaUnit,
@@ -46,6 +48,7 @@ from seqwise.search.operators import (
 )
 
 __all__ = [
+    "Form",
     "HardSelection",
     "HardTopK",
     "Selection",
@@ -53,6 +56,9 @@ __all__ = [
     "SoftArgmax",
     "SoftSelection",
     "SoftTopK",
+    "automatic",
+    "expanded",
+    "summed",
 ]
 
 
@@ -232,6 +238,7 @@ class SoftTopK:
         alpha: inverse temperature, greater than 0; as it grows, the search tends to ``HardTopK(k)``.
         unit: what alpha is divided by at each step: 1, or :func:`~seqwise.search.operators.mean_squared_gap`, with
             which it does not matter how far apart the scores are.
+        form: how it is computed: :func:`automatic`, or one form for all steps, :func:`expanded` or :func:`summed`.
 
     Example:
         >>> SoftTopK(k=3, alpha=1.0).alpha
@@ -241,26 +248,87 @@ class SoftTopK:
     k: int
     alpha: float
     unit: AlphaUnit = field(default=of_scores)
+    form: Form = field(default_factory=lambda: automatic)
 
     def __post_init__(self) -> None:
         _check_noise(self.k, no_noise)
         require_alpha(self.alpha)
 
-    def __call__(self, candidates: Candidates, generator: torch.Generator | None) -> SoftSelection:
+    def __call__(self, candidates: Candidates, generator: torch.Generator | None) -> Selection:
         """Choose from one step's candidates."""
-        scores_BJV = candidates.scores_BJV
-        maxima_BK, parents_BK, tokens_BK = hard_top_k(scores_BJV, min(self.k, scores_BJV[0].numel()))
-        weights_BKJV = soft_top_k_of(scores_BJV, maxima_BK, self._alpha_in_units(candidates))
-        return _mixture(scores_BJV, maxima_BK, weights_BKJV, parents_BK, tokens_BK)
+        return self.form(candidates, self.k, self.alpha, self.unit)
 
-    def _alpha_in_units(self, candidates: Candidates) -> float | Tensor:
-        """Alpha over its unit: a number, or one for each input, (B, 1, 1)."""
-        if self.unit is of_scores:
-            return self.alpha
-        scores_BJV = candidates.scores_BJV
-        best_BM, parents_BM, tokens_BM = hard_top_k(scores_BJV, min(self.k + 1, scores_BJV[0].numel()))
-        unit_B = self.unit(best_BM, candidates.open_shares(parents_BM, tokens_BM))
-        return (self.alpha / unit_B)[:, None, None]
+
+Form = Callable[[Candidates, int, float, AlphaUnit], Selection]
+"""A way to compute the soft top-k of one step's candidates, for k, alpha and its unit."""
+
+# J x V from which on it pays not to expand the candidates: below, the time goes into starting operations.
+LARGE = 4096
+
+
+def expanded(candidates: Candidates, k: int, alpha: float, unit: AlphaUnit) -> SoftSelection:
+    """The soft top-k as it is defined: a weight for each of K x J x V, all in the graph.
+
+    Example:
+        >>> from seqwise.search import global_
+        >>> zeros_BJ, scores_BJV = torch.zeros(1, 1), torch.tensor([[[3.0, 1.0, 2.0]]])
+        >>> candidates = Candidates(zeros_BJ, scores_BJV, torch.nn.Identity(), global_, None, zeros_BJ, None, 0)
+        >>> expanded(candidates, 2, 50.0, of_scores).token_weights_BKV.round()
+        tensor([[[1., 0., 0.],
+                 [0., 0., 1.]]])
+    """
+    scores_BJV = candidates.scores_BJV
+    k = min(k, scores_BJV[0].numel())
+    maxima_BK, parents_BK, tokens_BK = hard_top_k(scores_BJV, k)
+    in_units: float | Tensor = alpha
+    if unit is not of_scores:
+        best_BM, parents_BM, tokens_BM = hard_top_k(scores_BJV, min(k + 1, scores_BJV[0].numel()))
+        in_units = (alpha / unit(best_BM, candidates.open_shares(parents_BM, tokens_BM)))[:, None, None]
+    weights_BKJV = soft_top_k_of(scores_BJV, maxima_BK, in_units)
+    return _mixture(scores_BJV, maxima_BK, weights_BKJV, parents_BK, tokens_BK)
+
+
+def summed(*, tolerance: float | None = None, most: int = MOST) -> Form:
+    """Nothing of size K x J x V is held, and nothing of size V saved: few candidates, or all of them in chunks.
+
+    Of each input the n best candidates are taken, where a bound says that all others together have no more mass than
+    the tolerance in any of the k distributions; else all candidates, exactly. For a head that is not linear the plain
+    form is computed for a few inputs at a time, and again in the backward pass.
+
+    Args:
+        tolerance: share of the mass that may be left out; by default 1e-12 in float64, else 1e-7, which the numbers do
+            not show. Below 0, nothing is left out ever.
+        most: n at most.
+
+    The gradient cannot be differentiated again, and a cost may be asked for a step again while it is computed.
+
+    Example:
+        >>> SoftTopK(k=3, alpha=1.0, form=summed(tolerance=1e-9)).k
+        3
+    """
+
+    def form(candidates: Candidates, k: int, alpha: float, unit: AlphaUnit) -> Selection:
+        allowed = default_tolerance(candidates.prefix_scores_BJ.dtype) if tolerance is None else tolerance
+        return relaxed_top_k(
+            candidates, Choice(k, alpha, unit, allowed, most), lambda them: expanded(them, k, alpha, unit)
+        )
+
+    return form
+
+
+def automatic(candidates: Candidates, k: int, alpha: float, unit: AlphaUnit) -> Selection:
+    """:func:`summed` in a search over many candidates, :func:`expanded` over few, or where scores are there already.
+
+    Example:
+        >>> SoftTopK(k=3, alpha=1.0).form is automatic
+        True
+    """
+    shared = candidates.shared
+    if shared is None or candidates.excluded_BX is not None or candidates.expanded:
+        return expanded(candidates, k, alpha, unit)
+    if candidates.prefix_scores_BJ[:1].numel() * len(shared.embedding_VD) < LARGE:
+        return expanded(candidates, k, alpha, unit)
+    return summed()(candidates, k, alpha, unit)
 
 
 @dataclass(frozen=True)

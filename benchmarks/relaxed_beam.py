@@ -1,0 +1,285 @@
+"""What does a training step through the relaxed beam cost, and hold, beside one of teacher-forced cross-entropy?
+
+One LSTM tagger of each size. The relaxed beam runs with local and with global scores, the certificate on; with all
+candidates summed at every step (what an uncertified step costs); and in the plain form, with its k x k x V weights. The
+systems take turns, round by round. What counts is the time per beam element: that of the step over k times that of
+cross-entropy, in seconds of this process, which other processes of a busy machine lengthen least.
+
+    python -m benchmarks.relaxed_beam
+
+The certificate needs scores that lie apart, as those of a trained model do. Here the head is drawn at random and scaled
+until its softmax has the perplexity that ``--perplexity`` asks for; ``untrained`` is the same model at a thousandth of
+that scale, whose distribution is all but uniform, left to the automatic choice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.timing import median_ratio, time_in_turn
+from seqwise.data import Batch, EncodedExample, collate, write_atomically
+from seqwise.evaluation.signature import sign, signature_line
+from seqwise.models import Tagger
+from seqwise.objectives import cross_entropy, direct_loss, hamming_cost
+from seqwise.search import Candidates, Score, Selection, SoftTopK, beam_search, global_, local
+from seqwise.search.kernels import FewSelection, JoinedSelection
+from seqwise.search.selection import Form, automatic, expanded, summed
+
+SOURCE_SIZE = 50
+
+
+@dataclass(frozen=True)
+class Size:
+    """Of a model and its batch, and what a beam element may cost, by system."""
+
+    vocabulary: int
+    hidden: int
+    k: int
+    batch: int
+    steps: int
+    targets: dict[str, float]
+
+
+SIZES = (
+    Size(32_000, 256, 3, 16, 12, {"local": 1.35, "global": 0.7, "dense": 2.8}),
+    Size(1_284, 512, 5, 16, 20, {"local": 1.8}),
+    Size(10, 64, 3, 32, 20, {"local": 2.3}),
+)
+MOST_SAVED, MOST_PEAK = 0.5, 2.0
+
+
+@dataclass
+class System:
+    """One way to train, and what each round of it took, in seconds of this process."""
+
+    name: str
+    loss: Callable[[], Tensor]
+    model: Tagger
+    seconds: list[float] = field(default_factory=list)
+
+    def step(self) -> None:
+        """Forward and backward, from no gradients to all of them."""
+        self.model.zero_grad(set_to_none=True)
+        self.loss().backward()
+
+    def timed(self) -> None:
+        """One round."""
+        start = time.process_time()
+        self.step()
+        self.seconds.append(time.process_time() - start)
+
+
+def a_batch(size: Size, seed: int) -> Batch:
+    """Random sources and labels."""
+    draw = torch.Generator().manual_seed(seed)
+    shape = size.batch, size.steps
+    sources = torch.randint(SOURCE_SIZE, shape, generator=draw).tolist()
+    targets = torch.randint(size.vocabulary, shape, generator=draw).tolist()
+    pairs = zip(sources, targets, strict=True)
+    return collate([(row, EncodedExample(tuple(x), tuple(y))) for row, (x, y) in enumerate(pairs)])
+
+
+def a_model(size: Size, batch: Batch, perplexity: float, seed: int) -> Tagger:
+    """A random model whose head is scaled, by bisection, to a mean perplexity along gold."""
+    torch.manual_seed(seed)
+    model = Tagger(
+        source_size=SOURCE_SIZE,
+        target_size=size.vocabulary,
+        embedding_size=size.hidden,
+        hidden_size=size.hidden,
+        label_embedding_size=size.hidden,
+        dropout=0.0,
+    )
+    with torch.no_grad():
+        features_ND = model.teacher_forced(model.encode(batch), batch.targets_BT).flatten(0, 1)
+        low, high = 1.0, 10_000.0
+        for _ in range(30):
+            middle = (low * high) ** 0.5
+            log_probs_NV = (middle * model.head(features_ND)).log_softmax(-1)
+            found = (-(log_probs_NV.exp() * log_probs_NV).sum(-1)).mean().exp()
+            low, high = (middle, high) if found > perplexity else (low, middle)
+        model.head.weight.mul_(low)
+        model.head.bias.mul_(low)
+    return model
+
+
+def relaxed_loss(model: Tagger, batch: Batch, size: Size, score: Score, alpha: float, form: Form) -> Tensor:
+    """Direct loss through the relaxed beam, Hamming cost."""
+    cost = hamming_cost(batch.targets_BT, size.vocabulary)
+    selector = SoftTopK(size.k, alpha, form=form)
+    beam = beam_search(model, model.encode(batch), selector, num_steps=size.steps, score=score, cost=cost)
+    return direct_loss(beam, alpha)
+
+
+def systems_of(size: Size, options: argparse.Namespace) -> list[System]:
+    """Cross-entropy first, then the relaxed beams."""
+    batch = a_batch(size, options.seed)
+    model = a_model(size, batch, min(options.perplexity, size.vocabulary / 3), options.seed)
+    flat = a_model(size, batch, min(options.perplexity, size.vocabulary / 3), options.seed)
+    with torch.no_grad():
+        flat.head.weight.mul_(1e-3)
+        flat.head.bias.mul_(1e-3)
+
+    def beam(name: str, score: Score, form: Form, searched: Tagger = model) -> System:
+        return System(name, lambda: relaxed_loss(searched, batch, size, score, options.alpha, form), searched)
+
+    def likelihood() -> Tensor:
+        logits_BTV = model.head(model.teacher_forced(model.encode(batch), batch.targets_BT))
+        return cross_entropy(logits_BTV, batch.targets_BT)
+
+    return [
+        System("cross-entropy", likelihood, model),
+        beam("local", local, automatic),
+        beam("global", global_, automatic),
+        beam("dense", local, summed(tolerance=-1)),
+        beam("untrained", local, automatic, flat),
+        beam("plain", local, expanded),
+    ]
+
+
+def saved_bytes(system: System) -> int:
+    """What the graph of one step keeps, parameters aside, each storage counted once."""
+    weights = {parameter.untyped_storage().data_ptr() for parameter in system.model.parameters()}
+    kept: dict[int, Tensor] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        place = tensor.untyped_storage().data_ptr()
+        if place not in weights:
+            kept[place] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss = system.loss()
+    found = sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+    del loss
+    return found
+
+
+def peak_bytes(system: System) -> int:
+    """The most that the allocator held at a time during one step, above what it held before."""
+    system.model.zero_grad(set_to_none=True)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        system.step()
+    events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
+    held = most = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        held += event.nbytes()
+        most = max(most, held)
+    return most
+
+
+def certified_share(system: System) -> tuple[float, float]:
+    """Of all inputs and steps, how many were certified, and how many candidates these kept on average."""
+    total, kept = 0, []
+    call = SoftTopK.__call__
+
+    def watched(selector: SoftTopK, candidates: Candidates, generator: torch.Generator | None) -> Selection:
+        nonlocal total
+        selection = call(selector, candidates, generator)
+        total += len(selection.scores_BK)
+        for part in [part for _, part in selection.parts] if isinstance(selection, JoinedSelection) else [selection]:
+            if isinstance(part, FewSelection):
+                kept.extend((part.weights_BKX > 0).any(1).sum(1).tolist())
+        return selection
+
+    SoftTopK.__call__ = watched  # type: ignore[method-assign]
+    try:
+        with torch.no_grad():
+            system.loss()
+    finally:
+        SoftTopK.__call__ = call  # type: ignore[method-assign]
+    return len(kept) / max(total, 1), statistics.mean(kept) if kept else 0.0
+
+
+def measure_size(size: Size, options: argparse.Namespace) -> dict[str, Any]:
+    """All systems of one size, in turn."""
+    systems = systems_of(size, options)
+    for system in systems:
+        system.step()
+    wall = time_in_turn({system.name: system.timed for system in systems}, options.rounds)
+    rows = []
+    reference = systems[0]
+    base = {"saved": saved_bytes(reference), "peak": peak_bytes(reference)}
+    for system in systems:
+        ratio = median_ratio(system.seconds, reference.seconds)
+        share, kept = certified_share(system)
+        elements = 1 if system is reference else size.k
+        rows.append(
+            {
+                "system": system.name,
+                "milliseconds": 1000 * statistics.median(system.seconds),
+                "ratio": ratio,
+                "per_element": ratio / elements,
+                "wall_per_element": median_ratio(wall[system.name], wall[reference.name]) / elements,
+                "target": size.targets.get(system.name),
+                "saved": saved_bytes(system) / base["saved"],
+                "peak": peak_bytes(system) / base["peak"],
+                "certified": share,
+                "kept": kept,
+                "seconds_by_round": system.seconds,
+            }
+        )
+    return {"size": asdict(size), "cross_entropy_bytes": base, "rows": rows}
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """All sizes."""
+    torch.set_num_threads(options.threads)
+    chosen = [size for size in SIZES if not options.sizes or size.vocabulary in options.sizes]
+    results = [measure_size(size, options) for size in chosen]
+    shown = ", ".join(f"{name} {value}" for name, value in vars(options).items() if name != "output")
+    signature = sign(f"relaxed beam beside cross-entropy, LSTM tagger; {shown}", seeds=[options.seed], data="random")
+    return {"sizes": results, "signature": asdict(signature), "signature_line": signature_line(signature)}
+
+
+def table(result: dict[str, Any]) -> str:
+    """The result as text."""
+    lines = []
+    for found in result["sizes"]:
+        size, base = found["size"], found["cross_entropy_bytes"]
+        lines += [
+            "V = {vocabulary:,}, H = {hidden}, k = {k}; {batch} inputs of {steps} steps".format(**size)
+            + f"; cross-entropy saves {base['saved'] / 1e6:.1f} MB, peak {base['peak'] / 1e6:.1f} MB",
+            f"{'':14}  CPU ms  ratio  per element (by wall)  target  saved   peak  certified  kept",
+        ]
+        for row in found["rows"]:
+            target = "" if row["target"] is None else f"{row['target']:.2f}"
+            lines.append(
+                f"{row['system']:14} {row['milliseconds']:7.1f}  {row['ratio']:5.2f}  {row['per_element']:11.2f}"
+                f"  {row['wall_per_element']:8.2f}"
+                f"  {target:>6}  {row['saved']:5.2f}  {row['peak']:5.2f}  {100 * row['certified']:8.0f}%"
+                f"  {row['kept']:4.1f}"
+            )
+    return "\n".join([*lines, result["signature_line"]])
+
+
+def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+    """Run the benchmark; print a table and write JSON."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.relaxed_beam", description=__doc__)
+    parser.add_argument("--sizes", type=int, nargs="*", default=[], help="vocabulary sizes to run; default: all")
+    parser.add_argument("--rounds", type=int, default=15, help="in which the systems take turns")
+    parser.add_argument("--alpha", type=float, default=4.0, help="inverse temperature of the beam")
+    parser.add_argument("--perplexity", type=float, default=10.0, help="of the model's softmax, by the head's scale")
+    parser.add_argument("--threads", type=int, default=1, help="processor threads of torch")
+    parser.add_argument("--seed", type=int, default=0, help="of the model and the batch")
+    parser.add_argument("--output", type=Path, default=Path("outputs/relaxed_beam.json"), help="JSON file")
+    options = parser.parse_args(arguments)
+    result = measure(options)
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(options.output, json.dumps(result, indent=1) + "\n")
+    print(table(result))
+    return result
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""The best of many candidates, found without sorting them, and how much all the others can weigh at most.
+
+A row of V scores is cut into blocks of 64. The n best candidates lie in the n blocks with the largest maxima, so that
+only these are looked into; and what is left out weighs no more than if every block were full of its maximum.
+
+Shapes: B batch, J slots, V vocabulary, M blocks of all slots (and single candidates beside them), N the same in order,
+X best candidates of an input, K slots after, W width of a block.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["BLOCK", "Best", "Blocks", "best_candidates", "block_maxima", "excluded_mass_bound", "worst_maximum"]
+
+# Scores in a block.
+BLOCK = 64
+
+
+class Blocks(NamedTuple):
+    """The blocks of all candidates of each input.
+
+    Block m of a slot holds the tokens from 64 m on. The last V mod 64 tokens of each slot are single, and so are extra
+    candidates.
+
+    Attributes:
+        maxima_BM: the largest score in each block.
+        values_BJV: what the scores were made of.
+        offsets_BJ: what was added to the values of each slot.
+        extra_BE: scores of the extra candidates, which stand for ``tokens`` of their own.
+    """
+
+    maxima_BM: Tensor
+    values_BJV: Tensor
+    offsets_BJ: Tensor
+    extra_BE: Tensor
+
+
+class Best(NamedTuple):
+    """The n best candidates in descending order: scores, slots, tokens (-1: the extra candidate of that slot)."""
+
+    scores_BX: Tensor
+    slots_BX: Tensor
+    tokens_BX: Tensor
+
+
+def block_maxima(values_BJV: Tensor, offsets_BJ: Tensor, extra_BE: Tensor) -> Blocks:
+    """Cut the candidates ``values + offset`` into blocks.
+
+    Args:
+        values_BJV: minus infinity excludes a candidate.
+        offsets_BJ: added to all values of a slot; minus infinity excludes the slot.
+        extra_BE: scores of further candidates, one for each slot, or (B, 0).
+
+    Example:
+        >>> blocks = block_maxima(torch.arange(130.0).view(1, 1, 130), torch.zeros(1, 1), torch.zeros(1, 0))
+        >>> blocks.maxima_BM
+        tensor([[ 63., 127., 128., 129.]])
+    """
+    full = values_BJV.shape[2] // BLOCK
+    maxima_BJM = values_BJV[..., BLOCK * full :]
+    if full:
+        in_blocks_BJMW = values_BJV[..., : BLOCK * full].unflatten(2, (full, BLOCK))
+        maxima_BJM = torch.cat([in_blocks_BJMW.amax(3), maxima_BJM], dim=2)
+    return Blocks((maxima_BJM + offsets_BJ[..., None]).flatten(1), values_BJV, offsets_BJ, extra_BE)
+
+
+def best_candidates(blocks: Blocks, inputs_B: Tensor, n: int) -> Best:
+    """The n best candidates of some of the inputs.
+
+    Args:
+        blocks: of all inputs.
+        inputs_B: which inputs, int64.
+        n: how many, at most all there are.
+
+    Example:
+        >>> blocks = block_maxima(torch.arange(130.0).view(1, 1, 130), torch.zeros(1, 1), torch.zeros(1, 0))
+        >>> best_candidates(blocks, torch.tensor([0]), 3).tokens_BX
+        tensor([[129, 128, 127]])
+    """
+    _, num_slots, vocabulary_size = blocks.values_BJV.shape
+    full, rest = vocabulary_size // BLOCK, vocabulary_size % BLOCK
+    maxima_BM, per_slot = blocks.maxima_BM[inputs_B], full + rest
+    places_BN = maxima_BM.topk(min(n, maxima_BM.shape[1]), sorted=False).indices
+    slots_BN, places_BN = places_BN // per_slot, places_BN % per_slot
+    single_BN1 = (places_BN >= full)[..., None]
+    steps_W = torch.arange(BLOCK if full else 1, device=places_BN.device)
+    single_tokens_BN = places_BN + (BLOCK - 1) * full
+    tokens_BNW = torch.where(single_BN1, single_tokens_BN[..., None], BLOCK * places_BN[..., None] + steps_W)
+    flat_BNW = (inputs_B[:, None, None] * num_slots + slots_BN[..., None]) * vocabulary_size + tokens_BNW
+    scores_BNW = blocks.values_BJV.reshape(-1)[flat_BNW] + blocks.offsets_BJ[inputs_B[:, None], slots_BN][..., None]
+    scores_BNW = scores_BNW.masked_fill(single_BN1 & (steps_W > 0), -torch.inf)
+    extra_BE = blocks.extra_BE[inputs_B]
+    scores_BX, chosen_BX = torch.cat([scores_BNW.flatten(1), extra_BE], dim=1).topk(n)
+    extra_slots_BE = torch.arange(extra_BE.shape[1], device=extra_BE.device).expand(extra_BE.shape)
+    slots_BC = torch.cat([slots_BN[..., None].expand(scores_BNW.shape).flatten(1), extra_slots_BE], dim=1)
+    tokens_BC = torch.cat([tokens_BNW.flatten(1), torch.full_like(extra_slots_BE, -1)], dim=1)
+    return Best(scores_BX, slots_BC.gather(1, chosen_BX), tokens_BC.gather(1, chosen_BX))
+
+
+def worst_maximum(best_scores_BX: Tensor, k: int) -> Tensor:
+    """The smallest live one among the k best scores, (B,): that whose soft choice reaches lowest; 0 if none lives.
+
+    Example:
+        >>> worst_maximum(torch.tensor([[3.0, 2.0, 1.0], [3.0, -torch.inf, -torch.inf]]), 2)
+        tensor([2., 3.])
+    """
+    maxima_BK = best_scores_BX[:, :k]
+    dead_BK = maxima_BK == -torch.inf
+    return maxima_BK.masked_fill(dead_BK, torch.inf).amin(1).masked_fill(dead_BK.all(1), 0.0)
+
+
+def excluded_mass_bound(blocks: Blocks, inputs_B: Tensor, best: Best, k: int, alpha_B: Tensor) -> Tensor:
+    """What all candidates but the best can weigh, at most, in any of the k distributions of the soft top-k.
+
+    With m the smallest live one of the k maxima, v_n the score of the last of the n candidates that are kept, and M_g
+    the maximum of block g, ``sum over blocks of |g| e(min(M_g, v_n)) - n e(v_n)``, ``e(s) = exp(-alpha (m - s)^2)``. A
+    candidate that was left out scores at most min(M_g, v_n), which is at most m and at most every other of the maxima;
+    one that was kept has been counted as v_n; and the weights are divided by a sum in which the maximum itself is 1. So
+    the bound holds for each of the k distributions.
+
+    Args:
+        blocks, inputs_B: as of :func:`best_candidates`.
+        best: what it returned.
+        k: how many distributions.
+        alpha_B: inverse temperature of each of these inputs.
+
+    Returns:
+        (B,), float64, rounded upwards: a share of the mass 1. NaN where a score is NaN.
+
+    Example:
+        >>> blocks = block_maxima(torch.tensor([[[3.0, 2.0, 0.0]]]), torch.zeros(1, 1), torch.zeros(1, 0))
+        >>> best = best_candidates(blocks, torch.tensor([0]), 2)
+        >>> excluded_mass_bound(blocks, torch.tensor([0]), best, 1, torch.tensor([1.0]))  # the truth is exp(-9)
+        tensor([0.0001], dtype=torch.float64)
+    """
+    vocabulary_size = blocks.values_BJV.shape[2]
+    num_slots, full = blocks.values_BJV.shape[1], vocabulary_size // BLOCK
+    num_candidates = num_slots * vocabulary_size + blocks.extra_BE.shape[1]
+    if best.scores_BX.shape[1] >= num_candidates:
+        return torch.zeros_like(alpha_B, dtype=torch.float64).where(~best.scores_BX.isnan().any(1), torch.nan)
+    sizes_M = torch.ones(full + vocabulary_size % BLOCK, device=alpha_B.device, dtype=torch.float64)
+    sizes_M[:full] = BLOCK
+    sizes_M = torch.cat([sizes_M.repeat(num_slots), sizes_M.new_ones(blocks.extra_BE.shape[1])])
+    last_B1 = best.scores_BX[:, -1:]
+    maxima_BM = torch.cat([last_B1, blocks.maxima_BM[inputs_B], blocks.extra_BE[inputs_B]], dim=1)
+    reached_BM = torch.minimum(maxima_BM, last_B1).double()
+    gaps_BM = worst_maximum(best.scores_BX, k).double()[:, None] - reached_BM
+    # Exponents are cut where the mass would vanish from float64, and the sum is rounded upwards: never below the truth.
+    exponents_BM = (alpha_B.double()[:, None] * gaps_BM.square()).clamp(max=700.0)
+    masses_BM = (-exponents_BM).exp().masked_fill(reached_BM == -torch.inf, 0.0)
+    return masses_BM[:, 1:] @ sizes_M * (1 + 1e-9) - best.scores_BX.shape[1] * masses_BM[:, 0]

@@ -1,0 +1,392 @@
+"""The soft top-k over all J x V candidates of a linear head, with all that a search asks of it, summed in one pass.
+
+Weights are made for one slot and a few inputs at a time, and made again in the backward pass: what is saved has no
+dimension V. Each pass over scores is one line with ``out=``, so that few temporaries leave the processor's cache.
+
+With ``t_r = sqrt(alpha) (s - m_r)``, ``q_r = exp(-t_r^2)`` and ``Z_r = sum q_r``, the weights are ``p_r = q_r / Z_r``.
+Where g_r is the gradient of the r-th score and y_r that of the weight p_r, less its mean under p_r:
+
+    ds = sum_r p_r (g_r - 2 sqrt(alpha) t_r y_r)        dm_r = g_r - (the r-th term of it, summed over the candidates)
+
+Shapes: B batch, C inputs of a chunk, J slots before, K slots after, V vocabulary, H features, D embedding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from seqwise.search.candidates import SlotTerms
+from seqwise.search.kernels.deferral import Matrix, exp_
+
+__all__ = ["DenseProblem", "DenseSums", "dense_soft_top_k"]
+
+# Scores in a chunk: a few arrays of this size should fit the processor's cache.
+CHUNK = 2**17
+# In the place of minus infinity: its square is finite, its weight 0, and 0 times it is 0.
+LOWEST = -1e18
+
+
+class DenseSums(NamedTuple):
+    """What a search asks of the weights p, a the sum of p over slots."""
+
+    scores_BK: Tensor
+    parent_weights_BKJ: Tensor
+    fed_BKD: Tensor
+    cost_BK: Tensor
+    end_mass_BK: Tensor
+
+
+@dataclass(frozen=True)
+class DenseProblem:
+    """What the sums are made of, differentiable inputs aside.
+
+    Attributes:
+        head, embedding: the matrices of the search.
+        log_partition_BJ: log Z of each slot.
+        log_partition_weight, constant, cost_weight: of the score.
+        cost: the cost of each token, (B, V), made when called; None without one.
+        end: id of the end token, or None.
+        maxima_BK, maximum_slots_BK, maximum_tokens_BK: the k best candidates, the end token as -1.
+    """
+
+    head: Matrix
+    embedding: Matrix
+    log_partition_BJ: Tensor
+    log_partition_weight: float
+    constant: float
+    cost_weight: float
+    cost: Callable[[], Tensor] | None
+    end: int | None
+    maxima_BK: Tensor
+    maximum_slots_BK: Tensor
+    maximum_tokens_BK: Tensor
+
+
+def dense_soft_top_k(
+    problem: DenseProblem,
+    features_BJH: Tensor,
+    terms: SlotTerms,
+    alpha_B: Tensor,
+    logits_BJV: Tensor,
+    cost_BV: Tensor | None,
+) -> DenseSums:
+    """Sum the soft top-k over all candidates.
+
+    Args:
+        problem: everything that carries no gradient, and the matrices, which note theirs.
+        features_BJH: h.
+        terms: what each slot adds.
+        alpha_B: inverse temperature of each input.
+        logits_BJV: the scores of the head; overwritten.
+        cost_BV: what ``problem.cost`` makes, if there is one.
+
+    Returns:
+        The sums; nothing of size V is saved for their gradients.
+    """
+    inputs = features_BJH, *terms, alpha_B, problem.head.anchor, problem.embedding.anchor
+    return DenseSums(*_Dense.apply(*inputs, problem, [logits_BJV, cost_BV]))
+
+
+class _Dense(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:
+        features_BJH, going_BJ, staying_BJ, opened_BJ, alpha_B, _, _, problem, used_up = arguments
+        terms = going_BJ, staying_BJ, opened_BJ
+        cost_BV, logits_BJV = used_up.pop(), used_up.pop()
+        frame = _frame(problem, logits_BJV, cost_BV, *terms, alpha_B)
+        sums, normalizer_BK = _sums(problem, frame)
+        tensors = problem.log_partition_BJ, problem.maxima_BK, problem.maximum_slots_BK, problem.maximum_tokens_BK
+        matrices = problem.head.weight_VD, problem.embedding.weight_VD
+        ctx.save_for_backward(features_BJH, *terms, alpha_B, normalizer_BK, *sums, *tensors, *matrices)
+        ctx.problem = problem
+        return tuple(sums)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        features_BJH, going_BJ, staying_BJ, opened_BJ, alpha_B, normalizer_BK, *rest = ctx.saved_tensors
+        problem: DenseProblem = ctx.problem
+        logits_BJV = problem.head.scores(features_BJH)
+        cost_BV = None if problem.cost is None else problem.cost()
+        frame = _frame(problem, logits_BJV, cost_BV, going_BJ, staying_BJ, opened_BJ, alpha_B)
+        sums, wanted = DenseSums(*rest[:5]), ctx.needs_input_grad[4]
+        found = _gradients(problem, frame, sums, normalizer_BK, DenseSums(*gradients), wanted)
+        rows_NV = found.logits_BJV.flatten(0, 1)
+        features_gradient = None
+        if ctx.needs_input_grad[0]:
+            features_NH = rows_NV @ problem.head.weight_VD.to(rows_NV.dtype)
+            features_gradient = features_NH.view_as(features_BJH).to(features_BJH.dtype)
+        if problem.head.anchor is not None:
+            problem.head.note_product(rows_NV, features_BJH.flatten(0, 1))
+        if problem.embedding.anchor is not None:
+            problem.embedding.note_product(found.tokens_BKV.flatten(0, 1), found.fed_BKD.flatten(0, 1))
+        zero = rows_NV.new_zeros(())
+        anchors = (None if matrix.anchor is None else zero for matrix in (problem.head, problem.embedding))
+        return features_gradient, *found.terms, found.alpha_B, *anchors, None, None
+
+
+class _Frame(NamedTuple):
+    """Scores in a form from which all k gaps are made by one addition: ``t_r = L + shift_r``.
+
+    Attributes:
+        logits_BJV: L, ``sqrt(alpha) f``, with the cost where it is part of the score, and without the end token.
+        shifts_BKJ: ``sqrt(alpha) (going - c log Z - m_r)``.
+        roots_B11: ``sqrt(alpha)``.
+        end_scores_BJ, end_logits_BJ: the candidates that end: what they score, and f - c log Z - constant; or None.
+        cost_BV: the cost, if there is one.
+    """
+
+    logits_BJV: Tensor
+    shifts_BKJ: Tensor
+    roots_B11: Tensor
+    maxima_BK: Tensor
+    live_BK: Tensor
+    end_scores_BJ: Tensor | None
+    end_logits_BJ: Tensor | None
+    end_f_BJ: Tensor | None
+    opened_BJ: Tensor
+    cost_BV: Tensor | None
+
+
+def _frame(
+    problem: DenseProblem,
+    logits_BJV: Tensor,
+    cost_BV: Tensor | None,
+    going_BJ: Tensor,
+    staying_BJ: Tensor,
+    opened_BJ: Tensor,
+    alpha_B: Tensor,
+) -> _Frame:
+    end, dtype = problem.end, logits_BJV.dtype
+    cost_BV = None if cost_BV is None else cost_BV.to(dtype)
+    normalizer_BJ = problem.log_partition_weight * problem.log_partition_BJ
+    end_scores_BJ = end_logits_BJ = end_f_BJ = None
+    if end is not None:
+        end_f_BJ = logits_BJV[..., end].clone()
+        end_logits_BJ = (end_f_BJ - normalizer_BJ - problem.constant).clamp(min=LOWEST)
+        end_scores_BJ = staying_BJ + opened_BJ * end_logits_BJ
+        if cost_BV is not None and problem.cost_weight != 0:
+            end_scores_BJ = end_scores_BJ + problem.cost_weight * cost_BV[:, end, None]
+        end_scores_BJ = end_scores_BJ.clamp(min=LOWEST)
+    if cost_BV is not None and problem.cost_weight != 0:
+        logits_BJV.add_(cost_BV[:, None], alpha=problem.cost_weight)
+    if end is not None:
+        logits_BJV[..., end] = -torch.inf
+    logits_BJV.clamp_(min=LOWEST)
+    live_BK = problem.maxima_BK != -torch.inf
+    maxima_BK = problem.maxima_BK.masked_fill(~live_BK, 0.0)
+    roots_B11 = alpha_B.double().sqrt()[:, None, None]
+    logits_BJV.mul_(roots_B11.to(dtype))
+    offsets_B1J = (going_BJ.double() - normalizer_BJ)[:, None].clamp(min=LOWEST)
+    shifts_BKJ = (roots_B11 * (offsets_B1J - maxima_BK.double()[..., None])).to(dtype)
+    ends = end_scores_BJ, end_logits_BJ, end_f_BJ
+    return _Frame(logits_BJV, shifts_BKJ, roots_B11.to(dtype), maxima_BK, live_BK, *ends, opened_BJ, cost_BV)
+
+
+def _chunks(frame: _Frame) -> Iterator[slice]:
+    """Inputs whose scores fit the cache."""
+    batch_size, *sizes = frame.logits_BJV.shape
+    width = max(1, CHUNK // max(1, sizes[0] * sizes[1]))
+    return (slice(start, start + width) for start in range(0, batch_size, width))
+
+
+def _gaps(frame: _Frame, chunk: slice, r: int, out: Tensor) -> Tensor:
+    """``t_r``."""
+    return torch.add(frame.logits_BJV[chunk], frame.shifts_BKJ[chunk, r, :, None], out=out)
+
+
+def _powers(gaps_CJV: Tensor, out: Tensor) -> Tensor:
+    """``exp(-t^2)``."""
+    return exp_(torch.addcmul(gaps_CJV.new_zeros(()), gaps_CJV, gaps_CJV, value=-1, out=out))
+
+
+def _end_gaps(frame: _Frame) -> Tensor:
+    """``t_r`` of the candidates that end, (B, K, J)."""
+    assert frame.end_scores_BJ is not None
+    return frame.roots_B11 * (frame.end_scores_BJ[:, None] - frame.maxima_BK[..., None])
+
+
+def _dots(left_CJV: Tensor, right_CJV: Tensor) -> Tensor:
+    """Sums of products by input."""
+    return torch.bmm(left_CJV.flatten(1)[:, None], right_CJV.flatten(1)[..., None])[:, 0, 0]
+
+
+def _sums(problem: DenseProblem, frame: _Frame) -> tuple[DenseSums, Tensor]:
+    """The sums, and Z of each distribution (1 where no candidate lives)."""
+    vocabulary_size, (batch_size, k) = frame.logits_BJV.shape[2], frame.maxima_BK.shape
+    parents_BKJ = torch.empty_like(frame.shifts_BKJ)
+    firsts_BK = torch.empty_like(frame.maxima_BK)
+    tokens_BKV = frame.logits_BJV.new_empty(batch_size, k, vocabulary_size)
+    for chunk in _chunks(frame):
+        gaps_CJV = torch.empty_like(frame.logits_BJV[chunk])
+        powers_CJV = torch.empty_like(gaps_CJV)
+        for r in range(k):
+            _powers(_gaps(frame, chunk, r, gaps_CJV), powers_CJV)
+            torch.sum(powers_CJV, dim=-1, out=parents_BKJ[chunk, r])
+            torch.sum(powers_CJV, dim=1, out=tokens_BKV[chunk, r])
+            firsts_BK[chunk, r] = _dots(powers_CJV, gaps_CJV)
+    end_BK = torch.zeros_like(firsts_BK)
+    if problem.end is not None:
+        gaps_BKJ = _end_gaps(frame)
+        powers_BKJ = (-gaps_BKJ.square()).exp()
+        end_BK = powers_BKJ.sum(-1)
+        parents_BKJ = parents_BKJ + powers_BKJ
+        firsts_BK = firsts_BK + (powers_BKJ * gaps_BKJ).sum(-1)
+        tokens_BKV[..., problem.end] = end_BK
+    normalizer_BK = parents_BKJ.sum(-1).masked_fill(~frame.live_BK, 1.0)
+    share_BK = frame.live_BK / normalizer_BK
+    embedding_VD = problem.embedding.weight_VD
+    fed_BKD = (tokens_BKV @ embedding_VD.to(tokens_BKV.dtype)) * share_BK[..., None]
+    cost_BK = torch.zeros_like(end_BK)
+    if frame.cost_BV is not None:
+        cost_BK = (tokens_BKV @ frame.cost_BV[..., None])[..., 0] * share_BK
+    scores_BK = frame.maxima_BK + firsts_BK * share_BK / frame.roots_B11[..., 0]
+    sums = DenseSums(
+        scores_BK.masked_fill(~frame.live_BK, -torch.inf),
+        parents_BKJ * share_BK[..., None],
+        fed_BKD.to(embedding_VD.dtype),
+        cost_BK,
+        end_BK * share_BK,
+    )
+    return sums, normalizer_BK
+
+
+class _Gradients(NamedTuple):
+    """Of the scores of the head, of the terms of the slots and of alpha; and a^T g, not yet multiplied, of E."""
+
+    logits_BJV: Tensor
+    terms: tuple[Tensor, Tensor, Tensor]
+    alpha_B: Tensor
+    tokens_BKV: Tensor
+    fed_BKD: Tensor
+
+
+def _gradients(
+    problem: DenseProblem,
+    frame: _Frame,
+    sums: DenseSums,
+    normalizer_BK: Tensor,
+    given: DenseSums,
+    alpha_wanted: bool,
+) -> _Gradients:
+    """Everything but the products with matrices. The scores in the frame are overwritten by their gradient."""
+    slopes = _slopes(problem, frame, sums, frame.live_BK / normalizer_BK, given)
+    end = problem.end
+    going_BJ = torch.empty_like(frame.logits_BJV[..., 0])
+    ending_BJ, alphas_BK, maxima_BK = (
+        torch.zeros_like(going_BJ),
+        torch.zeros_like(slopes.direct_BK),
+        slopes.scores_BK.clone(),
+    )
+    end_powers_BK = torch.zeros_like(maxima_BK)
+    if end is not None:
+        gaps_BKJ = _end_gaps(frame)
+        powers_BKJ = (-gaps_BKJ.square()).exp()
+        slope_BKJ = slopes.of_token_BKV[..., end, None] + slopes.of_end_BK[..., None] + slopes.of_slot_BKJ
+        slope_BKJ = (slope_BKJ + slopes.of_gap_BK[..., None] * gaps_BKJ) * gaps_BKJ
+        gradient_BKJ = powers_BKJ * (slopes.direct_BK[..., None] + slope_BKJ)
+        alphas_BK += (powers_BKJ * gaps_BKJ * slope_BKJ).sum(-1)
+        ending_BJ, maxima_BK = gradient_BKJ.sum(1), maxima_BK - gradient_BKJ.sum(-1)
+        end_powers_BK = powers_BKJ.sum(-1)
+    is_end_BK = problem.maximum_tokens_BK < 0
+    places_BK = problem.maximum_slots_BK * frame.logits_BJV.shape[2] + problem.maximum_tokens_BK.clamp(min=0)
+    for chunk in _chunks(frame):
+        gradient_CJV, spare_CJV = _chunk_gradient(frame, slopes, chunk, maxima_BK, alphas_BK, alpha_wanted)
+        maxima_CK, is_end_CK = maxima_BK[chunk], is_end_BK[chunk]
+        gradient_CJV.flatten(1).scatter_add_(1, places_BK[chunk], maxima_CK.masked_fill(is_end_CK, 0.0))
+        ending_BJ[chunk].scatter_add_(1, problem.maximum_slots_BK[chunk], maxima_CK.masked_fill(~is_end_CK, 0.0))
+        torch.sum(gradient_CJV, dim=-1, out=going_BJ[chunk])
+        _to_logits(problem, frame, chunk, gradient_CJV, spare_CJV, going_BJ, ending_BJ)
+    if end is not None:
+        slopes.of_token_BKV[..., end] = end_powers_BK
+    opened_BJ = torch.zeros_like(ending_BJ) if frame.end_logits_BJ is None else ending_BJ * frame.end_logits_BJ
+    alpha_B = alphas_BK.sum(1) / (2 * frame.roots_B11[:, 0, 0] ** 3)
+    fed_BKD = (frame.live_BK / normalizer_BK)[..., None] * given.fed_BKD.to(going_BJ.dtype)
+    return _Gradients(frame.logits_BJV, (going_BJ, ending_BJ, opened_BJ), alpha_B, slopes.of_token_BKV, fed_BKD)
+
+
+class _Slopes(NamedTuple):
+    """y, a sum of four terms, times ``-2 sqrt(alpha) / Z``; and what else multiplies the powers.
+
+    The slope of candidate (i, w) is ``of_token[w] + of_slot[i] + of_gap t``, and ``of_end`` more where w is the end.
+    """
+
+    of_token_BKV: Tensor
+    of_slot_BKJ: Tensor
+    of_gap_BK: Tensor
+    of_end_BK: Tensor
+    direct_BK: Tensor
+    scores_BK: Tensor
+
+
+def _slopes(problem: DenseProblem, frame: _Frame, sums: DenseSums, share_BK: Tensor, given: DenseSums) -> _Slopes:
+    roots_B1, dtype = frame.roots_B11[..., 0], frame.logits_BJV.dtype
+    factor_BK, scores_BK = -2 * roots_B1 * share_BK, given.scores_BK.masked_fill(~frame.live_BK, 0.0)
+    of_fed_BKD = factor_BK[..., None] * given.fed_BKD.to(dtype)
+    of_token_BKV = of_fed_BKD @ problem.embedding.weight_VD.to(dtype).mT
+    if frame.cost_BV is not None:
+        of_token_BKV.addcmul_((factor_BK * given.cost_BK)[..., None], frame.cost_BV[:, None])
+    mean_BK = (sums.parent_weights_BKJ * given.parent_weights_BKJ).sum(-1) + (sums.fed_BKD * given.fed_BKD).sum(-1)
+    mean_BK = mean_BK + sums.cost_BK * given.cost_BK + sums.end_mass_BK * given.end_mass_BK
+    mean_BK = mean_BK + scores_BK * (sums.scores_BK.masked_fill(~frame.live_BK, 0.0) - frame.maxima_BK)
+    of_slot_BKJ = factor_BK[..., None] * (given.parent_weights_BKJ - mean_BK[..., None])
+    of_gap_BK, of_end_BK = factor_BK * scores_BK / roots_B1, factor_BK * given.end_mass_BK
+    return _Slopes(of_token_BKV, of_slot_BKJ, of_gap_BK, of_end_BK, share_BK * scores_BK, scores_BK)
+
+
+def _chunk_gradient(
+    frame: _Frame, slopes: _Slopes, chunk: slice, maxima_BK: Tensor, alphas_BK: Tensor, alpha_wanted: bool
+) -> tuple[Tensor, Tensor]:
+    """ds of the candidates that go on, and an array to use again.
+
+    What the weights are to the maxima and to alpha is added there; the slopes of the tokens, once used, are
+    overwritten by the token weights, not yet divided by Z.
+    """
+    gaps_CJV = torch.empty_like(frame.logits_BJV[chunk])
+    powers_CJV, slope_CJV, gradient_CJV = (torch.empty_like(gaps_CJV) for _ in range(3))
+    gradient_CJV.zero_()
+    for r in range(maxima_BK.shape[1]):
+        _powers(_gaps(frame, chunk, r, gaps_CJV), powers_CJV)
+        of_token_CV, of_gap_C11 = slopes.of_token_BKV[chunk, r], slopes.of_gap_BK[chunk, r, None, None]
+        torch.addcmul(of_token_CV[:, None], gaps_CJV, of_gap_C11, out=slope_CJV)
+        slope_CJV.add_(slopes.of_slot_BKJ[chunk, r, :, None])
+        torch.sum(powers_CJV, dim=1, out=of_token_CV)
+        slope_CJV.mul_(gaps_CJV)
+        if alpha_wanted:
+            alphas_BK[chunk, r] += _dots(gaps_CJV.mul_(powers_CJV), slope_CJV)
+        slope_CJV.add_(slopes.direct_BK[chunk, r, None, None])
+        gradient_CJV.addcmul_(powers_CJV, slope_CJV)
+        maxima_BK[chunk, r] -= _dots(powers_CJV, slope_CJV)
+    return gradient_CJV, gaps_CJV
+
+
+def _to_logits(
+    problem: DenseProblem,
+    frame: _Frame,
+    chunk: slice,
+    gradient_CJV: Tensor,
+    spare_CJV: Tensor,
+    going_BJ: Tensor,
+    ending_BJ: Tensor,
+) -> None:
+    """From ds to df, through log Z where it is part of the score; written where the scores were."""
+    logits_CJV, weight = frame.logits_BJV[chunk], problem.log_partition_weight
+    if weight == 0:
+        logits_CJV.copy_(gradient_CJV)
+    else:
+        log_partition_CJ1 = problem.log_partition_BJ[chunk, :, None]
+        torch.div(logits_CJV, frame.roots_B11[chunk], out=spare_CJV).sub_(log_partition_CJ1)
+        if frame.cost_BV is not None and problem.cost_weight != 0:
+            spare_CJV.sub_(frame.cost_BV[chunk, None], alpha=problem.cost_weight)
+        exp_(spare_CJV)
+        if frame.end_f_BJ is not None:
+            spare_CJV[..., problem.end] = (frame.end_f_BJ[chunk] - log_partition_CJ1[..., 0]).exp()
+        gradient_CJ = -weight * (going_BJ[chunk] + frame.opened_BJ[chunk] * ending_BJ[chunk])
+        torch.addcmul(gradient_CJV, spare_CJV, gradient_CJ[..., None], out=logits_CJV)
+    if problem.end is not None:
+        logits_CJV[..., problem.end] += frame.opened_BJ[chunk] * ending_BJ[chunk]

@@ -1,0 +1,206 @@
+"""All scores of a step without a graph, the candidates that are kept of them, and what the others weigh at most.
+
+Shapes: B batch, J slots, V vocabulary, X best candidates of an input, M = k + 1 of them, E extra candidates (those that
+end), I some of the inputs.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from seqwise.search.candidates import Candidates, SlotTerms
+from seqwise.search.kernels.certificate import (
+    Best,
+    Blocks,
+    best_candidates,
+    block_maxima,
+    excluded_mass_bound,
+    worst_maximum,
+)
+from seqwise.search.kernels.deferral import Matrix
+from seqwise.search.operators import AlphaUnit, of_scores
+
+__all__ = [
+    "MOST",
+    "Choice",
+    "Kept",
+    "Scan",
+    "alphas",
+    "certify",
+    "cost_in_scores",
+    "end_scores",
+    "scan_scores",
+    "token_ids",
+]
+
+# How many candidates are kept at most: from about twice as many on, taking all of them is no slower.
+MOST = 512
+# How many are tried first; four times as many next.
+FIRST = 32
+
+
+class Choice(NamedTuple):
+    """The soft top-k that is asked for: its size, alpha in its unit, and how much mass may be left out."""
+
+    k: int
+    alpha: float
+    unit: AlphaUnit
+    tolerance: float
+    most: int
+
+
+class Scan(NamedTuple):
+    """All scores of a step, without a graph.
+
+    Attributes:
+        logits_BJV: f; minus infinity in the place of the end token, whose scores are ``end_BJ``.
+        log_partition_BJ: log Z, 0 where the score does without.
+        probabilities_BJV: softmax of f, or None.
+    """
+
+    logits_BJV: Tensor
+    end_BJ: Tensor | None
+    log_partition_BJ: Tensor
+    probabilities_BJV: Tensor | None
+
+
+class Kept(NamedTuple):
+    """The best candidates of some of the inputs, which of them have weight, and what the others weigh at most."""
+
+    best: Best
+    kept_BX: Tensor
+    bound_B: Tensor
+
+
+def scan_scores(candidates: Candidates, head: Matrix) -> Scan:
+    """Compute them; meant for where no graph is made."""
+    logits_BJV = head.scores(candidates.features_BJH)
+    log_partition_BJ = torch.zeros_like(logits_BJV[..., 0])
+    probabilities_BJV = end_BJ = None
+    if candidates.score.log_partition_weight != 0:
+        probabilities_BJV = logits_BJV.softmax(-1)
+        highest_BJ = logits_BJV.amax(-1)
+        dead_BJ = highest_BJ == -torch.inf
+        log_partition_BJ = (highest_BJ - probabilities_BJV.amax(-1).log()).masked_fill(dead_BJ, 0.0)
+        if dead_BJ.any():
+            probabilities_BJV.masked_fill_(dead_BJ[..., None], 0.0)
+    if candidates.end is not None:
+        end_BJ = logits_BJV[..., candidates.end].clone()
+        logits_BJV[..., candidates.end] = -torch.inf
+    return Scan(logits_BJV, end_BJ, log_partition_BJ, probabilities_BJV)
+
+
+def scan_of(scan: Scan, inputs_I: Tensor) -> Scan:
+    return Scan(*(None if values is None else values[inputs_I] for values in scan))  # type: ignore[arg-type]
+
+
+def kept_of(kept: Kept, inputs_I: Tensor) -> Kept:
+    best = Best(*(values[inputs_I] for values in kept.best))
+    return Kept(best, kept.kept_BX[inputs_I], kept.bound_B[inputs_I])
+
+
+def end_scores(terms: SlotTerms, added: Tensor) -> Tensor:
+    """Scores of the candidates that end, from what the end token adds to a slot that has not ended at all."""
+    excluded = added == -torch.inf
+    scores = terms.staying_BJ + terms.opened_BJ * added.masked_fill(excluded, 0.0)
+    return scores.masked_fill(excluded & (terms.opened_BJ > 0), -torch.inf)
+
+
+def certify(candidates: Candidates, scan: Scan, choice: Choice) -> Kept:
+    """The best candidates of every input, as few as the tolerance allows, and the bound that they come with."""
+    score, terms, values_BJV = candidates.score, candidates.slot_terms(), scan.logits_BJV
+    partition_BJ = score.log_partition_weight * scan.log_partition_BJ
+    extra_BE = values_BJV.new_empty(len(values_BJV), 0)
+    cost_BJV = cost_in_scores(candidates)
+    if scan.end_BJ is not None:
+        extra_BE = end_scores(terms, scan.end_BJ - partition_BJ - score.constant)
+        if cost_BJV is not None:
+            extra_BE = extra_BE + cost_BJV[..., candidates.end]
+    if cost_BJV is not None:
+        values_BJV = values_BJV + cost_BJV
+    blocks = block_maxima(values_BJV, terms.going_BJ - partition_BJ, extra_BE)
+    num_candidates = values_BJV[0].numel()
+    k = min(choice.k, num_candidates)
+    open_I = torch.arange(len(values_BJV), device=values_BJV.device)
+    width, kept = 0, None
+    sizes = [size for size in (FIRST, 4 * FIRST, 16 * FIRST) if size < choice.most]
+    for size in [*sizes, choice.most]:
+        n = min(max(size, k + 1), num_candidates)
+        if n == width:
+            break
+        best = best_candidates(blocks, open_I, n)
+        # Looked up for some inputs only where it has to be: that copies what belongs to a step.
+        of_these = candidates if width == 0 or choice.unit is of_scores else candidates.of_inputs(open_I)
+        alpha_I = alphas(of_these, best, choice, k + 1)
+        bound_I = excluded_mass_bound(blocks, open_I, best, k, alpha_I)
+        kept = _merged(kept, open_I, Kept(best, _with_weight(best, bound_I, k, alpha_I, choice.tolerance), bound_I))
+        width = n
+        open_B = ~(kept.bound_B <= choice.tolerance)
+        open_B[open_I] &= ~_hopeless(blocks, open_I, best, k, alpha_I, choice)
+        open_I = open_B.nonzero().squeeze(1)
+        if not len(open_I):
+            break
+    return _narrowed(cast(Kept, kept), k + 1)
+
+
+def _hopeless(blocks: Blocks, inputs_I: Tensor, best: Best, k: int, alpha_I: Tensor, choice: Choice) -> Tensor:
+    """Where more blocks than candidates may be kept have a maximum that alone outweighs the tolerance."""
+    gaps_IM = worst_maximum(best.scores_BX, k)[:, None] - blocks.maxima_BM[inputs_I]
+    heavy_IM = alpha_I[:, None] * gaps_IM.square() < -math.log(max(choice.tolerance, 1e-300))
+    return heavy_IM.sum(1) > choice.most
+
+
+def _with_weight(best: Best, bound_I: Tensor, k: int, alpha_I: Tensor, tolerance: float) -> Tensor:
+    """Which candidates are needed: without the others the mass left out is still within the tolerance."""
+    gaps_IX = (worst_maximum(best.scores_BX, k)[:, None] - best.scores_BX).double()
+    masses_IX = (-alpha_I[:, None] * gaps_IX.square()).exp()
+    left_out_IX = masses_IX.flip(1).cumsum(1).flip(1) + bound_I[:, None]
+    first_X = torch.arange(gaps_IX.shape[1], device=gaps_IX.device) < k
+    return (~(left_out_IX <= tolerance) | first_X) & (best.scores_BX != -torch.inf)
+
+
+def _merged(kept: Kept | None, inputs_I: Tensor, found: Kept) -> Kept:
+    """More candidates for some of the inputs; the others keep what they have, and as many without weight."""
+    if kept is None:
+        return found
+    more = found.kept_BX.shape[1] - kept.kept_BX.shape[1]
+    scores_BX = F.pad(kept.best.scores_BX, (0, more), value=-torch.inf)
+    slots_BX, tokens_BX, kept_BX = (
+        F.pad(values, (0, more)) for values in (kept.best.slots_BX, kept.best.tokens_BX, kept.kept_BX)
+    )
+    for whole, part in zip((scores_BX, slots_BX, tokens_BX), found.best, strict=True):
+        whole[inputs_I] = part
+    kept_BX[inputs_I] = found.kept_BX
+    return Kept(Best(scores_BX, slots_BX, tokens_BX), kept_BX, kept.bound_B.index_copy(0, inputs_I, found.bound_B))
+
+
+def _narrowed(kept: Kept, at_least: int) -> Kept:
+    """Without columns that nobody needs."""
+    width = max(at_least, int(kept.kept_BX.sum(1).max()))
+    return Kept(Best(*(values[:, :width] for values in kept.best)), kept.kept_BX[:, :width], kept.bound_B)
+
+
+def alphas(candidates: Candidates, best: Best, choice: Choice, num_best: int) -> Tensor:
+    """Alpha over its unit for each input, (B,), from the k + 1 best candidates."""
+    best_BM, slots_BM, tokens_BM = (values[:, :num_best] for values in best)
+    if choice.unit is of_scores:
+        return torch.full_like(best_BM[:, 0], choice.alpha, requires_grad=False)
+    return choice.alpha / choice.unit(best_BM, candidates.open_shares(slots_BM, token_ids(tokens_BM, candidates.end)))
+
+
+def token_ids(tokens: Tensor, end: int | None) -> Tensor:
+    """The candidates that end are marked by -1 among the best."""
+    return tokens if end is None else tokens.masked_fill(tokens < 0, end)
+
+
+def cost_in_scores(candidates: Candidates) -> Tensor | None:
+    """What the cost adds to the scores, (B, J, V) or (B, 1, V), or None."""
+    weight, cost = candidates.score.cost_weight, candidates.cost
+    if cost is None or weight == 0:
+        return None
+    return weight * (cost if cost.dim() == 3 else cost[:, None])

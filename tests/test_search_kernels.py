@@ -1,0 +1,638 @@
+"""The relaxed beam without its weights: equal to the plain form, and never certified wrongly.
+
+The plain form (``expanded``) is held to loops over Python floats in ``test_selection.py`` and ``test_beam.py``; here
+the forms that hold less are held to it, in float64, and the certificate to sums over sorted Python floats.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from seqwise.data import EncodedExample, collate
+from seqwise.data.batches import Batch
+from seqwise.models import EncoderDecoder, Tagger, Transformer
+from seqwise.objectives import direct_loss, gold_scores, hamming_cost, hinge_loss
+from seqwise.objectives.objective import search_targets, teacher_forced_logits
+from seqwise.search import (
+    AlphaUnit,
+    Beam,
+    Candidates,
+    HardTopK,
+    Score,
+    SoftSelection,
+    SoftTopK,
+    beam_search,
+    cost_augmented,
+    edit_distance_cost,
+    global_,
+    interpolated,
+    local,
+    mean_squared_gap,
+    of_scores,
+    unroll,
+)
+from seqwise.search.candidates import Shared
+from seqwise.search.kernels import (
+    Choice,
+    DeferredGradients,
+    FewSelection,
+    JoinedSelection,
+    ReducedSelection,
+    Scan,
+    best_candidates,
+    block_maxima,
+    certify,
+    excluded_mass_bound,
+)
+from seqwise.search.kernels.deferral import exp_
+from seqwise.search.selection import Form, automatic, expanded, summed
+
+V = 140  # two blocks of 64 tokens and 12 single ones
+CERTIFIED, DENSE = summed(tolerance=1e-13, most=40), summed(tolerance=-1, most=40)
+Model = Tagger | EncoderDecoder | Transformer
+
+
+@pytest.fixture(autouse=True)
+def in_double_precision() -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+
+
+def a_batch(vocabulary: int = V) -> Batch:
+    draw = np.random.default_rng(3)
+    rows = [(tuple(draw.integers(0, 7, n)), tuple(draw.integers(0, vocabulary, n))) for n in (3, 1, 4)]
+    return collate([(row, EncodedExample(source, target)) for row, (source, target) in enumerate(rows)])
+
+
+def a_model(name: str, *, scale: float = 6.0, vocabulary: int = V, seed: int = 0) -> Model:
+    """A random model, whose scores lie the further apart the larger the scale is."""
+    torch.manual_seed(seed)
+    sizes: dict[str, Any] = {"source_size": 7, "target_size": vocabulary, "dropout": 0.0}
+    model: Model
+    if name == "tagger":
+        model = Tagger(**sizes, embedding_size=4, hidden_size=6, label_embedding_size=5)
+    elif name == "encoder-decoder":
+        model = EncoderDecoder(**sizes, end=2, embedding_size=4, hidden_size=6)
+    else:
+        model = Transformer(**sizes, end=2, hidden_size=8, num_heads=2, feedforward_size=8)
+    with torch.no_grad():
+        model.head.weight.mul_(scale)
+        model.head.bias.mul_(scale)
+        if model.end is not None:  # outputs should end, and some before the last step
+            model.head.bias[model.end] += 0.6 * scale
+    return model
+
+
+def search(
+    model: Model, form: Form, *, k: int = 3, alpha: float = 2.0, score: Score = local, unit: AlphaUnit = of_scores
+) -> Beam:
+    batch = a_batch(len(model.embedding_VD))
+    gold_BT, num_steps_B = search_targets(batch, model.end)
+    # Every token costs something else: if all wrong ones cost the same, the loss of a bad model has hardly a gradient.
+    weights_V = torch.linspace(0.5, 2.5, len(model.embedding_VD))
+    cost, selector = hamming_cost(gold_BT, len(weights_V), weights_V), SoftTopK(k, alpha, unit, form)
+    return beam_search(model, model.encode(batch), selector, num_steps=num_steps_B, score=score, cost=cost)
+
+
+def loss_of(model: Model, form: Form, kind: str = "direct", **options: Any) -> Tensor:
+    alpha = options.get("alpha", 2.0)
+    if kind == "direct":
+        return direct_loss(search(model, form, **options), alpha)
+    batch, score = a_batch(len(model.embedding_VD)), options.pop("score", local)
+    logits_BTV = teacher_forced_logits(model, model.encode(batch), batch)
+    beam = search(model, form, score=cost_augmented(score), **options)
+    return hinge_loss(beam, gold_scores(logits_BTV, batch.targets_BT, score) - 20.0, alpha)
+
+
+def gradients(loss: Tensor, model: nn.Module) -> dict[str, Tensor]:
+    names, parameters = zip(*((name, p) for name, p in model.named_parameters() if p.requires_grad), strict=True)
+    found = torch.autograd.grad(loss, parameters, allow_unused=True, retain_graph=True)
+    return {name: torch.zeros_like(p) if g is None else g for name, p, g in zip(names, parameters, found, strict=True)}
+
+
+def assert_same(one: Tensor, other: Tensor, model: nn.Module, tolerance: float = 1e-9, least: float = 1e-4) -> None:
+    assert abs(one.item() - other.item()) <= tolerance
+    expected = gradients(one, model)
+    for name, found in gradients(other, model).items():
+        scale = 1 + expected[name].abs().max()
+        assert (found - expected[name]).abs().max() <= tolerance * scale, name
+    assert any(gradient.abs().max() > least for gradient in expected.values())
+
+
+@contextmanager
+def selections() -> Iterator[list[Any]]:
+    """What SoftTopK selected."""
+    seen: list[Any] = []
+    call = SoftTopK.__call__
+
+    def watched(self: SoftTopK, candidates: Candidates, generator: Any) -> Any:
+        seen.append(call(self, candidates, generator))
+        return seen[-1]
+
+    SoftTopK.__call__ = watched  # type: ignore[method-assign]
+    try:
+        yield seen
+    finally:
+        SoftTopK.__call__ = call  # type: ignore[method-assign]
+
+
+def certified_share(seen: list[Any]) -> float:
+    """Of all inputs and steps."""
+    few = total = 0
+    for selection in seen:
+        for part in [part for _, part in selection.parts] if isinstance(selection, JoinedSelection) else [selection]:
+            total += len(part.scores_BK)
+            few += len(part.scores_BK) if isinstance(part, FewSelection) else 0
+    return few / total
+
+
+# ---------------------------------------------------------------------------------------- equal to the plain form
+
+CASES = [
+    (name, score, k, alpha, scale, unit, kind)
+    for place, name in enumerate(["tagger", "encoder-decoder", "transformer"])
+    for score, k, alpha, scale, unit, kind in [
+        (local, 3, 3.0, 14.0, of_scores, "direct"),
+        (local, 5, 30.0, 3.0, mean_squared_gap, "hinge"),
+        (global_, (1, 2, 4)[place], 4.0, 8.0, of_scores, "hinge"),
+        (global_, 3, 9.0, 2.0, mean_squared_gap, "direct"),
+        (interpolated(0.5), (4, 1, 2)[place], 200.0, 3.0, of_scores, "direct"),
+        (interpolated(0.5), 2, 0.1, 1.0, of_scores, "hinge"),
+    ]
+]
+
+
+@pytest.mark.parametrize("form", [CERTIFIED, DENSE], ids=["certified", "dense"])
+@pytest.mark.parametrize(("name", "score", "k", "alpha", "scale", "unit", "kind"), CASES)
+def test_values_and_gradients_equal_the_plain_form(
+    form: Form, name: str, score: Score, k: int, alpha: float, scale: float, unit: AlphaUnit, kind: str
+) -> None:
+    model, options = a_model(name, scale=scale), {"score": score, "k": k, "alpha": alpha, "unit": unit}
+    expected = loss_of(model, expanded, kind, **options)
+    with selections() as seen:
+        found = loss_of(model, form, kind, **options)
+    share = certified_share(seen)
+    assert (share == 0.0) is (form is DENSE or alpha < 1)
+    assert_same(expected, found, model)
+    plain, other = search(model, expanded, **options), search(model, form, **options)
+    for part in ("scores_BK", "costs_BK", "finished_BK", "inputs_BKD"):
+        torch.testing.assert_close(getattr(other, part), getattr(plain, part), atol=1e-9, rtol=1e-9)
+
+
+def test_inputs_of_one_step_may_take_different_ways() -> None:
+    model, options = a_model("encoder-decoder", scale=5.0), {"k": 3, "alpha": 3.0}
+    with selections() as seen:
+        found = loss_of(model, CERTIFIED, **options)
+    assert any(isinstance(selection, JoinedSelection) for selection in seen)
+    assert_same(loss_of(model, expanded, **options), found, model)
+
+
+@pytest.mark.parametrize("form", [CERTIFIED, DENSE], ids=["certified", "dense"])
+def test_a_head_that_is_not_linear_is_expanded_again(form: Form) -> None:
+    model = a_model("tagger")
+    linear = model.head
+    model.head = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), linear)  # type: ignore[assignment]
+    with selections() as seen:
+        found = loss_of(model, form)
+    assert all(isinstance(selection, ReducedSelection) for selection in seen)
+    assert_same(loss_of(model, expanded), found, model)
+
+
+def test_a_head_with_a_hook_is_called() -> None:
+    model = a_model("tagger")
+    model.head.register_forward_hook(lambda module, args, output: output * 0.5)
+    assert_same(loss_of(model, expanded), loss_of(model, CERTIFIED), model)
+
+
+@pytest.mark.parametrize("form", [CERTIFIED, DENSE], ids=["certified", "dense"])
+def test_a_cost_that_knows_the_prefix(form: Form) -> None:
+    model, batch = a_model("encoder-decoder"), a_batch()
+    gold_BT, num_steps_B = search_targets(batch, model.end)
+
+    def loss(chosen: Form) -> Tensor:
+        cost, selector = edit_distance_cost(gold_BT, V, end=2), SoftTopK(3, 2.0, form=chosen)
+        beam = beam_search(model, model.encode(batch), selector, num_steps=num_steps_B, cost=cost)
+        return direct_loss(beam, 2.0)
+
+    assert_same(loss(expanded), loss(form), model)
+
+
+def test_inputs_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = a_model("encoder-decoder")
+    expected = loss_of(model, expanded)
+    monkeypatch.setattr("seqwise.search.kernels.relaxed.GROUP", 3 * V)
+    for form in (CERTIFIED, DENSE):
+        assert_same(expected, loss_of(model, form), model)
+
+
+# ---------------------------------------------------------------------------------------- awkward scores
+
+
+def awkward(name: str) -> Tagger:
+    model = a_model("tagger")
+    assert isinstance(model, Tagger)
+    with torch.no_grad():
+        if name == "ties":  # every score four times: exact ties share their mass
+            model.head.weight.copy_(model.head.weight[: V // 4].repeat(4, 1))
+            model.head.bias.copy_(model.head.bias[: V // 4].repeat(4))
+        elif name == "forbidden":
+            model.head.bias[1::2] = -torch.inf
+        elif name == "two-live":  # fewer candidates than k
+            model.head.bias[2:] = -torch.inf
+        elif name == "flat":
+            model.head.weight.mul_(1e-6)
+            model.head.bias.zero_()
+    return model
+
+
+@pytest.mark.parametrize("score", [local, global_], ids=["local", "global"])
+@pytest.mark.parametrize("form", [CERTIFIED, DENSE], ids=["certified", "dense"])
+@pytest.mark.parametrize("name", ["ties", "forbidden", "two-live", "flat"])
+def test_awkward_scores(name: str, form: Form, score: Score) -> None:
+    model = awkward(name)
+    with selections() as seen:
+        found = loss_of(model, form, k=5, score=score)
+    if name == "flat":
+        assert certified_share(seen) == 0.0
+    expected = loss_of(model, expanded, k=5, score=score)
+    if name == "ties":  # whichever of the tied ones is called the maximum, together they have the same gradient
+        assert found.item() == pytest.approx(expected.item(), abs=1e-10)
+        ours, theirs = gradients(found, model), gradients(expected, model)
+        for part in ours:
+            of_token = part.startswith("head")
+            one, other = (g[part].unflatten(0, (4, -1)).sum(0) if of_token else g[part] for g in (ours, theirs))
+            torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-9)
+    else:
+        assert_same(expected, found, model, least=1e-8 if name == "flat" else 1e-4)
+    plain, other = search(model, expanded, k=5, score=score), search(model, form, k=5, score=score)
+    torch.testing.assert_close(other.scores_BK, plain.scores_BK, atol=1e-9, rtol=1e-9)
+
+
+@pytest.mark.parametrize("learned", [True, False], ids=["features learned", "features given"])
+@pytest.mark.parametrize("form", [CERTIFIED, DENSE], ids=["certified", "dense"])
+def test_dead_and_finished_slots(form: Form, learned: bool) -> None:
+    """One step from slots of which one is dead, one has ended, one in part; and an input in which all are dead."""
+    torch.manual_seed(1)
+    head, embedding_VD = nn.Linear(4, V), torch.randn(V, 3, requires_grad=True)
+    prefix_BJ = torch.tensor([[0.0, -0.1, -torch.inf, -0.3]]).repeat(2, 1)
+    prefix_BJ[1] = -torch.inf
+    finished_BJ = torch.tensor([[0.0, 1.0, 0.0, 0.3]]).repeat(2, 1).requires_grad_()
+    features_BJH = (3 * torch.randn(2, 4, 4)).requires_grad_(learned)
+    cost_BV = torch.rand(2, V)
+
+    def outcome(chosen: Form) -> tuple[Tensor, ...]:
+        shared = Shared(embedding_VD, DeferredGradients(), lambda step: cost_BV)
+        state = prefix_BJ, features_BJH, head, local, cost_BV, finished_BJ, 2, 0
+        hard = HardTopK(5)(Candidates(*state), None)
+        selection = SoftTopK(5, 60.0, form=chosen)(Candidates(*state, shared=shared), None)
+        assert isinstance(selection, FewSelection) is (chosen is CERTIFIED)
+        assert selection.parents_BK[0, :3].tolist() == hard.parents_BK[0, :3].tolist()
+        assert selection.tokens_BK[0, :3].tolist() == hard.tokens_BK[0, :3].tolist()
+        rest = (
+            selection.expect(cost_BV),
+            selection.token_mass(2),
+            selection.token_masses(torch.tensor([[2, 5], [7, 2]])),
+        )
+        live_BK = selection.scores_BK.masked_fill(selection.scores_BK == -torch.inf, -99.0)
+        return live_BK, selection.embed(embedding_VD), selection.follow(prefix_BJ.clamp(min=-9)), *rest
+
+    expected, found = outcome(expanded), outcome(form)
+    inputs = *([features_BJH] if learned else []), finished_BJ, embedding_VD, head.weight, head.bias
+    for one, other in zip(expected, found, strict=True):
+        torch.testing.assert_close(other, one, atol=1e-10, rtol=1e-10)
+        weights = torch.randn_like(one)
+        asked = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
+        both = [torch.autograd.grad((x * weights).sum(), inputs, **asked) for x in (one, other)]
+        for ours, theirs in zip(*both, strict=True):
+            assert theirs.isfinite().all()
+            torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize("form", [CERTIFIED, DENSE], ids=["certified", "dense"])
+@pytest.mark.parametrize("score", [local, cost_augmented(interpolated(0.5))], ids=["local", "augmented"])
+def test_gradcheck(form: Form, score: Score) -> None:
+    torch.manual_seed(2)
+    cost_BV = torch.rand(2, 70)
+
+    def outcome(
+        features: Tensor, weight: Tensor, bias: Tensor, embedding: Tensor, prefix: Tensor, ended: Tensor
+    ) -> Any:
+        head = nn.Linear(3, 70)
+        del head.weight, head.bias
+        head.weight, head.bias = weight, bias  # type: ignore[assignment]
+        shared = Shared(embedding, DeferredGradients(), lambda step: cost_BV)
+        candidates = Candidates(prefix, features, head, score, cost_BV, ended, 1, 0, shared=shared)
+        selection = SoftTopK(3, 3.0, mean_squared_gap, form)(candidates, None)
+        return selection.scores_BK, selection.embed(embedding), selection.expect(cost_BV), selection.token_mass(1)
+
+    inputs = [torch.randn(2, 2, 3) * 2, torch.randn(70, 3) * 3, torch.randn(70), torch.randn(70, 2), torch.randn(2, 2)]
+    ended = torch.tensor([[0.0, 0.2], [0.6, 0.1]])
+    assert torch.autograd.gradcheck(outcome, [x.requires_grad_() for x in (*inputs, ended)], fast_mode=True)
+
+
+# ---------------------------------------------------------------------------------------- the certificate
+
+
+def adversaries(draw: np.random.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+    """Scores of 2 slots x 200 tokens and what is added to each slot."""
+    offsets_BJ = torch.from_numpy(draw.normal(0, 1, (1, 2)))
+    for scale in (0.0, 1e-9, 0.1, 3.0, 100.0):
+        scores_BJV = torch.from_numpy(draw.normal(0, scale, (1, 2, 200)))
+        yield scores_BJV, offsets_BJ
+        yield scores_BJV.round(), torch.zeros_like(offsets_BJ)  # ties
+        outlier_BJV = scores_BJV.clone()
+        outlier_BJV[:, 1, 64:128] += 3 * scale  # one block far above
+        yield outlier_BJV, offsets_BJ
+        forbidden_BJV = scores_BJV.masked_fill(torch.from_numpy(draw.random((1, 2, 200)) < 0.97), -torch.inf)
+        yield forbidden_BJV, offsets_BJ
+        yield scores_BJV, torch.tensor([[0.0, -torch.inf]])
+        yield scores_BJV.clamp(max=float(scores_BJV.flatten().sort().values[-4])), offsets_BJ  # the best are tied
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_bound_is_never_below_the_mass_that_is_left_out(dtype: torch.dtype) -> None:
+    draw, certified, nearest = np.random.default_rng(5), 0, 0.0
+    for _ in range(6):
+        for scores_BJV, offsets_BJ in adversaries(draw):
+            scores_BJV, offsets_BJ = scores_BJV.to(dtype), offsets_BJ.to(dtype)
+            extra_BE = scores_BJV[..., 0] + torch.from_numpy(draw.normal(0, 1, (1, 2))).to(dtype)
+            everything = [*(scores_BJV + offsets_BJ[..., None]).flatten().tolist(), *extra_BE.flatten().tolist()]
+            ranked, none = sorted(everything, reverse=True), torch.zeros(1, dtype=torch.long)
+            k, n = int(draw.integers(1, 6)), int(draw.integers(6, 60))
+            alpha = float(10 ** draw.uniform(-6, 4))
+            blocks = block_maxima(scores_BJV, offsets_BJ, extra_BE)
+            best = best_candidates(blocks, none, n)
+            assert best.scores_BX[0].tolist() == ranked[:n]
+            bound = float(excluded_mass_bound(blocks, none, best, k, torch.tensor([alpha], dtype=torch.float64)))
+            for maximum in ranked[:k]:
+                if maximum == -math.inf:
+                    continue
+                masses = [0.0 if s == -math.inf else math.exp(-alpha * (s - maximum) ** 2) for s in ranked]
+                left_out = math.fsum(masses[n:]) / math.fsum(masses)
+                assert left_out <= bound
+                nearest = max(nearest, left_out / bound if bound else 1.0)
+            certified += bound <= 1e-7
+    assert certified > 20
+    assert nearest > 0.5  # and no bound that says nothing
+
+
+@pytest.mark.parametrize("tolerance", [1e-12, 1e-7, 1e-3])
+def test_what_is_certified_leaves_out_no_more_than_the_tolerance(tolerance: float) -> None:
+    draw, certified, narrow = np.random.default_rng(7), 0, 0
+    for _ in range(6):
+        for scores_BJV, offsets_BJ in adversaries(draw):
+            zeros_BJ, k, alpha = torch.zeros(1, 2), int(draw.integers(1, 6)), float(10 ** draw.uniform(-2, 3))
+            candidates = Candidates(offsets_BJ, scores_BJV, nn.Identity(), global_, None, zeros_BJ, None, 0)
+            scan = Scan(scores_BJV.clone(), None, zeros_BJ, None)
+            allowed = tolerance
+            if draw.random() < 0.5:  # just as much as the first few leave
+                allowed = 1.0001 * certify(candidates, scan, Choice(k, alpha, of_scores, 1e9, 32)).bound_B.item()
+            kept = certify(candidates, scan, Choice(k, alpha, of_scores, allowed, 100))
+            if not kept.bound_B.item() <= allowed:
+                continue
+            certified += 1
+            ranked = sorted((scores_BJV + offsets_BJ[..., None]).flatten().tolist(), reverse=True)
+            n = int(kept.kept_BX.sum())
+            narrow += n < 32
+            assert kept.best.scores_BX[kept.kept_BX].tolist() == ranked[:n]
+            for maximum in ranked[:k]:
+                if maximum > -math.inf:
+                    masses = [0.0 if s == -math.inf else math.exp(-alpha * (s - maximum) ** 2) for s in ranked]
+                    assert math.fsum(masses[n:]) <= allowed  # and what they sum to is 1 or more
+    assert certified > 30 and narrow > 20
+
+
+def test_a_best_candidate_is_what_it_says() -> None:
+    scores_BJV, extra_BE = torch.randn(2, 3, 200), torch.randn(2, 3)
+    best = best_candidates(block_maxima(scores_BJV, torch.zeros(2, 3), extra_BE), torch.tensor([1, 0]), 40)
+    for row, b in enumerate((1, 0)):
+        for score, slot, token in zip(*(values[row].tolist() for values in best), strict=True):
+            assert score == (extra_BE[b, slot] if token < 0 else scores_BJV[b, slot, token])
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_what_is_no_number_shows(bad: float) -> None:
+    model = a_model("tagger")
+    with torch.no_grad():
+        model.head.bias[100] = bad
+    plain, found = search(model, expanded), search(model, CERTIFIED)
+    assert plain.scores_BK.isnan().any() and found.scores_BK.isnan().any()
+
+
+def test_the_default_tolerance_costs_float32_nothing() -> None:
+    torch.set_default_dtype(torch.float32)
+    model = a_model("encoder-decoder", scale=6.0)
+    with selections() as seen:
+        ours = gradients(loss_of(model, summed(), alpha=2.0), model)
+    assert certified_share(seen) > 0.5
+    plain = gradients(loss_of(model, expanded, alpha=2.0), model)
+    torch.set_default_dtype(torch.float64)
+    exact = gradients(loss_of(model.double(), expanded, alpha=2.0), model)
+    for name, gradient in exact.items():
+        noise = (plain[name] - gradient).abs().max()
+        assert (ours[name] - gradient).abs().max() <= 3 * noise + 1e-6 * gradient.abs().max(), name
+
+
+def test_exponentials_that_underflow_are_exactly_0() -> None:
+    for dtype, lowest in ((torch.float32, -60.0), (torch.float64, -600.0)):
+        found = exp_(torch.tensor([0.0, -1.0, lowest, -1e5, -torch.inf, torch.nan], dtype=dtype))
+        torch.testing.assert_close(found[:2], torch.tensor([1.0, math.exp(-1.0)], dtype=dtype))
+        assert found[2:5].tolist() == [0.0, 0.0, 0.0] and found[5].isnan()
+
+
+# ---------------------------------------------------------------------------------------- what is held
+
+
+class LargestTensor(TorchDispatchMode):
+    """The most numbers that any one operation returned."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, tuple | list) else [result]:
+            if isinstance(tensor, Tensor):
+                self.numbers = max(self.numbers, tensor.untyped_storage().nbytes() // tensor.element_size())
+        return result
+
+
+@pytest.mark.parametrize("score", [local, global_], ids=["local", "global"])
+@pytest.mark.parametrize("form", [CERTIFIED, DENSE], ids=["certified", "dense"])
+@pytest.mark.parametrize("name", ["tagger", "encoder-decoder", "transformer"])
+def test_nothing_of_size_v_is_saved_nor_k_times_k_times_v_ever_made(name: str, form: Form, score: Score) -> None:
+    vocabulary, k = 997, 3
+    model = a_model(name, vocabulary=vocabulary)
+    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    saved: list[Tensor] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        if tensor.untyped_storage().data_ptr() not in weights:
+            saved.append(tensor)
+        return tensor
+
+    with LargestTensor() as largest:
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            loss = loss_of(model, form, k=k, score=score)
+        loss.backward()
+    assert saved and not [tensor.shape for tensor in saved if vocabulary in tensor.shape]
+    assert max(tensor.untyped_storage().nbytes() // tensor.element_size() for tensor in saved) < 3 * vocabulary
+    assert largest.numbers <= 3 * k * vocabulary  # 3 inputs
+
+
+def test_the_plain_form_does_hold_them() -> None:
+    """So that the test above can fail."""
+    with LargestTensor() as largest:
+        loss_of(a_model("tagger", vocabulary=997), expanded)
+    assert largest.numbers >= 3 * 3 * 3 * 997
+
+
+# ---------------------------------------------------------------------------------------- deferred gradients
+
+
+@pytest.mark.parametrize("form", [CERTIFIED, DENSE], ids=["certified", "dense"])
+def test_a_graph_may_be_used_again(form: Form) -> None:
+    model = a_model("tagger")
+    loss = loss_of(model, form)
+    once = gradients(loss, model)
+    # A backward pass that stops short of the weights leaves nothing behind for the next.
+    torch.autograd.grad(loss, [model.first_input_D], retain_graph=True)  # type: ignore[union-attr,list-item]
+    again = gradients(loss, model)
+    loss.backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(again[name], once[name], atol=1e-14, rtol=1e-12)
+        assert parameter.grad is not None
+        torch.testing.assert_close(parameter.grad, once[name], atol=1e-14, rtol=1e-12)
+
+
+@pytest.mark.parametrize("form", [CERTIFIED, DENSE], ids=["certified", "dense"])
+def test_several_beams_in_one_graph(form: Form) -> None:
+    model = a_model("encoder-decoder")
+
+    def both(chosen: Form) -> Tensor:
+        one, other = loss_of(model, chosen, k=2), loss_of(model, chosen, "hinge", k=3, score=global_)
+        return one * other + other
+
+    assert_same(both(expanded), both(form), model)
+
+
+def frozen(name: str) -> Callable[[Model], None]:
+    def freeze(model: Model) -> None:
+        for parameter_name, parameter in model.named_parameters():
+            parameter.requires_grad_(not parameter_name.startswith(name))
+
+    return freeze
+
+
+def tied(model: Model) -> None:
+    model.target_embedding.weight = model.head.weight  # type: ignore[union-attr]
+
+
+def without_bias(model: Model) -> None:
+    model.head.bias = None  # type: ignore[assignment]
+
+
+def all_but_the_head_frozen(model: Model) -> None:
+    for parameter_name, parameter in model.named_parameters():
+        parameter.requires_grad_(parameter_name.startswith("head"))
+
+
+@pytest.mark.parametrize("form", [CERTIFIED, DENSE], ids=["certified", "dense"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        frozen("head"),
+        frozen("head.weight"),
+        frozen("head.bias"),
+        frozen("target_embedding"),
+        all_but_the_head_frozen,
+        tied,
+        without_bias,
+    ],
+    ids=["head", "head weight", "head bias", "embedding", "all but the head", "tied", "no bias"],
+)
+def test_weights_without_gradient_tied_or_missing(change: Callable[[Model], None], form: Form) -> None:
+    model = a_model("encoder-decoder")
+    if change is tied:
+        model = EncoderDecoder(source_size=7, target_size=V, end=2, embedding_size=6, hidden_size=6, dropout=0.0)
+    change(model)
+    assert_same(loss_of(model, expanded, alpha=9.0), loss_of(model, form, alpha=9.0), model)
+
+
+@pytest.mark.parametrize("form", [CERTIFIED, DENSE], ids=["certified", "dense"])
+def test_without_gradients_there_is_no_graph(form: Form) -> None:
+    model = a_model("tagger")
+    with torch.no_grad():
+        found = search(model, form)
+    assert not found.scores_BK.requires_grad
+    torch.testing.assert_close(found.scores_BK, search(model, expanded).scores_BK, atol=1e-9, rtol=1e-9)
+
+
+def test_weights_that_changed_since_are_refused() -> None:
+    model = a_model("tagger")
+    loss = loss_of(model, CERTIFIED)
+    with torch.no_grad():
+        model.head.weight.add_(1.0)
+    with pytest.raises(RuntimeError, match="inplace"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("form", [summed(), DENSE], ids=["certified", "dense"])
+def test_autocast_is_the_same_in_both_passes(form: Form) -> None:
+    torch.set_default_dtype(torch.float32)
+    model = a_model("tagger")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        expected, found = loss_of(model, expanded), loss_of(model, form)
+    one, other = gradients(expected, model), gradients(found, model)
+    for name, gradient in one.items():
+        assert (other[name] - gradient).norm() <= 0.1 * gradient.norm() + 1e-5, name
+
+
+# ---------------------------------------------------------------------------------------- the choice
+
+
+def test_the_form_is_chosen_by_size_and_by_what_is_there() -> None:
+    def kinds(vocabulary: int) -> set[type]:
+        with selections() as seen, torch.no_grad():
+            search(a_model("tagger", vocabulary=vocabulary), automatic)
+        return {type(selection) for selection in seen}
+
+    assert SoftTopK(3, 1.0).form is automatic
+    assert kinds(30) == {SoftSelection}
+    assert SoftSelection not in kinds(5000)
+    model, batch = a_model("tagger", vocabulary=5000), a_batch()
+    steps = unroll(model, model.encode(batch), SoftTopK(2, 1.0), num_steps=1)
+    candidates = next(steps).candidates
+    assert not candidates.expanded
+    assert not isinstance(SoftTopK(2, 1.0)(candidates, None), SoftSelection)
+    assert candidates.scores_BJV.shape == (3, 1, 5000)
+    assert isinstance(SoftTopK(2, 1.0)(candidates, None), SoftSelection)  # it is all there already
+    few = candidates.without(torch.zeros(3, 1, dtype=torch.long))
+    assert isinstance(SoftTopK(2, 1.0)(few, None), SoftSelection)
+
+
+@pytest.mark.parametrize("form", [CERTIFIED, DENSE], ids=["certified", "dense"])
+def test_a_forced_token(form: Form) -> None:
+    model, batch = a_model("tagger"), a_batch()
+    mask_B, tokens_B = torch.tensor([True, False, True]), torch.tensor([4, 5, 6])
+    cost = hamming_cost(batch.targets_BT, V)
+
+    def outcome(chosen: Form) -> tuple[Tensor, ...]:
+        step = next(unroll(model, model.encode(batch), SoftTopK(1, 2.0, form=chosen), num_steps=1, cost=cost))
+        selection = step.selection.forced(mask_B, tokens_B)
+        masses = selection.token_mass(6), selection.token_masses(torch.tensor([[4, 0], [5, 1], [6, 2]]))
+        rest = selection.scores_BK, selection.tokens_BK, selection.parents_BK, selection.embed(model.embedding_VD)
+        return *rest, selection.expect(cost(0)), *masses
+
+    for expected, found in zip(outcome(expanded), outcome(form), strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
