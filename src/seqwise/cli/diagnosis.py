@@ -86,7 +86,7 @@ def _diagnose(run: Run, examples: Sequence[Example], folder: Path, *, beam_size:
 
         found = measure(run, examples, beam_size=beam_size, constant=constant, on_progress=advance)
     source = "this file" if constant is None else "the development data"
-    said = meanings(found, subwords=run.target_subwords is not None)
+    said = meanings(found, subwords=run.writes_text)
     if as_json:
         print(json.dumps(_as_json(found, said, num_examples=len(examples), constant_from=source), indent=1))
     else:

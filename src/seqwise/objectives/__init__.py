@@ -10,6 +10,7 @@ from seqwise.objectives.beam_likelihood import (
     negative_log_share,
     soft_dense_beam_objective,
 )
+from seqwise.objectives.by_name import log_partition_objective, objective_by_name
 from seqwise.objectives.chain import (
     best_chain_output,
     chain_log_partition,
@@ -189,6 +190,7 @@ __all__ = [
     "left_to_right",
     "likelihood_loss",
     "local_scores",
+    "log_partition_objective",
     "log_partition_statistics",
     "log_partitions",
     "log_partitions_of_block",
@@ -207,6 +209,7 @@ __all__ = [
     "noise_log_probs",
     "normalizable_curve",
     "normalizable_set_is_empty",
+    "objective_by_name",
     "output_scores",
     "perceptron_violation",
     "printed_generalization_bound",

@@ -106,9 +106,9 @@ def measure_outputs(run: Run, examples: Sequence[Example], outputs: Sequence[Hyp
         return tagging_measures(written, [example.target for example in examples])
     references = references_by_source(examples)[1]
     texts = [run.target_text(tokens) for tokens in written]
-    seen = str if run.target_subwords is None else normalize_text
+    seen = normalize_text if run.writes_text else str
     wanted = [list(dict.fromkeys(seen(" ".join(tokens)) for tokens in options)) for options in references]
-    if run.target_subwords is None:
+    if not run.writes_text:
         measures = transduction_measures(written, references)
     else:
         measures = transduction_measures(
@@ -116,7 +116,7 @@ def measure_outputs(run: Run, examples: Sequence[Example], outputs: Sequence[Hyp
         )
         del measures["word error"]  # hardly any text is right to the last word
     if "BLEU" in signatures(run, examples):
-        measures["BLEU"] = bleu(texts, wanted, tokenize="13a" if run.target_subwords is not None else "none")
+        measures["BLEU"] = bleu(texts, wanted, tokenize="13a" if run.writes_text else "none")
     return measures
 
 

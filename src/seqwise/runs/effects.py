@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from seqwise.errors import InputError
-from seqwise.runs.settings import SEARCH_OBJECTIVES, Settings, line_of
+from seqwise.runs.settings import SEARCH_OBJECTIVES, Settings, adopt, line_of, names_pretrained
 from seqwise.runs.stages import resolve, stages
 
 __all__ = ["require_effect"]
@@ -33,7 +33,11 @@ def _has(**values: str) -> Effect:
 
 _TAG, _TRANSDUCE, _TRANSFORMER = _has(task="tag"), _has(task="transduce"), _has(model="transformer")
 _SUBWORDS: Effect = (
-    lambda settings: settings.task == "transduce" and "subwords" in (settings.source_units, settings.target_units),
+    lambda settings: (
+        settings.task == "transduce"
+        and "subwords" in (settings.source_units, settings.target_units)
+        and not names_pretrained(settings.model)
+    ),
     "subwords on either side of --task transduce",
 )
 _PENALTY = _trains("self-normalized", "sampled-self-normalized", "unnormalized-likelihood")
@@ -68,6 +72,9 @@ Except for sizes of embeddings that a model may lack, and for the length and lea
 may not be: one file of them serves to compare several models and objectives.
 """
 
+_OF_NEW_MODELS = ("minimum_count", "hidden_size", "dropout", "embedding_size", "label_embedding_size")
+"""Settings that a model of transformers brings along."""
+
 _NOTHING = {"warm_start": "none", "cross_entropy_weight": 0.0, "log_partition_weight": 0.0}
 """Values that ask for no more than what a training does that does not read them."""
 
@@ -90,7 +97,11 @@ def require_effect(settings: Settings, *, path: Path | None = None, flags: Mappi
         ...
         seqwise.errors.InputError: noise_tokens: nothing in this training reads it; leave noise-tokens out, or use ...
     """
-    for name, (is_read, what_it_takes) in _EFFECTS.items():
+    settings = adopt(settings)
+    effects = dict(_EFFECTS)
+    if names_pretrained(settings.model):
+        effects |= {name: (lambda _: False, "a model that is made here") for name in _OF_NEW_MODELS}
+    for name, (is_read, what_it_takes) in effects.items():
         value = getattr(settings, name)
         if value in (getattr(Settings, name), _NOTHING.get(name)) or is_read(settings):
             continue

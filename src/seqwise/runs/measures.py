@@ -84,7 +84,7 @@ def measure(run: Run, examples: Sequence[Example], decoder: str, *, beam_size: i
         return tagging_measures([best[0].tokens for best in outputs], [example.target for example in examples])
     asked, references = references_by_source(examples)
     written = [best[0].tokens for best in predict(run, asked, chosen)]
-    if run.target_subwords is None:
+    if not run.writes_text:
         measures = transduction_measures(written, references)
     else:
         wanted = [[tuple(text.split()) for text in options] for options in _texts(run, references)]
@@ -107,7 +107,7 @@ def _bleu_tokenizer(run: Run) -> str | None:
 
 def _texts(run: Run, references: Sequence[Sequence[Tokens]]) -> list[list[str]]:
     """References as texts, each once, those to be split into subwords as the splitting sees them."""
-    seen = str if run.target_subwords is None else normalize_text
+    seen = normalize_text if run.writes_text else str
     return [list(dict.fromkeys(seen(" ".join(tokens)) for tokens in options)) for options in references]
 
 
@@ -151,7 +151,7 @@ def measure_decoders(run: Run, examples: Sequence[Example]) -> dict[str, Any]:
     Examples with a target that the run cannot write have no log Z; where there is no other, the statistics are None.
     """
     found = {name: measure(run, examples, name) for name in DECODERS}
-    title, sign = decisive(found["beam"], subwords=run.target_subwords is not None)
+    title, sign = decisive(found["beam"], subwords=run.writes_text)
     usual = usual_decoder(run.settings)
     log_partitions_N = log_partitions_of(run, run.encode(known_targets(run, examples)))
     mean = log_partitions_N.mean().item() if len(log_partitions_N) else None
@@ -183,7 +183,7 @@ def log_partitions_of(run: Run, encoded: Sequence[EncodedExample], *, batch_size
 
 def known_targets(run: Run, examples: Sequence[Example]) -> list[Example]:
     """The examples whose targets the run can write whole."""
-    known = set(run.target_vocabulary.tokens)
+    known = run.writable
     return [
         example for example, split in zip(examples, run.split(examples), strict=True) if known.issuperset(split.target)
     ]
@@ -198,8 +198,8 @@ def unknown_targets(run: Run, examples: Sequence[Example]) -> str | None:
         >>> unknown_targets(run, [Example(("a", "b"), ("X", "Z"), "dev.conll", 3)])
         "1 of 2 labels was never seen in training and counts as wrong; the first is dev.conll:4: 'Z'"
     """
-    targets = [_written(run, example) for example in examples]
-    known = set(run.target_vocabulary.tokens)
+    targets = [run.written(example) for example in examples]
+    known = run.writable
     a_line_each = run.settings.task == "tag"
     places = [
         f"{example.path}:{example.line + place * a_line_each}: {token[:100]!r}"
@@ -209,13 +209,6 @@ def unknown_targets(run: Run, examples: Sequence[Example]) -> str | None:
     ]
     if not places:
         return None
-    things = "labels" if a_line_each else "target tokens" if run.target_subwords is None else "target characters"
+    things = "labels" if a_line_each else "target characters" if run.target_subwords else "target tokens"
     were = "was never seen in training and counts" if len(places) == 1 else "were never seen in training and count"
     return f"{len(places):,} of {sum(map(len, targets)):,} {things} {were} as wrong; the first is {places[0]}"
-
-
-def _written(run: Run, example: Example) -> Sequence[str]:
-    """What a target is written in; of subwords, every known character is one."""
-    if run.target_subwords is None:
-        return example.target
-    return [character for text in example.target for character in normalize_text(text) if character != " "]

@@ -28,7 +28,7 @@ from seqwise.runs.sequence_run import SequenceRun, Ways, fingerprint_of
 if TYPE_CHECKING:
     from seqwise.hugging_face import HuggingFaceMaskedModel, TextCodec
 
-__all__ = ["PretrainedRun", "load_pretrained", "load_sequence_run"]
+__all__ = ["PretrainedRun", "load_model_and_tokenizer", "load_pretrained", "load_sequence_run", "quiet"]
 
 FASTA = (".fasta", ".fa", ".faa", ".fasta.gz", ".fa.gz", ".faa.gz")
 TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
@@ -181,13 +181,33 @@ def load_pretrained(source: Path | str) -> PretrainedRun:
 
     Not implemented: adapters without their base model.
     """
-    from transformers import AutoModelForMaskedLM, AutoTokenizer
+    from transformers import AutoModelForMaskedLM
 
     from seqwise.hugging_face import TextCodec, masked_model
 
+    model, tokenizer = load_model_and_tokenizer(source, AutoModelForMaskedLM, kind="masked language model")
+    with _one_line(source, "masked language model"):
+        adapted = masked_model(model.eval(), tokenizer=tokenizer)
+        return PretrainedRun(adapted, TextCodec(tokenizer, vocab_size=adapted.vocab_size))
+
+
+def load_model_and_tokenizer(source: Path | str, loader: Any, *, kind: str, **options: Any) -> tuple[Any, Any]:
+    """Read any model and its tokenizer from a folder, without the network, or from the hub.
+
+    Args:
+        source: a Path is a folder, a str a name on the hub.
+        loader: one of the ``AutoModelFor...`` of transformers.
+        kind: what it loads, for messages.
+        options: of ``from_pretrained``.
+
+    Raises:
+        InputError: it is no such model, brings code or pickled weights, has no tokenizer, or is damaged.
+    """
+    from transformers import AutoTokenizer
+
     local = isinstance(source, Path)
     where: dict[str, Any] = {"local_files_only": True} if local else {}
-    with _quiet(), _one_line(source):
+    with quiet(), _one_line(source, kind):
         config, tokenizer_config = _configurations(source)
         if "auto_map" in config or "auto_map" in tokenizer_config:
             problem = "the model brings code of its own (auto_map), which is never run"
@@ -196,16 +216,18 @@ def load_pretrained(source: Path | str) -> PretrainedRun:
             _require_files(source)
         else:
             where["revision"] = config.get("_commit_hash")  # what was looked at is what is loaded
-        model, loaded = AutoModelForMaskedLM.from_pretrained(
-            os.fspath(source), use_safetensors=True, output_loading_info=True, **where
+        model, loaded = loader.from_pretrained(
+            os.fspath(source), use_safetensors=True, output_loading_info=True, **where, **options
         )
         if loaded["missing_keys"]:
             missing = f"{len(loaded['missing_keys'])} weights are missing, {min(loaded['missing_keys'])} among them"
-            mend = "take a model that was trained as a masked language model"
-            raise InputError(f"no whole masked language model: {missing}", path=source, mend=mend)
-        tokenizer = AutoTokenizer.from_pretrained(os.fspath(source), **where)
-        adapted = masked_model(model.eval(), tokenizer=tokenizer)
-    return PretrainedRun(adapted, TextCodec(tokenizer, vocab_size=adapted.vocab_size))
+            mend = f"take a model that was trained as {_article(kind)}"
+            raise InputError(f"no whole {kind}: {missing}", path=source, mend=mend)
+        return model, AutoTokenizer.from_pretrained(os.fspath(source), **where)
+
+
+def _article(kind: str) -> str:
+    return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
 
 
 def _is_pretrained(folder: Path) -> bool:
@@ -246,7 +268,7 @@ def _require_files(folder: Path) -> None:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Inside, transformers shows neither bars nor what it says to developers."""
     from transformers.utils import logging
 
@@ -262,7 +284,7 @@ def _quiet() -> Iterator[None]:
 
 
 @contextmanager
-def _one_line(source: Path | str) -> Iterator[None]:
+def _one_line(source: Path | str, kind: str) -> Iterator[None]:
     """What transformers says of a model that it cannot load, in one line."""
     from safetensors import SafetensorError
 
@@ -282,7 +304,7 @@ def _one_line(source: Path | str) -> Iterator[None]:
     ) as error:
         said = (str(error).strip().splitlines() or [type(error).__name__])[0]
         if isinstance(source, Path):
-            mend = "give a masked language model of transformers"
+            mend = f"give {_article(kind)} of transformers"
             raise InputError(f"transformers cannot load the model ({said})", path=source, mend=mend) from error
         problem = f"there is no such folder, and the hub gives no such model ({said})"
         raise InputError(problem, path=source, mend="check the name") from error

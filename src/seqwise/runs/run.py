@@ -3,8 +3,8 @@
 ::
 
     RUN/configuration.yaml   every setting
-    RUN/model/               model.safetensors, config.json, the vocabularies (and subwords), and a manifest with
-                             their SHA-256
+    RUN/model/               model.safetensors, config.json, the vocabularies (and subwords; of a model of transformers
+                             what ``from_pretrained`` reads), and a manifest with their SHA-256
     RUN/metrics.json         what it reached on the development data
     RUN/log.jsonl            a line for each training step
     RUN/checkpoints/         the last two complete ones (RUN/warm-start/, RUN/scheduled-sampling/ and RUN/distillation/
@@ -33,20 +33,21 @@ from seqwise.data.subwords import (
     join_pieces,
     learn_subwords,
     load_subwords,
+    normalize_text,
     save_subwords,
     split_text,
 )
 from seqwise.data.vocabulary import Vocabulary
-from seqwise.decoding import DECODERS, Decoder, Hypothesis, decode_examples, step_limit
+from seqwise.decoding import Decoder, Hypothesis, decode_examples, step_limit
 from seqwise.errors import InputError
 from seqwise.models.chain import ChainTagger
 from seqwise.models.recurrent import EncoderDecoder, Tagger
 from seqwise.models.transformer import Transformer
-from seqwise.runs.settings import Settings, load_settings, score_by_name, trained_score, unit_by_name
+from seqwise.runs.decoder_choice import best_decoder, choose_decoder, usual_decoder
+from seqwise.runs.settings import Settings, load_settings, names_pretrained
 from seqwise.runs.stages import SELF_NORMALIZING, resolve, stages
 from seqwise.training.checkpoints import load_model_file, seal, verify
-from seqwise.training.configuration import did_you_mean, dump_configuration, load_configuration
-from seqwise.training.schedules import parse_schedule
+from seqwise.training.configuration import dump_configuration, load_configuration
 
 __all__ = [
     "Prediction",
@@ -90,6 +91,39 @@ class Run:
         """Ids of the sources alone: whatever the targets are, they are not looked at."""
         return self.encode([replace(example, target=()) for example in examples])
 
+    @property
+    def writes_text(self) -> bool:
+        """Whether targets are raw texts."""
+        return self.target_subwords is not None
+
+    @property
+    def writable(self) -> set[str]:
+        """All that targets can be made of."""
+        return set(self.target_vocabulary.tokens)
+
+    def written(self, example: Example) -> Sequence[str]:
+        """What a target is written in; of subwords, every known character is one."""
+        if self.target_subwords is None:
+            return example.target
+        return [character for text in example.target for character in normalize_text(text) if character != " "]
+
+    def search(
+        self, encoded: Sequence[EncodedExample], decoder: Decoder, *, n_best: int, length_normalization: float
+    ) -> list[list[Hypothesis]]:
+        """The best outputs for each source, best first."""
+        return decode_examples(self.model, encoded, decoder, n_best=n_best, length_normalization=length_normalization)
+
+    def save_model(self, folder: Path) -> None:
+        """Write the model and what turns text into ids and back."""
+        self.model.save_pretrained(folder)
+        # Its model card says that the model has been published.
+        (folder / "README.md").unlink(missing_ok=True)
+        self.source_vocabulary.save(folder / "source_vocabulary.json")
+        self.target_vocabulary.save(folder / "target_vocabulary.json")
+        for side, subwords in (("source", self.source_subwords), ("target", self.target_subwords)):
+            if subwords is not None:
+                save_subwords(subwords, folder / f"{side}_subwords.json")
+
     def source_text(self, example: Example) -> str:
         """The source as it was written."""
         return ("" if _units(self.settings, "source") == "characters" else " ").join(example.source)
@@ -110,7 +144,14 @@ class Prediction:
 
 
 def new_run(examples: Sequence[Example], settings: Settings) -> Run:
-    """What training starts from: subwords and vocabularies of the training data, and a model with new weights."""
+    """What training starts from: subwords and vocabularies of the training data, and a model with new weights.
+
+    Or a trained model of transformers with its tokenizer, where the settings name one.
+    """
+    if names_pretrained(settings.model):
+        from seqwise.runs.transformers_run import new_transformers_run
+
+        return new_transformers_run(settings)
     subwords = _learn_subwords(examples, settings)
     source, target = build_vocabularies(_split(examples, *subwords), settings, target_subwords=subwords[1])
     return Run(settings, build_model(settings, source, target), source, target, *subwords)
@@ -217,14 +258,7 @@ def save_run(run: Run, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     partial, final = folder / "model.partial", folder / "model"
     shutil.rmtree(partial, ignore_errors=True)
-    run.model.save_pretrained(partial)
-    # Its model card says that the model has been published.
-    (partial / "README.md").unlink(missing_ok=True)
-    run.source_vocabulary.save(partial / "source_vocabulary.json")
-    run.target_vocabulary.save(partial / "target_vocabulary.json")
-    for side, subwords in (("source", run.source_subwords), ("target", run.target_subwords)):
-        if subwords is not None:
-            save_subwords(subwords, partial / f"{side}_subwords.json")
+    run.save_model(partial)
     save_settings(run.settings, folder)
     seal(partial)
     shutil.rmtree(final, ignore_errors=True)
@@ -259,6 +293,10 @@ def load_run(folder: Path) -> Run:
         raise InputError("the folder holds a masked model, which predicts no outputs", path=folder, mend=mend)
     verify(model_folder)
     settings = resolve(load_settings(folder / "configuration.yaml", {}))
+    if names_pretrained(settings.model):
+        from seqwise.runs.transformers_run import load_transformers_run
+
+        return load_transformers_run(settings, model_folder)
     source = Vocabulary.load(model_folder / "source_vocabulary.json")
     target = Vocabulary.load(model_folder / "target_vocabulary.json")
     try:
@@ -282,53 +320,6 @@ def _load_weights(model: nn.Module, path: Path) -> None:
         raise InputError(problem, path=path, mend="restore configuration.yaml as it was saved") from error
 
 
-def usual_decoder(settings: Settings) -> str:
-    """The name of the decoder that searches as the model was trained to be searched.
-
-    The raw beam for a model trained on global scores, otherwise the beam.
-    """
-    return "raw-beam" if trained_score(settings) == "global" else "beam"
-
-
-def best_decoder(folder: Path) -> str:
-    """The name of the decoder that was best on the development data of a run.
-
-    Raises:
-        InputError: there were none, or the run's ``metrics.json`` cannot be read.
-    """
-    path = folder / "metrics.json"
-    if not path.exists():
-        raise InputError("the file is missing, so no decoder is known to be best", path=path, mend="name a decoder")
-    try:
-        name = json.loads(path.read_bytes())["dev"]["best decoder"]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        problem = "no decoder is known to be best, for the run was trained without development data"
-        raise InputError(problem, path=path, mend="name a decoder, or train with --dev") from None
-    if name not in DECODERS:
-        raise InputError(f"the best decoder {name!r} is none", path=path, mend=f"name one of {', '.join(DECODERS)}")
-    return str(name)
-
-
-def choose_decoder(settings: Settings, name: str | None = None, *, beam_size: int | None = None) -> Decoder:
-    """A decoder by name; by default the one that searches as the model was trained to be searched.
-
-    Args:
-        settings: of the run.
-        name: one of :data:`seqwise.decoding.DECODERS`, or None for that of :func:`usual_decoder`.
-        beam_size: by default as in training.
-
-    Raises:
-        InputError: there is no such decoder.
-    """
-    score = score_by_name(trained_score(settings))
-    name = name or usual_decoder(settings)
-    if name not in DECODERS:
-        raise InputError(f"no decoder is called {name!r}", mend=did_you_mean(name, DECODERS))
-    # The value at the end of training, which lies beyond any number of steps that the schedule itself gives.
-    final_alpha = parse_schedule(settings.alpha, total_steps=1)(math.inf)
-    return DECODERS[name](beam_size or settings.beam_size, final_alpha, score, unit_by_name(settings.alpha_unit))
-
-
 def require_enough_candidates(run: Run, examples: Sequence[Example], beam_size: int) -> None:
     """A beam asked for by hand must not be larger than the set of possible outputs.
 
@@ -349,7 +340,7 @@ def predict(
 ) -> list[list[Prediction]]:
     """The best outputs for each example, best first, as tokens; of the examples only the sources are read."""
     encoded = run.encode_sources(examples)
-    found = decode_examples(run.model, encoded, decoder, n_best=n_best, length_normalization=length_normalization)
+    found = run.search(encoded, decoder, n_best=n_best, length_normalization=length_normalization)
     return [[_as_tokens(hypothesis, run.target_vocabulary) for hypothesis in outputs] for outputs in found]
 
 

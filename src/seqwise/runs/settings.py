@@ -6,26 +6,43 @@ The command line's flags and the keys of a YAML file are these fields.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import yaml
 
 from seqwise.errors import InputError
-from seqwise.search.candidates import Score, global_, local
-from seqwise.search.operators import AlphaUnit, mean_squared_gap, of_scores
-from seqwise.training.configuration import load_configuration
-from seqwise.training.schedules import parse_schedule
+from seqwise.objectives.by_name import (
+    COSTED_OBJECTIVES,
+    GLOBAL_OBJECTIVES,
+    ONLY_FOR,
+    SEARCH_OBJECTIVES,
+    AlphaUnitName,
+    CostName,
+    Feeding,
+    FeedingPasses,
+    ScoreName,
+    TrainedObjective,
+    score_by_name,
+    unit_by_name,
+)
+from seqwise.training.configuration import did_you_mean, load_configuration
+from seqwise.training.schedules import RANGES, schedule_in_range
 
 __all__ = [
+    "COSTED_OBJECTIVES",
     "GLOBAL_OBJECTIVES",
+    "ONLY_FOR",
     "SEARCH_OBJECTIVES",
     "Settings",
+    "adopt",
     "check",
     "line_of",
     "load_settings",
+    "names_pretrained",
     "parse_label_costs",
     "score_by_name",
     "trained_score",
@@ -33,38 +50,11 @@ __all__ = [
 ]
 
 Task = Literal["tag", "transduce"]
-SearchObjective = Literal[
-    "relaxed-beam",
-    "hinge",
-    "hard-hinge",
-    "beam-crf",
-    "dense-beam",
-    "soft-dense-beam",
-    "early-update",
-    "beam-search-optimization",
-    "minimum-risk",
-]
-GlobalObjective = Literal["crf", "distillation"]
-ObjectiveName = Literal[
-    "auto",
-    "cross-entropy",
-    "self-normalized",
-    "sampled-self-normalized",
-    "unnormalized-likelihood",
-    "noise-contrastive",
-    "scheduled-sampling",
-    GlobalObjective,
-    SearchObjective,
-]
-ScoreName = Literal["local", "global"]
-CostName = Literal["hamming", "edit-distance"]
-AlphaUnitName = Literal["scores", "gaps"]
-Feeding = Literal["greedy", "sample", "soft-greedy", "soft-sample"]
+ObjectiveName = Literal["auto", TrainedObjective]
 WarmStart = Literal["none", "cross-entropy", "self-normalized", "scheduled-sampling", "distilled"]
 Direction = Literal["left-to-right", "bidirectional"]
 Units = Literal["words", "characters", "subwords"]
 ModelName = Literal["lstm", "transformer", "chain"]
-FeedingPasses = Literal["step-by-step", "two-pass"]
 
 
 def _setting(default: Any, text: str, **metadata: str) -> Any:
@@ -89,8 +79,11 @@ class Settings:
         "by default 2 for words and subwords, 1 for characters",
     )
     encoder: Direction = _setting("bidirectional", "tag: left-to-right sees only the source so far")
-    model: ModelName = _setting(
-        "lstm", "tag: lstm, or chain (a label sees the source and the label before); transduce: lstm or transformer"
+    model: str = _setting(
+        "lstm",
+        "tag: lstm, or chain (a label sees the source and the label before); transduce: lstm or transformer; or an "
+        "encoder-decoder of transformers to go on with: a folder, or a name on the hub with a / in it",
+        metavar="NAME|FOLDER",
     )
     embedding_size: int = _setting(64, "lstm: size of source (and output) embeddings")
     label_embedding_size: int = _setting(16, "tag: size of label embeddings")
@@ -141,9 +134,9 @@ class Settings:
         "scores): cross-entropy, whose outputs the raw scores then learn",
     )
     warm_start_epochs: float = _setting(5.0, "epochs of the warm start")
-    warm_start_learning_rate: float = _setting(2e-3, "its highest learning rate")
+    warm_start_learning_rate: float = _setting(2e-3, "its highest learning rate; of a trained model 5e-5")
     epochs: float = _setting(5.0, "epochs of the objective itself")
-    learning_rate: float = _setting(1e-3, "highest learning rate; decays linearly to 0")
+    learning_rate: float = _setting(1e-3, "highest learning rate; decays linearly to 0; of a trained model 5e-5")
     batch_size: int = _setting(64, "examples in a batch")
     clip: float = _setting(1.0, "longest gradient")
     seed: int = _setting(0, "seed of initial weights, batches and noise")
@@ -179,11 +172,17 @@ def load_settings(path: Path | None, flags: Mapping[str, str]) -> Settings:
         InputError: a setting cannot be used; where it comes from the file, its line is named.
     """
     settings = load_configuration(Settings, path, flags)
+
+    # Given with its default value it is a wish all the same.
+    def is_given(name: str) -> bool:
+        return name in flags or (path is not None and line_of(path, name) is not None)
+
     found = _first_fault(settings)
     if found is None and settings.objective == "auto":
-        # Given with its default value it is a wish all the same.
-        given = (name for name in CHOSEN_BY_AUTO if name in flags or (path is not None and line_of(path, name)))
-        found = next(map(_auto_chooses, given), None)
+        found = next((_auto_chooses(name) for name in CHOSEN_BY_AUTO if is_given(name)), None)
+    if found is None and names_pretrained(settings.model):
+        found = next((fault for name in _READ_AS_TEXT if is_given(name) and (fault := _no_text(settings, name))), None)
+        settings = adopt(_with_small_steps(settings, is_given))
     if found is None:
         return settings
     name, error = found
@@ -198,6 +197,53 @@ def line_of(path: Path, name: str) -> int | None:
     entries = root.value if isinstance(root, yaml.MappingNode) else []
     return next((key.start_mark.line + 1 for key, _ in entries if key.value == name), None)
 
+
+def names_pretrained(model: str) -> bool:
+    """Whether a model is no architecture but a trained one: a name with a separator in it, or that of a folder.
+
+    Example:
+        >>> names_pretrained("./my-bart"), names_pretrained("Helsinki-NLP/opus-mt-de-en"), names_pretrained("lstm")
+        (True, True, False)
+    """
+    separators = {"/", os.sep, os.altsep or "/"}
+    return model not in ARCHITECTURES and (any(sign in model for sign in separators) or Path(model).is_dir())
+
+
+def adopt(settings: Settings) -> Settings:
+    """Settings of a trained model as it will have them: it reads and writes raw text, by its own tokenizer.
+
+    Others are returned as they are.
+
+    Example:
+        >>> adopt(Settings(model="./my-bart")).task, adopt(Settings()).task
+        ('transduce', 'tag')
+    """
+    if not names_pretrained(settings.model):
+        return settings
+    # With a separator a folder's name means the same wherever and whenever it is read.
+    plain = not {"/", os.sep} & set(settings.model)
+    return replace(settings, **_READ_AS_TEXT, model=f".{os.sep}{settings.model}" if plain else settings.model)
+
+
+def _with_small_steps(settings: Settings, is_given: Callable[[str], bool]) -> Settings:
+    """Rates that do not undo what is trained already, unless others are asked for."""
+    rates: dict[str, Any] = {name: rate for name, rate in _RATES_OF_PRETRAINED.items() if not is_given(name)}
+    return replace(settings, **rates)
+
+
+def _no_text(settings: Settings, name: str) -> Fault | None:
+    if getattr(settings, name) == _READ_AS_TEXT[name]:
+        return None
+    return _fault(
+        name, f"{settings.model} reads and writes raw text, by its own tokenizer", f"leave {name.replace('_', '-')} out"
+    )
+
+
+ARCHITECTURES: tuple[str, ...] = get_args(ModelName)
+"""Models that are made here, with new weights."""
+
+_READ_AS_TEXT: dict[str, Any] = {"task": "transduce", "source_units": "subwords", "target_units": "subwords"}
+_RATES_OF_PRETRAINED = {"learning_rate": 5e-5, "warm_start_learning_rate": 5e-5}
 
 CHOSEN_BY_AUTO = ("score", "warm_start")
 Fault = tuple[str, InputError]
@@ -275,6 +321,11 @@ def _misfit_of_warm_start(settings: Settings) -> Fault | None:
 
 
 def _misfit_of_model(settings: Settings) -> Fault | None:
+    pretrained = names_pretrained(settings.model)
+    if not pretrained and settings.model not in ARCHITECTURES:
+        near = did_you_mean(settings.model, ARCHITECTURES)
+        problem = f"must be one of {', '.join(ARCHITECTURES)}, a folder, or a hub name with a / in it"
+        return "model", InputError(f"model {problem}, got {settings.model!r}", mend=near)
     if settings.model == "chain" and settings.task != "tag":
         return _fault("model", "a chain has a label for each token of the source", "use --task tag, or --model lstm")
     if settings.objective == "crf" and settings.model != "chain":
@@ -287,7 +338,7 @@ def _misfit_of_model(settings: Settings) -> Fault | None:
         problem = f"{settings.hidden_size} cannot be divided among {settings.num_heads} heads"
         return _fault("hidden_size", problem, f"use a multiple of {settings.num_heads}, or other --num-heads")
     sampled = "scheduled-sampling" in (settings.objective, settings.warm_start)
-    if settings.feeding_passes == "two-pass" and not (transformer and sampled):
+    if settings.feeding_passes == "two-pass" and not ((transformer or pretrained) and sampled):
         problem = "only scheduled sampling of a transformer can be fed in two passes"
         return _fault("feeding_passes", problem, "use --feeding-passes step-by-step, or --model transformer")
     return None
@@ -302,38 +353,12 @@ def _wrong_label_cost(settings: Settings) -> Fault | None:
 
 
 def _schedule_out_of_range(settings: Settings) -> Fault | None:
-    for name, lowest, highest, wanted in (
-        # What is smaller than this is 0 in the models' float32.
-        ("alpha", 1e-30, math.inf, "greater than 0"),
-        ("gold_probability", 0.0, 1.0, "between 0 and 1"),
-    ):
+    for name in RANGES:
         try:
-            schedule = parse_schedule(getattr(settings, name), total_steps=1)
+            schedule_in_range(name, getattr(settings, name), total_steps=1)
         except InputError as error:
-            return _fault(name, error.problem, error.mend)
-        # Every schedule goes one way, so its two ends are its extremes.
-        for value in (schedule(0), schedule(math.inf)):
-            if not lowest <= value <= highest:
-                problem = f"{name} must stay {wanted}, but {getattr(settings, name)!r} reaches {value:g}"
-                return name, InputError(problem)
+            return name, error
     return None
-
-
-SEARCH_OBJECTIVES: tuple[ObjectiveName, ...] = get_args(SearchObjective)
-"""Objectives that see the beam, and so the score it is searched with."""
-
-GLOBAL_OBJECTIVES: tuple[ObjectiveName, ...] = get_args(GlobalObjective)
-"""Objectives of raw scores, whatever the score of the settings."""
-
-
-def score_by_name(name: ScoreName) -> Score:
-    """``local`` or ``global_``."""
-    return {"local": local, "global": global_}[name]
-
-
-def unit_by_name(name: AlphaUnitName) -> AlphaUnit:
-    """``of_scores`` or ``mean_squared_gap``."""
-    return {"scores": of_scores, "gaps": mean_squared_gap}[name]
 
 
 def trained_score(settings: Settings) -> ScoreName:
@@ -346,18 +371,6 @@ def trained_score(settings: Settings) -> ScoreName:
     if settings.objective in GLOBAL_OBJECTIVES:
         return "global"
     return settings.score if settings.objective in SEARCH_OBJECTIVES else "local"
-
-
-COSTED_OBJECTIVES: tuple[ObjectiveName, ...] = ("relaxed-beam", "hinge", "hard-hinge", "beam-search-optimization")
-"""Those whose search knows what each wrong token costs."""
-
-ONLY_FOR: dict[str, tuple[ObjectiveName, ...]] = {
-    "direct_loss_weight": ("beam-crf", "dense-beam", "soft-dense-beam"),
-    "alpha_unit": ("relaxed-beam", "hinge", "soft-dense-beam"),
-    "cost": (*COSTED_OBJECTIVES, "minimum-risk"),
-    "wrong_label_costs": COSTED_OBJECTIVES,
-}
-"""Settings that all other objectives would pass over in silence."""
 
 
 def parse_label_costs(text: str) -> dict[str, float]:

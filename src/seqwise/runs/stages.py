@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from seqwise.runs.settings import Settings
+from seqwise.objectives.by_name import SELF_NORMALIZING
+from seqwise.runs.settings import Settings, adopt
 
 __all__ = ["SELF_NORMALIZING", "WARM_START_FOLDERS", "Stage", "resolve", "stages"]
 
 WARM_START_FOLDERS = ("warm-start", "scheduled-sampling", "distillation")
 """Where the stages before the last are kept, below the run folder."""
-
-SELF_NORMALIZING = ("self-normalized", "sampled-self-normalized", "unnormalized-likelihood")
-"""Objectives that draw log Z to a constant."""
 
 _FROM_SCRATCH = ("cross-entropy", *SELF_NORMALIZING, "noise-contrastive")
 
@@ -33,7 +31,7 @@ class Stage:
 
 
 def resolve(settings: Settings) -> Settings:
-    """Put what has won here in the place of the objective "auto"; other settings are returned as they are.
+    """Put what has won here in the place of the objective "auto"; other settings are returned as they are, or adopted.
 
     A tagger that reads from left to right has to commit before it has seen what decides. It is trained with
     cross-entropy, then with scheduled sampling, then with the beam CRF on raw scores, and searched by these: of what
@@ -45,6 +43,7 @@ def resolve(settings: Settings) -> Settings:
         >>> resolve(Settings(objective="auto", encoder="left-to-right")).objective, resolve(Settings()).objective
         ('beam-crf', 'cross-entropy')
     """
+    settings = adopt(settings)
     if settings.objective != "auto":
         return settings
     if settings.task == "tag" and settings.encoder == "left-to-right":

@@ -10,10 +10,26 @@ from collections.abc import Callable
 from seqwise.errors import InputError
 from seqwise.training.configuration import did_you_mean
 
-__all__ = ["Schedule", "constant", "exponential", "inverse_sigmoid", "linear", "parse_schedule"]
+__all__ = [
+    "RANGES",
+    "Schedule",
+    "constant",
+    "exponential",
+    "inverse_sigmoid",
+    "linear",
+    "parse_schedule",
+    "schedule_in_range",
+]
 
 Schedule = Callable[[float], float]
 """A value as a function of the number of optimiser steps taken so far (0 at the first step)."""
+
+RANGES: dict[str, tuple[float, float, str]] = {
+    # What is smaller than this is 0 in the models' float32.
+    "alpha": (1e-30, math.inf, "greater than 0"),
+    "gold_probability": (0.0, 1.0, "between 0 and 1"),
+}
+"""The schedules that objectives ask for by name, and where they must stay."""
 
 _CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*\(([^()]*)\)\s*")
 
@@ -155,6 +171,37 @@ def parse_schedule(schedule: str | float, *, total_steps: float) -> Schedule:
     if not required <= len(numbers) <= len(parameters):
         raise InputError(f"{schedule!r} has {len(numbers)} numbers", mend=f"write {name}({', '.join(parameters)})")
     return known[name](*numbers)
+
+
+def schedule_in_range(name: str, schedule: str | float, *, total_steps: float) -> Schedule:
+    """A schedule of :data:`RANGES` that never leaves its range.
+
+    Args:
+        name: "alpha" or "gold_probability".
+        schedule, total_steps: as of :func:`parse_schedule`.
+
+    Returns:
+        the schedule.
+
+    Raises:
+        InputError: names it, and what is wrong with it.
+
+    Example:
+        >>> schedule_in_range("gold_probability", "linear(1, -1)", total_steps=10)
+        Traceback (most recent call last):
+        ...
+        seqwise.errors.InputError: gold_probability must stay between 0 and 1, but 'linear(1, -1)' reaches -1
+    """
+    try:
+        found = parse_schedule(schedule, total_steps=total_steps)
+    except InputError as error:
+        raise InputError(f"{name}: {error.problem}", mend=error.mend) from None
+    lowest, highest, wanted = RANGES[name]
+    # Every schedule goes one way, so its two ends are its extremes.
+    for value in (found(0), found(math.inf)):
+        if not lowest <= value <= highest:
+            raise InputError(f"{name} must stay {wanted}, but {schedule!r} reaches {value:g}")
+    return found
 
 
 def _fraction(step: float, steps: float) -> float:

@@ -1,0 +1,138 @@
+"""What a data collator of transformers makes, as batches of ours: padding on either side, labels of -100.
+
+Shapes: B batch, L columns, S source length, T target length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seqwise.data.batches import IGNORE, Batch
+from seqwise.errors import InputError
+
+__all__ = ["NEEDED", "batch_from_inputs", "target_labels"]
+
+NEEDED = ("input_ids", "labels")
+"""Inputs of a model without which nothing can be trained here."""
+
+READ = (*NEEDED, "attention_mask", "decoder_input_ids")
+"""All that is read of them."""
+
+
+def batch_from_inputs(inputs: Mapping[str, Any], *, first: int | None) -> Batch:
+    """The sources and targets of what a model of transformers would be called with.
+
+    An encoder-decoder reads ``input_ids`` and writes ``labels``. A causal model has both in one row: what has a label
+    is the target, what stands before it the prompt, which is never empty: the first token of a row is no target, as
+    for transformers, which predicts it from nothing.
+
+    Args:
+        inputs: ``input_ids`` and ``labels`` (-100 where there is none), (B, L) each, and where there is padding an
+            ``attention_mask``. ``decoder_input_ids``, as ``DataCollatorForSeq2Seq(model=...)`` adds them, may be there
+            if they are the labels moved right.
+        first: of an encoder-decoder, the token that its decoder starts from; None for a causal model.
+
+    Returns:
+        The batch without rows that have no label; there may be none left.
+
+    Raises:
+        InputError: something is missing or would be passed over, or labels or the mask have a gap.
+
+    Example:
+        >>> inputs = {"input_ids": torch.tensor([[0, 5, 6, 7]]), "attention_mask": torch.tensor([[0, 1, 1, 1]])}
+        >>> batch = batch_from_inputs(inputs | {"labels": torch.tensor([[-100, -100, 6, 7]])}, first=None)
+        >>> batch.sources_BS, batch.targets_BT
+        (tensor([[5]]), tensor([[6, 7]]))
+    """
+    for name in NEEDED:
+        if inputs.get(name) is None:
+            raise InputError(f"the inputs have no {name}", mend="tokenise the data, and use a collator that pads them")
+    unread = [name for name in inputs if name not in READ and inputs[name] is not None]
+    if unread:
+        raise InputError(f"the inputs have {unread[0]}, which a search would not read", mend="drop it from the data")
+    tokens_BL, labels_BL = inputs["input_ids"], target_labels(inputs, causal=first is None)
+    real_BL, wanted_BL = _real(inputs), labels_BL >= 0
+    _require_no_gap(real_BL, "attention_mask has a hole")
+    _require_no_gap(wanted_BL, "labels have a gap of -100 between two targets")
+    if first is None:
+        if bool((wanted_BL & (labels_BL != tokens_BL)).any()):
+            problem = "the labels of a causal model are its input_ids, or -100, and here they differ"
+            raise InputError(problem, mend="copy input_ids, without moving them: that is done here")
+        real_BL = real_BL & (torch.cumsum(wanted_BL, dim=1) == 0)
+    elif inputs.get("decoder_input_ids") is not None:
+        _require_moved(inputs["decoder_input_ids"], labels_BL, first)
+    kept_B = wanted_BL.any(1)
+    sources_BS, source_lengths_B = _moved_left(tokens_BL[kept_B], real_BL[kept_B], 0)
+    targets_BT, target_lengths_B = _moved_left(labels_BL[kept_B], wanted_BL[kept_B], IGNORE)
+    return Batch(sources_BS, source_lengths_B, targets_BT, target_lengths_B, kept_B.nonzero()[:, 0])
+
+
+def target_labels(inputs: Mapping[str, Any], *, causal: bool) -> Tensor:
+    """The labels that are targets, in their places: of a causal model all but the first token of a row.
+
+    Args:
+        inputs: as of :func:`batch_from_inputs`.
+        causal: whether the model has prompt and target in one row.
+
+    Returns:
+        (B, L), -100 elsewhere.
+
+    Example:
+        >>> inputs = {"input_ids": torch.tensor([[5, 6]]), "labels": torch.tensor([[5, 6]])}
+        >>> target_labels(inputs, causal=True)
+        tensor([[-100,    6]])
+    """
+    labels_BL: Tensor = inputs["labels"]
+    if not causal:
+        return labels_BL
+    real_BL = _real(inputs)
+    if real_BL.shape != labels_BL.shape:
+        problem = f"labels have {labels_BL.shape[1]} columns and input_ids {real_BL.shape[1]}"
+        raise InputError(f"{problem}, and a causal model has both in one row", mend="pad both to the same length")
+    is_first_BL = real_BL & (torch.cumsum(real_BL, dim=1) == 1)
+    return labels_BL.masked_fill(is_first_BL | ~real_BL, IGNORE)
+
+
+def _real(inputs: Mapping[str, Any]) -> Tensor:
+    """What is no padding."""
+    mask_BL: Tensor | None = inputs.get("attention_mask")
+    if mask_BL is None:
+        return torch.ones_like(inputs["input_ids"], dtype=torch.bool)
+    if mask_BL.dim() != 2:
+        raise InputError(f"attention_mask has {mask_BL.dim()} dimensions, and 2 are read", mend="give one row a text")
+    return mask_BL > 0
+
+
+def _require_no_gap(there_BL: Tensor, problem: str) -> None:
+    columns_L = torch.arange(there_BL.shape[1], device=there_BL.device)
+    last_B = torch.where(there_BL, columns_L, -1).amax(1)
+    first_B = torch.where(there_BL, columns_L, there_BL.shape[1]).amin(1)
+    if bool((there_BL.sum(1) < last_B - first_B + 1).any()):
+        mend = "pad on one side; give labels to all that follows a prompt, or split the text there"
+        raise InputError(problem, mend=mend)
+
+
+def _require_moved(fed_BL: Tensor, labels_BL: Tensor, first: int) -> None:
+    wanted_BL = labels_BL >= 0
+    same = fed_BL.shape == labels_BL.shape
+    # Of labels that are padded on the left, the first is fed padding by transformers; here it is fed the start.
+    same = same and not bool((wanted_BL[:, 0] & (fed_BL[:, 0] != first)).any())
+    followed = wanted_BL[:, 1:] & wanted_BL[:, :-1]
+    if not same or bool((followed & (fed_BL[:, 1:] != labels_BL[:, :-1])).any()):
+        raise InputError(
+            f"decoder_input_ids are not the labels behind the start token {first}",
+            mend="drop them, or set generation_config.decoder_start_token_id to the token that they start with",
+        )
+
+
+def _moved_left(values_BL: Tensor, kept_BL: Tensor, fill: int) -> tuple[Tensor, Tensor]:
+    """What is kept of each row, from the first column on, and how much that is; as wide as the longest."""
+    lengths_B = kept_BL.sum(1)
+    width = int(lengths_B.max()) if len(lengths_B) else 0
+    order_BL = (~kept_BL).long().argsort(dim=1, stable=True)[:, :width]
+    behind_BL = torch.arange(width, device=lengths_B.device) >= lengths_B[:, None]
+    return values_BL.gather(1, order_BL).masked_fill(behind_BL, fill), lengths_B

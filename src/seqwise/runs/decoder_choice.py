@@ -1,0 +1,62 @@
+"""Which decoder a run is searched with: the one that is named, the best on development data, or as it was trained."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+from seqwise.decoding import DECODERS, Decoder
+from seqwise.errors import InputError
+from seqwise.runs.settings import Settings, score_by_name, trained_score, unit_by_name
+from seqwise.training.configuration import did_you_mean
+from seqwise.training.schedules import parse_schedule
+
+__all__ = ["best_decoder", "choose_decoder", "usual_decoder"]
+
+
+def usual_decoder(settings: Settings) -> str:
+    """The name of the decoder that searches as the model was trained to be searched.
+
+    The raw beam for a model trained on global scores, otherwise the beam.
+    """
+    return "raw-beam" if trained_score(settings) == "global" else "beam"
+
+
+def best_decoder(folder: Path) -> str:
+    """The name of the decoder that was best on the development data of a run.
+
+    Raises:
+        InputError: there were none, or the run's ``metrics.json`` cannot be read.
+    """
+    path = folder / "metrics.json"
+    if not path.exists():
+        raise InputError("the file is missing, so no decoder is known to be best", path=path, mend="name a decoder")
+    try:
+        name = json.loads(path.read_bytes())["dev"]["best decoder"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        problem = "no decoder is known to be best, for the run was trained without development data"
+        raise InputError(problem, path=path, mend="name a decoder, or train with --dev") from None
+    if name not in DECODERS:
+        raise InputError(f"the best decoder {name!r} is none", path=path, mend=f"name one of {', '.join(DECODERS)}")
+    return str(name)
+
+
+def choose_decoder(settings: Settings, name: str | None = None, *, beam_size: int | None = None) -> Decoder:
+    """A decoder by name; by default the one that searches as the model was trained to be searched.
+
+    Args:
+        settings: of the run.
+        name: one of :data:`seqwise.decoding.DECODERS`, or None for that of :func:`usual_decoder`.
+        beam_size: by default as in training.
+
+    Raises:
+        InputError: there is no such decoder.
+    """
+    score = score_by_name(trained_score(settings))
+    name = name or usual_decoder(settings)
+    if name not in DECODERS:
+        raise InputError(f"no decoder is called {name!r}", mend=did_you_mean(name, DECODERS))
+    # The value at the end of training, which lies beyond any number of steps that the schedule itself gives.
+    final_alpha = parse_schedule(settings.alpha, total_steps=1)(math.inf)
+    return DECODERS[name](beam_size or settings.beam_size, final_alpha, score, unit_by_name(settings.alpha_unit))

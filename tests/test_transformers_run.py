@@ -1,0 +1,324 @@
+"""``seqwise train --model FOLDER``: an encoder-decoder of transformers from the command line, end to end.
+
+Models are tiny, with random weights, and saved in a folder with a tokenizer made here; nothing comes from a network.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("tokenizers")
+
+from tokenizers import Tokenizer, models, pre_tokenizers, processors  # noqa: E402
+
+from command_line import Command, run_main  # noqa: E402
+from seqwise.errors import InputError  # noqa: E402
+from seqwise.runs import load_run, predict  # noqa: E402
+from seqwise.runs.decoder_choice import choose_decoder  # noqa: E402
+from seqwise.runs.inputs import inputs_of  # noqa: E402
+from seqwise.runs.settings import Settings, adopt, load_settings, names_pretrained  # noqa: E402
+from seqwise.runs.stages import resolve  # noqa: E402
+from seqwise.runs.training import train_run  # noqa: E402
+from seqwise.training.checkpoints import verify  # noqa: E402
+
+LETTERS = ["a", "b", "c", "d"]
+TOKENS = ["</s>", "<pad>", "<s>", "<unk>", *LETTERS]
+SIZES: dict[str, Any] = {
+    "vocab_size": 10,  # two more than the tokenizer knows
+    "d_model": 16,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 16,
+    "decoder_ffn_dim": 16,
+    "max_position_embeddings": 24,
+    "pad_token_id": 1,
+    "eos_token_id": 0,
+    "bos_token_id": 2,
+    "decoder_start_token_id": 2,
+    "forced_eos_token_id": 0,  # as BART has it: a matter of generate, which is not heeded here
+    "dropout": 0.05,
+    "init_std": 0.3,
+}
+
+
+def tokenizer() -> Any:
+    core = Tokenizer(models.WordLevel({token: place for place, token in enumerate(TOKENS)}, unk_token="<unk>"))
+    core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    core.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 0)])
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=core, eos_token="</s>", pad_token="<pad>", bos_token="<s>", unk_token="<unk>"
+    )
+
+
+def saved(folder: Path, model: Any) -> Path:
+    model.save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    return folder
+
+
+def words(count: int, seed: int) -> str:
+    """Lines of letters and the letter after each of them."""
+    generator = torch.Generator().manual_seed(seed)
+    lines = []
+    for _ in range(count):
+        length = int(torch.randint(1, 4, (), generator=generator))
+        source = torch.randint(0, 4, (length,), generator=generator).tolist()
+        lines.append(" ".join(LETTERS[n] for n in source) + "\t" + " ".join(LETTERS[(n + 1) % 4] for n in source))
+    return "\n".join(lines) + "\n"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("files")
+    torch.manual_seed(0)
+    saved(folder / "bart", transformers.BartForConditionalGeneration(transformers.BartConfig(**SIZES)))
+    (folder / "train.tsv").write_text(words(120, 0))
+    (folder / "dev.tsv").write_text(words(20, 1))
+    return folder
+
+
+def options(files: Path, **more: Any) -> list[str]:
+    given = {"model": files / "bart", "train": files / "train.tsv", "batch_size": 16, "save_every": 5, **more}
+    return [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
+
+
+@pytest.fixture(scope="module")
+def run(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    learnt = {"objective": "cross-entropy", "epochs": 25, "learning_rate": 0.01, "dev": files / "dev.tsv"}
+    run_main("train", *options(files, **learnt), f"--output={folder}")
+    return folder
+
+
+def test_what_was_trained_here_decodes_without_us_and_as_with_us(run: Path, files: Path, seqwise: Command) -> None:
+    verify(run / "model")
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(run / "model").eval()
+    loaded = transformers.AutoTokenizer.from_pretrained(run / "model")
+    assert type(model) is transformers.BartForConditionalGeneration
+    sources = [line.split("\t")[0] for line in (files / "dev.tsv").read_text().splitlines()]
+    (files / "inputs.txt").write_text("\n".join(sources) + "\n")
+    records = seqwise("predict", run, files / "inputs.txt", "--decoder", "greedy", "--json").records
+    assert [record["input"] for record in records] == sources
+    for source, record in zip(sources, records, strict=True):
+        ids = model.generate(**loaded(source, return_tensors="pt"), num_beams=1, do_sample=False, max_new_tokens=8)
+        assert loaded.decode(ids[0], skip_special_tokens=True) == record["outputs"][0]["output"]
+    # What was learnt: the next letter.
+    assert records[0]["outputs"][0]["output"] == (files / "dev.tsv").read_text().splitlines()[0].split("\t")[1]
+
+
+def test_all_decoders_predict_and_are_measured(run: Path, files: Path, seqwise: Command) -> None:
+    found = json.loads(seqwise("evaluate", run, files / "dev.tsv", "--json").out)
+    assert set(found) == {"greedy", "beam", "interpolated-beam", "raw-beam", "soft-beam"}
+    assert found["beam"]["token error"]["value"] < 20
+    for decoder in ("beam", "raw-beam", "soft-beam"):
+        ended = seqwise("predict", run, "a b", "--decoder", decoder, "--beam-size", 3)
+        assert ended.code == 0 and "b c" in ended.out.splitlines()[0]
+    metrics = json.loads((run / "metrics.json").read_text())
+    assert metrics["dev"]["mean log Z"] > 0
+    diagnosed = seqwise("diagnose", run, files / "dev.tsv", "--json")
+    assert diagnosed.code == 0, diagnosed.err
+    assert "beam" in json.loads(diagnosed.out)["decoders"]
+
+
+def test_a_run_says_what_it_was_made_with(run: Path, files: Path) -> None:
+    settings = yaml.safe_load((run / "configuration.yaml").read_text())
+    assert settings["model"] == str(files / "bart")
+    assert (settings["task"], settings["source_units"], settings["learning_rate"]) == ("transduce", "subwords", 0.01)
+    assert load_settings(run / "configuration.yaml", {}).learning_rate == 0.01
+
+
+def test_rates_are_small_unless_they_are_given(tmp_path: Path) -> None:
+    assert load_settings(None, {"model": "./some"}).learning_rate == 5e-5
+    assert load_settings(None, {"model": "./some", "learning_rate": "1e-3"}).learning_rate == 1e-3
+    assert load_settings(None, {}).learning_rate == 1e-3
+    (tmp_path / "settings.yaml").write_text("model: ./some\nwarm_start_learning_rate: 0.002\n")
+    from_file = load_settings(tmp_path / "settings.yaml", {})
+    assert (from_file.learning_rate, from_file.warm_start_learning_rate) == (5e-5, 2e-3)
+
+
+def test_a_folder_keeps_its_meaning_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "lstm").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert names_pretrained("mine") and not names_pretrained("lstm") and names_pretrained("./lstm")
+    assert adopt(Settings(model="mine")).model == "./mine"
+    assert resolve(Settings(model="lstm")).model == "lstm"
+    monkeypatch.chdir("/")
+    assert names_pretrained("./mine") and not names_pretrained("mine")
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        {"objective": "relaxed-beam", "beam_size": 2},
+        {"objective": "beam-crf", "score": "global", "beam_size": 2},
+        {"objective": "scheduled-sampling", "feeding_passes": "two-pass", "feeding": "soft-greedy"},
+        {"objective": "sampled-self-normalized", "log_partition_fraction": 0.5},
+        {"objective": "distillation", "beam_size": 2, "warm_start_epochs": 0.2},
+        {"objective": "minimum-risk", "cost": "edit-distance", "beam_size": 2},
+    ],
+    ids=lambda settings: settings["objective"],
+)
+def test_other_objectives_train_too(objective: dict[str, Any], files: Path, tmp_path: Path, seqwise: Command) -> None:
+    short = {"epochs": 0.4, "learning_rate": 0.01}
+    if objective["objective"] not in ("distillation", "sampled-self-normalized"):
+        short["warm_start"] = "none"
+    ended = seqwise("train", *options(files, **(short | objective)), f"--output={tmp_path / 'run'}")
+    assert ended.code == 0, ended.err
+    assert seqwise("predict", tmp_path / "run", "a b c", "--beam-size", 2).code == 0
+    usual = "raw-beam" if objective["objective"] in ("beam-crf", "distillation") else "beam"
+    loaded = load_run(tmp_path / "run")
+    inputs = inputs_of("a b c", units="text")
+    best = predict(loaded, inputs, choose_decoder(loaded.settings))[0][0]
+    assert best == predict(loaded, inputs, choose_decoder(loaded.settings, usual))[0][0]
+    before = transformers.AutoModelForSeq2SeqLM.from_pretrained(files / "bart")
+    after = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run" / "model")
+    assert any(not torch.equal(a, b) for a, b in zip(before.parameters(), after.parameters(), strict=True))
+
+
+def test_a_training_that_was_killed_ends_with_the_same_weights(files: Path, tmp_path: Path, seqwise: Command) -> None:
+    """With dropout and a warm start; the second training finds the checkpoints of a part of the first."""
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    command = ["train", *options(files, objective="relaxed-beam", beam_size=2, warm_start_epochs=0.7, epochs=1.0)]
+    assert seqwise(*command, f"--output={whole}").code == 0
+    shutil.copytree(whole, killed)
+    shutil.rmtree(killed / "model")
+    shutil.rmtree(killed / "checkpoints" / "checkpoint-8")
+    assert (killed / "checkpoints" / "checkpoint-5").exists()
+    assert seqwise(*command, f"--output={killed}").code == 0
+    weights = [(folder / "model" / "model.safetensors").read_bytes() for folder in (whole, killed)]
+    assert weights[0] == weights[1]
+
+
+def test_sources_near_the_last_position_are_decoded(run: Path, seqwise: Command) -> None:
+    """Twice as long an output as the source would have no position left."""
+    ended = seqwise("predict", run, " ".join("abcd" * 6)[2:])
+    assert ended.code == 0, ended.err
+    said = seqwise("predict", run, " ".join("abcd" * 6)).complaint
+    assert "the source has 25 tokens, and the model has 24 positions; shorten it" in said
+
+
+@pytest.mark.parametrize("forbids", [{"suppress_tokens": [5]}, {"bad_words_ids": [[5], [4, 6]]}])
+def test_what_a_generation_config_forbids_is_never_written(forbids: dict[str, Any], run: Path) -> None:
+    loaded, inputs = load_run(run), inputs_of("a a", units="text")
+    assert loaded.target_text(predict(loaded, inputs, choose_decoder(loaded.settings))[0][0].tokens) == "b b"
+    for name, value in forbids.items():
+        setattr(loaded.model.model.generation_config, name, value)
+    for decoder in ("greedy", "beam", "raw-beam", "soft-beam"):
+        best = predict(loaded, inputs, choose_decoder(loaded.settings, decoder))[0][0]
+        assert "b" not in best.tokens
+
+
+# ---------------------------------------------------------------------------------------- what is refused
+
+
+def _auto_map(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"auto_map": {"AutoModel": "evil.Model"}}))
+
+
+def _pickled(folder: Path) -> None:
+    torch.save({}, folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+
+
+def _causal(folder: Path) -> None:
+    shutil.rmtree(folder)
+    sizes: dict[str, Any] = {"vocab_size": 10, "n_embd": 4, "n_layer": 1, "n_head": 1}
+    saved(folder, transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, bos_token_id=2, eos_token_id=0)))
+
+
+def _cut(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:200])
+
+
+def _remove(name: str) -> Callable[[Path], None]:
+    return lambda folder: [path.unlink() for path in folder.glob(name)] and None  # type: ignore[func-returns-value]
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (_auto_map, "brings code of its own (auto_map), which is never run"),
+        (_pickled, "the weights are a pickle, which could run code"),
+        (_causal, "give an encoder-decoder of transformers"),
+        (_cut, "transformers cannot load the model"),
+        (_remove("config.json"), "the folder holds no model of transformers"),
+        (_remove("tokenizer*"), "the folder has no tokenizer"),
+        (shutil.rmtree, "there is no such folder"),
+    ],
+)
+def test_models_that_cannot_be_had_are_refused_in_one_line(
+    damage: Callable[[Path], Any], said: str, files: Path, tmp_path: Path, seqwise: Command
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(files / "bart", folder)
+    damage(folder)
+    complaint = seqwise("train", *options(files, model=folder), f"--output={tmp_path / 'run'}").complaint
+    assert said in complaint and str(folder) in complaint
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"model": "lstn"}, "model must be one of lstm, transformer, chain, a folder, or a hub name with a / in it"),
+        ({"task": "tag"}, "task: "),
+        ({"source_units": "words"}, "source_units: "),
+        ({"hidden_size": 8}, "hidden_size: nothing in this training reads it"),
+        ({"dropout": 0.3}, "dropout: nothing in this training reads it"),
+        ({"num_layers": 3}, "num_layers: nothing in this training reads it"),
+        ({"subword_vocabulary": 30}, "subword_vocabulary: nothing in this training reads it"),
+        ({"token_column": 1}, "token_column: nothing in this training reads it"),
+        ({"objective": "crf"}, "crf needs scores that form a chain"),
+        ({"model": "no-such/model"}, "no-such/model: "),
+    ],
+)
+def test_settings_that_do_not_go_with_a_trained_model(
+    given: dict[str, Any], said: str, files: Path, tmp_path: Path, seqwise: Command
+) -> None:
+    assert said in seqwise("train", *options(files, **given), f"--output={tmp_path / 'run'}").complaint
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("a b\t", "train.tsv:2: the target is empty"),
+        ("a b", "train.tsv:2: 1 column where 2 were expected"),
+        ("a b\t" + "a " * 24, "train.tsv:2: the target has 25 tokens, and the model has 24 positions"),
+    ],
+)
+def test_pairs_that_cannot_be_read_are_named(
+    line: str, said: str, files: Path, tmp_path: Path, seqwise: Command
+) -> None:
+    (tmp_path / "train.tsv").write_text(f"a\tb\n{line}\n")
+    arguments = options(files, train=tmp_path / "train.tsv")
+    assert said in seqwise("train", *arguments, f"--output={tmp_path / 'run'}").complaint
+
+
+def test_a_damaged_run_and_unknown_words_are_named(run: Path, files: Path, tmp_path: Path, seqwise: Command) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    (tmp_path / "dev.tsv").write_text("a\tb\na b\tb zebra\n")
+    ended = seqwise("evaluate", folder, tmp_path / "dev.tsv", "--decoder", "greedy")
+    assert ended.code == 0
+    assert "1 of 3 target tokens was never seen in training" in ended.err
+    _cut(folder / "model")
+    assert "differs from what was sealed" in seqwise("predict", folder, "a").complaint
+
+
+def test_settings_of_python_are_those_of_the_command_line(files: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="hidden_size: nothing in this training reads it"):
+        train_run(Settings(model=str(files / "bart"), train=files / "train.tsv", hidden_size=8), tmp_path / "run")
