@@ -19,19 +19,17 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from benchmarks.command import a_parser, run
 from benchmarks.timing import median_ratio, time_in_turn
-from seqwise.data import write_atomically
 from seqwise.evaluation.signature import sign, signature_line
 from seqwise.models import linear_chain
 from seqwise.objectives import chain_log_partition
@@ -208,25 +206,12 @@ def table(result: dict[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the benchmark; print a table and write JSON."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.chain_log_partition",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = a_parser("chain_log_partition", __doc__, rounds=20, seed="of the scores")
     parser.add_argument("--steps", type=int, nargs="+", default=[20, 60], help="T, labels of an input")
     parser.add_argument("--labels", type=int, nargs="+", default=[9, 45, 317], help="K, how many there are")
     parser.add_argument("--batch", type=int, default=32, help="B, inputs at a time")
-    parser.add_argument("--rounds", type=int, default=20, help="in which the systems take turns")
     parser.add_argument("--spread", type=float, default=1.0, help="standard deviation of the scores of transitions")
-    parser.add_argument("--threads", type=int, default=1, help="processor threads of torch")
-    parser.add_argument("--seed", type=int, default=0, help="of the scores")
-    parser.add_argument("--output", type=Path, default=Path("outputs/chain_log_partition.json"), help="JSON file")
-    options = parser.parse_args(arguments)
-    result = measure(options)
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(options.output, json.dumps(result, indent=1) + "\n")
-    print(table(result))
-    return result
+    return run(parser, measure, table, arguments)
 
 
 if __name__ == "__main__":

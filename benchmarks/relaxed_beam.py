@@ -15,19 +15,18 @@ that scale, whose distribution is all but uniform, left to the automatic choice.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from benchmarks.command import a_parser, run
 from benchmarks.timing import median_ratio, time_in_turn
-from seqwise.data import Batch, EncodedExample, collate, write_atomically
+from seqwise.data import Batch, EncodedExample, collate
 from seqwise.evaluation.signature import sign, signature_line
 from seqwise.models import Tagger
 from seqwise.objectives import cross_entropy, direct_loss, hamming_cost
@@ -272,20 +271,11 @@ def table(result: dict[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the benchmark; print a table and write JSON."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.relaxed_beam", description=__doc__)
+    parser = a_parser("relaxed_beam", __doc__, rounds=15, seed="of the model and the batch")
     parser.add_argument("--sizes", type=int, nargs="*", default=[], help="vocabulary sizes to run; default: all")
-    parser.add_argument("--rounds", type=int, default=15, help="in which the systems take turns")
     parser.add_argument("--alpha", type=float, default=4.0, help="inverse temperature of the beam")
     parser.add_argument("--perplexity", type=float, default=10.0, help="of the model's softmax, by the head's scale")
-    parser.add_argument("--threads", type=int, default=1, help="processor threads of torch")
-    parser.add_argument("--seed", type=int, default=0, help="of the model and the batch")
-    parser.add_argument("--output", type=Path, default=Path("outputs/relaxed_beam.json"), help="JSON file")
-    options = parser.parse_args(arguments)
-    result = measure(options)
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(options.output, json.dumps(result, indent=1) + "\n")
-    print(table(result))
-    return result
+    return run(parser, measure, table, arguments)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ them determined by the word before.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import statistics
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.command import a_parser, run
 from benchmarks.timing import median_ratio
 from seqwise.data import (
     Example,
@@ -32,7 +32,6 @@ from seqwise.data import (
     build_vocabulary,
     read_sentences,
     stream_positions,
-    write_atomically,
 )
 from seqwise.evaluation.signature import sha256_of_examples, sign, signature_line
 from seqwise.models import (
@@ -213,24 +212,15 @@ def table(result: dict[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the benchmark; print a table and write JSON."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.sampled_normalizer", description=__doc__)
+    parser = a_parser("sampled_normalizer", __doc__, rounds=20, seed="of the order of the positions and of H")
     parser.add_argument("--positions", type=int, default=0, help="of training, for each system; 0: one epoch")
-    parser.add_argument("--rounds", type=int, default=20, help="in which the systems take turns")
     parser.add_argument("--validation", type=int, default=1000, help="sentences at the end of the text")
     parser.add_argument("--batch", type=int, default=128, help="positions of a training step")
     parser.add_argument("--log-weights", type=int, default=24, help="base 2 logarithm of the size of the table")
     parser.add_argument("--alpha", type=float, default=1.0, help="weight of (log Z)^2")
     parser.add_argument("--learning-rate", type=float, default=1.0, help="of Adagrad")
     parser.add_argument("--initial", type=float, default=100.0, help="squared gradients that Adagrad starts from")
-    parser.add_argument("--threads", type=int, default=1, help="processor threads of torch")
-    parser.add_argument("--seed", type=int, default=0, help="of the order of the positions and of H")
-    parser.add_argument("--output", type=Path, default=Path("outputs/sampled_normalizer.json"), help="JSON file")
-    options = parser.parse_args(arguments)
-    result = measure(options)
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(options.output, json.dumps(result, indent=1) + "\n")
-    print(table(result))
-    return result
+    return run(parser, measure, table, arguments)
 
 
 if __name__ == "__main__":

@@ -21,19 +21,17 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from benchmarks.command import a_parser, run
 from benchmarks.timing import median_ratio, time_in_turn
-from seqwise.data import write_atomically
 from seqwise.evaluation.signature import sign, signature_line
 from seqwise.models import MaskedTransformer
 from seqwise.sampling import (
@@ -219,7 +217,7 @@ def table(result: dict[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the benchmark; print a table and write JSON."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.sampler", description=__doc__)
+    parser = a_parser("sampler", __doc__, rounds=5, seed="of weights, starts and draws")
     parser.add_argument("--training-steps", type=int, default=1500, help="of the trained model")
     parser.add_argument("--chains", type=int, default=16, help="B")
     parser.add_argument("--length", type=int, default=12, help="T")
@@ -228,16 +226,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--vocabulary", type=int, default=39, help="V")
     parser.add_argument("--hidden", type=int, default=128, help="size of the Transformer")
     parser.add_argument("--layers", type=int, default=4, help="of the Transformer")
-    parser.add_argument("--rounds", type=int, default=5, help="in which the systems take turns")
-    parser.add_argument("--threads", type=int, default=1, help="processor threads of torch")
-    parser.add_argument("--seed", type=int, default=0, help="of weights, starts and draws")
-    parser.add_argument("--output", type=Path, default=Path("outputs/sampler.json"), help="JSON file")
-    options = parser.parse_args(arguments)
-    result = measure(options)
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(options.output, json.dumps(result, indent=1) + "\n")
-    print(table(result))
-    return result
+    return run(parser, measure, table, arguments)
 
 
 if __name__ == "__main__":

@@ -17,19 +17,17 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from benchmarks.command import a_parser, run
 from benchmarks.timing import median_ratio, time_in_turn
-from seqwise.data import write_atomically
 from seqwise.evaluation.signature import sign, signature_line
 from seqwise.objectives import (
     sampled_self_normalized_cross_entropy,
@@ -137,20 +135,11 @@ def table(result: dict[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the benchmark; print a table and write JSON."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.self_normalization", description=__doc__)
+    parser = a_parser("self_normalization", __doc__, rounds=15, seed="of features, weights and gold tokens")
     parser.add_argument("--positions", type=int, nargs="+", default=[512, 2048], help="N, positions of a step")
     parser.add_argument("--vocabulary", type=int, default=32_000, help="V")
     parser.add_argument("--hidden", type=int, default=256, help="H, size of the features")
-    parser.add_argument("--rounds", type=int, default=15, help="in which the systems take turns")
-    parser.add_argument("--threads", type=int, default=1, help="processor threads of torch")
-    parser.add_argument("--seed", type=int, default=0, help="of features, weights and gold tokens")
-    parser.add_argument("--output", type=Path, default=Path("outputs/self_normalization.json"), help="JSON file")
-    options = parser.parse_args(arguments)
-    result = measure(options)
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(options.output, json.dumps(result, indent=1) + "\n")
-    print(table(result))
-    return result
+    return run(parser, measure, table, arguments)
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ def run(benchmark: ModuleType, output: Path) -> dict[str, Any]:
     benchmark.main([*SMALL, "--output", str(output)])
     found: dict[str, Any] = json.loads(output.read_text())
     assert [(row["steps"], row["labels"]) for row in found["rows"]] == [(1, 2), (1, 4), (3, 2), (3, 4)]
-    assert found["signature"]["method"].startswith("log partition of linear chains; steps [1, 3], labels [2, 4]")
+    assert found["signature"]["method"].endswith("steps [1, 3], labels [2, 4], batch 3, spread 1.0")
     return found
 
 

@@ -1,0 +1,49 @@
+"""What every benchmark's command line has in common."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from seqwise.data import write_atomically
+
+__all__ = ["a_parser", "run"]
+
+
+def a_parser(name: str, description: str | None, *, rounds: int, seed: str) -> argparse.ArgumentParser:
+    """The flags of all benchmarks; each adds its own.
+
+    Args:
+        name: of the module.
+        description: its docstring.
+        rounds: how many there are by default.
+        seed: what it is the seed of.
+    """
+    parser = argparse.ArgumentParser(
+        prog=f"python -m benchmarks.{name}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--rounds", type=int, default=rounds, help="in which the systems take turns")
+    parser.add_argument("--threads", type=int, default=1, help="processor threads of torch")
+    parser.add_argument("--seed", type=int, default=0, help=seed)
+    parser.add_argument("--output", type=Path, default=Path(f"outputs/{name}.json"), help="JSON file")
+    return parser
+
+
+def run(
+    parser: argparse.ArgumentParser,
+    measure: Callable[[argparse.Namespace], dict[str, Any]],
+    table: Callable[[dict[str, Any]], str],
+    arguments: Sequence[str] | None,
+) -> dict[str, Any]:
+    """Measure, write JSON and print a table."""
+    options = parser.parse_args(arguments)
+    result = measure(options)
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(options.output, json.dumps(result, indent=1) + "\n")
+    print(table(result))
+    return result
