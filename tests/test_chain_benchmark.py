@@ -106,10 +106,8 @@ def test_systems_take_turns_and_another_begins_each_time(benchmark: ModuleType) 
     called: list[str] = []
     calls = {name: lambda name=name: called.append(name) for name in ("a", "b")}
     found = benchmark.time_in_turn(calls, 3)
-    assert called == ["a", "b", "b", "a", "a", "b"] and {name: len(times) for name, times in found.items()} == {
-        "a": 3,
-        "b": 3,
-    }
+    assert called == [*"aabb", *"bbaa", *"aabb"], "each timed call follows an untimed one of its own kind"
+    assert {name: len(times) for name, times in found.items()} == {"a": 3, "b": 3}
 
 
 def test_without_the_peer_it_says_so(

@@ -696,7 +696,8 @@ def test_settings_that_cannot_be_trained_with_are_refused(options: dict[str, Any
 
 
 def test_what_others_leave_out_may_be_said_to_be_nothing(tmp_path: Path) -> None:
-    SearchAwareConfig(str(tmp_path), use_cpu=True, cross_entropy_weight=0.0, log_partition_weight=0.0)
+    config = SearchAwareConfig(str(tmp_path), use_cpu=True, cross_entropy_weight=0.0, log_partition_weight=0.0)
+    assert config.objective == "cross-entropy" and config.penalty_weight == 0
 
 
 def test_a_trainer_wants_its_own_arguments_and_no_other_loss(tmp_path: Path) -> None:

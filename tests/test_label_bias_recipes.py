@@ -18,7 +18,7 @@ from seqwise.decoding import Decoder
 from seqwise.evaluation.metrics import Counts, token_accuracy
 from seqwise.recipes import exposure_bias, label_bias, label_bias_tables, label_bias_translation, raw_scores
 from seqwise.recipes.systems import Data, System
-from seqwise.recipes.tasks import HARD_DECODERS, TRANSLATION, Task
+from seqwise.recipes.tasks import HARD_DECODERS, TRANSLATION, Task, supertags
 from seqwise.runs import load_run, predict
 from seqwise.runs.measures import log_partitions_of
 from seqwise.runs.settings import Settings, check
@@ -57,6 +57,18 @@ START = Settings(
 )  # fmt: skip
 EXAMPLES = [Example(tuple("ab"), tuple("AB"), "x", 1), Example(tuple("bba"), tuple("CBA"), "x", 4)] * 12
 DATA = Data(train=EXAMPLES, test=EXAMPLES[:5], dev=EXAMPLES[:4])
+
+
+@pytest.mark.parametrize(
+    ("task", "direction"), [(supertags("pmb"), "bi"), (supertags("pmb"), "uni"), (TRANSLATION, "bi")]
+)
+def test_cells_are_shared_with_other_tables_where_they_are_the_same(task: Task, direction: str) -> None:
+    """Two trainings in one folder would take turns in removing each other."""
+    task = replace(task, load_data=lambda: DATA)
+    here = label_bias.family_of(task, "cpu", direction)(0)["cross-entropy"].settings
+    there = exposure_bias.family_of(task, "cpu")(0)["cross-entropy"].settings
+    same_folder = label_bias.runs_of(task, Path("runs"), direction) == Path("runs") / task.name
+    assert same_folder == (here == there) == (task.name != "translation" and direction == "bi")
 
 
 @contextlib.contextmanager

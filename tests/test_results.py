@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 
 import pytest
 
 from seqwise.evaluation.report import Result, load_table
+from seqwise.recipes.corpora import PIECES
+from seqwise.recipes.label_bias import LOG_PARTITION_WEIGHT
 from seqwise.runs.settings import Settings
 from seqwise.runs.stages import resolve
 
@@ -350,6 +353,14 @@ def test_what_label_bias_says_of_translators_and_of_english_dependencies() -> No
     assert f"by {min(gains):.1f} to {max(gains):.1f} points" in LABEL_BIAS
     longer = value("table-5.2-ewt-uni", "raw beam: labels right", "cross-entropy, longer")
     assert f"in its raw beam ({longer:.1f})" in LABEL_BIAS
+    for direction, gained in (("uni", "holds"), ("bi", "not seen")):
+        said = {claim.text: claim.verdict for claim in load_table(RESULTS / f"table-5.3-ewt-{direction}.json").claims}
+        assert said["Global improves on its self-normalised start."] == gained
+        assert said["Local improves on its self-normalised start."] == gained
+        better = "The better of the two searches beats longer cross-entropy, each with its best decoder."
+        assert said[better] == "reversed"
+    penalty = LOG_PARTITION_WEIGHT * math.log(PIECES) ** 2
+    assert f"lambda (log V)^2, {penalty:.1f} nats a token here" in LABEL_BIAS
 
 
 RAW_SCORES = {

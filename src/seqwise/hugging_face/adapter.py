@@ -7,6 +7,7 @@ H features, V vocabulary.
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import MutableMapping
 from typing import Any
 
@@ -23,7 +24,7 @@ from seqwise.hugging_face.heads import ForcedFirst, head_of
 __all__ = ["HuggingFaceStepModel"]
 
 
-class HuggingFaceStepModel(nn.Module):
+class HuggingFaceStepModel(nn.Module, ABC):
     """What both kinds of models have in common; made by :func:`step_model`.
 
     Attributes:
@@ -164,18 +165,18 @@ class HuggingFaceStepModel(nn.Module):
         fed_BT = torch.cat([self._first_tokens(context)[:, None], targets_BT[:, :-1].clamp(min=0)], dim=1)
         return self.forced(context, self._embed(fed_BT[:, : targets_BT.shape[1]]))
 
+    @abstractmethod
     def encode(self, batch: Batch) -> Any:
         """Read the sources once."""
-        raise NotImplementedError
 
-    def _first_tokens(self, context: Any) -> Tensor:
-        raise NotImplementedError
+    @abstractmethod
+    def _first_tokens(self, context: Any) -> Tensor: ...
 
-    def _one_step(self, inputs_BJD: Tensor, state: Layers, context: Any, step: int) -> tuple[Tensor, Layers]:
-        raise NotImplementedError
+    @abstractmethod
+    def _one_step(self, inputs_BJD: Tensor, state: Layers, context: Any, step: int) -> tuple[Tensor, Layers]: ...
 
-    def _all_steps(self, inputs_BTD: Tensor, context: Any) -> Tensor:
-        raise NotImplementedError
+    @abstractmethod
+    def _all_steps(self, inputs_BTD: Tensor, context: Any) -> Tensor: ...
 
 
 def _without_prefix(module: nn.Module, weights: MutableMapping[str, Any], prefix: str, metadata: Any) -> None:

@@ -21,7 +21,7 @@ from seqwise.errors import InputError
 from seqwise.hugging_face.masked_model import HuggingFaceMaskedModel, masked_model
 from seqwise.hugging_face.text_chains import Progress, SampledTexts, TextChains, TextProblem, at_least_one
 from seqwise.hugging_face.text_codec import TextCodec, placed
-from seqwise.sampling.energies import MAX_ROWS, pseudo_log_likelihood, pseudo_perplexity
+from seqwise.sampling.energies import MAX_ROWS, TokenScores, pseudo_log_likelihood
 from seqwise.sampling.lengths import of_one_length
 from seqwise.sampling.settings import ChainSettings
 from seqwise.sampling.starts import FREE
@@ -30,28 +30,16 @@ __all__ = ["TextScore", "infill", "pseudo_log_likelihoods", "sample_texts"]
 
 
 @dataclass(frozen=True, eq=False)
-class TextScore:
+class TextScore(TokenScores):
     """A text with ``log p(token | all others)`` of each of its T tokens, in nats.
 
     Attributes:
-        text: as it was given.
         tokens: without the special ones.
         token_log_probs_T: on the CPU.
+        text: as it was given.
     """
 
     text: str
-    tokens: tuple[str, ...]
-    token_log_probs_T: Tensor
-
-    @property
-    def log_prob(self) -> float:
-        """The pseudo-log-likelihood: the sum over tokens."""
-        return float(self.token_log_probs_T.double().sum())
-
-    @property
-    def pseudo_perplexity(self) -> float:
-        """``exp(-log_prob / T)``."""
-        return pseudo_perplexity(self.log_prob, len(self.tokens))
 
 
 @torch.no_grad()
@@ -90,7 +78,7 @@ def pseudo_log_likelihoods(
         log_probs_BT = pseudo_log_likelihood(adapted, tokens_BT, max_rows=max_rows)
         found |= zip(places, log_probs_BT.cpu(), strict=True)
     return [
-        TextScore(text, codec.pieces(ids), found[place])
+        TextScore(codec.pieces(ids), found[place], text)
         for place, (text, ids) in enumerate(zip(texts, encoded, strict=True))
     ]
 

@@ -24,8 +24,7 @@ LOG_PARTITION_WEIGHT = 0.05
 """lambda: E[log Z] is no more than some tenths then, and the tags suffer little."""
 
 
-# A self-normalised translator learns its attention late: it takes the smaller batches, and more of them, with which
-# BLEU on development data more than doubles (seed 7, which no table has).
+# Translators need many steps before their attention is of use; smaller batches give more of them in the same time.
 _TRANSLATION = PLANS["translation"]
 OWN_PLANS = {
     "translation": Plan(

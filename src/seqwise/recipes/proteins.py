@@ -12,7 +12,6 @@ and is measured beside counts of residues. Samplers can be compared by a poor mo
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -25,6 +24,7 @@ import torch
 
 from seqwise.data.readers import Example, write_atomically
 from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
+from seqwise.recipes.cells import fingerprint_of
 from seqwise.recipes.outcome import Outcome
 from seqwise.recipes.protein_data import Proteins, choose_wild_types, proteins, residue_shares
 from seqwise.recipes.protein_table import Measured, build_outcome, draw
@@ -223,7 +223,7 @@ def _homes(folder: Path, size: Size, data: Proteins, wild_types: Sequence[Exampl
 
 
 def _hash(*parts: str) -> str:
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:8]
+    return fingerprint_of(*parts)[:8]
 
 
 def _read(path: Path) -> dict[str, Any]:

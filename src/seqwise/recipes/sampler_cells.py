@@ -10,9 +10,7 @@ Shapes: N sentences, C chains of each, S sweeps, K what a state adds to the sums
 
 from __future__ import annotations
 
-import hashlib
 import json
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -26,9 +24,9 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from seqwise.data.readers import write_atomically
-from seqwise.errors import InputError
 from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
 from seqwise.objectives.masked_likelihood import conditional_masked_objective, masked_objective
+from seqwise.recipes.cells import claim_folder, fingerprint_of
 from seqwise.recipes.sampler_draws import Drawn, draw
 from seqwise.recipes.sampler_tasks import Part, SamplerTask, Size
 from seqwise.recipes.workers import Job, ProgressFactory, Report, run_jobs
@@ -154,7 +152,7 @@ def train_cell(task: SamplerTask, scale: str, seed: int, output: Path, report: R
     """
     settings, data = _model_settings(task, scale, seed), task.load()
     fingerprint = _model_fingerprint(task, scale, seed)
-    _clear_if_other(output, fingerprint)
+    claim_folder(output, fingerprint)
     run = new_masked_run(data.train, settings)
     encoded = run.encode(data.train)
     steps = max(1, round(settings.epochs * -(-len(encoded) // settings.batch_size)))
@@ -201,7 +199,7 @@ def sample_cell(
     """
     fingerprint = _fingerprint(task, spec, part, scale, seed, home / MODEL)
     output = home / part / spec.key
-    _clear_if_other(output, fingerprint)
+    claim_folder(output, fingerprint)
     run, measured_on = load_masked_run(home / MODEL), task.part(part, scale)
     run.model.to("cuda" if torch.cuda.is_available() else "cpu")
     settings = spec.sized(task.sizes[scale], part=part, seed=seed)
@@ -297,13 +295,13 @@ def _model_settings(task: SamplerTask, scale: str, seed: int) -> MaskedModelSett
 
 def _model_fingerprint(task: SamplerTask, scale: str, seed: int) -> str:
     data, dev = sha256_of_examples(task.load().train), sha256_of_examples(task.part("dev", scale).examples)
-    return _hash(json.dumps(asdict(_model_settings(task, scale, seed)), sort_keys=True), data, dev)
+    return fingerprint_of(json.dumps(asdict(_model_settings(task, scale, seed)), sort_keys=True), data, dev)
 
 
 def _fingerprint(task: SamplerTask, spec: SamplerSpec, part: str, scale: str, seed: int, model: Path) -> str:
     """What a cell depends on: its settings, what it is measured on and how, and the model."""
     settings, measured_on = spec.sized(task.sizes[scale], part=part, seed=seed), task.part(part, scale)
-    return _hash(
+    return fingerprint_of(
         json.dumps(asdict(settings), sort_keys=True),
         str(spec.candidates),
         sha256_of_examples(measured_on.examples),
@@ -313,24 +311,9 @@ def _fingerprint(task: SamplerTask, spec: SamplerSpec, part: str, scale: str, se
     )
 
 
-def _hash(*parts: str) -> str:
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-
 def _is_done(output: Path, fingerprint: str) -> bool:
     path = output / CELL
     return path.exists() and json.loads(path.read_text("utf-8"))["fingerprint"] == fingerprint
-
-
-def _clear_if_other(output: Path, fingerprint: str) -> None:
-    """What has been begun of the same cell is continued; what is of another (other settings, other data) is removed."""
-    marker = output / "fingerprint"
-    if output.exists() and any(output.iterdir()) and not marker.exists():
-        raise InputError("the folder is not of this recipe", path=output, mend="give another --output")
-    if not (marker.exists() and marker.read_text("utf-8") == fingerprint):
-        shutil.rmtree(output, ignore_errors=True)
-        output.mkdir(parents=True)
-        write_atomically(marker, fingerprint)
 
 
 def _load_cell(task: SamplerTask, spec: SamplerSpec, home: Path, part: str) -> SamplerCell:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,10 @@ import rich.table
 
 from seqwise.evaluation.metrics import Counts, Sums
 from seqwise.evaluation.report import Claim, Result, Table
-from seqwise.recipes import sampler_tables
 from seqwise.recipes.outcome import Outcome
 from seqwise.recipes.sampler_cells import SamplerCell
 from seqwise.recipes.sampler_report import about, interval_of
-from seqwise.recipes.sampler_tables import GIBBS, LOCAL, RAW, RUNS, TABLES
+from seqwise.recipes.sampler_tables import GIBBS, LOCAL, RAW, TABLES, every_task
 from seqwise.recipes.sampler_tasks import SamplerTask
 from seqwise.recipes.samplers import Measured, SamplerRow, judge_sums, measure_samplers
 from seqwise.recipes.workers import ProgressFactory
@@ -348,25 +348,16 @@ FIGURES = {
 """By number."""
 
 
-def _every_task(
-    number: str, folder: Path, seeds: Sequence[int], scale: str, progress: ProgressFactory
-) -> Iterator[Outcome]:
-    for task in sampler_tables.TASKS:
-        task.require()
-    for task in sampler_tables.TASKS:
-        yield run_figure(FIGURES[number], task, folder / RUNS, seeds=seeds, scale=scale, progress=progress)
-
-
 def figure_6_2(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
     """Energy and measure by epoch: MH with both energies, degenerate Gibbs."""
-    return _every_task("6.2", folder, seeds, scale, progress)
+    return every_task(partial(run_figure, FIGURES["6.2"], seeds=seeds, scale=scale, progress=progress), folder)
 
 
 def figure_6_3(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
     """Acceptance and novelty by epoch while blocks get smaller."""
-    return _every_task("6.3", folder, seeds, scale, progress)
+    return every_task(partial(run_figure, FIGURES["6.3"], seeds=seeds, scale=scale, progress=progress), folder)
 
 
 def figure_6_4(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
     """Acceptance, energy and measure by epoch while the target is annealed by 0.02 a sweep."""
-    return _every_task("6.4", folder, seeds, scale, progress)
+    return every_task(partial(run_figure, FIGURES["6.4"], seeds=seeds, scale=scale, progress=progress), folder)

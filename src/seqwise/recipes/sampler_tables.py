@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ __all__ = [
     "TASKS",
     "SamplerTable",
     "degenerate",
+    "every_task",
     "metropolis",
     "run_table",
     "table_6_2",
@@ -321,30 +323,34 @@ TABLES = {
 """By number."""
 
 
-def _every_task(
-    number: str, folder: Path, seeds: Sequence[int], scale: str, progress: ProgressFactory
-) -> Iterator[Outcome]:
+def every_task(run: Callable[[SamplerTask, Path], Outcome], folder: Path) -> Iterator[Outcome]:
+    """A table or figure of each task, after looking for what all of them need.
+
+    Args:
+        run: makes one, from a task and the folder of its runs.
+        folder: of the recipe's runs.
+    """
     for task in TASKS:
         task.require()
     for task in TASKS:
-        yield run_table(TABLES[number], task, folder / RUNS, seeds=seeds, scale=scale, progress=progress)
+        yield run(task, folder / RUNS)
 
 
 def table_6_2(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
     """Hot and cold proposals, for MH and for degenerate Gibbs."""
-    return _every_task("6.2", folder, seeds, scale, progress)
+    return every_task(partial(run_table, TABLES["6.2"], seeds=seeds, scale=scale, progress=progress), folder)
 
 
 def table_6_3(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
     """Proposals that are cut to a nucleus, for MH and for degenerate Gibbs."""
-    return _every_task("6.3", folder, seeds, scale, progress)
+    return every_task(partial(run_table, TABLES["6.3"], seeds=seeds, scale=scale, progress=progress), folder)
 
 
 def table_6_4(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
     """Several positions at once, fewer and fewer, for MH with both energies and for degenerate Gibbs."""
-    return _every_task("6.4", folder, seeds, scale, progress)
+    return every_task(partial(run_table, TABLES["6.4"], seeds=seeds, scale=scale, progress=progress), folder)
 
 
 def table_6_5(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
     """Targets that are annealed at three rates, for MH with both energies."""
-    return _every_task("6.5", folder, seeds, scale, progress)
+    return every_task(partial(run_table, TABLES["6.5"], seeds=seeds, scale=scale, progress=progress), folder)

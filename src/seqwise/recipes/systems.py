@@ -6,9 +6,7 @@ run again, a finished one is read back and an interrupted one continues.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import shutil
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -16,8 +14,8 @@ from functools import partial
 from pathlib import Path
 
 from seqwise.data.readers import Example, write_atomically
-from seqwise.errors import InputError
 from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
+from seqwise.recipes.cells import claim_folder, fingerprint_of
 from seqwise.recipes.workers import Job, ProgressFactory, Report, run_jobs
 from seqwise.runs.measures import log_partitions_of
 from seqwise.runs.run import Run, build_model, build_vocabularies, choose_decoder, load_run, predict, save_run
@@ -134,7 +132,7 @@ def _train_and_decode(
     data = load_data()
     output = folder / system.folder
     fingerprint = _fingerprint(system, _hash(data) + "".join(decoders), folder)
-    _clear_if_other(output, fingerprint)
+    claim_folder(output, fingerprint)
     source, target = build_vocabularies(data.train, system.settings)
     run = Run(system.settings, build_model(system.settings, source, target), source, target)
     if system.starts_from is not None:
@@ -205,15 +203,4 @@ def _fingerprint(system: System, measured: str, folder: Path) -> str:
     parts = [dump_configuration(system.settings), measured]
     if system.starts_from is not None:
         parts.append((folder / system.starts_from / "model" / "manifest.json").read_text("utf-8"))
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-
-def _clear_if_other(output: Path, fingerprint: str) -> None:
-    """Checkpoints of the same cell are continued; those of another (other settings, other data) are removed."""
-    marker = output / "fingerprint"
-    if output.exists() and any(output.iterdir()) and not marker.exists():
-        raise InputError("the folder is not of this recipe", path=output, mend="give another --output")
-    if not (marker.exists() and marker.read_text("utf-8") == fingerprint):
-        shutil.rmtree(output, ignore_errors=True)
-        output.mkdir(parents=True)
-        write_atomically(marker, fingerprint)
+    return fingerprint_of(*parts)

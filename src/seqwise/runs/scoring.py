@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from seqwise.data.readers import Example
 from seqwise.errors import InputError
 from seqwise.models.conditional import ConditionalMaskedTransformer
 from seqwise.runs.sequence_run import SequenceRun
-from seqwise.sampling.energies import pseudo_log_likelihood, pseudo_perplexity
+from seqwise.sampling.energies import TokenScores, pseudo_log_likelihood
 from seqwise.sampling.lengths import of_one_length
 
 __all__ = ["SequenceScore", "room_for", "score_sequences"]
@@ -37,22 +37,17 @@ def room_for(what: str, *, mend: str) -> Iterator[None]:
         raise InputError(f"there is no room for {what}", mend=mend) from None
 
 
-class SequenceScore(NamedTuple):
-    """A sequence as the model sees it, with ``log p(token | all others)`` at each of its T positions, in nats."""
+@dataclass(frozen=True, eq=False)
+class SequenceScore(TokenScores):
+    """A sequence as the model sees it, with ``log p(token | all others)`` at each of its T positions, in nats.
+
+    Attributes:
+        tokens: as the model sees them.
+        token_log_probs_T: on the CPU.
+        example: what was scored.
+    """
 
     example: Example
-    tokens: tuple[str, ...]
-    token_log_probs_T: Tensor
-
-    @property
-    def log_prob(self) -> float:
-        """The pseudo-log-likelihood: the sum over positions."""
-        return float(self.token_log_probs_T.double().sum())
-
-    @property
-    def pseudo_perplexity(self) -> float:
-        """``exp(-log_prob / T)``, at most e^700."""
-        return pseudo_perplexity(self.log_prob, len(self.tokens))
 
 
 def score_sequences(
@@ -90,7 +85,7 @@ def _scores(
         for example, one, log_probs_T in zip(
             examples[start : start + BLOCK], block, _score_block(run, block, max_rows), strict=True
         ):
-            yield SequenceScore(example, run.decode(one.target_ids), log_probs_T)
+            yield SequenceScore(run.decode(one.target_ids), log_probs_T, example)
 
 
 @torch.no_grad()

@@ -28,6 +28,7 @@ from seqwise.sampling.diagnostics import ChainReport, diagnose_chains, effective
 from seqwise.sampling.draws import Draws, SeededDraws
 from seqwise.sampling.energies import (
     Energy,
+    TokenScores,
     constraint,
     contains,
     local,
@@ -70,6 +71,7 @@ __all__ = [
     "Refinement",
     "SeededDraws",
     "TableModel",
+    "TokenScores",
     "Visits",
     "anneal_blocks",
     "anneal_target",

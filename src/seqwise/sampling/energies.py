@@ -28,6 +28,7 @@ from seqwise.models.protocols import MaskedModel
 __all__ = [
     "MAX_ROWS",
     "Energy",
+    "TokenScores",
     "constraint",
     "contains",
     "local",
@@ -289,6 +290,33 @@ def pseudo_perplexity(log_prob: float, num_tokens: int) -> float:
         7.389
     """
     return math.exp(min(-log_prob / num_tokens, 700.0))
+
+
+@dataclass(frozen=True, eq=False)
+class TokenScores:
+    """Tokens with ``log p(token | all others)`` of each.
+
+    Attributes:
+        tokens: T of them, without special ones.
+        token_log_probs_T: in nats, on the CPU.
+
+    Example:
+        >>> TokenScores(("a", "b"), torch.tensor([-1.0, -3.0])).log_prob
+        -4.0
+    """
+
+    tokens: tuple[str, ...]
+    token_log_probs_T: Tensor
+
+    @property
+    def log_prob(self) -> float:
+        """The pseudo-log-likelihood: the sum over tokens."""
+        return float(self.token_log_probs_T.double().sum())
+
+    @property
+    def pseudo_perplexity(self) -> float:
+        """``exp(-log_prob / T)``, at most e^700."""
+        return pseudo_perplexity(self.log_prob, len(self.tokens))
 
 
 def rows_of(context: Any, rows_N: Tensor) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from seqwise.decoding import DECODERS
@@ -43,6 +44,25 @@ NOT_RECORDED = (
 )
 
 
+@dataclass(frozen=True)
+class Writing:
+    """A page as it is written.
+
+    Args:
+        files: data by the name of the folder that they are for.
+        asked: which examples are drawn.
+        on_progress: called as the work goes on.
+        ids: of what is on the page.
+        footer: signatures, a line each.
+    """
+
+    files: Mapping[str, Path]
+    asked: Asked
+    on_progress: OnProgress
+    ids: Ids = field(default_factory=Ids)
+    footer: list[str] = field(default_factory=list)
+
+
 def write_report(
     paths: Sequence[Path], output: Path, asked: Asked | None = None, *, on_progress: OnProgress | None = None
 ) -> None:
@@ -64,15 +84,14 @@ def write_report(
     asked = asked or Asked()
     require_own(output)
     folders = read_folders(paths)
-    files = share_files(folders, asked.files)
-    ids, footer = Ids(), list[str]()
+    page = Writing(share_files(folders, asked.files), asked, on_progress or (lambda *_: None))
     sections = [Section("Runs", [_overview(folders)])]
     for kind, build in (("training", _training), ("masked model", _masked), ("samples", _samples)):
         own = [folder for folder in folders if folder.kind == kind]
         if own:
-            sections.append(build(own, files, asked, ids, footer, on_progress or (lambda *_: None)))
+            sections.append(build(own, page))
     title = f"Report on {', '.join(folder.name for folder in folders)}"
-    save_page(render_page(title, sections, footer), output)
+    save_page(render_page(title, sections, page.footer), output)
 
 
 def _overview(folders: Sequence[Folder]) -> Table:
@@ -114,17 +133,10 @@ def _signed(method: str, folder: Folder, data: Data) -> str:
     )
 
 
-def _training(
-    folders: Sequence[Folder],
-    files: Mapping[str, Path],
-    asked: Asked,
-    ids: Ids,
-    footer: list[str],
-    on_progress: OnProgress,
-) -> Section:
+def _training(folders: Sequence[Folder], page: Writing) -> Section:
     loaded = {folder.name: load_run(folder.path) for folder in folders if folder.has_model}
     data = {
-        folder.name: read_data(folder, loaded[folder.name], files.get(folder.name))
+        folder.name: read_data(folder, loaded[folder.name], page.files.get(folder.name))
         for folder in folders
         if folder.name in loaded
     }
@@ -134,11 +146,11 @@ def _training(
         one = data.get(folder.name, Data(note=f"{folder.name} has no trained model yet."))
         if one.note:
             notes.append(Paragraph(one.note))
-        footer.append(_signed(f"{folder.settings['objective']}, {folder.settings['score']} scores", folder, one))
+        page.footer.append(_signed(f"{folder.settings['objective']}, {folder.settings['score']} scores", folder, one))
         if one.is_given:
             run = loaded[folder.name]
-            measured[folder.name] = _measured(run, one, folder.name, on_progress)
-            footer += signatures_of(run, one.examples)
+            measured[folder.name] = _measured(run, one, folder.name, page.on_progress)
+            page.footer.extend(signatures_of(run, one.examples))
             unknown = unknown_targets(run, one.examples)
             notes += [Paragraph(f"{folder.name}: {unknown}.")] if unknown is not None else []
     results = decoder_tables(folders, measured, {name: one.name for name, one in data.items()})
@@ -149,7 +161,7 @@ def _training(
         [folder.name for folder in folders],
         {name: report for name, report in reports.items() if report is not None},
         spreads,
-        ids=ids,
+        ids=page.ids,
     )
     sources = [Paragraph(f"{name}: on {data[name].name}.") for name in with_data]
     return Section(
@@ -158,9 +170,9 @@ def _training(
         [
             Section("Settings", settings_tables(folders)),
             Section("Results", results or [Paragraph("Nothing has been measured.")]),
-            Section("Training, step by step", curve_blocks(folders, ids=ids)),
+            Section("Training, step by step", curve_blocks(folders, ids=page.ids)),
             *([Section("The saved model: log Z and slots", [*sources, *by_position])] if by_position else []),
-            *_lattices(folders, loaded, data, asked, ids, on_progress),
+            *_lattices(folders, loaded, data, page),
         ],
     )
 
@@ -178,24 +190,22 @@ def _lattices(
     folders: Sequence[Folder],
     loaded: Mapping[str, Run],
     data: Mapping[str, Data],
-    asked: Asked,
-    ids: Ids,
-    on_progress: OnProgress,
+    page: Writing,
 ) -> list[Section]:
     """Of each chosen example the lattices of all runs, so that runs on the same data stand beside each other."""
     jobs = [
         (place, folder)
         for folder in folders
         if folder.name in data and data[folder.name].examples
-        for place in chosen_places(asked, len(data[folder.name].examples), path=data[folder.name].name)
+        for place in chosen_places(page.asked, len(data[folder.name].examples), path=data[folder.name].name)
     ]
     jobs.sort(key=lambda job: job[0])  # stable: runs stay in their order
     sections: dict[int, list[Block]] = {}
     taken = 0
     for done, (place, folder) in enumerate(jobs):
-        on_progress("drawing lattices", done, len(jobs))
+        page.on_progress("drawing lattices", done, len(jobs))
         example, run = data[folder.name].examples[place], loaded[folder.name]
-        blocks = lattice_blocks(run, example, place + 1, name=folder.name, logs=folder.logs, ids=ids)
+        blocks = lattice_blocks(run, example, place + 1, name=folder.name, logs=folder.logs, ids=page.ids)
         size = sum(
             len(drawing)
             for block in blocks
@@ -210,7 +220,7 @@ def _lattices(
         else:
             taken += size
         sections.setdefault(place, []).extend(blocks)
-    on_progress("drawing lattices", len(jobs), len(jobs))
+    page.on_progress("drawing lattices", len(jobs), len(jobs))
     if not sections:
         return []
     said = Paragraph(
@@ -223,32 +233,25 @@ def _lattices(
     return [Section("Beam lattices", [said], inner)]
 
 
-def _masked(
-    folders: Sequence[Folder],
-    files: Mapping[str, Path],
-    asked: Asked,
-    ids: Ids,
-    footer: list[str],
-    on_progress: OnProgress,
-) -> Section:
+def _masked(folders: Sequence[Folder], page: Writing) -> Section:
     results = metrics_tables(folders)
     for folder in folders:
         data = Data(note=f"{folder.name} has no trained model yet.")
         if folder.has_model:
             run = load_masked_run(folder.path)
-            data = read_data(folder, run, files.get(folder.name))
+            data = read_data(folder, run, page.files.get(folder.name))
             if data.is_given:
                 total, done = len(data.examples), 0
 
                 def scored(count: int, name: str = folder.name, total: int = total) -> None:
                     nonlocal done
                     done += count
-                    on_progress(f"scoring with {name}", done, total)
+                    page.on_progress(f"scoring with {name}", done, total)
 
-                chosen = chosen_places(asked, total, path=data.name)
+                chosen = chosen_places(page.asked, total, path=data.name)
                 results += scored_blocks(run, data.examples, chosen, name=folder.name, on_progress=scored)
         results += [Paragraph(data.note)] if data.note else []
-        footer.append(_signed(f"masked {folder.settings['model']}", folder, data))
+        page.footer.append(_signed(f"masked {folder.settings['model']}", folder, data))
     said = Paragraph("Training logs loss, learning rate and gradient norm at every step, and nothing else.")
     return Section(
         "Masked models",
@@ -256,29 +259,22 @@ def _masked(
         [
             Section("Settings", settings_tables(folders)),
             Section("Results", results),
-            Section("Training, step by step", curve_blocks(folders, ids=ids)),
+            Section("Training, step by step", curve_blocks(folders, ids=page.ids)),
         ],
     )
 
 
-def _samples(
-    folders: Sequence[Folder],
-    files: Mapping[str, Path],
-    asked: Asked,
-    ids: Ids,
-    footer: list[str],
-    on_progress: OnProgress,
-) -> Section:
+def _samples(folders: Sequence[Folder], page: Writing) -> Section:
     samplings = {}
     for done, folder in enumerate(folders):
-        on_progress("reading chains", done, len(folders))
+        page.on_progress("reading chains", done, len(folders))
         samplings[folder.name] = read_sampling(folder)
-        footer.append(_signed(f"{folder.settings.get('kernel')}", folder, Data()))
-    on_progress("reading chains", len(folders), len(folders))
-    shown = list(asked.chosen) or list(range(1, asked.num_examples + 1))
+        page.footer.append(_signed(f"{folder.settings.get('kernel')}", folder, Data()))
+    page.on_progress("reading chains", len(folders), len(folders))
+    shown = list(page.asked.chosen) or list(range(1, page.asked.num_examples + 1))
     for name, sampling in samplings.items():
         known = {one.problem for one in sampling.problems if one.problem is not None}
-        wrong = [one for one in asked.chosen if known and one not in known]
+        wrong = [one for one in page.asked.chosen if known and one not in known]
         if wrong:
             problem = f"--example {wrong[0]} is none of the problems of {name}"
             raise InputError(problem, mend=f"give a number from {min(known)} to {max(known)}")
@@ -287,6 +283,6 @@ def _samples(
         [sampling_table(samplings)],
         [
             Section("Settings", settings_tables(folders)),
-            *(sampling_section(folder, samplings[folder.name], shown, ids=ids) for folder in folders),
+            *(sampling_section(folder, samplings[folder.name], shown, ids=page.ids) for folder in folders),
         ],
     )

@@ -96,10 +96,12 @@ def scan_scores(candidates: Candidates, head: Matrix) -> Scan:
 
 
 def scan_of(scan: Scan, inputs_I: Tensor) -> Scan:
+    """The same of some of the inputs."""
     return Scan(*(None if values is None else values[inputs_I] for values in scan))  # type: ignore[arg-type]
 
 
 def kept_of(kept: Kept, inputs_I: Tensor) -> Kept:
+    """The same of some of the inputs."""
     best = Best(*(values[inputs_I] for values in kept.best))
     return Kept(best, kept.kept_BX[inputs_I], kept.bound_B[inputs_I])
 
