@@ -250,7 +250,7 @@ GERMAN = SamplerTask(
     "German to English (Tatoeba)",
     german,
     {"cpu": _TRANSLATOR, "gpu": _PAPER_SIZED},
-    {"cpu": Size(150, 2, longest=12), "gpu": Size(3_000, 5, longest=20)},
+    {"cpu": Size(100, 2, longest=12), "gpu": Size(3_000, 5, longest=20)},
     measure="BLEU",
     score=bleu_of_pieces,
     check=require_sacrebleu,
@@ -272,7 +272,7 @@ SPELLING = SamplerTask(
     "spelling to sound (CMU dictionary)",
     letters,
     {"cpu": _SPELLER, "gpu": replace(_SPELLER, hidden_size=256, num_layers=4, feedforward_size=1024, epochs=30.0)},
-    {"cpu": Size(300, 2), "gpu": Size(3_000, 5)},
+    {"cpu": Size(200, 2), "gpu": Size(3_000, 5)},
     measure="words right",
     score=words_right,
 )
@@ -282,6 +282,6 @@ PHONEMES = SamplerTask(
     "phoneme sequences (CMU dictionary)",
     phonemes,
     {"cpu": _PHONEMES, "gpu": replace(_PHONEMES, hidden_size=256, num_layers=4, feedforward_size=1024, epochs=30.0)},
-    {"cpu": Size(200, 2), "gpu": Size(2_000, 5)},
+    {"cpu": Size(150, 2), "gpu": Size(2_000, 5)},
 )
 """No source and no measure: energies, acceptance and novelty alone."""
