@@ -48,6 +48,8 @@ from seqwise.sampling import (
 )
 
 each_model = pytest.mark.parametrize("name", MODELS)
+# Eager attention takes its softmax in float32, whatever the weights are; the rounding of that depends on the machine.
+ROUNDING = {"ModernBERT, eager": 1e-6}
 IDS: dict[str, Any] = {"mask_id": 4, "before": [2], "after": [3], "special": [0, 1]}
 
 
@@ -80,10 +82,10 @@ def test_scores_are_the_models_own_where_the_mask_stands(name: str) -> None:
         adapted = masked_model(model, **IDS, max_tokens=max_tokens)
         assert adapted.head_at_masked
         found = adapted.masked_logits(tokens_NT, masked_NT)
-        assert float((found - expected).detach().abs().max()) < 1e-10
+        assert float((found - expected).detach().abs().max()) < ROUNDING.get(name, 1e-10)
     # What stands behind a mask plays no part, and neither does anything in rows that are not asked for.
     again = adapted.masked_logits(tokens_NT.masked_fill(masked_NT, 6)[:2], masked_NT[:2])
-    assert float((again - expected[:3]).detach().abs().max()) < 1e-10
+    assert float((again - expected[:3]).detach().abs().max()) < ROUNDING.get(name, 1e-10)
 
 
 @each_model
@@ -343,8 +345,8 @@ def test_pseudo_log_likelihoods_are_those_of_a_loop(name: str) -> None:
                 with_masks_put_by_hand(model, ids, [place])[0].log_softmax(-1)[token].item()
                 for place, token in enumerate(ids)
             ]
-            assert one.token_log_probs_T.tolist() == pytest.approx(by_hand, abs=1e-10)
-            assert one.log_prob == pytest.approx(math.fsum(by_hand), abs=1e-10)
+            assert one.token_log_probs_T.tolist() == pytest.approx(by_hand, abs=ROUNDING.get(name, 1e-10))
+            assert one.log_prob == pytest.approx(math.fsum(by_hand), abs=ROUNDING.get(name, 1e-10))
             assert one.pseudo_perplexity == pytest.approx(math.exp(-math.fsum(by_hand) / len(ids)), rel=1e-9)
     assert pseudo_log_likelihoods(model, tokenizer, []) == []
 
