@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -302,6 +303,15 @@ def test_what_speaks_against_chains_is_said() -> None:
     assert any("R-hat of energy is" in line for line in diagnose_chains(stuck).warnings)
     still = replace(good, energy_SB=torch.ones_like(good.energy_SB))
     assert any("do not move" in line for line in diagnose_chains(still).warnings)
+
+
+def test_how_many_sweeps_would_do_is_said() -> None:
+    """As ``R-hat^2 - 1 = chains / ESS``, an autocorrelation of 0.9 takes 1.9 / 0.1 / (1.01^2 - 1) = 945 sweeps."""
+    pytest.importorskip("arviz_stats")
+    chains = sample_chains(exact_gibbs(local(MILD)), start_chains(ENERGY, every_sequence(3, 4)[::20]), 400)
+    (warning,) = diagnose_chains(replace(chains, energy_SB=autoregressive(0.9, 400, 5))).warnings
+    said = re.search(r"the chains disagree, run about ([\d,]+) sweeps$", warning)
+    assert said is not None and 945 / 2 < int(said[1].replace(",", "")) < 945 * 2
 
 
 def test_without_arviz_the_mend_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -234,7 +234,7 @@ def phonemes() -> TaskData:
 # ------------------------------------------------------------------------------------------------- the tasks
 
 _TRANSLATOR = MaskedModelSettings(
-    format="pairs", minimum_count=2, hidden_size=128, num_layers=2, feedforward_size=512, dropout=0.1, epochs=20.0,
+    format="pairs", minimum_count=2, hidden_size=128, num_layers=2, feedforward_size=512, dropout=0.1, epochs=12.0,
     batch_size=64, learning_rate=1e-3, save_every=500,
 )  # fmt: skip
 # The sizes of Ghazvininejad et al. (EMNLP 2019), whose models the thesis took as they were.

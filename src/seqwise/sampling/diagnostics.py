@@ -7,6 +7,7 @@ Shapes: S sweeps, B chains, T positions.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -146,7 +147,9 @@ def diagnose_chains(
         elif np.isnan(value):
             found.append(f"R-hat of {name} is not a number: the chains do not move")
         elif value > MOST_R_HAT:
-            found.append(f"R-hat of {name} is {value:.3f}, above {MOST_R_HAT}: the chains disagree, run longer")
+            wanted = _sweeps_wanted(ess[name], num_sweeps=len(chains) - start, num_chains=chains.energy_SB.shape[1])
+            advice = f"the chains disagree, {f'run about {wanted:,} sweeps' if wanted else 'run longer'}"
+            found.append(f"R-hat of {name} is {value:.3f}, above {MOST_R_HAT}: {advice}")
     passes = int(chains.passes_SB.sum())
     return ChainReport(
         num_sweeps=len(chains) - start,
@@ -159,6 +162,20 @@ def diagnose_chains(
         ess_per_pass=ess["energy"] / passes if passes else float("nan"),
         warnings=tuple(found),
     )
+
+
+def _sweeps_wanted(ess: float, *, num_sweeps: int, num_chains: int) -> int | None:
+    """How many sweeps it takes chains that mix this fast to agree: ``R-hat^2 = 1 + chains / ESS``, ESS growing with S.
+
+    Source: Vats and Knudson (2021), Revisiting the Gelman-Rubin diagnostic, section 3.
+    """
+    if not ess > 0:  # not a number where the chains do not move
+        return None
+    wanted = num_sweeps * num_chains / (MOST_R_HAT**2 - 1) / ess
+    if wanted <= num_sweeps:  # there are enough, so that the disagreement is of another kind
+        return None
+    unit = 10 ** (math.floor(math.log10(wanted)) - 1)  # more than two digits are not known
+    return unit * math.ceil(wanted / unit)
 
 
 def _array(values_SB: Tensor) -> Any:
