@@ -613,9 +613,9 @@ def test_the_form_is_chosen_by_size_and_by_what_is_there() -> None:
     model, batch = a_model("tagger", vocabulary=5000), a_batch()
     steps = unroll(model, model.encode(batch), SoftTopK(2, 1.0), num_steps=1)
     candidates = next(steps).candidates
-    assert not candidates.expanded
+    assert candidates.many
     assert not isinstance(SoftTopK(2, 1.0)(candidates, None), SoftSelection)
-    assert candidates.scores_BJV.shape == (3, 1, 5000)
+    assert candidates.scores_BJV.shape == (3, 1, 5000) and not candidates.many
     assert isinstance(SoftTopK(2, 1.0)(candidates, None), SoftSelection)  # it is all there already
     few = candidates.without(torch.zeros(3, 1, dtype=torch.long))
     assert isinstance(SoftTopK(2, 1.0)(few, None), SoftSelection)

@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     from seqwise.search.kernels.deferral import DeferredGradients
 
 __all__ = [
+    "MANY",
     "Candidates",
     "Score",
     "Shared",
     "SlotTerms",
     "cost_augmented",
     "global_",
+    "in_full_precision",
     "interpolated",
     "local",
     "shifted",
@@ -34,6 +36,8 @@ __all__ = [
 # How strongly a partly finished slot is kept from going on: the score of "go on" falls by this times F / (1 - F), with
 # F its finished mass. Any value that is large beside differences of scores will do; at F = 1 "go on" is excluded.
 CONTINUATION_PENALTY = 30.0
+# J x V from which on it pays not to expand the candidates: below, the time goes into starting operations.
+MANY = 4096
 
 
 @dataclass(frozen=True)
@@ -184,9 +188,8 @@ class Candidates:
 
     @cached_property
     def logits_BJV(self) -> Tensor:
-        """The model's unnormalised scores, at least float32: a gap of 0.1 at score -50 is lost in bfloat16."""
-        logits_BJV = self.head(self.features_BJH)
-        return logits_BJV.float() if logits_BJV.dtype in (torch.float16, torch.bfloat16) else logits_BJV
+        """The model's unnormalised scores, at least float32."""
+        return in_full_precision(self.head(self.features_BJH))
 
     @cached_property
     def all_scores_BJV(self) -> Tensor:
@@ -194,7 +197,7 @@ class Candidates:
         added_BJV = self.score(self.logits_BJV)
         if self.end is not None:
             added_BJV = finish(added_BJV, self.finished_BJ, self.end)
-        if self.cost is not None and self.score.cost_weight != 0:
+        if self.cost is not None and self.augmented:
             cost_BJV = self.cost if self.cost.dim() == 3 else self.cost[:, None]
             added_BJV = added_BJV + self.score.cost_weight * cost_BJV
         return self.prefix_scores_BJ[..., None] + added_BJV
@@ -208,9 +211,21 @@ class Candidates:
         return scores_BN.view_as(self.all_scores_BJV)
 
     @property
-    def expanded(self) -> bool:
-        """Whether something has already asked for all J x V scores."""
-        return "logits_BJV" in self.__dict__
+    def many(self) -> bool:
+        """Whether it pays not to expand them, and nobody has done it already."""
+        if self.shared is None or "logits_BJV" in self.__dict__:
+            return False
+        return self.prefix_scores_BJ[:1].numel() * len(self.shared.embedding_VD) >= MANY
+
+    @property
+    def num_excluded(self) -> int:
+        """How many of them may not be chosen."""
+        return 0 if self.excluded_BX is None else self.excluded_BX.shape[1]
+
+    @property
+    def augmented(self) -> bool:
+        """Whether the scores hold a cost."""
+        return self.cost is not None and self.score.cost_weight != 0
 
     def slot_terms(self) -> SlotTerms:
         """The scores of all candidates without the candidates: see :class:`SlotTerms`."""
@@ -252,6 +267,11 @@ class Candidates:
         if self.excluded_BX is not None:
             excluded_BX = torch.cat([self.excluded_BX, excluded_BX], dim=1)
         return replace(self, excluded_BX=excluded_BX)
+
+
+def in_full_precision(scores: Tensor) -> Tensor:
+    """The same scores, float32 at least: a gap of 0.1 at score -50 is lost in bfloat16."""
+    return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
 
 
 def _of_inputs(shared: Shared, inputs_I: Tensor) -> Shared:

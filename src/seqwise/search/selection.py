@@ -34,7 +34,8 @@ from torch.nn import functional as F
 
 from seqwise import tree
 from seqwise.errors import InputError
-from seqwise.search.candidates import Candidates
+from seqwise.search.candidates import MANY, Candidates
+from seqwise.search.kernels.hard import best_of_many
 from seqwise.search.kernels.relaxed import default_tolerance, relaxed_top_k
 from seqwise.search.kernels.scan import MOST, Choice
 from seqwise.search.noise import Noise, no_noise
@@ -222,6 +223,10 @@ class HardTopK:
 
     def __call__(self, candidates: Candidates, generator: torch.Generator | None) -> HardSelection:
         """Choose from one step's candidates."""
+        followed = torch.is_grad_enabled() or candidates.augmented
+        few = 2 * (self.k + candidates.num_excluded) <= MANY
+        if candidates.many and few and not followed and self.noise is no_noise:
+            return HardSelection(*best_of_many(candidates, self.k))
         scores_BJV = candidates.scores_BJV
         k = min(self.k, scores_BJV[0].numel())
         _, parents_BK, tokens_BK = hard_top_k(self.noise(scores_BJV, generator), k)
@@ -261,9 +266,6 @@ class SoftTopK:
 
 Form = Callable[[Candidates, int, float, AlphaUnit], Selection]
 """A way to compute the soft top-k of one step's candidates, for k, alpha and its unit."""
-
-# J x V from which on it pays not to expand the candidates: below, the time goes into starting operations.
-LARGE = 4096
 
 
 def expanded(candidates: Candidates, k: int, alpha: float, unit: AlphaUnit) -> SoftSelection:
@@ -323,12 +325,8 @@ def automatic(candidates: Candidates, k: int, alpha: float, unit: AlphaUnit) -> 
         >>> SoftTopK(k=3, alpha=1.0).form is automatic
         True
     """
-    shared = candidates.shared
-    if shared is None or candidates.excluded_BX is not None or candidates.expanded:
-        return expanded(candidates, k, alpha, unit)
-    if candidates.prefix_scores_BJ[:1].numel() * len(shared.embedding_VD) < LARGE:
-        return expanded(candidates, k, alpha, unit)
-    return summed()(candidates, k, alpha, unit)
+    form = summed() if candidates.many and not candidates.num_excluded else expanded
+    return form(candidates, k, alpha, unit)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""The relaxed beam's selection without ever holding B x K x J x V weights.
+"""The selections of large vocabularies: relaxed without ever holding B x K x J x V weights, hard without all scores.
 
-``SoftTopK`` comes here by itself where a vocabulary is large enough; nothing else needs to know.
+``SoftTopK`` and ``HardTopK`` come here by themselves where a vocabulary is large enough; nothing else needs to know.
 
 ================  ====================================================================================
 module            what is in it
@@ -12,6 +12,7 @@ module            what is in it
 ``selections``    what a search asks of a selection, answered without a weight for each token
 ``scan``          all scores of a step, the few that are kept, input by input
 ``relaxed``       the choice among these, input by input
+``hard``          the k best, where nothing is differentiated
 ================  ====================================================================================
 """
 
@@ -27,6 +28,7 @@ from seqwise.search.kernels.certificate import (
 )
 from seqwise.search.kernels.deferral import DeferredGradients, Matrix, linear_weights
 from seqwise.search.kernels.dense import DenseProblem, DenseSums, dense_soft_top_k
+from seqwise.search.kernels.hard import best_of_many
 from seqwise.search.kernels.logits import few_logits
 from seqwise.search.kernels.relaxed import default_tolerance, relaxed_top_k
 from seqwise.search.kernels.scan import Choice, Kept, Scan, certify, scan_scores
@@ -53,6 +55,7 @@ __all__ = [
     "ReducedSelection",
     "Scan",
     "best_candidates",
+    "best_of_many",
     "block_maxima",
     "certify",
     "default_tolerance",

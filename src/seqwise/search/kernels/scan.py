@@ -203,6 +203,6 @@ def token_ids(tokens: Tensor, end: int | None) -> Tensor:
 def cost_in_scores(candidates: Candidates) -> Tensor | None:
     """What the cost adds to the scores, (B, J, V) or (B, 1, V), or None."""
     weight, cost = candidates.score.cost_weight, candidates.cost
-    if cost is None or weight == 0:
+    if cost is None or not candidates.augmented:
         return None
     return weight * (cost if cost.dim() == 3 else cost[:, None])

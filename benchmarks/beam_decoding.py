@@ -1,0 +1,140 @@
+"""How many tokens a second does beam search write, beside ``generate`` of transformers?
+
+A Marian-shaped model with random weights (3 + 3 layers of 256, 8,000 tokens), k = 4, log-probabilities added up, no
+length penalty. Both decode the same sources and have to write the same tokens; no output can end before the last step,
+so that both write as many.
+
+- generate: ``model.generate(num_beams=k)``, with its cache, as its documentation has it.
+- seqwise: ``step_model(model)`` of the same model, decoded with ``HardTopK(k)``.
+
+    python -m benchmarks.beam_decoding
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import statistics
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.command import a_parser, run
+from benchmarks.timing import median_ratio, time_in_turn
+from seqwise import Decoder, HardTopK, decode, local
+from seqwise.data import EncodedExample, collate
+from seqwise.evaluation.signature import sign, signature_line
+from seqwise.hugging_face import generation_selector, step_model
+
+LEAST = 2.0
+"""Target: tokens a second against those of generate."""
+
+
+def marian(options: argparse.Namespace) -> Any:
+    """The model; the last token pads and starts, and 0 ends."""
+    from transformers import MarianConfig, MarianMTModel
+
+    size, pad = options.hidden, options.vocabulary - 1
+    config = MarianConfig(
+        vocab_size=options.vocabulary, d_model=size, encoder_layers=options.layers, decoder_layers=options.layers,
+        encoder_attention_heads=8, decoder_attention_heads=8, encoder_ffn_dim=4 * size, decoder_ffn_dim=4 * size,
+        max_position_embeddings=512, pad_token_id=pad, eos_token_id=0, bos_token_id=None, decoder_start_token_id=pad,
+        forced_eos_token_id=None, scale_embedding=True,
+    )  # fmt: skip
+    model = MarianMTModel(config).eval()
+    for name, weights in model.named_parameters():
+        if "layers" in name and weights.ndim == 2:  # so that what is written depends on what is read
+            weights.data.mul_(4)
+    model.generation_config.min_new_tokens = options.steps
+    model.generation_config.bad_words_ids = [[pad]]
+    return model
+
+
+def by_generate(model: Any, sources_BS: Tensor, options: argparse.Namespace) -> list[list[int]]:
+    """What ``generate`` writes, without the start token."""
+    with warnings.catch_warnings(), torch.inference_mode():
+        warnings.simplefilter("ignore")
+        found = model.generate(
+            sources_BS,
+            attention_mask=torch.ones_like(sources_BS),
+            num_beams=options.k,
+            do_sample=False,
+            length_penalty=0.0,
+            max_new_tokens=options.steps,
+        )
+    return found[:, 1 : 1 + options.steps].tolist()
+
+
+def by_seqwise(adapted: Any, sources_BS: Tensor, options: argparse.Namespace) -> list[list[int]]:
+    """The same by :func:`seqwise.decode`."""
+    batch = collate([(place, EncodedExample(tuple(row), ())) for place, row in enumerate(sources_BS.tolist())])
+    selector = generation_selector(HardTopK(options.k), adapted, num_steps=options.steps)
+    with torch.inference_mode():
+        found = decode(adapted, adapted.encode(batch), Decoder(selector, local), num_steps=options.steps)
+    return [list(best[0].tokens) for best in found]
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Times of both, and whether they write the same."""
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(options.seed)
+    model = marian(options)
+    sources_BS = torch.randint(1, options.vocabulary - 1, (options.batch, options.source_length))
+    adapted = step_model(model)  # once for all, as one does: it checks that what it made is the same model
+    calls: dict[str, Callable[[], Any]] = {
+        "generate": lambda: by_generate(model, sources_BS, options),
+        "seqwise": lambda: by_seqwise(adapted, sources_BS, options),
+    }
+    written = {name: call() for name, call in calls.items()}
+    seconds = time_in_turn(calls, options.rounds)
+    tokens = options.batch * options.steps
+    digest = hashlib.sha256(sources_BS.numpy().tobytes())
+    digest.update(model.get_input_embeddings().weight.detach().numpy().tobytes())
+    shown = ", ".join(f"{name} {value}" for name, value in vars(options).items() if name != "output")
+    signature = sign(f"beam decoding; {shown}", seeds=[options.seed], data=digest.hexdigest())
+    return {
+        "same_tokens": statistics.mean(
+            float(own == other) for own, other in zip(written["seqwise"], written["generate"], strict=True)
+        ),
+        "tokens_per_second": {name: tokens / statistics.median(times) for name, times in seconds.items()},
+        "against_generate": median_ratio(seconds["generate"], seconds["seqwise"]),
+        "seconds_by_round": seconds,
+        "signature": asdict(signature),
+        "signature_line": signature_line(signature),
+    }
+
+
+def table(result: dict[str, Any]) -> str:
+    """For people."""
+    lines = [f"{name:10} {value:8.0f} tokens a second" for name, value in result["tokens_per_second"].items()]
+    met = "met" if result["against_generate"] >= LEAST else "missed"
+    lines += [
+        f"seqwise against generate: {result['against_generate']:.2f} (target {LEAST:g}, {met})",
+        f"outputs that are the same: {result['same_tokens']:.1%}",
+        result["signature_line"],
+    ]
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+    """Run it."""
+    parser = a_parser("beam_decoding", __doc__, rounds=7, seed="of the model and the sources")
+    for name, value, meaning in (
+        ("batch", 32, "sources"),
+        ("source-length", 20, "tokens of each"),
+        ("steps", 30, "tokens that are written"),
+        ("k", 4, "size of the beam"),
+        ("layers", 3, "of the encoder, and as many of the decoder"),
+        ("hidden", 256, "size of the model"),
+        ("vocabulary", 8000, "tokens"),
+    ):
+        parser.add_argument(f"--{name}", type=int, default=value, help=meaning)
+    return run(parser, measure, table, arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""The k best of J x V candidates without giving each of them its score: for searches that nothing differentiates.
+
+Shapes: B batch, J slots, V vocabulary, K slots after, N best candidates, X excluded ones.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from seqwise.search.candidates import Candidates, in_full_precision
+from seqwise.search.kernels.certificate import best_candidates, block_maxima
+from seqwise.search.kernels.scan import end_scores
+
+__all__ = ["best_of_many"]
+
+
+@torch.no_grad()
+def best_of_many(candidates: Candidates, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """What :func:`~seqwise.search.operators.hard_top_k` finds, up to rounding, in half the passes over B x J x V.
+
+    What a slot adds is the same for all of its tokens but the end, so the maxima of blocks of unnormalised scores are
+    found first, and only the blocks that can hold one of the best are looked into.
+
+    Args:
+        candidates: without cost in their scores, which are not kept; few of them excluded, if any.
+        k: how many; with the number of slots and of excluded candidates, at most J V.
+
+    Returns:
+        ``scores_BK`` in descending order, ``parents_BK`` and ``tokens_BK``.
+
+    Example:
+        >>> from seqwise.search import global_
+        >>> zeros_BJ, logits_BJV = torch.zeros(1, 1), torch.tensor([[[3.0, 1.0, 2.0, 0.0]]])
+        >>> candidates = Candidates(zeros_BJ, logits_BJV, torch.nn.Identity(), global_, None, zeros_BJ, None, 0)
+        >>> best_of_many(candidates, 2)[2]
+        tensor([[0, 2]])
+    """
+    logits_BJV, terms = in_full_precision(candidates.head(candidates.features_BJH)), candidates.slot_terms()
+    batch_size, num_slots, vocabulary_size = logits_BJV.shape
+    partition_BJ = _log_partition(logits_BJV, candidates.score.log_partition_weight)
+    everyone_B = torch.arange(batch_size, device=logits_BJV.device)
+    blocks = block_maxima(logits_BJV, terms.going_BJ - partition_BJ, logits_BJV.new_empty(batch_size, 0))
+    end, excluded_BX = candidates.end, candidates.excluded_BX
+    # So many more as may have to be taken away again: the end of each slot, which scores by another rule, and excluded.
+    spare = (0 if end is None else num_slots) + (0 if excluded_BX is None else excluded_BX.shape[1])
+    scores_BN, slots_BN, tokens_BN = best_candidates(blocks, everyone_B, k + spare)
+    if end is not None:
+        added_BJ = logits_BJV[..., end] - partition_BJ - candidates.score.constant
+        slots_BJ = torch.arange(num_slots, device=slots_BN.device).expand(batch_size, -1)
+        scores_BN = torch.cat([scores_BN.masked_fill(tokens_BN == end, -torch.inf), end_scores(terms, added_BJ)], dim=1)
+        slots_BN = torch.cat([slots_BN, slots_BJ], dim=1)
+        tokens_BN = torch.cat([tokens_BN, torch.full_like(slots_BJ, end)], dim=1)
+    if excluded_BX is not None:
+        flat_BN1 = (slots_BN * vocabulary_size + tokens_BN)[..., None]
+        scores_BN = scores_BN.masked_fill((flat_BN1 == excluded_BX[:, None]).any(-1), -torch.inf)
+    scores_BK, chosen_BK = scores_BN.topk(k)
+    return scores_BK, slots_BN.gather(1, chosen_BK), tokens_BN.gather(1, chosen_BK)
+
+
+def _log_partition(logits_BJV: Tensor, weight: float) -> Tensor:
+    """``c log Z``, 0 where it plays no part and where no token is possible."""
+    if weight == 0:
+        return torch.zeros_like(logits_BJV[..., 0])
+    # The largest log-probability is max f - log Z; log-softmax is one fused pass, where logsumexp takes several.
+    log_partition_BJ = logits_BJV.amax(-1) - logits_BJV.log_softmax(-1).amax(-1)
+    return weight * log_partition_BJ.masked_fill(logits_BJV.amax(-1) == -torch.inf, 0.0)

@@ -1,0 +1,161 @@
+"""Beam search over large vocabularies chooses what it would choose of all candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from seqwise.data import EncodedExample, collate
+from seqwise.decoding import Decoder, decode
+from seqwise.models import EncoderDecoder
+from seqwise.search import Candidates, HardTopK, Score, cost_augmented, global_, interpolated, local, selection, shifted
+from seqwise.search.candidates import Shared
+from seqwise.search.kernels import DeferredGradients, best_of_many
+from seqwise.search.operators import hard_top_k
+
+BATCH, SLOTS = 3, 4
+
+
+def candidates(
+    size: int, score: Score = local, *, end: int | None = 5, finished: Tensor | None = None, num_slots: int = SLOTS
+) -> Candidates:
+    """Features are the scores themselves, float64, no two alike."""
+    logits_BJV = 3 * torch.randn(BATCH, num_slots, size, dtype=torch.float64)
+    zeros_BJ = torch.zeros(BATCH, num_slots, dtype=torch.float64)
+    shared = Shared(torch.zeros(size, 2), DeferredGradients())
+    return Candidates(
+        3 * torch.randn_like(zeros_BJ), logits_BJV, nn.Identity(), score, None,
+        zeros_BJ if finished is None else finished, end, 1, shared=shared,
+    )  # fmt: skip
+
+
+def require_the_same(given: Candidates, k: int) -> None:
+    """Scores to rounding, and the very candidates wherever they live."""
+    before_BJH = given.features_BJH.clone()
+    scores_BK, parents_BK, tokens_BK = best_of_many(given, k)
+    assert torch.equal(given.features_BJH, before_BJH), "what the head returned may be the model's own"
+    wanted_BK, wanted_parents_BK, wanted_tokens_BK = hard_top_k(given.scores_BJV, k)
+    torch.testing.assert_close(scores_BK, wanted_BK, rtol=0, atol=1e-12)
+    live_BK = wanted_BK > -torch.inf
+    assert live_BK[:, 0].all()
+    assert torch.equal(parents_BK[live_BK], wanted_parents_BK[live_BK])
+    assert torch.equal(tokens_BK[live_BK], wanted_tokens_BK[live_BK])
+    assert ((tokens_BK >= 0) & (tokens_BK < given.scores_BJV.shape[2])).all(), "no slot may hold what is no token"
+
+
+@pytest.mark.parametrize("score", [local, global_, interpolated(0.3), shifted(2.5)], ids=["1", "0", "0.3", "shifted"])
+@pytest.mark.parametrize("size", [9, 64, 65, 200, 1000])
+@pytest.mark.parametrize("end", [None, 0, -1])
+def test_the_best_are_those_of_all(size: int, score: Score, end: int | None) -> None:
+    for k in (1, SLOTS, 12):
+        require_the_same(candidates(size, score, end=end if end is None else end % size), k)
+    require_the_same(candidates(size, score, num_slots=1), 4)
+
+
+@pytest.mark.parametrize("score", [local, global_, shifted(2.5)], ids=["local", "global", "shifted"])
+def test_finished_and_dead_slots(score: Score) -> None:
+    finished_BJ = torch.tensor([[1.0, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 1]], dtype=torch.float64)
+    given = candidates(150, score, finished=finished_BJ)
+    require_the_same(given, SLOTS)
+    dead_BJ = torch.tensor([[False, True, False, True], [False, False, True, True], [False, True, True, True]])
+    require_the_same(replace(given, prefix_scores_BJ=given.prefix_scores_BJ.masked_fill(dead_BJ, -torch.inf)), SLOTS)
+
+
+@pytest.mark.parametrize("score", [local, global_], ids=["local", "global"])
+def test_excluded_tokens(score: Score) -> None:
+    """A forced token, an end that may not come yet, and slots from which nothing can follow."""
+    given = candidates(150, score)
+    logits_BJV = given.features_BJH
+    logits_BJV[0, :, torch.arange(150) != 7] = -torch.inf
+    logits_BJV[1, :, 5] = -torch.inf
+    logits_BJV[2, :3] = -torch.inf
+    require_the_same(given, SLOTS)
+
+
+@pytest.mark.parametrize("end", [None, 5])
+def test_excluded_candidates(end: int | None) -> None:
+    """The best of all, tokens of every slot, a slot's end, and one twice."""
+    given = candidates(150, end=end)
+    _, parents_BK, tokens_BK = hard_top_k(given.scores_BJV, 6)
+    ends_BJ = 150 * torch.arange(SLOTS).expand(BATCH, -1) + 5
+    excluded_BX = torch.cat([150 * parents_BK + tokens_BK, ends_BJ - 1, ends_BJ[:, :2], ends_BJ[:, :1]], dim=1)
+    fresh = replace(given)  # nothing is expanded yet
+    require_the_same(fresh.without(excluded_BX), SLOTS)
+    require_the_same(replace(fresh, finished_BJ=torch.ones_like(fresh.finished_BJ)).without(ends_BJ[:, :2]), 2)
+
+
+def test_the_end_of_every_slot_may_be_the_best() -> None:
+    given = candidates(150)
+    given.features_BJH[..., 5] += 20.0
+    _, _, tokens_BK = best_of_many(given, SLOTS)
+    assert (tokens_BK == 5).all()
+    require_the_same(given, SLOTS)
+    # Half finished, an end adds half of what it says: none is among the best although they say the most.
+    half_BJ = torch.full((BATCH, SLOTS), 0.5, dtype=torch.float64)
+    half = candidates(150, global_, finished=half_BJ)
+    half.features_BJH.add_(600.0)[..., 5] += 20.0
+    assert (best_of_many(half, SLOTS)[2] != 5).all()
+    require_the_same(half, SLOTS)
+
+
+# ------------------------------------------------------------------------------------------------ who goes there
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    calls: list[int] = []
+
+    def count(given: Candidates, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        calls.append(k)
+        return best_of_many(given, k)
+
+    monkeypatch.setattr(selection, "best_of_many", count)
+    yield calls
+
+
+def test_who_goes_there(taken: list[int]) -> None:
+    def choose(given: Candidates, k: int = SLOTS) -> int:
+        taken.clear()
+        HardTopK(k)(given, None)
+        return len(taken)
+
+    with torch.no_grad():
+        assert choose(candidates(1024)) == 1
+        assert choose(candidates(1023)) == 0
+        assert choose(candidates(1024), 2049) == 0
+        nothing_BX = torch.zeros(BATCH, 2048, dtype=torch.long)
+        assert choose(candidates(2048).without(nothing_BX[:, : 2048 - SLOTS])) == 1
+        assert choose(candidates(2048).without(nothing_BX)) == 0
+        assert choose(replace(candidates(2048), shared=None)) == 0
+        costly = replace(candidates(2048), cost=torch.ones(BATCH, 2048, dtype=torch.float64))
+        assert choose(costly) == 1
+        assert choose(replace(costly, score=cost_augmented(local))) == 0
+        expanded = candidates(2048)
+        assert expanded.scores_BJV.shape == (BATCH, SLOTS, 2048)
+        assert choose(expanded) == 0
+    assert choose(candidates(2048)) == 0, "a graph may be made, through the scores of what is chosen"
+
+
+def test_outputs_are_the_same(taken: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    model = EncoderDecoder(source_size=9, target_size=3000, embedding_size=4, hidden_size=16, end=2).double().eval()
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights.mul_(6)
+    batch = collate([(0, EncodedExample((1, 2, 3), ())), (1, EncodedExample((4,), ()))])
+
+    def outputs(score: Score) -> list[list[tuple[int, ...]]]:
+        found = decode(model, model.encode(batch), Decoder(HardTopK(5), score), num_steps=9, n_best=5)
+        return [[one.tokens for one in best] for best in found]
+
+    for score in (local, global_):
+        taken.clear()
+        quick = outputs(score)
+        assert len(taken) == 8, "every step but the first, which has fewer candidates"
+        with monkeypatch.context() as without:
+            without.setattr("seqwise.search.candidates.MANY", 10**9)
+            assert outputs(score) == quick
+        assert len(taken) == 8
