@@ -1,0 +1,92 @@
+"""All benchmarks, one after the other, and the page of what they found.
+
+python -m benchmarks run            # under 20 minutes on one quiet core; results/benchmarks/*.json, docs/benchmarks.md
+python -m benchmarks run --quick    # do they work? under 2 minutes; nothing is kept
+python -m benchmarks page           # docs/benchmarks.md from results/benchmarks/*.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from seqwise.data import write_atomically
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS, PAGE = ROOT / "results" / "benchmarks", ROOT / "docs" / "benchmarks.md"
+
+# In the order of the page: the module, its arguments in full, and those by which it is seen to work.
+BENCHMARKS: dict[str, tuple[list[str], list[str]]] = {
+    "relaxed_beam": (["--rounds", "9"], ["--sizes", "10", "--rounds", "3"]),
+    "beam_decoding": ([], ["--rounds", "2", "--steps", "6", "--batch", "4", "--vocabulary", "2000"]),
+    "sampler": (["--rounds", "3"], ["--rounds", "2", "--chains", "2", "--length", "5", "--training-steps", "20"]),
+    "self_normalization": ([], ["--rounds", "2", "--positions", "64", "--vocabulary", "2000", "--hidden", "32"]),
+    "sampled_normalizer": (["--positions", "40000"], ["--positions", "1500", "--rounds", "3"]),
+    "chain_log_partition": ([], ["--rounds", "3", "--steps", "10", "--labels", "9"]),
+}
+
+INTRODUCTION = """# Benchmarks
+
+Written by `python -m benchmarks run`, which takes turns between the systems, round by round, on the same work. Ratios
+are medians over rounds. What was aimed at and missed is here too. How each is run: `benchmarks/README.md`.
+"""
+
+
+def write_page(results: Path, page: Path) -> None:
+    """One section for each result that is there: the question, how it is put, the table, and the signature."""
+    sections = [INTRODUCTION]
+    for name in BENCHMARKS:
+        path = results / f"{name}.json"
+        if not path.exists():
+            continue
+        module = importlib.import_module(f"benchmarks.{name}")
+        question, _, method = inspect.getdoc(module).partition("\n\n")  # type: ignore[union-attr]
+        table = module.table(json.loads(path.read_text("utf-8")))
+        sections.append(f"## {question}\n\n{method.strip()}\n\n```text\n{table.strip()}\n```\n")
+    write_atomically(page, "\n".join(sections))
+
+
+def run(names: Sequence[str], *, quick: bool) -> None:
+    """Run some of them; what they find in full is kept, and the page is written."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) if quick else RESULTS
+        for number, name in enumerate(names, start=1):
+            print(f"[{number}/{len(names)}] {name}", file=sys.stderr, flush=True)
+            module: Any = importlib.import_module(f"benchmarks.{name}")
+            full, short = BENCHMARKS[name]
+            module.main([*(short if quick else full), "--output", str(folder / f"{name}.json")])
+        if not quick:
+            write_page(RESULTS, PAGE)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run what the command line asks for."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    running = commands.add_parser("run", help="run benchmarks")
+    running.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"which of them: {', '.join(BENCHMARKS)}; default: all"
+    )
+    running.add_argument("--quick", action="store_true", help="small sizes and few rounds; nothing is kept")
+    commands.add_parser("page", help="write docs/benchmarks.md from results/benchmarks/*.json")
+    options = parser.parse_args(arguments)
+    if options.command == "page":
+        write_page(RESULTS, PAGE)
+        return
+    unknown = [name for name in options.names if name not in BENCHMARKS]
+    if unknown:
+        parser.error(f"{unknown[0]} is no benchmark; there are {', '.join(BENCHMARKS)}")
+    run(options.names or list(BENCHMARKS), quick=options.quick)
+
+
+if __name__ == "__main__":
+    main()
