@@ -383,3 +383,38 @@ def test_raw_scores_by_task_are_the_saved_ones(row: str) -> None:
         back = value("raw-scores", "recovered by the constant", RAW_SCORES[row])
         constant = value("raw-scores", "raw beam less a constant", RAW_SCORES[row])
         assert f"gives back {back:.1f}% of what is lost ({constant:.1f})" in LABEL_BIAS
+
+
+SAMPLING = (RESULTS.parent / "docs" / "sampling.md").read_text(encoding="utf-8")
+
+
+def test_what_sampling_says_of_a_model_that_has_learnt_something() -> None:
+    def of(table: str, measure: str, system: str) -> float:
+        return value(f"table-{table}-g2p", measure, system)
+
+    for temperature in ("2", "1", "0.5"):
+        ours, gibbs = f"MH, local, T = {temperature}", f"Gibbs, T = {temperature}"
+        row = [temperature]
+        for system in (ours, gibbs):
+            right = [of("6.2", f"words right, {which}", system) for which in ("samples", "lowest energy")]
+            row += [*(f"{number:.1f}" for number in right), f"{of('6.2', 'E_local, samples', system):.2f}"]
+            row += [f"{of('6.2', 'novel', system):.1f}"] if system == ours else []
+        assert "| T = " + " | ".join(row) + " |" in SAMPLING
+    gibbs, ours = (of("6.2", "words right, samples", f"{name}, T = 0.5") for name in ("Gibbs", "MH, local"))
+    assert f"({gibbs:.1f} against {ours:.1f} words right)" in SAMPLING
+    annealed, plain, fast = (
+        of("6.5", "words right, last state", f"MH, local, {how}")
+        for how in ("annealed by 0.02", "not annealed", "annealed by 0.06")
+    )
+    assert f"have {annealed:.1f} instead of {plain:.1f} words right" in SAMPLING
+    assert f"they have {fast:.1f}." in SAMPLING
+    one, five = (of("6.6", "words right, last state", f"Mask-Predict{how}") for how in ("", ", 5 lengths"))
+    assert f"Mask-Predict ({one:.1f})" in SAMPLING and f"five lengths ({five:.1f})" in SAMPLING
+    for temperature, said in (("0.5", "in {} of 100 cases and leave a"), ("1", "are accepted in {} and leave")):
+        assert said.format(f"{of('6.2', 'acceptance', f'MH, local, T = {temperature}'):.0f}") in SAMPLING
+        assert f"{of('6.2', 'R-hat of the energy, median', f'MH, local, T = {temperature}'):.2f}" in SAMPLING
+    own, cold, hot = (of("6.2", "ESS per 1,000 passes", f"MH, local, T = {t}") for t in ("1", "0.5", "2"))
+    assert f"1,000 passes, {own:.0f}; T = 0.5 gives {cold:.0f} and T = 2 gives {hot:.0f}." in SAMPLING
+    blocks, single = (of("6.4", "novel", f"MH, local, {how}") for how in ("blocks", "single positions"))
+    assert f"({blocks:.1f} of 100 proposals against {single:.1f}, `table-6.4`)" in SAMPLING
+    assert f"but {of('6.4', 'ESS per 1,000 passes', 'MH, local, blocks'):.0f} effective samples" in SAMPLING
