@@ -6,14 +6,18 @@ BIN := .venv/bin
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types format clean
+.PHONY: help setup demo test test-slow reliability lint types format docs figures clean
 
 help:
 	@echo "make demo    train, decode and compare on a small task (sets everything up first)"
 	@echo "make test    ruff, mypy, then pytest with the doctests (sets everything up first)"
+	@echo "make test-slow    the tests that make test leaves out, because they take minutes"
+	@echo "make reliability  all tests of reliability, and docs/reliability.md from what they found"
 	@echo "make lint    ruff alone"
 	@echo "make types   mypy alone"
 	@echo "make format  let ruff mend and format what it can"
+	@echo "make docs    the site, in build/site: broken links, missing docstrings and failing examples fail it"
+	@echo "make figures the figures of the pages that no recipe draws, and the pages made of results/"
 	@echo "make setup   only make .venv"
 	@echo "make clean   remove .venv and everything generated"
 
@@ -32,6 +36,13 @@ demo: setup
 test: lint types
 	$(BIN)/python -m pytest $(PYTEST)
 
+test-slow: setup
+	$(BIN)/python -m pytest -m slow $(PYTEST)
+
+reliability: setup
+	$(BIN)/python -m pytest -m "slow or not slow" --write-figures results/reliability.json tests/reliability $(PYTEST)
+	$(BIN)/python scripts/make_reliability_page.py
+
 lint: setup
 	$(BIN)/ruff check .
 
@@ -42,8 +53,21 @@ format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+PAGE_TESTS := tests/test_documentation.py tests/test_site.py tests/test_readme.py tests/test_sampling_page.py \
+  tests/test_hugging_face_page.py
+
+docs: setup
+	@$(BIN)/python -c 'import furo, myst_parser, sphinx' 2>/dev/null || $(BIN)/python -m pip install --quiet --editable '.[docs]'
+	$(BIN)/python -m pytest --quiet $(PAGE_TESTS) src/seqwise
+	$(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --quiet docs build/site
+
+figures: setup
+	$(BIN)/python scripts/make_figures.py
+	$(BIN)/python scripts/make_results_page.py
+	$(BIN)/python scripts/make_claims_page.py
+
 # The lock file stays: a make that waits on it must not be left waiting on a file that is gone.
 clean:
 	rm -f .venv/seqwise-complete.json
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist docs/api
 	find src tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -94,7 +94,7 @@ def page(folder: Path) -> str:
     parts = [HEAD]
     if claims:
         titles = ("verdict", "claim", "made in", "table")
-        parts.append("## The claims at a glance\n\n" + _grid(titles, claims))
+        parts.append("## The claims at a glance\n\n" + grid(titles, claims))
     for name, table in tables.items():
         parts.append(_section(name, table))
     return "\n".join(parts)
@@ -108,7 +108,7 @@ def _section(name: str, table: Table) -> str:
     lines.append(_numbers(table))
     if table.claims:
         rows = ((f"**{claim.verdict}**", claim.text, claim.evidence, claim.source) for claim in table.claims)
-        lines.append(_grid(("verdict", "claim", "evidence (test)", "made in"), rows))
+        lines.append(grid(("verdict", "claim", "evidence (test)", "made in"), rows))
     if table.note:
         lines.append(table.note + "\n")
     # Rows differ in method alone, or in when they were made.
@@ -134,7 +134,7 @@ def _numbers(table: Table) -> str:
         for system in dict.fromkeys(result.system for result in shown)
     )
     titles = [title.removesuffix(f": {measure}").removeprefix(f"{measure} ") for title in measures]
-    return (f"{measure[:1].upper()}{measure[1:]}, %:\n\n" if measure else "") + _grid(("", *titles), rows)
+    return (f"{measure[:1].upper()}{measure[1:]}, %:\n\n" if measure else "") + grid(("", *titles), rows)
 
 
 def _is_beside_test(measure: str, measures: set[str]) -> bool:
@@ -163,7 +163,8 @@ def _cell(result: Result | None) -> str:
     return text if result.published is None else f"{text} (paper {result.published:.2f})"
 
 
-def _grid(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+def grid(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table in Markdown."""
     titles = list(titles)
     lines = [titles, ["---"] * len(titles), *map(list, rows)]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"

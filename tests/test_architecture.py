@@ -28,6 +28,7 @@ LAYERS = [
     "evaluation",
     "hugging_face",
     "runs",
+    "explorer",
     "recipes",
     "cli",
 ]

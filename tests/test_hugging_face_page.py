@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import io
+import ast
 import re
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 import transformers
 
 import pretrained
+from pages import run_python
 from seqwise.hugging_face import masked_model
 
 PAGE = (Path(__file__).parent.parent / "docs" / "hugging-face.md").read_text(encoding="utf-8")
@@ -63,12 +63,11 @@ def test_a_block_runs_on_its_own(
         (tmp_path / model.name).symlink_to(model)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    printed, namespace = io.StringIO(), {}
-    with redirect_stdout(printed):
-        exec(compile(BLOCKS[title], f"docs/hugging-face.md, {title}", "exec"), namespace)
+    namespace: dict[str, Any] = {}
+    printed = run_python(BLOCKS[title], f"docs/hugging-face.md, {title}", namespace)
     check = CHECKS.get(title)
     if check is not None:
-        check(namespace, printed.getvalue().splitlines())
+        check(namespace, printed.splitlines())
 
 
 def trained_bart(namespace: dict[str, Any], lines: list[str]) -> None:
@@ -109,11 +108,20 @@ def variants(namespace: dict[str, Any], lines: list[str]) -> None:
     assert all(re.fullmatch("M ?K ?T ?[A-Y] ?L ?L ?V ?[A-Y] ?A", line.split(" ", 1)[1]) for line in lines)
 
 
+def three_labels(namespace: dict[str, Any], lines: list[str]) -> None:
+    """A label for each word, by a tagger whose encoder was trained along."""
+    assert len(ast.literal_eval(lines[-1])) == 3
+    before = transformers.AutoModelForTokenClassification.from_pretrained("my-bert").base_model.state_dict()
+    after = namespace["tagger"].encoder.backbone.state_dict()
+    assert any(not torch.equal(tensor, before[name]) for name, tensor in after.items())
+
+
 CHECKS = {
     "Fine-tune a BART through a relaxed beam": trained_bart,
     "Search as you like": two_outputs,
     "Self-normalise a GPT-2, and score without the softmax": raw_score,
     "How likely a BERT finds your sentences": two_scores,
+    "Tag with a BERT that knows its last label": three_labels,
     "Valid samples from a BERT": four_texts,
     "Fill in, under constraints": filled_in,
     "Variants of a protein": variants,
@@ -121,7 +129,7 @@ CHECKS = {
 
 
 def test_the_page_has_what_the_checks_are_of() -> None:
-    assert len(BLOCKS) == 8 and set(CHECKS) <= set(BLOCKS)
+    assert len(BLOCKS) == 9 and set(CHECKS) <= set(BLOCKS)
     assert callable(masked_model)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pages import run_python
 from seqwise.recipes import RECIPES
 from seqwise.runs import Settings
 from seqwise.runs.settings import ObjectiveName
@@ -19,9 +20,8 @@ CONSOLE = "\n".join(re.findall(r"```console\n(.*?)```", README, flags=re.DOTALL)
 
 
 @pytest.mark.parametrize("block", PYTHON, ids=range(len(PYTHON)))
-def test_a_python_block_runs(block: str, capsys: pytest.CaptureFixture[str]) -> None:
-    exec(compile(block, "README.md", "exec"), {})
-    assert capsys.readouterr().out.strip(), "the block prints nothing to look at"
+def test_a_python_block_runs(block: str) -> None:
+    assert run_python(block, "README.md", {}).strip(), "the block prints nothing to look at"
 
 
 def test_the_readme_has_the_library_in_about_twenty_lines() -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import shlex
 from collections.abc import Iterator
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ import typer
 from click.testing import Result as Ran
 from typer.testing import CliRunner
 
+from pages import blocks, run_python
 from seqwise.cli import app
 from seqwise.evaluation.report import load_table
 from seqwise.recipes import RECIPES
@@ -26,7 +25,7 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
 PAGE = (ROOT / "docs" / "sampling.md").read_text(encoding="utf-8")
 TEXT = " ".join(PAGE.split())
-BLOCKS = re.findall(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```)?", PAGE, flags=re.DOTALL)
+BLOCKS = [(block.code, block.shown or "") for block in blocks(PAGE, "python")]
 COMMANDS = re.findall(r"^\$ seqwise (.+)$", PAGE, flags=re.MULTILINE)
 
 
@@ -44,10 +43,8 @@ def test_the_code_prints_what_the_page_says() -> None:
     assert len(BLOCKS) >= 6
     namespace: dict[str, Any] = {}
     for number, (code, shown) in enumerate(BLOCKS, start=1):
-        printed = io.StringIO()
-        with redirect_stdout(printed):
-            exec(compile(code, f"docs/sampling.md, block {number}", "exec"), namespace)
-        assert shown and printed.getvalue() == shown, f"block {number} prints:\n{printed.getvalue()}"
+        printed = run_python(code, f"docs/sampling.md, block {number}", namespace)
+        assert shown and printed == shown, f"block {number} prints:\n{printed}"
 
 
 def test_lines_of_code_fit_the_page() -> None:

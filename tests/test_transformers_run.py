@@ -1,5 +1,7 @@
 """``seqwise train --model FOLDER``: an encoder-decoder of transformers from the command line, end to end.
 
+Causal models are in test_causal_runs.py.
+
 Models are tiny, with random weights, and saved in a folder with a tokenizer made here; nothing comes from a network.
 """
 
@@ -18,20 +20,20 @@ import yaml
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("tokenizers")
 
-from tokenizers import Tokenizer, models, pre_tokenizers, processors  # noqa: E402
-
 from command_line import Command, run_main  # noqa: E402
+from letters import letter_pairs, letter_tokenizer  # noqa: E402
+from pretrained import bert, saved  # noqa: E402
+from seqwise.data.readers import Example  # noqa: E402
 from seqwise.errors import InputError  # noqa: E402
 from seqwise.runs import load_run, predict  # noqa: E402
 from seqwise.runs.decoder_choice import choose_decoder  # noqa: E402
+from seqwise.runs.diagnosis import diagnose  # noqa: E402
 from seqwise.runs.inputs import inputs_of  # noqa: E402
 from seqwise.runs.settings import Settings, adopt, load_settings, names_pretrained  # noqa: E402
 from seqwise.runs.stages import resolve  # noqa: E402
 from seqwise.runs.training import train_run  # noqa: E402
 from seqwise.training.checkpoints import verify  # noqa: E402
 
-LETTERS = ["a", "b", "c", "d"]
-TOKENS = ["</s>", "<pad>", "<s>", "<unk>", *LETTERS]
 SIZES: dict[str, Any] = {
     "vocab_size": 10,  # two more than the tokenizer knows
     "d_model": 16,
@@ -52,39 +54,14 @@ SIZES: dict[str, Any] = {
 }
 
 
-def tokenizer() -> Any:
-    core = Tokenizer(models.WordLevel({token: place for place, token in enumerate(TOKENS)}, unk_token="<unk>"))
-    core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    core.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 0)])
-    return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=core, eos_token="</s>", pad_token="<pad>", bos_token="<s>", unk_token="<unk>"
-    )
-
-
-def saved(folder: Path, model: Any) -> Path:
-    model.save_pretrained(folder)
-    tokenizer().save_pretrained(folder)
-    return folder
-
-
-def words(count: int, seed: int) -> str:
-    """Lines of letters and the letter after each of them."""
-    generator = torch.Generator().manual_seed(seed)
-    lines = []
-    for _ in range(count):
-        length = int(torch.randint(1, 4, (), generator=generator))
-        source = torch.randint(0, 4, (length,), generator=generator).tolist()
-        lines.append(" ".join(LETTERS[n] for n in source) + "\t" + " ".join(LETTERS[(n + 1) % 4] for n in source))
-    return "\n".join(lines) + "\n"
-
-
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("files")
     torch.manual_seed(0)
-    saved(folder / "bart", transformers.BartForConditionalGeneration(transformers.BartConfig(**SIZES)))
-    (folder / "train.tsv").write_text(words(120, 0))
-    (folder / "dev.tsv").write_text(words(20, 1))
+    bart = transformers.BartForConditionalGeneration(transformers.BartConfig(**SIZES))
+    saved(folder / "bart", bart, letter_tokenizer())
+    (folder / "train.tsv").write_text(letter_pairs(120, 0))
+    (folder / "dev.tsv").write_text(letter_pairs(20, 1))
     return folder
 
 
@@ -101,17 +78,22 @@ def run(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_what_was_trained_here_decodes_without_us_and_as_with_us(run: Path, files: Path, seqwise: Command) -> None:
+@pytest.mark.parametrize(("decoder", "beams"), [("greedy", 1), ("beam", 3)])
+def test_what_was_trained_here_decodes_without_us_and_as_with_us(
+    decoder: str, beams: int, run: Path, files: Path, seqwise: Command
+) -> None:
     verify(run / "model")
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(run / "model").eval()
     loaded = transformers.AutoTokenizer.from_pretrained(run / "model")
     assert type(model) is transformers.BartForConditionalGeneration
     sources = [line.split("\t")[0] for line in (files / "dev.tsv").read_text().splitlines()]
     (files / "inputs.txt").write_text("\n".join(sources) + "\n")
-    records = seqwise("predict", run, files / "inputs.txt", "--decoder", "greedy", "--json").records
+    size = () if beams == 1 else ("--beam-size", beams)
+    records = seqwise("predict", run, files / "inputs.txt", "--decoder", decoder, *size, "--json").records
     assert [record["input"] for record in records] == sources
     for source, record in zip(sources, records, strict=True):
-        ids = model.generate(**loaded(source, return_tensors="pt"), num_beams=1, do_sample=False, max_new_tokens=8)
+        search: dict[str, Any] = {"num_beams": beams, "do_sample": False, "length_penalty": 0.0, "max_new_tokens": 8}
+        ids = model.generate(**loaded(source, return_tensors="pt", return_token_type_ids=False), **search)
         assert loaded.decode(ids[0], skip_special_tokens=True) == record["outputs"][0]["output"]
     # What was learnt: the next letter.
     assert records[0]["outputs"][0]["output"] == (files / "dev.tsv").read_text().splitlines()[0].split("\t")[1]
@@ -210,6 +192,26 @@ def test_sources_near_the_last_position_are_decoded(run: Path, seqwise: Command)
     assert "the source has 25 tokens, and the model has 24 positions; shorten it" in said
 
 
+def test_a_run_is_diagnosed_and_reported_on_up_to_the_last_position(
+    run: Path, files: Path, tmp_path: Path, seqwise: Command
+) -> None:
+    pytest.importorskip("matplotlib")
+    letters = ["abcd"[place % 4] for place in range(23)]  # twice as many have no position
+    (tmp_path / "long.tsv").write_text(f"{' '.join(letters)}\t{' '.join(letters[1:])}\na b\tb c\n")
+    measured = json.loads(seqwise("evaluate", run, tmp_path / "long.tsv", "--json").out)
+    ended = seqwise("diagnose", run, tmp_path / "long.tsv", "--json")
+    assert ended.code == 0, ended.err
+    rows = json.loads(ended.out)["decoders"]
+    for decoder in ("greedy", "beam", "raw-beam"):
+        assert rows[decoder]["token error"]["value"] == measured[decoder]["token error"]["value"]
+    explored = seqwise("diagnose", run, tmp_path / "long.tsv", "--example", 1)
+    assert explored.code == 0, explored.err
+    page = tmp_path / "page.html"
+    reported = seqwise("report", run, "--output", page, "--file", tmp_path / "long.tsv", "--examples", 2)
+    assert reported.code == 0, reported.err
+    assert str(files / "bart") in page.read_text() and "edit distance" in page.read_text()
+
+
 @pytest.mark.parametrize("forbids", [{"suppress_tokens": [5]}, {"bad_words_ids": [[5], [4, 6]]}])
 def test_what_a_generation_config_forbids_is_never_written(forbids: dict[str, Any], run: Path) -> None:
     loaded, inputs = load_run(run), inputs_of("a a", units="text")
@@ -220,6 +222,17 @@ def test_what_a_generation_config_forbids_is_never_written(forbids: dict[str, An
     for decoder in ("greedy", "beam", "raw-beam", "soft-beam"):
         best = predict(loaded, inputs, choose_decoder(loaded.settings, decoder))[0][0]
         assert "b" not in best.tokens
+    examples = [Example(("a a",), ("b b",))]
+    in_diagnosis: list[tuple[int, ...]] = []
+    with pytest.MonkeyPatch.context() as patch:
+
+        def measured(run: Any, examples: Any, outputs: Any) -> dict[str, Any]:
+            in_diagnosis.extend(output.tokens for output in outputs)
+            return {}
+
+        patch.setattr("seqwise.runs.diagnosis.measure_outputs", measured)
+        diagnose(loaded, examples)
+    assert len(in_diagnosis) >= 3 and not any(5 in tokens for tokens in in_diagnosis)
 
 
 # ---------------------------------------------------------------------------------------- what is refused
@@ -235,10 +248,9 @@ def _pickled(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
 
 
-def _causal(folder: Path) -> None:
+def _masked(folder: Path) -> None:
     shutil.rmtree(folder)
-    sizes: dict[str, Any] = {"vocab_size": 10, "n_embd": 4, "n_layer": 1, "n_head": 1}
-    saved(folder, transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, bos_token_id=2, eos_token_id=0)))
+    saved(folder, bert(vocab_size=10), letter_tokenizer())
 
 
 def _cut(folder: Path) -> None:
@@ -255,7 +267,7 @@ def _remove(name: str) -> Callable[[Path], None]:
     [
         (_auto_map, "brings code of its own (auto_map), which is never run"),
         (_pickled, "the weights are a pickle, which could run code"),
-        (_causal, "give an encoder-decoder of transformers"),
+        (_masked, "a masked language model, which writes no text"),
         (_cut, "transformers cannot load the model"),
         (_remove("config.json"), "the folder holds no model of transformers"),
         (_remove("tokenizer*"), "the folder has no tokenizer"),

@@ -31,6 +31,7 @@ __all__ = [
     "evaluation_mode",
     "hypotheses",
     "step_limit",
+    "steps_after",
 ]
 
 
@@ -167,6 +168,31 @@ def step_limit(source_length: int, end: int | None, *, ratio: float = 2.0, extra
     return source_length if end is None else int(ratio * source_length) + extra
 
 
+def steps_after(source_ids: Sequence[int], model: StepModel) -> int:
+    """How many steps to search after a source: :func:`step_limit`, or fewer where the model cannot take as many.
+
+    Args:
+        source_ids: of an encoded example.
+        model: one that has an end to its positions, or fewer outputs than source tokens, says so in
+            ``most_steps(source_ids)``.
+
+    Raises:
+        InputError: there is no step that the model has a position for.
+
+    Example:
+        >>> from seqwise.models import Tagger
+        >>> steps_after((3, 1, 2), Tagger(source_size=5, target_size=3))
+        3
+    """
+    limit = step_limit(len(source_ids), model.end)
+    most_steps: Callable[[Sequence[int]], int | None] = getattr(model, "most_steps", lambda _: None)
+    most = most_steps(source_ids)
+    if most is not None and most < 1 <= limit:
+        problem = f"a source of {len(source_ids)} tokens leaves no position for an output"
+        raise InputError(problem, mend="shorten it")
+    return limit if most is None else min(limit, most)
+
+
 @contextmanager
 def evaluation_mode(model: object) -> Iterator[None]:
     """Put a module and its parts into evaluation mode, and each of them back after it, whatever happens in between.
@@ -222,10 +248,9 @@ def decode_examples(
     results: list[list[Hypothesis]] = [[] for _ in examples]
     order = sorted(range(len(examples)), key=lambda index: len(examples[index].source_ids))
     with evaluation_mode(model), torch.no_grad():
-        for start in range(0, len(order), batch_size):
-            indices = order[start : start + batch_size]
+        for indices in _batches(model, examples, order, batch_size):
             batch = collate([(index, examples[index]) for index in indices]).to(model.embedding_VD.device)
-            limits = [step_limit(length, model.end) for length in batch.source_lengths_B.tolist()]
+            limits = [steps_after(examples[index].source_ids, model) for index in indices]
             found = decode(
                 model,
                 model.encode(batch),
@@ -239,3 +264,20 @@ def decode_examples(
             if on_progress is not None:
                 on_progress(len(indices))
     return results
+
+
+def _batches(
+    model: StepModel, examples: Sequence[EncodedExample], order: Sequence[int], batch_size: int
+) -> Iterator[list[int]]:
+    """Batches in an order. An input whose outputs are cut off at the model's last position is on its own.
+
+    Beside a longer one, whose prompt it would stand behind, it might have fewer positions.
+    """
+    whole: list[int] = []
+    alone: list[int] = []
+    for index in order:
+        ids = examples[index].source_ids
+        is_cut = model.end is not None and steps_after(ids, model) < step_limit(len(ids), model.end)
+        (alone if is_cut else whole).append(index)
+    yield from (whole[start : start + batch_size] for start in range(0, len(whole), batch_size))
+    yield from ([index] for index in alone)

@@ -11,7 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
+from seqwise.cli.data import data
 from seqwise.cli.diagnosis import diagnose
+from seqwise.cli.exploration import EXPLORE_EXAMPLES, explore
 from seqwise.cli.flags import flags_from_settings
 from seqwise.cli.language_model import language_model
 from seqwise.cli.masked_model import masked_model
@@ -20,6 +22,7 @@ from seqwise.cli.report import REPORT_EXAMPLES, report
 from seqwise.cli.reproduction import reproduce
 from seqwise.cli.sampling import SAMPLE_EXAMPLES, sample
 from seqwise.cli.scoring import score
+from seqwise.cli.sharing import card, push
 from seqwise.cli.training import TRAIN_EXAMPLES, train
 from seqwise.errors import InputError
 
@@ -42,12 +45,14 @@ UsageError: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__nam
 # The flags of Settings make the signature of the first, so it is registered only once they are there.
 app.command(epilog=TRAIN_EXAMPLES)(flags_from_settings(train))
 app.command(epilog=SAMPLE_EXAMPLES)(sample)
-for command in (predict, evaluate, score, diagnose):
+for command in (predict, evaluate, score, diagnose, card, push):
     app.command()(command)
 app.command(epilog=REPORT_EXAMPLES)(report)
+app.command(epilog=EXPLORE_EXAMPLES)(explore)
 app.command()(reproduce)
 app.add_typer(language_model, name="language-model")
 app.add_typer(masked_model, name="masked-model")
+app.add_typer(data, name="data")
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ __all__ = ["diagnose"]
 
 
 def diagnose(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="a run folder, or the name of a run on the hub")],
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="data with the right answers, in the format of the training data")
     ],
@@ -48,10 +48,12 @@ def diagnose(
     Each block ends with what it means and what can be done about it. In brackets bootstrap 95% intervals.
     """
     from seqwise.runs import load_run, require_enough_candidates
+    from seqwise.runs.hub import run_folder
     from seqwise.runs.measures import unknown_targets
     from seqwise.runs.training import read_examples
 
-    loaded = load_run(run)
+    folder = run_folder(run)
+    loaded = load_run(folder)
     examples = read_examples(loaded.settings, file)
     require_at_least_one("--beam-size", beam_size)
     require_at_least_one("--example", example)
@@ -68,7 +70,7 @@ def diagnose(
     unknown = unknown_targets(loaded, examples)
     if unknown is not None:
         print(f"seqwise: {unknown}", file=sys.stderr)
-    _diagnose(loaded, examples, run, beam_size=beam_size, as_json=as_json)
+    _diagnose(loaded, examples, folder, beam_size=beam_size, as_json=as_json)
 
 
 def _diagnose(run: Run, examples: Sequence[Example], folder: Path, *, beam_size: int | None, as_json: bool) -> None:

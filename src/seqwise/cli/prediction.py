@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["evaluate", "predict"]
 
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="a run folder")]
+RunFolder = Annotated[str, typer.Argument(metavar="RUN", help="a run folder, or the name of a run on the hub")]
 DECODER_NAMES = "greedy, beam, interpolated-beam, raw-beam or soft-beam"
 BeamSize = Annotated[int | None, typer.Option(metavar="N", help="slots of the beam; by default as trained")]
 
@@ -55,9 +55,11 @@ def predict(
     """
     from seqwise.runs import choose_decoder, load_run, require_enough_candidates
     from seqwise.runs import predict as predict_examples
+    from seqwise.runs.hub import run_folder
     from seqwise.runs.inputs import input_units, inputs_of
 
-    loaded = load_run(run)
+    folder = run_folder(run)
+    loaded = load_run(folder)
     examples = inputs_of(text, units=input_units(loaded.settings))
     require_at_least_one("--beam-size", beam_size)
     require_at_least_one("--n-best", n_best)
@@ -65,7 +67,7 @@ def predict(
         raise InputError(f"--length-normalization must be finite, got {length_normalization}")
     if beam_size is not None:
         require_enough_candidates(loaded, examples, beam_size)
-    decoder = _named(decoder, run)
+    decoder = _named(decoder, folder)
     chosen = choose_decoder(loaded.settings, decoder, beam_size=beam_size)
     slots = 1 if decoder == "greedy" else beam_size or loaded.settings.beam_size
     if n_best is not None and n_best > slots:
@@ -82,11 +84,11 @@ def predict(
             _print_outputs(loaded, example, outputs, one_text=one_text, as_json=as_json)
 
 
-def _named(decoder: str | None, run: Path) -> str | None:
+def _named(decoder: str | None, folder: Path) -> str | None:
     """The name of a decoder; the best one on the development data where that is asked for."""
     from seqwise.runs import best_decoder
 
-    return best_decoder(run) if decoder == "best" else decoder
+    return best_decoder(folder) if decoder == "best" else decoder
 
 
 def _print_outputs(run: Run, example: Example, outputs: Sequence[Prediction], *, one_text: bool, as_json: bool) -> None:
@@ -119,12 +121,14 @@ def evaluate(
     from seqwise.decoding import DECODERS
     from seqwise.evaluation.metrics import bootstrap_interval
     from seqwise.runs import load_run, require_enough_candidates
+    from seqwise.runs.hub import run_folder
     from seqwise.runs.measures import measure, signatures, unknown_targets
     from seqwise.runs.training import read_examples
 
-    loaded = load_run(run)
+    folder = run_folder(run)
+    loaded = load_run(folder)
     examples = read_examples(loaded.settings, file)
-    decoder = _named(decoder, run)
+    decoder = _named(decoder, folder)
     require_at_least_one("--beam-size", beam_size)
     if beam_size is not None:
         require_enough_candidates(loaded, examples, beam_size)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import json
 import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +18,7 @@ import typer
 from seqwise.cli.console import progress_bars, require_at_least_one
 
 if TYPE_CHECKING:
+    from seqwise.data.readers import Example
     from seqwise.runs.scoring import SequenceScore
     from seqwise.runs.sequence_run import SequenceRun
 
@@ -40,37 +46,104 @@ def score(
     max_rows: Annotated[
         int, typer.Option(metavar="N", help="masked sequences that the model is given at once; fewer need less memory")
     ] = 256,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="takes the lines; killed, the same command goes on where it was"
+        ),
+    ] = None,
 ) -> None:
     """Score sequences with a masked model: log p(token | all others), and their sum, the pseudo-log-likelihood.
 
     Prints one JSON object for each sequence, in nats; a summary goes to standard error.
     """
     from seqwise.runs.pretrained import load_sequence_run
-    from seqwise.runs.scoring import score_sequences
-    from seqwise.sampling.energies import pseudo_perplexity
 
     require_at_least_one("--max-rows", max_rows)
     loaded = load_sequence_run(run)
     if str(file) == "-" and sys.stdin is not None and sys.stdin.isatty():
         print("reading sequences from the terminal, up to Ctrl-D", file=sys.stderr)
     examples = loaded.read("/dev/stdin" if str(file) == "-" else file)
-    scored = score_sequences(loaded, examples, max_rows=max_rows)
     # A bar takes hold of standard output, as if that were the terminal too; where it is, the results themselves move.
     results = sys.stdout
-    total, tokens, unknown = 0.0, 0, 0
-    strange = loaded.decode([loaded.unknown_id]) if loaded.unknown_id is not None else ()
-    with nullcontext() if results.isatty() else progress_bars() as bars:
+    with nullcontext() if results.isatty() and output is None else progress_bars() as bars:
         task = None if bars is None else bars.add_task("scoring", total=len(examples), note="")
-        for one in scored:
-            print(json.dumps(_record(loaded, one), ensure_ascii=False), file=results)
-            total += one.log_prob
-            tokens += len(one.tokens)
-            unknown += sum(token in strange for token in one.tokens)
-            if bars is not None and task is not None:
-                bars.advance(task)
-    perplexity = pseudo_perplexity(total, tokens)
-    known = f" ({unknown:,} unknown)" if unknown else ""
-    print(f"{len(examples):,} sequences, {tokens:,} tokens{known}: pseudo-perplexity {perplexity:.4g}", file=sys.stderr)
+
+        def progressing(lines: Iterable[str]) -> Iterator[str]:
+            for line in lines:
+                yield line
+                if bars is not None and task is not None:
+                    bars.advance(task)
+
+        if output is None:
+            totals = _Totals()
+            for line in progressing(_lines(loaded, examples, max_rows)):
+                print(line, file=results)
+                totals.add(line)
+        else:
+            totals = _keep(loaded, examples, max_rows, output, progressing)
+    print(totals.summary(loaded), file=sys.stderr)
+
+
+def _lines(run: SequenceRun, examples: Sequence[Example], max_rows: int) -> Iterator[str]:
+    from seqwise.runs.scoring import score_sequences
+
+    scored = score_sequences(run, examples, max_rows=max_rows)
+    return (json.dumps(_record(run, one), ensure_ascii=False) for one in scored)
+
+
+def _keep(
+    run: SequenceRun,
+    examples: Sequence[Example],
+    max_rows: int,
+    output: Path,
+    progressing: Callable[[Iterable[str]], Iterator[str]],
+) -> _Totals:
+    """Write the lines to a file, from where a killed command has left it."""
+    from seqwise.runs import scoring
+    from seqwise.runs.kept_lines import finish_lines, keep_lines, resume_lines
+
+    totals = _Totals()
+    asked = repr([(one.source, one.target, one.line, one.key) for one in examples])
+    digest = hashlib.sha256(asked.encode("utf-8", "surrogatepass")).hexdigest()
+    claim = {"model": run.fingerprint(), "sequences": digest, "max_rows": str(max_rows)}
+    kept = resume_lines(output, claim, block=scoring.BLOCK)
+    for line in progressing(kept):
+        totals.add(line)
+    # Of one block, sequences share passes of the model, so that blocks begin where they began before.
+    left = examples[len(kept) :]
+    lines = progressing(_lines(run, left, max_rows)) if left else iter(())
+    while block := list(itertools.islice(lines, scoring.BLOCK)):
+        keep_lines(output, block)
+        for line in block:
+            totals.add(line)
+    finish_lines(output)
+    return totals
+
+
+@dataclass
+class _Totals:
+    """What all lines come to, counted from the lines: the same whether or not some were written before."""
+
+    sequences: int = 0
+    log_prob: float = 0.0
+    tokens: Counter[str] = field(default_factory=Counter)
+
+    def add(self, line: str) -> None:
+        record = json.loads(line)
+        self.sequences += 1
+        self.log_prob += record["log_prob"]
+        self.tokens.update(record["tokens"])
+
+    def summary(self, run: SequenceRun) -> str:
+        from seqwise.sampling.energies import pseudo_perplexity
+
+        number = self.tokens.total()
+        strange = run.decode([run.unknown_id]) if run.unknown_id is not None else ()
+        unknown = sum(self.tokens[token] for token in strange)
+        known = f" ({unknown:,} unknown)" if unknown else ""
+        perplexity = pseudo_perplexity(self.log_prob, number)
+        return f"{self.sequences:,} sequences, {number:,} tokens{known}: pseudo-perplexity {perplexity:.4g}"
 
 
 def _record(run: SequenceRun, one: SequenceScore) -> dict[str, Any]:

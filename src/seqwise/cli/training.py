@@ -22,6 +22,8 @@ Examples:
       --source-units subwords --target-units subwords --output runs/de-en
   seqwise train --model ./my-bart --train pairs.tsv --dev dev.tsv \\
       --objective relaxed-beam --output runs/bart
+  seqwise train --model ./my-gpt2 --train prompts-and-continuations.tsv \\
+      --output runs/gpt2
   seqwise train --config settings.yaml --seed 1 --output runs/seed1"""
 """What ``seqwise train --help`` ends with."""
 
@@ -36,7 +38,7 @@ def train(
     ] = None,
     **flags: str | None,
 ) -> None:
-    """Train a model on your own files, a new one or an encoder-decoder of transformers.
+    """Train a model on your own files, a new one, or an encoder-decoder or a causal language model of transformers.
 
     Settings come from flags, then from the YAML file, then from the defaults in [brackets]. Run the same command again
     to continue after an interruption.

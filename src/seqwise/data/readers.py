@@ -12,9 +12,9 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Literal, cast, get_args
 
+from seqwise.data.durable import write_atomically
 from seqwise.errors import InputError
 
 __all__ = [
@@ -367,32 +367,3 @@ def _require_readable(text: str) -> str:
     if text.startswith("\ufeff"):
         raise InputError("the first token begins with a byte-order mark", mend="drop the mark from the token")
     return text
-
-
-def write_atomically(path: FilePath, text: str) -> None:
-    """Write a UTF-8 file whole or not at all: a temporary file beside it, flushed to disk, then renamed over it.
-
-    Raises:
-        InputError: the folder is missing or not writable, or the text holds a lone surrogate; the old file stays.
-
-    Example:
-        >>> file = getfixture("tmp_path") / "a.txt"
-        >>> write_atomically(file, "one line\\n")
-        >>> [f.name for f in file.parent.iterdir()]
-        ['a.txt']
-    """
-    path = Path(path)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with open(partial, "wb") as stream:
-            stream.write(text.encode("utf-8"))
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(partial, path)
-    except UnicodeEncodeError as error:
-        problem = f"{text[error.start]!r} has no UTF-8 form"
-        raise InputError(problem, path=path, mend="drop the lone surrogate") from None
-    except OSError as error:
-        raise InputError(f"cannot be written ({error.strerror})", path=path, mend="name a writable folder") from None
-    finally:
-        partial.unlink(missing_ok=True)

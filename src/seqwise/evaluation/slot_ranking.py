@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from seqwise.data.batches import EncodedExample, collate
-from seqwise.decoding import Decoder, evaluation_mode, step_limit
+from seqwise.decoding import Decoder, evaluation_mode, steps_after
 from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Counts, pairs_with_many
 from seqwise.models.protocols import StepModel
@@ -195,7 +195,7 @@ def _rank_batch(
     decoder: Decoder,
 ) -> None:
     """Search some examples together, and count their pairs step by step."""
-    limits = [step_limit(len(example.source_ids), model.end) for example in examples]
+    limits = [steps_after(example.source_ids, model) for example in examples]
     for outputs, limit, tally in zip(references, limits, tallies, strict=True):
         tally.steps = min(limit, max(map(len, outputs))) - 1
     right = [{ids[:length] for ids in outputs for length in range(len(ids))} for outputs in references]

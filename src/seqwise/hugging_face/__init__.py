@@ -1,4 +1,4 @@
-"""Models of the transformers library as step models and masked models, and a Trainer that knows about search.
+"""Models of the transformers library as step models, taggers and masked models, and a Trainer that knows about search.
 
 Importing this package imports transformers; importing seqwise does not. The Trainer is imported when it is asked for:
 what it brings along takes seconds, and who scores or samples has no use for it.
@@ -12,6 +12,7 @@ from seqwise.hugging_face.generation import generation_selector
 from seqwise.hugging_face.masked_model import HuggingFaceMaskedModel, masked_model
 from seqwise.hugging_face.masked_text import TextScore, infill, pseudo_log_likelihoods, sample_texts
 from seqwise.hugging_face.step_model import HuggingFaceStepModel, step_model
+from seqwise.hugging_face.tagger import load_tagger, pretrained_tagger, save_tagger, word_pieces
 from seqwise.hugging_face.text_chains import SampledTexts, TextSample
 from seqwise.hugging_face.text_codec import TextCodec
 
@@ -30,10 +31,14 @@ __all__ = [
     "TextScore",
     "generation_selector",
     "infill",
+    "load_tagger",
     "masked_model",
+    "pretrained_tagger",
     "pseudo_log_likelihoods",
     "sample_texts",
+    "save_tagger",
     "step_model",
+    "word_pieces",
 ]
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ __all__ = ["HuggingFaceStepModel"]
 
 
 class HuggingFaceStepModel(nn.Module, ABC):
-    """What both kinds of models have in common; made by :func:`step_model`.
+    """What both kinds of models have in common; made by :func:`~seqwise.hugging_face.step_model`.
 
     Attributes:
         model: the model of transformers, which holds all weights.
@@ -106,15 +107,22 @@ class HuggingFaceStepModel(nn.Module, ABC):
             )
 
     def _require_positions(self, positions: int, what: str) -> None:
-        limit = getattr(self.model.config, "max_position_embeddings", None)
-        if limit is None or positions <= limit:
-            return
-        # A decoder with rotary or relative positions has no table that could end.
-        if sum(isinstance(part, nn.Embedding) for part in self._decoder.modules()) > 1:
+        limit = self._num_positions
+        if limit is not None and positions > limit:
             raise InputError(
                 f"{what} needs {positions} positions, and {self._name} has {limit} (max_position_embeddings)",
                 mend="use shorter sources, or fewer steps",
             )
+
+    @property
+    def _num_positions(self) -> int | None:
+        """How many positions the decoder has an embedding of; None for rotary or relative ones, which never end."""
+        limit: int | None = getattr(self.model.config, "max_position_embeddings", None)
+        return limit if self._has_position_table else None
+
+    @cached_property
+    def _has_position_table(self) -> bool:
+        return sum(isinstance(part, nn.Embedding) for part in self._decoder.modules()) > 1
 
     def _run(self, inputs_BLD: Tensor, **arguments: Any) -> Any:
         return self._decoder(inputs_embeds=inputs_BLD, return_dict=True, **arguments)
@@ -127,6 +135,10 @@ class HuggingFaceStepModel(nn.Module, ABC):
         is_first = torch.zeros_like(features[..., :1])
         is_first[:, :num_first] = 1.0
         return torch.cat([features, is_first], dim=-1)
+
+    def most_steps(self, source_ids: Sequence[int]) -> int | None:
+        """How many steps there are positions for after a source; None where there is no limit."""
+        return self._num_positions
 
     def start(self, context: Any) -> tuple[Tensor, Layers]:
         """Return the embedding of the start token, or of the last one of the prompt, and caches of no steps."""

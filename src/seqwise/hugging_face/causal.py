@@ -6,6 +6,7 @@ a head, D embedding, H hidden size.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -39,7 +40,7 @@ class Prompt(NamedTuple):
 
 
 class CausalModel(HuggingFaceStepModel):
-    """A causal language model as a step model, which continues a prompt; made by :func:`step_model`.
+    """A causal language model that continues a prompt, step by step; made by :func:`~seqwise.hugging_face.step_model`.
 
     Prompts are read with the padding on their right, where a causal model does not see it. What was read is then moved
     to the right, so that steps follow their prompt without a gap; the attention mask hides what is left of it.
@@ -75,6 +76,11 @@ class CausalModel(HuggingFaceStepModel):
             return leaf_BNPA.take_along_dim(from_BP[:, None, :, None], dim=2)
 
         return Prompt(moved_BS, mask_BP, lengths_B, tree.map(moved, read), no_steps(read))
+
+    def most_steps(self, source_ids: Sequence[int]) -> int | None:
+        """How many steps there are positions for behind the prompt, whose last token the first step is fed."""
+        limit = self._num_positions
+        return None if limit is None else limit - len(source_ids) + 1
 
     def _first_tokens(self, context: Prompt) -> Tensor:
         return context.tokens_BS[:, -1]

@@ -65,7 +65,7 @@ class HuggingFaceMaskedModel(nn.Module):
         self.mask_id, self.before, self.after, self._pad_id = mask_id, tuple(before), tuple(after), pad_id
         self.allowed_V, self.max_tokens = allowed_V, max_tokens
         num_special = len(self.before) + len(self.after)
-        positions = _num_positions(model)
+        positions = num_positions(model)
         self.max_length = None if positions is None else positions - num_special
         self._reads_attention_mask = "attention_mask" in inspect.signature(_inner(model).forward).parameters
         self.head_at_masked = True
@@ -260,7 +260,7 @@ def _vocab_size(model: Any) -> int:
     return len(weight)
 
 
-def _num_positions(model: Any) -> int | None:
+def num_positions(model: Any) -> int | None:
     """How many tokens a sequence may have: of the configuration, or of a table that leaves out places for padding."""
     limits = [getattr(model.config, "max_position_embeddings", None)]
     for name, module in model.named_modules():

@@ -38,7 +38,7 @@ class Source(NamedTuple):
 
 
 class Seq2SeqModel(HuggingFaceStepModel):
-    """An encoder-decoder as a step model; made by :func:`step_model`."""
+    """An encoder-decoder as a step model; made by :func:`~seqwise.hugging_face.step_model`."""
 
     def encode(self, batch: Batch) -> Source:
         """Read the sources, as far as the keys and values of every cross-attention."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from seqwise.models.chain import Chain, ChainTagger, linear_chain
 from seqwise.models.conditional import ConditionalContext, ConditionalMaskedTransformer
+from seqwise.models.hub import HubModel
 from seqwise.models.log_linear import HeldOut, LogLinear, held_out, rerank, sentence_scores
 from seqwise.models.log_linear_training import (
     AdagradState,
@@ -16,7 +17,7 @@ from seqwise.models.log_linear_training import (
 )
 from seqwise.models.masked import MaskedLSTM, MaskedTransformer
 from seqwise.models.protocols import MaskedModel, ParallelModel, StepModel
-from seqwise.models.recurrent import EncoderDecoder, Tagger
+from seqwise.models.recurrent import EncoderDecoder, FixedAttentionTagger, Tagger
 from seqwise.models.transformer import Transformer
 
 __all__ = [
@@ -26,7 +27,9 @@ __all__ = [
     "ConditionalContext",
     "ConditionalMaskedTransformer",
     "EncoderDecoder",
+    "FixedAttentionTagger",
     "HeldOut",
+    "HubModel",
     "LogLinear",
     "MaskedLSTM",
     "MaskedModel",

@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from huggingface_hub import PyTorchModelHubMixin
 from torch import Tensor, nn
 
 from seqwise.data.batches import Batch
 from seqwise.errors import InputError
+from seqwise.models.hub import HubModel
 from seqwise.models.recurrent import Encoder, shifted_right
 
 __all__ = ["Chain", "ChainContext", "ChainTagger", "linear_chain"]
@@ -82,7 +82,7 @@ class ChainContext(NamedTuple):
     lengths_B: Tensor
 
 
-class ChainTagger(nn.Module, PyTorchModelHubMixin):
+class ChainTagger(nn.Module, HubModel):
     """LSTM tagger whose score of a label depends on the source and on the label before it, and on nothing else.
 
     ``f_t(y_t | y_{t-1}) = (W m_t + b)[y_t] + A[y_{t-1}, y_t]``, with m_t the encoder's output and a learned row of A in

@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple, cast
 
 import torch
-from huggingface_hub import PyTorchModelHubMixin
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seqwise.errors import InputError
+from seqwise.models.hub import HubModel
 from seqwise.models.masked import masked_places, readable_positions, seen_tokens
 from seqwise.models.transformer import DecoderLayer, EncoderLayer, KeysValues, check_sizes, initialise, sinusoids
 
@@ -36,7 +36,7 @@ class ConditionalContext(NamedTuple):
     length_log_probs_BL: Tensor
 
 
-class ConditionalMaskedTransformer(nn.Module, PyTorchModelHubMixin):
+class ConditionalMaskedTransformer(nn.Module, HubModel):
     """A conditional masked language model: an encoder of the source, a decoder that looks both ways, a guess of length.
 
     The encoder reads ``[LENGTH] x_1 .. x_S`` and gives ``m_0 .. m_S``. ``p(l | x) = softmax(U m_0 + c)_l``, l = 1 .. L.

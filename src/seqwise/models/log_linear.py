@@ -10,19 +10,19 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
-from huggingface_hub import PyTorchModelHubMixin
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from seqwise.data.streams import BEFORE, Positions, gather_positions
 from seqwise.errors import InputError
+from seqwise.models.hub import HubModel
 
 __all__ = ["HeldOut", "LogLinear", "Scored", "held_out", "rerank", "sentence_scores"]
 
 TEMPLATES = ((1,), (1, 2), (1, 2, 3), (2,), (3,), (1, 3), (2, 3))
 
 
-class LogLinear(nn.Module, PyTorchModelHubMixin):
+class LogLinear(nn.Module, HubModel):
     """Log-linear language model with hashed features: ``f(x, w) = b_w + sum_j theta[h_j(x) + w]``.
 
     Feature j of a context is the tuple of words at the distances that template j lists: (1, 2) is the bigram before the

@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from huggingface_hub import PyTorchModelHubMixin
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seqwise.data.batches import IGNORE
 from seqwise.errors import InputError
+from seqwise.models.hub import HubModel
 from seqwise.models.recurrent import LSTMState, lstm_step
 from seqwise.models.transformer import EncoderLayer, check_sizes, initialise, sinusoids
 
@@ -28,7 +28,7 @@ __all__ = ["MaskedLSTM", "MaskedTransformer"]
 PAIRS_AT_ONCE = 2**12
 
 
-class MaskedLSTM(nn.Module, PyTorchModelHubMixin):
+class MaskedLSTM(nn.Module, HubModel):
     """A masked model of two LSTMs, one over the tokens before a position and one, right to left, over those after it.
 
     ``f(., h(y\\t)) = W gelu(A [l_t; r_t] + a) + b``, with l_t the state of the first after y_1 .. y_{t-1}, r_t that of
@@ -137,7 +137,7 @@ class MaskedLSTM(nn.Module, PyTorchModelHubMixin):
         return lstm_step(lstm, self.embedding(tokens_K)[None], (hidden_PH[:, None], cell_PH[:, None]))
 
 
-class MaskedTransformer(nn.Module, PyTorchModelHubMixin):
+class MaskedTransformer(nn.Module, HubModel):
     """A masked language model: a Transformer that reads the sequence with masks in it, and scores what they hide.
 
     ``x_t = sqrt(H) e_t + p_t`` with sinusoidal places p_t, the layers of

@@ -6,18 +6,19 @@ H decoder hidden size and features, V output vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from huggingface_hub import PyTorchModelHubMixin
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from seqwise.data.batches import Batch
 from seqwise.errors import InputError
+from seqwise.models.hub import HubModel
 
-__all__ = ["Context", "EncoderDecoder", "Tagger"]
+__all__ = ["Context", "EncoderDecoder", "FixedAttentionTagger", "Tagger"]
 
 LSTMState = tuple[Tensor, Tensor]
 
@@ -43,6 +44,8 @@ class Encoder(nn.Module):
         self.output_size = hidden_size * (2 if bidirectional else 1)
 
     def forward(self, sources_BS: Tensor, lengths_B: Tensor) -> Context:
+        if sources_BS.shape[1] == 0:  # all are empty, and nn.LSTM refuses an empty sequence
+            sources_BS = F.pad(sources_BS, (0, 1))
         embedded_BSE = self.dropout(self.embedding(sources_BS))
         if self.lstm.bidirectional and bool((lengths_B < sources_BS.shape[1]).any()):
             # The backward direction would otherwise start inside the padding. An empty source is read as one padding
@@ -80,56 +83,39 @@ def lstm_step(lstm: nn.LSTM, inputs_BJD: Tensor, state: LSTMState, shared_BM: Te
     return leave_BJH.sigmoid() * cell_BJH.tanh(), cell_BJH
 
 
-class Tagger(nn.Module, PyTorchModelHubMixin):
-    """LSTM tagger with *fixed attention*: step i of the decoder reads encoder output i, and nothing else of the source.
+class FixedAttentionTagger(nn.Module):
+    """A tagger whose decoder reads encoder output i at step i, and nothing else of the source.
 
-    ``h_i = LSTM(h_{i-1}, [E[y_{i-1}]; m_i])``, ``f(h_i, w) = W_w . h_i + b_w``; the decoder starts from zeros. With a
-    left-to-right encoder the i-th decision sees only x_1..x_i (classical label bias); with a bidirectional one, all of
-    the source.
+    ``h_i = LSTM(h_{i-1}, [E[y_{i-1}]; m_i])``, ``f(h_i, w) = W_w . h_i + b_w``; the decoder starts from zeros.
 
     Args:
-        source_size: number of source symbols.
+        encoder: called with sources (B, S) and their lengths (B,), it gives a :class:`Context` of M = ``output_size``
+            numbers for each output. Where outputs are fewer than source tokens, it says how many in
+            ``num_outputs(source_ids)``.
         target_size: number of labels V.
-        embedding_size: size of a source embedding.
-        hidden_size: size of the encoder (each direction) and of the decoder.
+        hidden_size: size of the decoder.
         label_embedding_size: size D of a fed label.
-        bidirectional: whether the encoder also reads from right to left.
-        dropout: rate on embeddings, encoder outputs and features.
-
-    Source: Goyal et al. (AAAI 2018), section 3; Goyal et al. (NAACL 2019), section 4. Not implemented: several layers.
-
-    Example:
-        >>> model = Tagger(source_size=5, target_size=3, embedding_size=4, hidden_size=8, label_embedding_size=2)
-        >>> model.embedding_VD.shape
-        torch.Size([3, 2])
+        dropout: rate on features.
     """
 
     end: int | None = None
 
     def __init__(
-        self,
-        *,
-        source_size: int,
-        target_size: int,
-        embedding_size: int = 64,
-        hidden_size: int = 96,
-        label_embedding_size: int = 16,
-        bidirectional: bool = False,
-        dropout: float = 0.1,
+        self, *, encoder: nn.Module, target_size: int, hidden_size: int, label_embedding_size: int, dropout: float
     ) -> None:
         super().__init__()
-        self.encoder = Encoder(
-            vocabulary_size=source_size,
-            embedding_size=embedding_size,
-            hidden_size=hidden_size,
-            bidirectional=bidirectional,
-            dropout=dropout,
-        )
+        self.encoder = encoder
         self.first_input_D = nn.Parameter(torch.randn(label_embedding_size))
         self.label_embedding = nn.Embedding(target_size, label_embedding_size)
-        self.decoder = nn.LSTM(label_embedding_size + self.encoder.output_size, hidden_size, batch_first=True)
+        output_size: int = encoder.output_size  # type: ignore[assignment]
+        self.decoder = nn.LSTM(label_embedding_size + output_size, hidden_size, batch_first=True)
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(hidden_size, target_size)
+
+    def most_steps(self, source_ids: Sequence[int]) -> int:
+        """How many labels a source gets."""
+        count = getattr(self.encoder, "num_outputs", len)
+        return int(count(source_ids))
 
     @property
     def embedding_VD(self) -> Tensor:
@@ -168,7 +154,60 @@ class Tagger(nn.Module, PyTorchModelHubMixin):
         return self.forced(context, shifted_right(self.first_input_D, self.label_embedding, targets_BT))
 
 
-class EncoderDecoder(nn.Module, PyTorchModelHubMixin):
+class Tagger(FixedAttentionTagger, HubModel):
+    """LSTM tagger with *fixed attention*: step i of the decoder reads encoder output i, and nothing else of the source.
+
+    ``h_i = LSTM(h_{i-1}, [E[y_{i-1}]; m_i])``, ``f(h_i, w) = W_w . h_i + b_w``; the decoder starts from zeros. With a
+    left-to-right encoder the i-th decision sees only x_1..x_i (classical label bias); with a bidirectional one, all of
+    the source.
+
+    Args:
+        source_size: number of source symbols.
+        target_size: number of labels V.
+        embedding_size: size of a source embedding.
+        hidden_size: size of the encoder (each direction) and of the decoder.
+        label_embedding_size: size D of a fed label.
+        bidirectional: whether the encoder also reads from right to left.
+        dropout: rate on embeddings, encoder outputs and features.
+
+    Source: Goyal et al. (AAAI 2018), section 3; Goyal et al. (NAACL 2019), section 4. Not implemented: several layers.
+
+    Example:
+        >>> model = Tagger(source_size=5, target_size=3, embedding_size=4, hidden_size=8, label_embedding_size=2)
+        >>> model.embedding_VD.shape
+        torch.Size([3, 2])
+    """
+
+    encoder: Encoder
+
+    def __init__(
+        self,
+        *,
+        source_size: int,
+        target_size: int,
+        embedding_size: int = 64,
+        hidden_size: int = 96,
+        label_embedding_size: int = 16,
+        bidirectional: bool = False,
+        dropout: float = 0.1,
+    ) -> None:
+        encoder = Encoder(
+            vocabulary_size=source_size,
+            embedding_size=embedding_size,
+            hidden_size=hidden_size,
+            bidirectional=bidirectional,
+            dropout=dropout,
+        )
+        super().__init__(
+            encoder=encoder,
+            target_size=target_size,
+            hidden_size=hidden_size,
+            label_embedding_size=label_embedding_size,
+            dropout=dropout,
+        )
+
+
+class EncoderDecoder(nn.Module, HubModel):
     """Attention encoder-decoder: bidirectional LSTM encoder, LSTM decoder, dot attention, no input feeding.
 
     ``h_t = LSTM(h_{t-1}, E[y_{t-1}])``, attention ``a_t = softmax(m W h_t)`` over real source positions,

@@ -11,12 +11,12 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple, cast
 
 import torch
-from huggingface_hub import PyTorchModelHubMixin
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seqwise.data.batches import Batch
 from seqwise.errors import InputError
+from seqwise.models.hub import HubModel
 from seqwise.models.recurrent import shifted_right
 
 __all__ = ["Transformer", "TransformerContext"]
@@ -194,7 +194,7 @@ def _feedforward(hidden_size: int, feedforward_size: int, dropout: float) -> nn.
     )
 
 
-class Transformer(nn.Module, PyTorchModelHubMixin):
+class Transformer(nn.Module, HubModel):
     """Transformer encoder-decoder with normalisation before each part and sinusoidal positions.
 
     ``x_t = sqrt(H) e_t + p_t``; in each layer ``x <- x + part(LayerNorm(x))``, the parts of the decoder being attention

@@ -20,7 +20,7 @@ def approximate_normalization_bound(*, num_features: int, weight_bound: float, m
         num_features: d.
         weight_bound: B, at least every ``||theta_y||_inf``.
         mean_distance: D, the expected distance of an input to ``{x: Z(x; theta) = 1}``, in the largest difference of a
-            feature; :func:`nearest_normalized` measures it.
+            feature; :func:`~seqwise.objectives.nearest_normalized` measures it.
 
     Returns:
         The bound on the expected ``|log Z|``, in nats.

@@ -1,10 +1,12 @@
 """Self-normalisation: train log Z towards 0, so that raw scores can be read as log-probabilities.
 
-| loss | likelihood term | vocabulary is scored at |
-|---|---|---|
-| `self_normalized_cross_entropy` | log-probability | every position |
-| `sampled_self_normalized_cross_entropy` | log-probability, log Z estimated from H | positions in H |
-| `unnormalized_likelihood_loss` | raw score | positions in H |
+=========================================  =========================================  =======================
+loss                                       likelihood term                            vocabulary is scored at
+=========================================  =========================================  =======================
+``self_normalized_cross_entropy``          log-probability                            every position
+``sampled_self_normalized_cross_entropy``  log-probability, log Z estimated from H    positions in H
+``unnormalized_likelihood_loss``           raw score                                  positions in H
+=========================================  =========================================  =======================
 
 H is a random part of a batch's positions, drawn anew at each call. Shapes: ... any leading shape, N positions with a
 target, M positions in H, H features, V vocabulary.

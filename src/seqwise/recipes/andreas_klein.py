@@ -170,7 +170,7 @@ def about_as_fast(text: str, source: str, slow: Sequence[float], fast: Sequence[
     The interval is Student's, of the logarithms of the ratios by seed; a quarter is a factor of 1.25 either way.
 
     Args:
-        text, source: as in :func:`better`.
+        text, source: of the claim.
         slow, fast: seconds, one for each seed.
         times: the ratio that is claimed.
 

@@ -6,7 +6,7 @@ import hashlib
 import shutil
 from pathlib import Path
 
-from seqwise.data.readers import write_atomically
+from seqwise.data.durable import holds_nothing, write_atomically
 from seqwise.errors import InputError
 
 __all__ = ["claim_folder", "fingerprint_of"]
@@ -29,9 +29,14 @@ def claim_folder(output: Path, fingerprint: str) -> None:
         InputError: the folder holds something that no cell has left.
     """
     marker = output / "fingerprint"
-    if output.exists() and any(output.iterdir()) and not marker.exists():
+    if not holds_nothing(output) and not marker.exists():
         raise InputError("the folder is not of this recipe", path=output, mend="give another --output")
     if not (marker.exists() and marker.read_text("utf-8") == fingerprint):
-        shutil.rmtree(output, ignore_errors=True)
-        output.mkdir(parents=True)
+        output.mkdir(parents=True, exist_ok=True)
+        # The marker goes last, so that a folder which is only half empty is still known as ours.
+        for path in output.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path != marker:
+                path.unlink()
         write_atomically(marker, fingerprint)

@@ -82,7 +82,7 @@ def about(task: SamplerTask, scale: str, cells: Sequence[SamplerCell]) -> str:
 
 
 def results_of(table: str, one: Measured) -> list[Result]:
-    """Every quantity that a row has; intervals as :func:`judge_sums` tests."""
+    """Every quantity that a row has; intervals as :func:`~seqwise.recipes.samplers.judge_sums` tests."""
     seeds = [seed for cell in one.cells for seed in cell.signature.seeds]
     signature = replace(one.cells[0].signature, method=f"{table}: {one.name}", seeds=tuple(seeds))
     results = []

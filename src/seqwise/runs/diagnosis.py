@@ -16,7 +16,7 @@ import torch
 from seqwise.data.batches import EncodedExample, collate
 from seqwise.data.readers import Example
 from seqwise.data.subwords import normalize_text
-from seqwise.decoding import Decoder, Hypothesis, decode_examples, evaluation_mode, step_limit
+from seqwise.decoding import Decoder, Hypothesis, decode_examples, evaluation_mode, steps_after
 from seqwise.errors import InputError
 from seqwise.evaluation.diagnosis import ExposureGap, LengthBias, exposure_gap, length_bias
 from seqwise.evaluation.label_bias import LabelBias, explore_label_bias
@@ -185,7 +185,7 @@ def diagnose(
             scores["shifted"], searches["shifted-beam"] = shifted(constant), ("shifted", k)
     # One slot goes the same way by either score.
     wanted = dict.fromkeys([*searches.values(), *(search for search in sweep if search != ("raw", 1))])
-    found = _search(model, data.sources, [(name, size, scores[name]) for name, size in wanted], on_progress)
+    found = _search(run, data.sources, [(name, size, scores[name]) for name, size in wanted], on_progress)
     found.setdefault(("raw", 1), found["local", 1])
     exposure = _exposure(model, data, {name: found[searches[name]] for name in ("greedy", "beam")}, on_progress)
     ranking = _rank(model, data, k, on_progress)
@@ -218,7 +218,7 @@ def _log_partitions(run: Run, examples: Sequence[Example]) -> LogPartitionReport
 
 
 def _search(
-    model: StepModel,
+    run: Run,
     sources: Sequence[EncodedExample],
     searches: Sequence[tuple[str, int, Score]],
     on_progress: OnProgress | None,
@@ -227,7 +227,8 @@ def _search(
     advance = _counter(on_progress, "searching", len(searches) * len(sources))
     found: dict[Search, list[Hypothesis]] = {}
     for name, size, score in searches:
-        best = decode_examples(model, sources, Decoder(HardTopK(size), score), on_progress=advance)
+        decoder = Decoder(run.allowed(HardTopK(size)), score)
+        best = decode_examples(run.model, sources, decoder, on_progress=advance)
         found[name, size] = [outputs[0] for outputs in best]
     return found
 
@@ -263,13 +264,14 @@ def _thirds(lengths: Sequence[int]) -> list[int]:
     return sorted(edges - {ordered[0]})
 
 
-def explore(run: Run, example: Example, *, beam_size: int | None = None) -> LabelBias:
+def explore(run: Run, example: Example, *, beam_size: int | None = None, support: int = 4096) -> LabelBias:
     """The label-bias explorer on one example: the prefixes of its local beam, with gold beside them.
 
     Args:
         run: a trained run.
         example: its target is shown where the run can write it.
         beam_size: by default as in training.
+        support: how many slots the global shares are summed over; fewer where the vocabulary is large.
 
     Raises:
         InputError: the source cannot be read by the run.
@@ -277,12 +279,12 @@ def explore(run: Run, example: Example, *, beam_size: int | None = None) -> Labe
     model = run.model
     (source,) = run.encode_sources([example])
     gold = run.encode(known_targets(run, [example]))
-    support = min(4096, max(1, CANDIDATES_AT_ONCE // len(run.target_vocabulary)))
+    support = min(support, max(1, CANDIDATES_AT_ONCE // len(run.target_vocabulary)))
     with evaluation_mode(model), torch.no_grad():
         return explore_label_bias(
             model,
             model.encode(collate([(0, source)]).to(model.embedding_VD.device)),
-            num_steps=step_limit(len(source.source_ids), model.end),
+            num_steps=steps_after(source.source_ids, model),
             k=beam_size or run.settings.beam_size,
             gold=gold[0].target_ids if gold else None,
             support=support,

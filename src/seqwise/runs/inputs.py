@@ -10,7 +10,7 @@ from seqwise.errors import InputError
 from seqwise.runs.settings import Settings
 from seqwise.runs.settings import Units as SideUnits
 
-__all__ = ["file_units", "input_units", "inputs_of", "names_a_file"]
+__all__ = ["example_of", "file_units", "input_units", "inputs_of", "names_a_file"]
 
 # What a text without blanks ends with only if it is meant as the name of a file.
 _FILE_ENDINGS = (".txt", ".tsv", ".csv", ".conll", ".gz", ".json", ".jsonl")
@@ -51,13 +51,30 @@ def inputs_of(text: str | None, *, units: Units) -> list[Example]:
         return read_inputs("/dev/stdin", units=units)
     if names_a_file(text):
         return read_inputs(text, units=units)
+    return [example_of(text, units=units)]
+
+
+def example_of(text: str, *, units: Units) -> Example:
+    """An example of the text itself, which is never taken for the name of a file.
+
+    Args:
+        text: of one input.
+        units: see :func:`inputs_of`.
+
+    Raises:
+        InputError: there is nothing in the text, or it is no text.
+
+    Example:
+        >>> example_of("/dev/null", units="words").source
+        ('/dev/null',)
+    """
     if any("\ud800" <= character <= "\udfff" for character in text):
         raise InputError("the text is not UTF-8", mend="set the terminal to UTF-8, or give a file")
     words = tuple(text.split())
     tokens = {"words": words, "characters": tuple(text), "text": (text,) if words else ()}[units]
     if not tokens:
         raise InputError("the input is empty", mend="give some text, or a file")
-    return [Example(source=tokens, target=())]
+    return Example(source=tokens, target=())
 
 
 def names_a_file(text: str) -> bool:

@@ -13,8 +13,6 @@ Shapes: N positions, T positions of one sentence, the end included.
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -29,7 +27,7 @@ from seqwise.data.streams import Sentence, gather_positions
 from seqwise.data.vocabulary import Vocabulary
 from seqwise.errors import InputError
 from seqwise.models.log_linear import LogLinear
-from seqwise.training.checkpoints import load_model_file, seal, verify
+from seqwise.training.checkpoints import load_model_file, publishing, verify
 
 __all__ = [
     "LanguageModel",
@@ -59,15 +57,11 @@ class LanguageModel:
 
 def save_language_model(run: LanguageModel, output: Path) -> None:
     """Write the model folder, which appears whole or not at all."""
-    partial, final = output / f"{MODEL}.partial", output / MODEL
-    shutil.rmtree(partial, ignore_errors=True)
-    run.model.save_pretrained(partial)
-    # Its model card says that the model has been published.
-    (partial / "README.md").unlink(missing_ok=True)
-    run.vocabulary.save(partial / "vocabulary.json")
-    seal(partial)
-    shutil.rmtree(final, ignore_errors=True)
-    os.replace(partial, final)
+    with publishing(output / MODEL) as partial:
+        run.model.save_pretrained(partial)
+        # Its model card says that the model has been published.
+        (partial / "README.md").unlink(missing_ok=True)
+        run.vocabulary.save(partial / "vocabulary.json")
 
 
 def load_language_model(folder: Path) -> LanguageModel:

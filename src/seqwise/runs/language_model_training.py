@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from seqwise.data.readers import write_atomically
+from seqwise.data.durable import discard_partials, holds_nothing, write_atomically
 from seqwise.data.streams import Sentence, build_vocabulary, read_sentences, stream_positions
 from seqwise.data.vocabulary import Vocabulary
 from seqwise.errors import InputError
@@ -30,12 +30,13 @@ from seqwise.models.log_linear_training import (
 )
 from seqwise.runs.language_model import MODEL, TEXT, LanguageModel, read_part, save_language_model
 from seqwise.training.checkpoints import (
+    UNFINISHED,
     checkpoint_step,
     discard_incomplete,
+    keep_checkpoint,
     last_complete,
     load_model_file,
-    prune,
-    seal,
+    saving,
 )
 
 __all__ = ["LIKELIHOODS", "LanguageModelSettings", "fit_language_model", "train_language_model"]
@@ -158,8 +159,7 @@ def fit_language_model(
             if on_step is not None:
                 on_step(done, steps, loss)
             if checkpoints is not None and (done % settings.save_every == 0 or done == steps):
-                _save_checkpoint(model, state, checkpoints / f"checkpoint-{done}")
-                prune(checkpoints)
+                _save_checkpoint(model, state, checkpoints, done)
     if not bool(torch.isfinite(model.weights_M).all()):
         raise InputError("after the last step a weight is not finite", mend="lower the learning rate")
     return steps
@@ -169,11 +169,13 @@ def _seed(*numbers: int) -> int:
     return int(np.random.SeedSequence(numbers).generate_state(1)[0])
 
 
-def _save_checkpoint(model: LogLinear, state: AdagradState, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+def _save_checkpoint(model: LogLinear, state: AdagradState, folder: Path, done: int) -> None:
+    partial = folder / UNFINISHED / f"checkpoint-{done}"
     tensors = {"weights_M": model.weights_M.detach(), "squares_M": state.squares_M}
-    save_file(tensors, folder / "training.safetensors")
-    seal(folder)
+    with saving(partial):
+        partial.mkdir(parents=True, exist_ok=True)
+        save_file(tensors, partial / "training.safetensors")
+        keep_checkpoint(folder, done)
 
 
 def _resume(model: LogLinear, state: AdagradState, checkpoints: Path) -> int:
@@ -301,11 +303,12 @@ def _claim(output: Path, settings: LanguageModelSettings, files: list[list[str]]
                 raise InputError(problem, path=output, mend=another)
         if before and read_part(output / TEXT, ["files", "positions"])["files"] != files:
             raise InputError("the run was begun on other text", path=output, mend=another)
-    elif output.exists() and any(output.iterdir()):
+    elif not holds_nothing(output):
         raise InputError(
             "the folder is not empty and holds no language model", path=output, mend="give another --output"
         )
     output.mkdir(parents=True, exist_ok=True)
+    discard_partials(output)
     _write(path, asdict(settings))
 
 

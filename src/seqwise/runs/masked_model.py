@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -34,11 +33,12 @@ from seqwise.data.vocabulary import Vocabulary
 from seqwise.errors import InputError
 from seqwise.models.conditional import ConditionalMaskedTransformer
 from seqwise.models.masked import MaskedLSTM, MaskedTransformer
+from seqwise.runs.hub import model_folder
 from seqwise.runs.inputs import file_units
 from seqwise.runs.masked_model_settings import MaskedModelSettings, load_masked_settings
 from seqwise.runs.scoring import SequenceScore, room_for, score_sequences
 from seqwise.runs.sequence_run import FREE, Ways, fingerprint_of
-from seqwise.training.checkpoints import load_model_file, seal, verify
+from seqwise.training.checkpoints import load_model_file, publishing, verify
 
 __all__ = [
     "MaskedRun",
@@ -268,25 +268,21 @@ def read_sequences(path: FilePath, settings: MaskedModelSettings) -> list[Exampl
 def save_masked_run(run: MaskedRun, output: Path) -> None:
     """Write settings and model; the model folder appears whole or not at all."""
     output.mkdir(parents=True, exist_ok=True)
-    partial, final = output / f"{MODEL}.partial", output / MODEL
-    shutil.rmtree(partial, ignore_errors=True)
-    run.model.save_pretrained(partial)
-    # Its model card says that the model has been published.
-    (partial / "README.md").unlink(missing_ok=True)
-    for side, vocabulary, subwords in (
-        ("sequence", run.vocabulary, run.subwords),
-        ("source", run.source_vocabulary, run.source_subwords),
-    ):
-        if vocabulary is not None:
-            vocabulary.save(partial / f"{side}_vocabulary.json")
-        if subwords is not None:
-            save_subwords(subwords, partial / f"{side}_subwords.json")
-    lengths = {str(length): count for length, count in sorted(run.lengths.items())}
-    write_atomically(partial / "lengths.json", json.dumps({"lengths": lengths}, indent=1) + "\n")
-    save_settings(run.settings, output)
-    seal(partial)
-    shutil.rmtree(final, ignore_errors=True)
-    os.replace(partial, final)
+    with publishing(output / MODEL) as partial:
+        run.model.save_pretrained(partial)
+        # Its model card says that the model has been published.
+        (partial / "README.md").unlink(missing_ok=True)
+        for side, vocabulary, subwords in (
+            ("sequence", run.vocabulary, run.subwords),
+            ("source", run.source_vocabulary, run.source_subwords),
+        ):
+            if vocabulary is not None:
+                vocabulary.save(partial / f"{side}_vocabulary.json")
+            if subwords is not None:
+                save_subwords(subwords, partial / f"{side}_subwords.json")
+        lengths = {str(length): count for length, count in sorted(run.lengths.items())}
+        write_atomically(partial / "lengths.json", json.dumps({"lengths": lengths}, indent=1) + "\n")
+        save_settings(run.settings, output)
 
 
 def save_settings(settings: MaskedModelSettings, output: Path) -> None:
@@ -302,7 +298,7 @@ def load_masked_run(folder: Path) -> MaskedRun:
             of it is damaged.
     """
     _require_masked_run(folder)
-    inside = folder / MODEL
+    inside = model_folder(folder)
     verify(inside)
     settings = load_masked_settings(folder / SETTINGS)
     vocabulary = Vocabulary.load(inside / "sequence_vocabulary.json")
@@ -328,13 +324,13 @@ def _require_masked_run(folder: Path) -> None:
     mend = "give the --output of a seqwise masked-model train, or a folder of transformers"
     if not folder.is_dir():
         raise InputError("there is no such run folder", path=folder, mend=mend)
-    if (folder / MODEL / "vocabulary.json").exists():  # here it is named after the side
+    if (model_folder(folder) / "vocabulary.json").exists():  # here it is named after the side
         mend = "use it with seqwise language-model score"
         raise InputError("the folder holds a log-linear language model", path=folder, mend=mend)
     if (folder / "configuration.yaml").exists():
         mend = "use it with seqwise predict or seqwise evaluate"
         raise InputError("the folder holds a run of seqwise train, which is no masked model", path=folder, mend=mend)
-    if not (folder / MODEL / "sequence_vocabulary.json").exists():
+    if not (model_folder(folder) / "sequence_vocabulary.json").exists():
         if (folder / SETTINGS).exists() and (folder / "checkpoints").is_dir():
             load_masked_settings(folder / SETTINGS)  # so that what is somebody else's is not called unfinished
             mend = "run the same seqwise masked-model train again to finish it"
@@ -344,11 +340,12 @@ def _require_masked_run(folder: Path) -> None:
 def _load_model(
     settings: MaskedModelSettings, folder: Path, vocabulary: Vocabulary, source: Vocabulary | None
 ) -> Model:
-    weights, sizes = load_model_file(folder / MODEL / "model.safetensors"), {"vocab_size": len(vocabulary)}
+    inside = model_folder(folder)
+    weights, sizes = load_model_file(inside / "model.safetensors"), {"vocab_size": len(vocabulary)}
     if source is not None:
         sizes["source_size"] = len(source)
     try:
-        config: dict[str, Any] = json.loads((folder / MODEL / "config.json").read_bytes())
+        config: dict[str, Any] = json.loads((inside / "config.json").read_bytes())
         model = model_class(settings)(**config)
         if any(config.get(name) != size for name, size in sizes.items()):
             raise ValueError("vocabulary and model are of different sizes")

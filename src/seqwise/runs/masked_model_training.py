@@ -14,10 +14,12 @@ from typing import Any
 import torch
 
 from seqwise.data.batches import Batch, EncodedExample, collate
-from seqwise.data.readers import Example, write_atomically
+from seqwise.data.durable import discard_partials, holds_nothing, write_atomically
+from seqwise.data.readers import Example
 from seqwise.data.subwords import UNKNOWN_PIECE, Subwords, learn_subwords
 from seqwise.data.vocabulary import Vocabulary
 from seqwise.errors import InputError
+from seqwise.evaluation.signature import sha256_of_examples, sign, signature_line
 from seqwise.models.conditional import ConditionalMaskedTransformer
 from seqwise.objectives.masked_likelihood import conditional_masked_objective, masked_cross_entropy, masked_objective
 from seqwise.runs.masked_model import (
@@ -171,6 +173,8 @@ def train_masked_model(
     if held_out:
         try:
             metrics["dev"] = measure_masked_run(run, held_out, on_measured=on_measured)
+            signed = sign(f"masked {settings.model}", seeds=[settings.seed], data=sha256_of_examples(held_out))
+            metrics["signature"] = signature_line(signed)
         except KeyboardInterrupt:
             print("stopped while measuring; run the same command again to measure the trained model", file=sys.stderr)
             raise
@@ -292,7 +296,7 @@ def _require_own(output: Path, settings: MaskedModelSettings) -> None:
         raise InputError("the output is a file", path=output, mend="name a folder")
     saved = output / SETTINGS
     if not saved.exists():
-        if output.exists() and any(output.iterdir()):
+        if not holds_nothing(output):
             problem = "the folder is not empty and holds no masked model"
             raise InputError(problem, path=output, mend="give another --output")
         return
@@ -316,4 +320,5 @@ def _claim(output: Path, settings: MaskedModelSettings) -> None:
     except OSError as error:
         problem = f"the folder cannot be made ({error.strerror})"
         raise InputError(problem, path=output, mend="give another --output") from error
+    discard_partials(output)
     save_settings(settings, output)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +21,7 @@ from seqwise.data.batches import EncodedExample
 from seqwise.data.fasta import read_fasta
 from seqwise.data.readers import Example, FilePath
 from seqwise.errors import InputError
+from seqwise.runs.hub import HUB_RUN, holds_run, run_folder
 from seqwise.runs.masked_model import load_masked_run, read_sequences
 from seqwise.runs.masked_model_settings import MaskedModelSettings
 from seqwise.runs.sequence_run import SequenceRun, Ways, fingerprint_of
@@ -157,7 +158,7 @@ def load_sequence_run(name: str) -> SequenceRun:
     """What scoring and sampling take: a trained masked model of ours, or one of transformers.
 
     Args:
-        name: a run folder; a folder of transformers; or, where there is no such path, a name on the hub.
+        name: a run folder; a folder of transformers; or, where there is no such path, either of them on the hub.
 
     Raises:
         InputError: it is neither, or cannot be read.
@@ -165,9 +166,9 @@ def load_sequence_run(name: str) -> SequenceRun:
     folder = Path(name)
     if _is_pretrained(folder):
         return load_pretrained(folder)
-    if not os.path.lexists(folder) and HUB_NAME.fullmatch(name):
+    if not os.path.lexists(folder) and HUB_NAME.fullmatch(name) and not (HUB_RUN.fullmatch(name) and holds_run(name)):
         return load_pretrained(name)
-    return load_masked_run(folder)
+    return load_masked_run(run_folder(name))
 
 
 def load_pretrained(source: Path | str) -> PretrainedRun:
@@ -185,18 +186,21 @@ def load_pretrained(source: Path | str) -> PretrainedRun:
 
     from seqwise.hugging_face import TextCodec, masked_model
 
-    model, tokenizer = load_model_and_tokenizer(source, AutoModelForMaskedLM, kind="masked language model")
-    with _one_line(source, "masked language model"):
+    kind = "masked language model"
+    model, tokenizer = load_model_and_tokenizer(source, lambda _: AutoModelForMaskedLM, kind=kind)
+    with _one_line(source, kind):
         adapted = masked_model(model.eval(), tokenizer=tokenizer)
         return PretrainedRun(adapted, TextCodec(tokenizer, vocab_size=adapted.vocab_size))
 
 
-def load_model_and_tokenizer(source: Path | str, loader: Any, *, kind: str, **options: Any) -> tuple[Any, Any]:
+def load_model_and_tokenizer(
+    source: Path | str, loader: Callable[[Mapping[str, Any]], Any], *, kind: str, **options: Any
+) -> tuple[Any, Any]:
     """Read any model and its tokenizer from a folder, without the network, or from the hub.
 
     Args:
         source: a Path is a folder, a str a name on the hub.
-        loader: one of the ``AutoModelFor...`` of transformers.
+        loader: from the model's configuration to one of the ``AutoModelFor...`` of transformers.
         kind: what it loads, for messages.
         options: of ``from_pretrained``.
 
@@ -216,7 +220,7 @@ def load_model_and_tokenizer(source: Path | str, loader: Any, *, kind: str, **op
             _require_files(source)
         else:
             where["revision"] = config.get("_commit_hash")  # what was looked at is what is loaded
-        model, loaded = loader.from_pretrained(
+        model, loaded = loader(config).from_pretrained(
             os.fspath(source), use_safetensors=True, output_loading_info=True, **where, **options
         )
         if loaded["missing_keys"]:

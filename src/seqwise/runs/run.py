@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,15 +36,17 @@ from seqwise.data.subwords import (
     split_text,
 )
 from seqwise.data.vocabulary import Vocabulary
-from seqwise.decoding import Decoder, Hypothesis, decode_examples, step_limit
+from seqwise.decoding import Decoder, Hypothesis, decode_examples, steps_after
 from seqwise.errors import InputError
 from seqwise.models.chain import ChainTagger
 from seqwise.models.recurrent import EncoderDecoder, Tagger
 from seqwise.models.transformer import Transformer
 from seqwise.runs.decoder_choice import best_decoder, choose_decoder, usual_decoder
+from seqwise.runs.hub import model_folder, run_folder
 from seqwise.runs.settings import Settings, load_settings, names_pretrained
 from seqwise.runs.stages import SELF_NORMALIZING, resolve, stages
-from seqwise.training.checkpoints import load_model_file, seal, verify
+from seqwise.search.selection import Selector
+from seqwise.training.checkpoints import load_model_file, publishing, verify
 from seqwise.training.configuration import dump_configuration, load_configuration
 
 __all__ = [
@@ -111,7 +111,12 @@ class Run:
         self, encoded: Sequence[EncodedExample], decoder: Decoder, *, n_best: int, length_normalization: float
     ) -> list[list[Hypothesis]]:
         """The best outputs for each source, best first."""
+        decoder = replace(decoder, selector=self.allowed(decoder.selector))
         return decode_examples(self.model, encoded, decoder, n_best=n_best, length_normalization=length_normalization)
+
+    def allowed(self, selector: Selector) -> Selector:
+        """A selector that chooses as another does, among what the run may write: here all of it."""
+        return selector
 
     def save_model(self, folder: Path) -> None:
         """Write the model and what turns text into ids and back."""
@@ -256,13 +261,9 @@ def _draw_model(settings: Settings, source: Vocabulary, target: Vocabulary) -> S
 def save_run(run: Run, folder: Path) -> None:
     """Write configuration and model; the model folder appears whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
-    partial, final = folder / "model.partial", folder / "model"
-    shutil.rmtree(partial, ignore_errors=True)
-    run.save_model(partial)
-    save_settings(run.settings, folder)
-    seal(partial)
-    shutil.rmtree(final, ignore_errors=True)
-    os.replace(partial, final)
+    with publishing(folder / "model") as partial:
+        run.save_model(partial)
+        save_settings(run.settings, folder)
 
 
 def save_settings(settings: Settings, folder: Path) -> None:
@@ -272,41 +273,46 @@ def save_settings(settings: Settings, folder: Path) -> None:
         write_atomically(path, dump_configuration(settings))
 
 
-def load_run(folder: Path) -> Run:
+def load_run(name: Path | str) -> Run:
     """Read a run back, every file checked against its manifest.
 
+    Args:
+        name: a folder; or, as a str and where there is no such path, a name on the hub.
+
     Raises:
-        InputError: the folder is missing, is no run, or a file of it is damaged; the message names the file.
+        InputError: the folder is missing, is no run, or a file of it is damaged; the message names the file. Or the hub
+            has no such run.
     """
+    folder = run_folder(name)
     if not folder.is_dir():
         raise InputError("there is no such run folder", path=folder, mend="give the --output of a seqwise train")
-    model_folder = folder / "model"
-    if not model_folder.is_dir():
+    inside = model_folder(folder)
+    if not inside.is_dir():
         unfinished = (folder / "checkpoints").is_dir() or (folder / "warm-start").is_dir()
         mend = "run the same seqwise train again to finish it" if unfinished else "give the --output of a seqwise train"
         raise InputError("the folder holds no trained model", path=folder, mend=mend)
-    if (model_folder / "vocabulary.json").exists():  # which a run has one of for each side
+    if (inside / "vocabulary.json").exists():  # which a run has one of for each side
         mend = "use it with seqwise language-model score or rerank"
         raise InputError("the folder holds a language model, which predicts no outputs", path=folder, mend=mend)
-    if (model_folder / "sequence_vocabulary.json").exists():
+    if (inside / "sequence_vocabulary.json").exists():
         mend = "use it with seqwise score or seqwise sample"
         raise InputError("the folder holds a masked model, which predicts no outputs", path=folder, mend=mend)
-    verify(model_folder)
+    verify(inside)
     settings = resolve(load_settings(folder / "configuration.yaml", {}))
     if names_pretrained(settings.model):
         from seqwise.runs.transformers_run import load_transformers_run
 
-        return load_transformers_run(settings, model_folder)
-    source = Vocabulary.load(model_folder / "source_vocabulary.json")
-    target = Vocabulary.load(model_folder / "target_vocabulary.json")
+        return load_transformers_run(settings, inside)
+    source = Vocabulary.load(inside / "source_vocabulary.json")
+    target = Vocabulary.load(inside / "target_vocabulary.json")
     try:
         model = build_model(settings, source, target)
     except InputError as error:
         mend = "restore it as it was saved"
         raise InputError(error.problem, path=folder / "configuration.yaml", mend=mend) from error
-    _load_weights(model, model_folder / "model.safetensors")
+    _load_weights(model, inside / "model.safetensors")
     subwords = [
-        load_subwords(model_folder / f"{side}_subwords.json") if _units(settings, side) == "subwords" else None
+        load_subwords(inside / f"{side}_subwords.json") if _units(settings, side) == "subwords" else None
         for side in ("source", "target")
     ]
     return Run(settings, model.eval(), source, target, *subwords)
@@ -326,7 +332,7 @@ def require_enough_candidates(run: Run, examples: Sequence[Example], beam_size: 
     Raises:
         InputError: it is, for each of the examples.
     """
-    steps = max(step_limit(len(example.source_ids), run.model.end) for example in run.encode_sources(examples))
+    steps = max(steps_after(example.source_ids, run.model) for example in run.encode_sources(examples))
     labels = len(run.target_vocabulary)
     if labels**steps < beam_size:
         raise InputError(

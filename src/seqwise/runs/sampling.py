@@ -46,7 +46,7 @@ from seqwise.sampling import (
 )
 from seqwise.sampling.energies import rows_of
 
-__all__ = ["Sampled", "SweepDone", "sample"]
+__all__ = ["Sampled", "SweepDone", "begin_chains", "sample"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,14 +141,7 @@ def sample(
         >>> first.tokens, second.tokens, first.sweep
         ((0, 1, 0), (0, 1, 0), 3)
     """
-    required = phrase_ids(run, settings.contain, setting="contain")
-    forbidden = phrase_ids(run, settings.without, setting="without")
-    penalty = torch.inf if settings.penalty is None else settings.penalty
-    phrases = Phrases(required, [way for ways in forbidden for way in ways], penalty)
-    plan = _Plan(run, problems, settings, phrases, on_sweep)
-    # A length that has no room for a phrase would leave nothing to sample.
-    needed = [min(map(len, ways)) for ways in required] if phrases.hard else []
-    tasks = split_into_tasks(run, problems, settings, max(needed, default=1))
+    plan, tasks = _plan(run, problems, settings, on_sweep)
     if output is not None:
         claim(output, settings, _fingerprints(run, problems))
     parts = list(_parts(tasks, settings, run.model.vocab_size))
@@ -162,6 +155,48 @@ def sample(
             lines = (sample_line(run, problems, one, free=settings.free) for one in found)
             write_atomically(output / "samples.jsonl", "".join(f"{line}\n" for line in lines))
     return Sampled(collect_samples(groups, settings), groups)
+
+
+def begin_chains(run: SequenceRun, problem: Problem, settings: SampleSettings) -> tuple[Kernel, ChainState]:
+    """The chains of one problem before their first sweep, and what makes a sweep, for a caller who advances them.
+
+    Args:
+        run: its model in evaluation mode.
+        problem: of several lengths, the likeliest one is taken.
+        settings: see :func:`sample`, whose chains these are.
+
+    Raises:
+        InputError: a phrase cannot be used, or no start keeps the constraints.
+
+    Example:
+        >>> from seqwise.data.readers import Example
+        >>> from seqwise.runs.masked_model_settings import MaskedModelSettings
+        >>> from seqwise.runs.masked_model_training import new_masked_run
+        >>> run = new_masked_run([Example((), ("b", "a"))], MaskedModelSettings(model="lstm", minimum_count=1))
+        >>> _ = run.model.eval()
+        >>> kernel, state = begin_chains(run, Problem((FREE, 0), Example((), ())), SampleSettings(chains=3))
+        >>> state.tokens_BT.shape, state.free_BT[0]
+        (torch.Size([3, 2]), tensor([ True, False]))
+    """
+    plan, tasks = _plan(run, [problem], settings, None)
+    return plan.kernel, _start(plan, tasks[:1], _context(plan, tasks[:1]))
+
+
+def _plan(
+    run: SequenceRun,
+    problems: Sequence[Problem],
+    settings: SampleSettings,
+    on_sweep: Callable[[SweepDone], None] | None,
+) -> tuple[_Plan, list[Task]]:
+    """What all groups share, and the problems at their lengths."""
+    required = phrase_ids(run, settings.contain, setting="contain")
+    forbidden = phrase_ids(run, settings.without, setting="without")
+    penalty = torch.inf if settings.penalty is None else settings.penalty
+    phrases = Phrases(required, [way for ways in forbidden for way in ways], penalty)
+    # A length that has no room for a phrase would leave nothing to sample.
+    needed = [min(map(len, ways)) for ways in required] if phrases.hard else []
+    tasks = split_into_tasks(run, problems, settings, max(needed, default=1))
+    return _Plan(run, problems, settings, phrases, on_sweep), tasks
 
 
 def _parts(tasks: Sequence[Task], settings: SampleSettings, vocab_size: int) -> Iterator[Sequence[Task]]:

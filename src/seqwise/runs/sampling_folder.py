@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seqwise.data.readers import write_atomically
+from seqwise.data.durable import discard_partials, flush, holds_nothing, rename_durably, write_atomically
 from seqwise.data.records import read_record
 from seqwise.errors import InputError
 from seqwise.runs.sampling_settings import SampleSettings
@@ -107,10 +107,13 @@ def claim(folder: Path, settings: SampleSettings, fingerprints: Mapping[str, str
                 before, after = ("the default" if one is None else one for one in (then[name], value))
                 problem = f"the samples were begun with another {name} ({before} then, {after} now)"
                 raise InputError(problem, path=folder, mend=another)
-    elif folder.exists() and any(folder.iterdir()):
+    elif not holds_nothing(folder):
         raise InputError("the folder is not empty and holds no samples", path=folder, mend="give another --output")
-    (folder / "chains").mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    discard_partials(folder)
+    # First the settings: a folder that was killed in between must be known again as ours.
     write_atomically(path, json.dumps(now, indent=1, sort_keys=True) + "\n")
+    (folder / "chains").mkdir(exist_ok=True)
 
 
 def _plain(settings: SampleSettings) -> dict[str, Any]:
@@ -137,6 +140,8 @@ def append_sweeps(path: Path, history: History, *, first: int) -> None:
             stream.write(json.dumps(record) + "\n")
         stream.flush()
         os.fsync(stream.fileno())
+    if first == 0:
+        flush(path.parent)  # which has a new name in it
 
 
 def keep_chains(path: Path, state: ChainState) -> None:
@@ -156,9 +161,7 @@ def keep_chains(path: Path, state: ChainState) -> None:
         header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
         stream.seek(8)
         stream.write(json.dumps(header, separators=(",", ":")).encode().ljust(size))
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(partial, path)
+    rename_durably(partial, path)
 
 
 def read_history(path: Path, *, num_sweeps: int, num_chains: int) -> History:

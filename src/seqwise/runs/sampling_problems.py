@@ -14,12 +14,12 @@ from seqwise.data.batches import EncodedExample, collate
 from seqwise.data.readers import Example, read_lines
 from seqwise.errors import InputError
 from seqwise.models.conditional import ConditionalMaskedTransformer
-from seqwise.runs.inputs import file_units, inputs_of, names_a_file
+from seqwise.runs.inputs import example_of, file_units, inputs_of, names_a_file
 from seqwise.runs.sampling_settings import SampleSettings
 from seqwise.runs.sequence_run import FREE, SequenceRun, Ways
 from seqwise.sampling import SeededDraws, likeliest_lengths
 
-__all__ = ["FREE", "Problem", "Task", "phrase_ids", "read_problems", "split_into_tasks", "unusual"]
+__all__ = ["FREE", "Problem", "Task", "phrase_ids", "problem_of", "read_problems", "split_into_tasks", "unusual"]
 
 AT_ONCE = 64  # sources that are read together for their lengths
 
@@ -90,6 +90,33 @@ def read_problems(run: SequenceRun, text: str | None, settings: SampleSettings) 
         raise InputError("length_beam: the sequences to be filled in have their lengths", mend="leave it out")
     run.require_free(settings.free)
     return [_to_fill(run, example, settings.free) for example in _sequences(run, text)]
+
+
+def problem_of(run: SequenceRun, text: str, *, source: str = "", free: str = "_") -> Problem:
+    """One problem that is typed: neither text is ever taken for the name of a file.
+
+    Args:
+        run: whether it reads sources decides what is needed.
+        text: a sequence with free positions; of a conditional run blank for a whole output.
+        source: of a conditional run.
+        free: marks a free position.
+
+    Raises:
+        InputError: a text cannot be read, a token is unknown, or nothing is free.
+
+    Example:
+        >>> from seqwise.runs.masked_model_settings import MaskedModelSettings
+        >>> from seqwise.runs.masked_model_training import new_masked_run
+        >>> run = new_masked_run([Example((), ("b", "a"))], MaskedModelSettings(minimum_count=1, hidden_size=8))
+        >>> problem_of(run, "b _").tokens
+        (1, -1)
+    """
+    read = example_of(source, units=file_units(run.settings.source_units)).source if run.conditional else ()
+    if run.conditional and not text.strip():
+        example = Example(read, ())
+        return Problem((), example, run.encode([example])[0].source_ids)
+    run.require_free(free)
+    return _to_fill(run, Example(read, example_of(text, units=file_units(run.settings.units)).source), free)
 
 
 def split_into_tasks(

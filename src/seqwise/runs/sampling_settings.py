@@ -24,9 +24,9 @@ BURN_IN = 7
 
 @dataclass(frozen=True)
 class SampleSettings(ChainSettings):
-    """How is sampled, from what, and what is printed of it.
+    """How is sampled, from what, and what is printed of it, beside :class:`~seqwise.sampling.ChainSettings`.
 
-    Args, beside those of :class:`~seqwise.sampling.ChainSettings`:
+    Args:
         chains: for each problem and length; None: 5, and 1 for mask-predict, which draws nothing.
         sweeps: of each chain; None: 33, and 1 for mask-predict.
         discard: sweeps that are neither counted nor printed; None: 7, or half of all where there are fewer than 14.

@@ -82,7 +82,8 @@ class Settings:
     model: str = _setting(
         "lstm",
         "tag: lstm, or chain (a label sees the source and the label before); transduce: lstm or transformer; or an "
-        "encoder-decoder of transformers to go on with: a folder, or a name on the hub with a / in it",
+        "encoder-decoder or causal language model of transformers to go on with (a causal one continues sources by "
+        "targets): a folder, or a name on the hub with a / in it",
         metavar="NAME|FOLDER",
     )
     embedding_size: int = _setting(64, "lstm: size of source (and output) embeddings")

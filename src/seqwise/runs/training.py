@@ -11,14 +11,16 @@ from typing import Any
 import torch
 
 from seqwise.data.batches import EncodedExample, collate
+from seqwise.data.durable import discard_partials
 from seqwise.data.readers import Example, read_columns, read_pairs, require_aligned
 from seqwise.errors import InputError
+from seqwise.evaluation.signature import sha256_of_examples, sign, signature_line
 from seqwise.runs.effects import require_effect
 from seqwise.runs.inputs import file_units
 from seqwise.runs.measures import measure_decoders, unknown_targets
 from seqwise.runs.objectives import build_objective, build_schedules
 from seqwise.runs.run import Run, new_run, save_metrics, save_run, save_settings
-from seqwise.runs.settings import Settings, check
+from seqwise.runs.settings import Settings, check, trained_score
 from seqwise.runs.stages import WARM_START_FOLDERS, resolve, stages
 from seqwise.training.checkpoints import last_complete
 from seqwise.training.configuration import load_configuration
@@ -140,8 +142,15 @@ def train_run(settings: Settings, output: Path, *, on_progress: OnProgress | Non
     save_run(run, output)
     if dev:
         metrics["dev"] = measure_decoders(run, dev)
+        metrics["dev"]["signature"] = _signed(run, dev)
     save_metrics(output, metrics)
     return metrics
+
+
+def _signed(run: Run, dev: Sequence[Example]) -> str:
+    """How the numbers on development data came about; of each decoder the table says which it is."""
+    method = f"{run.settings.objective}, {trained_score(run.settings)} scores, beam {run.settings.beam_size}"
+    return signature_line(sign(method, seeds=[run.settings.seed], data=sha256_of_examples(dev)))
 
 
 # What a training may be continued with: the data are compared by the checkpoints, the rest does not touch the weights.
@@ -182,6 +191,7 @@ def _claim(output: Path, settings: Settings) -> None:
     except OSError as error:
         problem = f"the folder cannot be made ({error.strerror})"
         raise InputError(problem, path=output, mend="give another --output") from error
+    discard_partials(output)
     save_settings(settings, output)
 
 

@@ -1,45 +1,44 @@
 """A run whose model and tokenizer are of transformers: trained, searched and measured like a model made here.
 
 ``RUN/model`` is a folder as ``save_pretrained`` leaves it, with a manifest beside its files, and
-``AutoModelForSeq2SeqLM.from_pretrained`` loads it.
+``AutoModelForSeq2SeqLM.from_pretrained`` (``AutoModelForCausalLM``) loads it.
 
-Shapes: B batch, S source length.
+A causal language model continues its source, the prompt, by the target: with a blank between the two, and in the tokens
+that the tokenizer makes of the whole.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from seqwise.data.batches import EncodedExample, collate
+from seqwise.data.batches import EncodedExample
 from seqwise.data.readers import Example
 from seqwise.data.subwords import normalize_text
 from seqwise.data.vocabulary import Vocabulary
-from seqwise.decoding import Decoder, Hypothesis, decode, evaluation_mode, step_limit
 from seqwise.errors import InputError
 from seqwise.runs.pretrained import HUB_NAME, load_model_and_tokenizer, quiet
 from seqwise.runs.run import Run
 from seqwise.runs.settings import Settings
 from seqwise.search.selection import Selector
 
-if TYPE_CHECKING:
-    from seqwise.hugging_face import HuggingFaceStepModel
-
 __all__ = ["TransformersRun", "load_transformers_run", "new_transformers_run"]
 
-BATCH = 64  # inputs that are decoded together
 HEEDED = ("bad_words_ids", "suppress_tokens", "begin_suppress_tokens")
 """What is taken from a generation config: which tokens are never written. How to search is the decoder's to say."""
 
 
 @dataclass(frozen=True)
 class TransformersRun(Run):
-    """An encoder-decoder of transformers with its tokenizer; either side of an example is one token, its raw text."""
+    """An encoder-decoder or causal model of transformers with its tokenizer.
+
+    Either side of an example is one token, its raw text.
+    """
 
     model: Any
     tokenizer: Any = None
@@ -76,9 +75,17 @@ class TransformersRun(Run):
         Raises:
             InputError: a text is blank, or longer than the model has positions; with its file and line.
         """
-        return [
+        encoded = [
             EncodedExample(self._ids(one, "source"), self._ids(one, "target") if one.target else ()) for one in examples
         ]
+        for example, one in zip(examples, encoded, strict=True):
+            self._require_steps(one.source_ids, one.target_ids, path=example.path or None, line=example.line or None)
+        if encoded:  # for they may come into one batch
+            longest = (
+                max(ids, key=len) for ids in zip(*((one.source_ids, one.target_ids) for one in encoded), strict=True)
+            )
+            self._require_steps(*longest)
+        return encoded
 
     def source_text(self, example: Example) -> str:
         """The source as it was written."""
@@ -90,39 +97,14 @@ class TransformersRun(Run):
         ids = places.encode([token for token in tokens if token != places.end])
         return normalize_text(self.tokenizer.decode(ids, skip_special_tokens=True))
 
-    def search(
-        self, encoded: Sequence[EncodedExample], decoder: Decoder, *, n_best: int, length_normalization: float
-    ) -> list[list[Hypothesis]]:
-        """The best outputs for each source, best first, of no more tokens than the model has positions."""
-        decoder = replace(decoder, selector=self._allowed(decoder.selector))
-        results: list[list[Hypothesis]] = [[] for _ in encoded]
-        order = sorted(range(len(encoded)), key=lambda index: len(encoded[index].source_ids))
-        model: HuggingFaceStepModel = self.model
-        with evaluation_mode(model), torch.no_grad():
-            for start in range(0, len(order), BATCH):
-                indices = order[start : start + BATCH]
-                batch = collate([(index, encoded[index]) for index in indices]).to(model.embedding_VD.device)
-                limits = [step_limit(length, model.end) for length in batch.source_lengths_B.tolist()]
-                limits_B = torch.tensor(limits, device=batch.sources_BS.device)
-                found = decode(
-                    model,
-                    model.encode(batch),
-                    decoder,
-                    num_steps=limits_B if self._positions is None else limits_B.clamp(max=self._positions),
-                    n_best=n_best,
-                    length_normalization=length_normalization,
-                )
-                for index, outputs in zip(indices, found, strict=True):
-                    results[index] = outputs
-        return results
-
     def save_model(self, folder: Path) -> None:
         """Write what ``from_pretrained`` reads."""
         with quiet():
             self.model.model.save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)
 
-    def _allowed(self, selector: Selector) -> Selector:
+    def allowed(self, selector: Selector) -> Selector:
+        """The same choice among the tokens that the model's generation config does not forbid."""
         from transformers import GenerationConfig
 
         from seqwise.hugging_face import generation_selector
@@ -138,6 +120,36 @@ class TransformersRun(Run):
         return generation_selector(selector, self.model, generation_config=config)
 
     @property
+    def _is_causal(self) -> bool:
+        return not self.model.model.config.is_encoder_decoder
+
+    def _read(self, **text: Any) -> tuple[int, ...]:
+        return tuple(self.tokenizer(**text, truncation=False, padding=False, verbose=False)["input_ids"])
+
+    def _prompt(self, text: str) -> tuple[int, ...]:
+        """A prompt with its special tokens but for the end token, behind which nothing would be written."""
+        ids = self._read(text=text)
+        return ids[:-1] if ids[-1:] == (self.model.end,) else ids
+
+    def _continuation(self, prompt: str, text: str) -> tuple[int, ...]:
+        """The tokens of a text behind a prompt; where the two run together, those of the text alone."""
+        before = self._read(text=prompt, add_special_tokens=False)
+        whole = self._read(text=f"{prompt} {text}", add_special_tokens=False)
+        if whole[: len(before)] == before:
+            return whole[len(before) :]
+        return self._read(text=text, add_special_tokens=False)
+
+    def _require_steps(
+        self, source: Sequence[int], target: Sequence[int], *, path: str | None = None, line: int | None = None
+    ) -> None:
+        most = self.model.most_steps(source)
+        if most is not None and len(target) > most:
+            which = "the source" if path else "the longest source"
+            left = f"{max(most, 0)} positions for a target of {len(target)}"
+            problem = f"{which} has {len(source)} tokens, which leave {left}"
+            raise InputError(problem, path=path, line=line, mend="shorten one of them")
+
+    @property
     def _positions(self) -> int | None:
         """How many tokens a source or a target may have, or None."""
         found: int | None = getattr(self.model.model.config, "max_position_embeddings", None)
@@ -145,8 +157,10 @@ class TransformersRun(Run):
 
     def _ids(self, example: Example, side: str) -> tuple[int, ...]:
         text, path, line = getattr(example, side)[0], example.path or None, example.line or None
-        given = {"text": text} if side == "source" else {"text_target": text}
-        ids = tuple(self.tokenizer(**given, truncation=False, padding=False, verbose=False)["input_ids"])
+        if self._is_causal:
+            ids = self._prompt(text) if side == "source" else self._continuation(example.source[0], text)
+        else:
+            ids = self._read(**({"text": text} if side == "source" else {"text_target": text}))
         if side == "target" and ids[-1:] != (self.model.end,):
             ids = (*ids, self.model.end)
         if not text.strip() or not ids:
@@ -164,8 +178,8 @@ def new_transformers_run(settings: Settings) -> TransformersRun:
         settings: their ``model`` is a folder; or, where there is no such path, a name on the hub.
 
     Raises:
-        InputError: there is no such model, it is no encoder-decoder, cannot be adapted, or comes with what might run
-            code when it is loaded.
+        InputError: there is no such model, it writes no text, cannot be adapted, or comes with what might run code
+            when it is loaded.
     """
     folder = Path(settings.model)
     if os.path.lexists(folder):
@@ -186,19 +200,16 @@ def load_transformers_run(settings: Settings, folder: Path) -> TransformersRun:
         folder: its model folder, already checked against its manifest.
 
     Raises:
-        InputError: the folder holds no encoder-decoder with its tokenizer.
+        InputError: the folder holds no model that writes text, with its tokenizer.
     """
     return _loaded(settings, folder)
 
 
 def _loaded(settings: Settings, source: Path | str) -> TransformersRun:
-    from transformers import AutoModelForSeq2SeqLM
-
     from seqwise.hugging_face import step_model
 
-    model, tokenizer = load_model_and_tokenizer(
-        source, AutoModelForSeq2SeqLM, kind="encoder-decoder", dtype=torch.float32
-    )
+    kind = "encoder-decoder or causal language model"
+    model, tokenizer = load_model_and_tokenizer(source, _loader, kind=kind, dtype=torch.float32)
     try:
         adapted = step_model(model.eval())
     except InputError as error:
@@ -207,6 +218,22 @@ def _loaded(settings: Settings, source: Path | str) -> TransformersRun:
         raise InputError("the model has no end token", path=source, mend="set eos_token_id in its generation config")
     vocabulary = _vocabulary(tokenizer, len(adapted.embedding_VD), adapted.end)
     return TransformersRun(settings, adapted, vocabulary, vocabulary, tokenizer=tokenizer)
+
+
+def _loader(config: Mapping[str, Any]) -> Any:
+    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+    )
+
+    kind = config.get("model_type")
+    if any(name.endswith("ForMaskedLM") for name in config.get("architectures") or ()):
+        mend = "use it with seqwise score or seqwise sample"
+        raise InputError("the model is a masked language model, which writes no text", mend=mend)
+    # Some encoder-decoders have decoders that can be had on their own.
+    reads = kind in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES or kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    return AutoModelForSeq2SeqLM if reads else AutoModelForCausalLM
 
 
 def _vocabulary(tokenizer: Any, size: int, end: int) -> Vocabulary:

@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from seqwise.data.durable import rename_durably
 from seqwise.errors import InputError
 from seqwise.sampling.draws import SeededDraws
 from seqwise.sampling.energies import Energy, rows_of
@@ -158,9 +159,7 @@ def save_chains(path: str | os.PathLike[str], state: ChainState) -> None:
         partial,
         metadata={"kind": "seqwise chains", "sweep": str(state.sweep)},
     )
-    with partial.open("rb+") as stream:
-        os.fsync(stream.fileno())
-    os.replace(partial, path)
+    rename_durably(partial, Path(path))
 
 
 _SAVED = ("tokens_BT", "energy_B", "energy_BT", "free_BT", "chain_B")

@@ -51,7 +51,10 @@ def peaked_softmax(scores: Tensor, alpha: float, dim: int = -1) -> Tensor:
     """
     require_alpha(alpha)
     excluded = (scores == -torch.inf).all(dim, keepdim=True)
-    weights = (alpha * scores.masked_fill(excluded, 0.0)).softmax(dim)
+    live = scores.masked_fill(excluded, 0.0)
+    # Taken from the highest, which leaves the softmax as it is: alpha times a score may be infinite, times 0 it is not.
+    highest = live.detach().amax(dim, keepdim=True) if live.shape[dim] else live
+    weights = (alpha * (live - highest)).softmax(dim)
     return weights.masked_fill(excluded, 0.0)
 
 

@@ -1,8 +1,8 @@
 """Checkpoints that are complete or are none: a manifest, written last, with the size and SHA-256 of each file.
 
-The Trainer writes the files of a checkpoint one after the other into its final folder, so a process that dies in
-between leaves a folder that looks like a checkpoint. Here a folder counts only once ``manifest.json`` is in it, and
-the manifest is put there by one rename after everything else is on the disk.
+A process may die, the power may go or the disk may be full between any two writes. So the files of a checkpoint are
+written into a folder of another name and flushed; then the manifest is, which a folder must have to count; then the
+folder gets its name by one rename, and the folder around it, which holds that name, is flushed.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import logging
 import os
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -20,9 +22,26 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from seqwise.data.durable import flush, rename_durably
 from seqwise.errors import InputError
 
-__all__ = ["checkpoint_step", "discard_incomplete", "last_complete", "load_model_file", "prune", "seal", "verify"]
+__all__ = [
+    "UNFINISHED",
+    "checkpoint_step",
+    "discard_incomplete",
+    "keep_checkpoint",
+    "last_complete",
+    "load_model_file",
+    "prune",
+    "publish",
+    "publishing",
+    "saving",
+    "seal",
+    "verify",
+]
+
+UNFINISHED = "unfinished"
+"""Among checkpoints: the folder in which the next one is written."""
 
 MANIFEST = "manifest.json"
 _FOLDER = re.compile(r"checkpoint-([0-9]+)")
@@ -36,7 +55,7 @@ def seal(folder: Path) -> None:
         folder: the folder; every file under it is listed, an older manifest is replaced.
 
     Raises:
-        InputError: the folder is missing or holds no file.
+        InputError: the folder is missing or holds no file, or a link.
 
     Example:
         >>> import tempfile
@@ -48,18 +67,95 @@ def seal(folder: Path) -> None:
     (folder / MANIFEST).unlink(missing_ok=True)
     files = {}
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
-        _flush(path)
+        if path.is_symlink():
+            raise InputError("a link cannot be sealed: what it points to may change", path=path, mend="copy the file")
+        flush(path)
         files[path.relative_to(folder).as_posix()] = {"sha256": _sha256(path), "size": path.stat().st_size}
     if not files:
         raise InputError("there is no file to seal", path=folder)
     partial = folder / f".{MANIFEST}.part"
     partial.write_text(json.dumps({"version": 1, "files": files}, indent=1, sort_keys=True), encoding="utf-8")
-    _flush(partial)
     for inner in sorted({path.parent for path in folder.rglob("*")}):
-        _flush(inner)
-    os.replace(partial, folder / MANIFEST)
-    _flush(folder)
-    _flush(folder.parent)
+        flush(inner)
+    rename_durably(partial, folder / MANIFEST)
+    flush(folder.parent)
+
+
+def publish(partial: Path, final: Path) -> None:
+    """Seal a folder and give it its name: killed at any moment, what has that name is complete or is not there.
+
+    Args:
+        partial: the folder as it was written, beside ``final`` or elsewhere in its file system.
+        final: its name; what is there is removed.
+
+    Raises:
+        InputError: as :func:`seal`.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> (folder / "model.partial").mkdir()
+        >>> _ = (folder / "model.partial" / "weights").write_text("w")
+        >>> publish(folder / "model.partial", folder / "model"); verify(folder / "model")
+    """
+    seal(partial)
+    if os.path.lexists(final):
+        _remove(final)
+    rename_durably(partial, final)
+
+
+@contextmanager
+def publishing(final: Path) -> Iterator[Path]:
+    """A folder to write into, which is published under its name once all is written.
+
+    Args:
+        final: see :func:`publish`.
+
+    Raises:
+        InputError: as :func:`saving`.
+
+    Example:
+        >>> import tempfile
+        >>> with publishing(Path(tempfile.mkdtemp()) / "model") as partial:
+        ...     partial.mkdir()
+        ...     _ = (partial / "weights").write_text("w")
+        >>> verify(partial.parent / "model"); partial.exists()
+        False
+    """
+    partial = final.with_name(f"{final.name}.partial")
+    if os.path.lexists(partial):
+        _remove(partial)
+    with saving(final):
+        yield partial
+        publish(partial, final)
+
+
+@contextmanager
+def saving(folder: Path) -> Iterator[None]:
+    """Say in one line that something could not be written.
+
+    Args:
+        folder: what is being written; named where the library that writes does not name the file.
+
+    Raises:
+        InputError: the disk is full or broken, or writing is not permitted.
+
+    Example:
+        >>> with saving(Path("run/model")):
+        ...     raise OSError(28, "No space left on device")
+        Traceback (most recent call last):
+        seqwise.errors.InputError: run/model: cannot be written (No space left on device); see that there is room and \
+permission, then run the same command again
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except (OSError, RuntimeError, SafetensorError) as error:  # the last two are torch.save's and save_file's
+        said = (error.strerror if isinstance(error, OSError) else None) or (str(error).splitlines() or ["?"])[0]
+        path = (error.filename if isinstance(error, OSError) else None) or folder
+        mend = "see that there is room and permission, then run the same command again"
+        raise InputError(f"cannot be written ({said})", path=path, mend=mend) from error
 
 
 def verify(folder: Path) -> None:
@@ -69,7 +165,7 @@ def verify(folder: Path) -> None:
         folder: a folder that ``seal`` has sealed.
 
     Raises:
-        InputError: names the first file that is missing or differs, or the manifest itself.
+        InputError: names the first file that is missing, differs or is a link, or the manifest itself.
 
     Example:
         >>> import tempfile
@@ -86,6 +182,9 @@ def verify(folder: Path) -> None:
     Not implemented: files that came into the folder after it was sealed are not noticed.
     """
     for name, entry in _read_manifest(folder).items():
+        # A link, or a folder that is one, could lead to any file of the machine.
+        if (folder / name).resolve() != folder.resolve() / name:
+            raise InputError("a link leads elsewhere", path=folder / name, mend="take another copy")
         _verify_file(folder / name, entry)
 
 
@@ -137,7 +236,7 @@ def last_complete(folder: Path) -> Path | None:
 
 
 def discard_incomplete(folder: Path) -> None:
-    """Remove the checkpoints after the last complete one, and every one without a manifest.
+    """Remove the checkpoints after the last complete one, every one without a manifest, and what is unfinished.
 
     Args:
         folder: the folder that holds ``checkpoint-<step>`` folders; it may be missing.
@@ -155,6 +254,33 @@ def discard_incomplete(folder: Path) -> None:
         # Training will write the later ones again and must not meet their old files.
         if _step(checkpoint) > reached or not (checkpoint / MANIFEST).exists():
             _remove(checkpoint)
+    if os.path.lexists(folder / UNFINISHED):
+        _remove(folder / UNFINISHED)
+
+
+def keep_checkpoint(folder: Path, step: int, *, keep: int = 2) -> None:
+    """Seal what was written for a step, give it its name among the checkpoints, and only then remove older ones.
+
+    Args:
+        folder: that of the checkpoints; the new one lies in ``unfinished/checkpoint-<step>`` in it.
+        step: how many were taken.
+        keep: how many checkpoints stay.
+
+    Raises:
+        InputError: as :func:`seal` and :func:`prune`.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> (folder / UNFINISHED / "checkpoint-5").mkdir(parents=True)
+        >>> _ = (folder / UNFINISHED / "checkpoint-5" / "weights").write_text("w")
+        >>> keep_checkpoint(folder, 5); [path.name for path in folder.iterdir()]
+        ['checkpoint-5']
+    """
+    name = f"checkpoint-{step}"
+    publish(folder / UNFINISHED / name, folder / name)
+    (folder / UNFINISHED).rmdir()
+    prune(folder, keep)
 
 
 def prune(folder: Path, keep: int = 2) -> None:
@@ -193,7 +319,7 @@ def load_model_file(path: Path) -> dict[str, Tensor]:
         name -> tensor.
 
     Raises:
-        InputError: the file is missing, is no safetensors file, or differs from what was sealed.
+        InputError: the file is missing, is no safetensors file, or is not what was sealed.
 
     Example:
         >>> load_model_file(Path("nowhere/model.safetensors"))
@@ -204,8 +330,9 @@ def load_model_file(path: Path) -> dict[str, Tensor]:
         raise InputError("the file does not exist", path=path)
     if (path.parent / MANIFEST).exists():
         entry = _read_manifest(path.parent).get(path.name)
-        if entry is not None:
-            _verify_file(path, entry)
+        if entry is None:
+            raise InputError("the file is not in manifest.json", path=path, mend="take another copy of the folder")
+        _verify_file(path, entry)
     try:
         return load_file(path)
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
@@ -225,6 +352,9 @@ def _step(folder: Path) -> int:
 
 
 def _remove(checkpoint: Path) -> None:
+    if not checkpoint.is_dir() or checkpoint.is_symlink():
+        checkpoint.unlink()  # of a link, the link alone
+        return
     # The manifest goes first: a removal cut short leaves an incomplete checkpoint, not a damaged one.
     (checkpoint / MANIFEST).unlink(missing_ok=True)
     shutil.rmtree(checkpoint)
@@ -259,11 +389,3 @@ def _verify_file(path: Path, entry: dict[str, Any]) -> None:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -148,6 +148,8 @@ def _compose(text: str, path: Path | None) -> yaml.Node | None:
         raise InputError("a character that YAML does not allow", path=path, line=line) from error
     except RecursionError as error:
         raise InputError("nested too deeply", path=path) from error
+    except (ValueError, OverflowError) as error:  # an escaped character, or a version, beyond all numbers
+        raise InputError(f"not valid YAML ({error})", path=path) from error
     return node
 
 
@@ -277,7 +279,7 @@ def _scalar(kind: Any, node: yaml.Node, place: _Place) -> Any:
     if not isinstance(node, yaml.ScalarNode) or node.tag.endswith(":null"):
         raise _wrong(node, place.path, place.name, names[kind])
     text = node.value
-    if kind in (str, Path):
+    if kind in (str, Path) and not (kind is Path and "\0" in text):
         # As written: YAML would read the text `no` as a truth value and `1_0` as a number.
         return kind(text)
     if kind is bool and text.lower() in _TRUTH:

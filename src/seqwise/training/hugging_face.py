@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import math
 import os
+import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO, cast
@@ -18,22 +20,36 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Sampler
-from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerState, TrainingArguments
+from transformers.trainer_pt_utils import safe_globals
 
 from seqwise.data.batches import Batch, BucketBatchSampler, EncodedExample, collate
+from seqwise.data.durable import write_atomically
 from seqwise.errors import InputError
 from seqwise.models.protocols import StepModel
 from seqwise.objectives.objective import Objective
-from seqwise.training.checkpoints import prune, seal
+from seqwise.training.checkpoints import UNFINISHED, checkpoint_step, keep_checkpoint, saving
 from seqwise.training.schedules import Schedule
 
-__all__ = ["SETTINGS", "WEIGHTS", "Progress", "SequenceTrainer", "StepBatches", "WithObjective"]
+__all__ = [
+    "NOT_FINITE",
+    "SETTINGS",
+    "WEIGHTS",
+    "Progress",
+    "SequenceTrainer",
+    "StepBatches",
+    "WithObjective",
+    "require_state",
+]
 
 SETTINGS = "settings.json"
 """In a checkpoint: what it was trained with, so that it is not continued with something else."""
 
 WEIGHTS = "model.safetensors"
 """In a checkpoint: the weights."""
+
+NOT_FINITE = "not-finite.json"
+"""Beside the log: the batch on which a training came to a loss or a gradient that is no number."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +155,7 @@ class SequenceTrainer(Trainer):  # transformers exports it as Any
         # One transfer for both numbers.
         loss_value, norm = torch.stack((loss.float(), self.gradient_norm.float())).tolist()
         if not (math.isfinite(loss_value) and math.isfinite(norm)):
-            self._refuse(step, batch, loss_value, norm)
+            self._refuse(step, batch, values, loss_value, norm)
         rate = self.optimizer.param_groups[0]["lr"]
         seconds = time.monotonic() - self.started
         self.progress = Progress(step + 1, self.args.max_steps, loss_value, rate, norm, values, seconds)
@@ -159,6 +175,26 @@ class SequenceTrainer(Trainer):  # transformers exports it as Any
     def floating_point_ops(self, inputs: Any) -> int:
         return 0
 
+    def _get_output_dir(self, trial: Any) -> str:
+        # Where the Trainer makes the folder of a checkpoint, which has another name until it is complete.
+        return str(Path(self.args.output_dir) / UNFINISHED)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        checkpoints = Path(self.args.output_dir)
+        with saving(checkpoints / f"checkpoint-{self.state.global_step}"):
+            super()._save_checkpoint(model, trial)
+            # The log must reach the disk before the checkpoint that says these steps are done.
+            os.fsync(self.log_file.fileno())
+            keep_checkpoint(checkpoints, self.state.global_step)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        with _loading(checkpoint, _OPTIMIZER, _SCHEDULER):
+            super()._load_optimizer_and_scheduler(checkpoint)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        with _loading(checkpoint, _GENERATORS):
+            super()._load_rng_state(checkpoint)
+
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         weights = {name: tensor.detach().cpu().clone() for name, tensor in self.model.state_dict().items()}
         for name, tensor in weights.items():
@@ -174,15 +210,66 @@ class SequenceTrainer(Trainer):  # transformers exports it as Any
         save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / WEIGHTS)
         (folder / SETTINGS).write_text(json.dumps(self.settings, sort_keys=True), encoding="utf-8")
 
-    def _refuse(self, step: int, batch: Batch, loss: float, norm: float) -> None:
+    def _refuse(self, step: int, batch: Batch, values: dict[str, float], loss: float, norm: float) -> None:
         what = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient norm is {norm}"
-        names = [self.example_names(index) for index in batch.indices_B.tolist()]
+        indices = batch.indices_B.tolist()
+        names = [self.example_names(index) for index in indices]
+        examples = [
+            {"name": self.example_names(index), "source_ids": one.source_ids, "target_ids": one.target_ids}
+            for index, one in (self.batches.examples[index] for index in indices)
+        ]
+        record = {"step": step + 1, "what": what, "schedules": values, "examples": examples}
+        path = Path(self.log_file.name).with_name(NOT_FINITE)
+        write_atomically(path, json.dumps(record, indent=1) + "\n")
         shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
         raise InputError(
             f"{what} at step {step + 1}, on {shown}",
             mend=f"checkpoints before it, if any, are kept in {self.args.output_dir}; lower the learning rate or "
-            "look at these examples",
+            f"look at these examples, which are in {path}",
         )
+
+
+_OPTIMIZER, _SCHEDULER, _GENERATORS, _STATE = "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"
+
+
+def require_state(folder: Path) -> None:
+    """See that a checkpoint has all that the Trainer goes on from; what is missing it passes over without a word.
+
+    Raises:
+        InputError: a file is missing, or the Trainer's own state is that of another step.
+    """
+    mend = "remove the checkpoint, and the same command continues from the one before it"
+    for name in (_OPTIMIZER, _SCHEDULER, _GENERATORS, _STATE):
+        if not (folder / name).is_file():
+            raise InputError("the checkpoint lacks this file", path=folder / name, mend=mend)
+    try:
+        step = TrainerState.load_from_json(str(folder / _STATE)).global_step
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InputError(f"no state of a training ({error})", path=folder / _STATE, mend=mend) from error
+    if step != checkpoint_step(folder):
+        raise InputError(f"the state is that of step {step!r}", path=folder / _STATE, mend=mend)
+
+
+@contextmanager
+def _loading(checkpoint: str | None, *names: str) -> Iterator[None]:
+    """Say in one line which file of a checkpoint cannot be loaded; those that torch reads are never executed."""
+    try:
+        yield
+    except (pickle.UnpicklingError, RuntimeError, ValueError, KeyError, TypeError, AttributeError, EOFError) as error:
+        folder = Path(str(checkpoint))
+        path = next((folder / name for name in names if not _is_plain(folder / name)), folder)
+        said = (str(error).splitlines() or [type(error).__name__])[0]
+        mend = "remove the checkpoint, and the same command continues from the one before it"
+        raise InputError(f"cannot be loaded as plain data ({said})", path=path, mend=mend) from error
+
+
+def _is_plain(path: Path) -> bool:
+    try:
+        with safe_globals():
+            torch.load(path, map_location="cpu", weights_only=True)
+    except Exception:  # a file from outside may fail in any way
+        return False
+    return True
 
 
 def _collate(items: list[tuple[int, EncodedExample]]) -> dict[str, Batch]:
@@ -191,7 +278,7 @@ def _collate(items: list[tuple[int, EncodedExample]]) -> dict[str, Batch]:
 
 
 class _AfterStep(TrainerCallback):
-    """Logs each step; seals each checkpoint after its last file is written, and only then removes older ones."""
+    """Logs each step."""
 
     def __init__(self, trainer: SequenceTrainer) -> None:
         self.trainer = trainer
@@ -209,10 +296,3 @@ class _AfterStep(TrainerCallback):
         self.trainer.log_file.flush()
         if self.trainer.on_progress is not None:
             self.trainer.on_progress(progress)
-
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        checkpoints = Path(args.output_dir)
-        # The log must reach the disk before the checkpoint that says these steps are done.
-        os.fsync(self.trainer.log_file.fileno())
-        seal(checkpoints / f"checkpoint-{state.global_step}")
-        prune(checkpoints)

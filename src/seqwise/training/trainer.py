@@ -12,7 +12,6 @@ import contextlib
 import hashlib
 import json
 import math
-import os
 import random
 import sys
 import time
@@ -29,6 +28,7 @@ from torch import nn
 from transformers import TrainingArguments
 
 from seqwise.data.batches import EncodedExample
+from seqwise.data.durable import write_atomically
 from seqwise.errors import InputError
 from seqwise.objectives.objective import Objective
 from seqwise.training.checkpoints import (
@@ -39,12 +39,14 @@ from seqwise.training.checkpoints import (
 )
 from seqwise.training.configuration import did_you_mean
 from seqwise.training.hugging_face import (
+    NOT_FINITE,
     SETTINGS,
     WEIGHTS,
     Progress,
     SequenceTrainer,
     StepBatches,
     WithObjective,
+    require_state,
 )
 from seqwise.training.schedules import Schedule
 
@@ -119,7 +121,8 @@ def fit(
 
     Raises:
         InputError: a setting is out of range; the checkpoint in output was made with other settings, other data or
-            another model; the loss or the gradient is not finite (names step and examples; the last checkpoint stays).
+            another model; the loss or the gradient is not finite (names step and examples, which ``not-finite.json`` in
+            ``output`` holds; the last checkpoint stays); a checkpoint cannot be written.
 
     Example:
         >>> import tempfile
@@ -159,6 +162,7 @@ def fit(
     checkpoints.mkdir(parents=True, exist_ok=True)
     resumed_from = _resume_point(checkpoints, wrapped, settings)
     _truncate_log(log_path, resumed_from or 0)
+    log_path.with_name(NOT_FINITE).unlink(missing_ok=True)  # of a training that was stopped by it
     if resumed_from != steps:
         arguments = _arguments(checkpoints, settings, save_every)
         with _as_it_was(model), log_path.open("a", encoding="utf-8") as log:
@@ -250,6 +254,7 @@ def _resume_point(checkpoints: Path, wrapped: WithObjective, settings: dict[str,
     except RuntimeError as error:
         problem = " ".join(str(error).split())
         raise InputError(f"the checkpoint is of another model ({problem})", path=folder, mend=mend) from error
+    require_state(folder)
     return checkpoint_step(folder)
 
 
@@ -278,9 +283,7 @@ def _truncate_log(path: Path, steps: int) -> None:
     """Keep the first ``steps`` lines: later steps will be taken again, and the last line may be cut off."""
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
     if len(lines) > steps:
-        partial = path.with_suffix(".part")
-        partial.write_text("".join(lines[:steps]), encoding="utf-8")
-        os.replace(partial, path)
+        write_atomically(path, "".join(lines[:steps]))
 
 
 def _mean_loss(path: Path) -> float:

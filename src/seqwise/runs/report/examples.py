@@ -17,7 +17,14 @@ from seqwise.search.candidates import global_, local
 from seqwise.search.selection import HardTopK, Selector, SoftTopK
 from seqwise.training.schedules import parse_schedule
 
-__all__ = ["ALPHAS", "MOST_SLOTS", "lattice_blocks"]
+__all__ = [
+    "ALPHAS",
+    "MOST_SLOTS",
+    "lattice_blocks",
+    "lattice_in_words",
+    "lattice_palette",
+    "lattice_table",
+]
 
 ALPHAS = tuple(2.0**power for power in range(-5, 7))
 """Where the slider stands still; behind the last one is the hard beam."""
@@ -52,12 +59,13 @@ def lattice_blocks(
     k = min(settings.beam_size, MOST_SLOTS)
     steps = drawn_steps(model, source, k=k, gold=gold)
     unit = unit_by_name(settings.alpha_unit)
-    selectors: list[Selector] = [*(SoftTopK(k, alpha, unit) for alpha in ALPHAS), HardTopK(k)]
+    plain: list[Selector] = [*(SoftTopK(k, alpha, unit) for alpha in ALPHAS), HardTopK(k)]
+    selectors = [run.allowed(one) for one in plain]
     searches = {
         title: [beam_lattice(model, source, one, num_steps=steps, score=score, gold=gold) for one in selectors]
         for title, score in SCORES.items()
     }
-    palette = _palette([lattice for lattices in searches.values() for lattice in lattices], gold is not None)
+    palette = lattice_palette([lattice for lattices in searches.values() for lattice in lattices])
     words = run.target_vocabulary.tokens
     # A tagger reads its t-th input before it writes its t-th label; elsewhere nothing ties steps to inputs.
     step_names = list(example.source) if settings.task == "tag" else []
@@ -72,7 +80,9 @@ def lattice_blocks(
                     step_names=step_names,
                     palette=palette,
                     gold=gold,
-                    description=_in_words(lattice, f"{name}, example {number}, {title} scores, {position}", words),
+                    description=lattice_in_words(
+                        lattice, f"{name}, example {number}, {title} scores, {position}", words
+                    ),
                 )
                 for lattice, position in zip(lattices, names, strict=True)
             ],
@@ -83,15 +93,25 @@ def lattice_blocks(
     start = _start(run, logs)
     frames = Frames(ids.new("lattice"), f"Alpha of {name} on example {number}", names, start, panels)
     tables = [
-        _numbers(lattices[place], f"Numbers: {name}, example {number}, {title} scores, {names[place]}", words)
+        lattice_table(lattices[place], f"Numbers: {name}, example {number}, {title} scores, {names[place]}", words)
         for place in dict.fromkeys((start, len(ALPHAS)))
         for title, lattices in searches.items()
     ]
     return [Paragraph(said), frames, *tables]
 
 
-def _numbers(lattice: Lattice, caption: str, words: Sequence[str]) -> Table:
-    """What the boxes say when they are pointed at, for those who cannot."""
+def lattice_table(lattice: Lattice, caption: str, words: Sequence[str]) -> Table:
+    """What the boxes say when they are pointed at, for those who cannot.
+
+    Args:
+        lattice: whose slots are listed.
+        caption: of the table, which is folded.
+        words: the names of tokens.
+
+    Example:
+        >>> lattice_table(Lattice(()), "Numbers", []).columns
+        ['step, slot', 'tokens', 'from', 'score', 'log Z']
+    """
     has_gold = any(node.cost is not None for nodes in lattice.steps for node in nodes)
     columns = ["step, slot", "tokens", "from", "score", *(["cost", "cost in all"] if has_gold else []), "log Z"]
     rows = [
@@ -118,11 +138,20 @@ def _start(run: Run, logs: Sequence[StageLog]) -> int:
     return min(range(len(ALPHAS)), key=lambda place: abs(math.log(ALPHAS[place] / last)))
 
 
-def _palette(lattices: Sequence[Lattice], has_gold: bool) -> Palette:
-    """From 0 to 1 for costs of a step; else from the smallest log Z to the largest."""
-    if has_gold:
+def lattice_palette(lattices: Sequence[Lattice]) -> Palette:
+    """The colours of lattices that are compared: from 0 to 1 for costs of a step, else from the smallest log Z on.
+
+    Args:
+        lattices: of one input, all with gold or all without.
+
+    Example:
+        >>> lattice_palette([Lattice(())])
+        Palette(low=0.0, high=1.0)
+    """
+    nodes = [node for lattice in lattices for slots in lattice.steps for node in slots if node.is_live]
+    if any(node.cost is not None for node in nodes):
         return Palette(0.0, 1.0)
-    values = [node.log_partition for lattice in lattices for nodes in lattice.steps for node in nodes if node.is_live]
+    values = [node.log_partition for node in nodes]
     return Palette(min(values, default=0.0), max(values, default=1.0))
 
 
@@ -146,8 +175,18 @@ def _caption(run: Run, example: Example, has_gold: bool, palette: Palette, *, k:
     return said.strip()
 
 
-def _in_words(lattice: Lattice, what: str, words: Sequence[str]) -> str:
-    """What the drawing comes to: the heaviest token of the best slot at each step, and the final score and cost."""
+def lattice_in_words(lattice: Lattice, what: str, words: Sequence[str]) -> str:
+    """What the drawing comes to: the heaviest token of the best slot at each step, and the final score and cost.
+
+    Args:
+        lattice: see there.
+        what: is drawn.
+        words: the names of tokens.
+
+    Example:
+        >>> lattice_in_words(Lattice(()), "A beam", [])
+        'A beam: no step.'
+    """
     if not lattice.steps:
         return f"{what}: no step."
     best = [max(nodes, key=lambda node: node.score) for nodes in lattice.steps]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from seqwise.data.batches import EncodedExample, collate
-from seqwise.decoding import evaluation_mode, step_limit
+from seqwise.decoding import evaluation_mode, steps_after
 from seqwise.models.protocols import StepModel
 from seqwise.objectives.search_aware import hamming_cost
 from seqwise.search.beam import unroll
@@ -154,7 +154,7 @@ def drawn_steps(model: StepModel, source: EncodedExample, *, k: int, gold: Seque
         k: size of the beam.
         gold: the right output, end token included, or None.
     """
-    limit = step_limit(len(source.source_ids), model.end)
+    limit = steps_after(source.source_ids, model)
     if model.end is None:
         return min(limit, MOST_STEPS)
     device, needed = model.embedding_VD.device, 0

@@ -5,16 +5,18 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from markupsafe import Markup
 
 from seqwise.data.readers import write_atomically
 from seqwise.errors import InputError
-from seqwise.runs.report.blocks import Section
+from seqwise.runs.report.blocks import Block, Section
 
-__all__ = ["MARKER", "MOST_BYTES", "render_page", "require_own", "save_page"]
+__all__ = ["MARKER", "MOST_BYTES", "block_style", "render_block", "render_page", "require_own", "save_page"]
 
 MARKER = '<meta name="generator" content="seqwise report">'
 """What tells a report of ours from other pages; among the first 2048 bytes."""
@@ -38,24 +40,56 @@ def render_page(title: str, sections: Sequence[Section], footer: Sequence[str]) 
         >>> "<script>x" in render_page("<script>x", [], [])
         False
     """
+    script = _part("page.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    page: str = (
+        _environment()
+        .get_template("page.html")
+        .render(
+            title=title,
+            sections=sections,
+            footer=footer,
+            names=_namer(sections),
+            marker=Markup(MARKER),
+            style=Markup(block_style() + _part("page.css")),
+            script=Markup(script),
+            script_hash=digest,
+        )
+    )
+    return page
+
+
+def render_block(block: Block) -> Markup:
+    """One block as it stands on a page; whatever comes from outside is escaped.
+
+    Args:
+        block: a paragraph, table or figure; frames need the script of a page.
+
+    Raises:
+        InputError: Jinja is not installed.
+
+    Example:
+        >>> from seqwise.runs.report.blocks import Paragraph
+        >>> print(render_block(Paragraph("a < b")).strip())
+        <p>a &lt; b</p>
+    """
+    return Markup(_environment().get_template("blocks.html").module.draw(block))
+
+
+def block_style() -> str:
+    """The style sheet of blocks, with the colours of both themes."""
+    return _part("blocks.css")
+
+
+@cache
+def _environment() -> Any:
     try:
-        from jinja2 import Environment, StrictUndefined
+        from jinja2 import DictLoader, Environment, StrictUndefined
     except ImportError as error:
         raise InputError("a report is made with Jinja", mend="pip install 'seqwise[report]'") from error
 
-    script = _part("page.js")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=False)
-    return environment.from_string(_part("page.html")).render(
-        title=title,
-        sections=sections,
-        footer=footer,
-        names=_namer(sections),
-        marker=Markup(MARKER),
-        style=Markup(_part("page.css")),
-        script=Markup(script),
-        script_hash=digest,
-    )
+    parts = DictLoader({name: _part(name) for name in ("blocks.html", "page.html")})
+    return Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=False, loader=parts)
 
 
 def _part(name: str) -> str:

@@ -9,7 +9,7 @@ import torch
 
 from seqwise.data.batches import collate
 from seqwise.data.readers import Example
-from seqwise.decoding import DECODERS, Decoder, evaluation_mode, step_limit
+from seqwise.decoding import DECODERS, Decoder, evaluation_mode, steps_after
 from seqwise.evaluation.log_partitions import LogPartitionReport, LogPartitionSummary, log_partition_report
 from seqwise.evaluation.metrics import Estimate, bootstrap_interval
 from seqwise.evaluation.slot_ranking import unroll_slots
@@ -62,12 +62,12 @@ def slot_spread(run: Run, examples: Sequence[Example]) -> Spread:
     """
     sums: list[float] = []
     counts: list[int] = []
-    decoder = Decoder(HardTopK(run.settings.beam_size), DECODERS["beam"](1, 1.0, None).score)
+    decoder = Decoder(run.allowed(HardTopK(run.settings.beam_size)), DECODERS["beam"](1, 1.0, None).score)
     encoded = run.encode_sources(examples[:MOST_EXAMPLES])
     with evaluation_mode(run.model):
         for one in encoded:
             context = run.model.encode(collate([(0, one)]).to(run.model.embedding_VD.device))
-            limit = step_limit(len(one.source_ids), run.model.end)
+            limit = steps_after(one.source_ids, run.model)
             for step, slots in enumerate(unroll_slots(run.model, context, decoder, num_steps=limit)):
                 scores_J = slots.scores_BJ[0][slots.scores_BJ[0] != -torch.inf].double()
                 if step == 0 or len(scores_J) < 2:

@@ -1,0 +1,193 @@
+"""How the documentation site is made of docs/*.md and of the docstrings; `make docs` builds it, warnings are errors."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import re
+from pathlib import Path
+from typing import Any
+
+from sphinx.util import logging
+from sphinx.util.nodes import make_refnode
+
+import seqwise
+
+HERE = Path(__file__).parent
+REFERENCE = HERE / "api"
+
+project = "seqwise"
+author = "The seqwise developers"
+project_copyright = author
+release = version = seqwise.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["_build"]
+html_theme = "furo"
+html_title = f"seqwise {release}"
+html_static_path: list[str] = []
+root_doc = "index"
+
+myst_heading_anchors = 3
+highlight_language = "default"  # Python where it is Python; folders and equations are shown as they are
+default_role = "code"
+
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_inherit_docstrings = True
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+napoleon_use_rtype = False  # what is returned is told in words, not looked up
+
+# Names in docstrings must lead somewhere. Classes cannot be held to that: annotations name those of other projects.
+nitpicky = True
+nitpick_ignore_regex = [("py:(class|obj|data|exc)", r".*")]
+# An argument in an annotation that several classes have a field of.
+suppress_warnings = ["ref.python"]
+
+ROOMS = {
+    "search": "Search",
+    "objectives": "Objectives",
+    "sampling": "Sampling",
+    "models": "Models",
+    "hugging_face": "Hugging Face models",
+    "data": "Data",
+    "training": "Training",
+    "decoding": "Decoding",
+    "evaluation": "Evaluation",
+    "runs": "Runs",
+    "explorer": "Explorer",
+    "recipes": "Recipes",
+    "errors": "Errors",
+    "tree": "Nested states",
+}
+"""The pages of the reference, in order; `cli` is the page on the command line."""
+
+
+def modules_of(room: str) -> list[str]:
+    """Every public module of a room, the room itself first."""
+    package = importlib.import_module(f"seqwise.{room}")
+    inside = pkgutil.walk_packages(getattr(package, "__path__", []), f"{package.__name__}.")
+    names = [package.__name__, *(module.name for module in inside)]
+    return [name for name in names if not any(part.startswith("_") for part in name.split("."))]
+
+
+def section_on(module: str) -> str:
+    """What the reference says of one module; a package's own names are those of its modules."""
+    is_package = hasattr(importlib.import_module(module), "__path__")
+    title = f"``{module}``"
+    members = "   :no-members:\n" if is_package else ""
+    return f"{title}\n{'-' * len(title)}\n\n.. automodule:: {module}\n{members}\n"
+
+
+def room_page(room: str, title: str) -> str:
+    """One page of the reference."""
+    return f"{title}\n{'=' * len(title)}\n\n" + "\n".join(map(section_on, modules_of(room)))
+
+
+def command_line_page() -> str:
+    """The help of every command, as a terminal of 80 columns shows it."""
+    from typer.main import get_command
+
+    from seqwise.cli import app
+
+    lines = ["The command line", "================", ""]
+
+    def add(command: Any, path: str) -> None:
+        context = command.make_context(path, [], resilient_parsing=True, terminal_width=80, max_content_width=80)
+        help_text = "\n".join(f"   {line}".rstrip() for line in command.get_help(context).splitlines())
+        lines.extend([path, "-" * len(path), "", ".. code-block:: text", "", help_text, ""])
+        for name, inner in getattr(command, "commands", {}).items():
+            add(inner, f"{path} {name}")
+
+    add(get_command(app), "seqwise")
+    return "\n".join(lines)
+
+
+def write_reference(app: Any) -> None:
+    """One page a room, and the contents of the reference."""
+    REFERENCE.mkdir(exist_ok=True)
+    pages = {room: room_page(room, title) for room, title in ROOMS.items()} | {"command-line": command_line_page()}
+    contents = "\n".join(f"   {name}" for name in pages)
+    pages["index"] = f"Reference\n=========\n\n.. toctree::\n   :maxdepth: 1\n\n{contents}\n"
+    for old in REFERENCE.glob("*.rst"):
+        if old.stem not in pages:
+            old.unlink()
+    for name, text in pages.items():
+        target = REFERENCE / f"{name}.rst"
+        if not target.exists() or target.read_text("utf-8") != text:
+            target.write_text(text, "utf-8")
+
+
+def require_docstring(app: Any, kind: str, name: str, thing: object, options: object, lines: list[str]) -> None:
+    """A public name without a docstring is a warning, and so an error."""
+    documented = any(line.strip() for line in lines)
+    if kind in ("module", "class", "function", "method", "property", "exception") and not documented:
+        logging.getLogger(__name__).warning("%s is public and has no docstring", name)
+
+
+def escape_signs(app: Any, kind: str, name: str, thing: object, options: object, lines: list[str]) -> None:
+    """Absolute values and names that end in an underscore are no markup."""
+    for place, line in enumerate(lines):
+        if ">>>" in line or set(line.strip()) <= {"=", " "}:
+            continue
+        # The parts at odd places are literals and roles.
+        parts = re.split(r"(``.+?``|:[a-z]+:`.+?`|`.+?`)", line)
+        parts[::2] = [re.sub(r"\||(?<=\w)_(?!\w)", r"\\\g<0>", part) for part in parts[::2]]
+        lines[place] = "".join(parts)
+
+
+def leave_out_the_foreign(app: Any, kind: str, name: str, thing: object, skip: bool, options: object) -> bool | None:
+    """Nothing inherited from torch or transformers, whose docstrings follow other rules."""
+    if not callable(thing):
+        return None
+    module = str(getattr(inspect.unwrap(thing), "__module__", "seqwise"))
+    return None if module.startswith("seqwise") else True
+
+
+def resolve_shorter_name(app: Any, env: Any, node: Any, content: Any) -> Any:
+    """Where a docstring names something by the path that users import it from, or as its module knows it."""
+    if node.get("refdomain") != "py":
+        return None
+    objects = env.domains["py"].objects
+    module, inside = node.get("py:module"), node.get("py:class")
+    tried = [node["reftarget"], f"{module}.{node['reftarget']}", f"{module}.{inside}.{node['reftarget']}"]
+    for full_name in filter(None, map(documented_name, tried)):
+        if full_name in objects:
+            place = objects[full_name]
+            return make_refnode(app.builder, node["refdoc"], place.docname, place.node_id, content, full_name)
+    return None
+
+
+def documented_name(name: str) -> str | None:
+    """The path at which the reference has what can be imported by this one; of a field, that of its class."""
+    parts = name.split(".")
+    if parts[0] != "seqwise":
+        return None
+    owner: Any = None
+    found: Any = seqwise
+    for place, part in enumerate(parts[1:], start=2):
+        if not hasattr(found, part):
+            try:
+                importlib.import_module(".".join(parts[:place]))
+            except ImportError:
+                return full_path(found) if part in getattr(found, "__annotations__", {}) else None
+        owner, found = found, getattr(found, part)
+    return full_path(found) or full_path(owner)
+
+
+def full_path(thing: Any) -> str | None:
+    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
+    return f"{module}.{name}" if module and name else None
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Sphinx calls this."""
+    app.connect("builder-inited", write_reference)
+    app.connect("autodoc-process-docstring", require_docstring)
+    app.connect("autodoc-process-docstring", escape_signs)
+    app.connect("autodoc-skip-member", leave_out_the_foreign)
+    app.connect("missing-reference", resolve_shorter_name)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,51 @@
+"""Write docs/reliability.md from results/reliability.json: what was tried, how often, and what held each time."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from seqwise.evaluation.report import Table, load_table
+from seqwise.evaluation.signature import signature_line
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# In the order of the page: the file of tests, and what it is about.
+PARTS = {
+    "killed_training": "Training that is killed, and disks that fail",
+    "killed_commands": "Other commands that are killed",
+    "damaged_checkpoints": "Damaged checkpoints",
+    "hostile_folders": "Folders from strangers",
+    "hostile_files": "Files and configurations from anywhere",
+    "numbers": "Numbers at the edge",
+    "invariance": "What results do not depend on",
+}
+
+HEAD = """\
+# Reliability
+
+Made by `make reliability` from what the tests in `tests/reliability/` found; do not edit. Each row held in every one of
+its cases, or this page would not have been written. "Killed" is SIGKILL, half of the time with everything lost that had
+not been flushed to the disk; "resumed without a hand" means that the same command was run again, and nothing else done.
+`make test` runs most of them, with fewer cases; `make test-slow` the rest.
+"""
+
+
+def page(table: Table) -> str:
+    """The whole page."""
+    parts = [HEAD]
+    for file, title in PARTS.items():
+        rows = [result for result in table.results if result.measure == file]
+        if rows:
+            lines = [f"| {row.system} | {row.value:,.0f} | {row.note} |" for row in rows]
+            parts.append(
+                "\n".join([f"## {title}\n", "| what | cases | what held in each |", "|---|---|---|", *lines, ""])
+            )
+    signatures = dict.fromkeys(f"`{signature_line(result.signature)}`\n" for result in table.results)
+    return "\n".join([*parts, *signatures])
+
+
+if __name__ == "__main__":
+    target = ROOT / "docs" / "reliability.md"
+    target.write_text(page(load_table(ROOT / "results" / "reliability.json")), encoding="utf-8")
+    print(f"{target.relative_to(ROOT)} is written", file=sys.stderr)

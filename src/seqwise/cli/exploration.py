@@ -1,0 +1,42 @@
+"""``seqwise explore``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["EXPLORE_EXAMPLES", "explore"]
+
+EXPLORE_EXAMPLES = """\b
+Examples:
+  seqwise explore runs/tagger
+  seqwise explore runs/mlm --port 9000"""
+"""What ``seqwise explore --help`` ends with."""
+
+
+def explore(
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN",
+            help="the --output of a train or masked-model train, or a folder with a masked model of transformers",
+        ),
+    ],
+    *,
+    host: Annotated[
+        str, typer.Option(metavar="HOST", help="where to listen; by default only this machine can reach it")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="N", help="0: any that is free")] = 8421,
+) -> None:
+    """Watch a run at work in the browser: searches step by step, label bias, search errors; or chains as they run.
+
+    Serves pages on this machine until Ctrl-C. Nobody is asked for a password.
+    """
+    from seqwise.explorer.server import require_nicegui, serve
+    from seqwise.runs.explore import load_explored
+
+    require_nicegui()
+    loaded = load_explored(run)
+    serve(loaded, run.resolve().name, host=host, port=port)

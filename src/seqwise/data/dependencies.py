@@ -1,0 +1,170 @@
+"""Dependency trees in, supertags out: what a word is to its head, on which side that is, and what it governs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from seqwise.data.readers import FilePath, read_lines, write_atomically
+from seqwise.errors import InputError
+
+__all__ = ["Dependent", "dependency_supertags", "read_dependencies", "write_supertags"]
+
+COLUMNS = 10
+CORE = ("ccomp", "cop", "csubj", "expl", "iobj", "nsubj", "obj", "xcomp")
+"""Relations that a supertag names; all others but punctuation are written ``+``."""
+
+
+@dataclass(frozen=True)
+class Dependent:
+    """A word of a dependency tree.
+
+    Args:
+        form: the word as it is written.
+        upos: its universal part of speech.
+        xpos: its part of speech in the language's own tag set.
+        features: its morphological features, as they stand.
+        head: the number of its head in the sentence, from 1; 0 for the root.
+        relation: to its head, with its subtype.
+    """
+
+    form: str
+    upos: str
+    xpos: str
+    features: str
+    head: int
+    relation: str
+
+
+def read_dependencies(path: FilePath) -> list[list[Dependent]]:
+    r"""Read the basic trees of a CoNLL-U file, plain or gzip.
+
+    Words only: lines of ranges (``1-2``), of empty nodes (``1.1``) and comments are left out.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The words of each sentence.
+
+    Raises:
+        InputError: a row without ten columns, words that are not numbered from 1, a head that is no word of the
+            sentence, no sentence at all, or as :func:`~seqwise.data.readers.read_lines`.
+
+    Example:
+        >>> file = getfixture("tmp_path") / "a.conllu"
+        >>> rows = ["1\tdogs\tdog\tNOUN\tNNS\t_\t2\tnsubj\t_\t_", "2\tbark\tbark\tVERB\tVBP\t_\t0\troot\t_\t_", ""]
+        >>> _ = file.write_text("\n".join(rows))
+        >>> [(word.form, word.head) for word in read_dependencies(file)[0]]
+        [('dogs', 2), ('bark', 0)]
+
+    Source: universaldependencies.org/format.html. Not implemented: enhanced dependencies.
+    """
+    sentences: list[list[Dependent]] = []
+    words: list[Dependent] = []
+    start = end = 0
+    for end, text in read_lines(path):
+        if not text:
+            _close(words, sentences, path, start)
+            words = []
+        elif not text.startswith("#"):
+            start = start if words else end
+            words += _word(text, len(words) + 1, path, end)
+    _close(words, sentences, path, start)
+    if not sentences:
+        raise InputError("no sentence in the file", path=path, mend="give a file in CoNLL-U, ten columns a word")
+    return sentences
+
+
+def _word(text: str, number: int, path: FilePath, line: int) -> list[Dependent]:
+    """The word of a row, or nothing where the row is a range or an empty node."""
+    cells = text.split("\t")
+    if len(cells) != COLUMNS:
+        found = f"{len(cells)} column" + "s" * (len(cells) != 1)
+        mend = "separate the ten columns of CoNLL-U with one tab each"
+        raise InputError(f"{found} where {COLUMNS} were expected", path=path, line=line, mend=mend)
+    identifier, form, _, upos, xpos, features, head, relation, *_ = cells
+    if "-" in identifier or "." in identifier:
+        return []
+    if identifier != str(number):
+        mend = "number the words of a sentence 1, 2, 3, with a blank line after it"
+        raise InputError(f"word {identifier[:20]!r} where {number} was expected", path=path, line=line, mend=mend)
+    if not (head.isascii() and head.isdecimal()) or len(head) > len("9999"):
+        raise InputError(f"the head {head[:20]!r} is no number", path=path, line=line, mend="give a basic tree")
+    if not form or not relation.strip("_"):
+        empty = "relation" if form else "word"
+        raise InputError(f"the {empty} is missing", path=path, line=line, mend=f"write the {empty} in its column")
+    return [Dependent(form, upos, xpos, features, int(head), relation)]
+
+
+def _close(words: list[Dependent], sentences: list[list[Dependent]], path: FilePath, start: int) -> None:
+    """Take up a sentence whose heads are all in it."""
+    for number, word in enumerate(words, start=1):
+        if word.head > len(words) or word.head == number:
+            problem = f"the head of word {number} is {word.head}, in a sentence of {len(words)} words"
+            raise InputError(problem, path=path, line=start, mend="each head is another word, or 0")
+    if words:
+        sentences.append(words)
+
+
+def dependency_supertags(words: Sequence[Dependent]) -> list[str]:
+    """The supertag of each word of a sentence.
+
+    That is its relation without subtype; then ``<`` where its head stands to the left, ``>`` to the right, ``^`` for a
+    root; and, where it has dependents other than punctuation, ``[L_R]``: on each side the sorted set of core relations
+    among them (:data:`CORE`), and ``+`` if there is any other.
+
+    Args:
+        words: of one sentence.
+
+    Returns:
+        One label a word.
+
+    Source: after Ouchi, Duh and Matsumoto (EACL 2014), whose labels split dependents by side in the same way.
+
+    Example:
+        >>> tree = [("dogs", 2, "nsubj"), ("bark", 0, "root"), ("loudly", 2, "advmod"), (".", 2, "punct")]
+        >>> dependency_supertags([Dependent(form, "_", "_", "_", head, relation) for form, head, relation in tree])
+        ['nsubj>', 'root^[nsubj_+]', 'advmod<', 'punct<']
+    """
+    sides: list[tuple[set[str], set[str]]] = [(set(), set()) for _ in words]
+    for number, word in enumerate(words, start=1):
+        if word.head and _kind(word) != "punct":
+            sides[word.head - 1][number > word.head].add(_kind(word))
+    return [_supertag(number, word, *sides[number - 1]) for number, word in enumerate(words, start=1)]
+
+
+def _kind(word: Dependent) -> str:
+    return word.relation.partition(":")[0]
+
+
+def _supertag(number: int, word: Dependent, left: set[str], right: set[str]) -> str:
+    direction = "^" if word.head == 0 else "<" if word.head < number else ">"
+    governed = f"[{_side(left)}_{_side(right)}]" if left or right else ""
+    return f"{_kind(word)}{direction}{governed}"
+
+
+def _side(kinds: set[str]) -> str:
+    core = ",".join(sorted(kinds.intersection(CORE)))
+    return core + "+" * bool(kinds.difference(CORE))
+
+
+def write_supertags(path: FilePath, sentences: Iterable[Sequence[Dependent]]) -> None:
+    """Write a column file: word, supertag, ``XPOS|FEATS|DEPREL``, universal part of speech; a blank line each sentence.
+
+    Raises:
+        InputError: the file cannot be written.
+
+    Example:
+        >>> file = getfixture("tmp_path") / "a.tsv"
+        >>> write_supertags(file, [[Dependent("Go", "VERB", "VB", "_", 0, "root")]])
+        >>> file.read_text()
+        'Go\\troot^\\tVB|_|root\\tVERB\\n\\n'
+    """
+    rows = []
+    for words in sentences:
+        for word, supertag in zip(words, dependency_supertags(words), strict=True):
+            rows.append(f"{word.form}\t{supertag}\t{word.xpos}|{word.features}|{word.relation}\t{word.upos}\n")
+        rows.append("\n")
+    write_atomically(os.fspath(path), "".join(rows))

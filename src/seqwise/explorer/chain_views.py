@@ -1,0 +1,107 @@
+"""Chains as HTML: the sequences as they are, what the last sweep changed, acceptance in words, and energies."""
+
+from __future__ import annotations
+
+from markupsafe import Markup
+
+from seqwise.runs.explore.chains import Tally, Watched, energies, tally
+from seqwise.runs.report.blocks import Ids, Table, plain_number
+from seqwise.runs.report.page import render_block
+from seqwise.runs.report.plots import Line, line_plot
+
+__all__ = ["energy_view", "sequences_view", "sweep_in_words"]
+
+FEWEST_DRAWN = 2  # sweeps that make a line
+
+
+def sequences_view(watched: Watched) -> Markup:
+    """A row for each chain: its tokens, changed ones with a thick outline and fixed ones dashed, and its energy.
+
+    Args:
+        watched: see there.
+    """
+    fixed_T, changed_BT = (~watched.state.free_BT[0]).tolist(), watched.changed_BT.tolist()
+    rows: list[list[str | Markup]] = []
+    for number, (tokens, changed_T) in enumerate(zip(watched.rows, changed_BT, strict=True)):
+        cells = [
+            _token(token, is_fixed=is_fixed, is_changed=is_changed)
+            for token, is_fixed, is_changed in zip(tokens, fixed_T, changed_T, strict=True)
+        ]
+        energy = plain_number(float(watched.state.energy_B[number]))
+        rows.append(
+            [f"chain {number + 1}", Markup('<span class="chain">{}</span>').format(Markup(" ").join(cells)), energy]
+        )
+    sweeps = len(watched.done)
+    caption = f"After {sweeps} sweep{'s' * (sweeps != 1)}: thick outlines have just changed, dashed positions are fixed"
+    return render_block(Table(caption, ["chain", "sequence", "energy, nats"], rows))
+
+
+def _token(token: str, *, is_fixed: bool, is_changed: bool) -> Markup:
+    kinds = " ".join(["token", *["pinned"] * is_fixed, *["changed"] * is_changed])
+    said = ", changed" if is_changed else ", fixed" if is_fixed else ""
+    ground = "#ffe9d6" if is_changed else "#eef0f3" if is_fixed else "#ffffff"
+    return Markup('<span class="{}" style="background:{}" title="{}">{}</span>').format(
+        kinds, ground, f"{token}{said}", token
+    )
+
+
+def sweep_in_words(watched: Watched) -> str:
+    """How far the chains are, and what share of proposals was accepted: in the last sweep, and since the last change.
+
+    Args:
+        watched: see there.
+    """
+    if not watched.done:
+        return "Before the first sweep: one chain starts from the greedy fill, the others token by token."
+    since = watched.done[watched.since :]
+    parts = [f"Sweep {len(watched.done):,}. The last one: {_shares(tally(watched.done[-1:]))}."]
+    if len(since) > 1:
+        parts.append(f"Of {len(since):,} sweeps with these settings: {_shares(tally(since))}.")
+    parts.append(f"Mean energy {float(watched.state.energy_B.mean()):.3f} nats.")
+    if not bool(watched.done[-1].invariant_S.all()):
+        parts.append("These sweeps follow no energy, so that what they sample from is not known.")
+    if not bool(watched.state.free_BT.any()):
+        parts.append("Every position is fixed: nothing can move.")
+    return " ".join(parts)
+
+
+def _shares(counts: Tally) -> str:
+    if counts.acceptance is None or counts.novelty is None:
+        return "nothing was proposed"
+    return (
+        f"{counts.acceptance:.0%} of {counts.proposals:,} proposals accepted, {counts.novelty:.0%} changed a sequence"
+    )
+
+
+def energy_view(watched: Watched) -> Markup:
+    """Energies of all chains by sweep, and acceptance by sweep; nothing before there are two sweeps.
+
+    Args:
+        watched: see there.
+
+    Raises:
+        InputError: matplotlib is not installed.
+    """
+    if len(watched.done) < FEWEST_DRAWN:
+        return Markup("")
+    values_SB, sweeps, ids = energies(watched), range(1, len(watched.done) + 1), Ids()
+    borders = [watched.since + 0.5] if watched.since else []
+    lines = [
+        Line(f"chain {chain + 1}", sweeps, values_SB[:, chain].tolist(), chain) for chain in range(values_SB.shape[1])
+    ]
+    counts = [tally([swept]) for swept in watched.done]
+    shares = [
+        Line(name, sweeps, [part / max(one.proposals, 1) for part, one in zip(parts, counts, strict=True)], number)
+        for number, (name, parts) in enumerate(
+            (("accepted", [one.accepted for one in counts]), ("accepted and new", [one.novel for one in counts]))
+        )
+    ]
+    drawn = (
+        line_plot(
+            "Energy by sweep, a line for each chain", lines, x_label="sweep", ids=ids, borders=borders, unit="nats"
+        ),
+        line_plot(
+            "Shares of proposals: accepted (solid), new (dashed)", shares, x_label="sweep", ids=ids, borders=borders
+        ),
+    )
+    return Markup('<div class="blocks">{}</div>').format(Markup("").join(map(render_block, drawn)))

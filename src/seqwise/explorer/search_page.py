@@ -1,0 +1,219 @@
+"""The page of a trained tagger or transducer: type an input, and watch searches of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from seqwise.errors import InputError
+from seqwise.explorer.search_views import bias_view, errors_view, lattice_view, outputs_view, step_in_words
+from seqwise.explorer.widgets import (
+    Slider,
+    Status,
+    begin_page,
+    button,
+    choice,
+    failure,
+    html,
+    raw_slider,
+    section,
+    slider,
+    status_line,
+)
+from seqwise.explorer.work import Job, Stopped, latest
+from seqwise.runs.explore.answers import Answer, answer
+from seqwise.runs.explore.questions import Question, read_question, suggestions
+from seqwise.runs.explore.searches import MOST_SLOTS, SCORES, Setup
+from seqwise.runs.report.examples import ALPHAS
+from seqwise.runs.run import Run
+from seqwise.runs.settings import trained_score
+
+__all__ = ["search_page"]
+
+
+@dataclass
+class Visit:
+    """What one visitor has asked and got."""
+
+    answer: Answer | None = None
+    job: Job | None = None
+
+
+@dataclass(frozen=True)
+class Controls:
+    """The widgets that an answer depends on."""
+
+    text: Any
+    right: Any
+    search: Any
+    score: Any
+    k: Slider
+    alpha: Slider
+
+    def question(self, run: Run) -> Question:
+        """What is typed."""
+        return read_question(run, self.text.value or "", self.right.value or "")
+
+    def setup(self) -> Setup:
+        """What is chosen."""
+        return Setup(self.search.value, self.score.value, self.k.value + 1, ALPHAS[self.alpha.value])
+
+
+@dataclass(frozen=True)
+class Views:
+    """The widgets that an answer is shown in."""
+
+    step: Slider
+    before: Any
+    after: Any
+    words: Any
+    lattice: Any
+    outputs: Any
+    bias: Any
+    errors: Any
+
+
+def search_page(run: Run, name: str) -> None:
+    """Make the page for one visitor.
+
+    Args:
+        run: what is explored.
+        name: what it is called.
+    """
+    from nicegui import ui
+
+    settings, visit = run.settings, Visit()
+    trained = f"{settings.objective}, {trained_score(settings)} scores, beam of {settings.beam_size}"
+    begin_page(f"seqwise explore: {name}", f"A run of task {settings.task}, trained by {trained}.")
+
+    async def compute() -> None:
+        await _compute(run, visit, controls, views, status)
+
+    refresh = latest(compute)
+    controls = _controls(run, refresh)
+    status = status_line(lambda: visit.job.asked_to_stop.set() if visit.job else None)
+    views: Views = _views(lambda: _show_step(run, visit, views))
+    # The thread that computes must not touch widgets: the page looks at how far it is.
+    ui.timer(0.25, lambda: status.show(visit.job) if visit.job else None)
+    ui.context.client.on_delete(lambda: visit.job.asked_to_stop.set() if visit.job else None)
+    if controls.text.value:
+        ui.timer(0.1, refresh, once=True)
+    else:
+        status.say("Type an input and press Search.")
+
+
+def _controls(run: Run, refresh: Any) -> Controls:
+    from nicegui import ui
+
+    examples = suggestions(run)
+    first = examples[0] if examples else ("", "")
+    with section("Input"):
+        with ui.element("div").classes("controls"):
+            text = ui.input("Input", value=first[0]).classes("grow").props("outlined dense").mark("Input")
+            right = ui.input("Right output, if known", value=first[1]).classes("grow").props("outlined dense")
+            right.mark("Right output")
+            button("Search", refresh)
+        if examples:
+            _example_chooser(examples, text, right, refresh)
+    for field in (text, right):
+        field.on("keydown.enter", refresh)
+    with section("How it is searched"), ui.element("div").classes("controls"):
+        search = choice("Kind of search", ("greedy", "beam", "relaxed beam"), "beam", refresh)
+        score = choice("Scores", tuple(SCORES), "local" if trained_score(run.settings) == "local" else "raw", refresh)
+        k = slider("Slots of the beam, k", range(1, MOST_SLOTS + 1), min(run.settings.beam_size, 4), refresh)
+        alpha = slider("Alpha of the relaxed beam", ALPHAS, 1.0, refresh, shown="{:g}".format)
+    return Controls(text, right, search, score, k, alpha)
+
+
+def _example_chooser(examples: list[tuple[str, str]], text: Any, right: Any, refresh: Any) -> None:
+    from nicegui import ui
+
+    names = {place: f"{one[0][:60]} → {one[1][:60]}" for place, one in enumerate(examples)}
+    chooser = ui.select(names, label="Or an example of the development data", value=0).props("outlined dense")
+    chooser.mark("Example")
+
+    async def take() -> None:
+        text.value, right.value = examples[chooser.value]
+        await refresh()
+
+    chooser.on_value_change(take)
+
+
+def _views(show_step: Callable[[], None]) -> Views:
+    from nicegui import ui
+
+    with section("The search, step by step"):
+        with ui.element("div").classes("controls"):
+            before = button("Step back", lambda: _move(step, -1, show_step))
+            after = button("Step on", lambda: _move(step, +1, show_step))
+            step = raw_slider("step of the search", 1, 1, 1, lambda at: f"step {at}", show_step)
+            step.element.classes("grow")
+        words = ui.label("").props("aria-live=polite").mark("step in words")
+        lattice = html(Markup("")).classes("view").mark("lattice")
+        ui.label(
+            "A box is a slot after a step: its heaviest token and, where it is a mixture, that token's weight. Lines"
+            " lead to the slots it comes from, as opaque as their weights. Boxes are coloured by the task cost of the"
+            " step, or by log Z where no right output is given; a thick border marks right tokens."
+        ).classes("quiet")
+    with section("Local against raw scores"):
+        outputs = html(Markup("")).classes("view").mark("outputs")
+    with section("Label bias: the mass of each prefix"):
+        bias = html(Markup("")).classes("view").mark("bias")
+    with section("Search errors"):
+        errors = html(Markup("")).classes("view").mark("errors")
+    return Views(step, before, after, words, lattice, outputs, bias, errors)
+
+
+def _move(step: Slider, by: int, show_step: Callable[[], None]) -> None:
+    step.place(max(step.value + by, 1))
+    show_step()
+
+
+async def _compute(run: Run, visit: Visit, controls: Controls, views: Views, status: Status) -> None:
+    """Answer what is asked now; the page stays usable, and an earlier answer stays until there is another."""
+    from nicegui import run as threads
+
+    visit.job = job = Job()
+    try:
+        question, setup = controls.question(run), controls.setup()
+        found = await threads.io_bound(answer, run, question, setup, known=visit.answer, on_part=job.report)
+    except Stopped:
+        status.say("Stopped; what is below belongs to an earlier question.")
+        return
+    except InputError as error:
+        status.complain(str(error))
+        return
+    except Exception as error:
+        # Nothing that a visitor can mend: the page says so in a line, and the terminal of the server has the rest.
+        status.complain(failure(error))
+        raise
+    finally:
+        visit.job = None
+        status.show(None)
+    if found is not None:  # None: the server is about to end
+        _show(run, visit, found, views)
+        status.say(f"Found for {run.source_text(question.example)!r}.")
+
+
+def _show(run: Run, visit: Visit, found: Answer, views: Views) -> None:
+    same = visit.answer is not None and visit.answer.question == found.question
+    visit.answer, last = found, max(len(found.lattice.steps), 1)
+    views.step.place(views.step.value if same else last, last=last)
+    views.outputs.set_content(str(outputs_view(run, found.outputs)))
+    views.errors.set_content(str(errors_view(run, found.errors, score=found.setup.score)))
+    _show_step(run, visit, views)
+
+
+def _show_step(run: Run, visit: Visit, views: Views) -> None:
+    found = visit.answer
+    if found is None or not found.lattice.steps:
+        return
+    step = min(views.step.value, len(found.lattice.steps))
+    views.before.set_enabled(step > 1)
+    views.after.set_enabled(step < len(found.lattice.steps))
+    views.words.set_text(step_in_words(run, found, step))
+    views.lattice.set_content(str(lattice_view(run, found, step)))
+    views.bias.set_content(str(bias_view(run, found.bias, step)))

@@ -1,0 +1,209 @@
+"""Answers of searches as HTML: the lattice so far, outputs by both scores, masses of prefixes, search errors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from markupsafe import Markup
+
+from seqwise.evaluation.label_bias import LabelBias, Prefix, fate_of_gold
+from seqwise.runs.explore.answers import Answer
+from seqwise.runs.explore.search_errors import SearchErrors
+from seqwise.runs.explore.searches import Scored, dropped, fell_off
+from seqwise.runs.report.blocks import Paragraph, Table
+from seqwise.runs.report.drawing import draw_lattice
+from seqwise.runs.report.examples import lattice_in_words, lattice_palette, lattice_table
+from seqwise.runs.report.lattice import Lattice, Node
+from seqwise.runs.report.page import render_block
+from seqwise.runs.run import Run
+
+__all__ = ["bias_view", "errors_view", "lattice_view", "outputs_view", "step_in_words"]
+
+UNMIXED = 0.995  # weight from which on a relaxed slot counts as one candidate
+
+
+def lattice_view(run: Run, answer: Answer, step: int) -> Markup:
+    """The lattice after so many steps, with its numbers in a folded table.
+
+    Args:
+        run: whose words are written.
+        answer: what was found.
+        step: from 1; later steps are left out.
+    """
+    words, whole, question = run.target_vocabulary.tokens, answer.lattice, answer.question
+    shown = Lattice(whole.steps[:step])
+    what = f"{_setup_in_words(answer)}, the first {len(shown.steps)} of {len(whole.steps)} steps"
+    drawing = draw_lattice(
+        shown,
+        name=words.__getitem__,
+        # A tagger reads its t-th input before it writes its t-th label; elsewhere nothing ties steps to inputs.
+        step_names=list(question.example.source) if run.settings.task == "tag" else [],
+        palette=lattice_palette([whole]),
+        gold=question.gold,
+        description=lattice_in_words(shown, what, words),
+    )
+    table = lattice_table(shown, "The same in numbers", words)
+    return _region("the lattice of the search", drawing) + render_block(table)
+
+
+def _region(name: str, content: Markup) -> Markup:
+    return Markup('<div class="scroll" tabindex="0" role="region" aria-label="{}">{}</div>').format(name, content)
+
+
+def _setup_in_words(answer: Answer) -> str:
+    setup = answer.setup
+    slots = "" if setup.search == "greedy" else f" of {setup.k} slots"
+    alpha = f", alpha {setup.alpha:g}" if setup.search == "relaxed beam" else ""
+    return f"{setup.search}{slots} by {setup.score} scores{alpha}"
+
+
+def step_in_words(run: Run, answer: Answer, step: int) -> str:
+    """What one step did: what the best slot added, which prefixes a hard beam gave up, what a relaxed one mixed.
+
+    Args:
+        run: whose words are written.
+        answer: what was found.
+        step: from 1.
+    """
+    words, nodes = run.target_vocabulary.tokens, answer.lattice.steps[step - 1]
+    live = [node for node in nodes if node.is_live]
+    if not live:
+        return f"Step {step}: no slot is left."
+    best = max(live, key=lambda node: node.score)
+    said = f"Step {step}: the best slot adds {words[best.tokens[0][0]]} and has score {best.score:.3f}."
+    if answer.setup.search == "relaxed beam":
+        return f"{said} {_mixing(live, words)}"
+    gone, gold = dropped(answer.lattice, step), answer.question.gold
+    if gone:
+        plural = "s" * (len(gone) > 1)
+        said += f" Of the step before, the prefix{'es' * (len(gone) > 1)} in slot{plural} {_listed(gone)} "
+        said += "are given up." if len(gone) > 1 else "is given up."
+    lost = None if gold is None else fell_off(answer.lattice, gold)
+    if lost is not None and lost <= step:
+        said += f" The right output fell off at step {lost}: a search error, or the model's own preference; see below."
+    return said
+
+
+def _mixing(live: Sequence[Node], words: Sequence[str]) -> str:
+    """The slot that is furthest from being one candidate."""
+
+    def purest(node: Node) -> float:
+        return min(node.tokens[0][1], max(node.parents))
+
+    least = min(range(len(live)), key=lambda place: purest(live[place]))
+    node = live[least]
+    if purest(node) >= UNMIXED:
+        return "Every slot is one candidate, as in a hard beam."
+    tokens = ", ".join(f"{words[token]} {weight:.2f}" for token, weight in node.tokens)
+    parents = ", ".join(f"slot {place} {weight:.2f}" for place, weight in enumerate(node.parents, 1) if weight >= 0.01)
+    return f"Slot {least + 1} mixes most: tokens {tokens}; it comes from {parents}."
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    names = list(map(str, numbers))
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def outputs_view(run: Run, outputs: Sequence[Scored]) -> Markup:
+    """The outputs of several searches with both of their scores, the highest of each column marked.
+
+    Args:
+        run: whose words are written.
+        outputs: see there.
+    """
+    best = [max(getattr(one, name) for one in outputs) for name in ("log_prob", "raw_score")]
+    rows = [
+        [
+            one.name,
+            _output(run, one.tokens),
+            *(
+                Markup("<mark>{}</mark>").format(f"{value:.3f}") if value >= high - 1e-4 else f"{value:.3f}"
+                for value, high in zip((one.log_prob, one.raw_score), best, strict=True)
+            ),
+            "" if one.is_gold is None else "yes" if one.is_gold else "no",
+        ]
+        for one in outputs
+    ]
+    columns = ("found by", "output", "log p, nats", "raw score, nats", "right")
+    return render_block(Table("Outputs with both scores, the highest of each column marked", columns, rows))
+
+
+def _output(run: Run, tokens: Sequence[int]) -> str:
+    return run.target_text(run.target_vocabulary.decode(tokens)) or "(empty)"
+
+
+def bias_view(run: Run, bias: LabelBias, step: int) -> Markup:
+    """The prefixes of the local beam after a step, each with its local share and what raw scores give it, then and on.
+
+    Args:
+        run: whose words are written.
+        bias: see there.
+        step: from 1; beyond the last the last is shown.
+    """
+    step = min(step, len(bias.steps) - 1)
+    rows = [_mass_row(run, prefix) for prefix in bias.steps[step]]
+    columns = ("prefix", "local share, at every step", "global share now", "one step on", "in the end", "log Z to come")
+    table = Table(f"Prefixes of the local beam after step {step}", columns, rows)
+    how = "exactly" if bias.exact else f"over a raw-score beam of {bias.support:,} prefixes"
+    said = (
+        "Below a prefix, local scores keep its mass whatever is read next; raw scores can take it back. The global "
+        f"shares are summed {how}. * stands for the right output, (off) for where it is no longer on the beam."
+    )
+    if any(prefix.is_gold for prefixes in bias.steps[1:] for prefix in prefixes):
+        said += f" In the whole search, {fate_of_gold(bias)}."
+    return render_block(Paragraph(said)) + render_block(table)
+
+
+def _mass_row(run: Run, prefix: Prefix) -> list[str | Markup]:
+    masses = prefix.global_masses
+    text = _output(run, prefix.tokens)
+    name = f"{'* ' if prefix.is_gold else ''}{text}{'' if prefix.on_beam else ' (off)'}"
+    return [
+        name,
+        _bar(prefix.local_mass),
+        _bar(masses[0]),
+        _bar(masses[1]) if len(masses) > 1 else "",
+        _bar(masses[-1]),
+        "" if prefix.log_partition is None else f"{prefix.log_partition:.2f}",
+    ]
+
+
+def _bar(share: float) -> Markup:
+    """A share as a number over a bar of that length."""
+    return Markup('<span class="share">{}%<span class="bar" style="width:{}%"></span></span>').format(
+        f"{100 * share:.1f}", f"{100 * min(max(share, 0.0), 1.0):.1f}"
+    )
+
+
+def errors_view(run: Run, errors: SearchErrors, *, score: str) -> Markup:
+    """What larger beams find, and whether the beam that is asked about has made a search error.
+
+    Args:
+        run: whose words are written.
+        errors: see there.
+        score: "local" or "raw", what was searched by.
+    """
+    found = [*errors.beams, *([] if errors.exact is None else [errors.exact])]
+    rows: list[list[str | Markup]] = []
+    for place, one in enumerate(found):
+        name: str | Markup = Markup("<strong>{}</strong>").format(one.name) if place == errors.asked else one.name
+        rows.append([name, _output(run, one.tokens), f"{one.score:.3f}", f"{one.short:.3f}" if one.short else "none"])
+    columns = ("search", "output", f"{score} score, nats", "short of the best")
+    return render_block(Paragraph(_verdict(errors))) + render_block(
+        Table(f"The same input, searched harder by {score} scores", columns, rows)
+    )
+
+
+def _verdict(errors: SearchErrors) -> str:
+    asked = errors.beams[errors.asked]
+    if not asked.short:
+        if errors.exact:
+            return f"The {asked.name} makes no search error here: it finds the best output there is."
+        largest = errors.beams[-1].name
+        return f"No search error of the {asked.name} is known: up to the {largest}, none finds a better-scored output."
+    best = errors.exact or next(one for one in errors.beams if not one.short)
+    sure = "the best output there is" if errors.exact else f"what the {best.name} finds"
+    return (
+        f"The {asked.name} makes a search error: its output is {asked.short:.3f} nats short of {sure}. "
+        "Whether the better-scored output is also the right one is the model's affair, not the search's."
+    )

@@ -1,0 +1,127 @@
+"""The local server of the explorer."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from seqwise.errors import InputError
+from seqwise.explorer.chain_page import chain_page
+from seqwise.explorer.search_page import search_page
+from seqwise.runs.run import Run
+from seqwise.runs.sequence_run import SequenceRun
+
+__all__ = ["PORT", "free_port", "is_loopback", "page_of", "require_nicegui", "serve"]
+
+PORT = 8421
+"""Where the explorer is, unless another port is given."""
+
+
+def require_nicegui() -> None:
+    """Refuse to go on without the framework of the pages.
+
+    Raises:
+        InputError: it is not installed.
+    """
+    try:
+        import nicegui  # noqa: F401
+    except ImportError as error:
+        raise InputError("the explorer needs NiceGUI", mend="pip install 'seqwise[explore]'") from error
+
+
+def page_of(run: Run | SequenceRun, name: str) -> Callable[[], None]:
+    """What makes the page of a run, anew for each visitor, so that none sees what another does.
+
+    Args:
+        run: what is explored.
+        name: what it is called.
+    """
+    if isinstance(run, Run):
+        return lambda: search_page(run, name)
+    return lambda: chain_page(run, name)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a host name or address of its own.
+
+    Example:
+        >>> is_loopback("localhost"), is_loopback("127.0.0.1"), is_loopback("0.0.0.0")
+        (True, True, False)
+    """
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def free_port(host: str, port: int) -> int:
+    """The port, where it can be listened on; for 0 one that is free.
+
+    Raises:
+        InputError: it is in use or out of range, or the host is none of this machine.
+    """
+    if not 0 <= port < 2**16:
+        raise InputError(f"--port must be from 0 to {2**16 - 1}, got {port}")
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        with socket.create_server((host, port), family=family) as taken:
+            return int(taken.getsockname()[1])
+    except OSError as error:
+        problem = f"nothing can listen on {host}, port {port} ({error.strerror or error})"
+        raise InputError(problem, mend="give another --port, or 0 for any that is free") from error
+
+
+def serve(run: Run | SequenceRun, name: str, *, host: str = "127.0.0.1", port: int = PORT) -> None:
+    """Serve the page of a run until it is interrupted.
+
+    Args:
+        run: what is explored.
+        name: what it is called.
+        host: what is listened on. On one of this machine alone, requests that were meant for another name are refused,
+            so that no page of the web can reach it through the browser.
+        port: from 1 to 65535, or 0 for any that is free.
+
+    Raises:
+        InputError: NiceGUI is missing, or nothing can listen there.
+    """
+    require_nicegui()
+    port = free_port(host, port)
+    from nicegui import app, ui
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+    if is_loopback(host):
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=["localhost", "127.0.0.1", "[::1]"])
+    else:
+        print(f"seqwise: whoever can reach {host}, port {port}, can use the explorer", file=sys.stderr)
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    app.on_startup(lambda: _in_background(_announce(host, port, address)))
+    quiet: dict[str, Any] = {"reload": False, "show": False, "show_welcome_message": False}
+    ui.run(
+        page_of(run, name), host=host, port=port, title="seqwise explore", dark=None, language="en-US",
+        tailwind=False, **quiet,
+    )  # fmt: skip
+
+
+def _in_background(work: Coroutine[Any, Any, None]) -> None:
+    from nicegui import background_tasks
+
+    background_tasks.create(work)
+
+
+async def _announce(host: str, port: int, address: str) -> None:
+    """Say where the pages are, as soon as somebody answers there: startup is over before that."""
+    while True:
+        try:
+            _, writer = await asyncio.open_connection(host, port)
+        except OSError:
+            await asyncio.sleep(0.05)
+        else:
+            writer.close()
+            break
+    print(f"the explorer is at {address}; Ctrl-C ends it", flush=True)

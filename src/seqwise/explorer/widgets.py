@@ -1,0 +1,231 @@
+"""What both pages are made of: a frame, labelled controls, and a line that says what is going on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from markupsafe import Markup
+
+from seqwise.explorer.work import Job
+from seqwise.runs.report.page import block_style
+
+__all__ = [
+    "Slider",
+    "Status",
+    "begin_page",
+    "button",
+    "choice",
+    "failure",
+    "html",
+    "raw_slider",
+    "section",
+    "slider",
+    "status_line",
+]
+
+ACCENT = "#0b57a4"  # white on it is easy to read
+PATIENCE = 0.4  # seconds of work before it is said that there is any
+
+
+def html(content: Markup, tag: str = "div") -> Any:
+    """An element of what is escaped already."""
+    from nicegui import ui
+
+    return ui.html(str(content), sanitize=False, tag=tag)
+
+
+def begin_page(title: str, subtitle: str) -> None:
+    """Style and heading of a page.
+
+    Args:
+        title: of the page.
+        subtitle: what it is on.
+    """
+    from nicegui import ui
+
+    own = resources.files("seqwise.explorer").joinpath("explorer.css").read_text("utf-8")
+    ui.add_css(block_style() + own)
+    ui.colors(primary=ACCENT)
+    ui.page_title(title)
+    html(Markup("{}").format(title), tag="h1")
+    html(Markup("{}").format(subtitle), tag="p")
+
+
+@contextmanager
+def section(title: str) -> Iterator[None]:
+    """A part of the page with its heading; what is made inside stands in it."""
+    from nicegui import ui
+
+    with ui.element("section").classes("card").props(f'aria-label="{title}"'):
+        html(Markup("{}").format(title), tag="h2")
+        yield
+
+
+@dataclass
+class Slider:
+    """The browser's own slider: focus, keys and what a screen reader says come with it.
+
+    Attributes:
+        element: the input.
+        value: where it is, a whole number.
+        last: the largest one.
+        shown: how the value at a place is written.
+        label: where that is written for those who see it, or None.
+    """
+
+    element: Any
+    value: int
+    last: int
+    shown: Callable[[int], str]
+    label: Any = None
+
+    def place(self, value: int, *, last: int | None = None) -> None:
+        """Put it somewhere, and perhaps lengthen or shorten it."""
+        self.last = self.last if last is None else last
+        self.value = min(value, self.last)
+        self.element.props["max"], self.element.props["value"] = self.last, self.value
+        self.element.props["aria-valuetext"] = self.shown(self.value)
+        self.element.update()
+        if self.label is not None:
+            self.label.set_text(self.shown(self.value))
+
+    def enable(self, *, when: bool) -> None:
+        """Let it be moved, or not."""
+        self.element.props["disabled"] = not when
+        self.element.update()
+
+
+def raw_slider(name: str, first: int, last: int, value: int, shown: Callable[[int], str], on_move: Any) -> Slider:
+    """A slider over whole numbers, without a visible name.
+
+    Args:
+        name: what is chosen.
+        first: the smallest number.
+        last: the largest.
+        value: where it begins.
+        shown: how a number is written.
+        on_move: called after each move; what is to be awaited, the framework awaits.
+    """
+    from nicegui import ui
+
+    element = ui.element("input").props(f'type=range min={first} step=1 aria-label="{name}"').mark(name)
+    made = Slider(element, value, last, shown)
+
+    def moved(event: Any) -> Any:
+        made.place(int(event.args))
+        return on_move()
+
+    element.on("input", moved, js_handler="(event) => emit(event.target.value)", throttle=0.05)
+    made.place(value)
+    return made
+
+
+def slider(
+    name: str,
+    values: Sequence[float],
+    start: float,
+    on_change: Callable[[], Any],
+    *,
+    shown: Callable[[float], str] = str,
+) -> Slider:
+    """A slider over some values, with its name and the value above it; ``values[slider.value]`` is what it is at.
+
+    Args:
+        name: what is chosen.
+        values: from left to right.
+        start: one of them.
+        on_change: called after each move.
+        shown: how a value is written.
+    """
+    from nicegui import ui
+
+    with ui.element("div").classes("named"):
+        with ui.element("div").props("aria-hidden=true").classes("name"):
+            ui.label(name)
+            label = ui.label("")
+        made = raw_slider(name, 0, len(values) - 1, list(values).index(start), lambda at: shown(values[at]), on_change)
+    made.label = label
+    made.place(made.value)
+    return made
+
+
+def choice(name: str, options: Mapping[str, str] | Sequence[str], start: str, on_change: Callable[[], Any]) -> Any:
+    """One of a few options, all in view."""
+    from nicegui import ui
+
+    with ui.element("div").classes("named"):
+        ui.label(name).classes("name").props("aria-hidden=true")
+        chosen = dict(options) if isinstance(options, Mapping) else list(options)
+        made = ui.radio(chosen, value=start).props(f'inline dense aria-label="{name}"').mark(name)
+    made.on_value_change(lambda: on_change())
+    return made
+
+
+def button(name: str, on_click: Callable[[], Any]) -> Any:
+    """A button that says what it does."""
+    from nicegui import ui
+
+    return ui.button(name, on_click=on_click).props("no-caps unelevated").mark(name)
+
+
+@dataclass(frozen=True)
+class Status:
+    """What is going on, in words that a screen reader says as they change."""
+
+    label: Any
+    bar: Any
+    while_busy: tuple[Any, ...]
+
+    def say(self, text: str) -> None:
+        """Something to know."""
+        self.label.set_text(text)
+        self.label.classes(remove="wrong")
+
+    def complain(self, text: str) -> None:
+        """Something that went wrong."""
+        self.label.set_text(text[:1].upper() + text[1:])
+        self.label.classes(add="wrong")
+
+    def show(self, job: Job | None) -> None:
+        """How far work is, once it has taken a while; None where there is none."""
+        busy = job is not None and bool(job.part) and time.monotonic() - job.began > PATIENCE
+        for widget in self.while_busy:
+            widget.set_visibility(busy)
+        if busy and job is not None:
+            self.bar.set_value(job.share or 0.0)
+            self.bar.props(
+                add="indeterminate" if job.share is None else "", remove="" if job.share is None else "indeterminate"
+            )
+            self.say(f"Computing {job.part} …")
+
+
+def status_line(on_stop: Callable[[], Any] | None = None) -> Status:
+    """A line for what is going on, with a bar and a button to stop it, both hidden until there is work.
+
+    Args:
+        on_stop: None where the page has a button of its own.
+    """
+    from nicegui import ui
+
+    with ui.element("div").classes("controls"):
+        label = ui.label("").classes("said grow").props("role=status").mark("status")
+        stop = [] if on_stop is None else [button("Stop computing", on_stop)]
+    bar = ui.linear_progress(0.0, show_value=False).props('aria-label="progress of the computation" instant-feedback')
+    status = Status(label, bar, (bar, *stop))
+    status.show(None)
+    return status
+
+
+def failure(error: Exception) -> str:
+    """What to say of an error that is not the visitor's.
+
+    Example:
+        >>> failure(RuntimeError("out of memory\\nat line 7"))
+        'the model failed: out of memory'
+    """
+    return f"the model failed: {(str(error) or type(error).__name__).splitlines()[0]}"

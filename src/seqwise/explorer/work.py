@@ -1,0 +1,85 @@
+"""Computing for a page without holding it up: in a thread, told how far it is, stopped, asked once for many wishes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+__all__ = ["Job", "Stopped", "latest"]
+
+
+class Stopped(Exception):
+    """Raised inside work that is to stop."""
+
+
+@dataclass
+class Job:
+    """Work in a thread, as a page looks at it; the thread writes, and the page reads and asks to stop.
+
+    Attributes:
+        part: what is being done.
+        share: how much is done, from 0 to 1; None where that is not known.
+        began: when, by the clock that only goes forward.
+        asked_to_stop: set by the page.
+    """
+
+    part: str = ""
+    share: float | None = None
+    began: float = field(default_factory=time.monotonic)
+    asked_to_stop: threading.Event = field(default_factory=threading.Event)
+
+    def report(self, part: str, done: int, total: int) -> None:
+        """Note how far it is.
+
+        Raises:
+            Stopped: that has been asked for.
+
+        Example:
+            >>> job = Job()
+            >>> job.report("outputs", 1, 4)
+            >>> job.part, job.share
+            ('outputs', 0.25)
+        """
+        if self.asked_to_stop.is_set():
+            raise Stopped
+        self.part, self.share = part, done / total
+
+
+def latest(work: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+    """The same work, of which one runs at a time; all calls during it are answered by one more run after it.
+
+    Args:
+        work: reads what is wished for when it begins.
+
+    Example:
+        >>> import asyncio
+        >>> seen = []
+        >>> async def work():
+        ...     seen.append(len(seen))
+        ...     await asyncio.sleep(0)
+        >>> async def three_calls():
+        ...     call = latest(work)
+        ...     await asyncio.gather(call(), call(), call())
+        >>> asyncio.run(three_calls())
+        >>> seen
+        [0, 1]
+    """
+    running = again = False
+
+    async def call() -> None:
+        nonlocal running, again
+        if running:
+            again = True
+            return
+        running = True
+        try:
+            again = True
+            while again:
+                again = False
+                await work()
+        finally:
+            running = False
+
+    return call

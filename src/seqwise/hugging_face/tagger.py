@@ -1,0 +1,235 @@
+"""A token classifier with left context: an encoder of transformers under a decoder that reads the labels before.
+
+Shapes: B batch, S source length in pieces, W words of the longest source, M encoder output.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from seqwise.data.records import read_record
+from seqwise.errors import InputError
+from seqwise.hugging_face.masked_model import num_positions
+from seqwise.models.recurrent import Context, FixedAttentionTagger
+from seqwise.training.checkpoints import load_model_file, seal, verify
+
+__all__ = ["PieceEncoder", "load_tagger", "pretrained_tagger", "save_tagger", "word_pieces"]
+
+BACKBONE, SIZES, WEIGHTS = "backbone", "tagger.json", "model.safetensors"
+
+
+class PieceEncoder(nn.Module):
+    """An encoder of transformers, of whose outputs those of the first piece of each word are kept.
+
+    Args:
+        backbone: a model without a head.
+
+    Sources are as :func:`word_pieces` makes them.
+    """
+
+    def __init__(self, backbone: Any) -> None:
+        super().__init__()
+        self.backbone: Any = backbone
+        self.output_size = int(backbone.config.hidden_size)
+
+    def num_outputs(self, source_ids: Sequence[int]) -> int:
+        """How many words a source has."""
+        return sum(one < 0 for one in source_ids)
+
+    def forward(self, sources_BS: Tensor, lengths_B: Tensor) -> Context:
+        starts_BS = sources_BS < 0
+        words_B = starts_BS.sum(1)
+        if bool((words_B < 1).any()):
+            raise InputError("a source has no word", mend="make sources with word_pieces")
+        limit = num_positions(self.backbone)
+        if limit is not None and sources_BS.shape[1] > limit:
+            problem = f"a source has {sources_BS.shape[1]} pieces, and {type(self.backbone).__name__} has {limit}"
+            raise InputError(f"{problem} positions", mend="split it")
+        is_real_BS = torch.arange(sources_BS.shape[1], device=sources_BS.device) < lengths_B[:, None]
+        padding = getattr(self.backbone.config, "pad_token_id", None) or 0
+        tokens_BS = torch.where(starts_BS, ~sources_BS, sources_BS).masked_fill(~is_real_BS, padding)
+        hidden_BSM = self.backbone(input_ids=tokens_BS, attention_mask=is_real_BS.long()).last_hidden_state
+        places_BW = (~starts_BS).long().argsort(dim=1, stable=True)[:, : int(words_B.max())]
+        memory_BWM = hidden_BSM.gather(1, places_BW[..., None].expand(-1, -1, hidden_BSM.shape[-1]))
+        is_word_BW = torch.arange(places_BW.shape[1], device=words_B.device) < words_B[:, None]
+        return Context(memory_BWM, is_word_BW, words_B)
+
+
+def pretrained_tagger(
+    model: nn.Module,
+    *,
+    num_labels: int | None = None,
+    hidden_size: int = 128,
+    label_embedding_size: int = 16,
+    dropout: float = 0.1,
+) -> FixedAttentionTagger:
+    """A tagger that reads its source with an encoder of transformers and knows which label it gave last.
+
+    ``h_i = LSTM(h_{i-1}, [E[y_{i-1}]; m_i])``, ``f(h_i, w) = W_w . h_i + b_w``, with m_i what the encoder makes of the
+    first piece of word i. A token classifier decides on every word alone, and beam search has nothing to do there; here
+    the labels depend on each other, so that local and raw scores differ and a search is worth its while. All
+    objectives, :func:`~seqwise.training.trainer.fit` and all decoders take it.
+
+    Args:
+        model: of transformers, with or without a head, which is not used: BERT, DistilBERT, ModernBERT, RoBERTa, ESM,
+            ... Its weights are shared, and trained along. A causal one sees no word that is still to come.
+        num_labels: V; by default ``config.num_labels``.
+        hidden_size: of the decoder.
+        label_embedding_size: size D of a fed label.
+        dropout: rate on features; the encoder has its own.
+
+    Raises:
+        InputError: the model is an encoder-decoder, or has no base model.
+
+    Source: the decoder is that of Goyal et al. (AAAI 2018), section 3. Not implemented: other poolings than the first
+    piece; a learning rate of its own for the encoder (keep all small, or freeze it first); a source longer than the
+    encoder's positions.
+
+    Example:
+        >>> from seqwise.data import EncodedExample
+        >>> from seqwise.decoding import DECODERS, decode_examples
+        >>> from transformers import BertConfig, BertModel
+        >>> sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+        >>> tagger = pretrained_tagger(BertModel(BertConfig(vocab_size=9, **sizes)), num_labels=3)
+        >>> source = (2, ~5, 6, ~7, 3)  # [CLS], a word of two pieces, a word of one, [SEP]
+        >>> decoder = DECODERS["raw-beam"](3, 1.0, None)
+        >>> len(decode_examples(tagger, [EncodedExample(source, ())], decoder)[0][0].tokens)
+        2
+    """
+    given: Any = model
+    backbone = getattr(given, "base_model", None)
+    if backbone is None or not hasattr(given, "config"):
+        raise InputError(f"{type(model).__name__} is no model of transformers", mend="load it with AutoModel")
+    if getattr(given.config, "is_encoder_decoder", False):
+        mend = "use an encoder, such as BERT, or step_model"
+        raise InputError(f"{type(model).__name__} is an encoder-decoder, which writes by itself", mend=mend)
+    num_labels = given.config.num_labels if num_labels is None else num_labels
+    if num_labels < 1:
+        raise InputError(f"num_labels must be at least 1, got {num_labels}")
+    return FixedAttentionTagger(
+        encoder=PieceEncoder(backbone),
+        target_size=num_labels,
+        hidden_size=hidden_size,
+        label_embedding_size=label_embedding_size,
+        dropout=dropout,
+    )
+
+
+def word_pieces(tokenizer: Any, words: Sequence[str]) -> tuple[int, ...]:
+    """The ids of a sentence for :func:`pretrained_tagger`, in which the first piece of each word is marked.
+
+    Args:
+        tokenizer: the model's own, fast or slow. Those of byte pairs (RoBERTa, ModernBERT, GPT-2) may have to be loaded
+            with ``add_prefix_space=True``.
+        words: one at least. One of which the tokenizer makes nothing is the unknown token.
+
+    Returns:
+        Ids with the special tokens around them; ``~id``, which is negative, where a word begins.
+
+    Raises:
+        InputError: there is no word, or the tokenizer does not take words.
+
+    Example:
+        >>> import pytest
+        >>> tokenizers = pytest.importorskip("tokenizers")
+        >>> from transformers import BertTokenizer
+        >>> pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "dog", "##s", "run"]
+        >>> tokenizer = BertTokenizer(vocab={piece: place for place, piece in enumerate(pieces)})
+        >>> word_pieces(tokenizer, ["dogs", "run"])
+        (2, -6, 6, -8, 3)
+    """
+    if isinstance(words, str) or not words:
+        raise InputError("words were expected, at least one", mend="split the sentence")
+    known = [word if _alone(tokenizer, word) else _unknown(tokenizer, word) for word in words]
+    if not getattr(tokenizer, "is_fast", False):
+        marked = [marked for word in known for marked in _marked(_alone(tokenizer, word))]
+        return tuple(tokenizer.build_inputs_with_special_tokens(marked))
+    try:
+        found = tokenizer(known, is_split_into_words=True, truncation=False, padding=False, verbose=False)
+    except (AssertionError, ValueError) as error:
+        problem = f"the tokenizer does not take words ({str(error).splitlines()[0]})"
+        raise InputError(problem, mend="load it with add_prefix_space=True") from error
+    places = found.word_ids()
+    firsts = {place: column for column, place in reversed(list(enumerate(places))) if place is not None}
+    ids = list(found["input_ids"])
+    for column in firsts.values():
+        ids[column] = ~ids[column]
+    if len(firsts) != len(words):
+        raise InputError("a word disappears among the others", mend="replace what is no text in it")
+    return tuple(ids)
+
+
+def _alone(tokenizer: Any, word: str) -> list[int]:
+    return list(tokenizer(word, add_special_tokens=False, verbose=False)["input_ids"])
+
+
+def _marked(ids: list[int]) -> list[int]:
+    return [~ids[0], *ids[1:]]
+
+
+def _unknown(tokenizer: Any, word: str) -> str:
+    if getattr(tokenizer, "unk_token", None) is None:
+        raise InputError(f"the tokenizer makes nothing of {word!r} and has no unknown token", mend="replace the word")
+    return str(tokenizer.unk_token)
+
+
+def save_tagger(tagger: FixedAttentionTagger, folder: Path) -> None:
+    """Write a tagger of :func:`pretrained_tagger`: all weights as safetensors, sizes, and the encoder's configuration.
+
+    Labels have their names in that configuration (``id2label``), where the model was loaded with them.
+
+    Args:
+        tagger: to save.
+        folder: made if need be; sealed with a manifest of SHA-256.
+
+    Raises:
+        InputError: it is a tagger of another kind.
+    """
+    if not isinstance(tagger.encoder, PieceEncoder):
+        raise InputError("the encoder is none of transformers", mend="call save_pretrained")
+    folder.mkdir(parents=True, exist_ok=True)
+    tagger.encoder.backbone.config.save_pretrained(folder / BACKBONE)
+    num_labels, label_embedding_size = tagger.label_embedding.weight.shape
+    sizes = {"num_labels": num_labels, "label_embedding_size": label_embedding_size}
+    sizes |= {"hidden_size": tagger.decoder.hidden_size}
+    (folder / SIZES).write_text(json.dumps({**sizes, "dropout": tagger.dropout.p}, indent=1), encoding="utf-8")
+    # Cloned, because safetensors refuses tensors that share memory.
+    weights = {name: one.detach().cpu().clone().contiguous() for name, one in tagger.state_dict().items()}
+    save_file(weights, folder / WEIGHTS)
+    seal(folder)
+
+
+def load_tagger(folder: Path) -> FixedAttentionTagger:
+    """Read back what :func:`save_tagger` wrote, in evaluation mode; nothing of it is ever executed.
+
+    Args:
+        folder: every file of it is checked against its manifest.
+
+    Raises:
+        InputError: a file is missing or damaged, or brings code.
+    """
+    from transformers import AutoConfig, AutoModel
+
+    verify(folder)
+    mend = "take another copy"
+    sizes = read_record(
+        folder / SIZES, ["num_labels", "label_embedding_size", "hidden_size", "dropout"], what="sizes", mend=mend
+    )
+    if "auto_map" in json.loads((folder / BACKBONE / "config.json").read_bytes()):
+        problem = "the encoder brings code of its own (auto_map), which is never run"
+        raise InputError(problem, path=folder / BACKBONE, mend="take a model that transformers has")
+    config = AutoConfig.from_pretrained(folder / BACKBONE, local_files_only=True, trust_remote_code=False)
+    tagger = pretrained_tagger(AutoModel.from_config(config, trust_remote_code=False), **sizes)
+    missing, unexpected = tagger.load_state_dict(load_model_file(folder / WEIGHTS), strict=False)
+    # What a head would have read, and nothing here reads, may be there or not.
+    wrong = [name for name in (*missing, *unexpected) if not name.startswith("encoder.backbone.pooler.")]
+    if wrong:
+        raise InputError(f"the weights do not fit the configuration ({wrong[0]})", path=folder / WEIGHTS, mend=mend)
+    return tagger.eval()

@@ -1,0 +1,36 @@
+"""What all models of this package share with the hub: ``from_pretrained``, ``save_pretrained`` and ``push_to_hub``."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from huggingface_hub import PyTorchModelHubMixin
+
+from seqwise.errors import InputError
+
+__all__ = ["HubModel"]
+
+
+class HubModel(PyTorchModelHubMixin, library_name="seqwise", tags=["seqwise"]):
+    """Weights as safetensors and arguments as JSON, in a folder or on the hub; no pickle is ever read.
+
+    Raises:
+        InputError: later, where a repository has its weights as a pickle only.
+
+    Example:
+        >>> from torch import nn
+        >>> class Scores(nn.Module, HubModel):
+        ...     def __init__(self, size: int = 2):
+        ...         super().__init__()
+        ...         self.weights = nn.Parameter(nn.init.ones_(nn.Linear(size, 1).weight))
+        >>> folder = getfixture("tmp_path")
+        >>> Scores(size=3).save_pretrained(folder)
+        >>> Scores.from_pretrained(folder).weights.shape
+        Loading weights from local directory
+        torch.Size([1, 3])
+    """
+
+    @classmethod
+    def _load_as_pickle(cls, model: Any, model_file: str, *others: Any, **named: Any) -> NoReturn:
+        problem = "the weights are a pickle, which could run code when it is read"
+        raise InputError(problem, path=model_file, mend="take a copy with model.safetensors")

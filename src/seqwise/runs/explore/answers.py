@@ -1,0 +1,87 @@
+"""All that the explorer says of one input, part by part; parts that a changed setting does not touch are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from seqwise.evaluation.label_bias import LabelBias
+from seqwise.runs.diagnosis import explore
+from seqwise.runs.explore.questions import Question
+from seqwise.runs.explore.search_errors import SearchErrors, search_errors
+from seqwise.runs.explore.searches import Scored, Setup, compare, follow
+from seqwise.runs.report.lattice import Lattice
+from seqwise.runs.run import Run
+
+__all__ = ["PARTS", "Answer", "OnPart", "answer"]
+
+SUPPORT = 512  # prefixes that global shares are summed over, which a page can wait for
+
+PARTS = ("the search", "outputs", "label bias", "search errors")
+"""In the order in which they are computed."""
+
+OnPart = Callable[[str, int, int], None]
+"""Called before each part with its name, how many are done, and how many there are; it may raise to stop the work."""
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """What was found for one input by one setup.
+
+    Attributes:
+        question: the input.
+        setup: how was searched.
+        lattice: the search step by step.
+        outputs: of several searches, with both scores.
+        bias: the mass of each prefix of the local beam of k slots, local and global.
+        errors: of beams of several sizes, by the scores that are searched by.
+    """
+
+    question: Question
+    setup: Setup
+    lattice: Lattice
+    outputs: tuple[Scored, ...]
+    bias: LabelBias
+    errors: SearchErrors
+
+
+def answer(
+    run: Run, question: Question, setup: Setup, *, known: Answer | None = None, on_part: OnPart | None = None
+) -> Answer:
+    """Compute all parts, or take those over that would come out the same.
+
+    Args:
+        run: a trained run.
+        question: the input.
+        setup: how is searched.
+        known: an earlier answer of the same run.
+        on_part: see :data:`OnPart`.
+
+    Example:
+        >>> from seqwise.data.readers import Example
+        >>> from seqwise.runs import Settings, new_run
+        >>> from seqwise.runs.explore import read_question
+        >>> run = new_run([Example(("a", "b"), ("X", "Y"))] * 2, Settings())
+        >>> first = answer(run, read_question(run, "a b"), Setup(k=2))
+        >>> second = answer(run, first.question, Setup(k=2, score="raw"), known=first)
+        >>> second.bias is first.bias, second.errors is first.errors
+        (True, False)
+    """
+
+    def part(number: int) -> None:
+        if on_part is not None:
+            on_part(PARTS[number], number, len(PARTS))
+
+    same = known if known is not None and known.question == question else None
+    # What each part reads of the setup.
+    reads = (("search", "score", "k", "alpha"), ("k", "alpha"), ("k",), ("k", "score"))
+    kept = [same is not None and all(getattr(setup, n) == getattr(same.setup, n) for n in names) for names in reads]
+    part(0)
+    lattice = same.lattice if same and kept[0] else follow(run, question, setup)
+    part(1)
+    outputs = same.outputs if same and kept[1] else tuple(compare(run, question, k=setup.k, alpha=setup.alpha))
+    part(2)
+    bias = same.bias if same and kept[2] else explore(run, question.example, beam_size=setup.k, support=SUPPORT)
+    part(3)
+    errors = same.errors if same and kept[3] else search_errors(run, question, k=setup.k, score=setup.score)
+    return Answer(question, setup, lattice, outputs, bias, errors)

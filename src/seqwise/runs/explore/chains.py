@@ -1,0 +1,204 @@
+"""Chains of a masked model, advanced sweep by sweep: pinned, and proposed to in other ways, while they run.
+
+Shapes: S sweeps, B chains, T positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from seqwise.errors import InputError
+from seqwise.runs.explore.questions import require_short
+from seqwise.runs.sampling import begin_chains
+from seqwise.runs.sampling_problems import Problem, problem_of
+from seqwise.runs.sampling_settings import SampleSettings, build_kernel
+from seqwise.runs.sequence_run import SequenceRun
+from seqwise.sampling import Chains, ChainState, Kernel, sample_chains
+
+__all__ = ["MOST_CHAINS", "MOST_SWEEPS", "Tally", "Watched", "adjust", "advance", "energies", "pin", "start", "tally"]
+
+MOST_CHAINS = 8
+"""More than one can watch."""
+
+MOST_SWEEPS = 5000
+"""Of one chain; all of them are kept."""
+
+
+@dataclass(frozen=True, eq=False)
+class Watched:
+    """Chains as far as they have come. Nothing in it changes: each step makes another.
+
+    Attributes:
+        run: what is sampled from.
+        problem: as it was typed.
+        settings: of the sweeps to come.
+        kernel: what makes one.
+        first: where the chains were before the first sweep, nothing pinned.
+        state: where they are.
+        done: the sweeps, each by itself.
+        pinned: the positions, from 0, that were fixed by hand.
+        since: how many sweeps there had been when the settings or pins last changed.
+    """
+
+    run: SequenceRun
+    problem: Problem
+    settings: SampleSettings
+    kernel: Kernel
+    first: ChainState
+    state: ChainState
+    done: tuple[Chains, ...] = ()
+    pinned: frozenset[int] = frozenset()
+    since: int = 0
+
+    @property
+    def rows(self) -> list[tuple[str, ...]]:
+        """The tokens of each chain."""
+        return [self.run.decode(ids) for ids in self.state.tokens_BT.tolist()]
+
+    @property
+    def changed_BT(self) -> Tensor:
+        """Bool: what the last sweep has changed."""
+        if not self.done:
+            return torch.zeros_like(self.state.free_BT)
+        before_BT = self.done[-2].state.tokens_BT if len(self.done) > 1 else self.first.tokens_BT
+        return self.state.tokens_BT != before_BT
+
+
+class Tally(NamedTuple):
+    """Counts of some sweeps, over all chains: proposals, those accepted, those that changed the state, and passes."""
+
+    proposals: int
+    accepted: int
+    novel: int
+    passes: int
+
+    @property
+    def acceptance(self) -> float | None:
+        """The share of proposals that were accepted; None where there were none."""
+        return self.accepted / self.proposals if self.proposals else None
+
+    @property
+    def novelty(self) -> float | None:
+        """The share of proposals that changed the state; None where there were none."""
+        return self.novel / self.proposals if self.proposals else None
+
+
+def start(run: SequenceRun, text: str, settings: SampleSettings, *, source: str = "") -> Watched:
+    """Chains before their first sweep.
+
+    Args:
+        run: its model in evaluation mode.
+        text: a sequence with ``_`` for what is to be drawn; of a conditional run blank for a whole output.
+        settings: of the first sweeps, and of the seed.
+        source: of a conditional run.
+
+    Raises:
+        InputError: the text cannot be read or is too long, nothing is free, or there are too many chains.
+
+    Example:
+        >>> from seqwise.data.readers import Example
+        >>> from seqwise.runs import MaskedModelSettings
+        >>> from seqwise.runs.masked_model_training import new_masked_run
+        >>> run = new_masked_run([Example((), ("b", "a"))], MaskedModelSettings(model="lstm", minimum_count=1))
+        >>> _ = run.model.eval()
+        >>> watched = advance(start(run, "_ a", SampleSettings(chains=2)))
+        >>> len(watched.done), [row[1] for row in watched.rows]
+        (1, ['a', 'a'])
+    """
+    if settings.num_chains > MOST_CHAINS:
+        raise InputError(f"{settings.num_chains} chains are more than one can watch", mend=f"take up to {MOST_CHAINS}")
+    _require_replayable(settings)
+    problem = problem_of(run, text.strip(), source=source.strip(), free=settings.free)
+    require_short(problem.tokens or problem.source_ids)
+    kernel, state = begin_chains(run, problem, settings)
+    return Watched(run, problem, settings, kernel, state, state)
+
+
+def _require_replayable(settings: SampleSettings) -> None:
+    """Of the kernels, those that follow one chain each, by settings that hold in every sweep."""
+    if settings.kernel in ("parallel-tempering", "mask-predict"):
+        mend = "choose metropolis-hastings, delayed-acceptance, exact-gibbs or gibbs"
+        raise InputError(f"the kernel {settings.kernel} has no sweeps to watch", mend=mend)
+
+
+def advance(watched: Watched) -> Watched:
+    """One sweep more.
+
+    Args:
+        watched: stays as it is.
+
+    Raises:
+        InputError: the chains have made as many sweeps as are kept.
+    """
+    if len(watched.done) >= MOST_SWEEPS:
+        raise InputError(f"the chains have made {MOST_SWEEPS:,} sweeps", mend="start again")
+    swept = sample_chains(watched.kernel, watched.state, 1, seed=watched.settings.seed)
+    return replace(watched, state=swept.state, done=(*watched.done, swept))
+
+
+def adjust(watched: Watched, settings: SampleSettings) -> Watched:
+    """Make the sweeps to come by other settings; where the chains are, and their random numbers, stay.
+
+    Args:
+        watched: stays as it is.
+        settings: energy, chains and seed must be those of the start.
+
+    Raises:
+        InputError: one of these is another.
+    """
+    _require_replayable(settings)
+    for name in ("energy", "num_chains", "seed", "contain", "without", "penalty"):
+        if getattr(settings, name) != getattr(watched.settings, name):
+            raise InputError(f"{name} belongs to the chains from their start", mend="start again")
+    if settings == watched.settings:
+        return watched
+    run, allowed_V = watched.run, watched.run.allowed_V
+    kernel = build_kernel(settings, run.model, watched.state.energy, None if bool(allowed_V.all()) else allowed_V)
+    return replace(watched, settings=settings, kernel=kernel, since=len(watched.done))
+
+
+def pin(watched: Watched, pinned: Sequence[int]) -> Watched:
+    """Fix some positions as they stand in each chain, and free those that are no longer among them.
+
+    What the problem itself fixes stays fixed.
+
+    Args:
+        watched: stays as it is.
+        pinned: positions, from 0.
+    """
+    wanted = frozenset(pinned)
+    if wanted == watched.pinned:
+        return watched
+    free_BT = watched.first.free_BT.clone()
+    free_BT[:, sorted(wanted)] = False
+    return replace(watched, state=replace(watched.state, free_BT=free_BT), pinned=wanted, since=len(watched.done))
+
+
+def tally(sweeps: Sequence[Chains]) -> Tally:
+    """Counts over sweeps and chains.
+
+    Args:
+        sweeps: of :attr:`Watched.done`.
+
+    Example:
+        >>> tally([]).acceptance is None
+        True
+    """
+    return Tally(
+        *(
+            sum(int(getattr(swept, f"{what}_SB").sum()) for swept in sweeps)
+            for what in ("proposals", "accepted", "novel", "passes")
+        )
+    )
+
+
+def energies(watched: Watched) -> Tensor:
+    """The energy of each chain after each sweep, float64 (S, B), in nats at temperature 1."""
+    if not watched.done:
+        return watched.first.energy_B.new_zeros(0, len(watched.first))
+    return torch.cat([swept.energy_SB for swept in watched.done])

@@ -1,0 +1,145 @@
+"""What is typed into the explorer, as the run reads it; never taken for the name of a file."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from seqwise.data.batches import EncodedExample
+from seqwise.data.readers import Example
+from seqwise.errors import InputError
+from seqwise.runs.inputs import example_of, file_units, input_units
+from seqwise.runs.pretrained import load_sequence_run
+from seqwise.runs.run import Run, load_run
+from seqwise.runs.sequence_run import SequenceRun
+from seqwise.runs.training import read_examples
+
+__all__ = ["MOST_TOKENS", "Question", "load_explored", "read_question", "require_short", "suggestions"]
+
+MOST_TOKENS = 100
+"""Longer inputs are refused: every one of their steps would be searched several times over."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """An input with, where it is known, its right output.
+
+    Attributes:
+        example: as it was typed.
+        source: encoded, without the right output.
+        gold: the right output as ids, end token included; None where there is none.
+    """
+
+    example: Example
+    source: EncodedExample
+    gold: tuple[int, ...] | None
+
+
+def load_explored(name: str | os.PathLike[str]) -> Run | SequenceRun:
+    """Read what can be explored: a run of ``seqwise train``, or a masked model, ours or one of transformers.
+
+    Args:
+        name: of a folder; nothing is looked for on a hub.
+
+    Raises:
+        InputError: the folder is missing, holds something else, or is damaged.
+
+    Example:
+        >>> load_explored("nowhere")
+        Traceback (most recent call last):
+        seqwise.errors.InputError: nowhere: there is no such run folder; give the --output of a seqwise train or masked-model train
+    """  # noqa: E501
+    folder, mend = Path(name), "give the --output of a seqwise train or masked-model train"
+    if not folder.is_dir():
+        raise InputError("there is no such run folder", path=folder, mend=mend)
+    if (folder / "chains").is_dir():
+        raise InputError("the folder holds samples", path=folder, mend="give the run that they were drawn from")
+    # Of what holds no masked model for sure, the loader of the other runs says what it is.
+    if (folder / "configuration.yaml").is_file() or (folder / "model" / "vocabulary.json").is_file():
+        return load_run(folder)
+    return load_sequence_run(os.fspath(folder))
+
+
+def read_question(run: Run, text: str, right: str = "") -> Question:
+    """Read an input and its right output.
+
+    Args:
+        run: in whose units both are read.
+        text: the input.
+        right: the right output; blank where it is not known.
+
+    Raises:
+        InputError: one of them is empty, too long, or holds what the run does not know.
+
+    Example:
+        >>> from seqwise.runs import Settings, new_run
+        >>> run = new_run([Example(("a", "b"), ("X", "Y"))] * 2, Settings())
+        >>> read_question(run, "a b", "X Y").gold
+        (0, 1)
+        >>> read_question(run, "a b", "X")
+        Traceback (most recent call last):
+        seqwise.errors.InputError: the right output has 1 label for 2 words; give one for each
+    """
+    example = example_of(text.strip(), units=input_units(run.settings))
+    require_short(example.source)
+    if right.strip():
+        example = replace(example, target=_right(run, right.strip(), len(example.source)))
+    (source,) = run.encode_sources([example])
+    require_short(source.source_ids)
+    gold = run.encode([example])[0].target_ids if example.target else None
+    return Question(example, source, gold)
+
+
+def _right(run: Run, text: str, length: int) -> tuple[str, ...]:
+    settings = run.settings
+    if settings.task != "tag":
+        return example_of(text, units=file_units(settings.target_units)).source
+    labels = tuple(text.split())
+    if len(labels) != length:
+        words = f"{len(labels)} label{'s' * (len(labels) != 1)} for {length} word{'s' * (length != 1)}"
+        raise InputError(f"the right output has {words}", mend="give one for each")
+    return labels
+
+
+def require_short(tokens: tuple[object, ...]) -> None:
+    """Refuse what is too long to be explored.
+
+    Raises:
+        InputError: it is.
+    """
+    if len(tokens) > MOST_TOKENS:
+        problem = f"the input has {len(tokens)} tokens, and the explorer takes {MOST_TOKENS} at most"
+        raise InputError(problem, mend="give a shorter one")
+
+
+def suggestions(run: Run, *, most: int = 20) -> list[tuple[str, str]]:
+    """Inputs with their right outputs to begin with: the first short ones of the run's development data.
+
+    Args:
+        run: development data that are no longer there are no mistake.
+        most: how many.
+
+    Returns:
+        Texts, as they can be typed.
+
+    Example:
+        >>> from seqwise.runs import Settings, new_run
+        >>> suggestions(new_run([Example(("a", "b"), ("X", "Y"))] * 2, Settings()))
+        []
+    """
+    if run.settings.dev is None:
+        return []
+    try:
+        examples = read_examples(run.settings, run.settings.dev)
+    except (InputError, OSError):
+        return []
+    short = [example for example in examples if 1 < len(example.source) <= MOST_TOKENS // 4 and example.target]
+    # Subwords are read from the text as it stands, which is one token.
+    short = short or examples
+    return [(run.source_text(example), _as_typed(run, example)) for example in short[:most]]
+
+
+def _as_typed(run: Run, example: Example) -> str:
+    characters = run.settings.task != "tag" and run.settings.target_units == "characters"
+    return ("" if characters else " ").join(example.target)

@@ -1,0 +1,113 @@
+"""What a beam misses: the same input searched by larger beams, and exactly where that can be done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from seqwise.data.batches import collate
+from seqwise.decoding import Decoder, evaluation_mode
+from seqwise.models.chain import ChainTagger
+from seqwise.objectives.chain import best_chain_output
+from seqwise.objectives.enumeration import every_output
+from seqwise.runs.explore.questions import Question
+from seqwise.runs.explore.searches import SCORES, score_outputs
+from seqwise.runs.run import Run
+from seqwise.search.selection import HardTopK
+
+__all__ = ["SIZES", "Found", "SearchErrors", "search_errors"]
+
+SIZES = (1, 2, 4, 8, 16, 32, 64)
+"""Beams that are tried, beside the one that is asked for."""
+
+MOST_OUTPUTS = 4096  # that are enumerated
+
+
+@dataclass(frozen=True)
+class Found:
+    """The best output of one search.
+
+    Attributes:
+        name: of the search.
+        tokens: ids, without the end token.
+        score: in nats, by the score that is searched by.
+        short: by how much that is less than the best score that was found at all; 0 for no search error that we know.
+    """
+
+    name: str
+    tokens: tuple[int, ...]
+    score: float
+    short: float
+
+
+@dataclass(frozen=True)
+class SearchErrors:
+    """What beams of several sizes found.
+
+    Attributes:
+        beams: by size, the one that was asked for among them.
+        asked: the place of that one.
+        exact: the best output there is, or None where it is not known: then the largest beam is the best that is known.
+    """
+
+    beams: tuple[Found, ...]
+    asked: int
+    exact: Found | None
+
+
+def search_errors(run: Run, question: Question, *, k: int, score: str) -> SearchErrors:
+    """Search with beams of several sizes, and exactly: chains by raw scores with Viterbi, short taggings one by one.
+
+    A search error is an output that another one beats by the very score that was searched by.
+
+    Args:
+        run: a trained run.
+        question: its source is read.
+        k: size of the beam that is asked about.
+        score: "local" or "raw".
+
+    Example:
+        >>> from seqwise.data.readers import Example
+        >>> from seqwise.runs import Settings, new_run
+        >>> from seqwise.runs.explore import read_question
+        >>> run = new_run([Example(("a", "b"), ("X", "Y"))] * 2, Settings())
+        >>> errors = search_errors(run, read_question(run, "a b"), k=4, score="raw")
+        >>> errors.beams[errors.asked].short, errors.exact.name
+        (0.0, 'exact, of all 4 outputs')
+    """
+    sizes = sorted({*SIZES, k})
+    found = [(f"beam of {size}", *_beam(run, question, size, score)) for size in sizes]
+    exact = _exact(run, question, score)
+    best = max(value for _, _, value in [*found, *([exact] if exact else [])])
+    beams = tuple(_found(one, best) for one in found)
+    return SearchErrors(beams, sizes.index(k), None if exact is None else _found(exact, best))
+
+
+def _found(one: tuple[str, tuple[int, ...], float], best: float) -> Found:
+    # Two ways to add up the same numbers differ in the last digits.
+    short = best - one[2]
+    return Found(*one, short if short > 1e-4 * max(1.0, abs(best)) else 0.0)
+
+
+def _beam(run: Run, question: Question, size: int, score: str) -> tuple[tuple[int, ...], float]:
+    decoder = Decoder(HardTopK(size), SCORES[score])
+    (outputs,) = run.search([question.source], decoder, n_best=1, length_normalization=0.0)
+    return outputs[0].tokens, outputs[0].score
+
+
+def _exact(run: Run, question: Question, score: str) -> tuple[str, tuple[int, ...], float] | None:
+    model, length = run.model, len(question.source.source_ids)
+    if isinstance(model, ChainTagger) and score == "raw":
+        with evaluation_mode(model), torch.no_grad():
+            context = model.encode(collate([(0, question.source)]).to(model.embedding_VD.device))
+            score_B, output_BT = best_chain_output(model.chain(context))
+        return "exact, by Viterbi", tuple(output_BT[0].tolist()), float(score_B[0])
+    labels = len(run.target_vocabulary)
+    if model.end is not None or labels**length > MOST_OUTPUTS:
+        return None
+    outputs_BNT, _ = every_output(labels, torch.tensor([length]), end=None, limit=MOST_OUTPUTS)
+    outputs = [tuple(output) for output in outputs_BNT[0].tolist()]
+    values = score_outputs(run, question, outputs, SCORES[score])
+    place = max(range(len(values)), key=values.__getitem__)
+    return f"exact, of all {len(outputs):,} outputs", outputs[place], values[place]

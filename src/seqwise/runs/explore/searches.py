@@ -1,0 +1,229 @@
+"""A search of one input, step by step, and what local and raw scores make of the outputs of several searches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+
+from seqwise.data.batches import collate
+from seqwise.decoding import Decoder, evaluation_mode
+from seqwise.errors import InputError
+from seqwise.objectives.rescoring import output_scores
+from seqwise.runs.explore.questions import Question
+from seqwise.runs.report.lattice import Lattice, beam_lattice, drawn_steps
+from seqwise.runs.run import Run
+from seqwise.runs.settings import unit_by_name
+from seqwise.search.candidates import Score, global_, local
+from seqwise.search.selection import HardTopK, Selector, SoftTopK
+
+__all__ = [
+    "MOST_SLOTS",
+    "SCORES",
+    "Scored",
+    "SearchName",
+    "Setup",
+    "compare",
+    "dropped",
+    "fell_off",
+    "follow",
+    "score_outputs",
+]
+
+MOST_SLOTS = 8
+"""Larger beams cannot be drawn so that one can read them."""
+
+SearchName = Literal["greedy", "beam", "relaxed beam"]
+"""Hard with one slot, hard with k, soft with k."""
+
+SCORES: dict[str, Score] = {"local": local, "raw": global_}
+"""By the names that the explorer has for them."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How is searched.
+
+    Args:
+        search: see :data:`SearchName`.
+        score: "local" or "raw".
+        k: size of the beam; greedy search does not read it.
+        alpha: inverse temperature of the relaxation, in the unit of the run's training.
+
+    Raises:
+        InputError: a value is out of its range.
+
+    Example:
+        >>> Setup(k=0)
+        Traceback (most recent call last):
+        seqwise.errors.InputError: k must be from 1 to 8, got 0
+    """
+
+    search: SearchName = "beam"
+    score: str = "local"
+    k: int = 4
+    alpha: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.k <= MOST_SLOTS:
+            raise InputError(f"k must be from 1 to {MOST_SLOTS}, got {self.k}")
+        for name, choices in (("search", get_args(SearchName)), ("score", tuple(SCORES))):
+            if getattr(self, name) not in choices:
+                raise InputError(f"{name}: there is no {getattr(self, name)!r}", mend=f"choose from {choices}")
+
+    def decoder(self, run: Run) -> Decoder:
+        """The selector and the score."""
+        selectors: dict[str, Selector] = {
+            "greedy": HardTopK(1),
+            "beam": HardTopK(self.k),
+            "relaxed beam": SoftTopK(self.k, self.alpha, unit_by_name(run.settings.alpha_unit)),
+        }
+        return Decoder(selectors[self.search], SCORES[self.score])
+
+
+@dataclass(frozen=True)
+class Scored:
+    """An output with both of its scores, whichever it was found by.
+
+    Attributes:
+        name: of the search.
+        tokens: ids, without the end token.
+        log_prob: ``sum_t f_t - log Z_t``, in nats.
+        raw_score: ``sum_t f_t``, in nats.
+        is_gold: whether it is the right output; None where that is not known.
+    """
+
+    name: str
+    tokens: tuple[int, ...]
+    log_prob: float
+    raw_score: float
+    is_gold: bool | None
+
+
+def follow(run: Run, question: Question, setup: Setup) -> Lattice:
+    """What every slot is made of, step by step.
+
+    Args:
+        run: a trained run.
+        question: costs are taken from its right output, where there is one.
+        setup: how is searched.
+
+    Example:
+        >>> from seqwise.data.readers import Example
+        >>> from seqwise.runs import Settings, new_run
+        >>> from seqwise.runs.explore import read_question
+        >>> run = new_run([Example(("a", "b"), ("X", "Y"))] * 2, Settings())
+        >>> [len(slots) for slots in follow(run, read_question(run, "a b"), Setup(k=3)).steps]
+        [2, 3]
+    """
+    decoder, model = setup.decoder(run), run.model
+    steps = drawn_steps(model, question.source, k=setup.k, gold=question.gold)
+    selector = run.allowed(decoder.selector)
+    return beam_lattice(model, question.source, selector, num_steps=steps, score=decoder.score, gold=question.gold)
+
+
+def dropped(lattice: Lattice, step: int) -> tuple[int, ...]:
+    """The slots before a step that nothing after it comes from, both counted from 1: prefixes that a beam gives up.
+
+    Args:
+        lattice: of a hard search.
+        step: from 1.
+
+    Example:
+        >>> from seqwise.runs.report.lattice import Node
+        >>> node = lambda *parents: Node(((0, 1.0),), parents, 0.0, None, None, 0.0, 0.0, True)
+        >>> dropped(Lattice(((node(1.0), node(1.0)), (node(0.0, 1.0), node(0.0, 1.0)))), 2)
+        (1,)
+    """
+    before = lattice.steps[step - 2] if step > 1 else ()
+    used = {
+        place for node in lattice.steps[step - 1] if node.is_live for place, weight in enumerate(node.parents) if weight
+    }
+    return tuple(place + 1 for place, node in enumerate(before) if node.is_live and place not in used)
+
+
+def fell_off(lattice: Lattice, gold: Sequence[int]) -> int | None:
+    """The step, from 1, after which no slot of a hard search holds a prefix of gold; None where one always does.
+
+    Args:
+        lattice: of a hard search.
+        gold: the right output, end token included.
+
+    Example:
+        >>> from seqwise.runs.report.lattice import Node
+        >>> node = lambda token, *parents: Node(((token, 1.0),), parents, 0.0, None, None, 0.0, 0.0, True)
+        >>> steps = ((node(5, 1.0), node(6, 1.0)), (node(7, 1.0, 0.0),))
+        >>> fell_off(Lattice(steps), (5, 7)), fell_off(Lattice(steps), (6, 7))
+        (None, 2)
+    """
+    holding = {0}
+    for number, (nodes, right) in enumerate(zip(lattice.steps, gold, strict=False), start=1):
+        holding = {
+            place
+            for place, node in enumerate(nodes)
+            if node.is_live and node.tokens[0][0] == right and any(node.parents[parent] for parent in holding)
+        }
+        if not holding:
+            return number
+    return None
+
+
+def compare(run: Run, question: Question, *, k: int, alpha: float) -> list[Scored]:
+    """The outputs of greedy, hard and relaxed search, by local and by raw scores, each with both of its scores.
+
+    Args:
+        run: a trained run.
+        question: its right output comes last, where there is one.
+        k: size of the beams.
+        alpha: of the relaxed ones.
+
+    Example:
+        >>> from seqwise.data.readers import Example
+        >>> from seqwise.runs import Settings, new_run
+        >>> from seqwise.runs.explore import read_question
+        >>> run = new_run([Example(("a", "b"), ("X", "Y"))] * 2, Settings())
+        >>> [one.name for one in compare(run, read_question(run, "a b", "X Y"), k=2, alpha=1.0)][-2:]
+        ['relaxed beam, raw scores', 'the right output']
+    """
+    setups = [Setup("greedy", "local", k, alpha)]
+    setups += [Setup(search, score, k, alpha) for search in ("beam", "relaxed beam") for score in SCORES]
+    names, outputs = [], []
+    for setup in setups:
+        (found,) = run.search([question.source], setup.decoder(run), n_best=1, length_normalization=0.0)
+        end = () if run.model.end is None or not found[0].finished else (run.model.end,)
+        names.append("greedy" if setup.search == "greedy" else f"{setup.search}, {setup.score} scores")
+        outputs.append((*found[0].tokens, *end))
+    if question.gold is not None:
+        names.append("the right output")
+        outputs.append(question.gold)
+    scores = zip(*(score_outputs(run, question, outputs, score) for score in SCORES.values()), strict=True)
+    return [
+        Scored(
+            name,
+            output[:-1] if output and output[-1] == run.model.end else output,
+            log_prob,
+            raw,
+            None if question.gold is None else output == question.gold,
+        )
+        for name, output, (log_prob, raw) in zip(names, outputs, scores, strict=True)
+    ]
+
+
+def score_outputs(run: Run, question: Question, outputs: Sequence[tuple[int, ...]], score: Score) -> list[float]:
+    """The scores of whole outputs, in nats.
+
+    Args:
+        run: a trained run.
+        question: its source is read.
+        outputs: ids, each with its end token where it has ended.
+        score: what tokens add.
+    """
+    model, longest = run.model, max(map(len, outputs))
+    padded = [[*output, *[-1] * (longest - len(output))] for output in outputs]
+    with evaluation_mode(model), torch.no_grad():
+        device = model.embedding_VD.device
+        context = model.encode(collate([(0, question.source)]).to(device))
+        found: list[float] = output_scores(model, context, torch.tensor([padded], device=device), score)[0].tolist()
+    return found

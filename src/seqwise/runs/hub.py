@@ -1,0 +1,106 @@
+"""Runs on the hub: where their files are, and how they come from there.
+
+A repository holds a run without the folder around its model, so that its root is also what ``from_pretrained`` of the
+model reads, ours or transformers':
+
+::
+
+    configuration.yaml or settings.json, metrics.json, README.md    as in RUN/
+    config.json, model.safetensors, vocabularies, manifest.json     as in RUN/model/
+
+Weights come as safetensors only, and nothing that is downloaded is ever executed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from seqwise.errors import InputError
+
+__all__ = ["HUB_RUN", "holds_run", "hub_refusals", "model_folder", "run_folder"]
+
+HUB_RUN = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+"""The name of a repository: a user or an organisation, a slash, and its own."""
+
+DOWNLOADED = ("*.json", "*.yaml", "*.safetensors", "*.txt", "*.model", "README.md")
+"""All that a run is made of. What else is in a repository, code or pickles, stays there."""
+
+_MARK = "manifest.json"
+
+
+def model_folder(folder: Path) -> Path:
+    """Where the model of a run is: in ``RUN/model``, or, as it comes from the hub, beside the settings.
+
+    Example:
+        >>> model_folder(Path("runs/tagger")).as_posix()
+        'runs/tagger/model'
+    """
+    inside = folder / "model"
+    return folder if not inside.is_dir() and (folder / _MARK).is_file() else inside
+
+
+def run_folder(name: Path | str) -> Path:
+    """The folder of a run.
+
+    Args:
+        name: a Path is a folder. So is a str, unless there is no such path and it could be a name of the hub: then the
+            run is downloaded, once, and checked for a newer version later. What begins with a folder that is here
+            ("runs/tager") is no name of the hub.
+
+    Raises:
+        InputError: the hub has no such run, or cannot be reached.
+    """
+    folder = Path(name)
+    if isinstance(name, Path) or os.path.lexists(folder) or not HUB_RUN.fullmatch(name) or _is_here(name):
+        return folder
+    from huggingface_hub import constants, snapshot_download
+
+    # A folder of files: the cache of the hub is made of links, which the manifest of a run does not allow.
+    kept = Path(constants.HF_HOME) / "seqwise" / name
+    with hub_refusals(name, "there is no such folder, and the hub gives no such run", mend="check the name"):
+        return Path(snapshot_download(name, allow_patterns=list(DOWNLOADED), local_dir=kept))
+
+
+def holds_run(name: str) -> bool:
+    """Whether the hub has a run of ours under a name; False where it cannot say.
+
+    Args:
+        name: user or organisation, slash, repository.
+    """
+    from huggingface_hub import hf_hub_download
+
+    try:
+        with hub_refusals(name, "the hub gives no such run", mend="check the name"):
+            hf_hub_download(name, _MARK)
+    except InputError:
+        return False
+    return True
+
+
+def _is_here(name: str) -> bool:
+    return Path(name.partition("/")[0]).is_dir()
+
+
+@contextmanager
+def hub_refusals(name: str, problem: str, *, mend: str) -> Iterator[None]:
+    """What the hub, or the way to it, says against something, in one line.
+
+    Args:
+        name: of the repository.
+        problem: what cannot be done, as a clause.
+        mend: what to do about it.
+    """
+    from httpx import HTTPError
+    from huggingface_hub.errors import EntryNotFoundError, HFValidationError
+
+    try:
+        yield
+    except InputError:
+        raise
+    except (HTTPError, EntryNotFoundError, HFValidationError, OSError) as error:
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(" .")
+        raise InputError(f"{problem} ({said})", path=name, mend=mend) from error

@@ -1,0 +1,217 @@
+"""The model card of a run: what it is, how to use it, what it came to and how that was measured, whom to cite."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from seqwise.errors import InputError
+from seqwise.runs.decoder_choice import usual_decoder
+from seqwise.runs.hub import HUB_RUN
+from seqwise.runs.masked_model import MaskedRun
+from seqwise.runs.masked_model_settings import MaskedModelSettings
+from seqwise.runs.run import Run
+from seqwise.runs.settings import Settings, names_pretrained, trained_score
+
+__all__ = ["CITATION", "model_card", "public_settings"]
+
+CITATION = """\
+@software{seqwise,
+  title = {seqwise},
+  author = {{The seqwise developers}},
+  note = {Search-aware and energy-based training and decoding of sequence models in PyTorch}
+}
+@phdthesis{goyal-2021,
+  title = {Characterizing and Overcoming the Limitations of Neural Autoregressive Models},
+  author = {Goyal, Kartik},
+  school = {Carnegie Mellon University},
+  year = {2021}
+}"""
+"""BibTeX of what every card asks to cite."""
+
+_RAW_SCORES = """\
+The model was trained on raw scores, which are not normalised at every step. `generate` normalises them, and so searches
+for something else. Decode with `seqwise predict {repo} "a text"`, which uses the raw-score beam."""
+
+
+def public_settings(settings: Settings) -> Settings:
+    """Settings as others may see them: of files and folders on this machine only the names are left.
+
+    Example:
+        >>> public_settings(Settings(train=Path("/home/me/train.tsv"))).train.as_posix()
+        'train.tsv'
+    """
+    model = settings.model
+    if names_pretrained(model) and not _base_model(settings):
+        model = f"./{Path(model).name}"
+    dev = None if settings.dev is None else Path(settings.dev.name)
+    return replace(settings, train=Path(settings.train.name), dev=dev, model=model)
+
+
+def model_card(run: Run | MaskedRun, metrics: Mapping[str, Any], *, repo: str) -> str:
+    """The card of a run, Markdown with the hub's metadata before it.
+
+    Args:
+        run: a trained run.
+        metrics: what is in its ``metrics.json``.
+        repo: where it is, or will be: a name on the hub, or a folder.
+
+    Raises:
+        InputError: the metrics are none of this kind of run.
+    """
+    try:
+        parts = _masked_parts(run, metrics, repo) if isinstance(run, MaskedRun) else _parts(run, metrics, repo)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        problem = f"the metrics are none of such a run ({error!r})"
+        raise InputError(problem, path="metrics.json", mend="restore it as it was saved") from error
+    parts.append(f"## Citation\n\n```bibtex\n{CITATION}\n```")
+    return "\n\n".join([_metadata(run), f"# {repo.rpartition('/')[2]}", *parts]) + "\n"
+
+
+def _metadata(run: Run | MaskedRun) -> str:
+    from huggingface_hub import ModelCardData
+
+    found: dict[str, Any] = {"library_name": "seqwise", "tags": ["seqwise"]}
+    if isinstance(run, MaskedRun):
+        found["tags"] += ["masked-lm", "energy-based-model"]
+    elif names_pretrained(run.settings.model):
+        found |= {"library_name": "transformers", "base_model": _base_model(run.settings)}
+        found["tags"].append(run.settings.objective)
+        found["pipeline_tag"] = None if _is_encoder_decoder(run) else "text-generation"
+    else:
+        found["tags"].append(run.settings.objective)
+        found["pipeline_tag"] = "token-classification" if run.settings.task == "tag" else None
+    return f"---\n{ModelCardData(**found).to_yaml().strip()}\n---"
+
+
+def _base_model(settings: Settings) -> str | None:
+    """The name on the hub that training started from, if it was one."""
+    named = HUB_RUN.fullmatch(settings.model) and not Path(settings.model.partition("/")[0]).exists()
+    return settings.model if named else None
+
+
+def _is_encoder_decoder(run: Any) -> bool:
+    return bool(run.model.model.config.is_encoder_decoder)
+
+
+# ------------------------------------------------------------------------------------- taggers and transducers
+
+
+def _parts(run: Run, metrics: Mapping[str, Any], repo: str) -> list[str]:
+    settings = run.settings
+    score = {"global": "raw (globally normalised)", "local": "local"}[trained_score(settings)]
+    said = f"{_what(run)}, trained with seqwise by `{settings.objective}` on {score} scores."
+    if "training" in metrics:
+        size, steps = metrics["train_examples"], metrics["training"]["steps"]
+        said += f" Training data: `{settings.train.name}`, {size:,} examples; {steps:,} steps."
+    use = _use_of_transformers(run, repo) if names_pretrained(settings.model) else _use(repo)
+    results = _results(metrics["dev"], settings) if "dev" in metrics else "None: there were no development data."
+    return [said, f"## Use\n\n{use}", f"## Results\n\n{results}", _settings(public_settings(settings))]
+
+
+def _settings(settings: Settings | MaskedModelSettings) -> str:
+    """Those that are not as they are by default."""
+    kind = type(settings)
+    changed = {name: value for name, value in asdict(settings).items() if value != getattr(kind, name)}
+    plain = {name: str(value) if isinstance(value, Path) else value for name, value in changed.items()}
+    written = yaml.safe_dump(plain, sort_keys=False).strip() if plain else "# none"
+    return f"## Settings that are not the default\n\n```yaml\n{written}\n```"
+
+
+def _what(run: Run) -> str:
+    settings = run.settings
+    if names_pretrained(settings.model):
+        base = public_settings(settings).model
+        kind = "An encoder-decoder" if _is_encoder_decoder(run) else "A causal language model"
+        return f"{kind} of transformers that goes on from `{base}`"
+    if settings.task == "tag":
+        return f"A tagger (`{settings.model}`, {settings.encoder} encoder, {len(run.target_vocabulary):,} labels)"
+    return f"A transducer (`{settings.model}`) from {settings.source_units} to {settings.target_units}"
+
+
+def _use(repo: str) -> str:
+    return f"""\
+```python
+from seqwise.runs import choose_decoder, load_run, predict
+from seqwise.runs.inputs import input_units, inputs_of
+run = load_run("{repo}")
+examples = inputs_of("a text", units=input_units(run.settings))
+print(run.target_text(predict(run, examples, choose_decoder(run.settings))[0][0].tokens))
+```
+
+Or `seqwise predict {repo} "a text"`."""
+
+
+def _use_of_transformers(run: Run, repo: str) -> str:
+    loader = "AutoModelForSeq2SeqLM" if _is_encoder_decoder(run) else "AutoModelForCausalLM"
+    own = "" if _is_encoder_decoder(run) else "[:, inputs.input_ids.shape[1] :]"
+    search = f"num_beams={run.settings.beam_size}, length_penalty=0.0, max_new_tokens=64"
+    plain = f"""\
+```python
+from transformers import {loader}, AutoTokenizer
+tokenizer, model = AutoTokenizer.from_pretrained("{repo}"), {loader}.from_pretrained("{repo}")
+inputs = tokenizer("a text", return_tensors="pt", return_token_type_ids=False)
+written = model.generate(**inputs, {search})
+print(tokenizer.batch_decode(written{own}, skip_special_tokens=True)[0])
+```
+"""
+    if trained_score(run.settings) == "global":
+        return f"{plain}\n{_RAW_SCORES.format(repo=repo)}"
+    return f'{plain}\nSuch a beam is what it was trained for; `seqwise predict {repo} "a text"` searches alike.'
+
+
+def _results(dev: Mapping[str, Any], settings: Settings) -> str:
+    titles = list(next(iter(dev["decoders"].values())))
+    usual = usual_decoder(settings)
+    rows = [["decoder", *(_heading(title) for title in titles)], ["---"] * (len(titles) + 1)]
+    for name, row in dev["decoders"].items():
+        marks = [word for word, one in (("best here", dev["best decoder"]), ("default", usual)) if one == name]
+        shown = f"{name} ({', '.join(marks)})" if marks else name
+        rows.append([shown, *(_number(title, row[title]) for title in titles)])
+    signed = [dev.get("signature"), *(f"{title}: {one}" for title, one in dev["signatures"].items())]
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return "On the development data:\n\n" + "\n".join(lines) + "".join(f"\n\n`{one}`" for one in signed if one)
+
+
+def _heading(title: str) -> str:
+    return title if title in ("length ratio", "BLEU") else f"{title}, %"
+
+
+def _number(title: str, value: float) -> str:
+    return f"{value:.3f}" if "ratio" in title else f"{100 * value:.1f}"
+
+
+# --------------------------------------------------------------------------------------------- masked models
+
+
+def _masked_parts(run: MaskedRun, metrics: Mapping[str, Any], repo: str) -> list[str]:
+    settings = run.settings
+    size = f" on {metrics['sequences']:,} sequences" if "sequences" in metrics else ""
+    said = f"A masked model (`{settings.model}`) of {settings.units}, trained with seqwise{size}."
+    use = f"""\
+```python
+from seqwise.runs import score_sequences
+from seqwise.runs.pretrained import load_sequence_run
+run = load_sequence_run("{repo}")
+for one in score_sequences(run, run.read("sequences.txt")):
+    print(one.log_prob, *one.tokens)
+```
+
+Or `seqwise score {repo} sequences.txt`; `seqwise sample {repo}` draws sequences and fills in."""
+    dev = {name: value for name, value in metrics.get("dev", {}).items() if isinstance(value, int | float)}
+    lines = [f"| {name.replace('_', ' ')} | {_plain(value)} |" for name, value in dev.items()]
+    results = "None: there were no development data."
+    if lines:
+        signed = metrics.get("signature")
+        results = "On the development data:\n\n| measure | value |\n| --- | --- |\n" + "\n".join(lines)
+        results += f"\n\n`{signed}`" if signed else ""
+    return [said, f"## Use\n\n{use}", f"## Results\n\n{results}", _settings(settings)]
+
+
+def _plain(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if math.isfinite(value) else str(value)

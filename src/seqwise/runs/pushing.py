@@ -1,0 +1,122 @@
+"""Runs to the hub: which files go there, with a model card, in one commit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from seqwise.errors import InputError
+from seqwise.runs.hub import HUB_RUN, hub_refusals, model_folder
+from seqwise.runs.masked_model import MaskedRun, load_masked_run
+from seqwise.runs.model_card import model_card, public_settings
+from seqwise.runs.report.folders import read_json
+from seqwise.runs.run import Run, load_run
+from seqwise.training.configuration import dump_configuration
+
+__all__ = ["Upload", "card_of", "push", "upload_of"]
+
+CARD, METRICS = "README.md", "metrics.json"
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What a repository will hold.
+
+    Attributes:
+        repo: its name, user or organisation first.
+        files: by path in it: a file to copy, or contents.
+    """
+
+    repo: str
+    files: Mapping[str, Path | bytes]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Bytes by path."""
+        return {
+            name: one.stat().st_size if isinstance(one, Path) else len(one) for name, one in sorted(self.files.items())
+        }
+
+
+def card_of(folder: Path, *, repo: str | None = None) -> str:
+    """The model card of a run: its own ``README.md`` where there is one, or what its settings and metrics say.
+
+    Args:
+        folder: of ``seqwise train`` or ``seqwise masked-model train``.
+        repo: the name to be loaded by; the folder's own by default.
+
+    Raises:
+        InputError: the folder holds no such run, or is damaged.
+    """
+    return _card(folder, _loaded(folder), repo or str(folder))
+
+
+def upload_of(folder: Path, repo: str) -> Upload:
+    """What of a run goes to the hub, once the run has been loaded and found whole.
+
+    Checkpoints and logs stay; of the paths in its settings only names go along.
+
+    Args:
+        folder: of ``seqwise train`` or ``seqwise masked-model train``.
+        repo: user or organisation, slash, name.
+
+    Raises:
+        InputError: the folder holds no such run or is damaged, or the name is none.
+    """
+    if not HUB_RUN.fullmatch(repo):
+        raise InputError("this is no name of a repository", path=repo, mend="write it as USER/NAME")
+    run, inside = _loaded(folder), model_folder(folder)
+    files: dict[str, Path | bytes] = {
+        path.relative_to(inside).as_posix(): path
+        for path in sorted(inside.rglob("*"))
+        if path.is_file() and not path.name.startswith(".")
+    }
+    if isinstance(run, MaskedRun):
+        files["settings.json"] = folder / "settings.json"
+    else:
+        files["configuration.yaml"] = dump_configuration(public_settings(run.settings)).encode()
+    if (folder / METRICS).is_file():
+        files[METRICS] = folder / METRICS
+    files[CARD] = _card(folder, run, repo).encode()
+    return Upload(repo, files)
+
+
+def push(upload: Upload, *, private: bool | None = None, api: Any = None) -> str:
+    """Make the repository if need be, and put the files there in one commit.
+
+    Args:
+        upload: from :func:`upload_of`.
+        private: who may see a new repository; None: as is usual for the account.
+        api: an ``HfApi``; by default one with the token of ``hf auth login``.
+
+    Returns:
+        The address of the commit.
+
+    Raises:
+        InputError: the hub refuses, or cannot be reached.
+
+    Not implemented: files of an older version that this one does not have are left there.
+    """
+    from huggingface_hub import CommitOperationAdd, HfApi
+
+    api = HfApi() if api is None else api
+    operations = [CommitOperationAdd(path_in_repo=name, path_or_fileobj=one) for name, one in upload.files.items()]
+    mend = "log in with: hf auth login, and see that the name is yours"
+    with hub_refusals(upload.repo, "the hub takes no such run", mend=mend):
+        api.create_repo(upload.repo, private=private, exist_ok=True)
+        return str(api.create_commit(upload.repo, operations, commit_message="A run of seqwise").commit_url)
+
+
+def _loaded(folder: Path) -> Run | MaskedRun:
+    masked = (model_folder(folder) / "sequence_vocabulary.json").is_file()
+    return load_masked_run(folder) if masked else load_run(folder)
+
+
+def _card(folder: Path, run: Run | MaskedRun, repo: str) -> str:
+    own = folder / CARD
+    if own.is_file():
+        return own.read_text(encoding="utf-8")
+    metrics = read_json(folder / METRICS) if (folder / METRICS).is_file() else {}
+    return model_card(run, metrics, repo=repo)

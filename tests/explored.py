@@ -1,0 +1,54 @@
+"""Small untrained runs with weights large enough that their outputs differ, for tests of the explorer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from oracles import EncoderDecoderOracle, TaggerOracle, randomised
+from seqwise.data.readers import Example
+from seqwise.runs import MaskedModelSettings, MaskedRun, Run, Settings, new_run
+from seqwise.runs.masked_model_training import new_masked_run
+
+__all__ = ["SIZES", "masked_run", "oracle_of", "speller", "tagger"]
+
+MARKUP = "<b>&X"  # a label that would be markup, were it not escaped
+SIZES: dict[str, Any] = {"hidden_size": 4, "embedding_size": 3, "label_embedding_size": 2, "beam_size": 3}
+
+
+def tagger(*, model: str = "lstm", seed: int = 1) -> Run:
+    """A tagger of the words a, b and c with three labels, random."""
+    objective = "crf" if model == "chain" else "cross-entropy"
+    settings = Settings(task="tag", model=model, objective=objective, minimum_count=1, encoder="left-to-right", **SIZES)
+    run = new_run([Example(("a", "b", "c"), ("D", "N", MARKUP))], settings)
+    randomised(run.model, seed, 1.5)
+    return run
+
+
+def speller(*, seed: int = 1) -> Run:
+    """From the characters a, b and c to the words A, B and C, random."""
+    settings = Settings(
+        task="transduce", source_units="characters", objective="cross-entropy", minimum_count=1, **SIZES
+    )
+    run = new_run([Example(("a", "b", "c"), ("A", "B", "C"))], settings)
+    randomised(run.model, seed, 0.8)
+    return run
+
+
+def masked_run(*, seed: int = 0) -> MaskedRun:
+    """A masked model of sequences of a, b, c and d, random."""
+    settings = MaskedModelSettings(minimum_count=1, hidden_size=8, num_layers=1, num_heads=2, feedforward_size=8)
+    run = new_masked_run([Example((), ("a", "b", "c", "d"))], settings)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in run.model.parameters():
+            parameter.copy_(0.5 * torch.randn(parameter.shape, generator=generator))
+    run.model.eval()
+    return run
+
+
+def oracle_of(run: Run, source_ids: tuple[int, ...]) -> Any:
+    """The same model on one source, in NumPy."""
+    kind = TaggerOracle if run.settings.task == "tag" else EncoderDecoderOracle
+    return kind(run.model, source_ids)  # type: ignore[arg-type]

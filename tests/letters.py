@@ -1,0 +1,37 @@
+"""A task for models of transformers that is learnt in seconds: letters to the letters after them, in raw text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+__all__ = ["LETTERS", "TOKENS", "letter_pairs", "letter_tokenizer"]
+
+LETTERS = ["a", "b", "c", "d"]
+TOKENS = ["</s>", "<pad>", "<s>", "<unk>", *LETTERS]
+
+
+def letter_tokenizer(template: str = "$A </s>") -> Any:
+    """Words to the ids of TOKENS, with special tokens around them as the template has it."""
+    core = Tokenizer(models.WordLevel({token: place for place, token in enumerate(TOKENS)}, unk_token="<unk>"))
+    core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    special = [("</s>", 0), ("<s>", 2)]
+    core.post_processor = processors.TemplateProcessing(single=template, special_tokens=special)
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=core, eos_token="</s>", pad_token="<pad>", bos_token="<s>", unk_token="<unk>"
+    )
+
+
+def letter_pairs(count: int, seed: int, *, mark: str = "") -> str:
+    """Lines of letters (and the mark), a tab, and the letter after each of them."""
+    generator = torch.Generator().manual_seed(seed)
+    lines = []
+    for _ in range(count):
+        length = int(torch.randint(1, 4, (), generator=generator))
+        source = torch.randint(0, 4, (length,), generator=generator).tolist()
+        target = " ".join(LETTERS[(n + 1) % 4] for n in source)
+        lines.append(" ".join(LETTERS[n] for n in source) + mark + "\t" + target)
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,73 @@
+"""Pages of the documentation, run as their reader would: from top to bottom, in an empty folder.
+
+A page's Python blocks share one namespace. A console block holds ``$ seqwise ...`` commands, which run in this process.
+A text block below either is what it prints, to the character.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import shlex
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from command_line import exit_code
+
+DOCS = Path(__file__).parent.parent / "docs"
+BLOCK = re.compile(r"^```(python|console)\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", flags=re.DOTALL | re.MULTILINE)
+LONGEST = 120
+
+
+class Block(NamedTuple):
+    """Something to run, and what it is said to print; None where nothing is said."""
+
+    language: str
+    code: str
+    shown: str | None
+
+
+def blocks(text: str, language: str = "python|console") -> list[Block]:
+    """The blocks of a page, in order."""
+    found = [Block(kind, code, shown or None) for kind, code, shown in BLOCK.findall(text)]
+    return [block for block in found if re.fullmatch(language, block.language)]
+
+
+def run_python(code: str, name: str, namespace: dict[str, Any]) -> str:
+    """What a block of Python prints."""
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        exec(compile(code, name, "exec"), namespace)
+    return printed.getvalue()
+
+
+def run_commands(code: str) -> str:
+    """What the commands of a console block print on standard output; each has to succeed."""
+    lines = code.replace("\\\n", " ").splitlines()
+    printed = io.StringIO()
+    for line in lines:
+        prompt, command, *arguments = shlex.split(line, comments=True)
+        assert (prompt, command) == ("$", "seqwise"), f"not a command of ours: {line}"
+        said = io.StringIO()
+        with redirect_stdout(printed), redirect_stderr(said):
+            code_of_exit = exit_code(*arguments)
+        assert code_of_exit == 0, f"{line}\n{said.getvalue()}"
+    return printed.getvalue()
+
+
+def run_page(path: Path) -> dict[str, Any]:
+    """Run a page in the current folder; its namespace. What differs from what it shows is an AssertionError."""
+    namespace: dict[str, Any] = {"__name__": path.stem}
+    for number, block in enumerate(blocks(path.read_text(encoding="utf-8")), start=1):
+        name = f"{path.name}, block {number}"
+        printed = run_commands(block.code) if block.language == "console" else run_python(block.code, name, namespace)
+        assert block.shown is None or printed == block.shown, f"{name} prints:\n{printed}"
+        assert all(len(line) <= LONGEST for line in (block.code + (block.shown or "")).splitlines()), name
+    return namespace
+
+
+if __name__ == "__main__":  # to see what a page prints: python tests/pages.py PAGE, in an empty folder
+    for one in blocks(Path(sys.argv[1]).read_text(encoding="utf-8")):
+        print(run_commands(one.code) if one.language == "console" else run_python(one.code, "page", globals()))

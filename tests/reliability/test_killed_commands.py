@@ -1,0 +1,183 @@
+"""Killed at any write and called again, a command leaves the files that it leaves when nobody kills it."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from reliability.faults import Fault, command, run
+from seqwise.data.readers import Example
+from seqwise.evaluation.report import load_table
+from seqwise.runs.masked_model import save_masked_run
+from seqwise.runs.masked_model_settings import MaskedModelSettings
+from seqwise.runs.masked_model_training import new_masked_run
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="faults are injected by means of Linux")
+
+LETTERS = "abcd"
+
+
+@dataclass(frozen=True)
+class Work:
+    """A command to be killed.
+
+    Args:
+        function: runs it in the child.
+        arguments: all but the output.
+        output: the name of its output in the watched folder.
+        left: what has to be the same in the end, of the watched folder.
+    """
+
+    function: Callable[..., int]
+    arguments: list[object]
+    output: str
+    left: Callable[[Path], Any]
+
+    def __call__(self, root: Path, fault: Fault | None = None) -> Any:
+        return run(self.function, *self.arguments, f"--output={root / self.output}", root=root, fault=fault)
+
+
+def files(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def weights(output: str) -> Callable[[Path], bytes]:
+    return lambda root: (root / output / "model" / "model.safetensors").read_bytes()
+
+
+def numbers(root: Path) -> Any:
+    """Of a recipe, its numbers but for those of the clock, and its weights."""
+    table = load_table(root / "runs" / "label-bias-toy" / "results" / "label-bias-toy.json")
+    found = [(one.system, one.measure, one.value) for one in table.results if one.measure != "training seconds"]
+    return found, {path.parent.parent.name: path.read_bytes() for path in root.rglob("model/model.safetensors")}
+
+
+def sequences(path: Path, count: int) -> Path:
+    draw = random.Random(0)
+    path.write_text("".join(" ".join(draw.choices(LETTERS, k=1 + number % 4)) + "\n" for number in range(count)))
+    return path
+
+
+def masked_run(folder: Path) -> Path:
+    settings = MaskedModelSettings(model="lstm", hidden_size=4, embedding_size=4, minimum_count=1)
+    made = new_masked_run([Example((), tuple(LETTERS))], settings)
+    save_masked_run(replace(made, lengths={3: 1}), folder / "masked")
+    return folder / "masked"
+
+
+def score_by_fours(*arguments: object) -> int:
+    from seqwise.runs import scoring
+
+    scoring.BLOCK = 4
+    return command(*arguments)
+
+
+def reproduce_small(*arguments: object) -> int:
+    """The recipe of the toy with few sequences, all in this process."""
+    from seqwise.data.synthetic import label_bias_toy
+    from seqwise.recipes import label_bias_toy as recipe
+    from seqwise.recipes import workers
+    from seqwise.recipes.systems import Data
+
+    workers.WORKERS = 0
+    systems = recipe.systems
+
+    def few(seed: int) -> Data:
+        generator = torch.Generator().manual_seed(seed)
+        return Data(*(label_bias_toy(count, length=4, flip=0.1, generator=generator) for count in (60, 8)))
+
+    def small(seed: int) -> Any:
+        sizes = {"batch_size": 20, "hidden_size": 8, "embedding_size": 4, "save_every": 1}
+        return [replace(one, settings=replace(one.settings, **sizes)) for one in systems(seed)]
+
+    recipe.load_data, recipe.systems = few, small
+    return command(*arguments)
+
+
+def works(folder: Path) -> dict[str, Work]:
+    text = sequences(folder / "text.txt", 18)
+    chains = ["--sweeps=6", "--save-every=2", "--every=2", "--chains=2"]
+    sizes = ["--hidden-size=4", "--embedding-size=4", "--minimum-count=1"]
+    masked = ["masked-model", "train", text, "--model=lstm", "--epochs=2", "--save-every=3", "--batch-size=6", *sizes]
+    return {
+        "sample": Work(command, ["sample", masked_run(folder), "a _ _", *chains], "samples", files),
+        "score": Work(score_by_fours, ["score", folder / "masked", text], "scores.jsonl", files),
+        "masked-model train": Work(command, masked, "masked", weights("masked")),
+        "language-model train": Work(
+            command, ["language-model", "train", text, "--minimum-count=1", "--save-every=2", "--batch-size=8"],
+            "lm", weights("lm"),
+        ),
+        "reproduce": Work(reproduce_small, ["reproduce", "label-bias-toy"], "runs", numbers),
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    return tmp_path_factory.mktemp("works")
+
+
+def kill_and_resume(work: Work, folder: Path, count: int) -> tuple[int, int]:
+    """Kill it at so many of its events, each in a folder of its own; how many came to the same end, of how many."""
+    whole = work(folder / "whole")
+    assert whole.code == 0, whole.err
+    expected, same = work.left(folder / "whole"), 0
+    places = sorted({len(whole.events) * number // count for number in range(count)})
+    for number, place in enumerate(places):
+        root = folder / f"killed-{place}"
+        killed = work(root, Fault(whole.events[place], ("kill", "power")[number % 2]))
+        assert killed.code == -9, (whole.events[place], killed)
+        again = work(root)
+        assert again.code == 0, (whole.events[place], again.err)
+        same += work.left(root) == expected
+    return same, len(places)
+
+
+FAST = {"sample": 9, "score": 9, "reproduce": 3}
+SLOW = {"sample": 30, "score": 30, "reproduce": 20, "masked-model train": 20, "language-model train": 20}
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_killed_it_is_resumed(name: str, folder: Path, tmp_path: Path, promise: Any) -> None:
+    same, of = kill_and_resume(works(folder)[name], tmp_path, FAST[name])
+    assert same == of
+    promise(f"seqwise {name} killed at a write", same, "resumed without a hand to the same files")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SLOW)
+def test_killed_more_often_it_is_resumed(name: str, folder: Path, tmp_path: Path, promise: Any) -> None:
+    same, of = kill_and_resume(works(folder)[name], tmp_path, SLOW[name])
+    assert same == of
+    promise(f"seqwise {name} killed at a write", same, "resumed without a hand to the same files")
+
+
+def test_scores_kept_in_a_file_are_those_that_are_printed(folder: Path, tmp_path: Path, seqwise: Any) -> None:
+    work = works(folder)["score"]
+    printed = seqwise(*work.arguments)
+    kept = seqwise(*work.arguments, "--output", tmp_path / "scores.jsonl")
+    assert (tmp_path / "scores.jsonl").read_text() == printed.out and len(printed.records) == 18
+    assert kept.out == "" and kept.err == printed.err
+
+
+def test_a_file_of_scores_that_was_begun_otherwise_is_refused(folder: Path, tmp_path: Path, seqwise: Any) -> None:
+    work, output = works(folder)["score"], tmp_path / "scores.jsonl"
+    partial = tmp_path / "scores.jsonl.partial"
+    for found, said in (
+        (json.dumps({"model": "other"}) + "\n", "begun with another model"),
+        ("{}\n", "begun with another model"),
+        ("no JSON\n", "begun with something else"),
+        ("[]\n", "begun with something else"),
+    ):
+        partial.write_text(found)
+        complaint = seqwise(*work.arguments, "--output", output).complaint
+        assert said in complaint and complaint.startswith(str(partial)) and not output.exists()
+        assert partial.read_text() == found

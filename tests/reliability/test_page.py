@@ -1,0 +1,42 @@
+"""docs/reliability.md says what results/reliability.json does, and that all these tests have been run."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from seqwise.evaluation.report import load_table
+
+ROOT = Path(__file__).parent.parent.parent
+FIGURES = ROOT / "results" / "reliability.json"
+
+
+@pytest.fixture
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("page", ROOT / "scripts" / "make_reliability_page.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def promising(file: Path) -> int:
+    """How many calls of ``promise`` a file of tests has."""
+    calls = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)]
+    return sum(isinstance(call.func, ast.Name) and call.func.id == "promise" for call in calls)
+
+
+def test_each_file_of_tests_has_its_place_on_the_page(script: ModuleType) -> None:
+    files = {file.stem.removeprefix("test_") for file in Path(__file__).parent.glob("test_*.py") if promising(file)}
+    assert files == set(script.PARTS)
+
+
+@pytest.mark.skipif(not FIGURES.exists(), reason="results/reliability.json has not been made: make reliability")
+def test_the_page_is_that_of_the_figures(script: ModuleType) -> None:
+    table = load_table(FIGURES)
+    assert (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8") == script.page(table)
+    assert {result.measure for result in table.results} == set(script.PARTS)

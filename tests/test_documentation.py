@@ -1,0 +1,147 @@
+"""The pages of docs/ that are not held by a test of their own: they run, cite what the code cites, and are linked."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import seqwise as package
+from command_line import Command
+from pages import DOCS, blocks, run_page
+
+ROOT = DOCS.parent
+RUN = [*sorted((DOCS / "guides").glob("*.md")), DOCS / "one-idea.md", DOCS / "extending.md"]
+# What a page needs beyond the dependencies, and a place where it is used for the first time.
+NEEDED = {"translation": "tokenizers", "sampling": "arviz_stats"}
+MOST_LINES_OF_AN_EXTENSION = 30
+
+
+@pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
+def test_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if page.stem in NEEDED:
+        pytest.importorskip(NEEDED[page.stem])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    run_page(page)
+
+
+def test_there_are_six_guides() -> None:
+    titles = {"tagging", "transduction", "translation", "scoring", "sampling", "scaling"}
+    assert {page.stem for page in RUN if page.parent.name == "guides"} == titles
+
+
+@pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
+def test_a_page_has_code_and_says_what_comes_out(page: Path) -> None:
+    found = blocks(page.read_text(encoding="utf-8"))
+    assert any(block.shown for block in found) or page.stem in ("translation",)
+    assert page.read_text(encoding="utf-8").count("```") == 2 * len(
+        re.findall(r"^```[a-z{]", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    )
+
+
+def test_extensions_are_short() -> None:
+    found = blocks((DOCS / "extending.md").read_text(encoding="utf-8"))
+    assert [len(block.code.splitlines()) <= MOST_LINES_OF_AN_EXTENSION for block in found] == [True] * 3
+
+
+@pytest.mark.parametrize("page", ["index.md", "data.md"])
+def test_commands_that_are_only_shown_exist(page: str, seqwise: Command) -> None:
+    text = (DOCS / page).read_text(encoding="utf-8")
+    commands = re.findall(r"^\$ seqwise ([a-z-]+)(?: ([a-z]+))?", text, flags=re.MULTILINE)
+    assert commands
+    for command, inner in commands:
+        arguments = [command, *([inner] if command == "data" else [])]
+        assert seqwise(*arguments, "--help").code == 0
+
+
+def test_every_page_can_be_reached_from_the_start() -> None:
+    listed = re.findall(r"^([a-z/-]+)$", (DOCS / "index.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    pages = {str(page.relative_to(DOCS).with_suffix("")) for page in DOCS.rglob("*.md") if "_build" not in page.parts}
+    assert pages - {"index"} == set(listed) - {"api/index"}
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.stem)
+def test_links_to_files_lead_somewhere(page: Path) -> None:
+    """The site's own build holds the anchors too."""
+    prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    for target in re.findall(r"\]\((?!https?:)([^)#\s]+)", prose):
+        path = page.parent / target
+        assert path.exists() or path.parent.name == "api", target
+
+
+# ------------------------------------------------------------------------------------------------ bibliography
+
+ENTRIES = [
+    " ".join(entry.split()) for entry in (DOCS / "bibliography.md").read_text(encoding="utf-8").split("\n- ")[1:]
+]
+
+
+def cited() -> list[tuple[str, str, str]]:
+    """Module, what stands before a year in a paragraph that names sources, and the year."""
+    found = []
+    for path in sorted(Path(package.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef):
+                for paragraph in re.findall(r"Source: (.*?)(?:\n\n|$)", ast.get_docstring(node) or "", re.DOTALL):
+                    text = " ".join(paragraph.split())
+                    years = re.finditer(r"\b(19[5-9]\d|20[0-2]\d)\b", text)
+                    found += [(path.stem, text[max(0, year.start() - 90) : year.start()], year[0]) for year in years]
+    return found
+
+
+def test_what_docstrings_cite_is_in_the_bibliography() -> None:
+    citations = cited()
+    assert len(citations) > 100
+    missing = [
+        f"{module}: {before}{year}"
+        for module, before, year in citations
+        if not any(is_cited(entry, before) for entry in ENTRIES if re.search(rf"\b{year}\b", entry))
+    ]
+    assert not missing, "\n".join(missing)
+
+
+def is_cited(entry: str, before: str) -> bool:
+    """Whether an author of an entry, or its title's first word, stands before a year."""
+    return any(re.search(rf"\b{name}[,):]", entry) for name in re.findall(r"[A-Z][a-zà-ü]?[A-Za-zà-ü-]+", before))
+
+
+# ------------------------------------------------------------------------------------------------ what scripts make
+
+
+@pytest.fixture
+def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scripts can be imported."""
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+
+
+def test_the_claims_are_those_of_the_results(scripts: None) -> None:
+    import make_claims_page
+
+    text = (DOCS / "claims.md").read_text(encoding="utf-8")
+    assert make_claims_page.page(ROOT / "results") == text
+    anchors = {make_claims_page.slug(line[3:]) for line in (DOCS / "results.md").read_text("utf-8").splitlines()}
+    assert set(re.findall(r"results\.md#([^)]+)\)", text)) <= anchors
+
+
+def test_a_source_that_no_paper_has_is_not_passed_over(scripts: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    import make_claims_page
+
+    monkeypatch.setattr(make_claims_page, "PAPERS", {"one": ("AAAI",)})
+    with pytest.raises(ValueError, match="no heading for the source"):
+        make_claims_page.page(ROOT / "results")
+
+
+def test_the_figure_shows_the_way_from_an_average_to_one_candidate(scripts: None, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    import make_figures
+
+    alphas, weights_AKV = make_figures.weights_by_alpha()
+    assert alphas[0] == pytest.approx(0.1) and alphas[-1] == pytest.approx(1000)
+    assert torch.allclose(weights_AKV.sum(-1), torch.ones(len(alphas), make_figures.K))
+    assert weights_AKV[0].max() < 0.3 and bool((weights_AKV[-1, range(3), range(3)] > 0.99).all())
+    make_figures.draw_soft_top_k(tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").read_bytes()[:4] == (DOCS / "soft-top-k.png").read_bytes()[:4] == b"\x89PNG"

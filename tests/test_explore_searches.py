@@ -1,0 +1,282 @@
+"""What the explorer computes of searches, against models in NumPy and brute force."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+
+from explored import MARKUP, masked_run, oracle_of, speller, tagger
+from oracles import all_outputs, gold_score, hard_beam
+from seqwise.data import collate
+from seqwise.errors import InputError
+from seqwise.evaluation.slot_ranking import unroll_slots
+from seqwise.explorer.search_views import bias_view, errors_view, lattice_view, outputs_view, step_in_words
+from seqwise.runs import Run, save_masked_run, save_run
+from seqwise.runs.explore import (
+    Setup,
+    compare,
+    dropped,
+    fell_off,
+    follow,
+    load_explored,
+    read_question,
+    search_errors,
+    suggestions,
+)
+from seqwise.runs.explore.answers import PARTS, answer
+from seqwise.runs.explore.questions import MOST_TOKENS
+
+RUNS = {"tagger": (tagger, "a c b", "D N D"), "speller": (speller, "acb", "A C")}
+
+
+@pytest.fixture(params=list(RUNS))
+def asked(request: pytest.FixtureRequest) -> tuple[Run, str, str]:
+    make, text, right = RUNS[request.param]
+    return make(), text, right
+
+
+def with_end(run: Run, tokens: tuple[int, ...], steps: int) -> tuple[int, ...]:
+    """As it was written: with its end token, unless the search ran out of steps."""
+    return tokens if run.model.end is None or len(tokens) == steps else (*tokens, run.model.end)
+
+
+# ---- Questions ------------------------------------------------------------------------------------------------------
+
+
+def test_a_text_is_never_taken_for_a_file(tmp_path: Path) -> None:
+    secret = tmp_path / "a.txt"
+    secret.write_text("b\n")
+    with pytest.raises(InputError, match=secret.name):
+        read_question(tagger(), str(secret))
+
+
+@pytest.mark.parametrize(
+    ("text", "right", "message"),
+    [
+        ("  ", "", "the input is empty"),
+        ("a b", "D", "1 label for 2 words; give one for each"),
+        ("a b", "D Z", "'Z'"),
+        (" a" * (MOST_TOKENS + 1), "", f"{MOST_TOKENS} at most"),
+        ("a zebra", "", "'zebra'"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_in_words(text: str, right: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read_question(tagger(), text, right)
+
+
+def test_a_question_is_read_in_the_units_of_the_run() -> None:
+    question = read_question(speller(), " abc ", "B A")
+    assert question.example.source == ("a", "b", "c") and question.source.source_ids == (0, 1, 2)
+    run = speller()
+    assert question.gold is not None and run.target_vocabulary.decode(question.gold) == ["B", "A", "</s>"]
+
+
+def test_runs_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    save_run(tagger(), tmp_path / "tagger")
+    save_masked_run(masked_run(), tmp_path / "mlm")
+    assert isinstance(load_explored(tmp_path / "tagger"), Run)
+    assert load_explored(tmp_path / "mlm").lengths == {4: 1}  # type: ignore[union-attr]
+    (tmp_path / "samples" / "chains").mkdir(parents=True)
+    for name, message in (
+        ("samples", "holds samples"),
+        ("gone", "no such run folder"),
+        ("", "no trained masked model"),
+    ):
+        with pytest.raises(InputError, match=message):
+            load_explored(tmp_path / name)
+
+
+def test_suggestions_are_examples_of_the_development_data(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    (tmp_path / "dev.tsv").write_text("ab\tA B\nca\tC A\n")
+    run = speller()
+    found = suggestions(replace(run, settings=replace(run.settings, dev=tmp_path / "dev.tsv")), most=1)
+    assert found == [("ab", "A B")]
+    assert read_question(run, *found[0]).gold is not None
+    assert suggestions(replace(run, settings=replace(run.settings, dev=tmp_path / "gone.tsv"))) == []
+
+
+# ---- Searches -------------------------------------------------------------------------------------------------------
+
+
+def test_both_scores_of_every_output_are_those_of_the_model(asked: tuple[Run, str, str]) -> None:
+    run, text, right = asked
+    question = read_question(run, text, right)
+    oracle = oracle_of(run, question.source.source_ids)
+    steps = len(question.source.source_ids) if run.model.end is None else 16
+    found = compare(run, question, k=3, alpha=1.0)
+    assert [one.name for one in found][:3] == ["greedy", "beam, local scores", "beam, raw scores"]
+    for one in found:
+        whole = with_end(run, one.tokens, steps)
+        assert one.log_prob == pytest.approx(gold_score(oracle, whole), abs=1e-9)
+        assert one.raw_score == pytest.approx(gold_score(oracle, whole, log_partition_weight=0.0), abs=1e-9)
+        assert one.is_gold == (whole == question.gold)
+    for one, weight, k in zip(found, (1.0, 1.0, 0.0), (1, 3, 3), strict=False):
+        best = hard_beam(oracle, k=k, num_steps=steps, log_partition_weight=weight)[0]
+        written = best.tokens[: best.tokens.index(run.model.end)] if run.model.end in best.tokens else best.tokens
+        assert one.tokens == written
+    assert (found[-1].name, found[-1].is_gold) == ("the right output", True)
+
+
+def test_the_lattice_follows_the_search_that_is_chosen(asked: tuple[Run, str, str]) -> None:
+    run, text, _ = asked
+    question = read_question(run, text)
+    oracle = oracle_of(run, question.source.source_ids)
+    for score, weight in (("local", 1.0), ("raw", 0.0)):
+        lattice = follow(run, question, Setup(k=3, score=score))
+        expected = hard_beam(oracle, k=3, num_steps=len(lattice.steps), log_partition_weight=weight)
+        assert [node.score for node in lattice.steps[-1]] == pytest.approx([one.score for one in expected])
+        nearly_hard = follow(run, question, Setup("relaxed beam", score, 3, 1e9))
+        scores = [node.score for node in nearly_hard.steps[0]]
+        assert scores == pytest.approx([node.score for node in lattice.steps[0]], abs=1e-6)
+    assert [len(nodes) for nodes in follow(run, question, Setup("greedy", k=3)).steps][:2] == [1, 1]
+    mixed = follow(run, question, Setup("relaxed beam", k=3, alpha=0.01)).steps[0][0]
+    assert mixed.tokens[0][1] < 0.9
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_where_gold_falls_off_is_where_no_prefix_of_the_beam_is_gold(seed: int) -> None:
+    run = tagger(seed=seed)
+    question = read_question(run, "a b c a")
+    batch = collate([(0, question.source)])
+    decoder = Setup(k=2).decoder(run)
+    with torch.no_grad():
+        slots = list(unroll_slots(run.model, run.model.encode(batch), decoder, num_steps=4))
+    beams = [{tuple(prefix) for prefix in one.prefixes_BJT[0].tolist()} for one in slots]
+    lattice, seen = follow(run, question, Setup(k=2)), set()
+    for gold in product(range(3), repeat=4):
+        expected = next((step for step in range(1, 5) if gold[:step] not in beams[step]), None)
+        assert fell_off(lattice, gold) == expected
+        seen.add(expected)
+    assert None in seen and len(seen) > 2
+    for step in range(2, 5):
+        before = [tuple(prefix) for prefix in slots[step - 1].prefixes_BJT[0].tolist()]
+        left = {prefix[:-1] for prefix in beams[step]}
+        assert dropped(lattice, step) == tuple(place for place, one in enumerate(before, 1) if one not in left)
+
+
+# ---- Search errors --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("score", ["local", "raw"])
+def test_exact_search_of_a_tagger_is_brute_force(score: str) -> None:
+    run = tagger(seed=3)
+    question = read_question(run, "a b c")
+    oracle = oracle_of(run, question.source.source_ids)
+    weight = 1.0 if score == "local" else 0.0
+    best = max(all_outputs(oracle, 3), key=lambda output: gold_score(oracle, output, log_partition_weight=weight))
+    errors = search_errors(run, question, k=3, score=score)
+    assert errors.exact is not None and errors.exact.name == "exact, of all 27 outputs"
+    assert errors.exact.tokens == best and errors.exact.short == 0
+    assert errors.exact.score == pytest.approx(gold_score(oracle, best, log_partition_weight=weight))
+    assert [one.name for one in errors.beams][errors.asked] == "beam of 3"
+    for one in errors.beams:
+        expected = errors.exact.score - gold_score(oracle, one.tokens, log_partition_weight=weight)
+        assert one.short == pytest.approx(expected, abs=1e-9)
+
+
+def a_chain_that_misleads() -> Run:
+    """Label 0 looks best at first; label 1 leads to what is better in the end."""
+    run = tagger(model="chain")
+    with torch.no_grad():
+        for parameter in run.model.parameters():
+            parameter.zero_()
+        run.model.first_input_D.copy_(torch.tensor([1.0, 0.5, 0.0]))
+        run.model.transitions.weight.copy_(torch.tensor([[0.0, 0.0, 0.0], [0.0, 9.0, 0.0], [0.0, 0.0, 0.0]]))
+    return run
+
+
+def test_a_search_error_of_a_chain_is_found_by_viterbi() -> None:
+    run = a_chain_that_misleads()
+    question = read_question(run, "a b c a b c a b c")  # too long to be enumerated
+    errors = search_errors(run, question, k=1, score="raw")
+    assert errors.exact is not None and (errors.exact.name, errors.exact.tokens) == ("exact, by Viterbi", (1,) * 9)
+    assert errors.exact.score == pytest.approx(0.5 + 8 * 9.0)
+    assert errors.beams[0].short == pytest.approx(errors.exact.score - 1.0)
+    assert errors.beams[1].short == 0
+    assert "makes a search error: its output is 71.500 nats short" in errors_view(run, errors, score="raw")
+    assert search_errors(run, question, k=1, score="local").exact is None
+
+
+def test_without_an_exact_search_the_largest_beam_is_all_that_is_known() -> None:
+    run = speller()
+    errors = search_errors(run, read_question(run, "abc"), k=64, score="local")
+    assert errors.exact is None
+    best = max(one.score for one in errors.beams)
+    assert all(one.short == pytest.approx(best - one.score, abs=1e-6) for one in errors.beams)
+
+
+# ---- Answers --------------------------------------------------------------------------------------------------------
+
+
+def test_parts_are_kept_unless_a_setting_touches_them() -> None:
+    run = tagger()
+    question, seen = read_question(run, "a b"), []
+    first = answer(run, question, Setup(k=2), on_part=lambda part, done, total: seen.append((part, done, total)))
+    assert seen == [(part, number, len(PARTS)) for number, part in enumerate(PARTS)]
+    for change, kept in (
+        (Setup("relaxed beam", k=2), {"outputs", "bias", "errors"}),
+        (Setup(k=2, score="raw"), {"outputs", "bias"}),
+        (Setup(k=2, alpha=4.0), {"bias", "errors"}),
+        (Setup(k=3), set()),
+    ):
+        second = answer(run, question, change, known=first)
+        names = ("lattice", "outputs", "bias", "errors")
+        assert {name for name in names if getattr(second, name) is getattr(first, name)} == kept
+    other = answer(run, read_question(run, "b a"), Setup(k=2), known=first)
+    assert other.lattice is not first.lattice and other.bias is not first.bias
+
+
+def test_work_can_be_stopped_between_parts() -> None:
+    run, seen = tagger(), []
+
+    def stop(part: str, done: int, total: int) -> None:
+        seen.append(part)
+        if done == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        answer(run, read_question(run, "a b"), Setup(k=2), on_part=stop)
+    assert seen == list(PARTS[:2])
+
+
+# ---- Views ----------------------------------------------------------------------------------------------------------
+
+
+def test_views_say_what_was_found_and_escape_it(asked: tuple[Run, str, str]) -> None:
+    run, text, right = asked
+    found = answer(run, read_question(run, text, right), Setup(k=3))
+    steps = len(found.lattice.steps)
+    whole = lattice_view(run, found, steps)
+    assert whole.count("<rect") == sum(node.is_live for nodes in found.lattice.steps for node in nodes)
+    assert lattice_view(run, found, 1).count("<rect") == len(found.lattice.steps[0])
+    outputs = outputs_view(run, found.outputs)
+    assert f"{found.outputs[0].raw_score:.3f}" in outputs and "the right output" in outputs
+    bias = bias_view(run, found.bias, steps + 5)
+    last = found.bias.steps[-1][0]
+    assert f"after step {len(found.bias.steps) - 1}" in bias and f"{100 * last.local_mass:.1f}%" in bias
+    for view in (whole, outputs, bias, errors_view(run, found.errors, score="local")):
+        assert MARKUP not in view
+    if run.settings.task == "tag":
+        assert "&lt;b&gt;&amp;X" in lattice_view(run, found, steps)
+
+
+def test_steps_are_told_in_words() -> None:
+    run = a_chain_that_misleads()
+    question = read_question(run, "a b c", "D D D")
+    greedy = answer(run, question, Setup("greedy", "raw", 1))
+    assert step_in_words(run, greedy, 1).startswith("Step 1: the best slot adds <b>&X and has score 1.000.")
+    assert "fell off at step 1" in step_in_words(run, greedy, 1)
+    beam = answer(run, question, Setup("beam", "raw", 3))
+    (gone,) = dropped(beam.lattice, 3)
+    assert f"Of the step before, the prefix in slot {gone} is given up." in step_in_words(run, beam, 3)
+    assert "fell off" not in step_in_words(run, beam, 3)
+    soft = answer(run, question, Setup("relaxed beam", "raw", 2, 0.01))
+    assert "mixes most: tokens" in step_in_words(run, soft, 1)
+    hard = answer(run, question, Setup("relaxed beam", "raw", 1, 64.0))
+    assert "Every slot is one candidate" in step_in_words(run, hard, 1)

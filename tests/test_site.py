@@ -1,0 +1,75 @@
+"""How the site is made: every room is in the reference, and names lead to where they are documented."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from pages import DOCS
+from test_architecture import LAYERS
+
+pytest.importorskip("sphinx", reason="the site is built with pip install 'seqwise[docs]'")
+
+
+@pytest.fixture(scope="module")
+def conf() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_conf", DOCS / "conf.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_room_has_a_page(conf: Any) -> None:
+    assert set(conf.ROOMS) | {"cli"} == set(LAYERS)
+    assert "seqwise.search.kernels.scan" in conf.modules_of("search")
+    assert conf.modules_of("tree") == ["seqwise.tree"]
+    page = conf.room_page("search", "Search")
+    assert page.startswith("Search\n======\n") and ".. automodule:: seqwise.search.beam\n" in page
+
+
+def test_the_page_on_the_command_line_has_every_command(conf: Any) -> None:
+    page = conf.command_line_page()
+    assert "\nseqwise train\n-------------\n" in page and "\nseqwise data supertags\n" in page
+    assert "--log-partition-weight" in page
+
+
+@pytest.mark.parametrize(
+    "name, found",
+    [
+        ("seqwise.beam_search", "seqwise.search.beam.beam_search"),
+        ("seqwise.search.selection.SoftTopK", "seqwise.search.selection.SoftTopK"),
+        ("seqwise.search.beam.Beam.scores_BK", "seqwise.search.beam.Beam"),
+        ("seqwise.search.beam.no_such_name", None),
+        ("torch.softmax", None),
+    ],
+)
+def test_names_lead_to_where_they_are_documented(conf: Any, name: str, found: str | None) -> None:
+    assert conf.documented_name(name) == found
+
+
+def test_what_has_no_docstring_is_a_warning(conf: Any, caplog: pytest.LogCaptureFixture) -> None:
+    logging.getLogger("sphinx").propagate = True
+    with caplog.at_level(logging.WARNING):
+        conf.require_docstring(None, "function", "seqwise.documented", None, None, ["Something."])
+        conf.require_docstring(None, "data", "seqwise.constant", None, None, [""])
+        assert not caplog.records
+        conf.require_docstring(None, "function", "seqwise.bare", None, None, ["", " "])
+    (record,) = caplog.records
+    assert record.getMessage() == "seqwise.bare is public and has no docstring"
+
+
+def test_signs_that_are_no_markup_are_escaped(conf: Any) -> None:
+    lines = ["mean |log Z| of global_ scores, ``|x|`` and :func:`global_`", "    >>> a | b", "====  ===="]
+    conf.escape_signs(None, "module", "name", None, None, lines)
+    assert lines[0] == r"mean \|log Z\| of global\_ scores, ``|x|`` and :func:`global_`"
+    assert lines[1:] == ["    >>> a | b", "====  ===="]
+
+
+def test_the_reference_is_no_part_of_the_repository() -> None:
+    assert "/docs/api/" in (Path(DOCS).parent / ".gitignore").read_text("utf-8").splitlines()
