@@ -18,6 +18,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from seqwise.errors import InputError
 
@@ -94,13 +95,14 @@ def hub_refusals(name: str, problem: str, *, mend: str) -> Iterator[None]:
         problem: what cannot be done, as a clause.
         mend: what to do about it.
     """
-    from httpx import HTTPError
-    from huggingface_hub.errors import EntryNotFoundError, HFValidationError
+    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError
 
+    # Of httpx or of httpx2, by the version of huggingface_hub: what a connection that fails raises, too.
+    transport: Any = next(base for base in HfHubHTTPError.__mro__ if base.__name__ == "HTTPError")
     try:
         yield
     except InputError:
         raise
-    except (HTTPError, EntryNotFoundError, HFValidationError, OSError) as error:
+    except (transport, EntryNotFoundError, HFValidationError, OSError) as error:
         said = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(" .")
         raise InputError(f"{problem} ({said})", path=name, mend=mend) from error
