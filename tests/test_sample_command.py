@@ -666,7 +666,7 @@ def test_the_report_counts_what_chains_did() -> None:
         f" mean energy {sum(energies) / len(energies):.4g} nats"
     )
     pytest.importorskip("arviz_stats")
-    by_problem = torch.tensor(energies).view(4, 20, 20)  # problems, chains, sweeps that count
+    by_problem = torch.tensor(energies, dtype=torch.float64).view(4, 20, 20)  # problems, chains, sweeps that count
     ess = [effective_sample_size(one.T) for one in by_problem]
     r_hat = [split_r_hat(one.T) for one in by_problem]
     assert more[0].startswith(

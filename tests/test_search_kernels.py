@@ -592,6 +592,10 @@ def test_autocast_is_the_same_in_both_passes(form: Form) -> None:
     torch.set_default_dtype(torch.float32)
     model = a_model("tagger")
     with torch.autocast("cpu", dtype=torch.bfloat16):
+        try:
+            torch.nn.LSTM(1, 1)(torch.zeros(1, 1, 1))
+        except RuntimeError:
+            pytest.skip("this processor has no LSTM in bfloat16")
         expected, found = loss_of(model, expanded), loss_of(model, form)
     one, other = gradients(expected, model), gradients(found, model)
     for name, gradient in one.items():
