@@ -135,4 +135,4 @@ def test_the_page_has_what_the_checks_are_of() -> None:
 
 def test_lines_of_code_fit_the_page() -> None:
     assert all(len(line) <= 120 for block in BLOCKS.values() for line in block.splitlines())
-    assert all(len(block.splitlines()) <= 12 for block in BLOCKS.values()), "short is the point"
+    assert all(len(block.splitlines()) <= 13 for block in BLOCKS.values()), "short is the point"
