@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from make_results_page import grid
+
 from seqwise.evaluation.report import Table, load_table
 from seqwise.evaluation.signature import signature_line
 
@@ -37,10 +39,8 @@ def page(table: Table) -> str:
     for file, title in PARTS.items():
         rows = [result for result in table.results if result.measure == file]
         if rows:
-            lines = [f"| {row.system} | {row.value:,.0f} | {row.note} |" for row in rows]
-            parts.append(
-                "\n".join([f"## {title}\n", "| what | cases | what held in each |", "|---|---|---|", *lines, ""])
-            )
+            lines = ((row.system, f"{row.value:,.0f}", row.note) for row in rows)
+            parts.append(f"## {title}\n\n" + grid(("what", "cases", "what held in each"), lines))
     signatures = dict.fromkeys(f"`{signature_line(result.signature)}`\n" for result in table.results)
     return "\n".join([*parts, *signatures])
 

@@ -16,12 +16,10 @@ from typing import Any
 
 import pytest
 import torch
-import typer.main
 from rich.console import Console
 
 from command_line import Command
 from seqwise.cli import console
-from seqwise.cli.masked_model import masked_model
 from seqwise.data import IGNORE, EncodedExample, Example
 from seqwise.errors import InputError
 from seqwise.runs import (
@@ -326,13 +324,35 @@ def test_it_learns(tmp_path: Path, kind: str) -> None:
 # ---- Settings -------------------------------------------------------------------------------------------------------
 
 
-def test_flags_are_the_settings_with_their_defaults() -> None:
-    command = typer.main.get_command(masked_model).commands["train"]  # type: ignore[attr-defined]
-    flags = {parameter.name: parameter.default for parameter in command.params}
+def test_flags_are_the_settings_and_say_their_defaults(seqwise: Command) -> None:
+    said = " ".join(seqwise("masked-model", "train", "--help").out.split())
     for field in fields(MaskedModelSettings):
-        expected = None if field.name == "units" else field.default  # for it depends on the format
-        assert flags[field.name] == expected, field.name
-    assert set(flags) == {field.name for field in fields(MaskedModelSettings)} | {"train", "output", "dev"}
+        assert f"--{field.name.replace('_', '-')} " in said
+        assert field.default is None or f"[{field.default}]" in said
+
+
+def test_fasta_has_characters_unless_told_otherwise(seqwise: Command, tmp_path: Path) -> None:
+    (tmp_path / "a.fasta").write_text(">one\nACDA\n>two\nCAD\n", encoding="utf-8")
+    small = ["--format", "fasta", "--epochs", 1, "--hidden-size", 8, "--num-heads", 2, "--feedforward-size", 8]
+    for name, more in (("one", []), ("two", ["--units", "characters"])):
+        ended = seqwise("masked-model", "train", tmp_path / "a.fasta", *small, *more, "--output", tmp_path / name)
+        assert ended.code == 0, ended.err
+    assert (tmp_path / "one" / "settings.json").read_text() == (tmp_path / "two" / "settings.json").read_text()
+    assert '"units": "characters"' in (tmp_path / "one" / "settings.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--format", "fata"], "format must be one of sequences, fasta, pairs, got 'fata'; did you mean 'fasta'?"),
+        (["--batch-size", "many"], "batch_size must be an integer, got 'many'"),
+        (["--dropout", "0.1", "--model", "lstm"], "dropout: nothing in this training reads it"),
+    ],
+)
+def test_flags_that_are_wrong(seqwise: Command, tmp_path: Path, flags: list[str], said: str) -> None:
+    refused = seqwise("masked-model", "train", tmp_path / "a.txt", *flags, "--output", tmp_path / "run")
+    assert said in refused.complaint
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

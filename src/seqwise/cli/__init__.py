@@ -25,13 +25,13 @@ from seqwise.cli.scoring import score
 from seqwise.cli.sharing import card, push
 from seqwise.cli.training import TRAIN_EXAMPLES, train
 from seqwise.errors import InputError
+from seqwise.runs.settings import Settings
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="seqwise",
     help="Neural sequence models that are trained, searched and sampled as whole sequences.",
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -43,7 +43,7 @@ app = typer.Typer(
 UsageError: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 # The flags of Settings make the signature of the first, so it is registered only once they are there.
-app.command(epilog=TRAIN_EXAMPLES)(flags_from_settings(train))
+app.command(epilog=TRAIN_EXAMPLES)(flags_from_settings(train, Settings))
 app.command(epilog=SAMPLE_EXAMPLES)(sample)
 for command in (predict, evaluate, score, diagnose, card, push):
     app.command()(command)
@@ -60,7 +60,7 @@ def main() -> None:
     # A GPU-less machine need not be told so, nor a terminal be filled with what libraries say to developers.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     try:
-        status = app(standalone_mode=False)
+        status = app(prog_name="seqwise", standalone_mode=False)
         sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)

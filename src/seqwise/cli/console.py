@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
 
 import rich.box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from seqwise.errors import InputError
@@ -20,12 +24,40 @@ WITHOUT_UNIT = ("length ratio", "BLEU")
 out, err = Console(), Console(stderr=True)
 
 
+class LineProgress(Progress):
+    """Progress for a log or a pipe, which no bar can be redrawn in: a line now and then, none of what is soon over."""
+
+    def __init__(self, *, every: float, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(console=err, disable=True)
+        self.every, self.clock = every, clock
+        self.next_line = clock() + every
+
+    def advance(self, task_id: TaskID, advance: float = 1) -> None:
+        """One step, or more."""
+        self.update(task_id, advance=advance)
+
+    def update(self, task_id: TaskID, **changes: Any) -> None:
+        """Change a task, and say how far it is if the last line is long ago."""
+        super().update(task_id, **changes)
+        if self.clock() < self.next_line:
+            return
+        self.next_line = self.clock() + self.every
+        task = self.tasks[self.task_ids.index(task_id)]
+        total = "" if task.total is None else f" of {task.total:,.0f}"
+        left = "" if task.time_remaining is None else f", {timedelta(seconds=task.time_remaining)} left"
+        note = f"; {task.fields['note']}" if task.fields.get("note") else ""
+        print(f"{task.description}: {task.completed:,.0f}{total}{left}{note}", file=sys.stderr, flush=True)
+
+
 @contextmanager
 def progress_bars() -> Iterator[Progress]:
-    """Progress bars on standard error; silent where that is not a terminal."""
+    """Progress bars on standard error; where that is no terminal, a line each half minute."""
+    if not err.is_terminal:
+        yield LineProgress(every=30)
+        return
     name, note = TextColumn("{task.description:<24}"), TextColumn("{task.fields[note]}")
     columns = (name, BarColumn(bar_width=30), MofNCompleteColumn(), TimeRemainingColumn(), note)
-    with Progress(*columns, console=err, disable=not err.is_terminal) as progress:
+    with Progress(*columns, console=err) as progress:
         yield progress
 
 

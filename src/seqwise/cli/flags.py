@@ -1,4 +1,4 @@
-"""One flag of ``seqwise train`` for each field of Settings."""
+"""One flag of a command for each field of a dataclass of settings."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ import typer
 __all__ = ["flags_from_settings"]
 
 
-def flags_from_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command one flag for each field of Settings, so that flags, YAML keys and defaults cannot drift apart.
+def flags_from_settings(command: Callable[..., None], settings: type) -> Callable[..., None]:
+    """Give a command one flag for each field of a dataclass, so that flags, files and defaults cannot drift apart.
 
-    Flags are taken as text and read by the same code as YAML, with the same messages.
+    Flags are taken as text, for ``load_configuration`` to read, which reads YAML with the same messages. The command
+    has them all as its ``**flags``; those that were not given are None.
     """
-    from seqwise.runs.settings import Settings
-
     parameters = [
         parameter
         for parameter in inspect.signature(command, eval_str=True).parameters.values()
         if parameter.kind is not parameter.VAR_KEYWORD
     ]
-    kinds = typing.get_type_hints(Settings)
-    for field in dataclasses.fields(Settings):
+    kinds = typing.get_type_hints(settings)
+    for field in dataclasses.fields(settings):
         text = field.metadata["help"] + _choices(kinds[field.name], field.metadata["help"])
         default = "" if field.default in (None, Path(), "") else f" [{field.default}]"
         metavar = field.metadata.get("metavar") or _metavar(kinds[field.name])

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 
 from seqwise.cli.console import progress_bars
-
-if TYPE_CHECKING:
-    from seqwise.runs.masked_model_settings import MaskedModelSettings
+from seqwise.cli.flags import flags_from_settings
+from seqwise.runs.masked_model_settings import MaskedModelSettings, require_read
+from seqwise.training.configuration import load_configuration
 
 __all__ = ["masked_model"]
 
@@ -34,94 +34,24 @@ def _group(context: typer.Context) -> None:
         print(context.get_help())
 
 
-@masked_model.command("train", epilog=EXAMPLES)
 def train_command(
-    context: typer.Context,
     train: Annotated[Path, typer.Argument(metavar="TRAIN", help="sequences, plain or gzip, in the --format")],
     *,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="RUN", help="the folder to make or to continue")],
     dev: Annotated[Path | None, typer.Option(metavar="FILE", help="measure the model on it at the end")] = None,
-    format: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME", help="sequences (one a line), fasta, or pairs (source, tab, sequence: a conditional model)"
-        ),
-    ] = "sequences",
-    units: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="what a sequence is made of: words, characters or subwords; by default words, in FASTA characters",
-        ),
-    ] = None,
-    source_units: Annotated[str, typer.Option(metavar="NAME", help="pairs: the same for sources")] = "words",
-    subword_vocabulary: Annotated[
-        int, typer.Option(metavar="N", help="subwords: how many to learn at most, for each side")
-    ] = 8000,
-    minimum_count: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="rarer tokens are the unknown symbol; 1: there is none; by default 2, for characters 1",
-        ),
-    ] = None,
-    model: Annotated[str, typer.Option(metavar="NAME", help="transformer or lstm")] = "transformer",
-    hidden_size: Annotated[int, typer.Option(metavar="N", help="of embeddings and layers; of each LSTM")] = 128,
-    num_layers: Annotated[int, typer.Option(metavar="N", help="transformer; pairs: for each side")] = 2,
-    num_heads: Annotated[int, typer.Option(metavar="N", help="transformer: of each attention")] = 4,
-    feedforward_size: Annotated[int, typer.Option(metavar="N", help="hidden size of feed-forward networks")] = 512,
-    embedding_size: Annotated[int, typer.Option(metavar="N", help="lstm: size of embeddings")] = 64,
-    dropout: Annotated[float, typer.Option(metavar="X", help="transformer: dropout rate")] = 0.1,
-    max_length: Annotated[
-        int | None, typer.Option(metavar="N", help="pairs: longest sequence; by default that of TRAIN")
-    ] = None,
-    masking: Annotated[
-        str,
-        typer.Option(
-            metavar="HOW",
-            help="uniform (between one and all tokens), one, or a number: the probability of each token",
-        ),
-    ] = "uniform",
-    epochs: Annotated[float, typer.Option(metavar="X", help="how often each sequence is seen")] = 20.0,
-    batch_size: Annotated[int, typer.Option(metavar="N", help="sequences of a step")] = 64,
-    learning_rate: Annotated[float, typer.Option(metavar="X", help="the highest; it falls linearly to 0")] = 1e-3,
-    warmup: Annotated[float, typer.Option(metavar="X", help="part of the steps in which it rises to that")] = 0.05,
-    seed: Annotated[int, typer.Option(metavar="N", help="of weights, batches, masks and dropout")] = 0,
-    save_every: Annotated[int, typer.Option(metavar="N", help="steps between checkpoints")] = 500,
+    **flags: str | None,
 ) -> None:
     """Train a masked model, which scores each token given all others.
 
     Run the same command again to continue after an interruption.
     """
-    from seqwise.runs.masked_model_settings import MaskedModelSettings, require_read
     from seqwise.runs.masked_model_training import train_masked_model
 
-    settings = MaskedModelSettings(
-        # The settings say what is wrong with a name that is none of theirs.
-        format=cast(Any, format),
-        units=cast(Any, units or ("characters" if format == "fasta" else "words")),
-        source_units=cast(Any, source_units),
-        subword_vocabulary=subword_vocabulary,
-        minimum_count=minimum_count,
-        model=cast(Any, model),
-        hidden_size=hidden_size,
-        num_layers=num_layers,
-        num_heads=num_heads,
-        feedforward_size=feedforward_size,
-        embedding_size=embedding_size,
-        dropout=dropout,
-        max_length=max_length,
-        masking=masking,
-        epochs=epochs,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        warmup=warmup,
-        seed=seed,
-        save_every=save_every,
-    )
-    sources = {name: context.get_parameter_source(name) for name in context.params}
-    # Which kind of source it is depends on the version of click that typer goes with; their names do not.
-    require_read(settings, [name for name, source in sources.items() if source and source.name == "COMMANDLINE"])
+    given = {name: value for name, value in flags.items() if value is not None}
+    if given.get("format") == "fasta":
+        given.setdefault("units", "characters")
+    settings = load_configuration(MaskedModelSettings, None, given)
+    require_read(settings, given)
     with progress_bars() as bars:
         training = bars.add_task("training", total=None, note="")
         measuring: list[Any] = []
@@ -137,8 +67,12 @@ def train_command(
         metrics = train_masked_model(train, output, settings, dev=dev, on_progress=on_progress, on_measured=on_measured)
     _print_metrics(metrics, settings)
     run = shlex.quote(str(output))
-    given = " FILE" if settings.conditional else ""
-    print(f"the model is in {output}; try: seqwise score {run} FILE, or seqwise sample {run}{given}")
+    sources = " FILE" if settings.conditional else ""
+    print(f"the model is in {output}; try: seqwise score {run} FILE, or seqwise sample {run}{sources}")
+
+
+# The flags of the settings make the signature, so it is registered only once they are there.
+masked_model.command("train", epilog=EXAMPLES)(flags_from_settings(train_command, MaskedModelSettings))
 
 
 def _print_metrics(metrics: dict[str, Any], settings: MaskedModelSettings) -> None:

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from seqwise.errors import InputError
 from seqwise.explorer.chain_views import energy_view, sequences_view, sweep_in_words
-from seqwise.explorer.widgets import Status, begin_page, button, choice, failure, html, section, slider, status_line
+from seqwise.explorer.widgets import Status, begin_page, button, choice, html, section, slider, status_line
 from seqwise.explorer.work import Job
 from seqwise.runs.explore.chains import MOST_CHAINS, Watched, adjust, advance, pin, start
 from seqwise.runs.sampling_settings import SampleSettings
@@ -183,19 +183,9 @@ async def _in_thread(visit: Visit, status: Status, part: str, function: Callable
 
     if visit.job is not None:
         return False
-    visit.job = Job(part)
-    try:
+    found = None
+    with status.work(visit, Job(part)):
         found = await threads.io_bound(function, *args)
-    except InputError as error:
-        status.complain(str(error))
-        return False
-    except Exception as error:
-        # Nothing that a visitor can mend: the page says so in a line, and the terminal of the server has the rest.
-        status.complain(failure(error))
-        raise
-    finally:
-        visit.job = None
-        status.show(None)
     if found is not None:  # None: the server is about to end
         visit.watched = found
     return found is not None

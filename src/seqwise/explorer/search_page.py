@@ -8,7 +8,6 @@ from typing import Any
 
 from markupsafe import Markup
 
-from seqwise.errors import InputError
 from seqwise.explorer.search_views import bias_view, errors_view, lattice_view, outputs_view, step_in_words
 from seqwise.explorer.widgets import (
     Slider,
@@ -16,7 +15,6 @@ from seqwise.explorer.widgets import (
     begin_page,
     button,
     choice,
-    failure,
     html,
     raw_slider,
     section,
@@ -176,23 +174,13 @@ async def _compute(run: Run, visit: Visit, controls: Controls, views: Views, sta
     """Answer what is asked now; the page stays usable, and an earlier answer stays until there is another."""
     from nicegui import run as threads
 
-    visit.job = job = Job()
-    try:
+    found = None
+    with status.work(visit, Job()) as job:
         question, setup = controls.question(run), controls.setup()
-        found = await threads.io_bound(answer, run, question, setup, known=visit.answer, on_part=job.report)
-    except Stopped:
-        status.say("Stopped; what is below belongs to an earlier question.")
-        return
-    except InputError as error:
-        status.complain(str(error))
-        return
-    except Exception as error:
-        # Nothing that a visitor can mend: the page says so in a line, and the terminal of the server has the rest.
-        status.complain(failure(error))
-        raise
-    finally:
-        visit.job = None
-        status.show(None)
+        try:
+            found = await threads.io_bound(answer, run, question, setup, known=visit.answer, on_part=job.report)
+        except Stopped:
+            status.say("Stopped; what is below belongs to an earlier question.")
     if found is not None:  # None: the server is about to end
         _show(run, visit, found, views)
         status.say(f"Found for {run.source_text(question.example)!r}.")

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any
+from typing import Any, Protocol
 
 from markupsafe import Markup
 
+from seqwise.errors import InputError
 from seqwise.explorer.work import Job
 from seqwise.runs.report.page import block_style
 
@@ -20,7 +21,6 @@ __all__ = [
     "begin_page",
     "button",
     "choice",
-    "failure",
     "html",
     "raw_slider",
     "section",
@@ -173,6 +173,12 @@ def button(name: str, on_click: Callable[[], Any]) -> Any:
     return ui.button(name, on_click=on_click).props("no-caps unelevated").mark(name)
 
 
+class Working(Protocol):
+    """A visit that something may be computed for."""
+
+    job: Job | None
+
+
 @dataclass(frozen=True)
 class Status:
     """What is going on, in words that a screen reader says as they change."""
@@ -202,6 +208,22 @@ class Status:
                 add="indeterminate" if job.share is None else "", remove="" if job.share is None else "indeterminate"
             )
             self.say(f"Computing {job.part} …")
+
+    @contextmanager
+    def work(self, visit: Working, job: Job) -> Iterator[Job]:
+        """A visit has this job for as long; what goes wrong in it is said, and over where the visitor can mend it."""
+        visit.job = job
+        try:
+            yield job
+        except InputError as error:
+            self.complain(str(error))
+        except Exception as error:
+            # Nothing that a visitor can mend: the page says so in a line, and the terminal of the server has the rest.
+            self.complain(failure(error))
+            raise
+        finally:
+            visit.job = None
+            self.show(None)
 
 
 def status_line(on_stop: Callable[[], Any] | None = None) -> Status:

@@ -15,6 +15,7 @@ from seqwise.data.records import read_record
 from seqwise.errors import InputError
 from seqwise.objectives.masked_likelihood import mask_fraction, mask_one, mask_uniformly
 from seqwise.runs.settings import Units
+from seqwise.training.configuration import setting
 
 __all__ = ["Format", "MaskedModelSettings", "load_masked_settings", "require_read"]
 
@@ -27,31 +28,7 @@ MASKINGS: dict[str, Callable[[Tensor], Tensor]] = {"uniform": mask_uniformly, "o
 
 @dataclass(frozen=True)
 class MaskedModelSettings:
-    """How a masked model is trained.
-
-    Args:
-        format: "sequences" (one a line), "fasta", or "pairs" (source, tab, sequence: the model is conditional).
-        units: what a sequence is made of: "words", "characters" or "subwords". In FASTA no words.
-        source_units: the same for sources, of pairs only.
-        subword_vocabulary: how many subwords to learn at most, for each side on its own.
-        minimum_count: tokens seen less often are the unknown symbol; at 1 there is none, and unknown tokens are refused
-            later. None: 2, but 1 for characters. A sequence of subwords has no unknown symbol.
-        model: "transformer", or "lstm" (two of them; not of pairs).
-        hidden_size: of embeddings and layers; of each LSTM.
-        num_layers: of a Transformer; of pairs for each side.
-        num_heads: of each attention of a Transformer.
-        feedforward_size: hidden size of the feed-forward networks; of the head of an LSTM.
-        embedding_size: of an LSTM's tokens.
-        dropout: of a Transformer.
-        max_length: the longest sequence that a conditional model gives a probability; None: that of the training data.
-        masking: which positions are masked in training: "uniform" (as many as a uniform number between one and all),
-            "one", or a number between 0 and 1, the probability of each position.
-        epochs: how often each sequence is seen.
-        batch_size: sequences of a step.
-        learning_rate: at its highest; it falls linearly to 0.
-        warmup: the part of the steps in which it rises to that.
-        seed: of weights, batches, masks and dropout.
-        save_every: steps between checkpoints.
+    """Settings of ``seqwise masked-model train``; see each field's help.
 
     Raises:
         InputError: a setting is out of its range, does not go with another, or differs from its default though nothing
@@ -65,26 +42,40 @@ class MaskedModelSettings:
         seqwise.errors.InputError: num_heads: nothing in this training reads it; leave it out, or use ...
     """
 
-    format: Format = "sequences"
-    units: Units = "words"
-    source_units: Units = "words"
-    subword_vocabulary: int = 8000
-    minimum_count: int | None = None
-    model: Architecture = "transformer"
-    hidden_size: int = 128
-    num_layers: int = 2
-    num_heads: int = 4
-    feedforward_size: int = 512
-    embedding_size: int = 64
-    dropout: float = 0.1
-    max_length: int | None = None
-    masking: str = "uniform"
-    epochs: float = 20.0
-    batch_size: int = 64
-    learning_rate: float = 1e-3
-    warmup: float = 0.05
-    seed: int = 0
-    save_every: int = 500
+    format: Format = setting(
+        "sequences", "sequences (one a line), fasta, or pairs (source, tab, sequence: a conditional model)"
+    )
+    units: Units = setting(
+        "words", "what a sequence is made of: words, characters or subwords; in FASTA no words, but characters"
+    )
+    source_units: Units = setting("words", "pairs: the same for sources")
+    subword_vocabulary: int = setting(8000, "subwords: how many to learn at most, for each side on its own")
+    minimum_count: int | None = setting(
+        None,
+        "rarer tokens are the unknown symbol (not subwords); at 1 there is none, and unknown tokens are refused later; "
+        "by default 2, for characters 1",
+    )
+    model: Architecture = setting("transformer", "lstm is two of them, not of pairs")
+    hidden_size: int = setting(128, "of embeddings and layers; of each LSTM")
+    num_layers: int = setting(2, "transformer; pairs: for each side")
+    num_heads: int = setting(4, "transformer: of each attention")
+    feedforward_size: int = setting(512, "hidden size of the feed-forward networks; of the head of an LSTM")
+    embedding_size: int = setting(64, "lstm: size of embeddings")
+    dropout: float = setting(0.1, "transformer: dropout rate")
+    max_length: int | None = setting(
+        None, "pairs: the longest sequence that has a probability; by default that of the training data"
+    )
+    masking: str = setting(
+        "uniform",
+        "uniform (between one and all tokens), one, or a number: the probability of each token",
+        metavar="HOW",
+    )
+    epochs: float = setting(20.0, "how often each sequence is seen")
+    batch_size: int = setting(64, "sequences of a step")
+    learning_rate: float = setting(1e-3, "the highest; it falls linearly to 0")
+    warmup: float = setting(0.05, "the part of the steps in which it rises to that")
+    seed: int = setting(0, "of weights, batches, masks and dropout")
+    save_every: int = setting(500, "steps between checkpoints")
 
     def __post_init__(self) -> None:
         _require_choices(self)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -29,7 +29,7 @@ from seqwise.objectives.by_name import (
     score_by_name,
     unit_by_name,
 )
-from seqwise.training.configuration import did_you_mean, load_configuration
+from seqwise.training.configuration import did_you_mean, load_configuration, setting
 from seqwise.training.schedules import RANGES, schedule_in_range
 
 __all__ = [
@@ -57,91 +57,85 @@ Units = Literal["words", "characters", "subwords"]
 ModelName = Literal["lstm", "transformer", "chain"]
 
 
-def _setting(default: Any, text: str, **metadata: str) -> Any:
-    return field(default=default, metadata={"help": text, **metadata})
-
-
 @dataclass(frozen=True)
 class Settings:
     """Settings of ``seqwise train``; see each field's help."""
 
-    task: Task = _setting("tag", "tag: one label per source token; transduce: an output of its own length")
-    train: Path = _setting(Path(), "training data: CoNLL columns (tag) or two-column TSV (transduce), plain or gzipped")
-    dev: Path | None = _setting(None, "development data, for choosing how to decode")
-    token_column: int = _setting(0, "tag: the column of the tokens, from 0")
-    label_column: int = _setting(-1, "tag: the column of the labels, from 0; -1 is the last")
-    source_units: Units = _setting("words", "transduce: what a source is made of; subwords are learnt from raw text")
-    target_units: Units = _setting("words", "transduce: what a target is made of")
-    subword_vocabulary: int = _setting(8000, "subwords: how many to learn at most, for each side on its own")
-    minimum_count: int | None = _setting(
+    task: Task = setting("tag", "tag: one label per source token; transduce: an output of its own length")
+    train: Path = setting(Path(), "training data: CoNLL columns (tag) or two-column TSV (transduce), plain or gzipped")
+    dev: Path | None = setting(None, "development data, for choosing how to decode")
+    token_column: int = setting(0, "tag: the column of the tokens, from 0")
+    label_column: int = setting(-1, "tag: the column of the labels, from 0; -1 is the last")
+    source_units: Units = setting("words", "transduce: what a source is made of; subwords are learnt from raw text")
+    target_units: Units = setting("words", "transduce: what a target is made of")
+    subword_vocabulary: int = setting(8000, "subwords: how many to learn at most, for each side on its own")
+    minimum_count: int | None = setting(
         None,
         "source tokens seen less often are trained as the unknown token; 1 refuses unknown tokens (not subwords); "
         "by default 2 for words and subwords, 1 for characters",
     )
-    encoder: Direction = _setting("bidirectional", "tag: left-to-right sees only the source so far")
-    model: str = _setting(
+    encoder: Direction = setting("bidirectional", "tag: left-to-right sees only the source so far")
+    model: str = setting(
         "lstm",
         "tag: lstm, or chain (a label sees the source and the label before); transduce: lstm or transformer; or an "
         "encoder-decoder or causal language model of transformers to go on with (a causal one continues sources by "
         "targets): a folder, or a name on the hub with a / in it",
         metavar="NAME|FOLDER",
     )
-    embedding_size: int = _setting(64, "lstm: size of source (and output) embeddings")
-    label_embedding_size: int = _setting(16, "tag: size of label embeddings")
-    hidden_size: int = _setting(96, "size of each LSTM direction; transformer: of embeddings and layers")
-    num_layers: int = _setting(2, "transformer: layers of the encoder, and of the decoder")
-    num_heads: int = _setting(4, "transformer: heads of each attention")
-    feedforward_size: int = _setting(512, "transformer: hidden size of the feed-forward networks")
-    dropout: float = _setting(0.1, "dropout rate")
-    objective: ObjectiveName = _setting(
+    embedding_size: int = setting(64, "lstm: size of source (and output) embeddings")
+    label_embedding_size: int = setting(16, "tag: size of label embeddings")
+    hidden_size: int = setting(96, "size of each LSTM direction; transformer: of embeddings and layers")
+    num_layers: int = setting(2, "transformer: layers of the encoder, and of the decoder")
+    num_heads: int = setting(4, "transformer: heads of each attention")
+    feedforward_size: int = setting(512, "transformer: hidden size of the feed-forward networks")
+    dropout: float = setting(0.1, "dropout rate")
+    objective: ObjectiveName = setting(
         "auto",
         "what training minimises; auto: beam-crf over global scores left to right, else cross-entropy, which then has "
         "the epochs of the warm start as well",
     )
-    score: ScoreName = _setting(
+    score: ScoreName = setting(
         "local", "search-aware objectives: local (log-softmax) or global (raw) scores; crf, distillation: raw"
     )
-    beam_size: int = _setting(5, "slots of the beam, in training and decoding; fewer where there are fewer candidates")
-    alpha: str = _setting(
+    beam_size: int = setting(5, "slots of the beam, in training and decoding; fewer where there are fewer candidates")
+    alpha: str = setting(
         "exponential(1, 8)", "inverse temperature of relaxations: a number, linear(a, b) or exponential(a, b)"
     )
-    alpha_unit: AlphaUnitName = _setting("scores", "gaps: alpha is divided by the mean squared gap of the best scores")
-    feeding: Feeding = _setting("greedy", "scheduled-sampling: what is fed in place of gold")
-    feeding_passes: FeedingPasses = _setting(
+    alpha_unit: AlphaUnitName = setting("scores", "gaps: alpha is divided by the mean squared gap of the best scores")
+    feeding: Feeding = setting("greedy", "scheduled-sampling: what is fed in place of gold")
+    feeding_passes: FeedingPasses = setting(
         "step-by-step", "scheduled-sampling: two-pass (transformer) chooses along gold, for all positions at once"
     )
-    gold_probability: str = _setting(
+    gold_probability: str = setting(
         "linear(1, 0)",
         "scheduled-sampling: probability of feeding gold: a number, linear(a, b), inverse_sigmoid(k) ...",
     )
-    log_partition_weight: float = _setting(
+    log_partition_weight: float = setting(
         0.1, "(sampled-)self-normalized, unnormalized-likelihood: weight of (log Z)^2; the last ends at 1/(2 weight)"
     )
-    log_partition_fraction: float = _setting(1.0, "the same: the part of the positions that is penalised")
-    noise_tokens: int = _setting(10, "noise-contrastive: how many for each gold token, drawn as often as they are gold")
-    wrong_label_costs: str = _setting(
+    log_partition_fraction: float = setting(1.0, "the same: the part of the positions that is penalised")
+    noise_tokens: int = setting(10, "noise-contrastive: how many for each gold token, drawn as often as they are gold")
+    wrong_label_costs: str = setting(
         "",
         "relaxed-beam, hinge, hard-hinge, beam-search-optimization: cost of wrongly choosing a label, as in 'O=2,X=.5'",
         metavar="COSTS",
     )
-    cost: CostName = _setting("hamming", "the same, and minimum-risk: what a wrong output costs")
-    direct_loss_weight: float = _setting(
-        0.0, "beam-crf, dense-beam, soft-dense-beam: weight of added relaxed-beam loss"
-    )
-    cross_entropy_weight: float = _setting(0.1, "search-aware objectives: weight of added cross-entropy")
-    warm_start: WarmStart = _setting(
+    cost: CostName = setting("hamming", "the same, and minimum-risk: what a wrong output costs")
+    direct_loss_weight: float = setting(0.0, "beam-crf, dense-beam, soft-dense-beam: weight of added relaxed-beam loss")
+    cross_entropy_weight: float = setting(0.1, "search-aware objectives: weight of added cross-entropy")
+    warm_start: WarmStart = setting(
         "cross-entropy",
         "scheduled-sampling, crf, distillation, search-aware objectives: what is trained first; distilled (for raw "
         "scores): cross-entropy, whose outputs the raw scores then learn",
     )
-    warm_start_epochs: float = _setting(5.0, "epochs of the warm start")
-    warm_start_learning_rate: float = _setting(2e-3, "its highest learning rate; of a trained model 5e-5")
-    epochs: float = _setting(5.0, "epochs of the objective itself")
-    learning_rate: float = _setting(1e-3, "highest learning rate; decays linearly to 0; of a trained model 5e-5")
-    batch_size: int = _setting(64, "examples in a batch")
-    clip: float = _setting(1.0, "longest gradient")
-    seed: int = _setting(0, "seed of initial weights, batches and noise")
-    save_every: int = _setting(200, "steps between checkpoints")
+    warm_start_epochs: float = setting(5.0, "epochs of the warm start")
+    warm_start_learning_rate: float = setting(2e-3, "its highest learning rate; of a trained model 5e-5")
+    epochs: float = setting(5.0, "epochs of the objective itself")
+    learning_rate: float = setting(1e-3, "highest learning rate; decays linearly to 0; of a trained model 5e-5")
+    batch_size: int = setting(64, "examples in a batch")
+    clip: float = setting(1.0, "longest gradient")
+    seed: int = setting(0, "seed of initial weights, batches and noise")
+    save_every: int = setting(200, "steps between checkpoints")
 
 
 _AT_LEAST_ONE = (

@@ -17,7 +17,7 @@ import yaml
 
 from seqwise.errors import InputError
 
-__all__ = ["did_you_mean", "dump_configuration", "load_configuration"]
+__all__ = ["did_you_mean", "dump_configuration", "load_configuration", "setting"]
 
 T = TypeVar("T")
 _INTEGER = re.compile(r"[-+]?[0-9]{1,18}")
@@ -44,6 +44,24 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1)
     return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names) or 'none'}"
+
+
+def setting(default: Any, text: str, **metadata: str) -> Any:
+    """A field of a dataclass of settings, with its line of help.
+
+    Args:
+        default: what the field is where nothing is given.
+        text: what ``--help`` says of it.
+        metadata: ``metavar``, where the type of the field does not say what to call its value.
+
+    Example:
+        >>> @dataclasses.dataclass
+        ... class Settings:
+        ...     rate: float = setting(0.1, "dropout rate")
+        >>> Settings().rate, dataclasses.fields(Settings)[0].metadata["help"]
+        (0.1, 'dropout rate')
+    """
+    return dataclasses.field(default=default, metadata={"help": text, **metadata})
 
 
 def load_configuration(cls: type[T], path: Path | None, overrides: Mapping[str, str]) -> T:
