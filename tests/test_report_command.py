@@ -211,6 +211,10 @@ def log_of(folder: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
 
 
+def log_measured(folder: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (folder / "measurements.jsonl").read_text().splitlines()]
+
+
 def test_the_numbers_of_a_training_are_those_of_its_log(report: partial[Page], runs: Path, data: Path) -> None:
     page = report(runs / "tagger", "--examples=1")
     for stage, folder in (("warm start", "warm-start"), ("training", "")):
@@ -233,7 +237,12 @@ def test_the_numbers_of_a_training_are_those_of_its_log(report: partial[Page], r
         [name, *(f"{100 * dev['decoders'][name][title.removesuffix(', %')]:.1f}" for title in table[0][1:])]
         for name in ("greedy", "beam", "interpolated-beam", "raw-beam", "soft-beam")
     ]
-    assert "not recorded by step" in page.text
+    seen = {name: log_measured(runs / "tagger" / name) for name in ("warm-start", "")}
+    assert set(seen[""][-1]) - set(seen["warm-start"][-1]) == {"spread of slots, relaxed"}
+    for name in set(seen[""][-1]) - {"step"}:
+        (drawn,) = (one.text for one in page.root.all("figure") if f"{name[1:]}, on a sample of the" in one.text)
+        last = seen[""][-1]
+        assert f"{last[name]:.6g} at step {len(warm) + last['step']}" in drawn
     settings = dict(page.table("All settings")[1:])
     assert settings["hidden_size"] == "8" and settings["objective"] == "relaxed-beam"
     assert "torch:" in next(page.root.all("footer")).text

@@ -17,7 +17,7 @@ from seqwise.runs.settings import Settings, parse_label_costs
 from seqwise.training.configuration import did_you_mean
 from seqwise.training.schedules import Schedule, parse_schedule
 
-__all__ = ["build_objective", "build_schedules"]
+__all__ = ["build_objective", "build_schedules", "relaxes", "schedules_read"]
 
 
 def build_objective(
@@ -79,3 +79,26 @@ def build_schedules(settings: Settings, *, total_steps: int) -> dict[str, Schedu
     return {
         name: parse_schedule(getattr(settings, name), total_steps=total_steps) for name in ("alpha", "gold_probability")
     }
+
+
+def schedules_read(settings: Settings) -> set[str]:
+    """Of the two schedules, those that the objective of a stage reads: each objective is handed both.
+
+    Example:
+        >>> schedules_read(Settings(objective="scheduled-sampling", feeding="greedy"))
+        {'gold_probability'}
+    """
+    if settings.objective == "scheduled-sampling":
+        return {"gold_probability", *(["alpha"] if settings.feeding.startswith("soft") else [])}
+    return {"alpha"} if relaxes(settings) else set()
+
+
+def relaxes(settings: Settings) -> bool:
+    """Whether the objective of a stage has a relaxed beam in it.
+
+    Example:
+        >>> relaxes(Settings(objective="hinge")), relaxes(Settings(objective="cross-entropy"))
+        (True, False)
+    """
+    relaxed = settings.objective in ("relaxed-beam", "hinge", "soft-dense-beam", "minimum-risk")
+    return relaxed or settings.direct_loss_weight > 0

@@ -7,6 +7,7 @@
                              what ``from_pretrained`` reads), and a manifest with their SHA-256
     RUN/metrics.json         what it reached on the development data
     RUN/log.jsonl            a line for each training step
+    RUN/measurements.jsonl   a line for each look at the development data on the way
     RUN/checkpoints/         the last two complete ones (RUN/warm-start/, RUN/scheduled-sampling/ and RUN/distillation/
                              hold those of the warm start)
 """

@@ -136,6 +136,9 @@ class Settings:
     clip: float = setting(1.0, "longest gradient")
     seed: int = setting(0, "seed of initial weights, batches and noise")
     save_every: int = setting(200, "steps between checkpoints")
+    measurements: int = setting(
+        10, "how often in each stage a sample of the development data is measured, for the curves of seqwise report"
+    )
 
 
 _AT_LEAST_ONE = (
@@ -143,7 +146,9 @@ _AT_LEAST_ONE = (
     "num_layers", "num_heads", "feedforward_size", "subword_vocabulary", "minimum_count",
 )  # fmt: skip
 _POSITIVE = ("epochs", "learning_rate", "warm_start_learning_rate", "clip")
-_NOT_NEGATIVE = ("log_partition_weight", "cross_entropy_weight", "direct_loss_weight", "warm_start_epochs")
+_NOT_NEGATIVE = (
+    "log_partition_weight", "cross_entropy_weight", "direct_loss_weight", "warm_start_epochs", "measurements",
+)  # fmt: skip
 
 
 def check(settings: Settings) -> Settings:

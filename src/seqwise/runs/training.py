@@ -18,13 +18,14 @@ from seqwise.evaluation.signature import sha256_of_examples, sign, signature_lin
 from seqwise.runs.effects import require_effect
 from seqwise.runs.inputs import file_units
 from seqwise.runs.measures import measure_decoders, unknown_targets
+from seqwise.runs.monitoring import monitor
 from seqwise.runs.objectives import build_objective, build_schedules
 from seqwise.runs.run import Run, new_run, save_metrics, save_run, save_settings
 from seqwise.runs.settings import Settings, check, trained_score
 from seqwise.runs.stages import WARM_START_FOLDERS, resolve, stages
 from seqwise.training.checkpoints import last_complete
 from seqwise.training.configuration import load_configuration
-from seqwise.training.trainer import Progress, TrainingResult, fit
+from seqwise.training.trainer import MEASUREMENTS, Progress, TrainingResult, fit
 
 __all__ = ["OnProgress", "read_examples", "train_run", "train_stage"]
 
@@ -54,6 +55,7 @@ def train_stage(
     *,
     folder: Path,
     examples: Sequence[Example] = (),
+    dev: Sequence[Example] = (),
     on_progress: Callable[[Progress], None] | None = None,
 ) -> TrainingResult:
     """Train a run's model in place with the objective of the settings, resuming from the folder's checkpoints.
@@ -65,8 +67,10 @@ def train_stage(
         run: its model is trained in place; of its settings none is read.
         encoded: the training data.
         settings: read from ``objective`` on; the number of steps is ``epochs`` times the batches of one epoch.
-        folder: takes ``log.jsonl`` and ``checkpoints``.
+        folder: takes ``log.jsonl``, ``measurements.jsonl`` where there is something to measure, and ``checkpoints``.
         examples: the same examples as text, to name them in error messages.
+        dev: what is measured ``measurements`` times while the model is being trained; see
+            :func:`~seqwise.runs.monitoring.monitor`.
         on_progress: called after each step.
     """
     batches = -(-len(encoded) // settings.batch_size)
@@ -86,6 +90,8 @@ def train_stage(
         seed=settings.seed,
         save_every=settings.save_every,
         schedules=schedules,
+        measure=monitor(run, dev, settings) if dev and settings.measurements else None,
+        measure_every=max(1, steps // max(1, settings.measurements)),
         on_progress=on_progress,
         example_names=(lambda index: f"{examples[index].path}:{examples[index].line}") if examples else None,
     )
@@ -136,6 +142,7 @@ def train_run(settings: Settings, output: Path, *, on_progress: OnProgress | Non
             stage.settings,
             folder=output / stage.folder,
             examples=examples,
+            dev=dev,
             on_progress=None if on_progress is None else _named(on_progress, stage.name),
         )
         metrics[stage.name] = {"steps": result.steps, "mean_loss": result.mean_loss}
@@ -154,8 +161,10 @@ def _signed(run: Run, dev: Sequence[Example]) -> str:
 
 
 # What a training may be continued with: the data are compared by the checkpoints, the rest does not touch the weights.
-_MAY_DIFFER = {"train", "dev", "save_every"}
-_WRITTEN = ("model", "model.partial", "checkpoints", *WARM_START_FOLDERS, "log.jsonl", "metrics.json")
+_MAY_DIFFER = {"train", "dev", "save_every", "measurements"}
+_WRITTEN = (
+    "model", "model.partial", "checkpoints", *WARM_START_FOLDERS, "log.jsonl", MEASUREMENTS, "metrics.json",
+)  # fmt: skip
 
 
 def _require_own(output: Path, settings: Settings) -> None:

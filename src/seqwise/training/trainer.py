@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import json
 import math
+import os
 import random
 import sys
 import time
@@ -50,9 +51,12 @@ from seqwise.training.hugging_face import (
 )
 from seqwise.training.schedules import Schedule
 
-__all__ = ["Progress", "TrainingResult", "fit"]
+__all__ = ["MEASUREMENTS", "Progress", "TrainingResult", "fit"]
 
 _DECAYS = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_warmup"}
+MEASUREMENTS = "measurements.jsonl"
+"""Beside the log: what was measured now and then."""
+
 _MEAN_OVER = 100  # steps in TrainingResult.mean_loss
 
 
@@ -89,6 +93,8 @@ def fit(
     weight_decay: float = 0.0,
     save_every: int = 500,
     schedules: Mapping[str, Schedule] | None = None,
+    measure: Callable[[Mapping[str, float]], Mapping[str, float]] | None = None,
+    measure_every: int = 100,
     on_progress: Callable[[Progress], None] | None = None,
     example_names: Callable[[int], str] | None = None,
 ) -> TrainingResult:
@@ -113,6 +119,10 @@ def fit(
         weight_decay: decoupled, on weights but not on biases and norms.
         save_every: steps between checkpoints; there is always one at the end.
         schedules: name -> function of the step, handed to the objective.
+        measure: called now and then with the values of the schedules; what it returns is a line of
+            ``measurements.jsonl`` in ``output``. It must leave the model as it is and draw no random numbers from the
+            global generators.
+        measure_every: steps between two calls; the last one is after the last step.
         on_progress: called after each step.
         example_names: names the example of an index in error messages, for instance as "file:line".
 
@@ -153,7 +163,7 @@ def fit(
         "clip": clip,
         "weight_decay": weight_decay,
     }
-    _check(**chosen, save_every=save_every)
+    _check(**chosen, save_every=save_every, measure_every=measure_every)
     started = time.monotonic()
     batches = StepBatches(train, batch_size=batch_size, seed=seed, steps=steps)
     settings = _made_with(chosen, train, schedules)
@@ -161,7 +171,7 @@ def fit(
     checkpoints, log_path = Path(output) / "checkpoints", Path(output) / "log.jsonl"
     checkpoints.mkdir(parents=True, exist_ok=True)
     resumed_from = _resume_point(checkpoints, wrapped, settings)
-    _truncate_log(log_path, resumed_from or 0)
+    _truncate_logs(log_path, resumed_from or 0)
     log_path.with_name(NOT_FINITE).unlink(missing_ok=True)  # of a training that was stopped by it
     if resumed_from != steps:
         arguments = _arguments(checkpoints, settings, save_every)
@@ -174,11 +184,35 @@ def fit(
                 schedules=schedules,
                 settings=settings,
                 log=log,
-                on_progress=on_progress,
+                on_progress=_and_measure(measure, measure_every, log_path.with_name(MEASUREMENTS), on_progress),
                 example_names=example_names,
             )
             _run(trainer, checkpoints, resumed_from)
     return TrainingResult(steps, time.monotonic() - started, _mean_loss(log_path), resumed_from)
+
+
+def _and_measure(
+    measure: Callable[[Mapping[str, float]], Mapping[str, float]] | None,
+    every: int,
+    path: Path,
+    on_progress: Callable[[Progress], None] | None,
+) -> Callable[[Progress], None] | None:
+    """What is done after each step: what the caller wants, and a measurement now and then."""
+    if measure is None:
+        return on_progress
+
+    def after(progress: Progress) -> None:
+        if progress.step % every == 0 or progress.step == progress.steps:
+            line = {"step": progress.step, **measure(progress.schedules)}
+            with path.open("a", encoding="utf-8") as log:
+                log.write(json.dumps(line) + "\n")
+                log.flush()
+                # It must reach the disk before the checkpoint that says this step is done.
+                os.fsync(log.fileno())
+        if on_progress is not None:
+            on_progress(progress)
+
+    return after
 
 
 def _made_with(
@@ -259,7 +293,15 @@ def _resume_point(checkpoints: Path, wrapped: WithObjective, settings: dict[str,
 
 
 def _check(**settings: Any) -> None:
-    at_least = {"steps": 1, "batch_size": 1, "save_every": 1, "warmup_steps": 0, "seed": 0, "weight_decay": 0}
+    at_least = {
+        "steps": 1,
+        "batch_size": 1,
+        "save_every": 1,
+        "measure_every": 1,
+        "warmup_steps": 0,
+        "seed": 0,
+        "weight_decay": 0,
+    }
     for name, lowest in at_least.items():
         if not settings[name] >= lowest:
             raise InputError(f"{name} must be at least {lowest}, got {settings[name]}")
@@ -279,11 +321,13 @@ def _fingerprint(train: Sequence[EncodedExample]) -> str:
     return digest.hexdigest()
 
 
-def _truncate_log(path: Path, steps: int) -> None:
-    """Keep the first ``steps`` lines: later steps will be taken again, and the last line may be cut off."""
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-    if len(lines) > steps:
-        write_atomically(path, "".join(lines[:steps]))
+def _truncate_logs(path: Path, steps: int) -> None:
+    """Keep the lines of the first ``steps`` steps: later ones will be taken again, and the last line may be cut off."""
+    for log in (path, path.with_name(MEASUREMENTS)):
+        lines = log.read_text(encoding="utf-8").splitlines(keepends=True) if log.exists() else []
+        kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= steps]
+        if len(kept) < len(lines):
+            write_atomically(log, "".join(kept))
 
 
 def _mean_loss(path: Path) -> float:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from seqwise.runs.report.blocks import Block, Ids, Key, Paragraph, Table, plain_number
-from seqwise.runs.report.folders import Folder
+from seqwise.runs.report.folders import Folder, StageLog
 from seqwise.runs.report.plots import Line, line_plot
 
 __all__ = ["curve_blocks", "metrics_rows", "settings_tables", "shown_value"]
+
+Columns = Mapping[str, Sequence[float]]
 
 TITLES = {
     "loss": "Loss",
@@ -68,15 +70,12 @@ def curve_blocks(folders: Sequence[Folder], *, ids: Ids) -> list[Block]:
     blocks: list[Block] = [Key([folder.name for folder in folders])] if len(folders) > 1 else []
     for quantity, title in TITLES.items():
         lines = [
-            Line(folder.name, *_joined(folder, quantity), number=number)
+            Line(folder.name, *_joined(folder, lambda log: log.columns, quantity), number=number)
             for number, folder in enumerate(folders)
-            if any(quantity in log.columns for log in folder.logs)
         ]
-        if not lines:
-            continue
-        borders = sorted({border for folder in with_logs for border in _borders(folder)})
         logarithmic = quantity in SPANS_MAGNITUDES
-        blocks.append(line_plot(title, lines, x_label="step", ids=ids, logarithmic=logarithmic, borders=borders))
+        blocks += _plot(title, lines, borders=_borders(with_logs), ids=ids, logarithmic=logarithmic)
+    blocks += _measured_plots(folders, ids)
     for folder in with_logs:
         blocks += _tables(folder)
     staged = [folder for folder in with_logs if len(folder.logs) > 1]
@@ -84,30 +83,64 @@ def curve_blocks(folders: Sequence[Folder], *, ids: Ids) -> list[Block]:
         parts = ", then ".join(f"{log.name} ({log.objective}, {len(log):,} steps)" for log in folder.logs)
         blocks.append(Paragraph(f"{folder.name}: {parts}. Dotted lines mark where a stage ends: losses of different "
                                 "objectives cannot be compared."))  # fmt: skip
+    blind = [folder.name for folder in with_logs if not any(log.measured for log in folder.logs)]
+    if blind and folders[0].kind == "training":
+        blocks.append(Paragraph(f"{', '.join(blind)}: no development data were measured on the way, so that there are "
+                                "no curves of their measures, of log Z and of the spread of slots."))  # fmt: skip
     unread = [folder.name for folder in with_logs if not any("alpha" in log.columns for log in folder.logs)]
     if unread and folders[0].kind == "training":
         blocks.append(Paragraph(f"No objective of {', '.join(unread)} reads alpha."))
     return blocks
 
 
-def _joined(folder: Folder, quantity: str) -> tuple[list[float], list[float]]:
-    """The quantity over all stages, by the number of steps of all of them."""
+def _measured_plots(folders: Sequence[Folder], ids: Ids) -> list[Block]:
+    """What was measured on the way, each quantity in a plot."""
+    quantities = dict.fromkeys(name for folder in folders for log in folder.logs for name in log.measured)
+    blocks: list[Block] = []
+    for quantity in [name for name in quantities if name != "step"]:
+        lines = [
+            Line(folder.name, *_joined(folder, lambda log: log.measured, quantity), number=number)
+            for number, folder in enumerate(folders)
+        ]
+        title = f"{quantity[:1].upper()}{quantity[1:]}, on a sample of the development data"
+        blocks += _plot(title, lines, borders=_borders(folders), ids=ids)
+    return blocks
+
+
+def _plot(title: str, lines: Sequence[Line], *, borders: Sequence[float], ids: Ids, **style: Any) -> list[Block]:
+    """One plot, or none where no run has anything to draw."""
+    drawn = [line for line in lines if line.xs]
+    return [line_plot(title, drawn, x_label="step", ids=ids, borders=borders, **style)] if drawn else []
+
+
+def _joined(
+    folder: Folder, columns_of: Callable[[StageLog], Columns], quantity: str
+) -> tuple[list[float], list[float]]:
+    """The quantity over the stages that have it, by the number of steps of all of them, and a gap for others."""
     xs: list[float] = []
     ys: list[float] = []
     begun = 0.0
     for log in folder.logs:
-        xs += [begun + step for step in log.columns["step"]]
-        ys += log.columns.get(quantity, [math.nan] * len(log))
+        columns = columns_of(log)
+        if quantity in columns:
+            xs += [begun + step for step in columns["step"]]
+            ys += columns[quantity]
+        elif xs:
+            xs.append(begun + 1)
+            ys.append(math.nan)
         begun += log.columns["step"][-1]
     return xs, ys
 
 
-def _borders(folder: Folder) -> list[float]:
-    ends, begun = [], 0.0
-    for log in folder.logs[:-1]:
-        begun += log.columns["step"][-1]
-        ends.append(begun + 0.5)
-    return ends
+def _borders(folders: Sequence[Folder]) -> list[float]:
+    """Where a stage of one of the runs ends."""
+    ends = set()
+    for folder in folders:
+        begun = 0.0
+        for log in folder.logs[:-1]:
+            begun += log.columns["step"][-1]
+            ends.add(begun + 0.5)
+    return sorted(ends)
 
 
 def _tables(folder: Folder) -> list[Table]:

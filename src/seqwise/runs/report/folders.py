@@ -8,15 +8,17 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from seqwise.data.readers import read_lines
 from seqwise.errors import InputError
 from seqwise.runs.masked_model_settings import load_masked_settings
-from seqwise.runs.settings import Settings, load_settings
+from seqwise.runs.objectives import schedules_read
+from seqwise.runs.settings import load_settings
 from seqwise.runs.stages import resolve, stages
+from seqwise.training.trainer import MEASUREMENTS
 
 __all__ = ["Folder", "Kind", "StageLog", "is_number", "read_folder", "read_folders", "read_json"]
 
@@ -34,11 +36,13 @@ class StageLog:
         name: "training", or that of a warm start.
         objective: what it minimised.
         columns: "step", "loss" and so on to a number for each step.
+        measured: "step", and what was measured of the development data after these steps.
     """
 
     name: str
     objective: str
     columns: Mapping[str, Sequence[float]]
+    measured: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.columns["step"])
@@ -111,7 +115,12 @@ def _training(path: Path) -> Folder:
     for stage in stages(settings):
         file = path / stage.folder / "log.jsonl"
         if file.is_file() and file.stat().st_size:
-            logs.append(StageLog(stage.name, stage.settings.objective, _read_log(file, stage.settings)))
+            columns = _read_log(file)
+            for name in {"alpha", "gold_probability"} - schedules_read(stage.settings):  # all are logged
+                columns.pop(name, None)
+            measurements = file.with_name(MEASUREMENTS)
+            measured = _read_columns(measurements) if measurements.is_file() else {}
+            logs.append(StageLog(stage.name, stage.settings.objective, columns, measured))
     return _with_model(Folder(path, path.resolve().name, "training", _shown(asdict(settings)), logs))
 
 
@@ -119,7 +128,7 @@ def _masked(path: Path) -> Folder:
     settings = load_masked_settings(path / "settings.json")
     file, logs = path / "log.jsonl", []
     if file.is_file() and file.stat().st_size:
-        logs.append(StageLog("training", "masked cross-entropy", _read_log(file, None)))
+        logs.append(StageLog("training", "masked cross-entropy", _read_log(file)))
     return _with_model(Folder(path, path.resolve().name, "masked model", _shown(asdict(settings)), logs))
 
 
@@ -156,15 +165,22 @@ def read_json(path: Path) -> dict[str, Any]:
     return record
 
 
-def _read_log(path: Path, settings: Settings | None) -> dict[str, list[float]]:
-    """The columns of a log; schedules that the stage's objective does not read are left out."""
+def _read_log(path: Path) -> dict[str, list[float]]:
+    """The columns of a log, which has at least one step."""
+    columns = _read_columns(path)
+    if not columns:
+        raise InputError("the log has no step yet", path=path, mend="wait for the first one")
+    return columns
+
+
+def _read_columns(path: Path) -> dict[str, list[float]]:
     columns: dict[str, list[float]] = {}
     lines = list(read_lines(path))
     whole = path.read_bytes().endswith(b"\n")
     for number, text in lines:
         try:
             record = {name: float(value) for name, value in json.loads(text).items()}
-            if not {"step", "loss"} <= set(record) or (columns and set(record) != set(columns)):
+            if "step" not in record or (columns and set(record) != set(columns)):
                 raise ValueError
         except (ValueError, TypeError, AttributeError, RecursionError):
             if number == len(lines) and not whole:
@@ -172,18 +188,7 @@ def _read_log(path: Path, settings: Settings | None) -> dict[str, list[float]]:
             raise InputError("no line of a training log", path=path, line=number, mend="take another copy") from None
         for name, value in record.items():
             columns.setdefault(name, []).append(value)
-    if not columns:
-        raise InputError("the log has no step yet", path=path, mend="wait for the first one")
-    unread = set() if settings is None else {"alpha", "gold_probability"} - _schedules_read(settings)
-    return {name: values for name, values in columns.items() if name not in unread}
-
-
-def _schedules_read(settings: Settings) -> set[str]:
-    """Of the two schedules, those that the objective of a stage reads: all are logged, whatever it is."""
-    if settings.objective == "scheduled-sampling":
-        return {"gold_probability", *(["alpha"] if settings.feeding.startswith("soft") else [])}
-    relaxed = settings.objective in ("relaxed-beam", "hinge", "soft-dense-beam", "minimum-risk")
-    return {"alpha"} if relaxed or settings.direct_loss_weight > 0 else set()
+    return columns
 
 
 def is_number(value: object) -> bool:

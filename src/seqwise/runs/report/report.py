@@ -38,11 +38,6 @@ OnProgress = Callable[[str, int, int], None]
 
 ROOM_FOR_LATTICES = 3_800_000  # characters, of the 5 MB that a page may have
 
-NOT_RECORDED = (
-    "Training logs loss, learning rate, gradient norm and schedules at every step, and nothing else. The metric on"
-    " development data, log Z and the spread of slot scores are not recorded by step: below are the saved model's."
-)
-
 
 @dataclass(frozen=True)
 class Writing:
@@ -166,7 +161,7 @@ def _training(folders: Sequence[Folder], page: Writing) -> Section:
     sources = [Paragraph(f"{name}: on {data[name].name}.") for name in with_data]
     return Section(
         "Training runs",
-        [Paragraph(NOT_RECORDED), *notes],
+        notes,
         [
             Section("Settings", settings_tables(folders)),
             Section("Results", results or [Paragraph("Nothing has been measured.")]),

@@ -1,0 +1,92 @@
+"""What is measured while a model is being trained: a sample of the development data, now and then, for its curves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from seqwise.data.batches import collate
+from seqwise.data.readers import Example
+from seqwise.decoding import evaluation_mode
+from seqwise.objectives.objective import search_targets
+from seqwise.runs.measures import decisive, known_targets, log_partitions_of, measure
+from seqwise.runs.objectives import relaxes
+from seqwise.runs.run import Run, usual_decoder
+from seqwise.runs.settings import Settings, score_by_name, trained_score, unit_by_name
+from seqwise.search.beam import beam_search
+from seqwise.search.selection import HardTopK, Selector, SoftTopK
+
+__all__ = ["MOST_EXAMPLES", "Monitor", "monitor", "score_spread"]
+
+MOST_EXAMPLES = 100
+"""Examples of a sample, the first ones: enough for a curve, and few enough that training is not kept waiting."""
+
+Monitor = Callable[[Mapping[str, float]], dict[str, float]]
+"""From the schedules at a step to what is measured then, by title."""
+
+
+def monitor(run: Run, examples: Sequence[Example], settings: Settings) -> Monitor:
+    """What to measure of a run that is being trained, on up to 100 examples.
+
+    The measure that would decide which decoder is best, as the beam that training is for has it; the mean of log Z at
+    gold positions; and the spread of the scores in a beam (:func:`score_spread`), hard and, where the objective has a
+    relaxed one, relaxed at the alpha of the step: a relaxed beam whose slots have merged is no beam.
+
+    Args:
+        run: its model is measured as it is at each call, in evaluation mode and without gradients.
+        examples: development data.
+        settings: of the stage.
+
+    Example:
+        >>> from seqwise.runs import new_run
+        >>> examples = [Example(("a", "b"), ("X", "Y"))] * 2
+        >>> found = monitor(new_run(examples, Settings()), examples, Settings(objective="relaxed-beam"))({"alpha": 1.0})
+        >>> sorted(found)
+        ['labels right', 'mean log Z', 'spread of slots, hard', 'spread of slots, relaxed']
+    """
+    sample = list(examples[:MOST_EXAMPLES])
+    gold = run.encode(known_targets(run, sample))
+    k, unit = settings.beam_size, unit_by_name(settings.alpha_unit)
+
+    def spread(selector: Selector) -> float:
+        batch = collate(list(enumerate(gold))).to(run.model.embedding_VD.device)
+        score, (_, steps_B) = score_by_name(trained_score(settings)), search_targets(batch, run.model.end)
+        with evaluation_mode(run.model), torch.no_grad():
+            context = run.model.encode(batch)
+            beam = beam_search(run.model, context, run.allowed(selector), num_steps=steps_B, score=score)
+        return score_spread(beam.scores_BK).item()
+
+    def measured(values: Mapping[str, float]) -> dict[str, float]:
+        sums = measure(run, sample, usual_decoder(settings))
+        title, _ = decisive(sums, subwords=run.writes_text)
+        found = {title: sums[title].value}
+        if gold:
+            found["mean log Z"] = log_partitions_of(run, gold).mean().item()
+            found["spread of slots, hard"] = spread(HardTopK(k))
+        if gold and relaxes(settings):
+            found["spread of slots, relaxed"] = spread(SoftTopK(k, values["alpha"], unit))
+        return found
+
+    return measured
+
+
+def score_spread(scores_BK: Tensor) -> Tensor:
+    """How far apart the scores of the slots of a beam are, ``mean_b sqrt(mean_k (s_bk - mean_k s_bk)^2)``, in nats.
+
+    Args:
+        scores_BK: final scores; minus infinity marks a dead slot, which does not count.
+
+    Returns:
+        A scalar; 0 where no input has two slots.
+
+    Example:
+        >>> score_spread(torch.tensor([[-1.0, -3.0, -torch.inf]]))
+        tensor(1.)
+    """
+    live_BK = torch.isfinite(scores_BK)
+    count_B1 = live_BK.sum(1, keepdim=True).clamp(min=1)
+    zeroed_BK = scores_BK.masked_fill(~live_BK, 0.0)
+    gap_BK = (zeroed_BK - zeroed_BK.sum(1, keepdim=True) / count_B1).masked_fill(~live_BK, 0.0)
+    return (gap_BK.square().sum(1, keepdim=True) / count_B1).sqrt().mean()

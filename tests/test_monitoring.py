@@ -1,0 +1,130 @@
+"""What is measured while a model is being trained: the numbers, and that looking changes nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import statistics
+from pathlib import Path
+
+import pytest
+import torch
+
+from command_line import Command
+from seqwise.data import Example
+from seqwise.models import Tagger
+from seqwise.runs import Settings, new_run
+from seqwise.runs.monitoring import MOST_EXAMPLES, monitor, score_spread
+from seqwise.training.trainer import fit
+
+TINY = ["--hidden-size=8", "--embedding-size=8", "--label-embedding-size=4", "--batch-size=8", "--beam-size=3"]
+STAGES = [*TINY, "--objective=relaxed-beam", "--epochs=2", "--warm-start-epochs=2", "--save-every=2"]
+
+
+def tagged(count: int, *, seed: int) -> list[Example]:
+    generator = random.Random(seed)
+    sources = [tuple(generator.choices("abcd", k=generator.randint(1, 5))) for _ in range(count)]
+    return [Example(source, tuple(token.upper() for token in source)) for source in sources]
+
+
+def write_conll(path: Path, examples: list[Example]) -> Path:
+    pairs = (zip(example.source, example.target, strict=True) for example in examples)
+    path.write_text("\n".join("".join(f"{token}\t{label}\n" for token, label in one) for one in pairs))
+    return path
+
+
+def lines_of(path: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_the_spread_is_the_standard_deviation_over_live_slots() -> None:
+    generator = torch.Generator().manual_seed(0)
+    scores_BK = torch.randn(6, 4, generator=generator, dtype=torch.float64) * 3 - 50
+    scores_BK[1, 2:] = -math.inf
+    scores_BK[2, 1:] = -math.inf
+    live = [[score for score in row if math.isfinite(score)] for row in scores_BK.tolist()]
+    expected = statistics.fmean(statistics.pstdev(row) for row in live)
+    assert score_spread(scores_BK).item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_relaxed_beam_is_as_wide_as_a_hard_one_or_has_merged() -> None:
+    examples = tagged(20, seed=0)
+    run = new_run(examples, Settings(beam_size=3, objective="relaxed-beam"))
+    measure = monitor(run, examples, run.settings)
+    assert measure({"alpha": 1e-6})["spread of slots, relaxed"] < 1e-3
+    hard = measure({"alpha": 1e9})
+    assert hard["spread of slots, relaxed"] == pytest.approx(hard["spread of slots, hard"], rel=1e-4)
+    assert hard["spread of slots, hard"] > 1e-2
+
+
+def test_only_what_an_objective_has_is_measured() -> None:
+    examples = tagged(4, seed=0)
+    run = new_run(examples, Settings(objective="cross-entropy"))
+    assert set(monitor(run, examples, run.settings)({})) == {"labels right", "mean log Z", "spread of slots, hard"}
+    strangers = [Example(("a",), ("never seen",))]
+    assert set(monitor(run, strangers, run.settings)({})) == {"labels right"}
+
+
+def test_a_sample_is_no_larger_than_said() -> None:
+    examples = tagged(MOST_EXAMPLES + 20, seed=1)
+    run = new_run(examples, Settings(objective="cross-entropy"))
+    few = monitor(run, examples[:MOST_EXAMPLES], run.settings)({})
+    assert monitor(run, examples, run.settings)({}) == few
+
+
+def test_looking_does_not_change_the_training(seqwise: Command, tmp_path: Path) -> None:
+    train, dev = (write_conll(tmp_path / f"{name}.conll", tagged(24, seed=seed)) for seed, name in enumerate("ab"))
+    for name, flags in (("blind", ["--measurements=0"]), ("seeing", []), ("often", ["--measurements=3"])):
+        ended = seqwise("train", "--train", train, "--dev", dev, *STAGES, *flags, "--output", tmp_path / name)
+        assert ended.code == 0, ended.err
+    weights = {(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("blind", "seeing", "often")}
+    assert len(weights) == 1
+    assert not (tmp_path / "blind" / "measurements.jsonl").exists()
+    for folder in ("", "warm-start"):
+        seen = lines_of(tmp_path / "seeing" / folder / "measurements.jsonl")
+        assert [line["step"] for line in seen] == [1, 2, 3, 4, 5, 6]
+        often = lines_of(tmp_path / "often" / folder / "measurements.jsonl")
+        assert often == [line for line in seen if line["step"] in (2, 4, 6)]
+    # After the last step, it is what the whole of the development data came to, all of which was looked at.
+    dev_metrics = json.loads((tmp_path / "seeing" / "metrics.json").read_text())["dev"]
+    last = lines_of(tmp_path / "seeing" / "measurements.jsonl")[-1]
+    assert last["labels right"] == dev_metrics["decoders"]["beam"]["labels right"]
+    assert last["mean log Z"] == pytest.approx(dev_metrics["mean log Z"], rel=1e-6)
+
+
+def test_a_training_that_is_stopped_measures_each_step_once(tmp_path: Path) -> None:
+    class Stop(Exception):
+        pass
+
+    def train(folder: Path, *, until: int | None) -> None:
+        torch.manual_seed(0)
+        model = Tagger(source_size=5, target_size=4, embedding_size=4, hidden_size=8, label_embedding_size=2)
+        encoded = new_run(examples, Settings(minimum_count=1)).encode(examples)
+
+        def measure(values: object) -> dict[str, float]:
+            with torch.no_grad():
+                return {"weight": next(model.parameters()).sum().item()}
+
+        def on_progress(progress: object) -> None:
+            if getattr(progress, "step", None) == until:
+                raise Stop
+
+        def objective(model: torch.nn.Module, batch: object, values: object) -> torch.Tensor:
+            return sum((weight.square().sum() for weight in model.parameters()), torch.zeros(()))
+
+        fit(
+            model, objective, encoded, output=folder, steps=12, batch_size=4, learning_rate=0.1, seed=0, save_every=5,
+            measure=measure, measure_every=2, on_progress=on_progress,
+        )  # fmt: skip
+
+    examples = tagged(16, seed=0)
+    train(tmp_path / "whole", until=None)
+    with pytest.raises(Stop):
+        train(tmp_path / "stopped", until=8)
+    with (tmp_path / "stopped" / "measurements.jsonl").open("a") as log:
+        log.write('{"step": 9, "wei')
+    train(tmp_path / "stopped", until=None)
+    seen = lines_of(tmp_path / "stopped" / "measurements.jsonl")
+    assert [line["step"] for line in seen] == [2, 4, 6, 8, 10, 12]
+    assert seen == lines_of(tmp_path / "whole" / "measurements.jsonl")
