@@ -21,6 +21,7 @@ PARTS = {
     "hostile_files": "Files and configurations from anywhere",
     "numbers": "Numbers at the edge",
     "invariance": "What results do not depend on",
+    "statistics": "Samples and the target that they were asked from",
 }
 
 HEAD = """\

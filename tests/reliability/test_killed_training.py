@@ -261,6 +261,7 @@ def test_a_disk_that_fails_inside_a_save_is_said(whole: Whole, tmp_path: Path, p
 @pytest.mark.parametrize("whole", ["tagger"], indirect=True)
 @pytest.mark.parametrize("how", ["ENOSPC", "EIO"])
 def test_a_disk_that_fails_at_any_event_of_a_save_is_said(whole: Whole, how: str, tmp_path: Path, promise: Any) -> None:
-    events = of_a_save(whole.events)
+    # The third time the folder is there, and Python passes over whatever else a disk says to "make it if need be".
+    events = [event for event in of_a_save(whole.events) if not (event.startswith("mkdir ") and event.endswith(" #2"))]
     count = fail_inside(whole, tmp_path / "run", events, [how])
     promise("a full or broken disk inside a save", count, f"said in one line; {RESUMED}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
+import importlib
 from pathlib import Path
 from types import ModuleType
 
@@ -16,12 +16,9 @@ FIGURES = ROOT / "results" / "reliability.json"
 
 
 @pytest.fixture
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("page", ROOT / "scripts" / "make_reliability_page.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    return importlib.import_module("make_reliability_page")
 
 
 def promising(file: Path) -> int:

@@ -9,12 +9,13 @@ from typing import Annotated
 
 import typer
 
+from seqwise.cli.console import progress_bars
 from seqwise.errors import InputError
 
 __all__ = ["data"]
 
 data = typer.Typer(
-    help="List, find and verify the corpora that recipes read; prepare dependency supertags.",
+    help="List, fetch, find and verify the corpora that recipes read; prepare dependency supertags.",
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -98,6 +99,42 @@ def check(
         path, fault = wrong[0]
         more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
         raise InputError(f"{fault}{more}", path=path, mend="take it anew from the source that seqwise data list names")
+
+
+@data.command()
+def download(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="of corpora")],
+    *,
+    to: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="takes a folder for each [the one SEQWISE_DATA names]")
+    ] = None,
+    mirror: Annotated[
+        str | None, typer.Option(metavar="URL", help="a folder of corpora on the web, instead of their sources")
+    ] = None,
+) -> None:
+    """Fetch corpora: every file has the size and SHA-256 that it should have, or is not taken.
+
+    Files that are in order are left alone; interrupted and run again, it goes on where it was.
+    """
+    from seqwise.recipes.catalogue import find_corpus
+    from seqwise.recipes.fetching import fetch_corpus
+
+    for name in names:
+        find_corpus(name)
+    root = to or _root()
+    if root is None:
+        raise InputError("there is no folder to put corpora in", mend="give --to FOLDER, or set SEQWISE_DATA")
+    with progress_bars() as bars:
+        task = bars.add_task("", total=None, note="")
+
+        def on_bytes(file: str, done: int, size: int) -> None:
+            bars.update(task, description=file, completed=done, total=size)
+
+        for name in names:
+            fetched, missing = fetch_corpus(name, root / name, mirror=mirror, on_bytes=on_bytes)
+            print(f"{name}: {len(fetched)} files fetched into {root / name}; licence: {find_corpus(name).licence}")
+            if missing:
+                print(f"  not published as they are (--mirror has them, if there is one): {', '.join(missing)}")
 
 
 @data.command()

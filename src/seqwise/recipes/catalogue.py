@@ -5,13 +5,17 @@ The files are listed in ``catalogue.json``, which `scripts/make_catalogue.py` wr
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
+import math
+import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from typing import Any, BinaryIO, cast
 
 from seqwise.errors import InputError
 from seqwise.training.configuration import did_you_mean
@@ -29,6 +33,7 @@ class Corpus:
         licence: under which it may be used.
         recipes: those that cannot run without it; may be empty.
         optional: those that read it where it is, and something else where it is not.
+        published: files that a source has just as they are here, but for compression, and their addresses.
     """
 
     contents: str
@@ -36,16 +41,23 @@ class Corpus:
     licence: str
     recipes: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
+    published: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class File:
-    """What a file has to be: its size and the SHA-256 of its bytes."""
+    """What a file has to be: its size and the SHA-256 of its bytes; and those of what is compressed in it, if it is.
+
+    A compressed file of other bytes is as good if the contents are the same: recipes read nothing else.
+    """
 
     size: int
     sha256: str
+    contents: File | None = None
 
 
+_RAW = "https://raw.githubusercontent.com"
+_PHONEMES = f"{_RAW}/sigmorphon/2021-task1/821bcdece5a47820872215969f275004b0abe80c/data/high"
 TAGGED = ("raw-scores", "search-objectives", "improvements")
 SAMPLED = ("table-6.2", "table-6.3", "table-6.4", "table-6.5", "table-6.6", "figure-6.2", "figure-6.3", "figure-6.4")
 
@@ -58,6 +70,10 @@ CORPORA: Mapping[str, Corpus] = {
         ),
         "BSD-2-Clause",
         optional=("table-6.1",),
+        published={
+            "cmudict-0.7b.gz": f"{_RAW}/Alexir/CMUdict/042e84a2afdae37ab91723dd552dc52aa5616a28/cmudict-0.7b",
+            "cmudict.dict-2024.gz": f"{_RAW}/cmusphinx/cmudict/0f8072f814306c5ee4fbf992ed853601b12c01f9/cmudict.dict",
+        },
     ),
     "g2p-en-sigmorphon21": Corpus(
         "English spelling to sound, with a published split",
@@ -66,6 +82,11 @@ CORPORA: Mapping[str, Corpus] = {
             "data/high/eng_us_{train,dev,test}.tsv",
         ),
         "CC BY-SA 3.0",
+        published={
+            "eng_us_train.tsv.gz": f"{_PHONEMES}/eng_us_train.tsv",
+            "eng_us_dev.tsv": f"{_PHONEMES}/eng_us_dev.tsv",
+            "eng_us_test.tsv": f"{_PHONEMES}/eng_us_test.tsv",
+        },
     ),
     "lm-text-en": Corpus(
         "English text: Europarl v7, the first days, and seven novels",
@@ -155,7 +176,12 @@ CORPORA: Mapping[str, Corpus] = {
 @cache
 def _tables() -> dict[str, dict[str, File]]:
     text = resources.files("seqwise.recipes").joinpath("catalogue.json").read_text("utf-8")
-    return {name: {file: File(**row) for file, row in files.items()} for name, files in json.loads(text).items()}
+    return {name: {file: _file(row) for file, row in files.items()} for name, files in json.loads(text).items()}
+
+
+def _file(row: Mapping[str, Any]) -> File:
+    contents = row["contents"]
+    return File(row["size"], row["sha256"], None if contents is None else _file(contents))
 
 
 def listed_files(name: str) -> Mapping[str, File]:
@@ -185,16 +211,25 @@ def find_corpus(name: str) -> Corpus:
 
 
 def measure_file(path: Path) -> File:
-    """Size and SHA-256 of a file, a megabyte at a time.
+    """Size and SHA-256 of a file, and of its contents where its name says that it is compressed, a megabyte at a time.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: it cannot be read, or is not compressed though its name says so.
     """
-    digest, size = hashlib.sha256(), 0
     with path.open("rb") as stream:
-        while chunk := stream.read(1 << 20):
-            digest.update(chunk)
-            size += len(chunk)
+        outside = _measure(stream)
+    if path.suffix != ".gz":
+        return outside
+    with cast(BinaryIO, gzip.open(path)) as stream:
+        return replace(outside, contents=_measure(stream))
+
+
+def _measure(stream: BinaryIO, *, most: float = math.inf) -> File:
+    """No more than ``most`` bytes are read, and what is larger is told by one byte more."""
+    digest, size = hashlib.sha256(), 0
+    while size <= most and (chunk := stream.read(1 << 20)):
+        digest.update(chunk)
+        size += len(chunk)
     return File(size, digest.hexdigest())
 
 
@@ -213,8 +248,22 @@ def verify(folder: Path, files: Mapping[str, File]) -> Iterator[tuple[str, str]]
         if not path.is_file():
             yield name, "is missing"
             continue
-        found = measure_file(path)
-        if found.size != wanted.size:
+        with path.open("rb") as stream:
+            found = _measure(stream)
+        if (found.size, found.sha256) == (wanted.size, wanted.sha256) or _has_contents(path, wanted.contents):
+            yield name, ""
+        elif found.size != wanted.size:
             yield name, f"has {found.size:,} bytes where {wanted.size:,} were expected"
         else:
-            yield name, "" if found == wanted else "its SHA-256 is another"
+            yield name, "its SHA-256 is another"
+
+
+def _has_contents(path: Path, wanted: File | None) -> bool:
+    """Whether a compressed file holds what is wanted, however it was compressed."""
+    if wanted is None:
+        return False
+    try:
+        with cast(BinaryIO, gzip.open(path)) as stream:
+            return _measure(stream, most=wanted.size) == wanted
+    except (OSError, EOFError, zlib.error):
+        return False
