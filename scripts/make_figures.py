@@ -1,13 +1,16 @@
-"""Draw the figures of the documentation that no recipe draws, from library calls: docs/soft-top-k.png."""
+"""Draw what the documentation shows and no recipe draws, from library calls: docs/soft-top-k.png, relaxed-beam.gif."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from seqwise import soft_top_k
+from seqwise import HardTopK, SoftTopK, Tagger, beam_search, direct_loss, hamming_cost, soft_top_k
+from seqwise.data import EncodedExample, collate
+from seqwise.runs.report.lattice import Lattice, beam_lattice
 
 ROOT = Path(__file__).resolve().parent.parent
 SCORES = (2.0, 1.6, 1.1, 0.2, -0.5)
@@ -43,7 +46,83 @@ def draw_soft_top_k(path: Path) -> None:
     pyplot.close(figure)
 
 
+EXAMPLE = EncodedExample((1, 2, 3, 4, 5), (3, 3, 1, 0, 1))
+LABELS = "ABCD"
+BEAM_ALPHAS = torch.logspace(-1.5, 4.5, 49).tolist()
+
+
+def small_tagger() -> Tagger:
+    """A tagger of random weights, sharper than such ones are, so that there is something to choose."""
+    torch.manual_seed(18)
+    model = Tagger(source_size=10, target_size=len(LABELS), bidirectional=True).eval()
+    with torch.no_grad():
+        model.head.weight.mul_(10)
+        model.head.bias.zero_()
+        for name, weight in model.named_parameters():
+            if "decoder" in name or "label" in name:
+                weight.mul_(2)
+    return model
+
+
+@torch.no_grad()
+def cost_of(model: Tagger, alpha: float | None) -> float:
+    """What training would see of the beam: its direct loss; without alpha, the cost of the hard beam's best output."""
+    batch = collate([(0, EXAMPLE)])
+    cost = hamming_cost(batch.targets_BT, len(LABELS))
+    selector = HardTopK(K) if alpha is None else SoftTopK(K, alpha)
+    beam = beam_search(model, model.encode(batch), selector, num_steps=batch.target_lengths_B, cost=cost)
+    return beam.costs_BK[0, 0].item() if alpha is None else direct_loss(beam, alpha).item()
+
+
+def draw_relaxed_beam(path: Path) -> None:
+    """One relaxed beam and its loss, from alpha near 0, where all slots are one average, to where it is a hard beam."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+    from matplotlib.animation import FuncAnimation, PillowWriter
+
+    model, steps = small_tagger(), len(EXAMPLE.source_ids)
+    losses, limit = [cost_of(model, alpha) for alpha in BEAM_ALPHAS], cost_of(model, None)
+    figure, (top, below) = pyplot.subplots(2, 1, figsize=(6.4, 4.6), height_ratios=(3, 1))
+    figure.subplots_adjust(left=0.1, right=0.98, top=0.93, bottom=0.13, hspace=0.08)
+    below.plot(BEAM_ALPHAS, losses, color=COLOURS[0])
+    below.axhline(limit, color="black", linestyle=":", linewidth=1)
+    below.set(xscale="log", xlabel="alpha", ylabel="direct loss", ylim=(0, steps))
+    (dot,) = below.plot([], [], "o", color=COLOURS[4])
+
+    def frame(place: int) -> None:
+        alpha = BEAM_ALPHAS[place]
+        top.clear()
+        _draw_lattice(top, beam_lattice(model, EXAMPLE, SoftTopK(K, alpha), num_steps=steps), alpha)
+        dot.set_data([alpha], [losses[place]])
+
+    # The last frame stays for a second and a half, before it begins again.
+    frames = [*range(len(BEAM_ALPHAS)), *[len(BEAM_ALPHAS) - 1] * 15]
+    FuncAnimation(figure, frame, frames=frames).save(path, writer=PillowWriter(fps=8), dpi=80)
+    pyplot.close(figure)
+
+
+def _draw_lattice(axes: Any, lattice: Lattice, alpha: float) -> None:
+    """Slots by step: each with its heaviest label, as dark as that label is heavy; lines as dark as back-pointers."""
+    axes.set(xlim=(-0.4, len(lattice.steps) + 0.4), ylim=(-K + 0.5, 0.6), xticks=[], yticks=[])
+    axes.set_title(f"a relaxed beam at alpha = {alpha:.3g}", loc="left", fontsize=10)
+    axes.plot(0, -(K - 1) / 2, "o", color="black", markersize=5)
+    for step, nodes in enumerate(lattice.steps, start=1):
+        for slot, node in enumerate(nodes):
+            for parent, weight in enumerate(node.parents):
+                before = -parent if step > 1 else -(K - 1) / 2
+                axes.plot(
+                    [step - 1, step], [before, -slot], color="black", alpha=min(weight, 1), linewidth=1.5, zorder=1
+                )
+            token, weight = node.tokens[0]
+            axes.scatter(step, -slot, s=520, color="white", edgecolors=COLOURS[token], linewidths=2, zorder=2)
+            axes.scatter(step, -slot, s=520, color=COLOURS[token], alpha=min(weight**2, 1), zorder=3)
+            axes.annotate(LABELS[token], (step, -slot), ha="center", va="center", zorder=4)
+
+
 if __name__ == "__main__":
-    target = ROOT / "docs" / "soft-top-k.png"
-    draw_soft_top_k(target)
-    print(f"{target.relative_to(ROOT)} is drawn", file=sys.stderr)
+    for name, draw in (("soft-top-k.png", draw_soft_top_k), ("relaxed-beam.gif", draw_relaxed_beam)):
+        target = ROOT / "docs" / name
+        draw(target)
+        print(f"{target.relative_to(ROOT)} is drawn", file=sys.stderr)
