@@ -32,7 +32,7 @@ from seqwise.objectives import (
     search_targets,
 )
 from seqwise.objectives import chain as chain_module
-from seqwise.search import HardTopK, SoftTopK, backtrace, beam_search, global_, local
+from seqwise.search import HardTopK, Score, SoftTopK, backtrace, beam_search, global_, interpolated, local, viterbi
 
 TOLERANCE = {"atol": 1e-9, "rtol": 1e-9}
 GRADIENT = {"atol": 1e-7, "rtol": 1e-7}
@@ -380,6 +380,21 @@ def test_a_full_beam_is_the_viterbi_algorithm() -> None:
         assert [best[0].tokens for best in decoded] == [
             tuple(row[:length].tolist()) for row, length in zip(outputs_BT, context.lengths_B, strict=True)
         ]
+
+
+@pytest.mark.parametrize("score", [local, global_, interpolated(0.5)])
+def test_viterbi_is_a_selection_that_finds_the_best_of_all_outputs(score: Score) -> None:
+    for case in cases():
+        found = decode_examples(case.model, case.examples, Decoder(viterbi, score), n_best=99)
+        for example, outputs in zip(case.examples, found, strict=True):
+            (all_of_them,) = decode_examples(case.model, [example], Decoder(HardTopK(3**4), score), n_best=3**4)
+            assert len(all_of_them) == 3 ** len(example.source_ids)
+            assert outputs[0].tokens == all_of_them[0].tokens
+            # The others: of each last label the best, which the list of all outputs has first.
+            firsts = {one.tokens[-1]: one for one in reversed(all_of_them)}
+            expected = sorted(firsts.values(), key=lambda one: -one.score)
+            assert [one.tokens for one in outputs] == [one.tokens for one in expected]
+            assert [one.score for one in outputs] == pytest.approx([one.score for one in expected], rel=1e-12)
 
 
 def test_the_relaxed_beam_goes_through_a_chain() -> None:

@@ -21,7 +21,8 @@ from seqwise import cli
 from seqwise.decoding import DECODERS
 from seqwise.errors import InputError
 from seqwise.recipes import RECIPES
-from seqwise.runs.settings import SEARCH_OBJECTIVES
+from seqwise.runs.decoder_choice import decoders_for
+from seqwise.runs.settings import SEARCH_OBJECTIVES, Settings
 
 WORDS = {"the": "DET", "a": "DET", "dog": "NOUN", "cat": "NOUN", "runs": "VERB", "sees": "VERB", "big": "ADJ"}
 TINY = ["--hidden-size=8", "--embedding-size=8", "--label-embedding-size=4", "--batch-size=8", "--beam-size=3"]
@@ -101,7 +102,7 @@ def test_every_objective_trains_on_both_tasks(
     options += ["--score=global"] if objective in SEARCH_OBJECTIVES else []
     ended = seqwise("train", *options, "--train", train, "--dev", dev, "--output", tmp_path / "run")
     assert (ended.code, ended.err) == (0, "")
-    assert all(decoder in ended.out for decoder in DECODERS)
+    assert all(decoder in ended.out for decoder in DECODERS if decoder != "viterbi")
     assert "best on the development data: " in ended.out and "predict" in ended.out.split("best on the")[1]
     assert f"seqwise predict {tmp_path / 'run'} TEXT" in ended.out
     stages = [] if objective in ("auto", *FROM_SCRATCH) else ["warm start"]  # auto sees the whole input here
@@ -121,7 +122,10 @@ def test_a_chain_is_trained_and_searched_like_any_tagger(
     assert (ended.code, ended.err) == (0, "")
     best = {"crf": "raw-beam"}.get(objective, "beam")
     assert f"{best}, which predict uses unless told otherwise" in ended.out or f"than {best}" in ended.out
-    assert seqwise("predict", tmp_path / "run", "the dog runs").code == 0
+    # Two words: a beam of all pairs of labels finds the best output too.
+    predict = ["predict", tmp_path / "run", "the dog", "--n-best=1"]
+    searched = seqwise(*predict, "--beam-size=16")
+    assert searched.code == 0 and seqwise(*predict, "--decoder=viterbi").out == searched.out
 
 
 def test_what_a_chain_is_needed_for_says_so(seqwise: Command, data: Path, tmp_path: Path) -> None:
@@ -129,6 +133,11 @@ def test_what_a_chain_is_needed_for_says_so(seqwise: Command, data: Path, tmp_pa
     complaint = seqwise(*train, "--objective=crf").complaint
     assert complaint.startswith("objective: crf needs scores that form a chain") and "use --model chain" in complaint
     assert "use --task tag" in seqwise(*train, "--task=transduce", "--model=chain").complaint
+
+
+def test_viterbi_is_for_chains(seqwise: Command, trained_tagger: Path, data: Path) -> None:
+    for command in (["predict", trained_tagger, "the dog"], ["evaluate", trained_tagger, data / "dev.conll"]):
+        assert "viterbi is for chains" in seqwise(*command, "--decoder=viterbi").complaint
 
 
 def weights(run: Path) -> bytes:
@@ -348,7 +357,7 @@ def test_characters_come_back_as_text(seqwise: Command, trained_speller: Path) -
     assert json.loads(seqwise("predict", trained_speller, "ab", "--json").out)["input"] == "ab"
 
 
-@pytest.mark.parametrize("decoder", [*DECODERS, "best"])
+@pytest.mark.parametrize("decoder", [*decoders_for(Settings()), "best"])
 def test_every_decoder_predicts_a_file_line_by_line(
     seqwise: Command, trained_tagger: Path, tmp_path: Path, decoder: str
 ) -> None:
@@ -419,7 +428,7 @@ def test_evaluate_prints_a_table_within_80_columns_or_json(
         ended = seqwise("evaluate", run, data / file)
         assert ended.code == 0 and max(map(len, ended.out.splitlines())) <= 80
         names = [line.split()[0] for line in ended.out.splitlines() if line.strip().split(" ")[0] in DECODERS]
-        assert names == list(DECODERS)
+        assert names == decoders_for(Settings())
         assert all(title in ended.out for title in titles)
         found = json.loads(seqwise("evaluate", run, data / file, "--json", "--decoder=beam").out)
         assert list(found) == ["beam"] and [title for title in found["beam"] if title != "BLEU"] == titles

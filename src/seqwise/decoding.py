@@ -19,6 +19,7 @@ from seqwise.models.protocols import StepModel
 from seqwise.search.beam import HELD, Beam, backtrace, unroll
 from seqwise.search.candidates import Score, global_, interpolated, local
 from seqwise.search.operators import of_scores
+from seqwise.search.recombination import viterbi
 from seqwise.search.selection import HardSelection, HardTopK, Selector, SoftTopK
 
 __all__ = [
@@ -58,11 +59,13 @@ DECODERS: dict[str, Callable[..., Decoder]] = {
     "interpolated-beam": lambda k, alpha, score, unit=of_scores: Decoder(HardTopK(k), interpolated(0.5)),
     "raw-beam": lambda k, alpha, score, unit=of_scores: Decoder(HardTopK(k), global_),
     "soft-beam": lambda k, alpha, score, unit=of_scores: Decoder(SoftTopK(k, alpha, unit), score),
+    "viterbi": lambda k, alpha, score, unit=of_scores: Decoder(viterbi, score),
 }
 """How to search, by name; made from the beam size, alpha, the score that the model was trained with, and alpha's unit.
 
 Greedy search and the hard beams do not depend on how the model was trained: the beam adds up local scores, the raw beam
-unnormalised ones, and the interpolated beam ``f - log Z / 2``. The soft beam repeats the search of training.
+unnormalised ones, and the interpolated beam ``f - log Z / 2``. The soft beam repeats the search of training. Viterbi
+finds the best output of a chain, by the score that it was trained with.
 """
 
 

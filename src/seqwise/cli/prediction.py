@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["evaluate", "predict"]
 
 RunFolder = Annotated[str, typer.Argument(metavar="RUN", help="a run folder, or the name of a run on the hub")]
-DECODER_NAMES = "greedy, beam, interpolated-beam, raw-beam or soft-beam"
+DECODER_NAMES = "greedy, beam, interpolated-beam, raw-beam, soft-beam, or viterbi (of a chain)"
 BeamSize = Annotated[int | None, typer.Option(metavar="N", help="slots of the beam; by default as trained")]
 
 
@@ -118,9 +118,9 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table")] = False,
 ) -> None:
     """Measure a run on a file, with bootstrap 95% intervals."""
-    from seqwise.decoding import DECODERS
     from seqwise.evaluation.metrics import bootstrap_interval
     from seqwise.runs import load_run, require_enough_candidates
+    from seqwise.runs.decoder_choice import decoders_for
     from seqwise.runs.hub import run_folder
     from seqwise.runs.measures import measure, signatures, unknown_targets
     from seqwise.runs.training import read_examples
@@ -134,7 +134,7 @@ def evaluate(
         require_enough_candidates(loaded, examples, beam_size)
     measured = {
         name: measure(loaded, examples, name, beam_size=beam_size)
-        for name in (list(DECODERS) if decoder is None else [decoder])
+        for name in (decoders_for(loaded.settings) if decoder is None else [decoder])
     }
     unknown = unknown_targets(loaded, examples)
     if unknown is not None:

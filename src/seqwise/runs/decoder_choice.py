@@ -12,7 +12,7 @@ from seqwise.runs.settings import Settings, score_by_name, trained_score, unit_b
 from seqwise.training.configuration import did_you_mean
 from seqwise.training.schedules import parse_schedule
 
-__all__ = ["best_decoder", "choose_decoder", "usual_decoder"]
+__all__ = ["best_decoder", "choose_decoder", "decoders_for", "usual_decoder"]
 
 
 def usual_decoder(settings: Settings) -> str:
@@ -21,6 +21,16 @@ def usual_decoder(settings: Settings) -> str:
     The raw beam for a model trained on global scores, otherwise the beam.
     """
     return "raw-beam" if trained_score(settings) == "global" else "beam"
+
+
+def decoders_for(settings: Settings) -> list[str]:
+    """The names of the decoders that there are for a run: Viterbi for chains only, the others for all.
+
+    Example:
+        >>> decoders_for(Settings(model="chain"))[-1], len(decoders_for(Settings()))
+        ('viterbi', 5)
+    """
+    return [name for name in DECODERS if name != "viterbi" or settings.model == "chain"]
 
 
 def best_decoder(folder: Path) -> str:
@@ -51,12 +61,15 @@ def choose_decoder(settings: Settings, name: str | None = None, *, beam_size: in
         beam_size: by default as in training.
 
     Raises:
-        InputError: there is no such decoder.
+        InputError: there is no such decoder, or not for this model.
     """
     score = score_by_name(trained_score(settings))
     name = name or usual_decoder(settings)
     if name not in DECODERS:
-        raise InputError(f"no decoder is called {name!r}", mend=did_you_mean(name, DECODERS))
+        raise InputError(f"no decoder is called {name!r}", mend=did_you_mean(name, decoders_for(settings)))
+    if name not in decoders_for(settings):
+        mend = f"choose one of {', '.join(decoders_for(settings))}"
+        raise InputError(f"{name} is for chains (--model chain), in which a label sees the one before alone", mend=mend)
     # The value at the end of training, which lies beyond any number of steps that the schedule itself gives.
     final_alpha = parse_schedule(settings.alpha, total_steps=1)(math.inf)
     return DECODERS[name](beam_size or settings.beam_size, final_alpha, score, unit_by_name(settings.alpha_unit))

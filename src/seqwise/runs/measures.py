@@ -12,7 +12,7 @@ import torch
 from seqwise.data.batches import EncodedExample, collate
 from seqwise.data.readers import Example
 from seqwise.data.subwords import normalize_text
-from seqwise.decoding import DECODERS, evaluation_mode
+from seqwise.decoding import evaluation_mode
 from seqwise.evaluation.entities import macro_entity_f1
 from seqwise.evaluation.metrics import (
     Sums,
@@ -25,6 +25,7 @@ from seqwise.evaluation.metrics import (
 from seqwise.evaluation.translation import bleu, bleu_signature
 from seqwise.objectives.self_normalization import log_partitions
 from seqwise.runs.advice import advise, best_of
+from seqwise.runs.decoder_choice import decoders_for
 from seqwise.runs.run import Run, choose_decoder, predict, usual_decoder
 
 __all__ = [
@@ -150,7 +151,7 @@ def measure_decoders(run: Run, examples: Sequence[Example]) -> dict[str, Any]:
 
     Examples with a target that the run cannot write have no log Z; where there is no other, the statistics are None.
     """
-    found = {name: measure(run, examples, name) for name in DECODERS}
+    found = {name: measure(run, examples, name) for name in decoders_for(run.settings)}
     title, sign = decisive(found["beam"], subwords=run.writes_text)
     usual = usual_decoder(run.settings)
     log_partitions_N = log_partitions_of(run, run.encode(known_targets(run, examples)))

@@ -9,6 +9,7 @@ from seqwise.search.feeding import FEEDINGS, GoldOr, fed_logits
 from seqwise.search.gold import GoldStep, KeepGold, Lost, never_lost, no_rivals, out_of_beam, unroll_with_gold
 from seqwise.search.noise import Gumbel
 from seqwise.search.operators import AlphaUnit, hard_top_k, mean_squared_gap, of_scores, peaked_softmax, soft_top_k
+from seqwise.search.recombination import viterbi
 from seqwise.search.selection import (
     Form,
     HardSelection,
@@ -80,4 +81,5 @@ __all__ = [
     "summed",
     "unroll",
     "unroll_with_gold",
+    "viterbi",
 ]

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from seqwise.decoding import DECODERS
 from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Estimate
 from seqwise.evaluation.signature import sha256_of_examples, sign, signature_line
+from seqwise.runs.decoder_choice import decoders_for
 from seqwise.runs.masked_model import load_masked_run
 from seqwise.runs.measures import unknown_targets
 from seqwise.runs.report.blocks import Block, Frames, Ids, Paragraph, Section, Table
@@ -173,11 +173,11 @@ def _training(folders: Sequence[Folder], page: Writing) -> Section:
 
 
 def _measured(run: Run, data: Data, name: str, on_progress: OnProgress) -> dict[str, dict[str, Estimate]]:
-    found = {}
-    for done, decoder in enumerate(DECODERS):
-        on_progress(f"measuring {name}", done, len(DECODERS))
+    found, decoders = {}, decoders_for(run.settings)
+    for done, decoder in enumerate(decoders):
+        on_progress(f"measuring {name}", done, len(decoders))
         found[decoder] = measure_run(run, data.examples, decoder)
-    on_progress(f"measuring {name}", len(DECODERS), len(DECODERS))
+    on_progress(f"measuring {name}", len(decoders), len(decoders))
     return found
 
 
