@@ -1,4 +1,5 @@
 # Needs make and Python 3.11 or newer with pip; everything else is put into .venv by the first target that runs.
+# make setup LOCKED=1 installs the exact versions of scripts/constraints.txt;
 # make PYTHON=/path/to/python3 chooses the interpreter; make test PYTEST="-k beam -x" passes options to pytest.
 
 CANDIDATES := $(or $(PYTHON),python3 python3.13 python3.12 python3.11)
@@ -6,13 +7,15 @@ BIN := .venv/bin
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow reliability lint types format docs figures clean
+.PHONY: help setup demo test test-slow reliability soak lock audit lint types format docs figures clean
 
 help:
 	@echo "make demo    train, decode and compare on a small task (sets everything up first)"
 	@echo "make test    ruff, mypy, then pytest with the doctests (sets everything up first)"
 	@echo "make test-slow    the tests that make test leaves out, because they take minutes"
 	@echo "make reliability  all tests of reliability, and docs/reliability.md from what they found"
+	@echo "make soak    half an hour each of training, search and sampling: memory and speed must stay as they are"
+	@echo "make audit   known weaknesses of the packages in scripts/constraints.txt, which make lock writes from .venv"
 	@echo "make lint    ruff alone"
 	@echo "make types   mypy alone"
 	@echo "make format  let ruff mend and format what it can"
@@ -34,7 +37,7 @@ demo: setup
 	$(BIN)/seqwise reproduce demo
 
 test: lint types
-	$(BIN)/python -m pytest $(PYTEST)
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile $(PYTEST)
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow $(PYTEST)
@@ -42,6 +45,17 @@ test-slow: setup
 reliability: setup
 	$(BIN)/python -m pytest -m "slow or not slow" --write-figures results/reliability.json tests/reliability $(PYTEST)
 	$(BIN)/python scripts/make_reliability_page.py
+
+soak: setup
+	SEQWISE_SOAK_SECONDS=1800 $(BIN)/python -m pytest -m slow -k long tests/reliability/test_load.py $(PYTEST)
+
+lock: setup
+	$(BIN)/python scripts/make_constraints.py
+
+audit: setup
+	@$(BIN)/python -c 'import pip_audit' 2>/dev/null || $(BIN)/python -m pip install --quiet --editable '.[audit]' \
+	  || { echo "seqwise audit: skipped: pip-audit cannot be installed from here"; exit 0; }; \
+	$(BIN)/python scripts/audit_dependencies.py
 
 lint: setup
 	$(BIN)/ruff check .
