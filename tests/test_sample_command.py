@@ -457,6 +457,13 @@ def test_lengths_are_as_asked_for_or_as_in_training() -> None:
     assert first == read_problems(run, None, SampleSettings(count=9))[:5]
 
 
+def test_mask_predict_has_each_length_once_for_it_draws_nothing(command: Command, folders: dict[str, Path]) -> None:
+    flags = ["--kernel=mask-predict", "--length=2-4", "--count=9"]
+    assert [len(one["text"].split()) for one in command(folders["words"], *flags).records] == [2, 3, 4]
+    flags[-1] = "--count=2"
+    assert len(command(folders["words"], *flags).records) == 2
+
+
 def test_problems_go_the_same_way_alone_and_together() -> None:
     """Three lengths and two sources, at once and one by one; and so do chains in small groups."""
     run = build("pairs")

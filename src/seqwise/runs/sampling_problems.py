@@ -200,6 +200,10 @@ def _from_nothing(run: SequenceRun, settings: SampleSettings) -> list[Problem]:
         mend = "give a number of tokens, or a range such as 5-9"
         raise InputError("length: the lengths of the training data are not known", mend=mend)
     weights = torch.tensor([1.0 if settings.lengths else run.lengths[length] for length in lengths]).log()
+    if settings.kernel == "mask-predict":
+        # It draws nothing: a length that came twice would be the same sequence twice.
+        likeliest = weights.sort(descending=True, stable=True).indices[: settings.count].tolist()
+        return [Problem((FREE,) * lengths[choice], Example((), ())) for choice in likeliest]
     # Sweeps are numbered from 0, and starts from -1 downwards: these numbers are none of theirs.
     draws = SeededDraws(settings.seed, torch.arange(settings.count), sweep=-(2**20))
     chosen_B = draws.categorical(weights.expand(settings.count, -1), torch.ones(settings.count, dtype=torch.bool))

@@ -34,7 +34,7 @@ class SampleSettings(ChainSettings):
         best: print of each problem only the sequence of the lowest energy per token, of all chains, sweeps and lengths.
         length: of sequences that are sampled from nothing: a number, or a range as in "5-9", from which each problem
             draws its own; None: drawn from the lengths of the training data.
-        count: how many problems, where there is no file of them.
+        count: how many problems, where there is no file of them; mask-predict has the likeliest lengths, each once.
         length_beam: how many of its likeliest lengths are tried for each source.
         free: the token that marks a free position in a file.
         seed: of all random numbers.
