@@ -28,6 +28,7 @@ from pathlib import Path
 # The release this tree was last tested with; pyproject.toml states the oldest that works.
 TORCH = "2.13.0"
 EXTRAS = "demo,translation,diagnostics,test"
+CONSTRAINTS = "scripts/constraints.txt"
 
 # Settings of the caller that would make pip read or write somewhere other than .venv.
 UNWANTED = ("PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_REQUIRE_VIRTUALENV", "PIP_PYTHON")
@@ -64,10 +65,19 @@ def interpreter_of(root: Path) -> str:
     return str((root / ".venv" / "bin" / "python").resolve())
 
 
-def is_complete(root: Path, *, wanted_python: str | None = None) -> bool:
+def lock_of(root: Path) -> str:
+    """Hash the exact versions that ``make setup LOCKED=1`` installs."""
+    try:
+        return hashlib.sha256((root / CONSTRAINTS).read_bytes()).hexdigest()
+    except OSError:
+        raise SetupError(f"there is no {CONSTRAINTS}; make lock writes it") from None
+
+
+def is_complete(root: Path, *, wanted_python: str | None = None, wanted_lock: str | None = None) -> bool:
     """Say whether .venv was finished from this recipe and its interpreter is still there.
 
-    `wanted_python` ("3.12") is the version the user asked for by name; without it any complete .venv will do.
+    `wanted_python` ("3.12") is the version the user asked for by name, and `wanted_lock` the exact packages; without
+    them any complete .venv will do.
     """
     try:
         stamp = json.loads(stamp_path(root).read_text(encoding="utf-8"))
@@ -77,13 +87,14 @@ def is_complete(root: Path, *, wanted_python: str | None = None) -> bool:
             and stamp["interpreter"] == interpreter_of(root)
             and Path(stamp["interpreter"]).exists()
             and wanted_python in (None, stamp["python"])
+            and wanted_lock in (None, stamp.get("lock"))
         )
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
 
-def write_stamp(root: Path) -> None:
-    stamp = {"recipe": recipe(root), "interpreter": interpreter_of(root), "python": running_python()}
+def write_stamp(root: Path, lock: str | None) -> None:
+    stamp = {"recipe": recipe(root), "interpreter": interpreter_of(root), "python": running_python(), "lock": lock}
     temporary = stamp_path(root).with_suffix(".new")
     temporary.write_text(json.dumps(stamp, indent=2) + "\n", encoding="utf-8")
     os.replace(temporary, stamp_path(root))
@@ -119,12 +130,22 @@ def remove(path: Path) -> None:
         shutil.rmtree(path)
 
 
-def make_ready(root: Path, install: Callable[[Path, int], None], *, wanted_python: str | None = None) -> bool:
+def make_ready(
+    root: Path,
+    install: Callable[[Path, int], None],
+    *,
+    wanted_python: str | None = None,
+    wanted_lock: str | None = None,
+) -> bool:
     """Run `install(root, lock)` unless .venv is complete; return whether it ran."""
-    if is_complete(root, wanted_python=wanted_python):
+
+    def complete() -> bool:
+        return is_complete(root, wanted_python=wanted_python, wanted_lock=wanted_lock)
+
+    if complete():
         return False
     with exclusive(root / ".setup.lock") as lock:
-        if is_complete(root, wanted_python=wanted_python):  # Made by the process that was waited for.
+        if complete():  # Made by the process that was waited for.
             return False
         if (root / ".venv").exists():
             say("the .venv here is unfinished or out of date: removing it")
@@ -132,7 +153,7 @@ def make_ready(root: Path, install: Callable[[Path, int], None], *, wanted_pytho
         stamp_path(root).unlink(missing_ok=True)
         remove(root / ".venv")
         install(root, lock)
-        write_stamp(root)
+        write_stamp(root, wanted_lock)
     return True
 
 
@@ -220,7 +241,8 @@ def install_torch(root: Path, lock: int, *, nvidia: bool, system: str) -> None:
     return pip_install(root, lock, plain)
 
 
-def install(root: Path, lock: int) -> None:
+def install(root: Path, lock: int, *constraints: str) -> None:
+    """Make .venv; `constraints` are options of pip that hold packages to versions."""
     started = time.monotonic()
     say(f"making .venv with Python {platform.python_version()}; this takes a minute or a few, once")
     venv.create(root / ".venv", symlinks=True)
@@ -231,9 +253,14 @@ def install(root: Path, lock: int) -> None:
     install_torch(root, lock, nvidia=nvidia, system=platform.system())
     say("installing seqwise and what its demo and tests need")
     # torch is named again so that no other package can move it.
-    pip_install(root, lock, f"torch=={TORCH}", "--editable", f".[{EXTRAS}]")
+    pip_install(root, lock, f"torch=={TORCH}", *constraints, "--editable", f".[{EXTRAS}]")
     remove(temporary_folder(root))
     say(f"done in {time.monotonic() - started:.0f} s")
+
+
+def install_locked(root: Path, lock: int) -> None:
+    """The same with the exact versions that the tests were run with."""
+    install(root, lock, "--constraint", CONSTRAINTS)
 
 
 def main() -> int:
@@ -245,8 +272,12 @@ def main() -> int:
     # A polite end (kill, a closed terminal) takes the running pip along, as Ctrl-C does.
     for end in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(end, signal.default_int_handler)
+    wanted_python = running_python() if os.environ.get("PYTHON") else None
     try:
-        make_ready(root, install, wanted_python=running_python() if os.environ.get("PYTHON") else None)
+        if os.environ.get("LOCKED"):
+            make_ready(root, install_locked, wanted_python=wanted_python, wanted_lock=lock_of(root))
+        else:
+            make_ready(root, install, wanted_python=wanted_python)
     except SetupError as error:
         print(f"seqwise setup: {error}", file=sys.stderr)
         return 2

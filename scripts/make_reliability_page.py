@@ -22,6 +22,8 @@ PARTS = {
     "numbers": "Numbers at the edge",
     "invariance": "What results do not depend on",
     "statistics": "Samples and the target that they were asked from",
+    "load": "Long work and large files",
+    "set_up": "Setting up",
 }
 
 HEAD = """\

@@ -653,6 +653,20 @@ def test_help_names_every_command_and_every_setting(seqwise: Command) -> None:
         assert max(map(len, said.out.splitlines())) <= 80
 
 
+def test_trainings_say_their_metrics_as_json(seqwise: Command, data: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("a b\na b c\nb c\n" * 3)
+    small = ["--hidden-size=8", "--num-heads=2", "--feedforward-size=8", "--epochs=1"]
+    trainings = {
+        "tagger": ["train", "--train", data / "train.conll", "--dev", data / "dev.conll", *SHORT],
+        "masked": ["masked-model", "train", tmp_path / "text.txt", *small],
+        "text": ["language-model", "train", tmp_path / "text.txt", "--num-weights=4096"],
+    }
+    for name, command in trainings.items():
+        ended = seqwise(*command, "--json", "--output", tmp_path / name)
+        assert ended.code == 0, ended.err
+        assert json.loads(ended.out) == json.loads((tmp_path / name / "metrics.json").read_text()), name
+
+
 def test_version(seqwise: Command) -> None:
     from seqwise import __version__
 

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed.run import get_args_parser
 
 import seqwise as package
 from command_line import Command
 from pages import DOCS, blocks, run_page
 
 ROOT = DOCS.parent
-RUN = [*sorted((DOCS / "guides").glob("*.md")), DOCS / "one-idea.md", DOCS / "extending.md"]
+RUN = [*sorted((DOCS / "guides").glob("*.md")), DOCS / "scale.md", DOCS / "one-idea.md", DOCS / "extending.md"]
 # What a page needs beyond the dependencies, and a place where it is used for the first time.
 NEEDED = {"translation": "tokenizers", "sampling": "arviz_stats"}
 MOST_LINES_OF_AN_EXTENSION = 30
@@ -29,8 +30,8 @@ def test_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path, monkeypatch:
     run_page(page)
 
 
-def test_there_are_six_guides() -> None:
-    titles = {"tagging", "transduction", "translation", "scoring", "sampling", "scaling"}
+def test_there_are_five_guides() -> None:
+    titles = {"tagging", "transduction", "translation", "scoring", "sampling"}
     assert {page.stem for page in RUN if page.parent.name == "guides"} == titles
 
 
@@ -46,6 +47,16 @@ def test_a_page_has_code_and_says_what_comes_out(page: Path) -> None:
 def test_extensions_are_short() -> None:
     found = blocks((DOCS / "extending.md").read_text(encoding="utf-8"))
     assert [len(block.code.splitlines()) <= MOST_LINES_OF_AN_EXTENSION for block in found] == [True] * 3
+
+
+def test_launched_commands_are_understood_by_the_launcher_and_by_ours(seqwise: Command) -> None:
+    text = (DOCS / "scale.md").read_text(encoding="utf-8").replace("\\\n", " ")
+    commands = re.findall(r"^(?:srun )?torchrun (.*) -m seqwise (masked-model train|[a-z]+) (.*)$", text, re.MULTILINE)
+    assert len(commands) == len(re.findall(r"^(?:srun )?torchrun", text, re.MULTILINE)) == 7
+    for launcher, command, options in commands:
+        get_args_parser().parse_args([*re.sub(r'"[^"]*"', "4", launcher).split(), "script"])
+        known = seqwise(*command.split(), "--help").out
+        assert set(re.findall(r"--[a-z-]+", options)) <= set(re.findall(r"--[a-z-]+", known)), command
 
 
 @pytest.mark.parametrize("page", ["index.md", "data.md"])

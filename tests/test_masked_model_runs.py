@@ -499,9 +499,10 @@ def test_standard_input(seqwise: Command, trained: Path, tmp_path: Path, monkeyp
 
     def reads(path: Any, settings: MaskedModelSettings) -> list[Example]:
         asked.append(str(path))
-        return read_sequences(file, settings)
+        return list(really(file, settings))
 
-    monkeypatch.setattr(module, "read_sequences", reads)
+    really = module.each_sequence
+    monkeypatch.setattr(module, "each_sequence", reads)
     assert seqwise("score", trained, "-").out == seqwise("score", trained, file).out != ""
     assert asked == ["/dev/stdin", str(file)]
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib
 import importlib.util
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -102,6 +108,50 @@ def test_another_interpreter_is_not_complete(tree: Path) -> None:
     link.unlink()
     link.symlink_to("/bin/sh")
     assert not make_environment.is_complete(tree)
+
+
+def test_exact_versions_are_made_anew_where_they_are_asked_for(tree: Path) -> None:
+    with pytest.raises(make_environment.SetupError, match="make lock"):
+        make_environment.lock_of(tree)
+    (tree / "scripts").mkdir()
+    (tree / make_environment.CONSTRAINTS).write_text("torch==1.0\n")
+    first = make_environment.lock_of(tree)
+    make_environment.make_ready(tree, Installation())
+    assert make_environment.make_ready(tree, Installation(), wanted_lock=first)
+    assert not make_environment.make_ready(tree, Installation(), wanted_lock=first)
+    # The targets of make that do not ask for them are content with them.
+    assert make_environment.is_complete(tree)
+    (tree / make_environment.CONSTRAINTS).write_text("torch==1.1\n")
+    assert not make_environment.is_complete(tree, wanted_lock=make_environment.lock_of(tree))
+
+
+def test_exact_versions_are_handed_to_pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(make_environment, "install", lambda root, lock, *options: asked.append(options))
+    make_environment.install_locked(tmp_path, 0)
+    assert asked == [("--constraint", "scripts/constraints.txt")]
+
+
+def test_the_exact_versions_are_those_that_pyproject_allows() -> None:
+    lines = (REPOSITORY / make_environment.CONSTRAINTS).read_text(encoding="utf-8").splitlines()
+    assert lines[0].startswith("# Made by make lock")
+    # Names and versions, no paths, addresses or builds.
+    assert all(re.fullmatch(r"[a-z0-9-]+==[0-9][0-9a-z.]*", line) for line in lines[1:])
+    exact = dict(line.split("==") for line in lines[1:])
+    assert exact["torch"] == make_environment.TORCH
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = make_environment.EXTRAS.split(",")
+    for line in [*project["dependencies"], *(one for name in extras for one in project["optional-dependencies"][name])]:
+        requirement = Requirement(line)
+        assert requirement.specifier.contains(exact[canonicalize_name(requirement.name)]), line
+
+
+def test_an_audit_tells_silence_from_safety(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(REPOSITORY / "scripts"))
+    module = importlib.import_module("audit_dependencies")
+    assert doctest.testmod(module) == (0, 5)
+    said = json.dumps({"dependencies": [{"name": "a", "version": "1", "skip_reason": "not found"}]})
+    assert module.judged(module.answer(said), 1) == module.judged(module.answer("no route to host"), 1)
 
 
 @pytest.mark.parametrize("stamp", ["", "[]", "{}", "null", '{"recipe": 1}'])
@@ -223,6 +273,7 @@ def test_no_interpreter_is_one_clear_line(tree: Path, candidates: Path) -> None:
 def test_no_package_index_is_written_into_the_set_up() -> None:
     """Where packages come from is the user's setting (a mirror, a proxy), never the repository's."""
     files = ["Makefile", "pyproject.toml", "scripts/make_environment.py", ".ci/run", ".pre-commit-config.yaml"]
+    files += ["scripts/constraints.txt", "scripts/make_constraints.py", "scripts/audit_dependencies.py"]
     for name in files:
         text = (REPOSITORY / name).read_text(encoding="utf-8")
         assert not re.search(r"https?://|--(extra-)?index-url|--find-links|INDEX_URL", text), name

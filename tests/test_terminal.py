@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
+from typing import Any
+
 import pytest
+import typer.main
 
 from command_line import Command
+from seqwise.cli import app
 from seqwise.cli.console import LineProgress, progress_bars
+from seqwise.cli.examples import EXAMPLES
 
 
 def lines_of(captured: pytest.CaptureFixture[str]) -> list[str]:
@@ -58,3 +64,51 @@ def test_the_shell_completes(
     monkeypatch.setenv("COMP_WORDS", typed)
     monkeypatch.setenv("COMP_CWORD", str(len(typed.split()) - 1))
     assert seqwise().out.split() == completed
+
+
+# ---- Help -----------------------------------------------------------------------------------------------------------
+
+GROUP: Any = typer.main.get_command(app)
+
+
+def commands(group: Any = GROUP, name: str = "") -> dict[str, Any]:
+    """Every command and group, by what one types."""
+    found = {name: group}
+    for inner, command in getattr(group, "commands", {}).items():
+        found |= commands(command, f"{name} {inner}".strip())
+    return found
+
+
+def test_every_command_has_examples() -> None:
+    assert set(EXAMPLES) == set(commands())
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_help_ends_with_the_examples(seqwise: Command, name: str) -> None:
+    said = seqwise(*name.split(), "--help").out
+    for line in (line for example in EXAMPLES[name] for line in example.split("\n")):
+        assert f"  {line}\n" in said and len(line) <= 76
+
+
+@pytest.mark.parametrize("line", sorted({line for lines in EXAMPLES.values() for line in lines}))
+def test_examples_are_command_lines(line: str) -> None:
+    """Each is parsed, flags and all, as far as nothing is run."""
+    words = shlex.split(line.replace("\\\n", ""))
+    # What the shell sees to.
+    words = words[: min(words.index(sign) if sign in words else len(words) for sign in "<>")]
+    program, *rest = words
+    assert program == "seqwise"
+    command = GROUP
+    while rest and rest[0] in getattr(command, "commands", {}):
+        command = command.commands[rest.pop(0)]
+    if command is GROUP:
+        assert rest == ["--install-completion"]
+        return
+    context = command.make_context(command.name, rest, resilient_parsing=False)
+    assert context.params
+
+
+def test_examples_of_a_command_are_of_that_command() -> None:
+    for name, lines in EXAMPLES.items():
+        if not hasattr(commands()[name], "commands"):
+            assert all(line.startswith(f"seqwise {name} ") or line == f"seqwise {name}" for line in lines)

@@ -7,31 +7,35 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from typing import Annotated, Any
 
 import typer
 
 from seqwise.cli.data import data
 from seqwise.cli.diagnosis import diagnose
-from seqwise.cli.exploration import EXPLORE_EXAMPLES, explore
+from seqwise.cli.examples import examples
+from seqwise.cli.exploration import explore
 from seqwise.cli.flags import flags_from_settings
 from seqwise.cli.language_model import language_model
 from seqwise.cli.masked_model import masked_model
 from seqwise.cli.prediction import evaluate, predict
-from seqwise.cli.report import REPORT_EXAMPLES, report
+from seqwise.cli.report import report
 from seqwise.cli.reproduction import reproduce
-from seqwise.cli.sampling import SAMPLE_EXAMPLES, sample
+from seqwise.cli.sampling import sample
 from seqwise.cli.scoring import score
 from seqwise.cli.sharing import card, push
-from seqwise.cli.training import TRAIN_EXAMPLES, train
+from seqwise.cli.training import train
 from seqwise.errors import InputError
 from seqwise.runs.settings import Settings
+from seqwise.training.processes import is_first, number_of, only_first_speaks, rank
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="seqwise",
     help="Neural sequence models that are trained, searched and sampled as whole sequences.",
+    epilog=examples(""),
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -42,14 +46,14 @@ app = typer.Typer(
 # its version.
 UsageError: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
+# What torchrun may start; other commands would do everything once in each process.
+IN_SEVERAL_PROCESSES = ("train", "masked-model", "predict", "score", "sample")
+PATIENCE = 3  # seconds
+
 # The flags of Settings make the signature of the first, so it is registered only once they are there.
-app.command(epilog=TRAIN_EXAMPLES)(flags_from_settings(train, Settings))
-app.command(epilog=SAMPLE_EXAMPLES)(sample)
-for command in (predict, evaluate, score, diagnose, card, push):
-    app.command()(command)
-app.command(epilog=REPORT_EXAMPLES)(report)
-app.command(epilog=EXPLORE_EXAMPLES)(explore)
-app.command()(reproduce)
+flags_from_settings(train, Settings)
+for command in (train, predict, evaluate, score, sample, diagnose, card, push, report, explore, reproduce):
+    app.command(epilog=examples(command.__name__))(command)
 app.add_typer(language_model, name="language-model")
 app.add_typer(masked_model, name="masked-model")
 app.add_typer(data, name="data")
@@ -60,8 +64,9 @@ def main() -> None:
     # A GPU-less machine need not be told so, nor a terminal be filled with what libraries say to developers.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     try:
-        status = app(prog_name="seqwise", standalone_mode=False)
-        sys.stdout.flush()
+        with only_first_speaks():
+            status = app(prog_name="seqwise", standalone_mode=False)
+            sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)
     except (BrokenPipeError, SystemExit) as error:
@@ -72,7 +77,10 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except (InputError, OSError, UsageError) as error:
-        print(f"seqwise: {_one_line(error)}", file=sys.stderr)
+        if not is_first():
+            # What is wrong in one process mostly is in all: the first one then says it, and torchrun ends the others.
+            time.sleep(PATIENCE)
+        print(f"seqwise: {_one_line(error)}" + ("" if is_first() else f" (process {rank()})"), file=sys.stderr)
         sys.exit(2)
     sys.exit(status if isinstance(status, int) else 0)
 
@@ -105,3 +113,6 @@ def _top(
     """Neural sequence models that are trained, searched and sampled as whole sequences."""
     if context.invoked_subcommand is None:
         print(context.get_help())
+    elif number_of() > 1 and context.invoked_subcommand not in IN_SEVERAL_PROCESSES:
+        problem = f"seqwise {context.invoked_subcommand} runs in one process, and there are {number_of()}"
+        raise InputError(problem, mend="start it without torchrun")

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import rich.box
@@ -15,8 +16,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from seqwise.errors import InputError
+from seqwise.training.processes import number_of
 
-__all__ = ["err", "number", "out", "print_measures", "progress_bars", "require_at_least_one"]
+__all__ = [
+    "err",
+    "number",
+    "out",
+    "print_measures",
+    "progress_bars",
+    "require_at_least_one",
+    "require_files",
+]
 
 WITHOUT_UNIT = ("length ratio", "BLEU")
 
@@ -95,3 +105,19 @@ def require_at_least_one(flag: str, value: int | None) -> None:
     """
     if value is not None and value < 1:
         raise InputError(f"{flag} must be at least 1, got {value}")
+
+
+def require_files(output: Path | None, source: str | None) -> None:
+    """Refuse a standard input that several processes would share, or a standard output.
+
+    Args:
+        output: where the lines go; None for standard output.
+        source: where they come from; "-" for standard input.
+
+    Raises:
+        InputError: there are several processes, and one of the two is not a file.
+    """
+    if number_of() > 1 and output is None:
+        raise InputError(f"{number_of()} processes cannot print their lines in order", mend="give an --output")
+    if number_of() > 1 and source == "-":
+        raise InputError(f"{number_of()} processes cannot share standard input", mend="give a file")

@@ -10,12 +10,14 @@ from typing import Annotated
 import typer
 
 from seqwise.cli.console import progress_bars
+from seqwise.cli.examples import examples
 from seqwise.errors import InputError
 
 __all__ = ["data"]
 
 data = typer.Typer(
     help="List, fetch, find and verify the corpora that recipes read; prepare dependency supertags.",
+    epilog=examples("data"),
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -23,7 +25,7 @@ data = typer.Typer(
 """The group of commands."""
 
 
-@data.command("list")
+@data.command("list", epilog=examples("data list"))
 def list_corpora(
     *, as_json: Annotated[bool, typer.Option("--json", help="print one JSON object with all there is to know")] = False
 ) -> None:
@@ -61,7 +63,7 @@ def _record(name: str, root: Path | None) -> dict[str, object]:
     return {**asdict(CORPORA[name]), "here": root is not None and (root / name).is_dir(), "files": files}
 
 
-@data.command()
+@data.command(epilog=examples("data where"))
 def where(name: Annotated[str, typer.Argument(metavar="NAME", help="of a corpus")]) -> None:
     """Print the folder of a corpus."""
     from seqwise.recipes.catalogue import find_corpus
@@ -71,7 +73,7 @@ def where(name: Annotated[str, typer.Argument(metavar="NAME", help="of a corpus"
     print(corpus(name))
 
 
-@data.command()
+@data.command(epilog=examples("data check"))
 def check(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME]...", help="corpora to verify; by default all that are here")
@@ -101,7 +103,7 @@ def check(
         raise InputError(f"{fault}{more}", path=path, mend="take it anew from the source that seqwise data list names")
 
 
-@data.command()
+@data.command(epilog=examples("data download"))
 def download(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="of corpora")],
     *,
@@ -137,7 +139,7 @@ def download(
                 print(f"  not published as they are (--mirror has them, if there is one): {', '.join(missing)}")
 
 
-@data.command()
+@data.command(epilog=examples("data supertags"))
 def supertags(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="dependency trees in CoNLL-U, plain or gzipped")],
     output: Annotated[Path, typer.Argument(metavar="OUT", help="takes columns: word, supertag, morphology, part")],

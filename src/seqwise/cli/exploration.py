@@ -7,13 +7,7 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["EXPLORE_EXAMPLES", "explore"]
-
-EXPLORE_EXAMPLES = """\b
-Examples:
-  seqwise explore runs/tagger
-  seqwise explore runs/mlm --port 9000"""
-"""What ``seqwise explore --help`` ends with."""
+__all__ = ["explore"]
 
 
 def explore(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from seqwise.cli.console import progress_bars
+from seqwise.cli.examples import examples
 from seqwise.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,14 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["language_model"]
 
-EXAMPLES = """\b
-Examples:
-  seqwise language-model train text.txt --dev dev.txt --output runs/lm
-  seqwise language-model score runs/lm sentences.txt
-  seqwise predict runs/de-en german.txt --n-best 10 --json > lists.jsonl
-  seqwise language-model rerank runs/lm lists.jsonl --weight 0.3"""
-
-language_model = typer.Typer(rich_markup_mode=None, epilog=EXAMPLES)
+language_model = typer.Typer(rich_markup_mode=None, epilog=examples("language-model"))
 """The group of commands."""
 
 
@@ -44,7 +38,7 @@ ModelFolder = Annotated[Path, typer.Argument(metavar="DIR", help="the --output o
 MEASURES = ("bleu", "exact")
 
 
-@language_model.command("train")
+@language_model.command("train", epilog=examples("language-model train"))
 def train_command(
     files: Annotated[
         list[Path],
@@ -72,6 +66,7 @@ def train_command(
     minimum_count: Annotated[int, typer.Option(metavar="N", help="rarer words are unknown")] = 2,
     save_every: Annotated[int, typer.Option(metavar="N", help="steps between checkpoints")] = 2000,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="of order and sampling")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="print what metrics.json holds, and nothing else")] = False,
 ) -> None:
     """Train a language model that normalises itself.
 
@@ -98,6 +93,9 @@ def train_command(
             bars.update(task, completed=step, total=steps, note=f"loss {loss:.3f}")
 
         metrics = train_language_model(files, output, settings, dev=dev or (), on_step=on_step)
+    if as_json:
+        print(json.dumps(metrics))
+        return
     print(f"{metrics['positions']:,} positions, {metrics['vocabulary']:,} words, {metrics['steps']:,} steps")
     if "dev" in metrics:
         found = metrics["dev"]
@@ -110,7 +108,7 @@ def _summary(count: int, perplexity: float, risk: float, mean: float, deviation:
     return f"{count:,} positions: perplexity {perplexity:.4g}, {log_z}"
 
 
-@language_model.command("score")
+@language_model.command("score", epilog=examples("language-model score"))
 def score_command(
     folder: ModelFolder,
     file: Annotated[
@@ -159,7 +157,7 @@ def _print_scores(loaded: LanguageModel, scored: Iterable[SentenceScore]) -> str
     return _summary(positions, perplexity, float(values_N.abs().mean()), mean, float((values_N - mean).abs().mean()))
 
 
-@language_model.command("rerank")
+@language_model.command("rerank", epilog=examples("language-model rerank"))
 def rerank_command(
     folder: ModelFolder,
     nbest: Annotated[

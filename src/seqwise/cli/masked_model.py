@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,21 +10,14 @@ from typing import Annotated, Any
 import typer
 
 from seqwise.cli.console import progress_bars
+from seqwise.cli.examples import examples
 from seqwise.cli.flags import flags_from_settings
 from seqwise.runs.masked_model_settings import MaskedModelSettings, require_read
 from seqwise.training.configuration import load_configuration
 
 __all__ = ["masked_model"]
 
-EXAMPLES = """\b
-Examples:
-  seqwise masked-model train sentences.txt --dev dev.txt --output runs/mlm
-  seqwise masked-model train proteins.fasta.gz --format fasta --output runs/proteins
-  seqwise masked-model train de-en.tsv --format pairs --units subwords \\
-      --source-units subwords --output runs/de-en-mlm
-  seqwise score runs/mlm sentences.txt"""
-
-masked_model = typer.Typer(rich_markup_mode=None, epilog=EXAMPLES)
+masked_model = typer.Typer(rich_markup_mode=None, epilog=examples("masked-model"))
 """The group of commands."""
 
 
@@ -39,6 +33,7 @@ def train_command(
     *,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="RUN", help="the folder to make or to continue")],
     dev: Annotated[Path | None, typer.Option(metavar="FILE", help="measure the model on it at the end")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print what metrics.json holds, and nothing else")] = False,
     **flags: str | None,
 ) -> None:
     """Train a masked model, which scores each token given all others.
@@ -65,6 +60,9 @@ def train_command(
             bars.update(measuring[0], completed=done)
 
         metrics = train_masked_model(train, output, settings, dev=dev, on_progress=on_progress, on_measured=on_measured)
+    if as_json:
+        print(json.dumps(metrics))
+        return
     _print_metrics(metrics, settings)
     run = shlex.quote(str(output))
     sources = " FILE" if settings.conditional else ""
@@ -72,7 +70,9 @@ def train_command(
 
 
 # The flags of the settings make the signature, so it is registered only once they are there.
-masked_model.command("train", epilog=EXAMPLES)(flags_from_settings(train_command, MaskedModelSettings))
+masked_model.command("train", epilog=examples("masked-model train"))(
+    flags_from_settings(train_command, MaskedModelSettings)
+)
 
 
 def _print_metrics(metrics: dict[str, Any], settings: MaskedModelSettings) -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from seqwise.cli.console import number, print_measures, require_at_least_one
+from seqwise.cli.console import number, print_measures, require_at_least_one, require_files
 from seqwise.errors import InputError
+from seqwise.training.processes import own_device
 
 if TYPE_CHECKING:
     from seqwise.data.readers import Example
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["evaluate", "predict"]
 
 RunFolder = Annotated[str, typer.Argument(metavar="RUN", help="a run folder, or the name of a run on the hub")]
+BLOCK = 1024  # inputs that are decoded together, and kept together in a file
 DECODER_NAMES = "greedy, beam, interpolated-beam, raw-beam, soft-beam, or viterbi (of a chain)"
 BeamSize = Annotated[int | None, typer.Option(metavar="N", help="slots of the beam; by default as trained")]
 
@@ -48,18 +50,30 @@ def predict(
         float, typer.Option(metavar="P", show_default=False, help="rank by score / length^P [0]")
     ] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line, with scores")] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="takes the lines; killed, the same command goes on where it was"
+        ),
+    ] = None,
 ) -> None:
     """Print the best outputs for one text, or for each line of a file.
 
-    One text: ranked outputs with their scores. A file: a line for each of its lines, the input, a tab, the output.
+    One text: ranked outputs with their scores. A file: a line for each of its lines, the input, a tab, the output. With
+    --output, torchrun may start several processes, which share the lines.
     """
+    from seqwise.data.spooled import in_blocks
     from seqwise.runs import choose_decoder, load_run, require_enough_candidates
     from seqwise.runs import predict as predict_examples
     from seqwise.runs.hub import run_folder
-    from seqwise.runs.inputs import input_units, inputs_of
+    from seqwise.runs.inputs import digest_of, input_units, inputs_of
+    from seqwise.runs.kept_lines import write_in_blocks
+    from seqwise.runs.run import fingerprint
 
+    require_files(output, text or "-")
     folder = run_folder(run)
     loaded = load_run(folder)
+    loaded.model.to(own_device())
     examples = inputs_of(text, units=input_units(loaded.settings))
     require_at_least_one("--beam-size", beam_size)
     require_at_least_one("--n-best", n_best)
@@ -76,12 +90,23 @@ def predict(
     one_text = not examples[0].path
     n_best = n_best or (5 if one_text else 1)
     # All of them, so that a mistake in the last line is found before the first output.
-    loaded.encode_sources(examples)
-    for start in range(0, len(examples), 1024):
-        part = examples[start : start + 1024]
-        found = predict_examples(loaded, part, chosen, n_best=n_best, length_normalization=length_normalization)
-        for example, outputs in zip(part, found, strict=True):
-            _print_outputs(loaded, example, outputs, one_text=one_text, as_json=as_json)
+    for block in in_blocks(examples, BLOCK):
+        loaded.encode_sources(block)
+
+    def lines_of(block: Sequence[Example]) -> Iterator[str]:
+        found = predict_examples(loaded, block, chosen, n_best=n_best, length_normalization=length_normalization)
+        for example, outputs in zip(block, found, strict=True):
+            yield from _lines(loaded, example, outputs, one_text=one_text, as_json=as_json)
+
+    if output is None:
+        for block in in_blocks(examples, BLOCK):
+            for line in lines_of(block):
+                print(line)
+        return
+    claim = {"model": fingerprint(folder), "inputs": digest_of(examples), "decoder": decoder or "as trained"}
+    options = {"beam_size": beam_size, "n_best": n_best, "length_normalization": length_normalization, "json": as_json}
+    claim |= {name: str(value) for name, value in options.items()}
+    write_in_blocks(output, examples, lines_of, claim=claim, block=BLOCK)
 
 
 def _named(decoder: str | None, folder: Path) -> str | None:
@@ -91,17 +116,19 @@ def _named(decoder: str | None, folder: Path) -> str | None:
     return best_decoder(folder) if decoder == "best" else decoder
 
 
-def _print_outputs(run: Run, example: Example, outputs: Sequence[Prediction], *, one_text: bool, as_json: bool) -> None:
+def _lines(
+    run: Run, example: Example, outputs: Sequence[Prediction], *, one_text: bool, as_json: bool
+) -> Iterator[str]:
     source = run.source_text(example)
     ranked = [(run.target_text(one.tokens), round(one.score, 4)) for one in outputs]
     if as_json:
         objects = [{"output": output, "score": score} for output, score in ranked]
-        print(json.dumps({"input": source, "outputs": objects}, ensure_ascii=False))
+        yield json.dumps({"input": source, "outputs": objects}, ensure_ascii=False)
     elif one_text:
         for rank, (output, score) in enumerate(ranked, start=1):
-            print(f"{rank}  {score:>9.3f}  {output}")
+            yield f"{rank}  {score:>9.3f}  {output}"
     else:
-        print("\t".join([source, *(output for output, _ in ranked)]))
+        yield "\t".join([source, *(output for output, _ in ranked)])
 
 
 def evaluate(

@@ -9,14 +9,7 @@ import typer
 
 from seqwise.cli.console import progress_bars, require_at_least_one
 
-__all__ = ["REPORT_EXAMPLES", "report"]
-
-REPORT_EXAMPLES = """\b
-Examples:
-  seqwise report runs/tagger --file test.conll
-  seqwise report runs/seed0 runs/seed1 --file test.conll --examples 4
-  seqwise report runs/mlm samples --output sampling.html"""
-"""What ``seqwise report --help`` ends with."""
+__all__ = ["report"]
 
 
 def report(

@@ -9,20 +9,11 @@ from typing import Annotated, Any, TypeVar, cast
 
 import typer
 
-from seqwise.cli.console import progress_bars
+from seqwise.cli.console import progress_bars, require_files
 from seqwise.errors import InputError
+from seqwise.training.processes import is_first
 
-__all__ = ["SAMPLE_EXAMPLES", "sample"]
-
-SAMPLE_EXAMPLES = """\b
-Examples:
-  seqwise sample runs/mlm --length 8-12 --count 20
-  seqwise sample runs/mlm "the _ sees a _ dog" --every 5
-  seqwise sample runs/proteins --contain GKS --without C --blocks 3,2,1
-  seqwise sample ./my-bert "the [MASK] sees a _ ." --chains 4
-  seqwise sample runs/de-en-mlm german.txt --length-beam 5 \\
-      --temperature 0.5 --anneal 0.04 --best --output samples"""
-"""What ``seqwise sample --help`` ends with."""
+__all__ = ["sample"]
 
 T = TypeVar("T", int, float)
 
@@ -114,12 +105,14 @@ def sample(
     """Sample from a masked model taken as an energy: whole sequences, what is free in given ones, or translations.
 
     Prints a JSON object for each sequence, numbers counted from 1; what to think of the chains goes to standard error.
-    With --output, run the same command again to continue after an interruption, or with more --sweeps to go on.
+    With --output, run the same command again to continue after an interruption, or with more --sweeps to go on; and
+    torchrun may start several processes, which share the chains.
     """
     from seqwise.runs.pretrained import load_sequence_run
     from seqwise.runs.sampling_problems import read_problems
     from seqwise.runs.sampling_settings import SampleSettings
 
+    require_files(output, file)
     settings = SampleSettings(
         # The settings say what is wrong with a name that is none of theirs.
         kernel=cast(Any, kernel),
@@ -177,6 +170,8 @@ def _print_samples(run: Any, problems: Any, settings: Any, output: Path | None) 
             if output is not None:
                 print("stopped; run the same command again to continue", file=sys.stderr)
             raise
+    if not is_first():
+        return
     for one in sampled.samples:
         print(sample_line(run, problems, one, free=settings.free))
     for line in report_lines(sampled, settings):

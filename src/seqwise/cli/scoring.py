@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import itertools
 import json
 import sys
 from collections import Counter
@@ -15,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from seqwise.cli.console import progress_bars, require_at_least_one
+from seqwise.cli.console import progress_bars, require_at_least_one, require_files
+from seqwise.training.processes import own_device
 
 if TYPE_CHECKING:
     from seqwise.data.readers import Example
@@ -55,12 +54,15 @@ def score(
 ) -> None:
     """Score sequences with a masked model: log p(token | all others), and their sum, the pseudo-log-likelihood.
 
-    Prints one JSON object for each sequence, in nats; a summary goes to standard error.
+    Prints one JSON object for each sequence, in nats; a summary goes to standard error. With --output, torchrun may
+    start several processes, which share the sequences.
     """
     from seqwise.runs.pretrained import load_sequence_run
 
     require_at_least_one("--max-rows", max_rows)
+    require_files(output, str(file))
     loaded = load_sequence_run(run)
+    loaded.model.to(own_device())
     if str(file) == "-" and sys.stdin is not None and sys.stdin.isatty():
         print("reading sequences from the terminal, up to Ctrl-D", file=sys.stderr)
     examples = loaded.read("/dev/stdin" if str(file) == "-" else file)
@@ -75,13 +77,20 @@ def score(
                 if bars is not None and task is not None:
                     bars.advance(task)
 
+        def on_begin(count: int) -> None:
+            if bars is not None and task is not None:
+                bars.update(task, total=count)
+
+        totals = _Totals()
         if output is None:
-            totals = _Totals()
             for line in progressing(_lines(loaded, examples, max_rows)):
                 print(line, file=results)
                 totals.add(line)
         else:
-            totals = _keep(loaded, examples, max_rows, output, progressing)
+            _keep(loaded, examples, max_rows, output, progressing, on_begin)
+            with output.open(encoding="utf-8") as kept:
+                for line in kept:
+                    totals.add(line)
     print(totals.summary(loaded), file=sys.stderr)
 
 
@@ -98,27 +107,23 @@ def _keep(
     max_rows: int,
     output: Path,
     progressing: Callable[[Iterable[str]], Iterator[str]],
-) -> _Totals:
+    on_begin: Callable[[int], None],
+) -> None:
     """Write the lines to a file, from where a killed command has left it."""
     from seqwise.runs import scoring
-    from seqwise.runs.kept_lines import finish_lines, keep_lines, resume_lines
+    from seqwise.runs.inputs import digest_of
+    from seqwise.runs.kept_lines import write_in_blocks
 
-    totals = _Totals()
-    asked = repr([(one.source, one.target, one.line, one.key) for one in examples])
-    digest = hashlib.sha256(asked.encode("utf-8", "surrogatepass")).hexdigest()
-    claim = {"model": run.fingerprint(), "sequences": digest, "max_rows": str(max_rows)}
-    kept = resume_lines(output, claim, block=scoring.BLOCK)
-    for line in progressing(kept):
-        totals.add(line)
-    # Of one block, sequences share passes of the model, so that blocks begin where they began before.
-    left = examples[len(kept) :]
-    lines = progressing(_lines(run, left, max_rows)) if left else iter(())
-    while block := list(itertools.islice(lines, scoring.BLOCK)):
-        keep_lines(output, block)
-        for line in block:
-            totals.add(line)
-    finish_lines(output)
-    return totals
+    scoring.score_sequences(run, examples, max_rows=max_rows)  # refuses now what it would refuse later
+    # Of one block, sequences share passes of the model, so that blocks begin where they begin without a file.
+    write_in_blocks(
+        output,
+        examples,
+        lambda block: progressing(_lines(run, block, max_rows)),
+        claim={"model": run.fingerprint(), "sequences": digest_of(examples), "max_rows": str(max_rows)},
+        block=scoring.BLOCK,
+        on_begin=on_begin,
+    )
 
 
 @dataclass

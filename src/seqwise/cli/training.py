@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,22 +11,7 @@ import typer
 
 from seqwise.cli.console import number, print_measures, progress_bars
 
-__all__ = ["TRAIN_EXAMPLES", "train"]
-
-TRAIN_EXAMPLES = """\b
-Examples:
-  seqwise train --task tag --train train.conll --dev dev.conll \\
-      --encoder left-to-right --output runs/tagger
-  seqwise train --task transduce --train pairs.tsv \\
-      --source-units characters --output runs/g2p
-  seqwise train --task transduce --train de-en.tsv --model transformer \\
-      --source-units subwords --target-units subwords --output runs/de-en
-  seqwise train --model ./my-bart --train pairs.tsv --dev dev.tsv \\
-      --objective relaxed-beam --output runs/bart
-  seqwise train --model ./my-gpt2 --train prompts-and-continuations.tsv \\
-      --output runs/gpt2
-  seqwise train --config settings.yaml --seed 1 --output runs/seed1"""
-"""What ``seqwise train --help`` ends with."""
+__all__ = ["train"]
 
 
 def train(
@@ -36,6 +22,7 @@ def train(
     config: Annotated[
         Path | None, typer.Option("--config", metavar="FILE", help="settings in YAML: task: tag, ...; flags override")
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print what metrics.json holds, and nothing else")] = False,
     **flags: str | None,
 ) -> None:
     """Train a model on your own files, a new one, or an encoder-decoder or a causal language model of transformers.
@@ -60,6 +47,9 @@ def train(
             progress.update(bars[stage], completed=step.step, note=f"loss {step.loss:.3f}")
 
         metrics = train_run(settings, output, on_progress=advance)
+    if as_json:
+        print(json.dumps(metrics))
+        return
     if settings.objective == "auto":
         settings = resolve(settings)
         names = ", then ".join(stage.settings.objective for stage in stages(settings))

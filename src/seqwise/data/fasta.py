@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from seqwise.data.readers import Example, FilePath, read_lines, require_some
 from seqwise.errors import InputError
 
-__all__ = ["read_fasta"]
+__all__ = ["each_entry", "read_fasta"]
 
 
 def read_fasta(path: FilePath) -> list[Example]:
@@ -37,10 +37,11 @@ def read_fasta(path: FilePath) -> list[Example]:
     Source: Pearson and Lipman (PNAS 1988), whose programs read this form; no standard defines it. Not implemented:
     lower case as a mark of repeats (``a`` and ``A`` are two letters), FASTQ.
     """
-    return require_some(list(_entries(path)), path)
+    return require_some(list(each_entry(path)), path)
 
 
-def _entries(path: FilePath) -> Iterator[Example]:
+def each_entry(path: FilePath) -> Iterator[Example]:
+    """The examples of :func:`read_fasta`, one at a time."""
     header, name, start = 0, "", 0
     letters: list[str] = []
 

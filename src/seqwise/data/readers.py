@@ -12,7 +12,7 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import IO, Literal, cast, get_args
+from typing import IO, Literal, TypeVar, cast, get_args
 
 from seqwise.data.durable import write_atomically
 from seqwise.errors import InputError
@@ -20,6 +20,8 @@ from seqwise.errors import InputError
 __all__ = [
     "Example",
     "Units",
+    "each_input",
+    "each_pair",
     "read_columns",
     "read_inputs",
     "read_lines",
@@ -34,6 +36,7 @@ __all__ = [
 Units = Literal["words", "characters", "text"]
 """What a side of a pair is made of; "text" is the side as it stands, one token, to be split into subwords later."""
 FilePath = str | os.PathLike[str]
+Examples = TypeVar("Examples", bound="Sequence[Example]")
 
 MAX_LINE_BYTES = 1_000_000
 DOCUMENT_START = "-DOCSTART-"
@@ -224,7 +227,11 @@ def read_pairs(path: FilePath, *, source_units: Units, target_units: Units) -> l
 
     Not implemented: grapheme clusters; a combining mark is a character of its own.
     """
-    examples = []
+    return list(each_pair(path, source_units=source_units, target_units=target_units))
+
+
+def each_pair(path: FilePath, *, source_units: Units, target_units: Units) -> Iterator[Example]:
+    """The examples of :func:`read_pairs`, one at a time."""
     for number, text in read_lines(path):
         cells = text.split("\t")
         if len(cells) != 2:
@@ -234,8 +241,7 @@ def read_pairs(path: FilePath, *, source_units: Units, target_units: Units) -> l
         if not source or not target:
             side = "target" if source else "source"
             raise InputError(f"the {side} is empty", path=path, line=number, mend="fill it in or drop the line")
-        examples.append(Example(source, target, os.fspath(path), number))
-    return require_some(examples, path)
+        yield Example(source, target, os.fspath(path), number)
 
 
 def read_inputs(path: FilePath, *, units: Units) -> list[Example]:
@@ -251,7 +257,11 @@ def read_inputs(path: FilePath, *, units: Units) -> list[Example]:
         >>> [e.source for e in read_inputs(file, units="words")]
         [('the', 'dog'), ('runs',)]
     """
-    examples = []
+    return list(each_input(path, units=units))
+
+
+def each_input(path: FilePath, *, units: Units) -> Iterator[Example]:
+    """The examples of :func:`read_inputs`, one at a time."""
     for number, text in read_lines(path):
         source = _split(text, units)
         if not source:
@@ -259,8 +269,7 @@ def read_inputs(path: FilePath, *, units: Units) -> list[Example]:
         if units == "text" and "\t" in source[0]:  # no text that was trained on has a tab
             problem, mend = _columns(len(text.split("\t"))), "give the sources alone, as cut -f1 does"
             raise InputError(f"{problem} where 1 was expected", path=path, line=number, mend=mend)
-        examples.append(Example(source, (), os.fspath(path), number))
-    return require_some(examples, path)
+        yield Example(source, (), os.fspath(path), number)
 
 
 def _split(text: str, units: Units) -> tuple[str, ...]:
@@ -272,7 +281,7 @@ def _split(text: str, units: Units) -> tuple[str, ...]:
     return tuple(word for word in words if word)
 
 
-def require_some(examples: list[Example], path: FilePath) -> list[Example]:
+def require_some(examples: Examples, path: FilePath) -> Examples:
     """The same examples; an InputError that names the file if there is none."""
     if not examples:
         raise InputError("no example in the file", path=path, mend="one example a line")

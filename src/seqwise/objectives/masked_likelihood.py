@@ -17,6 +17,7 @@ from seqwise.data.batches import IGNORE, Batch
 from seqwise.errors import InputError
 from seqwise.models.protocols import MaskedModel
 from seqwise.objectives.likelihood import cross_entropy
+from seqwise.objectives.means import Mean, SumOfMeans
 from seqwise.objectives.objective import Objective
 
 __all__ = [
@@ -167,11 +168,11 @@ def masked_objective(masks: Callable[[Tensor], Tensor]) -> Objective:
         True
     """
 
-    # The type of objectives names step models; a masked model has nothing in common with them.
-    def objective(model: Any, batch: Batch, values: Mapping[str, float]) -> Tensor:
-        return masked_cross_entropy(model, batch.targets_BT, masks(batch.targets_BT))
+    def means(model: Any, batch: Batch, values: Mapping[str, float]) -> list[Mean]:
+        masked_BT = masks(batch.targets_BT)
+        return [Mean(masked_cross_entropy(model, batch.targets_BT, masked_BT), masked_BT.sum())]
 
-    return objective
+    return SumOfMeans(means)
 
 
 def conditional_masked_objective(masks: Callable[[Tensor], Tensor], *, length_weight: float = 1.0) -> Objective:
@@ -203,13 +204,15 @@ def conditional_masked_objective(masks: Callable[[Tensor], Tensor], *, length_we
     if not 0 <= length_weight < math.inf:
         raise InputError(f"length_weight must be 0 or more and finite, got {length_weight}")
 
-    def objective(model: Any, batch: Batch, values: Mapping[str, float]) -> Tensor:
+    def means(model: Any, batch: Batch, values: Mapping[str, float]) -> list[Mean]:
         context = model.encode(batch.sources_BS, batch.source_lengths_B)
         length_loss = _length_cross_entropy(context.length_log_probs_BL, batch.target_lengths_B)
-        token_loss = masked_cross_entropy(model, batch.targets_BT, masks(batch.targets_BT), context)
-        return token_loss + length_weight * length_loss
+        masked_BT = masks(batch.targets_BT)
+        token_loss = masked_cross_entropy(model, batch.targets_BT, masked_BT, context)
+        rows = torch.tensor(len(batch), device=masked_BT.device)
+        return [Mean(token_loss, masked_BT.sum()), Mean(length_weight * length_loss, rows)]
 
-    return objective
+    return SumOfMeans(means)
 
 
 def _length_cross_entropy(length_log_probs_BL: Tensor, lengths_B: Tensor) -> Tensor:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from seqwise.data.readers import Example, Units, read_inputs
+from seqwise.data.readers import Example, Units, each_input
+from seqwise.data.spooled import spooled
 from seqwise.errors import InputError
 from seqwise.runs.settings import Settings
 from seqwise.runs.settings import Units as SideUnits
 
-__all__ = ["example_of", "file_units", "input_units", "inputs_of", "names_a_file"]
+__all__ = ["digest_of", "example_of", "file_units", "input_units", "inputs_of", "names_a_file"]
 
 # What a text without blanks ends with only if it is meant as the name of a file.
 _FILE_ENDINGS = (".txt", ".tsv", ".csv", ".conll", ".gz", ".json", ".jsonl")
@@ -31,7 +34,7 @@ def input_units(settings: Settings) -> Units:
     return file_units(settings.source_units) if settings.task == "transduce" else "words"
 
 
-def inputs_of(text: str | None, *, units: Units) -> list[Example]:
+def inputs_of(text: str | None, *, units: Units) -> Sequence[Example]:
     """Examples of a file or of standard input, with their lines; or one, without a path, of the text itself.
 
     Args:
@@ -48,9 +51,9 @@ def inputs_of(text: str | None, *, units: Units) -> list[Example]:
     if text is None or text == "-":
         if sys.stdin is not None and sys.stdin.isatty():
             print("reading one input a line from the terminal, up to Ctrl-D", file=sys.stderr)
-        return read_inputs("/dev/stdin", units=units)
+        return spooled(each_input("/dev/stdin", units=units))
     if names_a_file(text):
-        return read_inputs(text, units=units)
+        return spooled(each_input(text, units=units))
     return [example_of(text, units=units)]
 
 
@@ -75,6 +78,19 @@ def example_of(text: str, *, units: Units) -> Example:
     if not tokens:
         raise InputError("the input is empty", mend="give some text, or a file")
     return Example(source=tokens, target=())
+
+
+def digest_of(examples: Iterable[Example]) -> str:
+    """SHA-256 of all that outputs may say of examples, the lines they stand in included.
+
+    Example:
+        >>> digest_of([Example(("a",), ())]) == digest_of([Example(("a",), (), line=2)])
+        False
+    """
+    found = hashlib.sha256()
+    for one in examples:
+        found.update(repr((one.source, one.target, one.line, one.key)).encode("utf-8", "surrogatepass"))
+    return found.hexdigest()
 
 
 def names_a_file(text: str) -> bool:

@@ -1,100 +1,184 @@
 """Lines of a file that is written for long: kept block by block, so that who was killed goes on where it was.
 
-::
+Several processes share the blocks, each with a file of its own; how many there are may change from one time to the
+next::
 
-    FILE.partial    a line that says what is being written, then the lines so far
-    FILE            all lines, once they are all there
+    FILE.partial      of the first process: a line that says what is being written; then, for each block, a line with
+                      its number, size and checksum, and its lines
+    FILE.partial-1    the same of the next process, and so on
+    FILE              all lines in order, once they are all there
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
-from collections.abc import Iterable, Mapping
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from seqwise.data.durable import flush, rename_durably
 from seqwise.errors import InputError
 from seqwise.training.checkpoints import saving
+from seqwise.training.processes import WITHOUT_END, from_first, is_first, join, number_of, rank, share, wait_for_all
 
-__all__ = ["finish_lines", "keep_lines", "resume_lines"]
+__all__ = ["write_in_blocks"]
+
+T = TypeVar("T")
 
 
-def resume_lines(path: Path, claim: Mapping[str, str], *, block: int) -> list[str]:
-    """What is kept of a file that was begun: its whole blocks; the rest is cut off, and will be written anew.
+class _Block(NamedTuple):
+    """Where the lines of a block are."""
+
+    number: int
+    part: Path
+    start: int
+    size: int
+
+
+def write_in_blocks(
+    path: Path,
+    items: Sequence[T],
+    lines_of: Callable[[Sequence[T]], Iterable[str]],
+    *,
+    claim: Mapping[str, str],
+    block: int,
+    on_begin: Callable[[int], None] | None = None,
+) -> None:
+    """Write the lines of many items to a file, from where a killed call has left it, and in all processes together.
 
     Args:
-        path: the file that is to come of it.
+        path: the file; it is whole or not there.
+        items: what lines are made of, the same in every process.
+        lines_of: the lines of one block of items, which depend on nothing else.
         claim: what the lines depend on, by name.
-        block: how many lines are kept at a time.
-
-    Returns:
-        The lines, without their ends.
+        block: how many items are taken together.
+        on_begin: called with the number of items whose lines this process is going to make.
 
     Raises:
-        InputError: what was begun depends on something else, or is damaged.
+        InputError: what was begun depends on something else, or the file cannot be written.
 
     Example:
-        >>> file = getfixture("tmp_path") / "scores.jsonl"
-        >>> resume_lines(file, {"model": "a"}, block=2)
-        []
-        >>> keep_lines(file, ["1", "2"]); keep_lines(file, ["3"])
-        >>> resume_lines(file, {"model": "a"}, block=2)
-        ['1', '2']
+        >>> file = getfixture("tmp_path") / "squares"
+        >>> write_in_blocks(file, range(5), lambda some: [str(n * n) for n in some], claim={"of": "n"}, block=2)
+        >>> file.read_text().split(), len(list(file.parent.iterdir()))
+        (['0', '1', '4', '9', '16'], 1)
     """
-    partial, mend = _partial(path), "remove it, or give another --output"
+    join(patience=WITHOUT_END)
+    count = -(-len(items) // block)
+    mine = share(from_first(lambda: _begin(path, {**claim, "block": str(block)}, count)))
+    part = _part(path, rank())
+    if not part.exists():
+        problem = f"process {rank()} does not see the file that process 0 has made for it"
+        raise InputError(problem, path=part, mend="give an --output on a disk that all machines share")
+    if on_begin is not None:
+        on_begin(sum(len(items[number * block : (number + 1) * block]) for number in mine))
+    for number in mine:
+        _append(part, number, lines_of(items[number * block : (number + 1) * block]))
+    wait_for_all()
+    if is_first():
+        _finish(path, count)
+    wait_for_all()
+
+
+def _part(path: Path, process: int) -> Path:
+    return path.with_name(f"{path.name}.partial{f'-{process}' if process else ''}")
+
+
+def _parts(path: Path) -> list[Path]:
+    """Those that are there, of however many processes."""
+    name = re.compile(re.escape(path.name) + r"\.partial(-[0-9]+)?")
+    return sorted(found for found in path.parent.iterdir() if name.fullmatch(found.name))
+
+
+def _begin(path: Path, claim: Mapping[str, str], count: int) -> list[int]:
+    """See that there is a part for every process, cut off what is not whole in any, and say which blocks are left."""
+    with saving(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
     head = json.dumps(dict(claim), sort_keys=True).encode() + b"\n"
-    with saving(partial):
-        partial.parent.mkdir(parents=True, exist_ok=True)
-    with saving(partial), partial.open("a+b") as stream:
-        stream.seek(0)
+    kept = {one.number for part in _parts(path) for one in _kept(part, head, claim)}
+    for process in range(number_of()):
+        part = _part(path, process)
+        with saving(part):
+            if not part.exists() or part.stat().st_size == 0:
+                part.write_bytes(head)
+                flush(part)
+    with saving(path):
+        flush(path.parent)
+    return [number for number in range(count) if number not in kept]
+
+
+def _kept(part: Path, head: bytes, claim: Mapping[str, str]) -> list[_Block]:
+    """The blocks of a part that are whole; what follows them is cut off."""
+    with saving(part), part.open("r+b") as stream:
         found = stream.readline()
-        if not found.endswith(b"\n"):  # nothing yet, or killed within its first line
+        if not found.endswith(b"\n"):  # killed within its first line
             stream.truncate(0)
-            stream.write(head)
-            stream.flush()
-            flush(partial)
-            flush(partial.parent)
             return []
         if found != head:
-            raise InputError(f"the file was begun with {_other(found, claim)}", path=partial, mend=mend)
-        lines, whole = [], stream.tell()
-        for number, line in enumerate(stream, start=1):
-            if not line.endswith(b"\n"):
-                break
-            lines.append(line)
-            if number % block == 0:
-                whole = stream.tell()
+            mend = "remove it, or give another --output"
+            raise InputError(f"the file was begun with {_other(found, claim)}", path=part, mend=mend)
+        whole, blocks = stream.tell(), []
+        for one in _blocks(stream, part):
+            blocks.append(one)
+            whole = one.start + one.size
         stream.truncate(whole)
-    try:
-        return [line.decode().removesuffix("\n") for line in lines[: len(lines) // block * block]]
-    except UnicodeDecodeError:
-        raise InputError("the file is damaged", path=partial, mend=mend) from None
+    return blocks
 
 
-def keep_lines(path: Path, lines: Iterable[str]) -> None:
-    """Add a block of lines to what is kept; it is on the disk when this returns."""
-    partial = _partial(path)
-    with saving(partial), partial.open("ab") as stream:
-        stream.write("".join(f"{line}\n" for line in lines).encode())
+def _blocks(stream: BinaryIO, part: Path) -> Iterator[_Block]:
+    """The blocks from here to the end, or to the first that is not as it was written."""
+    while True:
+        try:
+            about: Any = json.loads(stream.readline())
+            number, size, checksum = about["block"], about["bytes"], about["crc32"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return
+        start = stream.tell()
+        lines = stream.read(size)
+        if len(lines) != size or zlib.crc32(lines) != checksum:
+            return
+        yield _Block(number, part, start, size)
+
+
+def _append(part: Path, number: int, lines: Iterable[str]) -> None:
+    """Add a block; it is on the disk when this returns."""
+    text = "".join(f"{line}\n" for line in lines).encode()
+    about = json.dumps({"block": number, "bytes": len(text), "crc32": zlib.crc32(text)})
+    with saving(part), part.open("ab") as stream:
+        stream.write(about.encode() + b"\n" + text)
         stream.flush()
         os.fsync(stream.fileno())
 
 
-def finish_lines(path: Path) -> None:
-    """Make the file of the lines that are kept; it is whole or not there."""
-    partial, new = _partial(path), path.with_name(f"{path.name}.new")
+def _finish(path: Path, count: int) -> None:
+    """Make the file of all blocks in their order, and then remove the parts."""
+    parts = _parts(path)
+    found: dict[int, _Block] = {}
+    for part in parts:
+        with saving(part), part.open("rb") as stream:
+            stream.readline()
+            found |= {one.number: one for one in _blocks(stream, part)}
+    missing = next((number for number in range(count) if number not in found), None)
+    if missing is not None:
+        problem = f"block {missing} of {count} is in none of the parts"
+        raise InputError(problem, path=path, mend="run the same command again, and no other with this --output")
+    new = path.with_name(f"{path.name}.new")
     with saving(path):
-        with partial.open("rb") as kept, new.open("wb") as stream:
-            kept.readline()
-            shutil.copyfileobj(kept, stream)
+        with new.open("wb") as stream:
+            for number in range(count):
+                _copy(found[number], stream)
         rename_durably(new, path)
-        partial.unlink()
+        for part in parts:
+            part.unlink()
 
 
-def _partial(path: Path) -> Path:
-    return path.with_name(f"{path.name}.partial")
+def _copy(block: _Block, stream: BinaryIO) -> None:
+    with block.part.open("rb") as part:
+        part.seek(block.start)
+        stream.write(part.read(block.size))
 
 
 def _other(found: bytes, claim: Mapping[str, str]) -> str:

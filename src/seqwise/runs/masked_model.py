@@ -25,9 +25,10 @@ import torch
 from torch import Tensor
 
 from seqwise.data.batches import EncodedExample
-from seqwise.data.fasta import read_fasta
-from seqwise.data.readers import BLANKS, Example, FilePath, read_lines, read_pairs, require_some, write_atomically
+from seqwise.data.fasta import each_entry
+from seqwise.data.readers import BLANKS, Example, FilePath, Units, each_pair, read_lines, require_some, write_atomically
 from seqwise.data.records import read_record
+from seqwise.data.spooled import spooled
 from seqwise.data.subwords import Subwords, join_pieces, load_subwords, normalize_text, save_subwords, split_text
 from seqwise.data.vocabulary import Vocabulary
 from seqwise.errors import InputError
@@ -43,6 +44,7 @@ from seqwise.training.checkpoints import load_model_file, publishing, verify
 __all__ = [
     "MaskedRun",
     "SequenceScore",
+    "each_sequence",
     "load_masked_run",
     "read_sequences",
     "room_for",
@@ -93,9 +95,9 @@ class MaskedRun:
         """The unknown symbol, or None."""
         return None if self.vocabulary.unknown is None else self.vocabulary.encode([self.vocabulary.unknown])[0]
 
-    def read(self, path: FilePath) -> list[Example]:
-        """The sequences of a file; see :func:`read_sequences`."""
-        return read_sequences(path, self.settings)
+    def read(self, path: FilePath) -> Sequence[Example]:
+        """The sequences of a file; see :func:`read_sequences`. Of many, memory holds a few."""
+        return require_some(spooled(each_sequence(path, self.settings)), path)
 
     def encode(self, examples: Sequence[Example]) -> list[EncodedExample]:
         """Tokens to ids: the sequence is the target, and the source ``(0,)`` where the model reads none.
@@ -247,13 +249,22 @@ def read_sequences(path: FilePath, settings: MaskedModelSettings) -> list[Exampl
         >>> [(one.target, one.line) for one in read_sequences(file, MaskedModelSettings())]
         [(('the', 'dog'), 1), (('runs',), 3)]
     """
+    return require_some(list(each_sequence(path, settings)), path)
+
+
+def each_sequence(path: FilePath, settings: MaskedModelSettings) -> Iterator[Example]:
+    """The examples of :func:`read_sequences`, one at a time; none is no error."""
     units = file_units(settings.units)
     if settings.format == "pairs":
-        return read_pairs(path, source_units=file_units(settings.source_units), target_units=units)
-    if settings.format == "fasta":
-        found = read_fasta(path)
-        return [replace(one, target=("".join(one.target),)) for one in found] if units == "text" else found
-    examples = []
+        yield from each_pair(path, source_units=file_units(settings.source_units), target_units=units)
+    elif settings.format == "fasta":
+        for one in each_entry(path):
+            yield replace(one, target=("".join(one.target),)) if units == "text" else one
+    else:
+        yield from _each_line(path, units)
+
+
+def _each_line(path: FilePath, units: Units) -> Iterator[Example]:
     for number, text in read_lines(path):
         if "\t" in text:
             problem, mend = "a tab in a sequence", "give one sequence a line; source, tab, sequence is --format pairs"
@@ -261,8 +272,7 @@ def read_sequences(path: FilePath, settings: MaskedModelSettings) -> list[Exampl
         if text.strip(" "):
             words = tuple(word for word in BLANKS.split(text) if word)
             tokens = {"words": words, "characters": tuple(text), "text": (text.strip(" "),)}[units]
-            examples.append(Example((), tokens, os.fspath(path), number))
-    return require_some(examples, path)
+            yield Example((), tokens, os.fspath(path), number)
 
 
 def save_masked_run(run: MaskedRun, output: Path) -> None:

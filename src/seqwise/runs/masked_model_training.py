@@ -37,6 +37,7 @@ from seqwise.runs.masked_model import (
 )
 from seqwise.runs.masked_model_settings import MaskedModelSettings, load_masked_settings
 from seqwise.training.checkpoints import last_complete
+from seqwise.training.processes import from_first, is_first, join
 from seqwise.training.trainer import Progress, TrainingResult, fit
 
 __all__ = ["measure_masked_run", "new_masked_run", "train_masked_model"]
@@ -146,13 +147,14 @@ def train_masked_model(
         on_measured: called with the number of measured sequences, and that of all of them.
 
     Returns:
-        The metrics, as written to ``metrics.json``.
+        The metrics, as written to ``metrics.json``; in other processes than the first, those of the training alone.
 
     Raises:
         InputError: a file cannot be read or used, the folder holds something else, or training came to no finite
             number.
     """
-    _require_own(output, settings)
+    join()
+    from_first(lambda: _require_own(output, settings))
     examples = read_sequences(train, settings)
     held_out = [] if dev is None else read_sequences(dev, settings)
     if settings.format == "sequences" and examples[0].target[0].startswith(">"):
@@ -160,9 +162,8 @@ def train_masked_model(
     run = new_masked_run(examples, settings)
     encoded = run.encode(examples)
     _check_held_out(run, examples, held_out)
-    _claim(output, settings)
+    from_first(lambda: _claim(output, settings))
     result = _fit(run, encoded, examples, output=output, on_progress=on_progress)
-    save_masked_run(run, output)
     metrics: dict[str, Any] = {
         "steps": result.steps,
         "mean_loss": result.mean_loss,
@@ -170,6 +171,9 @@ def train_masked_model(
         "tokens": sum(length * count for length, count in run.lengths.items()),
         "vocabulary": len(run.vocabulary),
     }
+    if not is_first():
+        return metrics
+    save_masked_run(run, output)
     if held_out:
         try:
             metrics["dev"] = measure_masked_run(run, held_out, on_measured=on_measured)

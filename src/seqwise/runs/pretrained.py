@@ -11,18 +11,19 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from seqwise.data.batches import EncodedExample
-from seqwise.data.fasta import read_fasta
-from seqwise.data.readers import Example, FilePath
+from seqwise.data.fasta import each_entry
+from seqwise.data.readers import Example, FilePath, require_some
+from seqwise.data.spooled import spooled
 from seqwise.errors import InputError
 from seqwise.runs.hub import HUB_RUN, holds_run, run_folder
-from seqwise.runs.masked_model import load_masked_run, read_sequences
+from seqwise.runs.masked_model import each_sequence, load_masked_run
 from seqwise.runs.masked_model_settings import MaskedModelSettings
 from seqwise.runs.sequence_run import SequenceRun, Ways, fingerprint_of
 
@@ -67,18 +68,18 @@ class PretrainedRun:
         """What unknown characters become, or None."""
         return self.codec.unknown_id
 
-    def read(self, path: FilePath) -> list[Example]:
+    def read(self, path: FilePath) -> Sequence[Example]:
         """The texts of a file, one a line; or the proteins of FASTA, which the end of its name tells."""
         if not os.fspath(path).endswith(FASTA):
-            return read_sequences(path, self.settings)
-        found = read_fasta(path)
-        return [Example((), (self._protein(one.target),), one.path, one.line, one.key) for one in found]
+            return require_some(spooled(each_sequence(path, self.settings)), path)
+        return require_some(spooled(map(self._protein, each_entry(path))), path)
 
-    def _protein(self, letters: Sequence[str]) -> str:
+    def _protein(self, one: Example) -> Example:
         """Letters as the tokenizer wants them: together, or with blanks between them."""
-        together = "".join(letters)
+        letters, together = one.target, "".join(one.target)
         ids = self.codec.ids_to_fill(together)
-        return " ".join(letters) if len(ids) == 1 < len(letters) or self.unknown_id in ids else together
+        apart = len(ids) == 1 < len(letters) or self.unknown_id in ids
+        return replace(one, target=(" ".join(letters) if apart else together,))
 
     def encode(self, examples: Sequence[Example]) -> list[EncodedExample]:
         """Texts to ids; there is no source.

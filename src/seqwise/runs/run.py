@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Iterable, Sequence
@@ -26,6 +27,7 @@ from torch import nn
 
 from seqwise.data.batches import EncodedExample, encode_examples
 from seqwise.data.readers import Example, write_atomically
+from seqwise.data.spooled import in_blocks
 from seqwise.data.subwords import (
     UNKNOWN_PIECE,
     Subwords,
@@ -47,7 +49,7 @@ from seqwise.runs.hub import model_folder, run_folder
 from seqwise.runs.settings import Settings, load_settings, names_pretrained
 from seqwise.runs.stages import SELF_NORMALIZING, resolve, stages
 from seqwise.search.selection import Selector
-from seqwise.training.checkpoints import load_model_file, publishing, verify
+from seqwise.training.checkpoints import MANIFEST, load_model_file, publishing, verify
 from seqwise.training.configuration import dump_configuration, load_configuration
 
 __all__ = [
@@ -57,6 +59,7 @@ __all__ = [
     "build_model",
     "build_vocabularies",
     "choose_decoder",
+    "fingerprint",
     "load_run",
     "new_run",
     "predict",
@@ -319,6 +322,14 @@ def load_run(name: Path | str) -> Run:
     return Run(settings, model.eval(), source, target, *subwords)
 
 
+def fingerprint(folder: Path) -> str:
+    """What tells a run, which can be loaded, from others: SHA-256 of its settings and of the sums of its files."""
+    found = hashlib.sha256()
+    for path in (folder / "configuration.yaml", model_folder(folder) / MANIFEST):
+        found.update(path.read_bytes())
+    return found.hexdigest()
+
+
 def _load_weights(model: nn.Module, path: Path) -> None:
     try:
         model.load_state_dict(load_model_file(path))
@@ -333,7 +344,8 @@ def require_enough_candidates(run: Run, examples: Sequence[Example], beam_size: 
     Raises:
         InputError: it is, for each of the examples.
     """
-    steps = max(steps_after(example.source_ids, run.model) for example in run.encode_sources(examples))
+    encoded = (one for block in in_blocks(examples, 1024) for one in run.encode_sources(block))
+    steps = max(steps_after(one.source_ids, run.model) for one in encoded)
     labels = len(run.target_vocabulary)
     if labels**steps < beam_size:
         raise InputError(

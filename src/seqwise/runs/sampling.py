@@ -10,7 +10,7 @@ Shapes: S sweeps, B chains, T positions, R replicas of a chain.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ from seqwise.sampling import (
     start_chains,
 )
 from seqwise.sampling.energies import rows_of
+from seqwise.training.processes import WITHOUT_END, from_first, is_first, join, share, wait_for_all
 
 __all__ = ["Sampled", "SweepDone", "begin_chains", "sample"]
 
@@ -121,14 +122,18 @@ def sample(
         problems: from :func:`~seqwise.runs.sampling_problems.read_problems`.
         settings: see there.
         output: a folder to keep everything in. Killed and called again with the same arguments, it goes on from the
-            last saving and ends with the same files, byte for byte; with more sweeps, it goes on as far.
+            last saving and ends with the same files, byte for byte; with more sweeps, it goes on as far. Several
+            processes, which need one, share the groups of chains that are advanced together.
         on_sweep: called after each sweep of each group of chains.
+
+    Returns:
+        Everything; in other processes than the first, their own share.
 
     Raises:
         InputError: a phrase or the output cannot be used, or no start keeps the constraints.
 
     Source: Goyal (2021), sections 6.3 and 6.4; Ghazvininejad et al. (EMNLP 2019), section 4, for several lengths. Not
-    implemented: moves between lengths; chains on several devices.
+    implemented: moves between lengths.
 
     Example:
         >>> from seqwise.data.readers import Example
@@ -142,19 +147,38 @@ def sample(
         ((0, 1, 0), (0, 1, 0), 3)
     """
     plan, tasks = _plan(run, problems, settings, on_sweep)
+    join(patience=WITHOUT_END)
     if output is not None:
-        claim(output, settings, _fingerprints(run, problems))
+        began = _fingerprints(run, problems)
+        from_first(lambda: claim(output, settings, began))
     parts = list(_parts(tasks, settings, run.model.vocab_size))
-    groups: list[Group] = []
-    for number, part in enumerate(parts):
-        folder = None if output is None else output / "chains" / f"{number:04d}"
+    own = share(range(len(parts)))
+    groups: dict[int, Group] = {}
+
+    def advance(number: int) -> None:
+        part, folder = parts[number], None if output is None else output / "chains" / f"{number:04d}"
         with room_for(f"chains of {len(part[0].tokens)} tokens", mend="give a smaller --max-rows, or fewer --chains"):
-            groups.append(_advance(plan, part, folder, done=number * settings.num_sweeps, groups=len(parts)))
-        if output is not None:
-            found = collect_samples(groups, settings)
+            groups[number] = _advance(plan, part, folder, done=len(groups) * settings.num_sweeps, groups=len(own))
+
+    def write() -> None:
+        if output is not None and is_first():
+            found = collect_samples(_in_order(groups), settings)
             lines = (sample_line(run, problems, one, free=settings.free) for one in found)
             write_atomically(output / "samples.jsonl", "".join(f"{line}\n" for line in lines))
-    return Sampled(collect_samples(groups, settings), groups)
+
+    for number in own:
+        advance(number)
+        write()
+    wait_for_all()
+    if is_first() and len(own) < len(parts):
+        for number in sorted({*range(len(parts))} - {*own}):  # which the others have advanced to the end
+            advance(number)
+        write()
+    return Sampled(collect_samples(_in_order(groups), settings), _in_order(groups))
+
+
+def _in_order(groups: Mapping[int, Group]) -> list[Group]:
+    return [group for _, group in sorted(groups.items())]
 
 
 def begin_chains(run: SequenceRun, problem: Problem, settings: SampleSettings) -> tuple[Kernel, ChainState]:

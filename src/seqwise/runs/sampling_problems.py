@@ -215,7 +215,7 @@ def _holds_pairs(text: str) -> bool:
     return text != "-" and names_a_file(text) and "\t" in next(iter(read_lines(text)))[1]
 
 
-def _sequences(run: SequenceRun, text: str) -> list[Example]:
+def _sequences(run: SequenceRun, text: str) -> Sequence[Example]:
     if text == "-" or names_a_file(text):
         return run.read("/dev/stdin" if text == "-" else text)
     return [replace(one, source=(), target=one.source) for one in inputs_of(text, units=file_units(run.settings.units))]

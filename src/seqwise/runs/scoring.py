@@ -14,6 +14,7 @@ from torch import Tensor
 
 from seqwise.data.batches import EncodedExample, collate
 from seqwise.data.readers import Example
+from seqwise.data.spooled import in_blocks
 from seqwise.errors import InputError
 from seqwise.models.conditional import ConditionalMaskedTransformer
 from seqwise.runs.sequence_run import SequenceRun
@@ -70,21 +71,18 @@ def score_sequences(
     """
     if max_rows < 1:
         raise InputError(f"max_rows must be at least 1, got {max_rows}")
-    encoded = run.encode(examples)
-    for example, one in zip(examples, encoded, strict=True):
-        if not one.target_ids:
-            raise InputError("there is no sequence to score", path=example.path or None, line=example.line or None)
-    return _scores(run, examples, encoded, max_rows)
+    for block in in_blocks(examples, BLOCK):
+        for example, one in zip(block, run.encode(block), strict=True):
+            if not one.target_ids:
+                raise InputError("there is no sequence to score", path=example.path or None, line=example.line or None)
+    return _scores(run, examples, max_rows)
 
 
-def _scores(
-    run: SequenceRun, examples: Sequence[Example], encoded: Sequence[EncodedExample], max_rows: int
-) -> Iterator[SequenceScore]:
-    for start in range(0, len(encoded), BLOCK):
-        block = encoded[start : start + BLOCK]
-        for example, one, log_probs_T in zip(
-            examples[start : start + BLOCK], block, _score_block(run, block, max_rows), strict=True
-        ):
+def _scores(run: SequenceRun, examples: Sequence[Example], max_rows: int) -> Iterator[SequenceScore]:
+    for block in in_blocks(examples, BLOCK):
+        # Encoded once more: the ids of all would take more room than the examples, of which most are on the disk.
+        encoded = run.encode(block)
+        for example, one, log_probs_T in zip(block, encoded, _score_block(run, encoded, max_rows), strict=True):
             yield SequenceScore(run.decode(one.target_ids), log_probs_T, example)
 
 

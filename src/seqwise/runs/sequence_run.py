@@ -56,7 +56,7 @@ class SequenceRun(Protocol):
         """The unknown symbol, or None."""
         ...
 
-    def read(self, path: FilePath) -> list[Example]:
+    def read(self, path: FilePath) -> Sequence[Example]:
         """The sequences of a file, as targets."""
         ...
 

@@ -25,6 +25,7 @@ from seqwise.runs.settings import Settings, check, trained_score
 from seqwise.runs.stages import WARM_START_FOLDERS, resolve, stages
 from seqwise.training.checkpoints import last_complete
 from seqwise.training.configuration import load_configuration
+from seqwise.training.processes import from_first, is_first, join
 from seqwise.training.trainer import MEASUREMENTS, Progress, TrainingResult, fit
 
 __all__ = ["OnProgress", "read_examples", "train_run", "train_stage"]
@@ -117,20 +118,21 @@ def train_run(settings: Settings, output: Path, *, on_progress: OnProgress | Non
             each step.
 
     Returns:
-        The metrics, as written to ``metrics.json``.
+        The metrics, as written to ``metrics.json``; in other processes than the first, those of the training alone.
 
     Raises:
         InputError: data or settings cannot be used, or training came to numbers that are not finite.
     """
     require_effect(check(settings))
     settings = resolve(settings)
-    _require_own(output, settings)
+    join()
+    from_first(lambda: _require_own(output, settings))
     examples = read_examples(settings, settings.train)
     dev = [] if settings.dev is None else read_examples(settings, settings.dev)
     run = new_run(examples, settings)
     encoded = run.encode(examples)
     run.encode_sources(dev)  # so that what it cannot read is said before the training, not after
-    _claim(output, settings)
+    from_first(lambda: _claim(output, settings))
     unknown = unknown_targets(run, dev)
     if unknown is not None:
         print(f"seqwise: {unknown}", file=sys.stderr)
@@ -146,6 +148,8 @@ def train_run(settings: Settings, output: Path, *, on_progress: OnProgress | Non
             on_progress=None if on_progress is None else _named(on_progress, stage.name),
         )
         metrics[stage.name] = {"steps": result.steps, "mean_loss": result.mean_loss}
+    if not is_first():
+        return metrics
     save_run(run, output)
     if dev:
         metrics["dev"] = measure_decoders(run, dev)

@@ -26,6 +26,7 @@ from seqwise.data.durable import flush, rename_durably
 from seqwise.errors import InputError
 
 __all__ = [
+    "MANIFEST",
     "UNFINISHED",
     "checkpoint_step",
     "discard_incomplete",
@@ -44,6 +45,8 @@ UNFINISHED = "unfinished"
 """Among checkpoints: the folder in which the next one is written."""
 
 MANIFEST = "manifest.json"
+"""In a sealed folder: the size and SHA-256 of every other file."""
+
 _FOLDER = re.compile(r"checkpoint-([0-9]+)")
 _log = logging.getLogger(__name__)
 

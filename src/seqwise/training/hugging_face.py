@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, TextIO
 
 import torch
 from safetensors.torch import save_file
@@ -23,12 +23,13 @@ from torch.utils.data import DataLoader, Sampler
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerState, TrainingArguments
 from transformers.trainer_pt_utils import safe_globals
 
-from seqwise.data.batches import Batch, BucketBatchSampler, EncodedExample, collate
+from seqwise.data.batches import Batch, BucketBatchSampler, EncodedExample
 from seqwise.data.durable import write_atomically
 from seqwise.errors import InputError
-from seqwise.models.protocols import StepModel
 from seqwise.objectives.objective import Objective
 from seqwise.training.checkpoints import UNFINISHED, checkpoint_step, keep_checkpoint, saving
+from seqwise.training.joint import collate_share, joint_loss, loss_of_share, seed_own_noise
+from seqwise.training.processes import is_first
 from seqwise.training.schedules import Schedule
 
 __all__ = [
@@ -72,8 +73,8 @@ class WithObjective(nn.Module):
         super().__init__()
         self.model, self.objective = model, objective
 
-    def forward(self, batch: Batch, values: dict[str, float]) -> dict[str, Tensor]:
-        return {"loss": self.objective(cast(StepModel, self.model), batch, values)}
+    def forward(self, batch: Batch, values: dict[str, float], weight: float = 1.0) -> dict[str, Tensor]:
+        return {"loss": loss_of_share(self.objective, self.model, batch, values, weight=weight)}
 
 
 class StepBatches(Sampler[list[int]]):
@@ -122,8 +123,6 @@ class SequenceTrainer(Trainer):  # transformers exports it as Any
         # tensors and not our batches.
         _ = arguments.device
         arguments._n_gpu = min(arguments.n_gpu, 1)
-        if arguments.world_size > 1:
-            raise InputError("training in several processes is not supported", mend="start one process")
         super().__init__(model, arguments)
         self.remove_callback(PrinterCallback)
         self.add_callback(_AfterStep(self))
@@ -138,7 +137,7 @@ class SequenceTrainer(Trainer):  # transformers exports it as Any
     def get_train_dataloader(self) -> DataLoader[Any]:
         # A generator of its own: a loader without one draws from torch's, once an iteration more after a resume.
         examples: Any = self.batches.examples
-        return DataLoader(examples, batch_sampler=self.batches, collate_fn=_collate, generator=torch.Generator())
+        return DataLoader(examples, batch_sampler=self.batches, collate_fn=collate_share, generator=torch.Generator())
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         step = self.state.global_step
@@ -148,14 +147,15 @@ class SequenceTrainer(Trainer):  # transformers exports it as Any
         # walks all modules, and accelerate's backward searches the disk for an optional package each time.
         if not self.model.model.training:
             self.model.train()
-        loss: Tensor = model(batch, values)["loss"]
+        seed_own_noise(self.args.seed, step)
+        loss: Tensor = model(batch, values, inputs["weight"])["loss"]
         loss.backward()
         self.gradient_norm = nn.utils.clip_grad_norm_(self.parameters, self.clip)
-        loss = loss.detach()
+        loss = joint_loss(loss.detach())
         # One transfer for both numbers.
         loss_value, norm = torch.stack((loss.float(), self.gradient_norm.float())).tolist()
         if not (math.isfinite(loss_value) and math.isfinite(norm)):
-            self._refuse(step, batch, values, loss_value, norm)
+            self._refuse(step, inputs["indices"], values, loss_value, norm)
         rate = self.optimizer.param_groups[0]["lr"]
         seconds = time.monotonic() - self.started
         self.progress = Progress(step + 1, self.args.max_steps, loss_value, rate, norm, values, seconds)
@@ -175,17 +175,30 @@ class SequenceTrainer(Trainer):  # transformers exports it as Any
     def floating_point_ops(self, inputs: Any) -> int:
         return 0
 
+    def store_flos(self) -> None:
+        # The Trainer would ask all processes for them, and only the first one saves.
+        pass
+
     def _get_output_dir(self, trial: Any) -> str:
         # Where the Trainer makes the folder of a checkpoint, which has another name until it is complete.
         return str(Path(self.args.output_dir) / UNFINISHED)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        if not is_first():
+            return  # the next step waits for the first process
         checkpoints = Path(self.args.output_dir)
         with saving(checkpoints / f"checkpoint-{self.state.global_step}"):
             super()._save_checkpoint(model, trial)
             # The log must reach the disk before the checkpoint that says these steps are done.
             os.fsync(self.log_file.fileno())
             keep_checkpoint(checkpoints, self.state.global_step)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        super()._save_rng_state(output_dir)
+        # Named after its process where there are several, whose noise does not depend on it: one may go on.
+        named = Path(output_dir) / f"rng_state_{self.args.process_index}.pth"
+        if named.exists():
+            named.rename(named.with_name(_GENERATORS))
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         with _loading(checkpoint, _OPTIMIZER, _SCHEDULER):
@@ -210,17 +223,17 @@ class SequenceTrainer(Trainer):  # transformers exports it as Any
         save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / WEIGHTS)
         (folder / SETTINGS).write_text(json.dumps(self.settings, sort_keys=True), encoding="utf-8")
 
-    def _refuse(self, step: int, batch: Batch, values: dict[str, float], loss: float, norm: float) -> None:
+    def _refuse(self, step: int, indices: list[int], values: dict[str, float], loss: float, norm: float) -> None:
         what = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient norm is {norm}"
-        indices = batch.indices_B.tolist()
         names = [self.example_names(index) for index in indices]
         examples = [
             {"name": self.example_names(index), "source_ids": one.source_ids, "target_ids": one.target_ids}
             for index, one in (self.batches.examples[index] for index in indices)
         ]
         record = {"step": step + 1, "what": what, "schedules": values, "examples": examples}
-        path = Path(self.log_file.name).with_name(NOT_FINITE)
-        write_atomically(path, json.dumps(record, indent=1) + "\n")
+        path = Path(self.args.output_dir).with_name(NOT_FINITE)
+        if is_first():
+            write_atomically(path, json.dumps(record, indent=1) + "\n")
         shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
         raise InputError(
             f"{what} at step {step + 1}, on {shown}",
@@ -272,11 +285,6 @@ def _is_plain(path: Path) -> bool:
     return True
 
 
-def _collate(items: list[tuple[int, EncodedExample]]) -> dict[str, Batch]:
-    # The Trainer looks into each batch by key.
-    return {"batch": collate(items)}
-
-
 class _AfterStep(TrainerCallback):
     """Logs each step."""
 
@@ -288,6 +296,8 @@ class _AfterStep(TrainerCallback):
         state.save_steps = args.save_steps
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if not is_first():
+            return
         progress = self.trainer.progress
         assert progress is not None
         line = {"step": progress.step, "loss": progress.loss, "learning_rate": progress.learning_rate}

@@ -49,6 +49,7 @@ from seqwise.training.hugging_face import (
     WithObjective,
     require_state,
 )
+from seqwise.training.processes import from_first, is_first, join
 from seqwise.training.schedules import Schedule
 
 __all__ = ["MEASUREMENTS", "Progress", "TrainingResult", "fit"]
@@ -57,6 +58,7 @@ _DECAYS = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_wa
 MEASUREMENTS = "measurements.jsonl"
 """Beside the log: what was measured now and then."""
 
+_START_ANEW = "give another output folder, or remove this one to start again"
 _MEAN_OVER = 100  # steps in TrainingResult.mean_loss
 
 
@@ -150,7 +152,13 @@ def fit(
         >>> result.steps, result.resumed_from
         (60, None)
 
-    Not implemented: several processes or GPUs, gradient accumulation, mixed precision.
+    Started by torchrun, several processes train one model, with the settings of one process: each has its share of
+    every batch, and the gradient is that of the batch. It is ``sum_p (n_p / N) grad_p`` with ``n_p`` of the N gold
+    tokens in process p, so an objective has to be a mean over these, or a
+    :class:`~seqwise.objectives.means.SumOfMeans`. Only noise differs: each process draws its own. The first process
+    writes, and calls ``measure`` and ``on_progress``; all have to see ``output``.
+
+    Not implemented: gradient accumulation, mixed precision, models that one GPU has no room for.
     """
     schedules = dict(schedules or {})
     chosen = {
@@ -169,13 +177,14 @@ def fit(
     settings = _made_with(chosen, train, schedules)
     wrapped = WithObjective(model, objective)
     checkpoints, log_path = Path(output) / "checkpoints", Path(output) / "log.jsonl"
-    checkpoints.mkdir(parents=True, exist_ok=True)
-    resumed_from = _resume_point(checkpoints, wrapped, settings)
-    _truncate_logs(log_path, resumed_from or 0)
-    log_path.with_name(NOT_FINITE).unlink(missing_ok=True)  # of a training that was stopped by it
+    join()
+    resumed_from = from_first(lambda: _begin(checkpoints, log_path, settings))
+    if resumed_from is not None:
+        _load_weights(wrapped, checkpoints / f"checkpoint-{resumed_from}")
     if resumed_from != steps:
         arguments = _arguments(checkpoints, settings, save_every)
-        with _as_it_was(model), log_path.open("a", encoding="utf-8") as log:
+        kept = log_path if is_first() else Path(os.devnull)
+        with _as_it_was(model), kept.open("a", encoding="utf-8") as log:
             trainer = SequenceTrainer(
                 wrapped,
                 arguments,
@@ -188,7 +197,17 @@ def fit(
                 example_names=example_names,
             )
             _run(trainer, checkpoints, resumed_from)
-    return TrainingResult(steps, time.monotonic() - started, _mean_loss(log_path), resumed_from)
+    mean_loss = from_first(lambda: _mean_loss(log_path))
+    return TrainingResult(steps, time.monotonic() - started, mean_loss, resumed_from)
+
+
+def _begin(checkpoints: Path, log_path: Path, settings: Mapping[str, Any]) -> int | None:
+    """Make room for a training, or clear away what comes after its last complete checkpoint, and name its step."""
+    checkpoints.mkdir(parents=True, exist_ok=True)
+    resumed_from = _resume_point(checkpoints, settings)
+    _truncate_logs(log_path, resumed_from or 0)
+    log_path.with_name(NOT_FINITE).unlink(missing_ok=True)  # of a training that was stopped by it
+    return resumed_from
 
 
 def _and_measure(
@@ -267,29 +286,32 @@ def _run(trainer: SequenceTrainer, checkpoints: Path, resumed_from: int | None) 
         raise
 
 
-def _resume_point(checkpoints: Path, wrapped: WithObjective, settings: dict[str, Any]) -> int | None:
-    """Clear away what is incomplete, load the weights of what is complete, and say which step they are of."""
+def _resume_point(checkpoints: Path, settings: Mapping[str, Any]) -> int | None:
+    """Clear away what is incomplete, see that what is complete can be gone on from, and say which step it is of."""
     discard_incomplete(checkpoints)
     folder = last_complete(checkpoints)
     if folder is None:
         return None
-    mend = "give another output folder, or remove this one to start again"
     try:
         made_with = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError(f"no checkpoint of seqwise: {SETTINGS} cannot be read", path=folder, mend=mend) from error
+        problem = f"no checkpoint of seqwise: {SETTINGS} cannot be read"
+        raise InputError(problem, path=folder, mend=_START_ANEW) from error
     for name, value in json.loads(json.dumps(settings)).items():
         if made_with.get(name) != value:
             was = "" if name == "data" else f" ({made_with.get(name)!r} then, {value!r} now)"
-            raise InputError(f"the checkpoint was made with other {name}{was}", path=folder, mend=mend)
+            raise InputError(f"the checkpoint was made with other {name}{was}", path=folder, mend=_START_ANEW)
+    require_state(folder)
+    return checkpoint_step(folder)
+
+
+def _load_weights(wrapped: WithObjective, folder: Path) -> None:
     try:
         # The Trainer loads them again, but takes missing and unexpected names without a word.
         wrapped.load_state_dict(load_model_file(folder / WEIGHTS), strict=True)
     except RuntimeError as error:
         problem = " ".join(str(error).split())
-        raise InputError(f"the checkpoint is of another model ({problem})", path=folder, mend=mend) from error
-    require_state(folder)
-    return checkpoint_step(folder)
+        raise InputError(f"the checkpoint is of another model ({problem})", path=folder, mend=_START_ANEW) from error
 
 
 def _check(**settings: Any) -> None:

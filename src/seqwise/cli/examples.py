@@ -1,0 +1,119 @@
+"""What ``--help`` ends with: for every command, what one would type."""
+
+from __future__ import annotations
+
+__all__ = ["EXAMPLES", "examples"]
+
+EXAMPLES = {
+    "": (
+        "seqwise train --train train.conll --dev dev.conll --output runs/tagger",
+        'seqwise predict runs/tagger "the old man the boats"',
+        "seqwise reproduce demo",
+        "seqwise --install-completion",
+    ),
+    "train": (
+        "seqwise train --task tag --train train.conll --dev dev.conll \\\n"
+        "    --encoder left-to-right --output runs/tagger",
+        "seqwise train --task transduce --train pairs.tsv \\\n    --source-units characters --output runs/g2p",
+        "seqwise train --task transduce --train de-en.tsv --model transformer \\\n"
+        "    --source-units subwords --target-units subwords --output runs/de-en",
+        "seqwise train --model ./my-bart --train pairs.tsv --dev dev.tsv \\\n"
+        "    --objective relaxed-beam --output runs/bart",
+        "seqwise train --model ./my-gpt2 --train prompts-and-continuations.tsv \\\n    --output runs/gpt2",
+        "seqwise train --config settings.yaml --seed 1 --output runs/seed1",
+    ),
+    "predict": (
+        'seqwise predict runs/tagger "the old man the boats"',
+        "seqwise predict runs/g2p words.txt --decoder beam --beam-size 5 --n-best 3",
+        "seqwise predict runs/de-en german.txt --json > english.jsonl",
+    ),
+    "evaluate": (
+        "seqwise evaluate runs/tagger test.conll",
+        "seqwise evaluate runs/de-en test.tsv --decoder best --json",
+    ),
+    "score": (
+        "seqwise score runs/mlm sentences.txt",
+        "seqwise score ./my-bert sentences.txt --output scores.jsonl",
+        "seqwise score ./my-esm proteins.fasta",
+    ),
+    "sample": (
+        "seqwise sample runs/mlm --length 8-12 --count 20",
+        'seqwise sample runs/mlm "the _ sees a _ dog" --every 5',
+        "seqwise sample runs/proteins --contain GKS --without C --blocks 3,2,1",
+        'seqwise sample ./my-bert "the [MASK] sees a _ ." --chains 4',
+        "seqwise sample runs/de-en-mlm german.txt --length-beam 5 \\\n"
+        "    --temperature 0.5 --anneal 0.04 --best --output samples",
+    ),
+    "diagnose": (
+        "seqwise diagnose runs/tagger test.conll",
+        "seqwise diagnose runs/tagger test.conll --example 3 --plot beam.png",
+    ),
+    "card": ("seqwise card runs/tagger --repo ada/tagger > runs/tagger/README.md",),
+    "push": ("seqwise push runs/tagger ada/tagger --dry-run", "seqwise push runs/tagger ada/tagger --private"),
+    "report": (
+        "seqwise report runs/tagger",
+        "seqwise report runs/local runs/global --file test.conll -o both.html",
+        "seqwise report runs/tagger --file test.conll --example 3 --example 17",
+        "seqwise report runs/mlm samples --output sampling.html",
+    ),
+    "explore": (
+        "seqwise explore runs/tagger",
+        "seqwise explore runs/mlm --port 8500",
+        "seqwise explore ./my-bert",
+    ),
+    "reproduce": (
+        "seqwise reproduce demo",
+        "seqwise reproduce table-4.1 --results results",
+        "seqwise reproduce label-bias-toy --seed 1 --json",
+    ),
+    "language-model": (
+        "seqwise language-model train text.txt.gz --dev dev.txt --output runs/lm",
+        "seqwise language-model score runs/lm sentences.txt --unnormalized",
+        "seqwise predict runs/translator sources.txt --n-best 5 --json > nbest.jsonl",
+        "seqwise language-model rerank runs/lm nbest.jsonl --weight 0.5",
+    ),
+    "language-model train": (
+        "seqwise language-model train text.txt.gz --dev dev.txt --output runs/lm",
+        "seqwise language-model train part1.gz part2.gz --fraction 0.01 \\\n    --output runs/lm",
+    ),
+    "language-model score": (
+        "seqwise language-model score runs/lm sentences.txt",
+        "seqwise language-model score runs/lm - --unnormalized < sentences.txt",
+    ),
+    "language-model rerank": (
+        "seqwise language-model rerank runs/lm nbest.jsonl --weight 0.5",
+        "seqwise language-model rerank runs/lm nbest.jsonl \\\n    --dev dev-nbest.jsonl --references dev.tsv",
+    ),
+    "masked-model": (
+        "seqwise masked-model train sentences.txt --dev dev.txt --output runs/mlm",
+        "seqwise score runs/mlm sentences.txt",
+        "seqwise sample runs/mlm --length 8-12 --count 20",
+    ),
+    "masked-model train": (
+        "seqwise masked-model train sentences.txt --dev dev.txt --output runs/mlm",
+        "seqwise masked-model train proteins.fasta.gz --format fasta \\\n    --output runs/proteins",
+        "seqwise masked-model train de-en.tsv --format pairs --units subwords \\\n"
+        "    --source-units subwords --output runs/de-en-mlm",
+    ),
+    "data": (
+        "seqwise data list",
+        "seqwise data download g2p-en-sigmorphon21",
+        "seqwise data check",
+    ),
+    "data list": ("seqwise data list", "seqwise data list --json"),
+    "data where": ("seqwise data where supertag-ccg-pmb",),
+    "data download": (
+        "seqwise data download g2p-en-sigmorphon21 cmudict --to corpora",
+        "seqwise data download supertag-ccg-pmb \\\n    --mirror https://data.example.org/corpora",
+    ),
+    "data check": ("seqwise data check", "seqwise data check supertag-ccg-pmb"),
+    "data supertags": ("seqwise data supertags en_ewt-ud-dev.conllu dev.tsv",),
+}
+"""By the name of the command; a line that is too long for a terminal goes on in the next one."""
+
+
+def examples(command: str) -> str:
+    """The examples of a command, as ``--help`` shows them."""
+    lines = [line for example in EXAMPLES[command] for line in example.split("\n")]
+    # \b: the lines stay as they are.
+    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])

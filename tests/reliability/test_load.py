@@ -1,0 +1,189 @@
+"""Work that goes on for long, and files that are large: neither memory grows nor does anything become slower.
+
+``SEQWISE_SOAK_SECONDS`` says for how long each subject goes on (``make soak``: half an hour).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from reliability.soak import Tick, judged
+from seqwise.data.readers import Example
+from seqwise.data.spooled import in_blocks, spooled
+from seqwise.runs import inputs, masked_model
+from seqwise.runs.masked_model import save_masked_run
+from seqwise.runs.masked_model_settings import MaskedModelSettings
+from seqwise.runs.masked_model_training import new_masked_run
+from seqwise.runs.run import new_run, save_run
+from seqwise.runs.settings import Settings
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is read as Linux tells it")
+
+SECONDS = float(os.environ.get("SEQWISE_SOAK_SECONDS", "90"))
+MOST_MEMORY, LEAST_SPEED = 1.02, 0.95
+
+
+def ticks_of(subject: str, seconds: float) -> list[Tick]:
+    command = [sys.executable, "-m", "reliability.soak", subject, str(seconds)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    # The Trainer may say something of its own before.
+    return [Tick(*one) for one in json.loads(ended.stdout.splitlines()[-1])]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("subject", "unit"),
+    [
+        ("train", "epochs of 60 training steps, each with a checkpoint"),
+        ("decode", "beam decodings of 120 sentences"),
+        ("sample", "sweeps of 24 chains"),
+    ],
+)
+def test_what_goes_on_for_long_neither_grows_nor_slows_down(subject: str, unit: str, promise: Any) -> None:
+    ticks = ticks_of(subject, SECONDS)
+    found = judged(ticks)
+    assert found.memory <= MOST_MEMORY, found
+    assert found.speed >= LEAST_SPEED, found
+    promise(
+        f"{unit}, over {SECONDS:,.0f} s",
+        len(ticks),
+        "memory grows by 2% at most, and the last tenth is at least 95% as fast as the first, by processor time",
+    )
+
+
+@pytest.mark.parametrize(("subject", "what"), [("leak", "memory"), ("slow down", "speed")])
+def test_what_does_grow_or_slow_down_is_seen(subject: str, what: str) -> None:
+    found = judged(ticks_of(subject, 3))
+    assert found.memory > MOST_MEMORY if what == "memory" else found.speed < LEAST_SPEED, found
+
+
+# ---------------------------------------------------------------------------------------------------- large files
+
+
+# Fewer than a block of the file, and more.
+@pytest.mark.parametrize("in_memory", [100, 600])
+@pytest.mark.parametrize("count", [0, 1, 100, 101, 512, 600, 601, 1400])
+def test_spooled_examples_are_the_examples(count: int, in_memory: int) -> None:
+    examples = [
+        Example(("a", "é\u2028", str(number)), ("\\",) * (number % 3), "f", number, "k" * (number % 2))
+        for number in range(count)
+    ]
+    found = spooled(iter(examples), in_memory=in_memory)
+    assert list(found) == examples and len(found) == count
+    assert [one for block in in_blocks(found, 77) for one in block] == examples
+    assert isinstance(found, list) is (count <= in_memory)
+    for piece in (slice(250, 520), slice(None, None, -3), slice(5, 2), slice(-7, None)):
+        assert list(found[piece]) == examples[piece]
+    for place in (0, 255, 256, -1):
+        if -count <= place < count:
+            assert found[place] == examples[place]
+    with pytest.raises(IndexError):
+        found[count]
+
+
+def test_a_mistake_in_the_last_line_is_found_before_anything_is_used(tmp_path: Path) -> None:
+    def examples() -> Iterator[Example]:
+        yield from [Example(("a",), ())] * 1000
+        raise ValueError("the last line")
+
+    with pytest.raises(ValueError, match="the last line"):
+        spooled(examples(), in_memory=10)
+
+
+LETTERS = "abcd"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("runs")
+    sizes: dict[str, Any] = {"hidden_size": 4, "embedding_size": 4, "minimum_count": 1}
+    tags = Settings(task="tag", objective="cross-entropy", label_embedding_size=2, **sizes)
+    save_run(new_run([Example(tuple(LETTERS), tuple("ABAB"))], tags), folder / "tagger")
+    masked = new_masked_run([Example((), tuple(LETTERS))], MaskedModelSettings(model="lstm", **sizes))
+    save_masked_run(replace(masked, lengths={3: 1}), folder / "masked")
+    return folder
+
+
+def lines(path: Path, count: int, *, start: str = "") -> Path:
+    draw = random.Random(0)
+    with path.open("w") as file:
+        for number in range(count):
+            file.write(start + " ".join(draw.choices(LETTERS, k=1 + number % 4)) + "\n")
+    return path
+
+
+def peak(*command: object, output: Path) -> int:
+    """The most memory that a command took, in bytes; its lines go to a file."""
+    program = [sys.executable, "-c", "from seqwise.cli import main; main()", *map(str, command)]
+    with output.open("wb") as out, output.with_suffix(".err").open("wb") as err:
+        process = subprocess.Popen(program, stdout=out, stderr=err, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0, output.with_suffix(".err").read_text()
+    return used.ru_maxrss * 1024
+
+
+COMMANDS: dict[str, list[object]] = {"predict": ["tagger", "--decoder=greedy"], "score": ["masked"]}
+SAMPLING: list[object] = ["masked", "--chains=2", "--sweeps=4"]
+
+
+def peaks(name: str, runs: Path, folder: Path, counts: tuple[int, int], *, line: str = "") -> tuple[int, int]:
+    """The most memory that a command takes for few lines and for many."""
+    run, *options = {**COMMANDS, "sample": SAMPLING}[name]
+    found = []
+    for count in counts:
+        file, output = lines(folder / f"{count}.txt", count, start=line), folder / f"{count}.out"
+        found.append(peak(name, runs / str(run), file, *options, output=output))
+        with output.open("rb") as written:
+            assert sum(1 for _ in written) >= count
+    return found[0], found[1]
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_outputs_do_not_depend_on_where_examples_are_kept(
+    name: str, runs: Path, tmp_path: Path, seqwise: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, *options = COMMANDS[name]
+    asked = [name, runs / str(run), lines(tmp_path / "lines.txt", 600), *options]
+    expected = seqwise(*asked)
+    assert expected.code == 0 and len(expected.out.splitlines()) == 600
+    for module in (inputs, masked_model):
+        monkeypatch.setattr(module, "spooled", partial(spooled, in_memory=3))
+    assert seqwise(*asked) == expected
+    for place in ("kept", "again"):
+        assert seqwise(*asked, "--output", tmp_path / place).code == 0
+        assert (tmp_path / place).read_text() == expected.out
+        monkeypatch.undo()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_a_million_lines_take_no_more_memory(name: str, runs: Path, tmp_path: Path, promise: Any) -> None:
+    many = 1_000_000
+    before, after = peaks(name, runs, tmp_path, (50_000, many))
+    assert after <= 1.1 * before + 50_000_000
+    promise(f"lines through seqwise {name}", many, "the most memory is that of 50,000 lines, to 10% and 50 MB")
+
+
+@pytest.mark.slow
+def test_what_a_problem_of_sampling_takes(runs: Path, tmp_path: Path, promise: Any) -> None:
+    """All chains are kept to the end, when they are judged: memory does grow with the file, by little."""
+    few, many = 1_000, 30_000
+    before, after = peaks("sample", runs, tmp_path, (few, many), line="_ ")
+    assert after - before <= 5_000 * (many - few)
+    promise("lines through seqwise sample, two chains of four sweeps each", many, "at most 5 kB of memory a line")

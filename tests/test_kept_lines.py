@@ -1,0 +1,109 @@
+"""Lines kept block by block: whoever is killed, whatever is torn off, however many go on, the file is the same."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seqwise import InputError
+from seqwise.runs import kept_lines
+from seqwise.runs.kept_lines import write_in_blocks
+
+NUMBERS, BLOCK = range(50), 3
+WHOLE = "".join(f"{n} ü{n**2}\n" for n in NUMBERS)
+CLAIM = {"model": "a", "inputs": "b"}
+
+
+class Killed(BaseException):
+    """What a test ends a process with."""
+
+
+def squares(numbers: Sequence[int]) -> list[str]:
+    return [f"{n} ü{n**2}" for n in numbers]
+
+
+@pytest.fixture
+def as_one_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Write as the processes of one launch would, one after the other; some are killed after so many blocks."""
+
+    def write(path: Path, count: int, *, blocks: Sequence[int] | None = None) -> None:
+        said: list[object] = []
+
+        def from_first(function: Callable[[], object]) -> object:
+            said.extend([] if said else [function()])
+            return said[0]
+
+        for process in range(count):
+            left = blocks[process] if blocks is not None else len(NUMBERS)
+
+            def some(numbers: Sequence[int]) -> list[str]:
+                nonlocal left
+                left -= 1
+                if left < 0:
+                    raise Killed
+                return squares(numbers)
+
+            for name, value in (("number_of", count), ("rank", process), ("is_first", False)):
+                monkeypatch.setattr(kept_lines, name, lambda value=value: value)
+            monkeypatch.setattr(kept_lines, "join", lambda **_: None)
+            monkeypatch.setattr(kept_lines, "wait_for_all", lambda: None)
+            monkeypatch.setattr(kept_lines, "from_first", from_first)
+            monkeypatch.setattr(kept_lines, "share", lambda items, process=process: items[process::count])
+            try:
+                write_in_blocks(path, NUMBERS, some, claim=CLAIM, block=BLOCK)
+            except Killed:
+                assert blocks is not None
+        monkeypatch.undo()
+
+    return write
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_number_goes_on_after_any_other(as_one_of: Callable[..., None], tmp_path: Path, seed: int) -> None:
+    drawn, path = random.Random(seed), tmp_path / "out"
+    for _ in range(3):
+        count = drawn.randint(1, 4)
+        as_one_of(path, count, blocks=[drawn.randint(0, 3) for _ in range(count)])
+        torn = drawn.choice(sorted(tmp_path.iterdir()))
+        # A process may die within a line, and the power may leave of a file its length without its end.
+        whole = torn.read_bytes()
+        cut = drawn.randrange(len(whole) + 1)
+        torn.write_bytes(whole[:cut] + bytes(drawn.choice((0, len(whole) - cut))))
+    write_in_blocks(path, NUMBERS, squares, claim=CLAIM, block=BLOCK)
+    assert path.read_text() == WHOLE and [one.name for one in tmp_path.iterdir()] == ["out"]
+
+
+def test_what_is_kept_is_not_made_again(as_one_of: Callable[..., None], tmp_path: Path) -> None:
+    path, made, counts = tmp_path / "out", [], []
+    as_one_of(path, 3, blocks=[1, 2, 0])  # blocks 0, 1 and 4
+    lines_of = lambda numbers: made.extend(numbers) or squares(numbers)  # noqa: E731
+    write_in_blocks(path, NUMBERS, lines_of, claim=CLAIM, block=BLOCK, on_begin=counts.append)
+    assert made == [n for n in NUMBERS if n // BLOCK not in (0, 1, 4)] and counts == [len(made)]
+    assert path.read_text() == WHOLE
+
+
+def test_parts_of_something_else_are_refused(as_one_of: Callable[..., None], tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    as_one_of(path, 2, blocks=[1, 1])
+    (tmp_path / "out.partial").unlink()
+    for claim, block, what in (({**CLAIM, "inputs": "c"}, BLOCK, "inputs"), (CLAIM, 4, "block")):
+        with pytest.raises(InputError, match=f"out.partial-1: the file was begun with another {what};"):
+            write_in_blocks(path, NUMBERS, squares, claim=claim, block=block)
+    assert not path.exists()
+
+
+def test_a_part_that_is_not_seen_is_named(as_one_of: Callable[..., None], tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(kept_lines, "rank", lambda: 1)
+    with pytest.raises(InputError, match=r"process 1 does not see the file .* a disk that all machines share"):
+        write_in_blocks(tmp_path / "out", NUMBERS, squares, claim=CLAIM, block=BLOCK)
+
+
+def test_a_file_with_a_name_like_a_part_is_left_alone(tmp_path: Path) -> None:
+    for name in ("out.partial-x", "xout.partial", "out.partially"):
+        (tmp_path / name).write_text("mine")
+    write_in_blocks(tmp_path / "out", NUMBERS, squares, claim=CLAIM, block=BLOCK)
+    assert len(list(tmp_path.iterdir())) == 4 and (tmp_path / "out").read_text() == WHOLE
