@@ -65,6 +65,7 @@ _EFFECTS: dict[str, Effect] = {
     "noise_tokens": _trains("noise-contrastive"),
     "cross_entropy_weight": _SEARCH,
     "warm_start": _WARM_START,
+    "measurements": (lambda settings: settings.dev is not None, "--dev FILE"),
 }
 """Settings that not every training reads; the others are always read, or refused by ``check`` where they are not.
 
@@ -75,7 +76,7 @@ may not be: one file of them serves to compare several models and objectives.
 _OF_NEW_MODELS = ("minimum_count", "hidden_size", "dropout", "embedding_size", "label_embedding_size")
 """Settings that a model of transformers brings along."""
 
-_NOTHING = {"warm_start": "none", "cross_entropy_weight": 0.0, "log_partition_weight": 0.0}
+_NOTHING = {"warm_start": "none", "cross_entropy_weight": 0.0, "log_partition_weight": 0.0, "measurements": 0}
 """Values that ask for no more than what a training does that does not read them."""
 
 
