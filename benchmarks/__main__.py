@@ -26,6 +26,7 @@ RESULTS, PAGE = ROOT / "results" / "benchmarks", ROOT / "docs" / "benchmarks.md"
 BENCHMARKS: dict[str, tuple[list[str], list[str]]] = {
     "relaxed_beam": (["--rounds", "9"], ["--sizes", "10", "--rounds", "3"]),
     "beam_decoding": ([], ["--rounds", "2", "--steps", "6", "--batch", "4", "--vocabulary", "2000"]),
+    "pseudo_likelihood": ([], ["--rounds", "2", "--texts", "8", "--shapes", "4 layers of 256", "--long", "40"]),
     "sampler": (["--rounds", "3"], ["--rounds", "2", "--chains", "2", "--length", "5", "--training-steps", "20"]),
     "self_normalization": ([], ["--rounds", "2", "--positions", "64", "--vocabulary", "2000", "--hidden", "32"]),
     "sampled_normalizer": (["--positions", "40000"], ["--positions", "1500", "--rounds", "3"]),

@@ -1,11 +1,14 @@
 """How many tokens a second does beam search write, beside ``generate`` of transformers?
 
 A Marian-shaped model with random weights (3 + 3 layers of 256, 8,000 tokens), k = 4, log-probabilities added up, no
-length penalty. Both decode the same sources and have to write the same tokens; no output can end before the last step,
+length penalty. All decode the same sources and have to write the same tokens; no output can end before the last step,
 so that both write as many.
 
 - generate: ``model.generate(num_beams=k)``, with its cache, as its documentation has it.
 - seqwise: ``step_model(model)`` of the same model, decoded with ``HardTopK(k)``.
+- ctranslate2: the same weights in float32, through its own loader of Marian models and ``translate_batch``; an engine
+  in C++ with kernels of its own, and so what there is to gain beyond the same modules in Python. Left out where it is
+  not installed.
 
     python -m benchmarks.beam_decoding
 """
@@ -13,11 +16,14 @@ so that both write as many.
 from __future__ import annotations
 
 import argparse
+import copy
 import hashlib
 import statistics
+import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from importlib import metadata
 from typing import Any
 
 import torch
@@ -30,6 +36,7 @@ from seqwise.data import EncodedExample, collate
 from seqwise.evaluation.signature import sign, signature_line
 from seqwise.hugging_face import generation_selector, step_model
 
+ENGINE = "ctranslate2"
 LEAST = 2.0
 """Target: tokens a second against those of generate."""
 
@@ -78,8 +85,50 @@ def by_seqwise(adapted: Any, sources_BS: Tensor, options: argparse.Namespace) ->
     return [list(best[0].tokens) for best in found]
 
 
+class Names:
+    """What the loader of CTranslate2 asks of a tokenizer: names of ids."""
+
+    eos_token, unk_token = "</s>", "<unk>"
+
+    def __init__(self, size: int) -> None:
+        self.names = [self.eos_token, self.unk_token, *(f"t{place}" for place in range(2, size - 1)), "<pad>"]
+
+    def get_vocab(self) -> dict[str, int]:
+        """Ids by name."""
+        return {name: place for place, name in enumerate(self.names)}
+
+
+def by_ctranslate2(model: Any, options: argparse.Namespace) -> Callable[[Tensor], list[list[int]]]:
+    """The same by CTranslate2.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+    import ctranslate2
+    from ctranslate2.converters.transformers import MarianMTLoader
+
+    tokens = Names(options.vocabulary)
+    ids = tokens.get_vocab()
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+        specification = MarianMTLoader()(copy.deepcopy(model), tokens)
+        specification.validate()
+        specification.optimize()
+        specification.save(folder)
+        translator = ctranslate2.Translator(
+            folder, device="cpu", compute_type="float32", inter_threads=1, intra_threads=options.threads
+        )
+    search = {"beam_size": options.k, "length_penalty": 0.0, "max_batch_size": 0, "return_scores": False}
+    search |= {"min_decoding_length": options.steps, "max_decoding_length": options.steps}
+
+    def write(sources_BS: Tensor) -> list[list[int]]:
+        sources = [[tokens.names[place] for place in row] for row in sources_BS.tolist()]
+        return [[ids[name] for name in one.hypotheses[0]] for one in translator.translate_batch(sources, **search)]
+
+    return write
+
+
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Times of both, and whether they write the same."""
+    """Times of all, and whether they write the same."""
     torch.set_num_threads(options.threads)
     torch.manual_seed(options.seed)
     model = marian(options)
@@ -89,6 +138,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "generate": lambda: by_generate(model, sources_BS, options),
         "seqwise": lambda: by_seqwise(adapted, sources_BS, options),
     }
+    try:
+        write = by_ctranslate2(model, options)
+        calls[ENGINE] = lambda: write(sources_BS)
+    except ImportError:
+        pass  # left out
     written = {name: call() for name, call in calls.items()}
     seconds = time_in_turn(calls, options.rounds)
     tokens = options.batch * options.steps
@@ -97,9 +151,13 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     shown = ", ".join(f"{name} {value}" for name, value in vars(options).items() if name != "output")
     signature = sign(f"beam decoding; {shown}", seeds=[options.seed], data=digest.hexdigest())
     return {
-        "same_tokens": statistics.mean(
-            float(own == other) for own, other in zip(written["seqwise"], written["generate"], strict=True)
-        ),
+        "same_tokens": {
+            name: statistics.mean(float(a == b) for a, b in zip(written["seqwise"], others, strict=True))
+            for name, others in written.items()
+            if name != "seqwise"
+        },
+        "against_engine": median_ratio(seconds[ENGINE], seconds["seqwise"]) if ENGINE in seconds else None,
+        "engine": f"{ENGINE} {metadata.version(ENGINE)}" if ENGINE in seconds else None,
         "tokens_per_second": {name: tokens / statistics.median(times) for name, times in seconds.items()},
         "against_generate": median_ratio(seconds["generate"], seconds["seqwise"]),
         "seconds_by_round": seconds,
@@ -110,11 +168,13 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 def table(result: dict[str, Any]) -> str:
     """For people."""
-    lines = [f"{name:10} {value:8.0f} tokens a second" for name, value in result["tokens_per_second"].items()]
+    lines = [f"{name:12} {value:8.0f} tokens a second" for name, value in result["tokens_per_second"].items()]
     met = "met" if result["against_generate"] >= LEAST else "missed"
     lines += [
         f"seqwise against generate: {result['against_generate']:.2f} (target {LEAST:g}, {met})",
-        f"outputs that are the same: {result['same_tokens']:.1%}",
+        *([f"seqwise against {result['engine']}: {result['against_engine']:.2f}"] if result["engine"] else []),
+        "outputs that are those of seqwise: "
+        + ", ".join(f"{name} {share:.1%}" for name, share in result["same_tokens"].items()),
         result["signature_line"],
     ]
     return "\n".join(lines)

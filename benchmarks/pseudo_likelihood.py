@@ -1,0 +1,198 @@
+"""How many tokens a second does pseudo-log-likelihood scoring take, beside minicons?
+
+The same BERT with random weights and a vocabulary of 30,522 for both, and the same texts of 8 to 30 words, each of them
+one token. Two shapes: a small one, in which the output layer is most of the work, and that of bert-base, in which it is
+not.
+
+- seqwise: ``pseudo_log_likelihoods``, texts of one length together, the output layer at masked positions only.
+- minicons: ``MaskedLMScorer.sequence_score`` on batches of ten texts, as its documentation has it, but for the
+  tokenizer, which is called before it and as it would do (its own call is of a method that transformers 5 no longer
+  has); the output layer at every position of every masked copy. Without the package, seqwise is timed alone.
+
+Scores are compared before anything is timed. For memory, a text of 350 tokens is scored by seqwise in a process of its
+own, whose peak is read from the operating system; beside it stands, by arithmetic, what the scores of all positions of
+all 350 copies would take at once.
+
+    python -m benchmarks.pseudo_likelihood
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import multiprocessing
+import resource
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from importlib import metadata
+from typing import Any
+
+import torch
+
+from benchmarks.command import a_parser, run
+from benchmarks.timing import median_ratio, time_in_turn
+from seqwise.evaluation.signature import sign, signature_line
+from seqwise.hugging_face import pseudo_log_likelihoods
+
+PEER = "minicons"
+LEAST = 2.0
+"""Target: tokens a second against those of minicons."""
+
+MOST_GIGABYTES = 2.0
+"""Target: memory for a text of 350 tokens."""
+
+LONG = 350
+VOCABULARY = 30_522
+PEER_BATCH = 10
+SHAPES = {
+    "4 layers of 256": {
+        "num_hidden_layers": 4,
+        "hidden_size": 256,
+        "num_attention_heads": 4,
+        "intermediate_size": 1024,
+    },
+    "bert-base": {"num_hidden_layers": 12, "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072},
+}
+
+
+def bert(shape: str, *, positions: int = 512) -> tuple[Any, Any]:
+    """A model with random weights and its tokenizer, to which every word w0, w1, ... is one token."""
+    from transformers import BertConfig, BertForMaskedLM, BertTokenizer
+
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    pieces = [*special, *(f"w{place}" for place in range(VOCABULARY - len(special)))]
+    tokenizer = BertTokenizer(vocab={piece: place for place, piece in enumerate(pieces)})
+    config = BertConfig(vocab_size=VOCABULARY, max_position_embeddings=positions, **SHAPES[shape])
+    return BertForMaskedLM(config).eval(), tokenizer
+
+
+def texts_of(lengths: Sequence[int], generator: torch.Generator) -> list[str]:
+    """Random words."""
+    rows = (torch.randint(VOCABULARY - 5, (length,), generator=generator).tolist() for length in lengths)
+    return [" ".join(f"w{place}" for place in row) for row in rows]
+
+
+def by_seqwise(model: Any, tokenizer: Any, texts: Sequence[str]) -> list[float]:
+    """Mean log-probability of the tokens of each text."""
+    return [float(one.token_log_probs_T.mean()) for one in pseudo_log_likelihoods(model, tokenizer, texts)]
+
+
+def by_minicons(model: Any, tokenizer: Any) -> Callable[[Sequence[str]], list[float]]:
+    """The same, by ten texts.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+    from minicons import scorer
+
+    judge = scorer.MaskedLMScorer(model, "cpu", tokenizer=tokenizer)
+
+    def encoded(batch: list[str]) -> Any:
+        return tokenizer(batch, padding="longest", return_attention_mask=True)
+
+    def scores(texts: Sequence[str]) -> list[float]:
+        batches = (list(texts[first : first + PEER_BATCH]) for first in range(0, len(texts), PEER_BATCH))
+        return [score for batch in batches for score in judge.sequence_score(encoded(batch))]
+
+    return scores
+
+
+def measure_shape(shape: str, texts: Sequence[str], rounds: int) -> dict[str, Any]:
+    """One row: tokens a second of each, their ratio, and how far apart the scores are."""
+    model, tokenizer = bert(shape)
+    systems: dict[str, Callable[[], list[float]]] = {"seqwise": lambda: by_seqwise(model, tokenizer, texts)}
+    try:
+        peer = by_minicons(model, tokenizer)
+        systems[PEER] = lambda: peer(texts)
+    except ImportError:
+        pass  # timed alone
+    found = [system() for system in systems.values()]
+    difference = max((abs(a - b) for a, b in zip(*found, strict=True)), default=0.0) if len(found) > 1 else None
+    if difference is not None and not difference < 1e-3:
+        raise SystemExit(f"seqwise and {PEER} differ by {difference:.2g}: there is nothing to compare")
+    seconds = time_in_turn(systems, rounds)
+    tokens = sum(len(text.split()) for text in texts)
+    return {
+        "shape": shape,
+        "tokens": tokens,
+        "largest_difference": difference,
+        "tokens_per_second": {name: tokens / statistics.median(times) for name, times in seconds.items()},
+        "against_minicons": median_ratio(seconds[PEER], seconds["seqwise"]) if PEER in seconds else None,
+        "seconds_by_round": seconds,
+    }
+
+
+def peak_of_a_long_text(shape: str, length: int) -> float:
+    """Gigabytes that a process holds at most while it scores one text of so many tokens, the model included."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return float(pool.apply(_score_a_long_text, (shape, length)))
+
+
+def _score_a_long_text(shape: str, length: int) -> float:
+    torch.set_num_threads(1)
+    model, tokenizer = bert(shape, positions=length + 2)
+    by_seqwise(model, tokenizer, texts_of([length], torch.Generator().manual_seed(0)))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1e9 if sys.platform == "darwin" else 1e6)
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """All shapes, then the memory."""
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(options.seed)
+    generator = torch.Generator().manual_seed(options.seed)
+    lengths = torch.randint(8, 31, (options.texts,), generator=generator).tolist()
+    texts = texts_of(lengths, generator)
+    # A larger model does not need as many texts for a steady time.
+    rows = [
+        measure_shape(shape, texts[: options.texts if place == 0 else max(1, options.texts // 8)], options.rounds)
+        for place, shape in enumerate(options.shapes)
+    ]
+    shown = ", ".join(f"{name} {value}" for name, value in vars(options).items() if name != "output")
+    data = hashlib.sha256("\n".join(texts).encode()).hexdigest()
+    signature = sign(f"pseudo-likelihood; {shown}", seeds=[options.seed], data=data)
+    return {
+        "rows": rows,
+        "gigabytes_of_a_long_text": peak_of_a_long_text(options.shapes[-1], options.long),
+        "gigabytes_of_all_logits": options.long * (options.long + 2) * VOCABULARY * 4 / 1e9,
+        "long": options.long,
+        "peer": f"{PEER} {metadata.version(PEER)}" if rows[0]["against_minicons"] else None,
+        "signature": asdict(signature),
+        "signature_line": signature_line(signature),
+    }
+
+
+def table(result: dict[str, Any]) -> str:
+    """For people."""
+    lines = []
+    for row in result["rows"]:
+        speeds = "  ".join(f"{name} {value:7.0f}" for name, value in row["tokens_per_second"].items())
+        ratio = row["against_minicons"]
+        met = (
+            "" if ratio is None else f"  ratio {ratio:.2f} (target {LEAST:g}, {'met' if ratio >= LEAST else 'missed'})"
+        )
+        lines.append(f"{row['shape']:16} tokens a second: {speeds}{met}")
+    peak = result["gigabytes_of_a_long_text"]
+    lines += [
+        f"{result['long']} tokens, {result['rows'][-1]['shape']}: peak {peak:.2f} GB, model and torch included"
+        f" (target {MOST_GIGABYTES:g}, {'met' if peak <= MOST_GIGABYTES else 'missed'});"
+        f" all scores at once would take {result['gigabytes_of_all_logits']:.1f} GB",
+        f"peer: {result['peer'] or f'{PEER} is not installed'}",
+        result["signature_line"],
+    ]
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+    """Run it."""
+    parser = a_parser("pseudo_likelihood", __doc__, rounds=5, seed="of the models and the texts")
+    parser.add_argument("--texts", type=int, default=80, help="of the small shape; the large one has an eighth of them")
+    parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), default=list(SHAPES), help="of the model")
+    parser.add_argument("--long", type=int, default=LONG, help="tokens of the text whose memory is measured")
+    return run(parser, measure, table, arguments)
+
+
+if __name__ == "__main__":
+    main()
