@@ -24,7 +24,7 @@ from seqwise.decoding import (
     evaluation_mode,
     hypotheses,
 )
-from seqwise.search import HELD, Beam, HardTopK, SoftTopK, beam_search, global_, interpolated, local
+from seqwise.search import HELD, Beam, HardTopK, SoftTopK, beam_search, global_, interpolated, local, viterbi
 
 CASES = {"tagger": tagger_case, "encoder-decoder": translation_case}
 
@@ -250,6 +250,7 @@ def test_the_named_decoders_are_what_they_say() -> None:
             "interpolated-beam": Decoder(HardTopK(3), interpolated(0.5)),
             "raw-beam": Decoder(HardTopK(3), global_),
             "soft-beam": Decoder(SoftTopK(3, 2.0), global_),
+            "viterbi": Decoder(viterbi, global_),
         }
         assert set(expected) == set(DECODERS)
         for name, decoder in expected.items():
