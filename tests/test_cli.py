@@ -182,6 +182,26 @@ def test_byte_order_marks_and_crlf_change_nothing(
     assert weights(runs[0]) == weights(runs[1])
 
 
+def test_columns_that_are_swapped_and_pairs_read_as_columns_are_asked_about(
+    seqwise: Command, data: Path, tmp_path: Path
+) -> None:
+    pairs = "".join(f"word{number}\twords{number}\n" for number in range(80))
+    (tmp_path / "pairs.tsv").write_text(pairs)
+    (tmp_path / "swapped.conll").write_text("".join(f"{'NV'[n % 2]}\tword{n % 12}\n" for n in range(80)))
+    for name in ("pairs.tsv", "swapped.conll"):
+        ended = seqwise("train", *SHORT, "--train", tmp_path / name, "--output", tmp_path / "run" / name)
+        assert ended.code == 0
+        (line,) = ended.err.splitlines()
+        assert line.startswith("seqwise: 80 tokens in 1 sentence have ") and line.endswith("--task transduce?")
+    assert seqwise("train", *SHORT, "--train", data / "train.conll", "--output", tmp_path / "run" / "right").err == ""
+
+
+def test_a_training_that_goes_on_or_was_over_says_so(seqwise: Command, data: Path, tmp_path: Path) -> None:
+    train = ["train", "--train", data / "train.conll", *TINY, "--objective=cross-entropy", "--output", tmp_path / "run"]
+    assert "trained for 3 steps on 24 examples; loss" in seqwise(*train, "--epochs=1").out
+    assert "3 steps were taken before; loss" in seqwise(*train, "--epochs=1").out
+
+
 def test_a_finished_training_run_again_changes_nothing(
     seqwise: Command, data: Path, tagger: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -761,15 +761,15 @@ def test_advice_warns_of_raw_scores_that_collapse() -> None:
         return advice(rows, title="word error", sign=-1, **options)
 
     assert said(lengths(1.5)).startswith(
-        "raw-beam collapses here (outputs 1.5 times as long: every further token earns log Z = 6.7 nats): "
-        "do not use it; --objective self-normalized cures it. beam, which predict uses"
+        "raw-beam collapses here (outputs 1.5 times as long as the beam's: every further token earns log Z = 6.7 nats)"
+        ": do not use it; --objective self-normalized cures it. beam, which predict uses"
     )
-    assert "outputs 0.5 times as long: every further token costs log Z = 3.0 nats)" in said(
+    assert "outputs 0.5 times as long as the beam's: every further token costs log Z = 3.0 nats)" in said(
         lengths(0.5), mean_log_partition=-3.0
     )
     # log Z of the wrong sign, or none, explains nothing.
-    assert "outputs 1.5 times as long):" in said(lengths(1.5), mean_log_partition=-3.0)
-    assert "outputs 1.5 times as long):" in said(lengths(1.5), mean_log_partition=None)
+    assert "outputs 1.5 times as long as the beam's):" in said(lengths(1.5), mean_log_partition=-3.0)
+    assert "outputs 1.5 times as long as the beam's):" in said(lengths(1.5), mean_log_partition=None)
     for harmless in (lengths(1.1), lengths(0.9), lengths(1.5, wrong=0.3), lengths(1.5, wrong=0.1)):
         assert "collapses" not in said(harmless)
     normalized = replace(TINY, objective="self-normalized")

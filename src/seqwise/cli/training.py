@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -44,6 +45,8 @@ def train(
         def advance(stage: str, step: Any) -> None:
             if stage not in bars:
                 bars[stage] = progress.add_task(stage, total=step.steps, note="")
+                if step.step > 1:
+                    print(f"{stage}: goes on after step {step.step - 1:,} of {step.steps:,}", file=sys.stderr)
             progress.update(bars[stage], completed=step.step, note=f"loss {step.loss:.3f}")
 
         metrics = train_run(settings, output, on_progress=advance)
@@ -55,7 +58,9 @@ def train(
         names = ", then ".join(stage.settings.objective for stage in stages(settings))
         print(f"objective auto: {names}; {settings.score} scores")
     trained = metrics["training"]
-    print(f"trained for {trained['steps']} steps; loss of the last ones {trained['mean_loss']:.3f}")
+    steps = f"{trained['steps']:,} step{'' if trained['steps'] == 1 else 's'}"
+    what = f"trained for {steps} on {metrics['train_examples']:,} examples" if bars else f"{steps} were taken before"
+    print(f"{what}; loss of the last ones {trained['mean_loss']:.3f}")
     if "dev" in metrics:
         _print_dev(metrics["dev"])
     print(f"the run is in {output}; try: seqwise predict {shlex.quote(str(output))} TEXT")

@@ -76,7 +76,8 @@ def _collapse(measured: Measured, title: str, sign: int, settings: Settings, mea
     # Only a log Z of the sign that makes outputs longer, or shorter, explains it.
     nats = mean_log_partition if mean_log_partition is not None and (mean_log_partition > 0) == (ratio > 1) else 0.0
     why = f": every further token {'earns' if nats > 0 else 'costs'} log Z = {abs(nats):.1f} nats" if nats else ""
-    return f"raw-beam collapses here (outputs {ratio:.1f} times as long{why}): do not use it; {_cure(settings)}"
+    length = f"outputs {ratio:.1f} times as long as the beam's"
+    return f"raw-beam collapses here ({length}{why}): do not use it; {_cure(settings)}"
 
 
 def _cure(settings: Settings) -> str:

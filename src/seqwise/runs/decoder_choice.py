@@ -66,7 +66,7 @@ def choose_decoder(settings: Settings, name: str | None = None, *, beam_size: in
     score = score_by_name(trained_score(settings))
     name = name or usual_decoder(settings)
     if name not in DECODERS:
-        raise InputError(f"no decoder is called {name!r}", mend=did_you_mean(name, decoders_for(settings)))
+        raise InputError(f"no decoder is called {name!r}", mend=did_you_mean(name, DECODERS))
     if name not in decoders_for(settings):
         mend = f"choose one of {', '.join(decoders_for(settings))}"
         raise InputError(f"{name} is for chains (--model chain), in which a label sees the one before alone", mend=mend)

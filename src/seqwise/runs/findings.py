@@ -78,7 +78,7 @@ def _about_decoders(found: Diagnosis, *, subwords: bool) -> str:
     else:
         parts.append(f"beam and greedy differ by no more than chance may do ({title})")
     if not sure:
-        parts.append("and so do raw scores and log-probabilities")
+        parts.append("raw scores and log-probabilities differ by no more than chance may do")
     elif raw > 0:
         parts.append(f"raw scores add {raw:.1f}, so label bias is at work; predict with --decoder raw-beam")
     else:
@@ -108,14 +108,23 @@ def _about_log_partitions(found: Diagnosis) -> str:
 def _about_exposure(found: Diagnosis) -> str:
     if "beam" not in found.exposure:
         return "the run can write none of the targets, so there is no loss to compare"
-    one = found.exposure["beam"]
-    if paired_bootstrap(one.own, one.gold).low <= 0:
+    costs = {
+        name: one.own.value / one.gold.value if paired_bootstrap(one.own, one.gold).low > 0 else None
+        for name, one in found.exposure.items()
+    }
+    greedy = costs.get("greedy")
+    if costs["beam"] is None and greedy is None:
         return (
             "after its own prefixes the model goes on as well as after gold ones: training on them has little to mend"
         )
+    if costs["beam"] is None:
+        return (
+            f"after prefixes of greedy search the right continuation costs {greedy:.1f} times as much, after those of "
+            "the beam no more than after gold ones: with a beam there is little to mend"
+        )
     return (
-        f"after its own prefixes the right continuation costs {one.own.value / one.gold.value:.1f} times as much: no "
-        "more than that is exposure bias; --objective scheduled-sampling trains on such prefixes"
+        f"after prefixes of its own beam the right continuation costs {costs['beam']:.1f} times as much: no more than "
+        "that is exposure bias; --objective scheduled-sampling trains on such prefixes"
     )
 
 
@@ -144,7 +153,8 @@ def _about_ranking(ranking: SlotRanking | None) -> str:
     if gain.low > 0:
         return (
             f"with log Z the right prefix comes first {100 * gain.difference:.1f} points more often: what is read next "
-            "tells against wrong prefixes, and local scores cannot use it; try raw-beam, or train with --score global"
+            "tells against wrong prefixes, and local scores cannot use it; whether whole searches gain, raw-beam shows "
+            "above, and --score global trains for it"
         )
     return (
         "one step ahead, log Z adds nothing to what the log-probability of a prefix says; what raw scores do over many "

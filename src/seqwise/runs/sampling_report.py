@@ -107,10 +107,12 @@ def _named(key: tuple[int, int]) -> str:
 
 
 def _warnings(reports: Reports) -> Iterator[str]:
-    """One line for each kind of warning, with the first problem that it speaks of."""
+    """One line for each kind of warning, with the problem whose chains agree least of those that it speaks of."""
     kinds: dict[str, list[str]] = defaultdict(list)
-    for key, report in reports.items():
-        for warning in report.warnings:
+    # What is not a number agrees least of all; among equals the first problem is named.
+    doubts = {key: report.r_hat["energy"] for key, report in reports.items()}
+    for key in sorted(reports, key=lambda key: -doubts[key] if math.isfinite(doubts[key]) else -math.inf):
+        for warning in reports[key].warnings:
             # What differs between problems are the numbers.
             kinds[re.sub(r"[0-9.]+", "", warning)].append(f"{_named(key)}: {warning}")
     for found in kinds.values():

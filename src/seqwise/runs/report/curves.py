@@ -48,10 +48,10 @@ def shown_value(value: Any) -> str:
 
     Example:
         >>> shown_value(None), shown_value(True), shown_value([3, 2]), shown_value("")
-        ('default', 'yes', '3, 2', 'none')
+        ('not set', 'yes', '3, 2', 'none')
     """
     if value is None:
-        return "default"
+        return "not set"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
