@@ -9,8 +9,8 @@ not.
   tokenizer, which is called before it and as it would do (its own call is of a method that transformers 5 no longer
   has); the output layer at every position of every masked copy. Without the package, seqwise is timed alone.
 
-Scores are compared before anything is timed. For memory, a text of 350 tokens is scored by seqwise in a process of its
-own, whose peak is read from the operating system; beside it stands, by arithmetic, what the scores of all positions of
+Scores are compared before anything is timed. For memory, a text of 350 tokens is scored by seqwise, under the first
+shape, in a process of its own, whose peak is read from the operating system; beside it stands, by arithmetic, what the scores of all positions of
 all 350 copies would take at once.
 
     python -m benchmarks.pseudo_likelihood
@@ -155,7 +155,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     signature = sign(f"pseudo-likelihood; {shown}", seeds=[options.seed], data=data)
     return {
         "rows": rows,
-        "gigabytes_of_a_long_text": peak_of_a_long_text(options.shapes[-1], options.long),
+        "gigabytes_of_a_long_text": peak_of_a_long_text(options.shapes[0], options.long),
         "gigabytes_of_all_logits": options.long * (options.long + 2) * VOCABULARY * 4 / 1e9,
         "long": options.long,
         "peer": f"{PEER} {metadata.version(PEER)}" if rows[0]["against_minicons"] else None,
@@ -176,7 +176,7 @@ def table(result: dict[str, Any]) -> str:
         lines.append(f"{row['shape']:16} tokens a second: {speeds}{met}")
     peak = result["gigabytes_of_a_long_text"]
     lines += [
-        f"{result['long']} tokens, {result['rows'][-1]['shape']}: peak {peak:.2f} GB, model and torch included"
+        f"{result['long']} tokens, {result['rows'][0]['shape']}: peak {peak:.2f} GB, model and torch included"
         f" (target {MOST_GIGABYTES:g}, {'met' if peak <= MOST_GIGABYTES else 'missed'});"
         f" all scores at once would take {result['gigabytes_of_all_logits']:.1f} GB",
         f"peer: {result['peer'] or f'{PEER} is not installed'}",
@@ -187,8 +187,8 @@ def table(result: dict[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Run it."""
-    parser = a_parser("pseudo_likelihood", __doc__, rounds=5, seed="of the models and the texts")
-    parser.add_argument("--texts", type=int, default=80, help="of the small shape; the large one has an eighth of them")
+    parser = a_parser("pseudo_likelihood", __doc__, rounds=3, seed="of the models and the texts")
+    parser.add_argument("--texts", type=int, default=40, help="of the small shape; the large one has an eighth of them")
     parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), default=list(SHAPES), help="of the model")
     parser.add_argument("--long", type=int, default=LONG, help="tokens of the text whose memory is measured")
     return run(parser, measure, table, arguments)
