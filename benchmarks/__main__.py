@@ -30,6 +30,7 @@ BENCHMARKS: dict[str, tuple[list[str], list[str]]] = {
     "sampler": (["--rounds", "3"], ["--rounds", "2", "--chains", "2", "--length", "5", "--training-steps", "20"]),
     "self_normalization": ([], ["--rounds", "2", "--positions", "64", "--vocabulary", "2000", "--hidden", "32"]),
     "sampled_normalizer": (["--positions", "40000"], ["--positions", "1500", "--rounds", "3"]),
+    "throughput": ([], ["--rounds", "1", "--lines", "200"]),
     "chain_log_partition": ([], ["--rounds", "3", "--steps", "10", "--labels", "9"]),
 }
 

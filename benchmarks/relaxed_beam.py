@@ -3,9 +3,11 @@
 One LSTM tagger of each size. The relaxed beam runs with local and with global scores, the certificate on; with all
 candidates summed at every step (what an uncertified step costs); and in the plain form, with its k x k x V weights. The
 systems take turns, round by round. What counts is the time per beam element: that of the step over k times that of
-cross-entropy, in seconds of this process, which other processes of a busy machine lengthen least.
+cross-entropy, in seconds of this process, which other processes of a busy machine lengthen least; on a GPU, by the
+clock, with products in bfloat16.
 
     python -m benchmarks.relaxed_beam
+    python -m benchmarks.relaxed_beam --device cuda
 
 The certificate needs scores that lie apart, as those of a trained model do. Here the head is drawn at random and scaled
 until its softmax has the perplexity that ``--perplexity`` asks for; ``untrained`` is the same model at a thousandth of
@@ -54,6 +56,10 @@ SIZES = (
     Size(1_284, 512, 5, 16, 20, {"local": 1.8}),
     Size(10, 64, 3, 32, 20, {"local": 2.3}),
 )
+GPU_SIZES = (
+    Size(32_000, 1024, 3, 64, 50, {"local": 0.85}),
+    Size(128_000, 1024, 3, 64, 50, {"local": 1.1}),
+)
 MOST_SAVED, MOST_PEAK = 0.5, 2.0
 
 
@@ -64,13 +70,16 @@ class System:
     name: str
     loss: Callable[[], Tensor]
     model: Tagger
+    device: torch.device
     seconds: list[float] = field(default_factory=list)
     wall: list[float] = field(default_factory=list)
 
     def step(self) -> None:
         """Forward and backward, from no gradients to all of them."""
         self.model.zero_grad(set_to_none=True)
-        self.loss().backward()
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.device.type == "cuda"):
+            loss = self.loss()
+        loss.backward()
 
     def timed(self) -> None:
         """One round: a step that finds memory as a step of its own kind has left it, as in training.
@@ -79,10 +88,18 @@ class System:
         longer.
         """
         self.step()
+        self._wait()
         start, start_wall = time.process_time(), time.perf_counter()
         self.step()
-        self.seconds.append(time.process_time() - start)
-        self.wall.append(time.perf_counter() - start_wall)
+        self._wait()
+        wall = time.perf_counter() - start_wall
+        self.seconds.append(wall if self.device.type == "cuda" else time.process_time() - start)
+        self.wall.append(wall)
+
+    def _wait(self) -> None:
+        """A GPU works on after it has been told what to do."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
 
 def a_batch(size: Size, seed: int) -> Batch:
@@ -105,7 +122,7 @@ def a_model(size: Size, batch: Batch, perplexity: float, seed: int) -> Tagger:
         hidden_size=size.hidden,
         label_embedding_size=size.hidden,
         dropout=0.0,
-    )
+    ).to(batch.targets_BT.device)
     with torch.no_grad():
         features_ND = model.teacher_forced(model.encode(batch), batch.targets_BT).flatten(0, 1)
         low, high = 1.0, 10_000.0
@@ -129,22 +146,23 @@ def relaxed_loss(model: Tagger, batch: Batch, size: Size, score: Score, alpha: f
 
 def systems_of(size: Size, options: argparse.Namespace) -> list[System]:
     """Cross-entropy first, then the relaxed beams."""
-    batch = a_batch(size, options.seed)
-    model = a_model(size, batch, min(options.perplexity, size.vocabulary / 3), options.seed)
-    flat = a_model(size, batch, min(options.perplexity, size.vocabulary / 3), options.seed)
+    device, perplexity = torch.device(options.device), min(options.perplexity, size.vocabulary / 3)
+    batch = a_batch(size, options.seed).to(device)
+    model = a_model(size, batch, perplexity, options.seed)
+    flat = a_model(size, batch, perplexity, options.seed)
     with torch.no_grad():
         flat.head.weight.mul_(1e-3)
         flat.head.bias.mul_(1e-3)
 
     def beam(name: str, score: Score, form: Form, searched: Tagger = model) -> System:
-        return System(name, lambda: relaxed_loss(searched, batch, size, score, options.alpha, form), searched)
+        return System(name, lambda: relaxed_loss(searched, batch, size, score, options.alpha, form), searched, device)
 
     def likelihood() -> Tensor:
         logits_BTV = model.head(model.teacher_forced(model.encode(batch), batch.targets_BT))
         return cross_entropy(logits_BTV, batch.targets_BT)
 
     return [
-        System("cross-entropy", likelihood, model),
+        System("cross-entropy", likelihood, model, device),
         beam("local", local, automatic),
         beam("global", global_, automatic),
         beam("dense", local, summed(tolerance=-1)),
@@ -174,6 +192,11 @@ def saved_bytes(system: System) -> int:
 def peak_bytes(system: System) -> int:
     """The most that the allocator held at a time during one step, above what it held before."""
     system.model.zero_grad(set_to_none=True)
+    if system.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(system.device)
+        before = torch.cuda.memory_allocated(system.device)
+        system.step()
+        return torch.cuda.max_memory_allocated(system.device) - before
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         system.step()
     events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
@@ -209,9 +232,14 @@ def certified_share(system: System) -> tuple[float, float]:
 
 def measure_size(size: Size, options: argparse.Namespace) -> dict[str, Any]:
     """All systems of one size, in turn."""
-    systems = systems_of(size, options)
-    for system in systems:
-        system.step()
+    systems, without_room = [], []
+    for system in systems_of(size, options):
+        try:
+            system.step()
+            systems.append(system)
+        except torch.OutOfMemoryError:
+            without_room.append(system.name)
+            system.model.zero_grad(set_to_none=True)
     time_in_turn({system.name: system.timed for system in systems}, options.rounds)
     rows = []
     reference = systems[0]
@@ -235,13 +263,14 @@ def measure_size(size: Size, options: argparse.Namespace) -> dict[str, Any]:
                 "seconds_by_round": system.seconds,
             }
         )
-    return {"size": asdict(size), "cross_entropy_bytes": base, "rows": rows}
+    return {"size": asdict(size), "cross_entropy_bytes": base, "rows": rows, "without_room": without_room}
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """All sizes."""
     torch.set_num_threads(options.threads)
-    chosen = [size for size in SIZES if not options.sizes or size.vocabulary in options.sizes]
+    sizes = GPU_SIZES if options.device.startswith("cuda") else SIZES
+    chosen = [size for size in sizes if not options.sizes or size.vocabulary in options.sizes]
     results = [measure_size(size, options) for size in chosen]
     shown = ", ".join(f"{name} {value}" for name, value in vars(options).items() if name != "output")
     signature = sign(f"relaxed beam beside cross-entropy, LSTM tagger; {shown}", seeds=[options.seed], data="random")
@@ -256,7 +285,7 @@ def table(result: dict[str, Any]) -> str:
         lines += [
             "V = {vocabulary:,}, H = {hidden}, k = {k}; {batch} inputs of {steps} steps".format(**size)
             + f"; cross-entropy saves {base['saved'] / 1e6:.1f} MB, peak {base['peak'] / 1e6:.1f} MB",
-            f"{'':14}  CPU ms  ratio  per element (by wall)  target  saved   peak  certified  kept",
+            f"{'':14}      ms  ratio  per element (by wall)  target  saved   peak  certified  kept",
         ]
         for row in found["rows"]:
             target = "" if row["target"] is None else f"{row['target']:.2f}"
@@ -266,6 +295,7 @@ def table(result: dict[str, Any]) -> str:
                 f"  {target:>6}  {row['saved']:5.2f}  {row['peak']:5.2f}  {100 * row['certified']:8.0f}%"
                 f"  {row['kept']:4.1f}"
             )
+        lines += [f"{name:14} finds no room" for name in found.get("without_room", ())]
     return "\n".join([*lines, result["signature_line"]])
 
 
@@ -273,6 +303,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the benchmark; print a table and write JSON."""
     parser = a_parser("relaxed_beam", __doc__, rounds=15, seed="of the model and the batch")
     parser.add_argument("--sizes", type=int, nargs="*", default=[], help="vocabulary sizes to run; default: all")
+    parser.add_argument("--device", default="cpu", help="cpu, or cuda with sizes of its own")
     parser.add_argument("--alpha", type=float, default=4.0, help="inverse temperature of the beam")
     parser.add_argument("--perplexity", type=float, default=10.0, help="of the model's softmax, by the head's scale")
     return run(parser, measure, table, arguments)

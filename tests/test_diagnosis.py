@@ -7,6 +7,7 @@ import json
 import math
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -328,8 +329,11 @@ def made_up(*, raw: int, shifted: int, next_step: int, own: float) -> Diagnosis:
 
     decoders = {"greedy": wrong(100), "beam": wrong(100), "raw-beam": wrong(raw), "shifted-beam": wrong(shifted)}
     ranking = SlotRanking(ranked(140), ranked(110), ranked(next_step), ranked(140), ranked(200))
-    gaps = {name: ExposureGap(Counts([1.0, 1.2] * 100), Counts([own, own + 0.2] * 100)) for name in ("greedy", "beam")}
-    return Diagnosis(3, decoders, 5.0, None, gaps, {}, ranking)
+    return Diagnosis(3, decoders, 5.0, None, {name: gap(own) for name in ("greedy", "beam")}, {}, ranking)
+
+
+def gap(own: float) -> ExposureGap:
+    return ExposureGap(Counts([1.0, 1.2] * 100), Counts([own, own + 0.2] * 100))
 
 
 def test_what_the_numbers_mean_is_said() -> None:
@@ -342,6 +346,27 @@ def test_what_the_numbers_mean_is_said() -> None:
     assert "adds nothing" in bad["slot ranking"] and "costs 2.0 times as much" in bad["exposure gap"]
     assert bad["length bias"] == "all outputs have the length of their inputs"
     assert "0% of that" in meanings(made_up(raw=20, shifted=10, next_step=100, own=1.0))["decoders"]
+
+
+def test_what_chance_may_do_is_no_finding() -> None:
+    even = meanings(made_up(raw=101, shifted=101, next_step=141, own=1.0))["decoders"]
+    assert "; raw scores and log-probabilities differ by no more than chance may do" in even
+    assert "raw scores add" not in even and "raw scores lose" not in even
+
+
+def test_a_gain_of_one_step_is_not_said_to_be_one_of_whole_searches() -> None:
+    said = meanings(made_up(raw=20, shifted=84, next_step=180, own=1.0))
+    assert "20.0 points more often" in said["slot ranking"] and "raw scores lose 40.0" in said["decoders"]
+    assert "whether whole searches gain, raw-beam shows above" in said["slot ranking"]
+
+
+def test_a_gap_that_only_greedy_search_has_is_said_to_be_of_greedy_search() -> None:
+    found = replace(made_up(raw=100, shifted=100, next_step=140, own=1.0), exposure={"greedy": gap(2.1), "beam": gap(1)})
+    said = meanings(found)["exposure gap"]
+    assert said.startswith("after prefixes of greedy search the right continuation costs 2.0 times as much")
+    assert said.endswith("with a beam there is little to mend")
+    other = meanings(replace(found, exposure={"greedy": gap(1), "beam": gap(2.1)}))["exposure gap"]
+    assert other.startswith("after prefixes of its own beam")
 
 
 # ------------------------------------------------------------------------------------------- the command

@@ -127,15 +127,39 @@ def lines(path: Path, count: int, *, start: str = "") -> Path:
     return path
 
 
+# What Linux tells of a child's memory counts that of this process when it started it; so the child reads its own.
+MEASURED = """
+import atexit, sys
+from pathlib import Path
+from seqwise.cli import main
+
+def keep(path):
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
+    path.write_text(line.split()[1])
+
+atexit.register(keep, Path(sys.argv.pop(1)))
+main()
+"""
+
+
 def peak(*command: object, output: Path) -> int:
     """The most memory that a command took, in bytes; its lines go to a file."""
-    program = [sys.executable, "-c", "from seqwise.cli import main; main()", *map(str, command)]
+    if not Path("/proc/self/status").exists():
+        pytest.skip("there is no /proc, by which memory is measured")
+    found, threads = output.with_suffix(".peak"), {"OMP_NUM_THREADS": "1"}
+    program = [sys.executable, "-c", MEASURED, str(found), *map(str, command)]
     with output.open("wb") as out, output.with_suffix(".err").open("wb") as err:
-        process = subprocess.Popen(program, stdout=out, stderr=err, env={**os.environ, "OMP_NUM_THREADS": "1"})
-        _, status, used = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0, output.with_suffix(".err").read_text()
-    return used.ru_maxrss * 1024
+        code = subprocess.run(program, stdout=out, stderr=err, env={**os.environ, **threads}, check=False).returncode
+    assert code == 0, output.with_suffix(".err").read_text()
+    return 1024 * int(found.read_text())
+
+
+def test_what_is_measured_is_the_command_and_not_this_process(runs: Path, tmp_path: Path) -> None:
+    """Bytes that this process holds are none of the command's, and those that the command holds are."""
+    few = lines(tmp_path / "few.txt", 20)
+    held = torch.ones(1_500_000_000, dtype=torch.uint8)  # more than a command needs
+    found = peak("predict", runs / "tagger", few, "--decoder=greedy", output=tmp_path / "few.out")
+    assert 1e8 < found < 1e9 < held.sum().item()
 
 
 COMMANDS: dict[str, list[object]] = {"predict": ["tagger", "--decoder=greedy"], "score": ["masked"]}

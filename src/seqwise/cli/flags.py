@@ -5,20 +5,23 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-__all__ = ["flags_from_settings"]
+__all__ = ["MetricsAsJson", "flags_from_settings", "given_flags"]
+
+MetricsAsJson = Annotated[bool, typer.Option("--json", help="print what metrics.json holds, and nothing else")]
+"""The flag of every command that trains."""
 
 
 def flags_from_settings(command: Callable[..., None], settings: type) -> Callable[..., None]:
     """Give a command one flag for each field of a dataclass, so that flags, files and defaults cannot drift apart.
 
     Flags are taken as text, for ``load_configuration`` to read, which reads YAML with the same messages. The command
-    has them all as its ``**flags``; those that were not given are None.
+    has them all as its ``**flags``, of which :func:`given_flags` tells those that were given.
     """
     parameters = [
         parameter
@@ -39,6 +42,16 @@ def flags_from_settings(command: Callable[..., None], settings: type) -> Callabl
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return command
+
+
+def given_flags(flags: Mapping[str, str | None]) -> dict[str, str]:
+    """The flags of settings that the user wrote.
+
+    Example:
+        >>> given_flags({"steps": "10", "alpha": None})
+        {'steps': '10'}
+    """
+    return {name: value for name, value in flags.items() if value is not None}
 
 
 def _metavar(kind: Any) -> str:

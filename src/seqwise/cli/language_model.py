@@ -14,6 +14,7 @@ import typer
 
 from seqwise.cli.console import progress_bars
 from seqwise.cli.examples import examples
+from seqwise.cli.flags import MetricsAsJson
 from seqwise.errors import InputError
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def train_command(
     minimum_count: Annotated[int, typer.Option(metavar="N", help="rarer words are unknown")] = 2,
     save_every: Annotated[int, typer.Option(metavar="N", help="steps between checkpoints")] = 2000,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="of order and sampling")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="print what metrics.json holds, and nothing else")] = False,
+    as_json: MetricsAsJson = False,
 ) -> None:
     """Train a language model that normalises itself.
 

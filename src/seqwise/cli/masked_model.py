@@ -11,7 +11,7 @@ import typer
 
 from seqwise.cli.console import progress_bars
 from seqwise.cli.examples import examples
-from seqwise.cli.flags import flags_from_settings
+from seqwise.cli.flags import MetricsAsJson, flags_from_settings, given_flags
 from seqwise.runs.masked_model_settings import MaskedModelSettings, require_read
 from seqwise.training.configuration import load_configuration
 
@@ -33,7 +33,7 @@ def train_command(
     *,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="RUN", help="the folder to make or to continue")],
     dev: Annotated[Path | None, typer.Option(metavar="FILE", help="measure the model on it at the end")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print what metrics.json holds, and nothing else")] = False,
+    as_json: MetricsAsJson = False,
     **flags: str | None,
 ) -> None:
     """Train a masked model, which scores each token given all others.
@@ -42,7 +42,7 @@ def train_command(
     """
     from seqwise.runs.masked_model_training import train_masked_model
 
-    given = {name: value for name, value in flags.items() if value is not None}
+    given = given_flags(flags)
     if given.get("format") == "fasta":
         given.setdefault("units", "characters")
     settings = load_configuration(MaskedModelSettings, None, given)

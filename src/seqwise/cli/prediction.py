@@ -75,18 +75,11 @@ def predict(
     loaded = load_run(folder)
     loaded.model.to(own_device())
     examples = inputs_of(text, units=input_units(loaded.settings))
-    require_at_least_one("--beam-size", beam_size)
-    require_at_least_one("--n-best", n_best)
-    if not math.isfinite(length_normalization):
-        raise InputError(f"--length-normalization must be finite, got {length_normalization}")
+    decoder = _named(decoder, folder)
+    _require_possible(loaded, decoder, beam_size=beam_size, n_best=n_best, length_normalization=length_normalization)
     if beam_size is not None:
         require_enough_candidates(loaded, examples, beam_size)
-    decoder = _named(decoder, folder)
     chosen = choose_decoder(loaded.settings, decoder, beam_size=beam_size)
-    slots = 1 if decoder == "greedy" else beam_size or loaded.settings.beam_size
-    if n_best is not None and n_best > slots:
-        mend = "choose another decoder" if decoder == "greedy" else f"add --beam-size {n_best}"
-        raise InputError(f"--n-best {n_best} is more than the {slots} that the search keeps", mend=mend)
     one_text = not examples[0].path
     n_best = n_best or (5 if one_text else 1)
     # All of them, so that a mistake in the last line is found before the first output.
@@ -107,6 +100,24 @@ def predict(
     options = {"beam_size": beam_size, "n_best": n_best, "length_normalization": length_normalization, "json": as_json}
     claim |= {name: str(value) for name, value in options.items()}
     write_in_blocks(output, examples, lines_of, claim=claim, block=BLOCK)
+
+
+def _require_possible(
+    run: Run, decoder: str | None, *, beam_size: int | None, n_best: int | None, length_normalization: float
+) -> None:
+    """Numbers that a search can do something with.
+
+    Raises:
+        InputError: otherwise.
+    """
+    require_at_least_one("--beam-size", beam_size)
+    require_at_least_one("--n-best", n_best)
+    if not math.isfinite(length_normalization):
+        raise InputError(f"--length-normalization must be finite, got {length_normalization}")
+    slots = 1 if decoder == "greedy" else beam_size or run.settings.beam_size
+    if n_best is not None and n_best > slots:
+        mend = "choose another decoder" if decoder == "greedy" else f"add --beam-size {n_best}"
+        raise InputError(f"--n-best {n_best} is more than the {slots} that the search keeps", mend=mend)
 
 
 def _named(decoder: str | None, folder: Path) -> str | None:

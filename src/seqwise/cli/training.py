@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from seqwise.cli.console import number, print_measures, progress_bars
+from seqwise.cli.flags import MetricsAsJson, given_flags
 
 __all__ = ["train"]
 
@@ -23,10 +24,10 @@ def train(
     config: Annotated[
         Path | None, typer.Option("--config", metavar="FILE", help="settings in YAML: task: tag, ...; flags override")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print what metrics.json holds, and nothing else")] = False,
+    as_json: MetricsAsJson = False,
     **flags: str | None,
 ) -> None:
-    """Train a model on your own files, a new one, or an encoder-decoder or a causal language model of transformers.
+    """Train a model on your own files: a new one, or one of transformers that you have.
 
     Settings come from flags, then from the YAML file, then from the defaults in [brackets]. Run the same command again
     to continue after an interruption.
@@ -36,7 +37,7 @@ def train(
     from seqwise.runs.stages import resolve, stages
     from seqwise.runs.training import train_run
 
-    given = {name: value for name, value in flags.items() if value is not None}
+    given = given_flags(flags)
     settings = load_settings(config, given)
     require_effect(settings, path=config, flags=given)
     with progress_bars() as progress:

@@ -56,7 +56,7 @@ def monitor(run: Run, examples: Sequence[Example], settings: Settings) -> Monito
         with evaluation_mode(run.model), torch.no_grad():
             context = run.model.encode(batch)
             beam = beam_search(run.model, context, run.allowed(selector), num_steps=steps_B, score=score)
-        return score_spread(beam.scores_BK).item()
+        return score_spread(beam.scores_BK).mean().item()
 
     def measured(values: Mapping[str, float]) -> dict[str, float]:
         sums = measure(run, sample, usual_decoder(settings))
@@ -73,20 +73,20 @@ def monitor(run: Run, examples: Sequence[Example], settings: Settings) -> Monito
 
 
 def score_spread(scores_BK: Tensor) -> Tensor:
-    """How far apart the scores of the slots of a beam are, ``mean_b sqrt(mean_k (s_bk - mean_k s_bk)^2)``, in nats.
+    """How far apart the scores of the slots of each beam are, ``sqrt(mean_k (s_bk - mean_k s_bk)^2)``, in nats.
 
     Args:
-        scores_BK: final scores; minus infinity marks a dead slot, which does not count.
+        scores_BK: minus infinity marks a dead slot, which does not count.
 
     Returns:
-        A scalar; 0 where no input has two slots.
+        Shape (B,); 0 where an input has not got two live slots.
 
     Example:
-        >>> score_spread(torch.tensor([[-1.0, -3.0, -torch.inf]]))
-        tensor(1.)
+        >>> score_spread(torch.tensor([[-1.0, -3.0, -torch.inf], [-1.0, -torch.inf, -torch.inf]]))
+        tensor([1., 0.])
     """
     live_BK = torch.isfinite(scores_BK)
     count_B1 = live_BK.sum(1, keepdim=True).clamp(min=1)
     zeroed_BK = scores_BK.masked_fill(~live_BK, 0.0)
     gap_BK = (zeroed_BK - zeroed_BK.sum(1, keepdim=True) / count_B1).masked_fill(~live_BK, 0.0)
-    return (gap_BK.square().sum(1, keepdim=True) / count_B1).sqrt().mean()
+    return (gap_BK.square().sum(1) / count_B1[:, 0]).sqrt()

@@ -69,10 +69,7 @@ def curve_blocks(folders: Sequence[Folder], *, ids: Ids) -> list[Block]:
         return [Paragraph("No step of training has been logged.")]
     blocks: list[Block] = [Key([folder.name for folder in folders])] if len(folders) > 1 else []
     for quantity, title in TITLES.items():
-        lines = [
-            Line(folder.name, *_joined(folder, lambda log: log.columns, quantity), number=number)
-            for number, folder in enumerate(folders)
-        ]
+        lines = _lines(folders, lambda log: log.columns, quantity)
         logarithmic = quantity in SPANS_MAGNITUDES
         blocks += _plot(title, lines, borders=_borders(with_logs), ids=ids, logarithmic=logarithmic)
     blocks += _measured_plots(folders, ids)
@@ -98,13 +95,15 @@ def _measured_plots(folders: Sequence[Folder], ids: Ids) -> list[Block]:
     quantities = dict.fromkeys(name for folder in folders for log in folder.logs for name in log.measured)
     blocks: list[Block] = []
     for quantity in [name for name in quantities if name != "step"]:
-        lines = [
-            Line(folder.name, *_joined(folder, lambda log: log.measured, quantity), number=number)
-            for number, folder in enumerate(folders)
-        ]
+        lines = _lines(folders, lambda log: log.measured, quantity)
         title = f"{quantity[:1].upper()}{quantity[1:]}, on a sample of the development data"
         blocks += _plot(title, lines, borders=_borders(folders), ids=ids)
     return blocks
+
+
+def _lines(folders: Sequence[Folder], columns_of: Callable[[StageLog], Columns], quantity: str) -> list[Line]:
+    """One quantity of each run."""
+    return [Line(one.name, *_joined(one, columns_of, quantity), number=place) for place, one in enumerate(folders)]
 
 
 def _plot(title: str, lines: Sequence[Line], *, borders: Sequence[float], ids: Ids, **style: Any) -> list[Block]:

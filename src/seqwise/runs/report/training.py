@@ -14,6 +14,7 @@ from seqwise.evaluation.log_partitions import LogPartitionReport, LogPartitionSu
 from seqwise.evaluation.metrics import Estimate, bootstrap_interval
 from seqwise.evaluation.slot_ranking import unroll_slots
 from seqwise.runs.measures import known_targets, log_partitions_of, measure, signatures
+from seqwise.runs.monitoring import score_spread
 from seqwise.runs.report.blocks import Block, Ids, Paragraph, Table, plain_number
 from seqwise.runs.report.folders import Folder, is_number
 from seqwise.runs.report.plots import Line, line_plot
@@ -53,8 +54,8 @@ class Spread:
 def slot_spread(run: Run, examples: Sequence[Example]) -> Spread:
     """The standard deviation of the cumulative local scores over the live slots of a beam, step by step.
 
-    ``sigma_t = sqrt(mean_k (s_k - mean s)^2)`` after step t, averaged over the first 200 examples whose search has not
-    ended there.
+    :func:`~seqwise.runs.monitoring.score_spread` after each step, averaged over those of the first 200 examples that
+    have two live slots then.
 
     Args:
         run: a trained run; the beam is as large as in training.
@@ -69,12 +70,11 @@ def slot_spread(run: Run, examples: Sequence[Example]) -> Spread:
             context = run.model.encode(collate([(0, one)]).to(run.model.embedding_VD.device))
             limit = steps_after(one.source_ids, run.model)
             for step, slots in enumerate(unroll_slots(run.model, context, decoder, num_steps=limit)):
-                scores_J = slots.scores_BJ[0][slots.scores_BJ[0] != -torch.inf].double()
-                if step == 0 or len(scores_J) < 2:
+                if step == 0 or torch.isfinite(slots.scores_BJ).sum() < 2:
                     continue
                 sums += [0.0] * (step - len(sums))
                 counts += [0] * (step - len(counts))
-                sums[step - 1] += float(scores_J.std(correction=0))
+                sums[step - 1] += score_spread(slots.scores_BJ.double()).item()
                 counts[step - 1] += 1
     # The first steps of a beam of 1 have no two slots.
     return Spread(tuple(a / b if b else float("nan") for a, b in zip(sums, counts, strict=True)), tuple(counts))

@@ -11,6 +11,7 @@ module            what is in it
 ``deferral``      gradients of the head and the embedding, made once for all steps
 ``selections``    what a search asks of a selection, answered without a weight for each token
 ``scan``          all scores of a step, the few that are kept, input by input
+``fused``         the scan in one pass, on a GPU (Triton)
 ``relaxed``       the choice among these, input by input
 ``hard``          the k best, where nothing is differentiated
 ================  ====================================================================================

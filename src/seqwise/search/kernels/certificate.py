@@ -47,13 +47,14 @@ class Best(NamedTuple):
     tokens_BX: Tensor
 
 
-def block_maxima(values_BJV: Tensor, offsets_BJ: Tensor, extra_BE: Tensor) -> Blocks:
+def block_maxima(values_BJV: Tensor, offsets_BJ: Tensor, extra_BE: Tensor, *, full_BJM: Tensor | None = None) -> Blocks:
     """Cut the candidates ``values + offset`` into blocks.
 
     Args:
         values_BJV: minus infinity excludes a candidate.
         offsets_BJ: added to all values of a slot; minus infinity excludes the slot.
         extra_BE: scores of further candidates, one for each slot, or (B, 0).
+        full_BJM: the largest value of each full block, where that is known.
 
     Example:
         >>> blocks = block_maxima(torch.arange(130.0).view(1, 1, 130), torch.zeros(1, 1), torch.zeros(1, 0))
@@ -63,8 +64,9 @@ def block_maxima(values_BJV: Tensor, offsets_BJ: Tensor, extra_BE: Tensor) -> Bl
     full = values_BJV.shape[2] // BLOCK
     maxima_BJM = values_BJV[..., BLOCK * full :]
     if full:
-        in_blocks_BJMW = values_BJV[..., : BLOCK * full].unflatten(2, (full, BLOCK))
-        maxima_BJM = torch.cat([in_blocks_BJMW.amax(3), maxima_BJM], dim=2)
+        if full_BJM is None:
+            full_BJM = values_BJV[..., : BLOCK * full].unflatten(2, (full, BLOCK)).amax(3)
+        maxima_BJM = torch.cat([full_BJM, maxima_BJM], dim=2)
     return Blocks((maxima_BJM + offsets_BJ[..., None]).flatten(1), values_BJV, offsets_BJ, extra_BE)
 
 

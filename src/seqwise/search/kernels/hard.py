@@ -10,7 +10,7 @@ from torch import Tensor
 
 from seqwise.search.candidates import Candidates, in_full_precision
 from seqwise.search.kernels.certificate import best_candidates, block_maxima
-from seqwise.search.kernels.scan import end_scores
+from seqwise.search.kernels.scan import end_scores, fits_one_pass, in_one_pass
 
 __all__ = ["best_of_many"]
 
@@ -38,9 +38,9 @@ def best_of_many(candidates: Candidates, k: int) -> tuple[Tensor, Tensor, Tensor
     """
     logits_BJV, terms = in_full_precision(candidates.head(candidates.features_BJH)), candidates.slot_terms()
     batch_size, num_slots, vocabulary_size = logits_BJV.shape
-    partition_BJ = _log_partition(logits_BJV, candidates.score.log_partition_weight)
-    everyone_B = torch.arange(batch_size, device=logits_BJV.device)
-    blocks = block_maxima(logits_BJV, terms.going_BJ - partition_BJ, logits_BJV.new_empty(batch_size, 0))
+    full_BJM, partition_BJ = _scanned(logits_BJV, candidates.score.log_partition_weight)
+    everyone_B, none_BE = torch.arange(batch_size, device=logits_BJV.device), logits_BJV.new_empty(batch_size, 0)
+    blocks = block_maxima(logits_BJV, terms.going_BJ - partition_BJ, none_BE, full_BJM=full_BJM)
     end, excluded_BX = candidates.end, candidates.excluded_BX
     # So many more as may have to be taken away again: the end of each slot, which scores by another rule, and excluded.
     spare = (0 if end is None else num_slots) + (0 if excluded_BX is None else excluded_BX.shape[1])
@@ -58,10 +58,13 @@ def best_of_many(candidates: Candidates, k: int) -> tuple[Tensor, Tensor, Tensor
     return scores_BK, slots_BN.gather(1, chosen_BK), tokens_BN.gather(1, chosen_BK)
 
 
-def _log_partition(logits_BJV: Tensor, weight: float) -> Tensor:
-    """``c log Z``, 0 where it plays no part and where no token is possible."""
+def _scanned(logits_BJV: Tensor, weight: float) -> tuple[Tensor | None, Tensor]:
+    """Maxima of full blocks, where they come with log Z, and ``c log Z``: 0 where it plays no part or is not finite."""
+    if fits_one_pass(logits_BJV):
+        full_BJM, log_partition_BJ = in_one_pass(logits_BJV)
+        return full_BJM, weight * log_partition_BJ.masked_fill(log_partition_BJ == -torch.inf, 0.0)
     if weight == 0:
-        return torch.zeros_like(logits_BJV[..., 0])
+        return None, torch.zeros_like(logits_BJV[..., 0])
     # The largest log-probability is max f - log Z; log-softmax is one fused pass, where logsumexp takes several.
     log_partition_BJ = logits_BJV.amax(-1) - logits_BJV.log_softmax(-1).amax(-1)
-    return weight * log_partition_BJ.masked_fill(logits_BJV.amax(-1) == -torch.inf, 0.0)
+    return None, weight * log_partition_BJ.masked_fill(logits_BJV.amax(-1) == -torch.inf, 0.0)

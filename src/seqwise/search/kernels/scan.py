@@ -7,6 +7,7 @@ end), I some of the inputs.
 from __future__ import annotations
 
 import math
+from importlib.util import find_spec
 from typing import NamedTuple, cast
 
 import torch
@@ -34,6 +35,8 @@ __all__ = [
     "certify",
     "cost_in_scores",
     "end_scores",
+    "fits_one_pass",
+    "in_one_pass",
     "scan_scores",
     "token_ids",
 ]
@@ -61,12 +64,14 @@ class Scan(NamedTuple):
         logits_BJV: f; minus infinity in the place of the end token, whose scores are ``end_BJ``.
         log_partition_BJ: log Z, 0 where the score does without.
         probabilities_BJV: softmax of f, or None.
+        maxima_BJM: the largest score of each full block, where it was found on the way.
     """
 
     logits_BJV: Tensor
     end_BJ: Tensor | None
     log_partition_BJ: Tensor
     probabilities_BJV: Tensor | None
+    maxima_BJM: Tensor | None = None
 
 
 class Kept(NamedTuple):
@@ -80,6 +85,8 @@ class Kept(NamedTuple):
 def scan_scores(candidates: Candidates, head: Matrix) -> Scan:
     """Compute them; meant for where no graph is made."""
     logits_BJV = head.scores(candidates.features_BJH)
+    if fits_one_pass(logits_BJV):
+        return _scan_in_one_pass(candidates, logits_BJV)
     log_partition_BJ = torch.zeros_like(logits_BJV[..., 0])
     probabilities_BJV = end_BJ = None
     if candidates.score.log_partition_weight != 0:
@@ -93,6 +100,37 @@ def scan_scores(candidates: Candidates, head: Matrix) -> Scan:
         end_BJ = logits_BJV[..., candidates.end].clone()
         logits_BJV[..., candidates.end] = -torch.inf
     return Scan(logits_BJV, end_BJ, log_partition_BJ, probabilities_BJV)
+
+
+def fits_one_pass(logits_BJV: Tensor) -> bool:
+    """Whether the kernel of :mod:`~seqwise.search.kernels.fused` can scan these scores."""
+    return logits_BJV.is_cuda and logits_BJV.dtype == torch.float32 and find_spec("triton") is not None
+
+
+def in_one_pass(logits_BJV: Tensor) -> tuple[Tensor, Tensor]:
+    """``maxima_BJM`` of full blocks and ``log_partition_BJ``, where :func:`fits_one_pass` says that it can be done."""
+    from seqwise.search.kernels.fused import scan_rows  # which imports Triton
+
+    maxima_NM, log_partition_N = scan_rows(logits_BJV.flatten(0, 1))
+    return maxima_NM.unflatten(0, logits_BJV.shape[:2]), log_partition_N.view(logits_BJV.shape[:2])
+
+
+def _scan_in_one_pass(candidates: Candidates, logits_BJV: Tensor) -> Scan:
+    """The same on a GPU: without its end token a slot's scores are read once, and once more for their softmax."""
+    end, end_BJ = candidates.end, None
+    if end is not None:
+        end_BJ = logits_BJV[..., end].clone()
+        logits_BJV[..., end] = -torch.inf
+    maxima_BJM, log_partition_BJ = in_one_pass(logits_BJV)
+    if candidates.score.log_partition_weight == 0:
+        return Scan(logits_BJV, end_BJ, torch.zeros_like(log_partition_BJ), None, maxima_BJM)
+    if end_BJ is not None:
+        log_partition_BJ = torch.logaddexp(log_partition_BJ, end_BJ)
+    log_partition_BJ = log_partition_BJ.masked_fill(log_partition_BJ == -torch.inf, 0.0)
+    probabilities_BJV = (logits_BJV - log_partition_BJ[..., None]).exp_()
+    if end_BJ is not None:
+        probabilities_BJV[..., end] = (end_BJ - log_partition_BJ).exp()
+    return Scan(logits_BJV, end_BJ, log_partition_BJ, probabilities_BJV, maxima_BJM)
 
 
 def scan_of(scan: Scan, inputs_I: Tensor) -> Scan:
@@ -123,9 +161,10 @@ def certify(candidates: Candidates, scan: Scan, choice: Choice) -> Kept:
         extra_BE = end_scores(terms, scan.end_BJ - partition_BJ - score.constant)
         if cost_BJV is not None:
             extra_BE = extra_BE + cost_BJV[..., candidates.end]
+    maxima_BJM = scan.maxima_BJM
     if cost_BJV is not None:
-        values_BJV = values_BJV + cost_BJV
-    blocks = block_maxima(values_BJV, terms.going_BJ - partition_BJ, extra_BE)
+        values_BJV, maxima_BJM = values_BJV + cost_BJV, None
+    blocks = block_maxima(values_BJV, terms.going_BJ - partition_BJ, extra_BE, full_BJM=maxima_BJM)
     num_candidates = values_BJV[0].numel()
     k = min(choice.k, num_candidates)
     open_I = torch.arange(len(values_BJV), device=values_BJV.device)

@@ -1,0 +1,144 @@
+"""How many tokens a second do the commands take on one core?
+
+Three commands, as a user gives them, with models of the default sizes, on sentences of 12 to 28 words: Europarl where
+``SEQWISE_DATA`` names the corpora, otherwise words drawn from a Zipf law.
+
+- ``seqwise masked-model train``: words seen twice or more, a Transformer of two layers of 128 units.
+- ``seqwise score`` with that model.
+- ``seqwise predict`` with a tagger that reads from left to right and a beam of 5. Its labels, which play no part here,
+  are the last letters of words.
+
+Each runs twice in each round, once with a tenth of the work; what is counted is the difference, in CPU seconds of one
+thread, so that starting Python and reading models is left out. Without a peer: these are the figures by which the work
+of other machines and other data can be guessed (docs/scale.md).
+
+    python -m benchmarks.throughput
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from benchmarks.command import a_parser, run
+from benchmarks.sampled_normalizer import europarl, zipf_text
+from seqwise.data.streams import Sentence
+from seqwise.errors import InputError
+from seqwise.evaluation.signature import sign, signature_line
+
+SHORTEST, LONGEST = 12, 28
+LESS = 10  # the work of the shorter of two runs is this part of that of the longer
+
+
+def lines_of(sentences: Sequence[Sentence], number: int) -> list[str]:
+    """The first sentences of a length that is neither short nor long."""
+    fitting = (one.tokens for one in sentences if SHORTEST <= len(one.tokens) <= LONGEST)
+    lines = [" ".join(words) for words in islice(fitting, number)]
+    if len(lines) < number:
+        raise InputError(f"{len(lines)} sentences fit, and {number} are asked for", mend="lower --lines")
+    return lines
+
+
+def cpu_seconds(*arguments: object) -> float:
+    """What one command takes, on one thread."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "seqwise", *map(str, arguments)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, **threads})
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+class Workshop:
+    """A folder with texts, and the models that the commands need."""
+
+    def __init__(self, folder: Path, lines: Sequence[str]) -> None:
+        self.folder, self.lines = folder, lines
+        tagged = folder / "tagged.conll"
+        rows = ("\n".join(f"{word}\t{word[-1]}" for word in line.split()) for line in lines)
+        tagged.write_text("\n\n".join(rows) + "\n", "utf-8")
+        cpu_seconds("train", "--train", tagged, "--encoder", "left-to-right", "--objective", "cross-entropy",
+                    "--epochs", "0.1", "--output", folder / "tagger")  # fmt: skip
+        cpu_seconds("masked-model", "train", self.text(len(lines)), "--epochs", "0.1", "--output", folder / "masked")
+
+    def text(self, number: int) -> Path:
+        """A file of the first lines."""
+        path = self.folder / f"{number}.txt"
+        path.write_text("\n".join(self.lines[:number]) + "\n", "utf-8")
+        return path
+
+    def train(self, number: int) -> float:
+        """A tenth of the lines is a tenth of an epoch of all of them: the vocabulary stays."""
+        output, epochs = self.folder / "trained", number / len(self.lines)
+        text = self.text(len(self.lines))
+        seconds = cpu_seconds("masked-model", "train", text, "--epochs", epochs, "--output", output)
+        shutil.rmtree(output)
+        return seconds
+
+    def score(self, number: int) -> float:
+        """Pseudo-log-likelihoods."""
+        return cpu_seconds("score", self.folder / "masked", self.text(number))
+
+    def predict(self, number: int) -> float:
+        """Labels, by a beam."""
+        return cpu_seconds("predict", self.folder / "tagger", self.text(number), "--decoder", "beam")
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """All three, round by round."""
+    root = os.environ.get("SEQWISE_DATA")
+    text, sentences = europarl(Path(root)) if root else zipf_text(options.seed)
+    lines = lines_of(sentences, options.lines)
+    # Scoring goes over a sentence once for each of its tokens, so it has fewer of them.
+    tasks = {"train": options.lines, "score": options.lines // 4, "predict": options.lines}
+    seconds: dict[str, list[float]] = {name: [] for name in tasks}
+    with tempfile.TemporaryDirectory() as folder:
+        workshop = Workshop(Path(folder), lines)
+        for _ in range(options.rounds):
+            for name, number in tasks.items():
+                task = getattr(workshop, name)
+                seconds[name].append(task(number) - task(number // LESS))
+    rows = [
+        {
+            "task": name,
+            "tokens": sum(len(line.split()) for line in lines[number // LESS : number]),
+            "cpu_seconds_by_round": seconds[name],
+        }
+        for name, number in tasks.items()
+    ]
+    for row in rows:
+        row["tokens_per_second"] = row["tokens"] / statistics.median(row["cpu_seconds_by_round"])
+    data = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    signature = sign(
+        f"throughput; {text}; rounds {options.rounds}, lines {options.lines}", seeds=[options.seed], data=data
+    )
+    return {"rows": rows, "signature": asdict(signature), "signature_line": signature_line(signature)}
+
+
+def table(result: dict[str, Any]) -> str:
+    """For people."""
+    rows = [f"{row['task']:8} {row['tokens_per_second']:8,.0f} tokens a CPU second" for row in result["rows"]]
+    return "\n".join([*rows, result["signature_line"]])
+
+
+def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+    """Run it."""
+    parser = a_parser("throughput", __doc__, rounds=3, seed="of synthetic text; those of the commands are 0")
+    parser.add_argument("--lines", type=int, default=4000, help="sentences; a quarter of them are scored")
+    return run(parser, measure, table, arguments)
+
+
+if __name__ == "__main__":
+    main()
