@@ -38,6 +38,9 @@ class Server(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}{path}"
 
 
+UNSAID = -1  # the length of what a server sends
+
+
 class Handler(BaseHTTPRequestHandler):
     server: Server
 
@@ -54,7 +57,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def say(self, content: bytes, *, status: int = 200, length: int | None = None, **headers: str) -> None:
         self.send_response(status)
-        self.send_header("Content-Length", str(len(content) if length is None else length))
+        if length != UNSAID:
+            self.send_header("Content-Length", str(len(content) if length is None else length))
         for name, value in headers.items():
             self.send_header(name.replace("_", "-"), value)
         self.end_headers()
@@ -318,9 +322,52 @@ def test_what_is_compressed_in_a_file_is_compared_and_no_more_is_read(tmp_path: 
     assert dict(catalogue.verify(tmp_path, {"a.gz": wanted}))["a.gz"]
 
 
+TREES = "1\tYes\tyes\tINTJ\tUH\t_\t0\troot\t_\t_\n\n1\tNo\tno\tINTJ\tUH\t_\t0\troot\t_\t_\n\n"
+SUPERTAGS = "Yes\troot^\tUH|_|root\tINTJ\n\nNo\troot^\tUH|_|root\tINTJ\n\n"
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["of known length", "of unknown length"])
+def test_a_corpus_is_made_of_trees(
+    one: Path, seqwise: Command, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: bool
+) -> None:
+    with gzip.open(tmp_path / "dev.tsv.gz", "wb") as file:
+        file.write(SUPERTAGS.encode())
+    listed = {"dev.tsv.gz": measure_file(tmp_path / "dev.tsv.gz")}
+    corpus = Corpus("c", (), "CC0", trees={"dev.tsv.gz": server.url("/dev.conllu")})
+    monkeypatch.setattr(catalogue, "CORPORA", {"one": corpus})
+    monkeypatch.setattr(catalogue, "_tables", lambda: {"one": listed})
+
+    def say(text: str) -> None:
+        server.answers["/dev.conllu"] = lambda handler: handler.say(text.encode(), length=None if whole else UNSAID)
+
+    say(TREES.replace("root", "dep"))
+    assert (
+        "dev.conllu holds other trees: what is made of them is another file"
+        in seqwise("data", "download", "one").complaint
+    )
+    say("<html>moved</html>")
+    said = seqwise("data", "download", "one").complaint
+    assert "/dev.conllu holds no trees: line 1: 1 column where 10 were expected; look at the source" in said
+    assert list(one.iterdir()) == []
+    say(TREES)
+    assert seqwise("data", "download", "one").out.startswith("one: 1 files fetched")
+    assert gzip.decompress((one / "dev.tsv.gz").read_bytes()).decode() == SUPERTAGS
+    assert [path.name for path in one.iterdir()] == ["dev.tsv.gz"]
+    assert seqwise("data", "check", "one").out == "one: in order (1 files)\n"
+
+
+def test_of_a_file_of_unknown_size_no_more_is_read_than_it_may_have(server: Server, tmp_path: Path) -> None:
+    for length in (None, UNSAID):
+        server.answers["/a"] = lambda handler, length=length: handler.say(CONTENT, length=length)  # type: ignore[misc]
+        with pytest.raises(InputError, match=f"more than {len(CONTENT) - 1:,} bytes"):
+            downloads.download(server.url("/a"), tmp_path / "a", size=None, sha256=None, most=len(CONTENT) - 1)
+        downloads.download(server.url("/a"), tmp_path / "a", size=None, sha256=None, most=len(CONTENT))
+        assert (tmp_path / "a").read_bytes() == CONTENT
+
+
 def test_published_files_are_pinned_and_listed() -> None:
     for name, corpus in CORPORA.items():
-        for file, url in corpus.published.items():
+        for file, url in (corpus.published | corpus.trees).items():
             assert file in catalogue.listed_files(name)
             commit = url.split("/")[5]
             assert len(commit) == 40 and any(commit in source for source in corpus.sources), url

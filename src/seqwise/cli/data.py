@@ -129,7 +129,7 @@ def download(
     with progress_bars() as bars:
         task = bars.add_task("", total=None, note="")
 
-        def on_bytes(file: str, done: int, size: int) -> None:
+        def on_bytes(file: str, done: int, size: int | None) -> None:
             bars.update(task, description=file, completed=done, total=size)
 
         for name in names:

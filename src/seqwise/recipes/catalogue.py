@@ -34,6 +34,7 @@ class Corpus:
         recipes: those that cannot run without it; may be empty.
         optional: those that read it where it is, and something else where it is not.
         published: files that a source has just as they are here, but for compression, and their addresses.
+        trees: files made as `seqwise data supertags` does, and the addresses of the dependency trees (CoNLL-U).
     """
 
     contents: str
@@ -42,6 +43,7 @@ class Corpus:
     recipes: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     published: Mapping[str, str] = field(default_factory=dict)
+    trees: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ class File:
 
 _RAW = "https://raw.githubusercontent.com"
 _PHONEMES = f"{_RAW}/sigmorphon/2021-task1/821bcdece5a47820872215969f275004b0abe80c/data/high"
+_TREES = f"{_RAW}/UniversalDependencies/UD_English-EWT/15d613d8447b3478787d4c278730a1e48a945efb"
 TAGGED = ("raw-scores", "search-objectives", "improvements")
 SAMPLED = ("table-6.2", "table-6.3", "table-6.4", "table-6.5", "table-6.6", "figure-6.2", "figure-6.3", "figure-6.4")
 
@@ -168,6 +171,8 @@ CORPORA: Mapping[str, Corpus] = {
         ("github.com/UniversalDependencies/UD_English-EWT@15d613d8447b3478787d4c278730a1e48a945efb",),
         "CC BY-SA 4.0",
         ("table-5.2", "table-5.3"),
+        published={"LICENSE.txt.gz": f"{_TREES}/LICENSE.txt"},
+        trees={f"{part}.tsv.gz": f"{_TREES}/en_ewt-ud-{part}.conllu" for part in ("train", "dev", "test")},
     ),
 }
 """Every corpus by the name of its folder."""

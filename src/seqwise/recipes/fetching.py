@@ -1,4 +1,4 @@
-"""Corpora from the network: from their sources where these have them as recipes read them, or from a copy of them."""
+"""Corpora from the network: from their sources, where recipes read what these have or what is made of it, or a copy."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from seqwise.data.dependencies import read_dependencies, write_supertags
 from seqwise.data.downloads import download
 from seqwise.data.durable import rename_durably
 from seqwise.errors import InputError
-from seqwise.recipes.catalogue import File, find_corpus, listed_files, verify
+from seqwise.recipes.catalogue import File, find_corpus, listed_files, measure_file, verify
 
 __all__ = ["OnBytes", "fetch_corpus"]
 
-OnBytes = Callable[[str, int, int], None]
-"""Called with the name of a file, how many bytes of it are there, and how many it has."""
+OnBytes = Callable[[str, int, int | None], None]
+"""Called with the name of a file, how many bytes of it are there, and how many it has, where that is known."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ def fetch_corpus(
         name: of the corpus.
         folder: that of the corpus; made if need be.
         mirror: the address of a folder of corpora, such as ``https://data.example.org/corpora``; None: from the sources
-            of the corpus, those files that are published as they are.
+            of the corpus, those files that are published as they are, or as dependency trees.
         on_bytes: see :data:`OnBytes`.
 
     Returns:
@@ -47,13 +48,13 @@ def fetch_corpus(
         InputError: nothing of it can be had, or see :func:`~seqwise.data.downloads.download`; what was fetched before
             stays.
 
-    Not implemented: making the files that were put together from several sources; `seqwise data supertags` makes those
-    of dependency trees.
+    Supertags are made of dependency trees here; the SHA-256 of what was made shows whether they are those that recipes
+    read. Not implemented: making the files that were put together from several sources.
     """
     files = listed_files(name)
     wrong = [file for file, fault in verify(folder, files) if fault]
     originals = _originals(name, {file: files[file] for file in wrong}, mirror)
-    if wrong and not originals:
+    if wrong and not originals and not {*wrong} & {*find_corpus(name).trees}:
         problem = f"{name}: no source has its files as recipes read them"
         mend = "give --mirror URL, the address of a folder of corpora that has it, or copy it from such a folder"
         raise InputError(problem, mend=mend)
@@ -64,10 +65,41 @@ def fetch_corpus(
         download(original.url, arrived, size=original.file.size, sha256=original.file.sha256, on_bytes=told)
         if packed:
             _compress(arrived, target)
-    return list(originals), [file for file in wrong if file not in originals]
+    trees = {} if mirror is not None else {file: url for file, url in find_corpus(name).trees.items() if file in wrong}
+    for file, url in trees.items():
+        _make_supertags(
+            url, folder / file, files[file], told=None if on_bytes is None else _of_file(on_bytes, file, None)
+        )
+    done = [*originals, *trees]
+    return done, [file for file in wrong if file not in done]
 
 
-def _of_file(on_bytes: OnBytes, file: str, size: int) -> Callable[[int], None]:
+def _make_supertags(url: str, target: Path, wanted: File, *, told: Callable[[int], None] | None) -> None:
+    """From trees, whose own size is not known, to the very labels that are.
+
+    Raises:
+        InputError: the file holds no trees, or others.
+    """
+    trees, made = (target.with_name(f".{target.name}.{kind}") for kind in ("conllu", "original"))
+    download(url, trees, size=None, sha256=None, on_bytes=told)
+    try:
+        try:
+            sentences = read_dependencies(trees)
+        except InputError as error:  # the file is gone when this is read
+            where = "" if error.line is None else f"line {error.line}: "
+            mend = "look at the source, or take the corpus from elsewhere, with --mirror"
+            raise InputError(f"{url} holds no trees: {where}{error.problem}", mend=mend) from error
+        write_supertags(made, sentences)
+        if measure_file(made) != wanted.contents:
+            mend = "nothing was kept; take the corpus from elsewhere, with --mirror"
+            raise InputError(f"{url} holds other trees: what is made of them is another file", path=target, mend=mend)
+        _compress(made, target)
+    finally:
+        trees.unlink(missing_ok=True)
+        made.unlink(missing_ok=True)
+
+
+def _of_file(on_bytes: OnBytes, file: str, size: int | None) -> Callable[[int], None]:
     return lambda done: on_bytes(file, done, size)
 
 
