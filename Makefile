@@ -20,7 +20,7 @@ help:
 	@echo "make types   mypy alone"
 	@echo "make format  let ruff mend and format what it can"
 	@echo "make docs    the site, in build/site: broken links, missing docstrings and failing examples fail it"
-	@echo "make figures the figures of the pages that no recipe draws, and the pages made of results/"
+	@echo "make figures the figures of the pages, from results/ where they show results, and the pages made of results/"
 	@echo "make setup   only make .venv"
 	@echo "make clean   remove .venv and everything generated"
 

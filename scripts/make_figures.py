@@ -1,18 +1,85 @@
-"""Draw what the documentation shows and no recipe draws, from library calls: docs/soft-top-k.png, relaxed-beam.gif."""
+"""Make the pictures of docs/: of results/*.json, of recipes of seconds, and of library calls.
+
+Two are made elsewhere, because they show a run or a browser: explorer.png by scripts/make_explorer_picture.py, and
+label-bias.png by the command in docs/label-bias.md.
+"""
 
 from __future__ import annotations
 
+import math
+import shutil
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from make_results_page import PAGES
 
 from seqwise import HardTopK, SoftTopK, Tagger, beam_search, direct_loss, hamming_cost, soft_top_k
+from seqwise.cli.console import progress_bars
 from seqwise.data import EncodedExample, collate
+from seqwise.evaluation.report import Table, load_table
+from seqwise.recipes import figure_6_1, protein_table, run_recipe, sampler_figures, spelling, stress
 from seqwise.runs.report.lattice import Lattice, beam_lattice
 
 ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "results"
+
+# Recipes whose figure is all in their table: the name of the table, and what draws it.
+BY_TABLE: dict[str, Callable[[Table, Path], None]] = {
+    "stress": stress.draw,
+    "g2p": spelling.draw,
+    "figure-6.1": figure_6_1.draw,
+    **{
+        name: sampler_figures.draw
+        for name, recipe in PAGES.items()
+        if recipe.removeprefix("figure-") in sampler_figures.FIGURES
+    },
+    "proteins": protein_table.draw,
+}
+# Recipes of seconds whose figure has points that no table holds.
+AGAIN = ("figure-1", "figure-3.1")
+
+
+def pictures() -> dict[str, Callable[[Path], None]]:
+    """What makes each picture, by its name in docs/; of results, those that are committed."""
+    made = {name: partial(draw_table, name) for name in BY_TABLE} | {name: partial(draw_again, name) for name in AGAIN}
+    of_results = {f"{name}.png": draw for name, draw in made.items() if (RESULTS / f"{name}.json").exists()}
+    return {"soft-top-k.png": draw_soft_top_k, "relaxed-beam.gif": draw_relaxed_beam, **of_results}
+
+
+def draw_table(name: str, path: Path) -> None:
+    """The figure of a recipe, from the results that it has saved."""
+    BY_TABLE[name](load_table(RESULTS / f"{name}.json"), path)
+
+
+def draw_again(name: str, path: Path) -> None:
+    """The figure of a recipe that is run again, with the seed of its results.
+
+    Raises:
+        SystemExit: other numbers come out than are saved, so that it would be the figure of another table.
+    """
+    saved = load_table(RESULTS / f"{name}.json")
+    (seed,) = saved.results[0].signature.seeds
+    with TemporaryDirectory() as folder:
+        (outcome,) = run_recipe(name, Path(folder), seed=seed, scale=None, progress=progress_bars)
+        if not same_numbers(outcome.table, saved):
+            mend = f"seqwise reproduce {name} --results results"
+            raise SystemExit(f"results/{name}.json has other numbers than its recipe gives now; {mend}")
+        shutil.copyfile(outcome.files["figure"], path)
+
+
+def same_numbers(one: Table, other: Table) -> bool:
+    """Whether two tables have the same numbers, but for what the rounding of another machine may do."""
+    numbers, others = ({(each.system, each.measure): each.value for each in table.results} for table in (one, other))
+    return numbers.keys() == others.keys() and all(
+        math.isclose(value, others[key], rel_tol=1e-3, abs_tol=1e-6) for key, value in numbers.items()
+    )
+
+
 SCORES = (2.0, 1.6, 1.1, 0.2, -0.5)
 K = 3
 # Okabe and Ito's palette: told apart by colour-blind readers too.
@@ -122,7 +189,7 @@ def _draw_lattice(axes: Any, lattice: Lattice, alpha: float) -> None:
 
 
 if __name__ == "__main__":
-    for name, draw in (("soft-top-k.png", draw_soft_top_k), ("relaxed-beam.gif", draw_relaxed_beam)):
+    for name, draw in pictures().items():
         target = ROOT / "docs" / name
         draw(target)
         print(f"{target.relative_to(ROOT)} is drawn", file=sys.stderr)

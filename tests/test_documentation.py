@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.distributed.run import get_args_parser
@@ -13,12 +17,14 @@ from torch.distributed.run import get_args_parser
 import seqwise as package
 from command_line import Command
 from pages import DOCS, blocks, run_page
+from seqwise.evaluation.report import load_table
 
 ROOT = DOCS.parent
 RUN = [*sorted((DOCS / "guides").glob("*.md")), DOCS / "scale.md", DOCS / "one-idea.md", DOCS / "extending.md"]
 # What a page needs beyond the dependencies, and a place where it is used for the first time.
 NEEDED = {"translation": "tokenizers", "sampling": "arviz_stats"}
 MOST_LINES_OF_AN_EXTENSION = 30
+MOST_BYTES_OF_A_PICTURE = 150_000
 
 
 @pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
@@ -156,3 +162,80 @@ def test_the_figure_shows_the_way_from_an_average_to_one_candidate(scripts: None
     assert weights_AKV[0].max() < 0.3 and bool((weights_AKV[-1, range(3), range(3)] > 0.99).all())
     make_figures.draw_soft_top_k(tmp_path / "figure.png")
     assert (tmp_path / "figure.png").read_bytes()[:4] == (DOCS / "soft-top-k.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_the_animation_ends_at_the_hard_beam(scripts: None) -> None:
+    import make_figures
+
+    model = make_figures.small_tagger()
+    costs = [make_figures.cost_of(model, alpha) for alpha in make_figures.BEAM_ALPHAS]
+    hard = make_figures.cost_of(model, None)
+    assert make_figures.cost_of(model, 3e4) == pytest.approx(hard, abs=1e-3) and hard == round(hard)
+    assert abs(costs[0] - hard) > 0.1 and abs(costs[-1] - hard) < 0.05
+    assert (DOCS / "relaxed-beam.gif").read_bytes()[:4] == b"GIF8"
+
+
+def test_every_picture_is_made_and_every_one_is_shown(scripts: None) -> None:
+    import make_explorer_picture
+    import make_figures
+
+    made = set(make_figures.pictures())
+    # A run and a browser can only be photographed.
+    photographs = {make_explorer_picture.PICTURE.name}
+    photographs |= set(re.findall(r"--plot docs/(\S+)", (DOCS / "label-bias.md").read_text("utf-8")))
+    assert len(photographs) == 2 and not made & photographs
+    there = {path.name for path in DOCS.iterdir() if path.suffix in (".png", ".gif", ".jpg", ".svg")}
+    shown = {
+        target.removeprefix("docs/").removeprefix("../")
+        for page in (ROOT / "README.md", *DOCS.rglob("*.md"))
+        for target in re.findall(r"!\[[^]]*\]\((?!https?:)([^)\s]+)\)", page.read_text("utf-8"))
+    }
+    assert there == made | photographs, "make figures draws what is missing; what nothing draws goes"
+    assert shown == there, "scripts/make_results_page.py shows what is made of results"
+
+
+OF_RESULTS = [path.name for path in sorted(DOCS.glob("*.png")) if (ROOT / "results" / f"{path.stem}.json").exists()]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "figure-3.1.png")) for name in OF_RESULTS]
+)
+def test_a_picture_is_that_of_the_committed_results(scripts: None, name: str, tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    pytest.importorskip("matplotlib")
+    import make_figures
+
+    make_figures.pictures()[name](tmp_path / name)
+    (new, by), (committed, then) = (
+        (np.asarray(picture, dtype=int), picture.info["Software"])
+        for picture in (image.open(folder / name) for folder in (tmp_path, DOCS))
+    )
+    assert (DOCS / name).stat().st_size < MOST_BYTES_OF_A_PICTURE
+    if by != then:
+        pytest.skip(f"drawn by {then}, which places letters otherwise than {by}")
+    # Of 255: another processor may shade the rim of a line a little otherwise.
+    assert new.shape == committed.shape and abs(new - committed).max() <= 8, "make figures draws it anew"
+
+
+@pytest.mark.parametrize("factor, same", [(1.0, True), (1.0001, True), (1.01, False)])
+def test_a_recipe_that_is_run_again_must_give_the_saved_numbers(
+    scripts: None, factor: float, same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import make_figures
+
+    saved = load_table(ROOT / "results" / "figure-3.1.json")
+
+    def again(name: str, folder: Path, *, seed: int, **how: Any) -> list[Any]:
+        assert name == "figure-3.1" and (seed,) == saved.results[0].signature.seeds
+        (folder / "figure.png").write_bytes(b"points")
+        results = (replace(saved.results[0], value=factor * saved.results[0].value), *saved.results[1:])
+        return [SimpleNamespace(table=replace(saved, results=results), files={"figure": folder / "figure.png"})]
+
+    monkeypatch.setattr(make_figures, "run_recipe", again)
+    if same:
+        make_figures.draw_again("figure-3.1", tmp_path / "figure.png")
+        assert (tmp_path / "figure.png").read_bytes() == b"points"
+    else:
+        with pytest.raises(SystemExit, match=r"^results/figure-3\.1\.json has other numbers than its recipe gives now"):
+            make_figures.draw_again("figure-3.1", tmp_path / "figure.png")
+        assert not (tmp_path / "figure.png").exists()

@@ -26,7 +26,7 @@ from seqwise.data.readers import Example
 from seqwise.errors import InputError
 from seqwise.evaluation.report import load_table, save_table
 from seqwise.evaluation.signature import sign
-from seqwise.recipes import RECIPES, protein_data, proteins, workers
+from seqwise.recipes import RECIPES, protein_data, protein_table, proteins, workers
 from seqwise.recipes.protein_data import (
     Proteins,
     bigram_nats,
@@ -424,6 +424,27 @@ def test_what_holds_at_one_distance_only_does_not_hold() -> None:
     assert examine(measured)[4].verdict == "not seen"
 
 
+def test_the_figure_shows_what_the_table_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    table = protein_table.build_outcome(made_up(0.1, AS_HOPED, 0.01, (0.9, 0.5)), {}, ()).table
+    kept: list[Any] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(pyplot, "close", kept.append)
+        protein_table.draw(table, tmp_path / "figure.png")
+    ((left, right),) = [figure.axes for figure in kept]
+    pyplot.close(kept[0])
+    found = {(result.system, result.measure): result for result in table.results}
+    rows = [*ENERGIES.values(), OTHERS["rank correlation"][0]]
+    for row, container in zip(rows, [*left.containers, *right.containers], strict=True):
+        line, _, (bars,) = container.lines
+        for distance, x, y, ((_, low), (_, high)) in zip((1, 4), *line.get_data(), bars.get_segments(), strict=True):
+            one = found[row, f"d = {distance}"]
+            assert (x, y, low, high) == (distance, one.value, pytest.approx(one.low), pytest.approx(one.high))
+        assert container.get_label() == (row if row in ENERGIES.values() else "rank correlation")
+    for axes in (left, right):
+        assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "4"]
+
+
 # ------------------------------------------------------------------ end to end
 
 TINY = proteins.Size(
@@ -484,6 +505,8 @@ def test_the_recipe_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert found["masked Transformer", "pseudo-perplexity"].value == pytest.approx(expected, rel=1e-6)
     figure = outcome.files["figure"].read_bytes()
     assert figure.startswith(b"\x89PNG") and 10_000 < len(figure) < 300_000
+    protein_table.draw(load_table(tmp_path / "proteins.json"), tmp_path / "again.png")
+    assert (tmp_path / "again.png").read_bytes() == figure
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(outcome.picture)
     assert "degenerate Gibbs" in (text := console.export_text()) and "…" not in text

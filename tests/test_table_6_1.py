@@ -178,6 +178,8 @@ def test_figure_6_1_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert figure.startswith(b"\x89PNG") and 10_000 < len(figure) < 300_000
     save_table(outcome.table, tmp_path / "figure-6.1.json")
     assert load_table(tmp_path / "figure-6.1.json") == outcome.table
+    figure_6_1.draw(load_table(tmp_path / "figure-6.1.json"), tmp_path / "again.png")
+    assert (tmp_path / "again.png").read_bytes() == figure
     found = {(result.system, result.measure): result.value for result in outcome.table.results}
     assert len(found) == 2 * (1 + 2 + 4 * 2)
     assert all(value >= found[system, "entropy"] for (system, _), value in found.items())

@@ -13,6 +13,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import rich.box
 import rich.table
@@ -31,6 +32,7 @@ from seqwise.objectives.energy_training import (
     projection_loss,
     pseudolikelihood_loss,
 )
+from seqwise.recipes.figures import interval_bars
 from seqwise.recipes.outcome import Outcome
 from seqwise.recipes.table_6_1 import (
     DISTRIBUTIONS,
@@ -150,13 +152,13 @@ def reproduce(folder: Path, *, seeds: Sequence[int], scale: str, progress: Progr
                     {key: [found[key] for _, found in runs] for key in runs[0][1]},
                 )
             )
-    figure = folder / "figure-6.1.png"
-    draw(every, figure)
     title = "Figure 6.1: NLL by number of sequences, with and without KL projection of a masked model"
     claims = [claim for curves in every for claim in examine(curves)]
     results = [result for curves in every for result in _results(curves, seeds)]
     lesson = "\n".join(f"{claim.verdict.upper()}: {claim.text} ({claim.evidence})" for claim in claims)
     table = Table(title, tuple(results), claims=tuple(claims))
+    figure = folder / "figure-6.1.png"
+    draw(table, figure)
     return [Outcome("figure-6.1", table, _grid(title, every), lesson, {"figure": figure})]
 
 
@@ -243,36 +245,55 @@ def _grid(title: str, every: Sequence[Curves]) -> rich.table.Table:
     return grid
 
 
-def draw(every: Sequence[Curves], path: Path) -> None:
-    """One panel for each distribution, one line for each method, bars of Student's 95% intervals; saved as PNG."""
+def draw(table: Table, path: Path) -> None:
+    """One panel for each distribution, one line for each method, bars of Student's 95% intervals; saved as PNG.
+
+    Args:
+        table: of the recipe, as made or as read back from JSON.
+        path: of the picture.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
+    by_system: dict[str, dict[str, Result]] = {}
+    for result in table.results:
+        by_system.setdefault(result.system, {})[result.measure] = result
     figure, panels = pyplot.subplots(
-        1, len(every), figsize=(5.5 * len(every), 4.2), layout="constrained", squeeze=False
+        1, len(by_system), figsize=(5.5 * len(by_system), 4.2), layout="constrained", squeeze=False
     )
-    # Okabe and Ito's palette: told apart by colour-blind readers too.
-    styles = zip(METHODS, ("#0072B2", "#56B4E9", "#D55E00", "#E69F00"), "os^v", strict=True)
-    styles_by_method = {method: {"color": colour, "marker": marker} for method, colour, marker in styles}
-    for axes, curves in zip(panels[0], every, strict=True):
-        sizes = sorted({size for _, size in curves.by_method})
-        for method, style in styles_by_method.items():
-            estimates = [estimate(curves.by_method[method, size]) for size in sizes]
-            means = [value for value, _, _ in estimates]
-            halves = [0.0 if high is None else high - value for value, _, high in estimates]
-            axes.errorbar(sizes, means, yerr=halves, ms=5, capsize=2, lw=1.5, label=method, **style)
-        axes.axhline(curves.entropy, color="black", lw=1, label="entropy")
-        for reading, dashes in (("raw", ":"), ("local", "--")):
-            level = statistics.fmean(curves.mlm[reading])
-            axes.axhline(level, color="#999999", lw=1, ls=dashes, label=f"MLM on {MLM_SIZE:,}, E_{reading}")
-        axes.set(xscale="log", xlabel="sequences", ylabel="NLL (nats per sequence)")
-        axes.set_title(curves.name, loc="left")
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
+    for axes, (name, found) in zip(panels[0], by_system.items(), strict=True):
+        _draw_panel(axes, found)
+        axes.set_title(name, loc="left")
     handles, labels = panels[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", frameon=False, ncols=4)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
+
+
+def _draw_panel(axes: Any, found: Mapping[str, Result]) -> None:
+    """NLL by size, with the entropy and the MLM as levels; results of one distribution by measure."""
+    # Okabe and Ito's palette: told apart by colour-blind readers too.
+    styles = zip(METHODS, ("#0072B2", "#56B4E9", "#D55E00", "#E69F00"), "os^v", strict=True)
+    for method, colour, marker in styles:
+        by_size = _by_size(found, method)
+        means = [one.value for one in by_size.values()]
+        how = {"color": colour, "marker": marker, "label": method}
+        axes.errorbar(list(by_size), means, yerr=interval_bars(list(by_size.values())), ms=5, capsize=2, lw=1.5, **how)
+    axes.axhline(found["entropy"].value, color="black", lw=1, label="entropy")
+    for reading, dashes in (("raw", ":"), ("local", "--")):
+        (measure,) = (name for name in found if name.startswith("MLM on ") and name.endswith(f", {reading}"))
+        label = f"{measure.removesuffix(reading)}E_{reading}"
+        axes.axhline(found[measure].value, color="#999999", lw=1, ls=dashes, label=label)
+    axes.set(xscale="log", xlabel="sequences", ylabel="NLL (nats per sequence)")
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _by_size(found: Mapping[str, Result], method: str) -> dict[int, Result]:
+    """What a method gives on each number of sequences, ascending."""
+    parts = ((measure.rpartition(", "), result) for measure, result in found.items())
+    sizes = {int(size.replace(",", "")): result for (name, _, size), result in parts if name == method}
+    return dict(sorted(sizes.items()))

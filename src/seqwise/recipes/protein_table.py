@@ -16,6 +16,7 @@ from seqwise.evaluation.metrics import Counts, Sums, bootstrap_interval
 from seqwise.evaluation.report import Claim, Result, Table
 from seqwise.evaluation.signature import Signature
 from seqwise.recipes.comparison import judge
+from seqwise.recipes.figures import interval_bars
 from seqwise.recipes.outcome import Outcome
 from seqwise.recipes.protein_data import Proteins, bigram_nats, unigram_nats
 
@@ -203,8 +204,13 @@ def _grid(measured: Measured, results: Sequence[Result]) -> rich.table.Table:
     return grid
 
 
-def draw(measured: Measured, path: Path) -> None:
-    """Energy against distance, and how log-odds rank variants, with bootstrap 95% intervals; saved as PNG."""
+def draw(table: Table, path: Path) -> None:
+    """Energy against distance, and how log-odds rank variants, with bootstrap 95% intervals; saved as PNG.
+
+    Args:
+        table: of the recipe, as made or as read back from JSON.
+        path: of the picture.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -215,17 +221,18 @@ def draw(measured: Measured, path: Path) -> None:
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4.6), layout="constrained", width_ratios=(3, 2))
     for quantity, colour, marker in styles:
         dashes = "--" if quantity == "annealed" else "-"
-        how = {"color": colour, "marker": marker, "ls": dashes, "label": ENERGIES[quantity]}
-        _line(left, measured, quantity, how)
+        row = ENERGIES[quantity]
+        _line(left, _by_distance(table, row), {"color": colour, "marker": marker, "ls": dashes, "label": row})
     left.axhline(0.0, color="black", lw=1)
     left.set(xlabel="Hamming distance from the wild type", ylabel="energy minus that of the wild type (nats)")
-    _line(right, measured, "rank correlation", {"color": "#0072B2", "marker": "o", "label": "rank correlation"})
+    ranked = _by_distance(table, OTHERS["rank correlation"][0])
+    _line(right, ranked, {"color": "#0072B2", "marker": "o", "label": "rank correlation"})
     right.set(xlabel="Hamming distance from the wild type", ylim=(None, 1.02))
     right.set_title("log-odds of single positions and the energy", loc="left", fontsize="medium")
     right.set_ylabel("rank correlation")
     for axes in (left, right):
         axes.set_xscale("log", base=2)
-        axes.set_xticks(measured.distances, [str(distance) for distance in measured.distances])
+        axes.set_xticks(list(ranked), [str(distance) for distance in ranked])
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
     left.legend(frameon=False, fontsize="small")
@@ -234,8 +241,13 @@ def draw(measured: Measured, path: Path) -> None:
     pyplot.close(figure)
 
 
-def _line(axes: Any, measured: Measured, quantity: str, how: Mapping[str, str]) -> None:
-    points = [bootstrap_interval(measured.of(quantity, distance)) for distance in measured.distances]
-    errors = [[one.value - one.low for one in points], [one.high - one.value for one in points]]
-    values = [one.value for one in points]
-    axes.errorbar(measured.distances, values, yerr=errors, ms=5, capsize=2, lw=1.5, **how)
+def _by_distance(table: Table, row: str) -> dict[int, Result]:
+    """A row's results by Hamming distance."""
+    found = (result for result in table.results if result.system == row)
+    return {int(result.measure.removeprefix("d = ")): result for result in found}
+
+
+def _line(axes: Any, by_distance: Mapping[int, Result], how: Mapping[str, str]) -> None:
+    results = list(by_distance.values())
+    values = [one.value for one in results]
+    axes.errorbar(list(by_distance), values, yerr=interval_bars(results), ms=5, capsize=2, lw=1.5, **how)

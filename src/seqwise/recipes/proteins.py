@@ -102,11 +102,12 @@ def reproduce(folder: Path, *, seeds: Sequence[int], scale: str, progress: Progr
         variant_signature=_signature(cells[0][0], seeds, wild_types),
     )
     figure = folder / "proteins.png"
-    draw(measured, figure)
     run = homes[seeds[0]][0]
     free = "".join(residue if place % 6 else "_" for place, residue in enumerate(wild_types[0].target, start=1))
     hints = (f"seqwise score {run} {folder / 'wild-types.fasta'}", f"seqwise sample {run} {free}")
-    return [build_outcome(measured, {"figure": figure, "run": run}, hints)]
+    outcome = build_outcome(measured, {"figure": figure, "run": run}, hints)
+    draw(outcome.table, figure)
+    return [outcome]
 
 
 def _jobs(

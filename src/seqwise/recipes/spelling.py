@@ -15,6 +15,7 @@ from pathlib import Path
 from seqwise.data.lexicons import read_spelling, split_by_hash
 from seqwise.data.readers import Example
 from seqwise.evaluation.metrics import Counts, length_ratio, phoneme_error_rate, word_error_rate
+from seqwise.evaluation.report import Table
 from seqwise.recipes.figures import draw_by_decoder
 from seqwise.recipes.outcome import Measure, Outcome, build_outcome
 from seqwise.recipes.stress import cmu_entries
@@ -23,7 +24,7 @@ from seqwise.recipes.workers import ProgressFactory
 from seqwise.runs.measures import references_by_source
 from seqwise.runs.settings import Settings
 
-__all__ = ["load_both_parts", "load_data", "reproduce", "systems", "words_right"]
+__all__ = ["draw", "load_both_parts", "load_data", "reproduce", "systems", "words_right"]
 
 PARTS = {"dev": (0.90, 0.95), "test": (0.95, 1.0)}
 EVERY = 3  # one in so many words of each part is used where both parts are decoded for many systems
@@ -109,21 +110,30 @@ def reproduce(folder: Path, *, seed: int, progress: ProgressFactory, part: str =
         Measure("length ratio", lambda outputs: length_ratio(outputs, [options[0] for options in gold]), unit=""),
     ]
     figure = folder / "g2p.png"
-    draw_by_decoder(
-        cells, measures[0], figure, title=f"Spelling to sound: word error rate ({part}, %; lower is better)"
-    )
     best = shlex.quote(str(cells["cross-entropy"].run))
-    return [
-        build_outcome(
-            "g2p" if part == "test" else f"g2p-{part}",
-            f"Spelling to sound, CMU dictionary, {len(gold):,} {part} words",
-            cells,
-            measures,
-            lesson=_lesson(cells, measures[0], measures[2]),
-            files={"figure": figure, "runs": folder},
-            hints=(f"seqwise predict {best} colonel", f"seqwise predict {best} colonel --decoder raw-beam"),
-        )
-    ]
+    outcome = build_outcome(
+        "g2p" if part == "test" else f"g2p-{part}",
+        f"Spelling to sound, CMU dictionary, {len(gold):,} {part} words",
+        cells,
+        measures,
+        lesson=_lesson(cells, measures[0], measures[2]),
+        files={"figure": figure, "runs": folder},
+        hints=(f"seqwise predict {best} colonel", f"seqwise predict {best} colonel --decoder raw-beam"),
+    )
+    draw(outcome.table, figure, part=part)
+    return [outcome]
+
+
+def draw(table: Table, path: Path, *, part: str = "test") -> None:
+    """The word error rate of each system with each decoder; saved as PNG.
+
+    Args:
+        table: of the recipe, as made or as read back from JSON.
+        path: of the picture.
+        part: what was measured on, "dev" or "test".
+    """
+    title = f"Spelling to sound: word error rate ({part}, %; lower is better)"
+    draw_by_decoder(table, "word error", path, title=title)
 
 
 def _lesson(cells: dict[str, Cell], word_error: Measure, ratio: Measure) -> str:

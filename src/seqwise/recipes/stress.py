@@ -18,13 +18,14 @@ from seqwise.data.lexicons import read_stress, split_by_hash
 from seqwise.data.readers import Example
 from seqwise.errors import InputError
 from seqwise.evaluation.metrics import paired_bootstrap, selected_accuracy, sequence_accuracy
-from seqwise.evaluation.report import Result
+from seqwise.evaluation.report import Result, Table
+from seqwise.recipes.figures import draw_by_decoder
 from seqwise.recipes.outcome import Measure, Outcome, build_outcome
 from seqwise.recipes.systems import Cell, Data, System, run_systems
 from seqwise.recipes.workers import ProgressFactory
 from seqwise.runs.settings import Settings
 
-__all__ = ["load_data", "reproduce", "systems"]
+__all__ = ["draw", "load_data", "reproduce", "systems"]
 
 GLOBAL = ("global-from-ce", "global-from-self-normalized")
 CONTROLS = ("cross-entropy", "cross-entropy-longer", "scheduled-sampling", "self-normalized", "relaxed-local")
@@ -128,7 +129,7 @@ def reproduce(folder: Path, *, seed: int, progress: ProgressFactory, part: str =
         groups={key: title for key, title in ORDER.items() if title},
         comparisons=comparisons,
     )
-    _draw(cells, measures[0], figure)
+    draw(outcome.table, figure, part=part)
     _write_own_data(folder, data)
     return [outcome]
 
@@ -174,10 +175,16 @@ def _lesson(cells: dict[str, Cell], measure: Measure) -> tuple[str, list[Result]
     return lesson, results
 
 
-def _draw(cells: dict[str, Cell], measure: Measure, path: Path) -> None:
-    from seqwise.recipes.figures import draw_by_decoder
+def draw(table: Table, path: Path, *, part: str = "test") -> None:
+    """The words that each system gets right with each decoder; saved as PNG.
 
-    draw_by_decoder(cells, measure, path, title="Streaming stress assignment: words entirely right (test, %)")
+    Args:
+        table: of the recipe, as made or as read back from JSON.
+        path: of the picture.
+        part: what was measured on, "dev" or "test".
+    """
+    title = f"Streaming stress assignment: words entirely right ({part}, %)"
+    draw_by_decoder(table, "words right", path, title=title)
 
 
 def _write_own_data(folder: Path, data: Data) -> None:
