@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Annotated, Any, TypeVar, cast
 
 import typer
 
-from seqwise.cli.console import progress_bars, require_files
+from seqwise.cli.console import err, progress_bars, require_files
 from seqwise.errors import InputError
 from seqwise.training.processes import is_first
 
@@ -105,13 +106,17 @@ def sample(
     """Sample from a masked model taken as an energy: whole sequences, what is free in given ones, or translations.
 
     Prints a JSON object for each sequence, numbers counted from 1; what to think of the chains goes to standard error.
-    With --output, run the same command again to continue after an interruption, or with more --sweeps to go on; and
-    torchrun may start several processes, which share the chains.
+    A long file is taken some thousand lines at a time, so that it needs no more memory than a short one. With --output,
+    run the same command again to continue after an interruption, or with more --sweeps to go on; and torchrun may start
+    several processes, which share the chains.
     """
     from seqwise.runs.pretrained import load_sequence_run
     from seqwise.runs.sampling_problems import read_problems
     from seqwise.runs.sampling_settings import SampleSettings
 
+    # oneDNN keeps what it has compiled for each of the last 1,024 shapes, and of chains that move nearly every call has
+    # a shape of its own: memory would grow for the first half million of lines.
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     require_files(output, file)
     settings = SampleSettings(
         # The settings say what is wrong with a name that is none of theirs.
@@ -150,32 +155,36 @@ def sample(
 
 def _print_samples(run: Any, problems: Any, settings: Any, output: Path | None) -> None:
     from seqwise.runs.samples import sample_line
-    from seqwise.runs.sampling import sample as sample_problems
+    from seqwise.runs.sampling import sample_in_blocks
     from seqwise.runs.sampling_problems import unusual
-    from seqwise.runs.sampling_report import report_lines
+    from seqwise.runs.sampling_report import SampleReport
 
     for line in unusual(run, problems):
         print(f"seqwise: {line}", file=sys.stderr)
+    report = SampleReport(settings)
     with progress_bars() as bars:
         task = bars.add_task("sampling", total=None, note="")
 
         def on_sweep(step: Any) -> None:
             shares = f"accepted {step.acceptance:.0%}, new {step.novelty:.0%}"
             note = f"sweep {step.sweep}, {shares}, energy {step.mean_energy:.4g}"
+            bars.start()  # again, where lines have been printed
             bars.update(task, completed=step.done, total=step.total, note=note)
 
         try:
-            sampled = sample_problems(run, problems, settings, output=output, on_sweep=on_sweep)
+            for block in sample_in_blocks(run, problems, settings, output=output, on_sweep=on_sweep):
+                if err.is_terminal:  # a bar takes hold of standard output
+                    bars.stop()
+                for one in block.samples:
+                    print(sample_line(run, one, free=settings.free))
+                report.add(block.groups)
         except KeyboardInterrupt:
             if output is not None:
                 print("stopped; run the same command again to continue", file=sys.stderr)
             raise
-    if not is_first():
-        return
-    for one in sampled.samples:
-        print(sample_line(run, problems, one, free=settings.free))
-    for line in report_lines(sampled, settings):
-        print(line, file=sys.stderr)
+    if is_first():
+        for line in report.lines():
+            print(line, file=sys.stderr)
 
 
 def _listed(flag: str, text: str, kind: Callable[[str], T]) -> tuple[T, ...]:

@@ -29,6 +29,7 @@ class Sample:
         sweep: after which one, counted from 1.
         tokens: ids.
         energy: at temperature 1, soft constraints included.
+        asked: the problem itself.
     """
 
     problem: int
@@ -36,6 +37,7 @@ class Sample:
     sweep: int
     tokens: tuple[int, ...]
     energy: float
+    asked: Problem
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,19 +92,18 @@ def _sample_of(group: Group, settings: SampleSettings, row: int, sweep: int, tok
     task, number = group.tasks[row // settings.num_chains], row % settings.num_chains
     chain = task.rank * settings.num_chains + number
     energy = float(group.history.energy_SB[sweep - 1, row])
-    return Sample(task.problem, chain, sweep, tuple(tokens_BT[row].tolist()), energy)
+    return Sample(task.problem, chain, sweep, tuple(tokens_BT[row].tolist()), energy, task.asked)
 
 
-def sample_line(run: SequenceRun, problems: Sequence[Problem], one: Sample, *, free: str) -> str:
+def sample_line(run: SequenceRun, one: Sample, *, free: str) -> str:
     """A sample as a JSON object; problem and chain are counted from 1, as the sweeps are."""
-    problem = problems[one.problem]
     record = {
         "problem": one.problem + 1,
         "chain": one.chain + 1,
         "sweep": one.sweep,
-        "text": run.filled(problem.example, one.tokens, free),
+        "text": run.filled(one.asked.example, one.tokens, free),
         "energy": round(one.energy, 4),
     }
     if run.conditional:
-        record["source"] = run.source_text(problem.example)
+        record["source"] = run.source_text(one.asked.example)
     return json.dumps(record, ensure_ascii=False)

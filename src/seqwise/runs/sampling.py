@@ -1,8 +1,8 @@
 """Samples of a masked run: from problems over initial states and sweeps to sequences, and on from where it was killed.
 
-Chains of one length are advanced together. What a chain draws depends on the seed, its problem, its length and its
-number alone, so that it goes the same way whatever else is sampled, as far as the model's scores do not depend on the
-batch.
+Problems are taken in blocks, and of a block the chains of one length are advanced together. What a chain draws depends
+on the seed, its problem, its length and its number alone, so that it goes the same way whatever else is sampled, as far
+as the model's scores do not depend on the batch.
 
 Shapes: S sweeps, B chains, T positions, R replicas of a chain.
 """
@@ -10,49 +10,42 @@ Shapes: S sweeps, B chains, T positions, R replicas of a chain.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor
 
-from seqwise.data.batches import EncodedExample, collate
-from seqwise.data.readers import write_atomically
 from seqwise.errors import InputError
-from seqwise.models.conditional import ConditionalMaskedTransformer
 from seqwise.runs.samples import Group, Sample, collect_samples, sample_line
-from seqwise.runs.sampling_folder import History, append_sweeps, claim, keep_chains, read_history
-from seqwise.runs.sampling_problems import FREE, Problem, Task, phrase_ids, split_into_tasks
-from seqwise.runs.sampling_settings import SampleSettings, build_energy, build_kernel
+from seqwise.runs.sampling_folder import History, append_sweeps, claim, keep_chains, keep_samples, read_history
+from seqwise.runs.sampling_problems import Problem, Task
+from seqwise.runs.sampling_settings import SampleSettings
+from seqwise.runs.sampling_starts import Plan, context_of, numbers_of, plan_of, require_room, start, tasks_of
 from seqwise.runs.scoring import room_for
 from seqwise.runs.sequence_run import SequenceRun
 from seqwise.sampling import (
     Chains,
     ChainState,
-    Energy,
     Info,
     Kernel,
-    Phrases,
     chains_at_once,
     coldest,
     load_chains,
     of_one_length,
-    phrase_starts,
-    replicas,
     sample_chains,
-    start_chains,
 )
-from seqwise.sampling.energies import rows_of
-from seqwise.training.processes import WITHOUT_END, from_first, is_first, join, share, wait_for_all
+from seqwise.training.processes import WITHOUT_END, from_first, is_first, join, number_of, rank, wait_for_all
 
-__all__ = ["Sampled", "SweepDone", "begin_chains", "sample"]
+__all__ = ["Sampled", "SweepDone", "begin_chains", "sample", "sample_in_blocks"]
+
+BLOCK = 4096  # problems that are in memory together, with all that their chains went through
 
 
 @dataclass(frozen=True, eq=False)
 class Sampled:
-    """What came of it: the samples by problem, chain and sweep, and all chains."""
+    """What came of problems: the samples by problem, chain and sweep, and all chains."""
 
     samples: Sequence[Sample]
     groups: Sequence[Group]
@@ -64,7 +57,7 @@ class SweepDone:
 
     Attributes:
         sweep: of the chains that are advanced together now.
-        done: sweeps of all groups of chains.
+        done: sweeps of all problems up to here, in all processes; a problem at another length counts as another one.
         total: how many there are to be.
         acceptance: of the proposals of this sweep.
         novelty: the share of them that was accepted and changed the state.
@@ -79,26 +72,21 @@ class SweepDone:
     mean_energy: float
 
 
-@dataclass(frozen=True, eq=False)
-class _Plan:
-    """All that the groups share."""
+@dataclass(frozen=True)
+class _Part:
+    """Tasks of one length, whose chains are advanced together.
 
-    run: SequenceRun
-    problems: Sequence[Problem]
-    settings: SampleSettings
-    phrases: Phrases
-    on_sweep: Callable[[SweepDone], None] | None
-    energy: Energy = field(init=False)
-    kernel: Kernel = field(init=False)
+    Attributes:
+        number: counted over all blocks.
+        tasks: see there.
+        before: how many tasks the parts before it have.
+        total: how many all parts have.
+    """
 
-    def __post_init__(self) -> None:
-        energy = self.phrases.constrain(build_energy(self.settings, self.run.model))
-        object.__setattr__(self, "energy", energy)
-        object.__setattr__(self, "kernel", build_kernel(self.settings, self.run.model, energy, self.allowed_V))
-
-    @property
-    def allowed_V(self) -> Tensor | None:
-        return None if bool(self.run.allowed_V.all()) else self.run.allowed_V
+    number: int
+    tasks: Sequence[Task]
+    before: int
+    total: int
 
 
 def sample(
@@ -109,7 +97,7 @@ def sample(
     output: Path | None = None,
     on_sweep: Callable[[SweepDone], None] | None = None,
 ) -> Sampled:
-    """Sample sequences for problems.
+    """Sample sequences for problems, all of them at once.
 
     The target is ``p(y) proportional to exp(-E(y) / T)`` over the sequences that agree with what is fixed, for each
     length on its own; E is the model's energy plus the constraints. The first chain of each problem and length starts
@@ -127,7 +115,7 @@ def sample(
         on_sweep: called after each sweep of each group of chains.
 
     Returns:
-        Everything; in other processes than the first, their own share.
+        Everything; in other processes than the first, nothing.
 
     Raises:
         InputError: a phrase or the output cannot be used, or no start keeps the constraints.
@@ -139,6 +127,7 @@ def sample(
         >>> from seqwise.data.readers import Example
         >>> from seqwise.runs.masked_model_settings import MaskedModelSettings
         >>> from seqwise.runs.masked_model_training import new_masked_run
+        >>> from seqwise.runs.sampling_problems import FREE
         >>> run = new_masked_run([Example((), ("b", "a"))], MaskedModelSettings(model="lstm", minimum_count=1))
         >>> _ = run.model.eval()
         >>> settings = SampleSettings(chains=2, sweeps=3, contain=("a b",))
@@ -146,39 +135,70 @@ def sample(
         >>> first.tokens, second.tokens, first.sweep
         ((0, 1, 0), (0, 1, 0), 3)
     """
-    plan, tasks = _plan(run, problems, settings, on_sweep)
+    blocks = list(sample_in_blocks(run, problems, settings, output=output, on_sweep=on_sweep))
+    return Sampled(
+        [one for block in blocks for one in block.samples], [group for block in blocks for group in block.groups]
+    )
+
+
+def sample_in_blocks(
+    run: SequenceRun,
+    problems: Sequence[Problem],
+    settings: SampleSettings,
+    *,
+    output: Path | None = None,
+    on_sweep: Callable[[SweepDone], None] | None = None,
+) -> Iterator[Sampled]:
+    """What :func:`sample` does, a few thousand problems at a time, so that memory does not grow with their number.
+
+    Args:
+        run: see there.
+        problems: best taken slice by slice, as those of :func:`~seqwise.runs.sampling_problems.read_problems` are.
+        settings: see there.
+        output: see there. Samples are there as soon as their chains have come to the end.
+        on_sweep: see there.
+
+    Returns:
+        Blocks of problems that follow each other, each when it is done; in other processes than the first, none.
+
+    Raises:
+        InputError: as :func:`sample`. Before the first sweep, unless chains find no start though each phrase that must
+            occur has room, or the memory or the disk is too small.
+
+    Example:
+        >>> from seqwise.data.readers import Example
+        >>> from seqwise.runs.masked_model_settings import MaskedModelSettings
+        >>> from seqwise.runs.masked_model_training import new_masked_run
+        >>> from seqwise.runs.sampling_problems import FREE
+        >>> run = new_masked_run([Example((), ("b", "a"))], MaskedModelSettings(model="lstm", minimum_count=1))
+        >>> _ = run.model.eval()
+        >>> problems = [Problem((FREE, 0), Example((), ()))] * 5000
+        >>> blocks = sample_in_blocks(run, problems, SampleSettings(kernel="mask-predict"))
+        >>> [len(block.samples) for block in blocks]
+        [4096, 904]
+    """
+    plan = plan_of(run, settings)
+    require_room(plan, problems)
+    tasks_of(plan, problems[:1])  # refuses now what it would refuse later
     join(patience=WITHOUT_END)
     if output is not None:
         began = _fingerprints(run, problems)
         from_first(lambda: claim(output, settings, began))
-    parts = list(_parts(tasks, settings, run.model.vocab_size))
-    own = share(range(len(parts)))
-    groups: dict[int, Group] = {}
-
-    def advance(number: int) -> None:
-        part, folder = parts[number], None if output is None else output / "chains" / f"{number:04d}"
-        with room_for(f"chains of {len(part[0].tokens)} tokens", mend="give a smaller --max-rows, or fewer --chains"):
-            groups[number] = _advance(plan, part, folder, done=len(groups) * settings.num_sweeps, groups=len(own))
-
-    def write() -> None:
-        if output is not None and is_first():
-            found = collect_samples(_in_order(groups), settings)
-            lines = (sample_line(run, problems, one, free=settings.free) for one in found)
-            write_atomically(output / "samples.jsonl", "".join(f"{line}\n" for line in lines))
-
-    for number in own:
-        advance(number)
-        write()
-    wait_for_all()
-    if is_first() and len(own) < len(parts):
-        for number in sorted({*range(len(parts))} - {*own}):  # which the others have advanced to the end
-            advance(number)
-        write()
-    return Sampled(collect_samples(_in_order(groups), settings), _in_order(groups))
-
-
-def _in_order(groups: Mapping[int, Group]) -> list[Group]:
-    return [group for _, group in sorted(groups.items())]
+    if output is not None and number_of() > 1:
+        # A process that waited after each block would wait for the slowest one of each.
+        every = itertools.chain.from_iterable(_blocks(plan, problems))
+        for part in itertools.islice(every, rank(), None, number_of()):
+            _advance(plan, part, output, on_sweep)
+        wait_for_all()
+    end = 0
+    for parts in _blocks(plan, problems) if is_first() else ():
+        begin, groups = end, []
+        for part in parts:
+            groups.append(_advance(plan, part, output, on_sweep))
+            if output is not None:
+                lines = (sample_line(run, one, free=settings.free) for one in collect_samples(groups, settings))
+                end = keep_samples(output, lines, begin=begin)
+        yield Sampled(collect_samples(groups, settings), groups)
 
 
 def begin_chains(run: SequenceRun, problem: Problem, settings: SampleSettings) -> tuple[Kernel, ChainState]:
@@ -196,34 +216,33 @@ def begin_chains(run: SequenceRun, problem: Problem, settings: SampleSettings) -
         >>> from seqwise.data.readers import Example
         >>> from seqwise.runs.masked_model_settings import MaskedModelSettings
         >>> from seqwise.runs.masked_model_training import new_masked_run
+        >>> from seqwise.runs.sampling_problems import FREE
         >>> run = new_masked_run([Example((), ("b", "a"))], MaskedModelSettings(model="lstm", minimum_count=1))
         >>> _ = run.model.eval()
         >>> kernel, state = begin_chains(run, Problem((FREE, 0), Example((), ())), SampleSettings(chains=3))
         >>> state.tokens_BT.shape, state.free_BT[0]
         (torch.Size([3, 2]), tensor([ True, False]))
     """
-    plan, tasks = _plan(run, [problem], settings, None)
-    return plan.kernel, _start(plan, tasks[:1], _context(plan, tasks[:1]))
+    plan = plan_of(run, settings)
+    tasks = tasks_of(plan, [problem])[:1]
+    return plan.kernel, start(plan, tasks, context_of(plan, tasks))
 
 
-def _plan(
-    run: SequenceRun,
-    problems: Sequence[Problem],
-    settings: SampleSettings,
-    on_sweep: Callable[[SweepDone], None] | None,
-) -> tuple[_Plan, list[Task]]:
-    """What all groups share, and the problems at their lengths."""
-    required = phrase_ids(run, settings.contain, setting="contain")
-    forbidden = phrase_ids(run, settings.without, setting="without")
-    penalty = torch.inf if settings.penalty is None else settings.penalty
-    phrases = Phrases(required, [way for ways in forbidden for way in ways], penalty)
-    # A length that has no room for a phrase would leave nothing to sample.
-    needed = [min(map(len, ways)) for ways in required] if phrases.hard else []
-    tasks = split_into_tasks(run, problems, settings, max(needed, default=1))
-    return _Plan(run, problems, settings, phrases, on_sweep), tasks
+def _blocks(plan: Plan, problems: Sequence[Problem]) -> Iterator[list[_Part]]:
+    """Of each block of problems the parts, numbered on from block to block."""
+    number = before = 0
+    for first in range(0, len(problems), BLOCK):
+        block = problems[first : first + BLOCK]
+        tasks = tasks_of(plan, block, first=first)
+        # Problems of one file are all tried at the same number of lengths.
+        total, parts = len(problems) * len(tasks) // len(block), []
+        for together in _of_one_length(tasks, plan.settings, plan.run.model.vocab_size):
+            parts.append(_Part(number, together, before, total))
+            number, before = number + 1, before + len(together)
+        yield parts
 
 
-def _parts(tasks: Sequence[Task], settings: SampleSettings, vocab_size: int) -> Iterator[Sequence[Task]]:
+def _of_one_length(tasks: Sequence[Task], settings: SampleSettings, vocab_size: int) -> Iterator[Sequence[Task]]:
     """Tasks of one length, as many as may be advanced together."""
     chains_each = settings.num_chains * settings.num_replicas
 
@@ -234,19 +253,25 @@ def _parts(tasks: Sequence[Task], settings: SampleSettings, vocab_size: int) -> 
         yield [tasks[place] for place in places]
 
 
-def _advance(plan: _Plan, tasks: Sequence[Task], folder: Path | None, *, done: int, groups: int) -> Group:
+def _advance(plan: Plan, part: _Part, output: Path | None, on_sweep: Callable[[SweepDone], None] | None) -> Group:
     """Start chains or read them back, and advance them to their last sweep."""
-    settings, total = plan.settings, groups * plan.settings.num_sweeps
-    state, history = _begin(plan, tasks, folder)
-    began, seconds = state.sweep, 0.0
+    length, own = len(part.tasks[0].tokens), slice(None, None, plan.settings.num_replicas)
 
     def report(now: ChainState, info: Info) -> None:
-        if plan.on_sweep is not None:
-            own = slice(None, None, settings.num_replicas)
+        if on_sweep is not None:
             proposals = max(int(info.proposals_B[own].sum()), 1)
             shares = int(info.accepted_B[own].sum()) / proposals, int(info.novel_B[own].sum()) / proposals
-            plan.on_sweep(SweepDone(now.sweep, done + now.sweep, total, *shares, float(now.energy_B[own].mean())))
+            done = part.before * plan.settings.num_sweeps + now.sweep * len(part.tasks)
+            total = part.total * plan.settings.num_sweeps
+            on_sweep(SweepDone(now.sweep, done, total, *shares, float(now.energy_B[own].mean())))
 
+    with room_for(f"chains of {length} tokens", mend="give a smaller --max-rows, or fewer --chains"):
+        return _sweep(plan, part, None if output is None else output / "chains" / f"{part.number:04d}", report)
+
+
+def _sweep(plan: Plan, part: _Part, folder: Path | None, report: Callable[[ChainState, Info], None]) -> Group:
+    settings, (state, history) = plan.settings, _begin(plan, part.tasks, folder)
+    began, seconds = state.sweep, 0.0
     while state.sweep < settings.num_sweeps:
         count = min(settings.save_every, settings.num_sweeps - state.sweep)
         chains = sample_chains(plan.kernel, state, count, seed=settings.seed, progress=report)
@@ -255,75 +280,28 @@ def _advance(plan: _Plan, tasks: Sequence[Task], folder: Path | None, *, done: i
             append_sweeps(folder.with_suffix(".jsonl"), later, first=len(history))
             keep_chains(folder.with_suffix(".safetensors"), state)
         history, seconds = history + later, seconds + chains.seconds
-    return Group(tasks, history, coldest(state, settings.num_replicas).tokens_BT, seconds, state.sweep - began)
+    return Group(part.tasks, history, coldest(state, settings.num_replicas).tokens_BT, seconds, state.sweep - began)
 
 
-def _begin(plan: _Plan, tasks: Sequence[Task], folder: Path | None) -> tuple[ChainState, History]:
+def _begin(plan: Plan, tasks: Sequence[Task], folder: Path | None) -> tuple[ChainState, History]:
     settings = plan.settings
     count = len(tasks) * settings.num_chains
-    context = _context(plan, tasks)
+    context = context_of(plan, tasks)
     path = None if folder is None else folder.with_suffix(".safetensors")
     if path is None or not path.exists():
         if folder is not None:
             folder.with_suffix(".jsonl").unlink(missing_ok=True)
-        return _start(plan, tasks, context), History.none(count)
+        return start(plan, tasks, context), History.none(count)
     state = load_chains(path, plan.energy, context=context)
-    if len(state) != count * settings.num_replicas:
+    # Of a replica, the number of its chain is the quotient; see replicas.
+    numbers_B = state.chain_B[:: settings.num_replicas] // settings.num_replicas
+    if len(state) != count * settings.num_replicas or not torch.equal(numbers_B, numbers_of(settings, tasks)):
         raise InputError("the file holds other chains", path=path, mend="remove the folder and start again")
     if state.sweep > settings.num_sweeps:
         problem = f"sweeps: the chains have made {state.sweep} already, and {settings.num_sweeps} are asked for"
         raise InputError(problem, path=path, mend=f"ask for {state.sweep} or more, or give another --output")
     assert folder is not None
     return state, read_history(folder.with_suffix(".jsonl"), num_sweeps=state.sweep, num_chains=count)
-
-
-def _context(plan: _Plan, tasks: Sequence[Task]) -> Any:
-    """What the model has read, a row for each replica of each chain."""
-    model = plan.run.model
-    if not isinstance(model, ConditionalMaskedTransformer):
-        return None
-    sources = [EncodedExample(plan.problems[task.problem].source_ids, ()) for task in tasks]
-    batch = collate(list(enumerate(sources)))
-    with torch.no_grad():
-        context = model.encode(batch.sources_BS, batch.source_lengths_B)
-    each = plan.settings.num_chains * plan.settings.num_replicas
-    return rows_of(context, torch.arange(len(tasks)).repeat_interleave(each))
-
-
-def _start(plan: _Plan, tasks: Sequence[Task], context: Any) -> ChainState:
-    settings, model = plan.settings, plan.run.model
-    each = settings.num_chains
-    tokens_BT = torch.tensor([task.tokens for task in tasks]).repeat_interleave(each, dim=0)
-    number_B = torch.arange(each).repeat(len(tasks))
-    first_B = torch.tensor([(task.problem * settings.length_beam + task.rank) * each for task in tasks])
-    chain_B = first_B.repeat_interleave(each) + number_B
-    free_BT = tokens_BT == FREE
-    # Of the replicas of a chain, which start together, the context is the same.
-    rows_B = torch.arange(0, len(tokens_BT) * settings.num_replicas, settings.num_replicas)
-    shared: dict[str, Any] = {"seed": settings.seed, "allowed_V": plan.allowed_V, "chain_B": chain_B}
-    shared |= {"context": rows_of(context, rows_B), "greedy_B": number_B == 0}
-    blank_BT = tokens_BT.masked_fill(free_BT, 0)
-    started_BT, found_B = phrase_starts(model, blank_BT, free_BT, plan.phrases, **shared)
-    if not bool(found_B.all()):
-        raise _no_start(plan, tasks[int((~found_B).nonzero()[0]) // each])
-    state = start_chains(plan.energy, started_BT, free_BT=free_BT, context=shared["context"], chain_B=chain_B)
-    return replicas(state, settings.num_replicas)
-
-
-def _no_start(plan: _Plan, task: Task) -> InputError:
-    example = plan.problems[task.problem].example
-    what = [
-        f"{verb} {phrase!r}"
-        for verb, phrases in (("contains", plan.settings.contain), ("does without", plan.settings.without))
-        for phrase in phrases
-    ]
-    length = f"of length {len(task.tokens)} " if FREE in task.tokens and not example.target else ""
-    return InputError(
-        f"no sequence {length}was found that {' and '.join(what)}",
-        path=example.path or None,
-        line=example.line or None,
-        mend="leave more positions free, or give a penalty instead of a hard constraint",
-    )
 
 
 def _history(chains: Chains, settings: SampleSettings, *, first: int) -> History:
@@ -346,7 +324,10 @@ def _history(chains: Chains, settings: SampleSettings, *, first: int) -> History
     )
 
 
-def _fingerprints(run: SequenceRun, problems: Sequence[Problem]) -> dict[str, str]:
+def _fingerprints(run: SequenceRun, problems: Iterable[Problem]) -> dict[str, str]:
     """What tells the model, with its vocabulary, and the problems from others."""
-    asked = repr([(problem.tokens, problem.source_ids) for problem in problems])
-    return {"model": run.fingerprint(), "problems": hashlib.sha256(asked.encode()).hexdigest()}
+    asked = hashlib.sha256(b"[")  # as if a list of all of them were written at once
+    for number, problem in enumerate(problems):
+        asked.update((", " if number else "").encode() + repr((problem.tokens, problem.source_ids)).encode())
+    asked.update(b"]")
+    return {"model": run.fingerprint(), "problems": asked.hexdigest()}

@@ -5,7 +5,7 @@
     FOLDER/settings.json          the settings, and what tells run and problems from others
     FOLDER/chains/0000.jsonl      of the first chains: a line for each sweep, with energies, counts and printed tokens
     FOLDER/chains/0000.safetensors    where these chains are; what the lines say beyond it is written anew
-    FOLDER/samples.jsonl          what is printed, of all chains that have come to the end
+    FOLDER/samples.jsonl          what is printed, of all chains that have come to the end; block by block of problems
 
 Shapes: S sweeps, B chains, T positions.
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,10 +28,11 @@ from seqwise.data.records import read_record
 from seqwise.errors import InputError
 from seqwise.runs.sampling_settings import SampleSettings
 from seqwise.sampling import ChainState, save_chains
+from seqwise.training.checkpoints import saving
 
-__all__ = ["History", "append_sweeps", "claim", "keep_chains", "read_history"]
+__all__ = ["History", "append_sweeps", "claim", "keep_chains", "keep_samples", "read_history"]
 
-_SETTINGS = "settings.json"
+_SETTINGS, _SAMPLES = "settings.json", "samples.jsonl"
 _MAY_DIFFER = ("sweeps", "save_every")
 _OTHERS = {"model": "another model", "problems": "other problems"}
 
@@ -162,6 +163,35 @@ def keep_chains(path: Path, state: ChainState) -> None:
         stream.seek(8)
         stream.write(json.dumps(header, separators=(",", ":")).encode().ljust(size))
     rename_durably(partial, path)
+
+
+def keep_samples(folder: Path, lines: Iterable[str], *, begin: int) -> int:
+    """Write lines to the file of samples from a place on; what stood there goes. On the disk when this returns.
+
+    Who is killed in between leaves a part of them; the same command writes the file again from its first byte.
+
+    Args:
+        folder: that of the output.
+        lines: those of a block of problems, as far as it is done.
+        begin: how many bytes the blocks before it take.
+
+    Returns:
+        How many it takes with them.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    path, text = folder / _SAMPLES, "".join(f"{line}\n" for line in lines).encode()
+    with saving(path):
+        with path.open("r+b" if begin else "wb") as stream:
+            stream.seek(begin)
+            stream.write(text)
+            stream.truncate()
+            stream.flush()
+            os.fsync(stream.fileno())
+        if begin == 0:
+            flush(folder)  # which has a new name in it
+    return begin + len(text)
 
 
 def read_history(path: Path, *, num_sweeps: int, num_chains: int) -> History:

@@ -5,13 +5,17 @@ Shapes: B problems, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from seqwise.data.batches import EncodedExample, collate
 from seqwise.data.readers import Example, read_lines
+from seqwise.data.spooled import from_plain, spooled_items, to_plain
 from seqwise.errors import InputError
 from seqwise.models.conditional import ConditionalMaskedTransformer
 from seqwise.runs.inputs import example_of, file_units, inputs_of, names_a_file
@@ -22,6 +26,7 @@ from seqwise.sampling import SeededDraws, likeliest_lengths
 __all__ = ["FREE", "Problem", "Task", "phrase_ids", "problem_of", "read_problems", "split_into_tasks", "unusual"]
 
 AT_ONCE = 64  # sources that are read together for their lengths
+DRAWN = 4096  # lengths that are drawn together
 
 
 @dataclass(frozen=True)
@@ -47,15 +52,19 @@ class Task:
         problem: its place among the problems, from 0.
         rank: 0 for the likeliest length, 1 for the next, and so on.
         tokens: ids, FREE where they are to be drawn.
+        asked: the problem itself.
     """
 
     problem: int
     rank: int
     tokens: tuple[int, ...]
+    asked: Problem
 
 
-def read_problems(run: SequenceRun, text: str | None, settings: SampleSettings) -> list[Problem]:
-    """The problems of a file, of a text, or as many as the settings say.
+def read_problems(run: SequenceRun, text: str | None, settings: SampleSettings) -> Sequence[Problem]:
+    """The problems of a file, of a text, or as many as the settings say; of many, memory holds a few.
+
+    All are made at once, so that what is wrong with the last one is known before the first is sampled.
 
     Args:
         run: whether it reads sources, and the format of its files, decide how the text is read.
@@ -77,19 +86,17 @@ def read_problems(run: SequenceRun, text: str | None, settings: SampleSettings) 
     if text is None:
         if run.conditional:
             raise InputError("the model reads sources, and there is none", mend="give a text, a file, or - for stdin")
-        return _from_nothing(run, settings)
+        return _kept(_from_nothing(run, settings))
     for name, default in (("length", None), ("count", 1)):
         if getattr(settings, name) != default:
             raise InputError(f"{name}: the problems are given, and {name} plays no part", mend="leave it out")
     if run.conditional and not _holds_pairs(text):
         examples = inputs_of(text, units=file_units(run.settings.source_units))
-        return [
-            Problem((), example, one.source_ids) for example, one in zip(examples, run.encode(examples), strict=True)
-        ]
+        return _kept(Problem((), example, run.encode([example])[0].source_ids) for example in examples)
     if settings.length_beam > 1:
         raise InputError("length_beam: the sequences to be filled in have their lengths", mend="leave it out")
     run.require_free(settings.free)
-    return [_to_fill(run, example, settings.free) for example in _sequences(run, text)]
+    return _kept(_to_fill(run, example, settings.free) for example in _sequences(run, text))
 
 
 def problem_of(run: SequenceRun, text: str, *, source: str = "", free: str = "_") -> Problem:
@@ -120,17 +127,18 @@ def problem_of(run: SequenceRun, text: str, *, source: str = "", free: str = "_"
 
 
 def split_into_tasks(
-    run: SequenceRun, problems: Sequence[Problem], settings: SampleSettings, shortest: int
+    run: SequenceRun, problems: Sequence[Problem], settings: SampleSettings, shortest: int, *, first: int = 0
 ) -> list[Task]:
     """Each problem at each of the lengths that it is to be tried at.
 
     Args:
         run: a conditional one says which lengths are likely.
-        problems: see there.
+        problems: some that follow each other.
         settings: ``length_beam`` is read.
         shortest: of the lengths that a conditional run may choose.
+        first: the place of the first of these problems among all.
     """
-    tasks = [Task(place, 0, problem.tokens) for place, problem in enumerate(problems) if problem.tokens]
+    tasks = [Task(first + place, 0, one.tokens, one) for place, one in enumerate(problems) if one.tokens]
     open_ones = [place for place, problem in enumerate(problems) if not problem.tokens]
     for start in range(0, len(open_ones), AT_ONCE):
         part = open_ones[start : start + AT_ONCE]
@@ -140,7 +148,9 @@ def split_into_tasks(
             context = run.model.encode(batch.sources_BS, batch.source_lengths_B)
         lengths_BK = likeliest_lengths(context.length_log_probs_BL, beam=settings.length_beam, shortest=shortest)
         for place, lengths in zip(part, lengths_BK.tolist(), strict=True):
-            tasks += (Task(place, rank, (FREE,) * length) for rank, length in enumerate(lengths))
+            tasks += (
+                Task(first + place, rank, (FREE,) * length, problems[place]) for rank, length in enumerate(lengths)
+            )
     return sorted(tasks, key=lambda task: (task.problem, task.rank))
 
 
@@ -179,13 +189,16 @@ def unusual(run: SequenceRun, problems: Sequence[Problem]) -> list[str]:
         >>> unusual(run, [Problem((FREE, 0), Example((), ())), Problem((FREE,) * 9, Example((), ()))])
         ['1 of 2 sequences are of other lengths than those of training (2 to 2); the longest has 9 tokens']
     """
+    unknown, strange, lengths = run.unknown_id, 0, Counter[int]()
+    for problem in problems:
+        strange += unknown in problem.tokens
+        lengths[len(problem.tokens)] += 1
+    del lengths[0]  # of those whose length is not known
     lines = []
-    strange = sum(run.unknown_id in problem.tokens for problem in problems)
     if strange:
         lines.append(f"{strange} of {len(problems)} sequences hold fixed tokens that the model does not know")
-    lengths = [len(problem.tokens) for problem in problems if problem.tokens]
-    known = run.lengths or dict.fromkeys(lengths, 1)
-    others = sum(not min(known) <= length <= max(known) for length in lengths)
+    known = run.lengths or lengths
+    others = sum(count for length, count in lengths.items() if not min(known) <= length <= max(known))
     if others:
         lines.append(
             f"{others} of {len(problems)} sequences are of other lengths than those of training"
@@ -194,20 +207,41 @@ def unusual(run: SequenceRun, problems: Sequence[Problem]) -> list[str]:
     return lines
 
 
-def _from_nothing(run: SequenceRun, settings: SampleSettings) -> list[Problem]:
+def _from_nothing(run: SequenceRun, settings: SampleSettings) -> Iterator[Problem]:
     lengths = list(settings.lengths or run.lengths)
     if not lengths:
         mend = "give a number of tokens, or a range such as 5-9"
         raise InputError("length: the lengths of the training data are not known", mend=mend)
     weights = torch.tensor([1.0 if settings.lengths else run.lengths[length] for length in lengths]).log()
-    if settings.kernel == "mask-predict":
-        # It draws nothing: a length that came twice would be the same sequence twice.
-        likeliest = weights.sort(descending=True, stable=True).indices[: settings.count].tolist()
-        return [Problem((FREE,) * lengths[choice], Example((), ())) for choice in likeliest]
-    # Sweeps are numbered from 0, and starts from -1 downwards: these numbers are none of theirs.
-    draws = SeededDraws(settings.seed, torch.arange(settings.count), sweep=-(2**20))
-    chosen_B = draws.categorical(weights.expand(settings.count, -1), torch.ones(settings.count, dtype=torch.bool))
-    return [Problem((FREE,) * lengths[choice], Example((), ())) for choice in chosen_B.tolist()]
+    # It draws nothing: a length that came twice would be the same sequence twice.
+    chosen = _likeliest(weights, settings) if settings.kernel == "mask-predict" else _drawn(weights, settings)
+    return (Problem((FREE,) * lengths[choice], Example((), ())) for choice in chosen)
+
+
+def _likeliest(weights: Tensor, settings: SampleSettings) -> list[int]:
+    likeliest: list[int] = weights.sort(descending=True, stable=True).indices[: settings.count].tolist()
+    return likeliest
+
+
+def _drawn(weights: Tensor, settings: SampleSettings) -> Iterator[int]:
+    for first in range(0, settings.count, DRAWN):
+        number_B = torch.arange(first, min(first + DRAWN, settings.count))
+        # Sweeps are numbered from 0, and starts from -1 downwards: these numbers are none of theirs.
+        draws = SeededDraws(settings.seed, number_B, sweep=-(2**20))
+        yield from draws.categorical(weights.expand(len(number_B), -1), torch.ones_like(number_B).bool()).tolist()
+
+
+def _kept(problems: Iterator[Problem]) -> Sequence[Problem]:
+    return spooled_items(problems, _plain, _problem)
+
+
+def _plain(problem: Problem) -> Any:
+    return problem.tokens, to_plain(problem.example), problem.source_ids
+
+
+def _problem(fields: Any) -> Problem:
+    tokens, example, source_ids = fields
+    return Problem(tuple(tokens), from_plain(example), tuple(source_ids))
 
 
 def _holds_pairs(text: str) -> bool:

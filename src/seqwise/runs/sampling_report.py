@@ -8,8 +8,9 @@ from __future__ import annotations
 import importlib.util
 import math
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
 import torch
 
@@ -19,18 +20,15 @@ from seqwise.runs.sampling_problems import Task
 from seqwise.runs.sampling_settings import SampleSettings
 from seqwise.sampling import ChainReport, Chains, Energy, diagnose_chains, start_chains
 
-__all__ = ["report_lines"]
+__all__ = ["SampleReport", "report_lines"]
 
 FEWEST = 4  # sweeps by which chains can be judged
 
-Reports = dict[tuple[int, int], ChainReport]  # by problem and rank of the length
+Key = tuple[int, int]  # problem, and rank of the length
 
 
 def report_lines(sampled: Sampled, settings: SampleSettings) -> list[str]:
-    """Acceptance, novelty and mean energy of all chains; ESS and R-hat where ArviZ is installed; and warnings.
-
-    Counted are the sweeps that are neither discarded nor burn-in. ESS is summed over problems and lengths, whose chains
-    are judged on their own; the worst of them are named.
+    """The lines of :class:`SampleReport` on all problems at once.
 
     Args:
         sampled: what came of it.
@@ -39,33 +37,51 @@ def report_lines(sampled: Sampled, settings: SampleSettings) -> list[str]:
     Returns:
         A line each.
     """
-    first = _first_counted(settings)
-    counted = settings.num_sweeps - first
-    totals = {
-        name: sum(int(getattr(group.history, f"{name}_SB")[first:].sum()) for group in sampled.groups)
-        for name in ("proposals", "accepted", "novel")
-    }
-    energies = torch.cat([group.history.energy_SB[first:].flatten() for group in sampled.groups])
-    num_chains = settings.num_chains * sum(len(group.tasks) for group in sampled.groups)
-    proposals = max(totals["proposals"], 1)
-    lines = [
-        f"{num_chains} chains, {counted} of {settings.num_sweeps} sweeps counted:"
-        f" accepted {totals['accepted'] / proposals:.1%}, novel {totals['novel'] / proposals:.1%},"
-        f" mean energy {float(energies.mean()):.4g} nats"
-    ]
-    if settings.burn_in >= settings.num_sweeps:
-        lines.append(f"warning: burn-in takes {settings.burn_in} sweeps, so that none of these is of the target")
-    if settings.nucleus < 1 and settings.full_share == 0 and settings.kernel not in ("gibbs", "mask-predict"):
-        lines.append(
-            "warning: from a nucleus alone chains may never leave a part of the sequences; --full-share 0.05 mends that"
-        )
-    if settings.kernel == "mask-predict":
-        return lines
-    if counted < FEWEST:
-        return [*lines, f"no effective sample size: {FEWEST} sweeps are needed that count, and there are {counted}"]
-    if importlib.util.find_spec("arviz_stats") is None:
-        return [*lines, "no effective sample size and R-hat without ArviZ: pip install 'seqwise[diagnostics]'"]
-    return [*lines, *_judged(sampled, settings, first)]
+    report = SampleReport(settings)
+    report.add(sampled.groups)
+    return report.lines()
+
+
+@dataclass
+class SampleReport:
+    """Acceptance, novelty and mean energy of all chains; ESS and R-hat where ArviZ is installed; and warnings.
+
+    Counted are the sweeps that are neither discarded nor burn-in. ESS is summed over problems and lengths, whose chains
+    are judged on their own; the worst of them are named. Chains are added up, and not kept.
+
+    Attributes:
+        settings: of the sampling.
+    """
+
+    settings: SampleSettings
+    _counts: Counter[str] = field(default_factory=Counter, init=False)
+    _energy: float = field(default=0.0, init=False)
+    _judged: _Judged = field(default_factory=lambda: _Judged(), init=False)
+
+    def add(self, groups: Iterable[Group]) -> None:
+        """Count some chains in."""
+        first, judged = _first_counted(self.settings), _unjudged(self.settings) is None
+        for group in groups:
+            history = group.history
+            self._counts["chains"] += self.settings.num_chains * len(group.tasks)
+            for name in ("proposals", "accepted", "novel"):
+                self._counts[name] += int(getattr(history, f"{name}_SB")[first:].sum())
+            self._counts["energies"] += history.energy_SB[first:].numel()
+            self._energy += float(history.energy_SB[first:].sum())
+            if judged:
+                self._judged.add(group, self.settings, first)
+
+    def lines(self) -> list[str]:
+        """What there is to say of all that were counted in, a line each."""
+        settings, counts = self.settings, self._counts
+        proposals = max(counts["proposals"], 1)
+        lines = [
+            f"{counts['chains']} chains, {_num_counted(settings)} of {settings.num_sweeps} sweeps counted:"
+            f" accepted {counts['accepted'] / proposals:.1%}, novel {counts['novel'] / proposals:.1%},"
+            f" mean energy {self._energy / max(counts['energies'], 1):.4g} nats"
+        ]
+        unjudged = _unjudged(settings)
+        return [*lines, *_warnings(settings), *(self._judged.lines() if unjudged is None else unjudged)]
 
 
 def _first_counted(settings: SampleSettings) -> int:
@@ -74,50 +90,102 @@ def _first_counted(settings: SampleSettings) -> int:
     return max(settings.num_discarded, settings.burn_in if followed else 0)
 
 
-def _judged(sampled: Sampled, settings: SampleSettings, first: int) -> Iterator[str]:
-    reports = {
-        (task.problem, task.rank): diagnose_chains(chains, discard=first)
-        for group in sampled.groups
-        for task, chains in _tasks(group, settings)
-    }
-    passes = sum(int(group.history.passes_SB.sum()) for group in sampled.groups)
-    ess = math.fsum(report.ess["energy"] for report in reports.values() if math.isfinite(report.ess["energy"]))
-    line = f"effective sample size of the energy {ess:.4g}"
-    if len(reports) > 1:
-        line += f", {_worst(reports, 'ess', min)}"
-    # The time of sweeps that were made before an interruption is not known.
-    if all(group.made == settings.num_sweeps for group in sampled.groups):
-        line += f"; {ess / max(sum(group.seconds for group in sampled.groups), 1e-9):.3g} a second"
-    yield f"{line}, {ess / max(passes, 1):.3g} a pass"
-    yield f"R-hat of the energy {_worst(reports, 'r_hat', max)}"
-    yield from _warnings(reports)
+def _num_counted(settings: SampleSettings) -> int:
+    return settings.num_sweeps - _first_counted(settings)
 
 
-def _worst(reports: Reports, name: str, choose: Callable[..., tuple[int, int]]) -> str:
-    values = {key: getattr(report, name)["energy"] for key, report in reports.items()}
-    finite = {key: value for key, value in values.items() if math.isfinite(value)}
-    if not finite:
-        return "is not a number"
-    key = choose(finite, key=finite.__getitem__)
-    return f"{finite[key]:.4g}" if len(reports) == 1 else f"at worst {finite[key]:.4g} ({_named(key)})"
+def _warnings(settings: SampleSettings) -> Iterator[str]:
+    """What the settings alone tell."""
+    if settings.burn_in >= settings.num_sweeps:
+        yield f"warning: burn-in takes {settings.burn_in} sweeps, so that none of these is of the target"
+    if settings.nucleus < 1 and settings.full_share == 0 and settings.kernel not in ("gibbs", "mask-predict"):
+        yield (
+            "warning: from a nucleus alone chains may never leave a part of the sequences; --full-share 0.05 mends that"
+        )
 
 
-def _named(key: tuple[int, int]) -> str:
-    return f"problem {key[0] + 1}" + (f", length {key[1] + 1}" if key[1] else "")
+def _unjudged(settings: SampleSettings) -> list[str] | None:
+    """Why there is no effective sample size, if there is anything to say about that; None where there is one."""
+    if settings.kernel == "mask-predict":
+        return []
+    counted = _num_counted(settings)
+    if counted < FEWEST:
+        return [f"no effective sample size: {FEWEST} sweeps are needed that count, and there are {counted}"]
+    if importlib.util.find_spec("arviz_stats") is None:
+        return ["no effective sample size and R-hat without ArviZ: pip install 'seqwise[diagnostics]'"]
+    return None
 
 
-def _warnings(reports: Reports) -> Iterator[str]:
-    """One line for each kind of warning, with the problem whose chains agree least of those that it speaks of."""
-    kinds: dict[str, list[str]] = defaultdict(list)
-    # What is not a number agrees least of all; among equals the first problem is named.
-    doubts = {key: report.r_hat["energy"] for key, report in reports.items()}
-    for key in sorted(reports, key=lambda key: -doubts[key] if math.isfinite(doubts[key]) else -math.inf):
-        for warning in reports[key].warnings:
+@dataclass
+class _Kind:
+    """Warnings that differ in their numbers only: how many, and the one of the chains that agree least."""
+
+    rank: tuple[float, Key, int]
+    warning: str
+    count: int
+
+
+@dataclass
+class _Judged:
+    """What the chains of problems, each judged on its own, come to."""
+
+    problems: int = 0
+    ess: float = 0.0
+    passes: int = 0
+    seconds: float = 0.0
+    all_made_now: bool = True
+    # The worst of each with its problem, of equals the first one; of R-hat, the negative.
+    least_ess: tuple[float, Key] | None = None
+    most_r_hat: tuple[float, Key] | None = None
+    kinds: dict[str, _Kind] = field(default_factory=dict)
+
+    def add(self, group: Group, settings: SampleSettings, first: int) -> None:
+        self.passes += int(group.history.passes_SB.sum())
+        self.seconds += group.seconds
+        self.all_made_now &= group.made == settings.num_sweeps
+        for task, chains in _tasks(group, settings):
+            self._judge((task.problem, task.rank), diagnose_chains(chains, discard=first))
+
+    def _judge(self, key: Key, report: ChainReport) -> None:
+        ess, r_hat = report.ess["energy"], report.r_hat["energy"]
+        self.problems += 1
+        if math.isfinite(ess):
+            self.ess += ess
+            self.least_ess = min(self.least_ess or (ess, key), (ess, key))
+        if not math.isnan(r_hat):
+            self.most_r_hat = min(self.most_r_hat or (-r_hat, key), (-r_hat, key))
+        # What is not a number agrees least of all.
+        doubt = -math.inf if math.isnan(r_hat) else -r_hat
+        for place, warning in enumerate(report.warnings):
             # What differs between problems are the numbers.
-            kinds[re.sub(r"[0-9.]+", "", warning)].append(f"{_named(key)}: {warning}")
-    for found in kinds.values():
-        others = f" (and {len(found) - 1} more of {len(reports)})" if len(found) > 1 else ""
-        yield f"warning: {found[0]}{others}"
+            name, rank = re.sub(r"inf|[0-9.]+", "", warning), (doubt, key, place)
+            kind = self.kinds.setdefault(name, _Kind(rank, "", 0))
+            kind.count += 1
+            if rank <= kind.rank:
+                kind.rank, kind.warning = rank, f"{_named(key)}: {warning}"
+
+    def lines(self) -> Iterator[str]:
+        line = f"effective sample size of the energy {self.ess:.4g}"
+        if self.problems > 1:
+            line += f", {self._worst(self.least_ess, sign=1)}"
+        # The time of sweeps that were made before an interruption is not known.
+        if self.all_made_now:
+            line += f"; {self.ess / max(self.seconds, 1e-9):.3g} a second"
+        yield f"{line}, {self.ess / max(self.passes, 1):.3g} a pass"
+        yield f"R-hat of the energy {self._worst(self.most_r_hat, sign=-1)}"
+        for kind in sorted(self.kinds.values(), key=lambda kind: kind.rank):
+            others = f" (and {kind.count - 1} more of {self.problems})" if kind.count > 1 else ""
+            yield f"warning: {kind.warning}{others}"
+
+    def _worst(self, found: tuple[float, Key] | None, *, sign: int) -> str:
+        if found is None:
+            return "is not a number"
+        value, key = found
+        return f"{sign * value:.4g}" if self.problems == 1 else f"at worst {sign * value:.4g} ({_named(key)})"
+
+
+def _named(key: Key) -> str:
+    return f"problem {key[0] + 1}" + (f", length {key[1] + 1}" if key[1] else "")
 
 
 def _tasks(group: Group, settings: SampleSettings) -> Iterator[tuple[Task, Chains]]:
