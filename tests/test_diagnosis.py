@@ -361,7 +361,8 @@ def test_a_gain_of_one_step_is_not_said_to_be_one_of_whole_searches() -> None:
 
 
 def test_a_gap_that_only_greedy_search_has_is_said_to_be_of_greedy_search() -> None:
-    found = replace(made_up(raw=100, shifted=100, next_step=140, own=1.0), exposure={"greedy": gap(2.1), "beam": gap(1)})
+    even = made_up(raw=100, shifted=100, next_step=140, own=1.0)
+    found = replace(even, exposure={"greedy": gap(2.1), "beam": gap(1)})
     said = meanings(found)["exposure gap"]
     assert said.startswith("after prefixes of greedy search the right continuation costs 2.0 times as much")
     assert said.endswith("with a beam there is little to mend")

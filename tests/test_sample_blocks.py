@@ -283,6 +283,18 @@ def test_samples_are_kept_as_soon_as_their_chains_have_come_to_the_end(
     assert found == expected
 
 
+def test_what_a_block_has_written_goes_when_it_is_written_again(tmp_path: Path) -> None:
+    """It may become shorter: of the best sample another length may have the better one."""
+    begin = sampling_folder.keep_samples(tmp_path, ["first"], begin=0)
+    sampling_folder.keep_samples(tmp_path, ["a long one", "another"], begin=begin)
+    assert sampling_folder.keep_samples(tmp_path, ["short"], begin=begin) == begin + 6
+    assert (tmp_path / "samples.jsonl").read_text() == "first\nshort\n"
+    (tmp_path / "samples.jsonl").unlink()
+    (tmp_path / "samples.jsonl").mkdir()
+    with pytest.raises(InputError, match=r"samples\.jsonl: cannot be written \(Is a directory\)"):
+        sampling_folder.keep_samples(tmp_path, ["short"], begin=0)
+
+
 def test_chains_of_other_blocks_are_not_taken_for_these(small: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """As a release with other blocks would leave them: the numbers of the files are then those of other problems."""
     run, settings = build("words"), SampleSettings(chains=2, sweeps=2, max_rows=1)

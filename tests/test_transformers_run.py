@@ -289,7 +289,7 @@ def test_models_that_cannot_be_had_are_refused_in_one_line(
     ("given", "said"),
     [
         ({"model": "lstn"}, "model must be one of lstm, transformer, chain, a folder, or a hub name with a / in it"),
-        ({"task": "tag"}, "task: "),
+        ({"task": "tag"}, "is no encoder, which --task tag needs"),
         ({"source_units": "words"}, "source_units: "),
         ({"hidden_size": 8}, "hidden_size: nothing in this training reads it"),
         ({"dropout": 0.3}, "dropout: nothing in this training reads it"),

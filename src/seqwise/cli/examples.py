@@ -20,6 +20,8 @@ EXAMPLES = {
         "seqwise train --model ./my-bart --train pairs.tsv --dev dev.tsv \\\n"
         "    --objective relaxed-beam --output runs/bart",
         "seqwise train --model ./my-gpt2 --train prompts-and-continuations.tsv \\\n    --output runs/gpt2",
+        "seqwise train --task tag --model ./my-bert --train train.conll \\\n"
+        "    --dev dev.conll --output runs/bert-tagger",
         "seqwise train --config settings.yaml --seed 1 --output runs/seed1",
     ),
     "predict": (

@@ -20,9 +20,10 @@ from seqwise.hugging_face.masked_model import num_positions
 from seqwise.models.recurrent import Context, FixedAttentionTagger
 from seqwise.training.checkpoints import load_model_file, seal, verify
 
-__all__ = ["PieceEncoder", "load_tagger", "pretrained_tagger", "save_tagger", "word_pieces"]
+__all__ = ["PieceEncoder", "load_tagger", "pretrained_tagger", "save_tagger", "unread_words", "word_pieces"]
 
 BACKBONE, SIZES, WEIGHTS = "backbone", "tagger.json", "model.safetensors"
+"""In a folder of :func:`save_tagger`: the folder of the encoder's configuration, and two files."""
 
 
 class PieceEncoder(nn.Module):
@@ -79,7 +80,8 @@ def pretrained_tagger(
 
     Args:
         model: of transformers, with or without a head, which is not used: BERT, DistilBERT, ModernBERT, RoBERTa, ESM,
-            ... Its weights are shared, and trained along. A causal one sees no word that is still to come.
+            ... Its weights are shared, and trained along; the tagger is in the mode (train or eval) that it is in. A
+            causal one sees no word that is still to come.
         num_labels: V; by default ``config.num_labels``.
         hidden_size: of the decoder.
         label_embedding_size: size D of a fed label.
@@ -89,8 +91,8 @@ def pretrained_tagger(
         InputError: the model is an encoder-decoder, or has no base model.
 
     Source: the decoder is that of Goyal et al. (AAAI 2018), section 3. Not implemented: other poolings than the first
-    piece; a learning rate of its own for the encoder (keep all small, or freeze it first); a source longer than the
-    encoder's positions.
+    piece; a source longer than the encoder's positions. The decoder is new: give it a larger learning rate than the
+    encoder has (``rates`` of :func:`~seqwise.training.trainer.fit`).
 
     Example:
         >>> from seqwise.data import EncodedExample
@@ -113,28 +115,30 @@ def pretrained_tagger(
     num_labels = given.config.num_labels if num_labels is None else num_labels
     if num_labels < 1:
         raise InputError(f"num_labels must be at least 1, got {num_labels}")
-    return FixedAttentionTagger(
+    tagger = FixedAttentionTagger(
         encoder=PieceEncoder(backbone),
         target_size=num_labels,
         hidden_size=hidden_size,
         label_embedding_size=label_embedding_size,
         dropout=dropout,
     )
+    # One mode for both halves: training looks at the whole's, and would leave the encoder without its dropout.
+    return tagger.train(backbone.training)
 
 
 def word_pieces(tokenizer: Any, words: Sequence[str]) -> tuple[int, ...]:
     """The ids of a sentence for :func:`pretrained_tagger`, in which the first piece of each word is marked.
 
     Args:
-        tokenizer: the model's own, fast or slow. Those of byte pairs (RoBERTa, ModernBERT, GPT-2) may have to be loaded
-            with ``add_prefix_space=True``.
-        words: one at least. One of which the tokenizer makes nothing is the unknown token.
+        tokenizer: the model's own, fast or slow. One of bytes (RoBERTa, ModernBERT, GPT-2) reads each word as it does
+            behind a blank, the first one too, whatever its ``add_prefix_space``.
+        words: one at least. One of which the tokenizer makes nothing is the unknown token: see :func:`unread_words`.
 
     Returns:
         Ids with the special tokens around them; ``~id``, which is negative, where a word begins.
 
     Raises:
-        InputError: there is no word, or the tokenizer does not take words.
+        InputError: there is no word, or nothing is made of one and the tokenizer has no unknown token.
 
     Example:
         >>> import pytest
@@ -145,25 +149,53 @@ def word_pieces(tokenizer: Any, words: Sequence[str]) -> tuple[int, ...]:
         >>> word_pieces(tokenizer, ["dogs", "run"])
         (2, -6, 6, -8, 3)
     """
-    if isinstance(words, str) or not words:
-        raise InputError("words were expected, at least one", mend="split the sentence")
-    known = [word if _alone(tokenizer, word) else _unknown(tokenizer, word) for word in words]
+    unread = set(unread_words(tokenizer, words))
+    known = [_unknown(tokenizer, word) if place in unread else word for place, word in enumerate(words)]
     if not getattr(tokenizer, "is_fast", False):
         marked = [marked for word in known for marked in _marked(_alone(tokenizer, word))]
         return tuple(tokenizer.build_inputs_with_special_tokens(marked))
-    try:
-        found = tokenizer(known, is_split_into_words=True, truncation=False, padding=False, verbose=False)
-    except (AssertionError, ValueError) as error:
-        problem = f"the tokenizer does not take words ({str(error).splitlines()[0]})"
-        raise InputError(problem, mend="load it with add_prefix_space=True") from error
-    places = found.word_ids()
-    firsts = {place: column for column, place in reversed(list(enumerate(places))) if place is not None}
-    ids = list(found["input_ids"])
-    for column in firsts.values():
-        ids[column] = ~ids[column]
+    ids, firsts = _pieces(tokenizer, known)
     if len(firsts) != len(words):
         raise InputError("a word disappears among the others", mend="replace what is no text in it")
-    return tuple(ids)
+    starts = set(firsts.values())
+    return tuple(~one if column in starts else one for column, one in enumerate(ids))
+
+
+def unread_words(tokenizer: Any, words: Sequence[str]) -> tuple[int, ...]:
+    """The places of words of which a tokenizer makes nothing, such as soft hyphens and blanks of no width.
+
+    Args:
+        tokenizer: as :func:`word_pieces` takes it.
+        words: one at least.
+
+    Raises:
+        InputError: there is no word.
+
+    Example:
+        >>> import pytest
+        >>> tokenizers = pytest.importorskip("tokenizers")
+        >>> from transformers import BertTokenizer
+        >>> tokenizer = BertTokenizer(vocab={"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4, "dog": 5})
+        >>> unread_words(tokenizer, ["dog", "\u200b", "cat"])
+        (1,)
+    """
+    if isinstance(words, str) or not words:
+        raise InputError("words were expected, at least one", mend="split the sentence")
+    if not getattr(tokenizer, "is_fast", False):
+        return tuple(place for place, word in enumerate(words) if not _alone(tokenizer, word))
+    _, firsts = _pieces(tokenizer, words)
+    return tuple(place for place in range(len(words)) if place not in firsts)
+
+
+def _pieces(tokenizer: Any, words: Sequence[str]) -> tuple[list[int], dict[int, int]]:
+    """By a fast tokenizer: the ids, special tokens included, and by the place of a word the column of its first one."""
+    before = tokenizer.backend_tokenizer.pre_tokenizer
+    if before is not None and b"ByteLevel" in before.__getstate__():
+        # Where a blank is a part of what follows it, a word without one would be read as the rest of another.
+        words = [f" {word}" for word in words]
+    found = tokenizer(list(words), is_split_into_words=True, truncation=False, padding=False, verbose=False)
+    places = reversed(list(enumerate(found.word_ids())))
+    return list(found["input_ids"]), {place: column for column, place in places if place is not None}
 
 
 def _alone(tokenizer: Any, word: str) -> list[int]:

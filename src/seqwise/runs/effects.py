@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from seqwise.errors import InputError
-from seqwise.runs.settings import SEARCH_OBJECTIVES, Settings, adopt, line_of, names_pretrained
+from seqwise.runs.settings import SEARCH_OBJECTIVES, Settings, adopt, line_of, names_pretrained, over_encoder
 from seqwise.runs.stages import resolve, stages
 
 __all__ = ["require_effect"]
@@ -62,6 +62,7 @@ _EFFECTS: dict[str, Effect] = {
     "gold_probability": _SAMPLING,
     "log_partition_weight": _PENALTY,
     "log_partition_fraction": _PENALTY,
+    "decoder_learning_rate": (over_encoder, "--task tag with an encoder of transformers"),
     "noise_tokens": _trains("noise-contrastive"),
     "cross_entropy_weight": _SEARCH,
     "warm_start": _WARM_START,
@@ -73,8 +74,11 @@ Except for sizes of embeddings that a model may lack, and for the length and lea
 may not be: one file of them serves to compare several models and objectives.
 """
 
-_OF_NEW_MODELS = ("minimum_count", "hidden_size", "dropout", "embedding_size", "label_embedding_size")
+_OF_NEW_MODELS = ("minimum_count", "embedding_size", "encoder")
 """Settings that a model of transformers brings along."""
+
+_OF_NEW_DECODERS = ("hidden_size", "dropout", "label_embedding_size")
+"""Settings that it brings along as well, but for a tagger over an encoder, whose decoder is new."""
 
 _NOTHING = {"warm_start": "none", "cross_entropy_weight": 0.0, "log_partition_weight": 0.0, "measurements": 0}
 """Values that ask for no more than what a training does that does not read them."""
@@ -101,7 +105,8 @@ def require_effect(settings: Settings, *, path: Path | None = None, flags: Mappi
     settings = adopt(settings)
     effects = dict(_EFFECTS)
     if names_pretrained(settings.model):
-        effects |= {name: (lambda _: False, "a model that is made here") for name in _OF_NEW_MODELS}
+        brought = _OF_NEW_MODELS if over_encoder(settings) else _OF_NEW_MODELS + _OF_NEW_DECODERS
+        effects |= {name: (lambda _: False, "a model that is made here") for name in brought}
     for name, (is_read, what_it_takes) in effects.items():
         value = getattr(settings, name)
         if value in (getattr(Settings, name), _NOTHING.get(name)) or is_read(settings):

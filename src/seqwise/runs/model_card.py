@@ -16,7 +16,7 @@ from seqwise.runs.hub import HUB_RUN
 from seqwise.runs.masked_model import MaskedRun
 from seqwise.runs.masked_model_settings import MaskedModelSettings
 from seqwise.runs.run import Run
-from seqwise.runs.settings import Settings, names_pretrained, trained_score
+from seqwise.runs.settings import Settings, names_pretrained, over_encoder, trained_score
 
 __all__ = ["CITATION", "model_card", "public_settings"]
 
@@ -79,6 +79,9 @@ def _metadata(run: Run | MaskedRun) -> str:
     found: dict[str, Any] = {"library_name": "seqwise", "tags": ["seqwise"]}
     if isinstance(run, MaskedRun):
         found["tags"] += ["masked-lm", "energy-based-model"]
+    elif over_encoder(run.settings):
+        found |= {"base_model": _base_model(run.settings), "pipeline_tag": "token-classification"}
+        found["tags"].append(run.settings.objective)
     elif names_pretrained(run.settings.model):
         found |= {"library_name": "transformers", "base_model": _base_model(run.settings)}
         found["tags"].append(run.settings.objective)
@@ -109,15 +112,16 @@ def _parts(run: Run, metrics: Mapping[str, Any], repo: str) -> list[str]:
     if "training" in metrics:
         size, steps = metrics["train_examples"], metrics["training"]["steps"]
         said += f" Training data: `{settings.train.name}`, {size:,} examples; {steps:,} steps."
-    use = _use_of_transformers(run, repo) if names_pretrained(settings.model) else _use(repo)
+    whole = names_pretrained(settings.model) and not over_encoder(settings)
+    use = _use_of_transformers(run, repo) if whole else _use(repo)
     results = _results(metrics["dev"], settings) if "dev" in metrics else "None: there were no development data."
     return [said, f"## Use\n\n{use}", f"## Results\n\n{results}", _settings(public_settings(settings))]
 
 
 def _settings(settings: Settings | MaskedModelSettings) -> str:
     """Those that are not as they are by default."""
-    kind = type(settings)
-    changed = {name: value for name, value in asdict(settings).items() if value != getattr(kind, name)}
+    usual = asdict(type(settings)())
+    changed = {name: value for name, value in asdict(settings).items() if value != usual[name]}
     plain = {name: str(value) if isinstance(value, Path) else value for name, value in changed.items()}
     written = yaml.safe_dump(plain, sort_keys=False).strip() if plain else "# none"
     return f"## Settings that are not the default\n\n```yaml\n{written}\n```"
@@ -127,6 +131,8 @@ def _what(run: Run) -> str:
     settings = run.settings
     if names_pretrained(settings.model):
         base = public_settings(settings).model
+        if over_encoder(settings):
+            return f"A tagger with {len(run.target_vocabulary):,} labels over the encoder of transformers `{base}`"
         kind = "An encoder-decoder" if _is_encoder_decoder(run) else "A causal language model"
         return f"{kind} of transformers that goes on from `{base}`"
     if settings.task == "tag":

@@ -13,7 +13,8 @@ from seqwise.data.vocabulary import Vocabulary
 from seqwise.errors import InputError
 from seqwise.objectives import Objective, noise_log_probs
 from seqwise.objectives.by_name import objective_by_name
-from seqwise.runs.settings import Settings, parse_label_costs
+from seqwise.runs.label_costs import parse_label_costs
+from seqwise.runs.settings import Settings
 from seqwise.training.configuration import did_you_mean
 from seqwise.training.schedules import Schedule, parse_schedule
 

@@ -30,10 +30,21 @@ from seqwise.runs.sequence_run import SequenceRun, Ways, fingerprint_of
 if TYPE_CHECKING:
     from seqwise.hugging_face import HuggingFaceMaskedModel, TextCodec
 
-__all__ = ["PretrainedRun", "load_model_and_tokenizer", "load_pretrained", "load_sequence_run", "quiet"]
+__all__ = [
+    "PretrainedRun",
+    "is_encoder",
+    "load_model_and_tokenizer",
+    "load_pretrained",
+    "load_sequence_run",
+    "load_tokenizer",
+    "pretrained_source",
+    "quiet",
+]
 
 FASTA = (".fasta", ".fa", ".faa", ".fasta.gz", ".fa.gz", ".faa.gz")
 TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
+WRITERS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+"""What the names of models that write text end with."""
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 
@@ -194,8 +205,59 @@ def load_pretrained(source: Path | str) -> PretrainedRun:
         return PretrainedRun(adapted, TextCodec(tokenizer, vocab_size=adapted.vocab_size))
 
 
+def pretrained_source(name: str) -> Path | str:
+    """Where a model of transformers is: the path of a folder, or, where there is no such path, a name on the hub.
+
+    Args:
+        name: either of them.
+
+    Raises:
+        InputError: the folder holds no model of transformers, or there is none and it is no name of the hub.
+
+    Example:
+        >>> pretrained_source("ada/bert")
+        'ada/bert'
+    """
+    folder = Path(name)
+    if os.path.lexists(folder):
+        if not (folder / "config.json").is_file():
+            problem = "the folder holds no model of transformers" if folder.is_dir() else "this is no folder"
+            raise InputError(problem, path=folder, mend="name a folder with config.json, weights and tokenizer in it")
+        return folder
+    if not HUB_NAME.fullmatch(name):
+        raise InputError("there is no such folder", path=folder, mend="name a folder, or a model on the hub")
+    return name
+
+
+def is_encoder(config: Mapping[str, Any]) -> bool:
+    """Whether a model of transformers reads a text as a whole and writes none: BERT, ModernBERT, ESM and their like.
+
+    Args:
+        config: what is in its ``config.json``.
+
+    Example:
+        >>> is_encoder({"model_type": "bert"}), is_encoder({"model_type": "bart"}), is_encoder({"model_type": "gpt2"})
+        (True, False, False)
+    """
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+        MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+    )
+
+    # The configuration of some encoders is that of a decoder as well.
+    if config.get("is_decoder") or any(name.endswith(WRITERS) for name in config.get("architectures") or ()):
+        return False
+    kind = config.get("model_type")
+    return kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and kind not in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
+
+
 def load_model_and_tokenizer(
-    source: Path | str, loader: Callable[[Mapping[str, Any]], Any], *, kind: str, **options: Any
+    source: Path | str,
+    loader: Callable[[Mapping[str, Any]], Any],
+    *,
+    kind: str,
+    unread: tuple[str, ...] = (),
+    **options: Any,
 ) -> tuple[Any, Any]:
     """Read any model and its tokenizer from a folder, without the network, or from the hub.
 
@@ -203,6 +265,7 @@ def load_model_and_tokenizer(
         source: a Path is a folder, a str a name on the hub.
         loader: from the model's configuration to one of the ``AutoModelFor...`` of transformers.
         kind: what it loads, for messages.
+        unread: what the names of weights begin with that may be missing, for nothing reads them.
         options: of ``from_pretrained``.
 
     Raises:
@@ -214,9 +277,7 @@ def load_model_and_tokenizer(
     where: dict[str, Any] = {"local_files_only": True} if local else {}
     with quiet(), _one_line(source, kind):
         config, tokenizer_config = _configurations(source)
-        if "auto_map" in config or "auto_map" in tokenizer_config:
-            problem = "the model brings code of its own (auto_map), which is never run"
-            raise InputError(problem, path=source, mend="take a model that transformers has")
+        _refuse_code(source, config, tokenizer_config)
         if isinstance(source, Path):
             _require_files(source)
         else:
@@ -224,11 +285,33 @@ def load_model_and_tokenizer(
         model, loaded = loader(config).from_pretrained(
             os.fspath(source), use_safetensors=True, output_loading_info=True, **where, **options
         )
-        if loaded["missing_keys"]:
-            missing = f"{len(loaded['missing_keys'])} weights are missing, {min(loaded['missing_keys'])} among them"
-            mend = f"take a model that was trained as {_article(kind)}"
-            raise InputError(f"no whole {kind}: {missing}", path=source, mend=mend)
+        missing = [name for name in loaded["missing_keys"] if not name.startswith(unread)]
+        if missing:
+            problem = f"no whole {kind}: {len(missing)} weights are missing, {min(missing)} among them"
+            raise InputError(problem, path=source, mend=f"take a model that was trained as {_article(kind)}")
         return model, AutoTokenizer.from_pretrained(os.fspath(source), **where)
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """Read a tokenizer of transformers alone, without the network.
+
+    Args:
+        folder: with its files, and the ``config.json`` of its model.
+
+    Raises:
+        InputError: there is none, it brings code, or is damaged.
+    """
+    from transformers import AutoTokenizer
+
+    with quiet(), _one_line(folder, "tokenizer"):
+        _refuse_code(folder, *_configurations(folder))
+        return AutoTokenizer.from_pretrained(os.fspath(folder), local_files_only=True)
+
+
+def _refuse_code(source: Path | str, *configurations: Mapping[str, Any]) -> None:
+    if any("auto_map" in one for one in configurations):
+        problem = "the model brings code of its own (auto_map), which is never run"
+        raise InputError(problem, path=source, mend="take a model that transformers has")
 
 
 def _article(kind: str) -> str:

@@ -4,7 +4,8 @@
 
     RUN/configuration.yaml   every setting
     RUN/model/               model.safetensors, config.json, the vocabularies (and subwords; of a model of transformers
-                             what ``from_pretrained`` reads), and a manifest with their SHA-256
+                             what ``from_pretrained`` reads; of a tagger over one what ``load_tagger`` does), and a
+                             manifest with their SHA-256
     RUN/metrics.json         what it reached on the development data
     RUN/log.jsonl            a line for each training step
     RUN/measurements.jsonl   a line for each look at the development data on the way
@@ -46,7 +47,7 @@ from seqwise.models.recurrent import EncoderDecoder, Tagger
 from seqwise.models.transformer import Transformer
 from seqwise.runs.decoder_choice import best_decoder, choose_decoder, usual_decoder
 from seqwise.runs.hub import model_folder, run_folder
-from seqwise.runs.settings import Settings, load_settings, names_pretrained
+from seqwise.runs.settings import Settings, load_settings, names_pretrained, over_encoder
 from seqwise.runs.stages import SELF_NORMALIZING, resolve, stages
 from seqwise.search.selection import Selector
 from seqwise.training.checkpoints import MANIFEST, load_model_file, publishing, verify
@@ -65,6 +66,7 @@ __all__ = [
     "predict",
     "require_enough_candidates",
     "save_run",
+    "start_normalized",
     "usual_decoder",
 ]
 
@@ -155,8 +157,12 @@ class Prediction:
 def new_run(examples: Sequence[Example], settings: Settings) -> Run:
     """What training starts from: subwords and vocabularies of the training data, and a model with new weights.
 
-    Or a trained model of transformers with its tokenizer, where the settings name one.
+    Or a trained model of transformers with its tokenizer, where the settings name one; under a tagger, its encoder.
     """
+    if over_encoder(settings):
+        from seqwise.runs.tagger_run import new_tagger_run
+
+        return new_tagger_run(examples, settings)
     if names_pretrained(settings.model):
         from seqwise.runs.transformers_run import new_transformers_run
 
@@ -228,18 +234,22 @@ def build_vocabularies(
 
 
 def build_model(settings: Settings, source: Vocabulary, target: Vocabulary) -> SequenceModel:
-    """A model with new weights, drawn from the settings' seed.
-
-    One that is trained to be self-normalised first starts that way: its output biases are lowered by log V, so that log
-    Z is about 0 from the first step (Devlin et al., ACL 2014, section 2.4). From log Z = log V, the penalty would drown
-    the likelihood for as long as the model has learnt nothing.
-    """
+    """A model with new weights, drawn from the settings' seed."""
     with torch.random.fork_rng():
         torch.manual_seed(settings.seed)
         model = _draw_model(settings, source, target)
-    if stages(settings)[0].settings.objective in SELF_NORMALIZING and isinstance(model.head, nn.Linear):
-        nn.init.constant_(model.head.bias, -math.log(len(target)))
+    start_normalized(model, settings)
     return model
+
+
+def start_normalized(model: nn.Module, settings: Settings) -> None:
+    """Lower the output biases of a new model by log V, if it is trained to be self-normalised first.
+
+    So log Z is about 0 from the first step (Devlin et al., ACL 2014, section 2.4). From log Z = log V, the penalty
+    would drown the likelihood for as long as the model has learnt nothing.
+    """
+    if stages(settings)[0].settings.objective in SELF_NORMALIZING and isinstance(model.head, nn.Linear):
+        nn.init.constant_(model.head.bias, -math.log(model.head.out_features))
 
 
 def _draw_model(settings: Settings, source: Vocabulary, target: Vocabulary) -> SequenceModel:
@@ -303,6 +313,10 @@ def load_run(name: Path | str) -> Run:
         raise InputError("the folder holds a masked model, which predicts no outputs", path=folder, mend=mend)
     verify(inside)
     settings = resolve(load_settings(folder / "configuration.yaml", {}))
+    if over_encoder(settings):
+        from seqwise.runs.tagger_run import load_tagger_run
+
+        return load_tagger_run(settings, inside)
     if names_pretrained(settings.model):
         from seqwise.runs.transformers_run import load_transformers_run
 

@@ -5,12 +5,11 @@ The command line's flags and the keys of a YAML file are these fields.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import yaml
 
@@ -29,6 +28,8 @@ from seqwise.objectives.by_name import (
     score_by_name,
     unit_by_name,
 )
+from seqwise.runs.label_costs import parse_label_costs
+from seqwise.runs.model_names import ARCHITECTURES, names_pretrained
 from seqwise.training.configuration import did_you_mean, load_configuration, setting
 from seqwise.training.schedules import RANGES, schedule_in_range
 
@@ -43,6 +44,7 @@ __all__ = [
     "line_of",
     "load_settings",
     "names_pretrained",
+    "over_encoder",
     "parse_label_costs",
     "score_by_name",
     "trained_score",
@@ -54,14 +56,17 @@ ObjectiveName = Literal["auto", TrainedObjective]
 WarmStart = Literal["none", "cross-entropy", "self-normalized", "scheduled-sampling", "distilled"]
 Direction = Literal["left-to-right", "bidirectional"]
 Units = Literal["words", "characters", "subwords"]
-ModelName = Literal["lstm", "transformer", "chain"]
 
 
 @dataclass(frozen=True)
 class Settings:
     """Settings of ``seqwise train``; see each field's help."""
 
-    task: Task = setting("tag", "tag: one label per source token; transduce: an output of its own length")
+    task: Task = setting(
+        None,
+        "tag: one label per source token; transduce: an output of its own length; by default tag, and transduce with "
+        "a model of transformers",
+    )
     train: Path = setting(Path(), "training data: CoNLL columns (tag) or two-column TSV (transduce), plain or gzipped")
     dev: Path | None = setting(None, "development data, for choosing how to decode")
     token_column: int = setting(0, "tag: the column of the tokens, from 0")
@@ -77,14 +82,16 @@ class Settings:
     encoder: Direction = setting("bidirectional", "tag: left-to-right sees only the source so far")
     model: str = setting(
         "lstm",
-        "tag: lstm, or chain (a label sees the source and the label before); transduce: lstm or transformer; or an "
-        "encoder-decoder or causal language model of transformers to go on with (a causal one continues sources by "
-        "targets): a folder, or a name on the hub with a / in it",
+        "tag: lstm, or chain (a label sees the source and the label before); transduce: lstm or transformer; or a "
+        "model of transformers to go on with, a folder or a name on the hub with a / in it: for --task tag an encoder "
+        "(such as BERT), else an encoder-decoder or a causal language model (which continues sources by targets)",
         metavar="NAME|FOLDER",
     )
     embedding_size: int = setting(64, "lstm: size of source (and output) embeddings")
     label_embedding_size: int = setting(16, "tag: size of label embeddings")
-    hidden_size: int = setting(96, "size of each LSTM direction; transformer: of embeddings and layers")
+    hidden_size: int = setting(
+        96, "size of each LSTM direction, and of the decoder of a tagger; transformer: of embeddings and layers"
+    )
     num_layers: int = setting(2, "transformer: layers of the encoder, and of the decoder")
     num_heads: int = setting(4, "transformer: heads of each attention")
     feedforward_size: int = setting(512, "transformer: hidden size of the feed-forward networks")
@@ -132,6 +139,9 @@ class Settings:
     warm_start_learning_rate: float = setting(2e-3, "its highest learning rate; of a trained model 5e-5")
     epochs: float = setting(5.0, "epochs of the objective itself")
     learning_rate: float = setting(1e-3, "highest learning rate; decays linearly to 0; of a trained model 5e-5")
+    decoder_learning_rate: float = setting(
+        1e-3, "tag with an encoder of transformers: that of the decoder in each stage, for its weights are new"
+    )
     batch_size: int = setting(64, "examples in a batch")
     clip: float = setting(1.0, "longest gradient")
     seed: int = setting(0, "seed of initial weights, batches and noise")
@@ -140,12 +150,17 @@ class Settings:
         10, "how often in each stage a sample of the development data is measured, for the curves of seqwise report"
     )
 
+    def __post_init__(self) -> None:
+        # Without a task, the model decides; where there is one it stays.
+        usual = "transduce" if names_pretrained(self.model) else "tag"
+        object.__setattr__(self, "task", self.task or usual)
+
 
 _AT_LEAST_ONE = (
     "beam_size", "noise_tokens", "batch_size", "save_every", "embedding_size", "label_embedding_size", "hidden_size",
     "num_layers", "num_heads", "feedforward_size", "subword_vocabulary", "minimum_count",
 )  # fmt: skip
-_POSITIVE = ("epochs", "learning_rate", "warm_start_learning_rate", "clip")
+_POSITIVE = ("epochs", "learning_rate", "warm_start_learning_rate", "decoder_learning_rate", "clip")
 _NOT_NEGATIVE = (
     "log_partition_weight", "cross_entropy_weight", "direct_loss_weight", "warm_start_epochs", "measurements",
 )  # fmt: skip
@@ -181,7 +196,8 @@ def load_settings(path: Path | None, flags: Mapping[str, str]) -> Settings:
     if found is None and settings.objective == "auto":
         found = next((_auto_chooses(name) for name in CHOSEN_BY_AUTO if is_given(name)), None)
     if found is None and names_pretrained(settings.model):
-        found = next((fault for name in _READ_AS_TEXT if is_given(name) and (fault := _no_text(settings, name))), None)
+        given = [name for name in _READ_AS_TEXT if is_given(name) and settings.task == "transduce"]
+        found = next((fault for name in given if (fault := _no_text(settings, name))), None)
         settings = adopt(_with_small_steps(settings, is_given))
     if found is None:
         return settings
@@ -198,19 +214,18 @@ def line_of(path: Path, name: str) -> int | None:
     return next((key.start_mark.line + 1 for key, _ in entries if key.value == name), None)
 
 
-def names_pretrained(model: str) -> bool:
-    """Whether a model is no architecture but a trained one: a name with a separator in it, or that of a folder.
+def over_encoder(settings: Settings) -> bool:
+    """Whether a tagger is asked for that reads with an encoder of transformers.
 
     Example:
-        >>> names_pretrained("./my-bart"), names_pretrained("Helsinki-NLP/opus-mt-de-en"), names_pretrained("lstm")
-        (True, True, False)
+        >>> over_encoder(Settings(model="./my-bert", task="tag")), over_encoder(Settings())
+        (True, False)
     """
-    separators = {"/", os.sep, os.altsep or "/"}
-    return model not in ARCHITECTURES and (any(sign in model for sign in separators) or Path(model).is_dir())
+    return settings.task == "tag" and names_pretrained(settings.model)
 
 
 def adopt(settings: Settings) -> Settings:
-    """Settings of a trained model as it will have them: it reads and writes raw text, by its own tokenizer.
+    """Settings of a trained model as it will have them: what writes reads and writes raw text, by its own tokenizer.
 
     Others are returned as they are.
 
@@ -222,7 +237,8 @@ def adopt(settings: Settings) -> Settings:
         return settings
     # With a separator a folder's name means the same wherever and whenever it is read.
     plain = not {"/", os.sep} & set(settings.model)
-    return replace(settings, **_READ_AS_TEXT, model=f".{os.sep}{settings.model}" if plain else settings.model)
+    model = f".{os.sep}{settings.model}" if plain else settings.model
+    return replace(settings, model=model, **({} if settings.task == "tag" else _READ_AS_TEXT))
 
 
 def _with_small_steps(settings: Settings, is_given: Callable[[str], bool]) -> Settings:
@@ -239,10 +255,7 @@ def _no_text(settings: Settings, name: str) -> Fault | None:
     )
 
 
-ARCHITECTURES: tuple[str, ...] = get_args(ModelName)
-"""Models that are made here, with new weights."""
-
-_READ_AS_TEXT: dict[str, Any] = {"task": "transduce", "source_units": "subwords", "target_units": "subwords"}
+_READ_AS_TEXT: dict[str, Any] = {"source_units": "subwords", "target_units": "subwords"}
 _RATES_OF_PRETRAINED = {"learning_rate": 5e-5, "warm_start_learning_rate": 5e-5}
 
 CHOSEN_BY_AUTO = ("score", "warm_start")
@@ -331,14 +344,14 @@ def _misfit_of_model(settings: Settings) -> Fault | None:
     if settings.objective == "crf" and settings.model != "chain":
         problem = f"crf needs scores that form a chain, which those of the model {settings.model} do not"
         return _fault("objective", problem, "use --model chain, or --objective beam-crf")
-    transformer = settings.model == "transformer"
+    transformer, writes = settings.model == "transformer", pretrained and settings.task == "transduce"
     if transformer and settings.task == "tag":
         return _fault("model", "a tagger is an LSTM", "use --model lstm, or --task transduce")
     if transformer and settings.hidden_size % settings.num_heads:
         problem = f"{settings.hidden_size} cannot be divided among {settings.num_heads} heads"
         return _fault("hidden_size", problem, f"use a multiple of {settings.num_heads}, or other --num-heads")
     sampled = "scheduled-sampling" in (settings.objective, settings.warm_start)
-    if settings.feeding_passes == "two-pass" and not ((transformer or pretrained) and sampled):
+    if settings.feeding_passes == "two-pass" and not ((transformer or writes) and sampled):
         problem = "only scheduled sampling of a transformer can be fed in two passes"
         return _fault("feeding_passes", problem, "use --feeding-passes step-by-step, or --model transformer")
     return None
@@ -371,28 +384,3 @@ def trained_score(settings: Settings) -> ScoreName:
     if settings.objective in GLOBAL_OBJECTIVES:
         return "global"
     return settings.score if settings.objective in SEARCH_OBJECTIVES else "local"
-
-
-def parse_label_costs(text: str) -> dict[str, float]:
-    """``"O=2, B-PER=0.5"`` to numbers by label; a label may itself hold "=".
-
-    Raises:
-        InputError: an entry is not ``LABEL=NUMBER`` with a finite number greater than 0, or a label comes twice.
-
-    Example:
-        >>> parse_label_costs("O=2, B-PER=0.5")
-        {'O': 2.0, 'B-PER': 0.5}
-    """
-    costs: dict[str, float] = {}
-    for entry in filter(None, (part.strip() for part in text.split(","))):
-        label, _, number = (part.strip() for part in entry.rpartition("="))
-        try:
-            cost = float(number)
-        except ValueError:
-            cost = math.nan
-        if not label or not 0 < cost < math.inf:
-            raise InputError(f"{entry!r} is no cost of a label", mend="write LABEL=NUMBER, such as O=2")
-        if label in costs:
-            raise InputError(f"the label {label!r} has two costs", mend="give one")
-        costs[label] = cost
-    return costs

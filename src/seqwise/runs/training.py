@@ -21,7 +21,7 @@ from seqwise.runs.measures import measure_decoders, unknown_targets, unlike_labe
 from seqwise.runs.monitoring import monitor
 from seqwise.runs.objectives import build_objective, build_schedules
 from seqwise.runs.run import Run, new_run, save_metrics, save_run, save_settings
-from seqwise.runs.settings import Settings, check, trained_score
+from seqwise.runs.settings import Settings, check, over_encoder, trained_score
 from seqwise.runs.stages import WARM_START_FOLDERS, resolve, stages
 from seqwise.training.checkpoints import last_complete
 from seqwise.training.configuration import load_configuration
@@ -29,6 +29,9 @@ from seqwise.training.processes import from_first, is_first, join
 from seqwise.training.trainer import MEASUREMENTS, Progress, TrainingResult, fit
 
 __all__ = ["OnProgress", "read_examples", "train_run", "train_stage"]
+
+NEW_PARTS = ("first_input_D", "label_embedding.", "decoder.", "head.")
+"""Of a tagger over an encoder of transformers, what is not the encoder."""
 
 OnProgress = Callable[[str, Progress], None]
 """Called after each step with the name of the stage."""
@@ -89,6 +92,7 @@ def train_stage(
         learning_rate=settings.learning_rate,
         clip=settings.clip,
         seed=settings.seed,
+        rates=dict.fromkeys(NEW_PARTS, settings.decoder_learning_rate) if over_encoder(settings) else None,
         save_every=settings.save_every,
         schedules=schedules,
         measure=monitor(run, dev, settings) if dev and settings.measurements else None,

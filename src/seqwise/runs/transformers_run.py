@@ -9,7 +9,6 @@ that the tokenizer makes of the whole.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,12 +21,12 @@ from seqwise.data.readers import Example
 from seqwise.data.subwords import normalize_text
 from seqwise.data.vocabulary import Vocabulary
 from seqwise.errors import InputError
-from seqwise.runs.pretrained import HUB_NAME, load_model_and_tokenizer, quiet
+from seqwise.runs.pretrained import is_encoder, load_model_and_tokenizer, pretrained_source, quiet
 from seqwise.runs.run import Run
 from seqwise.runs.settings import Settings
 from seqwise.search.selection import Selector
 
-__all__ = ["TransformersRun", "load_transformers_run", "new_transformers_run"]
+__all__ = ["TransformersRun", "load_transformers_run", "new_transformers_run", "piece_vocabulary"]
 
 HEEDED = ("bad_words_ids", "suppress_tokens", "begin_suppress_tokens")
 """What is taken from a generation config: which tokens are never written. How to search is the decoder's to say."""
@@ -181,15 +180,7 @@ def new_transformers_run(settings: Settings) -> TransformersRun:
         InputError: there is no such model, it writes no text, cannot be adapted, or comes with what might run code
             when it is loaded.
     """
-    folder = Path(settings.model)
-    if os.path.lexists(folder):
-        if not (folder / "config.json").is_file():
-            problem = "the folder holds no model of transformers" if folder.is_dir() else "this is no folder"
-            raise InputError(problem, path=folder, mend="name a folder with config.json, weights and tokenizer in it")
-        return _loaded(settings, folder)
-    if not HUB_NAME.fullmatch(settings.model):
-        raise InputError("there is no such folder", path=folder, mend="name a folder, or a model on the hub")
-    return _loaded(settings, settings.model)
+    return _loaded(settings, pretrained_source(settings.model))
 
 
 def load_transformers_run(settings: Settings, folder: Path) -> TransformersRun:
@@ -216,7 +207,7 @@ def _loaded(settings: Settings, source: Path | str) -> TransformersRun:
         raise InputError(error.problem, path=source, mend=error.mend) from None
     if adapted.end is None:
         raise InputError("the model has no end token", path=source, mend="set eos_token_id in its generation config")
-    vocabulary = _vocabulary(tokenizer, len(adapted.embedding_VD), adapted.end)
+    vocabulary = piece_vocabulary(tokenizer, len(adapted.embedding_VD), end=adapted.end)
     return TransformersRun(settings, adapted, vocabulary, vocabulary, tokenizer=tokenizer)
 
 
@@ -228,16 +219,24 @@ def _loader(config: Mapping[str, Any]) -> Any:
     )
 
     kind = config.get("model_type")
-    if any(name.endswith("ForMaskedLM") for name in config.get("architectures") or ()):
-        mend = "use it with seqwise score or seqwise sample"
-        raise InputError("the model is a masked language model, which writes no text", mend=mend)
+    masked = any(name.endswith("ForMaskedLM") for name in config.get("architectures") or ())
+    if masked or is_encoder(config):
+        what = "a masked language model" if masked else "an encoder"
+        mend = "tag with it (--task tag), or use it with seqwise score or seqwise sample"
+        raise InputError(f"the model is {what}, which writes no text", mend=mend)
     # Some encoder-decoders have decoders that can be had on their own.
     reads = kind in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES or kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     return AutoModelForSeq2SeqLM if reads else AutoModelForCausalLM
 
 
-def _vocabulary(tokenizer: Any, size: int, end: int) -> Vocabulary:
-    """The tokens by id; ids that have none, or one that another has, get a name of their own."""
+def piece_vocabulary(tokenizer: Any, size: int, *, end: int | None = None) -> Vocabulary:
+    """The tokens by id; ids that have none, or one that another has, get a name of their own.
+
+    Args:
+        tokenizer: of transformers.
+        size: how many the model has embeddings for.
+        end: the id of the one that ends a text, or None.
+    """
     known = min(size, len(tokenizer))
     found: list[str] = []
     taken: set[str] = set()
@@ -245,4 +244,4 @@ def _vocabulary(tokenizer: Any, size: int, end: int) -> Vocabulary:
         name = token if isinstance(token, str) and token not in taken else f"<id {place}>"
         found.append(name)
         taken.add(name)
-    return Vocabulary(tuple(found), end=found[end])
+    return Vocabulary(tuple(found), end=None if end is None else found[end])

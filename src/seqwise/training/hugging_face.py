@@ -10,7 +10,7 @@ import math
 import os
 import pickle
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,6 +115,7 @@ class SequenceTrainer(Trainer):  # transformers exports it as Any
         clip: float,
         schedules: dict[str, Schedule],
         settings: dict[str, Any],
+        rates: Mapping[str, float],
         log: TextIO,
         on_progress: Callable[[Progress], None] | None,
         example_names: Callable[[int], str] | None,
@@ -127,6 +128,7 @@ class SequenceTrainer(Trainer):  # transformers exports it as Any
         self.remove_callback(PrinterCallback)
         self.add_callback(_AfterStep(self))
         self.batches, self.clip, self.schedules, self.settings = batches, clip, schedules, settings
+        self.rates = rates
         self.log_file, self.on_progress = log, on_progress
         self.example_names = example_names or (lambda index: f"example {index}")
         self.parameters = [p for p in model.parameters() if p.requires_grad]
@@ -171,6 +173,22 @@ class SequenceTrainer(Trainer):  # transformers exports it as Any
             return [name for name, _ in model.named_parameters()]
         names: list[str] = super().get_decay_parameter_names(model)
         return names
+
+    def create_optimizer(self, *arguments: Any) -> Any:
+        made = super().create_optimizer(*arguments)
+        if self.rates:
+            groups = [part for group in made.param_groups for part in self._by_rate(group)]
+            made.param_groups[:] = groups
+        return made
+
+    def _by_rate(self, group: dict[str, Any]) -> list[dict[str, Any]]:
+        """A group of the optimiser as one for each learning rate of its weights, what keeps the group's own first."""
+        own = {id(weight): group["lr"] for weight in group["params"]}
+        for part, rate in self.rates.items():
+            own |= {id(p): rate for name, p in self.model.model.named_parameters() if name.startswith(part)}
+        rates = dict.fromkeys([group["lr"], *self.rates.values()])
+        found = [{**group, "lr": rate, "params": [p for p in group["params"] if own[id(p)] == rate]} for rate in rates]
+        return [one for one in found if one["params"]]
 
     def floating_point_ops(self, inputs: Any) -> int:
         return 0

@@ -89,6 +89,7 @@ def fit(
     batch_size: int,
     learning_rate: float,
     seed: int,
+    rates: Mapping[str, float] | None = None,
     warmup_steps: int = 0,
     decay: str = "linear",
     clip: float = 1.0,
@@ -115,6 +116,8 @@ def fit(
         batch_size: examples a batch.
         learning_rate: at its highest.
         seed: chooses the batches, and dropout and other noise.
+        rates: highest rates of parts of the model, in place of ``learning_rate``, by what the names of their weights
+            begin with.
         warmup_steps: steps of linear warm-up from 0.
         decay: of the learning rate after the warm-up: "linear" or "cosine" to 0, or "constant".
         clip: longest gradient, ``math.inf`` for no limit.
@@ -172,6 +175,8 @@ def fit(
         "weight_decay": weight_decay,
     }
     _check(**chosen, save_every=save_every, measure_every=measure_every)
+    if rates:  # not named where there are none, as in checkpoints from before there were any
+        chosen["rates"] = _known_parts(model, rates)
     started = time.monotonic()
     batches = StepBatches(train, batch_size=batch_size, seed=seed, steps=steps)
     settings = _made_with(chosen, train, schedules)
@@ -192,6 +197,7 @@ def fit(
                 clip=clip,
                 schedules=schedules,
                 settings=settings,
+                rates=rates or {},
                 log=log,
                 on_progress=_and_measure(measure, measure_every, log_path.with_name(MEASUREMENTS), on_progress),
                 example_names=example_names,
@@ -334,6 +340,15 @@ def _check(**settings: Any) -> None:
             raise InputError(f"{name} must be greater than 0, got {settings[name]}")
     if settings["decay"] not in _DECAYS:
         raise InputError(f"unknown decay {settings['decay']!r}", mend=did_you_mean(settings["decay"], _DECAYS))
+
+
+def _known_parts(model: nn.Module, rates: Mapping[str, float]) -> dict[str, float]:
+    for part, rate in rates.items():
+        if not rate > 0:
+            raise InputError(f"the learning rate of {part} must be greater than 0, got {rate}")
+        if not any(name.startswith(part) for name, _ in model.named_parameters()):
+            raise InputError(f"no weights of the model have names that begin with {part!r}", mend="name a part of it")
+    return dict(rates)
 
 
 def _fingerprint(train: Sequence[EncodedExample]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from seqwise.data.batches import collate
-from seqwise.decoding import Decoder, evaluation_mode
+from seqwise.decoding import Decoder, evaluation_mode, steps_after
 from seqwise.models.chain import ChainTagger
 from seqwise.objectives.chain import best_chain_output
 from seqwise.objectives.enumeration import every_output
@@ -97,7 +97,8 @@ def _beam(run: Run, question: Question, size: int, score: str) -> tuple[tuple[in
 
 
 def _exact(run: Run, question: Question, score: str) -> tuple[str, tuple[int, ...], float] | None:
-    model, length = run.model, len(question.source.source_ids)
+    model = run.model
+    length = steps_after(question.source.source_ids, model)
     if isinstance(model, ChainTagger) and score == "raw":
         with evaluation_mode(model), torch.no_grad():
             context = model.encode(collate([(0, question.source)]).to(model.embedding_VD.device))
