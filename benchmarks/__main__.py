@@ -1,6 +1,6 @@
 """All benchmarks, one after the other, and the page of what they found.
 
-python -m benchmarks run            # 40 minutes on one quiet core; results/benchmarks/*.json, docs/benchmarks.md
+python -m benchmarks run            # 20 minutes on one quiet core; results/benchmarks/*.json, docs/benchmarks.md
 python -m benchmarks run --quick    # do they work? under 2 minutes; nothing is kept
 python -m benchmarks page           # docs/benchmarks.md from results/benchmarks/*.json
 """
@@ -24,20 +24,24 @@ RESULTS, PAGE = ROOT / "results" / "benchmarks", ROOT / "docs" / "benchmarks.md"
 
 # In the order of the page: the module, its arguments in full, and those by which it is seen to work.
 BENCHMARKS: dict[str, tuple[list[str], list[str]]] = {
-    "relaxed_beam": (["--rounds", "9"], ["--sizes", "10", "--rounds", "3"]),
+    "relaxed_beam": (["--rounds", "5"], ["--sizes", "10", "--rounds", "3"]),
     "beam_decoding": ([], ["--rounds", "2", "--steps", "6", "--batch", "4", "--vocabulary", "2000"]),
     "pseudo_likelihood": ([], ["--rounds", "2", "--texts", "8", "--shapes", "4 layers of 256", "--long", "40"]),
-    "sampler": (["--rounds", "3"], ["--rounds", "2", "--chains", "2", "--length", "5", "--training-steps", "20"]),
-    "self_normalization": ([], ["--rounds", "2", "--positions", "64", "--vocabulary", "2000", "--hidden", "32"]),
+    "sampler": (["--rounds", "2"], ["--rounds", "2", "--chains", "2", "--length", "5", "--training-steps", "20"]),
+    "self_normalization": (
+        ["--rounds", "5"],
+        ["--rounds", "2", "--positions", "64", "--vocabulary", "2000", "--hidden", "32"],
+    ),
     "sampled_normalizer": (["--positions", "40000"], ["--positions", "1500", "--rounds", "3"]),
-    "throughput": ([], ["--rounds", "1", "--lines", "200"]),
-    "chain_log_partition": ([], ["--rounds", "3", "--steps", "10", "--labels", "9"]),
+    "throughput": (["--rounds", "1"], ["--rounds", "1", "--lines", "200"]),
+    "chain_log_partition": (["--rounds", "10"], ["--rounds", "3", "--steps", "10", "--labels", "9"]),
 }
 
 INTRODUCTION = """# Benchmarks
 
 Written by `python -m benchmarks run`, which takes turns between the systems, round by round, on the same work. Ratios
-are medians over rounds. What was aimed at and missed is here too. How each is run: `benchmarks/README.md`.
+are medians over rounds; floors are what matrix products alone would take. What was aimed at and missed is here too. How
+each is run: `benchmarks/README.md`.
 """
 
 

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.command import a_parser, run
-from benchmarks.timing import median_ratio, time_in_turn
+from benchmarks.timing import median_ratio, products_a_second, time_in_turn
 from seqwise import Decoder, HardTopK, decode, local
 from seqwise.data import EncodedExample, collate
 from seqwise.evaluation.signature import sign, signature_line
@@ -127,6 +127,14 @@ def by_ctranslate2(model: Any, options: argparse.Namespace) -> Callable[[Tensor]
     return write
 
 
+def operations_of_a_token(options: argparse.Namespace) -> float:
+    """Floating-point operations of the matrix products of all k slots for one token of one output."""
+    size, steps = options.hidden, options.steps
+    # A layer: four products of self-attention, two of attention to the source, two of the feed-forward part.
+    layer = 2 * (4 + 2 + 2 * 4) * size**2 + 4 * size * (steps / 2 + options.source_length)
+    return float(options.k * (options.layers * layer + 2 * size * options.vocabulary))
+
+
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Times of all, and whether they write the same."""
     torch.set_num_threads(options.threads)
@@ -159,6 +167,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "against_engine": median_ratio(seconds[ENGINE], seconds["seqwise"]) if ENGINE in seconds else None,
         "engine": f"{ENGINE} {metadata.version(ENGINE)}" if ENGINE in seconds else None,
         "tokens_per_second": {name: tokens / statistics.median(times) for name, times in seconds.items()},
+        "operations_of_a_token": operations_of_a_token(options),
+        "products_a_second": products_a_second(),
         "against_generate": median_ratio(seconds["generate"], seconds["seqwise"]),
         "seconds_by_round": seconds,
         "signature": asdict(signature),
@@ -169,6 +179,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 def table(result: dict[str, Any]) -> str:
     """For people."""
     lines = [f"{name:12} {value:8.0f} tokens a second" for name, value in result["tokens_per_second"].items()]
+    operations, speed = result["operations_of_a_token"], result["products_a_second"]
+    lines.append(
+        f"{'floor':12} {speed / operations:8.0f}: {operations / 1e6:.1f} million operations in products for a token,"
+        f" at the {speed / 1e9:.0f} billion a second of one large product"
+    )
     met = "met" if result["against_generate"] >= LEAST else "missed"
     lines += [
         f"seqwise against generate: {result['against_generate']:.2f} (target {LEAST:g}, {met})",

@@ -33,7 +33,7 @@ from typing import Any
 import torch
 
 from benchmarks.command import a_parser, run
-from benchmarks.timing import median_ratio, time_in_turn
+from benchmarks.timing import median_ratio, products_a_second, time_in_turn
 from seqwise.evaluation.signature import sign, signature_line
 from seqwise.hugging_face import pseudo_log_likelihoods
 
@@ -100,6 +100,16 @@ def by_minicons(model: Any, tokenizer: Any) -> Callable[[Sequence[str]], list[fl
     return scores
 
 
+def operations(shape: str, length: int) -> float:
+    """Floating-point operations of the matrix products for a text: a pass with each token masked, and its scores."""
+    layers, hidden, feedforward = (
+        SHAPES[shape][name] for name in ("num_hidden_layers", "hidden_size", "intermediate_size")
+    )
+    positions = length + 2
+    layer = positions * (2 * (4 * hidden**2 + 2 * hidden * feedforward) + 4 * hidden * positions)
+    return float(length * (layers * layer + 2 * hidden * (hidden + VOCABULARY)))
+
+
 def measure_shape(shape: str, texts: Sequence[str], rounds: int) -> dict[str, Any]:
     """One row: tokens a second of each, their ratio, and how far apart the scores are."""
     model, tokenizer = bert(shape)
@@ -114,10 +124,13 @@ def measure_shape(shape: str, texts: Sequence[str], rounds: int) -> dict[str, An
     if difference is not None and not difference < 1e-3:
         raise SystemExit(f"seqwise and {PEER} differ by {difference:.2g}: there is nothing to compare")
     seconds = time_in_turn(systems, rounds)
-    tokens = sum(len(text.split()) for text in texts)
+    lengths = [len(text.split()) for text in texts]
+    tokens = sum(lengths)
     return {
         "shape": shape,
         "tokens": tokens,
+        "operations_of_a_token": sum(operations(shape, length) for length in lengths) / tokens,
+        "products_a_second": products_a_second(),
         "largest_difference": difference,
         "tokens_per_second": {name: tokens / statistics.median(times) for name, times in seconds.items()},
         "against_minicons": median_ratio(seconds[PEER], seconds["seqwise"]) if PEER in seconds else None,
@@ -187,6 +200,11 @@ def table(result: dict[str, Any]) -> str:
             "" if ratio is None else f"  ratio {ratio:.2f} (target {LEAST:g}, {'met' if ratio >= LEAST else 'missed'})"
         )
         lines.append(f"{row['shape']:16} tokens a second: {speeds}{met}")
+        most, speed = row["products_a_second"] / row["operations_of_a_token"], row["products_a_second"] / 1e9
+        lines.append(
+            f"{'':16} floor: {row['operations_of_a_token'] / 1e6:.0f} million operations in products for a token;"
+            f" at the {speed:.0f} billion a second of one large product {most:.0f}"
+        )
     peak = result["gigabytes_of_a_long_text"]
     lines += [
         f"{result['long']} tokens, {result['rows'][0]['shape']}: peak {peak:.2f} GB, model and torch included"
@@ -201,7 +219,7 @@ def table(result: dict[str, Any]) -> str:
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Run it."""
     parser = a_parser("pseudo_likelihood", __doc__, rounds=3, seed="of the models and the texts")
-    parser.add_argument("--texts", type=int, default=40, help="of the small shape; the large one has an eighth of them")
+    parser.add_argument("--texts", type=int, default=24, help="of the small shape; the large one has an eighth of them")
     parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), default=list(SHAPES), help="of the model")
     parser.add_argument("--long", type=int, default=LONG, help="tokens of the text whose memory is measured")
     return run(parser, measure, table, arguments)

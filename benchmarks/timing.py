@@ -1,4 +1,4 @@
-"""What benchmarks share: systems that take turns, and ratios by round."""
+"""What benchmarks share: systems that take turns, ratios by round, and how fast the machine multiplies matrices."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["median_ratio", "time_in_turn"]
+import torch
+
+__all__ = ["median_ratio", "products_a_second", "time_in_turn"]
 
 
 def time_in_turn(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
@@ -30,3 +32,10 @@ def time_in_turn(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict
 def median_ratio(above: Sequence[float], below: Sequence[float]) -> float:
     """The median of the ratios by round."""
     return statistics.median(one / other for one, other in zip(above, below, strict=True))
+
+
+def products_a_second(size: int = 1024, rounds: int = 9) -> float:
+    """Floating-point operations of one large float32 matrix product in a second: what no model here can go beyond."""
+    left, right = torch.rand(size, size), torch.rand(size, size)
+    seconds = time_in_turn({"product": lambda: left @ right}, rounds)["product"]
+    return 2 * size**3 / statistics.median(seconds)
