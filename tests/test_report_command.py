@@ -245,6 +245,8 @@ def test_the_numbers_of_a_training_are_those_of_its_log(report: partial[Page], r
         assert f"{last[name]:.6g} at step {len(warm) + last['step']}" in drawn
     settings = dict(page.table("All settings")[1:])
     assert settings["hidden_size"] == "8" and settings["objective"] == "relaxed-beam"
+    # What nothing of this training reads is left out.
+    assert "label_column" in settings and not {"source_units", "num_heads", "noise_tokens"} & set(settings)
     assert "torch:" in next(page.root.all("footer")).text
 
 
@@ -445,6 +447,8 @@ def test_runs_stand_side_by_side(report: partial[Page], runs: Path, data: Path) 
     assert [row[0] for row in page.table("log Z on gold")[1:]] == ["tagger", "other"]
     key = next(one for one in page.root.all("ul") if one.attributes.get("class") == "key")
     assert key.text.split() == ["tagger", "other"]
+    both = report(runs / "tagger", runs / "speller", "--examples=1").table("Settings that differ")
+    assert {row[0]: row[1:] for row in both}["label_column"] == ["-1", "not read"]
     # Two examples, and of each the lattices of both runs.
     assert sum(one.attributes.get("class") == "frames" for one in page.root.all("div")) == 4
     twice = report(runs / "tagger", runs / "tagger", "--examples=1")

@@ -9,7 +9,7 @@ from seqwise.errors import InputError
 from seqwise.runs.settings import SEARCH_OBJECTIVES, Settings, adopt, line_of, names_pretrained, over_encoder
 from seqwise.runs.stages import resolve, stages
 
-__all__ = ["require_effect"]
+__all__ = ["require_effect", "unread_settings"]
 
 Effect = tuple[Callable[[Settings], bool], str]
 """Whether a training of these settings reads one of them, and what it takes for that."""
@@ -103,16 +103,28 @@ def require_effect(settings: Settings, *, path: Path | None = None, flags: Mappi
         seqwise.errors.InputError: noise_tokens: nothing in this training reads it; leave noise-tokens out, or use ...
     """
     settings = adopt(settings)
-    effects = dict(_EFFECTS)
-    if names_pretrained(settings.model):
-        brought = _OF_NEW_MODELS if over_encoder(settings) else _OF_NEW_MODELS + _OF_NEW_DECODERS
-        effects |= {name: (lambda _: False, "a model that is made here") for name in brought}
-    for name, (is_read, what_it_takes) in effects.items():
-        value = getattr(settings, name)
-        if value in (getattr(Settings, name), _NOTHING.get(name)) or is_read(settings):
+    for name, what_it_takes in unread_settings(settings).items():
+        if getattr(settings, name) in (getattr(Settings, name), _NOTHING.get(name)):
             continue
         line = None if path is None or name in (flags or {}) else line_of(path, name)
         mend = f"leave {name.replace('_', '-')} out, or use {what_it_takes}"
         raise InputError(
             f"{name}: nothing in this training reads it", path=None if line is None else path, line=line, mend=mend
         )
+
+
+def unread_settings(settings: Settings) -> dict[str, str]:
+    """The settings that a training never reads, whatever their values, and what it would take.
+
+    Args:
+        settings: as :func:`~seqwise.runs.settings.adopt` leaves them.
+
+    Example:
+        >>> unread_settings(Settings(objective="cross-entropy"))["noise_tokens"]
+        'an objective or a warm start of noise-contrastive'
+    """
+    effects = dict(_EFFECTS)
+    if names_pretrained(settings.model):
+        brought = _OF_NEW_MODELS if over_encoder(settings) else _OF_NEW_MODELS + _OF_NEW_DECODERS
+        effects |= {name: (lambda _: False, "a model that is made here") for name in brought}
+    return {name: what_it_takes for name, (is_read, what_it_takes) in effects.items() if not is_read(settings)}

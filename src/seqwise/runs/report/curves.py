@@ -26,11 +26,14 @@ ROWS = 10  # of the numbers of a log that are written out
 
 
 def settings_tables(folders: Sequence[Folder]) -> list[Block]:
-    """Settings of folders of one kind: those that differ at once, all others folded."""
+    """Settings of folders of one kind: those that differ at once, all others folded; without those that none reads."""
     if not folders:
         return []
     names = list(dict.fromkeys(name for folder in folders for name in folder.settings))
-    rows = [[name, *(shown_value(folder.settings.get(name)) for folder in folders)] for name in names]
+    rows = [
+        [name, *(shown_value(one.settings[name]) if name in one.settings else "not read" for one in folders)]
+        for name in names
+    ]
     columns = ["setting", *(folder.name for folder in folders)]
     other = [row for row in rows if len(set(row[1:])) > 1]
     same = [row for row in rows if len(set(row[1:])) == 1]

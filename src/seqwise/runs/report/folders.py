@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from seqwise.data.readers import read_lines
 from seqwise.errors import InputError
+from seqwise.runs.effects import unread_settings
 from seqwise.runs.masked_model_settings import load_masked_settings
 from seqwise.runs.objectives import schedules_read
 from seqwise.runs.settings import load_settings
@@ -56,7 +57,7 @@ class Folder:
         path: as it was given.
         name: a short one that no other folder of the report has.
         kind: what it holds.
-        settings: as they are shown.
+        settings: as they are shown; those that nothing reads are left out.
         logs: of each stage of training that has begun, in order.
         metrics: what is in ``metrics.json``; empty where there is none yet.
         has_model: whether there is a trained model.
@@ -121,7 +122,9 @@ def _training(path: Path) -> Folder:
             measurements = file.with_name(MEASUREMENTS)
             measured = _read_columns(measurements) if measurements.is_file() else {}
             logs.append(StageLog(stage.name, stage.settings.objective, columns, measured))
-    return _with_model(Folder(path, path.resolve().name, "training", _shown(asdict(settings)), logs))
+    unread = unread_settings(settings)
+    read = {name: value for name, value in asdict(settings).items() if name not in unread}
+    return _with_model(Folder(path, path.resolve().name, "training", _shown(read), logs))
 
 
 def _masked(path: Path) -> Folder:
