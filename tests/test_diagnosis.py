@@ -16,6 +16,7 @@ import torch
 
 from oracles import Case, hard_beam, log_sum_exp, tagger_case, translation_case
 from seqwise import InputError
+from seqwise.cli.diagnosis import _percent
 from seqwise.data.readers import Example, read_columns, read_pairs
 from seqwise.decoding import Decoder, Hypothesis, decode, decode_examples
 from seqwise.evaluation import (
@@ -415,7 +416,7 @@ def test_the_explorer_prints_and_draws_one_example(seqwise: Any, folder: Path, t
         for prefix in prefixes:
             assert prefix["local_mass"] == pytest.approx(math.exp(prefix["log_prob"]))
             if step:
-                assert f"{prefix['log_prob']:.2f}" in text and f"{100 * prefix['global_masses'][-1]:.1f}" in text
+                assert f"{prefix['log_prob']:.2f}" in text and _percent(prefix["global_masses"][-1]) in text
 
 
 @pytest.mark.parametrize(

@@ -305,10 +305,10 @@ def _print_label_bias(bias: LabelBias, steps: Sequence[str], names: Sequence[str
                     f"{prefix.log_prob:.2f}",
                     f"{prefix.raw_score:.2f}",
                     "" if prefix.log_partition is None else f"{prefix.log_partition:.2f}",
-                    f"{100 * prefix.local_mass:.1f}",
-                    f"{100 * masses[0]:.1f}",
-                    f"{100 * masses[1]:.1f}" if len(masses) > 1 else "",
-                    f"{100 * masses[-1]:.1f}" + ("" if prefix.on_beam else " off"),
+                    _percent(prefix.local_mass),
+                    _percent(masses[0]),
+                    _percent(masses[1]) if len(masses) > 1 else "",
+                    _percent(masses[-1]) + ("" if prefix.on_beam else " off"),
                 )
             )
     headings = ("step", "prefix", "log p", "raw", "log Z", "local %", "global %", "1 on", "end")
@@ -322,6 +322,16 @@ def _print_label_bias(bias: LabelBias, steps: Sequence[str], names: Sequence[str
         highlight=False,
         markup=False,
     )
+
+
+def _percent(share: float) -> str:
+    """With one decimal, but for what would seem to be nothing.
+
+    Example:
+        >>> _percent(0.5), _percent(2e-4), _percent(0.0)
+        ('50.0', '<0.1', '0')
+    """
+    return "0" if share == 0 else "<0.1" if share < 0.0005 else f"{100 * share:.1f}"
 
 
 def _shortened(tokens: Sequence[str], *, width: int = 22) -> str:
