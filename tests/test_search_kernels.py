@@ -51,6 +51,7 @@ from seqwise.search.kernels import (
     best_candidates,
     block_maxima,
     certify,
+    deferral,
     excluded_mass_bound,
 )
 from seqwise.search.kernels.deferral import exp_
@@ -640,3 +641,31 @@ def test_a_forced_token(form: Form) -> None:
 
     for expected, found in zip(outcome(expanded), outcome(form), strict=True):
         torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
+
+
+def test_large_products_are_the_usual_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By oneDNN or not, in float32, and gradients through a whole search."""
+    if deferral._BY_ONEDNN is None:
+        pytest.skip("torch has no oneDNN here")
+    torch.set_default_dtype(torch.float32)
+    draw = torch.Generator().manual_seed(0)
+    calls, real = [], deferral._BY_ONEDNN
+    monkeypatch.setattr(deferral, "_BY_ONEDNN", lambda rows, *rest: calls.append(rows.shape) or real(rows, *rest))
+    weight_VD, bias_V = torch.randn(5000, 256, generator=draw), torch.randn(5000, generator=draw)
+    for shape in ((3, 256), (2, 3, 256), (1, 256), (0, 256)):
+        rows = torch.randn(*shape, generator=draw)
+        for bias in (bias_V, None):
+            found, exact = deferral._product(rows, weight_VD, bias), rows.double() @ weight_VD.double().T
+            exact = exact if bias is None else exact + bias.double()
+            torch.testing.assert_close(found.double(), exact, atol=2e-4, rtol=1e-4)
+    assert len(calls) == 6  # not for no rows
+    monkeypatch.setattr(deferral, "LARGE", 1)
+    model = a_model("tagger", scale=14.0).float()
+    found, before = loss_of(model, CERTIFIED), len(calls)
+    gradients_found = gradients(found, model)
+    assert len(calls) > before > 6
+    monkeypatch.setattr(deferral, "_BY_ONEDNN", None)
+    usual = loss_of(model, CERTIFIED)
+    assert found.item() == pytest.approx(usual.item(), abs=1e-5)
+    for name, gradient in gradients(usual, model).items():
+        torch.testing.assert_close(gradients_found[name], gradient, atol=1e-4, rtol=1e-3)

@@ -14,13 +14,17 @@ import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 __all__ = ["DeferredGradients", "Matrix", "exp_", "linear_weights"]
+
+# From so many weights on oneDNN is the faster one.
+LARGE = 2**20
+_BY_ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
 
 # How many scores a tile of the last pass holds: what it makes of them should find them in the processor's cache.
 TILE = 2**19
@@ -74,7 +78,7 @@ class Matrix:
     def scores(self, rows_ND: Tensor) -> Tensor:
         """``W h + b`` without a graph, (N, V), in float32 or better, as the first call of the search would do it."""
         with torch.no_grad(), self._autocast():
-            return _at_least_float(F.linear(rows_ND, self.weight_VD, self.bias_V))
+            return _at_least_float(_product(rows_ND, self.weight_VD, self.bias_V))
 
     def note_outer(self, tokens_BX: Tensor, weights_BJX: Tensor, vectors_BJD: Tensor) -> None:
         """To row ``tokens[b, x]`` of the gradient belongs ``sum_j weights[b, j, x] vectors[b, j]``."""
@@ -203,6 +207,25 @@ def _autocast_of(device_type: str) -> Callable[[], AbstractContextManager[Any]]:
     enabled = torch.is_autocast_enabled(device_type)
     dtype = torch.get_autocast_dtype(device_type)
     return lambda: torch.autocast(device_type, dtype=dtype, enabled=enabled)
+
+
+def _product(rows_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None) -> Tensor:
+    """``W h + b`` where nothing is differentiated: by oneDNN where torch has it and the matrix is large.
+
+    On CPUs torch gives float32 products to its BLAS, which for a few dozen rows and tens of thousands of columns takes
+    half as long again. What it compiles models to calls this operation of oneDNN, which has no name of its own in
+    ``torch.nn``; without it the product is the usual one.
+    """
+    plain = rows_ND.dtype == weight_VD.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+    if (
+        _BY_ONEDNN is None
+        or rows_ND.device.type != "cpu"
+        or not plain
+        or weight_VD.numel() < LARGE
+        or not rows_ND.numel()
+    ):
+        return F.linear(rows_ND, weight_VD, bias_V)
+    return cast(Tensor, _BY_ONEDNN(rows_ND, weight_VD, bias_V, "none", [], ""))
 
 
 def _zeros(like: Tensor) -> Tensor:
