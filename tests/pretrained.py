@@ -1,7 +1,12 @@
-"""Tiny masked language models of transformers with random weights, and tokenizers for them, made without a network."""
+"""Tiny masked language models of transformers with random weights, and tokenizers for them, made without a network.
+
+And what strangers do to folders of models: code, pickles, files that are cut or missing.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -143,3 +148,31 @@ def saved(folder: Path, model: Any, tokenizer: Any) -> Path:
     tokenizer.save_pretrained(folder)
     bars.enable_progress_bar()
     return folder
+
+
+def with_code(folder: Path) -> None:
+    """A configuration that names code of its own."""
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"auto_map": {"AutoModel": "evil.Model"}}))
+
+
+def pickled(folder: Path) -> None:
+    """Weights that could run code."""
+    torch.save({}, folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+
+
+def cut(folder: Path) -> None:
+    """Weights of which most is gone."""
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:200])
+
+
+def without(name: str) -> Callable[[Path], None]:
+    """Files of that name, or pattern, are gone."""
+
+    def remove(folder: Path) -> None:
+        for path in folder.glob(name):
+            path.unlink()
+
+    return remove

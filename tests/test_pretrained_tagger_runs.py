@@ -23,7 +23,18 @@ pytest.importorskip("tokenizers")
 from command_line import Command, exit_code, run_main  # noqa: E402
 from letters import letter_pairs, letter_tokenizer  # noqa: E402
 from pages import DOCS, blocks, run_commands  # noqa: E402
-from pretrained import MODELS, WORDS, byte_tokenizer, esm_tokenizer, saved, word_tokenizer  # noqa: E402
+from pretrained import (  # noqa: E402
+    MODELS,
+    WORDS,
+    byte_tokenizer,
+    cut,
+    esm_tokenizer,
+    pickled,
+    saved,
+    with_code,
+    without,
+    word_tokenizer,
+)
 from seqwise.data import EncodedExample, Example, read_columns  # noqa: E402
 from seqwise.decoding import DECODERS, decode_examples  # noqa: E402
 from seqwise.errors import InputError  # noqa: E402
@@ -449,21 +460,6 @@ def test_sizes_of_the_decoder_are_read(files: Path, tmp_path: Path, seqwise: Com
 # -------------------------------------------------------------------------------------- what is refused
 
 
-def _auto_map(folder: Path) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"auto_map": {"AutoModel": "evil.Model"}}))
-
-
-def _pickled(folder: Path) -> None:
-    torch.save({}, folder / "pytorch_model.bin")
-    (folder / "model.safetensors").unlink()
-
-
-def _cut(folder: Path) -> None:
-    path = folder / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:200])
-
-
 def _fewer_layers(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
@@ -473,25 +469,17 @@ def _larger_tokenizer(folder: Path) -> None:
     word_tokenizer([*WORDS, "zebra"]).save_pretrained(folder)
 
 
-def _remove(name: str) -> Callable[[Path], None]:
-    def remove(folder: Path) -> None:
-        for path in folder.glob(name):
-            path.unlink()
-
-    return remove
-
-
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (_auto_map, "brings code of its own (auto_map), which is never run; take a model that transformers has"),
-        (_pickled, "the weights are a pickle, which could run code"),
-        (_cut, "transformers cannot load the model"),
+        (with_code, "brings code of its own (auto_map), which is never run; take a model that transformers has"),
+        (pickled, "the weights are a pickle, which could run code"),
+        (cut, "transformers cannot load the model"),
         (_fewer_layers, "no whole encoder: 16 weights are missing"),
         (_larger_tokenizer, "the tokenizer has 13 tokens, and the encoder has embeddings for 12; save it after"),
-        (_remove("config.json"), "the folder holds no model of transformers; name a folder with config.json"),
-        (_remove("*.safetensors"), "the folder has no model.safetensors; save the model there"),
-        (_remove("tokenizer*"), "the folder has no tokenizer; tokenizer.save_pretrained(folder)"),
+        (without("config.json"), "the folder holds no model of transformers; name a folder with config.json"),
+        (without("*.safetensors"), "the folder has no model.safetensors; save the model there"),
+        (without("tokenizer*"), "the folder has no tokenizer; tokenizer.save_pretrained(folder)"),
         (shutil.rmtree, "there is no such folder; name a folder"),
     ],
 )

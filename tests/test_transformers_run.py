@@ -22,7 +22,7 @@ pytest.importorskip("tokenizers")
 
 from command_line import Command, run_main  # noqa: E402
 from letters import letter_pairs, letter_tokenizer  # noqa: E402
-from pretrained import bert, saved  # noqa: E402
+from pretrained import bert, cut, pickled, saved, with_code, without  # noqa: E402
 from seqwise.data.readers import Example  # noqa: E402
 from seqwise.errors import InputError  # noqa: E402
 from seqwise.runs import load_run, predict  # noqa: E402
@@ -238,39 +238,20 @@ def test_what_a_generation_config_forbids_is_never_written(forbids: dict[str, An
 # ---------------------------------------------------------------------------------------- what is refused
 
 
-def _auto_map(folder: Path) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"auto_map": {"AutoModel": "evil.Model"}}))
-
-
-def _pickled(folder: Path) -> None:
-    torch.save({}, folder / "pytorch_model.bin")
-    (folder / "model.safetensors").unlink()
-
-
 def _masked(folder: Path) -> None:
     shutil.rmtree(folder)
     saved(folder, bert(vocab_size=10), letter_tokenizer())
 
 
-def _cut(folder: Path) -> None:
-    path = folder / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:200])
-
-
-def _remove(name: str) -> Callable[[Path], None]:
-    return lambda folder: [path.unlink() for path in folder.glob(name)] and None  # type: ignore[func-returns-value]
-
-
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (_auto_map, "brings code of its own (auto_map), which is never run"),
-        (_pickled, "the weights are a pickle, which could run code"),
+        (with_code, "brings code of its own (auto_map), which is never run"),
+        (pickled, "the weights are a pickle, which could run code"),
         (_masked, "a masked language model, which writes no text"),
-        (_cut, "transformers cannot load the model"),
-        (_remove("config.json"), "the folder holds no model of transformers"),
-        (_remove("tokenizer*"), "the folder has no tokenizer"),
+        (cut, "transformers cannot load the model"),
+        (without("config.json"), "the folder holds no model of transformers"),
+        (without("tokenizer*"), "the folder has no tokenizer"),
         (shutil.rmtree, "there is no such folder"),
     ],
 )
@@ -329,7 +310,7 @@ def test_a_damaged_run_and_unknown_words_are_named(run: Path, files: Path, tmp_p
     ended = seqwise("evaluate", folder, tmp_path / "dev.tsv", "--decoder", "greedy")
     assert ended.code == 0
     assert "1 of 3 target tokens was never seen in training" in ended.err
-    _cut(folder / "model")
+    cut(folder / "model")
     assert "differs from what was sealed" in seqwise("predict", folder, "a").complaint
 
 
