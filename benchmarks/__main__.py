@@ -1,6 +1,6 @@
 """All benchmarks, one after the other, and the page of what they found.
 
-python -m benchmarks run            # 20 minutes on one quiet core; results/benchmarks/*.json, docs/benchmarks.md
+python -m benchmarks run            # 20 minutes of one quiet core (sum of parts); writes results/benchmarks and page
 python -m benchmarks run --quick    # do they work? under 2 minutes; nothing is kept
 python -m benchmarks page           # docs/benchmarks.md from results/benchmarks/*.json
 """

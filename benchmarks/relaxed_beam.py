@@ -33,6 +33,7 @@ from seqwise.evaluation.signature import sign, signature_line
 from seqwise.models import Tagger
 from seqwise.objectives import cross_entropy, direct_loss, hamming_cost
 from seqwise.search import Candidates, Score, Selection, SoftTopK, beam_search, global_, local
+from seqwise.search.candidates import MANY
 from seqwise.search.kernels import FewSelection, JoinedSelection
 from seqwise.search.selection import Form, automatic, expanded, summed
 
@@ -61,7 +62,6 @@ GPU_SIZES = (
     Size(128_000, 1024, 3, 64, 50, {"local": 1.1}),
 )
 MOST_SAVED, MOST_PEAK = 0.5, 2.0
-FEW = 4096  # candidates of a step, below which the plain form is taken
 
 
 @dataclass
@@ -239,7 +239,7 @@ def floor(size: dict[str, Any], row: dict[str, Any]) -> float:
     the expected row of weights, the scores once more and the gradient of the weights; one that sums all candidates
     needs seven. Both have the recurrent layer's, forward and backward, on top.
     """
-    hidden, vocabulary, few = size["hidden"], size["vocabulary"], size["k"] * size["vocabulary"] < FEW
+    hidden, vocabulary, few = size["hidden"], size["vocabulary"], size["k"] * size["vocabulary"] < MANY
     certified, units = {"local": 4, "global": 1}.get(row["system"], 7), 3.0
     if row["system"] not in ("cross-entropy", "plain") and not (few and row["system"] != "dense"):
         units = row["certified"] * certified + (1 - row["certified"]) * 7

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -80,3 +83,28 @@ def test_what_is_no_benchmark_is_refused(benchmarks: ModuleType, capsys: pytest.
         benchmarks.main(["run", "sampler", "walker"])
     assert error.value.code == 2
     assert "walker is no benchmark; there are relaxed_beam" in capsys.readouterr().err
+
+
+def test_the_speeds_of_the_page_on_scale_are_the_measured_ones(benchmarks: ModuleType) -> None:
+    rows = json.loads((benchmarks.RESULTS / "throughput.json").read_text("utf-8"))["rows"]
+    (said,) = re.findall(r"^measured = \{(.*)\}$", (ROOT / "docs" / "scale.md").read_text("utf-8"), re.MULTILINE)
+    shown = [int(speed) for speed in re.findall(r": (\d+)", said)]
+    assert shown == [float(f"{row['tokens_per_second']:.2g}") for row in rows]
+
+
+def test_floors_count_the_products_that_are_made(benchmarks: ModuleType) -> None:
+    """By hand for the relaxed beam; what a model of transformers does, by the counter of torch."""
+    relaxed, scoring = (importlib.import_module(f"benchmarks.{name}") for name in ("relaxed_beam", "pseudo_likelihood"))
+    size = {"hidden": 100, "vocabulary": 10**9, "k": 3}  # so many that nothing but the output layer counts
+    for system, certified, units in (("cross-entropy", 0, 3), ("plain", 0, 3), ("local", 1, 4), ("global", 1, 1),
+                                     ("local", 0.5, 5.5), ("dense", 0, 7)):  # fmt: skip
+        assert relaxed.floor(size, {"system": system, "certified": certified}) == pytest.approx(units / 3, rel=1e-4)
+    assert relaxed.floor(size | {"vocabulary": 10}, {"system": "local", "certified": 0.0}) == 1.0
+    model, tokenizer = scoring.bert("4 layers of 256")
+    texts, counts = scoring.texts_of([12, 12, 12], torch.Generator().manual_seed(0)), []
+    for some in (texts, texts[:1]):
+        with FlopCounterMode(display=False) as counted:
+            scoring.by_seqwise(model, tokenizer, some)
+        counts.append(counted.get_total_flops())
+    # Each call looks once, with a few tokens, whether the model does what it should: that is no part of a text's.
+    assert counts[0] - counts[1] == pytest.approx(2 * scoring.operations("4 layers of 256", 12), rel=0.03)

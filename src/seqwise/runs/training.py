@@ -30,9 +30,6 @@ from seqwise.training.trainer import MEASUREMENTS, Progress, TrainingResult, fit
 
 __all__ = ["OnProgress", "read_examples", "train_run", "train_stage"]
 
-NEW_PARTS = ("first_input_D", "label_embedding.", "decoder.", "head.")
-"""Of a tagger over an encoder of transformers, what is not the encoder."""
-
 OnProgress = Callable[[str, Progress], None]
 """Called after each step with the name of the stage."""
 
@@ -92,7 +89,7 @@ def train_stage(
         learning_rate=settings.learning_rate,
         clip=settings.clip,
         seed=settings.seed,
-        rates=dict.fromkeys(NEW_PARTS, settings.decoder_learning_rate) if over_encoder(settings) else None,
+        rates=dict.fromkeys(_new_parts(run), settings.decoder_learning_rate) if over_encoder(settings) else None,
         save_every=settings.save_every,
         schedules=schedules,
         measure=monitor(run, dev, settings) if dev and settings.measurements else None,
@@ -107,6 +104,12 @@ def train_stage(
     if not bool(torch.isfinite(last_loss)):
         raise InputError(f"after the last step the loss is {last_loss.item()}", mend="lower the learning rate")
     return result
+
+
+def _new_parts(run: Run) -> list[str]:
+    """Of a tagger over an encoder of transformers, what is not the encoder."""
+    parts = {name.partition(".")[0] for name, _ in run.model.named_parameters()}
+    return sorted(parts - {"encoder"})
 
 
 def train_run(settings: Settings, output: Path, *, on_progress: OnProgress | None = None) -> dict[str, Any]:

@@ -212,9 +212,9 @@ def _autocast_of(device_type: str) -> Callable[[], AbstractContextManager[Any]]:
 def _product(rows_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None) -> Tensor:
     """``W h + b`` where nothing is differentiated: by oneDNN where torch has it and the matrix is large.
 
-    On CPUs torch gives float32 products to its BLAS, which for a few dozen rows and tens of thousands of columns takes
-    half as long again. What it compiles models to calls this operation of oneDNN, which has no name of its own in
-    ``torch.nn``; without it the product is the usual one.
+    On CPUs torch gives float32 products to its BLAS, which may be slower for a few dozen rows and tens of thousands of
+    columns. What torch compiles models to calls this operation of oneDNN, which has no name of its own in ``torch.nn``;
+    without it the product is the usual one.
     """
     plain = rows_ND.dtype == weight_VD.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
     if (
