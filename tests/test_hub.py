@@ -88,7 +88,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tagger on raw scores, models of transformers on raw and on local scores, and a masked model."""
+    """A tagger on raw scores, models of transformers on raw and on local scores, and a masked and a language model."""
     folder = tmp_path_factory.mktemp("my-own-folder")
     torch.manual_seed(0)
     (folder / "train.conll").write_text("the\tDET\ndog\tNOUN\n\na\tDET\ncat\tNOUN\n\n" * 4)
@@ -111,6 +111,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sizes = ["--hidden-size=8", "--num-heads=1", "--num-layers=1", "--feedforward-size=8", "--epochs=1"]
     text = ["masked-model", "train", folder / "train.txt", "--dev", folder / "train.txt", *sizes]
     run_main(*text, "--output", folder / "masked")
+    text = ["language-model", "train", folder / "train.txt", "--dev", folder / "train.txt", "--num-weights=256"]
+    run_main(*text, "--output", folder / "language")
     return folder
 
 
@@ -134,7 +136,7 @@ def test_a_pushed_run_is_the_run(name: str, runs: Path, hub: FakeHub, seqwise: C
     assert kinds <= {".json", ".yaml", ".safetensors", ".md", ".jinja"} and ".safetensors" in kinds
 
 
-@pytest.mark.parametrize("name", ["tagger", "bart", "gpt2", "masked"])
+@pytest.mark.parametrize("name", ["tagger", "bart", "gpt2", "masked", "language"])
 def test_nothing_of_this_machine_goes_along(name: str, runs: Path, hub: FakeHub) -> None:
     folder = pushed(hub, runs, name)
     for path in folder.rglob("*"):
@@ -167,6 +169,24 @@ def test_a_masked_model_is_scored_and_sampled_by_name(
     assert scored[0] == scored[1]
 
 
+def test_a_language_model_is_used_by_name(runs: Path, hub: FakeHub, tmp_path: Path, seqwise: Command) -> None:
+    repository = pushed(hub, runs, "language")
+    assert {path.name for path in repository.iterdir()} == {
+        "README.md", "config.json", "manifest.json", "metrics.json", "model.safetensors", "settings.json",
+        "vocabulary.json",
+    }  # fmt: skip
+    (tmp_path / "one.txt").write_text("the dog sees a cat\n")
+    (tmp_path / "lists.jsonl").write_text('{"input": "x", "outputs": [{"output": "a dog", "score": -1.0}]}\n')
+    for command in (["score"], ["score", "--unnormalized"], ["rerank", "--weight=1"]):
+        file = tmp_path / ("lists.jsonl" if command[0] == "rerank" else "one.txt")
+        by_name, own = (seqwise("language-model", *command, name, file) for name in ("ada/language", runs / "language"))
+        assert by_name.code == 0 and by_name.out == own.out and by_name.out, by_name.err
+    refused = seqwise("predict", "ada/language", "the dog")
+    assert refused.code == 2 and "use it with seqwise language-model score" in refused.err
+    nobody = seqwise("language-model", "score", "ada/nothing", tmp_path / "one.txt")
+    assert nobody.code == 2 and nobody.err.count("\n") == 1 and "ada/nothing" in nobody.err
+
+
 def test_code_and_pickles_in_a_repository_are_left_there(runs: Path, hub: FakeHub) -> None:
     repository = pushed(hub, runs, "tagger")
     for name in ("evil.py", "pytorch_model.bin", "training_args.bin", "model/evil.pkl"):
@@ -189,7 +209,7 @@ def test_our_models_never_read_a_pickle(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------ the card
 
 
-@pytest.mark.parametrize("name", ["tagger", "bart", "gpt2", "masked"])
+@pytest.mark.parametrize("name", ["tagger", "bart", "gpt2", "masked", "language"])
 def test_what_a_card_shows_runs_as_it_stands(
     name: str, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -218,6 +238,8 @@ def test_a_card_says_what_it_is_what_came_out_and_whom_to_cite(runs: Path) -> No
     assert re.match(r"method:beam-crf, global scores, beam 3 \| seeds:0 \| data:[0-9a-f]{12} \| ", metrics["signature"])
     assert "raw-beam (" in card.text and "default" in card.text
     masked = card_of(runs / "masked", repo="ada/masked")
+    language = card_of(runs / "language", repo="ada/language")
+    assert "| perplexity | " in language and "method:log-linear language model, unnormalized, alpha 1" in language
     assert "pseudo perplexity" in masked and "method:masked transformer | seeds:0 | data:" in masked
 
 

@@ -35,7 +35,9 @@ def _group(context: typer.Context) -> None:
         print(context.get_help())
 
 
-ModelFolder = Annotated[Path, typer.Argument(metavar="DIR", help="the --output of a language-model train")]
+ModelFolder = Annotated[
+    str, typer.Argument(metavar="DIR|NAME", help="the --output of a language-model train, or its name on the hub")
+]
 MEASURES = ("bleu", "exact")
 
 

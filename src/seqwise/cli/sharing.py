@@ -10,7 +10,8 @@ import typer
 __all__ = ["card", "push"]
 
 RunFolder = Annotated[
-    Path, typer.Argument(metavar="RUN", help="the --output of a seqwise train or seqwise masked-model train")
+    Path,
+    typer.Argument(metavar="RUN", help="the --output of a seqwise train, masked-model train or language-model train"),
 ]
 
 
@@ -50,4 +51,4 @@ def push(
             print(f"{size:>14,}  {name}")
         print(f"{len(upload.files)} files would go to {repo}; nothing was sent")
         return
-    print(f"the run is at {send(upload, private=True if private else None)}; try: seqwise predict {repo} TEXT")
+    print(f"the run is at {send(upload, private=True if private else None)}; its card says how to use {repo}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import os
 import time
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from seqwise.data.durable import rename_durably
+from seqwise.data.durable import rename_durably, sha256_of_file
 from seqwise.errors import InputError
 
 __all__ = ["download"]
@@ -77,7 +76,7 @@ def download(
                 mend = "run the same command again: what has arrived is kept"
                 raise InputError(f"{url} broke off ({error})", path=partial, mend=mend) from error
             time.sleep(pause * 2**attempt)
-    if sha256 is not None and _sha256(partial) != sha256:
+    if sha256 is not None and sha256_of_file(partial) != sha256:
         partial.unlink()
         mend = "what was fetched has been removed; look at the source, or take the file from elsewhere"
         raise InputError(f"{url} is not the file that is wanted: its SHA-256 is another", path=target, mend=mend)
@@ -139,8 +138,3 @@ def _fetch(
 def _blocks(answer: Any) -> Iterator[bytes]:
     while block := answer.read1(BLOCK):
         yield block
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

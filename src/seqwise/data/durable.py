@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from pathlib import Path
 
 from seqwise.errors import InputError
 
-__all__ = ["discard_partials", "flush", "holds_nothing", "rename_durably", "write_atomically"]
+__all__ = ["discard_partials", "flush", "holds_nothing", "rename_durably", "sha256_of_file", "write_atomically"]
 
 _PARTIAL = re.compile(r"\..+\.[0-9]+\.partial")
 
@@ -85,3 +86,19 @@ def discard_partials(folder: Path) -> None:
     for path in folder.iterdir():
         if _PARTIAL.fullmatch(path.name):
             path.unlink()
+
+
+def sha256_of_file(path: Path) -> str:
+    """The sum of a file's bytes, in hexadecimal.
+
+    Raises:
+        OSError: it cannot be read.
+
+    Example:
+        >>> file = getfixture("tmp_path") / "a.txt"
+        >>> _ = file.write_bytes(b"abc")
+        >>> sha256_of_file(file)[:8]
+        'ba7816bf'
+    """
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -76,7 +76,8 @@ class Subwords:
                 raise InputError(f"the merge of {left!r} and {right!r} is not among the pieces", mend=MEND)
 
     @cached_property
-    def _tokenizer(self) -> Any:
+    def tokenizer(self) -> Any:
+        """What splits, of the ``tokenizers`` library; id 0 is the unknown character, the pieces follow in order."""
         library = _library()
         ids = {piece: index for index, piece in enumerate(dict.fromkeys((UNKNOWN_PIECE, *self.pieces)))}
         return _with_blanks(library.models.BPE(vocab=ids, merges=list(self.merges), unk_token=UNKNOWN_PIECE))
@@ -166,7 +167,7 @@ def split_text(text: str, subwords: Subwords) -> tuple[str, ...]:
         ('▁low', 'e', 'r', '▁low', '▁', '<unk>')
     """
     normalized = normalize_text(text)
-    return tuple(subwords._tokenizer.encode(normalized, add_special_tokens=False).tokens) if normalized else ()
+    return tuple(subwords.tokenizer.encode(normalized, add_special_tokens=False).tokens) if normalized else ()
 
 
 def join_pieces(pieces: Iterable[str]) -> str:

@@ -12,6 +12,7 @@ from seqwise.hugging_face.generation import generation_selector
 from seqwise.hugging_face.masked_model import HuggingFaceMaskedModel, masked_model
 from seqwise.hugging_face.masked_text import TextScore, infill, pseudo_log_likelihoods, sample_texts
 from seqwise.hugging_face.step_model import HuggingFaceStepModel, step_model
+from seqwise.hugging_face.subword_tokenizer import subword_tokenizer
 from seqwise.hugging_face.tagger import load_tagger, pretrained_tagger, save_tagger, unread_words, word_pieces
 from seqwise.hugging_face.text_chains import SampledTexts, TextSample
 from seqwise.hugging_face.text_codec import TextCodec
@@ -38,6 +39,7 @@ __all__ = [
     "sample_texts",
     "save_tagger",
     "step_model",
+    "subword_tokenizer",
     "unread_words",
     "word_pieces",
 ]

@@ -67,6 +67,7 @@ RECIPES = {
     "figure-6.2": Recipe("seqwise.recipes.sampler_figures:figure_6_2", SCALES, "tables"),
     "figure-6.3": Recipe("seqwise.recipes.sampler_figures:figure_6_3", SCALES, "tables"),
     "figure-6.4": Recipe("seqwise.recipes.sampler_figures:figure_6_4", SCALES, "tables"),
+    "transformer-translation": Recipe("seqwise.recipes.transformer_translation:reproduce", SCALES),
     "proteins": Recipe("seqwise.recipes.proteins:reproduce", {"cpu": 3}),
 }
 """Every recipe by name."""

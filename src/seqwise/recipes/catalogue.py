@@ -112,7 +112,7 @@ CORPORA: Mapping[str, Corpus] = {
         "CC BY 2.0 FR",
         (
             *("table-3.1", "table-5.1", "table-5.4", "table-5.5", "table-5.6"),
-            *("andreas-klein-1", "andreas-klein-2"),
+            *("andreas-klein-1", "andreas-klein-2", "transformer-translation"),
             *SAMPLED,
         ),
     ),

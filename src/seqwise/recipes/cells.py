@@ -1,15 +1,20 @@
-"""The folder of a cell: whose it is, and what it depends on."""
+"""The folder of a cell: whose it is, what it depends on, and how long its training took."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from seqwise.data.durable import holds_nothing, write_atomically
 from seqwise.errors import InputError
 
-__all__ = ["claim_folder", "fingerprint_of"]
+__all__ = ["claim_folder", "fingerprint_of", "stopwatch", "train_seconds"]
+
+SECONDS = "train_seconds.json"
 
 
 def fingerprint_of(*parts: str) -> str:
@@ -40,3 +45,38 @@ def claim_folder(output: Path, fingerprint: str) -> None:
             elif path != marker:
                 path.unlink()
         write_atomically(marker, fingerprint)
+
+
+def stopwatch(output: Path) -> Callable[[int, int], None]:
+    """What to call after each step, and with it how many there are; from now on the CPU time of this process counts.
+
+    An interrupted training is seen from its checkpoint on, and what was before is taken to have been as fast. The last
+    step writes it down before its checkpoint says that there is nothing left to see.
+
+    Args:
+        output: the folder of the training.
+    """
+    began, first = time.process_time(), 0
+
+    def after(step: int, steps: int) -> None:
+        nonlocal first
+        first = first or step
+        if step == steps:
+            write_atomically(output / SECONDS, json.dumps((time.process_time() - began) * steps / (steps + 1 - first)))
+
+    return after
+
+
+def train_seconds(output: Path) -> float:
+    """CPU time of a finished training, on one thread.
+
+    Args:
+        output: the folder that :func:`stopwatch` was given.
+
+    Example:
+        >>> folder = getfixture("tmp_path")
+        >>> stopwatch(folder)(10, 10)  # of ten steps the last alone has been seen
+        >>> train_seconds(folder) < 1
+        True
+    """
+    return float(json.loads((output / SECONDS).read_text("utf-8")))

@@ -14,7 +14,16 @@ from seqwise.errors import InputError
 from seqwise.recipes.systems import Data
 from seqwise.runs.measures import references_by_source
 
-__all__ = ["PIECES", "corpus", "named_entities", "supertags", "translation", "translation_references"]
+__all__ = [
+    "PIECES",
+    "corpus",
+    "named_entities",
+    "supertags",
+    "translation",
+    "translation_references",
+    "translation_subwords",
+    "translation_text",
+]
 
 PIECES = 4000
 """Size of the joint subword vocabulary of a translation pair."""
@@ -69,10 +78,30 @@ def _columns(name: str, *files: str) -> Data:
 @cache
 def translation() -> Data:
     """German to English, Tatoeba: every sixth training pair, in subwords learnt from these, and each source once."""
-    pairs = _pairs("train.tsv.gz")[::EVERY]
-    subwords = learn_subwords((join(side) for pair in pairs for side in (pair.source, pair.target)), size=PIECES)
-    dev, test = ([_split(pair, subwords) for pair in _unique(part)[0]] for part in ("dev", "test"))
-    return Data(train=[_split(pair, subwords) for pair in pairs], dev=dev, test=test)
+    train, dev, test = ([_split(pair, translation_subwords()) for pair in pairs] for pairs in _translation())
+    return Data(train=train, dev=dev, test=test)
+
+
+@cache
+def translation_subwords() -> Subwords:
+    """Those of :func:`translation`, joint for the two languages."""
+    texts = (join(side) for pair in _translation()[0] for side in (pair.source, pair.target))
+    return learn_subwords(texts, size=PIECES)
+
+
+@cache
+def translation_text() -> Data:
+    """The pairs of :func:`translation` as raw text, each side one token."""
+    train, dev, test = (
+        [replace(pair, source=(join(pair.source),), target=(join(pair.target),)) for pair in pairs]
+        for pairs in _translation()
+    )
+    return Data(train=train, dev=dev, test=test)
+
+
+@cache
+def _translation() -> tuple[list[Example], ...]:
+    return _pairs("train.tsv.gz")[::EVERY], *(_unique(part)[0] for part in ("dev", "test"))
 
 
 @cache

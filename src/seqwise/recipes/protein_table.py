@@ -54,7 +54,7 @@ class Measured:
         data: the sequences; of the development data those are, which models and counts are measured on.
         distances: Hamming distances.
         nats: of each seed, for each development sequence minus the sum of ``log p(y_t | all others)``, t from 2 on.
-        seconds: CPU seconds of each seed's training, None where they are not known.
+        seconds: CPU seconds of each seed's training.
         variants: of each seed and wild type, what
             :func:`~seqwise.recipes.protein_variants.measure_variants` gives.
         model_signature, variant_signature: how they were made.
@@ -63,7 +63,7 @@ class Measured:
     data: Proteins
     distances: Sequence[int]
     nats: Sequence[Sequence[float]]
-    seconds: Sequence[float | None]
+    seconds: Sequence[float]
     variants: Sequence[Sequence[Mapping[str, Mapping[int, float]]]]
     model_signature: Signature
     variant_signature: Signature
@@ -157,9 +157,7 @@ def _model_results(measured: Measured) -> list[Result]:
         signature = replace(measured.model_signature, method=f"proteins: {system}")
         value, low, high = map(math.exp, bootstrap_interval(measured.cross_entropies(system)))
         found.append(Result(system, "pseudo-perplexity", value, signature, low, high, unit=""))
-    seconds = [one for one in measured.seconds if one is not None]
-    if seconds:
-        found.append(Result(MODEL, "training seconds", statistics.fmean(seconds), signature, unit="s"))
+    found.append(Result(MODEL, "training seconds", statistics.fmean(measured.seconds), signature, unit="s"))
     return found
 
 

@@ -13,7 +13,6 @@ and is measured beside counts of residues. Samplers can be compared by a poor mo
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -24,7 +23,7 @@ import torch
 
 from seqwise.data.readers import Example, write_atomically
 from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
-from seqwise.recipes.cells import fingerprint_of
+from seqwise.recipes.cells import fingerprint_of, stopwatch, train_seconds
 from seqwise.recipes.outcome import Outcome
 from seqwise.recipes.protein_data import Proteins, choose_wild_types, proteins, residue_shares
 from seqwise.recipes.protein_table import Measured, build_outcome, draw
@@ -144,23 +143,20 @@ def train_model(folder: Path, settings: MaskedModelSettings, output: Path, repor
         output: takes the run and, at last, ``recipe.json``.
         report: told of the steps.
     """
-    began, first = time.process_time(), 0
+    watch = stopwatch(output)
 
     def on_progress(step: Progress) -> None:
-        nonlocal first
-        first = first or step.step
+        watch(step.step, steps)
         if step.step % 20 == 0:
             report(step.step, steps + 1, f"loss {step.loss:.3f}")
 
     train, dev = (read_sequences(folder / f"{part}.fasta", settings) for part in ("train", "dev"))
     steps = max(1, round(settings.epochs * -(-len(train) // settings.batch_size)))
     train_masked_model(folder / "train.fasta", output, settings, on_progress=on_progress)
-    # Of an interrupted training this process saw only the steps after its checkpoint; of one done before, none.
-    seconds = (time.process_time() - began) * steps / (steps + 1 - first) if first else None
     scores = score_sequences(load_masked_run(output), dev)
     record = {
         "nats": [-float(one.token_log_probs_T[1:].double().sum()) for one in scores],
-        "seconds": seconds,
+        "seconds": train_seconds(output),
         # Made here and kept, so that what is read back later is not signed as new.
         "signature": asdict(sign("proteins", seeds=[settings.seed], data=sha256_of_examples(dev))),
     }

@@ -26,7 +26,7 @@ from safetensors.numpy import load_file, save_file
 from seqwise.data.readers import write_atomically
 from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
 from seqwise.objectives.masked_likelihood import conditional_masked_objective, masked_objective
-from seqwise.recipes.cells import claim_folder, fingerprint_of
+from seqwise.recipes.cells import claim_folder, fingerprint_of, stopwatch, train_seconds
 from seqwise.recipes.sampler_draws import Drawn, draw
 from seqwise.recipes.sampler_tasks import Part, SamplerTask, Size
 from seqwise.recipes.workers import Job, ProgressFactory, Report, run_jobs
@@ -157,12 +157,14 @@ def train_cell(task: SamplerTask, scale: str, seed: int, output: Path, report: R
     encoded = run.encode(data.train)
     steps = max(1, round(settings.epochs * -(-len(encoded) // settings.batch_size)))
 
+    watch = stopwatch(output)
+
     def on_progress(progress: Progress) -> None:
+        watch(progress.step, steps)
         if progress.step % 20 == 0:
             report(progress.step, steps + 1, f"loss {progress.loss:.3f}")
 
-    began = time.process_time()
-    result = fit(
+    fit(
         run.model,
         (conditional_masked_objective if settings.conditional else masked_objective)(settings.masks),
         encoded,
@@ -175,14 +177,11 @@ def train_cell(task: SamplerTask, scale: str, seed: int, output: Path, report: R
         save_every=settings.save_every,
         on_progress=on_progress,
     )
-    # Of a training that was interrupted, this process saw only the steps after its checkpoint.
-    seen = result.steps - (result.resumed_from or 0)
-    seconds = (time.process_time() - began) * result.steps / max(seen, 1)
     run.model.cpu().eval()
     save_masked_run(run, output)
     measured = measure_masked_run(run, task.part("dev", scale).examples)
     kept = {name: value for name, value in measured.items() if name.endswith(("perplexity", "entropy"))}
-    record = {"fingerprint": fingerprint, "model": {**kept, "training seconds": seconds}}
+    record = {"fingerprint": fingerprint, "model": {**kept, "training seconds": train_seconds(output)}}
     write_atomically(output / CELL, json.dumps(record, indent=1) + "\n")
     report(steps + 1, steps + 1, "")
 

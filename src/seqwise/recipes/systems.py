@@ -7,19 +7,19 @@ run again, a finished one is read back and an interrupted one continues.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from seqwise.data.durable import sha256_of_file
 from seqwise.data.readers import Example, write_atomically
 from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
-from seqwise.recipes.cells import claim_folder, fingerprint_of
+from seqwise.recipes.cells import claim_folder, fingerprint_of, stopwatch, train_seconds
 from seqwise.recipes.workers import Job, ProgressFactory, Report, run_jobs
-from seqwise.runs.measures import log_partitions_of
-from seqwise.runs.run import Run, build_model, build_vocabularies, choose_decoder, load_run, predict, save_run
-from seqwise.runs.settings import Settings
+from seqwise.runs.measures import known_targets, log_partitions_of
+from seqwise.runs.run import choose_decoder, load_run, new_run, predict, save_run
+from seqwise.runs.settings import Settings, names_pretrained
 from seqwise.runs.training import train_stage
 from seqwise.training.configuration import dump_configuration
 from seqwise.training.trainer import Progress
@@ -37,7 +37,7 @@ class System:
     Args:
         name: as the table prints it.
         folder: the name of its run folder.
-        settings: of its own training stage.
+        settings: of its own training stage; their ``model`` may be a folder of transformers.
         starts_from: the folder of the system whose weights it starts from, or None for new weights.
     """
 
@@ -133,22 +133,20 @@ def _train_and_decode(
     output = folder / system.folder
     fingerprint = _fingerprint(system, _hash(data) + "".join(decoders), folder)
     claim_folder(output, fingerprint)
-    source, target = build_vocabularies(data.train, system.settings)
-    run = Run(system.settings, build_model(system.settings, source, target), source, target)
+    run = new_run(data.train, system.settings)
     if system.starts_from is not None:
         run.model.load_state_dict(load_run(folder / system.starts_from).model.state_dict())
 
+    watch = stopwatch(output)
+
     def on_progress(progress: Progress) -> None:
+        watch(progress.step, progress.steps)
         if progress.step % 20 == 0 or progress.step == progress.steps:
             report(progress.step, progress.steps + 1, f"loss {progress.loss:.3f}")
 
-    started = time.process_time()
     result = train_stage(
         run, run.encode(data.train), system.settings, folder=output, examples=data.train, on_progress=on_progress
     )
-    # Of a training that was interrupted, this process saw only the steps after its checkpoint.
-    seen = result.steps - (result.resumed_from or 0)
-    train_seconds = (time.process_time() - started) * result.steps / max(seen, 1)
     save_run(run, output)
     report(result.steps, result.steps + 1, "decoding")
 
@@ -158,16 +156,13 @@ def _train_and_decode(
             for name in decoders
         }
 
-    known = set(target.tokens)
     record = {
         "fingerprint": fingerprint,
-        "train_seconds": train_seconds,
+        "train_seconds": train_seconds(output),
         # Made here and kept with the outputs, so that a cell that is read back later is not signed as new.
         "signature": asdict(sign(system.name, seeds=[system.settings.seed], data=sha256_of_examples(data.test))),
         # A label that no training example has, has no score.
-        "mean_log_partition": log_partitions_of(
-            run, run.encode([example for example in data.test if known.issuperset(example.target)])
-        ).mean().item(),
+        "mean_log_partition": log_partitions_of(run, run.encode(known_targets(run, data.test))).mean().item(),
         "outputs": decode(data.test),
         "dev_outputs": decode(data.dev) if data.dev else {},
     }  # fmt: skip
@@ -201,6 +196,8 @@ def _hash(data: Data) -> str:
 def _fingerprint(system: System, measured: str, folder: Path) -> str:
     """What a cell depends on: its settings, its data and decoders, and the weights it starts from."""
     parts = [dump_configuration(system.settings), measured]
+    if names_pretrained(system.settings.model):
+        parts += [sha256_of_file(path) for path in sorted(Path(system.settings.model).iterdir())]
     if system.starts_from is not None:
         parts.append((folder / system.starts_from / "model" / "manifest.json").read_text("utf-8"))
     return fingerprint_of(*parts)

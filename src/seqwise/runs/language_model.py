@@ -27,6 +27,7 @@ from seqwise.data.streams import Sentence, gather_positions
 from seqwise.data.vocabulary import Vocabulary
 from seqwise.errors import InputError
 from seqwise.models.log_linear import LogLinear
+from seqwise.runs.hub import model_folder, run_folder
 from seqwise.training.checkpoints import load_model_file, publishing, verify
 
 __all__ = [
@@ -64,16 +65,22 @@ def save_language_model(run: LanguageModel, output: Path) -> None:
         run.vocabulary.save(partial / "vocabulary.json")
 
 
-def load_language_model(folder: Path) -> LanguageModel:
+def load_language_model(name: Path | str) -> LanguageModel:
     """Read a trained language model back, every file checked against its manifest.
 
+    Args:
+        name: a folder; or, as a str and where there is no such path, a name on the hub.
+
     Raises:
-        InputError: the folder is missing, holds no trained language model, or a file of it is damaged.
+        InputError: the folder is missing, holds no trained language model, or a file of it is damaged. Or the hub has
+            no such run.
     """
+    folder = run_folder(name)
+    inside = model_folder(folder)
     if not folder.is_dir():
         mend = "give the --output of a seqwise language-model train"
         raise InputError("there is no such folder", path=folder, mend=mend)
-    if not (folder / MODEL / "vocabulary.json").exists():
+    if not (inside / "vocabulary.json").exists():
         begun = (folder / TEXT).exists()
         mend = (
             "run the same command again to finish it"
@@ -81,15 +88,15 @@ def load_language_model(folder: Path) -> LanguageModel:
             else "give the --output of a seqwise language-model train"
         )
         raise InputError("the folder holds no trained language model", path=folder, mend=mend)
-    verify(folder / MODEL)
-    vocabulary = Vocabulary.load(folder / MODEL / "vocabulary.json")
-    config = read_part(folder / MODEL / "config.json", ["vocabulary_size", "num_weights", "templates"])
+    verify(inside)
+    vocabulary = Vocabulary.load(inside / "vocabulary.json")
+    config = read_part(inside / "config.json", ["vocabulary_size", "num_weights", "templates"])
     model = LogLinear(**config)
     if len(vocabulary) != model.vocabulary_size:
-        raise InputError("vocabulary and model do not fit", path=folder / MODEL, mend="take another copy")
-    weights_M = load_model_file(folder / MODEL / "model.safetensors").get("weights_M")
+        raise InputError("vocabulary and model do not fit", path=inside, mend="take another copy")
+    weights_M = load_model_file(inside / "model.safetensors").get("weights_M")
     if weights_M is None or weights_M.shape != model.weights_M.shape:
-        raise InputError("the weights do not fit the configuration", path=folder / MODEL, mend="take another copy")
+        raise InputError("the weights do not fit the configuration", path=inside, mend="take another copy")
     model.load_state_dict({"weights_M": weights_M})
     return LanguageModel(model.eval(), vocabulary)
 

@@ -15,10 +15,11 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from seqwise.data.durable import discard_partials, holds_nothing, write_atomically
+from seqwise.data.durable import discard_partials, holds_nothing, sha256_of_file, write_atomically
 from seqwise.data.streams import Sentence, build_vocabulary, read_sentences, stream_positions
 from seqwise.data.vocabulary import Vocabulary
 from seqwise.errors import InputError
+from seqwise.evaluation.signature import sign, signature_line
 from seqwise.models.log_linear import LogLinear, held_out
 from seqwise.models.log_linear_training import (
     AdagradState,
@@ -222,7 +223,7 @@ def train_language_model(
     """
     text = {"files": [[path.name, _sha256(path)] for path in files]}
     _claim(output, settings, text["files"])
-    _sha256_all(dev)
+    measured = [_sha256(path) for path in dev]  # so that a file that is not there is missed before, not after
     known = output / "vocabulary.json"
     if known.exists() and (output / TEXT).exists():
         vocabulary = Vocabulary.load(known)
@@ -250,6 +251,11 @@ def train_language_model(
             read_sentences(dev), vocabulary, context_size=model.context_size, batch_size=settings.batch_size
         )
         metrics["dev"] = held_out(model, positions)._asdict()
+        method = f"log-linear language model, {settings.likelihood}, alpha {settings.alpha:g}"
+        data = hashlib.sha256("".join(measured).encode()).hexdigest()
+        metrics["signature"] = signature_line(
+            sign(f"{method}, gamma {settings.fraction:g}", seeds=[settings.seed], data=data)
+        )
     _write(output / "metrics.json", metrics)
     return metrics
 
@@ -316,16 +322,9 @@ def _write(path: Path, record: dict[str, Any]) -> None:
     write_atomically(path, json.dumps(record, indent=1, sort_keys=True) + "\n")
 
 
-def _sha256_all(files: Iterable[Path]) -> None:
-    """So that a file that is not there is missed before the training, not after."""
-    for path in files:
-        _sha256(path)
-
-
 def _sha256(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256_of_file(path)
     except FileNotFoundError:
         raise InputError("no such file", path=path) from None
     except IsADirectoryError:

@@ -13,12 +13,15 @@ import yaml
 from seqwise.errors import InputError
 from seqwise.runs.decoder_choice import usual_decoder
 from seqwise.runs.hub import HUB_RUN
+from seqwise.runs.language_model import LanguageModel
 from seqwise.runs.masked_model import MaskedRun
 from seqwise.runs.masked_model_settings import MaskedModelSettings
 from seqwise.runs.run import Run
 from seqwise.runs.settings import Settings, names_pretrained, over_encoder, trained_score
 
-__all__ = ["CITATION", "model_card", "public_settings"]
+__all__ = ["CITATION", "AnyRun", "model_card", "public_settings"]
+
+AnyRun = Run | MaskedRun | LanguageModel
 
 CITATION = """\
 @software{seqwise,
@@ -53,7 +56,7 @@ def public_settings(settings: Settings) -> Settings:
     return replace(settings, train=Path(settings.train.name), dev=dev, model=model)
 
 
-def model_card(run: Run | MaskedRun, metrics: Mapping[str, Any], *, repo: str) -> str:
+def model_card(run: AnyRun, metrics: Mapping[str, Any], *, repo: str) -> str:
     """The card of a run, Markdown with the hub's metadata before it.
 
     Args:
@@ -65,7 +68,10 @@ def model_card(run: Run | MaskedRun, metrics: Mapping[str, Any], *, repo: str) -
         InputError: the metrics are none of this kind of run.
     """
     try:
-        parts = _masked_parts(run, metrics, repo) if isinstance(run, MaskedRun) else _parts(run, metrics, repo)
+        if isinstance(run, LanguageModel):
+            parts = _language_parts(run, metrics, repo)
+        else:
+            parts = _masked_parts(run, metrics, repo) if isinstance(run, MaskedRun) else _parts(run, metrics, repo)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         problem = f"the metrics are none of such a run ({error!r})"
         raise InputError(problem, path="metrics.json", mend="restore it as it was saved") from error
@@ -73,12 +79,14 @@ def model_card(run: Run | MaskedRun, metrics: Mapping[str, Any], *, repo: str) -
     return "\n\n".join([_metadata(run), f"# {repo.rpartition('/')[2]}", *parts]) + "\n"
 
 
-def _metadata(run: Run | MaskedRun) -> str:
+def _metadata(run: AnyRun) -> str:
     from huggingface_hub import ModelCardData
 
     found: dict[str, Any] = {"library_name": "seqwise", "tags": ["seqwise"]}
     if isinstance(run, MaskedRun):
         found["tags"] += ["masked-lm", "energy-based-model"]
+    elif isinstance(run, LanguageModel):
+        found["tags"] += ["language-model", "log-linear", "self-normalized"]
     elif over_encoder(run.settings):
         found |= {"base_model": _base_model(run.settings), "pipeline_tag": "token-classification"}
         found["tags"].append(run.settings.objective)
@@ -209,15 +217,42 @@ for one in score_sequences(run, run.read("sequences.txt")):
 ```
 
 Or `seqwise score {repo} sequences.txt`; `seqwise sample {repo}` draws sequences and fills in."""
+    return [said, f"## Use\n\n{use}", f"## Results\n\n{_measured(metrics)}", _settings(settings)]
+
+
+def _measured(metrics: Mapping[str, Any]) -> str:
+    """A line for each number on the development data."""
     dev = {name: value for name, value in metrics.get("dev", {}).items() if isinstance(value, int | float)}
+    if not dev:
+        return "None: there were no development data."
     lines = [f"| {name.replace('_', ' ')} | {_plain(value)} |" for name, value in dev.items()]
-    results = "None: there were no development data."
-    if lines:
-        signed = metrics.get("signature")
-        results = "On the development data:\n\n| measure | value |\n| --- | --- |\n" + "\n".join(lines)
-        results += f"\n\n`{signed}`" if signed else ""
-    return [said, f"## Use\n\n{use}", f"## Results\n\n{results}", _settings(settings)]
+    signed = f"\n\n`{metrics['signature']}`" if "signature" in metrics else ""
+    return "On the development data:\n\n| measure | value |\n| --- | --- |\n" + "\n".join(lines) + signed
 
 
 def _plain(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if math.isfinite(value) else str(value)
+
+
+# ----------------------------------------------------------------------------------- log-linear language models
+
+
+def _language_parts(run: LanguageModel, metrics: Mapping[str, Any], repo: str) -> list[str]:
+    size = f" on {metrics['positions']:,} words and ends of sentences" if "positions" in metrics else ""
+    features = ", ".join("+".join(map(str, template)) for template in run.model.templates)
+    said = (
+        f"A log-linear language model of {len(run.vocabulary):,} words, trained with seqwise{size}. Its features are "
+        f"the words at these distances before the next one: {features}; hashed into {run.model.num_weights:,} weights. "
+        "It normalises itself: a word is scored without the vocabulary."
+    )
+    use = f"""\
+```python
+from seqwise.data.streams import read_sentences
+from seqwise.runs.language_model import load_language_model, score_sentences
+run = load_language_model("{repo}")
+for one in score_sentences(run, read_sentences(["sequences.txt"])):
+    print(one.unnormalized, one.normalized, *one.sentence.tokens)
+```
+
+Or `seqwise language-model score {repo} sequences.txt`; `seqwise language-model rerank {repo}` re-ranks n-best lists."""
+    return [said, f"## Use\n\n{use}", f"## Results\n\n{_measured(metrics)}"]

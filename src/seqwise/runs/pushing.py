@@ -9,8 +9,9 @@ from typing import Any
 
 from seqwise.errors import InputError
 from seqwise.runs.hub import HUB_RUN, hub_refusals, model_folder
-from seqwise.runs.masked_model import MaskedRun, load_masked_run
-from seqwise.runs.model_card import model_card, public_settings
+from seqwise.runs.language_model import load_language_model
+from seqwise.runs.masked_model import load_masked_run
+from seqwise.runs.model_card import AnyRun, model_card, public_settings
 from seqwise.runs.report.folders import read_json
 from seqwise.runs.run import Run, load_run
 from seqwise.training.configuration import dump_configuration
@@ -44,7 +45,7 @@ def card_of(folder: Path, *, repo: str | None = None) -> str:
     """The model card of a run: its own ``README.md`` where there is one, or what its settings and metrics say.
 
     Args:
-        folder: of ``seqwise train`` or ``seqwise masked-model train``.
+        folder: of ``seqwise train``, ``seqwise masked-model train`` or ``seqwise language-model train``.
         repo: the name to be loaded by; the folder's own by default.
 
     Raises:
@@ -59,7 +60,7 @@ def upload_of(folder: Path, repo: str) -> Upload:
     Checkpoints and logs stay; of the paths in its settings only names go along.
 
     Args:
-        folder: of ``seqwise train`` or ``seqwise masked-model train``.
+        folder: of ``seqwise train``, ``seqwise masked-model train`` or ``seqwise language-model train``.
         repo: user or organisation, slash, name.
 
     Raises:
@@ -73,10 +74,10 @@ def upload_of(folder: Path, repo: str) -> Upload:
         for path in sorted(inside.rglob("*"))
         if path.is_file() and not path.name.startswith(".")
     }
-    if isinstance(run, MaskedRun):
-        files["settings.json"] = folder / "settings.json"
-    else:
+    if isinstance(run, Run):
         files["configuration.yaml"] = dump_configuration(public_settings(run.settings)).encode()
+    else:
+        files["settings.json"] = folder / "settings.json"
     if (folder / METRICS).is_file():
         files[METRICS] = folder / METRICS
     files[CARD] = _card(folder, run, repo).encode()
@@ -109,12 +110,14 @@ def push(upload: Upload, *, private: bool | None = None, api: Any = None) -> str
         return str(api.create_commit(upload.repo, operations, commit_message="A run of seqwise").commit_url)
 
 
-def _loaded(folder: Path) -> Run | MaskedRun:
-    masked = (model_folder(folder) / "sequence_vocabulary.json").is_file()
-    return load_masked_run(folder) if masked else load_run(folder)
+def _loaded(folder: Path) -> AnyRun:
+    inside = model_folder(folder)
+    if (inside / "sequence_vocabulary.json").is_file():
+        return load_masked_run(folder)
+    return load_language_model(folder) if (inside / "vocabulary.json").is_file() else load_run(folder)
 
 
-def _card(folder: Path, run: Run | MaskedRun, repo: str) -> str:
+def _card(folder: Path, run: AnyRun, repo: str) -> str:
     own = folder / CARD
     if own.is_file():
         return own.read_text(encoding="utf-8")

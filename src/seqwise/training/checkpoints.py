@@ -7,7 +7,6 @@ folder gets its name by one rename, and the folder around it, which holds that n
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -22,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from seqwise.data.durable import flush, rename_durably
+from seqwise.data.durable import flush, rename_durably, sha256_of_file
 from seqwise.errors import InputError
 
 __all__ = [
@@ -73,7 +72,7 @@ def seal(folder: Path) -> None:
         if path.is_symlink():
             raise InputError("a link cannot be sealed: what it points to may change", path=path, mend="copy the file")
         flush(path)
-        files[path.relative_to(folder).as_posix()] = {"sha256": _sha256(path), "size": path.stat().st_size}
+        files[path.relative_to(folder).as_posix()] = {"sha256": sha256_of_file(path), "size": path.stat().st_size}
     if not files:
         raise InputError("there is no file to seal", path=folder)
     partial = folder / f".{MANIFEST}.part"
@@ -385,10 +384,5 @@ def _read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
 def _verify_file(path: Path, entry: dict[str, Any]) -> None:
     if not path.is_file():
         raise InputError("the file is in manifest.json but missing", path=path, mend="take another copy")
-    if path.stat().st_size != entry["size"] or _sha256(path) != entry["sha256"]:
+    if path.stat().st_size != entry["size"] or sha256_of_file(path) != entry["sha256"]:
         raise InputError("the file differs from what was sealed in manifest.json", path=path, mend="take another copy")
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
