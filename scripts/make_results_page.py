@@ -30,6 +30,8 @@ PAGES = {
     "table-5.4": "table-5.4",
     "table-5.5": "table-5.5",
     "table-5.6": "table-5.6",
+    "transformer-translation-transformer": "transformer-translation",
+    "transformer-translation-marian": "transformer-translation",
     "raw-scores": "raw-scores",
     "andreas-klein-1": "andreas-klein-1",
     "andreas-klein-2": "andreas-klein-2",

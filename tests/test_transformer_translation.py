@@ -51,9 +51,8 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             file.writelines(f"{source}\t{target}\n" for source, target in some)
     monkeypatch.setenv("SEQWISE_DATA", str(tmp_path / "data"))
     monkeypatch.setattr(workers, "WORKERS", 0)
-    kept = (corpora.translation, corpora.translation_subwords, corpora.translation_text, corpora._translation,
-            corpora.translation_references, corpora._unique)  # fmt: skip
-    cached = [function for function in kept if hasattr(function, "cache_clear")]
+    cached = [function for module in (corpora, transformer_translation) for function in vars(module).values()
+              if hasattr(function, "cache_clear")]  # fmt: skip
     for function in cached:
         function.cache_clear()
     yield tmp_path
@@ -76,7 +75,7 @@ def test_both_models_from_beginning_to_end(texts: Path, monkeypatch: pytest.Monk
         for cell in cells:
             written = json.loads((cell / "cell.json").read_text("utf-8"))["outputs"]["beam"]
             run = load_run(cell)
-            examples = (corpora.translation if folder == "transformer" else corpora.translation_text)().test
+            examples = corpora.translation_text().test
             if folder == "marian":  # which writes any of its tokens
                 written = [[piece for piece in pieces if piece not in ("<unk>", "<pad>")] for pieces in written]
             plain = ["".join(pieces).replace("\u2581", " ").strip() for pieces in written]
