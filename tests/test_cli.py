@@ -709,7 +709,7 @@ def test_version(seqwise: Command) -> None:
         (["predict", "x", "--n-best=two"], "invalid value for '--n-best'"),
         (["reproduce", "stres"], "did you mean 'stress'?"),
         (["reproduce", "x"], f"known are {', '.join(sorted(RECIPES))}"),
-        (["reproduce", "demo", "--seed=-1"], "'--seed': -1"),
+        (["reproduce", "demo", "--seed=-1"], "invalid value for '--seed'"),
         (["train", "--output=x"], "there is no training data; give --train FILE"),
     ],
 )

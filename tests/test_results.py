@@ -359,6 +359,17 @@ def test_what_label_bias_says_of_translators_and_of_english_dependencies() -> No
         assert said["Local improves on its self-normalised start."] == gained
         better = "The better of the two searches beats longer cross-entropy, each with its best decoder."
         assert said[better] == "reversed"
+    erg = "table-5.2-erg-uni"
+    local, plain, longer = (
+        value(erg, "beam: labels right", name)
+        for name in ("relaxed beam, local", "cross-entropy", "cross-entropy, longer")
+    )
+    global_, raw, longer_raw = (
+        value(erg, "raw beam: labels right", name)
+        for name in ("relaxed beam, global", "cross-entropy", "cross-entropy, longer")
+    )
+    assert f"gives {local:.1f} in a beam and global {global_:.1f} in\nits raw beam" in LABEL_BIAS
+    assert f"has {plain:.1f} and {raw:.1f} and longer cross-entropy {longer:.1f} and {longer_raw:.1f}." in LABEL_BIAS
     penalty = LOG_PARTITION_WEIGHT * math.log(PIECES) ** 2
     assert f"lambda (log V)^2, {penalty:.1f} nats a token here" in LABEL_BIAS
 
@@ -418,3 +429,27 @@ def test_what_sampling_says_of_a_model_that_has_learnt_something() -> None:
     blocks, single = (of("6.4", "novel", f"MH, local, {how}") for how in ("blocks", "single positions"))
     assert f"({blocks:.1f} of 100 proposals against {single:.1f}, `table-6.4`)" in SAMPLING
     assert f"but {of('6.4', 'ESS per 1,000 passes', 'MH, local, blocks'):.0f} effective samples" in SAMPLING
+
+
+def test_what_sampling_says_of_a_model_without_right_answers() -> None:
+    def of(table: str, measure: str, system: str) -> float:
+        return value(f"table-{table}-phonemes", measure, system)
+
+    energy = "E_local, samples"
+    for temperature in ("2", "1", "0.5"):
+        ours, gibbs = f"MH, local, T = {temperature}", f"Gibbs, T = {temperature}"
+        numbers = [of("6.2", one, ours) for one in (energy, "novel", "acceptance")]
+        numbers += [of("6.2", one, gibbs) for one in (energy, "novel")]
+        assert f"| T = {temperature} | " + " | ".join(f"{number:.1f}" for number in numbers) + " |" in SAMPLING
+    ours, gibbs = (of("6.2", energy, f"{name}, T = 1") for name in ("MH, local", "Gibbs"))
+    assert (
+        f"at {ours:.1f} nats whatever it proposes" in SAMPLING and f"settles {gibbs - ours:.1f} nats higher" in SAMPLING
+    )
+    assert f"the median R-hat of MH is {of('6.2', 'R-hat of the energy, median', 'MH, local, T = 1'):.2f}" in SAMPLING
+    refused = 100 - of("6.2", "acceptance", "MH, local, T = 1")
+    assert f"Of 100 proposals {refused:.0f} are refused" in SAMPLING
+    assert round(100 - value("table-6.2-g2p", "acceptance", "MH, local, T = 1")) == 3
+    blocks, single = (of("6.4", "novel", f"MH, local, {how}") for how in ("blocks", "single positions"))
+    assert f"({blocks:.1f} against {single:.1f} novel of 100 proposals, `table-6.4`)" in SAMPLING
+    verdicts = {claim.text: claim.verdict for claim in load_table(RESULTS / "table-6.5-phonemes.json").claims}
+    assert verdicts["Annealed, raw accepts more than local (all rates)."] == "reversed"
