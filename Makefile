@@ -14,7 +14,7 @@ help:
 	@echo "make test    ruff, mypy, then pytest with the doctests (sets everything up first)"
 	@echo "make test-slow    the tests that make test leaves out, because they take minutes"
 	@echo "make reliability  all tests of reliability, and docs/reliability.md from what they found"
-	@echo "make soak    half an hour each of training, search and sampling: memory and speed must stay as they are"
+	@echo "make soak    ten minutes each of training, search and sampling: memory and speed must stay as they are"
 	@echo "make audit   known weaknesses of the packages in scripts/constraints.txt, which make lock writes from .venv"
 	@echo "make lint    ruff alone"
 	@echo "make types   mypy alone"
@@ -47,7 +47,9 @@ reliability: setup
 	$(BIN)/python scripts/make_reliability_page.py
 
 soak: setup
-	SEQWISE_SOAK_SECONDS=1800 $(BIN)/python -m pytest -m slow -k long tests/reliability/test_load.py $(PYTEST)
+	SEQWISE_SOAK_SECONDS=600 $(BIN)/python -m pytest -m slow -k for_long --write-figures results/soak.json \
+	  tests/reliability/test_load.py $(PYTEST)
+	$(BIN)/python scripts/make_reliability_page.py
 
 lock: setup
 	$(BIN)/python scripts/make_constraints.py

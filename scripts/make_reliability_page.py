@@ -1,4 +1,4 @@
-"""Write docs/reliability.md from results/reliability.json: what was tried, how often, and what held each time."""
+"""Write docs/reliability.md from results/reliability.json and soak.json: what was tried, and what held each time."""
 
 from __future__ import annotations
 
@@ -29,26 +29,29 @@ PARTS = {
 HEAD = """\
 # Reliability
 
-Made by `make reliability` from what the tests in `tests/reliability/` found; do not edit. Each row held in every one of
-its cases, or this page would not have been written. "Killed" is SIGKILL, half of the time with everything lost that had
-not been flushed to the disk; "resumed without a hand" means that the same command was run again, and nothing else done.
+Made by `make reliability` and `make soak` from what the tests in `tests/reliability/` found; do not edit. Each row held
+in every one of its cases, or this page would not have been written. "Killed" is SIGKILL, half of the time with
+everything lost that had not been flushed to the disk; "resumed without a hand" means that the same command was run
+again, and nothing else done.
 `make test` runs most of them, with fewer cases; `make test-slow` the rest.
 """
 
 
-def page(table: Table) -> str:
+def page(*tables: Table) -> str:
     """The whole page."""
     parts = [HEAD]
+    results = [result for table in tables for result in table.results]
     for file, title in PARTS.items():
-        rows = [result for result in table.results if result.measure == file]
+        rows = [result for result in results if result.measure == file]
         if rows:
             lines = ((row.system, f"{row.value:,.0f}", row.note) for row in rows)
             parts.append(f"## {title}\n\n" + grid(("what", "cases", "what held in each"), lines))
-    signatures = dict.fromkeys(f"`{signature_line(result.signature)}`\n" for result in table.results)
+    signatures = dict.fromkeys(f"`{signature_line(result.signature)}`\n" for result in results)
     return "\n".join([*parts, *signatures])
 
 
 if __name__ == "__main__":
     target = ROOT / "docs" / "reliability.md"
-    target.write_text(page(load_table(ROOT / "results" / "reliability.json")), encoding="utf-8")
+    files = (ROOT / "results" / name for name in ("reliability.json", "soak.json"))
+    target.write_text(page(*(load_table(file) for file in files if file.exists())), encoding="utf-8")
     print(f"{target.relative_to(ROOT)} is written", file=sys.stderr)

@@ -1,6 +1,6 @@
 """Work that goes on for long, and files that are large: neither memory grows nor does anything become slower.
 
-``SEQWISE_SOAK_SECONDS`` says for how long each subject goes on (``make soak``: half an hour).
+``SEQWISE_SOAK_SECONDS`` says for how long each subject goes on (``make soak``: ten minutes).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""docs/reliability.md says what results/reliability.json does, and that all these tests have been run."""
+"""docs/reliability.md says what results/reliability.json and soak.json do, and that all these tests have been run."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from seqwise.evaluation.report import load_table
 
 ROOT = Path(__file__).parent.parent.parent
 FIGURES = ROOT / "results" / "reliability.json"
+SOAK = ROOT / "results" / "soak.json"
 
 
 @pytest.fixture
@@ -35,5 +36,6 @@ def test_each_file_of_tests_has_its_place_on_the_page(script: ModuleType) -> Non
 @pytest.mark.skipif(not FIGURES.exists(), reason="results/reliability.json has not been made: make reliability")
 def test_the_page_is_that_of_the_figures(script: ModuleType) -> None:
     table = load_table(FIGURES)
-    assert (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8") == script.page(table)
+    tables = [table, load_table(SOAK)] if SOAK.exists() else [table]
+    assert (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8") == script.page(*tables)
     assert {result.measure for result in table.results} == set(script.PARTS)
