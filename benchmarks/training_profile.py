@@ -1,0 +1,191 @@
+"""Where does the time of a training go?
+
+The trainings of the recipes, by their own settings, on random data of the sizes that their corpora have: a few dozen
+steps as ``seqwise train`` makes them, in processor milliseconds a step. Shares are of what torch's own operations
+take, by its profiler; *Python* is what is left: the loop over positions, the graph that is built and walked, the
+Trainer's own work. *Optimiser* is counted by itself: its operations are among the others.
+
+    python -m benchmarks.training_profile
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from benchmarks.command import a_parser, run
+from seqwise.data import Example
+from seqwise.evaluation.signature import sign, signature_line
+from seqwise.recipes import exposure_bias, stress, transformer_translation
+from seqwise.runs.run import new_run
+from seqwise.runs.settings import Settings
+from seqwise.runs.training import train_stage
+
+WARM_UP = 5
+
+
+class Subject(NamedTuple):
+    """A training: its settings, and the sizes of random data."""
+
+    settings: Settings
+    sources: int
+    targets: int
+    length: int
+
+
+def subjects() -> dict[str, Subject]:
+    """By name; those of a recipe follow each other."""
+    of_stress = {system.folder: system.settings for system in stress.systems(0)}
+
+    def family(task: str) -> dict[str, Settings]:
+        plan = exposure_bias.PLANS[task]
+        systems = exposure_bias.family(plan.start["cpu"], 0, steps_an_epoch=100, budget=plan.budget)
+        return {key: system.settings for key, system in systems.items()}
+
+    tags, translation = family("supertags"), family("translation")
+    size = transformer_translation.SIZES["cpu"]
+    own = replace(size.training, model="transformer", minimum_count=2, **size.shape)
+    transformer = {key: one.settings for key, one in transformer_translation.family(own, size).items()}
+    return {
+        "stress, cross-entropy": Subject(of_stress["cross-entropy"], 40, 4, 6),
+        "stress, relaxed beam": Subject(of_stress["global-from-ce"], 40, 4, 6),
+        "stress, beam CRF": Subject(of_stress["beam-crf"], 40, 4, 6),
+        "supertags, cross-entropy": Subject(tags["cross-entropy"], 5000, 317, 7),
+        "supertags, sampling": Subject(tags["sampling-greedy"], 5000, 317, 7),
+        "supertags, relaxed beam": Subject(tags["direct-mixed"], 5000, 317, 7),
+        "LSTM translation, cross-entropy": Subject(translation["cross-entropy"], 2700, 2400, 9),
+        "LSTM translation, relaxed beam": Subject(translation["direct-mixed"], 2700, 2400, 9),
+        "Transformer, cross-entropy": Subject(transformer["cross-entropy"], 2700, 2400, 9),
+        "Transformer, sampling, two-pass": Subject(transformer["sampling"], 2700, 2400, 9),
+        "Transformer, relaxed beam": Subject(transformer["local"], 2700, 2400, 9),
+    }
+
+
+def examples_of(subject: Subject, count: int, seed: int) -> list[Example]:
+    """Random ones that hold every token twice at least, so that vocabularies have their size."""
+    draw = torch.Generator().manual_seed(seed)
+    shape = count, subject.length
+    sources = torch.randint(subject.sources, shape, generator=draw).flatten().tolist()
+    targets = torch.randint(subject.targets, shape, generator=draw).flatten().tolist()
+    for tokens, size in ((sources, subject.sources), (targets, subject.targets)):
+        tokens[: 2 * size] = [*range(size)] * 2
+    step = subject.length
+    return [
+        Example(
+            tuple(f"s{token}" for token in sources[at * step : (at + 1) * step]),
+            tuple(f"t{token}" for token in targets[at * step : (at + 1) * step]),
+        )
+        for at in range(count)
+    ]
+
+
+# ---------------------------------------------------------------------------------------- what operations are
+
+KINDS: dict[str, Callable[[str], bool]] = {
+    "products": lambda name: any(part in name for part in ("mm", "linear", "matmul", "bmm", "conv")),
+    "recurrent": lambda name: "rnn" in name or "lstm" in name,
+    "normalisers": lambda name: any(part in name for part in ("softmax", "logsumexp", "::exp", "::log")),
+    "choices": lambda name: any(part in name for part in ("topk", "sort", "max", "min", "argm", "multinomial")),
+    "moves": lambda name: any(
+        part in name
+        for part in ("index", "gather", "scatter", "embedding", "cat", "copy", "clone", "fill", "zero", "where",
+                     "empty", "stack", "slice", "select", "view", "reshape", "expand", "transpose", "::t",
+                     "as_strided", "to")
+    ),
+}  # fmt: skip
+REST = "other"
+
+
+def kind_of(name: str) -> str:
+    """The first that an operation of torch is of."""
+    return next((kind for kind, fits in KINDS.items() if fits(name)), REST)
+
+
+def profiled(subject: Subject, steps: int, seed: int) -> dict[str, Any]:
+    """Processor seconds a step without the profiler, and shares by kind with it."""
+    examples = examples_of(subject, max(subject.settings.batch_size * (steps + WARM_UP), 2 * subject.sources), seed)
+    settings = replace(subject.settings, epochs=(steps + WARM_UP) * subject.settings.batch_size / len(examples))
+
+    def trained(profile: Any) -> list[float]:
+        run = new_run(examples, settings)
+        marks: list[float] = []
+
+        def on_progress(progress: Any) -> None:
+            marks.append(time.process_time())
+            if profile is not None and progress.step == WARM_UP:
+                profile.start()
+
+        with tempfile.TemporaryDirectory() as folder:
+            train_stage(run, run.encode(examples), settings, folder=Path(folder), on_progress=on_progress)
+        return marks
+
+    marks = trained(None)
+    seconds = statistics.median(
+        after - before for before, after in zip(marks[WARM_UP:], marks[WARM_UP + 1 :], strict=False)
+    )
+    profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+    trained(profile)
+    profile.stop()
+    found = dict.fromkeys((*KINDS, REST), 0.0)
+    operations: dict[str, float] = {}
+    optimiser = 0.0
+    for event in profile.key_averages():
+        if event.key.startswith("Optimizer.step"):
+            optimiser += event.cpu_time_total
+        elif "::" in event.key and not event.key.startswith(("autograd::", "Optimizer")):
+            found[kind_of(event.key)] += event.self_cpu_time_total
+            operations[event.key] = event.self_cpu_time_total
+    whole = seconds * 1e6 * steps
+    largest = sorted(operations, key=lambda name: -operations[name])[:3]
+    return {
+        "milliseconds": 1000 * seconds,
+        "shares": {name: value / whole for name, value in found.items()} | {"optimiser": optimiser / whole},
+        "largest": {name.partition("::")[2]: operations[name] / whole for name in largest},
+    }
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Each training by itself."""
+    torch.set_num_threads(options.threads)
+    chosen = {name: one for name, one in subjects().items() if not options.only or options.only in name}
+    rows = [{"training": name, **profiled(one, options.steps, options.seed)} for name, one in chosen.items()]
+    signature = sign(
+        f"profile of trainings; steps {options.steps}, threads {options.threads}", seeds=[options.seed], data="random"
+    )
+    return {"rows": rows, "signature": asdict(signature), "signature_line": signature_line(signature)}
+
+
+def table(result: dict[str, Any]) -> str:
+    """The result as text."""
+    kinds = (*KINDS, REST)
+    heads = "".join(f"{name:>12}" for name in (*kinds, "Python", "optimiser"))
+    lines = [f"{'':32}{'ms a step':>10}{heads}  largest operations"]
+    for row in result["rows"]:
+        shares = row["shares"]
+        python = max(0.0, 1 - sum(shares[kind] for kind in kinds))
+        numbers = "".join(
+            f"{100 * value:11.0f}%" for value in (*(shares[kind] for kind in kinds), python, shares["optimiser"])
+        )
+        largest = ", ".join(f"{name} {100 * share:.0f}%" for name, share in row["largest"].items())
+        lines.append(f"{row['training']:32}{row['milliseconds']:10.1f}{numbers}  {largest}")
+    return "\n".join([*lines, result["signature_line"]])
+
+
+def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+    """Run the benchmark; print a table and write JSON."""
+    parser = a_parser("training_profile", __doc__, rounds=1, seed="of the data")
+    parser.add_argument("--steps", type=int, default=30, help="of each training, after a few that are not counted")
+    parser.add_argument("--only", default="", help="trainings whose name holds this")
+    return run(parser, measure, table, arguments)
+
+
+if __name__ == "__main__":
+    main()
