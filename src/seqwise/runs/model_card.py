@@ -22,6 +22,7 @@ from seqwise.runs.settings import Settings, names_pretrained, over_encoder, trai
 __all__ = ["CITATION", "AnyRun", "model_card", "public_settings"]
 
 AnyRun = Run | MaskedRun | LanguageModel
+"""What has a card: all that is trained here."""
 
 CITATION = """\
 @software{seqwise,
