@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from seqwise.evaluation.report import Result, load_table
+from seqwise.recipes import transformer_translation
 from seqwise.recipes.corpora import PIECES
 from seqwise.recipes.label_bias import LOG_PARTITION_WEIGHT
 from seqwise.runs.settings import Settings
@@ -333,7 +334,7 @@ TRANSLATORS = (
 
 @pytest.mark.parametrize("system", TRANSLATORS)
 def test_the_translators_of_label_bias_are_the_saved_ones(system: str) -> None:
-    part = LABEL_BIAS.partition("## Translation")[2]
+    part = LABEL_BIAS.partition("## Translation")[2].partition("### ")[0]
     (line,) = [line for line in part.splitlines() if line.startswith(f"| {system} |")]
     shown = [float(cell.strip(" *")) for cell in line.split("|")[2:4]]
     assert shown == [round(value("table-5.4", column, system), 1) for column in ("beam: BLEU", "raw beam: BLEU")]
@@ -372,6 +373,21 @@ def test_what_label_bias_says_of_translators_and_of_english_dependencies() -> No
     assert f"has {plain:.1f} and {raw:.1f} and longer cross-entropy {longer:.1f} and {longer_raw:.1f}." in LABEL_BIAS
     penalty = LOG_PARTITION_WEIGHT * math.log(PIECES) ** 2
     assert f"lambda (log V)^2, {penalty:.1f} nats a token here" in LABEL_BIAS
+
+
+@pytest.mark.parametrize(("model", "place"), [("transformer", 0), ("marian", 1)])
+def test_what_label_bias_says_of_transformers(model: str, place: int) -> None:
+    name = f"transformer-translation-{model}"
+    if not (RESULTS / f"{name}.json").exists():
+        pytest.skip(f"results/{name}.json has not been made: seqwise reproduce transformer-translation")
+    section = LABEL_BIAS.partition("### With Transformers")[2].partition("\n## ")[0]
+    for system in transformer_translation.NAMES.values():
+        (line,) = [line for line in section.splitlines() if line.startswith(f"| {system} |")]
+        measures = ("greedy: BLEU", "beam: BLEU", "raw beam: BLEU", "training seconds, all stages")
+        *numbers, seconds = [value(name, measure, system) for measure in measures]
+        shown = [*(f"{number:.1f}" for number in numbers), f"{seconds:,.0f}"]
+        columns = line.removeprefix(f"| {system} | ").removesuffix(" |").split(" | ")
+        assert columns[4 * place : 4 * place + 4] == shown
 
 
 RAW_SCORES = {
