@@ -11,11 +11,13 @@ Trainer's own work. *Optimiser* is counted by itself: its operations are among t
 from __future__ import annotations
 
 import argparse
+import re
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -89,28 +91,27 @@ def examples_of(subject: Subject, count: int, seed: int) -> list[Example]:
 
 # ---------------------------------------------------------------------------------------- what operations are
 
-KINDS: dict[str, Callable[[str], bool]] = {
-    "products": lambda name: any(part in name for part in ("mm", "linear", "matmul", "bmm", "conv")),
-    "recurrent": lambda name: "rnn" in name or "lstm" in name,
-    "normalisers": lambda name: any(part in name for part in ("softmax", "logsumexp", "::exp", "::log")),
-    "choices": lambda name: any(part in name for part in ("topk", "sort", "max", "min", "argm", "multinomial")),
-    "moves": lambda name: any(
-        part in name
-        for part in ("index", "gather", "scatter", "embedding", "cat", "copy", "clone", "fill", "zero", "where",
-                     "empty", "stack", "slice", "select", "view", "reshape", "expand", "transpose", "::t",
-                     "as_strided", "to")
-    ),
-}  # fmt: skip
+KINDS = {
+    "products": r"(add|b)*(mm|mv)_?|addr|dot|linear|matmul|.*conv.*|.*attention.*",
+    "recurrent": r".*(rnn|lstm|gru).*",
+    "normalisers": r"_*(log_?)?(softmax|sumexp)(_backward.*)?|(exp|log)(1p|m1|2)?_?",
+    "choices": r"topk|sort|(arg|a)?(max|min)|kthvalue|multinomial|(max|min)imum",
+    "moves": r"_?(index|gather|scatter|embedding|cat|copy|clone|fill|zeros?|ones|full|where|empty|stack|slice|select|"
+    r"narrow|view|unsafe_view|reshape|expand|transpose|permute|t|(un)?squeeze|as_strided|to|contiguous|repeat|split|"
+    r"flip|masked_fill|pad|resize|set|detach|unbind|alias)(_.*)?",
+}
+"""By what matches the whole of an operation's name."""
 REST = "other"
 
 
 def kind_of(name: str) -> str:
     """The first that an operation of torch is of."""
-    return next((kind for kind, fits in KINDS.items() if fits(name)), REST)
+    plain = name.rpartition("::")[2]
+    return next((kind for kind, pattern in KINDS.items() if re.fullmatch(pattern, plain)), REST)
 
 
-def profiled(subject: Subject, steps: int, seed: int) -> dict[str, Any]:
-    """Processor seconds a step without the profiler, and shares by kind with it."""
+def profiled(subject: Subject, *, steps: int, rounds: int, seed: int) -> dict[str, Any]:
+    """Processor seconds a step without the profiler, in so many trainings, and shares by kind with it, in one."""
     examples = examples_of(subject, max(subject.settings.batch_size * (steps + WARM_UP), 2 * subject.sources), seed)
     settings = replace(subject.settings, epochs=(steps + WARM_UP) * subject.settings.batch_size / len(examples))
 
@@ -127,9 +128,10 @@ def profiled(subject: Subject, steps: int, seed: int) -> dict[str, Any]:
             train_stage(run, run.encode(examples), settings, folder=Path(folder), on_progress=on_progress)
         return marks
 
-    marks = trained(None)
     seconds = statistics.median(
-        after - before for before, after in zip(marks[WARM_UP:], marks[WARM_UP + 1 :], strict=False)
+        after - before
+        for marks in (trained(None) for _ in range(rounds))
+        for before, after in pairwise(marks[WARM_UP:])
     )
     profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
     trained(profile)
@@ -156,9 +158,12 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Each training by itself."""
     torch.set_num_threads(options.threads)
     chosen = {name: one for name, one in subjects().items() if not options.only or options.only in name}
-    rows = [{"training": name, **profiled(one, options.steps, options.seed)} for name, one in chosen.items()]
+    how = {"steps": options.steps, "rounds": options.rounds, "seed": options.seed}
+    rows = [{"training": name, **profiled(one, **how)} for name, one in chosen.items()]
     signature = sign(
-        f"profile of trainings; steps {options.steps}, threads {options.threads}", seeds=[options.seed], data="random"
+        f"profile of trainings; {options.rounds} rounds, steps {options.steps}, threads {options.threads}",
+        seeds=[options.seed],
+        data="random",
     )
     return {"rows": rows, "signature": asdict(signature), "signature_line": signature_line(signature)}
 

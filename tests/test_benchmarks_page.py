@@ -37,6 +37,25 @@ def test_every_benchmark_is_run_and_has_its_question(benchmarks: ModuleType) -> 
         assert f"| `{name}` |" in listed
 
 
+@pytest.mark.parametrize(
+    ("kind", "operations"),
+    [
+        ("products", "aten::mm aten::addmm aten::addmm_ aten::bmm aten::baddbmm aten::linear aten::mv"),
+        ("recurrent", "aten::mkldnn_rnn_layer aten::mkldnn_rnn_layer_backward aten::lstm"),
+        ("normalisers", "aten::_log_softmax aten::_softmax_backward_data aten::logsumexp aten::exp aten::log"),
+        ("choices", "aten::topk aten::max aten::min aten::argmax aten::multinomial aten::maximum aten::sort"),
+        ("moves", "aten::expand aten::to aten::t aten::copy_ aten::index_select aten::stack"
+         " aten::zeros_like aten::_to_copy aten::embedding_dense_backward aten::masked_fill_ aten::select_backward"),
+        ("other", "aten::mul aten::amin_of_nothing aten::mse_loss aten::tanh"
+         " aten::bernoulli_ aten::logical_and aten::sum"
+         " aten::topological aten::clamp_min aten::logit"),
+    ],
+)  # fmt: skip
+def test_operations_are_told_apart_by_their_whole_names(benchmarks: ModuleType, kind: str, operations: str) -> None:
+    kind_of = importlib.import_module("benchmarks.training_profile").kind_of
+    assert {name: kind_of(name) for name in operations.split()} == dict.fromkeys(operations.split(), kind)
+
+
 def test_the_page_is_that_of_the_committed_results(benchmarks: ModuleType, tmp_path: Path) -> None:
     if not benchmarks.PAGE.exists():
         assert not benchmarks.RESULTS.exists()

@@ -390,6 +390,24 @@ def test_what_label_bias_says_of_transformers(model: str, place: int) -> None:
         assert columns[4 * place : 4 * place + 4] == shown
 
 
+def test_what_label_bias_says_between_the_lines_about_transformers() -> None:
+    said = " ".join(LABEL_BIAS.partition("### With Transformers")[2].partition("\n## ")[0].split())
+
+    def gain(model: str, system: str, decoder: str = "beam") -> str:
+        table = f"transformer-translation-{model}"
+        own, plain = (value(table, f"{decoder}: BLEU", name) for name in (system, "cross-entropy"))
+        return f"{abs(own - plain):.1f}"
+
+    for model in ("transformer", "marian"):
+        if not (RESULTS / f"transformer-translation-{model}.json").exists():
+            pytest.skip("results/transformer-translation-*.json have not been made")
+    longer, sampling, local = "cross-entropy, longer", "scheduled sampling, two-pass", "relaxed beam, local"
+    assert f"gains {gain('transformer', longer)} points in a beam" in said
+    assert f"in about the same time, {gain('transformer', sampling)};" in said
+    assert f"loses {gain('transformer', local)} with local scores ({gain('marian', local)} lost with Marian" in said
+    assert f"though the greedy search of our own gains {gain('transformer', local, 'greedy')}." in said
+
+
 RAW_SCORES = {
     "CCG supertags, left to right": "CCG supertags (Parallel Meaning Bank), left to right",
     "stress, left to right": "streaming stress assignment (CMU dictionary)",
@@ -445,6 +463,19 @@ def test_what_sampling_says_of_a_model_that_has_learnt_something() -> None:
     blocks, single = (of("6.4", "novel", f"MH, local, {how}") for how in ("blocks", "single positions"))
     assert f"({blocks:.1f} of 100 proposals against {single:.1f}, `table-6.4`)" in SAMPLING
     assert f"but {of('6.4', 'ESS per 1,000 passes', 'MH, local, blocks'):.0f} effective samples" in SAMPLING
+
+
+def test_where_the_two_samplers_could_not_be_told_apart() -> None:
+    """And why: how many tokens a masked model leaves to choose from."""
+    assert "the letters leave one choice or two" in " ".join(SAMPLING.split())
+    choices = {}
+    for task, verdict in (("g2p", "not seen"), ("phonemes", "holds")):
+        found = load_table(RESULTS / f"table-6.2-{task}.json")
+        (claim,) = [one for one in found.claims if one.text == "Degenerate Gibbs has the higher energy at T = 1."]
+        assert claim.verdict == verdict
+        (perplexity,) = re.findall(r"pseudo-perplexity ([\d.]+) on dev", found.note)
+        choices[task] = float(perplexity)
+    assert 1 < choices["g2p"] < 2 and choices["phonemes"] > 10
 
 
 def test_what_sampling_says_of_a_model_without_right_answers() -> None:

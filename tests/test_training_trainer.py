@@ -184,6 +184,18 @@ def test_not_a_number_stops_names_the_examples_and_keeps_the_last_checkpoint(wha
     assert [line["step"] for line in log_lines(tmp_path)] == list(range(1, 8))
 
 
+def test_progress_is_told_before_the_checkpoint_of_its_step(tmp_path: Path) -> None:
+    """What is written down at a step outlasts a kill in the save of that step, or the step is made again."""
+    told: dict[int, bool] = {}
+
+    def note(progress: Progress) -> None:
+        told[progress.step] = any((tmp_path / "checkpoints").glob(f"*checkpoint-{progress.step}*"))
+
+    run(new_model(), tmp_path, on_progress=note)
+    assert told == dict.fromkeys(range(1, STEPS + 1), False)
+    assert f"checkpoint-{STEPS}" in kept(tmp_path)
+
+
 def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
     model = new_model()
 

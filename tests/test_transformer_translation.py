@@ -15,7 +15,7 @@ import torch
 
 from seqwise.data.subwords import learn_subwords, split_text
 from seqwise.evaluation.translation import bleu
-from seqwise.recipes import corpora, transformer_translation, workers
+from seqwise.recipes import corpora, systems, transformer_translation, workers
 from seqwise.recipes.cells import stopwatch, train_seconds
 from seqwise.recipes.transformer_translation import SIZES, family, make_marian, reproduce
 from seqwise.runs import load_run
@@ -91,6 +91,11 @@ def test_both_models_from_beginning_to_end(texts: Path, monkeypatch: pytest.Monk
     assert len(before) == 20
     list(reproduce(texts / "runs", **how))
     assert {path: path.stat().st_mtime_ns for path in before} == before
+    # Nor under another name, where that start lies elsewhere.
+    (texts / "runs").rename(texts / "elsewhere")
+    list(reproduce(texts / "elsewhere", **how))
+    moved = {path: texts / "elsewhere" / path.relative_to(texts / "runs") for path in before}
+    assert {path: new.stat().st_mtime_ns for path, new in moved.items()} == before
 
 
 def test_another_start_is_another_cell(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,16 +109,35 @@ def test_another_start_is_another_cell(texts: Path, monkeypatch: pytest.MonkeyPa
         assert written.encoder_ffn_dim == written.decoder_ffn_dim == shape["feedforward_size"]
 
 
+def test_the_seconds_are_written_before_the_checkpoint_that_ends_training(
+    texts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed while the trained run is saved: no training is left to do, and the seconds are those there were."""
+    training = replace(SIZES["cpu"].training, model="transformer", **SHAPE, epochs=0.2, batch_size=8, beam_size=2)
+    system = systems.System("one", "one", training)
+    how = {"load_data": corpora.translation, "folder": texts, "progress": no_progress, "decoders": ("greedy",)}
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(systems, "save_run", killed)
+        systems.run_systems([system], **how)
+    seconds = train_seconds(texts / "one")
+    assert seconds > 0 and not (texts / "one" / "cell.json").exists()
+    assert systems.run_systems([system], **how)["one"].train_seconds == seconds
+
+
 def test_systems_are_those_that_train_accepts() -> None:
     for size in SIZES.values():
-        systems = family(replace(size.training, seed=3, model="transformer", **size.shape), size)
-        assert {system.starts_from for key, system in systems.items() if key != "cross-entropy"} == {
+        found = family(replace(size.training, seed=3, model="transformer", **size.shape), size)
+        assert {system.starts_from for key, system in found.items() if key != "cross-entropy"} == {
             "seed-3/cross-entropy"
         }
-        for key, system in systems.items():
+        for key, system in found.items():
             assert system.folder == f"seed-3/{key}" and system.settings.seed == 3
             check(replace(system.settings, train=Path("some")))
-        times = {key: system.settings.epochs for key, system in systems.items()}
+        times = {key: system.settings.epochs for key, system in found.items()}
         assert times["cross-entropy-longer"] > times["sampling"] > times["local"] == times["global"]
 
 

@@ -13,7 +13,7 @@ import rich.table
 from seqwise.data.subwords import join_pieces
 from seqwise.evaluation.metrics import Sums, bootstrap_interval
 from seqwise.evaluation.report import Claim, Result, Table
-from seqwise.evaluation.translation import bins_by_length, bleu, bleu_length_ratio, ngram_overlap, subset
+from seqwise.evaluation.translation import bins_by_length, bleu_length_ratio, ngram_overlap, subset
 from seqwise.recipes import corpora
 from seqwise.recipes.comparison import HEADINGS, Measured, best_on_dev, compare, judge
 from seqwise.recipes.label_bias import family_of, runs_of
@@ -32,7 +32,7 @@ from seqwise.recipes.label_bias_tables import (
     raw_beam_hurts,
 )
 from seqwise.recipes.outcome import Outcome
-from seqwise.recipes.tasks import TRANSLATION, Task, run_task
+from seqwise.recipes.tasks import TRANSLATION, Task, bleu_of_pieces, run_task, texts_of
 from seqwise.recipes.workers import ProgressFactory
 
 __all__ = ["table_5_4", "table_5_5", "table_5_6"]
@@ -201,20 +201,16 @@ def _text(test: Result, dev: Result) -> str:
     return ours if dev.published is None else f"{ours}\n({dev.published:{form}})"
 
 
-def _texts(outputs: Outputs) -> list[str]:
-    return [join_pieces(output) for output in outputs]
-
-
 def _overlap(n: int, part: str, outputs: Outputs) -> Sums:
-    return ngram_overlap(_texts(outputs), corpora.translation_references(part), n)
+    return ngram_overlap(texts_of(outputs), corpora.translation_references(part), n)
 
 
 def _ratio(part: str, outputs: Outputs) -> Sums:
-    return bleu_length_ratio(_texts(outputs), corpora.translation_references(part))
+    return bleu_length_ratio(texts_of(outputs), corpora.translation_references(part))
 
 
 def _bleu_of_bin(name: str, part: str, outputs: Outputs) -> Sums:
-    counted = bleu(_texts(outputs), corpora.translation_references(part))
+    counted = bleu_of_pieces(outputs, corpora.translation_references(part))
     return subset(counted, bins_by_length(_source_lengths(part), EDGES)[name])
 
 

@@ -16,9 +16,9 @@ from typing import Any
 from seqwise.data.enumerable import phoneme_sequences
 from seqwise.data.lexicons import split_by_hash
 from seqwise.data.readers import Example, read_pairs
-from seqwise.data.subwords import join_pieces, learn_subwords, split_text
+from seqwise.data.subwords import learn_subwords, split_text
 from seqwise.evaluation.metrics import Counts, Sums, word_error_rate
-from seqwise.evaluation.translation import bleu, bleu_signature, require_sacrebleu
+from seqwise.evaluation.translation import bleu_signature, require_sacrebleu
 from seqwise.recipes import corpora, spelling, stress, tasks
 from seqwise.recipes.exposure_bias import family_of
 from seqwise.recipes.systems import run_systems
@@ -169,11 +169,6 @@ def romanian() -> TaskData:
     return TaskData([split(pair) for pair in train], part("valid.tsv.gz"), part("test.tsv.gz"))
 
 
-def bleu_of_pieces(outputs: Sequence[Tokens], references: Sequence[Any]) -> Sums:
-    """BLEU of detokenised text against every translation of a source."""
-    return bleu([join_pieces(output) for output in outputs], references)
-
-
 def left_to_right(
     examples: Sequence[Example], folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory
 ) -> list[list[Tokens]]:
@@ -252,7 +247,7 @@ GERMAN = SamplerTask(
     {"cpu": _TRANSLATOR, "gpu": _PAPER_SIZED},
     {"cpu": Size(100, 2, longest=12), "gpu": Size(3_000, 5, longest=20)},
     measure="BLEU",
-    score=bleu_of_pieces,
+    score=tasks.bleu_of_pieces,
     check=require_sacrebleu,
     note=bleu_signature,
     left_to_right=left_to_right,

@@ -195,9 +195,10 @@ def _hash(data: Data) -> str:
 
 def _fingerprint(system: System, measured: str, folder: Path) -> str:
     """What a cell depends on: its settings, its data and decoders, and the weights it starts from."""
-    parts = [dump_configuration(system.settings), measured]
-    if names_pretrained(system.settings.model):
-        parts += [sha256_of_file(path) for path in sorted(Path(system.settings.model).iterdir())]
+    settings, files = system.settings, list[Path]()
+    if names_pretrained(settings.model):  # known by its content, wherever it lies
+        settings, files = replace(settings, model=""), sorted(Path(settings.model).iterdir())
+    parts = [dump_configuration(settings), measured, *map(sha256_of_file, files)]
     if system.starts_from is not None:
         parts.append((folder / system.starts_from / "model" / "manifest.json").read_text("utf-8"))
     return fingerprint_of(*parts)

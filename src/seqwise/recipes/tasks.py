@@ -22,7 +22,7 @@ from seqwise.recipes.comparison import HEADINGS, Measured, Row, measure_rows
 from seqwise.recipes.systems import Data, System, run_systems
 from seqwise.recipes.workers import ProgressFactory
 
-__all__ = ["ENTITIES", "STRESS", "TRANSLATION", "Family", "Task", "run_task", "supertags"]
+__all__ = ["ENTITIES", "STRESS", "TRANSLATION", "Family", "Task", "bleu_of_pieces", "run_task", "supertags", "texts_of"]
 
 Tokens = tuple[str, ...]
 Outputs = Sequence[Tokens]
@@ -121,8 +121,23 @@ def _against_gold(load_data: Callable[[], Data], measure: Callable[..., Sums]) -
     return count
 
 
+def texts_of(outputs: Outputs) -> list[str]:
+    """What pieces say, as detokenised text.
+
+    Example:
+        >>> texts_of([("\u2581a", "\u2581tr", "ee")])
+        ['a tree']
+    """
+    return [join_pieces(output) for output in outputs]
+
+
+def bleu_of_pieces(outputs: Outputs, references: Sequence[Sequence[str]]) -> Sums:
+    """BLEU of detokenised text against every translation of a source."""
+    return bleu(texts_of(outputs), references)
+
+
 def _count_translations(part: str, outputs: Outputs) -> Sums:
-    return bleu([join_pieces(output) for output in outputs], corpora.translation_references(part))
+    return bleu_of_pieces(outputs, corpora.translation_references(part))
 
 
 @cache

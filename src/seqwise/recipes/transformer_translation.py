@@ -1,8 +1,8 @@
 """Transformers that translate German to English: one of seqwise, and one of transformers in the shape of Marian.
 
 Both read the pairs of Table 3.1 in the same subwords and start from new weights. Cross-entropy is what all others start
-from; a longer one is the control, and the seconds of all are among the results: a relaxed beam takes half as long again
-as that control. The second model goes the way that a user's own goes: a folder that ``from_pretrained`` reads, raw
+from; a longer one is the control, and the seconds of all are among the results, for a relaxed beam takes longer than
+that. The second model goes the way that a user's own goes: a folder that ``from_pretrained`` reads, raw
 text, and ``seqwise train --model FOLDER``.
 """
 
@@ -16,16 +16,15 @@ from typing import Any
 
 import torch
 
-from seqwise.data.subwords import UNKNOWN_PIECE, join_pieces
 from seqwise.evaluation.metrics import Sums
 from seqwise.evaluation.report import Claim
-from seqwise.evaluation.translation import bleu, bleu_signature, require_sacrebleu
+from seqwise.evaluation.translation import bleu_signature, require_sacrebleu
 from seqwise.recipes import corpora
 from seqwise.recipes.comparison import Measured, best_on_dev, compare, examine
 from seqwise.recipes.label_bias_tables import OURS, best_beats_longer, examined, published_rows, raw_beam_hurts
 from seqwise.recipes.outcome import Outcome
 from seqwise.recipes.systems import Data, System
-from seqwise.recipes.tasks import Task, run_task
+from seqwise.recipes.tasks import Task, bleu_of_pieces, run_task
 from seqwise.recipes.workers import ProgressFactory
 from seqwise.runs.pretrained import quiet
 from seqwise.runs.settings import Settings, adopt
@@ -41,7 +40,6 @@ NAMES = {
     "global": "relaxed beam, global",
 }
 CONTROLS = ("cross-entropy", "cross-entropy-longer")
-SPECIAL = (UNKNOWN_PIECE, "</s>", "<pad>")
 POSITIONS = 256
 """Tokens that a source or a target may have; the longest of the corpus has a quarter of it."""
 
@@ -102,12 +100,13 @@ def _fewer(data: Data) -> Data:
 
 def _count(part: str, outputs: Sequence[tuple[str, ...]]) -> Sums:
     references = corpora.translation_references(part)
-    return bleu([join_pieces(output) for output in outputs], references[::EVERY] if part == "dev" else references)
+    return bleu_of_pieces(outputs, references[::EVERY] if part == "dev" else references)
 
 
 def _count_text(part: str, outputs: Sequence[tuple[str, ...]]) -> Sums:
-    """BLEU of what the pieces say; of the unknown character, which this model can write, that is nothing."""
-    return _count(part, [tuple(piece for piece in pieces if piece not in SPECIAL) for pieces in outputs])
+    """BLEU of what the pieces say; of the special tokens, which this model can write, that is nothing."""
+    known = set(corpora.translation_subwords().pieces)
+    return _count(part, [tuple(piece for piece in pieces if piece in known) for pieces in outputs])
 
 
 OWN = Task(
@@ -143,11 +142,8 @@ def reproduce(folder: Path, *, seeds: Sequence[int], scale: str, progress: Progr
             name, f"{task.title}: BLEU", measured, measure=task.measure, controls=CONTROLS, claims=_claims(measured),
             files={"runs": runs},
         )  # fmt: skip
-        yield _with_note(outcome, bleu_signature(corpora.translation_references("test")))
-
-
-def _with_note(outcome: Outcome, note: str) -> Outcome:
-    return replace(outcome, table=replace(outcome.table, note=note))
+        note = bleu_signature(corpora.translation_references("test"))
+        yield replace(outcome, table=replace(outcome.table, note=note))
 
 
 def _family_of(start: Mapping[int, Settings], size: Size, seed: int) -> dict[str, System]:

@@ -69,36 +69,41 @@ def model_card(run: AnyRun, metrics: Mapping[str, Any], *, repo: str) -> str:
         InputError: the metrics are none of this kind of run.
     """
     try:
-        if isinstance(run, LanguageModel):
-            parts = _language_parts(run, metrics, repo)
-        else:
-            parts = _masked_parts(run, metrics, repo) if isinstance(run, MaskedRun) else _parts(run, metrics, repo)
+        match run:
+            case LanguageModel():
+                data, parts = _tagged("language-model", "log-linear"), _language_parts(run, metrics, repo)
+            case MaskedRun():
+                data, parts = _tagged("masked-lm", "energy-based-model"), _masked_parts(run, metrics, repo)
+            case Run():
+                data, parts = _data_of(run), _parts(run, metrics, repo)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         problem = f"the metrics are none of such a run ({error!r})"
         raise InputError(problem, path="metrics.json", mend="restore it as it was saved") from error
     parts.append(f"## Citation\n\n```bibtex\n{CITATION}\n```")
-    return "\n\n".join([_metadata(run), f"# {repo.rpartition('/')[2]}", *parts]) + "\n"
+    return "\n\n".join([_metadata(data), f"# {repo.rpartition('/')[2]}", *parts]) + "\n"
 
 
-def _metadata(run: AnyRun) -> str:
+def _metadata(data: Mapping[str, Any]) -> str:
     from huggingface_hub import ModelCardData
 
-    found: dict[str, Any] = {"library_name": "seqwise", "tags": ["seqwise"]}
-    if isinstance(run, MaskedRun):
-        found["tags"] += ["masked-lm", "energy-based-model"]
-    elif isinstance(run, LanguageModel):
-        found["tags"] += ["language-model", "log-linear", "self-normalized"]
-    elif over_encoder(run.settings):
-        found |= {"base_model": _base_model(run.settings), "pipeline_tag": "token-classification"}
-        found["tags"].append(run.settings.objective)
-    elif names_pretrained(run.settings.model):
-        found |= {"library_name": "transformers", "base_model": _base_model(run.settings)}
-        found["tags"].append(run.settings.objective)
-        found["pipeline_tag"] = None if _is_encoder_decoder(run) else "text-generation"
-    else:
-        found["tags"].append(run.settings.objective)
-        found["pipeline_tag"] = "token-classification" if run.settings.task == "tag" else None
-    return f"---\n{ModelCardData(**found).to_yaml().strip()}\n---"
+    return f"---\n{ModelCardData(**data).to_yaml().strip()}\n---"
+
+
+def _tagged(*tags: str) -> dict[str, Any]:
+    """The hub's metadata of all that is trained here."""
+    return {"library_name": "seqwise", "tags": ["seqwise", *tags]}
+
+
+def _data_of(run: Run) -> dict[str, Any]:
+    """The hub's metadata of a tagger or transducer."""
+    settings = run.settings
+    found = _tagged(settings.objective)
+    if over_encoder(settings):
+        return found | {"base_model": _base_model(settings), "pipeline_tag": "token-classification"}
+    if names_pretrained(settings.model):
+        kind = None if _is_encoder_decoder(run) else "text-generation"
+        return found | {"library_name": "transformers", "base_model": _base_model(settings), "pipeline_tag": kind}
+    return found | {"pipeline_tag": "token-classification" if settings.task == "tag" else None}
 
 
 def _base_model(settings: Settings) -> str | None:
@@ -244,7 +249,7 @@ def _language_parts(run: LanguageModel, metrics: Mapping[str, Any], repo: str) -
     said = (
         f"A log-linear language model of {len(run.vocabulary):,} words, trained with seqwise{size}. Its features are "
         f"the words at these distances before the next one: {features}; hashed into {run.model.num_weights:,} weights. "
-        "It normalises itself: a word is scored without the vocabulary."
+        f"{_how_normalized(metrics)}"
     )
     use = f"""\
 ```python
@@ -257,3 +262,10 @@ for one in score_sentences(run, read_sentences(["sequences.txt"])):
 
 Or `seqwise language-model score {repo} sequences.txt`; `seqwise language-model rerank {repo}` re-ranks n-best lists."""
     return [said, f"## Use\n\n{use}", f"## Results\n\n{_measured(metrics)}"]
+
+
+def _how_normalized(metrics: Mapping[str, Any]) -> str:
+    """What its scores are without the vocabulary, as it was measured and not as it was meant to be."""
+    said = "A word can be scored without the vocabulary; that leaves log Z out of its log-probability"
+    away = metrics.get("dev", {}).get("risk")
+    return f"{said}." if away is None else f"{said}, on the development data {away:.2f} nats a word either way."

@@ -128,7 +128,7 @@ def fit(
             ``measurements.jsonl`` in ``output``. It must leave the model as it is and draw no random numbers from the
             global generators.
         measure_every: steps between two calls; the last one is after the last step.
-        on_progress: called after each step.
+        on_progress: called after each step, before the checkpoint that says the step is done.
         example_names: names the example of an index in error messages, for instance as "file:line".
 
     Returns:
