@@ -34,7 +34,9 @@ from seqwise.objectives.objective import (  # noqa: E402
     two_pass_scheduled_sampling_objective,
 )
 from seqwise.objectives.rescoring import beam_outputs, output_scores  # noqa: E402
-from seqwise.search import HardTopK, SoftTopK, backtrace, beam_search, global_, local  # noqa: E402
+from seqwise.search import HardTopK, SoftTopK, backtrace, beam_search, expanded, global_, local, summed  # noqa: E402
+from seqwise.search.kernels import relaxed  # noqa: E402
+from seqwise.search.kernels.deferral import Matrix  # noqa: E402
 
 transformers.logging.set_verbosity_error()
 
@@ -776,6 +778,63 @@ def test_the_forced_first_token_is_the_first_of_every_output_at_score_zero() -> 
     free = copy.deepcopy(model.generation_config)
     free.forced_bos_token_id = None
     assert step_model(model, generation_config=free).forced_first is None
+
+
+@pytest.mark.parametrize(
+    ("name", "forced", "tied"),
+    [("Marian", None, True), ("BART", 4, True), ("mBART", 4, False), ("GPT-2", None, True), ("T5", None, False)],
+)
+@pytest.mark.parametrize("score", [local, global_], ids=["local", "global"])
+def test_a_relaxed_beam_never_expands_the_candidates_of_a_linear_head(
+    monkeypatch: pytest.MonkeyPatch, name: str, forced: int | None, tied: bool, score: Any
+) -> None:
+    """But those of a forced first step; with the gradients of the plain form, each matrix's made once."""
+    model = _model(name, tie_word_embeddings=tied)
+    model.generation_config.forced_bos_token_id = forced
+    adapted = step_model(model)
+    assert (adapted.forced_first is None) is (forced is None)
+    batch = _batch(SOURCES, [[forced, *target] if forced else target for target in TARGETS])
+    counted = {"expanded": 0, "matrices": 0}
+    again, make = relaxed._expanded_again, Matrix.__init__
+
+    def expanded_again(*arguments: Any) -> Any:
+        counted["expanded"] += 1
+        return again(*arguments)
+
+    def made(self: Matrix, *arguments: Any) -> None:
+        counted["matrices"] += 1
+        make(self, *arguments)
+
+    monkeypatch.setattr(relaxed, "_expanded_again", expanded_again)
+    monkeypatch.setattr(Matrix, "__init__", made)
+
+    def gradients(form: Any) -> list[Tensor]:
+        context, gold_BT = adapted.encode(batch), batch.targets_BT.clamp(min=0)
+        cost = hamming_cost(gold_BT, VOCABULARY, torch.linspace(0.5, 2.5, VOCABULARY, dtype=torch.float64))
+        selector = SoftTopK(3, 2.0, form=form)
+        beam = beam_search(adapted, context, selector, num_steps=gold_BT.shape[1], score=score, cost=cost)
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        loss = direct_loss(beam, 2.0) + beam.scores_BK.logsumexp(1).mean()
+        found = torch.autograd.grad(loss, parameters, allow_unused=True)
+        return [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
+
+    plain = gradients(expanded)
+    assert counted == {"expanded": 0, "matrices": 0}
+    for form in (
+        summed(tolerance=1e-12),
+        summed(tolerance=-1.0),
+    ):  # few candidates where that is certain, and all of them
+        found = gradients(form)
+        assert counted == {"expanded": 0 if forced is None else 1, "matrices": counted["matrices"]}
+        assert 1 <= counted["matrices"] <= 2, "the head and the embedding"
+        for one, other in zip(plain, found, strict=True):
+            torch.testing.assert_close(other, one, rtol=1e-9, atol=1e-9)
+        counted.update(expanded=0, matrices=0)
+    # What else a user's layer does is done.
+    model.get_output_embeddings().register_forward_hook(lambda module, inputs, output: 2 * output)
+    adapted = step_model(model)
+    gradients(summed(tolerance=1e-12))
+    assert counted["expanded"] == batch.targets_BT.shape[1]
 
 
 def test_targets_without_tokens_have_no_features() -> None:

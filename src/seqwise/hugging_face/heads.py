@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from seqwise.search.kernels import LinearOverLayer
+
 __all__ = ["ForcedFirst", "LinearHead", "OutputHead", "head_of"]
 
 
@@ -85,7 +87,7 @@ class OutputHead(nn.Module):
         return scores if cap is None else torch.tanh(scores / cap) * cap
 
 
-class LinearHead(nn.Linear):
+class LinearHead(LinearOverLayer):
     """``W h + b`` with the weights of a model's output embeddings and the bias that the model adds elsewhere.
 
     Args:
@@ -96,6 +98,11 @@ class LinearHead(nn.Linear):
         nn.Module.__init__(self)
         self._parts = (OutputHead(model),)
         self.out_features, self.in_features = self.weight.shape
+
+    @property
+    def layer(self) -> nn.Module:
+        """The output embeddings."""
+        return self._parts[0].linear
 
     @property
     def weight(self) -> Tensor:  # type: ignore[override]
@@ -128,9 +135,44 @@ class ForcedFirst(nn.Module):
         super().__init__()
         self._head = (head,)
         self.token = token
+        self.after_first = FreeAfterFirst(head) if isinstance(head, nn.Linear) else self
+        """For steps after the first, where nothing is forced: linear if what this stands before is."""
 
     def forward(self, features: Tensor) -> Tensor:
         scores: Tensor = self._head[0](features[..., :-1])
         only_V = scores.new_full(scores.shape[-1:], -torch.inf)
         only_V[self.token] = 0.0
         return torch.where(features[..., -1:] > 0, only_V, scores)
+
+
+class FreeAfterFirst(LinearOverLayer):
+    """A linear head that is handed one feature more than it reads.
+
+    Args:
+        head: linear, and not a part of this module.
+    """
+
+    def __init__(self, head: nn.Linear) -> None:
+        nn.Module.__init__(self)
+        self._parts = (head,)
+        self.out_features, self.in_features = head.out_features, head.in_features + 1
+
+    @property
+    def layer(self) -> nn.Module:
+        """What is asked in the end."""
+        head = self._parts[0]
+        return head.layer if isinstance(head, LinearOverLayer) else head
+
+    @property
+    def weight(self) -> Tensor:  # type: ignore[override]
+        """W with a column of zeros, (V, H + 1)."""
+        return nn.functional.pad(self._parts[0].weight, (0, 1))
+
+    @property
+    def bias(self) -> Tensor | None:  # type: ignore[override]
+        """b, (V), or None."""
+        return self._parts[0].bias
+
+    def forward(self, features: Tensor) -> Tensor:
+        scores: Tensor = self._parts[0](features[..., :-1])
+        return scores

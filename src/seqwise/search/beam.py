@@ -151,8 +151,10 @@ def unroll(
     for step in range(limit):
         features_BJH, state = model.step(beam.inputs_BKD, beam.state, context, step)
         added = None if costs is None else costs.step(cost_state, step)
+        # A head that forces the first token is another one, and a plainer one, after it.
+        head = model.head if step == 0 else getattr(model.head, "after_first", model.head)
         candidates = Candidates(
-            beam.scores_BK, features_BJH, model.head, score, added, beam.finished_BK, end, step, shared=shared
+            beam.scores_BK, features_BJH, head, score, added, beam.finished_BK, end, step, shared=shared
         )
         selection = selector(candidates, generator)
         active_B1 = None if isinstance(num_steps, int) else (num_steps > step)[:, None]

@@ -27,7 +27,7 @@ from seqwise.search.kernels.certificate import (
     excluded_mass_bound,
     worst_maximum,
 )
-from seqwise.search.kernels.deferral import DeferredGradients, Matrix, linear_weights
+from seqwise.search.kernels.deferral import DeferredGradients, LinearOverLayer, Matrix, linear_weights
 from seqwise.search.kernels.dense import DenseProblem, DenseSums, dense_soft_top_k
 from seqwise.search.kernels.hard import best_of_many
 from seqwise.search.kernels.logits import few_logits
@@ -52,6 +52,7 @@ __all__ = [
     "ForcedSelection",
     "JoinedSelection",
     "Kept",
+    "LinearOverLayer",
     "Matrix",
     "ReducedSelection",
     "Scan",

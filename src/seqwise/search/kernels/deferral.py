@@ -11,6 +11,7 @@ Shapes: B batch, J slots, X candidates of an input, V vocabulary, D size of a ro
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-__all__ = ["DeferredGradients", "Matrix", "exp_", "linear_weights"]
+__all__ = ["DeferredGradients", "LinearOverLayer", "Matrix", "exp_", "linear_weights"]
 
 # From so many weights on oneDNN is the faster one.
 LARGE = 2**20
@@ -39,12 +40,32 @@ def linear_weights(head: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor | N
         >>> linear_weights(nn.Linear(2, 3, bias=False))[0].shape, linear_weights(nn.Identity())
         (torch.Size([3, 2]), None)
     """
-    if not isinstance(head, nn.Linear) or type(head).forward is not nn.Linear.forward or "forward" in vars(head):
-        return None
-    hooks = (head._forward_hooks, head._forward_pre_hooks, head._backward_hooks, head._backward_pre_hooks)
-    if any(hooks):
-        return None
-    return head.weight, head.bias
+    if isinstance(head, LinearOverLayer):
+        return (head.weight, head.bias) if _is_plain(head.layer) and not _has_hooks(head) else None
+    return (head.weight, head.bias) if isinstance(head, nn.Linear) and _is_plain(head) else None
+
+
+class LinearOverLayer(nn.Linear, ABC):
+    """A head ``f = W h + b`` that asks a linear layer of somebody else's model, and adds a constant to its answer.
+
+    Its ``forward`` is its own; that it computes no more than this is promised by being of this class.
+    """
+
+    @property
+    @abstractmethod
+    def layer(self) -> nn.Module:
+        """What is asked, with whatever hooks it has."""
+
+
+def _is_plain(layer: nn.Module) -> bool:
+    """Whether a layer is linear and nothing else."""
+    is_linear = isinstance(layer, nn.Linear) and type(layer).forward is nn.Linear.forward
+    return is_linear and "forward" not in vars(layer) and not _has_hooks(layer)
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return any(hooks)
 
 
 @dataclass
@@ -109,6 +130,7 @@ class DeferredGradients:
 
     def __init__(self) -> None:
         self._matrices: dict[tuple[int, int, bool], tuple[Tensor, Tensor | None, Matrix]] = {}
+        self._heads: dict[tuple[int, bool], tuple[Callable[[Tensor], Tensor], Matrix | None]] = {}
 
     def of(self, weight_VD: Tensor, bias_V: Tensor | None = None) -> Matrix:
         """The matrix made of these weights; with gradients on, one that notes them."""
@@ -117,6 +139,14 @@ class DeferredGradients:
         if key not in self._matrices:
             self._matrices[key] = (weight_VD, bias_V, Matrix(weight_VD, bias_V))
         return self._matrices[key][2]
+
+    def of_head(self, head: Callable[[Tensor], Tensor]) -> Matrix | None:
+        """The matrix of a linear head, None of another; asked for its weights once, for some make them anew."""
+        key = (id(head), torch.is_grad_enabled())
+        if key not in self._heads:
+            linear = linear_weights(head)
+            self._heads[key] = (head, None if linear is None else self.of(*linear))
+        return self._heads[key][1]
 
 
 class _Collect(torch.autograd.Function):

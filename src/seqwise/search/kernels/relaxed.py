@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint
 
 from seqwise.search.candidates import Candidates, Shared, SlotTerms
 from seqwise.search.kernels.certificate import Best
-from seqwise.search.kernels.deferral import Matrix, linear_weights
+from seqwise.search.kernels.deferral import Matrix
 from seqwise.search.kernels.dense import DenseProblem, dense_soft_top_k
 from seqwise.search.kernels.logits import few_logits
 from seqwise.search.kernels.scan import (
@@ -84,17 +84,16 @@ def relaxed_top_k(
     """
     batch_size, num_slots = candidates.prefix_scores_BJ.shape
     shared = cast(Shared, candidates.shared)
-    linear = linear_weights(candidates.head)
-    per_input = num_slots * len(shared.embedding_VD) * (1 if linear else choice.k)
+    head = shared.deferred.of_head(candidates.head)
+    per_input = num_slots * len(shared.embedding_VD) * (1 if head else choice.k)
     width = max(1, GROUP // max(per_input, 1))
     parts: list[Part] = []
     for start in range(0, batch_size, width):
         inputs_I = torch.arange(start, min(start + width, batch_size), device=candidates.prefix_scores_BJ.device)
         group = candidates if width >= batch_size else candidates.of_inputs(inputs_I)
-        if linear is None:
+        if head is None:
             parts.append((inputs_I, _expanded_again(group, expand)))
             continue
-        head = shared.deferred.of(*linear)
         parts += [(inputs_I[some_I], part) for some_I, part in _of_linear_head(group, head, choice, expand)]
     return parts[0][1] if len(parts) == 1 else JoinedSelection(parts, candidates.cost)
 
