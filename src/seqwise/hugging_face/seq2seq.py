@@ -55,13 +55,16 @@ class Seq2SeqModel(HuggingFaceStepModel):
         hidden_BSH = encoder(input_ids=tokens_BS, attention_mask=mask_BS, return_dict=True).last_hidden_state
         if not self._keeps_cache:
             return Source(hidden_BSH, mask_BS, batch.source_lengths_B, (), ())
-        # One step, for what its cross-attention keeps.
-        output = self._run(
-            self._embed(tokens_BS.new_full((len(tokens_BS), 1), self.first)),
-            encoder_hidden_states=hidden_BSH,
-            encoder_attention_mask=mask_BS,
-            use_cache=True,
-        )
+        # One step, for what its cross-attention keeps, which no dropout of the decoder comes into. The random numbers
+        # that are drawn on the way are put back, so that training draws the same ones where no cache is kept.
+        devices = [tokens_BS.device] if tokens_BS.device.type == "cuda" else []
+        with torch.random.fork_rng(devices):
+            output = self._run(
+                self._embed(tokens_BS.new_full((len(tokens_BS), 1), self.first)),
+                encoder_hidden_states=hidden_BSH,
+                encoder_attention_mask=mask_BS,
+                use_cache=True,
+            )
         own, memory = two_caches_of(output.past_key_values, self._name)
         return Source(hidden_BSH, mask_BS, batch.source_lengths_B, memory, no_steps(own))
 
