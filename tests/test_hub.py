@@ -241,6 +241,7 @@ def test_a_card_says_what_it_is_what_came_out_and_whom_to_cite(runs: Path) -> No
     language = card_of(runs / "language", repo="ada/language")
     risk = json.loads((runs / "language" / "metrics.json").read_text())["dev"]["risk"]
     assert f"on the development data {risk:.2f} nats a word either way" in language
+    assert f"| mean \\|log Z\\|, nats | {risk:.4g} |" in language
     assert "| perplexity | " in language and "method:log-linear language model, unnormalized, alpha 1" in language
     assert "pseudo perplexity" in masked and "method:masked transformer | seeds:0 | data:" in masked
 

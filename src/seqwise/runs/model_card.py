@@ -226,12 +226,21 @@ Or `seqwise score {repo} sequences.txt`; `seqwise sample {repo}` draws sequences
     return [said, f"## Use\n\n{use}", f"## Results\n\n{_measured(metrics)}", _settings(settings)]
 
 
+SAID = {
+    "num_positions": "positions",
+    "risk": "mean \\|log Z\\|, nats",
+    "mean": "mean log Z, nats",
+    "deviation": "mean \\|log Z - mean\\|, nats",
+}
+"""How a card names measures whose own names say too little; a bar would end a cell of a table."""
+
+
 def _measured(metrics: Mapping[str, Any]) -> str:
     """A line for each number on the development data."""
     dev = {name: value for name, value in metrics.get("dev", {}).items() if isinstance(value, int | float)}
     if not dev:
         return "None: there were no development data."
-    lines = [f"| {name.replace('_', ' ')} | {_plain(value)} |" for name, value in dev.items()]
+    lines = [f"| {SAID.get(name, name.replace('_', ' '))} | {_plain(value)} |" for name, value in dev.items()]
     signed = f"\n\n`{metrics['signature']}`" if "signature" in metrics else ""
     return "On the development data:\n\n| measure | value |\n| --- | --- |\n" + "\n".join(lines) + signed
 
