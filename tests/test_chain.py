@@ -366,6 +366,7 @@ def test_a_saved_chain_tagger_comes_back(tmp_path: Any) -> None:
     model = case.model.float()
     model.save_pretrained(tmp_path)
     again = ChainTagger.from_pretrained(tmp_path)
+    assert not again.training
     assert torch.equal(again.encode(case.batch).scores_BSV, model.encode(case.batch).scores_BSV)
 
 

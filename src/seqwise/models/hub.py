@@ -31,6 +31,11 @@ class HubModel(PyTorchModelHubMixin, library_name="seqwise", tags=["seqwise"]):
     """
 
     @classmethod
+    def _from_pretrained(cls, **named: Any) -> Any:
+        # Without dropout, as it is promised: huggingface_hub 1.5 forgets that of weights that are safetensors.
+        return super()._from_pretrained(**named).eval()
+
+    @classmethod
     def _load_as_pickle(cls, model: Any, model_file: str, *others: Any, **named: Any) -> NoReturn:
         problem = "the weights are a pickle, which could run code when it is read"
         raise InputError(problem, path=model_file, mend="take a copy with model.safetensors")
