@@ -22,7 +22,8 @@ from seqwise import tree  # noqa: E402
 from seqwise.data import Batch, EncodedExample, collate  # noqa: E402
 from seqwise.decoding import Decoder, decode  # noqa: E402
 from seqwise.errors import InputError  # noqa: E402
-from seqwise.hugging_face import generation_selector, step_model  # noqa: E402
+from seqwise.hugging_face import caches, generation_selector, step_model  # noqa: E402
+from seqwise.hugging_face.caches import per_slot  # noqa: E402
 from seqwise.objectives import direct_loss, hamming_cost  # noqa: E402
 from seqwise.objectives.objective import (  # noqa: E402
     cross_entropy_objective,
@@ -835,6 +836,33 @@ def test_a_relaxed_beam_never_expands_the_candidates_of_a_linear_head(
     adapted = step_model(model)
     gradients(summed(tolerance=1e-12))
     assert counted["expanded"] == batch.targets_BT.shape[1]
+
+
+def test_a_search_copies_what_it_reads_of_the_source_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    adapted = step_model(_model("BART"))
+    copied: list[int] = []
+
+    def watched(layers: Any, num_slots: int) -> Any:
+        copied.append(num_slots)
+        return per_slot(layers, num_slots)
+
+    monkeypatch.setattr(caches, "per_slot", watched)
+    context = adapted.encode(_batch(SOURCES))
+    with torch.no_grad():
+        beam = beam_search(adapted, context, HardTopK(3), num_steps=4)
+    assert copied == [1, 3]
+    # A graph is not built on copies that have none.
+    soft = beam_search(adapted, context, SoftTopK(3, 2.0), num_steps=4)
+    assert copied == [1, 3, 1, 3]
+    soft.scores_BK.sum().backward()
+    assert all(p.grad is not None and p.grad.abs().max() > 0 for p in adapted.model.get_encoder().layers.parameters()
+               if p.dim() > 1)  # fmt: skip
+    # Nor are those of one context taken for another, made of it.
+    rows_N = torch.tensor([2, 0])
+    some = tree.map(lambda leaf: leaf[rows_N] if isinstance(leaf, Tensor) else leaf, context)
+    with torch.no_grad():
+        found = beam_search(adapted, some, HardTopK(3), num_steps=4)
+    torch.testing.assert_close(found.scores_BK, beam.scores_BK[rows_N], rtol=0, atol=1e-10)
 
 
 def test_targets_without_tokens_have_no_features() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers import DynamicCache, EncoderDecoderCache
 from transformers.cache_utils import DynamicLayer
@@ -15,7 +16,7 @@ from transformers.cache_utils import DynamicLayer
 from seqwise import tree
 from seqwise.errors import InputError
 
-__all__ = ["Layers", "cache_of", "layers_of", "no_steps", "per_slot", "two_caches_of"]
+__all__ = ["Layers", "SlotCopies", "cache_of", "layers_of", "no_steps", "per_slot", "two_caches_of"]
 
 Layers = tuple[tuple[Tensor, Tensor], ...]
 """Keys and values of each layer."""
@@ -84,6 +85,31 @@ def no_steps(layers: Layers) -> Layers:
 def per_slot(layers: Layers, num_slots: int) -> Layers:
     """What all slots of an input share, for each of them: (B, ...) to (B J, ...), copied only where J > 1."""
     return tree.map(lambda leaf: leaf[:, None].expand(-1, num_slots, *leaf.shape[1:]).flatten(0, 1), layers)
+
+
+class SlotCopies:
+    """Keys and values that all slots share, copied for each of them once and not at every step of a search.
+
+    Example:
+        >>> import torch
+        >>> layers, copies = ((torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 3, 4)),), SlotCopies()
+        >>> copies.of(layers, 5) is copies.of(layers, 5)
+        True
+    """
+
+    def __init__(self) -> None:
+        self._layers: Layers = ()
+        self._copies: dict[tuple[int, bool, bool], Layers] = {}
+
+    def of(self, layers: Layers, num_slots: int) -> Layers:
+        """:func:`per_slot` of some layers, again and again the same ones; of others, it begins anew."""
+        if layers is not self._layers:
+            self._layers, self._copies = layers, {}
+        # What was copied without a graph must not end up in one.
+        key = num_slots, torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        if key not in self._copies:
+            self._copies[key] = per_slot(layers, num_slots)
+        return self._copies[key]
 
 
 def _cannot_follow(model_name: str, kind: str) -> InputError:

@@ -14,7 +14,7 @@ from transformers import DynamicCache, EncoderDecoderCache
 from seqwise import tree
 from seqwise.data.batches import Batch
 from seqwise.hugging_face.adapter import HuggingFaceStepModel
-from seqwise.hugging_face.caches import Layers, cache_of, layers_of, no_steps, per_slot, two_caches_of
+from seqwise.hugging_face.caches import Layers, SlotCopies, cache_of, layers_of, no_steps, two_caches_of
 
 __all__ = ["Seq2SeqModel", "Source"]
 
@@ -28,6 +28,7 @@ class Source(NamedTuple):
         lengths_B: source lengths.
         memory: keys and values of the cross-attention, (B, N, S, A); none where steps cannot be taken.
         nothing: the decoder's own keys and values before its first step.
+        copies: of the memory, for several slots.
     """
 
     hidden_BSH: Tensor
@@ -35,6 +36,7 @@ class Source(NamedTuple):
     lengths_B: Tensor
     memory: Layers
     nothing: Layers
+    copies: SlotCopies
 
 
 class Seq2SeqModel(HuggingFaceStepModel):
@@ -54,7 +56,7 @@ class Seq2SeqModel(HuggingFaceStepModel):
         encoder = self.model.get_encoder()
         hidden_BSH = encoder(input_ids=tokens_BS, attention_mask=mask_BS, return_dict=True).last_hidden_state
         if not self._keeps_cache:
-            return Source(hidden_BSH, mask_BS, batch.source_lengths_B, (), ())
+            return Source(hidden_BSH, mask_BS, batch.source_lengths_B, (), (), SlotCopies())
         # One step, for what its cross-attention keeps, which no dropout of the decoder comes into. The random numbers
         # that are drawn on the way are put back, so that training draws the same ones where no cache is kept.
         devices = [tokens_BS.device] if tokens_BS.device.type == "cuda" else []
@@ -66,7 +68,7 @@ class Seq2SeqModel(HuggingFaceStepModel):
                 use_cache=True,
             )
         own, memory = two_caches_of(output.past_key_values, self._name)
-        return Source(hidden_BSH, mask_BS, batch.source_lengths_B, memory, no_steps(own))
+        return Source(hidden_BSH, mask_BS, batch.source_lengths_B, memory, no_steps(own), SlotCopies())
 
     def _first_tokens(self, context: Source) -> Tensor:
         return torch.full_like(context.lengths_B, self.first)
@@ -75,7 +77,7 @@ class Seq2SeqModel(HuggingFaceStepModel):
         self._require_positions(step + 1, f"step {step + 1}")
         num_slots = inputs_BJD.shape[1]
         own = cache_of(tree.map(lambda leaf: leaf.flatten(0, 1), state))
-        cross = cache_of(per_slot(context.memory, num_slots))
+        cross = cache_of(context.copies.of(context.memory, num_slots))
         # Nothing is read of it but its shape, since the cross-attention has its keys and values.
         rows = inputs_BJD.shape[0] * num_slots
         shape_only = context.hidden_BSH.new_zeros(()).expand(rows, *context.hidden_BSH.shape[1:])
