@@ -76,16 +76,20 @@ def _columns(name: str, *files: str) -> Data:
 
 
 @cache
-def translation() -> Data:
-    """German to English, Tatoeba: every sixth training pair, in subwords learnt from these, and each source once."""
-    train, dev, test = ([_split(pair, translation_subwords()) for pair in pairs] for pairs in _translation())
+def translation(*, every: int = EVERY) -> Data:
+    """German to English, Tatoeba, in the subwords of every sixth training pair; each source of other parts once.
+
+    Args:
+        every: one in so many training pairs is used.
+    """
+    train, dev, test = ([_split(pair, translation_subwords()) for pair in pairs] for pairs in _translation(every))
     return Data(train=train, dev=dev, test=test)
 
 
 @cache
 def translation_subwords() -> Subwords:
     """Those of :func:`translation`, joint for the two languages."""
-    texts = (join(side) for pair in _translation()[0] for side in (pair.source, pair.target))
+    texts = (join(side) for pair in _translation(EVERY)[0] for side in (pair.source, pair.target))
     return learn_subwords(texts, size=PIECES)
 
 
@@ -94,14 +98,14 @@ def translation_text() -> Data:
     """The pairs of :func:`translation` as raw text, each side one token."""
     train, dev, test = (
         [replace(pair, source=(join(pair.source),), target=(join(pair.target),)) for pair in pairs]
-        for pairs in _translation()
+        for pairs in _translation(EVERY)
     )
     return Data(train=train, dev=dev, test=test)
 
 
 @cache
-def _translation() -> tuple[list[Example], ...]:
-    return _pairs("train.tsv.gz")[::EVERY], *(_unique(part)[0] for part in ("dev", "test"))
+def _translation(every: int) -> tuple[list[Example], ...]:
+    return _pairs("train.tsv.gz")[::every], *(_unique(part)[0] for part in ("dev", "test"))
 
 
 @cache

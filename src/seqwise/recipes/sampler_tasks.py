@@ -136,8 +136,11 @@ class SamplerTask:
 
 @cache
 def german() -> TaskData:
-    """The pairs and subwords of Table 3.1, each source once with all of its translations."""
-    data = corpora.translation()
+    """All 164,834 training pairs, where Table 3.1 has a sixth, in its subwords: seen often, a sixth is learnt by heart.
+
+    Each source of the other parts is there once, with all of its translations.
+    """
+    data = corpora.translation(every=1)
     dev, test = (
         Part(examples, list(corpora.translation_references(part)))
         for part, examples in (("dev", data.dev), ("test", data.test))
@@ -244,7 +247,8 @@ GERMAN = SamplerTask(
     "translation",
     "German to English (Tatoeba)",
     german,
-    {"cpu": _TRANSLATOR, "gpu": _PAPER_SIZED},
+    # Three times through is too few to learn pairs by heart: without dropout, development data are likelier at each step.
+    {"cpu": replace(_TRANSLATOR, dropout=0.0, epochs=3.0), "gpu": replace(_PAPER_SIZED, epochs=30.0)},
     {"cpu": Size(100, 2, longest=12), "gpu": Size(3_000, 5, longest=20)},
     measure="BLEU",
     score=tasks.bleu_of_pieces,
