@@ -247,7 +247,7 @@ GERMAN = SamplerTask(
     "translation",
     "German to English (Tatoeba)",
     german,
-    # Three times through is too few to learn pairs by heart: without dropout, development data are likelier at each step.
+    # Three times through is too few to learn pairs by heart: without dropout, development data are likelier.
     {"cpu": replace(_TRANSLATOR, dropout=0.0, epochs=3.0), "gpu": replace(_PAPER_SIZED, epochs=30.0)},
     {"cpu": Size(100, 2, longest=12), "gpu": Size(3_000, 5, longest=20)},
     measure="BLEU",
