@@ -92,11 +92,13 @@ def examples_of(subject: Subject, count: int, seed: int) -> list[Example]:
 # ---------------------------------------------------------------------------------------- what operations are
 
 KINDS = {
-    "products": r"(add|b)*(mm|mv)_?|addr|dot|linear|matmul|.*conv.*|.*attention.*",
+    "products": r"_?(add|b)*(mm|mv)(_|_activation)?|addr|dot|outer|einsum|_?linear(_pointwise)?|"
+    r"matmul|.*conv.*|.*attention.*",
     "recurrent": r".*(rnn|lstm|gru).*",
-    "normalisers": r"_*(log_?)?(softmax|sumexp)(_backward.*)?|(exp|log)(1p|m1|2)?_?",
+    "normalisers": r"_*(log_?)?(softmax|sumexp)(_backward.*)?|(exp|log)(1p|m1|2)?_?|logaddexp2?",
     "choices": r"topk|sort|(arg|a)?(max|min)|kthvalue|multinomial|(max|min)imum",
-    "moves": r"_?(index|gather|scatter|embedding|cat|copy|clone|fill|zeros?|ones|full|where|empty|stack|slice|select|"
+    "moves": r"_?(index|gather|scatter|embedding|cat|copy|clone|fill|(new_)?(zeros?|ones|full|empty)|"
+    r"where|chunk|stack|slice|select|"
     r"narrow|view|unsafe_view|reshape|expand|transpose|permute|t|(un)?squeeze|as_strided|to|contiguous|repeat|split|"
     r"flip|masked_fill|pad|resize|set|detach|unbind|alias)(_.*)?",
 }

@@ -40,12 +40,14 @@ def test_every_benchmark_is_run_and_has_its_question(benchmarks: ModuleType) -> 
 @pytest.mark.parametrize(
     ("kind", "operations"),
     [
-        ("products", "aten::mm aten::addmm aten::addmm_ aten::bmm aten::baddbmm aten::linear aten::mv"),
+        ("products", "aten::mm aten::addmm aten::addmm_ aten::bmm aten::baddbmm aten::linear aten::mv"
+         " mkldnn::_linear_pointwise aten::_addmm_activation aten::einsum aten::outer"),
         ("recurrent", "aten::mkldnn_rnn_layer aten::mkldnn_rnn_layer_backward aten::lstm"),
         ("normalisers", "aten::_log_softmax aten::_softmax_backward_data aten::logsumexp aten::exp aten::log"),
         ("choices", "aten::topk aten::max aten::min aten::argmax aten::multinomial aten::maximum aten::sort"),
         ("moves", "aten::expand aten::to aten::t aten::copy_ aten::index_select aten::stack"
-         " aten::zeros_like aten::_to_copy aten::embedding_dense_backward aten::masked_fill_ aten::select_backward"),
+         " aten::zeros_like aten::_to_copy aten::embedding_dense_backward aten::masked_fill_ aten::select_backward"
+         " aten::new_zeros aten::new_empty aten::chunk aten::empty_strided"),
         ("other", "aten::mul aten::amin_of_nothing aten::mse_loss aten::tanh"
          " aten::bernoulli_ aten::logical_and aten::sum"
          " aten::topological aten::clamp_min aten::logit"),

@@ -24,6 +24,7 @@ from seqwise.decoding import Decoder, decode  # noqa: E402
 from seqwise.errors import InputError  # noqa: E402
 from seqwise.hugging_face import caches, generation_selector, step_model  # noqa: E402
 from seqwise.hugging_face.caches import per_slot  # noqa: E402
+from seqwise.hugging_face.heads import ForcedFirst  # noqa: E402
 from seqwise.objectives import direct_loss, hamming_cost  # noqa: E402
 from seqwise.objectives.objective import (  # noqa: E402
     cross_entropy_objective,
@@ -36,7 +37,7 @@ from seqwise.objectives.objective import (  # noqa: E402
 )
 from seqwise.objectives.rescoring import beam_outputs, output_scores  # noqa: E402
 from seqwise.search import HardTopK, SoftTopK, backtrace, beam_search, expanded, global_, local, summed  # noqa: E402
-from seqwise.search.kernels import relaxed  # noqa: E402
+from seqwise.search.kernels import linear_weights, relaxed  # noqa: E402
 from seqwise.search.kernels.deferral import Matrix  # noqa: E402
 
 transformers.logging.set_verbosity_error()
@@ -831,11 +832,23 @@ def test_a_relaxed_beam_never_expands_the_candidates_of_a_linear_head(
         for one, other in zip(plain, found, strict=True):
             torch.testing.assert_close(other, one, rtol=1e-9, atol=1e-9)
         counted.update(expanded=0, matrices=0)
-    # What else a user's layer does is done.
-    model.get_output_embeddings().register_forward_hook(lambda module, inputs, output: 2 * output)
-    adapted = step_model(model)
-    gradients(summed(tolerance=1e-12))
-    assert counted["expanded"] == batch.targets_BT.shape[1]
+    # What else somebody lets the head or a layer behind it do is done.
+    steps = batch.targets_BT.shape[1]
+    head = adapted.head
+    forward = head.forward
+    head.forward = lambda features: 2 * forward(features)
+    doubled = gradients(summed(tolerance=1e-12))
+    assert counted["expanded"] == steps and any(
+        not torch.allclose(one, other) for one, other in zip(doubled, plain, strict=True)
+    )
+    del head.forward
+    for module in {head, model.get_output_embeddings(), getattr(head, "after_first", head)}:
+        seen: list[bool] = []
+        hook = module.register_forward_hook(lambda module, inputs, output, seen=seen: seen.append(True))
+        counted.update(expanded=0)
+        gradients(summed(tolerance=1e-12))
+        assert counted["expanded"] == steps and len(seen) >= steps
+        hook.remove()
 
 
 def test_a_search_copies_what_it_reads_of_the_source_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -857,12 +870,39 @@ def test_a_search_copies_what_it_reads_of_the_source_once(monkeypatch: pytest.Mo
     soft.scores_BK.sum().backward()
     assert all(p.grad is not None and p.grad.abs().max() > 0 for p in adapted.model.get_encoder().layers.parameters()
                if p.dim() > 1)  # fmt: skip
-    # Nor are those of one context taken for another, made of it.
+    # Nor are those of one context taken for another, made of it, or of what has been written over.
     rows_N = torch.tensor([2, 0])
-    some = tree.map(lambda leaf: leaf[rows_N] if isinstance(leaf, Tensor) else leaf, context)
+    some = tree.map(lambda leaf: leaf[rows_N], context)
+    assert some.copies is not context.copies
     with torch.no_grad():
         found = beam_search(adapted, some, HardTopK(3), num_steps=4)
-    torch.testing.assert_close(found.scores_BK, beam.scores_BK[rows_N], rtol=0, atol=1e-10)
+        torch.testing.assert_close(found.scores_BK, beam.scores_BK[rows_N], rtol=0, atol=1e-10)
+        for _, values in some.memory:
+            values.mul_(-3.0)
+        again = beam_search(adapted, some, HardTopK(3), num_steps=4)
+        fresh = beam_search(adapted, tree.map(torch.clone, some), HardTopK(3), num_steps=4)
+    assert torch.equal(again.scores_BK, fresh.scores_BK) and not torch.equal(again.scores_BK, found.scores_BK)
+
+
+def test_a_bias_of_another_precision_is_added_as_the_model_adds_it() -> None:
+    """Embeddings that are enlarged leave a model of 16 bits with a bias of 32."""
+    model = transformers.BartForConditionalGeneration(transformers.BartConfig(**SEQ2SEQ_SIZES)).to(torch.bfloat16)
+    model.resize_token_embeddings(3000)
+    adapted = step_model(model.eval())
+    assert adapted.head.bias.dtype == torch.float32 and linear_weights(adapted.head) is None
+    beam = beam_search(adapted, adapted.encode(_batch(SOURCES)), SoftTopK(2, 1.0), num_steps=2)
+    beam.scores_BK.sum().backward()
+    assert bool(beam.scores_BK.isfinite().all())
+
+
+def test_a_forced_first_token_before_a_head_that_is_not_linear() -> None:
+    """It can be moved, shown and saved: no part of it is itself."""
+    head = ForcedFirst(nn.Sequential(nn.Linear(2, 3), nn.Tanh()), 1, width=2).eval()
+    assert "ForcedFirst" in repr(head) and not head.state_dict()
+    features = torch.tensor([[0.3, -0.2, 1.0], [0.3, -0.2, 0.0]])
+    scores = head(features)
+    assert scores[0].tolist() == [-torch.inf, 0.0, -torch.inf]
+    assert torch.equal(scores[1], head.after_first(features[1, :2])) and torch.equal(scores[1], head(features[1, :2]))
 
 
 def test_targets_without_tokens_have_no_features() -> None:

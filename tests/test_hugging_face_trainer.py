@@ -579,6 +579,19 @@ def test_activation_checkpointing_changes_nothing_but_memory(
     assert any(again)
 
 
+def test_dropout_of_an_adapter_is_drawn_anew_each_time() -> None:
+    """Before the keys and values of cross-attention, which a cache keeps: its random numbers are not put back."""
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(
+        r=2, target_modules=r".*decoder.*encoder_attn\.v_proj", lora_dropout=0.5, init_lora_weights=False
+    )
+    model = peft.get_peft_model(made("BART"), config).train()
+    adapted, batch = step_model(model), collate([(0, EncodedExample((1, 4, 2), ()))])
+    first, second = (adapted.encode(batch) for _ in range(2))
+    assert torch.equal(first.hidden_BSH, second.hidden_BSH)
+    assert not torch.equal(first.memory[0][1], second.memory[0][1])
+
+
 def test_activation_checkpointing_is_refused_where_steps_are_single(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="checkpointing: relaxed-beam takes single steps"):
         SearchAwareConfig(str(tmp_path), objective="relaxed-beam", gradient_checkpointing=True, use_cpu=True)

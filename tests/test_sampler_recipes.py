@@ -770,7 +770,9 @@ def test_table_6_6_with_all_its_controls(runs: Path) -> None:
     assert asked == [(runs, [0, 1])] and outcome.files["runs"] == runs / "samplers" / "toy"
     table = check(outcome, runs)
     found = {(result.system, result.measure): result for result in table.results}
-    beam = found["left to right, cross-entropy, longer (Table 3.1), beam", "words right, last state"]
+    beam = found[
+        "left to right, cross-entropy, longer (Table 3.1: a sixth of the pairs), beam", "words right, last state"
+    ]
     assert beam.value == 100 and table.claims[-1].verdict == "holds"
     systems = list(dict.fromkeys(system for system, _ in found))
     assert len(systems) == 9 and systems[0] == "warm start" and systems[2] == "Mask-Predict"

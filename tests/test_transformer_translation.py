@@ -109,9 +109,7 @@ def test_another_start_is_another_cell(texts: Path, monkeypatch: pytest.MonkeyPa
         assert written.encoder_ffn_dim == written.decoder_ffn_dim == shape["feedforward_size"]
 
 
-def test_the_seconds_are_written_before_the_checkpoint_that_ends_training(
-    texts: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_seconds_outlast_a_kill_while_the_run_is_saved(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed while the trained run is saved: no training is left to do, and the seconds are those there were."""
     training = replace(SIZES["cpu"].training, model="transformer", **SHAPE, epochs=0.2, batch_size=8, beam_size=2)
     system = systems.System("one", "one", training)

@@ -43,7 +43,8 @@ class HuggingFaceStepModel(nn.Module, ABC):
         self._takes_positions = "position_ids" in inspect.signature(model.get_decoder().forward).parameters
         head = head_of(model)
         # Inside a tuple a module is not registered: the weights are the model's, and appear once.
-        self._head = (head if self.forced_first is None else ForcedFirst(head, self.forced_first),)
+        self._width = model.get_output_embeddings().weight.shape[1]
+        self._head = (head if self.forced_first is None else ForcedFirst(head, self.forced_first, width=self._width),)
         # So that what is saved is the model, and can be loaded without us.
         self.register_state_dict_post_hook(_without_prefix)
         self.register_load_state_dict_pre_hook(_with_prefix)
@@ -130,7 +131,7 @@ class HuggingFaceStepModel(nn.Module, ABC):
     def _features(self, hidden_BLH: Tensor, num_first: int) -> Tensor:
         """What the head reads; the first few of L, slots or steps, are those of the first step."""
         features = hidden_BLH if self.scale == 1.0 else hidden_BLH * self.scale
-        if self.forced_first is None:
+        if self.forced_first is None or num_first == 0:
             return features
         is_first = torch.zeros_like(features[..., :1])
         is_first[:, :num_first] = 1.0
@@ -155,8 +156,7 @@ class HuggingFaceStepModel(nn.Module, ABC):
     def forced(self, context: Any, inputs_BTD: Tensor) -> Tensor:
         """Features along any fed embeddings, all steps at once; with gradient checkpointing too."""
         if inputs_BTD.shape[1] == 0:
-            width = self.model.get_output_embeddings().weight.shape[1] + (self.forced_first is not None)
-            return inputs_BTD.new_zeros(len(inputs_BTD), 0, width)
+            return inputs_BTD.new_zeros(len(inputs_BTD), 0, self._width)
         return self._features(self._all_steps(inputs_BTD, context), 1)
 
     def teacher_forced(self, context: Any, targets_BT: Tensor) -> Tensor:

@@ -104,7 +104,7 @@ def require_agreement(adapted: Any, model: nn.Module) -> None:
         state = tree.gather(state, torch.zeros(2, 2, dtype=torch.long, device=device))
         fed_BKD = adapted.embedding_VD[torch.tensor([[second, first]] * 2, device=device)]
         features_BKH, _ = adapted.step(fed_BKD, state, context, 1)
-        return adapted.head(torch.cat([features_B1H, features_BKH[:, :1]], dim=1))
+        return torch.cat([adapted.head(features_B1H), adapted.head(features_BKH[:, :1])], dim=1)
 
     with _examined(plain):
         if len(adapted.embedding_VD) != own().shape[-1]:

@@ -6,6 +6,7 @@ layer are (B J, N, T, A) in a cache and (B, J, N, T, A) in a decoder state.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 import torch
@@ -90,6 +91,9 @@ def per_slot(layers: Layers, num_slots: int) -> Layers:
 class SlotCopies:
     """Keys and values that all slots share, copied for each of them once and not at every step of a search.
 
+    To :mod:`seqwise.tree` it is a nest without tensors, and what is made of it is a new one: of other tensors there are
+    other copies.
+
     Example:
         >>> import torch
         >>> layers, copies = ((torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 3, 4)),), SlotCopies()
@@ -99,17 +103,22 @@ class SlotCopies:
 
     def __init__(self) -> None:
         self._layers: Layers = ()
-        self._copies: dict[tuple[int, bool, bool], Layers] = {}
+        self._copies: dict[Hashable, Layers] = {}
 
     def of(self, layers: Layers, num_slots: int) -> Layers:
         """:func:`per_slot` of some layers, again and again the same ones; of others, it begins anew."""
         if layers is not self._layers:
             self._layers, self._copies = layers, {}
-        # What was copied without a graph must not end up in one.
-        key = num_slots, torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        # What was copied without a graph must not end up in one, nor what has been written over since.
+        leaves = [leaf for pair in layers for leaf in pair]
+        states = tuple((leaf.requires_grad, 0 if leaf.is_inference() else leaf._version) for leaf in leaves)
+        key = num_slots, torch.is_grad_enabled(), torch.is_inference_mode_enabled(), states
         if key not in self._copies:
             self._copies[key] = per_slot(layers, num_slots)
         return self._copies[key]
+
+
+tree.register_empty(SlotCopies)
 
 
 def _cannot_follow(model_name: str, kind: str) -> InputError:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seqwise.search.kernels import LinearOverLayer
+from seqwise.search.kernels import FirstStepHead, LinearOverLayer
 
 __all__ = ["ForcedFirst", "LinearHead", "OutputHead", "head_of"]
 
@@ -121,58 +121,32 @@ class LinearHead(LinearOverLayer):
         return self._parts[0](features)
 
 
-class ForcedFirst(nn.Module):
+class ForcedFirst(FirstStepHead):
     """A head that leaves the first token no choice: ``f = 0`` for the forced one, minus infinity for the others.
 
-    It reads one feature more than the head it stands before: 1 at the first step, else 0.
+    It reads one feature more than the head it stands before: 1 at the first step, else 0. Features without it are those
+    of another step.
 
     Args:
         head: for all other steps.
         token: the one that is forced.
+        width: how many features that head reads.
     """
 
-    def __init__(self, head: nn.Module, token: int) -> None:
+    def __init__(self, head: nn.Module, token: int, *, width: int) -> None:
         super().__init__()
         self._head = (head,)
-        self.token = token
-        self.after_first = FreeAfterFirst(head) if isinstance(head, nn.Linear) else self
-        """For steps after the first, where nothing is forced: linear if what this stands before is."""
+        self.token, self.width = token, width
+
+    @property
+    def after_first(self) -> nn.Module:
+        """The head that it stands before."""
+        return self._head[0]
 
     def forward(self, features: Tensor) -> Tensor:
-        scores: Tensor = self._head[0](features[..., :-1])
+        scores: Tensor = self._head[0](features[..., : self.width])
+        if features.shape[-1] == self.width:
+            return scores
         only_V = scores.new_full(scores.shape[-1:], -torch.inf)
         only_V[self.token] = 0.0
         return torch.where(features[..., -1:] > 0, only_V, scores)
-
-
-class FreeAfterFirst(LinearOverLayer):
-    """A linear head that is handed one feature more than it reads.
-
-    Args:
-        head: linear, and not a part of this module.
-    """
-
-    def __init__(self, head: nn.Linear) -> None:
-        nn.Module.__init__(self)
-        self._parts = (head,)
-        self.out_features, self.in_features = head.out_features, head.in_features + 1
-
-    @property
-    def layer(self) -> nn.Module:
-        """What is asked in the end."""
-        head = self._parts[0]
-        return head.layer if isinstance(head, LinearOverLayer) else head
-
-    @property
-    def weight(self) -> Tensor:  # type: ignore[override]
-        """W with a column of zeros, (V, H + 1)."""
-        return nn.functional.pad(self._parts[0].weight, (0, 1))
-
-    @property
-    def bias(self) -> Tensor | None:  # type: ignore[override]
-        """b, (V), or None."""
-        return self._parts[0].bias
-
-    def forward(self, features: Tensor) -> Tensor:
-        scores: Tensor = self._parts[0](features[..., :-1])
-        return scores

@@ -5,6 +5,7 @@ Shapes: B batch, J slots, S source length, T target length, N heads, A size of a
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -57,10 +58,8 @@ class Seq2SeqModel(HuggingFaceStepModel):
         hidden_BSH = encoder(input_ids=tokens_BS, attention_mask=mask_BS, return_dict=True).last_hidden_state
         if not self._keeps_cache:
             return Source(hidden_BSH, mask_BS, batch.source_lengths_B, (), (), SlotCopies())
-        # One step, for what its cross-attention keeps, which no dropout of the decoder comes into. The random numbers
-        # that are drawn on the way are put back, so that training draws the same ones where no cache is kept.
-        devices = [tokens_BS.device] if tokens_BS.device.type == "cuda" else []
-        with torch.random.fork_rng(devices):
+        # One step, for what its cross-attention keeps.
+        with self._unseen_draws():
             output = self._run(
                 self._embed(tokens_BS.new_full((len(tokens_BS), 1), self.first)),
                 encoder_hidden_states=hidden_BSH,
@@ -69,6 +68,20 @@ class Seq2SeqModel(HuggingFaceStepModel):
             )
         own, memory = two_caches_of(output.past_key_values, self._name)
         return Source(hidden_BSH, mask_BS, batch.source_lengths_B, memory, no_steps(own), SlotCopies())
+
+    def _unseen_draws(self) -> AbstractContextManager[None]:
+        """Put back the random numbers that a step draws of which nothing is kept: dropout of the decoder's layers.
+
+        So training draws the same ones where there is no cache to fill. An adapter may have dropout of its own before
+        the keys and values that are kept; its draws stand.
+        """
+        parts = list(self._decoder.modules())
+        devices = {parameter.device for part in parts for parameter in part.parameters(recurse=False)}
+        if any(hasattr(part, "base_layer") for part in parts) or any(
+            one.type not in ("cpu", "cuda") for one in devices
+        ):
+            return nullcontext()
+        return torch.random.fork_rng([one for one in devices if one.type == "cuda"])
 
     def _first_tokens(self, context: Source) -> Tensor:
         return torch.full_like(context.lengths_B, self.first)

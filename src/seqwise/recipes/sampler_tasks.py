@@ -177,6 +177,8 @@ def left_to_right(
 ) -> list[list[Tokens]]:
     """What the longer cross-entropy translator of Table 3.1 says in a beam; read back where that table has been made.
 
+    It has seen a sixth of the pairs that the masked translator sees, more often.
+
     Args:
         examples: of the test data of :func:`german`.
         folder: that of the tables of Chapter 3.

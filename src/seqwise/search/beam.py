@@ -19,6 +19,7 @@ from seqwise.models.protocols import StepModel
 from seqwise.search.candidates import Candidates, Score, Shared, local
 from seqwise.search.costs import Cost, prefix_cost
 from seqwise.search.kernels.deferral import DeferredGradients
+from seqwise.search.kernels.heads import head_of_step
 from seqwise.search.selection import Selection, Selector
 
 __all__ = ["HELD", "Beam", "Step", "backtrace", "beam_search", "unroll"]
@@ -151,8 +152,7 @@ def unroll(
     for step in range(limit):
         features_BJH, state = model.step(beam.inputs_BKD, beam.state, context, step)
         added = None if costs is None else costs.step(cost_state, step)
-        # A head that forces the first token is another one, and a plainer one, after it.
-        head = model.head if step == 0 else getattr(model.head, "after_first", model.head)
+        head = head_of_step(model.head, step)
         candidates = Candidates(
             beam.scores_BK, features_BJH, head, score, added, beam.finished_BK, end, step, shared=shared
         )

@@ -12,6 +12,7 @@ module            what is in it
 ``selections``    what a search asks of a selection, answered without a weight for each token
 ``scan``          all scores of a step, the few that are kept, input by input
 ``fused``         the scan in one pass, on a GPU (Triton)
+``heads``         which heads are linear and nothing else
 ``relaxed``       the choice among these, input by input
 ``hard``          the k best, where nothing is differentiated
 ================  ====================================================================================
@@ -27,9 +28,10 @@ from seqwise.search.kernels.certificate import (
     excluded_mass_bound,
     worst_maximum,
 )
-from seqwise.search.kernels.deferral import DeferredGradients, LinearOverLayer, Matrix, linear_weights
+from seqwise.search.kernels.deferral import DeferredGradients, Matrix
 from seqwise.search.kernels.dense import DenseProblem, DenseSums, dense_soft_top_k
 from seqwise.search.kernels.hard import best_of_many
+from seqwise.search.kernels.heads import FirstStepHead, LinearOverLayer, head_of_step, linear_weights
 from seqwise.search.kernels.logits import few_logits
 from seqwise.search.kernels.relaxed import default_tolerance, relaxed_top_k
 from seqwise.search.kernels.scan import Choice, Kept, Scan, certify, scan_scores
@@ -49,6 +51,7 @@ __all__ = [
     "DenseProblem",
     "DenseSums",
     "FewSelection",
+    "FirstStepHead",
     "ForcedSelection",
     "JoinedSelection",
     "Kept",
@@ -64,6 +67,7 @@ __all__ = [
     "dense_soft_top_k",
     "excluded_mass_bound",
     "few_logits",
+    "head_of_step",
     "linear_weights",
     "mixed_rows",
     "relaxed_top_k",

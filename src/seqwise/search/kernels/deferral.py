@@ -11,17 +11,18 @@ Shapes: B batch, J slots, X candidates of an input, V vocabulary, D size of a ro
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["DeferredGradients", "LinearOverLayer", "Matrix", "exp_", "linear_weights"]
+from seqwise.search.kernels.heads import linear_weights
+
+__all__ = ["DeferredGradients", "Matrix", "exp_"]
 
 # From so many weights on oneDNN is the faster one.
 LARGE = 2**20
@@ -29,43 +30,6 @@ _BY_ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backe
 
 # How many scores a tile of the last pass holds: what it makes of them should find them in the processor's cache.
 TILE = 2**19
-
-
-def linear_weights(head: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor | None] | None:
-    """W and b of a head that does ``f = W h + b`` and nothing else, or None.
-
-    A head with hooks, or of a class that computes something else from weights of that name, is no such head.
-
-    Example:
-        >>> linear_weights(nn.Linear(2, 3, bias=False))[0].shape, linear_weights(nn.Identity())
-        (torch.Size([3, 2]), None)
-    """
-    if isinstance(head, LinearOverLayer):
-        return (head.weight, head.bias) if _is_plain(head.layer) and not _has_hooks(head) else None
-    return (head.weight, head.bias) if isinstance(head, nn.Linear) and _is_plain(head) else None
-
-
-class LinearOverLayer(nn.Linear, ABC):
-    """A head ``f = W h + b`` that asks a linear layer of somebody else's model, and adds a constant to its answer.
-
-    Its ``forward`` is its own; that it computes no more than this is promised by being of this class.
-    """
-
-    @property
-    @abstractmethod
-    def layer(self) -> nn.Module:
-        """What is asked, with whatever hooks it has."""
-
-
-def _is_plain(layer: nn.Module) -> bool:
-    """Whether a layer is linear and nothing else."""
-    is_linear = isinstance(layer, nn.Linear) and type(layer).forward is nn.Linear.forward
-    return is_linear and "forward" not in vars(layer) and not _has_hooks(layer)
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
-    return any(hooks)
 
 
 @dataclass
@@ -141,7 +105,7 @@ class DeferredGradients:
         return self._matrices[key][2]
 
     def of_head(self, head: Callable[[Tensor], Tensor]) -> Matrix | None:
-        """The matrix of a linear head, None of another; asked for its weights once, for some make them anew."""
+        """The matrix of a linear head, None of another; it is asked for its weights once, for some make them anew."""
         key = (id(head), torch.is_grad_enabled())
         if key not in self._heads:
             linear = linear_weights(head)
