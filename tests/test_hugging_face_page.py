@@ -12,10 +12,12 @@ import torch
 import transformers
 
 import pretrained
-from pages import run_python
+from pages import blocks, run_python
 from seqwise.hugging_face import masked_model
 
-PAGE = (Path(__file__).parent.parent / "docs" / "hugging-face.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "hugging-face.md").read_text(encoding="utf-8")
 BLOCKS = dict(re.findall(r"^## (.+?)\n.*?```python\n(.*?)```", PAGE, flags=re.DOTALL | re.MULTILINE))
 SMALL = {"encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "d_model": 16}
 HEADS = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "max_position_embeddings": 32}
@@ -126,6 +128,28 @@ CHECKS = {
     "Fill in, under constraints": filled_in,
     "Variants of a protein": variants,
 }
+
+
+def test_the_readme_has_all_of_it_in_a_few_lines_each(
+    folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("tokenizers")
+    pytest.importorskip("arviz_stats")
+    section = README.partition("## Models that you already have")[2].partition("\n## ")[0]
+    parts = [block.code for block in blocks(section, "python")]
+    assert len(parts) == 8 == section.count("<details>") + 1 == section.count("</details>") + 1
+    assert all(len([line for line in part.splitlines() if line]) <= 10 for part in parts), "short is the point"
+    for model in folders.iterdir():
+        (tmp_path / model.name).symlink_to(model)
+    (tmp_path / "sentences.txt").write_text("the dog sees a cat .\ncat a sees the . dog\n", "utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    namespace: dict[str, Any] = {}
+    printed = [run_python(part, f"README.md, model {number}", namespace) for number, part in enumerate(parts, start=1)]
+    assert ast.literal_eval(printed[3].strip()) and len(printed[4].splitlines()) == 2
+    assert len(namespace["sampled"].texts) == 4 and "R-hat" in printed[5]
+    assert "a cat" in printed[6] and len(printed[7].splitlines()) == 4
+    raw_score(namespace, printed[2].splitlines())
 
 
 def test_the_page_has_what_the_checks_are_of() -> None:

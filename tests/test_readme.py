@@ -15,7 +15,9 @@ from seqwise.runs.settings import ObjectiveName
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PYTHON = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+OTHERS = README.partition("## Models that you already have")[2].partition("\n## ")[0]
+"""Its blocks go on from each other, with models of transformers: see test_hugging_face_page.py."""
+PYTHON = re.findall(r"```python\n(.*?)```", README.replace(OTHERS, ""), flags=re.DOTALL)
 CONSOLE = "\n".join(re.findall(r"```console\n(.*?)```", README, flags=re.DOTALL))
 
 
@@ -50,7 +52,8 @@ def test_every_objective_is_named_and_no_number_is_missing() -> None:
 
 
 def test_linked_files_exist() -> None:
-    for target in re.findall(r"\]\((?!http)([^)#]+)\)", README):
+    text = re.sub(r"```.*?```", "", README, flags=re.DOTALL)
+    for target in re.findall(r"\]\((?!http)([^)#]+)\)", text):
         assert (ROOT / target).exists(), target
 
 
