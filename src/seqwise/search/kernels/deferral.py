@@ -87,7 +87,7 @@ class DeferredGradients:
     """The matrices of one search, each made ready when it is first asked for.
 
     Example:
-        >>> weight, deferred = nn.Parameter(torch.ones(3, 2)), DeferredGradients()
+        >>> weight, deferred = torch.nn.Parameter(torch.ones(3, 2)), DeferredGradients()
         >>> deferred.of(weight) is deferred.of(weight)
         True
     """
