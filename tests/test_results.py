@@ -470,6 +470,29 @@ def test_what_sampling_says_of_a_model_that_has_learnt_something() -> None:
     assert f"but {of('6.4', 'ESS per 1,000 passes', 'MH, local, blocks'):.0f} effective samples" in SAMPLING
 
 
+def test_what_sampling_says_of_translation() -> None:
+    found = load_table(RESULTS / "table-6.2-translation.json")
+    said = " ".join(SAMPLING.partition("### And on one that translates")[2].partition("\n## ")[0].split())
+
+    def of(measure: str, system: str, places: int = 1) -> str:
+        return f"{value('table-6.2-translation', measure, system):.{places}f}"
+
+    bleu, lowest, energy = "BLEU, samples", "BLEU, lowest energy", "E_local, samples"
+    for temperature in ("2", "1", "0.5"):
+        ours, gibbs = f"MH, local, T = {temperature}", f"Gibbs, T = {temperature}"
+        row = [of(one, ours) for one in (bleu, lowest, energy, "novel", "acceptance")]
+        row += [of(one, gibbs) for one in (bleu, lowest, energy, "novel")]
+        assert f"| T = {temperature} | {' | '.join(row)} |" in said
+    ours, gibbs = "MH, local, T = 1", "Gibbs, T = 1"
+    assert f"({of(energy, gibbs)} against {of(energy, ours)} nats)" in said
+    assert f"({of(bleu, gibbs)} BLEU against {of(bleu, ours)}; the thesis has 9.0 against 24.7)" in said
+    assert f"a cold Gibbs is the best of all ({of(bleu, 'Gibbs, T = 0.5')})" in said
+    assert f"median R-hat of {of('R-hat of the energy, median', ours, 2)} at T = 1" in said
+    verdicts = {claim.text: claim.verdict for claim in found.claims}
+    assert verdicts["Degenerate Gibbs has the higher energy at T = 1."] == "holds"
+    assert verdicts["MH beats degenerate Gibbs in BLEU at T = 0.5."] == "reversed"
+
+
 def test_where_the_two_samplers_could_not_be_told_apart() -> None:
     """And why: how many tokens a masked model leaves to choose from."""
     assert "the letters leave one choice or two" in " ".join(SAMPLING.split())
