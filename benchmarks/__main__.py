@@ -1,6 +1,6 @@
 """All benchmarks, one after the other, and the page of what they found.
 
-python -m benchmarks run            # 20 minutes of one quiet core (sum of parts); writes results/benchmarks and page
+python -m benchmarks run            # 22 minutes of one quiet core (sum of parts); writes results, page
 python -m benchmarks run --quick    # do they work? under 2 minutes; nothing is kept
 python -m benchmarks page           # docs/benchmarks.md from results/benchmarks/*.json
 """
@@ -35,7 +35,7 @@ BENCHMARKS: dict[str, tuple[list[str], list[str]]] = {
     "sampled_normalizer": (["--positions", "40000"], ["--positions", "1500", "--rounds", "3"]),
     "throughput": (["--rounds", "1"], ["--rounds", "1", "--lines", "200"]),
     "chain_log_partition": (["--rounds", "10"], ["--rounds", "3", "--steps", "10", "--labels", "9"]),
-    "training_profile": ([], ["--steps", "2", "--only", "stress"]),
+    "training_profile": (["--steps", "10"], ["--steps", "2", "--only", "stress"]),
 }
 
 INTRODUCTION = """# Benchmarks
