@@ -393,6 +393,22 @@ def test_what_label_bias_says_of_transformers(model: str, place: int) -> None:
         assert columns[4 * place : 4 * place + 4] == shown
 
 
+def test_transformers_from_nothing_are_trained_within_the_hour() -> None:
+    """On two cores: what all stages of three seeds take by themselves, less than what the clock said."""
+    total = 0.0
+    for model in ("transformer", "marian"):
+        table = f"transformer-translation-{model}"
+        if not (RESULTS / f"{table}.json").exists():
+            pytest.skip(f"results/{table}.json has not been made")
+        seconds = {
+            system: value(table, "training seconds, all stages", system)
+            for system in transformer_translation.NAMES.values()
+        }
+        start = seconds["cross-entropy"]
+        total += 3 * (start + sum(each - start for each in seconds.values()))
+    assert total / 2 / 60 < 50, "docs/label-bias.md says 50 minutes"
+
+
 def test_what_label_bias_says_between_the_lines_about_transformers() -> None:
     said = " ".join(LABEL_BIAS.partition("### With Transformers")[2].partition("\n## ")[0].split())
 
@@ -488,6 +504,8 @@ def test_what_sampling_says_of_translation() -> None:
     assert f"({of(bleu, gibbs)} BLEU against {of(bleu, ours)}; the thesis has 9.0 against 24.7)" in said
     assert f"a cold Gibbs is the best of all ({of(bleu, 'Gibbs, T = 0.5')})" in said
     assert f"median R-hat of {of('R-hat of the energy, median', ours, 2)} at T = 1" in said
+    (seconds,) = re.findall(r"pseudo-perplexity [\d.]+ on dev, ([\d,]+) CPU seconds each", found.note)
+    assert f"three models of {seconds} CPU seconds each" in said and found.note.startswith("100 test sentences")
     verdicts = {claim.text: claim.verdict for claim in found.claims}
     assert verdicts["Degenerate Gibbs has the higher energy at T = 1."] == "holds"
     assert verdicts["MH beats degenerate Gibbs in BLEU at T = 0.5."] == "reversed"

@@ -15,7 +15,7 @@ import torch
 
 from seqwise.data.subwords import learn_subwords, split_text
 from seqwise.evaluation.translation import bleu
-from seqwise.recipes import corpora, systems, transformer_translation, workers
+from seqwise.recipes import corpora, sampler_tasks, systems, transformer_translation, workers
 from seqwise.recipes.cells import stopwatch, train_seconds
 from seqwise.recipes.transformer_translation import SIZES, family, make_marian, reproduce
 from seqwise.runs import load_run
@@ -96,6 +96,13 @@ def test_both_models_from_beginning_to_end(texts: Path, monkeypatch: pytest.Monk
     list(reproduce(texts / "elsewhere", **how))
     moved = {path: texts / "elsewhere" / path.relative_to(texts / "runs") for path in before}
     assert {path: new.stat().st_mtime_ns for path, new in moved.items()} == before
+
+
+def test_all_pairs_are_in_the_subwords_of_a_sixth(texts: Path) -> None:
+    some, every = corpora.translation(), corpora.translation(every=1)
+    assert (len(some.train), len(every.train)) == (40, 240)
+    assert every.train[::6] == some.train and (every.dev, every.test) == (some.dev, some.test)
+    assert sampler_tasks.german.__wrapped__().train == every.train
 
 
 def test_another_start_is_another_cell(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,6 @@ class HuggingFaceStepModel(nn.Module, ABC):
         self._takes_positions = "position_ids" in inspect.signature(model.get_decoder().forward).parameters
         head = head_of(model)
         # Inside a tuple a module is not registered: the weights are the model's, and appear once.
-        self._width = model.get_output_embeddings().weight.shape[1]
         self._head = (head if self.forced_first is None else ForcedFirst(head, self.forced_first, width=self._width),)
         # So that what is saved is the model, and can be loaded without us.
         self.register_state_dict_post_hook(_without_prefix)
@@ -62,6 +61,12 @@ class HuggingFaceStepModel(nn.Module, ABC):
             weight_VD: Tensor = embedding.weight
             return weight_VD
         return self._embed(torch.arange(embedding.weight.shape[0], device=embedding.weight.device))
+
+    @property
+    def _width(self) -> int:
+        """How many features there are, the mark of a first step left out."""
+        width: int = self.model.get_output_embeddings().weight.shape[1]
+        return width
 
     @property
     def _decoder(self) -> Any:
@@ -129,7 +134,7 @@ class HuggingFaceStepModel(nn.Module, ABC):
         return self._decoder(inputs_embeds=inputs_BLD, return_dict=True, **arguments)
 
     def _features(self, hidden_BLH: Tensor, num_first: int) -> Tensor:
-        """What the head reads; the first few of L, slots or steps, are those of the first step."""
+        """What the head reads; of L slots or steps, the first few are of the first step, marked if it is forced."""
         features = hidden_BLH if self.scale == 1.0 else hidden_BLH * self.scale
         if self.forced_first is None or num_first == 0:
             return features

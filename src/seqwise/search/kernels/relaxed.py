@@ -85,7 +85,7 @@ def relaxed_top_k(
     batch_size, num_slots = candidates.prefix_scores_BJ.shape
     shared = cast(Shared, candidates.shared)
     head = shared.deferred.of_head(candidates.head)
-    per_input = num_slots * len(shared.embedding_VD) * (1 if head else choice.k)
+    per_input = num_slots * len(shared.embedding_VD) * (choice.k if head is None else 1)
     width = max(1, GROUP // max(per_input, 1))
     parts: list[Part] = []
     for start in range(0, batch_size, width):
