@@ -1,8 +1,9 @@
 """All benchmarks, one after the other, and the page of what they found.
 
-python -m benchmarks run            # 22 minutes of one quiet core (sum of parts); writes results, page
-python -m benchmarks run --quick    # do they work? under 2 minutes; nothing is kept
-python -m benchmarks page           # docs/benchmarks.md from results/benchmarks/*.json
+python -m benchmarks run                # 20 minutes of one quiet core; writes results, page
+python -m benchmarks run --threads 2    # those that compare systems, on two cores; written beside those of one
+python -m benchmarks run --quick        # do they work? under 2 minutes; nothing is kept
+python -m benchmarks page               # docs/benchmarks.md from results/benchmarks
 """
 
 from __future__ import annotations
@@ -38,11 +39,14 @@ BENCHMARKS: dict[str, tuple[list[str], list[str]]] = {
     "training_profile": (["--steps", "10"], ["--steps", "2", "--only", "stress"]),
 }
 
+ALONE = ("throughput", "training_profile")
+"""Those that say what one core does, and are run on one only."""
+
 INTRODUCTION = """# Benchmarks
 
 Written by `python -m benchmarks run`, which takes turns between the systems, round by round, on the same work. Ratios
-are medians over rounds; floors are what matrix products alone would take. What was aimed at and missed is here too. How
-each is run: `benchmarks/README.md`.
+are medians over rounds; floors are what matrix products alone would take. What was aimed at and missed is here too. A
+second table is that of two threads (`--threads 2`). How each is run: `benchmarks/README.md`.
 """
 
 
@@ -50,25 +54,32 @@ def write_page(results: Path, page: Path) -> None:
     """One section for each result that is there: the question, how it is put, the table, and the signature."""
     sections = [INTRODUCTION]
     for name in BENCHMARKS:
-        path = results / f"{name}.json"
-        if not path.exists():
+        paths = [folder / f"{name}.json" for folder in (results, *sorted(results.glob("threads-*")))]
+        found = [json.loads(path.read_text("utf-8")) for path in paths if path.exists()]
+        if not found:
             continue
         module = importlib.import_module(f"benchmarks.{name}")
         question, _, method = inspect.getdoc(module).partition("\n\n")  # type: ignore[union-attr]
-        table = module.table(json.loads(path.read_text("utf-8")))
-        sections.append(f"## {question}\n\n{method.strip()}\n\n```text\n{table.strip()}\n```\n")
+        tables = "\n".join(f"```text\n{module.table(result).strip()}\n```\n" for result in found)
+        sections.append(f"## {question}\n\n{method.strip()}\n\n{tables}")
     write_atomically(page, "\n".join(sections))
 
 
-def run(names: Sequence[str], *, quick: bool) -> None:
+def folder_of(threads: int) -> Path:
+    """Where results on so many threads are kept."""
+    return RESULTS if threads == 1 else RESULTS / f"threads-{threads}"
+
+
+def run(names: Sequence[str], *, quick: bool, threads: int = 1) -> None:
     """Run some of them; what they find in full is kept, and the page is written."""
     with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch) if quick else RESULTS
+        folder = Path(scratch) if quick else folder_of(threads)
         for number, name in enumerate(names, start=1):
             print(f"[{number}/{len(names)}] {name}", file=sys.stderr, flush=True)
             module: Any = importlib.import_module(f"benchmarks.{name}")
             full, short = BENCHMARKS[name]
-            module.main([*(short if quick else full), "--output", str(folder / f"{name}.json")])
+            spread = [] if threads == 1 else ["--threads", str(threads)]
+            module.main([*(short if quick else full), *spread, "--output", str(folder / f"{name}.json")])
         if not quick:
             write_page(RESULTS, PAGE)
 
@@ -84,7 +95,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "names", nargs="*", metavar="NAME", help=f"which of them: {', '.join(BENCHMARKS)}; default: all"
     )
     running.add_argument("--quick", action="store_true", help="small sizes and few rounds; nothing is kept")
-    commands.add_parser("page", help="write docs/benchmarks.md from results/benchmarks/*.json")
+    running.add_argument("--threads", type=int, default=1, help="processor threads of torch (default: 1)")
+    commands.add_parser("page", help="write docs/benchmarks.md from results/benchmarks")
     options = parser.parse_args(arguments)
     if options.command == "page":
         write_page(RESULTS, PAGE)
@@ -92,7 +104,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     unknown = [name for name in options.names if name not in BENCHMARKS]
     if unknown:
         parser.error(f"{unknown[0]} is no benchmark; there are {', '.join(BENCHMARKS)}")
-    run(options.names or list(BENCHMARKS), quick=options.quick)
+    if options.threads < 1:
+        parser.error("--threads must be 1 or more")
+    alone = [name for name in options.names if name in ALONE]
+    if options.threads > 1 and alone:
+        parser.error(f"{alone[0]} says what one core does: leave --threads out")
+    several = [name for name in BENCHMARKS if options.threads == 1 or name not in ALONE]
+    run(options.names or several, quick=options.quick, threads=options.threads)
 
 
 if __name__ == "__main__":

@@ -114,6 +114,20 @@ def test_what_was_asked_for_runs_in_turn_and_what_is_quick_is_not_kept(
     page = (tmp_path / "page.md").read_text("utf-8")
     assert page.index("## How fast is relaxed_beam?") < page.index("## How fast is sampler?")
     assert "Like this." in page and page.count("```text\n2.5 times\n```") == 2
+    benchmarks.main(["run", "--threads", "2", "sampler"])
+    assert called[-1] == [*benchmarks.BENCHMARKS["sampler"][0], "--threads", "2", "--output", called[-1][-1]]
+    assert Path(called[-1][-1]) == tmp_path / "results" / "threads-2" / "sampler.json"
+    more = (tmp_path / "page.md").read_text("utf-8")
+    assert more.count("```text\n2.5 times\n```") == 3 and more.startswith(page.rstrip())
+
+
+def test_what_one_core_does_is_measured_on_one(benchmarks: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as error:
+        benchmarks.main(["run", "--threads", "2", "throughput"])
+    assert error.value.code == 2 and "throughput says what one core does" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        benchmarks.main(["run", "--threads", "0"])
+    assert "1 or more" in capsys.readouterr().err
 
 
 def test_what_is_no_benchmark_is_refused(benchmarks: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
