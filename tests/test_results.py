@@ -325,13 +325,17 @@ def test_what_label_bias_says_of_the_claims() -> None:
         "table-5.3-pmb-uni", "beam: labels right", "relaxed beam, local"
     )
     assert f"by {difference:.1f}\npoints" in LABEL_BIAS
+    (crf,) = re.findall(r": (\+[\d.]+) \[", evidence("search-objectives-pmb", "“beam CRF from cross-entropy” beats"))
+    assert f"{crf} straight from cross-entropy, five seeds" in " ".join(LABEL_BIAS.split())
+    (crf,) = re.findall(r": (\+[\d.]+) \[", evidence("table-5.2-pmb-uni", "The best search-aware row beats longer"))
+    assert f"the beam CRF's {crf} could be chance" in " ".join(LABEL_BIAS.split())
     distilled = value("table-5.2-pmb-uni", "raw beam: labels right", "distilled, then relaxed beam, global")
     assert f"worse ({distilled:.1f})" in LABEL_BIAS
 
 
 TRANSLATORS = (
     "cross-entropy", "cross-entropy, longer", "relaxed beam, local", "relaxed beam, global", "self-normalised",
-    "self-normalised, longer", "self-normalised, then local", "self-normalised, then global",
+    "self-normalised, longer", "self-normalised, then local", "self-normalised, then global", "distilled, then global",
 )  # fmt: skip
 
 
@@ -343,18 +347,77 @@ def test_the_translators_of_label_bias_are_the_saved_ones(system: str) -> None:
     assert shown == [round(value("table-5.4", column, system), 1) for column in ("beam: BLEU", "raw beam: BLEU")]
 
 
+def test_what_label_bias_says_of_ngrams_and_of_what_self_normalising_costs() -> None:
+    text = " ".join(LABEL_BIAS.split())
+
+    def shares(measure: str) -> list[float]:
+        names = ("self-normalised, then global (raw beam)", "self-normalised, then local (beam)")
+        return [value("table-5.5", measure, name) for name in names]
+
+    for measure, what in (("1-gram overlap", "unigrams"), ("4-gram overlap", "4-grams")):
+        ours, local = shares(measure)
+        assert f"({ours:.1f}% of {what} against {local:.1f}%" in text
+    ours, local = (f"{share:.2f}".removeprefix("0") for share in shares("length ratio"))
+    assert f"({ours} of the reference against {local})" in text
+    verdicts = {claim.text: claim.verdict for claim in load_table(RESULTS / "table-5.5.json").claims}
+    assert verdicts["Global has less 1-gram overlap than local."] == "holds"
+    assert verdicts["Global has more than local: 4-gram overlap."] == "not seen"
+    assert {claim.verdict for claim in load_table(RESULTS / "table-5.6.json").claims} == {"not seen"}
+    for table, measure in (("supertags", "labels right"), ("translation", "BLEU")):
+        of = {
+            name: [value(f"table-5.1-{table}", one, name) for one in (
+                "mean of log Z on dev", "variance of log Z on dev", f"beam: {measure}")]
+            for name in ("cross-entropy", "self-normalised")
+        }  # fmt: skip
+        means, variances, right = zip(*of.values(), strict=True)
+        assert f"from {means[0]:.1f} to {means[1]:.1f}" in text and f"{variances[0]:.1f} to {variances[1]:.1f}" in text
+        assert f"{right[0]:.1f} against {right[1]:.1f} {measure}" in text
+        costs = "Self-normalising costs quality, slightly."
+        assert {claim.text: claim.verdict for claim in load_table(RESULTS / f"table-5.1-{table}.json").claims}[
+            costs
+        ] == ("not seen")
+
+
+def test_what_label_bias_says_of_andreas_and_klein() -> None:
+    text = " ".join(LABEL_BIAS.split())
+    for name in ("γ = 0", "γ = 1/128", "γ = 0.1", "γ = 1", "normalised, α = 0.1 (Devlin)"):
+        of = [value("andreas-klein-1", m, name) for m in ("R", "mean |log Z - mean|", "perplexity", "training seconds")]
+        perplexity = f"{of[2]:.1f}" if name != "γ = 0" else "–"
+        assert f"| {name} | {of[0]:.2f} | {of[1]:.2f} | {perplexity} | {of[3]:.0f} |" in text
+    (ratio,) = re.findall(r"s: ([\d.]+) times", evidence("andreas-klein-1", "ten times as fast"))
+    assert f"γ = 0.1 is {ratio} times as fast as γ = 1" in text
+    weak, strong = (value("andreas-klein-2", "R", name) for name in ("α = 0.01", "α = 10"))
+    assert f"({weak:.2f} with α = .01" in text and f"to {strong:.2f} (α = 10)" in text
+    found = load_table(RESULTS / "andreas-klein-1.json").results
+    bleu = [round(one.value, 1) for one in found if one.measure == "BLEU"]
+    assert (min(bleu), max(bleu)) == (7.0, 7.1)
+    found = load_table(RESULTS / "andreas-klein-2.json").results
+    bleu += [round(one.value, 1) for one in found if one.measure == "BLEU"]
+    assert f"between {min(bleu)} and {max(bleu)}" in text
+    first, second = (evidence("figure-1", f"Theorem {number}") for number in (1, 2))
+    reached = [re.search(r"at most ([\d.]+) of", one) for one in (first, second)]
+    assert all(reached) and f"at most {reached[0][1]} and {reached[1][1]} of their bounds" in text  # type: ignore[index]
+
+
 def test_what_label_bias_says_of_translators_and_of_english_dependencies() -> None:
     verdicts = {claim.text: claim.verdict for claim in load_table(RESULTS / "table-5.4.json").claims}
     assert verdicts["Unnormalised decoding makes a plain model worse."] == "holds"
     assert verdicts["Self-normalising costs BLEU."] == "not seen"
     assert verdicts["From a self-normalised start, global beats local."] == "not seen"
     assert verdicts["The best search-aware row beats longer cross-entropy, each with its best decoder."] == "not seen"
+    text = " ".join(LABEL_BIAS.split())
+    names = ("relaxed beam, global", "distilled, then global")
+    plain, raw = (value("table-5.4", "raw beam: BLEU", name) for name in names)
+    assert f"does not mend that ({plain:.1f})" in text and f"first mends half ({raw:.1f})" in text
     gains = [
         value(table, "raw beam: labels right", "relaxed beam, global")
         - value(table, "beam: labels right", "relaxed beam, local")
         for table in ("table-5.3-ewt-uni", "table-5.2-ewt-uni")
     ]
-    assert f"by {min(gains):.1f} to {max(gains):.1f} points" in LABEL_BIAS
+    said = f"beats local by {gains[0]:.1f} points from a self-normalised start, and is {gains[1]:.1f} ahead"
+    assert said in text
+    said = {claim.text: claim.verdict for claim in load_table(RESULTS / "table-5.3-ewt-uni.json").claims}
+    assert said["From a self-normalised start, global beats local."] == "holds"
     longer = value("table-5.2-ewt-uni", "raw beam: labels right", "cross-entropy, longer")
     assert f"in its raw beam ({longer:.1f})" in LABEL_BIAS
     for direction, gained in (("uni", "holds"), ("bi", "not seen")):
