@@ -574,6 +574,64 @@ def test_what_sampling_says_of_translation() -> None:
     assert verdicts["MH beats degenerate Gibbs in BLEU at T = 0.5."] == "reversed"
 
 
+def test_what_sampling_says_of_nuclei_blocks_and_annealing_on_translation() -> None:
+    said = " ".join(SAMPLING.partition("### And on one that translates")[2].partition("\n## ")[0].split())
+
+    def of(table: str, measure: str, system: str, places: int = 1) -> str:
+        found = value(f"{table}-translation", measure, system)
+        return f"{found:.{places}f}"
+
+    bleu, last, novel = "BLEU, samples", "BLEU, last state", "novel"
+    gibbs = [of("table-6.3", bleu, f"Gibbs, nucleus {nucleus}") for nucleus in ("1", "0.8")]
+    ours = {of("table-6.3", bleu, f"MH, local, nucleus {nucleus}") for nucleus in ("1", "0.8")}
+    assert f"with .8 Gibbs goes from {gibbs[0]} to {gibbs[1]} BLEU, while MH stays at {' '.join(ours)} and" in said
+    r_hat = of("table-6.3", "R-hat of the energy, median", "MH, local, nucleus 0.8", 2)
+    assert f"mixes worse (median R-hat {r_hat})" in said
+    blocks, single = (of("table-6.4", novel, f"MH, local, {how}") for how in ("blocks", "single positions"))
+    assert f"({blocks} novel of 100 proposals against {single})" in said
+    start = [of("figure-6.2", f"{what} of MH, local", "epoch 0") for what in ("BLEU", "E_local")]
+    assert f"has {start[0]} BLEU at {start[1]} nats" in said
+    plain, fast = "MH, local, not annealed", "MH, local, annealed by 0.06"
+    numbers = [of("table-6.5", one, system) for one in (last, "E_local, last state") for system in (fast, plain)]
+    assert "have {} BLEU instead of {}, at {} nats instead of {} (`table-6.5`)".format(*numbers) in said
+    verdicts = {
+        claim.text: claim.verdict
+        for table in ("6.4", "6.5")
+        for claim in load_table(RESULTS / f"table-{table}-translation.json").claims
+    }
+    assert verdicts["Annealed blocks help MH (local), in BLEU."] == "not seen"
+    assert verdicts["Slow annealing beats fast annealing in BLEU (local)."] == "not seen"
+
+
+def test_what_sampling_says_of_modes_on_translation() -> None:
+    said = " ".join(SAMPLING.partition("### And on one that translates")[2].partition("\n## ")[0].split())
+    found = load_table(RESULTS / "table-6.6-translation.json")
+    rows = {
+        "greedy fill": ("warm start", "last state"),
+        "degenerate Gibbs, T = 0.8": ("Gibbs, T = 0.8", "lowest energy"),
+        "Mask-Predict": ("Mask-Predict", "last state"),
+        "**Mask-Predict, 5 lengths": ("Mask-Predict, 5 lengths", "last state"),
+        "MH, local, annealed": ("MH, local, annealed by 0.04", "lowest energy"),
+        "MH, raw, annealed": ("MH, raw, annealed by 0.04", "last state"),
+        "the lowest energy of 35 drawn Mask-Predicts": ("the best of 35 drawn Mask-Predicts", "lowest energy"),
+    }
+    for key, (system, state) in rows.items():
+        name = key.removeprefix("**")
+        bleu, energy = (value("table-6.6-translation", f"{what}, {state}", system) for what in ("BLEU", "E_local"))
+        shown = f"**{bleu:.1f}**" if key.startswith("**") else f"{bleu:.1f}"
+        passes = value("table-6.6-translation", "passes", system)
+        assert f"| {name} | {shown} | {energy:.1f} | {passes:.0f} |" in said
+        if not name.startswith(("greedy", "Mask", "the")):  # the state that was chosen on development data
+            assert f"{system}: {state.split()[0]} (" in found.note
+    (plain,) = (one.value for one in found.results if one.system.startswith("left to right"))
+    assert f"has {plain:.1f}.)" in said
+    verdicts = {claim.text: claim.verdict for claim in found.claims}
+    assert verdicts["More passes help Mask-Predict, in BLEU."] == "not seen"
+    assert verdicts["The lowest E_local of many drawn Mask-Predicts beats one Mask-Predict."] == "not seen"
+    assert verdicts["MH (local) beats the warm start."] == verdicts["MH (raw) beats the warm start."] == "holds"
+    assert verdicts["MH (local) beats Mask-Predict with one length."] == "reversed"
+
+
 def test_where_the_two_samplers_could_not_be_told_apart() -> None:
     """And why: how many tokens a masked model leaves to choose from."""
     assert "the letters leave one choice or two" in " ".join(SAMPLING.split())
