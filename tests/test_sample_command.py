@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,9 +34,12 @@ from seqwise.runs.sampling_problems import FREE, Problem, phrase_ids, read_probl
 from seqwise.runs.sampling_report import report_lines
 from seqwise.runs.sampling_settings import SampleSettings, build_kernel
 from seqwise.sampling import (
+    Draws,
     Kernel,
+    Visits,
     anneal_blocks,
     anneal_target,
+    anywhere,
     burn_in,
     by_sweep,
     constraint,
@@ -170,6 +173,7 @@ KERNELS: dict[str, dict[str, Any]] = {
     "exact Gibbs": {"kernel": "exact-gibbs", "temperature": 1.3, "visits": "shuffled"},
     "parallel tempering": {"kernel": "parallel-tempering", "temperatures": (0.8, 1.3), **FLAT},
     "must contain": {"contain": ("b a",), "blocks": (3, 2), **FLAT},
+    "must contain, anywhere": {"contain": ("b a",), "visits": "anywhere", "blocks": (2,), **FLAT},
     "must contain two, not a third": {"contain": ("a", "b"), "without": ("b b", "c a"), "blocks": (2,), **FLAT},
     "soft": {"contain": ("c c",), "without": ("a",), "penalty": 1.0, **FLAT},
     "soft, exact Gibbs": {"kernel": "exact-gibbs", "without": ("a",), "penalty": 0.7},
@@ -256,6 +260,13 @@ def every_kernel() -> dict[str, tuple[dict[str, Any], Callable[..., Kernel]]]:
         proposal = masked_conditionals(model, allowed_V=allowed_V)
         return metropolis_hastings(energy, proposal, visits=in_order(block), **more)
 
+    def as_many_as_free(sizes: list[int]) -> Visits:
+        def visits(draws: Draws, free_BT: torch.Tensor) -> Iterator[torch.Tensor]:
+            for number in range(free_BT.shape[1]):
+                yield from anywhere(sizes)(draws, free_BT & (free_BT.sum(1) > number)[:, None])
+
+        return visits
+
     return {
         "shuffled, nucleus": (
             {"visits": "shuffled", "proposal_temperature": 2.0, "nucleus": 0.7, "full_share": 0.2, "temperature": 1.5},
@@ -280,6 +291,15 @@ def every_kernel() -> dict[str, tuple[dict[str, Any], Callable[..., Kernel]]]:
         "blocks": (
             {"blocks": (3, 2, 1)},
             lambda m, e, a: anneal_blocks(lambda b: hastings(m, e, a, block=b), [3, 2, 1]),
+        ),
+        "anywhere": (
+            {"visits": "anywhere", "blocks": (3, 2)},
+            lambda m, e, a: by_sweep(
+                [
+                    metropolis_hastings(e, masked_conditionals(m, allowed_V=a), visits=as_many_as_free(sizes))
+                    for sizes in ([1, 2, 3], [1, 2])
+                ]
+            ),
         ),
         "annealed": (
             {"temperature": 0.65, "anneal": 0.1},
@@ -728,6 +748,38 @@ def test_a_nucleus_alone_is_warned_of(command: Command, folders: dict[str, Path]
     assert warning in command(folders["words"], *flags).err
     for other in ("--full-share=0.05", "--kernel=gibbs"):
         assert "nucleus alone" not in command(folders["words"], *flags, other).err
+
+
+@pytest.mark.parametrize(
+    ("flags", "warned"),
+    [
+        ([], True),
+        (["--blocks=3,2,1"], True),
+        (["--blocks=3"], True),  # in order, the places of blocks are the same in each sweep
+        (["--visits=anywhere"], True),
+        (["--visits=anywhere", "--blocks=3,2"], True),
+        (["--visits=anywhere", "--blocks=3"], False),
+        (["--visits=shuffled", "--blocks=3"], False),
+        (["--penalty=2"], False),
+        (["--kernel=exact-gibbs"], True),
+    ],
+)
+def test_a_phrase_that_cannot_move_is_warned_of(
+    command: Command, folders: dict[str, Path], flags: list[str], warned: bool
+) -> None:
+    said = command(folders["words"], "--length=4", "--sweeps=6", "--contain=a", "--contain=a b c", *flags).err
+    warning = (
+        "warning: a phrase of 3 tokens that must occur may never leave its place unless so many positions are masked"
+        " together in every sweep: "
+    )
+    advice = "--visits anywhere --blocks 3 lets it move"
+    if "--kernel=exact-gibbs" in flags:
+        advice = "take another kernel with --visits anywhere --blocks 3"
+    assert (warning + advice in said.splitlines()) is warned and ("must occur" in said) is warned
+
+
+def test_a_phrase_of_one_token_moves(command: Command, folders: dict[str, Path]) -> None:
+    assert "must occur" not in command(folders["words"], "--length=3", "--sweeps=6", "--contain=a").err
 
 
 # ---- Bad input ------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from seqwise.sampling import (
     Info,
     Kernel,
     SeededDraws,
+    Visits,
     anneal_blocks,
     anneal_target,
     anywhere,
@@ -243,6 +244,39 @@ def test_tokens_that_are_not_allowed_are_never_proposed() -> None:
         assert report.stationarity <= TOLERANCE
         assert report.detailed_balance <= TOLERANCE
         assert report.num_classes == 8
+
+
+def test_blocks_of_all_sizes_move_a_phrase_that_single_positions_cannot() -> None:
+    """Three tokens in five positions: the middle one of its places cannot be left one change at a time."""
+    model = table_model(num_positions=5, vocab_size=3, seed=1)
+    energy, every = local(model) + constraint(contains(0, 1, 2)), every_sequence(3, 5)
+    states = start_chains(energy, every[contains(0, 1, 2)(every)])
+    target = boltzmann(states.energy_B)
+
+    def one_visit(visits: Visits) -> Tensor:
+        return transition_matrix(metropolis_hastings(energy, masked_conditionals(model), visits=visits), states)
+
+    assert examine(one_visit(anywhere()), target).num_classes == 2
+    mixed = one_visit(anywhere([1, 2, 3]))
+    # A sweep is five of these visits, which are drawn independently.
+    for matrix in (mixed, torch.linalg.matrix_power(mixed, 5)):
+        report = examine(matrix, target)
+        assert report.stationarity <= TOLERANCE
+        assert report.detailed_balance <= TOLERANCE
+        assert report.irreducible
+
+
+def test_as_many_visits_as_free_positions_are_that_many_single_ones() -> None:
+    model = table_model(num_positions=3, vocab_size=2, seed=2)
+    energy, every = local(model), every_sequence(2, 3)
+    free_BT = torch.tensor([True, True, False]).expand(len(every), -1)
+    states = start_chains(energy, every, free_BT=free_BT)
+
+    def matrix(num_visits: int | None) -> Tensor:
+        visits = anywhere([1, 2], num_visits=num_visits)
+        return transition_matrix(metropolis_hastings(energy, masked_conditionals(model), visits=visits), states)
+
+    assert (matrix(None) - matrix(1) @ matrix(1)).abs().max() <= TOLERANCE
 
 
 # ---------------------------------------------------------------------------------------------- wrong kernels

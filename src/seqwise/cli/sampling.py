@@ -61,9 +61,14 @@ def sample(
         bool, typer.Option("--best", help="print the sequence of the lowest energy per token of each problem")
     ] = False,
     blocks: Annotated[
-        str, typer.Option(metavar="N,...", help="positions masked together: sweep by sweep, the last from then on")
+        str, typer.Option(metavar="N,...", help="positions masked together: sweep by sweep, the last one from then on")
     ] = "1",
-    visits: Annotated[str, typer.Option(metavar="NAME", help="in-order or shuffled")] = "in-order",
+    visits: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="in-order, shuffled, or anywhere: at random places, 1 to --blocks positions at a time"
+        ),
+    ] = "in-order",
     proposal_temperature: Annotated[float, typer.Option(metavar="X", help="greater than 1 is flatter")] = 1.0,
     nucleus: Annotated[
         float,
@@ -87,7 +92,10 @@ def sample(
     iterations: Annotated[int, typer.Option(metavar="N", help="mask-predict: refinements")] = 10,
     contain: Annotated[
         list[str] | None,
-        typer.Option(metavar="PHRASE", help="must occur; may be repeated; --blocks of its length let it move"),
+        typer.Option(
+            metavar="PHRASE",
+            help="must occur; may be repeated; --visits anywhere --blocks N lets one of N tokens move",
+        ),
     ] = None,
     without: Annotated[list[str] | None, typer.Option(metavar="PHRASE", help="must not; may be repeated")] = None,
     penalty: Annotated[

@@ -50,6 +50,7 @@ class Group:
         final_BT: where they are.
         seconds: how long the sweeps took that were made this time.
         made: how many those were.
+        longest_phrase: how many tokens the longest phrase has that must occur in all of them, or 1.
     """
 
     tasks: Sequence[Task]
@@ -57,6 +58,7 @@ class Group:
     final_BT: Tensor
     seconds: float
     made: int
+    longest_phrase: int = 1
 
 
 def collect_samples(groups: Sequence[Group], settings: SampleSettings) -> list[Sample]:

@@ -280,7 +280,8 @@ def _sweep(plan: Plan, part: _Part, folder: Path | None, report: Callable[[Chain
             append_sweeps(folder.with_suffix(".jsonl"), later, first=len(history))
             keep_chains(folder.with_suffix(".safetensors"), state)
         history, seconds = history + later, seconds + chains.seconds
-    return Group(part.tasks, history, coldest(state, settings.num_replicas).tokens_BT, seconds, state.sweep - began)
+    final_BT = coldest(state, settings.num_replicas).tokens_BT
+    return Group(part.tasks, history, final_BT, seconds, state.sweep - began, plan.longest_phrase)
 
 
 def _begin(plan: Plan, tasks: Sequence[Task], folder: Path | None) -> tuple[ChainState, History]:

@@ -56,13 +56,14 @@ class SampleReport:
     settings: SampleSettings
     _counts: Counter[str] = field(default_factory=Counter, init=False)
     _energy: float = field(default=0.0, init=False)
+    _phrase: int = field(default=1, init=False)
     _judged: _Judged = field(default_factory=lambda: _Judged(), init=False)
 
     def add(self, groups: Iterable[Group]) -> None:
         """Count some chains in."""
         first, judged = _first_counted(self.settings), _unjudged(self.settings) is None
         for group in groups:
-            history = group.history
+            history, self._phrase = group.history, max(self._phrase, group.longest_phrase)
             self._counts["chains"] += self.settings.num_chains * len(group.tasks)
             for name in ("proposals", "accepted", "novel"):
                 self._counts[name] += int(getattr(history, f"{name}_SB")[first:].sum())
@@ -81,7 +82,7 @@ class SampleReport:
             f" mean energy {self._energy / max(counts['energies'], 1):.4g} nats"
         ]
         unjudged = _unjudged(settings)
-        return [*lines, *_warnings(settings), *(self._judged.lines() if unjudged is None else unjudged)]
+        return [*lines, *_warnings(settings, self._phrase), *(self._judged.lines() if unjudged is None else unjudged)]
 
 
 def _first_counted(settings: SampleSettings) -> int:
@@ -94,13 +95,22 @@ def _num_counted(settings: SampleSettings) -> int:
     return settings.num_sweeps - _first_counted(settings)
 
 
-def _warnings(settings: SampleSettings) -> Iterator[str]:
-    """What the settings alone tell."""
+def _warnings(settings: SampleSettings, phrase: int) -> Iterator[str]:
+    """What the settings alone tell, with the length of the longest phrase that must occur."""
     if settings.burn_in >= settings.num_sweeps:
         yield f"warning: burn-in takes {settings.burn_in} sweeps, so that none of these is of the target"
     if settings.nucleus < 1 and settings.full_share == 0 and settings.kernel not in ("gibbs", "mask-predict"):
         yield (
             "warning: from a nucleus alone chains may never leave a part of the sequences; --full-share 0.05 mends that"
+        )
+    # A phrase of n tokens comes to another place in one step where it is written; visits in order take the same
+    # neighbours in each sweep, which may never be those.
+    if phrase > 1 and (settings.visits == "in-order" or settings.blocks[-1] < phrase):
+        flags = f"--visits anywhere --blocks {phrase}"
+        yield (
+            f"warning: a phrase of {phrase} tokens that must occur may never leave its place unless so many positions"
+            " are masked together in every sweep: "
+            + (f"take another kernel with {flags}" if settings.kernel == "exact-gibbs" else f"{flags} lets it move")
         )
 
 

@@ -53,6 +53,11 @@ class Plan:
         """Bool (V,): the tokens that may be proposed; None for all."""
         return None if bool(self.run.allowed_V.all()) else self.run.allowed_V
 
+    @property
+    def longest_phrase(self) -> int:
+        """How many tokens the longest phrase has that must occur in every sequence, or 1."""
+        return max((len(ways[0]) for ways in self.phrases.required), default=1) if self.phrases.hard else 1
+
 
 def plan_of(run: SequenceRun, settings: SampleSettings) -> Plan:
     """What the settings stand for with this run.

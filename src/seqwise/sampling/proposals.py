@@ -157,29 +157,43 @@ def shuffled(block: int = 1) -> Visits:
     return visits
 
 
-def anywhere(blocks: Sequence[int] = (1,)) -> Visits:
-    """One visit only: as many free positions as one of the block sizes says, all subsets of a size alike.
+def anywhere(blocks: Sequence[int] = (1,), *, num_visits: int | None = 1) -> Visits:
+    """Visits at random places: as many free positions as one of the block sizes says, all subsets of a size alike.
 
-    A transition of one such visit is reversible. Several block sizes make a mixed-block kernel: each chain draws one of
-    them for each visit.
+    A transition of one such visit is reversible, and so is one of several, which are drawn independently. Several block
+    sizes make a mixed-block kernel: each chain draws one of them for each visit.
 
     Args:
         blocks: block sizes; one that is named twice is drawn twice as often.
+        num_visits: how many; None: as many as the chain has free positions, as in the other sweeps.
+
+    Raises:
+        InputError: there is no block, one has no position, or there is no visit.
 
     Example:
         >>> from seqwise.sampling import SeededDraws
         >>> draws = SeededDraws(0, torch.arange(2), sweep=0)
         >>> [masked_BT.sum(1).tolist() for masked_BT in anywhere([2])(draws, torch.ones(2, 5).bool())]
         [[2, 2]]
+        >>> [masked_BT.sum(1).tolist() for masked_BT in anywhere(num_visits=None)(draws, torch.eye(2).bool())]
+        [[1, 1]]
     """
     _check_blocks(blocks)
+    if num_visits is not None and num_visits < 1:
+        raise InputError(f"a sweep needs at least 1 visit, got {num_visits}")
 
     def visits(draws: Draws, free_BT: Tensor) -> Iterator[Tensor]:
-        size_B = torch.full_like(free_BT[:, 0], blocks[0], dtype=torch.int64)
-        if len(blocks) > 1:
-            alike_BV = torch.zeros(len(free_BT), len(blocks), device=free_BT.device)
-            size_B = torch.tensor(blocks, device=free_BT.device)[draws.categorical(alike_BV, free_BT.any(1))]
-        yield _subset(draws, free_BT, size_B)
+        count_B = free_BT.sum(1)
+        if num_visits is not None:
+            count_B = torch.full_like(count_B, num_visits)
+        for number in range(int(count_B.max()) if len(count_B) else 0):
+            # Chains with fewer free positions than others have fewer visits, so that none depends on the batch.
+            own_BT = free_BT & (number < count_B)[:, None]
+            size_B = torch.full_like(count_B, blocks[0])
+            if len(blocks) > 1:
+                alike_BV = torch.zeros(len(own_BT), len(blocks), device=own_BT.device)
+                size_B = torch.tensor(blocks, device=own_BT.device)[draws.categorical(alike_BV, own_BT.any(1))]
+            yield _subset(draws, own_BT, size_B)
 
     return visits
 
@@ -201,5 +215,5 @@ def _most(free_BT: Tensor) -> int:
 
 
 def _check_blocks(blocks: Sequence[int]) -> None:
-    if not blocks or min(blocks) < 1:
+    if len(blocks) < 1 or min(blocks) < 1:
         raise InputError(f"a block must have at least 1 position, got {list(blocks)}")

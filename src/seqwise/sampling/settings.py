@@ -14,7 +14,7 @@ from seqwise.models.protocols import MaskedModel
 from seqwise.sampling.combinators import burn_in, by_sweep, parallel_tempering
 from seqwise.sampling.energies import MAX_ROWS, Energy, local, raw
 from seqwise.sampling.kernels import delayed_acceptance, exact_gibbs, gibbs, mask_predict, metropolis_hastings
-from seqwise.sampling.proposals import Visits, in_order, masked_conditionals, shuffled
+from seqwise.sampling.proposals import Visits, anywhere, in_order, masked_conditionals, shuffled
 from seqwise.sampling.state import Kernel
 
 __all__ = [
@@ -35,10 +35,16 @@ KernelName = Literal[
 EnergyName = Literal["local", "raw"]
 """Minus the pseudo-log-likelihood, or minus the sum of the scores as they are."""
 
-VisitsName = Literal["in-order", "shuffled"]
+VisitsName = Literal["in-order", "shuffled", "anywhere"]
+"""Each free position once in a sweep, from left to right or in an order drawn anew; or as many visits at random places,
+each of a size that is drawn from 1 to the sweep's block."""
 
 ENERGIES: dict[str, Callable[..., Energy]] = {"local": local, "raw": raw}
-VISITS: dict[str, Callable[[int], Visits]] = {"in-order": in_order, "shuffled": shuffled}
+VISITS: dict[str, Callable[[int], Visits]] = {
+    "in-order": in_order,
+    "shuffled": shuffled,
+    "anywhere": lambda block: anywhere(range(1, block + 1), num_visits=None),
+}
 
 
 @dataclass(frozen=True)
@@ -48,8 +54,10 @@ class ChainSettings:
     Args:
         kernel: what makes a sweep; see :data:`KernelName`.
         energy: "local" or "raw".
-        blocks: how many positions are masked together: one number for each sweep, the last from then on.
-        visits: "in-order" or "shuffled".
+        blocks: how many positions are masked together: one number for each sweep, the last from then on. A required
+            phrase of several tokens can move for certain if that last number is its length at least, and visits are
+            not in order.
+        visits: "in-order", "shuffled" or "anywhere"; see :data:`VisitsName`.
         proposal_temperature: greater than 1 is flatter.
         nucleus: the mass of the likeliest tokens that are proposed.
         full_share: the weight of the whole distribution beside the nucleus.
