@@ -348,6 +348,26 @@ def test_every_setting_reaches_the_kernel(name: str) -> None:
         assert ours.invariant_S.tolist() == [sweep >= settings.burn_in for sweep in range(8)]
 
 
+@pytest.mark.parametrize("kernel", ["metropolis-hastings", "exact-gibbs", "gibbs", "mask-predict"])
+def test_a_model_is_given_no_more_rows_than_it_may(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Starts included; problems of one length may together be more."""
+    run, given = build("words"), list[int]()
+    options: dict[str, Any] = {} if kernel == "mask-predict" else {"sweeps": 3, "chains": 5}
+    options |= {} if kernel in ("mask-predict", "exact-gibbs") else {"blocks": (2,)}
+    settings = SampleSettings(kernel=kernel, max_rows=2, **options)  # type: ignore[arg-type]
+    problems = [Problem((FREE,) * 3, Example((), ()))] * 5
+    whole = run.model.masked_logits
+
+    def recorded(tokens_NT: torch.Tensor, *others: Any) -> torch.Tensor:
+        given.append(len(tokens_NT))
+        return whole(tokens_NT, *others)
+
+    expected = sample(run, problems, replace(settings, max_rows=1024)).samples
+    monkeypatch.setattr(run.model, "masked_logits", recorded)
+    assert [one.tokens for one in sample(run, problems, settings).samples] == [one.tokens for one in expected]
+    assert max(given) <= 2
+
+
 # ---- Problems, and what of them is printed --------------------------------------------------------------------------
 
 

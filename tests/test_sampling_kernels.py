@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from seqwise import InputError
 from seqwise.sampling import (
+    Chains,
     ChainState,
     Draws,
     Info,
@@ -40,8 +41,10 @@ from seqwise.sampling import (
     shuffled,
     start_chains,
     table_model,
+    transitions,
 )
 from seqwise.sampling.state import evaluate
+from seqwise.sampling.transitions import update_scores
 
 NUM_CHAINS, NUM_POSITIONS, VOCAB_SIZE = 3, 5, 4
 
@@ -438,3 +441,69 @@ def test_info_adds_up() -> None:
     assert isinstance(SeededDraws(0, state.chain_B, sweep=0), SeededDraws)
     draws: Draws = SeededDraws(0, state.chain_B, sweep=0)
     assert draws.accepts(torch.zeros(3), torch.ones(3).bool()).all()
+
+
+# ------------------------------------------------------------------------------------------ no more rows than fit
+
+
+class Recorded:
+    """A model that writes down how many masked sequences it was given at once."""
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.vocab_size, self.given = model, model.vocab_size, list[int]()
+
+    def masked_logits(self, tokens_NT: Tensor, masked_NT: Tensor, context: Any = None) -> Tensor:
+        self.given.append(len(tokens_NT))
+        return self.model.masked_logits(tokens_NT, masked_NT, context)
+
+
+def limited(
+    make: Callable[[Any, int], Kernel], start_BT: Tensor, max_rows: int, num_sweeps: int = 3
+) -> tuple[Chains, list[int]]:
+    """Chains of a kernel, and the numbers of rows that their model was given; the start is not among them."""
+    model = Recorded(MODELS["table"])
+    state = start_chains(local(model, max_rows=max_rows), start_BT.repeat(3, 1))
+    model.given.clear()
+    return sample_chains(make(model, max_rows), state, num_sweeps, seed=3), model.given
+
+
+KERNELS_BY_ROWS: dict[str, Callable[[Any, int], Kernel]] = {
+    "blocks": lambda m, n: metropolis_hastings(local(m, max_rows=n), masked_conditionals(m), visits=in_order(3)),
+    "Gibbs": lambda m, n: gibbs(masked_conditionals(m), visits=shuffled(2)),
+    "exact Gibbs": lambda m, n: exact_gibbs(local(m, max_rows=n)),
+    "exact Gibbs, some tokens": lambda m, n: exact_gibbs(
+        local(m, max_rows=n) + constraint(contains(1)), allowed_V=torch.tensor([1, 1, 0, 1]).bool(), temperature=0.7
+    ),
+    "Mask-Predict": lambda m, n: mask_predict(m, num_iterations=3, max_rows=n),
+}
+
+
+@pytest.mark.parametrize("name", list(KERNELS_BY_ROWS))
+@pytest.mark.parametrize("max_rows", [1, 4, 7])
+def test_a_model_is_given_no_more_rows_than_it_may(name: str, max_rows: int) -> None:
+    make = KERNELS_BY_ROWS[name]
+    start = START_BT[[0, 2]] if name.endswith("tokens") else START_BT
+    (found, given), (expected, all_at_once) = limited(make, start, max_rows), limited(make, start, 10**6)
+    assert max(given) <= max_rows < max(all_at_once)
+    assert torch.equal(found.tokens_SBT, expected.tokens_SBT)
+    assert torch.equal(found.energy_SB, expected.energy_SB)
+    assert torch.equal(found.passes_SB, expected.passes_SB)
+    assert all(torch.equal(a, b) for a, b in zip(found.state.logits, expected.state.logits, strict=True))
+
+
+def test_exact_gibbs_holds_the_scores_of_a_few_candidates_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 9 chains, 4 tokens and 5 positions 180 rows of scores; the state itself has 45."""
+    held = []
+
+    def recorded(state: ChainState, rows_N: Tensor, *others: Any) -> Any:
+        held.append(len(rows_N) * NUM_POSITIONS)
+        return update_scores(state, rows_N, *others)
+
+    monkeypatch.setattr(transitions, "update_scores", recorded)
+    limited(KERNELS_BY_ROWS["exact Gibbs"], START_BT, 20, num_sweeps=1)
+    assert max(held) == 45
+    # At each of 5 visits: 9 parts of 4 candidates, and then the one of each chain that was drawn.
+    assert held == ([20] * 9 + [45]) * 5
+    held.clear()
+    _, given = limited(KERNELS_BY_ROWS["exact Gibbs"], START_BT, 1000, num_sweeps=1)
+    assert held == [180] * 5 and given == [9 * 3 * 4] * 5

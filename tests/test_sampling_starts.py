@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from seqwise.models.protocols import MaskedModel
 from seqwise.sampling import SeededDraws, dispersed_starts, fill_in_turn, refine, table_model
@@ -159,3 +160,30 @@ def test_many_phrases_that_cannot_fit_are_given_up() -> None:
     required = [(0, 1), (1, 2), (2, 0), (0, 2), (2, 1), (1, 0), (0, 0, 1), (1, 1, 2), (2, 2, 0)]
     _, fine = starts(model, [-1] * 8, required=required)
     assert fine == [False]
+
+
+@pytest.mark.parametrize("max_rows", [1, 3])
+def test_a_model_is_given_no_more_rows_than_it_may(max_rows: int) -> None:
+    """Starts and refinements in parts are those made at once."""
+    table, given = table_model(num_positions=5, vocab_size=4, seed=3), list[int]()
+
+    class Recorded:
+        vocab_size = table.vocab_size
+
+        def masked_logits(self, tokens_NT: Tensor, masked_NT: Tensor, context: Any = None) -> Tensor:
+            given.append(len(tokens_NT))
+            return table.masked_logits(tokens_NT, masked_NT, context)
+
+    free_BT = torch.tensor([[1, 1, 1, 1, 1], [0, 1, 1, 0, 1], [0, 0, 0, 0, 0], [1, 0, 1, 1, 0]]).bool().repeat(2, 1)
+    blank_BT, chain_B = torch.zeros(8, 5).long(), torch.arange(8)
+    options: dict[str, Any] = {"chain_B": chain_B, "greedy_B": chain_B < 4, "seed": 1, "forbidden": [(1, 2)]}
+    options |= {"context": torch.linspace(-1, 1, 8).double()}
+    found = dispersed_starts(Recorded(), blank_BT, free_BT, max_rows=max_rows, **options)
+    assert max(given) == max_rows
+    expected = dispersed_starts(table, blank_BT, free_BT, **options)
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    more: dict[str, Any] = {"num_iterations": 3, "context": options["context"]}
+    given.clear()
+    refined = refine(Recorded(), blank_BT, free_BT, max_rows=max_rows, **more)
+    assert max(given) == max_rows
+    assert all(torch.equal(a, b) for a, b in zip(refined, refine(table, blank_BT, free_BT, **more), strict=True))

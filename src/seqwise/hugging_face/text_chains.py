@@ -189,6 +189,7 @@ class TextChains:
             greedy_B=(number_B == 0).to(self.model.device),
             seed=self.seed,
             allowed_V=self.allowed_V,
+            max_rows=self.settings.max_rows,
         )
         if not bool(found_B.all()):
             owner = [place for place, problem in zip(places, part, strict=True) for _ in range(problem.num_chains)]

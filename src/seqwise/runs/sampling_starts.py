@@ -139,6 +139,7 @@ def start(plan: Plan, tasks: Sequence[Task], context: Any) -> ChainState:
     # Of the replicas of a chain, which start together, the context is the same.
     rows_B = torch.arange(0, len(tokens_BT) * settings.num_replicas, settings.num_replicas)
     shared: dict[str, Any] = {"seed": settings.seed, "allowed_V": plan.allowed_V, "chain_B": chain_B}
+    shared |= {"max_rows": settings.max_rows}
     shared |= {"context": rows_of(context, rows_B), "greedy_B": number_B == 0}
     blank_BT = tokens_BT.masked_fill(free_BT, 0)
     started_BT, found_B = phrase_starts(model, blank_BT, free_BT, plan.phrases, **shared)

@@ -31,6 +31,7 @@ __all__ = [
     "TokenScores",
     "constraint",
     "contains",
+    "joint_logits",
     "local",
     "lone_logits",
     "pseudo_log_likelihood",
@@ -245,6 +246,34 @@ def lone_logits(
     """
     parts = [logits_NV for _, _, logits_NV in _passes(model, tokens_BT, wanted_BT, context, max_rows)]
     return torch.cat(parts) if parts else torch.zeros(0, model.vocab_size, device=tokens_BT.device)
+
+
+def joint_logits(
+    model: MaskedModel, tokens_BT: Tensor, masked_BT: Tensor, *, context: Any = None, max_rows: int = MAX_ROWS
+) -> Tensor:
+    """The masked scores at all masked positions, those of a sequence masked together: one pass of one row for each.
+
+    Args:
+        model: a masked model.
+        tokens_BT: int64.
+        masked_BT: bool, M true entries.
+        context: see :func:`lone_logits`.
+        max_rows: how many masked sequences the model is given at once.
+
+    Returns:
+        (M, V) in row-major order.
+
+    Example:
+        >>> from seqwise.sampling.correctness import table_model
+        >>> model = table_model(num_positions=2, vocab_size=3)
+        >>> joint_logits(model, torch.tensor([[0, 1]] * 5), torch.tensor([[True, True]] * 5), max_rows=2).shape
+        torch.Size([10, 3])
+    """
+    rows_N = masked_BT.any(1).nonzero().flatten()
+    parts = [
+        model.masked_logits(tokens_BT[part], masked_BT[part], rows_of(context, part)) for part in rows_N.split(max_rows)
+    ]
+    return torch.cat(parts) if len(rows_N) else torch.zeros(0, model.vocab_size, device=tokens_BT.device)
 
 
 def pseudo_log_likelihood(

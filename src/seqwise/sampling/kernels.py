@@ -20,7 +20,7 @@ from torch import Tensor
 from seqwise.errors import InputError
 from seqwise.models.protocols import MaskedModel
 from seqwise.sampling.draws import Draws
-from seqwise.sampling.energies import Energy
+from seqwise.sampling.energies import MAX_ROWS, Energy
 from seqwise.sampling.proposals import Proposal, Visits, in_order
 from seqwise.sampling.refinement import refinements
 from seqwise.sampling.state import ChainState, Info, Kernel
@@ -166,7 +166,8 @@ def exact_gibbs(
             stays there.
 
     Returns:
-        A kernel; (V - 1) (T - 1) passes a visit.
+        A kernel; (V - 1) (T - 1) passes a visit. What all candidates together need beyond the energy's ``max_rows`` is
+        computed in parts, and then that of the token drawn once more, which is not counted.
 
     Raises:
         InputError: later, the vocabulary is large, or several positions are visited at once.
@@ -200,7 +201,9 @@ def exact_gibbs(
     return _without_gradients(kernel)
 
 
-def mask_predict(model: MaskedModel, *, num_iterations: int, allowed_V: Tensor | None = None) -> Kernel:
+def mask_predict(
+    model: MaskedModel, *, num_iterations: int, allowed_V: Tensor | None = None, max_rows: int = MAX_ROWS
+) -> Kernel:
     """Fill all free positions with the likeliest tokens, then mask the least certain ones and fill them again.
 
     Iteration i of N masks ``F (N - i) // N`` of the F free positions (i = 0 masks all): those whose token had the
@@ -211,6 +214,7 @@ def mask_predict(model: MaskedModel, *, num_iterations: int, allowed_V: Tensor |
         model: a masked model in evaluation mode.
         num_iterations: N.
         allowed_V: bool, the tokens that may be filled in; all by default.
+        max_rows: how many sequences the model is given at once.
 
     Returns:
         A kernel; one pass an iteration, and T in the end for the energy where tokens have changed.
@@ -236,6 +240,7 @@ def mask_predict(model: MaskedModel, *, num_iterations: int, allowed_V: Tensor |
     def kernel(draws: Draws, state: ChainState) -> tuple[ChainState, Info]:
         tokens_BT, info = state.tokens_BT, Info.none(state, invariant=False)
         options: dict[str, Any] = {"num_iterations": num_iterations, "context": state.context, "allowed_V": allowed_V}
+        options |= {"max_rows": max_rows}
         for refinement in refinements(model, tokens_BT, state.free_BT, **options):
             filled_B = refinement.masked_BT.any(1).long()
             novel_B = refinement.tokens_BT.ne(tokens_BT).any(1).long()

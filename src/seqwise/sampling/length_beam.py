@@ -129,6 +129,7 @@ def predict_with_lengths(
                 num_iterations=num_iterations,
                 context=rows_of(context, rows_N),
                 allowed_V=allowed_V,
+                max_rows=max_rows,
             )
             pairs = zip(rows_N.tolist(), ranks_N[first : first + max_rows].tolist(), strict=True)
             means = log_probs_NT.mean(1).tolist()

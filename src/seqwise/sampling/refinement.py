@@ -1,6 +1,6 @@
 """Mask-Predict: all free positions filled at once, then the least certain ones masked and filled again.
 
-Shapes: B sequences, T positions, V vocabulary, N some of the sequences, M masked positions in all of these.
+Shapes: B sequences, T positions, V vocabulary, M masked positions in all of them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from seqwise.errors import InputError
 from seqwise.models.protocols import MaskedModel
-from seqwise.sampling.energies import rows_of
+from seqwise.sampling.energies import MAX_ROWS, joint_logits
 
 __all__ = ["Refinement", "refine", "refinements"]
 
@@ -41,6 +41,7 @@ def refinements(
     num_iterations: int,
     context: Any = None,
     allowed_V: Tensor | None = None,
+    max_rows: int = MAX_ROWS,
 ) -> Iterator[Refinement]:
     """The iterations of :func:`refine`, one after another; arguments and errors are the same.
 
@@ -59,9 +60,8 @@ def refinements(
         # The rank of each position by certainty; the fixed ones, at plus infinity, come last.
         rank_BT = log_probs_BT.argsort(dim=1, stable=True).argsort(1)
         masked_BT = free_BT & (rank_BT < count_B1)
-        rows_N = masked_BT.any(1).nonzero().flatten()
-        if len(rows_N):
-            logits_MV = model.masked_logits(tokens_BT[rows_N], masked_BT[rows_N], rows_of(context, rows_N)).double()
+        if bool(masked_BT.any()):
+            logits_MV = joint_logits(model, tokens_BT, masked_BT, context=context, max_rows=max_rows).double()
             if allowed_V is not None:
                 logits_MV = logits_MV.masked_fill(~allowed_V.to(logits_MV.device), -torch.inf)
             best_M, tokens_M = logits_MV.log_softmax(-1).max(-1)
@@ -78,6 +78,7 @@ def refine(
     num_iterations: int,
     context: Any = None,
     allowed_V: Tensor | None = None,
+    max_rows: int = MAX_ROWS,
 ) -> tuple[Tensor, Tensor]:
     """Fill the free positions as :func:`~seqwise.sampling.kernels.mask_predict` does, without an energy.
 
@@ -88,6 +89,7 @@ def refine(
         num_iterations: N; iteration i masks ``F (N - i) // N`` of the F free positions, the least certain ones.
         context: None, or a nest of tensors whose first dimension is B.
         allowed_V: bool, the tokens that may be filled in; all by default.
+        max_rows: how many sequences the model is given at once.
 
     Returns:
         The tokens, and at each free position the log-probability that its token had when it was last filled in, over
@@ -106,6 +108,7 @@ def refine(
         (torch.Size([1, 3]), True)
     """
     options: dict[str, Any] = {"num_iterations": num_iterations, "context": context, "allowed_V": allowed_V}
+    options |= {"max_rows": max_rows}
     for refinement in refinements(model, tokens_BT, free_BT, **options):
         tokens_BT, log_probs_BT = refinement.tokens_BT, refinement.log_probs_BT
     return tokens_BT, log_probs_BT.masked_fill(~free_BT, 0.0)

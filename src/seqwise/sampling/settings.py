@@ -152,7 +152,8 @@ def build_kernel(settings: ChainSettings, model: MaskedModel, energy: Energy, al
         A kernel; that of parallel tempering takes a state of :func:`~seqwise.sampling.replicas`.
     """
     if settings.kernel == "mask-predict":
-        return mask_predict(model, num_iterations=settings.iterations, allowed_V=allowed_V)
+        iterations, max_rows = settings.iterations, settings.max_rows
+        return mask_predict(model, num_iterations=iterations, allowed_V=allowed_V, max_rows=max_rows)
     proposal = masked_conditionals(
         model,
         temperature=settings.proposal_temperature,

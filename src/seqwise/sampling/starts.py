@@ -14,7 +14,7 @@ from torch import Tensor
 
 from seqwise.models.protocols import MaskedModel
 from seqwise.sampling.draws import Draws, SeededDraws
-from seqwise.sampling.energies import contains, rows_of
+from seqwise.sampling.energies import MAX_ROWS, contains, joint_logits, rows_of
 from seqwise.sampling.proposals import shuffled
 from seqwise.sampling.refinement import refine
 
@@ -43,6 +43,7 @@ def dispersed_starts(
     seed: int,
     context: Any = None,
     allowed_V: Tensor | None = None,
+    max_rows: int = MAX_ROWS,
     required: Sequence[Phrase] = (),
     forbidden: Sequence[Phrase] = (),
 ) -> tuple[Tensor, Tensor]:
@@ -61,6 +62,7 @@ def dispersed_starts(
         seed: of all random numbers; those of sweeps are others.
         context: None, or a nest of tensors whose first dimension is B.
         allowed_V: bool, the tokens that may be filled in; all by default.
+        max_rows: how many sequences the model is given at once.
         required: phrases of token ids that every start holds.
         forbidden: phrases that none holds.
 
@@ -88,7 +90,7 @@ def dispersed_starts(
             drawn_NT, left_NT, fits_N = _write(drawn_NT, left_NT, chain_B[rows_N], seed, attempt, required, forbidden)
             rows_N, drawn_NT, left_NT = rows_N[fits_N], drawn_NT[fits_N], left_NT[fits_N]
         greedy_N = greedy_B[rows_N] & (attempt == 0)
-        shared: dict[str, Any] = {"context": rows_of(context, rows_N), "allowed_V": allowed_V}
+        shared: dict[str, Any] = {"context": rows_of(context, rows_N), "allowed_V": allowed_V, "max_rows": max_rows}
         filled_NT, _ = refine(model, drawn_NT, left_NT & greedy_N[:, None], num_iterations=1, **shared)
         # Sweeps are numbered from 0, so that these draws are none of theirs.
         draws = SeededDraws(seed, chain_B[rows_N], sweep=-1 - attempt)
@@ -113,6 +115,7 @@ def fill_in_turn(
     *,
     context: Any = None,
     allowed_V: Tensor | None = None,
+    max_rows: int = MAX_ROWS,
     forbidden: Sequence[Phrase] = (),
 ) -> tuple[Tensor, Tensor]:
     """Draw the free positions one after another in a random order, those still to come masked.
@@ -126,6 +129,7 @@ def fill_in_turn(
         free_BT: bool.
         context: None, or a nest of tensors whose first dimension is B.
         allowed_V: bool, the tokens that may be drawn; all by default.
+        max_rows: how many sequences the model is given at once.
         forbidden: phrases of token ids.
 
     Returns:
@@ -143,9 +147,10 @@ def fill_in_turn(
     fine_B = torch.ones_like(left_BT[:, 0])
     for place_BT in shuffled()(draws, free_BT):
         rows_N = place_BT.any(1).nonzero().flatten()
-        logits_MV = model.masked_logits(tokens_BT[rows_N], left_BT[rows_N], rows_of(context, rows_N))
+        here_BT = left_BT & place_BT.any(1, keepdim=True)
+        logits_MV = joint_logits(model, tokens_BT, here_BT, context=context, max_rows=max_rows)
         # Of the scores at everything that is masked, those at the one position of each chain.
-        logits_NV = logits_MV[place_BT[rows_N][left_BT[rows_N]]].double()
+        logits_NV = logits_MV[place_BT[here_BT]].double()
         if allowed_V is not None:
             logits_NV = logits_NV.masked_fill(~allowed_V.to(logits_NV.device), -torch.inf)
         if forbidden:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from seqwise.errors import InputError
 from seqwise.sampling.draws import Draws
-from seqwise.sampling.energies import Energy, lone_logits, rows_of
+from seqwise.sampling.energies import Energy, joint_logits, lone_logits, rows_of
 from seqwise.sampling.proposals import Proposal
 from seqwise.sampling.state import ChainState, Info, evaluate
 
@@ -39,12 +39,9 @@ def propose(draws: Draws, state: ChainState, proposal: Proposal, masked_BT: Tens
     live_BK = torch.arange(most, device=count_B.device) < count_B[:, None]
     known = next((i for i, model in enumerate(state.energy.models) if cached and model is proposal.model), None)
     cached_B = (count_B == 1) if known is not None else torch.zeros_like(live_B)
-    rows_N = (live_B & ~cached_B).nonzero().flatten()
-    logits_MV = state.energy_B.new_zeros(0, proposal.model.vocab_size)
-    if len(rows_N):
-        logits_MV = proposal.model.masked_logits(
-            state.tokens_BT[rows_N], masked_BT[rows_N], rows_of(state.context, rows_N)
-        )
+    unknown_BT = masked_BT & (live_B & ~cached_B)[:, None]
+    shared = {"context": state.context, "max_rows": state.energy.max_rows}
+    logits_MV = joint_logits(proposal.model, state.tokens_BT, unknown_BT, **shared)
     dtype = logits_MV.dtype if known is None else state.logits[known].dtype
     logits_BKV = torch.zeros(*places_BK.shape, proposal.model.vocab_size, dtype=dtype, device=count_B.device)
     if known is not None:
@@ -121,6 +118,52 @@ def draw_conditional(
         raise InputError("exact Gibbs visits one position at a time", mend="use blocks of 1")
     rows_N = live_B.nonzero().flatten().repeat_interleave(size)
     every_N = torch.arange(size, device=rows_N.device).repeat(len(rows_N) // size)
+    # The scores of all candidates would be V times those of the state: a few candidates at a time have them.
+    numbers = torch.arange(len(rows_N), device=rows_N.device).split(max(1, state.energy.max_rows // masked_BT.shape[1]))
+    passes_B, energies = torch.zeros_like(state.chain_B), []
+    for part_N in numbers:
+        candidates = _candidates(state, masked_BT, rows_N[part_N], every_N[part_N], allowed_V)
+        passes_B.index_add_(0, rows_N[part_N], candidates.passes_N)
+        energies.append(candidates.energy_N)
+    log_weights_BV = torch.zeros(len(state), size, dtype=torch.float64, device=rows_N.device)
+    log_weights_BV[live_B] = (-torch.cat(energies) / temperature_B[rows_N]).view(-1, size)
+    token_B = draws.categorical(log_weights_BV, live_B)
+    chosen_N = (token_B[rows_N] == every_N).nonzero().flatten()
+    rows_N = rows_N[chosen_N]
+    if len(numbers) == 1:
+        chosen = candidates.take(chosen_N)
+    else:
+        # These passes are made again and not counted, so that no count depends on what fits the memory.
+        chosen = _candidates(state, masked_BT, rows_N, token_B[rows_N], allowed_V)
+    novel_B = torch.zeros_like(live_B).index_put((rows_N,), (chosen.tokens_NT != state.tokens_BT[rows_N]).any(1))
+    state.put(rows_N, chosen.tokens_NT, chosen.energy_N, chosen.energy_NT, chosen.logits)
+    return Info(live_B.long(), live_B.long(), novel_B.long(), passes_B)
+
+
+@dataclass(frozen=True, eq=False)
+class _Candidates:
+    """Sequences to draw from, with what is known of them and what that cost."""
+
+    tokens_NT: Tensor
+    energy_N: Tensor
+    energy_NT: Tensor
+    logits: tuple[Tensor, ...]
+    passes_N: Tensor
+
+    def take(self, rows_N: Tensor) -> _Candidates:
+        return _Candidates(
+            self.tokens_NT[rows_N],
+            self.energy_N[rows_N],
+            self.energy_NT[rows_N],
+            tuple(own_NTV[rows_N] for own_NTV in self.logits),
+            self.passes_N[rows_N],
+        )
+
+
+def _candidates(
+    state: ChainState, masked_BT: Tensor, rows_N: Tensor, every_N: Tensor, allowed_V: Tensor | None
+) -> _Candidates:
+    """Chains with a token each at their masked position."""
     tokens_NT = torch.where(masked_BT[rows_N], every_N[:, None], state.tokens_BT[rows_N])
     energy_N = state.energy.of_sequences(tokens_NT)
     here_N = (tokens_NT == state.tokens_BT[rows_N]).all(1)
@@ -134,21 +177,7 @@ def draw_conditional(
         state, rows_N, tokens_NT, tuple(own[rows_N] for own in state.logits), possible_N.expand_as(tokens_NT)
     )
     energy_NT = state.energy.of_positions(tokens_NT, logits)
-    energy_N = energy_N + energy_NT.sum(1)
-    log_weights_BV = torch.zeros(len(state), size, dtype=torch.float64, device=rows_N.device)
-    log_weights_BV[live_B] = (-energy_N / temperature_B[rows_N]).view(-1, size)
-    token_B = draws.categorical(log_weights_BV, live_B)
-    passes_B = torch.zeros_like(state.chain_B).index_add(0, rows_N, spent_N)
-    chosen_N = (token_B[rows_N] == every_N).nonzero().flatten()
-    novel_B = torch.zeros_like(live_B).index_put((rows_N[chosen_N],), ~here_N[chosen_N])
-    state.put(
-        rows_N[chosen_N],
-        tokens_NT[chosen_N],
-        energy_N[chosen_N],
-        energy_NT[chosen_N],
-        tuple(own[chosen_N] for own in logits),
-    )
-    return Info(live_B.long(), live_B.long(), novel_B.long(), passes_B)
+    return _Candidates(tokens_NT, energy_N + energy_NT.sum(1), energy_NT, logits, spent_N)
 
 
 def moved_to(state: ChainState, tokens_BT: Tensor, info: Info) -> tuple[ChainState, Info]:
