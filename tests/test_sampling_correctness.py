@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -32,6 +34,7 @@ from seqwise.sampling import (
     delayed_acceptance,
     exact_gibbs,
     examine,
+    examine_draws,
     gibbs,
     in_order,
     local,
@@ -467,3 +470,88 @@ def test_what_the_kit_refuses() -> None:
         simulated_matrix(lambda y: y + 5, every_sequence(2, 1), num_draws=2)
     with pytest.raises(InputError, match="sum to 1"):
         examine(2 * torch.eye(2), torch.tensor([0.5, 0.5]))
+
+
+GENERATOR = torch.Generator().manual_seed(0)
+OWN_NUMBERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "torch's": lambda y: torch.randint(3, y.shape),
+    "numpy's": lambda y: torch.from_numpy(np.random.randint(3, size=y.shape)),
+    "Python's": lambda y: torch.tensor([[random.randrange(3) for _ in row] for row in y.tolist()]),
+    "what it does by the same choices": lambda y: torch.randint(3, y.shape, generator=GENERATOR),
+}
+
+
+@pytest.mark.parametrize("name", list(OWN_NUMBERS))
+@pytest.mark.parametrize("asks", [True, False])
+def test_a_kernel_that_draws_its_own_numbers_is_refused(name: str, asks: bool) -> None:
+    states = listed(local(MODEL))
+
+    def kernel(draws: Draws, state: ChainState) -> tuple[ChainState, Info]:
+        tokens_BT = OWN_NUMBERS[name](state.tokens_BT)
+        if asks:
+            moves_B = draws.accepts(torch.full((len(state),), -0.7), state.free_BT.any(1))
+            tokens_BT = torch.where(moves_B[:, None], tokens_BT, state.tokens_BT)
+        return start_chains(state.energy, tokens_BT), Info.none(state)
+
+    with pytest.raises(InputError, match=name) as refused:
+        transition_matrix(kernel, states)
+    assert "simulated_matrix" in str(refused.value)
+
+
+def test_a_kernel_that_draws_nothing_has_a_matrix() -> None:
+    states = listed(local(MODEL))
+    assert torch.equal(
+        transition_matrix(lambda draws, state: (state, Info.none(state)), states), torch.eye(27).double()
+    )
+
+
+def redrawn(probs_N: Tensor, states_NT: Tensor, seed: int) -> Callable[[Tensor], Tensor]:
+    """A sampler that forgets where it was."""
+    generator = torch.Generator().manual_seed(seed)
+    return lambda y: states_NT[torch.multinomial(probs_N, len(y), replacement=True, generator=generator)]
+
+
+def test_simulated_matrices_of_right_and_wrong_samplers() -> None:
+    states_NT = every_sequence(2, 3)
+    target_N = torch.linspace(1, 2, 8, dtype=torch.float64).softmax(0)
+    tilted_N = target_N.clone()
+    tilted_N[7] *= 1.05
+    tilted_N /= tilted_N.sum()
+    for seed in range(5):
+        right, wrong = (
+            examine_draws(
+                simulated_matrix(redrawn(one, states_NT, seed), states_NT, num_draws=20000), target_N, num_draws=20000
+            )
+            for one in (target_N, tilted_N)
+        )
+        assert right.holds() and right.largest == float(right.gaps_N.abs().max()) < 4
+        assert not wrong.holds() and wrong.p_value < 1e-6
+        assert int(wrong.gaps_N.argmax()) == 7
+
+
+def test_right_samplers_are_not_refused_more_often_than_the_level_says() -> None:
+    """Of 400 simulations no more than 5 in 100 at the level 0.05, within 3 standard errors; rare states included."""
+    target_N = torch.tensor([0.6, 0.3, 0.09, 0.009, 0.001], dtype=torch.float64)
+    states_NT = every_sequence(5, 1)
+    for num_draws in (50, 1000):
+        matrices = (
+            simulated_matrix(redrawn(target_N, states_NT, seed), states_NT, num_draws=num_draws) for seed in range(400)
+        )
+        refused = sum(not examine_draws(one, target_N, num_draws=num_draws).holds(0.05) for one in matrices)
+        assert refused <= 400 * 0.05 + 3 * math.sqrt(400 * 0.05 * 0.95)
+
+
+def test_a_gap_in_standard_errors_is_that_of_the_formula() -> None:
+    matrix_NN, target_N, num_draws = torch.tensor([[0.7, 0.3], [0.4, 0.6]]).double(), torch.tensor([0.5, 0.5]), 10**6
+    variance = 0.25 * (0.7 * 0.3 + 0.4 * 0.6) / num_draws
+    report = examine_draws(matrix_NN, target_N, num_draws=num_draws)
+    assert report.gaps_N.tolist() == pytest.approx([0.05 / variance**0.5, -0.05 / variance**0.5], rel=1e-4)
+    assert report.p_value == 0 and not report.holds()
+    # Two states, each with the two tails of the normal distribution.
+    near = examine_draws(matrix_NN, torch.tensor([0.5715, 0.4285]), num_draws=20000)
+    z = (0.5715 * 0.7 + 0.4285 * 0.4 - 0.5715) / math.sqrt((0.5715**2 * 0.21 + 0.4285**2 * 0.24) / 20000)
+    assert near.p_value == pytest.approx(min(1.0, 2 * math.erfc(abs(z) / math.sqrt(2))), rel=1e-2)
+    with pytest.raises(InputError, match="at least 1"):
+        examine_draws(matrix_NN, target_N, num_draws=0)
+    with pytest.raises(InputError, match="sum to 1"):
+        examine_draws(2 * matrix_NN, target_N, num_draws=5)

@@ -16,10 +16,12 @@ from seqwise.sampling.combinators import (
     replicas,
 )
 from seqwise.sampling.correctness import (
+    DrawsReport,
     MatrixReport,
     TableModel,
     boltzmann,
     examine,
+    examine_draws,
     simulated_matrix,
     table_model,
     transition_matrix,
@@ -60,6 +62,7 @@ __all__ = [
     "ChainState",
     "Chains",
     "Draws",
+    "DrawsReport",
     "Energy",
     "Info",
     "Kernel",
@@ -92,6 +95,7 @@ __all__ = [
     "effective_sample_size",
     "exact_gibbs",
     "examine",
+    "examine_draws",
     "fill_in_turn",
     "gibbs",
     "in_order",

@@ -2,7 +2,7 @@
 
 A kernel of this package asks for each random choice by its probabilities (:class:`~seqwise.sampling.draws.Draws`). Here
 it is run once for every way in which the choices can fall, from every state at once, and the probabilities of the ways
-are multiplied: the matrix is exact. Any other sampler is run many times instead.
+are multiplied: the matrix is exact. Any other sampler is run many times instead, and judged by standard errors.
 
 Shapes: N states, B = N G chains, of which G make one state, T positions, V vocabulary or choices.
 """
@@ -10,9 +10,11 @@ Shapes: N states, B = N G chains, of which G make one state, T positions, V voca
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -22,10 +24,12 @@ from seqwise.models.protocols import MaskedModel
 from seqwise.sampling.state import ChainState, Kernel
 
 __all__ = [
+    "DrawsReport",
     "MatrixReport",
     "TableModel",
     "boltzmann",
     "examine",
+    "examine_draws",
     "simulated_matrix",
     "table_model",
     "transition_matrix",
@@ -58,7 +62,9 @@ def transition_matrix(kernel: Kernel, states: ChainState, *, chains_per_state: i
         (N, N), float64: from the row to the column.
 
     Raises:
-        InputError: two states are the same, or the kernel leads to a sequence that is not among the states.
+        InputError: two states are the same, the kernel leads to a sequence that is not among the states, or it draws
+            random numbers of its own: of torch, numpy or Python, or others by which it does something else when it is
+            run again.
 
     Example:
         >>> from seqwise.data import every_sequence
@@ -75,6 +81,7 @@ def transition_matrix(kernel: Kernel, states: ChainState, *, chains_per_state: i
         raise InputError("two of the listed states are the same")
     matrix_NN = torch.zeros(len(places), len(places), dtype=torch.float64)
     path: list[int] = []
+    numbers, ways = _random_states(), list[tuple[list[int], Tensor, Tensor]]()
     while True:
         draws = _OneWay(path, len(places), group)
         try:
@@ -84,6 +91,7 @@ def transition_matrix(kernel: Kernel, states: ChainState, *, chains_per_state: i
             # They are skipped, because the next way changes the last choice, the one that ruled out the last state.
             pass
         else:
+            ways = [*ways[:1], (list(path), after, draws.weight_N)]
             for row, (key, weight) in enumerate(zip(_keys(after, group), draws.weight_N.tolist(), strict=True)):
                 if weight == 0:
                     continue
@@ -96,8 +104,18 @@ def transition_matrix(kernel: Kernel, states: ChainState, *, chains_per_state: i
             path.pop()
             draws.options.pop()
         if not path:
-            return matrix_NN
+            break
         path[-1] += 1
+    moved = [name for name, before in numbers.items() if _random_states()[name] != before]
+    # The first way and the last one: chains that reject all may stay, and those that accept all do not.
+    if not moved and not all(_goes(kernel, states, group, *way) for way in 3 * ways):
+        moved = ["what it does by the same choices"]
+    if moved:
+        raise InputError(
+            f"the kernel draws random numbers of its own ({moved[0]} changed), so that its matrix is not known",
+            mend="let it ask for every choice of the draws that it is given, or estimate with simulated_matrix",
+        )
+    return matrix_NN
 
 
 def simulated_matrix(step: Callable[[Tensor], Tensor], states_NT: Tensor, *, num_draws: int) -> Tensor:
@@ -109,7 +127,7 @@ def simulated_matrix(step: Callable[[Tensor], Tensor], states_NT: Tensor, *, num
         num_draws: transitions from each state; the standard error of an entry p is ``sqrt(p (1 - p) / num_draws)``.
 
     Returns:
-        (N, N), float64.
+        (N, N), float64; :func:`examine_draws` judges it.
 
     Raises:
         InputError: two states are the same, or the sampler leads to a sequence that is not among them.
@@ -174,10 +192,7 @@ def examine(matrix_NN: Tensor, target_N: Tensor) -> MatrixReport:
         >>> report.stationarity, report.num_classes, report.holds()
         (0.0, 1, True)
     """
-    matrix_NN, target_N = matrix_NN.double(), target_N.double()
-    off = max(float((matrix_NN.sum(1) - 1).abs().max()), abs(float(target_N.sum()) - 1))
-    if not off < 1e-6:
-        raise InputError(f"probabilities should sum to 1 and are {off:.2g} off")
+    matrix_NN, target_N = _distributions(matrix_NN, target_N)
     flow_NN = target_N[:, None] * matrix_NN
     reach_NN, limit_NN = (matrix_NN > 0) | torch.eye(len(target_N)).bool(), (matrix_NN + torch.eye(len(target_N))) / 2
     for _ in range(max(1, math.ceil(math.log2(len(target_N))))):
@@ -196,6 +211,60 @@ def examine(matrix_NN: Tensor, target_N: Tensor) -> MatrixReport:
         num_classes,
         float((limit_NN[support_N] - target_N).abs().sum(1).max() / 2),
     )
+
+
+@dataclass(frozen=True, eq=False)
+class DrawsReport:
+    """What :func:`examine_draws` found.
+
+    Attributes:
+        gaps_N: ``(pi K - pi)_j`` in standard errors, for each state.
+        largest: the greatest of them, without its sign.
+        p_value: how likely a right sampler leads to a gap as large at any state, at most: two-sided, times N.
+    """
+
+    gaps_N: Tensor
+    largest: float
+    p_value: float
+
+    def holds(self, level: float = 1e-3) -> bool:
+        """Whether the draws are no evidence against the sampler; of right ones at most ``level`` are refused."""
+        return self.p_value >= level
+
+
+def examine_draws(matrix_NN: Tensor, target_N: Tensor, *, num_draws: int) -> DrawsReport:
+    """Hold a simulated matrix against the distribution that the sampler should leave unchanged.
+
+    The gap ``(pi K - pi)_j`` has the variance ``sum_i pi_i^2 K_ij (1 - K_ij) / num_draws``. There one transition is
+    added to each side of every entry, so that what was not seen is not taken for impossible.
+
+    Args:
+        matrix_NN: from :func:`simulated_matrix`; each row sums to 1.
+        target_N: pi.
+        num_draws: transitions from each state, as there.
+
+    Raises:
+        InputError: a row or the target does not sum to 1, or there are no draws.
+
+    Not implemented: whether every state can be reached from every other. A sampler that never leaves a part of the
+    states may hold here; only an exact matrix tells (:func:`examine`), or chains that start in all parts. Nor are gaps
+    found that are much smaller than a standard error: those take more draws.
+
+    Example:
+        >>> matrix_NN, target_N = torch.tensor([[0.7, 0.3], [0.7, 0.3]]), torch.tensor([0.7, 0.3])
+        >>> examine_draws(matrix_NN, target_N, num_draws=1000).holds()
+        True
+        >>> examine_draws(matrix_NN, torch.tensor([0.6, 0.4]), num_draws=1000).holds()
+        False
+    """
+    if num_draws < 1:
+        raise InputError(f"the number of draws from each state must be at least 1, got {num_draws}")
+    matrix_NN, target_N = _distributions(matrix_NN, target_N)
+    seen_NN = (matrix_NN * num_draws + 1) / (num_draws + 2)
+    error_N = (target_N**2 @ (seen_NN * (1 - seen_NN)) / num_draws).sqrt()
+    gaps_N = (target_N @ matrix_NN - target_N) / error_N
+    largest = float(gaps_N.abs().max())
+    return DrawsReport(gaps_N, largest, min(1.0, len(target_N) * math.erfc(largest / math.sqrt(2))))
 
 
 class TableModel:
@@ -238,6 +307,35 @@ def table_model(*, num_positions: int, vocab_size: int, seed: int = 0, scale: fl
     generator = torch.Generator().manual_seed(seed)
     shape = (num_positions, (vocab_size + 1) ** num_positions, vocab_size)
     return TableModel(scale * torch.randn(shape, generator=generator, dtype=torch.float64))
+
+
+def _distributions(matrix_NN: Tensor, target_N: Tensor) -> tuple[Tensor, Tensor]:
+    """Both in double precision, if they are what they should be."""
+    matrix_NN, target_N = matrix_NN.double(), target_N.double()
+    off = max(float((matrix_NN.sum(1) - 1).abs().max()), abs(float(target_N.sum()) - 1))
+    if not off < 1e-6:
+        raise InputError(f"probabilities should sum to 1 and are {off:.2g} off")
+    return matrix_NN, target_N
+
+
+def _random_states() -> dict[str, object]:
+    """Where the generators are from which a sampler of one's own may draw."""
+    _, words, *others = np.random.get_state(legacy=True)
+    return {
+        "torch's state": torch.get_rng_state().tolist(),
+        "numpy's state": (np.asarray(words).tolist(), others),
+        "Python's state": random.getstate(),
+    }
+
+
+def _goes(kernel: Kernel, states: ChainState, group: int, path: list[int], before: Tensor, weight_N: Tensor) -> bool:
+    """Whether a kernel does once more what it did when its choices fell in this way."""
+    try:
+        after = kernel(_OneWay(path, len(weight_N), group), states)[0].tokens_BT
+    except _Impossible:
+        return False
+    # What cannot happen may be anything.
+    return torch.equal(after[(weight_N > 0).repeat_interleave(group)], before[(weight_N > 0).repeat_interleave(group)])
 
 
 class _Impossible(Exception):
