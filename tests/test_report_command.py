@@ -558,6 +558,19 @@ def test_r_hat_and_effective_sample_size_are_those_of_arviz(report: partial[Page
     )
 
 
+def test_chains_that_do_not_move_have_no_effective_sample_size(
+    report: partial[Page], runs: Path, seqwise: Command, tmp_path: Path
+) -> None:
+    """A length of one, and a word that must occur."""
+    pytest.importorskip("arviz_stats")
+    word = json.loads((runs / "samples" / "samples.jsonl").read_text().splitlines()[0])["text"].split()[0]
+    still = tmp_path / "still"
+    assert seqwise("sample", runs / "mlm", "--length=1", "--contain", word, "--output", still).code == 0
+    page = report(still)
+    assert page.table("R-hat and effective")[1][1:4] == ["not a number"] * 3
+    assert page.table("All chains")[1][-2:] == ["—", "—"]
+
+
 def test_autocorrelation_is_its_definition() -> None:
     values_SB = torch.randn(30, 3, dtype=torch.float64).cumsum(0)
     values_SB = torch.cat([values_SB, torch.full((30, 1), 7.0, dtype=torch.float64)], dim=1)  # one that does not move

@@ -38,7 +38,7 @@ def sampling_table(samplings: Mapping[str, Sampling]) -> Table:
         )
         energies = torch.cat([chains.energy_SB[first:].flatten() for chains in all_chains])
         reports = [one.report for one in sampling.problems if one.report is not None]
-        ess = math.fsum(one.ess["energy"] for one in reports if math.isfinite(one.ess["energy"]))
+        judged = [one.ess["energy"] for one in reports if math.isfinite(one.ess["energy"])]
         r_hats = [one.r_hat["energy"] for one in reports if math.isfinite(one.r_hat["energy"])]
         num_sweeps = max(map(len, all_chains))
         rows.append(
@@ -49,7 +49,7 @@ def sampling_table(samplings: Mapping[str, Sampling]) -> Table:
                 f"{accepted / max(proposals, 1):.1%}",
                 f"{novel / max(proposals, 1):.1%}",
                 plain_number(float(energies.mean())),
-                plain_number(ess) if reports else "—",
+                plain_number(math.fsum(judged)) if judged else "—",
                 f"{max(r_hats):.4f}" if r_hats else "—",
             ]
         )
