@@ -535,6 +535,28 @@ def test_lengths_without_room_for_a_phrase_are_left_out() -> None:
     assert {len(one.tokens) for one in sample(run, problems, soft).samples} == lengths
 
 
+def test_the_lengths_of_outputs_can_be_bounded() -> None:
+    run = build("pairs")
+    text, base = "abc", SampleSettings(length_beam=9, sweeps=2, chains=2)
+
+    def tried(**more: Any) -> list[int]:
+        settings = replace(base, **more)
+        samples = sample(run, read_problems(run, text, settings), settings).samples
+        return list(dict.fromkeys(len(one.tokens) for one in samples))
+
+    by_rank = tried()
+    assert sorted(by_rank) == [1, 2, 3, 4]
+    assert tried(length="3") == [3]
+    assert tried(length="2-3") == [length for length in by_rank if 2 <= length <= 3]
+    assert tried(length="3-9") == [length for length in by_rank if length >= 3]
+    assert tried(length="2-4", length_beam=1) == [length for length in by_rank if length > 1][:1]
+    assert tried(length="1-3", contain=("a b",)) == [length for length in by_rank if 2 <= length <= 3]
+    with pytest.raises(InputError, match="lengths from 1 to 4, and 5 to 9 are asked for"):
+        tried(length="5-9")
+    with pytest.raises(InputError, match="lengths from 1 to 4, and 3 to 2 are asked for"):
+        tried(length="1-2", contain=("a b c",))
+
+
 # ---- Kept, killed and resumed ---------------------------------------------------------------------------------------
 
 
@@ -853,7 +875,7 @@ BAD: list[tuple[str, list[str], str]] = [
     ("words", ["--length=3-4-5"], "length: '3-4-5' is no length"),
     ("words", ["--count=0"], "count must be at least 1"),
     ("words", ["a _", "--count=2"], "count: the problems are given"),
-    ("words", ["a _", "--length=2"], "length: the problems are given"),
+    ("words", ["a _", "--length=2"], "length: the sequences to be filled in have their lengths"),
     ("words", ["--length-beam=2"], "length_beam: the model reads no source"),
     ("words", ["a _", "--free=a"], "free: 'a' is a token of the run"),
     ("words", ["a _", "--free= "], "free: ' ' is blank"),
@@ -864,8 +886,18 @@ BAD: list[tuple[str, list[str], str]] = [
     ("words", ["--nonsense"], "no such option"),
     ("pairs", [], "the model reads sources, and there is none"),
     ("pairs", ["abq"], "unknown token 'q'"),
-    ("pairs", ["ab", "--contain=a b c a b c a b c"], "lengths from 1 to 4, and at least 9 is asked for"),
+    ("pairs", ["ab", "--contain=a b c a b c a b c"], "lengths from 1 to 4, and at least 9 tokens are asked for"),
     ("pairs", ["ab", "--count=2"], "count: the problems are given"),
+    ("pairs", ["ab", "--length=5-6"], "lengths from 1 to 4, and 5 to 6 are asked for"),
+    ("words", ["--length=1-1000000000"], "length: sequences of at most 100,000 tokens are sampled, got '1-1000000000'"),
+    ("words", ["--length=500000"], "length: sequences of at most 100,000 tokens are sampled, got '500000'"),
+    ("words", ["--length=" + 5000 * "9"], "length: sequences of at most 100,000 tokens are sampled"),
+    ("words", ["--temperature=0.5", "--anneal=1e-9"], "anneal: from 1 to 0.5 it takes 500,000,000 sweeps, more than"),
+    ("words", ["--temperature=0.5", "--anneal=1e-300"], "anneal: from 1 to 0.5 it takes 5e+299 sweeps, more than"),
+    ("words", ["--forced=1000000000"], "forced must be at most 1000000, got 1000000000"),
+    ("words", ["--chains=100000000"], "chains must be at most 1000000, got 100000000"),
+    ("words", ["--blocks=2,1000000000"], "blocks must be at most 100000 each, got [2, 1000000000]"),
+    ("words", ["--kernel=mask-predict", "--iterations=1000000000"], "iterations must be at most 1000000"),
 ]  # fmt: skip
 
 
@@ -888,6 +920,7 @@ def test_bad_files_are_refused_with_their_line(command: Command, folders: dict[s
     assert f"{file}:1: unknown token 'q'" in complaint("characters", "q_\n")
     assert f"{file}:2: no sequence was found that contains 'a b'" in complaint("words", "_ _\nb _\n", "--contain=a b")
     assert f"{file}:2: 1 column where 2 were expected" in complaint("pairs", "ab\t_ a\nab\n")
+    assert "length: the sequences to be filled in have" in complaint("pairs", "ab\t_ a\n", "--length=2")
     assert "length_beam: the sequences to be filled in have" in complaint("pairs", "ab\t_ a\n", "--length-beam=2")
     assert f"{file}:2: the line is blank" in complaint("pairs", "ab\n\n")
     assert f"{file}:1: a sequence without a header" in complaint("fasta", "a_\n")
@@ -917,6 +950,47 @@ def test_unknown_fixed_tokens_are_said(tmp_path: Path) -> None:
     run = new_masked_run(texts, MaskedModelSettings(hidden_size=8))
     problems = [one for text in ("the _", "_ zebra") for one in read_problems(run, text, SampleSettings())]
     assert unusual(run, problems) == ["1 of 2 sequences hold fixed tokens that the model does not know"]
+
+
+def test_chains_that_do_not_move_have_no_effective_sample_size(command: Command, folders: dict[str, Path]) -> None:
+    """Two positions that have to hold the one phrase there is room for; beside another problem, and alone."""
+    pytest.importorskip("arviz_stats")
+    file = folders["words"].parent / "stuck.txt"
+    flags = ["--contain=a b", "--sweeps=20"]
+    for chains in ("--chains=1", "--chains=4"):
+        said = command(folders["words"], "_ b", *flags, chains).err.splitlines()
+        assert "no effective sample size: the chains do not move" in said
+        assert not any(line.startswith("effective sample size") or " a pass" in line for line in said)
+    file.write_text("_ b\n_ b _\n")
+    said = command(folders["words"], file, *flags, "--visits=anywhere", "--blocks=2").err.splitlines()
+    (line,) = [line for line in said if line.startswith("effective sample size")]
+    found = re.match(r"effective sample size of the energy (\S+), at worst (\S+) \(problem 2\);", line)
+    assert found is not None and found[1] == found[2]
+
+
+def test_absurd_numbers_that_do_no_harm_are_taken(command: Command, folders: dict[str, Path]) -> None:
+    flags = ["--length=3", "--chains=2", "--sweeps=6"]
+    for more in (
+        ["--blocks=100000", "--visits=shuffled"],
+        ["--blocks=100000", "--visits=anywhere"],
+        ["--kernel=delayed-acceptance", "--window=1000000000"],
+        ["--forced=1000000"],
+        ["--temperature=0.5", "--anneal=1e-6"],
+        ["--max-rows=1000000000"],
+        ["--save-every=1000000000"],
+    ):
+        assert len(command(folders["words"], *flags, *more).records) == 2
+    with pytest.raises(InputError, match="none would be printed"):
+        SampleSettings(sweeps=10**12, discard=10**12 - 10, every=10**11 * 7)
+
+
+@pytest.mark.parametrize("anneal", [0.1, 0.07, 1 / 3, 0.02, 0.5, 2.0])
+@pytest.mark.parametrize("temperature", [0.7, 0.05, 0.1, 0.999])
+def test_annealing_is_counted_as_it_is_listed(anneal: float, temperature: float) -> None:
+    settings = SampleSettings(temperature=temperature, anneal=anneal)
+    falling = [1 - sweep * anneal for sweep in range(100) if 1 - sweep * anneal > temperature + 1e-12]
+    assert settings.annealed == (*falling, temperature)
+    assert settings.burn_in == len(falling)
 
 
 def test_one_chain_has_no_r_hat(command: Command, folders: dict[str, Path]) -> None:

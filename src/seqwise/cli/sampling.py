@@ -102,11 +102,17 @@ def sample(
         float | None, typer.Option(metavar="X", help="nats for each phrase that breaks it [infinity: hard]")
     ] = None,
     length: Annotated[
-        str | None, typer.Option(metavar="N|N-N", help="without FILE: of the sequences [as in training]")
+        str | None,
+        typer.Option(
+            metavar="N|N-N", help="without FILE: of the sequences [as in training]; for sources: bounds of outputs"
+        ),
     ] = None,
     count: Annotated[int, typer.Option(metavar="N", help="without FILE: how many problems, a length for each")] = 1,
     length_beam: Annotated[int, typer.Option(metavar="N", help="for sources: how many likely lengths to try")] = 1,
-    free: Annotated[str, typer.Option(metavar="TOKEN", help="what is to be filled in; a mask token is too")] = "_",
+    free: Annotated[
+        str,
+        typer.Option(metavar="TOKEN", help="what is to be filled in; of models of transformers a mask token is too"),
+    ] = "_",
     seed: Annotated[int, typer.Option(metavar="N", help="of all random numbers")] = 0,
     save_every: Annotated[int, typer.Option(metavar="N", help="sweeps between savings")] = 10,
     max_rows: Annotated[int, typer.Option(metavar="N", help="masked sequences at once; fewer need less memory")] = 1024,
@@ -116,7 +122,7 @@ def sample(
     Prints a JSON object for each sequence, numbers counted from 1; what to think of the chains goes to standard error.
     A long file is taken some thousand lines at a time, so that it needs no more memory than a short one. With --output,
     run the same command again to continue after an interruption, or with more --sweeps to go on; and torchrun may start
-    several processes, which share the chains.
+    several processes, which share the chains. It runs on the processor.
     """
     from seqwise.runs.pretrained import load_sequence_run
     from seqwise.runs.sampling_problems import read_problems

@@ -87,14 +87,14 @@ def read_problems(run: SequenceRun, text: str | None, settings: SampleSettings) 
         if run.conditional:
             raise InputError("the model reads sources, and there is none", mend="give a text, a file, or - for stdin")
         return _kept(_from_nothing(run, settings))
-    for name, default in (("length", None), ("count", 1)):
-        if getattr(settings, name) != default:
-            raise InputError(f"{name}: the problems are given, and {name} plays no part", mend="leave it out")
+    if settings.count != 1:
+        raise InputError("count: the problems are given, and count plays no part", mend="leave it out")
     if run.conditional and not _holds_pairs(text):
         examples = inputs_of(text, units=file_units(run.settings.source_units))
         return _kept(Problem((), example, run.encode([example])[0].source_ids) for example in examples)
-    if settings.length_beam > 1:
-        raise InputError("length_beam: the sequences to be filled in have their lengths", mend="leave it out")
+    for name, default in (("length", None), ("length_beam", 1)):
+        if getattr(settings, name) != default:
+            raise InputError(f"{name}: the sequences to be filled in have their lengths", mend="leave it out")
     run.require_free(settings.free)
     return _kept(_to_fill(run, example, settings.free) for example in _sequences(run, text))
 
@@ -134,11 +134,14 @@ def split_into_tasks(
     Args:
         run: a conditional one says which lengths are likely.
         problems: some that follow each other.
-        settings: ``length_beam`` is read.
-        shortest: of the lengths that a conditional run may choose.
+        settings: ``length_beam`` and ``length`` are read.
+        shortest: of the lengths that a conditional run may choose, beside what ``length`` says.
         first: the place of the first of these problems among all.
     """
     tasks = [Task(first + place, 0, one.tokens, one) for place, one in enumerate(problems) if one.tokens]
+    bounds: dict[str, Any] = {"shortest": shortest}
+    if settings.lengths is not None:
+        bounds = {"shortest": max(shortest, settings.lengths[0]), "longest": settings.lengths[-1]}
     open_ones = [place for place, problem in enumerate(problems) if not problem.tokens]
     for start in range(0, len(open_ones), AT_ONCE):
         part = open_ones[start : start + AT_ONCE]
@@ -146,7 +149,7 @@ def split_into_tasks(
         batch = collate([(place, EncodedExample(problems[place].source_ids, ())) for place in part])
         with torch.no_grad():
             context = run.model.encode(batch.sources_BS, batch.source_lengths_B)
-        lengths_BK = likeliest_lengths(context.length_log_probs_BL, beam=settings.length_beam, shortest=shortest)
+        lengths_BK = likeliest_lengths(context.length_log_probs_BL, beam=settings.length_beam, **bounds)
         for place, lengths in zip(part, lengths_BK.tolist(), strict=True):
             tasks += (
                 Task(first + place, rank, (FREE,) * length, problems[place]) for rank, length in enumerate(lengths)

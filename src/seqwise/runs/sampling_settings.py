@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from seqwise.errors import InputError
 from seqwise.sampling.settings import (
+    MOST_POSITIONS,
     ChainSettings,
     EnergyName,
     KernelName,
@@ -22,6 +23,10 @@ BURN_IN = 7
 """Sweeps that are not counted, where there are enough; Goyal (2021), section 6.4."""
 
 
+MOST_CHAINS = 10**6
+"""Of a problem at a length; more are taken for a slip of the pen."""
+
+
 @dataclass(frozen=True)
 class SampleSettings(ChainSettings):
     """How is sampled, from what, and what is printed of it, beside :class:`~seqwise.sampling.ChainSettings`.
@@ -33,7 +38,8 @@ class SampleSettings(ChainSettings):
         every: print each so many sweeps; None: the last one only.
         best: print of each problem only the sequence of the lowest energy per token, of all chains, sweeps and lengths.
         length: of sequences that are sampled from nothing: a number, or a range as in "5-9", from which each problem
-            draws its own; None: drawn from the lengths of the training data.
+            draws its own; None: drawn from the lengths of the training data. For sources: the likely lengths that may
+            be tried are these; None: all that the model knows.
         count: how many problems, where there is no file of them; mask-predict has the likeliest lengths, each once.
         length_beam: how many of its likeliest lengths are tried for each source.
         free: the token that marks a free position in a file.
@@ -67,7 +73,7 @@ class SampleSettings(ChainSettings):
         if self.best and self.every is not None:
             raise InputError("every: of each problem the best one is printed", mend="leave it out")
         positive = ("chains", "sweeps", "every", "count", "length_beam", "save_every")
-        require_ranges(self, positive=positive, counts=("discard",))
+        require_ranges(self, positive=positive, counts=("discard",), most={"chains": MOST_CHAINS})
         if not -(2**63) <= self.seed < 2**63:
             raise InputError(f"seed must be a number of 64 bits, got {self.seed}")
         _require_sense(self)
@@ -111,17 +117,23 @@ def _require_sense(settings: SampleSettings) -> None:
     if settings.num_discarded >= settings.num_sweeps:
         problem = f"discard: of {settings.num_sweeps} sweeps {settings.num_discarded} are left out"
         raise InputError(problem, mend="sample more, or discard fewer")
-    if settings.every is not None and not any(map(settings.prints, range(1, settings.num_sweeps + 1))):
-        left_out = max(settings.num_discarded, settings.burn_in)
+    left_out = max(settings.num_discarded, settings.burn_in)
+    if settings.every is not None and settings.num_sweeps // settings.every * settings.every <= left_out:
         problem = f"every: of {settings.num_sweeps} sweeps none would be printed, for {left_out} are left out"
         raise InputError(problem, mend="sample more, or print more often")
     lengths = _numbers(settings.length)
     if lengths is not None and not 1 <= lengths[0] <= lengths[-1]:
         raise InputError(f"length: {settings.length!r} is no length", mend="give a number, or a range such as 5-9")
+    if lengths is not None and lengths[-1] > MOST_POSITIONS:
+        given = settings.length if len(str(settings.length)) < 40 else f"{str(settings.length)[:30]}..."
+        raise InputError(f"length: sequences of at most {MOST_POSITIONS:,} tokens are sampled, got {given!r}")
 
 
 def _numbers(length: str | None) -> list[int] | None:
     if length is None:
         return None
     parts = length.split("-")
-    return [int(part) for part in parts] if len(parts) <= 2 and all(part.isdecimal() for part in parts) else [0]
+    if len(parts) > 2 or not all(part.isdecimal() for part in parts):
+        return [0]
+    # Python refuses to read numbers of thousands of digits.
+    return [int(part) if len(part) < 1000 else 10**1000 for part in parts]

@@ -107,7 +107,8 @@ def delayed_acceptance(
         raise InputError(f"the window of delayed acceptance must be at least 0, got {window}")
 
     def near_then_far(masked_BT: Tensor) -> Sequence[Tensor]:
-        spread = torch.nn.functional.max_pool1d(masked_BT[:, None].float(), 2 * window + 1, 1, window)
+        reach = min(window, masked_BT.shape[1] - 1)
+        spread = torch.nn.functional.max_pool1d(masked_BT[:, None].float(), 2 * reach + 1, 1, reach)
         near_BT = spread.squeeze(1).bool()
         return near_BT, ~near_BT
 

@@ -45,16 +45,19 @@ class LengthPrediction(NamedTuple):
     length: int
 
 
-def likeliest_lengths(length_log_probs_BL: Tensor, *, beam: int, shortest: int = 1) -> Tensor:
+def likeliest_lengths(
+    length_log_probs_BL: Tensor, *, beam: int, shortest: int = 1, longest: int | None = None
+) -> Tensor:
     """The lengths of the highest probability for each input, the likeliest first; of two alike the shorter one first.
 
     Args:
         length_log_probs_BL: length l at index l - 1.
         beam: how many; all there are, where there are fewer.
         shortest: lengths below are left out.
+        longest: lengths above are left out; None: none.
 
     Returns:
-        int64 (B, K), K = min(beam, L - shortest + 1).
+        int64 (B, K), K = min(beam, M - shortest + 1), where M is the lesser of L and the longest.
 
     Raises:
         InputError: the beam is less than 1, or no length is left.
@@ -66,9 +69,10 @@ def likeliest_lengths(length_log_probs_BL: Tensor, *, beam: int, shortest: int =
     greatest = length_log_probs_BL.shape[1]
     if beam < 1:
         raise InputError(f"a length beam needs at least 1 length, got {beam}")
-    if not 1 <= shortest <= greatest:
-        raise InputError(f"the model knows lengths from 1 to {greatest}, and at least {shortest} is asked for")
-    order_BL = length_log_probs_BL[:, shortest - 1 :].argsort(dim=1, descending=True, stable=True)
+    if not 1 <= shortest <= min(greatest, greatest if longest is None else longest):
+        asked = f"at least {shortest} tokens" if longest is None else f"{shortest} to {longest}"
+        raise InputError(f"the model knows lengths from 1 to {greatest}, and {asked} are asked for")
+    order_BL = length_log_probs_BL[:, shortest - 1 : longest].argsort(dim=1, descending=True, stable=True)
     return order_BL[:, :beam] + shortest
 
 

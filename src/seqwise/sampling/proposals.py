@@ -201,7 +201,7 @@ def anywhere(blocks: Sequence[int] = (1,), *, num_visits: int | None = 1) -> Vis
 def _subset(draws: Draws, free_BT: Tensor, size_B: Tensor) -> Tensor:
     """So many free positions of each chain, or all where there are fewer."""
     left_BT = free_BT
-    for number in range(int(size_B.max()) if len(size_B) else 0):
+    for number in range(min(int(size_B.max()), _most(free_BT)) if len(size_B) else 0):
         live_B = left_BT.any(1) & (size_B > number)
         log_weights_BT = torch.zeros_like(left_BT, dtype=torch.float64).masked_fill(~left_BT, -torch.inf)
         place_B = draws.categorical(log_weights_BT, live_B)

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from seqwise.errors import InputError
 from seqwise.models.protocols import MaskedModel
-from seqwise.sampling.combinators import burn_in, by_sweep, parallel_tempering
+from seqwise.sampling.combinators import burn_in, parallel_tempering
+from seqwise.sampling.draws import Draws
 from seqwise.sampling.energies import MAX_ROWS, Energy, local, raw
 from seqwise.sampling.kernels import delayed_acceptance, exact_gibbs, gibbs, mask_predict, metropolis_hastings
 from seqwise.sampling.proposals import Visits, anywhere, in_order, masked_conditionals, shuffled
-from seqwise.sampling.state import Kernel
+from seqwise.sampling.state import ChainState, Info, Kernel
 
 __all__ = [
     "ChainSettings",
@@ -38,6 +39,12 @@ EnergyName = Literal["local", "raw"]
 VisitsName = Literal["in-order", "shuffled", "anywhere"]
 """Each free position once in a sweep, from left to right or in an order drawn anew; or as many visits at random places,
 each of a size that is drawn from 1 to the sweep's block."""
+
+MOST_SWEEPS = 10**6
+"""Of annealing, of forced acceptance and of Mask-Predict: more are taken for a slip of the pen."""
+
+MOST_POSITIONS = 10**5
+"""Of a sequence, or a block; likewise."""
 
 ENERGIES: dict[str, Callable[..., Energy]] = {"local": local, "raw": raw}
 VISITS: dict[str, Callable[[int], Visits]] = {
@@ -117,16 +124,29 @@ class ChainSettings:
     @property
     def annealed(self) -> tuple[float, ...]:
         """The temperature of the target in each sweep, the last from then on."""
-        falling: list[float] = []
-        # Not by repeated subtraction, whose rounding could add a sweep.
-        while self.anneal is not None and 1 - len(falling) * self.anneal > self.temperature + 1e-12:
-            falling.append(1 - len(falling) * self.anneal)
-        return (*falling, self.temperature)
+        return tuple(self.temperature_of(sweep) for sweep in range(self.num_annealed + 1))
+
+    @property
+    def num_annealed(self) -> int:
+        """How many sweeps the target takes to its last temperature."""
+        if self.anneal is None:
+            return 0
+        # Not by repeated subtraction, whose rounding could add a sweep; a division may be off by one as well.
+        number = max(0, math.ceil((1 - self.temperature) / self.anneal) - 2)
+        while 1 - number * self.anneal > self.temperature + 1e-12:
+            number += 1
+        return number
+
+    def temperature_of(self, sweep: int) -> float:
+        """That of the target in one sweep, counted from 0."""
+        if self.anneal is None or sweep >= self.num_annealed:
+            return self.temperature
+        return 1 - sweep * self.anneal
 
     @property
     def burn_in(self) -> int:
         """First sweeps that do not leave the target unchanged."""
-        return max(self.forced, len(self.annealed) - 1)
+        return max(self.forced, self.num_annealed)
 
 
 def build_energy(settings: ChainSettings, model: MaskedModel) -> Energy:
@@ -181,11 +201,15 @@ def build_kernel(settings: ChainSettings, model: MaskedModel, energy: Energy, al
         block = settings.blocks[min(sweep, len(settings.blocks) - 1)]
         if sweep < settings.forced:
             return gibbs(proposal, visits=VISITS[settings.visits](block))
-        temperatures = settings.annealed
-        kernel = one(block, temperatures[min(sweep, len(temperatures) - 1)])
-        return burn_in(kernel) if sweep < len(temperatures) - 1 else kernel
+        kernel = one(block, settings.temperature_of(sweep))
+        return burn_in(kernel) if sweep < settings.num_annealed else kernel
 
-    return by_sweep([of_sweep(sweep) for sweep in range(max(len(settings.blocks), settings.burn_in + 1))])
+    of_sweep(0)  # refuses now what it would refuse later
+
+    def kernel(draws: Draws, state: ChainState) -> tuple[ChainState, Info]:
+        return of_sweep(state.sweep)(draws, state)
+
+    return kernel
 
 
 _PROPOSING = ("metropolis-hastings", "delayed-acceptance", "gibbs", "parallel-tempering")
@@ -225,13 +249,20 @@ def require_read(settings: ChainSettings, read_by: Mapping[str, Sequence[str]]) 
             raise InputError(f"{name}: the kernel {settings.kernel} does not read it", mend="leave it out")
 
 
-def require_ranges(settings: ChainSettings, *, positive: Sequence[str] = (), counts: Sequence[str] = ()) -> None:
+def require_ranges(
+    settings: ChainSettings,
+    *,
+    positive: Sequence[str] = (),
+    counts: Sequence[str] = (),
+    most: Mapping[str, int] | None = None,
+) -> None:
     """Refuse whole numbers out of their range; None is in it.
 
     Args:
         settings: all of them.
         positive: names of those that are at least 1.
         counts: names of those that are at least 0.
+        most: the greatest values of some of them.
 
     Raises:
         InputError: names the setting.
@@ -241,6 +272,10 @@ def require_ranges(settings: ChainSettings, *, positive: Sequence[str] = (), cou
             value = getattr(settings, name)
             if value is not None and value < least:
                 raise InputError(f"{name} must be at least {least}, got {value}")
+    for name, greatest in (most or {}).items():
+        value = getattr(settings, name)
+        if value is not None and value > greatest:
+            raise InputError(f"{name} must be at most {greatest}, got {value}")
 
 
 def _require_choices(settings: ChainSettings) -> None:
@@ -259,7 +294,8 @@ def _require_read(settings: ChainSettings) -> None:
 
 
 def _require_ranges(settings: ChainSettings) -> None:
-    require_ranges(settings, positive=("iterations", "max_rows"), counts=("forced", "window"))
+    most = {"iterations": MOST_SWEEPS, "forced": MOST_SWEEPS}
+    require_ranges(settings, positive=("iterations", "max_rows"), counts=("forced", "window"), most=most)
     for name in ("proposal_temperature", "temperature", "anneal", "penalty"):
         value = getattr(settings, name)
         if value is not None and not 0 < value < math.inf:
@@ -270,6 +306,8 @@ def _require_ranges(settings: ChainSettings) -> None:
         raise InputError(f"full_share must be at least 0 and less than 1, got {settings.full_share}")
     if not settings.blocks or min(settings.blocks) < 1:
         raise InputError(f"blocks must be at least 1 each, got {list(settings.blocks)}")
+    if max(settings.blocks) > MOST_POSITIONS:
+        raise InputError(f"blocks must be at most {MOST_POSITIONS} each, got {list(settings.blocks)}")
     if not all(0 < value < math.inf for value in settings.temperatures):
         raise InputError(f"temperatures must be finite and greater than 0, got {list(settings.temperatures)}")
 
@@ -280,6 +318,11 @@ def _require_sense(settings: ChainSettings) -> None:
     if settings.anneal is not None and settings.temperature >= 1:
         mend = "give a lower one, or leave anneal out"
         raise InputError(f"anneal goes from temperature 1 down, and the target's is {settings.temperature}", mend=mend)
+    if settings.anneal is not None and (1 - settings.temperature) / settings.anneal > MOST_SWEEPS:
+        number = (1 - settings.temperature) / settings.anneal
+        told = f"{round(number):,}" if number < 10**12 else f"{number:.3g}"
+        problem = f"anneal: from 1 to {settings.temperature:g} it takes {told} sweeps, more than {MOST_SWEEPS:,}"
+        raise InputError(problem, mend="subtract more each sweep")
     if settings.forced and settings.penalty is None and (settings.contain or settings.without):
         mend = "leave it out, or make the constraints soft with a penalty"
         raise InputError("forced: a proposal that is accepted unasked may break a hard constraint", mend=mend)
