@@ -650,7 +650,16 @@ cli.main()
 def test_a_killed_process_is_continued_by_the_same_command(
     command: Command, folders: dict[str, Path], tmp_path: Path
 ) -> None:
-    flags = [folders["pairs"], "cab", "--length-beam=2", "--sweeps=8", "--save-every=3", "--every=4", "--output"]
+    flags = [
+        folders["pairs"],
+        "cab",
+        "--length-beam=2",
+        "--sweeps=8",
+        "--save-every=3",
+        "--every=4",
+        "--temperature=4",
+        "--output",
+    ]
     whole = command(*flags, tmp_path / "whole")
     for ending, code in (("kill", -signal.SIGKILL), ("interrupt", 130)):
         arguments = [sys.executable, "-c", KILL, "4", "sample", *flags, tmp_path / ending]
