@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,10 @@ from letters import letter_pairs, letter_tokenizer  # noqa: E402
 from pretrained import bert, cut, pickled, saved, with_code, without  # noqa: E402
 from seqwise.data.readers import Example  # noqa: E402
 from seqwise.errors import InputError  # noqa: E402
+from seqwise.evaluation.slot_ranking import Slots, unroll_slots  # noqa: E402
 from seqwise.runs import load_run, predict  # noqa: E402
 from seqwise.runs.decoder_choice import choose_decoder  # noqa: E402
-from seqwise.runs.diagnosis import diagnose  # noqa: E402
+from seqwise.runs.diagnosis import diagnose, explore  # noqa: E402
 from seqwise.runs.inputs import inputs_of  # noqa: E402
 from seqwise.runs.settings import Settings, adopt, load_settings, names_pretrained  # noqa: E402
 from seqwise.runs.stages import resolve  # noqa: E402
@@ -233,6 +234,48 @@ def test_what_a_generation_config_forbids_is_never_written(forbids: dict[str, An
         patch.setattr("seqwise.runs.diagnosis.measure_outputs", measured)
         diagnose(loaded, examples)
     assert len(in_diagnosis) >= 3 and not any(5 in tokens for tokens in in_diagnosis)
+
+
+def _suppressing(run: Path, *tokens: int) -> Any:
+    """A run whose generation config forbids some tokens."""
+    loaded = load_run(run)
+    loaded.model.model.generation_config.suppress_tokens = list(tokens)
+    return loaded
+
+
+def test_the_explorer_and_the_slot_ranking_search_as_the_run_does(run: Path) -> None:
+    examples = [Example(("a a",), ("a c a",)), Example(("c a",), ("a c",))]
+    free = explore(load_run(run), examples[0], beam_size=4)
+    assert any(5 in prefix.tokens for prefixes in free.steps for prefix in prefixes if prefix.on_beam)
+    loaded = _suppressing(run, 5)
+    bias = explore(loaded, examples[0], beam_size=4)
+    assert len(bias.steps) > 2 and not any(5 in prefix.tokens for prefixes in bias.steps for prefix in prefixes)
+    ranked: list[list[int]] = []
+    with pytest.MonkeyPatch.context() as patch:
+
+        def recording(*arguments: Any, **options: Any) -> Iterator[Slots]:
+            for slots in unroll_slots(*arguments, **options):
+                live_BJT = slots.prefixes_BJT[slots.scores_BJ != -torch.inf]
+                ranked.extend(live_BJT.tolist())
+                yield slots
+
+        patch.setattr("seqwise.evaluation.slot_ranking.unroll_slots", recording)
+        diagnose(loaded, examples, beam_size=4)
+    assert len(ranked) > 20 and not any(5 in tokens for tokens in ranked)
+
+
+def test_the_global_shares_are_over_what_the_run_may_write(run: Path) -> None:
+    """With the end and one other token to write, a step adds one output; their shares sum to 1; other gold has none."""
+    loaded = _suppressing(run, *(token for token in range(10) if token not in (0, 4)))
+    bias = explore(loaded, Example(("a a",), ("b a",)), beam_size=20)
+    assert bias.exact
+    for step, prefixes in enumerate(bias.steps):
+        kept = [prefix for prefix in prefixes if prefix.on_beam]
+        assert len(kept) == (step + 1 if step else 1)
+        for place in (0, -1):
+            assert sum(prefix.global_masses[place] for prefix in kept) == pytest.approx(1.0, abs=1e-5)
+    gold = [prefix for prefixes in bias.steps[1:] for prefix in prefixes if prefix.is_gold]
+    assert len(gold) == 3 and all(set(one.global_masses) == {0.0} and not one.on_beam for one in gold)
 
 
 # ---------------------------------------------------------------------------------------- what is refused

@@ -7,20 +7,21 @@ every step. Raw scores are under no such law. Shapes: B batch (1 here), J slots,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from seqwise.decoding import Decoder
 from seqwise.errors import InputError
-from seqwise.evaluation.slot_ranking import Slots, unroll_slots
+from seqwise.evaluation.slot_ranking import Slots, unrestricted, unroll_slots
 from seqwise.models.protocols import StepModel
-from seqwise.search.candidates import Score, global_, local
+from seqwise.search.candidates import Candidates, Score, global_, local
 from seqwise.search.gold import KeepGold, never_lost, no_rivals
-from seqwise.search.selection import HardTopK
+from seqwise.search.selection import HardTopK, Selection, Selector
 
 __all__ = ["LabelBias", "Prefix", "draw_label_bias", "explore_label_bias", "fate_of_gold"]
 
@@ -89,6 +90,7 @@ def explore_label_bias(
     score: Score = local,
     gold: Ids | None = None,
     support: int = 4096,
+    allowed: Callable[[Selector], Selector] = unrestricted,
 ) -> LabelBias:
     """Follow a beam and set, for each of its prefixes, the local mass beside the global one, step by step.
 
@@ -104,7 +106,8 @@ def explore_label_bias(
     Both sums run over the prefixes of a raw-score beam of ``support`` slots, each with all its next tokens. Where the
     beam never has to drop a prefix (``exact``) this is enumeration. Elsewhere it is the approximation that Andor et al.
     make in training; a prefix that the raw-score beam has dropped gets share 0 from then on. Outputs that have not
-    ended after ``num_steps`` tokens count as they stand.
+    ended after ``num_steps`` tokens count as they stand. What may not be written is in neither sum, though it keeps its
+    part of the local mass, as in the search.
 
     Args:
         model: a step model, in evaluation mode.
@@ -114,6 +117,7 @@ def explore_label_bias(
         score: what that beam goes by.
         gold: the right output, end token included; its prefixes are shown even where they have fallen off the beam.
         support: how many slots the global shares are summed over.
+        allowed: turns a selector into one that chooses among what may be written; by default that is everything.
 
     Raises:
         InputError: there is more than one source, or a number is out of range.
@@ -137,10 +141,14 @@ def explore_label_bias(
     for name, value in (("num_steps", num_steps), ("k", k), ("support", support)):
         if value < 1:
             raise InputError(f"{name} must be at least 1, got {value}")
-    shown = [list(_states(slots, model.end)) for slots in _unrolled(model, context, k, score, num_steps)]
+    decoder = Decoder(allowed(HardTopK(k)), score)
+    shown = [list(_states(slots, model.end)) for slots in unroll_slots(model, context, decoder, num_steps=num_steps)]
     if gold is not None:
         _add_lost_gold(shown, model, context, gold[:num_steps])
-    shares, exact, largest = _global_shares(model, context, shown, num_steps=num_steps, support=support)
+    recorder = _Recorder(HardTopK(support))
+    decoder = Decoder(allowed(recorder), global_)
+    searched = unroll_slots(model, context, decoder, num_steps=num_steps)
+    shares, exact, largest = _global_shares(searched, recorder, shown, end=model.end, support=support)
     steps = tuple(
         tuple(_prefix(state, shares[step:] or shares[-1:], None if gold is None else gold[:step]) for state in states)
         for step, states in enumerate(shown)
@@ -182,8 +190,16 @@ class _State(NamedTuple):
     on_beam: bool = True
 
 
-def _unrolled(model: StepModel, context: Any, k: int, score: Score, num_steps: int) -> Iterator[Slots]:
-    return unroll_slots(model, context, Decoder(HardTopK(k), score), num_steps=num_steps)
+@dataclass
+class _Recorder:
+    """A selector that chooses as another does, and keeps the scores that it last chose by: of what may be written."""
+
+    selector: Selector
+    scores_JV: Tensor | None = None
+
+    def __call__(self, candidates: Candidates, generator: torch.Generator | None) -> Selection:
+        self.scores_JV = candidates.scores_BJV[0]
+        return self.selector(candidates, generator)
 
 
 def _states(slots: Slots, end: int | None) -> Iterator[_State]:
@@ -220,30 +236,37 @@ def _prefix(state: _State, shares: Sequence[Mapping[Ids, float]], gold: Ids | No
 
 
 def _global_shares(
-    model: StepModel, context: Any, shown: Sequence[Sequence[_State]], *, num_steps: int, support: int
+    searched: Iterable[Slots],
+    recorder: _Recorder,
+    shown: Sequence[Sequence[_State]],
+    *,
+    end: int | None,
+    support: int,
 ) -> tuple[list[dict[Ids, float]], bool, int]:
     """For each s, the share P_s of every prefix that is shown after s steps or fewer."""
     wanted = {state.tokens for states in shown for state in states}
     shares: list[dict[Ids, float]] = [{(): 1.0}]
     kept_all, exact, largest = True, True, 0
-    *before, _ = _unrolled(model, context, support, global_, num_steps)
-    vocabulary_size = model.embedding_VD.shape[0]
-    for step, slots in enumerate(before, start=1):
+    for step, slots in enumerate(searched, start=1):
+        scores_JV, recorder.scores_JV = recorder.scores_JV, None
+        if scores_JV is None:  # the final beam, which is not lengthened
+            break
         exact = kept_all  # what the last selection drops does not matter: all its candidates are summed over
-        states = list(_states(slots, model.end))
+        states = list(_states(slots, end))
         largest = max(largest, len(states))
-        kept_all = kept_all and sum(vocabulary_size if state.is_open else 1 for state in states) <= support
-        ahead = [state.raw_score + state.log_partition for state in states]
+        kept_all = kept_all and int((scores_JV > -torch.inf).sum()) <= support
+        scores_JV = scores_JV[slots.scores_BJ[0] > -torch.inf]
+        ahead = scores_JV.logsumexp(-1).tolist()
         total = _log_sum_exp(ahead)
         below: dict[Ids, list[float]] = {}
         for state, log_mass in zip(states, ahead, strict=True):
             for length in range(len(state.tokens) + 1):
                 if state.tokens[:length] in wanted:
                     below.setdefault(state.tokens[:length], []).append(log_mass)
-        still_open = {state.tokens for state in states if state.is_open}
+        still_open = {state.tokens: row for row, state in enumerate(states) if state.is_open}
         for state in shown[step] if step < len(shown) else ():
             if len(state.tokens) == step and state.tokens[:-1] in still_open:
-                below[state.tokens] = [state.raw_score]
+                below[state.tokens] = [float(scores_JV[still_open[state.tokens[:-1]], state.tokens[-1]])]
         shares.append({tokens: math.exp(_log_sum_exp(masses) - total) for tokens, masses in below.items()})
     return shares, exact, largest
 

@@ -19,7 +19,7 @@ from seqwise.evaluation.metrics import Counts, pairs_with_many
 from seqwise.models.protocols import StepModel
 from seqwise.search.beam import Beam, backtrace, unroll
 from seqwise.search.candidates import Score, local
-from seqwise.search.selection import HardTopK
+from seqwise.search.selection import HardTopK, Selector
 
 __all__ = ["SlotRanking", "Slots", "rank_slots", "unroll_slots"]
 
@@ -45,6 +45,11 @@ class Slots:
     raw_scores_BJ: Tensor
     log_partitions_BJ: Tensor
     open_BJ: Tensor
+
+
+def unrestricted(selector: Selector) -> Selector:
+    """The selector as it is: everything may be written."""
+    return selector
 
 
 @torch.no_grad()
@@ -119,6 +124,7 @@ def rank_slots(
     *,
     k: int,
     score: Score = local,
+    allowed: Callable[[Selector], Selector] = unrestricted,
     batch_size: int = 256,
     on_progress: Callable[[int], None] | None = None,
 ) -> SlotRanking:
@@ -142,6 +148,7 @@ def rank_slots(
         references: for each example its right outputs, end token included; at least one.
         k: size of the beam, at least 2.
         score: what the search goes by.
+        allowed: turns a selector into one that chooses among what may be written; by default that is everything.
         batch_size: examples searched together; results do not depend on it.
         on_progress: called with the number of examples just done.
 
@@ -161,7 +168,7 @@ def rank_slots(
     pairs_with_many(examples, references)
     tallies = [_Tally() for _ in examples]
     order = sorted(range(len(examples)), key=lambda index: len(examples[index].source_ids))
-    decoder = Decoder(HardTopK(k), score)
+    decoder = Decoder(allowed(HardTopK(k)), score)
     with evaluation_mode(model):
         for start in range(0, len(order), batch_size):
             indices = order[start : start + batch_size]

@@ -188,7 +188,7 @@ def diagnose(
     found = _search(run, data.sources, [(name, size, scores[name]) for name, size in wanted], on_progress)
     found.setdefault(("raw", 1), found["local", 1])
     exposure = _exposure(model, data, {name: found[searches[name]] for name in ("greedy", "beam")}, on_progress)
-    ranking = _rank(model, data, k, on_progress)
+    ranking = _rank(run, data, k, on_progress)
     lengths: dict[str, dict[int, LengthBias]] = {}
     for name, size in sweep:
         lengths.setdefault(name, {})[size] = length_bias(found[name, size], data.lengths)
@@ -247,12 +247,12 @@ def _exposure(
     return gaps
 
 
-def _rank(model: StepModel, data: _Data, k: int, on_progress: OnProgress | None) -> SlotRanking | None:
+def _rank(run: Run, data: _Data, k: int, on_progress: OnProgress | None) -> SlotRanking | None:
     if not data.known or k < 2:
         return None
     advance = _counter(on_progress, "ranking slots", len(data.known))
     try:
-        return rank_slots(model, data.known_sources, data.references, k=k, on_progress=advance)
+        return rank_slots(run.model, data.known_sources, data.references, k=k, allowed=run.allowed, on_progress=advance)
     except InputError:  # one token each, or gold on no beam: there is nothing to rank
         return None
 
@@ -288,4 +288,5 @@ def explore(run: Run, example: Example, *, beam_size: int | None = None, support
             k=beam_size or run.settings.beam_size,
             gold=gold[0].target_ids if gold else None,
             support=support,
+            allowed=run.allowed,
         )
