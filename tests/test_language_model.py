@@ -25,6 +25,7 @@ from seqwise.runs import load_run
 from seqwise.runs.language_model import (
     LanguageModel,
     load_language_model,
+    save_language_model,
     score_sentences,
     score_sentences_unnormalized,
 )
@@ -81,6 +82,18 @@ def score_by_enumeration(run: LanguageModel, words: list[str]) -> tuple[float, f
     return raw, raw - log_z
 
 
+def log_z_by_enumeration(run: LanguageModel, words: list[str]) -> list[float]:
+    """log Z of each position: that of a prefix with an end, less that of the shorter one with the same words before it.
+
+    The end is a gold word like any other, and log Z does not depend on which word is gold.
+    """
+    sums = [
+        math.fsum((raw, -normalized))
+        for raw, normalized in (score_by_enumeration(run, words[:length]) for length in range(len(words) + 1))
+    ]
+    return [after - before for before, after in zip([0.0, *sums], sums, strict=False)]
+
+
 def test_scores_are_those_of_enumeration(seqwise: Command, trained: Path, tmp_path: Path) -> None:
     file = tmp_path / "some.txt"
     file.write_text("the dog runs\n\na zebra\n")
@@ -114,6 +127,17 @@ def test_risk_and_perplexity_are_those_of_enumeration(seqwise: Command, trained:
     # log Z of a sentence is a sum over its positions, so that of a longer one adds that of its last.
     summary = seqwise("score", trained, file).err
     assert f"mean log Z {values[2] / 3:.3f}" in summary
+    log_z = log_z_by_enumeration(run, ["the", "cat"])
+    mean = sum(log_z) / 3
+    # Of both signs, which a constant in the bias sees to: R is then not |mean log Z|.
+    with torch.no_grad():
+        run.model.weights_M[-len(run.vocabulary) :] -= mean
+    save_language_model(run, tmp_path / "shifted")
+    summary = seqwise("score", tmp_path / "shifted", file).err
+    risk = sum(abs(value - mean) for value in log_z) / 3
+    assert risk > 0.01 and f"R = mean |log Z| {risk:.3f}, mean log Z {0:.3f}, mean |log Z - mean| {risk:.3f}" in (
+        summary.replace("-0.000", "0.000")
+    )
     metrics = train_language_model([tmp_path / "text.txt"], tmp_path / "trained", TINY, dev=[file])
     assert metrics["dev"]["mean"] == pytest.approx(values[2] / 3, abs=1e-5)
     assert metrics["dev"]["num_positions"] == 3
@@ -361,6 +385,43 @@ def test_rerank_on_the_command_line(seqwise: Command, trained: Path, tmp_path: P
     untouched = json.loads(seqwise("rerank", trained, file, "--weight=0").out.splitlines()[0])
     assert [one["score"] for one in untouched["outputs"]] == [-1.0, -2.0, -9.0]
     assert read_nbest(file)[0].line == 1
+
+
+def test_a_word_bonus_on_the_command_line(seqwise: Command, trained: Path, tmp_path: Path) -> None:
+    outputs = [("the dog runs", -2.0), ("the dog", -2.5), ("", -9.0)]
+    file = nbest_file(tmp_path / "lists.jsonl", [("x", outputs)])
+    for bonus in (-7.0, 0.25):
+        (record,) = map(
+            json.loads, seqwise("rerank", trained, file, "--weight=0.5", f"--word-bonus={bonus}").out.split("\n")[:1]
+        )
+        totals = [one["total"] for one in record["outputs"]]
+        assert totals == sorted(totals, reverse=True) and len(totals) == 3
+        for one in record["outputs"]:
+            expected = one["score"] + 0.5 * (one["language_model"] + bonus * len(one["output"].split()))
+            assert one["total"] == pytest.approx(expected, abs=2e-4)
+    assert record["outputs"][0]["output"] != ""
+    help_text = " ".join(seqwise("rerank", "--help").out.split())
+    assert "--word-bonus" in help_text and "-1 / (2 alpha)" in help_text
+    assert "--word-bonus must be finite" in seqwise("rerank", trained, file, "--weight=1", "--word-bonus=inf").complaint
+
+
+def test_the_weight_is_chosen_with_the_word_bonus(seqwise: Command, trained: Path, tmp_path: Path) -> None:
+    """The right output is the shorter one; by how much each word earns, a weight finds it or not."""
+    right, wrong = "the dog", "the dog the dog the dog the dog"
+    file = nbest_file(tmp_path / "dev.jsonl", [("x", [(wrong, -1.0), (right, -1.2)])])
+    references = tmp_path / "references.tsv"
+    references.write_text(f"x\t{right}\n")
+    tuned = ["--dev", file, "--references", references, "--measure=exact"]
+    assert "exact 0.00 -> 0.00" in seqwise("rerank", trained, file, *tuned, "--word-bonus=9").err
+    ended = seqwise("rerank", trained, file, *tuned, "--word-bonus=-9")
+    assert "exact 0.00 -> 100.00" in ended.err
+    assert json.loads(ended.out)["outputs"][0]["output"] == right
+
+
+def test_totals_that_are_no_numbers_are_refused(seqwise: Command, trained: Path, tmp_path: Path) -> None:
+    file = nbest_file(tmp_path / "lists.jsonl", [("x", [("the dog runs", -2.0)])])
+    ended = seqwise("rerank", trained, file, "--weight=1e308")
+    assert ended.out == "" and "is not a finite number; lower the weight" in ended.complaint
 
 
 @pytest.mark.parametrize("measure", ["exact", "bleu"])

@@ -440,10 +440,14 @@ def test_risk_falls_while_log_z_is_penalized() -> None:
 
 
 def test_held_out_measures_by_hand() -> None:
+    """With log Z of both signs, so that the mean of |log Z| is not |mean log Z|."""
     model, positions = a_model(4), some_positions(9)
+    with torch.no_grad():
+        model.weights_M[model.num_weights :] -= float(model.log_partitions(positions.contexts_NC).mean()) - 0.1
     rows = scores_by_hand(model, positions.contexts_NC)
     log_z = [math.log(sum(map(math.exp, row))) for row in rows]
     mean = sum(log_z) / 9
+    assert min(log_z) < -0.2 < 0.2 < max(log_z) and abs(mean) < 0.5 * sum(map(abs, log_z)) / 9
     loss = mean - sum(row[word] for row, word in zip(rows, positions.words_N.tolist(), strict=True)) / 9
     expected = [9, loss, math.exp(loss), sum(map(abs, log_z)) / 9, mean, sum(abs(z - mean) for z in log_z) / 9]
     for cut in (9, 4):
@@ -485,8 +489,24 @@ def test_reranking() -> None:
     assert rerank([], [], 1.0) == []
     with pytest.raises(InputError, match="2 scores of a language model for 3 hypotheses"):
         rerank(nbest, [0.0, 1.0], 0.5)
-    with pytest.raises(InputError, match="not a number"):
-        rerank(nbest, [0.0, 1.0, math.nan], 0.5)
+    for bad, weight in ((math.nan, 0.5), (-math.inf, 0.5), (-9.0, 1e308), (1.0, math.nan)):
+        with pytest.raises(InputError, match="not a finite number"):
+            rerank(nbest, [0.0, 1.0, bad], weight)
+
+
+def test_a_word_bonus_is_added_to_the_second_score_of_each_word() -> None:
+    nbest = [Candidate("long", -3.0), Candidate("short", -3.2)]
+
+    def first(bonus: float) -> str:
+        return rerank(nbest, [-9.0, -9.0], 0.5, word_bonus=bonus, words=[6, 2])[0].name
+
+    # short wins from 0.2 / (0.5 * 4) = 0.1 nats a word off.
+    assert [first(bonus) for bonus in (1.0, 0.0, -0.09, -0.11, -1.0)] == ["long"] * 3 + ["short"] * 2
+    assert rerank(nbest, [-9.0, -9.0], 0.5, word_bonus=-0.11, words=iter([6, 2]))[0].name == "short"
+    with pytest.raises(InputError, match="1 lengths for 2 hypotheses"):
+        rerank(nbest, [-9.0, -9.0], 0.5, word_bonus=-1.0, words=[6])
+    with pytest.raises(InputError, match="0 lengths for 2 hypotheses; give words"):
+        rerank(nbest, [-9.0, -9.0], 0.5, word_bonus=-1.0)
 
 
 def test_the_benchmark_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys) -> None:

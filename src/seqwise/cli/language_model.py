@@ -53,7 +53,13 @@ def train_command(
         list[Path] | None, typer.Option(metavar="FILE", help="measure perplexity and R on it; may be repeated")
     ] = None,
     fraction: Annotated[float, typer.Option(metavar="X", help="gamma, of positions whose log Z is computed")] = 0.1,
-    alpha: Annotated[float, typer.Option(metavar="X", help="weight of (log Z)^2")] = 1.0,
+    alpha: Annotated[
+        float,
+        typer.Option(
+            metavar="X",
+            help="weight of (log Z)^2; log Z ends near 1 / (2 X) with --likelihood unnormalized, near 0 if normalized",
+        ),
+    ] = 1.0,
     likelihood: Annotated[
         str,
         typer.Option(
@@ -170,6 +176,14 @@ def rerank_command(
     weight: Annotated[
         float | None, typer.Option(metavar="X", help="of the language model's unnormalised score")
     ] = None,
+    word_bonus: Annotated[
+        float,
+        typer.Option(
+            metavar="B",
+            help="nats added to the language model's score for each word of an output; -1 / (2 alpha) takes off what "
+            "every word earns from a model trained with --likelihood unnormalized, the default",
+        ),
+    ] = 0.0,
     dev: Annotated[Path | None, typer.Option(metavar="NBEST", help="choose the weight on these lists instead")] = None,
     references: Annotated[
         Path | None, typer.Option(metavar="FILE", help="right outputs for --dev: input, a tab, output; several allowed")
@@ -181,7 +195,7 @@ def rerank_command(
         ),
     ] = None,
 ) -> None:
-    """Re-rank n-best lists by their own score plus a weight times the language model's.
+    """Re-rank n-best lists by their own score plus a weight times the language model's, word bonus included.
 
     Prints the lists in the new order, as they came, with the language model's score and the total of each output.
     """
@@ -194,6 +208,8 @@ def rerank_command(
         raise InputError("--dev and --references go together", mend="give both or none")
     if weight is not None and not math.isfinite(weight):
         raise InputError(f"--weight must be finite, got {weight}")
+    if not math.isfinite(word_bonus):
+        raise InputError(f"--word-bonus must be finite, got {word_bonus}")
     if measure is not None and dev is None:
         raise InputError("--measure is what --dev is judged by", mend="leave it out, or give --dev for --weight")
     measure = measure or MEASURES[0]
@@ -202,25 +218,27 @@ def rerank_command(
     loaded = load_language_model(folder)
     lists = read_nbest(nbest)
     if dev is not None and references is not None:
-        weight = _tuned(loaded, dev, references, measure)
+        weight = _tuned(loaded, dev, references, measure, word_bonus)
     assert weight is not None
     for one, seconds in zip(lists, _language_scores(loaded, lists), strict=True):
-        ranked = _ranked(one, seconds, weight)
+        ranked = _ranked(one, seconds, weight, word_bonus)
         print(json.dumps({"input": one.source, "outputs": ranked}, ensure_ascii=False))
 
 
-def _ranked(one: NBest, seconds: Sequence[float], weight: float) -> list[dict[str, object]]:
+def _ranked(one: NBest, seconds: Sequence[float], weight: float, word_bonus: float) -> list[dict[str, object]]:
     from seqwise.evaluation.reranking import Candidate
     from seqwise.models import rerank
 
     places = [Candidate(str(place), candidate.score) for place, candidate in enumerate(one.candidates)]
-    order = [int(candidate.text) for candidate in rerank(places, seconds, weight)]
+    words = [len(candidate.text.split()) for candidate in one.candidates]
+    ranked = rerank(places, seconds, weight, word_bonus=word_bonus, words=words)
+    order = [int(candidate.text) for candidate in ranked]
     return [
         {
             "output": one.candidates[place].text,
             "score": one.candidates[place].score,
             "language_model": round(seconds[place], 4),
-            "total": round(one.candidates[place].score + weight * seconds[place], 4),
+            "total": round(one.candidates[place].score + weight * (seconds[place] + word_bonus * words[place]), 4),
         }
         for place in order
     ]
@@ -238,13 +256,13 @@ def _language_scores(loaded: LanguageModel, lists: Sequence[NBest]) -> list[list
     return [[next(scores) for _ in one.candidates] for one in lists]
 
 
-def _tuned(loaded: LanguageModel, dev: Path, references: Path, measure: str) -> float:
+def _tuned(loaded: LanguageModel, dev: Path, references: Path, measure: str, word_bonus: float) -> float:
     from seqwise.evaluation.reranking import candidate_table, read_nbest, tune
 
     lists = read_nbest(dev)
     right = _right_outputs(references, lists)
     table = candidate_table([one.candidates for one in lists], _language_scores(loaded, lists))
-    tuned = tune(table, _counts(lists, right, measure))
+    tuned = tune(table, _counts(lists, right, measure), word_bonuses=[word_bonus])
     before = _value(table, _counts(lists, right, measure))
     print(f"weight {tuned.weight:g}: {measure} {100 * before:.2f} -> {100 * tuned.value:.2f} on {dev}", file=sys.stderr)
     return tuned.weight

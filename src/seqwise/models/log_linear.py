@@ -280,16 +280,26 @@ class Scored(Protocol):
 AnyScored = TypeVar("AnyScored", bound=Scored)
 
 
-def rerank(nbest: Sequence[AnyScored], lm_scores: Iterable[float], weight: float) -> list[AnyScored]:
-    """The hypotheses of an input by falling ``score + weight * lm_score``; ties stay in order.
+def rerank(
+    nbest: Sequence[AnyScored],
+    lm_scores: Iterable[float],
+    weight: float,
+    *,
+    word_bonus: float = 0.0,
+    words: Iterable[int] = (),
+) -> list[AnyScored]:
+    """The hypotheses of an input by falling ``score + weight (lm_score + word_bonus words)``; ties stay in order.
 
     Args:
         nbest: hypotheses with the score of the model that made them.
         lm_scores: one each, from `sentence_scores`, in nats.
         weight: of the language model; 0 ranks by the first score alone. Choose it on development data.
+        word_bonus: nats a word. A language model whose log Z is about c pays c for every word: -c takes that off, such
+            as ``-1 / (2 alpha)`` after training with `sampled_normalization`.
+        words: the length of each hypothesis; read where there is a bonus.
 
     Raises:
-        InputError: not as many scores as hypotheses, or a sum that is not a number.
+        InputError: not as many scores, or lengths, as hypotheses, or a sum that is not finite.
 
     Source: Andreas and Klein (2015), section 5, where the language model is a feature of translation.
 
@@ -302,7 +312,13 @@ def rerank(nbest: Sequence[AnyScored], lm_scores: Iterable[float], weight: float
     lm_scores = [float(score) for score in lm_scores]
     if len(lm_scores) != len(nbest):
         raise InputError(f"{len(lm_scores)} scores of a language model for {len(nbest)} hypotheses")
+    if word_bonus:
+        lengths = list(words)
+        if len(lengths) != len(nbest):
+            raise InputError(f"{len(lengths)} lengths for {len(nbest)} hypotheses", mend="give words, one number each")
+        lm_scores = [score + word_bonus * length for score, length in zip(lm_scores, lengths, strict=True)]
     totals = [hypothesis.score + weight * score for hypothesis, score in zip(nbest, lm_scores, strict=True)]
-    if any(math.isnan(total) for total in totals):
-        raise InputError("a score of the n-best list, or of the language model, is not a number")
+    if not all(map(math.isfinite, totals)):
+        problem = "a score of the n-best list, or its sum with the language model's, is not a finite number"
+        raise InputError(problem, mend="lower the weight, or mend the scores")
     return [nbest[place] for place in sorted(range(len(nbest)), key=lambda place: -totals[place])]
