@@ -344,7 +344,7 @@ def test_what_the_numbers_mean_is_said() -> None:
     bad = meanings(made_up(raw=20, shifted=84, next_step=141, own=2.1))
     assert "beam and greedy differ by no more than chance" in bad["decoders"]
     assert "raw scores lose 40.0: keep to beam; 80% of that is one constant" in bad["decoders"]
-    assert "adds nothing" in bad["slot ranking"] and "costs 2.0 times as much" in bad["exposure gap"]
+    assert "adds nothing" in bad["slot ranking"] and "costs 2.00 times as much" in bad["exposure gap"]
     assert bad["length bias"] == "all outputs have the length of their inputs"
     assert "0% of that" in meanings(made_up(raw=20, shifted=10, next_step=100, own=1.0))["decoders"]
 
@@ -365,13 +365,65 @@ def test_a_gap_that_only_greedy_search_has_is_said_to_be_of_greedy_search() -> N
     even = made_up(raw=100, shifted=100, next_step=140, own=1.0)
     found = replace(even, exposure={"greedy": gap(2.1), "beam": gap(1)})
     said = meanings(found)["exposure gap"]
-    assert said.startswith("after prefixes of greedy search the right continuation costs 2.0 times as much")
+    assert said.startswith("after prefixes of greedy search the right continuation costs 2.00 times as much")
     assert said.endswith("with a beam there is little to mend")
     other = meanings(replace(found, exposure={"greedy": gap(1), "beam": gap(2.1)}))["exposure gap"]
     assert other.startswith("after prefixes of its own beam")
 
 
+def test_a_gap_too_small_to_mend_comes_without_advice() -> None:
+    found = replace(made_up(raw=100, shifted=100, next_step=140, own=1.0), exposure={"beam": gap(1.03)})
+    said = meanings(found)["exposure gap"]
+    assert "costs 1.03 times as much as after gold ones" in said and "scheduled-sampling" not in said
+    found = replace(found, exposure={"beam": gap(1.1)})
+    assert "costs 1.09 times as much" in meanings(found)["exposure gap"]
+    assert "--objective scheduled-sampling" in meanings(found)["exposure gap"]
+
+
+def cut_to(found: Diagnosis, examples: int) -> Diagnosis:
+    """The same diagnosis of the first and the last examples: each difference shows in them."""
+
+    def some(sums: Sums) -> Sums:
+        half = examples // 2
+        rows = [*range(half), *range(len(sums) - (examples - half), len(sums))]
+        return Sums(sums.columns_NC[rows], sums.combine)
+
+    decoders = {name: {title: some(one) for title, one in row.items()} for name, row in found.decoders.items()}
+    exposure = {name: ExposureGap(some(one.gold), some(one.own)) for name, one in found.exposure.items()}
+    ranking = SlotRanking(*map(some, vars(found.ranking).values()))
+    return replace(found, decoders=decoders, exposure=exposure, ranking=ranking)
+
+
+def test_a_few_examples_are_no_certainty() -> None:
+    """The interval of one example has no width, and that of a few hardly any: below ten nothing is said to be sure."""
+    sure = made_up(raw=0, shifted=0, next_step=200, own=3.0)
+    for examples in (1, 2, 9):
+        few = meanings(cut_to(sure, examples))
+        for part in ("decoders", "exposure gap", "slot ranking"):
+            assert few[part] == f"too few examples to tell a difference from chance ({examples}): give 10 or more"
+    ten = meanings(cut_to(sure, 10))
+    assert "raw scores lose" in ten["decoders"] and "times as much" in ten["exposure gap"]
+    assert "too few" not in ten["slot ranking"]
+    # Ten examples, of which one has a pair.
+    ranking = SlotRanking(*(Counts([1, *[0] * 9], [1, *[0] * 9]) for _ in range(5)))
+    assert "too few examples" in meanings(replace(cut_to(sure, 10), ranking=ranking))["slot ranking"]
+    assert set(few) == set(ten)
+
+
 # ------------------------------------------------------------------------------------------- the command
+
+
+def test_of_a_few_examples_no_interval_is_printed(seqwise: Any, folder: Path, tmp_path: Path) -> None:
+    sentences = (folder / "dev.conll").read_text().split("\n\n")
+    for count, intervals in ((1, False), (9, False), (10, True)):
+        (tmp_path / "few.conll").write_text("\n\n".join(sentences[:count]) + "\n")
+        code, text, _ = seqwise("diagnose", folder / "tagger", tmp_path / "few.conll")
+        assert code == 0 and ("[" in text) == intervals
+        found = json.loads(seqwise("diagnose", folder / "tagger", tmp_path / "few.conll", "--json")[1])
+        for part in ("decoders", "exposure gap"):
+            assert ("too few examples to tell" in found["meaning"][part]) == (not intervals)
+        estimates = [found["decoders"]["beam"]["labels right"], *found["exposure gap"]["beam"].values()]
+        assert all((one["low"] is not None) == (one["high"] is not None) == intervals for one in estimates)
 
 
 @pytest.mark.parametrize(("name", "file"), [("tagger", "dev.conll"), ("speller", "dev.tsv")])

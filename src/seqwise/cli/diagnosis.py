@@ -98,24 +98,21 @@ def _diagnose(run: Run, examples: Sequence[Example], folder: Path, *, beam_size:
 def _as_json(found: Diagnosis, said: Mapping[str, str], *, num_examples: int, constant_from: str) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from seqwise.evaluation.metrics import bootstrap_interval, paired_bootstrap
-
     statistics = None if found.log_partitions is None else asdict(found.log_partitions)
     return {
         "examples": num_examples,
         "beam size": found.beam_size,
         "decoders": {
-            name: {title: bootstrap_interval(sums)._asdict() for title, sums in row.items()}
-            for name, row in found.decoders.items()
+            name: {title: _estimate(sums) for title, sums in row.items()} for name, row in found.decoders.items()
         },
         "constant": found.constant,
         "constant from": None if found.constant is None else constant_from,
         "log Z": statistics,
         "exposure gap": {
             name: {
-                "gold": bootstrap_interval(one.gold)._asdict(),
-                "own": bootstrap_interval(one.own)._asdict(),
-                "gap": paired_bootstrap(one.own, one.gold)._asdict(),
+                "gold": _estimate(one.gold),
+                "own": _estimate(one.own),
+                "gap": _gap(one),
             }
             for name, one in found.exposure.items()
         },
@@ -126,11 +123,30 @@ def _as_json(found: Diagnosis, said: Mapping[str, str], *, num_examples: int, co
         "slot ranking": None
         if found.ranking is None
         else {
-            **{title: bootstrap_interval(counts)._asdict() for title, counts in vars(found.ranking).items()},
+            **{title: _estimate(counts) for title, counts in vars(found.ranking).items()},
             "pairs": int(found.ranking.both.sides[1].sum()),
         },
         "meaning": dict(said),
     }
+
+
+def _estimate(sums: Sums) -> dict[str, float | None]:
+    """A value and the ends of its interval; None where there are too few examples for one."""
+    from seqwise.evaluation.metrics import bootstrap_interval
+    from seqwise.runs.findings import enough_examples
+
+    found = bootstrap_interval(sums)._asdict()
+    return found if enough_examples(sums) else {name: found[name] if name == "value" else None for name in found}
+
+
+def _gap(exposure: ExposureGap) -> dict[str, float | None]:
+    """The difference, the ends of its interval and the p-value; None where there are too few examples for them."""
+    from seqwise.evaluation.metrics import paired_bootstrap
+    from seqwise.runs.findings import enough_examples
+
+    found = paired_bootstrap(exposure.own, exposure.gold)._asdict()
+    sure = enough_examples(exposure.own)
+    return found if sure else {name: found[name] if name == "difference" else None for name in found}
 
 
 def _print(found: Diagnosis, said: Mapping[str, str], *, num_examples: int, constant_from: str) -> None:
@@ -186,10 +202,7 @@ def _print_log_partitions(report: LogPartitionReport) -> None:
 
 
 def _print_exposure(exposure: Mapping[str, ExposureGap]) -> None:
-    from seqwise.evaluation.metrics import paired_bootstrap
-
     _heading("Exposure gap: loss in nats per token")
-    gaps = {name: paired_bootstrap(one.own, one.gold) for name, one in exposure.items()}
     _table(
         ("", "after gold prefixes", "after its own", "gap"),
         [
@@ -197,11 +210,16 @@ def _print_exposure(exposure: Mapping[str, ExposureGap]) -> None:
                 f"prefixes of {name}",
                 f"{one.gold.value:.3f}",
                 f"{one.own.value:.3f}",
-                f"{gaps[name].difference:+.3f} [{gaps[name].low:+.3f}, {gaps[name].high:+.3f}]",
+                _printed_gap(_gap(one)),
             )
             for name, one in exposure.items()
         ],
     )
+
+
+def _printed_gap(gap: Mapping[str, float | None]) -> str:
+    told = f"{gap['difference']:+.3f}"
+    return told if gap["low"] is None else f"{told} [{gap['low']:+.3f}, {gap['high']:+.3f}]"
 
 
 def _print_lengths(lengths: Mapping[str, Mapping[int, LengthBias]]) -> None:
@@ -235,11 +253,9 @@ def _print_ranking(ranking: SlotRanking) -> None:
 
 
 def _interval(title: str, sums: Sums) -> tuple[str, str]:
-    """A value and its bootstrap interval, in brackets."""
-    from seqwise.evaluation.metrics import bootstrap_interval
-
-    value, low, high = (number(title, one) for one in bootstrap_interval(sums))
-    return value, f"[{low}, {high}]"
+    """A value and its bootstrap interval, in brackets; empty where there are too few examples for one."""
+    value, low, high = (None if one is None else number(title, one) for one in _estimate(sums).values())
+    return value or "", f"[{low}, {high}]" if low else ""
 
 
 def _heading(text: str) -> None:

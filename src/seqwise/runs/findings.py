@@ -11,10 +11,16 @@ from seqwise.evaluation.metrics import Comparison, Sums, paired_bootstrap
 from seqwise.evaluation.slot_ranking import SlotRanking
 from seqwise.runs.measures import decisive
 
-__all__ = ["BEAM_SIZES", "Diagnosis", "meanings"]
+__all__ = ["BEAM_SIZES", "FEWEST", "Diagnosis", "enough_examples", "meanings"]
 
 BEAM_SIZES = (1, 2, 5, 10, 20)
 """Of the searches whose lengths are compared."""
+
+FEWEST = 10
+"""Examples without which nothing is sure: the bootstrap of one has no width, and that of a few hardly any."""
+
+# An exposure gap of less than this factor is not worth training against.
+SMALL = 1.05
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,8 @@ class Diagnosis:
 def meanings(found: Diagnosis, *, subwords: bool = False) -> dict[str, str]:
     """For each part of a diagnosis a sentence or two: what is good, what is not, and what to do about it.
 
-    A difference counts where its 95% interval (paired bootstrap over the examples) leaves out 0.
+    A difference counts where its 95% interval (paired bootstrap over the examples) leaves out 0, and there are
+    :data:`FEWEST` examples or more.
 
     Args:
         found: the diagnosis.
@@ -58,12 +65,38 @@ def meanings(found: Diagnosis, *, subwords: bool = False) -> dict[str, str]:
     }
 
 
+def enough_examples(sums: Sums) -> bool:
+    """Whether a measure rests on so many examples that the bootstrap can tell what chance may do.
+
+    Examples that add nothing to any sum, such as those without a pair to rank, do not count.
+
+    Args:
+        sums: the measure.
+
+    Example:
+        >>> from seqwise.evaluation.metrics import Counts
+        >>> enough_examples(Counts([0] * 10)), enough_examples(Counts([0] * 10, [1] * 9 + [0]))
+        (True, False)
+    """
+    return _count(sums) >= FEWEST
+
+
+def _count(sums: Sums) -> int:
+    return int((sums.columns_NC != 0).any(axis=1).sum())
+
+
+def _too_few(sums: Sums) -> str:
+    return f"too few examples to tell a difference from chance ({_count(sums)}): give {FEWEST} or more"
+
+
 def _is_sure(comparison: Comparison) -> bool:
     return comparison.low > 0 or comparison.high < 0
 
 
 def _about_decoders(found: Diagnosis, *, subwords: bool) -> str:
     title, sign = decisive(found.decoders["beam"], subwords=subwords)
+    if not enough_examples(found.decoders["beam"][title]):
+        return _too_few(found.decoders["beam"][title])
 
     def gain(first: str, second: str) -> tuple[float, bool]:
         comparison = paired_bootstrap(found.decoders[first][title], found.decoders[second][title])
@@ -108,24 +141,26 @@ def _about_log_partitions(found: Diagnosis) -> str:
 def _about_exposure(found: Diagnosis) -> str:
     if "beam" not in found.exposure:
         return "the run can write none of the targets, so there is no loss to compare"
+    if not enough_examples(found.exposure["beam"].gold):
+        return _too_few(found.exposure["beam"].gold)
     costs = {
         name: one.own.value / one.gold.value if paired_bootstrap(one.own, one.gold).low > 0 else None
         for name, one in found.exposure.items()
     }
-    greedy = costs.get("greedy")
-    if costs["beam"] is None and greedy is None:
+    greedy, beam = costs.get("greedy"), costs["beam"]
+    if beam is None and greedy is None:
         return (
             "after its own prefixes the model goes on as well as after gold ones: training on them has little to mend"
         )
-    if costs["beam"] is None:
+    if beam is None:
         return (
-            f"after prefixes of greedy search the right continuation costs {greedy:.1f} times as much, after those of "
+            f"after prefixes of greedy search the right continuation costs {greedy:.2f} times as much, after those of "
             "the beam no more than after gold ones: with a beam there is little to mend"
         )
-    return (
-        f"after prefixes of its own beam the right continuation costs {costs['beam']:.1f} times as much: no more than "
-        "that is exposure bias; --objective scheduled-sampling trains on such prefixes"
-    )
+    said = f"after prefixes of its own beam the right continuation costs {beam:.2f} times as much"
+    if beam < SMALL:
+        return f"{said} as after gold ones: training on such prefixes has little to mend"
+    return f"{said}: no more than that is exposure bias; --objective scheduled-sampling trains on such prefixes"
 
 
 def _about_lengths(found: Diagnosis) -> str:
@@ -147,6 +182,8 @@ def _about_lengths(found: Diagnosis) -> str:
 def _about_ranking(ranking: SlotRanking | None) -> str:
     if ranking is None:
         return "no beam holds the right prefix beside a wrong one: use a beam of 2 or more, on longer outputs"
+    if not enough_examples(ranking.both):
+        return _too_few(ranking.both)
     gain = max(
         (paired_bootstrap(one, ranking.log_prob) for one in (ranking.both, ranking.raw)), key=lambda one: one.low
     )
