@@ -16,7 +16,7 @@ import torch
 
 from oracles import Case, hard_beam, log_sum_exp, tagger_case, translation_case
 from seqwise import InputError
-from seqwise.cli.diagnosis import _percent
+from seqwise.cli.console import out
 from seqwise.data.readers import Example, read_columns, read_pairs
 from seqwise.decoding import Decoder, Hypothesis, decode, decode_examples
 from seqwise.evaluation import (
@@ -30,6 +30,7 @@ from seqwise.evaluation import (
     optimal_next_tokens,
     paired_bootstrap,
 )
+from seqwise.evaluation.label_bias import percent
 from seqwise.runs import Run, Settings, load_run, new_run, save_run
 from seqwise.runs.diagnosis import Diagnosis, development_constant, diagnose, estimate_constant, explore, meanings
 from seqwise.runs.measures import measure
@@ -449,6 +450,60 @@ def test_the_report_says_what_the_json_says(seqwise: Any, folder: Path, name: st
     assert found["constant from"] == "this file"
 
 
+def rows_of(text: str, heading: str) -> list[list[str]]:
+    """The fields of the rows of the printed table below a heading, up to what it means."""
+    block = text[text.index(heading) :].split("->")[0].splitlines()
+    rule = next(place for place, line in enumerate(block) if line.startswith("──"))
+    return [line.split() for line in block[rule + 1 :]]
+
+
+def test_every_printed_number_stands_in_its_column(seqwise: Any, folder: Path) -> None:
+    text = seqwise("diagnose", folder / "speller", folder / "dev.tsv")[1]
+    found = json.loads(seqwise("diagnose", folder / "speller", folder / "dev.tsv", "--json")[1])
+    gaps = found["exposure gap"]
+    printed = rows_of(text, "Exposure gap")
+    assert [row[:5] for row in printed] == [
+        ["prefixes", "of", name, f"{gaps[name]['gold']['value']:.3f}", f"{gaps[name]['own']['value']:.3f}"]
+        for name in ("greedy", "beam")
+    ]
+    assert all(row[3] != row[4] for row in printed)
+    expected = [
+        [name, size, *(f"{100 * one[title]:.1f}" for title in ("empty", "short", "cut_off")), f"{one['ratio']:.3f}"]
+        for name, row in found["length bias"].items()
+        for size, one in row.items()
+    ]
+    assert rows_of(text, "Length bias") == expected and any(row[2] != row[3] for row in expected)
+    whole = found["log Z"]["overall"]
+    keys = ("mean", "variance", "mean_absolute", "mean_absolute_deviation", "minimum", "maximum")
+    assert rows_of(text, "log Z on gold prefixes")[0] == [
+        *("all", str(whole["count"])),
+        *(f"{whole[key]:.2f}" for key in keys),
+    ]
+    assert len({f"{whole[key]:.2f}" for key in keys}) >= 5
+
+
+def test_every_number_of_the_explorer_stands_in_its_column(
+    seqwise: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(out, "width", 160)  # a line for each prefix
+    place = max(range(12), key=lambda index: len(read_columns(folder / "dev.conll")[index].source))
+    ask = ["diagnose", folder / "tagger", folder / "dev.conll", f"--example={place + 1}", "--beam-size=3"]
+    printed = rows_of(seqwise(*ask)[1].split("* gold; off")[0], "Example")
+    prefixes = [one for step in json.loads(seqwise(*ask, "--json")[1])["steps"][1:] for one in step]
+    assert len(printed) == len(prefixes)
+    told_apart = False
+    for row, prefix in zip(printed, prefixes, strict=True):
+        masses = prefix["global_masses"]
+        numbers = [
+            f"{prefix[name]:.2f}" for name in ("log_prob", "raw_score", "log_partition") if prefix[name] is not None
+        ]
+        shares = [prefix["local_mass"], masses[0], *masses[1:2], masses[-1]]
+        expected = [*numbers, *map(percent, shares), *([] if prefix["on_beam"] else ["off"])]
+        assert row[-len(expected) :] == expected
+        told_apart |= len(masses) > 2 and len({percent(share) for share in shares}) == 4
+    assert told_apart, "there is no row by which the columns are told apart"
+
+
 def test_the_explorer_prints_and_draws_one_example(seqwise: Any, folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     figure = tmp_path / "beam.png"
@@ -468,7 +523,7 @@ def test_the_explorer_prints_and_draws_one_example(seqwise: Any, folder: Path, t
         for prefix in prefixes:
             assert prefix["local_mass"] == pytest.approx(math.exp(prefix["log_prob"]))
             if step:
-                assert f"{prefix['log_prob']:.2f}" in text and _percent(prefix["global_masses"][-1]) in text
+                assert f"{prefix['log_prob']:.2f}" in text and percent(prefix["global_masses"][-1]) in text
 
 
 @pytest.mark.parametrize(

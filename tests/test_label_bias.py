@@ -7,6 +7,7 @@ import math
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 from oracles import Case, hard_beam, log_sum_exp, tagger_case, translation_case
 from seqwise import InputError
 from seqwise.data import collate
-from seqwise.evaluation import LabelBias, draw_label_bias, explore_label_bias, fate_of_gold
+from seqwise.evaluation import LabelBias, Prefix, draw_label_bias, explore_label_bias, fate_of_gold
 from seqwise.search import global_, local
 
 CASES = {"tagger": tagger_case, "translation": translation_case}
@@ -174,9 +175,55 @@ def test_gold_is_shown_where_it_has_fallen_off_the_beam() -> None:
     best = hard_beam(case.oracles[0], k=2, num_steps=STEPS)[0]
     stays = explored(case, k=2, gold=best.tokens)
     assert fate_of_gold(stays) == (
-        f"gold stays on the beam, in the end with {100 * math.exp(best.score):.0f}% of the local mass"
+        f"gold stays on the beam, in the end with {100 * math.exp(best.score):.1f}% of the local mass"
     )
     assert fate_of_gold(explored(case, k=2)) == "there is no gold output to follow"
+
+
+def fallen(*in_the_end: float, exact: bool = False) -> LabelBias:
+    """Gold falls off at step 2 of 3, and each number is another; of gold and of the last that was kept, in the end."""
+
+    def prefix(tokens: tuple[int, ...], mass: float, *shares: float, gold: bool = False, kept: bool = True) -> Prefix:
+        return Prefix(tokens, math.log(mass), 0.0, None, shares, gold, kept)
+
+    gold, other = in_the_end
+    steps = (
+        (prefix((), 1.0, 1.0, 1.0, 1.0, 1.0, gold=True),),
+        (prefix((1,), 0.5, 0.41, 0.42, 0.43), prefix((0,), 0.3, 0.31, 0.32, 0.33, gold=True)),
+        (
+            prefix((1, 1), 0.28, 0.27, 0.26),
+            prefix((1, 0), 0.2, 0.22, other),
+            prefix((0, 1), 0.11, 0.12, gold, gold=True, kept=False),
+        ),
+        (prefix((1, 1, 1), 0.1, 0.09), prefix((0, 1, 1), 0.05, gold, gold=True, kept=False)),
+    )
+    return LabelBias(steps, exact, 3)
+
+
+def test_the_fate_of_gold_to_the_letter() -> None:
+    assert fate_of_gold(fallen(0.14, 0.23)) == (
+        "gold falls off the beam at step 2, with 11.0% of the local mass for good; by raw scores it has 12.0% there "
+        "and 14.0% in the end (the last that was kept: 22.0% and 23.0%)"
+    )
+    assert "12.0% there and <0.1% in the end (" in fate_of_gold(fallen(0.0002, 0.23))
+    # Exact or not: a share of 0 is what is left, or not known.
+    assert "12.0% there and 0% in the end (" in fate_of_gold(fallen(0.0, 0.23, exact=True))
+    unknown = fate_of_gold(fallen(0.0, 0.23))
+    assert "12.0% there and an unknown share in the end (the last that was kept: 22.0% and 23.0%)" in unknown
+    assert unknown.endswith("; of a prefix that the raw-score beam has dropped the share is not known")
+    other = fate_of_gold(fallen(0.14, 0.0))
+    assert "14.0% in the end (the last that was kept: 22.0% and an unknown share)" in other and "dropped" in other
+    assert "dropped" not in fate_of_gold(fallen(0.14, 0.23))
+
+
+def test_gold_that_stays_with_hardly_any_mass_is_not_said_to_have_none() -> None:
+    last = Prefix((0,), math.log(0.0001), 0.0, None, (0.5,), is_gold=True, on_beam=True)
+    assert fate_of_gold(LabelBias(((), (last,)), True, 3)) == (
+        "gold stays on the beam, in the end with <0.1% of the local mass"
+    )
+    assert fate_of_gold(LabelBias(((), (replace(last, log_prob=math.log(0.004)),)), True, 3)).endswith(
+        "with 0.4% of the local mass"
+    )
 
 
 def test_what_cannot_be_explored_is_refused() -> None:
@@ -197,6 +244,37 @@ def test_the_figure_is_drawn(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "new folder" / "beam.png"
     draw_label_bias(bias, path, target_name=str, step_names=["a", "b"], title="$ < [x]")
     assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_panels_draw_local_mass_above_and_the_share_after_the_next_step_below(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    from matplotlib import colors, pyplot
+
+    figures: list[Any] = []
+    monkeypatch.setattr(pyplot, "close", figures.append)
+    bias = fallen(0.14, 0.23)
+    draw_label_bias(bias, tmp_path / "beam.png", target_name=str, step_names=["a", "b"])
+    (figure,) = figures
+    above, below = figure.axes
+    prefixes = [(step, row, prefix) for step, some in enumerate(bias.steps) for row, prefix in enumerate(some)]
+    for axes, mass in (
+        (above, lambda prefix: math.exp(prefix.log_prob)),
+        (below, lambda prefix: prefix.global_masses[min(1, len(prefix.global_masses) - 1)]),
+    ):
+        assert len(axes.collections) == len(prefixes)
+        for disc, (step, row, prefix) in zip(axes.collections, prefixes, strict=True):
+            assert disc.get_offsets().tolist() == [[step, row]]
+            assert disc.get_sizes().tolist() == pytest.approx([12 + 420 * mass(prefix)])
+            (edge,) = disc.get_edgecolors().tolist()
+            assert colors.to_hex(edge) == ("#0072b2" if prefix.is_gold else "#d55e00")
+            assert (len(disc.get_facecolors()) == 1) == prefix.on_beam
+    (legend,) = figure.legends
+    entries = {text.get_text(): line for text, line in zip(legend.get_texts(), legend.get_lines(), strict=True)}
+    assert [colors.to_hex(line.get_markeredgecolor()) for line in entries.values()] == ["#0072b2", "#d55e00", "#0072b2"]
+    assert list(entries) == ["gold", "other prefixes", "gold, no longer on the beam"]
+    assert [line.get_markerfacecolor() == "none" for line in entries.values()] == [False, False, True]
 
 
 def test_a_figure_that_cannot_be_drawn_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from seqwise.data import Sentence, Vocabulary
 from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Counts, Sums
 from seqwise.evaluation.reranking import Candidate, candidate_table, read_nbest, tune
-from seqwise.models import LogLinear, rerank
+from seqwise.models import LogLinear, Normalization, rerank
 from seqwise.models import log_linear as model_module
 from seqwise.runs import load_run
 from seqwise.runs.language_model import (
@@ -217,6 +217,35 @@ def test_text_seed_and_form_of_the_file(text: Path, trained: Path, tmp_path: Pat
     assert weights(tmp_path / "gz") == weights(trained)
     train_language_model([text], tmp_path / "seed", replace(TINY, seed=1))
     assert weights(tmp_path / "seed") != weights(trained)
+
+
+def test_the_normalised_positions_are_drawn_anew_for_each_batch(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each H is that of the generator of its step, and of 10 positions out of 16 hardly two draws are the same."""
+    draws: list[list[int]] = []
+
+    def draw(self: Normalization, num_positions: int, generator: torch.Generator | None = None) -> torch.Tensor:
+        chosen_H = drawn(self, num_positions, generator)
+        draws.append(chosen_H.tolist())
+        return chosen_H
+
+    drawn = Normalization.draw
+    monkeypatch.setattr(Normalization, "draw", draw)
+    settings = replace(TINY, fraction=0.6)
+    train_language_model([text], tmp_path / "drawn", settings)
+    of_whole_batches = [tuple(one) for one in draws if len(one) == 10]
+    assert len(of_whole_batches) > 20
+    assert len(set(of_whole_batches)) == len(of_whole_batches)
+    # Over all batches every place is drawn at times, and at times not.
+    shares = [sum(place in one for one in of_whole_batches) / len(of_whole_batches) for place in range(16)]
+    assert all(0.2 < share < 0.95 for share in shares)
+    first, draws[:] = list(draws), []
+    train_language_model([text], tmp_path / "again", settings)
+    assert draws == first, "and by the seed"
+    draws.clear()
+    train_language_model([text], tmp_path / "other", replace(settings, seed=1))
+    assert draws != first
 
 
 def test_every_position_is_learnt_from_once_an_epoch(text: Path, tmp_path: Path) -> None:

@@ -186,14 +186,21 @@ def _print_log_partitions(report: LogPartitionReport) -> None:
     }
     rows = {"all": report.overall, **places, **(by_length if len(by_length) > 1 else {})}
     _table(
-        ("", "tokens", "mean", "variance", "mean |log Z - mean|", "from", "to"),
+        ("", "tokens", "mean", "variance", "mean |log Z|", "mean |log Z - mean|", "from", "to"),
         [
             (
                 name,
                 f"{one.count:,}",
                 *(
                     f"{value:.2f}"
-                    for value in (one.mean, one.variance, one.mean_absolute_deviation, one.minimum, one.maximum)
+                    for value in (
+                        one.mean,
+                        one.variance,
+                        one.mean_absolute,
+                        one.mean_absolute_deviation,
+                        one.minimum,
+                        one.maximum,
+                    )
                 ),
             )
             for name, one in rows.items()
@@ -309,6 +316,8 @@ def _prefix_as_json(prefix: Prefix, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _print_label_bias(bias: LabelBias, steps: Sequence[str], names: Sequence[str], *, title: str) -> None:
+    from seqwise.evaluation.label_bias import percent
+
     _heading(title)
     rows = []
     for step, prefixes in enumerate(bias.steps[1:], start=1):
@@ -321,15 +330,15 @@ def _print_label_bias(bias: LabelBias, steps: Sequence[str], names: Sequence[str
                     f"{prefix.log_prob:.2f}",
                     f"{prefix.raw_score:.2f}",
                     "" if prefix.log_partition is None else f"{prefix.log_partition:.2f}",
-                    _percent(prefix.local_mass),
-                    _percent(masses[0]),
-                    _percent(masses[1]) if len(masses) > 1 else "",
-                    _percent(masses[-1]) + ("" if prefix.on_beam else " off"),
+                    percent(prefix.local_mass),
+                    percent(masses[0]),
+                    percent(masses[1]) if len(masses) > 1 else "",
+                    percent(masses[-1]) + ("" if prefix.on_beam else " off"),
                 )
             )
     headings = ("step", "prefix", "log p", "raw", "log Z", "local %", "global %", "1 on", "end")
     _table(headings, rows, names=2)
-    how = "exactly" if bias.exact else f"over a raw-score beam of {bias.support:,} prefixes"
+    how = "exactly" if bias.exact else f"over a raw-score beam of {bias.support:,} prefixes; 0: dropped"
     out.print(
         "* gold; off: no longer on the beam. log Z: of the next step. local %: the share of all outputs that begin so, "
         "the same at every step. global %: the same share by raw scores, of outputs cut after this step, after one "
@@ -338,16 +347,6 @@ def _print_label_bias(bias: LabelBias, steps: Sequence[str], names: Sequence[str
         highlight=False,
         markup=False,
     )
-
-
-def _percent(share: float) -> str:
-    """With one decimal, but for what would seem to be nothing.
-
-    Example:
-        >>> _percent(0.5), _percent(2e-4), _percent(0.0)
-        ('50.0', '<0.1', '0')
-    """
-    return "0" if share == 0 else "<0.1" if share < 0.0005 else f"{100 * share:.1f}"
 
 
 def _shortened(tokens: Sequence[str], *, width: int = 22) -> str:

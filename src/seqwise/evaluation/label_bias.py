@@ -28,6 +28,7 @@ __all__ = ["LabelBias", "Prefix", "draw_label_bias", "explore_label_bias", "fate
 Ids = tuple[int, ...]
 
 FIGURE_ENDINGS = (".png", ".pdf", ".svg")
+GOLD, OTHERS = "#0072B2", "#D55E00"
 
 
 @dataclass(frozen=True)
@@ -167,16 +168,37 @@ def fate_of_gold(bias: LabelBias) -> str:
         return "there is no gold output to follow"
     if lost is None:
         shares = [
-            f", in the end with {100 * one.local_mass:.0f}% of the local mass" for one in bias.steps[-1] if one.is_gold
+            f", in the end with {percent(one.local_mass)}% of the local mass" for one in bias.steps[-1] if one.is_gold
         ]
         return f"gold stays on the beam{''.join(shares)}"
     gold = bias.steps[lost][-1]
     above = bias.steps[lost][-2]
-    return (
-        f"gold falls off the beam at step {lost}, with {100 * gold.local_mass:.1f}% of the local mass for good; by raw "
-        f"scores it has {100 * gold.global_masses[0]:.1f}% there and {100 * gold.global_masses[-1]:.1f}% in the end"
-        f" (the last that was kept: {100 * above.global_masses[0]:.1f}% and {100 * above.global_masses[-1]:.1f}%)"
+    there, end, above_there, above_end = (
+        # Unless the sums are exact, 0 says that the prefix is in neither of them.
+        f"{percent(share)}%" if share or bias.exact else "an unknown share"
+        for one in (gold, above)
+        for share in (one.global_masses[0], one.global_masses[-1])
     )
+    said = (
+        f"gold falls off the beam at step {lost}, with {percent(gold.local_mass)}% of the local mass for good; by raw "
+        f"scores it has {there} there and {end} in the end (the last that was kept: {above_there} and {above_end})"
+    )
+    if "unknown" in said:
+        said += "; of a prefix that the raw-score beam has dropped the share is not known"
+    return said
+
+
+def percent(share: float) -> str:
+    """A share in per cent, with one decimal, but for what would seem to be nothing.
+
+    Args:
+        share: between 0 and 1.
+
+    Example:
+        >>> percent(0.5), percent(2e-4), percent(0.0)
+        ('50.0', '<0.1', '0')
+    """
+    return "0" if share == 0 else "<0.1" if share < 0.0005 else f"{100 * share:.1f}"
 
 
 class _State(NamedTuple):
@@ -282,7 +304,8 @@ def draw_label_bias(
     """Draw the prefixes of a beam as two trees: above, local masses; below, global ones, the next step included.
 
     A disc is a prefix, its area its share, its line leads to the prefix that it lengthens. Gold is blue, everything
-    else orange, gold that has fallen off the beam is a ring. Where a step takes mass back, the disc is smaller below.
+    else orange, gold that has fallen off the beam is a ring; a legend says so. Where a step takes mass back, the disc
+    is smaller below.
 
     Args:
         bias: what to draw.
@@ -303,6 +326,7 @@ def draw_label_bias(
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
+    from matplotlib.lines import Line2D
 
     rows = max(map(len, bias.steps))
     size = (min(2.5 + 0.95 * len(bias.steps), 30), 1.2 + 0.55 * rows)
@@ -320,7 +344,7 @@ def draw_label_bias(
         for step, prefixes in enumerate(bias.steps):
             places = {prefix.tokens: row for row, prefix in enumerate(bias.steps[step - 1])} if step else {}
             for row, prefix in enumerate(prefixes):
-                colour = "#0072B2" if prefix.is_gold else "#D55E00"
+                colour = GOLD if prefix.is_gold else OTHERS
                 # What has ended stays where it is.
                 parent = prefix.tokens if prefix.tokens in places else prefix.tokens[:-1]
                 if parent in places:
@@ -336,6 +360,12 @@ def draw_label_bias(
     names = [*step_names, *[""] * len(bias.steps)]
     below.set_xticks(range(len(bias.steps)), ["start", *names[: len(bias.steps) - 1]])
     figure.suptitle(title)
+    kinds = {"gold": (GOLD, GOLD), "other prefixes": (OTHERS, OTHERS), "gold, no longer on the beam": (GOLD, "none")}
+    handles = [
+        Line2D([], [], ls="", marker="o", markeredgecolor=edge, markerfacecolor=face, label=name)
+        for name, (edge, face) in kinds.items()
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=8, frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
