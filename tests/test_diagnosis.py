@@ -84,6 +84,14 @@ def test_with_fixed_lengths_a_mistake_moves_nothing() -> None:
         optimal_next_tokens((1, 1), [(1,)], end=None)
 
 
+@pytest.mark.parametrize("end", [END, None])
+def test_optimal_next_tokens_need_a_reference(end: int | None) -> None:
+    with pytest.raises(InputError, match="there is no reference"):
+        optimal_next_tokens((1, 2), [], end=end)
+    with pytest.raises(InputError, match="a reference is empty" if end is not None else "a reference has 0 tokens"):
+        optimal_next_tokens((1, 2), [(1, 2), ()], end=end)
+
+
 # --------------------------------------------------------------------------------------------- exposure gap
 
 
@@ -304,6 +312,22 @@ def test_targets_that_cannot_be_written_are_wrong_and_no_more(folder: Path, tmp_
     with pytest.raises(InputError, match="cannot write any of these targets"):
         estimate_constant(run, strange)
     assert all(not prefix.is_gold for prefix in explore(run, strange[0]).steps[1])
+
+
+def test_beams_and_targets_that_make_no_sense_are_refused(folder: Path) -> None:
+    run, examples = loaded(folder, "tagger")
+    for beam_size in (0, -1):
+        with pytest.raises(InputError, match=f"the beam must have at least one slot, got {beam_size}"):
+            explore(run, examples[0], beam_size=beam_size)
+        with pytest.raises(InputError, match="at least one slot"):
+            diagnose(run, examples, beam_size=beam_size)
+    for labels in (("DET",), ("DET", "NOUN", "NOUN")):
+        strange = Example(("the", "dog"), labels, "x", 7)
+        with pytest.raises(
+            InputError, match=rf"x:7: the target has {len(labels)} tokens and the source 2; give a label"
+        ):
+            explore(run, strange)
+    assert len(explore(run, Example(("the", "dog"), (), "x", 7)).steps) == 3, "without a target there is none to show"
 
 
 def test_the_constant_of_the_development_data_is_read_where_there_is_one(tmp_path: Path) -> None:

@@ -582,6 +582,14 @@ def test_bad_input_is_refused() -> None:
         model.offsets(torch.tensor([[1, -2, 2]]))
     with pytest.raises(InputError, match=r"\(2, 2\) where \(N, 3\)"):
         model.offsets(positions.contexts_NC[:, :2])
+    for words_N in (torch.tensor([1]), torch.tensor([[1], [2]]), torch.tensor([1, 2, 3])):
+        with pytest.raises(InputError, match=r"words of shape .* for 2 contexts"):
+            model.word_scores(positions.contexts_NC, words_N)
+    before_M = model.weights_M.detach().clone()
+    for rate in (0.0, -0.1, math.nan, math.inf):
+        with pytest.raises(InputError, match="the learning rate must be finite and greater than 0"):
+            adagrad_step(model, state, positions, exact_normalization(), learning_rate=rate)
+    assert torch.equal(model.weights_M, before_M)
     for wanted in (
         lambda: adagrad_step(model, state, nothing, exact_normalization(), learning_rate=0.1),
         lambda: language_model_loss(model, nothing, exact_normalization()),
@@ -595,5 +603,7 @@ def test_bad_input_is_refused() -> None:
     for fraction in (-0.1, 1.1, math.nan):
         with pytest.raises(InputError, match="fraction of normalised positions"):
             sampled_normalization(1.0, fraction=fraction)
-    with pytest.raises(InputError, match="must not be negative"):
-        sampled_normalization(-1.0, fraction=0.5)
+    for normalization in (sampled_normalization, penalized_normalization):
+        for alpha in (-1.0, math.inf, math.nan):
+            with pytest.raises(InputError, match="must be finite and must not be negative"):
+                normalization(alpha, fraction=0.5)

@@ -201,6 +201,6 @@ def test_bad_arguments_of_theorem_2_are_refused(bound: object) -> None:
 
 
 def test_bad_arguments_of_theorem_1_are_refused() -> None:
-    for bad in ((0, 1.0, 1.0), (1, -1.0, 1.0), (1, 1.0, math.nan)):
+    for bad in ((0, 1.0, 1.0), (1, -1.0, 1.0), (1, 1.0, math.nan), (1, math.inf, 0.0), (1, 0.0, math.inf)):
         with pytest.raises(InputError, match="theorem 1"):
             approximate_normalization_bound(num_features=bad[0], weight_bound=bad[1], mean_distance=bad[2])

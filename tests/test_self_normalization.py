@@ -285,6 +285,35 @@ def test_bad_arguments_are_refused_and_no_targets_cost_nothing(name: str) -> Non
     assert not features.grad.any()
 
 
+@pytest.mark.parametrize("name", LOSSES)
+def test_what_does_not_fit_the_head_is_refused(name: str) -> None:
+    features, head, bias, targets = problem(0)
+
+    def loss(features: Tensor, head: Tensor, bias: Tensor | None, targets: Tensor) -> None:
+        LOSSES[name](features, head, bias, targets, weight=1.0, fraction=0.5)
+
+    beyond = targets.clone()
+    beyond[0] = 4
+    with pytest.raises(InputError, match="the target 4 is outside the vocabulary of 4"):
+        loss(features, head, bias, beyond)
+    with pytest.raises(InputError, match=r"targets of shape \(6,\) for features of shape \(7, 2\)"):
+        loss(features, head, bias, targets[1:])
+    with pytest.raises(InputError, match=r"targets of shape \(7, 1\) for features"):
+        loss(features, head, bias, targets[:, None])
+    with pytest.raises(InputError, match=r"a head of shape \(4, 3\) for features of shape \(7, 2\)"):
+        loss(features, torch.cat([head, head[:, :1]], dim=1), bias, targets)
+    with pytest.raises(InputError, match=r"biases of shape \(3,\) for a head of shape \(4, 2\)"):
+        loss(features, head, bias[1:], targets)
+
+
+def test_targets_that_do_not_fit_the_logits_are_refused() -> None:
+    logits_BTV = torch.zeros(2, 3, 4)
+    with pytest.raises(InputError, match="the target 4 is outside the vocabulary of 4"):
+        self_normalized_cross_entropy(logits_BTV, torch.full((2, 3), 4), 1.0)
+    with pytest.raises(InputError, match=r"targets of shape \(3, 2\) for scores of shape \(2, 3, 4\)"):
+        self_normalized_cross_entropy(logits_BTV, torch.zeros(3, 2, dtype=torch.long), 1.0)
+
+
 def test_a_sampled_likelihood_needs_some_positions() -> None:
     with pytest.raises(InputError, match="fraction"):
         sampled_self_normalized_cross_entropy(*problem(0), weight=1.0, fraction=0.0)

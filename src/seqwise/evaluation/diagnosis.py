@@ -47,7 +47,8 @@ def optimal_next_tokens(output: Ids, references: Sequence[Ids], *, end: int | No
         T sets of tokens, none of them empty.
 
     Raises:
-        InputError: where all outputs have one length, a reference has another.
+        InputError: there is no reference; where all outputs have one length, a reference has another; elsewhere, a
+            reference is empty.
 
     Source: Sabour, Chan and Norouzi, Optimal Completion Distillation (ICLR 2019), section 3, for edit distance.
 
@@ -57,8 +58,12 @@ def optimal_next_tokens(output: Ids, references: Sequence[Ids], *, end: int | No
         >>> optimal_next_tokens((5, 7, 0), [(5, 6, 7, 0)], end=0)  # 7 came too early, replaced 6, or skipped it
         [{5}, {6}, {0, 6, 7}]
     """
+    if not references:
+        raise InputError("there is no reference to hold the output against", mend="give at least one")
     if end is None:
         return _by_hamming(output, references)
+    if not all(references):
+        raise InputError("a reference is empty", mend="end it with the end token")
     found: list[set[int]] = []
     # Distances of the prefix to y*_1..j for every j short of the end token, which is what follows the last j.
     rows = [list(range(len(reference))) for reference in references]

@@ -125,12 +125,16 @@ class LogLinear(nn.Module, HubModel):
         """Scores of one word a position, (N,), by J look-ups each; the vocabulary is not touched.
 
         Raises:
-            InputError: an id outside the vocabulary, or as `offsets`.
+            InputError: an id outside the vocabulary, not as many words as contexts, or as `offsets`.
         """
         return self.weights_M[self.addresses(contexts_NC, words_N)].sum(dim=-1)
 
     def addresses(self, contexts_NC: Tensor, words_N: Tensor) -> Tensor:
         """Where the J weights of each pair of a context and a word lie in the table, int64 (N, J)."""
+        if words_N.shape != contexts_NC.shape[:1]:
+            raise InputError(
+                f"words of shape {tuple(words_N.shape)} for {len(contexts_NC)} contexts", mend="give one each"
+            )
         _require_ids(words_N, 0, self.vocabulary_size)
         return self.offsets(contexts_NC) + words_N[:, None]
 

@@ -62,6 +62,11 @@ def exact_normalization() -> Normalization:
     return Normalization(1.0, lambda log_partitions: log_partitions)
 
 
+def _require_weight(alpha: float) -> None:
+    if not 0 <= alpha < math.inf:
+        raise InputError(f"the weight of the log Z penalty must be finite and must not be negative, got {alpha}")
+
+
 def sampled_normalization(alpha: float, *, fraction: float) -> Normalization:
     """The penalty ``alpha (log Z)^2`` on a random fraction gamma of the positions (Andreas and Klein 2015, equation 5).
 
@@ -69,12 +74,14 @@ def sampled_normalization(alpha: float, *, fraction: float) -> Normalization:
         alpha: 0 or more, in nats per squared nat.
         fraction: gamma in [0, 1]; 0 leaves scores without any bound, which the paper calls pathological.
 
+    Raises:
+        InputError: alpha is negative or not finite, or the fraction outside [0, 1].
+
     Example:
         >>> sampled_normalization(2.0, fraction=0.1).penalty(torch.tensor([3.0]))
         tensor([18.])
     """
-    if not alpha >= 0:
-        raise InputError(f"the weight of the log Z penalty must not be negative, got {alpha}")
+    _require_weight(alpha)
     return Normalization(fraction, lambda log_partitions: alpha * log_partitions.square())
 
 
@@ -89,12 +96,14 @@ def penalized_normalization(alpha: float, *, fraction: float = 1.0) -> Normaliza
         alpha: 0 or more, in nats per squared nat.
         fraction: gamma in [0, 1].
 
+    Raises:
+        InputError: alpha is negative or not finite, or the fraction outside [0, 1].
+
     Example:
         >>> penalized_normalization(2.0).penalty(torch.tensor([3.0]))
         tensor([21.])
     """
-    if not alpha >= 0:
-        raise InputError(f"the weight of the log Z penalty must not be negative, got {alpha}")
+    _require_weight(alpha)
     return Normalization(fraction, lambda log_partitions: log_partitions + alpha * log_partitions.square())
 
 
@@ -191,7 +200,7 @@ def adagrad_step(
         The loss before the step, in nats per position.
 
     Raises:
-        InputError: there is no position.
+        InputError: there is no position, or the learning rate is not a finite number greater than 0.
 
     Source: Duchi et al. (2011), diagonal Adagrad; Andreas and Klein (2015), section 5. Not implemented: regularisation.
 
@@ -206,6 +215,8 @@ def adagrad_step(
     num_positions = len(positions.words_N)
     if num_positions == 0:
         raise InputError("there is no position to learn from")
+    if not 0 < learning_rate < math.inf:
+        raise InputError(f"the learning rate must be finite and greater than 0, got {learning_rate}")
     weights_M, width = model.weights_M, model.vocabulary_size
     addresses_NJ = model.addresses(*positions)
     cells_A, counts_A = addresses_NJ.flatten().unique(return_counts=True)

@@ -26,7 +26,7 @@ def approximate_normalization_bound(*, num_features: int, weight_bound: float, m
         The bound on the expected ``|log Z|``, in nats.
 
     Raises:
-        InputError: d is less than 1, or B or D is negative.
+        InputError: d is less than 1, or B or D is negative or not finite.
 
     Source: Andreas and Klein (NAACL 2015), theorem 1, footnote 3 and the appendix.
 
@@ -34,10 +34,9 @@ def approximate_normalization_bound(*, num_features: int, weight_bound: float, m
         >>> approximate_normalization_bound(num_features=10, weight_bound=0.5, mean_distance=0.1)
         0.5
     """
-    if num_features < 1 or not (weight_bound >= 0 and mean_distance >= 0):
-        raise InputError(
-            f"theorem 1 needs d >= 1, B >= 0 and D >= 0, got {num_features}, {weight_bound} and {mean_distance}"
-        )
+    if num_features < 1 or not (0 <= weight_bound < math.inf and 0 <= mean_distance < math.inf):
+        problem = "theorem 1 needs d >= 1, and finite B and D of 0 or more"
+        raise InputError(f"{problem}, got {num_features}, {weight_bound} and {mean_distance}")
     return num_features * weight_bound * mean_distance
 
 

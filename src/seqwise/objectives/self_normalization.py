@@ -55,7 +55,8 @@ def self_normalized_cross_entropy(
         A scalar, in nats per token; 0 when every target is ignored.
 
     Raises:
-        InputError: the weight is negative or the fraction outside (0, 1].
+        InputError: the weight is negative or the fraction outside (0, 1]; the shapes do not fit; or, on the CPU, a
+            target is outside the vocabulary.
 
     Source: Devlin et al. (2014); Goyal et al. (NAACL 2019), section 3.3. Not implemented here: sparing positions
     outside H the vocabulary, which the two other losses of this module do.
@@ -65,6 +66,9 @@ def self_normalized_cross_entropy(
         tensor(3.3081)
     """
     _check(weight, fraction)
+    if targets.shape != logits.shape[:-1]:
+        raise InputError(f"targets of shape {tuple(targets.shape)} for scores of shape {tuple(logits.shape)}")
+    _require_tokens(targets, logits.shape[-1])
     counted = targets >= 0
     if bool(counted.all()):  # no copy of what is as large as the vocabulary
         logits_NV, targets_N = logits.reshape(-1, logits.shape[-1]), targets.flatten()
@@ -149,7 +153,8 @@ def unnormalized_likelihood_loss(
         A scalar, in nats per token, not bounded below by 0; 0 when every target is ignored.
 
     Raises:
-        InputError: the weight is negative or the fraction outside [0, 1].
+        InputError: the weight is negative or the fraction outside [0, 1]; the shapes do not fit; or, on the CPU, a
+            target is outside the vocabulary.
 
     Source: Andreas and Klein (NAACL 2015), equation 5. Not implemented: heads that are not linear in their features,
     sparse gradients (the gradient of the weights is as large as the weights).
@@ -201,7 +206,8 @@ def sampled_self_normalized_cross_entropy(
         A scalar, in nats per token; single values may be negative. 0 when every target is ignored.
 
     Raises:
-        InputError: the weight is negative or the fraction outside (0, 1].
+        InputError: the weight is negative or the fraction outside (0, 1]; the shapes do not fit; or, on the CPU, a
+            target is outside the vocabulary.
 
     Source: this estimator is not in Andreas and Klein (2015), whose equation 5 leaves log Z out of the likelihood. Not
     implemented: heads that are not linear in their features.
@@ -227,6 +233,12 @@ def _check(weight: float, fraction: float) -> None:
         raise InputError(f"the fraction of normalised positions must lie in (0, 1], got {fraction}")
 
 
+def _require_tokens(targets: Tensor, vocabulary_size: int) -> None:
+    """Refuse targets outside the vocabulary, on the CPU alone: a GPU would have to be waited for."""
+    if targets.device.type == "cpu" and targets.numel() and int(targets.max()) >= vocabulary_size:
+        raise InputError(f"the target {int(targets.max())} is outside the vocabulary of {vocabulary_size}")
+
+
 def _drawn(values_N: Tensor, fraction: float, generator: torch.Generator | None) -> Tensor:
     """Which positions are in H: ``ceil(gamma n)`` of n, each set of them equally likely."""
     order_N = torch.rand(len(values_N), generator=generator, device=values_N.device).argsort()
@@ -243,6 +255,14 @@ def _gold_and_drawn(
     generator: torch.Generator | None,
 ) -> tuple[Tensor, Tensor]:
     """The raw gold score of every position with a target, and log Z of those in H."""
+    shapes = [tuple(tensor.shape) for tensor in (targets, features, head_weight_VH)]
+    if shapes[0] != shapes[1][:-1]:
+        raise InputError(f"targets of shape {shapes[0]} for features of shape {shapes[1]}")
+    if len(shapes[2]) != 2 or shapes[2][1] != shapes[1][-1]:
+        raise InputError(f"a head of shape {shapes[2]} for features of shape {shapes[1]}")
+    if head_bias_V is not None and head_bias_V.shape != head_weight_VH.shape[:1]:
+        raise InputError(f"biases of shape {tuple(head_bias_V.shape)} for a head of shape {shapes[2]}")
+    _require_tokens(targets, len(head_weight_VH))
     counted = targets >= 0
     features_NH, targets_N = features[counted], targets[counted]
     gold_N = (features_NH * head_weight_VH[targets_N]).sum(-1)

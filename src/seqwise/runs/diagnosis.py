@@ -170,9 +170,9 @@ def diagnose(
         on_progress: called as the work goes on.
 
     Raises:
-        InputError: there are no examples, or a source cannot be read by the run.
+        InputError: there are no examples, a source cannot be read by the run, or the beam has no slot.
     """
-    data, model, k = _prepare(run, examples), run.model, beam_size or run.settings.beam_size
+    k, data, model = _beam_size(run, beam_size), _prepare(run, examples), run.model
     log_partitions = _log_partitions(run, examples)
     if constant is None and log_partitions is not None:
         constant = log_partitions.overall.mean
@@ -194,6 +194,12 @@ def diagnose(
         lengths.setdefault(name, {})[size] = length_bias(found[name, size], data.lengths)
     measured = {name: measure_outputs(run, examples, found[search]) for name, search in searches.items()}
     return Diagnosis(k, measured, constant, log_partitions, exposure, lengths, ranking)
+
+
+def _beam_size(run: Run, asked: int | None) -> int:
+    if asked is not None and asked < 1:
+        raise InputError(f"the beam must have at least one slot, got {asked}")
+    return run.settings.beam_size if asked is None else asked
 
 
 def _counter(on_progress: OnProgress | None, part: str, total: int) -> Callable[[int], None]:
@@ -274,9 +280,14 @@ def explore(run: Run, example: Example, *, beam_size: int | None = None, support
         support: how many slots the global shares are summed over; fewer where the vocabulary is large.
 
     Raises:
-        InputError: the source cannot be read by the run.
+        InputError: the source cannot be read by the run, the beam has no slot, or a tagger's target has another length
+            than the source.
     """
-    model = run.model
+    k, model = _beam_size(run, beam_size), run.model
+    if model.end is None and example.target and len(example.target) != len(example.source):
+        problem = f"the target has {len(example.target)} tokens and the source {len(example.source)}"
+        mend = "give a label for each token, or none"
+        raise InputError(problem, path=example.path or None, line=example.line or None, mend=mend)
     (source,) = run.encode_sources([example])
     gold = run.encode(known_targets(run, [example]))
     support = min(support, max(1, CANDIDATES_AT_ONCE // len(run.target_vocabulary)))
@@ -285,7 +296,7 @@ def explore(run: Run, example: Example, *, beam_size: int | None = None, support
             model,
             model.encode(collate([(0, source)]).to(model.embedding_VD.device)),
             num_steps=steps_after(source.source_ids, model),
-            k=beam_size or run.settings.beam_size,
+            k=k,
             gold=gold[0].target_ids if gold else None,
             support=support,
             allowed=run.allowed,
