@@ -287,7 +287,7 @@ def test_folders_of_others_and_bad_files_are_refused(
     assert "is not empty and holds no language model" in seqwise("train", text, "--output", tmp_path / "full").complaint
     assert "no such file" in seqwise("train", tmp_path / "no.txt", "--output", tmp_path / "x").complaint
     assert not (tmp_path / "x").exists()
-    assert "fraction of normalised positions" in seqwise("train", text, "-o", tmp_path / "x", "--fraction=2").complaint
+    assert "--fraction must be greater than 0" in seqwise("train", text, "-o", tmp_path / "x", "--fraction=2").complaint
     assert "no likelihood 'exact'" in seqwise("train", text, "-o", tmp_path / "x", "--likelihood=exact").complaint
     assert "batch_size must be at least 1" in seqwise("train", text, "-o", tmp_path / "x", "--batch-size=0").complaint
     assert "cannot hold a window" in seqwise("train", text, "-o", tmp_path / "x", "--num-weights=1").complaint
@@ -307,6 +307,28 @@ def test_damage_is_noticed(seqwise: Command, text: Path, trained: Path, file: st
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
     assert f"{file}: the file differs from what was sealed" in seqwise("score", trained, text).complaint
+
+
+def test_what_no_option_can_change_is_no_mend(seqwise: Command, trained: Path, tmp_path: Path) -> None:
+    """There is no option for the end token: the mend is about the text."""
+    (tmp_path / "ends.txt").write_text("the dog\nthe </s> runs\n")
+    for command in (
+        ["train", tmp_path / "ends.txt", "-o", tmp_path / "run"],
+        ["score", trained, tmp_path / "ends.txt"],
+    ):
+        said = seqwise(*command).err.splitlines()[-1]
+        assert said.endswith(
+            "ends.txt:2: the text holds '</s>', which marks its end; remove it, or write it in another way"
+        )
+
+
+def test_training_without_any_normaliser_is_refused(seqwise: Command, text: Path, tmp_path: Path) -> None:
+    """As `seqwise train` refuses it; the library allows it, for the published table has that row."""
+    for likelihood in ("unnormalized", "normalized"):
+        given = ["--fraction=0", f"--likelihood={likelihood}"]
+        said = seqwise("train", text, "-o", tmp_path / "run", *given).complaint
+        assert said == "--fraction must be greater than 0 and at most 1, got 0.0"
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_rate_that_is_too_high_is_said_so(text: Path, tmp_path: Path) -> None:

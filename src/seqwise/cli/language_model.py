@@ -52,7 +52,9 @@ def train_command(
     dev: Annotated[
         list[Path] | None, typer.Option(metavar="FILE", help="measure perplexity and R on it; may be repeated")
     ] = None,
-    fraction: Annotated[float, typer.Option(metavar="X", help="gamma, of positions whose log Z is computed")] = 0.1,
+    fraction: Annotated[
+        float, typer.Option(metavar="X", help="gamma, in (0, 1], of positions whose log Z is computed")
+    ] = 0.1,
     alpha: Annotated[
         float,
         typer.Option(
@@ -83,6 +85,9 @@ def train_command(
     """
     from seqwise.runs.language_model_training import LanguageModelSettings, train_language_model
 
+    # The settings allow 0, for a published table has it: scores without any bound, for which nobody asks on purpose.
+    if not 0 < fraction <= 1:
+        raise InputError(f"--fraction must be greater than 0 and at most 1, got {fraction}")
     settings = LanguageModelSettings(
         likelihood=likelihood,
         alpha=alpha,

@@ -121,7 +121,7 @@ def build_vocabulary(
     def checked() -> Iterator[tuple[str, ...]]:
         for sentence in sentences:
             if end is not None and end in sentence.tokens:
-                problem, mend = f"the text holds {end!r}, which marks its end", "remove it, or name another end token"
+                problem, mend = f"the text holds {end!r}, which marks its end", "remove it, or write it in another way"
                 raise InputError(problem, path=sentence.path or None, line=sentence.line or None, mend=mend)
             yield sentence.tokens
 

@@ -94,7 +94,7 @@ class Vocabulary:
                 raise InputError(f"unknown token {token[:100]!r}", path=path, line=line, mend=mend)
             if token == self.end:
                 problem = f"the text holds {token!r}, which marks its end"
-                raise InputError(problem, path=path, line=line, mend="remove it, or name another end token")
+                raise InputError(problem, path=path, line=line, mend="remove it, or write it in another way")
             ids.append(index)
         return ids
 
@@ -143,7 +143,7 @@ class Vocabulary:
         """
         counts = Counter(token for sequence in sequences for token in sequence)
         if end is not None and end in counts:
-            raise InputError(f"the end token {end!r} occurs in the text", mend="name another end token")
+            raise InputError(f"the end token {end!r} occurs in the text", mend="remove it, or write it in another way")
         if minimum_count > 1 and unknown is None:
             raise InputError("rare tokens are dropped but no token stands for them", mend="name an unknown token")
         specials = [special for special in (unknown, end) if special is not None]
