@@ -249,3 +249,23 @@ def test_extreme_scores_stay_finite() -> None:
         assert torch.isfinite(loss)
         assert leaf.grad is not None
         assert torch.isfinite(leaf.grad).all()
+
+
+def test_targets_heads_and_noise_that_do_not_fit_are_refused() -> None:
+    features, head, targets = torch.zeros(2, 5), torch.zeros(3, 5), torch.tensor([0, 3])
+    with pytest.raises(InputError, match="the target 3 is outside the vocabulary of 3"):
+        sampled_noise_contrastive_loss(features, head, None, targets, LOG_NOISE, num_noise=2)
+    with pytest.raises(InputError, match="the target 3 is outside the vocabulary of 3"):
+        expected_noise_contrastive_loss(torch.zeros(2, 3), targets, LOG_NOISE, num_noise=2)
+    with pytest.raises(InputError, match=r"targets of shape \(1,\) for features"):
+        sampled_noise_contrastive_loss(features, head, None, targets[:1], LOG_NOISE, num_noise=2)
+    with pytest.raises(InputError, match=r"a head of shape \(3, 4\) for features"):
+        sampled_noise_contrastive_loss(features, head[:, 1:], None, targets[:1].expand(2), LOG_NOISE, num_noise=2)
+    with pytest.raises(InputError, match=r"targets of shape \(1,\) for scores"):
+        expected_noise_contrastive_loss(torch.zeros(2, 3), targets[:1], LOG_NOISE, num_noise=2)
+    for wanted in (
+        lambda: sampled_noise_contrastive_loss(features, head, None, targets * 0, LOG_NOISE[:2], num_noise=2),
+        lambda: expected_noise_contrastive_loss(torch.zeros(2, 3), targets * 0, LOG_NOISE[:2], num_noise=2),
+    ):
+        with pytest.raises(InputError, match=r"noise of shape \(2,\) for a vocabulary of 3"):
+            wanted()

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from seqwise.errors import InputError
+from seqwise.objectives.self_normalization import require_fit, require_tokens
 
 __all__ = [
     "expected_noise_contrastive_loss",
@@ -114,7 +115,8 @@ def sampled_noise_contrastive_loss(
         A scalar, in nats per target; 0 when every target is ignored.
 
     Raises:
-        InputError: K is less than 1, or a gold token has no probability under the noise.
+        InputError: K is less than 1, a gold token has no probability under the noise, shapes do not fit, or (on the
+            CPU) a target is outside the vocabulary.
 
     Source: Mnih and Teh (ICML 2012), section 3. Goyal et al. (NAACL 2019) name it as another route to unnormalised
     models, which they found unstable. Not implemented: heads that are not linear in their features, noise that depends
@@ -129,6 +131,8 @@ def sampled_noise_contrastive_loss(
         >>> round(loss.item(), 4)
         1.3863
     """
+    require_fit(features, head_weight_VH, head_bias_V, targets)
+    _require_noise(log_noise_V, len(head_weight_VH))
     features_NH, targets_N = _counted(features, targets, log_noise_V, num_noise)
     if targets_N.numel() == 0:
         return features.sum() * 0.0
@@ -158,7 +162,8 @@ def expected_noise_contrastive_loss(logits: Tensor, targets: Tensor, log_noise_V
         A scalar, in nats per target; 0 when every target is ignored.
 
     Raises:
-        InputError: K is less than 1, or a gold token has no probability under the noise.
+        InputError: K is less than 1, a gold token has no probability under the noise, shapes do not fit, or (on the
+            CPU) a target is outside the vocabulary.
 
     Source: Gutmann and Hyvarinen (AISTATS 2010), section 2, with K noise tokens for each gold one.
 
@@ -168,6 +173,8 @@ def expected_noise_contrastive_loss(logits: Tensor, targets: Tensor, log_noise_V
         >>> round(loss.item(), 4)
         1.3863
     """
+    require_tokens(targets, logits)
+    _require_noise(log_noise_V, logits.shape[-1])
     scores_NV, targets_N = _counted(logits, targets, log_noise_V, num_noise)
     if targets_N.numel() == 0:
         return logits.sum() * 0.0
@@ -189,6 +196,11 @@ def _counted(rows: Tensor, targets: Tensor, log_noise_V: Tensor, num_noise: int)
     targets_N = targets[counted]
     _check_covered(log_noise_V[targets_N], targets_N)
     return rows[counted], targets_N
+
+
+def _require_noise(log_noise_V: Tensor, vocabulary_size: int) -> None:
+    if tuple(log_noise_V.shape) != (vocabulary_size,):
+        raise InputError(f"noise of shape {tuple(log_noise_V.shape)} for a vocabulary of {vocabulary_size}")
 
 
 def _check_covered(gold_log_noise_N: Tensor, targets_N: Tensor) -> None:

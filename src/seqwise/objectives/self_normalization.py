@@ -66,9 +66,7 @@ def self_normalized_cross_entropy(
         tensor(3.3081)
     """
     _check(weight, fraction)
-    if targets.shape != logits.shape[:-1]:
-        raise InputError(f"targets of shape {tuple(targets.shape)} for scores of shape {tuple(logits.shape)}")
-    _require_tokens(targets, logits.shape[-1])
+    require_tokens(targets, logits)
     counted = targets >= 0
     if bool(counted.all()):  # no copy of what is as large as the vocabulary
         logits_NV, targets_N = logits.reshape(-1, logits.shape[-1]), targets.flatten()
@@ -233,8 +231,27 @@ def _check(weight: float, fraction: float) -> None:
         raise InputError(f"the fraction of normalised positions must lie in (0, 1], got {fraction}")
 
 
-def _require_tokens(targets: Tensor, vocabulary_size: int) -> None:
-    """Refuse targets outside the vocabulary, on the CPU alone: a GPU would have to be waited for."""
+def require_tokens(targets: Tensor, logits: Tensor) -> None:
+    """Refuse targets that do not fit scores (..., V): of another shape, or (on the CPU) outside the vocabulary."""
+    if targets.shape != logits.shape[:-1]:
+        raise InputError(f"targets of shape {tuple(targets.shape)} for scores of shape {tuple(logits.shape)}")
+    _require_known(targets, logits.shape[-1])
+
+
+def require_fit(features: Tensor, head_weight_VH: Tensor, head_bias_V: Tensor | None, targets: Tensor) -> None:
+    """Refuse features, a linear head and targets that do not fit each other; tokens are looked at on the CPU alone."""
+    of_targets, of_features, of_head = (tuple(tensor.shape) for tensor in (targets, features, head_weight_VH))
+    if of_targets != of_features[:-1]:
+        raise InputError(f"targets of shape {of_targets} for features of shape {of_features}")
+    if len(of_head) != 2 or of_head[1] != of_features[-1]:
+        raise InputError(f"a head of shape {of_head} for features of shape {of_features}")
+    if head_bias_V is not None and tuple(head_bias_V.shape) != of_head[:1]:
+        raise InputError(f"biases of shape {tuple(head_bias_V.shape)} for a head of shape {of_head}")
+    _require_known(targets, of_head[0])
+
+
+def _require_known(targets: Tensor, vocabulary_size: int) -> None:
+    # A GPU would have to be waited for.
     if targets.device.type == "cpu" and targets.numel() and int(targets.max()) >= vocabulary_size:
         raise InputError(f"the target {int(targets.max())} is outside the vocabulary of {vocabulary_size}")
 
@@ -255,14 +272,7 @@ def _gold_and_drawn(
     generator: torch.Generator | None,
 ) -> tuple[Tensor, Tensor]:
     """The raw gold score of every position with a target, and log Z of those in H."""
-    shapes = [tuple(tensor.shape) for tensor in (targets, features, head_weight_VH)]
-    if shapes[0] != shapes[1][:-1]:
-        raise InputError(f"targets of shape {shapes[0]} for features of shape {shapes[1]}")
-    if len(shapes[2]) != 2 or shapes[2][1] != shapes[1][-1]:
-        raise InputError(f"a head of shape {shapes[2]} for features of shape {shapes[1]}")
-    if head_bias_V is not None and head_bias_V.shape != head_weight_VH.shape[:1]:
-        raise InputError(f"biases of shape {tuple(head_bias_V.shape)} for a head of shape {shapes[2]}")
-    _require_tokens(targets, len(head_weight_VH))
+    require_fit(features, head_weight_VH, head_bias_V, targets)
     counted = targets >= 0
     features_NH, targets_N = features[counted], targets[counted]
     gold_N = (features_NH * head_weight_VH[targets_N]).sum(-1)
