@@ -743,6 +743,9 @@ def test_advice_does_not_follow_chance() -> None:
     tied = decoders(greedy=0.5, beam=0.5, raw_beam=0.5)
     assert best_of(tied, "labels right", 1, usual="raw-beam") == "raw-beam"
     assert best_of(tied, "labels right", 1, usual="soft-beam") == "greedy"
+    for count, sure in ((9, False), (10, True)):  # of one example the interval is a point, whatever the difference
+        few = {name: {"labels right": Counts([right] * count)} for name, right in (("beam", 0), ("raw-beam", 1))}
+        assert ("predict with --decoder raw-beam" in advice(few)) == sure
     errors = decoders(greedy=0.2, beam=0.5)
     assert best_of(errors, "labels right", -1, usual="beam") == "greedy"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from seqwise.evaluation.metrics import Sums, paired_bootstrap
+from seqwise.runs.findings import enough_examples
 from seqwise.runs.settings import Settings, trained_score
 from seqwise.runs.stages import stages
 
@@ -22,7 +23,8 @@ def advise(
 ) -> str:
     """Say which decoder to predict with, and warn of raw scores where they ruin the search.
 
-    A difference counts where its 95% interval (paired bootstrap over the examples) leaves out 0.
+    A difference counts where its 95% interval (paired bootstrap over the examples) leaves out 0, and there are ten
+    examples or more (:func:`~seqwise.runs.findings.enough_examples`): the interval of one is a point.
 
     Args:
         measured: the measures of every decoder on the same examples.
@@ -93,4 +95,5 @@ def _cure(settings: Settings) -> str:
 def _gain(measured: Measured, title: str, sign: int, first: str, second: str) -> tuple[float, bool]:
     """By how many points the first is better, and whether that is more than chance may do."""
     comparison = paired_bootstrap(measured[first][title], measured[second][title])
-    return 100 * sign * comparison.difference, comparison.low > 0 or comparison.high < 0
+    sure = enough_examples(measured[first][title]) and (comparison.low > 0 or comparison.high < 0)
+    return 100 * sign * comparison.difference, sure
