@@ -132,8 +132,8 @@ def _as_json(found: Diagnosis, said: Mapping[str, str], *, num_examples: int, co
 
 def _estimate(sums: Sums) -> dict[str, float | None]:
     """A value and the ends of its interval; None where there are too few examples for one."""
+    from seqwise.evaluation.certainty import enough_examples
     from seqwise.evaluation.metrics import bootstrap_interval
-    from seqwise.runs.findings import enough_examples
 
     found = bootstrap_interval(sums)._asdict()
     return found if enough_examples(sums) else {name: found[name] if name == "value" else None for name in found}
@@ -141,8 +141,8 @@ def _estimate(sums: Sums) -> dict[str, float | None]:
 
 def _gap(exposure: ExposureGap) -> dict[str, float | None]:
     """The difference, the ends of its interval and the p-value; None where there are too few examples for them."""
+    from seqwise.evaluation.certainty import enough_examples
     from seqwise.evaluation.metrics import paired_bootstrap
-    from seqwise.runs.findings import enough_examples
 
     found = paired_bootstrap(exposure.own, exposure.gold)._asdict()
     sure = enough_examples(exposure.own)

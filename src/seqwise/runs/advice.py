@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from seqwise.evaluation.certainty import enough_examples
 from seqwise.evaluation.metrics import Sums, paired_bootstrap
-from seqwise.runs.findings import enough_examples
 from seqwise.runs.settings import Settings, trained_score
 from seqwise.runs.stages import stages
 
@@ -24,7 +24,7 @@ def advise(
     """Say which decoder to predict with, and warn of raw scores where they ruin the search.
 
     A difference counts where its 95% interval (paired bootstrap over the examples) leaves out 0, and there are ten
-    examples or more (:func:`~seqwise.runs.findings.enough_examples`): the interval of one is a point.
+    examples or more (:func:`~seqwise.evaluation.certainty.enough_examples`): the interval of one is a point.
 
     Args:
         measured: the measures of every decoder on the same examples.

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from seqwise.evaluation.certainty import FEWEST, enough_examples, num_examples
 from seqwise.evaluation.diagnosis import ExposureGap, LengthBias
 from seqwise.evaluation.log_partitions import LogPartitionReport
 from seqwise.evaluation.metrics import Comparison, Sums, paired_bootstrap
 from seqwise.evaluation.slot_ranking import SlotRanking
 from seqwise.runs.measures import decisive
 
-__all__ = ["BEAM_SIZES", "FEWEST", "Diagnosis", "enough_examples", "meanings"]
+__all__ = ["BEAM_SIZES", "Diagnosis", "meanings"]
 
 BEAM_SIZES = (1, 2, 5, 10, 20)
 """Of the searches whose lengths are compared."""
-
-FEWEST = 10
-"""Examples without which nothing is sure: the bootstrap of one has no width, and that of a few hardly any."""
 
 # An exposure gap of less than this factor is not worth training against.
 SMALL = 1.05
@@ -50,7 +48,7 @@ def meanings(found: Diagnosis, *, subwords: bool = False) -> dict[str, str]:
     """For each part of a diagnosis a sentence or two: what is good, what is not, and what to do about it.
 
     A difference counts where its 95% interval (paired bootstrap over the examples) leaves out 0, and there are
-    :data:`FEWEST` examples or more.
+    :data:`~seqwise.evaluation.certainty.FEWEST` examples or more.
 
     Args:
         found: the diagnosis.
@@ -65,28 +63,8 @@ def meanings(found: Diagnosis, *, subwords: bool = False) -> dict[str, str]:
     }
 
 
-def enough_examples(sums: Sums) -> bool:
-    """Whether a measure rests on so many examples that the bootstrap can tell what chance may do.
-
-    Examples that add nothing to any sum, such as those without a pair to rank, do not count.
-
-    Args:
-        sums: the measure.
-
-    Example:
-        >>> from seqwise.evaluation.metrics import Counts
-        >>> enough_examples(Counts([0] * 10)), enough_examples(Counts([0] * 10, [1] * 9 + [0]))
-        (True, False)
-    """
-    return _count(sums) >= FEWEST
-
-
-def _count(sums: Sums) -> int:
-    return int((sums.columns_NC != 0).any(axis=1).sum())
-
-
 def _too_few(sums: Sums) -> str:
-    return f"too few examples to tell a difference from chance ({_count(sums)}): give {FEWEST} or more"
+    return f"too few examples to tell a difference from chance ({num_examples(sums)}): give {FEWEST} or more"
 
 
 def _is_sure(comparison: Comparison) -> bool:

@@ -1,0 +1,35 @@
+"""From how many examples on a bootstrap can tell a difference from chance."""
+
+from __future__ import annotations
+
+from seqwise.evaluation.metrics import Sums
+
+__all__ = ["FEWEST", "enough_examples", "num_examples"]
+
+FEWEST = 10
+"""Examples without which nothing is sure: the bootstrap of one has no width, and that of a few hardly any."""
+
+
+def enough_examples(sums: Sums) -> bool:
+    """Whether a measure rests on so many examples that the bootstrap can tell what chance may do.
+
+    Args:
+        sums: the measure; see :func:`num_examples`.
+
+    Example:
+        >>> from seqwise.evaluation.metrics import Counts
+        >>> enough_examples(Counts([0] * 10)), enough_examples(Counts([0] * 10, [1] * 9 + [0]))
+        (True, False)
+    """
+    return num_examples(sums) >= FEWEST
+
+
+def num_examples(sums: Sums) -> int:
+    """How many examples a measure rests on; those that add nothing to any sum, as without a pair to rank, do not count.
+
+    Example:
+        >>> from seqwise.evaluation.metrics import Counts
+        >>> num_examples(Counts([1, 0, 0], [1, 1, 0]))
+        2
+    """
+    return int((sums.columns_NC != 0).any(axis=1).sum())
