@@ -297,6 +297,12 @@ def test_energies_reach_what_is_promised() -> None:
     assert value("table-6.1", "LL", "p-10k") <= 6.02 and value("table-6.1", "PLL", "p-10k") <= 6.06
 
 
+def test_the_objectives_of_the_thesis_take_three_minutes() -> None:
+    results = load_table(RESULTS / "table-6.1.json").results
+    seconds = [one.value * len(one.signature.seeds) for one in results if one.measure == "CPU seconds"]
+    assert len(seconds) == 6 and sum(seconds) < 180
+
+
 LABEL_BIAS = (RESULTS.parent / "docs" / "label-bias.md").read_text(encoding="utf-8")
 
 

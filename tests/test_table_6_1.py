@@ -150,7 +150,9 @@ def test_table_6_1_is_made_and_signed(tmp_path: Path, monkeypatch: pytest.Monkey
     save_table(outcome.table, tmp_path / "table-6.1.json")
     assert load_table(tmp_path / "table-6.1.json") == outcome.table
     found = {(result.system, result.measure): result for result in outcome.table.results}
-    assert len(found) == len(ROWS) * 13
+    assert len(found) == len(ROWS) * 15
+    for name in (table_6_1.SECONDS, table_6_1.CONTRAST_SECONDS):
+        assert found["p-1k", name].unit == "s" and found["p-1k", name].value > 0
     assert "CPU seconds" in outcome.lesson
     assert found["p-1k", "entropy"].value == pytest.approx(5.9643, abs=5e-5)
     assert "5.32" in found["p-1k", "entropy"].note and found["p-1k", "entropy"].published == 5.32
