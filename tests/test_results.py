@@ -555,6 +555,17 @@ def test_what_sampling_says_of_a_model_that_has_learnt_something() -> None:
     assert f"but {of('6.4', 'ESS per 1,000 passes', 'MH, local, blocks'):.0f} effective samples" in SAMPLING
 
 
+def test_what_sampling_says_of_exact_likelihoods_of_phonemes() -> None:
+    found = {one.measure: one for one in load_table(RESULTS / "table-6.1-phonemes.json").results}
+    nats = [f"{found[name].value:.2f}" for name in ("PLL", "MLM, raw", "MLM, local")]
+    said = "cost {} nats by pseudolikelihood, and as an MLM {} read as E_raw and {} as E_local".format(*nats)
+    assert said in " ".join(SAMPLING.split())
+    published = [f"{found[name].published:.2f}" for name in ("PLL", "MLM, raw")]
+    assert "the thesis has {} and {} for the first two".format(*published) in " ".join(SAMPLING.split())
+    claims = load_table(RESULTS / "table-6.1-phonemes.json").claims
+    assert claims and {claim.verdict for claim in claims} == {"holds"}
+
+
 def test_what_sampling_says_of_translation() -> None:
     found = load_table(RESULTS / "table-6.2-translation.json")
     said = " ".join(SAMPLING.partition("### And on one that translates")[2].partition("\n## ")[0].split())
