@@ -46,7 +46,7 @@ INTRODUCTION = """# Benchmarks
 
 Written by `python -m benchmarks run`, which takes turns between the systems, round by round, on the same work. Ratios
 are medians over rounds; floors are what matrix products alone would take. What was aimed at and missed is here too. A
-second table is that of two threads (`--threads 2`). How each is run: `benchmarks/README.md`.
+second table, where there is one, is that of two threads (`--threads 2`). How each is run: `benchmarks/README.md`.
 """
 
 
