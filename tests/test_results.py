@@ -443,6 +443,23 @@ def test_what_label_bias_says_of_translators_and_of_english_dependencies() -> No
     )
     assert f"gives {local:.1f} in a beam and global {global_:.1f} in\nits raw beam" in LABEL_BIAS
     assert f"has {plain:.1f} and {raw:.1f} and longer cross-entropy {longer:.1f} and {longer_raw:.1f}." in LABEL_BIAS
+    started = [
+        value("table-5.3-erg-uni", f"{decoder}: labels right", name)
+        for decoder, name in (("raw beam", "relaxed beam, global"), ("beam", "relaxed beam, local"))
+    ]
+    assert f"by {started[0] - started[1]:.1f} ({started[0]:.1f} against {started[1]:.1f}), and does no better" in text
+    said = {claim.text: claim.verdict for claim in load_table(RESULTS / "table-5.3-erg-uni.json").claims}
+    assert said["From a self-normalised start, global beats local."] == "holds"
+    assert said["Global does better from a self-normalised start than from cross-entropy."] == "not seen"
+    both_ways = [
+        value("table-5.2-erg-bi", f"{decoder}: labels right", name)
+        for decoder, name in (
+            ("beam", "relaxed beam, local"), ("raw beam", "relaxed beam, global"), ("beam", "cross-entropy"),
+            ("beam", "cross-entropy, longer"),
+        )
+    ]  # fmt: skip
+    numbers = "have {:.1f} and {:.1f} where cross-entropy has {:.1f} in a beam, and longer cross-entropy {:.1f}."
+    assert numbers.format(*both_ways) in text
     penalty = LOG_PARTITION_WEIGHT * math.log(PIECES) ** 2
     assert f"lambda (log V)^2, {penalty:.1f} nats a token here" in LABEL_BIAS
 
