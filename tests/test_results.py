@@ -337,6 +337,8 @@ def test_what_label_bias_says_of_the_claims() -> None:
     assert f"the beam CRF's {crf} could be chance" in " ".join(LABEL_BIAS.split())
     distilled = value("table-5.2-pmb-uni", "raw beam: labels right", "distilled, then relaxed beam, global")
     assert f"worse ({distilled:.1f})" in LABEL_BIAS
+    start = re.search(r": (\+[\d.]+) \[.*\], p = 0([.\d]{3})", evidence("table-5.2-pmb-bi", "A distilled start"))
+    assert start is not None and f"may help a little ({start[1]}, p = {start[2]})" in LABEL_BIAS
 
 
 TRANSLATORS = (
@@ -369,7 +371,9 @@ def test_what_label_bias_says_of_ngrams_and_of_what_self_normalising_costs() -> 
     assert verdicts["Global has less 1-gram overlap than local."] == "holds"
     assert verdicts["Global has more than local: 4-gram overlap."] == "not seen"
     assert {claim.verdict for claim in load_table(RESULTS / "table-5.6.json").claims} == {"not seen"}
-    for table, measure in (("supertags", "labels right"), ("translation", "BLEU")):
+    for table, measure in (
+        ("supertags", "labels right"), ("supertags-erg", "labels right"), ("translation", "BLEU"),
+    ):  # fmt: skip
         of = {
             name: [value(f"table-5.1-{table}", one, name) for one in (
                 "mean of log Z on dev", "variance of log Z on dev", f"beam: {measure}")]
