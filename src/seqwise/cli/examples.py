@@ -41,7 +41,7 @@ EXAMPLES = {
     "sample": (
         "seqwise sample runs/mlm --length 8-12 --count 20",
         'seqwise sample runs/mlm "the _ sees a _ dog" --every 5',
-        "seqwise sample runs/proteins --contain GKS --without C --visits anywhere --blocks 3",
+        "seqwise sample runs/proteins --contain GKS --without C \\\n      --visits anywhere --blocks 3",
         'seqwise sample ./my-bert "the [MASK] sees a _ ." --chains 4',
         "seqwise sample runs/de-en-mlm german.txt --length-beam 5 \\\n"
         "    --temperature 0.5 --anneal 0.04 --best --output samples",
