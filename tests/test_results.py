@@ -372,8 +372,9 @@ def test_what_label_bias_says_of_ngrams_and_of_what_self_normalising_costs() -> 
     assert verdicts["Global has more than local: 4-gram overlap."] == "not seen"
     assert {claim.verdict for claim in load_table(RESULTS / "table-5.6.json").claims} == {"not seen"}
     for table, measure in (
-        ("supertags", "labels right"), ("supertags-erg", "labels right"), ("translation", "BLEU"),
-    ):  # fmt: skip
+        *((f"supertags{corpus}", "labels right") for corpus in ("", "-erg", "-ewt")),
+        ("translation", "BLEU"),
+    ):
         of = {
             name: [value(f"table-5.1-{table}", one, name) for one in (
                 "mean of log Z on dev", "variance of log Z on dev", f"beam: {measure}")]
