@@ -167,23 +167,23 @@ def fate_of_gold(bias: LabelBias) -> str:
     if not any(prefix.is_gold for prefixes in bias.steps[1:] for prefix in prefixes):
         return "there is no gold output to follow"
     if lost is None:
-        shares = [
+        ends = [
             f", in the end with {percent(one.local_mass)}% of the local mass" for one in bias.steps[-1] if one.is_gold
         ]
-        return f"gold stays on the beam{''.join(shares)}"
+        return f"gold stays on the beam{''.join(ends)}"
     gold = bias.steps[lost][-1]
     above = bias.steps[lost][-2]
+    shares = [share for one in (gold, above) for share in (one.global_masses[0], one.global_masses[-1])]
+    # Unless the sums are exact, 0 says that the prefix is in neither of them.
+    unknown = 0 in shares and not bias.exact
     there, end, above_there, above_end = (
-        # Unless the sums are exact, 0 says that the prefix is in neither of them.
-        f"{percent(share)}%" if share or bias.exact else "an unknown share"
-        for one in (gold, above)
-        for share in (one.global_masses[0], one.global_masses[-1])
+        f"{percent(share)}%" if share or bias.exact else "an unknown share" for share in shares
     )
     said = (
         f"gold falls off the beam at step {lost}, with {percent(gold.local_mass)}% of the local mass for good; by raw "
         f"scores it has {there} there and {end} in the end (the last that was kept: {above_there} and {above_end})"
     )
-    if "unknown" in said:
+    if unknown:
         said += "; of a prefix that the raw-score beam has dropped the share is not known"
     return said
 
