@@ -20,7 +20,7 @@ from seqwise.runs.sampling_problems import Task
 from seqwise.runs.sampling_settings import SampleSettings
 from seqwise.sampling import ChainReport, Chains, Energy, diagnose_chains, start_chains
 
-__all__ = ["SampleReport", "has_ess", "report_lines"]
+__all__ = ["SampleReport", "report_lines"]
 
 FEWEST = 4  # sweeps by which chains can be judged
 
@@ -40,22 +40,6 @@ def report_lines(sampled: Sampled, settings: SampleSettings) -> list[str]:
     report = SampleReport(settings)
     report.add(sampled.groups)
     return report.lines()
-
-
-def has_ess(report: ChainReport, *, num_chains: int) -> bool:
-    """Whether the effective sample size of the energy means anything: not where the energy is the same throughout.
-
-    Args:
-        report: of chains of one problem.
-        num_chains: how many those are; one has no R-hat, however far it moves.
-
-    Example:
-        >>> still = ChainReport(9, 1.0, 0.0, 2.0, {"energy": 36.0}, {"energy": math.nan}, 1.0, 1.0, ())
-        >>> has_ess(still, num_chains=4)
-        False
-    """
-    still = math.isnan(report.r_hat["energy"]) and (num_chains > 1 or report.novelty == 0)
-    return math.isfinite(report.ess["energy"]) and not still
 
 
 @dataclass
@@ -170,13 +154,12 @@ class _Judged:
         self.seconds += group.seconds
         self.all_made_now &= group.made == settings.num_sweeps
         for task, chains in _tasks(group, settings):
-            report = diagnose_chains(chains, discard=first)
-            self._judge((task.problem, task.rank), report, num_chains=settings.num_chains)
+            self._judge((task.problem, task.rank), diagnose_chains(chains, discard=first))
 
-    def _judge(self, key: Key, report: ChainReport, *, num_chains: int) -> None:
+    def _judge(self, key: Key, report: ChainReport) -> None:
         ess, r_hat = report.ess["energy"], report.r_hat["energy"]
         self.problems += 1
-        if has_ess(report, num_chains=num_chains):
+        if math.isfinite(ess):
             self.ess += ess
             self.least_ess = min(self.least_ess or (ess, key), (ess, key))
         if not math.isnan(r_hat):

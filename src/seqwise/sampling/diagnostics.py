@@ -135,7 +135,11 @@ def diagnose_chains(
     values = {"energy": chains.energy_SB[start:]}
     for name, feature in (features or {}).items():
         values[name] = feature(chains.tokens_SBT[start:])
-    ess = {name: effective_sample_size(values_SB) for name, values_SB in values.items()}
+    # A number that is the same throughout has as many effective samples as one likes.
+    ess = {
+        name: effective_sample_size(values_SB) if bool((values_SB != values_SB[0, 0]).any()) else math.nan
+        for name, values_SB in values.items()
+    }
     r_hat = {name: split_r_hat(values_SB) for name, values_SB in values.items()}
     proposals = max(int(chains.proposals_SB[start:].sum()), 1)
     found = (

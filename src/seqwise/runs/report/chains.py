@@ -9,7 +9,7 @@ import importlib.util
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from torch import Tensor
 
 from seqwise.errors import InputError
 from seqwise.runs.report.folders import Folder
-from seqwise.runs.sampling_report import has_ess
 from seqwise.sampling import ChainReport, Chains, Energy, diagnose_chains, start_chains
 
 __all__ = ["ProblemChains", "SampleLine", "Sampling", "autocorrelation", "read_sampling"]
@@ -104,8 +103,6 @@ def read_sampling(folder: Folder) -> Sampling:
         report = None
         if not no_report and len(chains) - first >= FEWEST:
             report = diagnose_chains(chains, discard=first)
-            if not has_ess(report, num_chains=chains.energy_SB.shape[1]):
-                report = replace(report, ess=report.ess | {"energy": math.nan}, ess_per_pass=math.nan)
         problems.append(ProblemChains(name, None if key is None else key[0], chains, report))
     problems.sort(key=lambda one: (one.problem is None, one.problem or 0))
     return Sampling(first, problems, samples, no_report)
