@@ -7,8 +7,9 @@ so that both write as many.
 - generate: ``model.generate(num_beams=k)``, with its cache, as its documentation has it.
 - seqwise: ``step_model(model)`` of the same model, decoded with ``HardTopK(k)``.
 - ctranslate2: the same weights in float32, through its own loader of Marian models and ``translate_batch``; an engine
-  in C++ with kernels of its own, and so what there is to gain beyond the same modules in Python. Left out where it is
-  not installed.
+  in C++ with kernels of its own, and so what there is to gain beyond the same modules in Python. It takes its turns in
+  a process of its own, where neither its idle threads nor the memory that it keeps change how fast the others are. Left
+  out where it is not installed.
 
     python -m benchmarks.beam_decoding
 """
@@ -16,14 +17,17 @@ so that both write as many.
 from __future__ import annotations
 
 import argparse
-import copy
 import hashlib
+import multiprocessing
 import statistics
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from importlib import metadata
+from importlib.util import find_spec
+from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
@@ -45,6 +49,7 @@ def marian(options: argparse.Namespace) -> Any:
     """The model; the last token pads and starts, and 0 ends."""
     from transformers import MarianConfig, MarianMTModel
 
+    torch.manual_seed(options.seed)
     size, pad = options.hidden, options.vocabulary - 1
     config = MarianConfig(
         vocab_size=options.vocabulary, d_model=size, encoder_layers=options.layers, decoder_layers=options.layers,
@@ -98,19 +103,15 @@ class Names:
         return {name: place for place, name in enumerate(self.names)}
 
 
-def by_ctranslate2(model: Any, options: argparse.Namespace) -> Callable[[Tensor], list[list[int]]]:
-    """The same by CTranslate2.
-
-    Raises:
-        ImportError: it is not installed.
-    """
+def by_ctranslate2(options: argparse.Namespace) -> Callable[[list[list[int]]], list[list[int]]]:
+    """The same by CTranslate2, with weights from the same seed."""
     import ctranslate2
     from ctranslate2.converters.transformers import MarianMTLoader
 
     tokens = Names(options.vocabulary)
     ids = tokens.get_vocab()
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
-        specification = MarianMTLoader()(copy.deepcopy(model), tokens)
+        specification = MarianMTLoader()(marian(options), tokens)
         specification.validate()
         specification.optimize()
         specification.save(folder)
@@ -120,11 +121,43 @@ def by_ctranslate2(model: Any, options: argparse.Namespace) -> Callable[[Tensor]
     search = {"beam_size": options.k, "length_penalty": 0.0, "max_batch_size": 0, "return_scores": False}
     search |= {"min_decoding_length": options.steps, "max_decoding_length": options.steps}
 
-    def write(sources_BS: Tensor) -> list[list[int]]:
-        sources = [[tokens.names[place] for place in row] for row in sources_BS.tolist()]
-        return [[ids[name] for name in one.hypotheses[0]] for one in translator.translate_batch(sources, **search)]
+    def write(sources: list[list[int]]) -> list[list[int]]:
+        named = [[tokens.names[place] for place in row] for row in sources]
+        return [[ids[name] for name in one.hypotheses[0]] for one in translator.translate_batch(named, **search)]
 
     return write
+
+
+def answer(pipe: Connection, options: argparse.Namespace) -> None:
+    """Write for whoever asks, until asked for nothing."""
+    write = by_ctranslate2(options)
+    while sources := pipe.recv():
+        pipe.send(write(sources))
+
+
+@contextmanager
+def engine(sources_BS: Tensor, options: argparse.Namespace) -> Iterator[dict[str, Callable[[], list[list[int]]]]]:
+    """CTranslate2 in a process of its own, by name; nothing where it is not installed."""
+    if find_spec(ENGINE) is None:
+        yield {}
+        return
+    spawn, sources = multiprocessing.get_context("spawn"), sources_BS.tolist()
+    ours, theirs = spawn.Pipe()
+    process = spawn.Process(target=answer, args=(theirs, options), daemon=True)
+    process.start()
+    theirs.close()
+
+    def write() -> list[list[int]]:
+        ours.send(sources)
+        found: list[list[int]] = ours.recv()
+        return found
+
+    try:
+        yield {ENGINE: write}
+        ours.send([])
+        process.join()
+    finally:
+        process.kill()
 
 
 def operations_of_a_token(options: argparse.Namespace) -> float:
@@ -138,7 +171,6 @@ def operations_of_a_token(options: argparse.Namespace) -> float:
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Times of all, and whether they write the same."""
     torch.set_num_threads(options.threads)
-    torch.manual_seed(options.seed)
     model = marian(options)
     sources_BS = torch.randint(1, options.vocabulary - 1, (options.batch, options.source_length))
     adapted = step_model(model)  # once for all, as one does: it checks that what it made is the same model
@@ -146,13 +178,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "generate": lambda: by_generate(model, sources_BS, options),
         "seqwise": lambda: by_seqwise(adapted, sources_BS, options),
     }
-    try:
-        write = by_ctranslate2(model, options)
-        calls[ENGINE] = lambda: write(sources_BS)
-    except ImportError:
-        pass  # left out
-    written = {name: call() for name, call in calls.items()}
-    seconds = time_in_turn(calls, options.rounds)
+    with engine(sources_BS, options) as others:
+        calls |= others
+        written = {name: call() for name, call in calls.items()}
+        seconds = time_in_turn(calls, options.rounds)
     tokens = options.batch * options.steps
     digest = hashlib.sha256(sources_BS.numpy().tobytes())
     digest.update(model.get_input_embeddings().weight.detach().numpy().tobytes())

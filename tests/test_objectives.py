@@ -55,7 +55,7 @@ def ragged_logits(seed: int) -> tuple[Tensor, Tensor]:
 
 
 def test_hamming_cost_equals_the_loop() -> None:
-    gold_BT = torch.tensor([[2, 0, -100], [1, -1, 3]])
+    gold_BT = torch.tensor([[2, 0, -100], [1, -1, 3], [4, 3, 9]])  # 4 and 9 are none of the tokens
     weights_V = torch.tensor([2.0, 1.0, 0.5, 3.0], dtype=torch.float64)
     for weights in (None, weights_V):
         cost = hamming_cost(gold_BT, 4, weights)

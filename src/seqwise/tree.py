@@ -1,7 +1,8 @@
 """A decoder state is any nest of tensors; these three functions move all of it at once.
 
 A state may be a tensor, or tuples, lists and dictionaries of tensors to any depth (an LSTM's ``(h, c)``, a key-value
-cache by layer). Every leaf starts with the two dimensions B (batch) and J (slots of the beam).
+cache by layer). Every leaf starts with the two dimensions B (batch) and J (slots of the beam). A leaf that is no tensor
+has methods ``gather(parents_BK)`` and ``mix(weights_BKJ)`` of its own.
 
 Shapes: B batch, J slots before a selection, K slots after it.
 """
@@ -68,7 +69,11 @@ def gather(state: State, parents_BK: Tensor) -> State:
         tensor([[20., 20., 10.]])
     """
     rows_B1 = torch.arange(parents_BK.shape[0], device=parents_BK.device)[:, None]
-    return map(lambda leaf: leaf[rows_B1, parents_BK], state)
+
+    def gather_leaf(leaf: Any) -> Any:
+        return leaf[rows_B1, parents_BK] if isinstance(leaf, Tensor) else leaf.gather(parents_BK)
+
+    return map(gather_leaf, state)
 
 
 def mix(state: State, weights_BKJ: Tensor) -> State:
@@ -91,7 +96,9 @@ def mix(state: State, weights_BKJ: Tensor) -> State:
         tensor([[15.]])
     """
 
-    def mix_leaf(path: tuple[Any, ...], leaf: Tensor) -> Tensor:
+    def mix_leaf(path: tuple[Any, ...], leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf.mix(weights_BKJ)
         if not leaf.is_floating_point():
             raise InputError(
                 f"the decoder state at '{_pytree.keystr(path) or 'its root'}' is {leaf.dtype}, which cannot be mixed",

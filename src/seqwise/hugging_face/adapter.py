@@ -21,8 +21,12 @@ from seqwise.errors import InputError
 from seqwise.hugging_face.caches import Layers
 from seqwise.hugging_face.generation import SpecialTokens
 from seqwise.hugging_face.heads import ForcedFirst, head_of
+from seqwise.models.history import History
 
-__all__ = ["HuggingFaceStepModel"]
+__all__ = ["HuggingFaceStepModel", "State"]
+
+State = History | Layers
+"""The past of a search: one history for all slots, or keys and values (B, J, N, T, A) of each layer."""
 
 
 class HuggingFaceStepModel(nn.Module, ABC):
@@ -31,6 +35,7 @@ class HuggingFaceStepModel(nn.Module, ABC):
     Attributes:
         model: the model of transformers, which holds all weights.
         end: the token that ends an output, or None.
+        shares: whether slots share their keys and values where there are no gradients.
     """
 
     end: int | None
@@ -39,7 +44,7 @@ class HuggingFaceStepModel(nn.Module, ABC):
         super().__init__()
         self.model: Any = model
         self.end, self.first, self.forced_first = tokens
-        self.scale, self.training = scale, model.training
+        self.scale, self.training, self.shares = scale, model.training, True
         self._takes_positions = "position_ids" in inspect.signature(model.get_decoder().forward).parameters
         head = head_of(model)
         # Inside a tuple a module is not registered: the weights are the model's, and appear once.
@@ -100,6 +105,10 @@ class HuggingFaceStepModel(nn.Module, ABC):
     def _keeps_cache(self) -> bool:
         return not (self._checkpoints or self._drops_layers)
 
+    @property
+    def _shares_now(self) -> bool:
+        return self.shares and not self.model.training and not torch.is_grad_enabled()
+
     def _require_cache(self) -> None:
         what, mend = None, ""
         if self._checkpoints:
@@ -146,16 +155,24 @@ class HuggingFaceStepModel(nn.Module, ABC):
         """How many steps there are positions for after a source; None where there is no limit."""
         return self._num_positions
 
-    def start(self, context: Any) -> tuple[Tensor, Layers]:
-        """Return the embedding of the start token, or of the last one of the prompt, and caches of no steps."""
-        return self._embed(self._first_tokens(context))[:, None], context.nothing
+    def start(self, context: Any) -> tuple[Tensor, State]:
+        """Return the embedding of the start token, or of the last one of the prompt, and a past of no steps."""
+        past = self._no_history(context) if self._shares_now else context.nothing
+        return self._embed(self._first_tokens(context))[:, None], past
 
-    def step(self, inputs_BJD: Tensor, state: Layers, context: Any, step: int) -> tuple[Tensor, Layers]:
-        """Consume the fed embeddings; the caches grow by one step, (B, J, N, T, A) to (B, J, N, T + 1, A)."""
+    def step(self, inputs_BJD: Tensor, state: State, context: Any, step: int) -> tuple[Tensor, State]:
+        """Consume the fed embeddings; the past grows by one step, (B, J, N, T, A) to (B, J, N, T + 1, A)."""
         self._require_cache()
         slots = inputs_BJD.shape[:2]
-        hidden, layers = self._one_step(inputs_BJD, state, context, step)
-        grown: Layers = tree.map(lambda leaf: leaf.unflatten(0, slots), layers)
+        if isinstance(state, History) and not self._shares_now:
+            state = state.dense()
+        grown: State
+        if isinstance(state, History):
+            grown = state.step()
+            hidden = self._shared_step(inputs_BJD, grown, context, step)
+        else:
+            hidden, layers = self._one_step(inputs_BJD, state, context, step)
+            grown = tree.map(lambda leaf: leaf.unflatten(0, slots), layers)
         return self._features(hidden.unflatten(0, slots).squeeze(2), slots[1] if step == 0 else 0), grown
 
     def forced(self, context: Any, inputs_BTD: Tensor) -> Tensor:
@@ -188,6 +205,12 @@ class HuggingFaceStepModel(nn.Module, ABC):
 
     @abstractmethod
     def _first_tokens(self, context: Any) -> Tensor: ...
+
+    @abstractmethod
+    def _no_history(self, context: Any) -> History: ...
+
+    @abstractmethod
+    def _shared_step(self, inputs_BJD: Tensor, history: History, context: Any, step: int) -> Tensor: ...
 
     @abstractmethod
     def _one_step(self, inputs_BJD: Tensor, state: Layers, context: Any, step: int) -> tuple[Tensor, Layers]: ...

@@ -11,12 +11,15 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from transformers import DynamicCache
 
 from seqwise import tree
 from seqwise.data.batches import Batch
 from seqwise.errors import InputError
 from seqwise.hugging_face.adapter import HuggingFaceStepModel
 from seqwise.hugging_face.caches import Layers, cache_of, layers_of, no_steps
+from seqwise.hugging_face.shared_attention import SharedCall, shared_call
+from seqwise.models.history import History
 
 __all__ = ["CausalModel", "Prompt"]
 
@@ -95,22 +98,33 @@ class CausalModel(HuggingFaceStepModel):
             del placed["position_ids"]  # it goes by the mask
         return {name: rows.repeat_interleave(num_slots, dim=0) for name, rows in placed.items()}
 
+    def _no_history(self, context: Prompt) -> History:
+        return History.start(context.memory, context.mask_BP)
+
+    def _shared_step(self, inputs_BJD: Tensor, history: History, context: Prompt, step: int) -> Tensor:
+        num_seen = context.mask_BP.shape[1] + step
+        call = SharedCall(history, num_layers=len(context.memory), num_seen=num_seen, memory_mask=None)
+        with shared_call(self._decoder, call):
+            return self._stepped(inputs_BJD, call.cache, context, step)
+
     def _one_step(self, inputs_BJD: Tensor, state: Layers, context: Prompt, step: int) -> tuple[Tensor, Layers]:
         before, num_slots = context.mask_BP.shape[1], inputs_BJD.shape[1]
-        self._require_positions(before + step + 1, f"step {step + 1}")
 
         def behind_prompt(prompt: Tensor, steps: Tensor) -> Tensor:
             return torch.cat([prompt[:, None].expand(-1, num_slots, *prompt.shape[1:]), steps], dim=-2).flatten(0, 1)
 
         cache = cache_of(tree.map(behind_prompt, context.memory, state))
-        output = self._run(
-            inputs_BJD.flatten(0, 1)[:, None],
-            past_key_values=cache,
-            use_cache=True,
-            **self._placed(context, num_slots, step, 1),
-        )
+        hidden = self._stepped(inputs_BJD, cache, context, step)
         grown: Layers = tree.map(lambda leaf: leaf[:, :, before:], layers_of(cache, self._name))
-        return output.last_hidden_state, grown
+        return hidden, grown
+
+    def _stepped(self, inputs_BJD: Tensor, cache: DynamicCache, context: Prompt, step: int) -> Tensor:
+        self._require_positions(context.mask_BP.shape[1] + step + 1, f"step {step + 1}")
+        placed = self._placed(context, inputs_BJD.shape[1], step, 1)
+        hidden: Tensor = self._run(
+            inputs_BJD.flatten(0, 1)[:, None], past_key_values=cache, use_cache=True, **placed
+        ).last_hidden_state
+        return hidden
 
     def _all_steps(self, inputs_BTD: Tensor, context: Prompt) -> Tensor:
         before, num_steps = context.mask_BP.shape[1], inputs_BTD.shape[1]

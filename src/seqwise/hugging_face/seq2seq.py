@@ -16,6 +16,8 @@ from seqwise import tree
 from seqwise.data.batches import Batch
 from seqwise.hugging_face.adapter import HuggingFaceStepModel
 from seqwise.hugging_face.caches import Layers, SlotCopies, cache_of, layers_of, no_steps, two_caches_of
+from seqwise.hugging_face.shared_attention import SharedCall, shared_call
+from seqwise.models.history import History
 
 __all__ = ["Seq2SeqModel", "Source"]
 
@@ -26,6 +28,7 @@ class Source(NamedTuple):
     Attributes:
         hidden_BSH: what the encoder made of them.
         mask_BS: 1 where a source token is.
+        unseen_B11S: 0 there, and minus infinity elsewhere.
         lengths_B: source lengths.
         memory: keys and values of the cross-attention, (B, N, S, A); none where steps cannot be taken.
         nothing: the decoder's own keys and values before its first step.
@@ -34,6 +37,7 @@ class Source(NamedTuple):
 
     hidden_BSH: Tensor
     mask_BS: Tensor
+    unseen_B11S: Tensor
     lengths_B: Tensor
     memory: Layers
     nothing: Layers
@@ -56,8 +60,11 @@ class Seq2SeqModel(HuggingFaceStepModel):
         tokens_BS, mask_BS = tokens_BS.masked_fill(~is_real_BS, padding), is_real_BS.long()
         encoder = self.model.get_encoder()
         hidden_BSH = encoder(input_ids=tokens_BS, attention_mask=mask_BS, return_dict=True).last_hidden_state
+        unseen_B11S = torch.zeros_like(mask_BS, dtype=hidden_BSH.dtype).masked_fill(~is_real_BS, -torch.inf)[
+            :, None, None
+        ]
         if not self._keeps_cache:
-            return Source(hidden_BSH, mask_BS, batch.source_lengths_B, (), (), SlotCopies())
+            return Source(hidden_BSH, mask_BS, unseen_B11S, batch.source_lengths_B, (), (), SlotCopies())
         # One step, for what its cross-attention keeps.
         with self._unseen_draws():
             output = self._run(
@@ -67,7 +74,7 @@ class Seq2SeqModel(HuggingFaceStepModel):
                 use_cache=True,
             )
         own, memory = two_caches_of(output.past_key_values, self._name)
-        return Source(hidden_BSH, mask_BS, batch.source_lengths_B, memory, no_steps(own), SlotCopies())
+        return Source(hidden_BSH, mask_BS, unseen_B11S, batch.source_lengths_B, memory, no_steps(own), SlotCopies())
 
     def _unseen_draws(self) -> AbstractContextManager[None]:
         """Put back the random numbers that a step draws of which nothing is kept: dropout of the decoder's layers.
@@ -86,22 +93,38 @@ class Seq2SeqModel(HuggingFaceStepModel):
     def _first_tokens(self, context: Source) -> Tensor:
         return torch.full_like(context.lengths_B, self.first)
 
+    def _no_history(self, context: Source) -> History:
+        return History.start(tree.map(lambda leaf: leaf.squeeze(1), context.nothing))
+
+    def _shared_step(self, inputs_BJD: Tensor, history: History, context: Source, step: int) -> Tensor:
+        call = SharedCall(history, num_layers=len(context.memory), num_seen=step, memory_mask=context.unseen_B11S)
+        with shared_call(self._decoder, call):
+            return self._stepped(
+                inputs_BJD, EncoderDecoderCache(call.cache, cache_of(context.memory)), None, context, step
+            )
+
     def _one_step(self, inputs_BJD: Tensor, state: Layers, context: Source, step: int) -> tuple[Tensor, Layers]:
-        self._require_positions(step + 1, f"step {step + 1}")
         num_slots = inputs_BJD.shape[1]
         own = cache_of(tree.map(lambda leaf: leaf.flatten(0, 1), state))
-        cross = cache_of(context.copies.of(context.memory, num_slots))
+        cache = EncoderDecoderCache(own, cache_of(context.copies.of(context.memory, num_slots)))
+        mask = context.mask_BS.repeat_interleave(num_slots, dim=0)
+        return self._stepped(inputs_BJD, cache, mask, context, step), layers_of(own, self._name)
+
+    def _stepped(
+        self, inputs_BJD: Tensor, cache: EncoderDecoderCache, mask: Tensor | None, context: Source, step: int
+    ) -> Tensor:
+        self._require_positions(step + 1, f"step {step + 1}")
+        rows = inputs_BJD.shape[0] * inputs_BJD.shape[1]
         # Nothing is read of it but its shape, since the cross-attention has its keys and values.
-        rows = inputs_BJD.shape[0] * num_slots
         shape_only = context.hidden_BSH.new_zeros(()).expand(rows, *context.hidden_BSH.shape[1:])
-        output = self._run(
+        hidden: Tensor = self._run(
             inputs_BJD.flatten(0, 1)[:, None],
             encoder_hidden_states=shape_only,
-            encoder_attention_mask=context.mask_BS.repeat_interleave(num_slots, dim=0),
-            past_key_values=EncoderDecoderCache(own, cross),
+            encoder_attention_mask=mask,
+            past_key_values=cache,
             use_cache=True,
-        )
-        return output.last_hidden_state, layers_of(own, self._name)
+        ).last_hidden_state
+        return hidden
 
     def _all_steps(self, inputs_BTD: Tensor, context: Source) -> Tensor:
         self._require_positions(inputs_BTD.shape[1], "the longest target")

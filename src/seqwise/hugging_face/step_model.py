@@ -26,7 +26,9 @@ def step_model(model: nn.Module, *, generation_config: GenerationConfig | None =
     of search: :func:`~seqwise.hugging_face.generation.generation_selector` heeds it as ``generate`` does.
 
     The keys and values of the output so far are the decoder state and follow selections, gathered or mixed; those of
-    the source (of the prompt, in a causal model) are kept once for each input. A fed embedding is the model's own, its
+    the source (of the prompt, in a causal model) are kept once for each input. Where nothing asks for gradients and the
+    model's attention is the softmax of scaled products, the slots of an input share all of them (``shares``): a hard
+    selection then moves indices (:class:`~seqwise.models.history.History`). A fed embedding is the model's own, its
     scale included. Whatever cannot be reproduced is found out here: a batch with padding is run through the model and
     through the adapter, and they must agree.
 
@@ -54,8 +56,8 @@ def step_model(model: nn.Module, *, generation_config: GenerationConfig | None =
     is mixed does.
 
     Not implemented: encoders that read no tokens; models split over devices by FSDP or DeepSpeed, whose parts cannot
-    be called one by one; keys and values that slots share at each step, too: transformers wants them once for each
-    slot, and they are copied there.
+    be called one by one; slots that share keys and values in training, or where attention is more than that (T5's
+    relative positions, ALiBi, soft caps): there each slot has copies.
 
     Example:
         >>> from seqwise.data import EncodedExample, collate
@@ -77,5 +79,9 @@ def step_model(model: nn.Module, *, generation_config: GenerationConfig | None =
     tokens = special_tokens(plain, plain.generation_config if generation_config is None else generation_config)
     kind = Seq2SeqModel if plain.config.is_encoder_decoder else CausalModel
     adapted = kind(plain, tokens, feature_scale(plain))
-    require_agreement(adapted, model)
+    try:
+        require_agreement(adapted, model)
+    except InputError:  # attention that is more than softmax of scaled products, such as T5's
+        adapted.shares = False
+        require_agreement(adapted, model)
     return adapted

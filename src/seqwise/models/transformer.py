@@ -16,12 +16,14 @@ from torch.nn import functional as F
 
 from seqwise.data.batches import Batch
 from seqwise.errors import InputError
+from seqwise.models.history import History, KeysValues
 from seqwise.models.hub import HubModel
 from seqwise.models.recurrent import shifted_right
 
 __all__ = ["Transformer", "TransformerContext"]
 
-KeysValues = tuple[Tensor, Tensor]
+State = History | tuple[KeysValues, ...]
+"""What was fed so far: one history for all slots, or keys and values (B, J, N, T, A) of each layer."""
 
 
 class TransformerContext(NamedTuple):
@@ -178,6 +180,15 @@ class DecoderLayer(nn.Module):
         hidden_BLH = hidden_BLH + self.dropout(self.own(normal_BLH, own_memory, own_mask))
         return self._after_own(hidden_BLH, memory, mask_B11S)
 
+    def shared_step(
+        self, hidden_BJH: Tensor, layer: int, history: History, memory: KeysValues, mask_B11S: Tensor
+    ) -> Tensor:
+        """The same with one history for all slots, into which this layer's keys and values are written."""
+        normal_BJH = self.own_norm(hidden_BJH)
+        cache = history.put(layer, *self.own.read(normal_BJH))
+        hidden_BJH = hidden_BJH + self.dropout(self.own(normal_BJH, cache, history.mask))
+        return self._after_own(hidden_BJH, memory, mask_B11S)
+
     def _after_own(self, hidden_BLH: Tensor, memory: KeysValues, mask_B11S: Tensor) -> Tensor:
         """The rest, in which the slots of one step or the steps of one output are queries of the same source."""
         hidden_BLH = hidden_BLH + self.dropout(self.cross(self.cross_norm(hidden_BLH), memory, mask_B11S))
@@ -216,8 +227,8 @@ class Transformer(nn.Module, HubModel):
         InputError: a size is less than 1, or the hidden size is no multiple of the number of heads.
 
     Source: Vaswani et al. (2017); the place of the normalisation is that of Xiong et al. (2020). Not implemented:
-    embeddings shared between source, target and head; relative positions; caches that are not copied at every step
-    (following a selection at step T costs T times as much as it does for an LSTM of this size).
+    embeddings shared between source, target and head; relative positions; in training, keys and values that are not
+    copied at every step (following a selection at step T costs T times as much as it does for an LSTM of this size).
 
     Example:
         >>> model = Transformer(source_size=5, target_size=3, end=2, hidden_size=8, num_heads=2, feedforward_size=16)
@@ -290,26 +301,30 @@ class Transformer(nn.Module, HubModel):
             tuple(layer.cross.read(memory_BSH) for layer in self._decoder_layers()), mask_BS, batch.source_lengths_B
         )
 
-    def start(self, context: TransformerContext) -> tuple[Tensor, tuple[KeysValues, ...]]:
-        """Return a learned first input and, for each layer, a cache of no steps."""
+    def start(self, context: TransformerContext) -> tuple[Tensor, State]:
+        """Return a learned first input and, for each layer, keys and values of no steps."""
         batch_size = context.mask_BS.shape[0]
-
-        def no_steps(keys_BNSA: Tensor) -> Tensor:
-            return keys_BNSA.new_zeros(batch_size, 1, keys_BNSA.shape[1], 0, keys_BNSA.shape[3])
-
-        state = tuple((no_steps(keys_BNSA), no_steps(values_BNSA)) for keys_BNSA, values_BNSA in context.memories)
+        nothing = tuple((keys_BNSA[:, :, :0], values_BNSA[:, :, :0]) for keys_BNSA, values_BNSA in context.memories)
+        state: State = tuple((keys[:, None], values[:, None]) for keys, values in nothing)
+        if not torch.is_grad_enabled():
+            state = History.start(nothing)
         return self.first_input_D.expand(batch_size, 1, -1), state
 
-    def step(
-        self, inputs_BJD: Tensor, state: tuple[KeysValues, ...], context: TransformerContext, step: int
-    ) -> tuple[Tensor, tuple[KeysValues, ...]]:
-        """Consume the fed embeddings as those of place ``step``; the caches grow by one step."""
+    def step(self, inputs_BJD: Tensor, state: State, context: TransformerContext, step: int) -> tuple[Tensor, State]:
+        """Consume the fed embeddings as those of place ``step``; the state grows by one step."""
         hidden_BJH = self._placed(inputs_BJD, sinusoids(step, 1, inputs_BJD))
         mask_B11S = context.mask_BS[:, None, None]
+        if isinstance(state, History) and torch.is_grad_enabled():
+            state = state.dense()
+        if isinstance(state, History):
+            grown = state.step()
+            for number, (layer, memory) in enumerate(zip(self._decoder_layers(), context.memories, strict=True)):
+                hidden_BJH = layer.shared_step(hidden_BJH, number, grown, memory, mask_B11S)
+            return self.dropout(self.decoder_norm(hidden_BJH)), grown
         caches = []
         for layer, cache, memory in zip(self._decoder_layers(), state, context.memories, strict=True):
-            hidden_BJH, grown = layer.step(hidden_BJH, cache, memory, mask_B11S)
-            caches.append(grown)
+            hidden_BJH, longer = layer.step(hidden_BJH, cache, memory, mask_B11S)
+            caches.append(longer)
         return self.dropout(self.decoder_norm(hidden_BJH)), tuple(caches)
 
     def forced(self, context: TransformerContext, inputs_BTD: Tensor) -> Tensor:

@@ -34,13 +34,15 @@ def hamming_cost(gold_BT: Tensor, vocab_size: int, weights: Tensor | None = None
         tensor([[1., 1., 0.]])
     """
     weights_V = torch.ones(vocab_size, device=gold_BT.device) if weights is None else weights
-    tokens_V = torch.arange(vocab_size, device=gold_BT.device)
 
     def cost(step: int) -> Tensor:
         if step >= gold_BT.shape[1]:
             return weights_V.new_zeros(gold_BT.shape[0], vocab_size)
         gold_B1 = gold_BT[:, step, None]
-        return weights_V * ((tokens_V != gold_B1) & (gold_B1 >= 0))
+        cost_BV = weights_V * (gold_B1 >= 0)
+        # Gold written over: one pass over B x V. A gold token that is none of the V leaves the last one as it is.
+        place_B1 = gold_B1.long().clamp(0, vocab_size - 1)
+        return cost_BV.scatter_(1, place_B1, cost_BV.gather(1, place_B1) * (gold_B1 >= vocab_size))
 
     return cost
 

@@ -14,7 +14,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["BLOCK", "Best", "Blocks", "best_candidates", "block_maxima", "excluded_mass_bound", "worst_maximum"]
+__all__ = [
+    "BLOCK",
+    "Best",
+    "Blocks",
+    "best_candidates",
+    "block_maxima",
+    "excluded_mass_bound",
+    "row_maxima",
+    "worst_maximum",
+]
 
 # Scores in a block.
 BLOCK = 64
@@ -68,6 +77,18 @@ def block_maxima(values_BJV: Tensor, offsets_BJ: Tensor, extra_BE: Tensor, *, fu
             full_BJM = values_BJV[..., : BLOCK * full].unflatten(2, (full, BLOCK)).amax(3)
         maxima_BJM = torch.cat([full_BJM, maxima_BJM], dim=2)
     return Blocks((maxima_BJM + offsets_BJ[..., None]).flatten(1), values_BJV, offsets_BJ, extra_BE)
+
+
+def row_maxima(values_BJV: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest value of each full block, and of each row, (B, J, V // 64) and (B, J).
+
+    Example:
+        >>> row_maxima(torch.arange(130.0).view(1, 1, 130))
+        (tensor([[[ 63., 127.]]]), tensor([[129.]]))
+    """
+    full = values_BJV.shape[2] // BLOCK
+    full_BJM = values_BJV[..., : BLOCK * full].unflatten(2, (full, BLOCK)).amax(3)
+    return full_BJM, torch.cat([full_BJM, values_BJV[..., BLOCK * full :]], dim=2).amax(2)
 
 
 def best_candidates(blocks: Blocks, inputs_B: Tensor, n: int) -> Best:

@@ -9,10 +9,13 @@ import torch
 from torch import Tensor
 
 from seqwise.search.candidates import Candidates, in_full_precision
-from seqwise.search.kernels.certificate import best_candidates, block_maxima
+from seqwise.search.kernels.certificate import best_candidates, block_maxima, row_maxima
 from seqwise.search.kernels.scan import end_scores, fits_one_pass, in_one_pass
 
 __all__ = ["best_of_many"]
+
+# Scores that log Z is computed of at once.
+TILE = 2**17
 
 
 @torch.no_grad()
@@ -36,7 +39,7 @@ def best_of_many(candidates: Candidates, k: int) -> tuple[Tensor, Tensor, Tensor
         >>> best_of_many(candidates, 2)[2]
         tensor([[0, 2]])
     """
-    logits_BJV, terms = in_full_precision(candidates.head(candidates.features_BJH)), candidates.slot_terms()
+    logits_BJV, terms = _logits(candidates), candidates.slot_terms()
     batch_size, num_slots, vocabulary_size = logits_BJV.shape
     full_BJM, partition_BJ = _scanned(logits_BJV, candidates.score.log_partition_weight)
     everyone_B, none_BE = torch.arange(batch_size, device=logits_BJV.device), logits_BJV.new_empty(batch_size, 0)
@@ -58,6 +61,14 @@ def best_of_many(candidates: Candidates, k: int) -> tuple[Tensor, Tensor, Tensor
     return scores_BK, slots_BN.gather(1, chosen_BK), tokens_BN.gather(1, chosen_BK)
 
 
+def _logits(candidates: Candidates) -> Tensor:
+    """All scores, by one product where the head is linear, its bias included."""
+    head = None if candidates.shared is None else candidates.shared.deferred.of_head(candidates.head)
+    if head is None:
+        return in_full_precision(candidates.head(candidates.features_BJH))
+    return head.scores(candidates.features_BJH)
+
+
 def _scanned(logits_BJV: Tensor, weight: float) -> tuple[Tensor | None, Tensor]:
     """Maxima of full blocks, where they come with log Z, and ``c log Z``: 0 where it plays no part or is not finite."""
     if fits_one_pass(logits_BJV):
@@ -65,6 +76,11 @@ def _scanned(logits_BJV: Tensor, weight: float) -> tuple[Tensor | None, Tensor]:
         return full_BJM, weight * log_partition_BJ.masked_fill(log_partition_BJ == -torch.inf, 0.0)
     if weight == 0:
         return None, torch.zeros_like(logits_BJV[..., 0])
-    # The largest log-probability is max f - log Z; log-softmax is one fused pass, where logsumexp takes several.
-    log_partition_BJ = logits_BJV.amax(-1) - logits_BJV.log_softmax(-1).amax(-1)
-    return None, weight * log_partition_BJ.masked_fill(logits_BJV.amax(-1) == -torch.inf, 0.0)
+    full_BJM, highest_BJ = row_maxima(logits_BJV)
+    highest_N, logits_NV = highest_BJ.masked_fill(highest_BJ == -torch.inf, 0.0).flatten(), logits_BJV.flatten(0, 1)
+    # On a processor a few rows at a time, so that what is made of them stays in its cache.
+    at_once = max(1, TILE // logits_NV.shape[1]) if logits_NV.device.type == "cpu" else max(1, len(logits_NV))
+    parts = zip(logits_NV.split(at_once), highest_N.split(at_once), strict=True)
+    sums_N = torch.cat([(part_RV - highest_R[:, None]).exp_().sum(1) for part_RV, highest_R in parts])
+    log_partition_BJ = (highest_N + sums_N.log()).view_as(highest_BJ)
+    return full_BJM, weight * log_partition_BJ.masked_fill(log_partition_BJ == -torch.inf, 0.0)

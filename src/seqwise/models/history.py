@@ -1,0 +1,156 @@
+"""Keys and values of all steps of a search, kept once for all slots of an input: a selection moves indices, not them.
+
+Shapes: B batch, J slots before a selection, K after it, T steps so far, P columns of a prompt, C columns so far, N
+heads, A size of a head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from seqwise import tree
+
+__all__ = ["History", "KeysValues"]
+
+KeysValues = tuple[Tensor, Tensor]
+"""Keys and values of a layer."""
+
+# Columns that there is room for at first, beside those of a prompt.
+ROOM = 64
+
+
+class History:
+    """The decoder state of a Transformer while nobody asks for gradients: what steps wrote, and the way of each slot.
+
+    A step appends a column for each of its slots, and a slot knows the columns that it came by. Attention asks all
+    columns of an input at once for all its slots, and :attr:`mask` hides from each the columns of the others. So a
+    hard selection moves (B, J, T) integers, where copies of keys and values for each slot would be moved, and copied
+    again to be lengthened, at every step. A soft selection makes such copies, :meth:`dense`, and mixes them.
+
+    To :mod:`seqwise.tree` it is a leaf that follows by itself. What is written after it does not change it: two
+    searches may go on from one.
+
+    Attributes:
+        columns_BJT: the column of every step of every slot, int64.
+
+    Source: the back-pointers of beam search, followed to the first step; exact. Not implemented: leaving out columns
+    that no slot comes by any more, of which there are at most as many as copies for each slot would have.
+
+    Example:
+        >>> nothing = torch.zeros(1, 2, 0, 3)  # of one input, two heads of size three
+        >>> first = History.start([(nothing, nothing)]).step()
+        >>> keys, values = first.put(0, torch.ones(1, 2, 1, 3), torch.ones(1, 2, 1, 3))
+        >>> second = first.gather(torch.tensor([[0, 0]])).step()
+        >>> second.columns_BJT
+        tensor([[[0, 1],
+                 [0, 2]]])
+        >>> second.mask
+        tensor([[[[0., 0., -inf],
+                  [0., -inf, 0.]]]])
+    """
+
+    def __init__(self, store: _Store, columns_BJT: Tensor, num_columns: int, prompt_B1P: Tensor) -> None:
+        self.columns_BJT = columns_BJT
+        self._store, self._num_columns, self._prompt_B1P = store, num_columns, prompt_B1P
+        self._mask: Tensor | None = None
+
+    @staticmethod
+    def start(layers: Sequence[KeysValues], mask_BP: Tensor | None = None) -> History:
+        """A history of no steps, for one slot of each input.
+
+        Args:
+            layers: keys and values of a prompt, (B, N, P, A) for each layer; copied. P may be 0.
+            mask_BP: false where a prompt has no token; by default it has one everywhere.
+        """
+        keys = layers[0][0]
+        batch_size, _, width, _ = keys.shape
+        prompt_B1P = keys.new_zeros(batch_size, 1, width)
+        if mask_BP is not None:
+            prompt_B1P = prompt_B1P.masked_fill(~mask_BP.bool()[:, None], -torch.inf)
+        columns_B1T = torch.empty(batch_size, 1, 0, dtype=torch.long, device=keys.device)
+        return History(_Store([leaf for pair in layers for leaf in pair], width, ROOM), columns_B1T, width, prompt_B1P)
+
+    def __len__(self) -> int:
+        """How many steps have been taken."""
+        return self.columns_BJT.shape[2]
+
+    def gather(self, parents_BK: Tensor) -> History:
+        """The histories of the parents."""
+        columns_BKT = tree.gather(self.columns_BJT, parents_BK)
+        return History(self._store, columns_BKT, self._num_columns, self._prompt_B1P)
+
+    def mix(self, weights_BKJ: Tensor) -> tuple[KeysValues, ...]:
+        """Weighted sums of keys and values, (B, K, N, T, A) for each layer."""
+        return tree.mix(self.dense(), weights_BKJ)
+
+    def dense(self) -> tuple[KeysValues, ...]:
+        """Keys and values of every slot, (B, J, N, T, A) for each layer, without those of the prompt."""
+        shape_JT = self.columns_BJT.shape[1:]
+        columns_BX = self.columns_BJT.flatten(1)
+        leaves = [_columns_of(leaf, columns_BX).unflatten(2, shape_JT).transpose(1, 2) for leaf in self._store.leaves]
+        return tuple(zip(leaves[::2], leaves[1::2], strict=True))
+
+    def step(self) -> History:
+        """What the next step writes to, by :meth:`put`: this, and a new column for each slot."""
+        batch_size, num_slots, _ = self.columns_BJT.shape
+        end = self._num_columns + num_slots
+        new_J = torch.arange(self._num_columns, end, device=self.columns_BJT.device)
+        columns_BJT = torch.cat([self.columns_BJT, new_J[:, None].expand(batch_size, -1, 1)], dim=2)
+        return History(self._store.extended(self._num_columns, end), columns_BJT, end, self._prompt_B1P)
+
+    def put(self, layer: int, keys_BNJA: Tensor, values_BNJA: Tensor) -> KeysValues:
+        """Write what a layer makes of this step; its keys and values of all columns, (B, N, C, A), come back."""
+        place, first = 2 * layer, self._num_columns - keys_BNJA.shape[2]
+        return self._store.put(place, first, keys_BNJA), self._store.put(place + 1, first, values_BNJA)
+
+    @property
+    def mask(self) -> Tensor:
+        """0 where a slot came by a column, minus infinity elsewhere, (B, 1, J, C): added to the scores of attention."""
+        if self._mask is None:
+            num_slots, num_rest = self.columns_BJT.shape[1], self._num_columns - self._prompt_B1P.shape[2]
+            prompt_BJP = self._prompt_B1P.expand(-1, num_slots, -1)
+            rest_BJC = self._prompt_B1P.new_full((*prompt_BJP.shape[:2], num_rest), -torch.inf)
+            self._mask = torch.cat([prompt_BJP, rest_BJC], dim=2).scatter_(2, self.columns_BJT, 0.0)[:, None]
+        return self._mask
+
+
+class _Store:
+    """Keys and values (B, N, room, A), of which the first columns have been written, by one history after another."""
+
+    def __init__(self, leaves: Sequence[Tensor], num_columns: int, room: int) -> None:
+        self.num_columns = num_columns
+        self.leaves = [_with_room(leaf[:, :, :num_columns], num_columns + room) for leaf in leaves]
+
+    def extended(self, num_columns: int, end: int) -> _Store:
+        """This, if nobody has written behind these columns, else a copy of them; to be written as far as the end."""
+        # What was made in inference mode cannot be written outside of it.
+        foreign = not torch.is_inference_mode_enabled() and any(leaf.is_inference() for leaf in self.leaves)
+        store = _Store(self.leaves, num_columns, ROOM) if foreign or self.num_columns != num_columns else self
+        store.num_columns = end
+        return store
+
+    def put(self, place: int, first: int, new_BNJA: Tensor) -> Tensor:
+        """Write some columns of one of the leaves, and return what is there up to their end."""
+        end = first + new_BNJA.shape[2]
+        if end > self.leaves[place].shape[2]:
+            self.leaves[place] = _with_room(self.leaves[place][:, :, :first], 2 * end)
+        self.leaves[place][:, :, first:end] = new_BNJA
+        return self.leaves[place][:, :, :end]
+
+
+def _columns_of(leaf_BNCA: Tensor, columns_BX: Tensor) -> Tensor:
+    """Some columns of each input, (B, N, X, A); as rows of a matrix, which is many times faster than by element."""
+    batch_size, num_heads, room, size = leaf_BNCA.shape
+    first_BN = torch.arange(batch_size * num_heads, device=leaf_BNCA.device).view(batch_size, num_heads) * room
+    rows_BNX = first_BN[..., None] + columns_BX[:, None]
+    return leaf_BNCA.view(-1, size).index_select(0, rows_BNX.flatten()).view(*rows_BNX.shape, size)
+
+
+def _with_room(leaf_BNCA: Tensor, room: int) -> Tensor:
+    batch_size, num_heads, width, size = leaf_BNCA.shape
+    roomy = leaf_BNCA.new_empty(batch_size, num_heads, room, size)
+    roomy[:, :, :width] = leaf_BNCA
+    return roomy
