@@ -12,7 +12,7 @@ import torch
 
 import oracles
 from oracles import Case, ManyModels, tagger_case, translation_case
-from seqwise import InputError
+from seqwise import InputError, decoding
 from seqwise.data import EncodedExample, collate
 from seqwise.decoding import (
     DECODERS,
@@ -198,14 +198,17 @@ class Counting(ManyModels):
     [HardTopK(3), HardTopK(1), SoftTopK(3, 1e7), SoftTopK(3, 2.0)],
     ids=["beam", "greedy", "sharp soft beam", "soft beam"],
 )
-def test_stopping_early_changes_nothing(selector: Any) -> None:
+@pytest.mark.parametrize("every", [1, 8])
+def test_stopping_early_changes_nothing(monkeypatch: pytest.MonkeyPatch, selector: Any, every: int) -> None:
+    """Whether one looks after every step, or seldom, as on a GPU."""
+    monkeypatch.setitem(decoding.LOOK_EVERY, "cpu", every)
     stopped = 0
     for seed in range(20):
         model = Counting(5, num_tokens=4, end=2, seed=seed)
         found = decode(model, None, Decoder(selector, local), num_steps=25, n_best=3)
         steps, model.steps = model.steps, 0
         beam = beam_search(model, None, selector, num_steps=25)
-        assert model.steps == 25
+        assert model.steps == 25 and (steps == 25 or steps % every == 0)
         stopped += steps < 25
         for early, late in zip(found, hypotheses(beam, end=2, n_best=3), strict=True):
             assert plain(early) == approximately(late)

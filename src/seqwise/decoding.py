@@ -36,6 +36,10 @@ __all__ = [
 ]
 
 
+# After how many steps it is looked whether all hypotheses have ended: a GPU, some steps behind, has to be waited for.
+LOOK_EVERY = {"cpu": 1, "cuda": 8}
+
+
 @dataclass(frozen=True)
 class Hypothesis:
     """One output: its tokens without the end token, its score, and whether it ended by itself."""
@@ -111,6 +115,10 @@ def _hypothesis(tokens: list[int], score: float, end: int | None, length_normali
     return Hypothesis(tuple(written), score / max(len(written), 1) ** length_normalization, finished)
 
 
+def _has_ended(beam: Beam) -> bool:
+    return bool(((beam.finished_BK == 1) | (beam.scores_BK == -torch.inf)).all())
+
+
 @torch.no_grad()
 def decode(
     model: StepModel,
@@ -149,12 +157,13 @@ def decode(
         [3, 1]
     """
     beam = Beam.start(model, context)
+    look_every = LOOK_EVERY.get(beam.scores_BK.device.type, 1)
     steps = unroll(model, context, decoder.selector, num_steps=num_steps, score=decoder.score, end=model.end)
-    for step in steps:
+    for number, step in enumerate(steps, start=1):
         beam = step.beam
         # A soft beam goes on mixing its slots' scores after all of them have ended, so it must run its course.
         settled = isinstance(step.selection, HardSelection) and model.end is not None
-        if settled and bool(((beam.finished_BK == 1) | (beam.scores_BK == -torch.inf)).all()):
+        if settled and number % look_every == 0 and _has_ended(beam):
             break
     return hypotheses(beam, end=model.end, n_best=n_best, length_normalization=length_normalization)
 

@@ -103,24 +103,28 @@ class CausalModel(HuggingFaceStepModel):
 
     def _shared_step(self, inputs_BJD: Tensor, history: History, context: Prompt, step: int) -> Tensor:
         num_seen = context.mask_BP.shape[1] + step
+        self._require_positions(num_seen + 1, f"step {step + 1}")
         call = SharedCall(history, num_layers=len(context.memory), num_seen=num_seen, memory_mask=None)
+        placed = self._placed(context, inputs_BJD.shape[1], step, 1)
+        if self._takes_positions:
+            del placed["attention_mask"]  # the history has its own, and a GPU would be asked whether anything is masked
         with shared_call(self._decoder, call):
-            return self._stepped(inputs_BJD, call.cache, context, step)
+            return self._stepped(inputs_BJD, call.cache, placed)
 
     def _one_step(self, inputs_BJD: Tensor, state: Layers, context: Prompt, step: int) -> tuple[Tensor, Layers]:
         before, num_slots = context.mask_BP.shape[1], inputs_BJD.shape[1]
+        self._require_positions(before + step + 1, f"step {step + 1}")
 
         def behind_prompt(prompt: Tensor, steps: Tensor) -> Tensor:
             return torch.cat([prompt[:, None].expand(-1, num_slots, *prompt.shape[1:]), steps], dim=-2).flatten(0, 1)
 
         cache = cache_of(tree.map(behind_prompt, context.memory, state))
-        hidden = self._stepped(inputs_BJD, cache, context, step)
+        placed = self._placed(context, num_slots, step, 1)
+        hidden = self._stepped(inputs_BJD, cache, placed)
         grown: Layers = tree.map(lambda leaf: leaf[:, :, before:], layers_of(cache, self._name))
         return hidden, grown
 
-    def _stepped(self, inputs_BJD: Tensor, cache: DynamicCache, context: Prompt, step: int) -> Tensor:
-        self._require_positions(context.mask_BP.shape[1] + step + 1, f"step {step + 1}")
-        placed = self._placed(context, inputs_BJD.shape[1], step, 1)
+    def _stepped(self, inputs_BJD: Tensor, cache: DynamicCache, placed: dict[str, Tensor]) -> Tensor:
         hidden: Tensor = self._run(
             inputs_BJD.flatten(0, 1)[:, None], past_key_values=cache, use_cache=True, **placed
         ).last_hidden_state

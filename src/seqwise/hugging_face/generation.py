@@ -6,6 +6,7 @@ Shapes: B batch, J slots, V vocabulary, X excluded candidates.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -228,10 +229,26 @@ class GenerationSelector:
         if not tokens:
             return self.selector(candidates, generator)
         num_inputs, num_slots = candidates.prefix_scores_BJ.shape
-        device = candidates.prefix_scores_BJ.device
-        slots_J1 = torch.arange(num_slots, device=device)[:, None] * self.vocabulary_size
-        excluded_X = (slots_J1 + torch.tensor(sorted(tokens), device=device)).flatten()
+        excluded_X = _places(
+            tuple(sorted(tokens)),
+            num_slots,
+            self.vocabulary_size,
+            candidates.prefix_scores_BJ.device,
+            torch.is_inference_mode_enabled(),
+        )
         return self.selector(candidates.without(excluded_X.expand(num_inputs, -1)), generator)
+
+
+@lru_cache(maxsize=64)
+def _places(
+    tokens: tuple[int, ...], num_slots: int, vocabulary_size: int, device: torch.device, inference: bool
+) -> Tensor:
+    """Slot x V + token of these tokens in every slot; made once, since a GPU has to be waited for.
+
+    What is made in inference mode cannot be used outside of it.
+    """
+    slots_J1 = torch.arange(num_slots, device=device)[:, None] * vocabulary_size
+    return (slots_J1 + torch.tensor(tokens, device=device)).flatten()
 
 
 @dataclass(frozen=True)
