@@ -21,12 +21,12 @@ from seqwise.errors import InputError
 from seqwise.hugging_face.caches import Layers
 from seqwise.hugging_face.generation import SpecialTokens
 from seqwise.hugging_face.heads import ForcedFirst, head_of
-from seqwise.models.history import History
+from seqwise.models.shared_cache import SharedCache
 
 __all__ = ["HuggingFaceStepModel", "State"]
 
-State = History | Layers
-"""The past of a search: one history for all slots, or keys and values (B, J, N, T, A) of each layer."""
+State = SharedCache | Layers
+"""The past of a search: one cache for all slots, or keys and values (B, J, N, T, A) of each layer."""
 
 
 class HuggingFaceStepModel(nn.Module, ABC):
@@ -157,17 +157,17 @@ class HuggingFaceStepModel(nn.Module, ABC):
 
     def start(self, context: Any) -> tuple[Tensor, State]:
         """Return the embedding of the start token, or of the last one of the prompt, and a past of no steps."""
-        past = self._no_history(context) if self._shares_now else context.nothing
+        past = self._empty_cache(context) if self._shares_now else context.nothing
         return self._embed(self._first_tokens(context))[:, None], past
 
     def step(self, inputs_BJD: Tensor, state: State, context: Any, step: int) -> tuple[Tensor, State]:
         """Consume the fed embeddings; the past grows by one step, (B, J, N, T, A) to (B, J, N, T + 1, A)."""
         self._require_cache()
         slots = inputs_BJD.shape[:2]
-        if isinstance(state, History) and not self._shares_now:
+        if isinstance(state, SharedCache) and not self._shares_now:
             state = state.dense()
         grown: State
-        if isinstance(state, History):
+        if isinstance(state, SharedCache):
             grown = state.step()
             hidden = self._shared_step(inputs_BJD, grown, context, step)
         else:
@@ -207,10 +207,10 @@ class HuggingFaceStepModel(nn.Module, ABC):
     def _first_tokens(self, context: Any) -> Tensor: ...
 
     @abstractmethod
-    def _no_history(self, context: Any) -> History: ...
+    def _empty_cache(self, context: Any) -> SharedCache: ...
 
     @abstractmethod
-    def _shared_step(self, inputs_BJD: Tensor, history: History, context: Any, step: int) -> Tensor: ...
+    def _shared_step(self, inputs_BJD: Tensor, shared: SharedCache, context: Any, step: int) -> Tensor: ...
 
     @abstractmethod
     def _one_step(self, inputs_BJD: Tensor, state: Layers, context: Any, step: int) -> tuple[Tensor, Layers]: ...

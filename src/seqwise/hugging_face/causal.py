@@ -19,7 +19,7 @@ from seqwise.errors import InputError
 from seqwise.hugging_face.adapter import HuggingFaceStepModel
 from seqwise.hugging_face.caches import Layers, cache_of, layers_of, no_steps
 from seqwise.hugging_face.shared_attention import SharedCall, shared_call
-from seqwise.models.history import History
+from seqwise.models.shared_cache import SharedCache
 
 __all__ = ["CausalModel", "Prompt"]
 
@@ -98,16 +98,18 @@ class CausalModel(HuggingFaceStepModel):
             del placed["position_ids"]  # it goes by the mask
         return {name: rows.repeat_interleave(num_slots, dim=0) for name, rows in placed.items()}
 
-    def _no_history(self, context: Prompt) -> History:
-        return History.start(context.memory, context.mask_BP)
+    def _empty_cache(self, context: Prompt) -> SharedCache:
+        return SharedCache.start(context.memory, context.mask_BP)
 
-    def _shared_step(self, inputs_BJD: Tensor, history: History, context: Prompt, step: int) -> Tensor:
+    def _shared_step(self, inputs_BJD: Tensor, shared: SharedCache, context: Prompt, step: int) -> Tensor:
         num_seen = context.mask_BP.shape[1] + step
         self._require_positions(num_seen + 1, f"step {step + 1}")
-        call = SharedCall(history, num_layers=len(context.memory), num_seen=num_seen, memory_mask=None)
+        call = SharedCall(shared, num_layers=len(context.memory), num_seen=num_seen, memory_mask=None)
         placed = self._placed(context, inputs_BJD.shape[1], step, 1)
         if self._takes_positions:
-            del placed["attention_mask"]  # the history has its own, and a GPU would be asked whether anything is masked
+            del placed[
+                "attention_mask"
+            ]  # the shared cache has its own, and a GPU would be asked whether anything is masked
         with shared_call(self._decoder, call):
             return self._stepped(inputs_BJD, call.cache, placed)
 

@@ -17,7 +17,7 @@ from seqwise.data.batches import Batch
 from seqwise.hugging_face.adapter import HuggingFaceStepModel
 from seqwise.hugging_face.caches import Layers, SlotCopies, cache_of, layers_of, no_steps, two_caches_of
 from seqwise.hugging_face.shared_attention import SharedCall, shared_call
-from seqwise.models.history import History
+from seqwise.models.shared_cache import SharedCache
 
 __all__ = ["Seq2SeqModel", "Source"]
 
@@ -93,11 +93,11 @@ class Seq2SeqModel(HuggingFaceStepModel):
     def _first_tokens(self, context: Source) -> Tensor:
         return torch.full_like(context.lengths_B, self.first)
 
-    def _no_history(self, context: Source) -> History:
-        return History.start(tree.map(lambda leaf: leaf.squeeze(1), context.nothing))
+    def _empty_cache(self, context: Source) -> SharedCache:
+        return SharedCache.start(tree.map(lambda leaf: leaf.squeeze(1), context.nothing))
 
-    def _shared_step(self, inputs_BJD: Tensor, history: History, context: Source, step: int) -> Tensor:
-        call = SharedCall(history, num_layers=len(context.memory), num_seen=step, memory_mask=context.unseen_B11S)
+    def _shared_step(self, inputs_BJD: Tensor, shared: SharedCache, context: Source, step: int) -> Tensor:
+        call = SharedCall(shared, num_layers=len(context.memory), num_seen=step, memory_mask=context.unseen_B11S)
         with shared_call(self._decoder, call):
             return self._stepped(
                 inputs_BJD, EncoderDecoderCache(call.cache, cache_of(context.memory)), None, context, step

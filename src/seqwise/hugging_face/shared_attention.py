@@ -1,4 +1,4 @@
-"""A decoder of transformers reads one history for all slots of an input, by an attention function of ours.
+"""A decoder of transformers reads one cache for all slots of an input, by an attention function of ours.
 
 Shapes: B batch, J slots, N heads, G of them for each head of keys, C columns of keys, S source length, A size of a
 head.
@@ -19,12 +19,12 @@ from transformers.cache_utils import DynamicLayer
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from seqwise.models.history import History
+from seqwise.models.shared_cache import SharedCache
 
 __all__ = ["SharedCall", "shared_call"]
 
-NAME = "seqwise_shared_history"
-# What attention may be told and needs not know, as masks, positions and places are those of the history.
+NAME = "seqwise_shared_cache"
+# What attention may be told and needs not know, as masks, positions and places are those of the shared cache.
 KNOWN = ("position_ids", "cache_position", "use_cache", "is_causal", "return_dict")
 
 
@@ -32,29 +32,29 @@ class SharedCall:
     """One step of a decoder for J slots of each input.
 
     Attributes:
-        history: into which the step writes.
+        shared: the cache of all slots, into which the step writes.
         cache: what the decoder takes for its cache; it asks for the length, and hands over new keys and values.
     """
 
-    def __init__(self, history: History, num_layers: int, num_seen: int, memory_mask: Tensor | None) -> None:
+    def __init__(self, shared: SharedCache, num_layers: int, num_seen: int, memory_mask: Tensor | None) -> None:
         """Begin a step.
 
         Args:
-            history: into which it writes.
+            shared: the cache into which it writes.
             num_layers: of the decoder.
             num_seen: how many positions there are before it.
             memory_mask: 0 where a source token is, minus infinity elsewhere, (B, 1, 1, S); for cross-attention.
         """
-        self.history, self.num_slots = history, history.columns_BJT.shape[1]
+        self.shared, self.num_slots = shared, shared.columns_BJT.shape[1]
         self._memory_mask, self._is_own = memory_mask, False
         self.cache = DynamicCache()
-        self.cache.layers.extend(_HistoryLayer(self, layer, num_seen) for layer in range(num_layers))
+        self.cache.layers.extend(_CacheLayer(self, layer, num_seen) for layer in range(num_layers))
 
     def put(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Write keys and values (B J, N, 1, A), and return all of them, (B, N, C, A)."""
         self._is_own = True  # attention to them comes next
         slots = (-1, self.num_slots)
-        return self.history.put(
+        return self.shared.put(
             layer,
             keys.squeeze(2).unflatten(0, slots).transpose(1, 2),
             values.squeeze(2).unflatten(0, slots).transpose(1, 2),
@@ -63,10 +63,10 @@ class SharedCall:
     def mask(self) -> Tensor | None:
         """Which columns slots see in the attention that comes next."""
         is_own, self._is_own = self._is_own, False
-        return self.history.mask if is_own else self._memory_mask
+        return self.shared.mask if is_own else self._memory_mask
 
 
-class _HistoryLayer(DynamicLayer):
+class _CacheLayer(DynamicLayer):
     """The place of one layer in the cache of a :class:`SharedCall`."""
 
     _layer_type = None

@@ -18,6 +18,7 @@ from seqwise.models.log_linear_training import (
 from seqwise.models.masked import MaskedLSTM, MaskedTransformer
 from seqwise.models.protocols import MaskedModel, ParallelModel, StepModel
 from seqwise.models.recurrent import EncoderDecoder, FixedAttentionTagger, Tagger
+from seqwise.models.shared_cache import SharedCache
 from seqwise.models.transformer import Transformer
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "MaskedTransformer",
     "Normalization",
     "ParallelModel",
+    "SharedCache",
     "StepModel",
     "Tagger",
     "Transformer",

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seqwise.errors import InputError
-from seqwise.models.history import KeysValues
 from seqwise.models.hub import HubModel
 from seqwise.models.masked import masked_places, readable_positions, seen_tokens
+from seqwise.models.shared_cache import KeysValues
 from seqwise.models.transformer import DecoderLayer, EncoderLayer, check_sizes, initialise, sinusoids
 
 __all__ = ["ConditionalContext", "ConditionalMaskedTransformer"]

@@ -16,14 +16,14 @@ from torch.nn import functional as F
 
 from seqwise.data.batches import Batch
 from seqwise.errors import InputError
-from seqwise.models.history import History, KeysValues
 from seqwise.models.hub import HubModel
 from seqwise.models.recurrent import shifted_right
+from seqwise.models.shared_cache import KeysValues, SharedCache
 
 __all__ = ["Transformer", "TransformerContext"]
 
-State = History | tuple[KeysValues, ...]
-"""What was fed so far: one history for all slots, or keys and values (B, J, N, T, A) of each layer."""
+State = SharedCache | tuple[KeysValues, ...]
+"""What was fed so far: one cache for all slots, or keys and values (B, J, N, T, A) of each layer."""
 
 
 class TransformerContext(NamedTuple):
@@ -181,12 +181,12 @@ class DecoderLayer(nn.Module):
         return self._after_own(hidden_BLH, memory, mask_B11S)
 
     def shared_step(
-        self, hidden_BJH: Tensor, layer: int, history: History, memory: KeysValues, mask_B11S: Tensor
+        self, hidden_BJH: Tensor, layer: int, shared: SharedCache, memory: KeysValues, mask_B11S: Tensor
     ) -> Tensor:
-        """The same with one history for all slots, into which this layer's keys and values are written."""
+        """The same with one cache for all slots, into which this layer's keys and values are written."""
         normal_BJH = self.own_norm(hidden_BJH)
-        cache = history.put(layer, *self.own.read(normal_BJH))
-        hidden_BJH = hidden_BJH + self.dropout(self.own(normal_BJH, cache, history.mask))
+        cache = shared.put(layer, *self.own.read(normal_BJH))
+        hidden_BJH = hidden_BJH + self.dropout(self.own(normal_BJH, cache, shared.mask))
         return self._after_own(hidden_BJH, memory, mask_B11S)
 
     def _after_own(self, hidden_BLH: Tensor, memory: KeysValues, mask_B11S: Tensor) -> Tensor:
@@ -307,16 +307,16 @@ class Transformer(nn.Module, HubModel):
         nothing = tuple((keys_BNSA[:, :, :0], values_BNSA[:, :, :0]) for keys_BNSA, values_BNSA in context.memories)
         state: State = tuple((keys[:, None], values[:, None]) for keys, values in nothing)
         if not torch.is_grad_enabled():
-            state = History.start(nothing)
+            state = SharedCache.start(nothing)
         return self.first_input_D.expand(batch_size, 1, -1), state
 
     def step(self, inputs_BJD: Tensor, state: State, context: TransformerContext, step: int) -> tuple[Tensor, State]:
         """Consume the fed embeddings as those of place ``step``; the state grows by one step."""
         hidden_BJH = self._placed(inputs_BJD, sinusoids(step, 1, inputs_BJD))
         mask_B11S = context.mask_BS[:, None, None]
-        if isinstance(state, History) and torch.is_grad_enabled():
+        if isinstance(state, SharedCache) and torch.is_grad_enabled():
             state = state.dense()
-        if isinstance(state, History):
+        if isinstance(state, SharedCache):
             grown = state.step()
             for number, (layer, memory) in enumerate(zip(self._decoder_layers(), context.memories, strict=True)):
                 hidden_BJH = layer.shared_step(hidden_BJH, number, grown, memory, mask_B11S)

@@ -16,7 +16,7 @@ from seqwise import tree
 from seqwise.data import EncodedExample, collate
 from seqwise.hugging_face import shared_attention, step_model
 from seqwise.models import Transformer
-from seqwise.models.history import History
+from seqwise.models.shared_cache import SharedCache
 from seqwise.search import HardTopK, SoftTopK, backtrace, beam_search
 
 BATCH, HEADS, SIZE, LAYERS = 3, 2, 4, 2
@@ -27,37 +27,37 @@ def nothing(width: int = 0) -> list[tuple[Tensor, Tensor]]:
     return [(torch.randn(shape).double(), torch.randn(shape).double()) for _ in range(LAYERS)]
 
 
-def written(history: History, seed: int) -> tuple[History, list[Tensor]]:
+def written(cache: SharedCache, seed: int) -> tuple[SharedCache, list[Tensor]]:
     """One step further, and what was written: keys and values of the layers in turn, (B, N, J, A)."""
     generator = torch.Generator().manual_seed(seed)
-    grown = history.step()
-    shape = (BATCH, HEADS, history.columns_BJT.shape[1], SIZE)
+    grown = cache.step()
+    shape = (BATCH, HEADS, cache.columns_BJT.shape[1], SIZE)
     new = [torch.randn(shape, generator=generator).double() for _ in range(2 * LAYERS)]
     for layer in range(LAYERS):
         grown.put(layer, new[2 * layer], new[2 * layer + 1])
     return grown, new
 
 
-def searched(history: History, steps: int, seed: int = 0) -> tuple[History, list[list[list[list[Tensor]]]]]:
+def searched(cache: SharedCache, steps: int, seed: int = 0) -> tuple[SharedCache, list[list[list[list[Tensor]]]]]:
     """A search with random parents, and what every slot holds by plain lists: [row][slot][step][leaf] (N, A)."""
     generator = torch.Generator().manual_seed(seed)
     held: list[list[list[list[Tensor]]]] = [[[]] for _ in range(BATCH)]
     for step in range(steps):
-        history, new = written(history, seed=1000 * seed + step)
+        cache, new = written(cache, seed=1000 * seed + step)
         for b in range(BATCH):
             held[b] = [[*past, [leaf[b, :, j] for leaf in new]] for j, past in enumerate(held[b])]
         parents_BK = torch.randint(len(held[0]), (BATCH, 1 + step % 4), generator=generator)
-        history = tree.gather(history, parents_BK)
+        cache = tree.gather(cache, parents_BK)
         held = [[held[b][j] for j in parents_BK[b].tolist()] for b in range(BATCH)]
-    return history, held
+    return cache, held
 
 
 @pytest.mark.parametrize("width", [0, 5])
 def test_every_slot_holds_what_it_came_by(width: int) -> None:
     """Over more steps than there is room for at first."""
-    history, held = searched(History.start(nothing(width)), steps=70)
-    assert len(history) == 70
-    layers = history.dense()
+    cache, held = searched(SharedCache.start(nothing(width)), steps=70)
+    assert len(cache) == 70
+    layers = cache.dense()
     for b in range(BATCH):
         for j, past in enumerate(held[b]):
             for place in range(2 * LAYERS):
@@ -69,8 +69,8 @@ def test_every_slot_holds_what_it_came_by(width: int) -> None:
 def test_attention_to_all_columns_is_attention_to_the_slots_own(width: int) -> None:
     prompt = nothing(width)
     is_real_BP = torch.arange(width) >= torch.tensor([0, 2, 4])[:, None]
-    history, held = searched(History.start(prompt, is_real_BP), steps=9)
-    grown, new = written(history, seed=5)
+    cache, held = searched(SharedCache.start(prompt, is_real_BP), steps=9)
+    grown, new = written(cache, seed=5)
     queries_BNJA = torch.randn(BATCH, HEADS, len(held[0]), SIZE).double()
     for layer in range(LAYERS):
         keys, values = grown.put(layer, new[2 * layer], new[2 * layer + 1])
@@ -87,13 +87,13 @@ def test_attention_to_all_columns_is_attention_to_the_slots_own(width: int) -> N
 
 def test_what_is_written_later_does_not_change_it() -> None:
     """Two searches go on from one, and the first of them once more."""
-    history, _ = searched(History.start(nothing(2)), steps=3)
-    before = tree.map(torch.clone, history.dense())
-    one, _ = written(history, seed=1)
+    cache, _ = searched(SharedCache.start(nothing(2)), steps=3)
+    before = tree.map(torch.clone, cache.dense())
+    one, _ = written(cache, seed=1)
     kept = tree.map(torch.clone, one.dense())
-    two, new = written(history, seed=2)
+    two, new = written(cache, seed=2)
     further, _ = written(one, seed=3)
-    torch.testing.assert_close(history.dense(), before, rtol=0, atol=0)
+    torch.testing.assert_close(cache.dense(), before, rtol=0, atol=0)
     torch.testing.assert_close(one.dense(), kept, rtol=0, atol=0)
     assert torch.equal(two.dense()[0][0][:, :, :, -1].transpose(1, 2), new[0])
     for layer, (keys, values) in enumerate(further.dense()):
@@ -101,26 +101,24 @@ def test_what_is_written_later_does_not_change_it() -> None:
 
 
 def test_a_choice_moves_indices_only() -> None:
-    history, _ = searched(History.start(nothing()), steps=8)
-    chosen = tree.gather(history, torch.tensor([[0, 3, 3], [1, 1, 1], [2, 0, 1]]))
-    assert chosen._store is history._store and chosen.columns_BJT.shape == (BATCH, 3, 8)
+    cache, _ = searched(SharedCache.start(nothing()), steps=8)
+    chosen = tree.gather(cache, torch.tensor([[0, 3, 3], [1, 1, 1], [2, 0, 1]]))
+    assert chosen._store is cache._store and chosen.columns_BJT.shape == (BATCH, 3, 8)
     grown, _ = written(chosen, seed=0)
-    assert grown._store is history._store
+    assert grown._store is cache._store
 
 
 def test_mixtures_are_those_of_copies() -> None:
-    history, _ = searched(History.start(nothing(3)), steps=8)
+    cache, _ = searched(SharedCache.start(nothing(3)), steps=8)
     weights_BKJ = torch.rand(BATCH, 2, 4).double().softmax(-1)
-    torch.testing.assert_close(
-        tree.mix(history, weights_BKJ), tree.mix(history.dense(), weights_BKJ), rtol=0, atol=1e-15
-    )
+    torch.testing.assert_close(tree.mix(cache, weights_BKJ), tree.mix(cache.dense(), weights_BKJ), rtol=0, atol=1e-15)
 
 
 def test_what_began_in_inference_mode_goes_on_outside() -> None:
     with torch.inference_mode():
-        history, _ = searched(History.start(nothing()), steps=3)
+        cache, _ = searched(SharedCache.start(nothing()), steps=3)
     with torch.no_grad():
-        grown, new = written(history, seed=0)
+        grown, new = written(cache, seed=0)
     assert torch.equal(grown.dense()[0][0][:, :, :, -1].transpose(1, 2), new[0])
 
 
@@ -139,11 +137,11 @@ def test_our_transformer_searches_with_shared_slots_as_with_copies(selector: str
     copies = beam_search(model, model.encode(batch), SELECTORS[selector](), num_steps=7)
     with torch.no_grad():
         shared = beam_search(model, model.encode(batch), SELECTORS[selector](), num_steps=7)
-    assert isinstance(shared.state, History) == (selector == "hard") and isinstance(copies.state, tuple)
+    assert isinstance(shared.state, SharedCache) == (selector == "hard") and isinstance(copies.state, tuple)
     assert isinstance(model.start(model.encode(batch))[1], tuple)
     assert torch.equal(backtrace(shared), backtrace(copies))
     torch.testing.assert_close(shared.scores_BK, copies.scores_BK, rtol=0, atol=1e-12)
-    # A history that was made without gradients can be gone on from with them.
+    # A cache that was made without gradients can be gone on from with them.
     features_BJH, state = model.step(shared.inputs_BKD, shared.state, model.encode(batch), 7)
     torch.testing.assert_close(features_BJH, model.step(copies.inputs_BKD, copies.state, model.encode(batch), 7)[0])
     features_BJH.sum().backward()
@@ -164,7 +162,7 @@ def test_models_of_transformers_search_with_shared_slots_as_with_copies(name: st
         shared = beam_search(adapted, context, HardTopK(3), num_steps=8)
         adapted.shares = False
         copies = beam_search(adapted, context, HardTopK(3), num_steps=8)
-    assert isinstance(shared.state, History) and isinstance(copies.state, tuple)
+    assert isinstance(shared.state, SharedCache) and isinstance(copies.state, tuple)
     assert model.config._attn_implementation == model.get_decoder().config._attn_implementation == before
     assert torch.equal(backtrace(shared), backtrace(copies))
     tolerance = 1e-10 if name in families.EXACT else 1e-5
@@ -184,7 +182,7 @@ def test_attention_that_is_more_than_that_keeps_its_copies(name: str) -> None:
 
 def test_what_attention_is_told_beyond_that_is_refused() -> None:
     """A window may be wider than what the model is tried on."""
-    state = History.start(nothing()).step()
+    state = SharedCache.start(nothing()).step()
     query = torch.zeros(BATCH, HEADS, 1, SIZE).double()
     call = shared_attention.SharedCall(state, num_layers=LAYERS, num_seen=0, memory_mask=None)
     with shared_attention.shared_call(families._model("Llama"), call):
@@ -207,7 +205,7 @@ def test_training_and_gradients_have_copies() -> None:
     assert isinstance(adapted.start(context)[1], tuple)
     with torch.no_grad():
         inputs_B1D, state = adapted.start(context)
-        assert isinstance(state, History)
+        assert isinstance(state, SharedCache)
         adapted.train()
         assert isinstance(adapted.start(context)[1], tuple)
         assert isinstance(adapted.step(inputs_B1D, state, context, 0)[1], tuple)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from seqwise import tree
 
-__all__ = ["History", "KeysValues"]
+__all__ = ["KeysValues", "SharedCache"]
 
 KeysValues = tuple[Tensor, Tensor]
 """Keys and values of a layer."""
@@ -22,7 +22,7 @@ KeysValues = tuple[Tensor, Tensor]
 ROOM = 64
 
 
-class History:
+class SharedCache:
     """The decoder state of a Transformer while nobody asks for gradients: what steps wrote, and the way of each slot.
 
     A step appends a column for each of its slots, and a slot knows the columns that it came by. Attention asks all
@@ -41,7 +41,7 @@ class History:
 
     Example:
         >>> nothing = torch.zeros(1, 2, 0, 3)  # of one input, two heads of size three
-        >>> first = History.start([(nothing, nothing)]).step()
+        >>> first = SharedCache.start([(nothing, nothing)]).step()
         >>> keys, values = first.put(0, torch.ones(1, 2, 1, 3), torch.ones(1, 2, 1, 3))
         >>> second = first.gather(torch.tensor([[0, 0]])).step()
         >>> second.columns_BJT
@@ -58,8 +58,8 @@ class History:
         self._mask: Tensor | None = None
 
     @staticmethod
-    def start(layers: Sequence[KeysValues], mask_BP: Tensor | None = None) -> History:
-        """A history of no steps, for one slot of each input.
+    def start(layers: Sequence[KeysValues], mask_BP: Tensor | None = None) -> SharedCache:
+        """A cache of no steps, for one slot of each input.
 
         Args:
             layers: keys and values of a prompt, (B, N, P, A) for each layer; copied. P may be 0.
@@ -71,16 +71,18 @@ class History:
         if mask_BP is not None:
             prompt_B1P = prompt_B1P.masked_fill(~mask_BP.bool()[:, None], -torch.inf)
         columns_B1T = torch.empty(batch_size, 1, 0, dtype=torch.long, device=keys.device)
-        return History(_Store([leaf for pair in layers for leaf in pair], width, ROOM), columns_B1T, width, prompt_B1P)
+        return SharedCache(
+            _Store([leaf for pair in layers for leaf in pair], width, ROOM), columns_B1T, width, prompt_B1P
+        )
 
     def __len__(self) -> int:
         """How many steps have been taken."""
         return self.columns_BJT.shape[2]
 
-    def gather(self, parents_BK: Tensor) -> History:
-        """The histories of the parents."""
+    def gather(self, parents_BK: Tensor) -> SharedCache:
+        """What the parents came by, for the new slots."""
         columns_BKT = tree.gather(self.columns_BJT, parents_BK)
-        return History(self._store, columns_BKT, self._num_columns, self._prompt_B1P)
+        return SharedCache(self._store, columns_BKT, self._num_columns, self._prompt_B1P)
 
     def mix(self, weights_BKJ: Tensor) -> tuple[KeysValues, ...]:
         """Weighted sums of keys and values, (B, K, N, T, A) for each layer."""
@@ -93,13 +95,13 @@ class History:
         leaves = [_columns_of(leaf, columns_BX).unflatten(2, shape_JT).transpose(1, 2) for leaf in self._store.leaves]
         return tuple(zip(leaves[::2], leaves[1::2], strict=True))
 
-    def step(self) -> History:
+    def step(self) -> SharedCache:
         """What the next step writes to, by :meth:`put`: this, and a new column for each slot."""
         batch_size, num_slots, _ = self.columns_BJT.shape
         end = self._num_columns + num_slots
         new_J = torch.arange(self._num_columns, end, device=self.columns_BJT.device)
         columns_BJT = torch.cat([self.columns_BJT, new_J[:, None].expand(batch_size, -1, 1)], dim=2)
-        return History(self._store.extended(self._num_columns, end), columns_BJT, end, self._prompt_B1P)
+        return SharedCache(self._store.extended(self._num_columns, end), columns_BJT, end, self._prompt_B1P)
 
     def put(self, layer: int, keys_BNJA: Tensor, values_BNJA: Tensor) -> KeysValues:
         """Write what a layer makes of this step; its keys and values of all columns, (B, N, C, A), come back."""
@@ -118,7 +120,7 @@ class History:
 
 
 class _Store:
-    """Keys and values (B, N, room, A), of which the first columns have been written, by one history after another."""
+    """Keys and values (B, N, room, A), of which the first columns have been written, by one step after another."""
 
     def __init__(self, leaves: Sequence[Tensor], num_columns: int, room: int) -> None:
         self.num_columns = num_columns
