@@ -26,7 +26,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from importlib import metadata
-from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -129,8 +128,13 @@ def by_ctranslate2(options: argparse.Namespace) -> Callable[[list[list[int]]], l
 
 
 def answer(pipe: Connection, options: argparse.Namespace) -> None:
-    """Write for whoever asks, until asked for nothing."""
-    write = by_ctranslate2(options)
+    """Write for whoever asks, until asked for nothing; first of all say that it can be done, or why not."""
+    try:
+        write = by_ctranslate2(options)
+    except ImportError as error:
+        pipe.send(str(error))
+        return
+    pipe.send(None)
     while sources := pipe.recv():
         pipe.send(write(sources))
 
@@ -138,9 +142,6 @@ def answer(pipe: Connection, options: argparse.Namespace) -> None:
 @contextmanager
 def engine(sources_BS: Tensor, options: argparse.Namespace) -> Iterator[dict[str, Callable[[], list[list[int]]]]]:
     """CTranslate2 in a process of its own, by name; nothing where it is not installed."""
-    if find_spec(ENGINE) is None:
-        yield {}
-        return
     spawn, sources = multiprocessing.get_context("spawn"), sources_BS.tolist()
     ours, theirs = spawn.Pipe()
     process = spawn.Process(target=answer, args=(theirs, options), daemon=True)
@@ -153,11 +154,14 @@ def engine(sources_BS: Tensor, options: argparse.Namespace) -> Iterator[dict[str
         return found
 
     try:
-        yield {ENGINE: write}
-        ours.send([])
-        process.join()
+        missing = ours.recv()
+        yield {ENGINE: write} if missing is None else {}
+        if missing is None:
+            ours.send([])
+        process.join(10)
     finally:
         process.kill()
+        process.join()
 
 
 def operations_of_a_token(options: argparse.Namespace) -> float:
@@ -178,8 +182,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "generate": lambda: by_generate(model, sources_BS, options),
         "seqwise": lambda: by_seqwise(adapted, sources_BS, options),
     }
-    with engine(sources_BS, options) as others:
-        calls |= others
+    with engine(sources_BS, options) as engines:
+        calls |= engines
         written = {name: call() for name, call in calls.items()}
         seconds = time_in_turn(calls, options.rounds)
     tokens = options.batch * options.steps

@@ -67,6 +67,16 @@ def test_hamming_cost_equals_the_loop() -> None:
             assert cost(step).tolist() == expected
 
 
+def test_weights_of_a_cost_may_be_learnt_and_must_fit() -> None:
+    gold_BT = torch.tensor([[2], [1], [-1]])
+    weights_V = torch.tensor([2.0, 1.0, 0.5, 3.0], requires_grad=True)
+    hamming_cost(gold_BT, 4, weights_V)(0).sum().backward()
+    assert weights_V.grad is not None and weights_V.grad.tolist() == [2.0, 1.0, 1.0, 2.0]
+    assert torch.equal(hamming_cost(gold_BT, 4, torch.tensor(2.0))(0), 2 * hamming_cost(gold_BT, 4)(0))
+    with pytest.raises(RuntimeError):
+        hamming_cost(gold_BT, 4, torch.ones(6))
+
+
 def test_a_weight_is_paid_for_choosing_its_token_wrongly() -> None:
     """Doubling the weight of O doubles the cost of a wrong O, not of missing one."""
     cost_BV = hamming_cost(torch.tensor([[0], [1]]), 3, torch.tensor([2.0, 1.0, 1.0]))(0)

@@ -27,7 +27,7 @@ def map(function: Callable[..., Tensor], state: State, *others: State) -> State:
     """Apply a function to corresponding leaves and keep the nesting.
 
     Args:
-        function: takes one tensor from each state, returns a tensor.
+        function: takes one tensor from each state, or one leaf of its own kind; returns what takes its place.
         state: the state whose nesting the result has.
         others: further states of the same nesting.
 

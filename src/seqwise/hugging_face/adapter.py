@@ -44,7 +44,7 @@ class HuggingFaceStepModel(nn.Module, ABC):
         super().__init__()
         self.model: Any = model
         self.end, self.first, self.forced_first = tokens
-        self.scale, self.training, self.shares = scale, model.training, True
+        self.scale, self.training, self.shares = scale, model.training, False
         self._takes_positions = "position_ids" in inspect.signature(model.get_decoder().forward).parameters
         head = head_of(model)
         # Inside a tuple a module is not registered: the weights are the model's, and appear once.

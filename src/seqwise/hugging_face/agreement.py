@@ -5,19 +5,22 @@ Shapes: B = 2 inputs, one shorter than the other, T = 2 steps, V vocabulary.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from seqwise import tree
-from seqwise.data.batches import EncodedExample, collate
+from seqwise.data.batches import Batch, EncodedExample, collate
 from seqwise.decoding import evaluation_mode
 from seqwise.errors import InputError
 
-__all__ = ["feature_scale", "require_agreement"]
+__all__ = ["feature_scale", "require_agreement", "slots_may_share"]
+
+LOGGER = logging.getLogger(__name__)
 
 # How far scores may lie apart, as a share of the largest: what a fault would exceed, and rounding would not. Some
 # models compute attention weights or norms in float32 whatever their type is.
@@ -79,32 +82,19 @@ def require_agreement(adapted: Any, model: nn.Module) -> None:
     Raises:
         InputError: the scores differ, or the model cannot be run in this way.
     """
-    plain, device = adapted.model, adapted.model.device
-    first, last = _two_tokens(plain)
-    # A forced first token has no scores of its own: only what follows it can be compared.
-    second = last if adapted.forced_first is None else adapted.forced_first
-    compared = slice(0 if adapted.forced_first is None else 1, None)
-    # A prompt of two tokens before the last, and one of a single token and padding.
-    sources = ([first, last, last], [last, first])
-    examples = [EncodedExample(tuple(source), (second, first)) for source in sources]
-    batch = collate(list(enumerate(examples))).to(device)
+    plain, probe = adapted.model, _probe_of(adapted)
+    device, compared = plain.device, probe.compared
 
     def own() -> Tensor:
-        fed = [adapted.first, second]
-        return torch.cat([_own_logits(model, source, [source[-1], second], device, fed) for source in sources])
+        fed = [adapted.first, probe.second]
+        logits = [_own_logits(model, source, [source[-1], probe.second], device, fed) for source in probe.sources]
+        return torch.cat(logits)
 
     def at_once() -> Tensor:
-        return adapted.head(adapted.teacher_forced(adapted.encode(batch), batch.targets_BT))
+        return adapted.head(adapted.teacher_forced(adapted.encode(probe.batch), probe.batch.targets_BT))
 
     def by_step() -> Tensor:
-        context = adapted.encode(batch)
-        inputs_B1D, state = adapted.start(context)
-        features_B1H, state = adapted.step(inputs_B1D, state, context, 0)
-        # Two slots, of which the second is fed something else: the first must not notice.
-        state = tree.gather(state, torch.zeros(2, 2, dtype=torch.long, device=device))
-        fed_BKD = adapted.embedding_VD[torch.tensor([[second, first]] * 2, device=device)]
-        features_BKH, _ = adapted.step(fed_BKD, state, context, 1)
-        return torch.cat([adapted.head(features_B1H), adapted.head(features_BKH[:, :1])], dim=1)
+        return _by_step(adapted, probe)
 
     with _examined(plain):
         if len(adapted.embedding_VD) != own().shape[-1]:
@@ -116,6 +106,67 @@ def require_agreement(adapted: Any, model: nn.Module) -> None:
             _require_same(plain, own()[:, compared], ours()[:, compared], way)
         with _output_embeddings_say(plain, PROBE):
             _require_same(plain, own()[:, compared], at_once()[:, compared], "the head, given large scores")
+
+
+def slots_may_share(adapted: Any) -> bool:
+    """Whether steps of slots that share their keys and values agree with those of slots that have copies.
+
+    Args:
+        adapted: the adapter; it has agreed with its model.
+
+    Raises:
+        InputError: there is not enough memory to try it.
+    """
+    plain, probe, shares = adapted.model, _probe_of(adapted), adapted.shares
+    try:
+        with _examined(plain):
+            adapted.shares = False
+            wanted = _by_step(adapted, probe)[:, probe.compared]
+            adapted.shares = True
+            found = _by_step(adapted, probe)[:, probe.compared]
+            _require_same(plain, wanted, found, "slots that share their keys and values")
+    except InputError as error:
+        if isinstance(error.__cause__, torch.OutOfMemoryError):
+            raise
+        LOGGER.info("slots have copies of their keys and values: %s", error)
+        return False
+    finally:
+        adapted.shares = shares
+    return True
+
+
+class _Probe(NamedTuple):
+    """Two inputs, one of them padded, their batch, the token that is fed first, and the steps that are compared."""
+
+    sources: tuple[list[int], list[int]]
+    batch: Batch
+    first: int
+    second: int
+    compared: slice
+
+
+def _probe_of(adapted: Any) -> _Probe:
+    first, last = _two_tokens(adapted.model)
+    # A forced first token has no scores of its own: only what follows it can be compared.
+    second = last if adapted.forced_first is None else adapted.forced_first
+    compared = slice(0 if adapted.forced_first is None else 1, None)
+    # A prompt of two tokens before the last, and one of a single token and padding.
+    sources = ([first, last, last], [last, first])
+    examples = [EncodedExample(tuple(source), (second, first)) for source in sources]
+    batch = collate(list(enumerate(examples))).to(adapted.model.device)
+    return _Probe(sources, batch, first, second, compared)
+
+
+def _by_step(adapted: Any, probe: _Probe) -> Tensor:
+    """The scores of two steps, one after the other."""
+    context, device = adapted.encode(probe.batch), adapted.model.device
+    inputs_B1D, state = adapted.start(context)
+    features_B1H, state = adapted.step(inputs_B1D, state, context, 0)
+    # Two slots, of which the second is fed something else: the first must not notice.
+    state = tree.gather(state, torch.zeros(2, 2, dtype=torch.long, device=device))
+    fed_BKD = adapted.embedding_VD[torch.tensor([[probe.second, probe.first]] * 2, device=device)]
+    features_BKH, _ = adapted.step(fed_BKD, state, context, 1)
+    return torch.cat([adapted.head(features_B1H), adapted.head(features_BKH[:, :1])], dim=1)
 
 
 def _two_tokens(model: Any) -> tuple[int, int]:

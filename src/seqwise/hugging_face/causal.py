@@ -104,7 +104,7 @@ class CausalModel(HuggingFaceStepModel):
     def _shared_step(self, inputs_BJD: Tensor, shared: SharedCache, context: Prompt, step: int) -> Tensor:
         num_seen = context.mask_BP.shape[1] + step
         self._require_positions(num_seen + 1, f"step {step + 1}")
-        call = SharedCall(shared, num_layers=len(context.memory), num_seen=num_seen, memory_mask=None)
+        call = SharedCall(shared, num_seen=num_seen)
         placed = self._placed(context, inputs_BJD.shape[1], step, 1)
         if self._takes_positions:
             del placed[

@@ -28,7 +28,6 @@ class Source(NamedTuple):
     Attributes:
         hidden_BSH: what the encoder made of them.
         mask_BS: 1 where a source token is.
-        unseen_B11S: 0 there, and minus infinity elsewhere.
         lengths_B: source lengths.
         memory: keys and values of the cross-attention, (B, N, S, A); none where steps cannot be taken.
         nothing: the decoder's own keys and values before its first step.
@@ -37,7 +36,6 @@ class Source(NamedTuple):
 
     hidden_BSH: Tensor
     mask_BS: Tensor
-    unseen_B11S: Tensor
     lengths_B: Tensor
     memory: Layers
     nothing: Layers
@@ -60,11 +58,8 @@ class Seq2SeqModel(HuggingFaceStepModel):
         tokens_BS, mask_BS = tokens_BS.masked_fill(~is_real_BS, padding), is_real_BS.long()
         encoder = self.model.get_encoder()
         hidden_BSH = encoder(input_ids=tokens_BS, attention_mask=mask_BS, return_dict=True).last_hidden_state
-        unseen_B11S = torch.zeros_like(mask_BS, dtype=hidden_BSH.dtype).masked_fill(~is_real_BS, -torch.inf)[
-            :, None, None
-        ]
         if not self._keeps_cache:
-            return Source(hidden_BSH, mask_BS, unseen_B11S, batch.source_lengths_B, (), (), SlotCopies())
+            return Source(hidden_BSH, mask_BS, batch.source_lengths_B, (), (), SlotCopies())
         # One step, for what its cross-attention keeps.
         with self._unseen_draws():
             output = self._run(
@@ -74,7 +69,7 @@ class Seq2SeqModel(HuggingFaceStepModel):
                 use_cache=True,
             )
         own, memory = two_caches_of(output.past_key_values, self._name)
-        return Source(hidden_BSH, mask_BS, unseen_B11S, batch.source_lengths_B, memory, no_steps(own), SlotCopies())
+        return Source(hidden_BSH, mask_BS, batch.source_lengths_B, memory, no_steps(own), SlotCopies())
 
     def _unseen_draws(self) -> AbstractContextManager[None]:
         """Put back the random numbers that a step draws of which nothing is kept: dropout of the decoder's layers.
@@ -97,11 +92,9 @@ class Seq2SeqModel(HuggingFaceStepModel):
         return SharedCache.start(tree.map(lambda leaf: leaf.squeeze(1), context.nothing))
 
     def _shared_step(self, inputs_BJD: Tensor, shared: SharedCache, context: Source, step: int) -> Tensor:
-        call = SharedCall(shared, num_layers=len(context.memory), num_seen=step, memory_mask=context.unseen_B11S)
+        call = SharedCall(shared, num_seen=step, memory=context.memory, is_real_BS=context.mask_BS.bool())
         with shared_call(self._decoder, call):
-            return self._stepped(
-                inputs_BJD, EncoderDecoderCache(call.cache, cache_of(context.memory)), None, context, step
-            )
+            return self._stepped(inputs_BJD, EncoderDecoderCache(call.cache, call.memory), None, context, step)
 
     def _one_step(self, inputs_BJD: Tensor, state: Layers, context: Source, step: int) -> tuple[Tensor, Layers]:
         num_slots = inputs_BJD.shape[1]

@@ -12,20 +12,23 @@ from contextvars import ContextVar
 from threading import Lock
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache
 from transformers.cache_utils import DynamicLayer
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
+from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
 
+from seqwise.hugging_face.caches import Layers, cache_of
 from seqwise.models.shared_cache import SharedCache
 
 __all__ = ["SharedCall", "shared_call"]
 
 NAME = "seqwise_shared_cache"
-# What attention may be told and needs not know, as masks, positions and places are those of the shared cache.
+# What attention may be told and needs not know, as positions and places are those of the shared cache.
 KNOWN = ("position_ids", "cache_position", "use_cache", "is_causal", "return_dict")
+PLAIN = (causal_mask_function, bidirectional_mask_function)
 
 
 class SharedCall:
@@ -34,42 +37,60 @@ class SharedCall:
     Attributes:
         shared: the cache of all slots, into which the step writes.
         cache: what the decoder takes for its cache; it asks for the length, and hands over new keys and values.
+        memory: what the decoder takes for the cache of its cross-attention.
+        plain: what the decoder takes for its mask. Whatever it makes of it is another tensor, and not done here.
+        is_over: whether the step has been taken.
     """
 
-    def __init__(self, shared: SharedCache, num_layers: int, num_seen: int, memory_mask: Tensor | None) -> None:
+    def __init__(
+        self, shared: SharedCache, *, num_seen: int, memory: Layers = (), is_real_BS: Tensor | None = None
+    ) -> None:
         """Begin a step.
 
         Args:
             shared: the cache into which it writes.
-            num_layers: of the decoder.
             num_seen: how many positions there are before it.
-            memory_mask: 0 where a source token is, minus infinity elsewhere, (B, 1, 1, S); for cross-attention.
+            memory: keys and values of the cross-attention, (B, N, S, A) for each layer.
+            is_real_BS: which source tokens are no padding.
         """
-        self.shared, self.num_slots = shared, shared.columns_BJT.shape[1]
-        self._memory_mask, self._is_own = memory_mask, False
+        self.shared, self.num_slots, self.is_over = shared, shared.columns_BJT.shape[1], False
+        self.memory, self._memory_keys = cache_of(memory), [keys for keys, _ in memory]
+        self.plain = torch.zeros(1, 1, 1, 1)
+        self._memory_mask = None if is_real_BS is None else is_real_BS[:, None, None]
+        self._own_keys: Tensor | None = None
+        self._masks: dict[int, Tensor] = {}
         self.cache = DynamicCache()
-        self.cache.layers.extend(_CacheLayer(self, layer, num_seen) for layer in range(num_layers))
+        self.cache.layers.extend(_CacheLayer(self, layer, num_seen) for layer in range(shared.num_layers))
 
     def put(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Write keys and values (B J, N, 1, A), and return all of them, (B, N, C, A)."""
-        self._is_own = True  # attention to them comes next
         slots = (-1, self.num_slots)
-        return self.shared.put(
+        self._own_keys, all_values = self.shared.put(
             layer,
             keys.squeeze(2).unflatten(0, slots).transpose(1, 2),
             values.squeeze(2).unflatten(0, slots).transpose(1, 2),
         )
+        return self._own_keys, all_values
 
-    def mask(self) -> Tensor | None:
-        """Which columns slots see in the attention that comes next."""
-        is_own, self._is_own = self._is_own, False
-        return self.shared.mask if is_own else self._memory_mask
+    def mask(self, keys: Tensor, per_slot: int) -> Tensor | None:
+        """Which of these keys the slots see, each slot asking for several heads; (B, 1, J G, C) or broadcast to it.
+
+        Raises:
+            NotImplementedError: they are not what was handed out.
+        """
+        if keys is self._own_keys:
+            if per_slot not in self._masks:
+                self._masks[per_slot] = self.shared.mask.repeat_interleave(per_slot, dim=2)
+            return self._masks[per_slot]
+        if any(keys is one for one in self._memory_keys):
+            return self._memory_mask
+        raise NotImplementedError("attention to keys made of those that were kept")
 
 
 class _CacheLayer(DynamicLayer):
     """The place of one layer in the cache of a :class:`SharedCall`."""
 
-    _layer_type = None
+    _layer_type = None  # so that transformers does not make caches of it
 
     def __init__(self, call: SharedCall, layer: int, num_seen: int) -> None:
         super().__init__()
@@ -85,29 +106,64 @@ class _CacheLayer(DynamicLayer):
 
 
 _CALL: ContextVar[SharedCall | None] = ContextVar("the step that is being taken", default=None)
-# By decoder: in how many threads it is taking a step, and what its attention is otherwise.
-_STEPPING: dict[int, tuple[int, str]] = {}
+# By config of the decoder: the steps that are being taken, and what its attention is otherwise.
+_STEPPING: dict[int, tuple[set[SharedCall], str, Any]] = {}
 _LOCK = Lock()
 
 
 @contextmanager
 def shared_call(decoder: Any, call: SharedCall) -> Iterator[None]:
-    """Let attention in a decoder be that of this step; whatever other threads do in the meantime is left alone."""
-    config, token = decoder.config, _CALL.set(call)
-    with _LOCK:
-        others, before = _STEPPING.get(id(config), (0, config._attn_implementation))
-        _STEPPING[id(config)] = (others + 1, before)
-        config._attn_implementation = NAME
+    """Let attention in a decoder be that of this step, and otherwise in the same thread and in others as it was.
+
+    Which attention a decoder has is said by its config, for all threads: a forward of another thread in the meantime
+    comes to :func:`attend` and :func:`mask_of`, and has the masks and, as far as they have a name, the attention of its
+    own. Those of "eager" have none, and are torch's there.
+    """
+    config = decoder.config
     try:
+        with _LOCK:
+            calls, _, _ = _STEPPING.setdefault(id(config), (set(), config._attn_implementation, config))
+            calls.add(call)
+            config._attn_implementation = NAME
+        _CALL.set(call)
         yield
     finally:
+        call.is_over = True
+        _CALL.set(None)
         with _LOCK:
-            here, before = _STEPPING.pop(id(config))
-            if here > 1:
-                _STEPPING[id(config)] = (here - 1, before)
-            else:
+            calls, before, _ = _STEPPING[id(config)]
+            calls.discard(call)
+            if not calls:
                 config._attn_implementation = before
-        _CALL.reset(token)
+                del _STEPPING[id(config)]
+
+
+def _current() -> SharedCall | None:
+    call = _CALL.get()
+    return None if call is None or call.is_over else call
+
+
+def _usual(config: Any) -> str:
+    """The attention that a decoder has otherwise."""
+    _, before, _ = _STEPPING.get(id(config), (None, config._attn_implementation, None))
+    return before if before != NAME else "sdpa"
+
+
+def mask_of(*, config: Any = None, mask_function: Any = causal_mask_function, **others: Any) -> Any:
+    """What a decoder gets when it asks for a mask: of a shared step none, but a tensor that stands for it.
+
+    Raises:
+        NotImplementedError: the mask of a shared step is not the plain one.
+    """
+    call = _current()
+    if call is None:
+        usual = _usual(config)
+        mask = AttentionMaskInterface()[usual](config=config, mask_function=mask_function, **others)
+        # "eager" hides by the lowest number there is, which torch's attention, if it comes to that, cannot add to.
+        return mask.clamp(min=max(torch.finfo(mask.dtype).min / 2, -1e30)) if usual == "eager" else mask
+    if mask_function not in PLAIN:
+        raise NotImplementedError("attention within a window, or to parts")
+    return call.plain
 
 
 def attend(
@@ -119,7 +175,7 @@ def attend(
     scaling: float | None = None,
     dropout: float = 0.0,
     **others: Any,
-) -> tuple[Tensor, None]:
+) -> tuple[Tensor, Any]:
     """Attention of one query for each slot, (B J, N, 1, A), to keys (B, N / G, C, A) that the slots share.
 
     Returns:
@@ -128,23 +184,23 @@ def attend(
     Raises:
         NotImplementedError: the module's attention is more than that.
     """
-    call = _CALL.get()
-    if call is None:  # the same model in another thread
-        return sdpa_attention_forward(
-            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **others
-        )
+    call = _current()
+    if call is None:
+        usual = AttentionInterface().get_interface(_usual(module.config), sdpa_attention_forward)
+        found, weights = usual(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **others)
+        return found, weights
     unknown = [name for name, what in others.items() if what is not None and what is not False and name not in KNOWN]
+    if attention_mask is not None and attention_mask is not call.plain:
+        unknown.append("a mask of its own")
     if unknown or dropout or query.shape[2] != 1:
         raise NotImplementedError(f"attention with {', '.join(unknown) or 'dropout or several queries'}")
     shape_JGA = (call.num_slots, query.shape[1] // key.shape[1], query.shape[3])
-    mask = call.mask()
-    if shape_JGA[1] > 1 and mask is not None and mask.shape[2] > 1:
-        mask = mask.repeat_interleave(shape_JGA[1], dim=2)
     # Heads that read the same keys are more queries of them, as the slots are.
     queries = query.reshape(len(key), call.num_slots, key.shape[1], *shape_JGA[1:]).transpose(1, 2).flatten(2, 3)
+    mask = call.mask(key, shape_JGA[1])
     found = F.scaled_dot_product_attention(queries, key, value, attn_mask=mask, scale=scaling)
     return found.unflatten(2, shape_JGA[:2]).transpose(1, 2).reshape(len(query), 1, query.shape[1], -1), None
 
 
 AttentionInterface.register(NAME, attend)
-AttentionMaskInterface.register(NAME, sdpa_mask)
+AttentionMaskInterface.register(NAME, mask_of)

@@ -9,7 +9,7 @@ from transformers import GenerationConfig
 
 from seqwise.errors import InputError
 from seqwise.hugging_face.adapter import HuggingFaceStepModel
-from seqwise.hugging_face.agreement import feature_scale, require_agreement
+from seqwise.hugging_face.agreement import feature_scale, require_agreement, slots_may_share
 from seqwise.hugging_face.causal import CausalModel
 from seqwise.hugging_face.generation import special_tokens
 from seqwise.hugging_face.seq2seq import Seq2SeqModel
@@ -79,9 +79,6 @@ def step_model(model: nn.Module, *, generation_config: GenerationConfig | None =
     tokens = special_tokens(plain, plain.generation_config if generation_config is None else generation_config)
     kind = Seq2SeqModel if plain.config.is_encoder_decoder else CausalModel
     adapted = kind(plain, tokens, feature_scale(plain))
-    try:
-        require_agreement(adapted, model)
-    except InputError:  # attention that is more than softmax of scaled products, such as T5's
-        adapted.shares = False
-        require_agreement(adapted, model)
+    require_agreement(adapted, model)
+    adapted.shares = slots_may_share(adapted)
     return adapted

@@ -19,7 +19,7 @@ KeysValues = tuple[Tensor, Tensor]
 """Keys and values of a layer."""
 
 # Columns that there is room for at first, beside those of a prompt.
-ROOM = 64
+ROOM = 128
 
 
 class SharedCache:
@@ -36,8 +36,11 @@ class SharedCache:
     Attributes:
         columns_BJT: the column of every step of every slot, int64.
 
-    Source: the back-pointers of beam search, followed to the first step; exact. Not implemented: leaving out columns
-    that no slot comes by any more, of which there are at most as many as copies for each slot would have.
+    Whenever there is no room, columns that no slot comes by any more are left out. Slots of a beam have most of their
+    past in common, so that what is left is little more than one slot's, and never more than copies would have.
+
+    Source: the back-pointers of beam search, followed to the first step; exact. Not implemented: keeping what is not
+    finite to its slot. NaN and infinity times a weight of 0 is NaN for all slots of the input.
 
     Example:
         >>> nothing = torch.zeros(1, 2, 0, 3)  # of one input, two heads of size three
@@ -48,14 +51,19 @@ class SharedCache:
         tensor([[[0, 1],
                  [0, 2]]])
         >>> second.mask
-        tensor([[[[0., 0., -inf],
-                  [0., -inf, 0.]]]])
+        tensor([[[[ True,  True, False],
+                  [ True, False,  True]]]])
     """
 
     def __init__(self, store: _Store, columns_BJT: Tensor, num_columns: int, prompt_B1P: Tensor) -> None:
         self.columns_BJT = columns_BJT
         self._store, self._num_columns, self._prompt_B1P = store, num_columns, prompt_B1P
         self._mask: Tensor | None = None
+
+    @property
+    def num_layers(self) -> int:
+        """Of how many layers keys and values are kept."""
+        return len(self._store.leaves) // 2
 
     @staticmethod
     def start(layers: Sequence[KeysValues], mask_BP: Tensor | None = None) -> SharedCache:
@@ -67,13 +75,11 @@ class SharedCache:
         """
         keys = layers[0][0]
         batch_size, _, width, _ = keys.shape
-        prompt_B1P = keys.new_zeros(batch_size, 1, width)
+        prompt_B1P = torch.ones(batch_size, 1, width, dtype=torch.bool, device=keys.device)
         if mask_BP is not None:
-            prompt_B1P = prompt_B1P.masked_fill(~mask_BP.bool()[:, None], -torch.inf)
+            prompt_B1P = mask_BP.bool()[:, None]
         columns_B1T = torch.empty(batch_size, 1, 0, dtype=torch.long, device=keys.device)
-        return SharedCache(
-            _Store([leaf for pair in layers for leaf in pair], width, ROOM), columns_B1T, width, prompt_B1P
-        )
+        return SharedCache(_Store([leaf for pair in layers for leaf in pair], width), columns_B1T, width, prompt_B1P)
 
     def __len__(self) -> int:
         """How many steps have been taken."""
@@ -99,9 +105,24 @@ class SharedCache:
         """What the next step writes to, by :meth:`put`: this, and a new column for each slot."""
         batch_size, num_slots, _ = self.columns_BJT.shape
         end = self._num_columns + num_slots
+        if end > self._store.room:
+            return self._compact(num_slots).step()
         new_J = torch.arange(self._num_columns, end, device=self.columns_BJT.device)
         columns_BJT = torch.cat([self.columns_BJT, new_J[:, None].expand(batch_size, -1, 1)], dim=2)
         return SharedCache(self._store.extended(self._num_columns, end), columns_BJT, end, self._prompt_B1P)
+
+    def _compact(self, more: int) -> SharedCache:
+        """The same without columns that no slot came by, and with room for more."""
+        columns_BX, width = self.columns_BJT.flatten(1), self._prompt_B1P.shape[2]
+        used_BC = torch.arange(self._num_columns, device=columns_BX.device) < width
+        used_BC = used_BC.repeat(len(columns_BX), 1).scatter_(1, columns_BX, True)
+        if len(used_BC):
+            width = int(used_BC.sum(1).max())
+        # Inputs that use fewer keep some of the others, which stay hidden.
+        kept_BW = used_BC.byte().argsort(dim=1, descending=True, stable=True)[:, :width]
+        store = _Store([_columns_of(leaf, kept_BW) for leaf in self._store.leaves], width, more)
+        columns_BJT = (used_BC.cumsum(1) - 1).gather(1, columns_BX).view_as(self.columns_BJT)
+        return SharedCache(store, columns_BJT, width, self._prompt_B1P)
 
     def put(self, layer: int, keys_BNJA: Tensor, values_BNJA: Tensor) -> KeysValues:
         """Write what a layer makes of this step; its keys and values of all columns, (B, N, C, A), come back."""
@@ -110,35 +131,39 @@ class SharedCache:
 
     @property
     def mask(self) -> Tensor:
-        """0 where a slot came by a column, minus infinity elsewhere, (B, 1, J, C): added to the scores of attention."""
+        """Which columns each slot came by, and those of its prompt; bool (B, 1, J, C), for attention to all of them."""
         if self._mask is None:
-            num_slots, num_rest = self.columns_BJT.shape[1], self._num_columns - self._prompt_B1P.shape[2]
-            prompt_BJP = self._prompt_B1P.expand(-1, num_slots, -1)
-            rest_BJC = self._prompt_B1P.new_full((*prompt_BJP.shape[:2], num_rest), -torch.inf)
-            self._mask = torch.cat([prompt_BJP, rest_BJC], dim=2).scatter_(2, self.columns_BJT, 0.0)[:, None]
+            batch_size, num_slots, _ = self.columns_BJT.shape
+            seen_BJC = self._prompt_B1P.new_zeros(batch_size, num_slots, self._num_columns)
+            seen_BJC[:, :, : self._prompt_B1P.shape[2]] = self._prompt_B1P
+            self._mask = seen_BJC.scatter_(2, self.columns_BJT, True)[:, None]
         return self._mask
 
 
 class _Store:
     """Keys and values (B, N, room, A), of which the first columns have been written, by one step after another."""
 
-    def __init__(self, leaves: Sequence[Tensor], num_columns: int, room: int) -> None:
-        self.num_columns = num_columns
-        self.leaves = [_with_room(leaf[:, :, :num_columns], num_columns + room) for leaf in leaves]
+    def __init__(self, leaves: Sequence[Tensor], num_columns: int, more: int = 0) -> None:
+        # Half as many again, so that making room costs no more than what is written.
+        self.num_columns, self.room = num_columns, num_columns + max(ROOM, more, num_columns // 2)
+        self.leaves = [_with_room(leaf[:, :, :num_columns], self.room) for leaf in leaves]
 
     def extended(self, num_columns: int, end: int) -> _Store:
         """This, if nobody has written behind these columns, else a copy of them; to be written as far as the end."""
         # What was made in inference mode cannot be written outside of it.
         foreign = not torch.is_inference_mode_enabled() and any(leaf.is_inference() for leaf in self.leaves)
-        store = _Store(self.leaves, num_columns, ROOM) if foreign or self.num_columns != num_columns else self
+        store = self
+        if foreign or self.num_columns != num_columns:
+            store = _Store(self.leaves, num_columns, end - num_columns)
         store.num_columns = end
         return store
 
     def put(self, place: int, first: int, new_BNJA: Tensor) -> Tensor:
         """Write some columns of one of the leaves, and return what is there up to their end."""
         end = first + new_BNJA.shape[2]
-        if end > self.leaves[place].shape[2]:
-            self.leaves[place] = _with_room(self.leaves[place][:, :, :first], 2 * end)
+        if new_BNJA.dtype != self.leaves[place].dtype:  # of what was read with another precision, as by autocast
+            both = torch.promote_types(new_BNJA.dtype, self.leaves[place].dtype)
+            self.leaves[place], new_BNJA = self.leaves[place].to(both), new_BNJA.to(both)
         self.leaves[place][:, :, first:end] = new_BNJA
         return self.leaves[place][:, :, :end]
 

@@ -33,7 +33,7 @@ def hamming_cost(gold_BT: Tensor, vocab_size: int, weights: Tensor | None = None
         >>> hamming_cost(torch.tensor([[2, 0]]), 3)(0)
         tensor([[1., 1., 0.]])
     """
-    weights_V = torch.ones(vocab_size, device=gold_BT.device) if weights is None else weights
+    weights_V = torch.ones(vocab_size, device=gold_BT.device) if weights is None else weights.expand(vocab_size)
 
     def cost(step: int) -> Tensor:
         if step >= gold_BT.shape[1]:
@@ -42,7 +42,7 @@ def hamming_cost(gold_BT: Tensor, vocab_size: int, weights: Tensor | None = None
         cost_BV = weights_V * (gold_B1 >= 0)
         # Gold written over: one pass over B x V. A gold token that is none of the V leaves the last one as it is.
         place_B1 = gold_B1.long().clamp(0, vocab_size - 1)
-        return cost_BV.scatter_(1, place_B1, cost_BV.gather(1, place_B1) * (gold_B1 >= vocab_size))
+        return cost_BV.scatter_(1, place_B1, weights_V[place_B1] * (gold_B1 >= vocab_size))
 
     return cost
 
