@@ -90,17 +90,18 @@ def test_what_was_asked_for_runs_in_turn_and_what_is_quick_is_not_kept(
 ) -> None:
     called: list[list[str]] = []
 
-    def measured(arguments: list[str]) -> None:
+    def measured(name: str, arguments: list[str]) -> None:
         called.append(arguments)
         path = Path(arguments[-1])
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({"ratio": 2.5}), "utf-8")
 
     def fake(name: str) -> Any:
-        module = SimpleNamespace(main=measured, table=lambda result: f"{result['ratio']} times\n")
+        module = SimpleNamespace(table=lambda result: f"{result['ratio']} times\n")
         module.__doc__ = f"How fast is {name}?\n\nLike this.\n"
         return module
 
+    monkeypatch.setattr(benchmarks, "measure", measured)
     monkeypatch.setattr(benchmarks.importlib, "import_module", lambda name: fake(name.removeprefix("benchmarks.")))
     monkeypatch.setattr(benchmarks, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(benchmarks, "PAGE", tmp_path / "page.md")
@@ -119,6 +120,12 @@ def test_what_was_asked_for_runs_in_turn_and_what_is_quick_is_not_kept(
     assert Path(called[-1][-1]) == tmp_path / "results" / "threads-2" / "sampler.json"
     more = (tmp_path / "page.md").read_text("utf-8")
     assert more.count("```text\n2.5 times\n```") == 3 and more.startswith(page.rstrip())
+
+
+def test_one_that_fails_ends_the_run(benchmarks: ModuleType, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as error:
+        benchmarks.measure("chain_log_partition", ["--no-such-flag"])
+    assert error.value.code == 2 and "--no-such-flag" in capfd.readouterr().err
 
 
 def test_what_one_core_does_is_measured_on_one(benchmarks: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:

@@ -72,12 +72,14 @@ def lstm_step(lstm: nn.LSTM, inputs_BJD: Tensor, state: LSTMState, shared_BM: Te
         shared_BM: the part of the input that all slots of an input have in common; multiplied once, not J times.
     """
     input_weights, hidden_weights, input_bias, hidden_bias = lstm.all_weights[0]
-    size = inputs_BJD.shape[-1]
     hidden_BJH, cell_BJH = state
-    gates_BJG = F.linear(inputs_BJD, input_weights[:, :size], input_bias)
+    if shared_BM is not None:
+        # Split, not cut twice: backward joins the two gradients, where each cut would be added to zeros of the whole.
+        input_weights, shared_weights = input_weights.split([inputs_BJD.shape[-1], shared_BM.shape[-1]], dim=1)
+    gates_BJG = F.linear(inputs_BJD, input_weights, input_bias)
     gates_BJG = gates_BJG + F.linear(hidden_BJH, hidden_weights, hidden_bias)
     if shared_BM is not None:
-        gates_BJG = gates_BJG + F.linear(shared_BM, input_weights[:, size:])[:, None]
+        gates_BJG = gates_BJG + F.linear(shared_BM, shared_weights)[:, None]
     enter_BJH, forget_BJH, new_BJH, leave_BJH = gates_BJG.chunk(4, dim=-1)
     cell_BJH = forget_BJH.sigmoid() * cell_BJH + enter_BJH.sigmoid() * new_BJH.tanh()
     return leave_BJH.sigmoid() * cell_BJH.tanh(), cell_BJH
