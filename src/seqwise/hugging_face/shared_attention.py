@@ -116,7 +116,7 @@ def shared_call(decoder: Any, call: SharedCall) -> Iterator[None]:
     """Let attention in a decoder be that of this step, and otherwise in the same thread and in others as it was.
 
     Which attention a decoder has is said by its config, for all threads: a forward of another thread in the meantime
-    comes to :func:`attend` and :func:`mask_of`, and has the masks and, as far as they have a name, the attention of its
+    comes to ``attend`` and ``mask_of``, and has the masks and, as far as they have a name, the attention of its
     own. Those of "eager" have none, and are torch's there.
     """
     config = decoder.config
