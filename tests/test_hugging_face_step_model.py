@@ -22,7 +22,7 @@ from seqwise import tree  # noqa: E402
 from seqwise.data import Batch, EncodedExample, collate  # noqa: E402
 from seqwise.decoding import Decoder, decode  # noqa: E402
 from seqwise.errors import InputError  # noqa: E402
-from seqwise.hugging_face import caches, generation_selector, step_model  # noqa: E402
+from seqwise.hugging_face import caches, generation, generation_selector, step_model  # noqa: E402
 from seqwise.hugging_face.caches import per_slot  # noqa: E402
 from seqwise.hugging_face.heads import ForcedFirst  # noqa: E402
 from seqwise.objectives import direct_loss, hamming_cost  # noqa: E402
@@ -251,6 +251,20 @@ def test_its_likelihood_has_the_value_and_the_gradients_of_the_models_own_loss(n
     assert sum(gradient is not None and bool(gradient.any()) for gradient in gradients.values()) > 10
     for key, parameter in model.named_parameters():
         torch.testing.assert_close(parameter.grad, gradients[key], rtol=1e-4, atol=1e-5, msg=key)
+
+
+def test_excluded_tokens_are_laid_out_once_for_searches_with_and_without_a_graph() -> None:
+    model = _model("Marian")
+    model.generation_config.bad_words_ids = [[PAD]]
+    adapted = step_model(model)
+    selector = generation_selector(SoftTopK(2, 1.0), adapted)
+    generation._places.cache_clear()
+    with torch.inference_mode():
+        beam_search(adapted, adapted.encode(_batch(SOURCES)), selector, num_steps=4)
+    beam = beam_search(adapted, adapted.encode(_batch(SOURCES)), selector, num_steps=4)
+    beam.scores_BK.sum().backward()
+    assert generation._places.cache_info().misses == 2, "for one slot, and for two"
+    assert not any((tokens_BK == PAD).any() for tokens_BK in beam.tokens)
 
 
 def test_the_source_is_encoded_once_and_kept_once_for_each_input() -> None:

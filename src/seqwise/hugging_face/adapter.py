@@ -21,12 +21,9 @@ from seqwise.errors import InputError
 from seqwise.hugging_face.caches import Layers
 from seqwise.hugging_face.generation import SpecialTokens
 from seqwise.hugging_face.heads import ForcedFirst, head_of
-from seqwise.models.shared_cache import SharedCache
+from seqwise.models.shared_cache import Past, SharedCache
 
-__all__ = ["HuggingFaceStepModel", "State"]
-
-State = SharedCache | Layers
-"""The past of a search: one cache for all slots, or keys and values (B, J, N, T, A) of each layer."""
+__all__ = ["HuggingFaceStepModel"]
 
 
 class HuggingFaceStepModel(nn.Module, ABC):
@@ -106,8 +103,9 @@ class HuggingFaceStepModel(nn.Module, ABC):
         return not (self._checkpoints or self._drops_layers)
 
     @property
-    def _shares_now(self) -> bool:
-        return self.shares and not self.model.training and not torch.is_grad_enabled()
+    def _only_searches(self) -> bool:
+        """Whether neither gradients nor dropout of attention weights are asked for, which need copies."""
+        return not self.model.training and not torch.is_grad_enabled()
 
     def _require_cache(self) -> None:
         what, mend = None, ""
@@ -155,18 +153,18 @@ class HuggingFaceStepModel(nn.Module, ABC):
         """How many steps there are positions for after a source; None where there is no limit."""
         return self._num_positions
 
-    def start(self, context: Any) -> tuple[Tensor, State]:
+    def start(self, context: Any) -> tuple[Tensor, Past]:
         """Return the embedding of the start token, or of the last one of the prompt, and a past of no steps."""
-        past = self._empty_cache(context) if self._shares_now else context.nothing
+        past = self.empty_cache(context) if self.shares and self._only_searches else context.nothing
         return self._embed(self._first_tokens(context))[:, None], past
 
-    def step(self, inputs_BJD: Tensor, state: State, context: Any, step: int) -> tuple[Tensor, State]:
+    def step(self, inputs_BJD: Tensor, state: Past, context: Any, step: int) -> tuple[Tensor, Past]:
         """Consume the fed embeddings; the past grows by one step, (B, J, N, T, A) to (B, J, N, T + 1, A)."""
         self._require_cache()
         slots = inputs_BJD.shape[:2]
-        if isinstance(state, SharedCache) and not self._shares_now:
+        if isinstance(state, SharedCache) and not self._only_searches:
             state = state.dense()
-        grown: State
+        grown: Past
         if isinstance(state, SharedCache):
             grown = state.step()
             hidden = self._shared_step(inputs_BJD, grown, context, step)
@@ -207,7 +205,8 @@ class HuggingFaceStepModel(nn.Module, ABC):
     def _first_tokens(self, context: Any) -> Tensor: ...
 
     @abstractmethod
-    def _empty_cache(self, context: Any) -> SharedCache: ...
+    def empty_cache(self, context: Any) -> SharedCache:
+        """The past of no steps that slots share."""
 
     @abstractmethod
     def _shared_step(self, inputs_BJD: Tensor, shared: SharedCache, context: Any, step: int) -> Tensor: ...

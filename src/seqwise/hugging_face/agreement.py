@@ -17,6 +17,7 @@ from seqwise import tree
 from seqwise.data.batches import Batch, EncodedExample, collate
 from seqwise.decoding import evaluation_mode
 from seqwise.errors import InputError
+from seqwise.models.shared_cache import Past
 
 __all__ = ["feature_scale", "require_agreement", "slots_may_share"]
 
@@ -94,7 +95,8 @@ def require_agreement(adapted: Any, model: nn.Module) -> None:
         return adapted.head(adapted.teacher_forced(adapted.encode(probe.batch), probe.batch.targets_BT))
 
     def by_step() -> Tensor:
-        return _by_step(adapted, probe)
+        context = adapted.encode(probe.batch)
+        return _by_step(adapted, probe, context, adapted.start(context)[1])
 
     with _examined(plain):
         if len(adapted.embedding_VD) != own().shape[-1]:
@@ -117,21 +119,18 @@ def slots_may_share(adapted: Any) -> bool:
     Raises:
         InputError: there is not enough memory to try it.
     """
-    plain, probe, shares = adapted.model, _probe_of(adapted), adapted.shares
+    plain, probe = adapted.model, _probe_of(adapted)
     try:
         with _examined(plain):
-            adapted.shares = False
-            wanted = _by_step(adapted, probe)[:, probe.compared]
-            adapted.shares = True
-            found = _by_step(adapted, probe)[:, probe.compared]
+            context = adapted.encode(probe.batch)
+            pasts = (context.nothing, adapted.empty_cache(context))
+            wanted, found = (_by_step(adapted, probe, context, past)[:, probe.compared] for past in pasts)
             _require_same(plain, wanted, found, "slots that share their keys and values")
     except InputError as error:
         if isinstance(error.__cause__, torch.OutOfMemoryError):
             raise
         LOGGER.info("slots have copies of their keys and values: %s", error)
         return False
-    finally:
-        adapted.shares = shares
     return True
 
 
@@ -157,10 +156,10 @@ def _probe_of(adapted: Any) -> _Probe:
     return _Probe(sources, batch, first, second, compared)
 
 
-def _by_step(adapted: Any, probe: _Probe) -> Tensor:
-    """The scores of two steps, one after the other."""
-    context, device = adapted.encode(probe.batch), adapted.model.device
-    inputs_B1D, state = adapted.start(context)
+def _by_step(adapted: Any, probe: _Probe, context: Any, state: Past) -> Tensor:
+    """The scores of two steps, one after the other, from an empty past on."""
+    device = adapted.model.device
+    inputs_B1D, _ = adapted.start(context)
     features_B1H, state = adapted.step(inputs_B1D, state, context, 0)
     # Two slots, of which the second is fed something else: the first must not notice.
     state = tree.gather(state, torch.zeros(2, 2, dtype=torch.long, device=device))

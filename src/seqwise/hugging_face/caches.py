@@ -10,16 +10,16 @@ from collections.abc import Hashable
 from typing import Any
 
 import torch
-from torch import Tensor
 from transformers import DynamicCache, EncoderDecoderCache
 from transformers.cache_utils import DynamicLayer
 
 from seqwise import tree
 from seqwise.errors import InputError
+from seqwise.models.shared_cache import KeysValues
 
 __all__ = ["Layers", "SlotCopies", "cache_of", "layers_of", "no_steps", "per_slot", "two_caches_of"]
 
-Layers = tuple[tuple[Tensor, Tensor], ...]
+Layers = tuple[KeysValues, ...]
 """Keys and values of each layer."""
 
 

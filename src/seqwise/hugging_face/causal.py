@@ -98,7 +98,8 @@ class CausalModel(HuggingFaceStepModel):
             del placed["position_ids"]  # it goes by the mask
         return {name: rows.repeat_interleave(num_slots, dim=0) for name, rows in placed.items()}
 
-    def _empty_cache(self, context: Prompt) -> SharedCache:
+    def empty_cache(self, context: Prompt) -> SharedCache:
+        """The past of no steps that slots share; the prompt is in it."""
         return SharedCache.start(context.memory, context.mask_BP)
 
     def _shared_step(self, inputs_BJD: Tensor, shared: SharedCache, context: Prompt, step: int) -> Tensor:

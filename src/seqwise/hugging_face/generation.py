@@ -229,24 +229,15 @@ class GenerationSelector:
         if not tokens:
             return self.selector(candidates, generator)
         num_inputs, num_slots = candidates.prefix_scores_BJ.shape
-        excluded_X = _places(
-            tuple(sorted(tokens)),
-            num_slots,
-            self.vocabulary_size,
-            candidates.prefix_scores_BJ.device,
-            torch.is_inference_mode_enabled(),
-        )
+        device = candidates.prefix_scores_BJ.device
+        excluded_X = _places(tuple(sorted(tokens)), num_slots, self.vocabulary_size, device)
         return self.selector(candidates.without(excluded_X.expand(num_inputs, -1)), generator)
 
 
 @lru_cache(maxsize=64)
-def _places(
-    tokens: tuple[int, ...], num_slots: int, vocabulary_size: int, device: torch.device, inference: bool
-) -> Tensor:
-    """Slot x V + token of these tokens in every slot; made once, since a GPU has to be waited for.
-
-    What is made in inference mode cannot be used outside of it.
-    """
+@torch.inference_mode(False)  # what is made in that mode could not be used in a graph later
+def _places(tokens: tuple[int, ...], num_slots: int, vocabulary_size: int, device: torch.device) -> Tensor:
+    """Slot x V + token of these tokens in every slot; made once, since a GPU has to be waited for."""
     slots_J1 = torch.arange(num_slots, device=device)[:, None] * vocabulary_size
     return (slots_J1 + torch.tensor(tokens, device=device)).flatten()
 

@@ -88,7 +88,8 @@ class Seq2SeqModel(HuggingFaceStepModel):
     def _first_tokens(self, context: Source) -> Tensor:
         return torch.full_like(context.lengths_B, self.first)
 
-    def _empty_cache(self, context: Source) -> SharedCache:
+    def empty_cache(self, context: Source) -> SharedCache:
+        """The past of no steps that slots share."""
         return SharedCache.start(tree.map(lambda leaf: leaf.squeeze(1), context.nothing))
 
     def _shared_step(self, inputs_BJD: Tensor, shared: SharedCache, context: Source, step: int) -> Tensor:

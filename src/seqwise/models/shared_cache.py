@@ -13,7 +13,7 @@ from torch import Tensor
 
 from seqwise import tree
 
-__all__ = ["KeysValues", "SharedCache"]
+__all__ = ["KeysValues", "Past", "SharedCache"]
 
 KeysValues = tuple[Tensor, Tensor]
 """Keys and values of a layer."""
@@ -138,6 +138,10 @@ class SharedCache:
             seen_BJC[:, :, : self._prompt_B1P.shape[2]] = self._prompt_B1P
             self._mask = seen_BJC.scatter_(2, self.columns_BJT, True)[:, None]
         return self._mask
+
+
+Past = SharedCache | tuple[KeysValues, ...]
+"""What a Transformer was fed so far: one cache for all slots, or keys and values (B, J, N, T, A) of each layer."""
 
 
 class _Store:

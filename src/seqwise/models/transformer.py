@@ -18,12 +18,9 @@ from seqwise.data.batches import Batch
 from seqwise.errors import InputError
 from seqwise.models.hub import HubModel
 from seqwise.models.recurrent import shifted_right
-from seqwise.models.shared_cache import KeysValues, SharedCache
+from seqwise.models.shared_cache import KeysValues, Past, SharedCache
 
 __all__ = ["Transformer", "TransformerContext"]
-
-State = SharedCache | tuple[KeysValues, ...]
-"""What was fed so far: one cache for all slots, or keys and values (B, J, N, T, A) of each layer."""
 
 
 class TransformerContext(NamedTuple):
@@ -301,16 +298,16 @@ class Transformer(nn.Module, HubModel):
             tuple(layer.cross.read(memory_BSH) for layer in self._decoder_layers()), mask_BS, batch.source_lengths_B
         )
 
-    def start(self, context: TransformerContext) -> tuple[Tensor, State]:
+    def start(self, context: TransformerContext) -> tuple[Tensor, Past]:
         """Return a learned first input and, for each layer, keys and values of no steps."""
         batch_size = context.mask_BS.shape[0]
         nothing = tuple((keys_BNSA[:, :, :0], values_BNSA[:, :, :0]) for keys_BNSA, values_BNSA in context.memories)
-        state: State = tuple((keys[:, None], values[:, None]) for keys, values in nothing)
+        state: Past = tuple((keys[:, None], values[:, None]) for keys, values in nothing)
         if not torch.is_grad_enabled():
             state = SharedCache.start(nothing)
         return self.first_input_D.expand(batch_size, 1, -1), state
 
-    def step(self, inputs_BJD: Tensor, state: State, context: TransformerContext, step: int) -> tuple[Tensor, State]:
+    def step(self, inputs_BJD: Tensor, state: Past, context: TransformerContext, step: int) -> tuple[Tensor, Past]:
         """Consume the fed embeddings as those of place ``step``; the state grows by one step."""
         hidden_BJH = self._placed(inputs_BJD, sinusoids(step, 1, inputs_BJD))
         mask_B11S = context.mask_BS[:, None, None]

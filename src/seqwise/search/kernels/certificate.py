@@ -74,7 +74,7 @@ def block_maxima(values_BJV: Tensor, offsets_BJ: Tensor, extra_BE: Tensor, *, fu
     maxima_BJM = values_BJV[..., BLOCK * full :]
     if full:
         if full_BJM is None:
-            full_BJM = values_BJV[..., : BLOCK * full].unflatten(2, (full, BLOCK)).amax(3)
+            full_BJM = _full_maxima(values_BJV)
         maxima_BJM = torch.cat([full_BJM, maxima_BJM], dim=2)
     return Blocks((maxima_BJM + offsets_BJ[..., None]).flatten(1), values_BJV, offsets_BJ, extra_BE)
 
@@ -86,9 +86,13 @@ def row_maxima(values_BJV: Tensor) -> tuple[Tensor, Tensor]:
         >>> row_maxima(torch.arange(130.0).view(1, 1, 130))
         (tensor([[[ 63., 127.]]]), tensor([[129.]]))
     """
+    full_BJM = _full_maxima(values_BJV)
+    return full_BJM, torch.cat([full_BJM, values_BJV[..., BLOCK * full_BJM.shape[2] :]], dim=2).amax(2)
+
+
+def _full_maxima(values_BJV: Tensor) -> Tensor:
     full = values_BJV.shape[2] // BLOCK
-    full_BJM = values_BJV[..., : BLOCK * full].unflatten(2, (full, BLOCK)).amax(3)
-    return full_BJM, torch.cat([full_BJM, values_BJV[..., BLOCK * full :]], dim=2).amax(2)
+    return values_BJV[..., : BLOCK * full].unflatten(2, (full, BLOCK)).amax(3)
 
 
 def best_candidates(blocks: Blocks, inputs_B: Tensor, n: int) -> Best:
