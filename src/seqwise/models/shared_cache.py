@@ -47,6 +47,8 @@ class SharedCache:
         >>> first = SharedCache.start([(nothing, nothing)]).step()
         >>> keys, values = first.put(0, torch.ones(1, 2, 1, 3), torch.ones(1, 2, 1, 3))
         >>> second = first.gather(torch.tensor([[0, 0]])).step()
+        >>> second
+        SharedCache(inputs=1, slots=2, steps=2, columns=3)
         >>> second.columns_BJT
         tensor([[[0, 1],
                  [0, 2]]])
@@ -80,6 +82,10 @@ class SharedCache:
             prompt_B1P = mask_BP.bool()[:, None]
         columns_B1T = torch.empty(batch_size, 1, 0, dtype=torch.long, device=keys.device)
         return SharedCache(_Store([leaf for pair in layers for leaf in pair], width), columns_B1T, width, prompt_B1P)
+
+    def __repr__(self) -> str:
+        batch_size, num_slots, num_steps = self.columns_BJT.shape
+        return f"SharedCache(inputs={batch_size}, slots={num_slots}, steps={num_steps}, columns={self._num_columns})"
 
     def __len__(self) -> int:
         """How many steps have been taken."""
