@@ -30,6 +30,7 @@ from seqwise.runs.language_model import (
     score_sentences_unnormalized,
 )
 from seqwise.runs.language_model_training import LanguageModelSettings, train_language_model
+from seqwise.training import checkpoints
 
 TINY = LanguageModelSettings(num_weights=3000, batch_size=16, epochs=2, save_every=7, shuffle_buffer=50, fraction=0.3)
 WORDS = ["the", "a", "dog", "cat", "sees", "runs", "big", "small"]
@@ -207,6 +208,25 @@ def test_an_interrupted_training_ends_the_same(text: Path, trained: Path, tmp_pa
     seen.clear()
     train_language_model([text], output, TINY, on_step=lambda step, steps, loss: seen.append(step))
     assert seen == [] and weights(output) == weights(trained)
+
+
+def test_interrupted_before_its_last_save_cleared_away_it_is_cleared_away(
+    text: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(folder: Path, keep: int) -> None:
+        if (folder / newest).exists():
+            raise Stopped
+        prune(folder, keep)
+
+    kept = sorted(path.name for path in (trained / "checkpoints").iterdir())
+    newest, output = max(kept, key=lambda name: int(name.rpartition("-")[2])), tmp_path / "again"
+    prune = checkpoints.prune
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(checkpoints, "prune", interrupted)
+        train_language_model([text], output, TINY)
+    assert len(list((output / "checkpoints").iterdir())) == len(kept) + 1
+    train_language_model([text], output, TINY)
+    assert sorted(path.name for path in (output / "checkpoints").iterdir()) == kept
 
 
 def test_text_seed_and_form_of_the_file(text: Path, trained: Path, tmp_path: Path) -> None:

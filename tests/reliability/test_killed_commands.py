@@ -49,8 +49,14 @@ def files(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
 
 
-def weights(output: str) -> Callable[[Path], bytes]:
-    return lambda root: (root / output / "model" / "model.safetensors").read_bytes()
+def weights(output: str) -> Callable[[Path], tuple[bytes, list[str]]]:
+    """The weights, and which checkpoints are kept."""
+
+    def left(root: Path) -> tuple[bytes, list[str]]:
+        kept = sorted(path.name for path in (root / output / "checkpoints").iterdir())
+        return (root / output / "model" / "model.safetensors").read_bytes(), kept
+
+    return left
 
 
 def numbers(root: Path) -> Any:

@@ -209,6 +209,19 @@ def test_killed_before_and_after_training(whole: Whole, tmp_path: Path, promise:
 
 
 @pytest.mark.parametrize("whole", ["tagger"], indirect=True)
+def test_killed_after_the_last_save_and_before_it_cleared_away(whole: Whole, tmp_path: Path, promise: Any) -> None:
+    output, old = tmp_path / "run", f"remove checkpoints/checkpoint-{STEPS - 2 * EVERY}/"
+    named = whole.events.index(f"rename checkpoints/checkpoint-{STEPS}")
+    removals = [name for name in whole.events[named:] if name.startswith(old)]
+    points = [whole.events[named + 1], removals[0], removals[-1]]
+    for point in points:
+        ended = run(command, *whole.arguments, f"--output={output}", root=output, fault=Fault(point, "kill"))
+        assert ended.code == -9, (point, ended)
+        finish(whole, output)
+    promise("training killed between its last save and the removal of older ones", len(points), RESUMED)
+
+
+@pytest.mark.parametrize("whole", ["tagger"], indirect=True)
 def test_what_is_written_is_flushed_before_it_counts(whole: Whole, promise: Any) -> None:
     step = STEPS // 2
     final, written = f"checkpoints/checkpoint-{step}", f"checkpoints/unfinished/checkpoint-{step}"

@@ -37,6 +37,7 @@ from seqwise.training.checkpoints import (
     keep_checkpoint,
     last_complete,
     load_model_file,
+    prune,
     saving,
 )
 
@@ -191,6 +192,7 @@ def _resume(model: LogLinear, state: AdagradState, checkpoints: Path) -> int:
             if name not in tensors or tensors[name].shape != tensor.shape:
                 raise InputError("the checkpoint is of another model", path=last, mend="remove it")
             tensor.copy_(tensors[name])
+    prune(checkpoints)  # as in training by gradients: there may be no save to come that does
     return checkpoint_step(last) or 0
 
 

@@ -37,6 +37,7 @@ from seqwise.training.checkpoints import (
     discard_incomplete,
     last_complete,
     load_model_file,
+    prune,
 )
 from seqwise.training.configuration import did_you_mean
 from seqwise.training.hugging_face import (
@@ -308,6 +309,7 @@ def _resume_point(checkpoints: Path, settings: Mapping[str, Any]) -> int | None:
             was = "" if name == "data" else f" ({made_with.get(name)!r} then, {value!r} now)"
             raise InputError(f"the checkpoint was made with other {name}{was}", path=folder, mend=_START_ANEW)
     require_state(folder)
+    prune(checkpoints)  # killed between a save and the removal of what it replaces, there may be no save to come
     return checkpoint_step(folder)
 
 
