@@ -51,8 +51,8 @@ from seqwise.search.kernels import (
     best_candidates,
     block_maxima,
     certify,
-    deferral,
     excluded_mass_bound,
+    products,
 )
 from seqwise.search.kernels.deferral import exp_
 from seqwise.search.selection import Form, automatic, expanded, summed
@@ -644,27 +644,36 @@ def test_a_forced_token(form: Form) -> None:
 
 
 def test_large_products_are_the_usual_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By oneDNN or not, in float32, and gradients through a whole search."""
-    if deferral._BY_ONEDNN is None:
+    """By oneDNN, before and after it has laid out the weights, or not; and gradients through a whole search."""
+    if products._BY_ONEDNN is None:
         pytest.skip("torch has no oneDNN here")
     torch.set_default_dtype(torch.float32)
     draw = torch.Generator().manual_seed(0)
-    calls, real = [], deferral._BY_ONEDNN
-    monkeypatch.setattr(deferral, "_BY_ONEDNN", lambda rows, *rest: calls.append(rows.shape) or real(rows, *rest))
+    calls, real = [], products._BY_ONEDNN
+    monkeypatch.setattr(products, "_BY_ONEDNN", lambda rows, *rest: calls.append(rest[0]) or real(rows, *rest))
     weight_VD, bias_V = torch.randn(5000, 256, generator=draw), torch.randn(5000, generator=draw)
-    for shape in ((3, 256), (2, 3, 256), (1, 256), (0, 256)):
-        rows = torch.randn(*shape, generator=draw)
+    for weight in (weight_VD, weight_VD.T.contiguous().T):
         for bias in (bias_V, None):
-            found, exact = deferral._product(rows, weight_VD, bias), rows.double() @ weight_VD.double().T
-            exact = exact if bias is None else exact + bias.double()
-            torch.testing.assert_close(found.double(), exact, atol=2e-4, rtol=1e-4)
-    assert len(calls) == 6  # not for no rows
-    monkeypatch.setattr(deferral, "LARGE", 1)
+            of_this, before = products.Products(weight, bias), len(calls)
+            for shape in ((3, 256), (2, 3, 256), (1, 256), (0, 256), (7, 256), (2, 150, 256), (250, 256)):
+                rows = torch.randn(*shape, generator=draw)
+                found, exact = of_this(rows), rows.double() @ weight_VD.double().T
+                exact = exact if bias is None else exact + bias.double()
+                torch.testing.assert_close(found.double(), exact, atol=2e-4, rtol=1e-4)
+            # Not of one row, none, or hundreds; and the copy of the weights is made once.
+            assert [each is weight for each in calls[before:]] == [True, True, False, False]
+            assert calls[-1] is calls[-2]
+    before = len(calls)
+    products.Products(weight_VD.double(), None)(torch.ones(5, 256).double())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert products.Products(weight_VD, None)(torch.ones(5, 256)).dtype == torch.bfloat16
+    assert len(calls) == before
+    monkeypatch.setattr(products, "LARGE", 1)
     model = a_model("tagger", scale=14.0).float()
-    found, before = loss_of(model, CERTIFIED), len(calls)
+    found = loss_of(model, CERTIFIED)
     gradients_found = gradients(found, model)
-    assert len(calls) > before > 6
-    monkeypatch.setattr(deferral, "_BY_ONEDNN", None)
+    assert len(calls) > before + products.PATIENCE
+    monkeypatch.setattr(products, "_BY_ONEDNN", None)
     usual = loss_of(model, CERTIFIED)
     assert found.item() == pytest.approx(usual.item(), abs=1e-5)
     for name, gradient in gradients(usual, model).items():

@@ -110,22 +110,32 @@ def best_candidates(blocks: Blocks, inputs_B: Tensor, n: int) -> Best:
     """
     _, num_slots, vocabulary_size = blocks.values_BJV.shape
     full, rest = vocabulary_size // BLOCK, vocabulary_size % BLOCK
-    maxima_BM, per_slot = blocks.maxima_BM[inputs_B], full + rest
+    width, per_slot = BLOCK if full else 1, full + rest
+    maxima_BM = blocks.maxima_BM[inputs_B]
     places_BN = maxima_BM.topk(min(n, maxima_BM.shape[1]), sorted=False).indices
     slots_BN, places_BN = places_BN // per_slot, places_BN % per_slot
-    single_BN1 = (places_BN >= full)[..., None]
-    steps_W = torch.arange(BLOCK if full else 1, device=places_BN.device)
-    single_tokens_BN = places_BN + (BLOCK - 1) * full
-    tokens_BNW = torch.where(single_BN1, single_tokens_BN[..., None], BLOCK * places_BN[..., None] + steps_W)
-    flat_BNW = (inputs_B[:, None, None] * num_slots + slots_BN[..., None]) * vocabulary_size + tokens_BNW
-    scores_BNW = blocks.values_BJV.reshape(-1)[flat_BNW] + blocks.offsets_BJ[inputs_B[:, None], slots_BN][..., None]
-    scores_BNW = scores_BNW.masked_fill(single_BN1 & (steps_W > 0), -torch.inf)
+    is_block_BN = places_BN < full
+    first_BN = torch.where(is_block_BN, BLOCK * places_BN, places_BN + (BLOCK - 1) * full)
+    rows_BN = inputs_B[:, None] * num_slots + slots_BN
+    steps_W = torch.arange(width, device=places_BN.device)
+    # A single candidate is read as if it were all of a block, of which only the first counts.
+    flat_BNW = (rows_BN * vocabulary_size + first_BN)[..., None] + steps_W * is_block_BN[..., None]
+    scores_BNW = blocks.values_BJV.reshape(-1).take(flat_BNW) + blocks.offsets_BJ.reshape(-1).take(rows_BN)[..., None]
+    if rest:
+        scores_BNW.masked_fill_(~is_block_BN[..., None] & (steps_W > 0), -torch.inf)
     extra_BE = blocks.extra_BE[inputs_B]
     scores_BX, chosen_BX = torch.cat([scores_BNW.flatten(1), extra_BE], dim=1).topk(n)
-    extra_slots_BE = torch.arange(extra_BE.shape[1], device=extra_BE.device).expand(extra_BE.shape)
-    slots_BC = torch.cat([slots_BN[..., None].expand(scores_BNW.shape).flatten(1), extra_slots_BE], dim=1)
-    tokens_BC = torch.cat([tokens_BNW.flatten(1), torch.full_like(extra_slots_BE, -1)], dim=1)
-    return Best(scores_BX, slots_BC.gather(1, chosen_BX), tokens_BC.gather(1, chosen_BX))
+    blocks_BX, steps_BX = chosen_BX // width, chosen_BX % width
+    if extra_BE.shape[1]:
+        extra_slots_BE = torch.arange(extra_BE.shape[1], device=extra_BE.device).expand(extra_BE.shape)
+        beyond_BX = chosen_BX - scores_BNW[0].numel()
+        blocks_BX = torch.where(beyond_BX < 0, blocks_BX, slots_BN.shape[1] + beyond_BX)
+        steps_BX = steps_BX * (beyond_BX < 0)
+        slots_BN = torch.cat([slots_BN, extra_slots_BE], dim=1)
+        first_BN = torch.cat([first_BN, torch.full_like(extra_slots_BE, -1)], dim=1)
+    # What is read as if it were of a block, and came up because nothing is left, is no token.
+    tokens_BX = (first_BN.gather(1, blocks_BX) + steps_BX).clamp(max=vocabulary_size - 1)
+    return Best(scores_BX, slots_BN.gather(1, blocks_BX), tokens_BX)
 
 
 def worst_maximum(best_scores_BX: Tensor, k: int) -> Tensor:

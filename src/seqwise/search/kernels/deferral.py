@@ -14,19 +14,16 @@ import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from seqwise.search.kernels.heads import linear_weights
+from seqwise.search.kernels.products import Products
 
 __all__ = ["DeferredGradients", "Matrix", "exp_"]
-
-# From so many weights on oneDNN is the faster one.
-LARGE = 2**20
-_BY_ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
 
 # How many scores a tile of the last pass holds: what it makes of them should find them in the processor's cache.
 TILE = 2**19
@@ -53,6 +50,7 @@ class Matrix:
     def __init__(self, weight_VD: Tensor, bias_V: Tensor | None) -> None:
         self.weight_VD = weight_VD.detach()
         self.bias_V = None if bias_V is None else bias_V.detach()
+        self._products = Products(self.weight_VD, self.bias_V)
         # By number of the backward pass. The node must not refer to this object, which refers to the node.
         self.notes: dict[int, _Notes] = {}
         wanted = torch.is_grad_enabled() and (weight_VD.requires_grad or (bias_V is not None and bias_V.requires_grad))
@@ -63,7 +61,7 @@ class Matrix:
     def scores(self, rows_ND: Tensor) -> Tensor:
         """``W h + b`` without a graph, (N, V), in float32 or better, as the first call of the search would do it."""
         with torch.no_grad(), self._autocast():
-            return _at_least_float(_product(rows_ND, self.weight_VD, self.bias_V))
+            return _at_least_float(self._products(rows_ND))
 
     def note_outer(self, tokens_BX: Tensor, weights_BJX: Tensor, vectors_BJD: Tensor) -> None:
         """To row ``tokens[b, x]`` of the gradient belongs ``sum_j weights[b, j, x] vectors[b, j]``."""
@@ -162,11 +160,12 @@ def _from_partitions(
     scaled_ND = rows_ND.to(gradient_N.dtype) * gradient_N[:, None]
     dtype, (vocabulary_size, size) = gradient_N.dtype, weight_VD.shape
     made = sums or (scaled_ND.new_empty(vocabulary_size, size), scaled_ND.new_empty(vocabulary_size))
-    width = max(128, TILE // max(len(rows_ND), 1))
+    width = min(max(128, TILE // max(len(rows_ND), 1)), vocabulary_size)
+    place = rows_ND.new_empty(len(rows_ND) * width)
     for start in range(0, vocabulary_size, width):
         tile = slice(start, start + width)
         with autocast():
-            scores_NU = F.linear(rows_ND, weight_VD[tile], None if bias_V is None else bias_V[tile])
+            scores_NU = _scores(rows_ND, weight_VD[tile], None if bias_V is None else bias_V[tile], place)
         probabilities_NU = exp_(scores_NU.to(dtype).sub_(log_partition_N1))
         if sums is None:
             torch.mm(probabilities_NU.mT, scaled_ND, out=made[0][tile])
@@ -176,6 +175,16 @@ def _from_partitions(
             partial_U = probabilities_NU.mT @ gradient_N
             made[1][tile] = partial_U if sums is None else made[1][tile] + partial_U
     return made
+
+
+def _scores(rows_ND: Tensor, weight_UD: Tensor, bias_U: Tensor | None, place: Tensor) -> Tensor:
+    """``W h + b``, in a place that is used again for each tile: memory from the operating system is slow at first."""
+    if torch.is_autocast_enabled(rows_ND.device.type):
+        return F.linear(rows_ND, weight_UD, bias_U)
+    scores_NU = place[: len(rows_ND) * len(weight_UD)].view(len(rows_ND), -1)
+    if bias_U is None:
+        return torch.mm(rows_ND, weight_UD.mT, out=scores_NU)
+    return torch.addmm(bias_U, rows_ND, weight_UD.mT, out=scores_NU)
 
 
 def exp_(values: Tensor) -> Tensor:
@@ -201,25 +210,6 @@ def _autocast_of(device_type: str) -> Callable[[], AbstractContextManager[Any]]:
     enabled = torch.is_autocast_enabled(device_type)
     dtype = torch.get_autocast_dtype(device_type)
     return lambda: torch.autocast(device_type, dtype=dtype, enabled=enabled)
-
-
-def _product(rows_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None) -> Tensor:
-    """``W h + b`` where nothing is differentiated: by oneDNN where torch has it and the matrix is large.
-
-    On CPUs torch gives float32 products to its BLAS, which may be slower for a few dozen rows and tens of thousands of
-    columns. What torch compiles models to calls this operation of oneDNN, which has no name of its own in ``torch.nn``;
-    without it the product is the usual one.
-    """
-    plain = rows_ND.dtype == weight_VD.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
-    if (
-        _BY_ONEDNN is None
-        or rows_ND.device.type != "cpu"
-        or not plain
-        or weight_VD.numel() < LARGE
-        or not rows_ND.numel()
-    ):
-        return F.linear(rows_ND, weight_VD, bias_V)
-    return cast(Tensor, _BY_ONEDNN(rows_ND, weight_VD, bias_V, "none", [], ""))
 
 
 def _zeros(like: Tensor) -> Tensor:

@@ -10,12 +10,10 @@ from torch import Tensor
 
 from seqwise.search.candidates import Candidates, in_full_precision
 from seqwise.search.kernels.certificate import best_candidates, block_maxima, row_maxima
+from seqwise.search.kernels.partition import log_partition
 from seqwise.search.kernels.scan import end_scores, fits_one_pass, in_one_pass
 
 __all__ = ["best_of_many"]
-
-# Scores that log Z is computed of at once.
-TILE = 2**17
 
 
 @torch.no_grad()
@@ -77,10 +75,5 @@ def _scanned(logits_BJV: Tensor, weight: float) -> tuple[Tensor | None, Tensor]:
     if weight == 0:
         return None, torch.zeros_like(logits_BJV[..., 0])
     full_BJM, highest_BJ = row_maxima(logits_BJV)
-    highest_N, logits_NV = highest_BJ.masked_fill(highest_BJ == -torch.inf, 0.0).flatten(), logits_BJV.flatten(0, 1)
-    # On a processor a few rows at a time, so that what is made of them stays in its cache.
-    at_once = max(1, TILE // logits_NV.shape[1]) if logits_NV.device.type == "cpu" else max(1, len(logits_NV))
-    parts = zip(logits_NV.split(at_once), highest_N.split(at_once), strict=True)
-    sums_N = torch.cat([(part_RV - highest_R[:, None]).exp_().sum(1) for part_RV, highest_R in parts])
-    log_partition_BJ = (highest_N + sums_N.log()).view_as(highest_BJ)
+    log_partition_BJ = log_partition(logits_BJV, highest_BJ)
     return full_BJM, weight * log_partition_BJ.masked_fill(log_partition_BJ == -torch.inf, 0.0)

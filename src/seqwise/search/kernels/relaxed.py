@@ -26,6 +26,7 @@ from seqwise.search.kernels.certificate import Best
 from seqwise.search.kernels.deferral import Matrix
 from seqwise.search.kernels.dense import DenseProblem, dense_soft_top_k
 from seqwise.search.kernels.logits import few_logits
+from seqwise.search.kernels.partition import mean_rows
 from seqwise.search.kernels.scan import (
     Choice,
     Kept,
@@ -186,15 +187,20 @@ def _scores(candidates: Candidates, head: Matrix, scan: Scan, best: Best, used_B
 def _mean_rows(candidates: Candidates, head: Matrix, scan: Scan, slots_BX: Tensor, used_BX: Tensor) -> Tensor | None:
     """``softmax(f) W`` of the slots whose log Z some candidate with weight contains, 0 of the others."""
     wanted = torch.is_grad_enabled() and candidates.features_BJH.requires_grad
-    if scan.probabilities_BJV is None or not wanted:
+    if candidates.score.log_partition_weight == 0 or not wanted:
         return None
     used_BJ = torch.zeros_like(scan.log_partition_BJ, dtype=torch.long).scatter_add_(1, slots_BX, used_BX.long()) > 0
     with torch.no_grad():
-        weight_VH = head.weight_VD.to(scan.probabilities_BJV.dtype)
-        if used_BJ.all():
-            return scan.probabilities_BJV @ weight_VH
-        rows_BJH = scan.probabilities_BJV.new_zeros(*used_BJ.shape, weight_VH.shape[1])
-        rows_BJH[used_BJ] = (scan.probabilities_BJV[used_BJ] @ weight_VH).to(rows_BJH.dtype)
+        logits_NV, log_partition_N = (
+            values.flatten(0, 1) if used_BJ.all() else values[used_BJ]
+            for values in (scan.logits_BJV, scan.log_partition_BJ)
+        )
+        rows_NH = mean_rows(logits_NV, log_partition_N, head.weight_VD)
+        if scan.end_BJ is not None:  # of which the scores know nothing
+            share_N = (scan.end_BJ[used_BJ] - log_partition_N).exp()
+            rows_NH.addr_(share_N, head.weight_VD[candidates.end].to(rows_NH.dtype))
+        rows_BJH = rows_NH.new_zeros(*used_BJ.shape, rows_NH.shape[1])
+        rows_BJH[used_BJ] = rows_NH
     return rows_BJH
 
 

@@ -16,14 +16,17 @@ from torch.nn import functional as F
 
 from seqwise.search.candidates import Candidates, SlotTerms
 from seqwise.search.kernels.certificate import (
+    BLOCK,
     Best,
     Blocks,
     best_candidates,
     block_maxima,
     excluded_mass_bound,
+    row_maxima,
     worst_maximum,
 )
 from seqwise.search.kernels.deferral import Matrix
+from seqwise.search.kernels.partition import log_partition
 from seqwise.search.operators import AlphaUnit, of_scores
 
 __all__ = [
@@ -63,14 +66,12 @@ class Scan(NamedTuple):
     Attributes:
         logits_BJV: f; minus infinity in the place of the end token, whose scores are ``end_BJ``.
         log_partition_BJ: log Z, 0 where the score does without.
-        probabilities_BJV: softmax of f, or None.
         maxima_BJM: the largest score of each full block, where it was found on the way.
     """
 
     logits_BJV: Tensor
     end_BJ: Tensor | None
     log_partition_BJ: Tensor
-    probabilities_BJV: Tensor | None
     maxima_BJM: Tensor | None = None
 
 
@@ -87,19 +88,19 @@ def scan_scores(candidates: Candidates, head: Matrix) -> Scan:
     logits_BJV = head.scores(candidates.features_BJH)
     if fits_one_pass(logits_BJV):
         return _scan_in_one_pass(candidates, logits_BJV)
-    log_partition_BJ = torch.zeros_like(logits_BJV[..., 0])
-    probabilities_BJV = end_BJ = None
+    maxima_BJM, highest_BJ = row_maxima(logits_BJV)
+    log_partition_BJ = torch.zeros_like(highest_BJ)
     if candidates.score.log_partition_weight != 0:
-        probabilities_BJV = logits_BJV.softmax(-1)
-        highest_BJ = logits_BJV.amax(-1)
-        dead_BJ = highest_BJ == -torch.inf
-        log_partition_BJ = (highest_BJ - probabilities_BJV.amax(-1).log()).masked_fill(dead_BJ, 0.0)
-        if dead_BJ.any():
-            probabilities_BJV.masked_fill_(dead_BJ[..., None], 0.0)
-    if candidates.end is not None:
-        end_BJ = logits_BJV[..., candidates.end].clone()
-        logits_BJV[..., candidates.end] = -torch.inf
-    return Scan(logits_BJV, end_BJ, log_partition_BJ, probabilities_BJV)
+        log_partition_BJ = log_partition(logits_BJV, highest_BJ)
+        log_partition_BJ = log_partition_BJ.masked_fill(log_partition_BJ == -torch.inf, 0.0)
+    end, end_BJ = candidates.end, None
+    if end is not None:
+        end_BJ = logits_BJV[..., end].clone()
+        logits_BJV[..., end] = -torch.inf
+        if end < BLOCK * maxima_BJM.shape[2]:
+            block = end // BLOCK
+            maxima_BJM[..., block] = logits_BJV[..., BLOCK * block : BLOCK * (block + 1)].amax(-1)
+    return Scan(logits_BJV, end_BJ, log_partition_BJ, maxima_BJM)
 
 
 def fits_one_pass(logits_BJV: Tensor) -> bool:
@@ -116,21 +117,17 @@ def in_one_pass(logits_BJV: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _scan_in_one_pass(candidates: Candidates, logits_BJV: Tensor) -> Scan:
-    """The same on a GPU: without its end token a slot's scores are read once, and once more for their softmax."""
+    """The same on a GPU: without its end token a slot's scores are read once."""
     end, end_BJ = candidates.end, None
     if end is not None:
         end_BJ = logits_BJV[..., end].clone()
         logits_BJV[..., end] = -torch.inf
     maxima_BJM, log_partition_BJ = in_one_pass(logits_BJV)
     if candidates.score.log_partition_weight == 0:
-        return Scan(logits_BJV, end_BJ, torch.zeros_like(log_partition_BJ), None, maxima_BJM)
+        return Scan(logits_BJV, end_BJ, torch.zeros_like(log_partition_BJ), maxima_BJM)
     if end_BJ is not None:
         log_partition_BJ = torch.logaddexp(log_partition_BJ, end_BJ)
-    log_partition_BJ = log_partition_BJ.masked_fill(log_partition_BJ == -torch.inf, 0.0)
-    probabilities_BJV = (logits_BJV - log_partition_BJ[..., None]).exp_()
-    if end_BJ is not None:
-        probabilities_BJV[..., end] = (end_BJ - log_partition_BJ).exp()
-    return Scan(logits_BJV, end_BJ, log_partition_BJ, probabilities_BJV, maxima_BJM)
+    return Scan(logits_BJV, end_BJ, log_partition_BJ.masked_fill(log_partition_BJ == -torch.inf, 0.0), maxima_BJM)
 
 
 def scan_of(scan: Scan, inputs_I: Tensor) -> Scan:

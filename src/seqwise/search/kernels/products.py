@@ -1,0 +1,61 @@
+"""``W h + b`` at every step of a search, where nothing is differentiated: by oneDNN, with W laid out for it.
+
+Shapes: D size of a row, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+__all__ = ["Products"]
+
+# From so many weights on, and as far as so many rows, oneDNN is the faster one. More weights are not copied.
+LARGE, LARGEST = 2**19, 2**22
+FEW, MANY = 3, 256
+# After so many products there will be as many more, and the copy of the weights comes cheaper than to do without.
+PATIENCE = 2
+
+
+def _of_onednn(name: str) -> Callable[..., Tensor] | None:
+    return getattr(torch.ops.mkldnn, name, None) if torch.backends.mkldnn.is_available() else None
+
+
+_BY_ONEDNN, _LAID_OUT = _of_onednn("_linear_pointwise"), _of_onednn("_reorder_linear_weight")
+
+
+class Products:
+    """Products of one matrix, which does not change between them, with few rows at a time.
+
+    On CPUs torch gives float32 products to its BLAS, which lays out the matrix anew for each; for a few dozen rows and
+    thousands of columns that takes up to as long as the product. What torch compiles models to calls two operations of
+    oneDNN, which have no names of their own in ``torch.nn``; without them the product is the usual one.
+
+    Args:
+        weight_VD: W.
+        bias_V: b, or None.
+
+    Example:
+        >>> products = Products(torch.ones(3, 2), None)
+        >>> products(torch.ones(1, 2))
+        tensor([[2., 2., 2.]])
+    """
+
+    def __init__(self, weight_VD: Tensor, bias_V: Tensor | None) -> None:
+        self._weight_VD, self._bias_V, self._num_products = weight_VD, bias_V, 0
+        self._laid_out = weight_VD
+        self._is_large_float = weight_VD.dtype == torch.float32 and weight_VD.numel() >= LARGE
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """``W h + b`` of some rows, (..., D) to (..., V)."""
+        on_cpu = rows.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+        suited = on_cpu and self._is_large_float and rows.dtype == torch.float32
+        if _BY_ONEDNN is None or not suited or not FEW <= rows[..., 0].numel() <= MANY:
+            return F.linear(rows, self._weight_VD, self._bias_V)
+        self._num_products += 1
+        if self._num_products == PATIENCE + 1 and _LAID_OUT is not None and self._weight_VD.numel() <= LARGEST:
+            self._laid_out = _LAID_OUT(self._weight_VD)
+        return _BY_ONEDNN(rows, self._laid_out, self._bias_V, "none", [], "")
