@@ -96,15 +96,25 @@ def mix(state: State, weights_BKJ: Tensor) -> State:
         tensor([[15.]])
     """
 
-    def mix_leaf(path: tuple[Any, ...], leaf: Any) -> Any:
+    def mix_leaf(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
             return leaf.mix(weights_BKJ)
         if not leaf.is_floating_point():
-            raise InputError(
-                f"the decoder state at '{_pytree.keystr(path) or 'its root'}' is {leaf.dtype}, which cannot be mixed",
-                mend="carry it as floating-point mass, or keep it out of the state",
-            )
-        flat_BJF = leaf.flatten(2) if leaf.dim() > 2 else leaf.unsqueeze(-1)
-        return (weights_BKJ.to(leaf.dtype) @ flat_BJF).reshape(*weights_BKJ.shape[:2], *leaf.shape[2:])
+            raise _not_mixed(state)
+        flat_BJF = leaf if leaf.dim() == 3 else leaf.flatten(2) if leaf.dim() > 3 else leaf.unsqueeze(-1)
+        mixed_BKF = weights_BKJ.to(leaf.dtype) @ flat_BJF
+        return mixed_BKF if leaf.dim() == 3 else mixed_BKF.reshape(*weights_BKJ.shape[:2], *leaf.shape[2:])
 
-    return _pytree.tree_map_with_path(mix_leaf, state)
+    return map(mix_leaf, state)
+
+
+def _not_mixed(state: Any) -> InputError:
+    """What to say of a leaf that is no floating-point number."""
+    leaves, _ = _pytree.tree_flatten_with_path(state)
+    path, leaf = next(
+        (path, leaf) for path, leaf in leaves if isinstance(leaf, Tensor) and not leaf.is_floating_point()
+    )
+    return InputError(
+        f"the decoder state at '{_pytree.keystr(path) or 'its root'}' is {leaf.dtype}, which cannot be mixed",
+        mend="carry it as floating-point mass, or keep it out of the state",
+    )

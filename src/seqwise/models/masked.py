@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from seqwise.data.batches import IGNORE
 from seqwise.errors import InputError
 from seqwise.models.hub import HubModel
-from seqwise.models.recurrent import LSTMState, lstm_step
+from seqwise.models.lstm_steps import LSTMState, lstm_step
 from seqwise.models.transformer import EncoderLayer, check_sizes, initialise, sinusoids
 
 __all__ = ["MaskedLSTM", "MaskedTransformer"]

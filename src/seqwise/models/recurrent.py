@@ -7,6 +7,7 @@ H decoder hidden size and features, V output vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -17,18 +18,24 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from seqwise.data.batches import Batch
 from seqwise.errors import InputError
 from seqwise.models.hub import HubModel
+from seqwise.models.lstm_steps import LSTMState, LSTMSteps
 
 __all__ = ["Context", "EncoderDecoder", "FixedAttentionTagger", "Tagger"]
 
-LSTMState = tuple[Tensor, Tensor]
 
-
-class Context(NamedTuple):
-    """The encoded sources: outputs, which positions are real, and how many of them there are."""
-
+class _Encoded(NamedTuple):
     memory_BSM: Tensor
     mask_BS: Tensor
     lengths_B: Tensor
+
+
+class Context(_Encoded):
+    """The encoded sources: outputs, which positions are real, and how many of them there are."""
+
+    @cached_property
+    def steps(self) -> LSTMSteps:
+        """What the steps along these sources have in common; another context has its own."""
+        return LSTMSteps()
 
 
 class Encoder(nn.Module):
@@ -60,29 +67,6 @@ class Encoder(nn.Module):
             memory_BSM, _ = self.lstm(embedded_BSE)
         mask_BS = torch.arange(sources_BS.shape[1], device=sources_BS.device) < lengths_B.clamp(min=1)[:, None]
         return Context(self.dropout(memory_BSM), mask_BS, lengths_B)
-
-
-def lstm_step(lstm: nn.LSTM, inputs_BJD: Tensor, state: LSTMState, shared_BM: Tensor | None = None) -> LSTMState:
-    """One step of a one-layer ``nn.LSTM`` for every slot, with the very weights that the whole-sequence call uses.
-
-    Args:
-        lstm: its input is D wide, or D + M with a shared part.
-        inputs_BJD: what each slot is fed.
-        state: hidden and cell state of each slot, (B, J, H).
-        shared_BM: the part of the input that all slots of an input have in common; multiplied once, not J times.
-    """
-    input_weights, hidden_weights, input_bias, hidden_bias = lstm.all_weights[0]
-    hidden_BJH, cell_BJH = state
-    if shared_BM is not None:
-        # Split, not cut twice: backward joins the two gradients, where each cut would be added to zeros of the whole.
-        input_weights, shared_weights = input_weights.split([inputs_BJD.shape[-1], shared_BM.shape[-1]], dim=1)
-    gates_BJG = F.linear(inputs_BJD, input_weights, input_bias)
-    gates_BJG = gates_BJG + F.linear(hidden_BJH, hidden_weights, hidden_bias)
-    if shared_BM is not None:
-        gates_BJG = gates_BJG + F.linear(shared_BM, shared_weights)[:, None]
-    enter_BJH, forget_BJH, new_BJH, leave_BJH = gates_BJG.chunk(4, dim=-1)
-    cell_BJH = forget_BJH.sigmoid() * cell_BJH + enter_BJH.sigmoid() * new_BJH.tanh()
-    return leave_BJH.sigmoid() * cell_BJH.tanh(), cell_BJH
 
 
 class FixedAttentionTagger(nn.Module):
@@ -141,7 +125,7 @@ class FixedAttentionTagger(nn.Module):
                 f"step {step} of a tagger has no source position: the longest source has {context.memory_BSM.shape[1]}",
                 mend="search for as many steps as the sources have tokens",
             )
-        state = lstm_step(self.decoder, inputs_BJD, state, shared_BM=context.memory_BSM[:, step])
+        state = context.steps.step(self.decoder, inputs_BJD, state, context.memory_BSM, step)
         return self.dropout(state[0]), state
 
     def forced(self, context: Context, inputs_BTD: Tensor) -> Tensor:
@@ -291,7 +275,7 @@ class EncoderDecoder(nn.Module, HubModel):
 
     def step(self, inputs_BJD: Tensor, state: LSTMState, context: Context, step: int) -> tuple[Tensor, LSTMState]:
         """Consume the fed embeddings and attend to the source; the step number plays no part."""
-        state = lstm_step(self.decoder, inputs_BJD, state)
+        state = context.steps.step(self.decoder, inputs_BJD, state)
         return self._attend(state[0], context), state
 
     def forced(self, context: Context, inputs_BTD: Tensor) -> Tensor:

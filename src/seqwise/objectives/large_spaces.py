@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seqwise.errors import InputError
+from seqwise.models.lstm_steps import LSTMState, lstm_step
 from seqwise.models.masked import MaskedLSTM
-from seqwise.models.recurrent import LSTMState, lstm_step
 
 __all__ = ["Readings", "log_partitions_of_block", "product_blocks", "sequence_scores", "true_conditionals"]
 
@@ -323,7 +323,7 @@ def _prolonged(model: MaskedLSTM, lstm: nn.LSTM, state: _State, tokens_K: Tensor
 def _branch(model: MaskedLSTM, lstm: nn.LSTM, state: _State, tokens_K: Tensor) -> _State:
     """Each token after each state, (H, K, P), with the states as columns.
 
-    The same as :func:`~seqwise.models.recurrent.lstm_step`, laid out so that every gate is one piece of memory and the
+    The same as :func:`~seqwise.models.lstm_steps.lstm_step`, laid out so that every gate is one piece of memory and the
     long dimension, that of the states, is the last.
     """
     input_GD, hidden_GH, input_bias_G, hidden_bias_G = lstm.all_weights[0]

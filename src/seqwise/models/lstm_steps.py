@@ -1,0 +1,178 @@
+"""Steps of an LSTM that are taken one at a time, and whose weights get one gradient for all of them.
+
+A search takes T steps with the same weights. Left to autograd, each makes a gradient as large as the weights, and T of
+them are added up. Here a step's backward notes what it found, and one node, whose backward comes after those of all
+steps, makes the gradient by one product. What a step does to single numbers is differentiated by hand, because a beam
+of a few dozen slots is otherwise waiting for autograd.
+
+Shapes: B batch, J slots, S source length, D embedding of an output token, M encoder output, H hidden size, G = 4 H
+gates in torch's order (enter, forget, new, leave), X = D + H what a step multiplies, N rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+__all__ = ["LSTMState", "LSTMSteps", "lstm_cell", "lstm_step"]
+
+LSTMState = tuple[Tensor, Tensor]
+"""Hidden and cell state of each slot, (B, J, H)."""
+
+# From so many weights on the gradient is made by one product. Autograd is faster with fewer, and knows what to do with
+# products that are rounded to 16 bits.
+LARGE = 2**17
+
+# By number of the backward pass: what steps found out about the gates and what was multiplied.
+_Notes = dict[int, list[tuple[Tensor, Tensor]]]
+
+
+def lstm_step(lstm: nn.LSTM, inputs_BJD: Tensor, state: LSTMState) -> LSTMState:
+    """One step of a one-layer ``nn.LSTM`` for every slot, with the very weights that the whole-sequence call uses.
+
+    ``g = W_x x + b_x + W_h h + b_h``, then :func:`lstm_cell`.
+
+    Args:
+        lstm: its input is D wide.
+        inputs_BJD: what each slot is fed; it and the state may be the same for all slots or inputs, with a 1 there.
+        state: hidden and cell state of each slot, (B, J, H).
+    """
+    input_GD, hidden_GH, input_bias_G, hidden_bias_G = lstm.all_weights[0]
+    hidden_BJH, cell_BJH = state
+    gates_BJG = F.linear(inputs_BJD, input_GD, input_bias_G) + F.linear(hidden_BJH, hidden_GH, hidden_bias_G)
+    return lstm_cell(gates_BJG, cell_BJH.expand(*gates_BJG.shape[:2], -1))
+
+
+def lstm_cell(gates_BJG: Tensor, cell_BJH: Tensor) -> LSTMState:
+    """``c' = sigmoid(f) c + sigmoid(i) tanh(n)``, ``h' = sigmoid(o) tanh(c')``, of gates g = [i, f, n, o].
+
+    Args:
+        gates_BJG: what the weights say; used up where no gradient is asked for.
+        cell_BJH: c.
+
+    Returns:
+        ``h'`` and ``c'``, (B, J, H) each.
+
+    Source: Hochreiter and Schmidhuber (1997), with the forget gate of Gers et al. (2000). Not implemented: second
+    derivatives.
+
+    Example:
+        >>> hidden, cell = lstm_cell(torch.zeros(1, 1, 8), torch.ones(1, 1, 2))
+        >>> cell
+        tensor([[[0.5000, 0.5000]]])
+    """
+    enter_BJH, forget_BJH, new_BJH, leave_BJH = gates_BJG.chunk(4, dim=-1)
+    cell_BJH = forget_BJH.sigmoid() * cell_BJH + enter_BJH.sigmoid() * new_BJH.tanh()
+    return leave_BJH.sigmoid() * cell_BJH.tanh(), cell_BJH
+
+
+_MadeOf = tuple[tuple[Tensor, int], ...]
+
+
+class _Laid(NamedTuple):
+    """The weights of an LSTM as its steps need them, and which ones they were made of."""
+
+    made_of: _MadeOf
+    mode: tuple[bool, bool]
+    weight_GX: Tensor
+    anchor: Tensor | None
+    notes: _Notes
+    added_BG: tuple[Tensor, ...]
+
+
+class LSTMSteps:
+    """Whatever the steps along one context have in common, made when it is first asked for.
+
+    It is made anew where it would be another: after the weights have been changed, without a graph after with one.
+    """
+
+    def __init__(self) -> None:
+        self._laid: _Laid | None = None
+
+    def step(
+        self, lstm: nn.LSTM, inputs_BJD: Tensor, state: LSTMState, memory_BSM: Tensor | None = None, place: int = 0
+    ) -> LSTMState:
+        """:func:`lstm_step`, of which every input of the batch may read the encoder's output at a place.
+
+        Args:
+            lstm: its input is D wide, or D + M with a memory.
+            inputs_BJD: what each slot is fed.
+            state: hidden and cell state of each slot, (B, J, H).
+            memory_BSM: what the encoder put out; all of it is multiplied at the first step.
+            place: where to read.
+        """
+        laid = self._of(lstm, inputs_BJD, memory_BSM)
+        hidden_BJH, cell_BJH = state
+        multiplied_BJX = torch.cat([inputs_BJD, hidden_BJH], dim=-1)
+        return lstm_cell(_linear(multiplied_BJX, laid) + laid.added_BG[place][:, None], cell_BJH)
+
+    def _of(self, lstm: nn.LSTM, inputs_BJD: Tensor, memory_BSM: Tensor | None) -> _Laid:
+        weights = [*lstm.all_weights[0], *([] if memory_BSM is None else [memory_BSM])]
+        # Weights that have been changed in place are others, and so are those that are made anew for every call.
+        made_of = tuple((weight, 0 if weight.is_inference() else weight._version) for weight in weights)
+        mode = torch.is_grad_enabled(), torch.is_autocast_enabled(inputs_BJD.device.type)
+        if self._laid is None or self._laid.mode != mode or not _are_same(self._laid.made_of, made_of):
+            self._laid = _lay_out(made_of, mode, inputs_BJD.shape[-1])
+        return self._laid
+
+
+def _are_same(before: _MadeOf, now: _MadeOf) -> bool:
+    return len(before) == len(now) and all(a is b and m == n for (a, m), (b, n) in zip(before, now, strict=True))
+
+
+def _lay_out(made_of: _MadeOf, mode: tuple[bool, bool], input_size: int) -> _Laid:
+    input_weights, hidden_GH, input_bias_G, hidden_bias_G, *memory = (weight for weight, _ in made_of)
+    # Split, not cut twice: backward joins the two gradients, where each cut would be added to zeros of the whole.
+    input_GD, memory_GM = input_weights.split([input_size, input_weights.shape[1] - input_size], dim=1)
+    weight_GX, bias_G, notes = torch.cat([input_GD, hidden_GH], dim=1), input_bias_G + hidden_bias_G, _Notes()
+    # Unbound for the same reason.
+    added_BG = F.linear(memory[0], memory_GM, bias_G).unbind(1) if memory else (bias_G[None],)
+    grad_enabled, autocast = mode
+    if autocast or weight_GX.numel() < LARGE or not (grad_enabled and weight_GX.requires_grad):
+        return _Laid(made_of, mode, weight_GX, None, notes, added_BG)
+    return _Laid(made_of, mode, weight_GX.detach(), _Collect.apply(weight_GX, notes), notes, added_BG)
+
+
+def _linear(rows_BJX: Tensor, laid: _Laid) -> Tensor:
+    if laid.anchor is None:
+        return F.linear(rows_BJX, laid.weight_GX)
+    product: Tensor = _Linear.apply(rows_BJX, laid.anchor, laid.weight_GX, laid.notes)
+    return product
+
+
+class _Linear(torch.autograd.Function):
+    """A product whose right side gets its gradient from ``_Collect``."""
+
+    @staticmethod
+    def forward(ctx: Any, rows_BJX: Tensor, anchor: Tensor, weight_GX: Tensor, notes: _Notes) -> Tensor:
+        ctx.save_for_backward(rows_BJX, weight_GX)
+        ctx.notes = notes
+        return F.linear(rows_BJX, weight_GX)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gates_BJG: Tensor) -> tuple[Tensor | None, ...]:
+        rows_BJX, weight_GX = ctx.saved_tensors
+        found = ctx.notes.setdefault(torch._C._current_graph_task_id(), [])
+        found.append((gates_BJG.flatten(0, 1), rows_BJX.flatten(0, 1)))
+        wanted = ctx.needs_input_grad[0]
+        return gates_BJG @ weight_GX if wanted else None, gates_BJG.new_zeros(()), None, None
+
+
+class _Collect(torch.autograd.Function):
+    """The node behind all steps; it keeps nothing, so that it may be come to again."""
+
+    @staticmethod
+    def forward(ctx: Any, weight_GX: Tensor, notes: _Notes) -> Tensor:
+        ctx.notes = notes
+        return weight_GX.new_zeros(())
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, _: Tensor) -> tuple[Tensor | None, None]:
+        found = ctx.notes.pop(torch._C._current_graph_task_id(), [])
+        gates, rows = zip(*found, strict=True)
+        return torch.cat(gates).mT @ torch.cat(rows), None
