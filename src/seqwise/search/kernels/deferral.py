@@ -25,6 +25,9 @@ from seqwise.search.kernels.products import Products
 
 __all__ = ["DeferredGradients", "Matrix", "exp_"]
 
+# How many rows of a gradient with respect to all scores may wait.
+WAITING = 160
+
 # How many scores a tile of the last pass holds: what it makes of them should find them in the processor's cache.
 TILE = 2**19
 
@@ -36,6 +39,35 @@ class _Notes:
     outer: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)
     partitions: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)
     sums: tuple[Tensor, Tensor] | None = None
+    waiting: tuple[Tensor, Tensor] | None = None
+    num_waiting: int = 0
+
+    def add_product(self, gradient_NV: Tensor, rows_ND: Tensor) -> None:
+        """Add ``g^T h``: adding up few rows takes longer than multiplying them, so they wait for others."""
+        if self.sums is None:
+            self.sums = gradient_NV.new_zeros(gradient_NV.shape[1], rows_ND.shape[1]), _zeros(gradient_NV[0])
+        room = min(WAITING, rows_ND.shape[1])  # so that no more waits than what it is added to
+        if len(gradient_NV) > room // 2:
+            self._add(gradient_NV, rows_ND)
+            return
+        if self.waiting is None:
+            self.waiting = gradient_NV.new_empty(room, gradient_NV.shape[1]), rows_ND.new_empty(room, rows_ND.shape[1])
+        if self.num_waiting + len(gradient_NV) > room:
+            self.add_waiting()
+        some = slice(self.num_waiting, self.num_waiting + len(gradient_NV))
+        self.waiting[0][some], self.waiting[1][some] = gradient_NV, rows_ND
+        self.num_waiting = some.stop
+
+    def add_waiting(self) -> None:
+        """Add what waits."""
+        if self.waiting is not None and self.num_waiting:
+            self._add(*(rows[: self.num_waiting] for rows in self.waiting))
+            self.num_waiting = 0
+
+    def _add(self, gradient_NV: Tensor, rows_ND: Tensor) -> None:
+        assert self.sums is not None
+        self.sums[0].addmm_(gradient_NV.mT, rows_ND)
+        self.sums[1].add_(gradient_NV.sum(0))
 
 
 class Matrix:
@@ -72,13 +104,9 @@ class Matrix:
         _noted(self.notes).partitions.append((rows_ND.detach(), log_partition_N, gradient_N))
 
     def note_product(self, gradient_NV: Tensor, rows_ND: Tensor) -> None:
-        """The gradient with respect to all scores of some rows: added up at once, because it is too large to keep."""
-        notes = _noted(self.notes)
-        if notes.sums is None:
-            notes.sums = (_zeros(self.weight_VD), _zeros(self.weight_VD[:, 0]))
-        notes.sums[0].addmm_(gradient_NV.mT, rows_ND.to(gradient_NV.dtype))
-        if self.bias_V is not None:
-            notes.sums[1].add_(gradient_NV.sum(0))
+        """The gradient with respect to all scores of some rows: added up soon, because it is too large to keep."""
+        dtype = torch.promote_types(gradient_NV.dtype, torch.float32)
+        _noted(self.notes).add_product(gradient_NV.to(dtype), rows_ND.detach().to(dtype))
 
 
 class DeferredGradients:
@@ -131,6 +159,7 @@ class _Collect(torch.autograd.Function):
     def backward(ctx: Any, _: Tensor) -> tuple[Tensor | None, ...]:
         weight_VD, bias_V = ctx.saved_tensors
         notes = ctx.notes.pop(torch._C._current_graph_task_id(), _Notes())
+        notes.add_waiting()
         sums = notes.sums
         if notes.partitions:
             sums = _from_partitions(weight_VD, bias_V, notes.partitions, ctx.autocast, sums)
