@@ -415,12 +415,24 @@ def test_what_is_certified_leaves_out_no_more_than_the_tolerance(tolerance: floa
     assert certified > 30 and narrow > 20
 
 
-def test_a_best_candidate_is_what_it_says() -> None:
-    scores_BJV, extra_BE = torch.randn(2, 3, 200), torch.randn(2, 3)
-    best = best_candidates(block_maxima(scores_BJV, torch.zeros(2, 3), extra_BE), torch.tensor([1, 0]), 40)
-    for row, b in enumerate((1, 0)):
-        for score, slot, token in zip(*(values[row].tolist() for values in best), strict=True):
-            assert score == (extra_BE[b, slot] if token < 0 else scores_BJV[b, slot, token])
+@pytest.mark.parametrize("vocabulary", [7, 64, 200, 256])
+@pytest.mark.parametrize("n", [1, 3, 6, 19])
+def test_the_best_candidates_are_what_they_say(vocabulary: int, n: int) -> None:
+    """Of blocks, single tokens, extra candidates, and where fewer live than are asked for."""
+    values_BJV, offsets_BJ, extra_BE = torch.randn(2, 3, vocabulary), torch.randn(2, 3), torch.randn(2, 3)
+    values_BJV[1, :, : vocabulary - 2], extra_BE[1, 0] = -math.inf, -math.inf
+    for extra in (extra_BE, extra_BE[:, :0]):
+        best = best_candidates(block_maxima(values_BJV, offsets_BJ, extra), torch.tensor([1, 0]), n)
+        for row, b in enumerate((1, 0)):
+            all_scores = torch.cat([(values_BJV[b] + offsets_BJ[b, :, None]).flatten(), extra[b]])
+            assert best.scores_BX[row].tolist() == all_scores.sort(descending=True).values[:n].tolist()
+            found = list(zip(*(values[row].tolist() for values in best), strict=True))
+            for score, slot, token in found:
+                assert -1 <= token < vocabulary
+                own = extra[b, slot] if token < 0 else values_BJV[b, slot, token] + offsets_BJ[b, slot]
+                assert score == own or score == -math.inf
+            live = [where for score, *where in found if score > -math.inf]
+            assert len({tuple(where) for where in live}) == len(live)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])

@@ -22,6 +22,7 @@ __all__ = [
     "block_maxima",
     "excluded_mass_bound",
     "row_maxima",
+    "takes_all",
     "worst_maximum",
 ]
 
@@ -108,34 +109,56 @@ def best_candidates(blocks: Blocks, inputs_B: Tensor, n: int) -> Best:
         >>> best_candidates(blocks, torch.tensor([0]), 3).tokens_BX
         tensor([[129, 128, 127]])
     """
-    _, num_slots, vocabulary_size = blocks.values_BJV.shape
+    if takes_all(blocks, n):
+        return _best_of_all(blocks, inputs_B, n)
+    vocabulary_size = blocks.values_BJV.shape[2]
     full, rest = vocabulary_size // BLOCK, vocabulary_size % BLOCK
-    width, per_slot = BLOCK if full else 1, full + rest
-    maxima_BM = blocks.maxima_BM[inputs_B]
-    places_BN = maxima_BM.topk(min(n, maxima_BM.shape[1]), sorted=False).indices
-    slots_BN, places_BN = places_BN // per_slot, places_BN % per_slot
-    is_block_BN = places_BN < full
-    first_BN = torch.where(is_block_BN, BLOCK * places_BN, places_BN + (BLOCK - 1) * full)
-    rows_BN = inputs_B[:, None] * num_slots + slots_BN
-    steps_W = torch.arange(width, device=places_BN.device)
-    # A single candidate is read as if it were all of a block, of which only the first counts.
-    flat_BNW = (rows_BN * vocabulary_size + first_BN)[..., None] + steps_W * is_block_BN[..., None]
-    scores_BNW = blocks.values_BJV.reshape(-1).take(flat_BNW) + blocks.offsets_BJ.reshape(-1).take(rows_BN)[..., None]
-    if rest:
-        scores_BNW.masked_fill_(~is_block_BN[..., None] & (steps_W > 0), -torch.inf)
-    extra_BE = blocks.extra_BE[inputs_B]
+    maxima_BM, extra_BE = blocks.maxima_BM[inputs_B], blocks.extra_BE[inputs_B]
+    best_BN, places_BN = maxima_BM.topk(n, sorted=False)
+    slots_BN, places_BN = places_BN // (full + rest), places_BN % (full + rest)
+    is_block_BN, rows_BN = places_BN < full, (inputs_B[:, None], slots_BN)
+    blocks_BJMW = blocks.values_BJV[..., : BLOCK * full].unflatten(2, (full, BLOCK))
+    scores_BNW = blocks_BJMW[(*rows_BN, places_BN.clamp(max=full - 1))] + blocks.offsets_BJ[rows_BN][..., None]
+    if rest:  # the maximum of a single candidate is its score
+        scores_BNW.masked_fill_(~is_block_BN[..., None], -torch.inf)
+        scores_BNW[..., 0] = torch.where(is_block_BN, scores_BNW[..., 0], best_BN)
     scores_BX, chosen_BX = torch.cat([scores_BNW.flatten(1), extra_BE], dim=1).topk(n)
-    blocks_BX, steps_BX = chosen_BX // width, chosen_BX % width
-    if extra_BE.shape[1]:
-        extra_slots_BE = torch.arange(extra_BE.shape[1], device=extra_BE.device).expand(extra_BE.shape)
-        beyond_BX = chosen_BX - scores_BNW[0].numel()
-        blocks_BX = torch.where(beyond_BX < 0, blocks_BX, slots_BN.shape[1] + beyond_BX)
-        steps_BX = steps_BX * (beyond_BX < 0)
-        slots_BN = torch.cat([slots_BN, extra_slots_BE], dim=1)
-        first_BN = torch.cat([first_BN, torch.full_like(extra_slots_BE, -1)], dim=1)
-    # What is read as if it were of a block, and came up because nothing is left, is no token.
-    tokens_BX = (first_BN.gather(1, blocks_BX) + steps_BX).clamp(max=vocabulary_size - 1)
-    return Best(scores_BX, slots_BN.gather(1, blocks_BX), tokens_BX)
+    beyond_BX = chosen_BX - n * BLOCK  # which extra candidate, if it is one
+    chosen_BX = chosen_BX.clamp(max=n * BLOCK - 1)
+    first_BN = torch.where(is_block_BN, BLOCK * places_BN, places_BN + (BLOCK - 1) * full)
+    # What is left of a single candidate's row, where nothing else is left, is no token.
+    tokens_BX = (first_BN.gather(1, chosen_BX // BLOCK) + chosen_BX % BLOCK).clamp(max=vocabulary_size - 1)
+    slots_BX = slots_BN.gather(1, chosen_BX // BLOCK)
+    return _with_extra(scores_BX, slots_BX, tokens_BX, beyond_BX)
+
+
+def takes_all(blocks: Blocks, n: int) -> bool:
+    """Whether the n best blocks are no fewer candidates than there are.
+
+    Example:
+        >>> takes_all(block_maxima(torch.zeros(1, 1, 130), torch.zeros(1, 1), torch.zeros(1, 0)), 2)
+        False
+    """
+    _, num_slots, vocabulary_size = blocks.values_BJV.shape
+    return vocabulary_size < BLOCK or n * BLOCK >= num_slots * vocabulary_size or n > blocks.maxima_BM.shape[1]
+
+
+def _best_of_all(blocks: Blocks, inputs_B: Tensor, n: int) -> Best:
+    (_, num_slots, vocabulary_size), num_extra = blocks.values_BJV.shape, blocks.extra_BE.shape[1]
+    num_own = num_slots * vocabulary_size
+    scores_BC = blocks.values_BJV.new_empty(len(inputs_B), num_own + num_extra)
+    own_BJV = scores_BC[:, :num_own].unflatten(1, (num_slots, vocabulary_size))
+    torch.add(blocks.values_BJV[inputs_B], blocks.offsets_BJ[inputs_B][..., None], out=own_BJV)
+    scores_BC[:, num_own:] = blocks.extra_BE[inputs_B]
+    scores_BX, chosen_BX = scores_BC.topk(n)
+    slots_BX, tokens_BX = chosen_BX // vocabulary_size, chosen_BX % vocabulary_size
+    return _with_extra(scores_BX, slots_BX, tokens_BX, chosen_BX - num_own)
+
+
+def _with_extra(scores_BX: Tensor, slots_BX: Tensor, tokens_BX: Tensor, beyond_BX: Tensor) -> Best:
+    """Those that stand for an extra candidate are of its slot, and no token."""
+    is_extra_BX = beyond_BX >= 0
+    return Best(scores_BX, torch.where(is_extra_BX, beyond_BX, slots_BX), tokens_BX.masked_fill(is_extra_BX, -1))
 
 
 def worst_maximum(best_scores_BX: Tensor, k: int) -> Tensor:

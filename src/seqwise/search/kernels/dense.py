@@ -211,11 +211,6 @@ def _end_gaps(frame: _Frame) -> Tensor:
     return frame.roots_B11 * (frame.end_scores_BJ[:, None] - frame.maxima_BK[..., None])
 
 
-def _dots(left_CJV: Tensor, right_CJV: Tensor) -> Tensor:
-    """Sums of products by input."""
-    return torch.bmm(left_CJV.flatten(1)[:, None], right_CJV.flatten(1)[..., None])[:, 0, 0]
-
-
 def _sums(problem: DenseProblem, frame: _Frame) -> tuple[DenseSums, Tensor]:
     """The sums, and Z of each distribution (1 where no candidate lives)."""
     vocabulary_size, (batch_size, k) = frame.logits_BJV.shape[2], frame.maxima_BK.shape
@@ -229,7 +224,7 @@ def _sums(problem: DenseProblem, frame: _Frame) -> tuple[DenseSums, Tensor]:
             _powers(_gaps(frame, chunk, r, gaps_CJV), powers_CJV)
             torch.sum(powers_CJV, dim=-1, out=parents_BKJ[chunk, r])
             torch.sum(powers_CJV, dim=1, out=tokens_BKV[chunk, r])
-            firsts_BK[chunk, r] = _dots(powers_CJV, gaps_CJV)
+            torch.sum(gaps_CJV.mul_(powers_CJV), dim=(1, 2), out=firsts_BK[chunk, r])
     end_BK = torch.zeros_like(firsts_BK)
     if problem.end is not None:
         gaps_BKJ = _end_gaps(frame)
@@ -358,10 +353,10 @@ def _chunk_gradient(
         torch.sum(powers_CJV, dim=1, out=of_token_CV)
         slope_CJV.mul_(gaps_CJV)
         if alpha_wanted:
-            alphas_BK[chunk, r] += _dots(gaps_CJV.mul_(powers_CJV), slope_CJV)
+            alphas_BK[chunk, r] += gaps_CJV.mul_(powers_CJV).mul_(slope_CJV).sum((1, 2))
         slope_CJV.add_(slopes.direct_BK[chunk, r, None, None])
-        gradient_CJV.addcmul_(powers_CJV, slope_CJV)
-        maxima_BK[chunk, r] -= _dots(powers_CJV, slope_CJV)
+        gradient_CJV.add_(slope_CJV.mul_(powers_CJV))
+        maxima_BK[chunk, r] -= slope_CJV.sum((1, 2))
     return gradient_CJV, gaps_CJV
 
 

@@ -23,6 +23,7 @@ from seqwise.search.kernels.certificate import (
     block_maxima,
     excluded_mass_bound,
     row_maxima,
+    takes_all,
     worst_maximum,
 )
 from seqwise.search.kernels.deferral import Matrix
@@ -166,7 +167,8 @@ def certify(candidates: Candidates, scan: Scan, choice: Choice) -> Kept:
     k = min(choice.k, num_candidates)
     open_I = torch.arange(len(values_BJV), device=values_BJV.device)
     width, kept = 0, None
-    sizes = [size for size in (FIRST, 4 * FIRST, 16 * FIRST) if size < choice.most]
+    # Where all would be looked at, as many as may be kept are taken of them at once.
+    sizes = [size for size in (FIRST, 4 * FIRST, 16 * FIRST) if size < choice.most and not takes_all(blocks, size)]
     for size in [*sizes, choice.most]:
         n = min(max(size, k + 1), num_candidates)
         if n == width:
