@@ -21,6 +21,7 @@ __all__ = [
     "require_alpha",
     "soft_top_k",
     "soft_top_k_of",
+    "weights_and_gaps",
 ]
 
 # Scores nearer to each other than the root of this are told apart by rounding.
@@ -129,15 +130,27 @@ def soft_top_k_of(scores_BJV: Tensor, maxima_BK: Tensor, alpha: float | Tensor) 
         >>> soft_top_k_of(scores_BJV, hard_top_k(scores_BJV, 1)[0], torch.full((1, 1, 1), 50.0)).round()[0, :, 0]
         tensor([[1., 0., 0.]])
     """
-    scores_B1N = scores_BJV.flatten(1)[:, None]
-    maxima_BK1 = maxima_BK[..., None]
+    return weights_and_gaps(scores_BJV.flatten(1), maxima_BK, alpha)[0].unflatten(-1, scores_BJV.shape[1:])
+
+
+def weights_and_gaps(scores_BN: Tensor, maxima_BK: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
+    """:func:`soft_top_k_of` of N candidates, (B, K, N), and how far each lies from each maximum.
+
+    The mixed score is the maximum and the weighted sum of the gaps: summed as differences, float32 noise does not grow
+    with alpha. A gap from or to minus infinity, which has no weight, is some number.
+
+    Example:
+        >>> weights, gaps = weights_and_gaps(torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([[3.0]]), 50.0)
+        >>> gaps
+        tensor([[[ 0., -2., -1.]]])
+    """
+    scores_B1N, maxima_BK1 = scores_BN[:, None], maxima_BK[..., None]
     dead_B1N, dead_BK1 = scores_B1N == -torch.inf, maxima_BK1 == -torch.inf
     # Infinities are replaced before the square: (-inf) - (-inf) is NaN, and so would be its gradient behind a `where`.
     gaps_BKN = scores_B1N.masked_fill(dead_B1N, 0.0) - maxima_BK1.masked_fill(dead_BK1, 0.0)
     logits_BKN = (-alpha * gaps_BKN.square()).masked_fill(dead_B1N, -torch.inf)
     # The r-th maximum is one of the candidates, so a live row has an entry at 0 and the softmax cannot overflow.
-    weights_BKN = logits_BKN.masked_fill(dead_BK1, 0.0).softmax(-1).masked_fill(dead_BK1, 0.0)
-    return weights_BKN.unflatten(-1, scores_BJV.shape[1:])
+    return logits_BKN.masked_fill(dead_BK1, 0.0).softmax(-1).masked_fill(dead_BK1, 0.0), gaps_BKN
 
 
 # ---------------------------------------------------------------------------------------- what alpha is measured in

@@ -45,7 +45,7 @@ from seqwise.search.operators import (
     of_scores,
     peaked_softmax,
     require_alpha,
-    soft_top_k_of,
+    weights_and_gaps,
 )
 
 __all__ = [
@@ -286,8 +286,9 @@ def expanded(candidates: Candidates, k: int, alpha: float, unit: AlphaUnit) -> S
     if unit is not of_scores:
         best_BM, parents_BM, tokens_BM = hard_top_k(scores_BJV, min(k + 1, scores_BJV[0].numel()))
         in_units = (alpha / unit(best_BM, candidates.open_shares(parents_BM, tokens_BM)))[:, None, None]
-    weights_BKJV = soft_top_k_of(scores_BJV, maxima_BK, in_units)
-    return _mixture(scores_BJV, maxima_BK, weights_BKJV, parents_BK, tokens_BK)
+    weights_BKN, gaps_BKN = weights_and_gaps(scores_BJV.flatten(1), maxima_BK, in_units)
+    weights_BKJV = weights_BKN.unflatten(-1, scores_BJV.shape[1:])
+    return _mixture(maxima_BK, weights_BKJV, gaps_BKN, parents_BK, tokens_BK)
 
 
 def summed(*, tolerance: float | None = None, most: int = MOST) -> Form:
@@ -359,21 +360,21 @@ class SoftArgmax:
         _, parents_B1, tokens_B1 = hard_top_k(noisy_BJV, 1)
         weights_B1JV = peaked_softmax(noisy_BJV.flatten(1), self.alpha).view_as(scores_BJV)[:, None]
         flat_B1 = parents_B1 * scores_BJV.shape[-1] + tokens_B1
-        return _mixture(scores_BJV, scores_BJV.flatten(1).gather(1, flat_B1), weights_B1JV, parents_B1, tokens_B1)
+        scores_BN = scores_BJV.flatten(1)
+        centre_B1 = scores_BN.gather(1, flat_B1)
+        # A candidate that is excluded has no weight, and no gap that is a number.
+        gaps_BN = torch.where(
+            scores_BN == -torch.inf, 0.0, scores_BN - centre_B1.masked_fill(centre_B1 == -torch.inf, 0.0)
+        )
+        return _mixture(centre_B1, weights_B1JV, gaps_BN[:, None], parents_B1, tokens_B1)
 
 
 def _mixture(
-    scores_BJV: Tensor, centre_BK: Tensor, weights_BKJV: Tensor, parents_BK: Tensor, tokens_BK: Tensor
+    centre_BK: Tensor, weights_BKJV: Tensor, gaps_BKN: Tensor, parents_BK: Tensor, tokens_BK: Tensor
 ) -> SoftSelection:
-    """Turn weights over candidates into a selection; ``s_r = sum p_r s~``, summed as differences from a centre.
-
-    The centred sum ``m_r + sum p_r (s~ - m_r)`` is the same number, but keeps float32 noise from growing with alpha.
-    """
+    """Turn weights over candidates into a selection; ``s_r = m_r + sum p_r (s~ - m_r)``, of the gaps to a centre."""
     dead_BK = centre_BK == -torch.inf
-    centre_BK1 = centre_BK.masked_fill(dead_BK, 0.0)[..., None]
-    scores_B1N = scores_BJV.flatten(1)[:, None]
-    gaps_BKN = torch.where(scores_B1N == -torch.inf, 0.0, scores_B1N - centre_BK1)
-    scores_BK = centre_BK1[..., 0] + (weights_BKJV.flatten(2) * gaps_BKN).sum(-1)
+    scores_BK = centre_BK.masked_fill(dead_BK, 0.0) + (weights_BKJV.flatten(2) * gaps_BKN).sum(-1)
     return SoftSelection(
         scores_BK.masked_fill(dead_BK, -torch.inf), parents_BK, tokens_BK, weights_BKJV.sum(-1), weights_BKJV.sum(-2)
     )

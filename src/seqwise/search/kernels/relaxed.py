@@ -41,7 +41,7 @@ from seqwise.search.kernels.scan import (
     token_ids,
 )
 from seqwise.search.kernels.selections import FewSelection, JoinedSelection, ReducedSelection
-from seqwise.search.operators import of_scores, soft_top_k_of
+from seqwise.search.operators import of_scores, weights_and_gaps
 
 if TYPE_CHECKING:
     from seqwise.search.selection import SoftSelection
@@ -225,11 +225,9 @@ def _few(
         alpha = alphas(candidates, Best(scores_BX, best.slots_BX, best.tokens_BX), choice, k + 1)[:, None, None]
     maxima_BK = scores_BX[:, :k]
     weighed_BX = scores_BX.masked_fill(~kept.kept_BX, -torch.inf)
-    weights_BKX = soft_top_k_of(weighed_BX[:, None], maxima_BK, alpha)[:, :, 0]
+    weights_BKX, gaps_BKX = weights_and_gaps(weighed_BX, maxima_BK, alpha)
     dead_BK = maxima_BK == -torch.inf
-    centre_BK = maxima_BK.masked_fill(dead_BK, 0.0)
-    gaps_BKX = scores_BX.masked_fill(~kept.kept_BX, 0.0)[:, None] - centre_BK[..., None]
-    mixed_BK = centre_BK + (weights_BKX * gaps_BKX).sum(-1)
+    mixed_BK = maxima_BK.masked_fill(dead_BK, 0.0) + (weights_BKX * gaps_BKX).sum(-1)
     slots_BXJ = F.one_hot(best.slots_BX, num_slots).to(weights_BKX.dtype)
     ids_BX = token_ids(best.tokens_BX, candidates.end)
     return FewSelection(
