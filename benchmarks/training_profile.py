@@ -9,7 +9,7 @@ large, by what the profiler itself takes.
 What is largest stays, for now. LSTMs that read or write with gold prefixes are oneDNN's, one call for all steps, and
 the matrix products are those that the models are made of. The third, and the one that a user can do without, is
 dropout: torch draws its random numbers one after the other on a processor (``bernoulli_``). Through a search, moves
-are a fifth to a third: states, scores and costs that follow what was selected.
+are a sixth to a quarter: states, scores and costs that follow what was selected.
 
     python -m benchmarks.training_profile
 """
