@@ -2,8 +2,7 @@
 
 A search takes T steps with the same weights. Left to autograd, each makes a gradient as large as the weights, and T of
 them are added up. Here a step's backward notes what it found, and one node, whose backward comes after those of all
-steps, makes the gradient by one product. What a step does to single numbers is differentiated by hand, because a beam
-of a few dozen slots is otherwise waiting for autograd.
+steps, makes the gradient by one product.
 
 Shapes: B batch, J slots, S source length, D embedding of an output token, M encoder output, H hidden size, G = 4 H
 gates in torch's order (enter, forget, new, leave), X = D + H what a step multiplies, N rows.
@@ -50,14 +49,13 @@ def lstm_cell(gates_BJG: Tensor, cell_BJH: Tensor) -> LSTMState:
     """``c' = sigmoid(f) c + sigmoid(i) tanh(n)``, ``h' = sigmoid(o) tanh(c')``, of gates g = [i, f, n, o].
 
     Args:
-        gates_BJG: what the weights say; used up where no gradient is asked for.
+        gates_BJG: what the weights say.
         cell_BJH: c.
 
     Returns:
         ``h'`` and ``c'``, (B, J, H) each.
 
-    Source: Hochreiter and Schmidhuber (1997), with the forget gate of Gers et al. (2000). Not implemented: second
-    derivatives.
+    Source: Hochreiter and Schmidhuber (1997), with the forget gate of Gers et al. (2000).
 
     Example:
         >>> hidden, cell = lstm_cell(torch.zeros(1, 1, 8), torch.ones(1, 1, 2))
@@ -87,6 +85,8 @@ class LSTMSteps:
     """Whatever the steps along one context have in common, made when it is first asked for.
 
     It is made anew where it would be another: after the weights have been changed, without a graph after with one.
+
+    Not implemented: second derivatives, from :data:`LARGE` weights on.
     """
 
     def __init__(self) -> None:
