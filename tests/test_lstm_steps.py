@@ -108,6 +108,13 @@ def test_one_context_and_weights_that_change(large: int) -> None:
         with torch.no_grad():
             change()
         torch.testing.assert_close(walk(lstm, inputs, memory, steps), lstm(whole)[0])
+    lstm.requires_grad_(False)
+    assert memory is not None
+    walk(lstm, inputs, memory, steps).sum().backward()
+    lstm.requires_grad_(True)  # thawed: the same numbers, with gradients from here on
+    found, expected = walk(lstm, inputs, memory, steps), lstm(whole)[0]
+    for a, b in zip(gradients(found.sum(), lstm), gradients(expected.sum(), lstm), strict=True):
+        torch.testing.assert_close(a, b)
     other = torch.randn(B, S, M)
     torch.testing.assert_close(walk(lstm, inputs, other, steps), lstm(torch.cat([inputs, other], dim=2))[0])
     nn.utils.parametrizations.weight_norm(lstm, "weight_hh_l0")  # made anew for every step

@@ -67,7 +67,8 @@ def lstm_cell(gates_BJG: Tensor, cell_BJH: Tensor) -> LSTMState:
     return leave_BJH.sigmoid() * cell_BJH.tanh(), cell_BJH
 
 
-_MadeOf = tuple[tuple[Tensor, int], ...]
+# Tensors, which version of each, and whether it had a gradient.
+_MadeOf = tuple[tuple[Tensor, int, bool], ...]
 
 
 class _Laid(NamedTuple):
@@ -112,7 +113,7 @@ class LSTMSteps:
     def _of(self, lstm: nn.LSTM, inputs_BJD: Tensor, memory_BSM: Tensor | None) -> _Laid:
         weights = [*lstm.all_weights[0], *([] if memory_BSM is None else [memory_BSM])]
         # Weights that have been changed in place are others, and so are those that are made anew for every call.
-        made_of = tuple((weight, 0 if weight.is_inference() else weight._version) for weight in weights)
+        made_of = tuple((one, 0 if one.is_inference() else one._version, one.requires_grad) for one in weights)
         mode = torch.is_grad_enabled(), torch.is_autocast_enabled(inputs_BJD.device.type)
         if self._laid is None or self._laid.mode != mode or not _are_same(self._laid.made_of, made_of):
             self._laid = _lay_out(made_of, mode, inputs_BJD.shape[-1])
@@ -120,11 +121,12 @@ class LSTMSteps:
 
 
 def _are_same(before: _MadeOf, now: _MadeOf) -> bool:
-    return len(before) == len(now) and all(a is b and m == n for (a, m), (b, n) in zip(before, now, strict=True))
+    pairs = zip(before, now, strict=False)
+    return len(before) == len(now) and all(a is b and how == so for (a, *how), (b, *so) in pairs)
 
 
 def _lay_out(made_of: _MadeOf, mode: tuple[bool, bool], input_size: int) -> _Laid:
-    input_weights, hidden_GH, input_bias_G, hidden_bias_G, *memory = (weight for weight, _ in made_of)
+    input_weights, hidden_GH, input_bias_G, hidden_bias_G, *memory = (one for one, _, _ in made_of)
     # Split, not cut twice: backward joins the two gradients, where each cut would be added to zeros of the whole.
     input_GD, memory_GM = input_weights.split([input_size, input_weights.shape[1] - input_size], dim=1)
     weight_GX, bias_G, notes = torch.cat([input_GD, hidden_GH], dim=1), input_bias_G + hidden_bias_G, _Notes()
