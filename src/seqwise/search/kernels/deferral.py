@@ -45,7 +45,8 @@ class _Notes:
     def add_product(self, gradient_NV: Tensor, rows_ND: Tensor) -> None:
         """Add ``g^T h``: adding up few rows takes longer than multiplying them, so they wait for others."""
         if self.sums is None:
-            self.sums = gradient_NV.new_zeros(gradient_NV.shape[1], rows_ND.shape[1]), _zeros(gradient_NV[0])
+            vocabulary_size, size = gradient_NV.shape[1], rows_ND.shape[1]
+            self.sums = gradient_NV.new_zeros(vocabulary_size, size), gradient_NV.new_zeros(vocabulary_size)
         room = min(WAITING, rows_ND.shape[1])  # so that no more waits than what it is added to
         if len(gradient_NV) > room // 2:
             self._add(gradient_NV, rows_ND)
