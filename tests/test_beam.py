@@ -601,6 +601,18 @@ def test_half_precision_models_keep_their_scores_in_float32() -> None:
         assert beam.inputs_BKD.dtype == beam.state[0].dtype == torch.bfloat16
 
 
+@pytest.mark.parametrize("weight", [0.0, 0.3, 1.0])
+def test_a_score_excludes_what_the_model_excludes(weight: float) -> None:
+    """One token, and every token: no gradient is NaN."""
+    logits = torch.tensor([[0.5, -torch.inf, 1.0], [-torch.inf] * 3], requires_grad=True)
+    added = interpolated(weight)(logits)
+    assert torch.equal(added == -torch.inf, logits == -torch.inf)
+    live = torch.tensor([0.5, 1.0])
+    torch.testing.assert_close(added[0, [0, 2]], live - weight * live.logsumexp(0))
+    added[0, [0, 2]].square().sum().backward()
+    assert logits.grad is not None and bool(torch.isfinite(logits.grad).all())
+
+
 def test_interpolated_scores_join_global_and_local() -> None:
     logits = torch.randn(3, 5).double()
     assert torch.equal(interpolated(0.0)(logits), global_(logits))

@@ -455,7 +455,7 @@ def test_the_default_tolerance_costs_float32_nothing() -> None:
     exact = gradients(loss_of(model.double(), expanded, alpha=2.0), model)
     for name, gradient in exact.items():
         noise = (plain[name] - gradient).abs().max()
-        assert (ours[name] - gradient).abs().max() <= 3 * noise + 1e-6 * gradient.abs().max(), name
+        assert (ours[name] - gradient).abs().max() <= 3 * noise + 2e-6 * gradient.abs().max(), name
 
 
 def test_exponentials_that_underflow_are_exactly_0() -> None:

@@ -185,7 +185,7 @@ def test_soft_selections_pass_gradcheck(k: int) -> None:
 
 
 @pytest.mark.parametrize("alpha", [1e-3, 1.0, 1e6])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
 def test_dead_candidates_give_no_nan(alpha: float, dtype: torch.dtype) -> None:
     """A dead slot, forbidden tokens, fewer live candidates than k, and a row in which nothing lives."""
     scores_BJV = torch.randn(4, 2, 3, dtype=dtype)
@@ -207,6 +207,17 @@ def test_dead_candidates_give_no_nan(alpha: float, dtype: torch.dtype) -> None:
             loss.backward()
             assert torch.isfinite(leaf.grad).all()
             assert (leaf.grad[scores_BJV == -torch.inf] == 0).all()
+
+
+@pytest.mark.parametrize("score", [-2e4, -1e9])
+def test_excluded_is_worse_than_any_score(score: float) -> None:
+    scores_BJV = torch.full((1, 2, 3), -torch.inf)
+    scores_BJV[0, 1, 2] = score
+    for selector in (SoftTopK(2, 1e-3), SoftArgmax(1e-3)):
+        selection = selector(candidates_of(scores_BJV), None)
+        assert isinstance(selection, SoftSelection)
+        assert selection.scores_BK[0, 0] == score
+        assert selection.token_weights_BKV[0, 0].tolist() == [0.0, 0.0, 1.0]
 
 
 def test_a_row_without_candidates_weighs_nothing() -> None:

@@ -102,7 +102,8 @@ def mix(state: State, weights_BKJ: Tensor) -> State:
         if not leaf.is_floating_point():
             raise _not_mixed(state)
         flat_BJF = leaf.flatten(2) if leaf.dim() > 2 else leaf.unsqueeze(-1)
-        return (weights_BKJ.to(leaf.dtype) @ flat_BJF).reshape(*weights_BKJ.shape[:2], *leaf.shape[2:])
+        mixed_BKF = torch.bmm(weights_BKJ.to(leaf.dtype), flat_BJF)
+        return mixed_BKF if leaf.dim() == 3 else mixed_BKF.reshape(*weights_BKJ.shape[:2], *leaf.shape[2:])
 
     return map(mix_leaf, state)
 

@@ -34,15 +34,16 @@ def hamming_cost(gold_BT: Tensor, vocab_size: int, weights: Tensor | None = None
         tensor([[1., 1., 0.]])
     """
     weights_V = torch.ones(vocab_size, device=gold_BT.device) if weights is None else weights.expand(vocab_size)
+    is_gold_BT, places_BT = gold_BT >= 0, gold_BT.long().clamp(0, vocab_size - 1)
+    # A gold token that is none of the V leaves the last one as it is.
+    of_gold_BT = weights_V[places_BT] * (gold_BT >= vocab_size)
 
     def cost(step: int) -> Tensor:
         if step >= gold_BT.shape[1]:
             return weights_V.new_zeros(gold_BT.shape[0], vocab_size)
-        gold_B1 = gold_BT[:, step, None]
-        cost_BV = weights_V * (gold_B1 >= 0)
-        # Gold written over: one pass over B x V. A gold token that is none of the V leaves the last one as it is.
-        place_B1 = gold_B1.long().clamp(0, vocab_size - 1)
-        return cost_BV.scatter_(1, place_B1, weights_V[place_B1] * (gold_B1 >= vocab_size))
+        place = slice(step, step + 1)
+        # Gold written over: one pass over B x V.
+        return (weights_V * is_gold_BT[:, place]).scatter_(1, places_BT[:, place], of_gold_BT[:, place])
 
     return cost
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from seqwise.errors import InputError
+from seqwise.search.operators import finite
 
 if TYPE_CHECKING:
     from seqwise.search.kernels.deferral import DeferredGradients
@@ -65,10 +66,10 @@ class Score:
         """Turn unnormalised scores (..., V) into what is added up along a hypothesis, cost left aside."""
         added = logits
         if self.log_partition_weight != 0:
-            # Where a model excludes every token, log Z is minus infinity and the difference would be NaN.
-            dead_end = (logits == -torch.inf).all(-1, keepdim=True)
-            log_partition = logits.masked_fill(dead_end, 0.0).logsumexp(-1, keepdim=True)
-            added = logits - self.log_partition_weight * log_partition
+            # Where a model excludes every token, log Z is minus infinity and its softmax no number.
+            added = finite(logits).log_softmax(-1).masked_fill(logits == -torch.inf, -torch.inf)
+        if self.log_partition_weight not in (0.0, 1.0):
+            added = (1 - self.log_partition_weight) * logits + self.log_partition_weight * added
         return added if self.constant == 0 else added - self.constant
 
 

@@ -13,7 +13,9 @@ from torch import Tensor
 from seqwise.errors import InputError
 
 __all__ = [
+    "LOWEST",
     "AlphaUnit",
+    "finite",
     "hard_top_k",
     "mean_squared_gap",
     "of_scores",
@@ -26,6 +28,19 @@ __all__ = [
 
 # Scores nearer to each other than the root of this are told apart by rounding.
 SMALLEST_SQUARED_GAP = 1e-8
+# In the place of minus infinity: its square is finite, the weight at such a distance 0, and 0 times it is 0.
+LOWEST = -1e18
+
+
+def finite(scores: Tensor) -> Tensor:
+    """Minus infinity becomes a number that does as well: (-inf) - (-inf) would be NaN, and so would be its gradient.
+
+    Example:
+        >>> finite(torch.tensor([3.0, -torch.inf]))
+        tensor([ 3.0000e+00, -1.0000e+18])
+    """
+    # Far enough above the lowest number of the type that the difference of two is finite.
+    return scores.clamp(min=max(LOWEST, torch.finfo(scores.dtype).min / 4))
 
 
 def peaked_softmax(scores: Tensor, alpha: float, dim: int = -1) -> Tensor:
@@ -144,13 +159,10 @@ def weights_and_gaps(scores_BN: Tensor, maxima_BK: Tensor, alpha: float | Tensor
         >>> gaps
         tensor([[[ 0., -2., -1.]]])
     """
-    scores_B1N, maxima_BK1 = scores_BN[:, None], maxima_BK[..., None]
-    dead_B1N, dead_BK1 = scores_B1N == -torch.inf, maxima_BK1 == -torch.inf
-    # Infinities are replaced before the square: (-inf) - (-inf) is NaN, and so would be its gradient behind a `where`.
-    gaps_BKN = scores_B1N.masked_fill(dead_B1N, 0.0) - maxima_BK1.masked_fill(dead_BK1, 0.0)
-    logits_BKN = (-alpha * gaps_BKN.square()).masked_fill(dead_B1N, -torch.inf)
-    # The r-th maximum is one of the candidates, so a live row has an entry at 0 and the softmax cannot overflow.
-    return logits_BKN.masked_fill(dead_BK1, 0.0).softmax(-1).masked_fill(dead_BK1, 0.0), gaps_BKN
+    gaps_BKN = finite(scores_BN)[:, None] - finite(maxima_BK)[..., None]
+    # The r-th maximum is one of the candidates, so a row has an entry at 0 and the softmax cannot overflow.
+    weights_BKN = (-alpha * gaps_BKN.square()).softmax(-1)
+    return weights_BKN.masked_fill((maxima_BK == -torch.inf)[..., None], 0.0), gaps_BKN
 
 
 # ---------------------------------------------------------------------------------------- what alpha is measured in

@@ -41,6 +41,7 @@ from seqwise.search.kernels.scan import MOST, Choice
 from seqwise.search.noise import Noise, no_noise
 from seqwise.search.operators import (
     AlphaUnit,
+    finite,
     hard_top_k,
     of_scores,
     peaked_softmax,
@@ -175,7 +176,7 @@ class SoftSelection:
         """``a_r . values``, or ``a_r . sum_i b_r[i] values_i`` where they depend on the slot."""
         values = values.to(self.token_weights_BKV.dtype)
         if values.dim() == 2:
-            return (self.token_weights_BKV @ values.unsqueeze(-1)).squeeze(-1)
+            return torch.bmm(self.token_weights_BKV, values.unsqueeze(-1)).squeeze(-1)
         return (self.token_weights_BKV * self.follow(values)).sum(-1)
 
     def token_mass(self, token: int) -> Tensor:
@@ -362,10 +363,7 @@ class SoftArgmax:
         flat_B1 = parents_B1 * scores_BJV.shape[-1] + tokens_B1
         scores_BN = scores_BJV.flatten(1)
         centre_B1 = scores_BN.gather(1, flat_B1)
-        # A candidate that is excluded has no weight, and no gap that is a number.
-        gaps_BN = torch.where(
-            scores_BN == -torch.inf, 0.0, scores_BN - centre_B1.masked_fill(centre_B1 == -torch.inf, 0.0)
-        )
+        gaps_BN = finite(scores_BN) - finite(centre_B1)
         return _mixture(centre_B1, weights_B1JV, gaps_BN[:, None], parents_B1, tokens_B1)
 
 
@@ -374,7 +372,7 @@ def _mixture(
 ) -> SoftSelection:
     """Turn weights over candidates into a selection; ``s_r = m_r + sum p_r (s~ - m_r)``, of the gaps to a centre."""
     dead_BK = centre_BK == -torch.inf
-    scores_BK = centre_BK.masked_fill(dead_BK, 0.0) + (weights_BKJV.flatten(2) * gaps_BKN).sum(-1)
+    scores_BK = finite(centre_BK) + (weights_BKJV.flatten(2) * gaps_BKN).sum(-1)
     return SoftSelection(
         scores_BK.masked_fill(dead_BK, -torch.inf), parents_BK, tokens_BK, weights_BKJV.sum(-1), weights_BKJV.sum(-2)
     )

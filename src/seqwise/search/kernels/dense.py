@@ -22,13 +22,12 @@ from torch import Tensor
 
 from seqwise.search.candidates import SlotTerms
 from seqwise.search.kernels.deferral import Matrix, exp_
+from seqwise.search.operators import LOWEST
 
 __all__ = ["DenseProblem", "DenseSums", "dense_soft_top_k"]
 
 # Scores in a chunk: a few arrays of this size should fit the processor's cache.
 CHUNK = 2**17
-# In the place of minus infinity: its square is finite, its weight 0, and 0 times it is 0.
-LOWEST = -1e18
 
 
 class DenseSums(NamedTuple):

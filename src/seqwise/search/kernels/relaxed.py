@@ -41,7 +41,7 @@ from seqwise.search.kernels.scan import (
     token_ids,
 )
 from seqwise.search.kernels.selections import FewSelection, JoinedSelection, ReducedSelection
-from seqwise.search.operators import of_scores, weights_and_gaps
+from seqwise.search.operators import finite, of_scores, weights_and_gaps
 
 if TYPE_CHECKING:
     from seqwise.search.selection import SoftSelection
@@ -227,7 +227,7 @@ def _few(
     weighed_BX = scores_BX.masked_fill(~kept.kept_BX, -torch.inf)
     weights_BKX, gaps_BKX = weights_and_gaps(weighed_BX, maxima_BK, alpha)
     dead_BK = maxima_BK == -torch.inf
-    mixed_BK = maxima_BK.masked_fill(dead_BK, 0.0) + (weights_BKX * gaps_BKX).sum(-1)
+    mixed_BK = finite(maxima_BK) + (weights_BKX * gaps_BKX).sum(-1)
     slots_BXJ = F.one_hot(best.slots_BX, num_slots).to(weights_BKX.dtype)
     ids_BX = token_ids(best.tokens_BX, candidates.end)
     return FewSelection(
