@@ -41,6 +41,7 @@ class _Notes:
     sums: tuple[Tensor, Tensor] | None = None
     waiting: tuple[Tensor, Tensor] | None = None
     num_waiting: int = 0
+    has_bias: bool = True
 
     def add_product(self, gradient_NV: Tensor, rows_ND: Tensor) -> None:
         """Add ``g^T h``: adding up few rows takes longer than multiplying them, so they wait for others."""
@@ -68,7 +69,8 @@ class _Notes:
     def _add(self, gradient_NV: Tensor, rows_ND: Tensor) -> None:
         assert self.sums is not None
         self.sums[0].addmm_(gradient_NV.mT, rows_ND)
-        self.sums[1].add_(gradient_NV.sum(0))
+        if self.has_bias:
+            self.sums[1].add_(gradient_NV.sum(0))
 
 
 class Matrix:
@@ -107,7 +109,9 @@ class Matrix:
     def note_product(self, gradient_NV: Tensor, rows_ND: Tensor) -> None:
         """The gradient with respect to all scores of some rows: added up soon, because it is too large to keep."""
         dtype = torch.promote_types(gradient_NV.dtype, torch.float32)
-        _noted(self.notes).add_product(gradient_NV.to(dtype), rows_ND.detach().to(dtype))
+        notes = _noted(self.notes)
+        notes.has_bias = self.bias_V is not None
+        notes.add_product(gradient_NV.to(dtype), rows_ND.detach().to(dtype))
 
 
 class DeferredGradients:

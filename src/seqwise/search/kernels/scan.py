@@ -169,7 +169,8 @@ def certify(candidates: Candidates, scan: Scan, choice: Choice) -> Kept:
     width, kept = 0, None
     # Where all would be looked at, as many as may be kept are taken of them at once.
     sizes = [size for size in (FIRST, 4 * FIRST, 16 * FIRST) if size < choice.most and not takes_all(blocks, size)]
-    for size in [*sizes, choice.most]:
+    # Nothing can be left out by a tolerance below 0, and only the k + 1 best are asked for.
+    for size in [*sizes, choice.most] if choice.tolerance >= 0 else [k + 1]:
         n = min(max(size, k + 1), num_candidates)
         if n == width:
             break
