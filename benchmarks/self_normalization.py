@@ -8,7 +8,8 @@ biases out. All systems get the same, and take turns:
 - self-normalised: ``self_normalized_cross_entropy``, which shares one log-softmax.
 - sampled: ``sampled_self_normalized_cross_entropy`` with log Z at a fraction gamma of the positions, and
   ``unnormalized_likelihood_loss`` (Andreas and Klein, 2015) likewise. That of gamma = 1 is not made to look slow: it is
-  the same function, and its scores (N, V) are in memory at once, as they are in cross-entropy.
+  the same function, and faster than cross-entropy, since of its scores (N, V) there is one copy. What does not depend
+  on gamma, the gradient of the weights above all, keeps the ratio of a tenth to the whole below 10.
 
     python -m benchmarks.self_normalization
 """
@@ -103,14 +104,18 @@ def check(systems: dict[str, Callable[[], Tensor]]) -> None:
 
 def compare(seconds: dict[str, list[float]]) -> dict[str, Any]:
     """Medians, and ratios by round."""
-    speedups = {
-        form: median_ratio(seconds[f"{form}, gamma = 1"], seconds[f"{form}, gamma = 0.1"])
-        for form in ("sampled", "unnormalised")
-    }
+    speedups, over_reference = (
+        {
+            form: median_ratio(seconds[whole.format(form)], seconds[f"{form}, gamma = 0.1"])
+            for form in ("sampled", "unnormalised")
+        }
+        for whole in ("{}, gamma = 1", REFERENCE)
+    )
     return {
         "milliseconds": {name: 1000 * statistics.median(times) for name, times in seconds.items()},
         "in_cross_entropies": {name: median_ratio(times, seconds[REFERENCE]) for name, times in seconds.items()},
         "speedup_of_a_tenth": speedups,
+        "speedup_over_cross_entropy": over_reference,
         "seconds_by_round": seconds,
     }
 
@@ -125,10 +130,12 @@ def table(result: dict[str, Any]) -> str:
             for name, ratio in row["in_cross_entropies"].items()
         ]
         cost, speedups = row["in_cross_entropies"]["self-normalised"], row["speedup_of_a_tenth"]
+        over_reference = row["speedup_over_cross_entropy"]
         lines.append(
             f"  self-normalised: {cost:.2f} (target at most {MOST_COST:g}); gamma = 0.1 against 1: sampled"
             f" {speedups['sampled']:.1f}, unnormalised {speedups['unnormalised']:.1f} times as fast"
-            f" (target {LEAST_SPEEDUP:g})"
+            f" (target {LEAST_SPEEDUP:g}); against cross-entropy {over_reference['sampled']:.1f} and"
+            f" {over_reference['unnormalised']:.1f}"
         )
     return "\n".join([*lines, result["signature_line"]])
 

@@ -25,6 +25,7 @@ from torch.nn import functional as F
 from seqwise.data.batches import Batch
 from seqwise.errors import InputError
 from seqwise.models.protocols import StepModel
+from seqwise.objectives.linear_head import gold_scores_and_log_partitions
 
 __all__ = [
     "LogPartitionStatistics",
@@ -155,7 +156,7 @@ def unnormalized_likelihood_loss(
             target is outside the vocabulary.
 
     Source: Andreas and Klein (NAACL 2015), equation 5. Not implemented: heads that are not linear in their features,
-    sparse gradients (the gradient of the weights is as large as the weights).
+    sparse gradients (the gradient of the weights is as large as the weights), second derivatives.
 
     Example:
         >>> loss = unnormalized_likelihood_loss(
@@ -208,7 +209,7 @@ def sampled_self_normalized_cross_entropy(
             target is outside the vocabulary.
 
     Source: this estimator is not in Andreas and Klein (2015), whose equation 5 leaves log Z out of the likelihood. Not
-    implemented: heads that are not linear in their features.
+    implemented: heads that are not linear in their features, second derivatives.
 
     Example:
         >>> loss = sampled_self_normalized_cross_entropy(
@@ -275,11 +276,8 @@ def _gold_and_drawn(
     require_fit(features, head_weight_VH, head_bias_V, targets)
     counted = targets >= 0
     features_NH, targets_N = features[counted], targets[counted]
-    gold_N = (features_NH * head_weight_VH[targets_N]).sum(-1)
-    if head_bias_V is not None:
-        gold_N = gold_N + head_bias_V[targets_N]
-    drawn_MH = features_NH[_drawn(features_NH, fraction, generator)]
-    return gold_N, F.linear(drawn_MH, head_weight_VH, head_bias_V).logsumexp(-1)
+    drawn_M = _drawn(features_NH, fraction, generator)
+    return gold_scores_and_log_partitions(features_NH, head_weight_VH, head_bias_V, targets_N, drawn_M)
 
 
 @torch.no_grad()
