@@ -53,7 +53,8 @@ class _GoldAndPartition(torch.autograd.Function):
     def forward(
         ctx: Any, features_NH: Tensor, weight_VH: Tensor, bias_V: Tensor | None, targets_N: Tensor, drawn_M: Tensor
     ) -> tuple[Tensor, Tensor]:
-        gold_N = (features_NH * weight_VH[targets_N]).sum(-1)
+        gold_NH = weight_VH[targets_N]
+        gold_N = (features_NH * gold_NH).sum(-1)
         if bias_V is not None:
             gold_N = gold_N + bias_V[targets_N]
         logits_MV = Products(weight_VH, bias_V)(features_NH[drawn_M])
@@ -62,20 +63,20 @@ class _GoldAndPartition(torch.autograd.Function):
         base_M = highest_M.masked_fill(highest_M == -torch.inf, 0.0)
         powers_MV = exp_(logits_MV.sub_(base_M[:, None]))
         sums_M = powers_MV.sum(-1)
-        ctx.save_for_backward(features_NH, weight_VH, bias_V, targets_N, drawn_M, powers_MV, sums_M)
+        ctx.save_for_backward(features_NH, weight_VH, bias_V, targets_N, gold_NH, drawn_M, powers_MV, sums_M)
         return gold_N, base_M + sums_M.log()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        features_NH, weight_VH, bias_V, targets_N, drawn_M, powers_MV, sums_M = ctx.saved_tensors
+        features_NH, weight_VH, bias_V, targets_N, gold_NH, drawn_M, powers_MV, sums_M = ctx.saved_tensors
         gold_N, log_partition_M = gradients
         shares_M = (log_partition_M / sums_M).masked_fill(sums_M == 0, 0.0)
         wanted_features, wanted_weight, wanted_bias, *_ = ctx.needs_input_grad
         of_features = of_weight = of_bias = None
         own = powers_MV.to(weight_VH.dtype)
         if wanted_features:
-            of_features = gold_N[:, None] * weight_VH[targets_N]
+            of_features = gold_N[:, None] * gold_NH
             of_drawn_MH = shares_M[:, None] * (own @ weight_VH)
             of_features = of_features.index_add_(0, drawn_M, of_drawn_MH.to(of_features.dtype)).to(features_NH.dtype)
         if wanted_weight:

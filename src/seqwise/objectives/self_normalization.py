@@ -68,11 +68,7 @@ def self_normalized_cross_entropy(
     """
     _check(weight, fraction)
     require_tokens(targets, logits)
-    counted = targets >= 0
-    if bool(counted.all()):  # no copy of what is as large as the vocabulary
-        logits_NV, targets_N = logits.reshape(-1, logits.shape[-1]), targets.flatten()
-    else:
-        logits_NV, targets_N = logits[counted], targets[counted]
+    logits_NV, targets_N = _counted(logits, targets)
     if len(targets_N) == 0:
         return logits.sum() * 0.0
     log_prob_N, log_partition_N = _LogProbAndPartition.apply(logits_NV, targets_N)
@@ -257,6 +253,14 @@ def _require_known(targets: Tensor, vocabulary_size: int) -> None:
         raise InputError(f"the target {int(targets.max())} is outside the vocabulary of {vocabulary_size}")
 
 
+def _counted(rows: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows (..., X) that have a target, and their targets: not copied where all have."""
+    counted = targets >= 0
+    if bool(counted.all()):
+        return rows.reshape(-1, rows.shape[-1]), targets.flatten()
+    return rows[counted], targets[counted]
+
+
 def _drawn(values_N: Tensor, fraction: float, generator: torch.Generator | None) -> Tensor:
     """Which positions are in H: ``ceil(gamma n)`` of n, each set of them equally likely."""
     order_N = torch.rand(len(values_N), generator=generator, device=values_N.device).argsort()
@@ -274,8 +278,7 @@ def _gold_and_drawn(
 ) -> tuple[Tensor, Tensor]:
     """The raw gold score of every position with a target, and log Z of those in H."""
     require_fit(features, head_weight_VH, head_bias_V, targets)
-    counted = targets >= 0
-    features_NH, targets_N = features[counted], targets[counted]
+    features_NH, targets_N = _counted(features, targets)
     drawn_M = _drawn(features_NH, fraction, generator)
     return gold_scores_and_log_partitions(features_NH, head_weight_VH, head_bias_V, targets_N, drawn_M)
 
