@@ -516,7 +516,7 @@ def test_the_plain_form_does_hold_them() -> None:
 
 def test_few_rows_of_a_gradient_wait_for_others() -> None:
     draw = torch.Generator().manual_seed(0)
-    notes = deferral._Notes()
+    notes = deferral._Notes(has_bias=True)
     parts = [
         (torch.randn(n, 7, generator=draw), torch.randn(n, 20, generator=draw)) for n in (3, 5, 9, 4, 30, 10, 10, 1, 10)
     ]

@@ -36,12 +36,12 @@ TILE = 2**19
 class _Notes:
     """What the steps of one backward pass have found out about the gradient of a matrix."""
 
+    has_bias: bool
     outer: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)
     partitions: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)
     sums: tuple[Tensor, Tensor] | None = None
     waiting: tuple[Tensor, Tensor] | None = None
     num_waiting: int = 0
-    has_bias: bool = True
 
     def add_product(self, gradient_NV: Tensor, rows_ND: Tensor) -> None:
         """Add ``g^T h``: adding up few rows takes longer than multiplying them, so they wait for others."""
@@ -100,18 +100,20 @@ class Matrix:
 
     def note_outer(self, tokens_BX: Tensor, weights_BJX: Tensor, vectors_BJD: Tensor) -> None:
         """To row ``tokens[b, x]`` of the gradient belongs ``sum_j weights[b, j, x] vectors[b, j]``."""
-        _noted(self.notes).outer.append((tokens_BX, weights_BJX, vectors_BJD.detach()))
+        self._noted().outer.append((tokens_BX, weights_BJX, vectors_BJD.detach()))
 
     def note_partitions(self, rows_ND: Tensor, log_partition_N: Tensor, gradient_N: Tensor) -> None:
         """The gradient with respect to log Z of some rows."""
-        _noted(self.notes).partitions.append((rows_ND.detach(), log_partition_N, gradient_N))
+        self._noted().partitions.append((rows_ND.detach(), log_partition_N, gradient_N))
 
     def note_product(self, gradient_NV: Tensor, rows_ND: Tensor) -> None:
         """The gradient with respect to all scores of some rows: added up soon, because it is too large to keep."""
         dtype = torch.promote_types(gradient_NV.dtype, torch.float32)
-        notes = _noted(self.notes)
-        notes.has_bias = self.bias_V is not None
-        notes.add_product(gradient_NV.to(dtype), rows_ND.detach().to(dtype))
+        self._noted().add_product(gradient_NV.to(dtype), rows_ND.detach().to(dtype))
+
+    def _noted(self) -> _Notes:
+        """What this backward pass has noted so far."""
+        return self.notes.setdefault(torch._C._current_graph_task_id(), _Notes(self.bias_V is not None))
 
 
 class DeferredGradients:
@@ -163,7 +165,7 @@ class _Collect(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, _: Tensor) -> tuple[Tensor | None, ...]:
         weight_VD, bias_V = ctx.saved_tensors
-        notes = ctx.notes.pop(torch._C._current_graph_task_id(), _Notes())
+        notes = ctx.notes.pop(torch._C._current_graph_task_id(), _Notes(bias_V is not None))
         notes.add_waiting()
         sums = notes.sums
         if notes.partitions:
@@ -232,11 +234,6 @@ def exp_(values: Tensor) -> Tensor:
     """
     lowest = -600.0 if values.dtype == torch.float64 else -60.0
     return F.threshold(values.clamp_(min=lowest).exp_(), 1.001 * math.exp(lowest), 0.0, inplace=True)
-
-
-def _noted(notes: dict[int, _Notes]) -> _Notes:
-    """What this backward pass has noted so far."""
-    return notes.setdefault(torch._C._current_graph_task_id(), _Notes())
 
 
 def _autocast_of(device_type: str) -> Callable[[], AbstractContextManager[Any]]:
