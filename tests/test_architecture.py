@@ -32,7 +32,7 @@ LAYERS = [
     "recipes",
     "cli",
 ]
-MAX_LINES = 400
+MAX_LINES = 800
 
 
 def modules() -> Iterator[tuple[str, Path, ast.Module]]:
