@@ -17,6 +17,7 @@ from seqwise.evaluation.signature import sign
 from seqwise.recipes import figure_6_1, spelling, stress
 from seqwise.recipes.figure_6_1 import METHODS
 from seqwise.recipes.figures import draw_by_decoder, interval_bars
+from seqwise.recipes.outcome import HEADINGS
 from seqwise.recipes.systems import Cell, Data
 
 pyplot = pytest.importorskip("matplotlib.pyplot")
@@ -112,30 +113,65 @@ def cells_of(systems: list[Any]) -> dict[str, Cell]:
     return {
         system.folder: Cell(
             system.name, Path("run"), {name: outputs(3 + 2 * place + column) for column, name in enumerate(DECODERS)},
-            {}, 1.0, 1.0, 0.5, SIGNATURE,
+            {name: outputs(5) for name in DECODERS}, 1.0, 1.0, 0.5, SIGNATURE,
         )
         for place, system in enumerate(systems)
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("part", ["test", "dev"])
-@pytest.mark.parametrize("recipe", [stress, spelling], ids=["stress", "spelling"])
+@pytest.mark.parametrize(
+    ("recipe", "how"), [(stress, {}), (spelling, {"part": "test"}), (spelling, {"part": "dev"})],
+    ids=["stress", "spelling", "spelling-dev"],
+)  # fmt: skip
 def test_the_recipe_draws_what_it_saves(
-    recipe: Any, part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: Any, how: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     examples = [Example(("x",) * 3, target) for target in GOLD]
     monkeypatch.setattr(recipe, "run_systems", lambda systems, *_, **how: cells_of(systems))
-    monkeypatch.setattr(stress, "load_data", lambda part: Data(examples, examples))
+    monkeypatch.setattr(stress, "load_data", lambda: Data(examples, examples, examples))
     monkeypatch.setattr(stress, "_write_own_data", lambda folder, data: None)
     monkeypatch.setattr(spelling, "words_and_pronunciations", lambda part: (examples, [[target] for target in GOLD]))
-    (outcome,) = recipe.reproduce(tmp_path, seed=0, progress=no_progress, part=part)
+    (outcome,) = recipe.reproduce(tmp_path, seed=0, progress=no_progress, **how)
     save_table(outcome.table, tmp_path / "table.json")
     for table in (outcome.table, load_table(tmp_path / "table.json")):
-        recipe.draw(table, tmp_path / "again.png", part=part)
+        recipe.draw(table, tmp_path / "again.png", **how)
         assert (tmp_path / "again.png").read_bytes() == outcome.files["figure"].read_bytes()
-    # And nothing else would do: another part is another title.
-    recipe.draw(outcome.table, tmp_path / "other.png", part="other")
+    # And nothing else would do: other numbers are another picture.
+    higher = [replace(one, value=one.value + 1) for one in outcome.table.results]
+    recipe.draw(replace(outcome.table, results=tuple(higher)), tmp_path / "other.png", **how)
     assert (tmp_path / "other.png").read_bytes() != outcome.files["figure"].read_bytes()
+
+
+def test_the_demo_chooses_decoders_and_the_control_on_development_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is best on development words is reported, although another decoder and another control do better on test."""
+    examples = [Example(("x",) * 3, target) for target in GOLD]
+    best = {"cross-entropy-longer": ("interpolated-beam", 20), "beam-crf": ("raw-beam", 25)}
+
+    def on_dev(key: str) -> dict[str, list[tuple[str, ...]]]:
+        decoder, right = best.get(key, ("greedy", 10))
+        return {name: outputs(right if name == decoder else 5) for name in HEADINGS}
+
+    def trained(systems: list[Any], *_: Any, decoders: Any, **how: Any) -> dict[str, Cell]:
+        assert tuple(decoders) == tuple(HEADINGS)  # the same tuning for controls and methods
+        shown = {name: outputs(14 - place) for place, name in enumerate(HEADINGS)}
+        return {
+            system.folder: Cell(
+                system.name, Path("run"), shown, on_dev(system.folder), 1.0, 1.0, 0.5, SIGNATURE
+            )
+            for system in systems
+        }  # fmt: skip
+
+    monkeypatch.setattr(stress, "run_systems", trained)
+    monkeypatch.setattr(stress, "load_data", lambda: Data(examples, examples, examples))
+    monkeypatch.setattr(stress, "_write_own_data", lambda folder, data: None)
+    (outcome,) = stress.reproduce(tmp_path, seed=0, progress=no_progress)
+    chosen = {one.system: one.measure for one in outcome.table.results if one.note == "chosen on dev"}
+    assert chosen["cross-entropy, longer"] == "half-raw beam: words right"
+    assert chosen["beam CRF, global"] == "raw beam: words right" and chosen["cross-entropy"] == "greedy: words right"
+    (against,) = [one for one in outcome.table.results if one.system == "beam CRF, global" and one.p_value is not None]
+    assert against.value == pytest.approx(100 * (11 - 12) / 30)  # raw beam, half-raw beam
 
 
 # ------------------------------------------------------------------ Figure 6.1

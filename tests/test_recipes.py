@@ -20,7 +20,7 @@ from seqwise.errors import InputError
 from seqwise.evaluation.metrics import length_ratio, token_accuracy
 from seqwise.evaluation.signature import sign
 from seqwise.recipes import RECIPES, run_recipe
-from seqwise.recipes.outcome import Measure, build_outcome
+from seqwise.recipes.outcome import HEADINGS, Measure, build_outcome
 from seqwise.recipes.systems import Cell, Data, System, _hash, _is_done, _load_cell, _train_and_decode, run_systems
 from seqwise.runs import Settings, load_run
 
@@ -125,7 +125,7 @@ def test_an_interrupted_cell_continues_and_ends_the_same(tmp_path: Path) -> None
 
 
 def test_an_outcome_holds_every_number_and_fits_the_terminal(tmp_path: Path) -> None:
-    outputs = {decoder: [tuple("AB"), tuple("AA")] for decoder in DECODERS}
+    outputs = {decoder: [tuple("AB"), tuple("AA")] for decoder in HEADINGS}
     signature = sign("the one", seeds=[0], data="0" * 64)
     cells = {
         "one": Cell("the one", tmp_path, outputs, {}, 12.3, 12.3, 0.5, signature),
@@ -138,7 +138,7 @@ def test_an_outcome_holds_every_number_and_fits_the_terminal(tmp_path: Path) -> 
     ]
     outcome = build_outcome("tiny", "A title", cells, measures, lesson="So.", files={}, groups={"one": "the first"})
     found = {(result.system, result.measure): result for result in outcome.table.results}
-    assert len(found) == len(outcome.table.results) == 2 * (4 * 2 + 2)
+    assert len(found) == len(outcome.table.results) == 2 * (5 * 2 + 2)
     assert found["the one", "raw beam: labels right"].value == 75
     assert found["the other", "raw beam: labels right"].signature.method == "tiny: the other"
     assert found["the other", "mean log Z"].value == -1.0 and found["the one", "training seconds"].value == 12.3

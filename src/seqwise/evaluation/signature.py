@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
@@ -35,7 +36,9 @@ class Signature:
     """What one needs to know to make a number again; `sign` fills it in, `signature_line` prints it.
 
     ``data`` is the SHA-256 of the evaluated examples, ``date`` the day in UTC, ``revision`` git's name for the source
-    that ran (ending in "-dirty" where its code had been edited), or None outside a checkout.
+    that ran (ending in "-dirty" where its code had been edited), or None outside a checkout. ``training`` lists what
+    was trained on: the SHA-256 of the training examples, then each file that they were read from with its SHA-256, or
+    each package with its version; empty in results that were made before it was recorded.
     """
 
     method: str
@@ -47,6 +50,7 @@ class Signature:
     machine: str
     date: str
     revision: str | None = None
+    training: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("method", "data", "seqwise", "torch", "python", "machine", "date"):
@@ -55,16 +59,20 @@ class Signature:
             check_text("revision", self.revision)
         if not all(isinstance(seed, int) for seed in self.seeds):
             raise InputError(f"seeds must be whole numbers, got {self.seeds!r}")
-        object.__setattr__(self, "seeds", tuple(self.seeds))
+        for name in ("seeds", "training"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        for source in self.training:
+            check_text("training", source)
 
 
-def sign(method: str, *, seeds: Iterable[int], data: str) -> Signature:
+def sign(method: str, *, seeds: Iterable[int], data: str, training: Iterable[str] = ()) -> Signature:
     """Signature of a number made here, now, by this code.
 
     Args:
         method: what was run, in the field's words.
         seeds: of every training or sampling run that went in.
         data: SHA-256 of the evaluated examples, from `sha256_of_examples`.
+        training: what was trained on, see `Signature`.
 
     Example:
         >>> signature = sign("beam search, k = 3", seeds=[1, 2], data=sha256_of_examples([]))
@@ -81,18 +89,22 @@ def sign(method: str, *, seeds: Iterable[int], data: str) -> Signature:
         machine=describe_machine(),
         date=datetime.now(UTC).date().isoformat(),
         revision=_git_revision(Path(__file__)),
+        training=tuple(training),
     )
 
 
 def signature_line(signature: Signature) -> str:
-    """The signature on one line, fields joined by " | ", the data hash cut to 12 digits; unknown fields left out.
+    """The signature on one line, fields joined by " | ", hashes cut to 12 digits; unknown fields left out.
 
     Example:
         >>> print(signature_line(Signature("greedy", (7,), "ab" * 32, "0.1.0", "2.13.0", "3.11.4", "4 cores", "2026-01-31")))
         method:greedy | seeds:7 | data:abababababab | seqwise:0.1.0 | torch:2.13.0 | python:3.11.4 | machine:4 cores | date:2026-01-31
     """  # noqa: E501  (the example shows the line whole)
     shown = {field.name: getattr(signature, field.name) for field in fields(signature)}
-    shown |= {"seeds": ",".join(map(str, signature.seeds)), "data": signature.data[:12]}
+    training = (re.sub(r"\b[0-9a-f]{64}\b", lambda found: found[0][:12], source) for source in signature.training)
+    shown |= {
+        "seeds": ",".join(map(str, signature.seeds)), "data": signature.data[:12], "training": ", ".join(training)
+    }  # fmt: skip
     return " | ".join(f"{name}:{' '.join(text.split())}" for name, text in shown.items() if text)
 
 

@@ -13,16 +13,10 @@ from rich.text import Text
 from seqwise.evaluation.metrics import Comparison, Sums, bootstrap_interval, paired_bootstrap, seed_differences
 from seqwise.evaluation.report import Claim, Result, Table
 from seqwise.evaluation.signature import Signature
-from seqwise.recipes.outcome import Outcome
+from seqwise.recipes.outcome import HEADINGS, Outcome
 from seqwise.recipes.systems import Cell
 
 __all__ = ["HEADINGS", "Measured", "Row", "best_on_dev", "compare", "examine", "judge", "measure_rows", "no_worse"]
-
-HEADINGS = {
-    "greedy": "greedy", "beam": "beam", "interpolated-beam": "half-raw beam", "raw-beam": "raw beam",
-    "soft-beam": "soft beam",
-}  # fmt: skip
-"""Decoders of these tables and their columns; the half-raw beam adds up ``f - log Z / 2``."""
 
 SIGNIFICANT = 0.05
 MARGIN = 0.005  # half a point

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+from seqwise.data.durable import sha256_of_file
 from seqwise.data.readers import Example, read_columns, read_pairs
 from seqwise.data.subwords import Subwords, learn_subwords, split_text
 from seqwise.errors import InputError
@@ -72,7 +73,7 @@ def _columns(name: str, *files: str) -> Data:
         return read_columns(folder / file, label_column=1)
 
     train, dev, test = map(read, files)
-    return Data(train=train, dev=dev, test=test)
+    return Data(train=train, dev=dev, test=test, sources=(_source(folder / files[0]),))
 
 
 @cache
@@ -83,7 +84,7 @@ def translation(*, every: int = EVERY) -> Data:
         every: one in so many training pairs is used.
     """
     train, dev, test = ([_split(pair, translation_subwords()) for pair in pairs] for pairs in _translation(every))
-    return Data(train=train, dev=dev, test=test)
+    return Data(train=train, dev=dev, test=test, sources=_translation_sources())
 
 
 @cache
@@ -100,7 +101,16 @@ def translation_text() -> Data:
         [replace(pair, source=(join(pair.source),), target=(join(pair.target),)) for pair in pairs]
         for pairs in _translation(EVERY)
     )
-    return Data(train=train, dev=dev, test=test)
+    return Data(train=train, dev=dev, test=test, sources=_translation_sources())
+
+
+def _translation_sources() -> tuple[str, ...]:
+    return (_source(corpus("mt-de-en-tatoeba") / "train.tsv.gz"),)
+
+
+def _source(path: Path) -> str:
+    """A training file by folder, name and SHA-256, as a signature lists it."""
+    return f"{path.parent.name}/{path.name} {sha256_of_file(path)}"
 
 
 @cache

@@ -11,7 +11,10 @@ from seqwise.recipes.outcome import HEADINGS
 __all__ = ["draw_by_decoder", "interval_bars"]
 
 # Okabe and Ito's palette: told apart by colour-blind readers too.
-COLOURS = {"greedy": "#999999", "beam": "#56B4E9", "raw-beam": "#D55E00", "soft-beam": "#E69F00"}
+COLOURS = {
+    "greedy": "#999999", "beam": "#56B4E9", "interpolated-beam": "#009E73", "raw-beam": "#D55E00",
+    "soft-beam": "#E69F00",
+}  # fmt: skip
 
 
 def interval_bars(results: Sequence[Result]) -> list[list[float]]:
@@ -44,7 +47,7 @@ def draw_by_decoder(table: Table, measure: str, path: Path, *, title: str) -> No
         title: above the picture.
 
     Raises:
-        KeyError: the table has a system without that measure for each of the four decoders.
+        KeyError: the table has a system without that measure for a decoder that the first system has.
     """
     import matplotlib
 
@@ -54,7 +57,10 @@ def draw_by_decoder(table: Table, measure: str, path: Path, *, title: str) -> No
     found = {(result.system, result.measure): result for result in table.results}
     names = list(dict.fromkeys(result.system for result in table.results))
     figure, axes = pyplot.subplots(figsize=(9, 0.62 * len(names) + 1.4), layout="constrained")
-    for shift, (decoder, heading) in zip((-0.24, -0.08, 0.08, 0.24), HEADINGS.items(), strict=True):
+    shown = {key: heading for key, heading in HEADINGS.items() if (names[0], f"{heading}: {measure}") in found}
+    headings = shown or HEADINGS
+    for place, (decoder, heading) in enumerate(headings.items()):
+        shift = 0.16 * (place - (len(headings) - 1) / 2)
         results = [found[name, f"{heading}: {measure}"] for name in names]
         how = {"color": COLOURS[decoder], "label": heading}
         rows = [row + shift for row in range(len(names))]
@@ -66,7 +72,7 @@ def draw_by_decoder(table: Table, measure: str, path: Path, *, title: str) -> No
     axes.grid(axis="x", alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_title(title, loc="left")
-    figure.legend(loc="outside lower center", frameon=False, ncols=len(HEADINGS))
+    figure.legend(loc="outside lower center", frameon=False, ncols=len(headings))
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)

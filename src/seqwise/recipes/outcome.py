@@ -10,13 +10,22 @@ import rich.box
 import rich.table
 from rich.text import Text
 
-from seqwise.evaluation.metrics import Counts, Estimate, bootstrap_interval
+from seqwise.evaluation.metrics import Counts, Estimate, Sums, bootstrap_interval
 from seqwise.evaluation.report import Result, Table
 from seqwise.recipes.systems import Cell
 
-__all__ = ["Measure", "Outcome", "build_outcome"]
+__all__ = ["HEADINGS", "Measure", "Outcome", "build_outcome"]
 
-HEADINGS = {"greedy": "greedy", "beam": "beam", "raw-beam": "raw beam", "soft-beam": "soft beam"}
+HEADINGS = {
+    "greedy": "greedy", "beam": "beam", "interpolated-beam": "half-raw beam", "raw-beam": "raw beam",
+    "soft-beam": "soft beam",
+}  # fmt: skip
+"""Decoders of the tables and their columns; the half-raw beam adds up ``f - log Z / 2``."""
+
+
+def _short(decoder: str) -> str:
+    """The first word of a decoder's heading: columns are narrow."""
+    return HEADINGS[decoder].replace("-", " ").split()[0]
 
 
 @dataclass(frozen=True)
@@ -41,7 +50,7 @@ class Measure:
         """The number, and for percentages half the width of its interval."""
         if self.unit != "%":
             return f"{estimate.value:.2f}"
-        return f"{100 * estimate.value:.1f} ±{50 * (estimate.high - estimate.low):.1f}"
+        return f"{100 * estimate.value:.1f}±{50 * (estimate.high - estimate.low):.1f}"
 
 
 @dataclass(frozen=True)
@@ -76,6 +85,7 @@ def build_outcome(
     hints: tuple[str, ...] = (),
     groups: Mapping[str, str] | None = None,
     comparisons: Sequence[Result] = (),
+    dev: Mapping[str, Mapping[str, Sums]] | None = None,
 ) -> Outcome:
     """Measure every decoder of every cell, with bootstrap 95% intervals.
 
@@ -86,13 +96,15 @@ def build_outcome(
         measures: the first is printed with its interval, the others below it.
         groups: headings put above the row of the cell with that key.
         comparisons: further results to keep with the table, such as differences with their p-values.
+        dev: the first measure on development data, by cell and decoder; the best decoder of each cell is marked.
     """
     results: list[Result] = []
     grid = rich.table.Table(
         title=title, title_justify="left", box=rich.box.SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1)
     )
-    grid.add_column("system", no_wrap=True)
-    for heading in (*HEADINGS.values(), "sec", "log Z"):
+    grid.add_column("system", overflow="fold")
+    decoders = [decoder for decoder in HEADINGS if all(decoder in cell.outputs for cell in cells.values())]
+    for heading in (*(_short(decoder) for decoder in decoders), "sec", "log Z"):
         grid.add_column(heading, justify="right", no_wrap=True)
     for key, cell in cells.items():
         signature = replace(cell.signature, method=f"{name}: {cell.system}")
@@ -100,8 +112,14 @@ def build_outcome(
             grid.add_section()
             grid.add_row(Text(groups[key], style="bold"))
         row = []
-        for decoder, heading in HEADINGS.items():
-            lines = Text()
+        on_dev = {} if dev is None else {decoder: sums.value for decoder, sums in dev[key].items()}
+        chosen = max(on_dev, key=on_dev.__getitem__, default="")
+        for decoder in decoders:
+            heading, lines = HEADINGS[decoder], Text()
+            if decoder in on_dev:
+                value = measures[0].scaled(on_dev[decoder])
+                name_on_dev = f"{heading}: {measures[0].name}, dev"
+                results.append(Result(cell.system, name_on_dev, value, signature, unit=measures[0].unit))
             for measure in measures:
                 estimate = bootstrap_interval(measure.count(cell.outputs[decoder]))
                 low, high = measure.scaled(estimate.low), measure.scaled(estimate.high)
@@ -114,11 +132,11 @@ def build_outcome(
                         low=low,
                         high=high,
                         unit=measure.unit,
+                        note="chosen on dev" if decoder == chosen and measure is measures[0] else "",
                     )
                 )
-                lines.append(
-                    measure.text(estimate) if not lines else f"\n{measure.text(estimate)}", "dim" if lines else ""
-                )
+                style = "dim" if lines else "bold" if decoder == chosen else ""
+                lines.append("\n" * bool(lines) + measure.text(estimate), style)
             row.append(lines)
         results.append(Result(cell.system, "training seconds", cell.train_seconds, signature, unit="s"))
         results.append(Result(cell.system, "mean log Z", cell.mean_log_partition, signature, unit="nat"))
@@ -128,5 +146,7 @@ def build_outcome(
         f"each cell: {order}; ± half of a bootstrap 95% interval; sec: CPU time of its own stage, without that of the "
         "system it starts from"
     )
+    if dev is not None:
+        grid.caption += "; bold: the decoder chosen on dev; half: beam over f - log Z / 2"
     grid.caption_justify = "left"
     return Outcome(name, Table(title, (*results, *comparisons), lesson), grid, lesson, files, hints)

@@ -18,7 +18,7 @@ from seqwise.evaluation.metrics import Counts, length_ratio, phoneme_error_rate,
 from seqwise.evaluation.report import Table
 from seqwise.recipes.figures import draw_by_decoder
 from seqwise.recipes.outcome import Measure, Outcome, build_outcome
-from seqwise.recipes.stress import cmu_entries
+from seqwise.recipes.stress import cmu_entries, cmu_version
 from seqwise.recipes.systems import Cell, Data, System, run_systems
 from seqwise.recipes.workers import ProgressFactory
 from seqwise.runs.measures import references_by_source
@@ -38,14 +38,14 @@ def _lexicon() -> list[Example]:
 def load_data(part: str = "test") -> Data:
     """90% of the words to train on, 5% to choose on ("dev"), 5% to report on ("test"): each test word once."""
     train = [example for example in _lexicon() if split_by_hash(example.key) < PARTS["dev"][0]]
-    return Data(train=train, test=words_and_pronunciations(part)[0])
+    return Data(train=train, test=words_and_pronunciations(part)[0], sources=cmu_version())
 
 
 @cache
 def load_both_parts() -> Data:
     """All training pairs, and every third word of each of the other parts."""
     dev, test = (words_and_pronunciations(part)[0][::EVERY] for part in ("dev", "test"))
-    return Data(train=load_data().train, dev=dev, test=test)
+    return Data(train=load_data().train, dev=dev, test=test, sources=cmu_version())
 
 
 def words_right(part: str, outputs: Sequence[tuple[str, ...]]) -> Counts:

@@ -49,11 +49,15 @@ class System:
 
 @dataclass(frozen=True)
 class Data:
-    """Training data, what is reported on, and what decoders are chosen on; decided once for all systems."""
+    """Training data, what is reported on, and what decoders are chosen on; decided once for all systems.
+
+    ``sources`` names what the training data were read from: each file with its SHA-256, each package with its version.
+    """
 
     train: list[Example]
     test: list[Example]
     dev: list[Example] = field(default_factory=list)
+    sources: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -160,13 +164,19 @@ def _train_and_decode(
         "fingerprint": fingerprint,
         "train_seconds": train_seconds(output),
         # Made here and kept with the outputs, so that a cell that is read back later is not signed as new.
-        "signature": asdict(sign(system.name, seeds=[system.settings.seed], data=sha256_of_examples(data.test))),
+        "signature": asdict(_sign(system, data)),
         # A label that no training example has, has no score.
         "mean_log_partition": log_partitions_of(run, run.encode(known_targets(run, data.test))).mean().item(),
         "outputs": decode(data.test),
         "dev_outputs": decode(data.dev) if data.dev else {},
     }  # fmt: skip
     write_atomically(output / "cell.json", json.dumps(record))
+
+
+def _sign(system: System, data: Data) -> Signature:
+    training = (f"examples {sha256_of_examples(data.train)}", *data.sources)
+    seeds = [system.settings.seed]
+    return sign(system.name, seeds=seeds, data=sha256_of_examples(data.test), training=training)
 
 
 def _is_done(system: System, measured: str, folder: Path, done: Collection[str]) -> bool:
@@ -184,7 +194,7 @@ def _load_cell(system: System, output: Path) -> Cell:
         {name: [tuple(tokens) for tokens in found] for name, found in record[key].items()}
         for key in ("outputs", "dev_outputs")
     )
-    signature = Signature(**{**record["signature"], "seeds": tuple(record["signature"]["seeds"])})
+    signature = Signature(**record["signature"])
     seconds = record["train_seconds"]
     return Cell(system.name, output, outputs, dev_outputs, seconds, seconds, record["mean_log_partition"], signature)
 
