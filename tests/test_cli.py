@@ -506,6 +506,17 @@ def test_entities_are_measured_as_entities(seqwise: Command, tmp_path: Path) -> 
     ended = seqwise("train", *files, *options)
     assert ended.code == 0 and "entity F1, %" in ended.out
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["dev"]["best by"] == "entity F1"
+    evaluate = ["evaluate", tmp_path / "run", tmp_path / "a.conll"]
+    ended = seqwise(*evaluate)
+    assert ended.code == 0 and max(map(len, ended.out.splitlines())) <= 80
+    assert all(name in ended.out for name in ("macro-averaged", "precision", "recall", "support"))
+    table = [line.split() for line in ended.out.splitlines()]
+    assert [row[-1] for row in table if row[:1] in (["PER"], ["LOC"])] == ["2", "4"]  # the entities of both sentences
+    found = json.loads(seqwise(*evaluate, "--json", "--decoder=beam").out)["beam"]
+    by_type = found["entity F1"]["by type"]
+    assert {name: scores["support"] for name, scores in by_type.items()} == {"LOC": 2, "PER": 4}
+    mean = sum(scores["f1"] for scores in by_type.values()) / 2
+    assert found["macro-averaged entity F1"]["value"] == pytest.approx(mean)
 
 
 # -------------------------------------------------------------------------------------- subwords

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seqwise.errors import InputError
-from seqwise.evaluation.entities import entities, entity_f1, macro_entity_f1
+from seqwise.evaluation.entities import TypeScores, entities, entity_f1, macro_entity_f1
 from seqwise.evaluation.metrics import bootstrap_interval
 from seqwise.evaluation.translation import subset
 
@@ -111,7 +111,8 @@ def test_f1_is_that_of_sets_of_spans(seed):
 
 
 def test_seqeval_agrees():
-    sequence_labeling = pytest.importorskip("seqeval.metrics.sequence_labeling")
+    reason = "seqeval is not installed, which this test compares with"
+    sequence_labeling = pytest.importorskip("seqeval.metrics.sequence_labeling", reason=reason)
     generator = random.Random(0)
     for _ in range(5000):
         labels = random_labels(generator, generator.randrange(15))
@@ -121,9 +122,12 @@ def test_seqeval_agrees():
         predictions, references = random_pairs(seed, 10)
         micro = sequence_labeling.f1_score(references, predictions, average="micro", zero_division=0)
         assert entity_f1(predictions, references).value == pytest.approx(micro, abs=1e-12)
-        *_, f1, support = sequence_labeling.precision_recall_fscore_support(
+        report = sequence_labeling.precision_recall_fscore_support(
             references, predictions, average=None, zero_division=0
         )
+        by_type = entity_f1(predictions, references).by_type  # theirs come without names, in the order of the names
+        np.testing.assert_allclose([by_type[name] for name in sorted(by_type)], np.transpose(report), atol=1e-12)
+        *_, f1, support = report
         macro = np.mean(f1[support > 0])
         assert macro_entity_f1(predictions, references).value == pytest.approx(macro, abs=1e-12)
 
@@ -133,6 +137,25 @@ def test_a_type_without_prediction_counts_as_zero_and_one_without_gold_not_at_al
     assert macro_entity_f1([["B-X", "O", "O"], ["B-X", "O", "O"]], gold).value == 1 / 2
     assert macro_entity_f1([["B-X", "O", "B-Y"], ["B-X", "B-Z", "B-Z"]], gold).value == 1
     assert entity_f1([["B-X", "O", "B-Y"], ["B-X", "B-Z", "B-Z"]], gold).value == pytest.approx(6 / 8)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "gold", "predicted"),
+    [
+        ("IOB2", "B-X I-X O B-X O B-Y", "B-X I-X O B-X I-X B-Z"),
+        ("IOB1", "I-X I-X O I-X O I-Y", "I-X I-X O I-X I-X I-Z"),
+        ("BIOES", "B-X E-X O S-X O S-Y", "B-X E-X O B-X E-X S-Z"),
+    ],
+)
+def test_each_type_has_its_precision_recall_and_support(scheme, gold, predicted):
+    # One X of two is right, of two predicted; the only Y is missed; Z is predicted and never gold.
+    measured = entity_f1([predicted.split(), ["O"]], [gold.split(), ["O"]])
+    assert measured.value == 2 * 1 / (3 + 3), scheme
+    assert measured.by_type == {
+        "X": TypeScores(precision=0.5, recall=0.5, f1=0.5, support=2),
+        "Y": TypeScores(precision=0.0, recall=0.0, f1=0.0, support=1),
+        "Z": TypeScores(precision=0.0, recall=0.0, f1=0.0, support=0),
+    }
 
 
 def test_missing_positions_are_outside_and_surplus_ones_not_looked_at():

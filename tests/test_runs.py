@@ -695,6 +695,17 @@ def test_labels_that_look_like_entities_are_measured_as_such(labels: list[tuple[
     )
 
 
+def test_entity_f1_counts_all_entities_alike_and_the_macro_average_all_types() -> None:
+    # Nine persons found of ten, and the one place missed: 2 * 9 / (9 + 11) against the mean of 18 / 19 and 0.
+    gold = [("B-PER",)] * 10 + [("B-LOC",)]
+    predicted = [("B-PER",)] * 9 + [("O",)] * 2
+    found = tagging_measures(predicted, gold)
+    assert list(found) == ["sequences right", "labels right", "entity F1", "macro-averaged entity F1"]
+    assert found["entity F1"].value == pytest.approx(18 / 20)
+    assert found["macro-averaged entity F1"].value == pytest.approx(18 / 19 / 2)
+    assert decisive(found) == ("entity F1", 1)
+
+
 def test_bleu_decides_for_subwords_only() -> None:
     titles = ["word error", "token error", "length ratio", "BLEU"]
     assert decisive(titles) == ("word error", -1) and decisive(titles, subwords=True) == ("BLEU", 1)

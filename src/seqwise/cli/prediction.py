@@ -7,16 +7,20 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
+import rich.box
 import typer
+from rich.table import Table
+from rich.text import Text
 
-from seqwise.cli.console import number, print_measures, require_at_least_one, require_files
+from seqwise.cli.console import number, out, print_measures, require_at_least_one, require_files
 from seqwise.errors import InputError
 from seqwise.training.processes import own_device
 
 if TYPE_CHECKING:
     from seqwise.data.readers import Example
+    from seqwise.evaluation.entities import TypeScores
     from seqwise.evaluation.metrics import Estimate
     from seqwise.runs import Prediction, Run
 
@@ -155,10 +159,15 @@ def evaluate(
     beam_size: BeamSize = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table")] = False,
 ) -> None:
-    """Measure a run on a file, with bootstrap 95% intervals."""
+    """Measure a run on a file, with bootstrap 95% intervals.
+
+    Where labels name entities (B-PER, I-PER, O): their F1 over all types together (micro-averaged), the mean of the F1
+    of each type (macro-averaged), and a table with precision, recall, F1 and number of gold entities of each type.
+    """
+    from seqwise.evaluation.entities import EntityCounts
     from seqwise.evaluation.metrics import bootstrap_interval
     from seqwise.runs import load_run, require_enough_candidates
-    from seqwise.runs.decoder_choice import decoders_for
+    from seqwise.runs.decoder_choice import decoders_for, usual_decoder
     from seqwise.runs.hub import run_folder
     from seqwise.runs.measures import measure, signatures, unknown_targets
     from seqwise.runs.training import read_examples
@@ -181,28 +190,54 @@ def evaluate(
         name: {title: bootstrap_interval(sums) for title, sums in by_title.items()}
         for name, by_title in measured.items()
     }
-    _print_estimates(estimates, signatures(loaded, examples), num_examples=len(examples), as_json=as_json)
-
-
-def _print_estimates(
-    estimates: Mapping[str, Mapping[str, Estimate]], signed: Mapping[str, str], *, num_examples: int, as_json: bool
-) -> None:
+    signed = signatures(loaded, examples)
+    types = {
+        name: sums.by_type
+        for name, by_title in measured.items()
+        for sums in by_title.values()
+        if isinstance(sums, EntityCounts)
+    }
     if as_json:
-        plain = {
-            name: {
-                title: estimate._asdict() | ({"signature": signed[title]} if title in signed else {})
-                for title, estimate in row.items()
-            }
-            for name, row in estimates.items()
-        }
-        print(json.dumps(plain, indent=1))
+        print(json.dumps(_plain(estimates, signed, types), indent=1))
         return
     print_measures(
         {name: {title: _cell(title, estimate) for title, estimate in row.items()} for name, row in estimates.items()}
     )
-    print(f"{num_examples} examples; in brackets bootstrap 95% intervals")
+    print(f"{len(examples)} examples; in brackets bootstrap 95% intervals")
     for title, signature in signed.items():
         print(f"{title}: {signature}")
+    if types:
+        name = decoder or usual_decoder(loaded.settings)
+        print(f"\nEntities by type, {name}")
+        _print_types(types[name])
+
+
+def _plain(
+    estimates: Mapping[str, Mapping[str, Estimate]],
+    signed: Mapping[str, str],
+    types: Mapping[str, Mapping[str, TypeScores]],
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """Every estimate as JSON has it; BLEU with its signature, entity F1 with the scores of each type."""
+    plain: dict[str, dict[str, dict[str, Any]]] = {
+        name: {title: estimate._asdict() for title, estimate in row.items()} for name, row in estimates.items()
+    }
+    for row in plain.values():
+        for title, signature in signed.items():
+            row[title]["signature"] = signature
+    for name, by_type in types.items():
+        plain[name]["entity F1"]["by type"] = {kind: scores._asdict() for kind, scores in by_type.items()}
+    return plain
+
+
+def _print_types(by_type: Mapping[str, TypeScores]) -> None:
+    table = Table(box=rich.box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    table.add_column("type", overflow="fold")
+    for heading in ("precision, %", "recall, %", "F1, %", "support"):
+        table.add_column(heading, justify="right")
+    for kind, scores in by_type.items():
+        shares = (f"{100 * share:.1f}" for share in (scores.precision, scores.recall, scores.f1))
+        table.add_row(Text(kind), *shares, f"{scores.support:,}")  # a type may look like markup
+    out.print(table)
 
 
 def _cell(title: str, estimate: Estimate) -> tuple[str, str]:

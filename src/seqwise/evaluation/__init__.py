@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from seqwise.evaluation.diagnosis import ExposureGap, LengthBias, exposure_gap, length_bias, optimal_next_tokens
-from seqwise.evaluation.entities import Entity, entity_f1, macro_entity_f1
+from seqwise.evaluation.entities import Entity, EntityCounts, TypeScores, entity_f1, macro_entity_f1
 from seqwise.evaluation.label_bias import LabelBias, Prefix, draw_label_bias, explore_label_bias, fate_of_gold
 from seqwise.evaluation.log_partitions import (
     LogPartitionReport,
@@ -46,6 +46,7 @@ __all__ = [
     "Comparison",
     "Counts",
     "Entity",
+    "EntityCounts",
     "Estimate",
     "ExposureGap",
     "LabelBias",
@@ -59,6 +60,7 @@ __all__ = [
     "Slots",
     "Sums",
     "Table",
+    "TypeScores",
     "bins_by_length",
     "bleu",
     "bleu_length_ratio",

@@ -1,11 +1,11 @@
-"""Entities in label sequences, and the F1 of predicted entities over all of them and by type.
+"""Entities in label sequences, and the F1 of predicted entities: over all of them, by type, and averaged over types.
 
 Shapes: N examples, K types.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ import numpy as np
 from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Counts, Floats, Sums, Tokens, pairs
 
-__all__ = ["Entity", "entities", "entity_f1", "macro_entity_f1"]
+__all__ = ["Entity", "EntityCounts", "TypeScores", "entities", "entity_f1", "macro_entity_f1"]
 
 PREFIXES = frozenset("BIES")
 
@@ -25,6 +25,33 @@ class Entity(NamedTuple):
     type: str
     start: int
     end: int
+
+
+class TypeScores(NamedTuple):
+    """Precision, recall and F1 of one type's entities, 0 where nothing is to be divided by, and how many are gold."""
+
+    precision: float
+    recall: float
+    f1: float
+    support: int
+
+
+class EntityCounts(Counts):
+    """The micro-averaged F1 that `entity_f1` returns, with the scores of each type.
+
+    Args:
+        tallies_NKC: right, predicted and gold entities (C = 3) of each type in each example.
+        types: the names of the K types.
+    """
+
+    by_type: Mapping[str, TypeScores]
+
+    def __init__(self, tallies_NKC: Floats, types: Sequence[str]) -> None:
+        right_N, predicted_N, gold_N = tallies_NKC.sum(axis=1).T
+        super().__init__(2 * right_N, predicted_N + gold_N)
+        sums_by_type = zip(types, tallies_NKC.sum(axis=0), strict=True)
+        by_type = {name: _type_scores(*sums_C) for name, sums_C in sums_by_type if sums_C.any()}
+        object.__setattr__(self, "by_type", by_type)
 
 
 def entities(labels: Tokens) -> list[Entity]:
@@ -53,8 +80,8 @@ def entities(labels: Tokens) -> list[Entity]:
     return [Entity(parts[i + 1][1], i, j) for i, j in pairwise(edges) if parts[i + 1][0] != "O"]
 
 
-def entity_f1(predictions: Sequence[Tokens], references: Sequence[Tokens]) -> Counts:
-    """F1 of entities over all types together ("micro"): 2 #right / (#predicted + #gold).
+def entity_f1(predictions: Sequence[Tokens], references: Sequence[Tokens]) -> EntityCounts:
+    """Micro-averaged F1, over the entities of all types together: 2 #right / (#predicted + #gold).
 
     An entity is right where type, start and end all are. That is 2 P R / (P + R) of precision P = #right / #predicted
     and recall R = #right / #gold, so a ratio of two sums.
@@ -64,23 +91,27 @@ def entity_f1(predictions: Sequence[Tokens], references: Sequence[Tokens]) -> Co
             at.
         references: gold labels per example.
 
+    Returns:
+        The F1, and ``by_type`` the scores of every type that is gold or predicted.
+
     Raises:
         InputError: the lists differ in length, a gold label has no known prefix, or there is no entity at all.
 
     Source: conlleval, as for `entities`. Not implemented: credit for partial overlap.
 
     Example:
-        >>> entity_f1([["B-PER", "O", "B-LOC"]], [["B-PER", "O", "O"]]).value  # 1 right, 2 predicted, 1 gold
-        0.6666666666666666
+        >>> f1 = entity_f1([["B-PER", "O", "B-LOC"]], [["B-PER", "O", "O"]])  # 1 right, 2 predicted, 1 gold
+        >>> f1.value, f1.by_type["PER"]
+        (0.6666666666666666, TypeScores(precision=1.0, recall=1.0, f1=1.0, support=1))
     """
-    right_N, predicted_N, gold_N = _tallies(predictions, references, types=None).sum(axis=1).T
-    return Counts(2 * right_N, predicted_N + gold_N)
+    types = sorted({entity.type for labels in (*predictions, *references) for entity in entities(labels)})
+    return EntityCounts(_tallies(predictions, references, types), types)
 
 
 def macro_entity_f1(
     predictions: Sequence[Tokens], references: Sequence[Tokens], *, types: Collection[str] | None = None
 ) -> Sums:
-    """Mean over types of the F1 of each type's entities: (1 / K) sum over k of 2 #right_k / (#predicted_k + #gold_k).
+    """Macro-averaged F1, the mean over types: (1 / K) sum over k of 2 #right_k / (#predicted_k + #gold_k).
 
     A type enters with F1 = 0 where none of its entities is predicted. A type that no reference has does not enter, and
     its predictions cost nothing (they do in `entity_f1`). The same in each bootstrap resample: the mean is over the
@@ -105,7 +136,7 @@ def macro_entity_f1(
     chosen = occurring if types is None else sorted(set(types))
     if absent := [name for name in chosen if name not in occurring]:
         raise InputError(f"no reference has an entity of type {absent[0]!r}", mend=f"choose from {occurring}")
-    tallies_NKC = _tallies(predictions, references, types=chosen)
+    tallies_NKC = _tallies(predictions, references, chosen)
     if not chosen:
         raise InputError("there are no types to average over: no reference has an entity, or none is asked for")
     return Sums(tallies_NKC.reshape(len(tallies_NKC), -1), _mean_f1)
@@ -121,18 +152,26 @@ def _is_edge(before: tuple[str, str], after: tuple[str, str]) -> bool:
     return before[1] != after[1] or before[0] in "OES" or after[0] in "OBS"
 
 
-def _tallies(predictions: Sequence[Tokens], references: Sequence[Tokens], *, types: Collection[str] | None) -> Floats:
-    """(N, K, 3): right, predicted and gold entities of each type in each example; all types as one where None."""
-    places = {name: k for k, name in enumerate(types or ())}
-    tallies_NKC = np.zeros((len(references), 1 if types is None else len(types), 3))
+def _tallies(predictions: Sequence[Tokens], references: Sequence[Tokens], types: Sequence[str]) -> Floats:
+    """(N, K, 3): right, predicted and gold entities of each type in each example."""
+    places = {name: k for k, name in enumerate(types)}
+    tallies_NKC = np.zeros((len(references), len(types), 3))
     for n, (prediction, reference) in enumerate(pairs(predictions, references)):
         _check_labels(reference, n + 1)
         found, gold = set(entities(prediction[: len(reference)])), set(entities(reference))
         for column, group in enumerate((found & gold, found, gold)):
             for entity in group:
-                if types is None or entity.type in places:
-                    tallies_NKC[n, places.get(entity.type, 0), column] += 1
+                if entity.type in places:
+                    tallies_NKC[n, places[entity.type], column] += 1
     return tallies_NKC
+
+
+def _type_scores(right: float, predicted: float, gold: float) -> TypeScores:
+    precision, recall, f1 = (
+        float(above / below) if below else 0.0
+        for above, below in ((right, predicted), (right, gold), (2 * right, predicted + gold))
+    )
+    return TypeScores(precision, recall, f1, int(gold))
 
 
 def _check_labels(reference: Tokens, number: int) -> None:

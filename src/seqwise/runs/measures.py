@@ -13,7 +13,7 @@ from seqwise.data.batches import EncodedExample, collate
 from seqwise.data.readers import Example
 from seqwise.data.subwords import normalize_text
 from seqwise.decoding import evaluation_mode
-from seqwise.evaluation.entities import macro_entity_f1
+from seqwise.evaluation.entities import entity_f1, macro_entity_f1
 from seqwise.evaluation.metrics import (
     Sums,
     length_ratio,
@@ -49,13 +49,17 @@ ENTITY_LABEL = re.compile(r"O|[BIES]-.*", re.DOTALL)
 
 
 def tagging_measures(predictions: Sequence[Tokens], references: Sequence[Tokens]) -> dict[str, Sums]:
-    """Sequences entirely right, labels right and, where the labels are those of entities, F1 (mean over types)."""
+    """Sequences entirely right, labels right and, where the labels are those of entities, their F1.
+
+    "entity F1" is over the entities of all types together (micro-averaged), as conlleval and seqeval have it.
+    """
     measures: dict[str, Sums] = {
         "sequences right": sequence_accuracy(predictions, references),
         "labels right": token_accuracy(predictions, references),
     }
     if _name_entities({label for labels in references for label in labels}):
-        measures["entity F1"] = macro_entity_f1(predictions, references)
+        measures["entity F1"] = entity_f1(predictions, references)
+        measures["macro-averaged entity F1"] = macro_entity_f1(predictions, references)
     return measures
 
 
