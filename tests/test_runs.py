@@ -5,13 +5,19 @@ from __future__ import annotations
 import copy
 import json
 import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from command_line import Command
 from seqwise.data import Batch, Example, Vocabulary, collate, join_pieces, write_columns
+from seqwise.data.durable import LOCK
 from seqwise.decoding import DECODERS
 from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Counts, Sums
@@ -58,6 +64,7 @@ from seqwise.search.candidates import global_, local
 from seqwise.search.operators import mean_squared_gap
 from seqwise.search.selection import HardTopK, SoftTopK
 from seqwise.training.configuration import dump_configuration
+from seqwise.training.lock import sole_writer
 
 TINY = Settings(
     objective="relaxed-beam", hidden_size=4, embedding_size=4, label_embedding_size=2, minimum_count=1, beam_size=2
@@ -810,3 +817,62 @@ def test_the_usual_decoder_and_the_best(tmp_path: Path) -> None:
         best_decoder(tmp_path)
     metrics.write_text('{"dev": {"best decoder": "raw-beam"}}')
     assert best_decoder(tmp_path) == "raw-beam"
+
+
+# -------------------------------------------------------------------------------------- one writer a folder
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from seqwise.training.lock import sole_writer
+with sole_writer(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
+    """A folder that another process writes to, and that process."""
+    command = [sys.executable, "-c", HOLDER, str(tmp_path / "run")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+        yield tmp_path / "run", holder
+        holder.kill()
+
+
+def test_a_folder_has_one_writer_and_a_dead_one_keeps_nobody_out(
+    held: tuple[Path, subprocess.Popen[str]], tmp_path: Path, seqwise: Command
+) -> None:
+    folder, holder = held
+    data = tmp_path / "data"
+    data.write_text("a\tA\nb\tB\n\n" * 4)
+    train = ("train", "--train", data, "--epochs=1", "--hidden-size=4", "--objective=cross-entropy")
+    commands = [train, ("masked-model", "train", data), ("language-model", "train", data, "--num-weights=64")]
+    for command in commands:
+        said = seqwise(*command, "--output", folder).complaint
+        assert (
+            said == f"{folder}: process {holder.pid} is writing to this folder; wait for it, or give another --output"
+        )
+    holder.kill()
+    holder.wait()
+    assert list(folder.iterdir()) == [folder / LOCK]  # which its dead holder has left
+    assert seqwise(*train, "--output", folder).code == 0
+    assert not (folder / LOCK).exists()
+
+
+def test_nobody_samples_into_a_folder_that_is_written_to(tmp_path: Path, seqwise: Command) -> None:
+    (tmp_path / "data").write_text("a b\nb a\n" * 4)
+    sizes = ["--hidden-size=8", "--feedforward-size=8", "--embedding-size=4", "--model=lstm", "--epochs=1"]
+    assert seqwise("masked-model", "train", tmp_path / "data", *sizes, "--output", tmp_path / "run").code == 0
+    with sole_writer(tmp_path / "samples"):
+        ended = seqwise("sample", tmp_path / "run", "--sweeps=1", "--output", tmp_path / "samples")
+    assert ended.code == 2 and f"process {os.getpid()} is writing to this folder" in ended.err
+    assert seqwise("sample", tmp_path / "run", "--sweeps=1", "--output", tmp_path / "samples").code == 0
+
+
+def test_what_is_refused_leaves_no_folder(tmp_path: Path, seqwise: Command) -> None:
+    (tmp_path / "data").write_text("a\tA\nb\n")
+    assert seqwise("train", "--train", tmp_path / "data", "--output", tmp_path / "new" / "run").code == 2
+    assert not (tmp_path / "new").exists()

@@ -9,7 +9,10 @@ from pathlib import Path
 
 from seqwise.errors import InputError
 
-__all__ = ["discard_partials", "flush", "holds_nothing", "rename_durably", "sha256_of_file", "write_atomically"]
+__all__ = ["LOCK", "discard_partials", "flush", "holds_nothing", "rename_durably", "sha256_of_file", "write_atomically"]
+
+LOCK = ".seqwise.lock"
+"""In an output folder while something is written to it: see :func:`~seqwise.training.lock.sole_writer`."""
 
 _PARTIAL = re.compile(r"\..+\.[0-9]+\.partial")
 
@@ -70,7 +73,7 @@ def flush(path: Path) -> None:
 
 
 def holds_nothing(folder: Path) -> bool:
-    """Whether a folder is missing, empty, or has only what a killed :func:`write_atomically` left of its first file.
+    """Whether a folder is missing, empty, or has only its lock and what a killed :func:`write_atomically` left.
 
     Example:
         >>> folder = getfixture("tmp_path")
@@ -78,7 +81,7 @@ def holds_nothing(folder: Path) -> bool:
         >>> holds_nothing(folder), holds_nothing(folder / "none")
         (True, True)
     """
-    return not folder.exists() or all(_PARTIAL.fullmatch(path.name) for path in folder.iterdir())
+    return not folder.exists() or all(path.name == LOCK or _PARTIAL.fullmatch(path.name) for path in folder.iterdir())
 
 
 def discard_partials(folder: Path) -> None:

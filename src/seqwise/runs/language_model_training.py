@@ -40,6 +40,7 @@ from seqwise.training.checkpoints import (
     prune,
     saving,
 )
+from seqwise.training.lock import sole_writer
 
 __all__ = ["LIKELIHOODS", "LanguageModelSettings", "fit_language_model", "train_language_model"]
 
@@ -223,6 +224,18 @@ def train_language_model(
     Raises:
         InputError: a file cannot be read, the folder holds something else, or training came to no finite number.
     """
+    with sole_writer(output):
+        return _train(files, output, settings, dev=dev, on_step=on_step)
+
+
+def _train(
+    files: Sequence[Path],
+    output: Path,
+    settings: LanguageModelSettings,
+    *,
+    dev: Sequence[Path],
+    on_step: Callable[[int, int, float], None] | None,
+) -> dict[str, Any]:
     text = {"files": [[path.name, _sha256(path)] for path in files]}
     _claim(output, settings, text["files"])
     measured = [_sha256(path) for path in dev]  # so that a file that is not there is missed before, not after
@@ -290,9 +303,7 @@ class _Counted:
 
 
 def _claim(output: Path, settings: LanguageModelSettings, files: list[list[str]]) -> None:
-    """Make the folder and say in it whose it is; refuse one that holds something else."""
-    if output.exists() and not output.is_dir():
-        raise InputError("the output is a file", path=output, mend="name a folder")
+    """Say in the folder whose it is; refuse one that holds something else."""
     path, another = output / _SETTINGS, "give another --output, or remove this folder to start again"
     if path.exists():
         try:
@@ -315,7 +326,6 @@ def _claim(output: Path, settings: LanguageModelSettings, files: list[list[str]]
         raise InputError(
             "the folder is not empty and holds no language model", path=output, mend="give another --output"
         )
-    output.mkdir(parents=True, exist_ok=True)
     discard_partials(output)
     _write(path, asdict(settings))
 

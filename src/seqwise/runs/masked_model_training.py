@@ -37,6 +37,7 @@ from seqwise.runs.masked_model import (
 )
 from seqwise.runs.masked_model_settings import MaskedModelSettings, load_masked_settings
 from seqwise.training.checkpoints import last_complete
+from seqwise.training.lock import sole_writer
 from seqwise.training.processes import from_first, is_first, join
 from seqwise.training.trainer import Progress, TrainingResult, fit
 
@@ -154,6 +155,19 @@ def train_masked_model(
             number.
     """
     join()
+    with sole_writer(output):
+        return _train(train, output, settings, dev=dev, on_progress=on_progress, on_measured=on_measured)
+
+
+def _train(
+    train: Path,
+    output: Path,
+    settings: MaskedModelSettings,
+    *,
+    dev: Path | None,
+    on_progress: Callable[[Progress], None] | None,
+    on_measured: Callable[[int, int], None] | None,
+) -> dict[str, Any]:
     from_first(lambda: _require_own(output, settings))
     examples = read_sequences(train, settings)
     held_out = [] if dev is None else read_sequences(dev, settings)
@@ -296,8 +310,6 @@ def _check_held_out(run: MaskedRun, examples: Sequence[Example], held_out: Seque
 
 def _require_own(output: Path, settings: MaskedModelSettings) -> None:
     """Refuse an output that holds anything but a run of the same settings: training replaces and removes files."""
-    if output.exists() and not output.is_dir():
-        raise InputError("the output is a file", path=output, mend="name a folder")
     saved = output / SETTINGS
     if not saved.exists():
         if not holds_nothing(output):
@@ -318,11 +330,6 @@ def _require_own(output: Path, settings: MaskedModelSettings) -> None:
 
 
 def _claim(output: Path, settings: MaskedModelSettings) -> None:
-    """Make the folder and say in it whose it is, before anything else is written."""
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        problem = f"the folder cannot be made ({error.strerror})"
-        raise InputError(problem, path=output, mend="give another --output") from error
+    """Say in the folder whose it is, before anything else is written."""
     discard_partials(output)
     save_settings(settings, output)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +37,7 @@ from seqwise.sampling import (
     of_one_length,
     sample_chains,
 )
+from seqwise.training.lock import sole_writer
 from seqwise.training.processes import WITHOUT_END, from_first, is_first, join, number_of, rank, wait_for_all
 
 __all__ = ["Sampled", "SweepDone", "begin_chains", "sample", "sample_in_blocks"]
@@ -181,6 +183,14 @@ def sample_in_blocks(
     require_room(plan, problems)
     tasks_of(plan, problems[:1])  # refuses now what it would refuse later
     join(patience=WITHOUT_END)
+    with nullcontext() if output is None else sole_writer(output):
+        yield from _sample_in_blocks(plan, problems, output=output, on_sweep=on_sweep)
+
+
+def _sample_in_blocks(
+    plan: Plan, problems: Sequence[Problem], *, output: Path | None, on_sweep: Callable[[SweepDone], None] | None
+) -> Iterator[Sampled]:
+    run, settings = plan.run, plan.settings
     if output is not None:
         began = _fingerprints(run, problems)
         from_first(lambda: claim(output, settings, began))

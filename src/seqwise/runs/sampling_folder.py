@@ -80,10 +80,10 @@ _STACKED = ("energy_SB", "proposals_SB", "accepted_SB", "novel_SB", "passes_SB",
 
 
 def claim(folder: Path, settings: SampleSettings, fingerprints: Mapping[str, str]) -> None:
-    """Make the folder and say in it whose it is; refuse one that holds something else.
+    """Say in a folder whose it is; refuse one that holds something else.
 
     Args:
-        folder: that of the output.
+        folder: that of the output, which is there.
         settings: another number of sweeps than the first time is no other setting: it goes on as far.
         fingerprints: what tells the "model" and the "problems" from others.
 
@@ -91,8 +91,6 @@ def claim(folder: Path, settings: SampleSettings, fingerprints: Mapping[str, str
         InputError: the folder was begun otherwise, or is none of ours; the message names what differs.
     """
     another = "give another --output, or remove this folder to start again"
-    if folder.exists() and not folder.is_dir():
-        raise InputError("the output is a file", path=folder, mend="name a folder")
     # The model first: another one may have other defaults, which would say less.
     now = {**fingerprints, **_plain(settings)}
     path = folder / _SETTINGS
@@ -110,7 +108,6 @@ def claim(folder: Path, settings: SampleSettings, fingerprints: Mapping[str, str
                 raise InputError(problem, path=folder, mend=another)
     elif not holds_nothing(folder):
         raise InputError("the folder is not empty and holds no samples", path=folder, mend="give another --output")
-    folder.mkdir(parents=True, exist_ok=True)
     discard_partials(folder)
     # First the settings: a folder that was killed in between must be known again as ours.
     write_atomically(path, json.dumps(now, indent=1, sort_keys=True) + "\n")

@@ -25,6 +25,7 @@ from seqwise.runs.settings import Settings, check, over_encoder, trained_score
 from seqwise.runs.stages import WARM_START_FOLDERS, resolve, stages
 from seqwise.training.checkpoints import last_complete
 from seqwise.training.configuration import load_configuration
+from seqwise.training.lock import sole_writer
 from seqwise.training.processes import from_first, is_first, join
 from seqwise.training.trainer import MEASUREMENTS, Progress, TrainingResult, fit
 
@@ -128,11 +129,16 @@ def train_run(settings: Settings, output: Path, *, on_progress: OnProgress | Non
         The metrics, as written to ``metrics.json``; in other processes than the first, those of the training alone.
 
     Raises:
-        InputError: data or settings cannot be used, or training came to numbers that are not finite.
+        InputError: data or settings cannot be used, another process writes to the folder, or training came to numbers
+            that are not finite.
     """
     require_effect(check(settings))
-    settings = resolve(settings)
     join()
+    with sole_writer(output):
+        return _train_run(resolve(settings), output, on_progress=on_progress)
+
+
+def _train_run(settings: Settings, output: Path, *, on_progress: OnProgress | None) -> dict[str, Any]:
     from_first(lambda: _require_own(output, settings))
     examples = read_examples(settings, settings.train)
     dev = [] if settings.dev is None else read_examples(settings, settings.dev)
@@ -180,8 +186,6 @@ _WRITTEN = (
 
 def _require_own(output: Path, settings: Settings) -> None:
     """Refuse an output that holds anything but a run of the same settings: training replaces and removes files."""
-    if output.exists() and not output.is_dir():
-        raise InputError("the output is a file", path=output, mend="name a folder")
     saved = output / "configuration.yaml"
     if not saved.exists():
         found = next((name for name in _WRITTEN if (output / name).exists()), None)
@@ -205,12 +209,7 @@ def _came_to_nothing(output: Path) -> bool:
 
 
 def _claim(output: Path, settings: Settings) -> None:
-    """Make the folder and say in it whose it is, before anything else is written."""
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        problem = f"the folder cannot be made ({error.strerror})"
-        raise InputError(problem, path=output, mend="give another --output") from error
+    """Say in the folder whose it is, before anything else is written."""
     discard_partials(output)
     save_settings(settings, output)
 

@@ -1,0 +1,91 @@
+"""One writer at a time in an output folder: a lock that the operating system releases when its holder dies."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from seqwise.data.durable import LOCK
+from seqwise.errors import InputError
+from seqwise.training.processes import from_first, is_first
+
+__all__ = ["sole_writer"]
+
+# File systems that know no locks say so in one of these ways: there, nobody is kept out.
+_WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+
+
+@contextmanager
+def sole_writer(folder: Path) -> Iterator[None]:
+    """Make a folder and keep every other writer out of it; afterwards, remove it again if nothing was written.
+
+    Of several processes that torchrun started, the first takes the lock for all. The lock is one of ``flock`` (Linux,
+    macOS), which dies with its holder, however that dies. On NFS it holds between machines where the server has locks.
+
+    Raises:
+        InputError: another training or sampling is writing to the folder, or the folder cannot be made.
+
+    Example:
+        >>> folder = getfixture("tmp_path") / "run"
+        >>> with sole_writer(folder):
+        ...     with sole_writer(folder):
+        ...         pass
+        Traceback (most recent call last):
+        ...
+        seqwise.errors.InputError: ...: process ... is writing to this folder; wait for it, or give another --output
+        >>> folder.exists()
+        False
+    """
+    made = [path for path in (folder, *folder.parents) if not path.exists()] if is_first() else []
+    handles: list[int] = []
+    from_first(lambda: handles.append(_lock(folder)))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            with suppress(OSError):
+                (folder / LOCK).unlink()
+            os.close(handle)
+            with suppress(OSError):  # as soon as one of them holds something
+                for path in made:
+                    path.rmdir()
+
+
+def _lock(folder: Path) -> int:
+    """The open file that holds the lock."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError("the output is a file", path=folder, mend="name a folder")
+    path = folder / LOCK
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        while True:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            _lock_file(handle, folder)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(handle), path.stat()):
+                    break
+            os.close(handle)  # its last holder has just removed it
+        os.ftruncate(handle, 0)
+        os.write(handle, str(os.getpid()).encode())
+    except OSError as error:
+        problem = f"the folder cannot be made ({error.strerror})"
+        raise InputError(problem, path=folder, mend="give another --output") from error
+    return handle
+
+
+def _lock_file(handle: int, folder: Path) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(handle, 20, 0).decode(errors="replace") or "of unknown number"
+        os.close(handle)
+        mend = "wait for it, or give another --output"
+        raise InputError(f"process {holder} is writing to this folder", path=folder, mend=mend) from None
+    except OSError as error:
+        if error.errno not in _WITHOUT_LOCKS:
+            os.close(handle)
+            raise
