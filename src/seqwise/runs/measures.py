@@ -39,7 +39,6 @@ __all__ = [
     "tagging_measures",
     "transduction_measures",
     "unknown_targets",
-    "unlike_labels",
 ]
 
 Tokens = tuple[str, ...]
@@ -218,22 +217,3 @@ def unknown_targets(run: Run, examples: Sequence[Example]) -> str | None:
     things = "labels" if a_line_each else "target characters" if run.target_subwords else "target tokens"
     were = "was never seen in training and counts" if len(places) == 1 else "were never seen in training and count"
     return f"{len(places):,} of {sum(map(len, targets)):,} {things} {were} as wrong; the first is {places[0]}"
-
-
-def unlike_labels(examples: Sequence[Example]) -> str | None:
-    """What to tell the user where training data for a tagger have almost as many labels as tokens, or None.
-
-    Columns that were swapped look like that, and pairs that are read as columns.
-
-    Example:
-        >>> unlike_labels([Example(("a",) * 99, tuple(str(n) for n in range(99)))])
-        '99 tokens in 1 sentence have 99 different labels: is it another --label-column, or --task transduce?'
-    """
-    tokens = sum(len(example.target) for example in examples)
-    labels = len({label for example in examples for label in example.target})
-    sources = len({token for example in examples for token in example.source})
-    if tokens < 50 or (4 * labels < tokens and labels < 2 * sources):
-        return None
-    sentences = f"{len(examples):,} sentence{'' if len(examples) == 1 else 's'}"
-    said = f"{tokens:,} tokens in {sentences} have {labels:,} different labels"
-    return f"{said}: is it another --label-column, or --task transduce?"
