@@ -61,6 +61,7 @@ ROOMS = {
     "explorer": "Explorer",
     "recipes": "Recipes",
     "errors": "Errors",
+    "names": "Names of settings",
     "tree": "Nested states",
 }
 """The pages of the reference, in order; `cli` is the page on the command line."""

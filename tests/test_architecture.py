@@ -17,6 +17,8 @@ PACKAGE = Path(seqwise.__file__).resolve().parent
 # Imports point only to the left of where they stand.
 LAYERS = [
     "errors",
+    "_lazy",
+    "names",
     "tree",
     "data",
     "models",

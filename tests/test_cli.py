@@ -20,9 +20,10 @@ from command_line import Command, run_main
 from seqwise import cli
 from seqwise.decoding import DECODERS
 from seqwise.errors import InputError
+from seqwise.names import SEARCH_OBJECTIVES
 from seqwise.recipes import RECIPES
 from seqwise.runs.decoder_choice import decoders_for
-from seqwise.runs.settings import SEARCH_OBJECTIVES, Settings
+from seqwise.runs.settings import Settings
 
 WORDS = {"the": "DET", "a": "DET", "dog": "NOUN", "cat": "NOUN", "runs": "VERB", "sees": "VERB", "big": "ADJ"}
 TINY = ["--hidden-size=8", "--embedding-size=8", "--label-embedding-size=4", "--batch-size=8", "--beam-size=3"]

@@ -13,13 +13,14 @@ from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Sums, token_accuracy
 from seqwise.evaluation.report import Claim, load_table, save_table
 from seqwise.evaluation.signature import sign
+from seqwise.names import COSTED_OBJECTIVES
 from seqwise.recipes import corpora as recipe_corpora
 from seqwise.recipes.comparison import HEADINGS, Measured, Row, best_on_dev, compare, examine, measure_rows
 from seqwise.recipes.exposure_bias import FEEDING_ROWS, SEARCH_ROWS, family
 from seqwise.recipes.systems import Cell, System
 from seqwise.recipes.tasks import ENTITIES, TRANSLATION, Task, _needed, run_task, supertags
 from seqwise.runs.objectives import build_schedules
-from seqwise.runs.settings import COSTED_OBJECTIVES, Settings, check
+from seqwise.runs.settings import Settings, check
 from seqwise.training.schedules import inverse_sigmoid
 
 GOLD = [("A",)] * 400

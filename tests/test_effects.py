@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from seqwise import InputError
+from seqwise.names import ONLY_FOR
 from seqwise.runs.effects import _EFFECTS, require_effect
-from seqwise.runs.settings import ONLY_FOR, Settings, check, load_settings
+from seqwise.runs.settings import Settings, check, load_settings
 from seqwise.runs.stages import resolve
 from seqwise.runs.training import train_run
 

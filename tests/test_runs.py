@@ -22,6 +22,7 @@ from seqwise.decoding import DECODERS
 from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Counts, Sums
 from seqwise.models import EncoderDecoder, Transformer
+from seqwise.names import COSTED_OBJECTIVES, SEARCH_OBJECTIVES
 from seqwise.objectives import distillation_objective
 from seqwise.runs import (
     Prediction,
@@ -52,8 +53,6 @@ from seqwise.runs.measures import (
 from seqwise.runs.objectives import _noise, build_objective, build_schedules
 from seqwise.runs.run import require_enough_candidates, usual_decoder
 from seqwise.runs.settings import (
-    COSTED_OBJECTIVES,
-    SEARCH_OBJECTIVES,
     check,
     load_settings,
     parse_label_costs,

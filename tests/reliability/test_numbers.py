@@ -18,7 +18,7 @@ from seqwise import InputError, peaked_softmax, soft_top_k
 from seqwise.data import EncodedExample, Vocabulary, collate
 from seqwise.data.batches import Batch
 from seqwise.models import Transformer
-from seqwise.objectives.by_name import TrainedObjective
+from seqwise.names import TrainedObjective
 from seqwise.objectives.search_aware import direct_loss, hinge_loss
 from seqwise.runs.objectives import build_objective
 from seqwise.runs.settings import Settings

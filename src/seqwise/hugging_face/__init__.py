@@ -6,8 +6,9 @@ what it brings along takes seconds, and who scores or samples has no use for it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from seqwise._lazy import lazy_names
 from seqwise.hugging_face.generation import generation_selector
 from seqwise.hugging_face.masked_model import HuggingFaceMaskedModel, masked_model
 from seqwise.hugging_face.masked_text import TextScore, infill, pseudo_log_likelihoods, sample_texts
@@ -20,6 +21,8 @@ from seqwise.hugging_face.text_codec import TextCodec
 if TYPE_CHECKING:
     from seqwise.hugging_face.configuration import SearchAwareConfig
     from seqwise.hugging_face.trainer import SearchAwareTrainer
+else:
+    __getattr__, __dir__ = lazy_names(__name__, "seqwise.hugging_face.configuration", "seqwise.hugging_face.trainer")
 
 __all__ = [
     "HuggingFaceMaskedModel",
@@ -43,15 +46,3 @@ __all__ = [
     "unread_words",
     "word_pieces",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "SearchAwareConfig":
-        from seqwise.hugging_face.configuration import SearchAwareConfig
-
-        return SearchAwareConfig
-    if name == "SearchAwareTrainer":
-        from seqwise.hugging_face.trainer import SearchAwareTrainer
-
-        return SearchAwareTrainer
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

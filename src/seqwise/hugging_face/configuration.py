@@ -12,7 +12,7 @@ from typing import Any, get_args
 from transformers import Seq2SeqTrainingArguments
 
 from seqwise.errors import InputError
-from seqwise.objectives.by_name import (
+from seqwise.names import (
     ONLY_FOR,
     SEARCH_OBJECTIVES,
     SELF_NORMALIZING,
@@ -20,10 +20,10 @@ from seqwise.objectives.by_name import (
     CostName,
     Feeding,
     FeedingPasses,
-    ObjectiveSettings,
     ScoreName,
     TrainedObjective,
 )
+from seqwise.objectives.by_name import ObjectiveSettings
 from seqwise.training.configuration import did_you_mean
 from seqwise.training.schedules import schedule_in_range
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Literal, Protocol, cast, get_args
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from seqwise.data.batches import Batch
 from seqwise.errors import InputError
 from seqwise.models.protocols import StepModel
+from seqwise.names import ONLY_FOR, AlphaUnitName, CostName, Feeding, FeedingPasses, ScoreName
 from seqwise.objectives.beam_likelihood import beam_crf_objective, dense_beam_objective, soft_dense_beam_objective
 from seqwise.objectives.chain import crf_objective
 from seqwise.objectives.distillation import distillation_objective
@@ -44,79 +45,12 @@ from seqwise.search.costs import edit_distance_cost
 from seqwise.search.operators import AlphaUnit, mean_squared_gap, of_scores
 
 __all__ = [
-    "COSTED_OBJECTIVES",
-    "GLOBAL_OBJECTIVES",
-    "ONLY_FOR",
-    "SEARCH_OBJECTIVES",
-    "SELF_NORMALIZING",
-    "AlphaUnitName",
-    "CostName",
-    "Feeding",
-    "FeedingPasses",
-    "GlobalObjective",
     "ObjectiveSettings",
-    "ScoreName",
-    "SearchObjective",
-    "TrainedObjective",
     "log_partition_objective",
     "objective_by_name",
     "score_by_name",
     "unit_by_name",
 ]
-
-SearchObjective = Literal[
-    "relaxed-beam",
-    "hinge",
-    "hard-hinge",
-    "beam-crf",
-    "dense-beam",
-    "soft-dense-beam",
-    "early-update",
-    "beam-search-optimization",
-    "minimum-risk",
-]
-"""Objectives that see the beam."""
-
-GlobalObjective = Literal["crf", "distillation"]
-"""Objectives of raw scores, whatever the score of the settings."""
-
-TrainedObjective = Literal[
-    "cross-entropy",
-    "self-normalized",
-    "sampled-self-normalized",
-    "unnormalized-likelihood",
-    "noise-contrastive",
-    "scheduled-sampling",
-    GlobalObjective,
-    SearchObjective,
-]
-"""All that can be built."""
-
-ScoreName = Literal["local", "global"]  # what a token adds to a hypothesis: log-softmax, or raw scores
-CostName = Literal["hamming", "edit-distance"]  # what a wrong output costs
-AlphaUnitName = Literal["scores", "gaps"]  # what alpha is divided by
-Feeding = Literal["greedy", "sample", "soft-greedy", "soft-sample"]  # what is fed in place of gold
-FeedingPasses = Literal["step-by-step", "two-pass"]  # how scheduled sampling is done
-
-SEARCH_OBJECTIVES: tuple[SearchObjective, ...] = get_args(SearchObjective)
-"""Objectives that see the beam, and so the score it is searched with."""
-
-GLOBAL_OBJECTIVES: tuple[GlobalObjective, ...] = get_args(GlobalObjective)
-"""Objectives of raw scores, whatever the score of the settings."""
-
-SELF_NORMALIZING = ("self-normalized", "sampled-self-normalized", "unnormalized-likelihood")
-"""Objectives that draw log Z to a constant."""
-
-COSTED_OBJECTIVES: tuple[SearchObjective, ...] = ("relaxed-beam", "hinge", "hard-hinge", "beam-search-optimization")
-"""Those whose search knows what each wrong token costs."""
-
-ONLY_FOR: dict[str, tuple[SearchObjective, ...]] = {
-    "direct_loss_weight": ("beam-crf", "dense-beam", "soft-dense-beam"),
-    "alpha_unit": ("relaxed-beam", "hinge", "soft-dense-beam"),
-    "cost": (*COSTED_OBJECTIVES, "minimum-risk"),
-    "wrong_label_costs": COSTED_OBJECTIVES,
-}
-"""Settings that all other objectives would pass over in silence."""
 
 _SEARCHES: dict[str, Callable[..., Objective]] = {
     "relaxed-beam": relaxed_beam_objective,

@@ -6,11 +6,17 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from seqwise._lazy import lazy_names
 from seqwise.errors import InputError
-from seqwise.recipes.outcome import Outcome
-from seqwise.recipes.workers import ProgressFactory
 from seqwise.training.configuration import did_you_mean
+
+if TYPE_CHECKING:
+    from seqwise.recipes.outcome import Outcome
+    from seqwise.recipes.workers import ProgressFactory
+else:
+    __getattr__, __dir__ = lazy_names(__name__, "seqwise.recipes.outcome")
 
 __all__ = ["RECIPES", "SCALES", "Outcome", "Recipe", "run_recipe"]
 

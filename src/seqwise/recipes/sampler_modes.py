@@ -17,6 +17,7 @@ from typing import Any
 from seqwise.evaluation.metrics import Sums
 from seqwise.evaluation.report import Claim, Result
 from seqwise.evaluation.signature import sha256_of_examples, sign
+from seqwise.names import EnergyName
 from seqwise.recipes.comparison import judge, no_worse
 from seqwise.recipes.outcome import Outcome
 from seqwise.recipes.sampler_cells import SamplerSpec
@@ -25,7 +26,7 @@ from seqwise.recipes.sampler_tables import COLDEST, RATES, RUNS, degenerate, met
 from seqwise.recipes.sampler_tasks import GERMAN, ROMANIAN, SPELLING, SamplerTask
 from seqwise.recipes.samplers import MEASURES, Measured, SamplerRow, measure_samplers
 from seqwise.recipes.workers import ProgressFactory
-from seqwise.runs.sampling_settings import EnergyName, SampleSettings
+from seqwise.runs.sampling_settings import SampleSettings
 
 __all__ = ["MODE_TASKS", "run_table_6_6", "table_6_6"]
 

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from seqwise.evaluation.report import Claim
+from seqwise.names import EnergyName
 from seqwise.recipes.outcome import Outcome
 from seqwise.recipes.sampler_cells import SamplerSpec
 from seqwise.recipes.sampler_report import sampler_outcome
 from seqwise.recipes.sampler_tasks import GERMAN, PHONEMES, SPELLING, SamplerTask
 from seqwise.recipes.samplers import Measured, SamplerRow, compare_rows, judge_seeds, measure_samplers
 from seqwise.recipes.workers import ProgressFactory
-from seqwise.runs.sampling_settings import EnergyName, SampleSettings
+from seqwise.runs.sampling_settings import SampleSettings
 
 __all__ = [
     "BLOCKS",

@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
-from seqwise.runs.masked_model import (
-    MaskedRun,
-    SequenceScore,
-    load_masked_run,
-    read_sequences,
-    save_masked_run,
-    score_sequences,
-)
-from seqwise.runs.masked_model_settings import MaskedModelSettings
-from seqwise.runs.run import (
-    Prediction,
-    Run,
-    best_decoder,
-    build_model,
-    build_vocabularies,
-    choose_decoder,
-    load_run,
-    new_run,
-    predict,
-    require_enough_candidates,
-    save_run,
-)
-from seqwise.runs.settings import Settings
+from typing import TYPE_CHECKING
+
+from seqwise._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from seqwise.runs.masked_model import (
+        MaskedRun,
+        SequenceScore,
+        load_masked_run,
+        read_sequences,
+        save_masked_run,
+        score_sequences,
+    )
+    from seqwise.runs.masked_model_settings import MaskedModelSettings
+    from seqwise.runs.run import (
+        Prediction,
+        Run,
+        best_decoder,
+        build_model,
+        build_vocabularies,
+        choose_decoder,
+        load_run,
+        new_run,
+        predict,
+        require_enough_candidates,
+        save_run,
+    )
+    from seqwise.runs.settings import Settings
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        "seqwise.runs.settings",
+        "seqwise.runs.masked_model_settings",
+        "seqwise.runs.run",
+        "seqwise.runs.masked_model",
+    )
 
 __all__ = [
     "MaskedModelSettings",

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from seqwise.decoding import DECODERS, Decoder
 from seqwise.errors import InputError
-from seqwise.runs.settings import Settings, score_by_name, trained_score, unit_by_name
+from seqwise.objectives.by_name import score_by_name, unit_by_name
+from seqwise.runs.settings import Settings, trained_score
 from seqwise.training.configuration import did_you_mean
 from seqwise.training.schedules import parse_schedule
 

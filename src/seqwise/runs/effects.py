@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from seqwise.errors import InputError
-from seqwise.runs.settings import SEARCH_OBJECTIVES, Settings, adopt, line_of, names_pretrained, over_encoder
+from seqwise.names import SEARCH_OBJECTIVES
+from seqwise.runs.settings import Settings, adopt, line_of, names_pretrained, over_encoder
 from seqwise.runs.stages import resolve, stages
 
 __all__ = ["require_effect", "unread_settings"]

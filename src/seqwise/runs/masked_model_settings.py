@@ -7,15 +7,14 @@ import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
-from torch import Tensor
-
-from seqwise.data.records import read_record
 from seqwise.errors import InputError
-from seqwise.objectives.masked_likelihood import mask_fraction, mask_one, mask_uniformly
 from seqwise.runs.settings import Units
 from seqwise.training.configuration import setting
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["Format", "MaskedModelSettings", "load_masked_settings", "require_read"]
 
@@ -23,7 +22,7 @@ Format = Literal["sequences", "fasta", "pairs"]
 """How a file holds sequences: one a line, FASTA, or source, tab, sequence."""
 
 Architecture = Literal["transformer", "lstm"]
-MASKINGS: dict[str, Callable[[Tensor], Tensor]] = {"uniform": mask_uniformly, "one": mask_one}
+MASKINGS = {"uniform": "mask_uniformly", "one": "mask_one"}  # functions of seqwise.objectives.masked_likelihood
 
 
 @dataclass(frozen=True)
@@ -99,8 +98,11 @@ class MaskedModelSettings:
     @property
     def masks(self) -> Callable[[Tensor], Tensor]:
         """What chooses the positions to mask in training, (N, T) int64 to (N, T) bool."""
+        from seqwise.objectives import masked_likelihood
+
         if self.masking in MASKINGS:
-            return MASKINGS[self.masking]
+            named: Callable[[Tensor], Tensor] = getattr(masked_likelihood, MASKINGS[self.masking])
+            return named
         try:
             fraction = float(self.masking)
         except ValueError:
@@ -108,7 +110,7 @@ class MaskedModelSettings:
         if not 0 < fraction <= 1:
             problem = f"masking: {self.masking!r} is neither {' nor '.join(MASKINGS)} nor a number between 0 and 1"
             raise InputError(problem, mend="0.15 masks 15%")
-        return functools.partial(mask_fraction, fraction=fraction)
+        return functools.partial(masked_likelihood.mask_fraction, fraction=fraction)
 
 
 Effect = tuple[Callable[[MaskedModelSettings], bool], str]
@@ -167,6 +169,8 @@ def load_masked_settings(path: Path) -> MaskedModelSettings:
         Traceback (most recent call last):
         seqwise.errors.InputError: ...settings.json: these are not the settings of a masked model; ...
     """
+    from seqwise.data.records import read_record
+
     problem, mend = "these are not the settings of a masked model", "give the --output of a seqwise masked-model train"
     names = [field.name for field in fields(MaskedModelSettings)]
     try:

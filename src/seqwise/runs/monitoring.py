@@ -10,11 +10,12 @@ from torch import Tensor
 from seqwise.data.batches import collate
 from seqwise.data.readers import Example
 from seqwise.decoding import evaluation_mode
+from seqwise.objectives.by_name import score_by_name, unit_by_name
 from seqwise.objectives.objective import search_targets
 from seqwise.runs.measures import decisive, known_targets, log_partitions_of, measure
 from seqwise.runs.objectives import relaxes
 from seqwise.runs.run import Run, usual_decoder
-from seqwise.runs.settings import Settings, score_by_name, trained_score, unit_by_name
+from seqwise.runs.settings import Settings, trained_score
 from seqwise.search.beam import beam_search
 from seqwise.search.selection import HardTopK, Selector, SoftTopK
 

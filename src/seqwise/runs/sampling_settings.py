@@ -9,15 +9,13 @@ from seqwise.errors import InputError
 from seqwise.sampling.settings import (
     MOST_POSITIONS,
     ChainSettings,
-    EnergyName,
-    KernelName,
     build_energy,
     build_kernel,
     require_ranges,
     require_read,
 )
 
-__all__ = ["EnergyName", "KernelName", "SampleSettings", "build_energy", "build_kernel"]
+__all__ = ["SampleSettings", "build_energy", "build_kernel"]
 
 BURN_IN = 7
 """Sweeps that are not counted, where there are enough; Goyal (2021), section 6.4."""

@@ -14,8 +14,7 @@ from typing import Any, Literal
 import yaml
 
 from seqwise.errors import InputError
-from seqwise.objectives.by_name import (
-    COSTED_OBJECTIVES,
+from seqwise.names import (
     GLOBAL_OBJECTIVES,
     ONLY_FOR,
     SEARCH_OBJECTIVES,
@@ -25,8 +24,6 @@ from seqwise.objectives.by_name import (
     FeedingPasses,
     ScoreName,
     TrainedObjective,
-    score_by_name,
-    unit_by_name,
 )
 from seqwise.runs.label_costs import parse_label_costs
 from seqwise.runs.model_names import ARCHITECTURES, names_pretrained
@@ -34,10 +31,6 @@ from seqwise.training.configuration import did_you_mean, load_configuration, set
 from seqwise.training.schedules import RANGES, schedule_in_range
 
 __all__ = [
-    "COSTED_OBJECTIVES",
-    "GLOBAL_OBJECTIVES",
-    "ONLY_FOR",
-    "SEARCH_OBJECTIVES",
     "Settings",
     "adopt",
     "check",
@@ -46,9 +39,7 @@ __all__ = [
     "names_pretrained",
     "over_encoder",
     "parse_label_costs",
-    "score_by_name",
     "trained_score",
-    "unit_by_name",
 ]
 
 Task = Literal["tag", "transduce"]

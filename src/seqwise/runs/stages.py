@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from seqwise.objectives.by_name import SELF_NORMALIZING
+from seqwise.names import SELF_NORMALIZING
 from seqwise.runs.settings import Settings, adopt
 
 __all__ = ["SELF_NORMALIZING", "WARM_START_FOLDERS", "Stage", "resolve", "stages"]

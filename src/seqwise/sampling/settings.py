@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Literal, get_args
+from typing import get_args
 
 from torch import Tensor
 
 from seqwise.errors import InputError
 from seqwise.models.protocols import MaskedModel
+from seqwise.names import EnergyName, KernelName, VisitsName
 from seqwise.sampling.combinators import burn_in, parallel_tempering
 from seqwise.sampling.draws import Draws
 from seqwise.sampling.energies import MAX_ROWS, Energy, local, raw
@@ -20,25 +21,11 @@ from seqwise.sampling.state import ChainState, Info, Kernel
 
 __all__ = [
     "ChainSettings",
-    "EnergyName",
-    "KernelName",
     "build_energy",
     "build_kernel",
     "require_ranges",
     "require_read",
 ]
-
-KernelName = Literal[
-    "metropolis-hastings", "delayed-acceptance", "exact-gibbs", "gibbs", "mask-predict", "parallel-tempering"
-]
-"""What makes a sweep; "gibbs" and "mask-predict" follow no energy."""
-
-EnergyName = Literal["local", "raw"]
-"""Minus the pseudo-log-likelihood, or minus the sum of the scores as they are."""
-
-VisitsName = Literal["in-order", "shuffled", "anywhere"]
-"""Each free position once in a sweep, from left to right or in an order drawn anew; or as many visits at random places,
-each of a size that is drawn from 1 to the sweep's block."""
 
 MOST_SWEEPS = 10**6
 """Of annealing, of forced acceptance and of Mask-Predict: more are taken for a slip of the pen."""
@@ -59,12 +46,12 @@ class ChainSettings:
     """What is sampled from, and what makes a sweep.
 
     Args:
-        kernel: what makes a sweep; see :data:`KernelName`.
+        kernel: what makes a sweep; see :data:`~seqwise.names.KernelName`.
         energy: "local" or "raw".
         blocks: how many positions are masked together: one number for each sweep, the last from then on. A required
             phrase of several tokens can move for certain if that last number is its length at least, and visits are
             not in order.
-        visits: "in-order", "shuffled" or "anywhere"; see :data:`VisitsName`.
+        visits: "in-order", "shuffled" or "anywhere"; see :data:`~seqwise.names.VisitsName`.
         proposal_temperature: greater than 1 is flatter.
         nucleus: the mass of the likeliest tokens that are proposed.
         full_share: the weight of the whole distribution beside the nucleus.

@@ -1,4 +1,17 @@
 """Training: schedules, crash-safe checkpoints, and one loop for every model, on the Hugging Face Trainer.
 
-``trainer`` is not imported here: it imports transformers, which takes seconds.
+``fit`` is imported when it is asked for: it imports transformers, which takes seconds.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from seqwise._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from seqwise.training.trainer import TrainingResult, fit
+else:
+    __getattr__, __dir__ = lazy_names(__name__, "seqwise.training.trainer")
+
+__all__ = ["TrainingResult", "fit"]

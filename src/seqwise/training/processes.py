@@ -10,12 +10,12 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from datetime import timedelta
-from typing import Any, TypeVar
-
-import torch
-from torch import distributed
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from seqwise.errors import InputError
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = [
     "WITHOUT_END",
@@ -76,6 +76,8 @@ def own_device() -> torch.device:
         >>> own_device().type in ("cpu", "cuda")
         True
     """
+    import torch
+
     if not torch.cuda.is_available():
         return torch.device("cpu")
     here, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", 1)), torch.cuda.device_count()
@@ -94,7 +96,12 @@ def join(*, patience: timedelta | None = None) -> None:
     Raises:
         InputError: as :func:`own_device`.
     """
-    if number_of() == 1 or distributed.is_initialized():
+    if number_of() == 1:
+        return
+    import torch
+    from torch import distributed
+
+    if distributed.is_initialized():
         return
     device = own_device()
     if device.type == "cuda":
@@ -119,6 +126,8 @@ def from_first(function: Callable[[], T]) -> T:
     """
     if number_of() == 1:
         return function()
+    from torch import distributed
+
     said: list[Any] = [None, None]
     if is_first():
         try:
@@ -135,6 +144,8 @@ def from_first(function: Callable[[], T]) -> T:
 def wait_for_all() -> None:
     """Go on once every process has come here."""
     if number_of() > 1:
+        from torch import distributed
+
         distributed.barrier()
 
 

@@ -11,11 +11,11 @@ import torch
 from seqwise.data.batches import collate
 from seqwise.decoding import Decoder, evaluation_mode
 from seqwise.errors import InputError
+from seqwise.objectives.by_name import unit_by_name
 from seqwise.objectives.rescoring import output_scores
 from seqwise.runs.explore.questions import Question
 from seqwise.runs.report.lattice import Lattice, beam_lattice, drawn_steps
 from seqwise.runs.run import Run
-from seqwise.runs.settings import unit_by_name
 from seqwise.search.candidates import Score, global_, local
 from seqwise.search.selection import HardTopK, Selector, SoftTopK
 

@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 
 from seqwise.data.readers import Example
+from seqwise.objectives.by_name import unit_by_name
 from seqwise.runs.measures import known_targets
 from seqwise.runs.report.blocks import Block, Frames, Ids, Paragraph, Table, plain_number
 from seqwise.runs.report.drawing import FAINTEST, Palette, draw_lattice
 from seqwise.runs.report.folders import StageLog
 from seqwise.runs.report.lattice import MOST_STEPS, Lattice, beam_lattice, drawn_steps
 from seqwise.runs.run import Run
-from seqwise.runs.settings import unit_by_name
 from seqwise.search.candidates import global_, local
 from seqwise.search.selection import HardTopK, Selector, SoftTopK
 from seqwise.training.schedules import parse_schedule
