@@ -7,10 +7,24 @@ import importlib
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import seqwise
+from seqwise.decoding import DECODERS
+from seqwise.names import (
+    DECODER_NAMES,
+    SEARCH_OBJECTIVES,
+    AlphaUnitName,
+    EnergyName,
+    Feeding,
+    ScoreName,
+    VisitsName,
+)
+from seqwise.objectives import by_name
+from seqwise.sampling.settings import ENERGIES, VISITS
+from seqwise.search.feeding import FEEDINGS
 
 PACKAGE = Path(seqwise.__file__).resolve().parent
 
@@ -167,6 +181,33 @@ def test_every_listed_name_is_there(name: str, path: Path, syntax: ast.Module) -
     module = importlib.import_module(name)
     missing = [entry for entry in listed if not hasattr(module, entry)]
     assert not missing
+
+
+def lazily_imported(syntax: ast.Module) -> list[tuple[str, str]]:
+    """Module and name of what a package imports for type checkers, and itself only when it is asked for."""
+    blocks = [node for node in syntax.body if isinstance(node, ast.If) and "lazy_names" in ast.unparse(node.orelse)]
+    imports = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom) and node.module]
+    return [(str(node.module), alias.name) for node in imports for alias in node.names]
+
+
+LAZY = [(package, *found) for package, _, syntax in MODULES for found in lazily_imported(syntax)]
+
+
+@pytest.mark.parametrize(("package", "module", "name"), LAZY)
+def test_a_name_that_is_imported_lazily_is_what_type_checkers_see(package: str, module: str, name: str) -> None:
+    offered = importlib.import_module(package)
+    if name in offered.__all__:
+        assert name in dir(offered)
+        assert getattr(offered, name) is getattr(importlib.import_module(module), name)
+
+
+def test_every_name_of_a_setting_stands_for_something() -> None:
+    assert tuple(DECODERS) == DECODER_NAMES
+    for table, names in ((FEEDINGS, Feeding), (ENERGIES, EnergyName), (VISITS, VisitsName)):
+        assert tuple(table) == get_args(names)
+    assert tuple(by_name._SEARCHES) == SEARCH_OBJECTIVES
+    assert len({by_name.score_by_name(name) for name in get_args(ScoreName)}) == 2
+    assert len({by_name.unit_by_name(name) for name in get_args(AlphaUnitName)}) == 2
 
 
 def test_the_package_offers_what_the_design_names() -> None:

@@ -509,7 +509,7 @@ def test_every_printed_number_stands_in_its_column(seqwise: Any, folder: Path) -
 def test_every_number_of_the_explorer_stands_in_its_column(
     seqwise: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(out, "width", 160)  # a line for each prefix
+    monkeypatch.setattr(out(), "width", 160)  # a line for each prefix
     place = max(range(12), key=lambda index: len(read_columns(folder / "dev.conll")[index].source))
     ask = ["diagnose", folder / "tagger", folder / "dev.conll", f"--example={place + 1}", "--beam-size=3"]
     printed = rows_of(seqwise(*ask)[1].split("* gold; off")[0], "Example")

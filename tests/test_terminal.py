@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shlex
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +15,9 @@ import typer.main
 
 from command_line import Command
 from seqwise.cli import app
-from seqwise.cli.console import LineProgress, progress_bars
+from seqwise.cli.console import progress_bars
 from seqwise.cli.examples import EXAMPLES
+from seqwise.cli.line_progress import LineProgress
 
 
 def lines_of(captured: pytest.CaptureFixture[str]) -> list[str]:
@@ -55,15 +61,58 @@ def test_commands_have_lines_where_there_is_no_terminal(monkeypatch: pytest.Monk
         ("seqwise tr", ["train"]),
         ("seqwise train --obj", ["--objective"]),
         ("seqwise reproduce table-3", ["table-3.1", "table-3.2"]),
+        ("seqwise train --objective hard", ["hard-hinge"]),
+        ("seqwise train --model ch", ["chain"]),
+        ("seqwise train --encoder l", ["left-to-right"]),
+        ("seqwise train --train da", []),  # so that the shell completes the name of a file
+        ("seqwise predict ru", ["runs/mlm", "runs/tagger"]),
+        ("seqwise predict ./runs/t", ["./runs/tagger"]),
+        ("seqwise predict runs/tagger da", []),
+        ("seqwise predict --decoder b", ["beam", "best"]),
+        ("seqwise sample --kernel g", ["gibbs"]),
+        ("seqwise masked-model train --format f", ["fasta"]),
     ],
 )
 def test_the_shell_completes(
-    seqwise: Command, monkeypatch: pytest.MonkeyPatch, typed: str, completed: list[str]
+    seqwise: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, typed: str, completed: list[str]
 ) -> None:
+    for file in ("runs/tagger/configuration.yaml", "runs/mlm/settings.json", "runs/notes/ideas.txt", "data.conll"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("_SEQWISE_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", typed)
     monkeypatch.setenv("COMP_CWORD", str(len(typed.split()) - 1))
     assert seqwise().out.split() == completed
+
+
+@pytest.mark.parametrize(
+    ("typed", "environment"),
+    [
+        ("seqwise --help", {}),
+        ("seqwise train --help", {}),
+        ("seqwise", {"_SEQWISE_COMPLETE": "complete_bash", "COMP_WORDS": "seqwise tr", "COMP_CWORD": "1"}),
+        (
+            "seqwise",
+            {"_SEQWISE_COMPLETE": "complete_bash", "COMP_WORDS": "seqwise sample --kernel g", "COMP_CWORD": "3"},
+        ),
+        ("seqwise", {"_SEQWISE_COMPLETE": "complete_bash", "COMP_WORDS": "seqwise predict r", "COMP_CWORD": "2"}),
+    ],
+)
+def test_help_and_completion_import_nothing_slow(typed: str, environment: dict[str, str]) -> None:
+    program = f"""
+import atexit, sys
+slow = {{"torch", "transformers", "numpy", "rich"}}
+atexit.register(lambda: print("imported:", *sorted(slow & set(sys.modules))))
+sys.argv = {typed.split()}
+from seqwise.cli import main
+main()
+"""
+    command = [sys.executable, "-c", program]
+    ended = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=100)
+    *said, imported = ended.stdout.splitlines()
+    assert said and ended.returncode == 0, ended.stderr
+    assert imported == "imported:"
 
 
 # ---- Help -----------------------------------------------------------------------------------------------------------
@@ -106,6 +155,24 @@ def test_examples_are_command_lines(line: str) -> None:
         return
     context = command.make_context(command.name, rest, resilient_parsing=False)
     assert context.params
+
+
+@pytest.mark.parametrize("name", [name for name, command in commands().items() if hasattr(command, "commands")])
+def test_lists_of_commands_are_not_cut(seqwise: Command, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = seqwise(*name.split(), "--help").out.splitlines()
+    assert "Commands:" in lines
+    assert not any("..." in line for line in lines[lines.index("Commands:") :]) and max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize(("name", "fewest"), [("train", 6), ("sample", 6)])
+def test_long_helps_have_groups(seqwise: Command, name: str, fewest: int) -> None:
+    parts = re.split(r"^(\w.*):$", seqwise(name, "--help").out, flags=re.MULTILINE)
+    groups = dict(zip(parts[1::2], parts[2::2], strict=True))
+    flags = {title: re.findall(r"^  (?:-\w, )?(--[\w-]+)", text, re.MULTILINE) for title, text in groups.items()}
+    flags = {title: names for title, names in flags.items() if names}
+    assert len(flags) >= fewest and max(map(len, flags.values())) <= 20
+    assert sum(map(len, flags.values())) == sum(p.param_type_name == "option" for p in commands()[name].params) + 1
 
 
 def test_examples_of_a_command_are_of_that_command() -> None:

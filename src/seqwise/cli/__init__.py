@@ -18,6 +18,7 @@ from seqwise.cli.examples import examples
 from seqwise.cli.exploration import explore
 from seqwise.cli.flags import flags_from_settings
 from seqwise.cli.language_model import language_model
+from seqwise.cli.layout import Command, Group
 from seqwise.cli.masked_model import masked_model
 from seqwise.cli.prediction import evaluate, predict
 from seqwise.cli.report import report
@@ -34,6 +35,7 @@ __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="seqwise",
+    cls=Group,
     help="Neural sequence models that are trained, searched and sampled as whole sequences.",
     epilog=examples(""),
     rich_markup_mode=None,
@@ -53,7 +55,7 @@ PATIENCE = 3  # seconds
 # The flags of Settings make the signature of the first, so it is registered only once they are there.
 flags_from_settings(train, Settings)
 for command in (train, predict, evaluate, score, sample, diagnose, card, push, report, explore, reproduce):
-    app.command(epilog=examples(command.__name__))(command)
+    app.command(cls=Command, epilog=examples(command.__name__))(command)
 app.add_typer(language_model, name="language-model")
 app.add_typer(masked_model, name="masked-model")
 app.add_typer(data, name="data")

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import timedelta
+from functools import cache
 from pathlib import Path
-from typing import Any
-
-import rich.box
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from typing import TYPE_CHECKING
 
 from seqwise.errors import InputError
 from seqwise.training.processes import number_of
+
+if TYPE_CHECKING:  # rich is imported where something is printed, for --help and completion do without it
+    from rich.console import Console
+    from rich.progress import Progress
 
 __all__ = [
     "err",
@@ -30,44 +27,36 @@ __all__ = [
 
 WITHOUT_UNIT = ("length ratio", "BLEU")
 
-# Where results go, and where progress goes.
-out, err = Console(), Console(stderr=True)
+
+@cache
+def out() -> Console:
+    """The console that results go to."""
+    from rich.console import Console
+
+    return Console()
 
 
-class LineProgress(Progress):
-    """Progress for a log or a pipe, which no bar can be redrawn in: a line now and then, none of what is soon over."""
+@cache
+def err() -> Console:
+    """The console that progress goes to."""
+    from rich.console import Console
 
-    def __init__(self, *, every: float, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(console=err, disable=True)
-        self.every, self.clock = every, clock
-        self.next_line = clock() + every
-
-    def advance(self, task_id: TaskID, advance: float = 1) -> None:
-        """One step, or more."""
-        self.update(task_id, advance=advance)
-
-    def update(self, task_id: TaskID, **changes: Any) -> None:
-        """Change a task, and say how far it is if the last line is long ago."""
-        super().update(task_id, **changes)
-        if self.clock() < self.next_line:
-            return
-        self.next_line = self.clock() + self.every
-        task = self.tasks[self.task_ids.index(task_id)]
-        total = "" if task.total is None else f" of {task.total:,.0f}"
-        left = "" if task.time_remaining is None else f", {timedelta(seconds=task.time_remaining)} left"
-        note = f"; {task.fields['note']}" if task.fields.get("note") else ""
-        print(f"{task.description}: {task.completed:,.0f}{total}{left}{note}", file=sys.stderr, flush=True)
+    return Console(stderr=True)
 
 
 @contextmanager
 def progress_bars() -> Iterator[Progress]:
     """Progress bars on standard error; where that is no terminal, a line each half minute."""
-    if not err.is_terminal:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from seqwise.cli.line_progress import LineProgress
+
+    if not err().is_terminal:
         yield LineProgress(every=30)
         return
     name, note = TextColumn("{task.description:<24}"), TextColumn("{task.fields[note]}")
     columns = (name, BarColumn(bar_width=30), MofNCompleteColumn(), TimeRemainingColumn(), note)
-    with Progress(*columns, console=err) as progress:
+    with Progress(*columns, console=err()) as progress:
         yield progress
 
 
@@ -83,18 +72,21 @@ def print_measures(rows: Mapping[str, Mapping[str, tuple[str, str]]]) -> None:
         rows: decoder to title to value and interval; the interval, which may be empty, goes below its value where
             the terminal is too narrow for both on one line.
     """
+    import rich.box
+    from rich.table import Table
+
     titles = {title: title if title in WITHOUT_UNIT else f"{title}, %" for title in next(iter(rows.values()))}
     on_one_line = {name: {title: " ".join(cell).rstrip() for title, cell in row.items()} for name, row in rows.items()}
     width = max(map(len, rows)) + sum(
         2 + max(len(heading), *(len(row[title]) for row in on_one_line.values())) for title, heading in titles.items()
     )
-    separator = " " if width <= out.width else "\n"
+    separator = " " if width <= out().width else "\n"
     table = Table(
         "decoder", *titles.values(), box=rich.box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False
     )
     for name, row in rows.items():
         table.add_row(name, *(separator.join(filter(None, cell)) for cell in row.values()))
-    out.print(table)
+    out().print(table)
 
 
 def require_at_least_one(flag: str, value: int | None) -> None:

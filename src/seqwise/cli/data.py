@@ -11,11 +11,13 @@ import typer
 
 from seqwise.cli.console import progress_bars
 from seqwise.cli.examples import examples
+from seqwise.cli.layout import Group
 from seqwise.errors import InputError
 
 __all__ = ["data"]
 
 data = typer.Typer(
+    cls=Group,
     help="List, fetch, find and verify the corpora that recipes read; prepare dependency supertags.",
     epilog=examples("data"),
     no_args_is_help=True,

@@ -8,11 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import rich.box
 import typer
-from rich.table import Table
-from rich.text import Text
 
+from seqwise.cli.completion import run_folders
 from seqwise.cli.console import number, out, print_measures, progress_bars, require_at_least_one
 from seqwise.errors import InputError
 
@@ -30,7 +28,14 @@ __all__ = ["diagnose"]
 
 
 def diagnose(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="a run folder, or the name of a run on the hub")],
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN",
+            autocompletion=run_folders,
+            help="a run folder, or the name of a run on the hub",
+        ),
+    ],
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="data with the right answers, in the format of the training data")
     ],
@@ -155,7 +160,7 @@ def _print(found: Diagnosis, said: Mapping[str, str], *, num_examples: int, cons
     if found.log_partitions is not None:
         _print_log_partitions(found.log_partitions)
         if "shifted-beam" in found.decoders:
-            out.print(f"shifted-beam takes {found.constant:.2f} nats off each token (mean log Z of {constant_from})")
+            out().print(f"shifted-beam takes {found.constant:.2f} nats off each token (mean log Z of {constant_from})")
         _meaning(said, "log Z")
     if found.exposure:
         _print_exposure(found.exposure)
@@ -256,7 +261,7 @@ def _print_ranking(ranking: SlotRanking) -> None:
     _table(("by", "%", ""), [(title, *_interval(name, getattr(ranking, name))) for name, title in titles.items()])
     pairs = int(ranking.both.sides[1].sum())
     kept = 100 * ranking.on_beam.value
-    out.print(f"{pairs:,} pairs; the right prefix is on the local beam at {kept:.1f}% of the steps")
+    out().print(f"{pairs:,} pairs; the right prefix is on the local beam at {kept:.1f}% of the steps")
 
 
 def _interval(title: str, sums: Sums) -> tuple[str, str]:
@@ -266,21 +271,25 @@ def _interval(title: str, sums: Sums) -> tuple[str, str]:
 
 
 def _heading(text: str) -> None:
-    out.print(f"\n{text}", style="bold", highlight=False, markup=False)
+    out().print(f"\n{text}", style="bold", highlight=False, markup=False)
 
 
 def _meaning(said: Mapping[str, str], name: str) -> None:
-    out.print(f"-> {said[name]}", highlight=False, markup=False)
+    out().print(f"-> {said[name]}", highlight=False, markup=False)
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, names: int = 1) -> None:
     """A table whose first columns are names and whose others are numbers."""
+    import rich.box
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=rich.box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for place, heading in enumerate(headings):
         table.add_column(heading, justify="right" if place >= names else "left", overflow="fold")
     for row in rows:
         table.add_row(*map(Text, row))  # a token may look like markup
-    out.print(table)
+    out().print(table)
 
 
 def _explore(
@@ -339,7 +348,7 @@ def _print_label_bias(bias: LabelBias, steps: Sequence[str], names: Sequence[str
     headings = ("step", "prefix", "log p", "raw", "log Z", "local %", "global %", "1 on", "end")
     _table(headings, rows, names=2)
     how = "exactly" if bias.exact else f"over a raw-score beam of {bias.support:,} prefixes; 0: dropped"
-    out.print(
+    out().print(
         "* gold; off: no longer on the beam. log Z: of the next step. local %: the share of all outputs that begin so, "
         "the same at every step. global %: the same share by raw scores, of outputs cut after this step, after one "
         f"more, and at the end ({how}).",

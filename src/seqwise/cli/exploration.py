@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from seqwise.cli.completion import run_folders
+
 __all__ = ["explore"]
 
 
@@ -15,6 +17,7 @@ def explore(
         Path,
         typer.Argument(
             metavar="RUN",
+            autocompletion=run_folders,
             help="the --output of a train or masked-model train, or a folder with a masked model of transformers",
         ),
     ],

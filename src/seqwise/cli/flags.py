@@ -11,6 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
+from seqwise.cli.completion import choice_of
+
 __all__ = ["MetricsAsJson", "flags_from_settings", "given_flags"]
 
 MetricsAsJson = Annotated[bool, typer.Option("--json", help="print what metrics.json holds, and nothing else")]
@@ -33,7 +35,14 @@ def flags_from_settings(command: Callable[..., None], settings: type) -> Callabl
         text = field.metadata["help"] + _choices(kinds[field.name], field.metadata["help"])
         default = "" if field.default in (None, Path(), "") else f" [{field.default}]"
         metavar = field.metadata.get("metavar") or _metavar(kinds[field.name])
-        flag = typer.Option(f"--{field.name.replace('_', '-')}", metavar=metavar, help=text + default)
+        choices = field.metadata.get("choices") or _names(kinds[field.name])
+        flag = typer.Option(
+            f"--{field.name.replace('_', '-')}",
+            metavar=metavar,
+            help=text + default,
+            rich_help_panel=field.metadata.get("panel"),
+            autocompletion=choice_of(choices) if choices else None,
+        )
         parameters.append(
             inspect.Parameter(
                 field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, flag]
@@ -59,7 +68,11 @@ def _metavar(kind: Any) -> str:
     return {int: "N", float: "X", Path: "FILE", str: "SCHEDULE"}.get(members[0], "NAME")
 
 
+def _names(kind: Any) -> tuple[str, ...]:
+    return typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else ()
+
+
 def _choices(kind: Any, text: str) -> str:
     """The choices of a field, where its help does not name them all."""
-    names = typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else ()
+    names = _names(kind)
     return "" if all(name in text for name in names) else f" ({', '.join(names)})"

@@ -15,6 +15,7 @@ import typer
 from seqwise.cli.console import progress_bars
 from seqwise.cli.examples import examples
 from seqwise.cli.flags import MetricsAsJson
+from seqwise.cli.layout import Group
 from seqwise.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["language_model"]
 
-language_model = typer.Typer(rich_markup_mode=None, epilog=examples("language-model"))
+language_model = typer.Typer(cls=Group, rich_markup_mode=None, epilog=examples("language-model"))
 """The group of commands."""
 
 

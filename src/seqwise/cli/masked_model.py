@@ -12,12 +12,13 @@ import typer
 from seqwise.cli.console import progress_bars
 from seqwise.cli.examples import examples
 from seqwise.cli.flags import MetricsAsJson, flags_from_settings, given_flags
+from seqwise.cli.layout import Command, Group
 from seqwise.runs.masked_model_settings import MaskedModelSettings, require_read
 from seqwise.training.configuration import load_configuration
 
 __all__ = ["masked_model"]
 
-masked_model = typer.Typer(rich_markup_mode=None, epilog=examples("masked-model"))
+masked_model = typer.Typer(cls=Group, rich_markup_mode=None, epilog=examples("masked-model"))
 """The group of commands."""
 
 
@@ -70,7 +71,7 @@ def train_command(
 
 
 # The flags of the settings make the signature, so it is registered only once they are there.
-masked_model.command("train", epilog=examples("masked-model train"))(
+masked_model.command("train", cls=Command, epilog=examples("masked-model train"))(
     flags_from_settings(train_command, MaskedModelSettings)
 )
 

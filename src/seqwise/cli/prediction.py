@@ -9,13 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import rich.box
 import typer
-from rich.table import Table
-from rich.text import Text
 
+from seqwise.cli.completion import choice_of, run_folders
 from seqwise.cli.console import number, out, print_measures, require_at_least_one, require_files
 from seqwise.errors import InputError
+from seqwise.names import DECODER_NAMES
 from seqwise.training.processes import own_device
 
 if TYPE_CHECKING:
@@ -26,9 +25,17 @@ if TYPE_CHECKING:
 
 __all__ = ["evaluate", "predict"]
 
-RunFolder = Annotated[str, typer.Argument(metavar="RUN", help="a run folder, or the name of a run on the hub")]
+RunFolder = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        autocompletion=run_folders,
+        help="a run folder, or the name of a run on the hub",
+    ),
+]
 BLOCK = 1024  # inputs that are decoded together, and kept together in a file
-DECODER_NAMES = "greedy, beam, interpolated-beam, raw-beam, soft-beam, or viterbi (of a chain)"
+DECODERS = f"{', '.join(DECODER_NAMES)} (of a chain)"
+DECODER_CHOICES = choice_of((*DECODER_NAMES, "best"))
 BeamSize = Annotated[int | None, typer.Option(metavar="N", help="slots of the beam; by default as trained")]
 
 
@@ -43,7 +50,11 @@ def predict(
     *,
     decoder: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help=f"{DECODER_NAMES}, or best (on the development data); by default as trained"),
+        typer.Option(
+            metavar="NAME",
+            autocompletion=DECODER_CHOICES,
+            help=f"{DECODERS}, or best (on the development data); by default as trained",
+        ),
     ] = None,
     beam_size: BeamSize = None,
     n_best: Annotated[
@@ -154,7 +165,9 @@ def evaluate(
     *,
     decoder: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help=f"{DECODER_NAMES}, or best; by default all of them"),
+        typer.Option(
+            metavar="NAME", autocompletion=DECODER_CHOICES, help=f"{DECODERS}, or best; by default all of them"
+        ),
     ] = None,
     beam_size: BeamSize = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table")] = False,
@@ -230,6 +243,10 @@ def _plain(
 
 
 def _print_types(by_type: Mapping[str, TypeScores]) -> None:
+    import rich.box
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=rich.box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     table.add_column("type", overflow="fold")
     for heading in ("precision, %", "recall, %", "F1, %", "support"):
@@ -237,7 +254,7 @@ def _print_types(by_type: Mapping[str, TypeScores]) -> None:
     for kind, scores in by_type.items():
         shares = (f"{100 * share:.1f}" for share in (scores.precision, scores.recall, scores.f1))
         table.add_row(Text(kind), *shares, f"{scores.support:,}")  # a type may look like markup
-    out.print(table)
+    out().print(table)
 
 
 def _cell(title: str, estimate: Estimate) -> tuple[str, str]:

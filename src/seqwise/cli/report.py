@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from seqwise.cli.completion import run_folders
 from seqwise.cli.console import progress_bars, require_at_least_one
 
 __all__ = ["report"]
@@ -15,7 +16,11 @@ __all__ = ["report"]
 def report(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN...", help="the --output of a train, masked-model train or sample; one or several"),
+        typer.Argument(
+            metavar="RUN...",
+            autocompletion=run_folders,
+            help="the --output of a train, masked-model train or sample; one or several",
+        ),
     ],
     *,
     output: Annotated[

@@ -73,8 +73,8 @@ def reproduce(
             print(path.read_text("utf-8"), end="")
             continue
         signature = signature_line(dataclasses.replace(outcome.table.results[0].signature, method=outcome.name))
-        out.print(outcome.picture, f"\n{outcome.lesson}\n", sep="\n", highlight=False, markup=False)
-        out.print(signature, style="dim", highlight=False, markup=False)
+        out().print(outcome.picture, f"\n{outcome.lesson}\n", sep="\n", highlight=False, markup=False)
+        out().print(signature, style="dim", highlight=False, markup=False)
         for name, file in {**outcome.files, "results": path}.items():
             print(f"{name}: {os.path.relpath(file)}")
         if outcome.hints:

@@ -6,12 +6,14 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, TypeVar, cast, get_args
 
 import typer
 
+from seqwise.cli.completion import choice_of, run_folders
 from seqwise.cli.console import err, progress_bars, require_files
 from seqwise.errors import InputError
+from seqwise.names import EnergyName, KernelName, VisitsName
 from seqwise.training.processes import is_first
 
 __all__ = ["sample"]
@@ -24,6 +26,7 @@ def sample(
         str,
         typer.Argument(
             metavar="RUN",
+            autocompletion=run_folders,
             help="the --output of a masked-model train; or a masked language model of transformers: a folder, or a"
             " name on the hub",
         ),
@@ -44,13 +47,24 @@ def sample(
         str,
         typer.Option(
             metavar="NAME",
-            help="metropolis-hastings, delayed-acceptance, exact-gibbs, parallel-tempering; or mask-predict and gibbs,"
-            " which follow no energy",
+            autocompletion=choice_of(get_args(KernelName)),
+            rich_help_panel="Kernel",
+            help=f"{', '.join(get_args(KernelName))}; mask-predict and gibbs follow no energy",
         ),
     ] = "metropolis-hastings",
-    energy: Annotated[str, typer.Option(metavar="NAME", help="local or raw")] = "local",
+    energy: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            autocompletion=choice_of(get_args(EnergyName)),
+            help="local or raw",
+        ),
+    ] = "local",
+    window: Annotated[int, typer.Option(metavar="N", help="delayed-acceptance: how far the first look goes")] = 1,
+    iterations: Annotated[int, typer.Option(metavar="N", help="mask-predict: refinements")] = 10,
     chains: Annotated[
-        int | None, typer.Option(metavar="N", help="of each problem and length [5; mask-predict: 1]")
+        int | None,
+        typer.Option(metavar="N", rich_help_panel="Chains", help="of each problem and length [5; mask-predict: 1]"),
     ] = None,
     sweeps: Annotated[int | None, typer.Option(metavar="N", help="of each chain [33; mask-predict: 1]")] = None,
     discard: Annotated[
@@ -61,12 +75,19 @@ def sample(
         bool, typer.Option("--best", help="print the sequence of the lowest energy per token of each problem")
     ] = False,
     blocks: Annotated[
-        str, typer.Option(metavar="N,...", help="positions masked together: sweep by sweep, the last one from then on")
+        str,
+        typer.Option(
+            metavar="N,...",
+            rich_help_panel="Proposals",
+            help="positions masked together: sweep by sweep, the last one from then on",
+        ),
     ] = "1",
     visits: Annotated[
         str,
         typer.Option(
-            metavar="NAME", help="in-order, shuffled, or anywhere: at random places, 1 to --blocks positions at a time"
+            metavar="NAME",
+            autocompletion=choice_of(get_args(VisitsName)),
+            help="in-order, shuffled, or anywhere: at random places, 1 to --blocks positions at a time",
         ),
     ] = "in-order",
     proposal_temperature: Annotated[float, typer.Option(metavar="X", help="greater than 1 is flatter")] = 1.0,
@@ -80,8 +101,10 @@ def sample(
     full_share: Annotated[
         float, typer.Option(metavar="X", help="weight of all tokens beside the nucleus, so that chains can go anywhere")
     ] = 0.0,
-    window: Annotated[int, typer.Option(metavar="N", help="delayed-acceptance: how far the first look goes")] = 1,
-    temperature: Annotated[float, typer.Option(metavar="X", help="of the target; below 1 nearer to its modes")] = 1.0,
+    temperature: Annotated[
+        float,
+        typer.Option(metavar="X", rich_help_panel="Temperature", help="of the target; below 1 nearer to its modes"),
+    ] = 1.0,
     anneal: Annotated[
         float | None, typer.Option(metavar="X", help="from 1 to --temperature, X less each sweep (burn-in)")
     ] = None,
@@ -89,11 +112,11 @@ def sample(
     temperatures: Annotated[
         str, typer.Option(metavar="X,...", help="parallel-tempering: the wanted one first [none]", show_default=False)
     ] = "",
-    iterations: Annotated[int, typer.Option(metavar="N", help="mask-predict: refinements")] = 10,
     contain: Annotated[
         list[str] | None,
         typer.Option(
             metavar="PHRASE",
+            rich_help_panel="Constraints",
             help="must occur; may be repeated; --visits anywhere --blocks N lets one of N tokens move",
         ),
     ] = None,
@@ -104,7 +127,9 @@ def sample(
     length: Annotated[
         str | None,
         typer.Option(
-            metavar="N|N-N", help="without FILE: of the sequences [as in training]; for sources: bounds of outputs"
+            metavar="N|N-N",
+            rich_help_panel="Sequences",
+            help="without FILE: of the sequences [as in training]; for sources: bounds of outputs",
         ),
     ] = None,
     count: Annotated[int, typer.Option(metavar="N", help="without FILE: how many problems, a length for each")] = 1,
@@ -113,7 +138,7 @@ def sample(
         str,
         typer.Option(metavar="TOKEN", help="what is to be filled in; of models of transformers a mask token is too"),
     ] = "_",
-    seed: Annotated[int, typer.Option(metavar="N", help="of all random numbers")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", rich_help_panel="Run", help="of all random numbers")] = 0,
     save_every: Annotated[int, typer.Option(metavar="N", help="sweeps between savings")] = 10,
     max_rows: Annotated[int, typer.Option(metavar="N", help="masked sequences at once; fewer need less memory")] = 1024,
 ) -> None:
@@ -187,7 +212,7 @@ def _print_samples(run: Any, problems: Any, settings: Any, output: Path | None) 
 
         try:
             for block in sample_in_blocks(run, problems, settings, output=output, on_sweep=on_sweep):
-                if err.is_terminal:  # a bar takes hold of standard output
+                if err().is_terminal:  # a bar takes hold of standard output
                     bars.stop()
                 for one in block.samples:
                     print(sample_line(run, one, free=settings.free))

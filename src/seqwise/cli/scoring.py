@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from seqwise.cli.completion import run_folders
 from seqwise.cli.console import progress_bars, require_at_least_one, require_files
 from seqwise.training.processes import own_device
 
@@ -29,6 +30,7 @@ def score(
         str,
         typer.Argument(
             metavar="RUN",
+            autocompletion=run_folders,
             help="the --output of a masked-model train; or a masked language model of transformers: a folder, or a"
             " name on the hub",
         ),

@@ -7,11 +7,17 @@ from typing import Annotated
 
 import typer
 
+from seqwise.cli.completion import run_folders
+
 __all__ = ["card", "push"]
 
 RunFolder = Annotated[
     Path,
-    typer.Argument(metavar="RUN", help="the --output of a seqwise train, masked-model train or language-model train"),
+    typer.Argument(
+        metavar="RUN",
+        autocompletion=run_folders,
+        help="the --output of a seqwise train, masked-model train or language-model train",
+    ),
 ]
 
 

@@ -57,6 +57,7 @@ class Settings:
         None,
         "tag: one label per source token; transduce: an output of its own length; by default tag, and transduce with "
         "a model of transformers",
+        panel="Data",
     )
     train: Path = setting(Path(), "training data: CoNLL columns (tag) or two-column TSV (transduce), plain or gzipped")
     dev: Path | None = setting(None, "development data, for choosing how to decode")
@@ -70,13 +71,14 @@ class Settings:
         "source tokens seen less often are trained as the unknown token; 1 refuses unknown tokens (not subwords); "
         "by default 2 for words and subwords, 1 for characters",
     )
-    encoder: Direction = setting("bidirectional", "tag: left-to-right sees only the source so far")
+    encoder: Direction = setting("bidirectional", "tag: left-to-right sees only the source so far", panel="Model")
     model: str = setting(
         "lstm",
         "tag: lstm, or chain (a label sees the source and the label before); transduce: lstm or transformer; or a "
         "model of transformers to go on with, a folder or a name on the hub with a / in it: for --task tag an encoder "
         "(such as BERT), else an encoder-decoder or a causal language model (which continues sources by targets)",
         metavar="NAME|FOLDER",
+        choices=ARCHITECTURES,
     )
     embedding_size: int = setting(64, "lstm: size of source (and output) embeddings")
     label_embedding_size: int = setting(16, "tag: size of label embeddings")
@@ -91,6 +93,7 @@ class Settings:
         "auto",
         "what training minimises; auto: beam-crf over global scores left to right, else cross-entropy, which then has "
         "the epochs of the warm start as well",
+        panel="Objective",
     )
     score: ScoreName = setting(
         "local", "search-aware objectives: local (log-softmax) or global (raw) scores; crf, distillation: raw"
@@ -125,6 +128,7 @@ class Settings:
         "cross-entropy",
         "scheduled-sampling, crf, distillation, search-aware objectives: what is trained first; distilled (for raw "
         "scores): cross-entropy, whose outputs the raw scores then learn",
+        panel="Optimisation",
     )
     warm_start_epochs: float = setting(5.0, "epochs of the warm start")
     warm_start_learning_rate: float = setting(2e-3, "its highest learning rate; of a trained model 5e-5")
@@ -136,7 +140,7 @@ class Settings:
     batch_size: int = setting(64, "examples in a batch")
     clip: float = setting(1.0, "longest gradient")
     seed: int = setting(0, "seed of initial weights, batches and noise")
-    save_every: int = setting(200, "steps between checkpoints")
+    save_every: int = setting(200, "steps between checkpoints", panel="Log")
     measurements: int = setting(
         10, "how often in each stage a sample of the development data is measured, for the curves of seqwise report"
     )

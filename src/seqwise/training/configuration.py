@@ -46,13 +46,14 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names) or 'none'}"
 
 
-def setting(default: Any, text: str, **metadata: str) -> Any:
+def setting(default: Any, text: str, **metadata: Any) -> Any:
     """A field of a dataclass of settings, with its line of help.
 
     Args:
         default: what the field is where nothing is given.
         text: what ``--help`` says of it.
-        metadata: ``metavar``, where the type of the field does not say what to call its value.
+        metadata: ``metavar`` and ``choices``, where the type of the field does not say what to call its value and
+            which there are; ``panel``: the group of flags that this one begins in ``--help``.
 
     Example:
         >>> @dataclasses.dataclass

@@ -1,0 +1,45 @@
+"""Values of options and arguments for the shell to complete; where there are none, it completes file names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+
+__all__ = ["choice_of", "run_folders"]
+
+MARKS = {"configuration.yaml", "settings.json", "config.json", "metrics.json"}  # one of these is in every run or model
+DEPTH = 2  # levels of folders below the one that is typed
+
+
+def choice_of(names: Sequence[str]) -> Callable[[], Sequence[str]]:
+    """Complete to one of some names."""
+    return lambda: names
+
+
+def run_folders(incomplete: str) -> list[str]:
+    """Complete to a folder that holds a run, or a model.
+
+    Example:
+        >>> folder = getfixture("tmp_path") / "runs" / "tagger"
+        >>> folder.mkdir(parents=True)
+        >>> _ = (folder / "configuration.yaml").write_text("task: tag")
+        >>> getfixture("monkeypatch").chdir(folder.parent.parent)
+        >>> run_folders("ru") == [os.path.join("runs", "tagger")]
+        True
+    """
+    return list(_runs(os.path.dirname(incomplete), DEPTH))
+
+
+def _runs(folder: str, depth: int) -> Iterator[str]:
+    try:
+        names = sorted(name for name in os.listdir(folder or os.curdir) if not name.startswith("."))
+        for name in names:
+            path = os.path.join(folder, name)
+            if not os.path.isdir(path):
+                continue
+            if not MARKS.isdisjoint(os.listdir(path)):
+                yield path
+            elif depth > 1:
+                yield from _runs(path, depth - 1)
+    except OSError:
+        return
