@@ -490,6 +490,25 @@ def test_float32_rounds_the_few_candidates_no_worse_than_all() -> None:
         assert (ours[name] - cut[name]).abs().max() <= 3 * noise, name
 
 
+@pytest.mark.parametrize("alpha", [1.0, 300.0])
+@pytest.mark.parametrize("unit", [of_scores, mean_squared_gap])
+def test_gaps_to_excluded_candidates_do_not_overflow_in_float32(unit: AlphaUnit, alpha: float) -> None:
+    """All scores equal: a dead or ended slot lies 1e18 below, times the root of alpha over a unit of 1e-8."""
+    model = a_model("encoder-decoder")
+    with torch.no_grad():
+        model.head.weight.mul_(1e-3)
+        model.head.bias.zero_()
+        model.head.bias[3] = -torch.inf
+    options: dict[str, Any] = {"score": global_, "unit": unit, "alpha": alpha}
+    exact = gradients(loss_of(model, expanded, **options), model)
+    torch.set_default_dtype(torch.float32)
+    found = gradients(1e3 * loss_of(model.float(), DENSE, **options), model)
+    for name, gradient in exact.items():
+        assert found[name].isfinite().all(), name
+        largest = max(g.abs().max() for g in exact.values())
+        assert (found[name] / 1e3 - gradient).abs().max() <= 2e-2 * largest, name
+
+
 def test_exponentials_that_underflow_are_exactly_0() -> None:
     for dtype, lowest in ((torch.float32, -60.0), (torch.float64, -600.0)):
         found = exp_(torch.tensor([0.0, -1.0, lowest, -1e5, -torch.inf, torch.nan], dtype=dtype))

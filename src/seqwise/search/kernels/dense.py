@@ -282,9 +282,9 @@ def _gradients(
         gaps_BKJ = _end_gaps(frame)
         powers_BKJ = (-gaps_BKJ.square()).exp()
         slope_BKJ = slopes.of_token_BKV[..., end, None] + slopes.of_end_BK[..., None] + slopes.of_slot_BKJ
-        slope_BKJ = (slope_BKJ + slopes.of_gap_BK[..., None] * gaps_BKJ) * gaps_BKJ
-        gradient_BKJ = powers_BKJ * (slopes.direct_BK[..., None] + slope_BKJ)
-        alphas_BK += (powers_BKJ * gaps_BKJ * slope_BKJ).sum(-1)
+        slope_BKJ = powers_BKJ * (slope_BKJ + slopes.of_gap_BK[..., None] * gaps_BKJ) * gaps_BKJ
+        gradient_BKJ = powers_BKJ * slopes.direct_BK[..., None] + slope_BKJ
+        alphas_BK += (gaps_BKJ * slope_BKJ).sum(-1)
         ending_BJ, maxima_BK = gradient_BKJ.sum(1), maxima_BK - gradient_BKJ.sum(-1)
         end_powers_BK = powers_BKJ.sum(-1)
     is_end_BK = problem.maximum_tokens_BK < 0
@@ -350,11 +350,11 @@ def _chunk_gradient(
         torch.addcmul(of_token_CV[:, None], gaps_CJV, of_gap_C11, out=slope_CJV)
         slope_CJV.add_(slopes.of_slot_BKJ[chunk, r, :, None])
         torch.sum(powers_CJV, dim=1, out=of_token_CV)
-        slope_CJV.mul_(gaps_CJV)
+        # The power first: the square of an excluded candidate's gap would overflow, and infinity times 0 is NaN.
+        slope_CJV.mul_(powers_CJV).mul_(gaps_CJV)
         if alpha_wanted:
-            alphas_BK[chunk, r] += gaps_CJV.mul_(powers_CJV).mul_(slope_CJV).sum((1, 2))
-        slope_CJV.add_(slopes.direct_BK[chunk, r, None, None])
-        gradient_CJV.add_(slope_CJV.mul_(powers_CJV))
+            alphas_BK[chunk, r] += gaps_CJV.mul_(slope_CJV).sum((1, 2))
+        gradient_CJV.add_(slope_CJV.addcmul_(powers_CJV, slopes.direct_BK[chunk, r, None, None]))
         maxima_BK[chunk, r] -= slope_CJV.sum((1, 2))
     return gradient_CJV, gaps_CJV
 
