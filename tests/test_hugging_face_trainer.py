@@ -524,6 +524,24 @@ def test_schedules_are_reported_with_the_loss(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("problem", ["loss", "gradient norm"])
+def test_a_step_that_is_not_finite_stops_the_training(problem: str, tmp_path: Path) -> None:
+    model = made("BART")
+
+    class Break(transformers.TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **named: Any) -> None:
+            if state.global_step == 2 and problem == "loss":
+                model.final_logits_bias[:] = math.nan
+            elif state.global_step == 2:
+                model.lm_head.weight.register_hook(lambda gradient: gradient * math.nan)
+
+    options: dict[str, Any] = {"objective": "hinge", "beam_size": 2, "callbacks": [Break()]}
+    trainer = made_trainer(model, rows(pairs(16), "BART"), tmp_path, gradient_accumulation_steps=2, **options)
+    with pytest.raises(InputError, match=f"the {problem} is nan at step 3"):
+        trainer.train()
+    assert trainer.state.global_step == 2
+
+
 @pytest.mark.parametrize("evaluated_before", [False, True])
 def test_bfloat16_reaches_into_the_search(evaluated_before: bool, tmp_path: Path) -> None:
     """Also where accelerate has wrapped the model before the objective was there."""

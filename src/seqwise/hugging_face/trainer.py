@@ -22,6 +22,7 @@ from seqwise.hugging_face.step_model import step_model
 from seqwise.objectives.by_name import log_partition_objective, objective_by_name
 from seqwise.objectives.contrastive import noise_log_probs
 from seqwise.objectives.objective import Objective, mixed_objective
+from seqwise.training.hugging_face import not_finite
 from seqwise.training.schedules import Schedule, schedule_in_range
 
 __all__ = ["SearchAwareTrainer"]
@@ -86,7 +87,8 @@ class SearchAwareTrainer(Seq2SeqTrainer):
 
     Raises:
         InputError: ``args`` is no SearchAwareConfig, ``compute_loss_func`` is given, or the model cannot be adapted, as
-            of :func:`~seqwise.hugging_face.step_model`; while training: the data are not as above.
+            of :func:`~seqwise.hugging_face.step_model`; while training: the data are not as above, or the loss or the
+            gradient of a step is not finite.
 
     The values of the schedules are logged with the loss, and follow the global step: a resumed training ends with the
     same weights, bit for bit. On one machine only one GPU is used by one process.
@@ -129,6 +131,7 @@ class SearchAwareTrainer(Seq2SeqTrainer):
             raise InputError(problem, mend="leave it out, or use Seq2SeqTrainer")
         self._task: _Task | None = None
         self._values: dict[str, float] = {}
+        self._losses: list[Tensor] = []
         # Before a checkpoint is loaded: the teacher is what training started from.
         self._teacher: Any = copy.deepcopy(self.model) if args.objective == "distillation" else None
         self._adapted(self.model)  # refuses a model now that would be refused at the first step
@@ -136,6 +139,7 @@ class SearchAwareTrainer(Seq2SeqTrainer):
     def train(self, *arguments: Any, **named: Any) -> Any:
         """Train; see ``Seq2SeqTrainer.train``."""
         self._task = None  # built at the first step, when the model and its special tokens are settled
+        self._losses = []
         return super().train(*arguments, **named)
 
     def get_batch_samples(self, *arguments: Any, **named: Any) -> tuple[list[Any], Any]:
@@ -150,7 +154,18 @@ class SearchAwareTrainer(Seq2SeqTrainer):
         """One batch; see ``Trainer.training_step``."""
         with self._loss_is_weighted():
             loss: Tensor = super().training_step(*arguments, **named)
-            return loss
+        self._losses.append(loss.float())
+        return loss
+
+    def _get_grad_norm(self, *arguments: Any, **named: Any) -> Any:
+        norm = super()._get_grad_norm(*arguments, **named)
+        loss, self._losses = float(sum(self._losses)), []
+        # In float16 a scaler skips steps whose gradient overflows.
+        problem = not_finite(self.state.global_step + 1, loss, 0.0 if self.accelerator.scaler else float(norm))
+        if problem is not None:
+            mend = f"checkpoints before it, if any, are kept in {self.args.output_dir}; lower the learning rate"
+            raise InputError(problem, mend=mend)
+        return norm
 
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None

@@ -40,6 +40,7 @@ __all__ = [
     "SequenceTrainer",
     "StepBatches",
     "WithObjective",
+    "not_finite",
     "require_state",
 ]
 
@@ -64,6 +65,19 @@ class Progress:
     gradient_norm: float
     schedules: dict[str, float]
     seconds: float
+
+
+def not_finite(step: int, loss: float, gradient_norm: float) -> str | None:
+    """Describe the loss or the gradient norm of a step, counted from 1, that is infinite or NaN; None if neither is.
+
+    Example:
+        >>> not_finite(3, float("nan"), 1.0)
+        'the loss is nan at step 3'
+    """
+    for name, value in (("loss", loss), ("gradient norm", gradient_norm)):
+        if not math.isfinite(value):
+            return f"the {name} is {value} at step {step}"
+    return None
 
 
 class WithObjective(nn.Module):
@@ -156,8 +170,9 @@ class SequenceTrainer(Trainer):  # transformers exports it as Any
         loss = joint_loss(loss.detach())
         # One transfer for both numbers.
         loss_value, norm = torch.stack((loss.float(), self.gradient_norm.float())).tolist()
-        if not (math.isfinite(loss_value) and math.isfinite(norm)):
-            self._refuse(step, inputs["indices"], values, loss_value, norm)
+        problem = not_finite(step + 1, loss_value, norm)
+        if problem is not None:
+            self._refuse(step, inputs["indices"], values, problem)
         rate = self.optimizer.param_groups[0]["lr"]
         seconds = time.monotonic() - self.started
         self.progress = Progress(step + 1, self.args.max_steps, loss_value, rate, norm, values, seconds)
@@ -241,20 +256,19 @@ class SequenceTrainer(Trainer):  # transformers exports it as Any
         save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / WEIGHTS)
         (folder / SETTINGS).write_text(json.dumps(self.settings, sort_keys=True), encoding="utf-8")
 
-    def _refuse(self, step: int, indices: list[int], values: dict[str, float], loss: float, norm: float) -> None:
-        what = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient norm is {norm}"
+    def _refuse(self, step: int, indices: list[int], values: dict[str, float], problem: str) -> None:
         names = [self.example_names(index) for index in indices]
         examples = [
             {"name": self.example_names(index), "source_ids": one.source_ids, "target_ids": one.target_ids}
             for index, one in (self.batches.examples[index] for index in indices)
         ]
-        record = {"step": step + 1, "what": what, "schedules": values, "examples": examples}
+        record = {"step": step + 1, "what": problem, "schedules": values, "examples": examples}
         path = Path(self.args.output_dir).with_name(NOT_FINITE)
         if is_first():
             write_atomically(path, json.dumps(record, indent=1) + "\n")
         shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
         raise InputError(
-            f"{what} at step {step + 1}, on {shown}",
+            f"{problem}, on {shown}",
             mend=f"checkpoints before it, if any, are kept in {self.args.output_dir}; lower the learning rate or "
             f"look at these examples, which are in {path}",
         )
