@@ -283,6 +283,20 @@ def test_awkward_scores(name: str, form: Form, score: Score) -> None:
     torch.testing.assert_close(other.scores_BK, plain.scores_BK, atol=1e-9, rtol=1e-9)
 
 
+@pytest.mark.parametrize("alpha", [1e-37, 1e37])
+@pytest.mark.parametrize("name", ["ties", "forbidden", "two-live", "flat"])
+def test_extreme_alphas_lose_no_mass_and_give_none_away(name: str, alpha: float) -> None:
+    """All with a weight weigh the same: costs say whether what is forbidden has none, and whether all add up to 1."""
+    model = awkward(name)
+    if name == "flat":
+        with torch.no_grad():
+            model.head.weight.zero_()
+    options: dict[str, Any] = {"k": 2, "alpha": alpha}
+    plain, found = search(model, expanded, **options), search(model, DENSE, **options)
+    torch.testing.assert_close(found.costs_BK, plain.costs_BK)
+    torch.testing.assert_close(found.scores_BK, plain.scores_BK)
+
+
 @pytest.mark.parametrize("learned", [True, False], ids=["features learned", "features given"])
 @pytest.mark.parametrize("form", [CERTIFIED, DENSE], ids=["certified", "dense"])
 def test_dead_and_finished_slots(form: Form, learned: bool) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from decimal import Context, Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -30,8 +32,10 @@ from seqwise.search import (
     soft_top_k,
 )
 from seqwise.search.operators import soft_top_k_of
+from seqwise.search.selection import Selector, summed
 
 TOLERANCE = {"atol": 1e-10, "rtol": 1e-10}
+EXACT = Context(prec=60)
 
 
 def candidates_of(scores_BJV: Tensor) -> Candidates:
@@ -75,6 +79,39 @@ def test_soft_top_k_equals_the_loop() -> None:
         live = (scores_BJV.flatten(1) > -torch.inf).sum(1)
         expected_sums = (torch.arange(k) < live[:, None]).double()
         torch.testing.assert_close(weights_BKJV.sum((2, 3)), expected_sums)
+
+
+def exact_soft_top_k(scores_N: list[float], k: int, alpha: float) -> list[list[float]]:
+    """By rational exponents and exponentials of 60 digits."""
+    live = sorted((Fraction(score) for score in scores_N if score > -math.inf), reverse=True)
+    rows = []
+    for maximum in live[:k]:
+        weights = []
+        for score in scores_N:
+            power = Fraction(alpha) * (Fraction(score) - maximum) ** 2 if score > -math.inf else Fraction(10**9)
+            weights.append(0.0 if power > 10**4 else float((-Decimal(power.numerator) / power.denominator).exp(EXACT)))
+        rows.append([weight / math.fsum(weights) for weight in weights])
+    return rows + [[0.0] * len(scores_N)] * (k - len(rows))
+
+
+@pytest.mark.parametrize("alpha", [1e-300, 1e-37, 1e-5, 1.0, 1e10, 1e37, 1e300])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_soft_top_k_is_exact_at_every_alpha_and_scale(dtype: torch.dtype, alpha: float) -> None:
+    draw = np.random.default_rng(7)
+    for scale in (1e-3, 1.0, 30.0, 1e4):
+        for offset in (0.0, -100.0, -2e4):
+            scores_BJV = offset + scale * random_scores(draw)[:1].to(dtype)
+            k = int(draw.integers(1, scores_BJV[0].numel() + 1))
+            exact_KN = torch.tensor(exact_soft_top_k(scores_BJV.flatten().tolist(), k, alpha), dtype=torch.float64)
+            found_KN = soft_top_k(scores_BJV, k, alpha)[0].flatten(1)
+            tolerance = max(1e-3 if dtype != torch.float64 else 1e-9, 2 * torch.finfo(dtype).eps)
+            torch.testing.assert_close(found_KN.double(), exact_KN, atol=tolerance, rtol=0)
+            assert (found_KN[:, scores_BJV.flatten() == -torch.inf] == 0).all()
+            scores_N = scores_BJV.flatten()
+            gaps_N = min(alpha, 1e290) * (scores_N.double() - scores_N.max().double())
+            if (scores_N > -torch.inf).any():
+                found_N = peaked_softmax(scores_N, alpha).double()
+                torch.testing.assert_close(found_N, gaps_N.softmax(0), atol=tolerance, rtol=0)
 
 
 def test_hard_top_k_equals_sorting() -> None:
@@ -262,6 +299,18 @@ def test_one_hot_soft_equals_hard() -> None:
     assert torch.equal(hard.expect(values_BV), soft.expect(values_BV))
     for token in range(V):
         assert torch.equal(hard.token_mass(token), soft.token_mass(token))
+
+
+@pytest.mark.parametrize(
+    "selector",
+    [HardTopK(3), HardTopK(1, noise=Gumbel()), SoftTopK(3, 1.0), SoftTopK(3, 1.0, form=summed()), SoftArgmax(1.0)],
+)
+def test_a_batch_of_no_inputs_gives_no_slots(selector: Selector) -> None:
+    selection = selector(candidates_of(torch.zeros(0, 2, 4)), torch.Generator())
+    k = 1 if selection.scores_BK.shape[1] == 1 else 3
+    assert selection.scores_BK.shape == selection.parents_BK.shape == selection.tokens_BK.shape == (0, k)
+    assert selection.follow(torch.zeros(0, 2, 5)).shape == (0, k, 5)
+    assert selection.embed(torch.zeros(4, 6)).shape == (0, k, 6)
 
 
 def test_forcing_a_token_leaves_the_scores() -> None:

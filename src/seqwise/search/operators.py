@@ -17,6 +17,7 @@ __all__ = [
     "AlphaUnit",
     "finite",
     "hard_top_k",
+    "in_range",
     "mean_squared_gap",
     "of_scores",
     "peaked_softmax",
@@ -41,6 +42,17 @@ def finite(scores: Tensor) -> Tensor:
     """
     # Far enough above the lowest number of the type that the difference of two is finite.
     return scores.clamp(min=max(LOWEST, torch.finfo(scores.dtype).min / 4))
+
+
+def in_range(alpha: float | Tensor, scores: Tensor) -> Tensor:
+    """Alpha as a number that float32, or the type of the scores, can tell from 0 and infinity: 0 x infinity is NaN.
+
+    Example:
+        >>> in_range(1e300, torch.zeros(1))
+        tensor(3.4028e+38)
+    """
+    dtype = torch.promote_types(scores.dtype, torch.float32)
+    return torch.as_tensor(alpha, dtype=dtype).clamp(torch.finfo(dtype).tiny, torch.finfo(dtype).max)
 
 
 def peaked_softmax(scores: Tensor, alpha: float, dim: int = -1) -> Tensor:
@@ -70,8 +82,9 @@ def peaked_softmax(scores: Tensor, alpha: float, dim: int = -1) -> Tensor:
     live = scores.masked_fill(excluded, 0.0)
     # Taken from the highest, which leaves the softmax as it is: alpha times a score may be infinite, times 0 it is not.
     highest = live.detach().amax(dim, keepdim=True) if live.shape[dim] else live
-    weights = (alpha * (live - highest)).softmax(dim)
-    return weights.masked_fill(excluded, 0.0)
+    alpha_in_range = in_range(alpha, scores)
+    weights = (alpha_in_range * (live - highest).to(alpha_in_range.dtype)).softmax(dim)
+    return weights.masked_fill(excluded, 0.0).to(scores.dtype)
 
 
 def hard_top_k(scores_BJV: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -159,10 +172,15 @@ def weights_and_gaps(scores_BN: Tensor, maxima_BK: Tensor, alpha: float | Tensor
         >>> gaps
         tensor([[[ 0., -2., -1.]]])
     """
+    alpha, dtype = in_range(alpha, scores_BN), scores_BN.dtype
+    scores_BN, maxima_BK = scores_BN.to(alpha.dtype), maxima_BK.to(alpha.dtype)
     gaps_BKN = finite(scores_BN)[:, None] - finite(maxima_BK)[..., None]
+    dead_BK1 = (maxima_BK == -torch.inf)[..., None]
+    # However small alpha is. A dead row, whose weights are taken away below, must not be minus infinity throughout.
+    excluded_BKN = (scores_BN == -torch.inf)[:, None] & ~dead_BK1
     # The r-th maximum is one of the candidates, so a row has an entry at 0 and the softmax cannot overflow.
-    weights_BKN = (-alpha * gaps_BKN.square()).softmax(-1)
-    return weights_BKN.masked_fill((maxima_BK == -torch.inf)[..., None], 0.0), gaps_BKN
+    weights_BKN = (-alpha * gaps_BKN.square()).masked_fill(excluded_BKN, -torch.inf).softmax(-1)
+    return weights_BKN.masked_fill(dead_BK1, 0.0).to(dtype), gaps_BKN
 
 
 # ---------------------------------------------------------------------------------------- what alpha is measured in
@@ -239,8 +257,8 @@ def require_alpha(alpha: float) -> None:
 
 
 def _require_k(k: int, scores_BJV: Tensor) -> None:
-    if not 1 <= k <= scores_BJV[0].numel():
+    if not 1 <= k <= scores_BJV.shape[1:].numel():
         raise InputError(
-            f"k must lie between 1 and the number of candidates, {scores_BJV[0].numel()} "
+            f"k must lie between 1 and the number of candidates, {scores_BJV.shape[1:].numel()} "
             f"({scores_BJV.shape[1]} slots x {scores_BJV.shape[2]} tokens), got {k}"
         )

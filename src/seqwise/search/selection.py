@@ -229,7 +229,7 @@ class HardTopK:
         if candidates.many and few and not followed and self.noise is no_noise:
             return HardSelection(*best_of_many(candidates, self.k))
         scores_BJV = candidates.scores_BJV
-        k = min(self.k, scores_BJV[0].numel())
+        k = min(self.k, scores_BJV.shape[1:].numel())
         _, parents_BK, tokens_BK = hard_top_k(self.noise(scores_BJV, generator), k)
         flat_BK = parents_BK * scores_BJV.shape[-1] + tokens_BK
         return HardSelection(scores_BJV.flatten(1).gather(1, flat_BK), parents_BK, tokens_BK)
@@ -281,11 +281,11 @@ def expanded(candidates: Candidates, k: int, alpha: float, unit: AlphaUnit) -> S
                  [0., 0., 1.]]])
     """
     scores_BJV = candidates.scores_BJV
-    k = min(k, scores_BJV[0].numel())
+    k = min(k, scores_BJV.shape[1:].numel())
     maxima_BK, parents_BK, tokens_BK = hard_top_k(scores_BJV, k)
     in_units: float | Tensor = alpha
     if unit is not of_scores:
-        best_BM, parents_BM, tokens_BM = hard_top_k(scores_BJV, min(k + 1, scores_BJV[0].numel()))
+        best_BM, parents_BM, tokens_BM = hard_top_k(scores_BJV, min(k + 1, scores_BJV.shape[1:].numel()))
         in_units = (alpha / unit(best_BM, candidates.open_shares(parents_BM, tokens_BM)))[:, None, None]
     weights_BKN, gaps_BKN = weights_and_gaps(scores_BJV.flatten(1), maxima_BK, in_units)
     weights_BKJV = weights_BKN.unflatten(-1, scores_BJV.shape[1:])
@@ -312,6 +312,8 @@ def summed(*, tolerance: float | None = None, most: int = MOST) -> Form:
     """
 
     def form(candidates: Candidates, k: int, alpha: float, unit: AlphaUnit) -> Selection:
+        if not len(candidates.prefix_scores_BJ):
+            return expanded(candidates, k, alpha, unit)
         allowed = default_tolerance(candidates.prefix_scores_BJ.dtype) if tolerance is None else tolerance
         return relaxed_top_k(
             candidates, Choice(k, alpha, unit, allowed, most), lambda them: expanded(them, k, alpha, unit)

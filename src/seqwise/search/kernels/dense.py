@@ -182,7 +182,12 @@ def _frame(
     roots_B11 = alpha_B.double().sqrt()[:, None, None]
     logits_BJV.mul_(roots_B11.to(dtype))
     offsets_B1J = (going_BJ.double() - normalizer_BJ)[:, None].clamp(min=LOWEST)
-    shifts_BKJ = (roots_B11 * (offsets_B1J - maxima_BK.double()[..., None])).to(dtype)
+    # Made of the maximum's own scaled score, so that its gap is exactly 0 however large alpha is.
+    slots_BK, tokens_BK = problem.maximum_slots_BK, problem.maximum_tokens_BK
+    scaled_BK = logits_BJV.flatten(1).gather(1, slots_BK * logits_BJV.shape[2] + tokens_BK.clamp(min=0))
+    scaled_BK = scaled_BK.double().masked_fill(tokens_BK < 0, 0.0)
+    from_BK = torch.where(tokens_BK < 0, maxima_BK.double(), offsets_B1J[:, 0].gather(1, slots_BK))
+    shifts_BKJ = (roots_B11 * (offsets_B1J - from_BK[..., None]) - scaled_BK[..., None]).to(dtype)
     ends = end_scores_BJ, end_logits_BJ, end_f_BJ
     return _Frame(logits_BJV, shifts_BKJ, roots_B11.to(dtype), maxima_BK, live_BK, *ends, opened_BJ, cost_BV)
 

@@ -28,7 +28,7 @@ from seqwise.search.kernels.certificate import (
 )
 from seqwise.search.kernels.deferral import Matrix
 from seqwise.search.kernels.partition import log_partition
-from seqwise.search.operators import AlphaUnit, of_scores
+from seqwise.search.operators import AlphaUnit, in_range, of_scores
 
 __all__ = [
     "MOST",
@@ -49,6 +49,8 @@ __all__ = [
 MOST = 512
 # How many are tried first; four times as many next.
 FIRST = 32
+# Alpha at least: below, all scores weigh the same, and what stands for minus infinity should not.
+SMALLEST = 1e-30
 
 
 class Choice(NamedTuple):
@@ -229,9 +231,11 @@ def _narrowed(kept: Kept, at_least: int) -> Kept:
 def alphas(candidates: Candidates, best: Best, choice: Choice, num_best: int) -> Tensor:
     """Alpha over its unit for each input, (B,), from the k + 1 best candidates."""
     best_BM, slots_BM, tokens_BM = (values[:, :num_best] for values in best)
-    if choice.unit is of_scores:
-        return torch.full_like(best_BM[:, 0], choice.alpha, requires_grad=False)
-    return choice.alpha / choice.unit(best_BM, candidates.open_shares(slots_BM, token_ids(tokens_BM, candidates.end)))
+    alpha_B = in_range(choice.alpha, best_BM).expand(len(best_BM)).to(best_BM.device)
+    if choice.unit is not of_scores:
+        open_BM = candidates.open_shares(slots_BM, token_ids(tokens_BM, candidates.end))
+        alpha_B = in_range(choice.alpha / choice.unit(best_BM, open_BM), best_BM)
+    return alpha_B.clamp(min=SMALLEST)
 
 
 def token_ids(tokens: Tensor, end: int | None) -> Tensor:
