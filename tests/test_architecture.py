@@ -24,6 +24,7 @@ from seqwise.names import (
 )
 from seqwise.objectives import by_name
 from seqwise.sampling.settings import ENERGIES, VISITS
+from seqwise.search.candidates import as_score
 from seqwise.search.feeding import FEEDINGS
 
 PACKAGE = Path(seqwise.__file__).resolve().parent
@@ -206,7 +207,7 @@ def test_every_name_of_a_setting_stands_for_something() -> None:
     for table, names in ((FEEDINGS, Feeding), (ENERGIES, EnergyName), (VISITS, VisitsName)):
         assert tuple(table) == get_args(names)
     assert tuple(by_name._SEARCHES) == SEARCH_OBJECTIVES
-    assert len({by_name.score_by_name(name) for name in get_args(ScoreName)}) == 2
+    assert len({as_score(name) for name in get_args(ScoreName)}) == 2
     assert len({by_name.unit_by_name(name) for name in get_args(AlphaUnitName)}) == 2
 
 

@@ -306,3 +306,21 @@ def test_decoding_keeps_no_graph() -> None:
         context = case.model.encode(case.batch)
         found = decode(case.model, context, Decoder(SoftTopK(2, 1.0), local), num_steps=case.batch.source_lengths_B)
     assert all(isinstance(output[0].score, float) for output in found)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_decoder_may_be_named(name: Any) -> None:
+    if name == "viterbi":
+        return  # of chains
+    case = tagger_case(0)
+    context = case.model.encode(case.batch)
+    found = [
+        decode(case.model, context, decoder, num_steps=steps_of(case))
+        for decoder in (name, DECODERS[name](5, 1.0, local))
+    ]
+    assert found[0] == found[1]
+
+
+def test_a_decoder_of_another_name_is_refused() -> None:
+    with pytest.raises(InputError, match="no decoder is called 'bean'; choose one of greedy, beam"):
+        decode_examples(tagger_case(0).model, [EncodedExample((1,), ())], "bean")  # type: ignore[arg-type]

@@ -840,3 +840,16 @@ def test_the_configuration_can_be_written_down(tmp_path: Path) -> None:
         0.5,
         True,
     )
+
+
+@pytest.mark.parametrize("alpha", [2.0, lambda step: 2.0])
+def test_a_schedule_may_be_a_number_or_a_function(alpha: Any, tmp_path: Path) -> None:
+    model, other = made("Marian"), made("Marian")
+    options: dict[str, Any] = {"objective": "relaxed-beam", "beam_size": 2, "max_steps": 2, "save_strategy": "steps"}
+    trainer = trained(model, rows(pairs(8), "Marian"), tmp_path / "plain", alpha=alpha, save_steps=1, **options)
+    trained(other, rows(pairs(8), "Marian"), tmp_path / "text", alpha="2", save_steps=1, **options)
+    require_same_weights(model, other)
+    assert trainer.args.alpha is alpha
+    saved = torch.load(tmp_path / "plain" / "checkpoint-2" / "training_args.bin", weights_only=False)
+    assert (saved.alpha == alpha) if isinstance(alpha, float) else ("lambda" in saved.alpha)
+    json.loads(trainer.args.to_json_string())

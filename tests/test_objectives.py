@@ -16,21 +16,28 @@ import oracles
 from oracles import Case, tagger_case, translation_case
 from seqwise import InputError
 from seqwise.objectives import (
+    beam_crf_objective,
+    beam_search_optimization_objective,
     cross_entropy,
     cross_entropy_objective,
+    dense_beam_objective,
     direct_loss,
+    early_update_objective,
     gold_scores,
     hamming_cost,
+    hard_beam_hinge_objective,
     hinge_loss,
     hinge_objective,
     log_partition_statistics,
+    minimum_risk_objective,
     relaxed_beam_objective,
     scheduled_sampling_objective,
     search_targets,
     self_normalized_cross_entropy,
     self_normalized_objective,
+    soft_dense_beam_objective,
 )
-from seqwise.search import Beam, global_, interpolated, local
+from seqwise.search import Beam, HardTopK, beam_search, global_, interpolated, local
 
 pytestmark = pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad=True to a scalar")
 
@@ -368,3 +375,57 @@ def test_a_step_against_the_gradient_lowers_each_objective(name: str) -> None:
         hinge_objective(k=2, score=global_, cross_entropy_weight=0.1),
     ):
         assert descends(objective, CASES[name](3))
+
+
+# ---------------------------------------------------------------------------------------- by name
+
+
+@pytest.mark.parametrize(
+    ("objective", "schedule"),
+    [
+        (relaxed_beam_objective(k=2), "alpha"),
+        (hinge_objective(k=2), "alpha"),
+        (soft_dense_beam_objective(k=2), "alpha"),
+        (scheduled_sampling_objective("greedy"), "gold_probability"),
+    ],
+)
+def test_a_schedule_that_is_missing_is_named_with_the_objective(objective: Any, schedule: str) -> None:
+    case = tagger_case(0)
+    assert objective(case.model, case.batch, {schedule: 0.5}).isfinite()
+    with pytest.raises(InputError, match=rf"_objective reads the schedule {schedule}, which is missing"):
+        objective(case.model, case.batch, {})
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        relaxed_beam_objective,
+        hinge_objective,
+        soft_dense_beam_objective,
+        beam_crf_objective,
+        dense_beam_objective,
+        early_update_objective,
+        beam_search_optimization_objective,
+        hard_beam_hinge_objective,
+        minimum_risk_objective,
+    ],
+)
+def test_scores_may_be_named(objective: Any) -> None:
+    case, values = tagger_case(0), {"alpha": 2.0}
+    losses = {}
+    for name, score in (("local", local), ("global", global_)):
+        losses[name] = objective(k=2, score=name)(case.model, case.batch, values)
+        assert torch.equal(losses[name], objective(k=2, score=score)(case.model, case.batch, values))
+    assert objective is minimum_risk_objective or losses["local"] != losses["global"]
+    with pytest.raises(InputError, match="no score is called 'globl'; choose one of local, global"):
+        objective(k=2, score="globl")
+
+
+def test_a_search_takes_the_name_of_a_score() -> None:
+    case = tagger_case(0)
+    context, steps = case.model.encode(case.batch), case.batch.source_lengths_B
+    for name, score in (("local", local), ("global", global_)):
+        named = beam_search(case.model, context, HardTopK(3), num_steps=steps, score=name)
+        assert torch.equal(
+            named.scores_BK, beam_search(case.model, context, HardTopK(3), num_steps=steps, score=score).scores_BK
+        )

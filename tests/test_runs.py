@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -824,6 +825,7 @@ def test_the_usual_decoder_and_the_best(tmp_path: Path) -> None:
 HOLDER = """
 import sys, time
 from pathlib import Path
+from typing import Any
 from seqwise.training.lock import sole_writer
 with sole_writer(Path(sys.argv[1])):
     print("held", flush=True)
@@ -875,3 +877,32 @@ def test_what_is_refused_leaves_no_folder(tmp_path: Path, seqwise: Command) -> N
     (tmp_path / "data").write_text("a\tA\nb\n")
     assert seqwise("train", "--train", tmp_path / "data", "--output", tmp_path / "new" / "run").code == 2
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("score", ["local", "global"])
+def test_predict_takes_texts_and_the_name_of_a_decoder(score: Any) -> None:
+    run = tiny_run(replace(TINY, score=score))
+    examples = [Example(("a", "b"), ()), Example(("b", "a", "a"), ())]
+    texts = [" ".join(example.source) for example in examples]
+    for name in (None, "greedy", "raw-beam"):
+        assert predict(run, texts, name) == predict(run, examples, choose_decoder(run.settings, name))
+    with pytest.raises(InputError, match="no decoder is called 'bean'"):
+        predict(run, texts, "bean")  # type: ignore[arg-type]
+
+
+def test_a_tagger_with_an_end_token_is_refused_by_its_name() -> None:
+    source, target = build_vocabularies(WORDS, replace(TINY, task="transduce"))
+    with pytest.raises(InputError, match="the target vocabulary of a tagger has the end token '</s>'"):
+        build_model(TINY, source, target)
+
+
+def test_paths_may_be_texts(tmp_path: Path) -> None:
+    data = tmp_path / "train.conll"
+    data.write_text("a A\nb B\n\na A\n\n" * 4)
+    settings = replace(TINY, objective="cross-entropy", epochs=1.0, train=str(data), dev=str(data))
+    assert (settings.train, settings.dev) == (data, data)
+    train_run(settings, str(tmp_path / "run"))
+    train_run(replace(settings, train=data), tmp_path / "run")  # the same run
+    for folder in (tmp_path / "run", str(tmp_path / "run")):
+        assert predict(load_run(folder), ["a b"])[0][0].tokens
+        assert best_decoder(folder)

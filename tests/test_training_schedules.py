@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seqwise.errors import InputError
-from seqwise.training.schedules import constant, exponential, inverse_sigmoid, linear, parse_schedule
+from seqwise.training.schedules import constant, exponential, inverse_sigmoid, linear, parse_schedule, schedule_in_range
 
 positive = st.floats(1e-6, 1e6)
 
@@ -85,3 +85,13 @@ def test_not_finite_numbers_are_refused() -> None:
     for make in (lambda: constant(math.nan), lambda: linear(0, math.inf, 3), lambda: exponential(1, 2, math.nan)):
         with pytest.raises(InputError):
             make()
+
+
+def test_a_function_is_a_schedule_and_is_held_to_its_range_step_by_step() -> None:
+    assert parse_schedule(lambda step: step**2, total_steps=1)(3) == 9
+    schedule = schedule_in_range("gold_probability", lambda step: 1 - step / 4, total_steps=9)
+    assert [schedule(step) for step in (0, 2, 4)] == [1.0, 0.5, 0.0]
+    with pytest.raises(InputError, match=r"gold_probability must stay between 0 and 1, but is -0\.25 at step 5"):
+        schedule(5)
+    with pytest.raises(InputError, match="alpha must stay greater than 0, but is 0 at step 0"):
+        schedule_in_range("alpha", lambda step: step, total_steps=9)

@@ -20,8 +20,11 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from seqwise import models
+from seqwise.data import Example, Vocabulary, encode_examples
 from seqwise.data.batches import Batch, EncodedExample
 from seqwise.errors import InputError
+from seqwise.objectives import cross_entropy_objective, relaxed_beam_objective
 from seqwise.training.checkpoints import last_complete, seal
 from seqwise.training.schedules import linear
 from seqwise.training.trainer import Progress, TrainingResult, fit
@@ -311,3 +314,25 @@ def test_a_sealed_checkpoint_from_elsewhere_is_refused(tmp_path: Path) -> None:
 def test_importing_seqwise_or_its_training_package_does_not_import_transformers() -> None:
     code = "import sys, seqwise, seqwise.training, seqwise.training.schedules; assert 'transformers' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"), [("linear(1, 2)", linear(1, 2, STEPS)), (1.5, lambda step: 1.5), ("1.5", lambda step: 1.5)]
+)
+@pytest.mark.parametrize("kind", [str, Path])
+def test_schedules_and_folders_may_be_plain_values(written: Any, meant: Any, kind: Any, tmp_path: Path) -> None:
+    model, other = new_model(), new_model()
+    run(model, kind(tmp_path / "plain"), schedules={"alpha": written}, steps=STEPS)
+    run(other, tmp_path / "function", schedules={"alpha": meant}, steps=STEPS)
+    assert [line["alpha"] for line in log_lines(tmp_path / "plain")] == [meant(step) for step in range(STEPS)]
+    assert_equal_weights(model, other)
+
+
+def test_labels_that_end_with_an_end_token_are_refused_by_a_tagger(tmp_path: Path) -> None:
+    labels = Vocabulary(("</s>", "A", "B"), end="</s>")
+    data = encode_examples([Example(("x",), ("A",)), Example(("x", "x"), ("A", "B"))], Vocabulary(("x",)), labels)
+    for objective in (cross_entropy_objective(), relaxed_beam_objective(k=2)):
+        for tagger in (models.Tagger, models.ChainTagger):
+            model = tagger(source_size=1, target_size=3)
+            with pytest.raises(InputError, match=r"a label for each token: .* without end='</s>'"):
+                run(model, tmp_path / f"{tagger.__name__}", objective=objective, train=data)

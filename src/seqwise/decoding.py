@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from seqwise.data.batches import EncodedExample, collate
 from seqwise.errors import InputError
 from seqwise.models.protocols import StepModel
+from seqwise.names import DecoderName
 from seqwise.search.beam import HELD, Beam, backtrace, unroll
 from seqwise.search.candidates import Score, global_, interpolated, local
 from seqwise.search.operators import of_scores
@@ -26,6 +27,7 @@ __all__ = [
     "DECODERS",
     "Decoder",
     "Hypothesis",
+    "as_decoder",
     "backtrace",
     "decode",
     "decode_examples",
@@ -71,6 +73,27 @@ Greedy search and the hard beams do not depend on how the model was trained: the
 unnormalised ones, and the interpolated beam ``f - log Z / 2``. The soft beam repeats the search of training. Viterbi
 finds the best output of a chain, by the score that it was trained with.
 """
+
+
+def as_decoder(decoder: Decoder | DecoderName, *, k: int = 5) -> Decoder:
+    """A decoder itself, or the one that a name of :data:`DECODERS` stands for, with local scores and alpha 1.
+
+    Args:
+        decoder: itself, or its name.
+        k: slots of the beam where it is named.
+
+    Raises:
+        InputError: there is no decoder of that name.
+
+    Example:
+        >>> as_decoder("beam", k=3) == Decoder(HardTopK(3), local)
+        True
+    """
+    if isinstance(decoder, Decoder):
+        return decoder
+    if decoder not in DECODERS:
+        raise InputError(f"no decoder is called {decoder!r}", mend=f"choose one of {', '.join(DECODERS)}")
+    return DECODERS[decoder](k, 1.0, local)
 
 
 def hypotheses(
@@ -123,7 +146,7 @@ def _has_ended(beam: Beam) -> bool:
 def decode(
     model: StepModel,
     context: Any,
-    decoder: Decoder,
+    decoder: Decoder | DecoderName,
     *,
     num_steps: int | Tensor,
     n_best: int = 1,
@@ -136,7 +159,7 @@ def decode(
     Args:
         model: a step model, in evaluation mode.
         context: what ``model.encode`` returned.
-        decoder: a selector and a score.
+        decoder: a selector and a score; or its name, such as "greedy" or "beam", see :func:`as_decoder`.
         num_steps: how many tokens to write at most, or for a model without end token exactly; int or int64 (B,).
         n_best: how many outputs to return for each input.
         length_normalization: see :func:`hypotheses`.
@@ -156,7 +179,7 @@ def decode(
         >>> [len(best[0].tokens) for best in outputs]
         [3, 1]
     """
-    beam = Beam.start(model, context)
+    decoder, beam = as_decoder(decoder), Beam.start(model, context)
     look_every = LOOK_EVERY.get(beam.scores_BK.device.type, 1)
     steps = unroll(model, context, decoder.selector, num_steps=num_steps, score=decoder.score, end=model.end)
     for number, step in enumerate(steps, start=1):
@@ -236,7 +259,7 @@ def evaluation_mode(model: object) -> Iterator[None]:
 def decode_examples(
     model: StepModel,
     examples: Sequence[EncodedExample],
-    decoder: Decoder,
+    decoder: Decoder | DecoderName,
     *,
     n_best: int = 1,
     length_normalization: float = 0.0,
@@ -248,7 +271,7 @@ def decode_examples(
     Args:
         model: a step model that is also a module; it is put into evaluation mode for the call and back after it.
         examples: encoded examples; only their sources are read.
-        decoder: a selector and a score.
+        decoder: a selector and a score; or its name, such as "greedy" or "beam", see :func:`as_decoder`.
         n_best: how many outputs to return for each example.
         length_normalization: see :func:`hypotheses`.
         batch_size: examples decoded together; results do not depend on it.

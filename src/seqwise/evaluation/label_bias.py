@@ -19,7 +19,8 @@ from seqwise.decoding import Decoder
 from seqwise.errors import InputError
 from seqwise.evaluation.slot_ranking import Slots, unrestricted, unroll_slots
 from seqwise.models.protocols import StepModel
-from seqwise.search.candidates import Candidates, Score, global_, local
+from seqwise.names import ScoreName
+from seqwise.search.candidates import Candidates, Score, as_score, global_, local
 from seqwise.search.gold import KeepGold, never_lost, no_rivals
 from seqwise.search.selection import HardTopK, Selection, Selector
 
@@ -88,7 +89,7 @@ def explore_label_bias(
     *,
     num_steps: int,
     k: int,
-    score: Score = local,
+    score: Score | ScoreName = local,
     gold: Ids | None = None,
     support: int = 4096,
     allowed: Callable[[Selector], Selector] = unrestricted,
@@ -142,7 +143,7 @@ def explore_label_bias(
     for name, value in (("num_steps", num_steps), ("k", k), ("support", support)):
         if value < 1:
             raise InputError(f"{name} must be at least 1, got {value}")
-    decoder = Decoder(allowed(HardTopK(k)), score)
+    decoder = Decoder(allowed(HardTopK(k)), as_score(score))
     shown = [list(_states(slots, model.end)) for slots in unroll_slots(model, context, decoder, num_steps=num_steps)]
     if gold is not None:
         _add_lost_gold(shown, model, context, gold[:num_steps])

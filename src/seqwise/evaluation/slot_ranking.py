@@ -17,8 +17,9 @@ from seqwise.decoding import Decoder, evaluation_mode, steps_after
 from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Counts, pairs_with_many
 from seqwise.models.protocols import StepModel
+from seqwise.names import ScoreName
 from seqwise.search.beam import Beam, backtrace, unroll
-from seqwise.search.candidates import Score, local
+from seqwise.search.candidates import Score, as_score, local
 from seqwise.search.selection import HardTopK, Selector
 
 __all__ = ["SlotRanking", "Slots", "rank_slots", "unroll_slots"]
@@ -123,7 +124,7 @@ def rank_slots(
     references: Sequence[Sequence[Ids]],
     *,
     k: int,
-    score: Score = local,
+    score: Score | ScoreName = local,
     allowed: Callable[[Selector], Selector] = unrestricted,
     batch_size: int = 256,
     on_progress: Callable[[int], None] | None = None,
@@ -168,7 +169,7 @@ def rank_slots(
     pairs_with_many(examples, references)
     tallies = [_Tally() for _ in examples]
     order = sorted(range(len(examples)), key=lambda index: len(examples[index].source_ids))
-    decoder = Decoder(allowed(HardTopK(k)), score)
+    decoder = Decoder(allowed(HardTopK(k)), as_score(score))
     with evaluation_mode(model):
         for start in range(0, len(order), batch_size):
             indices = order[start : start + batch_size]

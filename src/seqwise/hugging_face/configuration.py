@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from transformers import Seq2SeqTrainingArguments
 
@@ -25,7 +26,7 @@ from seqwise.names import (
 )
 from seqwise.objectives.by_name import ObjectiveSettings
 from seqwise.training.configuration import did_you_mean
-from seqwise.training.schedules import schedule_in_range
+from seqwise.training.schedules import RANGES, AnySchedule, schedule_in_range
 
 __all__ = ["SearchAwareConfig"]
 
@@ -59,6 +60,12 @@ _WITH_ALPHA = ("relaxed-beam", "hinge", "soft-dense-beam", "minimum-risk")
 _DEFAULT_PENALTY = 0.1
 
 
+if TYPE_CHECKING:
+    _ScheduleText = AnySchedule
+else:
+    _ScheduleText = str  # HfArgumentParser reads the annotation, and a command line has text
+
+
 def _setting(default: Any, text: str) -> Any:
     return field(default=default, metadata={"help": text})
 
@@ -75,7 +82,8 @@ class SearchAwareConfig(Seq2SeqTrainingArguments):
         beam_size: slots of the beam.
         score: what a token adds in the search: "local" (log-softmax) or "global" (raw scores).
         cost: "hamming" or "edit-distance".
-        alpha: inverse temperature of relaxations: a number, "linear(a, b)" or "exponential(a, b)", over all steps.
+        alpha: inverse temperature of relaxations: a number, "linear(a, b)" or "exponential(a, b)", over all steps; or a
+            function of the step.
         alpha_unit: "scores", or "gaps", by which alpha does not depend on the scale of the scores.
         feeding: of scheduled sampling, what is fed in place of gold: "greedy", "sample", "soft-greedy", "soft-sample".
         feeding_passes: "two-pass", for all positions at once, or "step-by-step".
@@ -107,11 +115,11 @@ class SearchAwareConfig(Seq2SeqTrainingArguments):
     beam_size: int = _setting(5, "slots of the beam in training")
     score: str = _setting("local", "objectives that see the beam: local (log-softmax) or global (raw) scores")
     cost: str = _setting("hamming", "what a wrong output costs: hamming or edit-distance")
-    alpha: str = _setting("exponential(1, 8)", "inverse temperature of relaxations: a number or a schedule")
+    alpha: _ScheduleText = _setting("exponential(1, 8)", "inverse temperature of relaxations: a number or a schedule")
     alpha_unit: str = _setting("scores", "scores; or gaps: alpha is divided by the mean squared gap of the best scores")
     feeding: str = _setting("greedy", "scheduled sampling: greedy, sample, soft-greedy or soft-sample")
     feeding_passes: str = _setting("two-pass", "scheduled sampling: two-pass (all positions at once) or step-by-step")
-    gold_probability: str = _setting("linear(1, 0)", "scheduled sampling: probability of feeding gold")
+    gold_probability: _ScheduleText = _setting("linear(1, 0)", "scheduled sampling: probability of feeding gold")
     cross_entropy_weight: float = _setting(0.1, "objectives that see the beam: weight of added cross-entropy")
     direct_loss_weight: float = _setting(0.0, "beam-crf, (soft-)dense-beam: weight of added relaxed-beam loss")
     log_partition_weight: float | None = _setting(None, "weight of (log Z)^2 along gold (z-loss), in any objective")
@@ -124,6 +132,17 @@ class SearchAwareConfig(Seq2SeqTrainingArguments):
             fault = find()
             if fault is not None:
                 raise fault
+
+    def to_dict(self) -> dict[str, Any]:
+        """All arguments as ``TrainingArguments.to_dict`` has them, a function by its name."""
+        return {name: _as_text(value) for name, value in super().to_dict().items()}
+
+    def picklable(self) -> SearchAwareConfig:
+        """A copy that can be saved, in which the name of a function stands for it."""
+        copied = copy.copy(self)
+        for name in RANGES:
+            object.__setattr__(copied, name, _as_text(getattr(self, name)))
+        return copied
 
     @property
     def schedules(self) -> tuple[str, ...]:
@@ -188,7 +207,7 @@ class SearchAwareConfig(Seq2SeqTrainingArguments):
         if not 0 < self.log_partition_fraction <= 1:
             problem = f"must be greater than 0 and at most 1, got {self.log_partition_fraction}"
             return InputError(f"log_partition_fraction {problem}")
-        for name in ("alpha", "gold_probability"):
+        for name in RANGES:
             try:
                 schedule_in_range(name, getattr(self, name), total_steps=1)
             except InputError as error:
@@ -229,6 +248,10 @@ class SearchAwareConfig(Seq2SeqTrainingArguments):
             others = "cross-entropy, the self-normalising objectives, noise-contrastive and two-pass scheduled-sampling"
             return InputError(problem, mend=f"leave it out; it works with {others}")
         return None
+
+
+def _as_text(value: Any) -> Any:
+    return getattr(value, "__qualname__", repr(value)) if callable(value) else value
 
 
 _OWN = tuple(SearchAwareConfig.__annotations__)

@@ -6,6 +6,7 @@ Shapes: B batch, S source length in pieces, W words of the longest source, M enc
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -212,7 +213,7 @@ def _unknown(tokenizer: Any, word: str) -> str:
     return str(tokenizer.unk_token)
 
 
-def save_tagger(tagger: FixedAttentionTagger, folder: Path) -> None:
+def save_tagger(tagger: FixedAttentionTagger, folder: str | os.PathLike[str]) -> None:
     """Write a tagger of :func:`pretrained_tagger`: all weights as safetensors, sizes, and the encoder's configuration.
 
     Labels have their names in that configuration (``id2label``), where the model was loaded with them.
@@ -226,6 +227,7 @@ def save_tagger(tagger: FixedAttentionTagger, folder: Path) -> None:
     """
     if not isinstance(tagger.encoder, PieceEncoder):
         raise InputError("the encoder is none of transformers", mend="call save_pretrained")
+    folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     tagger.encoder.backbone.config.save_pretrained(folder / BACKBONE)
     num_labels, label_embedding_size = tagger.label_embedding.weight.shape
@@ -238,7 +240,7 @@ def save_tagger(tagger: FixedAttentionTagger, folder: Path) -> None:
     seal(folder)
 
 
-def load_tagger(folder: Path) -> FixedAttentionTagger:
+def load_tagger(folder: str | os.PathLike[str]) -> FixedAttentionTagger:
     """Read back what :func:`save_tagger` wrote, in evaluation mode; nothing of it is ever executed.
 
     Args:
@@ -249,6 +251,7 @@ def load_tagger(folder: Path) -> FixedAttentionTagger:
     """
     from transformers import AutoConfig, AutoModel
 
+    folder = Path(folder)
     verify(folder)
     mend = "take another copy"
     sizes = read_record(

@@ -116,6 +116,7 @@ class SearchAwareTrainer(Seq2SeqTrainer):
         2
     """
 
+    args: Any
     model_accepts_loss_kwargs: bool
 
     def __init__(self, model: Any = None, args: Any = None, *others: Any, **named: Any) -> None:
@@ -196,6 +197,14 @@ class SearchAwareTrainer(Seq2SeqTrainer):
     def log(self, logs: dict[str, float], *arguments: Any, **named: Any) -> None:
         """Log; beside the loss of a training step, the values of the schedules that it was taken with."""
         super().log({**logs, **self._values} if "loss" in logs else logs, *arguments, **named)
+
+    def _save(self, *arguments: Any, **named: Any) -> None:
+        """Save; the arguments are pickled, which not every function of the step can be."""
+        args, self.args = self.args, self.args.picklable()
+        try:
+            super()._save(*arguments, **named)
+        finally:
+            self.args = args
 
     @contextmanager
     def _loss_is_weighted(self) -> Iterator[None]:

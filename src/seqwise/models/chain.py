@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from seqwise.data.batches import Batch
 from seqwise.errors import InputError
 from seqwise.models.hub import HubModel
-from seqwise.models.recurrent import Encoder, shifted_right
+from seqwise.models.recurrent import ONE_LABEL_EACH, Encoder, shifted_right
 
 __all__ = ["Chain", "ChainContext", "ChainTagger", "linear_chain"]
 
@@ -158,12 +158,15 @@ class ChainTagger(nn.Module, HubModel):
         if step >= context.scores_BSV.shape[1]:
             raise InputError(
                 f"step {step} of a tagger has no source position: the longest source has {context.scores_BSV.shape[1]}",
-                mend="search for as many steps as the sources have tokens",
+                mend=ONE_LABEL_EACH,
             )
         return context.scores_BSV[:, step, None] + inputs_BJD, state
 
     def forced(self, context: ChainContext, inputs_BTD: Tensor) -> Tensor:
         """Features along any fed embeddings, all steps at once."""
+        if inputs_BTD.shape[1] > context.scores_BSV.shape[1]:
+            problem = f"{inputs_BTD.shape[1]} labels for a source of {context.scores_BSV.shape[1]} tokens"
+            raise InputError(problem, mend=ONE_LABEL_EACH)
         return context.scores_BSV[:, : inputs_BTD.shape[1]] + inputs_BTD
 
     def teacher_forced(self, context: ChainContext, targets_BT: Tensor) -> Tensor:

@@ -69,6 +69,9 @@ class Encoder(nn.Module):
         return Context(self.dropout(memory_BSM), mask_BS, lengths_B)
 
 
+ONE_LABEL_EACH = "a tagger writes a label for each token: build the vocabulary of labels without end='</s>'"
+
+
 class FixedAttentionTagger(nn.Module):
     """A tagger whose decoder reads encoder output i at step i, and nothing else of the source.
 
@@ -123,7 +126,7 @@ class FixedAttentionTagger(nn.Module):
         if step >= context.memory_BSM.shape[1]:
             raise InputError(
                 f"step {step} of a tagger has no source position: the longest source has {context.memory_BSM.shape[1]}",
-                mend="search for as many steps as the sources have tokens",
+                mend=ONE_LABEL_EACH,
             )
         state = context.steps.step(self.decoder, inputs_BJD, state, context.memory_BSM, step)
         return self.dropout(state[0]), state
@@ -132,6 +135,9 @@ class FixedAttentionTagger(nn.Module):
         """Features along any fed embeddings, all steps at once."""
         if inputs_BTD.shape[1] == 0:  # nn.LSTM refuses an empty sequence
             return context.memory_BSM.new_zeros(len(inputs_BTD), 0, self.decoder.hidden_size)
+        if inputs_BTD.shape[1] > context.memory_BSM.shape[1]:
+            problem = f"{inputs_BTD.shape[1]} labels for a source of {context.memory_BSM.shape[1]} tokens"
+            raise InputError(problem, mend=ONE_LABEL_EACH)
         memory_BTM = context.memory_BSM[:, : inputs_BTD.shape[1]]
         return self.dropout(self.decoder(torch.cat([inputs_BTD, memory_BTM], dim=-1))[0])
 

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from seqwise.data.batches import Batch
 from seqwise.models.protocols import StepModel
-from seqwise.objectives.objective import Objective, per_token, plus_likelihood, search_targets
+from seqwise.names import ScoreName
+from seqwise.objectives.objective import Objective, per_token, plus_likelihood, schedule_value, search_targets
 from seqwise.objectives.rescoring import beam_outputs, cut_at_end, output_scores
-from seqwise.search.candidates import Score, global_
+from seqwise.search.candidates import Score, as_score, global_
 from seqwise.search.gold import Lost, never_lost, no_rivals, out_of_beam, unroll_with_gold
 from seqwise.search.operators import AlphaUnit, of_scores
 from seqwise.search.selection import HardTopK, Selector, SoftTopK
@@ -87,7 +88,7 @@ def beam_crf_loss(
     return negative_log_share(scores_BK[:, :1], scores_BK[:, 1:].masked_fill(is_gold_BK | ~live_BK, -torch.inf))
 
 
-def beam_crf_objective(*, k: int, score: Score = global_, cross_entropy_weight: float = 0.0) -> Objective:
+def beam_crf_objective(*, k: int, score: Score | ScoreName = global_, cross_entropy_weight: float = 0.0) -> Objective:
     """Beam-normalised likelihood of complete outputs, in nats per token; uses no schedule.
 
     A hard beam without gradients finds k outputs; they and gold are scored again in one teacher-forced batch.
@@ -111,6 +112,7 @@ def beam_crf_objective(*, k: int, score: Score = global_, cross_entropy_weight: 
         True
     """
     HardTopK(k)  # refuses a bad k now rather than at the first step
+    score = as_score(score)
 
     def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
         context = model.encode(batch)
@@ -133,7 +135,7 @@ def dense_beam_loss(
     num_steps_B: Tensor,
     rivals: Selector,
     lost: Lost,
-    score: Score = global_,
+    score: Score | ScoreName = global_,
 ) -> Tensor:
     """At every step, the negative log share of the gold prefix among all candidates of the beam.
 
@@ -173,7 +175,7 @@ def dense_beam_loss(
     return losses_B
 
 
-def dense_beam_objective(*, k: int, score: Score = global_, cross_entropy_weight: float = 0.0) -> Objective:
+def dense_beam_objective(*, k: int, score: Score | ScoreName = global_, cross_entropy_weight: float = 0.0) -> Objective:
     """Dense beam loss of a hard beam that restarts from gold where it would lose it, per token; uses no schedule.
 
     Args:
@@ -200,11 +202,11 @@ def dense_beam_objective(*, k: int, score: Score = global_, cross_entropy_weight
     def rivals(values: Mapping[str, float]) -> Selector:
         return HardTopK(k - 1) if k > 1 else no_rivals
 
-    return _dense_objective(rivals, lost, score, cross_entropy_weight)
+    return _dense_objective(rivals, lost, as_score(score), cross_entropy_weight)
 
 
 def soft_dense_beam_objective(
-    *, k: int, score: Score = global_, unit: AlphaUnit = of_scores, cross_entropy_weight: float = 0.0
+    *, k: int, score: Score | ScoreName = global_, unit: AlphaUnit = of_scores, cross_entropy_weight: float = 0.0
 ) -> Objective:
     """Dense beam loss of a relaxed beam beside gold, which always keeps its own hard slot, per token.
 
@@ -234,9 +236,11 @@ def soft_dense_beam_objective(
     out_of_beam(k)  # refuses a bad k
 
     def rivals(values: Mapping[str, float]) -> Selector:
-        return SoftTopK(k - 1, values["alpha"], unit) if k > 1 else no_rivals
+        return (
+            SoftTopK(k - 1, schedule_value(values, "alpha", "soft_dense_beam_objective"), unit) if k > 1 else no_rivals
+        )
 
-    return _dense_objective(rivals, never_lost, score, cross_entropy_weight)
+    return _dense_objective(rivals, never_lost, as_score(score), cross_entropy_weight)
 
 
 def _dense_objective(

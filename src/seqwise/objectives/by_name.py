@@ -40,7 +40,7 @@ from seqwise.objectives.violations import (
     early_update_objective,
     hard_beam_hinge_objective,
 )
-from seqwise.search.candidates import Score, global_, local
+from seqwise.search.candidates import as_score
 from seqwise.search.costs import edit_distance_cost
 from seqwise.search.operators import AlphaUnit, mean_squared_gap, of_scores
 
@@ -48,7 +48,6 @@ __all__ = [
     "ObjectiveSettings",
     "log_partition_objective",
     "objective_by_name",
-    "score_by_name",
     "unit_by_name",
 ]
 
@@ -179,7 +178,7 @@ def objective_by_name(
         return without_search[settings.objective]()
     if settings.objective not in _SEARCHES:
         raise InputError(f"no objective is called {settings.objective!r}")
-    beam: dict[str, Any] = {"k": settings.beam_size, "score": score_by_name(settings.score)}
+    beam: dict[str, Any] = {"k": settings.beam_size, "score": as_score(settings.score)}
     searched = _SEARCHES[settings.objective](
         **beam,
         cross_entropy_weight=settings.cross_entropy_weight,
@@ -265,11 +264,6 @@ def log_partition_objective(*, fraction: float = 1.0) -> Objective:
         return logits_NV.logsumexp(-1).square().mean()
 
     return objective
-
-
-def score_by_name(name: ScoreName) -> Score:
-    """``local`` or ``global_``."""
-    return {"local": local, "global": global_}[name]
 
 
 def unit_by_name(name: AlphaUnitName) -> AlphaUnit:

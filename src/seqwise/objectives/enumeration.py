@@ -14,10 +14,11 @@ from torch import Tensor
 from seqwise.data.batches import Batch
 from seqwise.errors import InputError
 from seqwise.models.protocols import StepModel
+from seqwise.names import ScoreName
 from seqwise.objectives.beam_likelihood import beam_crf_loss
 from seqwise.objectives.objective import Objective, per_token, plus_likelihood, search_targets
 from seqwise.objectives.rescoring import output_scores
-from seqwise.search.candidates import Score, global_
+from seqwise.search.candidates import Score, as_score, global_
 
 __all__ = ["MOST_OUTPUTS", "enumerated_likelihood_objective", "enumerated_log_partition", "every_output"]
 
@@ -71,7 +72,12 @@ def every_output(
 
 
 def enumerated_log_partition(
-    model: StepModel, context: Any, *, num_steps_B: Tensor, score: Score = global_, limit: int = MOST_OUTPUTS
+    model: StepModel,
+    context: Any,
+    *,
+    num_steps_B: Tensor,
+    score: Score | ScoreName = global_,
+    limit: int = MOST_OUTPUTS,
 ) -> Tensor:
     """log of the summed exponentiated scores of all outputs: ``log Z = log sum_y exp s(y)``.
 
@@ -102,7 +108,7 @@ def enumerated_log_partition(
 
 
 def enumerated_likelihood_objective(
-    *, score: Score = global_, limit: int = MOST_OUTPUTS, cross_entropy_weight: float = 0.0
+    *, score: Score | ScoreName = global_, limit: int = MOST_OUTPUTS, cross_entropy_weight: float = 0.0
 ) -> Objective:
     """The exact likelihood of a globally normalised model of any kind, in nats per token; uses no schedule.
 
@@ -125,6 +131,7 @@ def enumerated_likelihood_objective(
         >>> bool(objective(model, collate([(0, EncodedExample((1, 2), (0, 1)))]), {}) > 0)
         True
     """
+    score = as_score(score)
 
     def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
         context = model.encode(batch)

@@ -6,7 +6,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from seqwise.data.batches import IGNORE
-from seqwise.search.candidates import Score
+from seqwise.names import ScoreName
+from seqwise.search.candidates import Score, as_score
 
 __all__ = ["cross_entropy", "gold_scores"]
 
@@ -32,7 +33,7 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     return total / counted.sum().clamp(min=1)
 
 
-def gold_scores(logits_BTV: Tensor, targets_BT: Tensor, score: Score) -> Tensor:
+def gold_scores(logits_BTV: Tensor, targets_BT: Tensor, score: Score | ScoreName) -> Tensor:
     """Score of each gold output: ``s(y*) = sum_t score(f(h_t, .))[y*_t]``.
 
     Args:
@@ -49,5 +50,5 @@ def gold_scores(logits_BTV: Tensor, targets_BT: Tensor, score: Score) -> Tensor:
         >>> gold_scores(torch.ones(1, 2, 4), torch.tensor([[3, -100]]), global_)
         tensor([1.])
     """
-    gold_BT = score(logits_BTV).gather(-1, targets_BT.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+    gold_BT = as_score(score)(logits_BTV).gather(-1, targets_BT.clamp(min=0).unsqueeze(-1)).squeeze(-1)
     return gold_BT.masked_fill(targets_BT < 0, 0.0).sum(-1)

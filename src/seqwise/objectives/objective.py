@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from seqwise.data.batches import Batch
 from seqwise.errors import InputError
 from seqwise.models.protocols import StepModel
+from seqwise.names import ScoreName
 from seqwise.objectives.contrastive import sampled_noise_contrastive_loss
 from seqwise.objectives.likelihood import cross_entropy, gold_scores
 from seqwise.objectives.search_aware import direct_loss, hamming_cost, hinge_loss
@@ -26,7 +27,7 @@ from seqwise.objectives.self_normalization import (
     unnormalized_likelihood_loss,
 )
 from seqwise.search.beam import Beam, beam_search
-from seqwise.search.candidates import Score, cost_augmented, local
+from seqwise.search.candidates import Score, as_score, cost_augmented, local
 from seqwise.search.costs import Cost
 from seqwise.search.feeding import FEEDINGS, fed_logits, fed_logits_in_two_passes
 from seqwise.search.operators import AlphaUnit, of_scores
@@ -43,6 +44,7 @@ __all__ = [
     "plus_likelihood",
     "relaxed_beam_objective",
     "sampled_self_normalized_objective",
+    "schedule_value",
     "scheduled_sampling_objective",
     "search_targets",
     "self_normalized_objective",
@@ -204,7 +206,7 @@ def _objective_of_fed(fed: Callable[..., Tensor], feeding: str) -> Objective:
             model.encode(batch),
             batch.targets_BT,
             otherwise=FEEDINGS[feeding](values.get("alpha", 1.0)),
-            gold_probability=values["gold_probability"],
+            gold_probability=schedule_value(values, "gold_probability", "scheduled_sampling_objective"),
         )
         return cross_entropy(logits_BTV, batch.targets_BT)
 
@@ -214,7 +216,7 @@ def _objective_of_fed(fed: Callable[..., Tensor], feeding: str) -> Objective:
 def relaxed_beam_objective(
     *,
     k: int,
-    score: Score = local,
+    score: Score | ScoreName = local,
     cost: CostOfGold = hamming_cost,
     unit: AlphaUnit = of_scores,
     cross_entropy_weight: float = 0.0,
@@ -225,7 +227,7 @@ def relaxed_beam_objective(
 
     Args:
         k: size of the beam.
-        score: local (search-aware, locally normalised) or global_ (globally normalised).
+        score: local (search-aware, locally normalised) or global_ (globally normalised); or "local", "global".
         cost: makes the task cost from the gold output; Hamming, ``partial(hamming_cost, weights=...)``,
             ``partial(edit_distance_cost, end=...)``, or yours.
         unit: what alpha is divided by at each step of the search, as of ``SoftTopK``; the final choice takes alpha as
@@ -233,14 +235,20 @@ def relaxed_beam_objective(
         cross_entropy_weight: how much of the teacher-forced cross-entropy is added.
     """
     return _objective_of_relaxed_beam(
-        lambda beam, alpha, *_: direct_loss(beam, alpha), cross_entropy_weight, k=k, score=score, cost=cost, unit=unit
+        "relaxed_beam_objective",
+        lambda beam, alpha, *_: direct_loss(beam, alpha),
+        cross_entropy_weight,
+        k=k,
+        score=as_score(score),
+        cost=cost,
+        unit=unit,
     )
 
 
 def hinge_objective(
     *,
     k: int,
-    score: Score = local,
+    score: Score | ScoreName = local,
     cost: CostOfGold = hamming_cost,
     unit: AlphaUnit = of_scores,
     cross_entropy_weight: float = 0.0,
@@ -251,20 +259,25 @@ def hinge_objective(
 
     Args:
         k: size of the beam.
-        score: local or global_.
+        score: local or global_; or "local", "global".
         cost, unit: as of :func:`relaxed_beam_objective`.
         cross_entropy_weight: how much of the teacher-forced cross-entropy is added.
     """
+
+    score = as_score(score)
 
     def loss(beam: Beam, alpha: float, model: StepModel, context: Any, batch: Batch) -> Tensor:
         gold_B = gold_scores(teacher_forced_logits(model, context, batch), batch.targets_BT, score)
         return hinge_loss(beam, gold_B, alpha)
 
     searched = cost_augmented(score)
-    return _objective_of_relaxed_beam(loss, cross_entropy_weight, k=k, score=searched, cost=cost, unit=unit)
+    return _objective_of_relaxed_beam(
+        "hinge_objective", loss, cross_entropy_weight, k=k, score=searched, cost=cost, unit=unit
+    )
 
 
 def _objective_of_relaxed_beam(
+    name: str,
     loss: Callable[[Beam, float, StepModel, Any, Batch], Tensor],
     cross_entropy_weight: float,
     *,
@@ -276,7 +289,7 @@ def _objective_of_relaxed_beam(
     """A relaxed search, and a loss of the beam that it ends with."""
 
     def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
-        context, alpha = model.encode(batch), values["alpha"]
+        context, alpha = model.encode(batch), schedule_value(values, "alpha", name)
         gold_BT, num_steps_B = search_targets(batch, model.end)
         cost_of_token = cost(gold_BT, model.embedding_VD.shape[0])
         selector = SoftTopK(k, alpha, unit)
@@ -285,6 +298,29 @@ def _objective_of_relaxed_beam(
         return plus_likelihood(found, model, context, batch, cross_entropy_weight)
 
     return objective
+
+
+def schedule_value(values: Mapping[str, float], name: str, objective: str) -> float:
+    """The value of a schedule that an objective reads.
+
+    Args:
+        values: of all schedules, by name.
+        name: of the one wanted.
+        objective: that reads it, for the error.
+
+    Raises:
+        InputError: there is no such schedule.
+
+    Example:
+        >>> schedule_value({}, "alpha", "relaxed_beam_objective")
+        Traceback (most recent call last):
+        ...
+        seqwise.errors.InputError: relaxed_beam_objective reads the schedule alpha, which is missing; pass ...
+    """
+    if name not in values:
+        hint = f'pass schedules={{"{name}": ...}} to fit: a number, text such as "linear(0.1, 1)", or a function'
+        raise InputError(f"{objective} reads the schedule {name}, which is missing", mend=hint)
+    return values[name]
 
 
 def mixed_objective(objectives: Sequence[Objective], weights: Sequence[float]) -> Objective:

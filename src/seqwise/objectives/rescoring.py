@@ -13,6 +13,7 @@ from torch import Tensor
 from seqwise import tree
 from seqwise.data.batches import IGNORE
 from seqwise.models.protocols import StepModel
+from seqwise.names import ScoreName
 from seqwise.objectives.likelihood import gold_scores
 from seqwise.search.beam import backtrace, beam_search
 from seqwise.search.candidates import Score
@@ -22,7 +23,9 @@ __all__ = ["beam_outputs", "cut_at_end", "output_scores"]
 
 
 @torch.no_grad()
-def beam_outputs(model: StepModel, context: Any, *, k: int, num_steps_B: Tensor, score: Score) -> tuple[Tensor, Tensor]:
+def beam_outputs(
+    model: StepModel, context: Any, *, k: int, num_steps_B: Tensor, score: Score | ScoreName
+) -> tuple[Tensor, Tensor]:
     """The outputs that a hard beam ends with, found without gradients.
 
     Args:
@@ -75,7 +78,7 @@ def cut_at_end(outputs: Tensor, end: int | None) -> Tensor:
     return outputs.masked_fill(ignored, IGNORE)
 
 
-def output_scores(model: StepModel, context: Any, outputs_BKT: Tensor, score: Score) -> Tensor:
+def output_scores(model: StepModel, context: Any, outputs_BKT: Tensor, score: Score | ScoreName) -> Tensor:
     """The score of every output, ``s(y) = sum_t score(f(h_t, .))[y_t]``, in one teacher-forced batch of B K rows.
 
     Args:

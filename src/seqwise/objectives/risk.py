@@ -12,9 +12,10 @@ from torch import Tensor
 
 from seqwise.data.batches import Batch
 from seqwise.models.protocols import StepModel
+from seqwise.names import ScoreName
 from seqwise.objectives.objective import Objective, per_token, plus_likelihood, search_targets
 from seqwise.objectives.rescoring import beam_outputs, cut_at_end, output_scores
-from seqwise.search.candidates import Score, local
+from seqwise.search.candidates import Score, as_score, local
 from seqwise.search.costs import levenshtein_row
 from seqwise.search.operators import peaked_softmax
 from seqwise.search.selection import HardTopK
@@ -103,7 +104,7 @@ def expected_cost(scores_BK: Tensor, costs_BK: Tensor, live_BK: Tensor, alpha: f
 
 
 def minimum_risk_objective(
-    *, k: int, score: Score = local, cost: OutputCost = hamming_distances, cross_entropy_weight: float = 0.0
+    *, k: int, score: Score | ScoreName = local, cost: OutputCost = hamming_distances, cross_entropy_weight: float = 0.0
 ) -> Objective:
     """The expected cost of the k outputs of a hard beam, in cost per token, plus an optional share of cross-entropy.
 
@@ -130,6 +131,7 @@ def minimum_risk_objective(
         True
     """
     HardTopK(k)  # refuses a bad k now rather than at the first step
+    score = as_score(score)
 
     def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
         context = model.encode(batch)

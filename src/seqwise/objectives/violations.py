@@ -13,6 +13,7 @@ from torch import Tensor
 
 from seqwise.data.batches import Batch
 from seqwise.models.protocols import StepModel
+from seqwise.names import ScoreName
 from seqwise.objectives.likelihood import gold_scores
 from seqwise.objectives.objective import (
     CostOfGold,
@@ -24,7 +25,7 @@ from seqwise.objectives.objective import (
 )
 from seqwise.objectives.search_aware import hamming_cost
 from seqwise.search.beam import beam_search
-from seqwise.search.candidates import Score, cost_augmented, global_, local
+from seqwise.search.candidates import Score, as_score, cost_augmented, global_, local
 from seqwise.search.costs import Cost
 from seqwise.search.gold import no_rivals, out_of_beam, unroll_with_gold
 from seqwise.search.selection import HardTopK
@@ -69,7 +70,7 @@ def early_update_loss(
     *,
     num_steps_B: Tensor,
     k: int,
-    score: Score = global_,
+    score: Score | ScoreName = global_,
     violation: Violation = perceptron_violation,
 ) -> Tensor:
     """The violation at the first step at which a hard beam of k loses gold, or at the last step if it never does.
@@ -129,7 +130,11 @@ def early_update_loss(
 
 
 def early_update_objective(
-    *, k: int, score: Score = global_, violation: Violation = perceptron_violation, cross_entropy_weight: float = 0.0
+    *,
+    k: int,
+    score: Score | ScoreName = global_,
+    violation: Violation = perceptron_violation,
+    cross_entropy_weight: float = 0.0,
 ) -> Objective:
     """Early update, per token of the whole gold output; uses no schedule.
 
@@ -153,6 +158,7 @@ def early_update_objective(
         True
     """
     out_of_beam(k)  # refuses a bad k now rather than at the first step
+    score = as_score(score)
 
     def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
         context = model.encode(batch)
@@ -176,7 +182,7 @@ def beam_search_optimization_loss(
     num_steps_B: Tensor,
     k: int,
     cost: Cost,
-    score: Score = global_,
+    score: Score | ScoreName = global_,
     margin: float = 1.0,
 ) -> Tensor:
     """At every step, the margin that the gold prefix lacks over its k-th best rival, times that rival's cost.
@@ -239,7 +245,7 @@ def beam_search_optimization_loss(
 def beam_search_optimization_objective(
     *,
     k: int,
-    score: Score = global_,
+    score: Score | ScoreName = global_,
     margin: float = 1.0,
     cost: CostOfGold = hamming_cost,
     cross_entropy_weight: float = 0.0,
@@ -265,6 +271,7 @@ def beam_search_optimization_objective(
         True
     """
     out_of_beam(k, margin=margin)  # refuses bad values now rather than at the first step
+    score = as_score(score)
 
     def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
         context = model.encode(batch)
@@ -282,7 +289,7 @@ def beam_search_optimization_objective(
 
 
 def hard_beam_hinge_objective(
-    *, k: int, score: Score = local, cost: CostOfGold = hamming_cost, cross_entropy_weight: float = 0.0
+    *, k: int, score: Score | ScoreName = local, cost: CostOfGold = hamming_cost, cross_entropy_weight: float = 0.0
 ) -> Objective:
     """Hinge loss of a cost-augmented hard beam, per token; uses no schedule.
 
@@ -307,7 +314,7 @@ def hard_beam_hinge_objective(
         >>> bool(objective(model, collate([(0, EncodedExample((1, 2), (0, 1)))]), {}) >= 0)
         True
     """
-    selector = HardTopK(k)
+    selector, score = HardTopK(k), as_score(score)
 
     def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
         context = model.encode(batch)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 
 from seqwise.decoding import DECODERS, Decoder
 from seqwise.errors import InputError
-from seqwise.objectives.by_name import score_by_name, unit_by_name
+from seqwise.objectives.by_name import unit_by_name
 from seqwise.runs.settings import Settings, trained_score
+from seqwise.search.candidates import as_score
 from seqwise.training.configuration import did_you_mean
 from seqwise.training.schedules import parse_schedule
 
@@ -34,13 +36,13 @@ def decoders_for(settings: Settings) -> list[str]:
     return [name for name in DECODERS if name != "viterbi" or settings.model == "chain"]
 
 
-def best_decoder(folder: Path) -> str:
+def best_decoder(folder: str | os.PathLike[str]) -> str:
     """The name of the decoder that was best on the development data of a run.
 
     Raises:
         InputError: there were none, or the run's ``metrics.json`` cannot be read.
     """
-    path = folder / "metrics.json"
+    path = Path(folder) / "metrics.json"
     if not path.exists():
         raise InputError("the file is missing, so no decoder is known to be best", path=path, mend="name a decoder")
     try:
@@ -64,7 +66,7 @@ def choose_decoder(settings: Settings, name: str | None = None, *, beam_size: in
     Raises:
         InputError: there is no such decoder, or not for this model.
     """
-    score = score_by_name(trained_score(settings))
+    score = as_score(trained_score(settings))
     name = name or usual_decoder(settings)
     if name not in DECODERS:
         raise InputError(f"no decoder is called {name!r}", mend=did_you_mean(name, DECODERS))

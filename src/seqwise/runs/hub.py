@@ -44,7 +44,7 @@ def model_folder(folder: Path) -> Path:
     return folder if not inside.is_dir() and (folder / _MARK).is_file() else inside
 
 
-def run_folder(name: Path | str) -> Path:
+def run_folder(name: str | os.PathLike[str]) -> Path:
     """The folder of a run.
 
     Args:
@@ -56,7 +56,7 @@ def run_folder(name: Path | str) -> Path:
         InputError: the hub has no such run, or cannot be reached.
     """
     folder = Path(name)
-    if isinstance(name, Path) or os.path.lexists(folder) or not HUB_RUN.fullmatch(name) or _is_here(name):
+    if not isinstance(name, str) or os.path.lexists(folder) or not HUB_RUN.fullmatch(name) or _is_here(name):
         return folder
     from huggingface_hub import constants, snapshot_download
 

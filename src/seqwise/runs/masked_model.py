@@ -275,8 +275,9 @@ def _each_line(path: FilePath, units: Units) -> Iterator[Example]:
             yield Example((), tokens, os.fspath(path), number)
 
 
-def save_masked_run(run: MaskedRun, output: Path) -> None:
+def save_masked_run(run: MaskedRun, output: str | os.PathLike[str]) -> None:
     """Write settings and model; the model folder appears whole or not at all."""
+    output = Path(output)
     output.mkdir(parents=True, exist_ok=True)
     with publishing(output / MODEL) as partial:
         run.model.save_pretrained(partial)
@@ -300,13 +301,14 @@ def save_settings(settings: MaskedModelSettings, output: Path) -> None:
     write_atomically(output / SETTINGS, json.dumps(asdict(settings), indent=1, sort_keys=True) + "\n")
 
 
-def load_masked_run(folder: Path) -> MaskedRun:
+def load_masked_run(folder: str | os.PathLike[str]) -> MaskedRun:
     """Read a trained masked model back, every file of it checked against its manifest.
 
     Raises:
         InputError: the folder is missing, holds something else (the message names the command that reads it), or a file
             of it is damaged.
     """
+    folder = Path(folder)
     _require_masked_run(folder)
     inside = model_folder(folder)
     verify(inside)

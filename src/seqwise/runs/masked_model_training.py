@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -126,11 +127,11 @@ def _new_model(
 
 
 def train_masked_model(
-    train: Path,
-    output: Path,
+    train: str | os.PathLike[str],
+    output: str | os.PathLike[str],
     settings: MaskedModelSettings,
     *,
-    dev: Path | None = None,
+    dev: str | os.PathLike[str] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     on_measured: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
@@ -154,6 +155,7 @@ def train_masked_model(
         InputError: a file cannot be read or used, the folder holds something else, or training came to no finite
             number.
     """
+    train, output, dev = Path(train), Path(output), None if dev is None else Path(dev)
     join()
     with sole_writer(output):
         return _train(train, output, settings, dev=dev, on_progress=on_progress, on_measured=on_measured)

@@ -10,13 +10,14 @@ from torch import Tensor
 from seqwise.data.batches import collate
 from seqwise.data.readers import Example
 from seqwise.decoding import evaluation_mode
-from seqwise.objectives.by_name import score_by_name, unit_by_name
+from seqwise.objectives.by_name import unit_by_name
 from seqwise.objectives.objective import search_targets
 from seqwise.runs.measures import decisive, known_targets, log_partitions_of, measure
 from seqwise.runs.objectives import relaxes
 from seqwise.runs.run import Run, usual_decoder
 from seqwise.runs.settings import Settings, trained_score
 from seqwise.search.beam import beam_search
+from seqwise.search.candidates import as_score
 from seqwise.search.selection import HardTopK, Selector, SoftTopK
 
 __all__ = ["MOST_EXAMPLES", "Monitor", "monitor", "score_spread"]
@@ -53,7 +54,7 @@ def monitor(run: Run, examples: Sequence[Example], settings: Settings) -> Monito
 
     def spread(selector: Selector) -> float:
         batch = collate(list(enumerate(gold))).to(run.model.embedding_VD.device)
-        score, (_, steps_B) = score_by_name(trained_score(settings)), search_targets(batch, run.model.end)
+        score, (_, steps_B) = as_score(trained_score(settings)), search_targets(batch, run.model.end)
         with evaluation_mode(run.model), torch.no_grad():
             context = run.model.encode(batch)
             beam = beam_search(run.model, context, run.allowed(selector), num_steps=steps_B, score=score)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -45,8 +46,10 @@ from seqwise.errors import InputError
 from seqwise.models.chain import ChainTagger
 from seqwise.models.recurrent import EncoderDecoder, Tagger
 from seqwise.models.transformer import Transformer
+from seqwise.names import DecoderName
 from seqwise.runs.decoder_choice import best_decoder, choose_decoder, usual_decoder
 from seqwise.runs.hub import model_folder, run_folder
+from seqwise.runs.inputs import example_of, input_units
 from seqwise.runs.settings import Settings, load_settings, names_pretrained, over_encoder
 from seqwise.runs.stages import SELF_NORMALIZING, resolve, stages
 from seqwise.search.selection import Selector
@@ -260,6 +263,9 @@ def _draw_model(settings: Settings, source: Vocabulary, target: Vocabulary) -> S
         "dropout": settings.dropout,
     }
     if settings.task == "tag":
+        if target.end is not None:
+            problem = f"the target vocabulary of a tagger has the end token {target.end!r}"
+            raise InputError(problem, mend="build it without one: a tagger writes a label for each token")
         sizes |= {"embedding_size": settings.embedding_size, "bidirectional": settings.encoder == "bidirectional"}
         if settings.model == "chain":
             return ChainTagger(**sizes)
@@ -272,8 +278,9 @@ def _draw_model(settings: Settings, source: Vocabulary, target: Vocabulary) -> S
     return EncoderDecoder(**sizes, end=target.end_id, embedding_size=settings.embedding_size)
 
 
-def save_run(run: Run, folder: Path) -> None:
+def save_run(run: Run, folder: str | os.PathLike[str]) -> None:
     """Write configuration and model; the model folder appears whole or not at all."""
+    folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with publishing(folder / "model") as partial:
         run.save_model(partial)
@@ -287,7 +294,7 @@ def save_settings(settings: Settings, folder: Path) -> None:
         write_atomically(path, dump_configuration(settings))
 
 
-def load_run(name: Path | str) -> Run:
+def load_run(name: str | os.PathLike[str]) -> Run:
     """Read a run back, every file checked against its manifest.
 
     Args:
@@ -369,10 +376,29 @@ def require_enough_candidates(run: Run, examples: Sequence[Example], beam_size: 
 
 
 def predict(
-    run: Run, examples: Sequence[Example], decoder: Decoder, *, n_best: int = 1, length_normalization: float = 0.0
+    run: Run,
+    examples: Sequence[Example | str],
+    decoder: Decoder | DecoderName | None = None,
+    *,
+    n_best: int = 1,
+    length_normalization: float = 0.0,
 ) -> list[list[Prediction]]:
-    """The best outputs for each example, best first, as tokens; of the examples only the sources are read."""
-    encoded = run.encode_sources(examples)
+    """Search for the best outputs of each example, best first, as tokens.
+
+    Args:
+        run: as :func:`load_run` returns it.
+        examples: texts, which are split as the training data were; or examples, of which only the sources are read.
+        decoder: itself or its name, with the run's beam size and alpha; None: as the model was trained to be searched.
+        n_best: how many outputs for each example at most.
+        length_normalization: see :func:`~seqwise.decoding.hypotheses`.
+
+    Raises:
+        InputError: a text is empty, or there is no such decoder.
+    """
+    units = input_units(run.settings)
+    encoded = run.encode_sources([example_of(one, units=units) if isinstance(one, str) else one for one in examples])
+    if not isinstance(decoder, Decoder):
+        decoder = choose_decoder(run.settings, decoder)
     found = run.search(encoded, decoder, n_best=n_best, length_normalization=length_normalization)
     return [[_as_tokens(hypothesis, run.target_vocabulary) for hypothesis in outputs] for outputs in found]
 

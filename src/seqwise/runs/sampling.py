@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -96,7 +97,7 @@ def sample(
     problems: Sequence[Problem],
     settings: SampleSettings,
     *,
-    output: Path | None = None,
+    output: str | os.PathLike[str] | None = None,
     on_sweep: Callable[[SweepDone], None] | None = None,
 ) -> Sampled:
     """Sample sequences for problems, all of them at once.
@@ -148,7 +149,7 @@ def sample_in_blocks(
     problems: Sequence[Problem],
     settings: SampleSettings,
     *,
-    output: Path | None = None,
+    output: str | os.PathLike[str] | None = None,
     on_sweep: Callable[[SweepDone], None] | None = None,
 ) -> Iterator[Sampled]:
     """What :func:`sample` does, a few thousand problems at a time, so that memory does not grow with their number.
@@ -183,8 +184,9 @@ def sample_in_blocks(
     require_room(plan, problems)
     tasks_of(plan, problems[:1])  # refuses now what it would refuse later
     join(patience=WITHOUT_END)
-    with nullcontext() if output is None else sole_writer(output):
-        yield from _sample_in_blocks(plan, problems, output=output, on_sweep=on_sweep)
+    folder = None if output is None else Path(output)
+    with nullcontext() if folder is None else sole_writer(folder):
+        yield from _sample_in_blocks(plan, problems, output=folder, on_sweep=on_sweep)
 
 
 def _sample_in_blocks(

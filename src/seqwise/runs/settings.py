@@ -149,6 +149,9 @@ class Settings:
         # Without a task, the model decides; where there is one it stays.
         usual = "transduce" if names_pretrained(self.model) else "tag"
         object.__setattr__(self, "task", self.task or usual)
+        for name in ("train", "dev"):  # from Python, a str will do
+            path = getattr(self, name)
+            object.__setattr__(self, name, path if path is None else Path(path))
 
 
 _AT_LEAST_ONE = (

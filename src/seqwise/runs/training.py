@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -36,7 +37,7 @@ OnProgress = Callable[[str, Progress], None]
 """Called after each step with the name of the stage."""
 
 
-def read_examples(settings: Settings, path: Path) -> list[Example]:
+def read_examples(settings: Settings, path: str | os.PathLike[str]) -> list[Example]:
     """Read a data file as the task wants it.
 
     Raises:
@@ -114,7 +115,9 @@ def _new_parts(run: Run) -> list[str]:
     return sorted(parts - {"encoder"})
 
 
-def train_run(settings: Settings, output: Path, *, on_progress: OnProgress | None = None) -> dict[str, Any]:
+def train_run(
+    settings: Settings, output: str | os.PathLike[str], *, on_progress: OnProgress | None = None
+) -> dict[str, Any]:
     """Train what the settings describe and leave a run in the output folder.
 
     Interrupted and called again with the same arguments, it continues from the last complete checkpoint and ends with
@@ -133,6 +136,7 @@ def train_run(settings: Settings, output: Path, *, on_progress: OnProgress | Non
         InputError: data or settings cannot be used, another process writes to the folder, or training came to numbers
             that are not finite.
     """
+    output = Path(output)
     require_effect(check(settings))
     join()
     with sole_writer(output):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from seqwise.search.beam import HELD, Beam, Step, backtrace, beam_search, unroll
-from seqwise.search.candidates import Candidates, Score, cost_augmented, global_, interpolated, local, shifted
+from seqwise.search.candidates import Candidates, Score, as_score, cost_augmented, global_, interpolated, local, shifted
 from seqwise.search.costs import Cost, PrefixCost, edit_distance_cost
 from seqwise.search.feeding import FEEDINGS, GoldOr, fed_logits
 from seqwise.search.gold import GoldStep, KeepGold, Lost, never_lost, no_rivals, out_of_beam, unroll_with_gold
@@ -55,6 +55,7 @@ __all__ = [
     "SoftTopK",
     "Step",
     "StochasticBeam",
+    "as_score",
     "automatic",
     "backtrace",
     "beam_search",

@@ -16,7 +16,8 @@ from torch.nn import functional as F
 
 from seqwise.errors import InputError
 from seqwise.models.protocols import StepModel
-from seqwise.search.candidates import Candidates, Score, Shared, local
+from seqwise.names import ScoreName
+from seqwise.search.candidates import Candidates, Score, Shared, as_score, local
 from seqwise.search.costs import Cost, prefix_cost
 from seqwise.search.kernels.deferral import DeferredGradients
 from seqwise.search.kernels.heads import head_of_step
@@ -133,7 +134,7 @@ def unroll(
     selector: Selector,
     *,
     num_steps: int | Tensor,
-    score: Score = local,
+    score: Score | ScoreName = local,
     cost: Cost | None = None,
     end: int | None = None,
     generator: torch.Generator | None = None,
@@ -142,6 +143,7 @@ def unroll(
 
     Args: as of :func:`beam_search`, but ``end`` is given rather than taken from the model.
     """
+    score = as_score(score)
     if score.cost_weight != 0 and cost is None:
         raise InputError("a cost-augmented score needs a cost", mend="pass cost=hamming_cost(...)")
     beam = Beam.start(model, context)
@@ -169,7 +171,7 @@ def beam_search(
     selector: Selector,
     *,
     num_steps: int | Tensor,
-    score: Score = local,
+    score: Score | ScoreName = local,
     cost: Cost | None = None,
     generator: torch.Generator | None = None,
 ) -> Beam:
@@ -183,7 +185,7 @@ def beam_search(
         num_steps: how many tokens to write: one number, or int64 (B,), a number for each input. Inputs with fewer wait
             unchanged, so that results do not depend on what else is in the batch.
         score: what a token adds to a hypothesis: ``local``, ``global_``, ``interpolated(c)``, or one of these
-            ``cost_augmented``.
+            ``cost_augmented``; the first two also by name, "local" and "global".
         cost: the task cost of each token at each step, accumulated along the hypotheses in ``beam.costs_BK``; a
             function of the step, or one that depends on the prefix as well, such as ``edit_distance_cost``.
         generator: the source of random numbers for noise; torch's global one by default.

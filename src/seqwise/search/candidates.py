@@ -9,12 +9,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from seqwise.errors import InputError
+from seqwise.names import ScoreName
 from seqwise.search.operators import finite
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ __all__ = [
     "Score",
     "Shared",
     "SlotTerms",
+    "as_score",
     "cost_augmented",
     "global_",
     "in_full_precision",
@@ -80,6 +82,24 @@ global_ = Score(log_partition_weight=0.0)
 """The raw score f; a model trained through search with it is globally normalised."""
 
 
+def as_score(score: Score | ScoreName) -> Score:
+    """A score itself, or the one that "local" or "global" names.
+
+    Raises:
+        InputError: there is no score of that name.
+
+    Example:
+        >>> as_score("global") == global_, as_score(local) == local
+        (True, True)
+    """
+    if isinstance(score, Score):
+        return score
+    named = dict(zip(get_args(ScoreName), (local, global_), strict=True))
+    if score not in named:
+        raise InputError(f"no score is called {score!r}", mend=f"choose one of {', '.join(named)}")
+    return named[score]
+
+
 def interpolated(log_partition_weight: float) -> Score:
     """The score ``f - c log Z``, between the global one (c = 0) and the local one (c = 1).
 
@@ -121,14 +141,14 @@ def shifted(constant: float) -> Score:
     return Score(log_partition_weight=0.0, constant=constant)
 
 
-def cost_augmented(score: Score) -> Score:
+def cost_augmented(score: Score | ScoreName) -> Score:
     """The same score with the cost of each token added, as the hinge loss searches (Goyal et al. 2018, section 2.5).
 
     Example:
         >>> cost_augmented(local).cost_weight
         1.0
     """
-    return replace(score, cost_weight=1.0)
+    return replace(as_score(score), cost_weight=1.0)
 
 
 @dataclass(frozen=True)

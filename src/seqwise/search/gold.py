@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from seqwise.errors import InputError
 from seqwise.models.protocols import StepModel
+from seqwise.names import ScoreName
 from seqwise.search.beam import Beam, unroll
 from seqwise.search.candidates import Candidates, Score, local
 from seqwise.search.costs import Cost
@@ -160,7 +161,7 @@ def unroll_with_gold(
     num_steps_B: Tensor,
     rivals: Selector,
     lost: Lost,
-    score: Score = local,
+    score: Score | ScoreName = local,
     cost: Cost | None = None,
 ) -> Iterator[GoldStep]:
     """Search beside gold, step by step, with live gradients.

@@ -12,6 +12,7 @@ from seqwise.training.configuration import did_you_mean
 
 __all__ = [
     "RANGES",
+    "AnySchedule",
     "Schedule",
     "constant",
     "exponential",
@@ -23,6 +24,9 @@ __all__ = [
 
 Schedule = Callable[[float], float]
 """A value as a function of the number of optimiser steps taken so far (0 at the first step)."""
+
+AnySchedule = str | float | Schedule
+"""A schedule, or what :func:`parse_schedule` makes one of: a number, or text such as "linear(1, 10)"."""
 
 RANGES: dict[str, tuple[float, float, str]] = {
     # What is smaller than this is 0 in the models' float32.
@@ -125,13 +129,13 @@ def inverse_sigmoid(k: float, unit: float = 1.0) -> Schedule:
     return lambda step: k / (k + math.exp(min(step / unit / k, 700.0)))
 
 
-def parse_schedule(schedule: str | float, *, total_steps: float) -> Schedule:
-    """A schedule from a number or from text such as ``linear(1, 10)``.
+def parse_schedule(schedule: AnySchedule, *, total_steps: float) -> Schedule:
+    """Make a schedule from a number, or from text such as ``linear(1, 10)``; a function of the step is one already.
 
     Args:
         schedule: a number (constant), or a name with its numbers: ``constant(v)``, ``linear(start, end)``,
             ``exponential(start, end)``, ``inverse_sigmoid(k)`` or ``inverse_sigmoid(k, unit)``. A third number for
-            linear and exponential is the number of steps.
+            linear and exponential is the number of steps. Or a function of the step.
         total_steps: the steps of the whole training, which linear and exponential take when none are given.
 
     Returns:
@@ -143,9 +147,11 @@ def parse_schedule(schedule: str | float, *, total_steps: float) -> Schedule:
     Example:
         >>> parse_schedule("linear(1, 10)", total_steps=90)(45)
         5.5
-        >>> parse_schedule("0.5", total_steps=90)(45)
-        0.5
+        >>> parse_schedule("0.5", total_steps=90)(45), parse_schedule(lambda step: step / 9, total_steps=90)(45)
+        (0.5, 5.0)
     """
+    if callable(schedule):
+        return schedule
     if not isinstance(schedule, str):
         return constant(float(schedule))
     number = _number(schedule)
@@ -173,8 +179,8 @@ def parse_schedule(schedule: str | float, *, total_steps: float) -> Schedule:
     return known[name](*numbers)
 
 
-def schedule_in_range(name: str, schedule: str | float, *, total_steps: float) -> Schedule:
-    """A schedule of :data:`RANGES` that never leaves its range.
+def schedule_in_range(name: str, schedule: AnySchedule, *, total_steps: float) -> Schedule:
+    """A schedule of :data:`RANGES` that never leaves its range; a function is held to it step by step.
 
     Args:
         name: "alpha" or "gold_probability".
@@ -197,10 +203,19 @@ def schedule_in_range(name: str, schedule: str | float, *, total_steps: float) -
     except InputError as error:
         raise InputError(f"{name}: {error.problem}", mend=error.mend) from None
     lowest, highest, wanted = RANGES[name]
-    # Every schedule goes one way, so its two ends are its extremes.
-    for value in (found(0), found(math.inf)):
+
+    def checked(step: float) -> float:
+        value = found(step)
         if not lowest <= value <= highest:
-            raise InputError(f"{name} must stay {wanted}, but {schedule!r} reaches {value:g}")
+            reached = f"is {value:g} at step {step:g}" if callable(schedule) else f"{schedule!r} reaches {value:g}"
+            raise InputError(f"{name} must stay {wanted}, but {reached}")
+        return value
+
+    checked(0)
+    if callable(schedule):
+        return checked
+    # Every schedule that is written goes one way, so its two ends are its extremes.
+    checked(math.inf)
     return found
 
 

@@ -51,7 +51,7 @@ from seqwise.training.hugging_face import (
     require_state,
 )
 from seqwise.training.processes import from_first, is_first, join
-from seqwise.training.schedules import Schedule
+from seqwise.training.schedules import AnySchedule, Schedule, parse_schedule
 
 __all__ = ["MEASUREMENTS", "Progress", "TrainingResult", "fit"]
 
@@ -85,7 +85,7 @@ def fit(
     objective: Objective,
     train: Sequence[EncodedExample],
     *,
-    output: Path,
+    output: str | os.PathLike[str],
     steps: int,
     batch_size: int,
     learning_rate: float,
@@ -96,7 +96,7 @@ def fit(
     clip: float = 1.0,
     weight_decay: float = 0.0,
     save_every: int = 500,
-    schedules: Mapping[str, Schedule] | None = None,
+    schedules: Mapping[str, AnySchedule] | None = None,
     measure: Callable[[Mapping[str, float]], Mapping[str, float]] | None = None,
     measure_every: int = 100,
     on_progress: Callable[[Progress], None] | None = None,
@@ -124,7 +124,9 @@ def fit(
         clip: longest gradient, ``math.inf`` for no limit.
         weight_decay: decoupled, on weights but not on biases and norms.
         save_every: steps between checkpoints; there is always one at the end.
-        schedules: name -> function of the step, handed to the objective.
+        schedules: name -> number, text such as "linear(1, 10)", or function of the step; their values are handed to
+            the objective. ``alpha`` is read by relaxed beams, ``gold_probability`` by scheduled sampling; each
+            objective says which it reads.
         measure: called now and then with the values of the schedules; what it returns is a line of
             ``measurements.jsonl`` in ``output``. It must leave the model as it is and draw no random numbers from the
             global generators.
@@ -151,7 +153,7 @@ def fit(
         ...     return nn.functional.cross_entropy(scores_BSV.flatten(0, 1), batch.targets_BT.flatten())
         >>> train = [EncodedExample((i, 3), (i, 0)) for i in range(3)]
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     result = fit(Table(), cross_entropy, train, output=Path(folder), steps=60, batch_size=3,
+        ...     result = fit(Table(), cross_entropy, train, output=folder, steps=60, batch_size=3,
         ...                  learning_rate=0.2, seed=0)
         >>> result.steps, result.resumed_from
         (60, None)
@@ -164,7 +166,8 @@ def fit(
 
     Not implemented: gradient accumulation, mixed precision, models that one GPU has no room for.
     """
-    schedules = dict(schedules or {})
+    output = Path(output)
+    parsed = {name: parse_schedule(schedule, total_steps=steps) for name, schedule in (schedules or {}).items()}
     chosen = {
         "steps": steps,
         "batch_size": batch_size,
@@ -180,7 +183,7 @@ def fit(
         chosen["rates"] = _known_parts(model, rates)
     started = time.monotonic()
     batches = StepBatches(train, batch_size=batch_size, seed=seed, steps=steps)
-    settings = _made_with(chosen, train, schedules)
+    settings = _made_with(chosen, train, parsed)
     wrapped = WithObjective(model, objective)
     checkpoints, log_path = Path(output) / "checkpoints", Path(output) / "log.jsonl"
     join()
@@ -196,7 +199,7 @@ def fit(
                 arguments,
                 batches,
                 clip=clip,
-                schedules=schedules,
+                schedules=parsed,
                 settings=settings,
                 rates=rates or {},
                 log=log,
@@ -250,7 +253,7 @@ def _made_with(
         "data": _fingerprint(train),  # first, because other data often mean another number of steps
         **chosen,
         "clip": repr(chosen["clip"]),  # JSON has no infinity
-        "schedules": {name: [s(0), s(steps / 2), s(steps)] for name, s in schedules.items()},
+        "schedules": {name: [float(s(step)) for step in (0, steps / 2, steps)] for name, s in schedules.items()},
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,7 +60,11 @@ class Writing:
 
 
 def write_report(
-    paths: Sequence[Path], output: Path, asked: Asked | None = None, *, on_progress: OnProgress | None = None
+    paths: Sequence[str | os.PathLike[str]],
+    output: str | os.PathLike[str],
+    asked: Asked | None = None,
+    *,
+    on_progress: OnProgress | None = None,
 ) -> None:
     """Write one page on one or several run folders, which opens without a network.
 
@@ -76,9 +81,9 @@ def write_report(
     Raises:
         InputError: a folder, a file or the output cannot be used, matplotlib is missing, or the page is too large.
     """
-    asked = asked or Asked()
+    asked, output = asked or Asked(), Path(output)
     require_own(output)
-    folders = read_folders(paths)
+    folders = read_folders([Path(path) for path in paths])
     page = Writing(share_files(folders, asked.files), asked, on_progress or (lambda *_: None))
     sections = [Section("Runs", [_overview(folders)])]
     for kind, build in (("training", _training), ("masked model", _masked), ("samples", _samples)):
