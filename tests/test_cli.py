@@ -386,12 +386,13 @@ def test_every_decoder_predicts_a_file_line_by_line(
 ) -> None:
     texts = [" ".join(sentence) for sentence in sentences(20, seed=5)]
     (tmp_path / "inputs").write_text("\n".join(texts))
-    ended = seqwise("predict", trained_tagger, tmp_path / "inputs", "--decoder", decoder)
+    ended = seqwise("predict", trained_tagger, tmp_path / "inputs", "--text", "--decoder", decoder)
     lines = [line.split("\t") for line in ended.out.splitlines()]
     assert [line[0] for line in lines] == texts
     assert all(len(source.split()) == len(output.split()) for source, output in lines)
-    as_json = seqwise("predict", trained_tagger, tmp_path / "inputs", "--decoder", decoder, "--json").out
-    assert [json.loads(line)["outputs"][0]["output"] for line in as_json.splitlines()] == [line[1] for line in lines]
+    records = seqwise("predict", trained_tagger, tmp_path / "inputs", "--text", "--decoder", decoder, "--json").records
+    assert [record["outputs"][0]["output"] for record in records] == [line[1] for line in lines]
+    assert [record["line"] for record in records] == list(range(1, 21))
 
 
 @pytest.fixture
@@ -413,7 +414,7 @@ def test_three_thousand_lines_keep_their_order(
 ) -> None:
     texts = [" ".join(sentence) for sentence in sentences(3000, seed=6)]
     (tmp_path / "inputs.txt.gz").write_bytes(gzip.compress("\n".join(texts).encode()))
-    ended = seqwise("predict", trained_tagger, tmp_path / "inputs.txt.gz", "--decoder=greedy")
+    ended = seqwise("predict", trained_tagger, tmp_path / "inputs.txt.gz", "--text", "--decoder=greedy")
     lines = [line.split("\t") for line in ended.out.splitlines()]
     assert [line[0] for line in lines] == texts
     best = dict(lines)
@@ -422,7 +423,7 @@ def test_three_thousand_lines_keep_their_order(
     alone = seqwise("predict", trained_tagger, texts[2999], "--decoder=greedy").out
     assert alone.split(maxsplit=2)[2].strip() == best[texts[2999]]
     standard_input(tmp_path / "inputs.txt.gz")
-    assert seqwise("predict", trained_tagger, "--decoder=greedy") == ended
+    assert seqwise("predict", trained_tagger, "--text", "--decoder=greedy") == ended
 
 
 def test_a_minus_is_standard_input(
@@ -430,7 +431,7 @@ def test_a_minus_is_standard_input(
 ) -> None:
     (tmp_path / "one").write_text("the dog\n")
     standard_input(tmp_path / "one")
-    assert seqwise("predict", trained_tagger, "-").out.startswith("the dog\t")
+    assert seqwise("predict", trained_tagger, "-", "--text").out.startswith("the dog\t")
 
 
 def test_a_word_that_is_also_a_folder_is_a_word(
@@ -591,10 +592,14 @@ def test_a_text_that_cannot_be_translated(seqwise: Command, translator: Path, ar
     assert said in seqwise("predict", translator, *arguments).complaint
 
 
-def test_pairs_given_for_translation_are_refused(seqwise: Command, translator: Path) -> None:
-    pairs = translator.parent / "dev.tsv"
-    said = f"{pairs}:1: 2 columns where 1 was expected; give the sources alone, as cut -f1 does"
-    assert seqwise("predict", translator, pairs).complaint == said
+def test_of_pairs_the_sources_are_predicted(seqwise: Command, translator: Path, tmp_path: Path) -> None:
+    pairs, sources = translator.parent / "dev.tsv", tmp_path / "sources"
+    sources.write_text("".join(line.split("\t")[0] + "\n" for line in pairs.read_text().splitlines()))
+    ended = seqwise("predict", translator, pairs)
+    assert ended.code == 0 and ended.out == seqwise("predict", translator, sources).out
+    (tmp_path / "wide.tsv").write_text("Der Hund.\tThe dog.\t3\n")
+    said = f"{tmp_path / 'wide.tsv'}:1: 3 columns where a source, or a source and its target, were expected; "
+    assert seqwise("predict", translator, tmp_path / "wide.tsv").complaint.startswith(said)
 
 
 def test_characters_that_cannot_be_written_are_counted(seqwise: Command, translator: Path, tmp_path: Path) -> None:
@@ -805,9 +810,20 @@ def test_tokens_that_are_not_known(
     assert not (tmp_path / "run").exists()
     assert seqwise("predict", trained_tagger, "an unseen word").code == 0  # its vocabulary is open
     assert seqwise("predict", trained_speller, "abx").complaint.startswith("unknown token 'x'; the nearest known")
-    (tmp_path / "words.txt").write_text("ab\n" * 2000 + "ax\n")
+    (tmp_path / "words.txt").write_text("ab\n" * 2000 + "ax\nba\n")
     ended = seqwise("predict", trained_speller, tmp_path / "words.txt")
-    assert ended.complaint.startswith(f"{tmp_path / 'words.txt'}:2001: unknown token 'x'") and ended.out == ""
+    said = f"1 of 2,002 inputs could not be read; the first is {tmp_path / 'words.txt'}:2001: unknown token 'x'; "
+    assert ended.code == 1 and ended.err.startswith(f"seqwise: {said}") and ended.err.count("\n") == 1
+    lines = ended.out.splitlines()
+    assert len(lines) == 2002 and lines[2000].startswith("ax\terror: unknown token 'x'; the nearest known token is ")
+    assert set(lines[2001].split("\t")[1].split()) <= set("ABC") and lines[2001].startswith("ba\t")
+    for place in ("kept", "again"):
+        kept = seqwise("predict", trained_speller, tmp_path / "words.txt", "--output", tmp_path / place)
+        assert (kept.code, kept.err, (tmp_path / place).read_text()) == (1, ended.err, ended.out)
+    as_json = seqwise("predict", trained_speller, tmp_path / "words.txt", "--json", "--beam-size=2")
+    records = [json.loads(line) for line in as_json.out.splitlines()]
+    assert as_json.code == 1 and [number for number, record in enumerate(records, 1) if "error" in record] == [2001]
+    assert records[2000]["line"] == 2001 and records[2000]["outputs"] == []
 
 
 @pytest.mark.parametrize(
@@ -839,14 +855,86 @@ def test_evaluate_refuses_what_predict_refuses(seqwise: Command, data: Path, tra
 
 def test_blank_and_broken_lines_of_inputs(seqwise: Command, trained_tagger: Path, tmp_path: Path) -> None:
     for raw, said in (
-        (b"the dog\n\nruns\n", ":2: the line is blank"),
         (b"the dog\nr\xffns\n", ":2: byte 0xff"),
         (b"", ": the file is empty"),
+        (b"\n \n", ": every line is blank"),
         (b"the\0dog\n", ":1: NUL"),
     ):
         (tmp_path / "inputs").write_bytes(raw)
-        ended = seqwise("predict", trained_tagger, tmp_path / "inputs")
+        ended = seqwise("predict", trained_tagger, tmp_path / "inputs", "--text")
         assert ended.complaint.startswith(f"{tmp_path / 'inputs'}{said}") and ended.out == ""
+    (tmp_path / "inputs").write_text("the dog\n\nruns\n\n")
+    predict = ["predict", trained_tagger, tmp_path / "inputs", "--text"]
+    lines = seqwise(*predict).out.splitlines()
+    assert [line.split("\t")[0] for line in lines] == ["the dog", "", "runs", ""] and lines[1] == lines[3] == ""
+    assert [record["outputs"] == [] for record in seqwise(*predict, "--json").records] == [False, True, False, True]
+
+
+COLUMNS = "# first\n\nthe\tDET\ndog\tNOUN\n\n\n-DOCSTART- -X-\n\n# second\nruns\tVERB\n"
+
+
+@pytest.mark.parametrize("labels", ["right", "wrong", "_", "none", "blanks"])
+def test_columns_are_predicted_line_by_line_whatever_their_labels(
+    seqwise: Command, trained_tagger: Path, tmp_path: Path, standard_input: Callable[[Path], None], labels: str
+) -> None:
+    changes = {"wrong": [("NOUN", "DET"), ("VERB", "ADJ")], "_": [("DET", "_"), ("NOUN", "_"), ("VERB", "_")]}
+    changes |= {"none": [("\tDET", ""), ("\tNOUN", ""), ("\tVERB", "")], "blanks": [("\t", "  ")]}
+    written = COLUMNS
+    for old, new in changes.get(labels, []):
+        written = written.replace(old, new)
+    file = tmp_path / "test"
+    file.write_text(written)
+    ended = seqwise("predict", trained_tagger, file)
+    assert (ended.code, ended.err) == (0, "")
+    rows = [line.split("\t") for line in ended.out.splitlines()]
+    assert [source for source, _ in rows] == ["the dog", "runs"]
+    alone = [seqwise("predict", trained_tagger, source, "--json").records[0]["outputs"][0] for source, _ in rows]
+    assert [labels for _, labels in rows] == [best["output"] for best in alone]
+    assert [record["line"] for record in seqwise("predict", trained_tagger, file, "--json").records] == [3, 10]
+
+    columns = seqwise("predict", trained_tagger, file, "--format=columns").out
+    there, before = columns.split("\n"), written.split("\n")
+    assert len(there) == len(before) + 1 and there[-2:] == ["", ""]
+    tokens = {3: "the", 4: "dog", 10: "runs"}
+    predicted = iter(" ".join(labels for _, labels in rows).split())
+    for number, (line, old) in enumerate(zip(there, before, strict=False), start=1):
+        assert line == (f"{tokens[number]}\t{next(predicted)}" if number in tokens else old)
+    standard_input(file)
+    assert seqwise("predict", trained_tagger, "-", "--format=columns").out == columns
+    for place in ("kept", "again"):
+        assert seqwise("predict", trained_tagger, file, "--format=columns", "--output", tmp_path / place).code == 0
+        assert (tmp_path / place).read_text() == columns
+
+
+def test_what_is_no_columns_is_refused_with_a_hint(seqwise: Command, trained_tagger: Path, tmp_path: Path) -> None:
+    file = tmp_path / "file.tsv"
+    for text, said in (
+        ("the old dog\nthe cat\n", ":2: 2 columns where the rows above have 3; "),
+        ("the dog\n", ":1: 'dog' stands where a label would, "),
+        ("shoe\tSH UW\nhat\tHH AE T\n", ":1: 'SH UW' stands where a label would, "),
+        ("the\tDET\n\tNOUN\n", ":2: the token is empty; "),
+        ("# a\n\n", ": no sentence in the file; "),
+    ):
+        file.write_text(text)
+        complaint = seqwise("predict", trained_tagger, file).complaint
+        assert complaint.startswith(f"{file}{said}") and ("--text" in complaint or "token" in complaint)
+    assert seqwise("predict", trained_tagger, tmp_path / "gone.conll").complaint.endswith(
+        "no such file; check the name"
+    )
+
+
+def test_formats_of_the_output(
+    seqwise: Command, trained_tagger: Path, trained_speller: Path, data: Path, tmp_path: Path
+) -> None:
+    tag = ["predict", trained_tagger, data / "dev.conll"]
+    assert seqwise(*tag, "--format=json") == seqwise(*tag, "--json") != seqwise(*tag, "--format=lines") == seqwise(*tag)
+    assert seqwise("predict", trained_tagger, "the dog", "--format=columns").out.count("\t") == 2
+    assert "did you mean 'columns'?" in seqwise(*tag, "--format=column").complaint
+    assert "room for one output" in seqwise(*tag, "--format=columns", "--n-best=2").complaint
+    assert "is for taggers" in seqwise("predict", trained_speller, "ab", "--format=columns").complaint
+    (tmp_path / "inputs").write_text("the dog\nruns\n")
+    columns = seqwise("predict", trained_tagger, tmp_path / "inputs", "--text", "--format=columns").out
+    assert [line.split("\t")[0] for line in columns.split("\n")] == ["the", "dog", "", "runs", "", ""]
 
 
 SETTINGS = [

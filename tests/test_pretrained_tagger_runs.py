@@ -160,7 +160,11 @@ def test_what_a_run_finds_is_what_the_tagger_finds_in_python(
     inputs = files / "inputs.txt"
     inputs.write_text("".join(" ".join(example.source) + "\n" for example in examples))
     most = 1 if decoder == "greedy" else 3
-    records = seqwise("predict", run, inputs, "--decoder", decoder, "--n-best", most, "--json").records
+    predict = ["predict", run, "--decoder", decoder, "--n-best", most, "--json"]
+    records = seqwise(*predict, inputs, "--text").records
+    # The same sentences in columns, with labels that play no part.
+    columns = seqwise(*predict, data(files, kind, "dev")).records
+    assert [record["outputs"] for record in columns] == [record["outputs"] for record in records]
     model: Any = load_tagger(run / "model")
     tokenizer = transformers.AutoTokenizer.from_pretrained(run / "model" / "backbone")
     names = model.encoder.backbone.config.id2label
@@ -589,8 +593,13 @@ def test_what_cannot_be_read_is_named_in_prediction_and_evaluation_too(
     given = options(files, model=stripping_bert(files, tmp_path), epochs=0.1, objective="cross-entropy")
     assert seqwise("train", *given, f"--output={folder}").code == 0
     (tmp_path / "inputs.txt").write_text("the dog\nthe cat \u00ad runs\n")
-    said = seqwise("predict", folder, tmp_path / "inputs.txt").complaint
-    assert f"{tmp_path / 'inputs.txt'}:2: the tokenizer makes nothing of '\\xad'" in said
+    ended = seqwise("predict", folder, tmp_path / "inputs.txt", "--text")
+    assert f"{tmp_path / 'inputs.txt'}:2: the tokenizer makes nothing of '\\xad'" in ended.err and ended.code == 1
+    assert [line.split("\t")[1][:5] == "error" for line in ended.out.splitlines()] == [False, True]
+    (tmp_path / "inputs.conll").write_text("the\n\nthe\n\u00ad\n")
+    ended = seqwise("predict", folder, tmp_path / "inputs.conll", "--format=columns")
+    assert f"1 of 2 inputs could not be read; the first is {tmp_path / 'inputs.conll'}:4: the tok" in ended.err
+    assert [line.split("\t")[0] for line in ended.out.splitlines()] == ["the", "", "the", "\u00ad", ""]
     assert "the sentence has 22 pieces, and the" in seqwise("predict", folder, "dog " * 20).complaint
     (tmp_path / "test.conll").write_text("the\tD\n\ndog\tSUBJ\n\u00ad\tN\n")
     assert f"{tmp_path / 'test.conll'}:4: the tok" in seqwise("evaluate", folder, tmp_path / "test.conll").complaint

@@ -377,7 +377,7 @@ def test_files_made_by_two_processes_are_those_of_one(tmp_path: Path, seqwise: C
     assert (tmp_path / "two.jsonl").read_bytes() == one == (tmp_path / "alone.jsonl").read_bytes()
     assert one.count(b"\n") == 1500 and not list(tmp_path.glob("*.partial*"))
 
-    predict = ["predict", tagger, words, "--n-best", 2, "--beam-size", 2]
+    predict = ["predict", tagger, words, "--text", "--n-best", 2, "--beam-size", 2]
     assert ended(command(tmp_path, *predict, "--output", Path("labels.txt")))[0] == 0
     assert (tmp_path / "labels.txt").read_text() == seqwise(*predict).out
 

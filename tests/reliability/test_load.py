@@ -158,11 +158,11 @@ def test_what_is_measured_is_the_command_and_not_this_process(runs: Path, tmp_pa
     """Bytes that this process holds are none of the command's, and those that the command holds are."""
     few = lines(tmp_path / "few.txt", 20)
     held = torch.ones(700_000_000, dtype=torch.uint8)  # more than a command needs
-    found = peak("predict", runs / "tagger", few, "--decoder=greedy", output=tmp_path / "few.out")
+    found = peak("predict", runs / "tagger", few, "--text", "--decoder=greedy", output=tmp_path / "few.out")
     assert 1e8 < found < 6e8 < held.sum().item()
 
 
-COMMANDS: dict[str, list[object]] = {"predict": ["tagger", "--decoder=greedy"], "score": ["masked"]}
+COMMANDS: dict[str, list[object]] = {"predict": ["tagger", "--text", "--decoder=greedy"], "score": ["masked"]}
 SAMPLING: list[object] = ["masked", "--chains=1", "--sweeps=1"]
 
 

@@ -26,6 +26,8 @@ EXAMPLES = {
     ),
     "predict": (
         'seqwise predict runs/tagger "the old man the boats"',
+        "seqwise predict runs/tagger test.conll --format columns > labelled.conll",
+        "seqwise predict runs/tagger sentences.txt --text",
         "seqwise predict runs/g2p words.txt --decoder beam --beam-size 5 --n-best 3",
         "seqwise predict runs/de-en german.txt --json > english.jsonl",
     ),

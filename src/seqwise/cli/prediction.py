@@ -36,6 +36,7 @@ RunFolder = Annotated[
 BLOCK = 1024  # inputs that are decoded together, and kept together in a file
 DECODERS = f"{', '.join(DECODER_NAMES)} (of a chain)"
 DECODER_CHOICES = choice_of((*DECODER_NAMES, "best"))
+FORMATS = ("lines", "json", "columns")
 BeamSize = Annotated[int | None, typer.Option(metavar="N", help="slots of the beam; by default as trained")]
 
 
@@ -43,11 +44,12 @@ def predict(
     run: RunFolder,
     text: Annotated[
         str | None,
-        typer.Argument(
-            metavar="TEXT|FILE", help="one input, or a file with one input a line; standard input if left out or -"
-        ),
+        typer.Argument(metavar="TEXT|FILE", help="one input, or a file of inputs; standard input if left out or -"),
     ] = None,
     *,
+    plain_text: Annotated[
+        bool, typer.Option("--text", help="FILE has one input a line, words with blanks between them for a tagger")
+    ] = False,
     decoder: Annotated[
         str | None,
         typer.Option(
@@ -64,7 +66,17 @@ def predict(
     length_normalization: Annotated[
         float, typer.Option(metavar="P", show_default=False, help="rank by score / length^P [0]")
     ] = 0.0,
-    as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line, with scores")] = False,
+    layout: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            metavar="NAME",
+            autocompletion=choice_of(FORMATS),
+            show_default=False,
+            help="of the output: lines, json (a line each, with scores), or columns (token, tab, label) [lines]",
+        ),
+    ] = "lines",
+    as_json: Annotated[bool, typer.Option("--json", help="the same as --format json")] = False,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -72,49 +84,105 @@ def predict(
         ),
     ] = None,
 ) -> None:
-    """Print the best outputs for one text, or for each line of a file.
+    """Print the best outputs for one text, or for each input of a file.
 
-    One text: ranked outputs with their scores. A file: a line for each of its lines, the input, a tab, the output. With
-    --output, torchrun may start several processes, which share the lines.
+    One text: ranked outputs with their scores. FILE is read as train reads it: for a tagger columns, one token a line
+    and a blank line after each sentence (labels, if any, are ignored); else one input a line, or pairs of input, tab
+    and target (targets are ignored). What does not exist is a file all the same if it ends like one (.tsv, .txt).
+
+    Of a file there is a line for each input: the input, a tab, the output. With --format columns each token stands in
+    the line where it was, comments and blank lines too. An input that cannot be read has "error: ..." in place of the
+    output, and the exit code is 1. With --output, torchrun may start several processes, which share the inputs.
     """
-    from seqwise.data.spooled import in_blocks
+    from seqwise.data.spooled import in_blocks, spooled
     from seqwise.runs import choose_decoder, load_run, require_enough_candidates
     from seqwise.runs import predict as predict_examples
     from seqwise.runs.hub import run_folder
-    from seqwise.runs.inputs import digest_of, input_units, inputs_of
+    from seqwise.runs.inputs import (
+        digest_of,
+        input_units,
+        inputs_of,
+        line_reader,
+        require_own_labels,
+        training_reader,
+    )
     from seqwise.runs.kept_lines import write_in_blocks
-    from seqwise.runs.run import fingerprint
+    from seqwise.runs.run import fingerprint, unreadable
 
     require_files(output, text or "-")
     folder = run_folder(run)
     loaded = load_run(folder)
     loaded.model.to(own_device())
-    examples = inputs_of(text, units=input_units(loaded.settings))
+    layout = _layout("json" if as_json else layout, task=loaded.settings.task, n_best=n_best)
+    read = (line_reader if plain_text else training_reader)(loaded.settings)
+    examples = inputs_of(text, units=input_units(loaded.settings), read=read)
+    require_own_labels(examples, loaded.writable)
     decoder = _named(decoder, folder)
     _require_possible(loaded, decoder, beam_size=beam_size, n_best=n_best, length_normalization=length_normalization)
-    if beam_size is not None:
-        require_enough_candidates(loaded, examples, beam_size)
-    chosen = choose_decoder(loaded.settings, decoder, beam_size=beam_size)
     one_text = not examples[0].path
-    n_best = n_best or (5 if one_text else 1)
-    # All of them, so that a mistake in the last line is found before the first output.
-    for block in in_blocks(examples, BLOCK):
-        loaded.encode_sources(block)
+    # All of them, so that the last line's mistake is known before the first output.
+    problems = unreadable(loaded, examples)
+    if one_text and problems:
+        raise problems[0]
+    if beam_size is not None:
+        readable = spooled(example for example in examples if example.source and example.line not in problems)
+        if readable:
+            require_enough_candidates(loaded, readable, beam_size)
+    chosen = choose_decoder(loaded.settings, decoder, beam_size=beam_size)
+    n_best = n_best or (5 if one_text and layout != "columns" else 1)
+    first, last = examples[0].line, examples[-1].line
 
     def lines_of(block: Sequence[Example]) -> Iterator[str]:
-        found = predict_examples(loaded, block, chosen, n_best=n_best, length_normalization=length_normalization)
-        for example, outputs in zip(block, found, strict=True):
-            yield from _lines(loaded, example, outputs, one_text=one_text, as_json=as_json)
+        asked = [example for example in block if example.source and example.line not in problems]
+        found = predict_examples(loaded, asked, chosen, n_best=n_best, length_normalization=length_normalization)
+        outputs_by_line = {example.line: outputs for example, outputs in zip(asked, found, strict=True)}
+        for example in block:
+            outputs, problem = outputs_by_line.get(example.line, []), problems.get(example.line)
+            if layout == "columns":
+                yield from _columns(example, outputs, problem, is_first=example.line == first)
+                if example.line == last:
+                    yield ""
+            elif layout == "json":
+                yield _json_line(loaded, example, outputs, problem)
+            else:
+                yield from _lines(loaded, example, outputs, problem)
 
     if output is None:
         for block in in_blocks(examples, BLOCK):
             for line in lines_of(block):
                 print(line)
-        return
-    claim = {"model": fingerprint(folder), "inputs": digest_of(examples), "decoder": decoder or "as trained"}
-    options = {"beam_size": beam_size, "n_best": n_best, "length_normalization": length_normalization, "json": as_json}
-    claim |= {name: str(value) for name, value in options.items()}
-    write_in_blocks(output, examples, lines_of, claim=claim, block=BLOCK)
+    else:
+        claim = {"model": fingerprint(folder), "inputs": digest_of(examples), "decoder": decoder or "as trained"}
+        options = {"beam_size": beam_size, "n_best": n_best, "length_normalization": length_normalization}
+        claim |= {name: str(value) for name, value in options.items()} | {"format": layout}
+        write_in_blocks(output, examples, lines_of, claim=claim, block=BLOCK)
+    if problems:
+        sys.stdout.flush()
+        first_problem = next(iter(problems.values()))
+        print(
+            f"seqwise: {len(problems):,} of {len(examples):,} inputs could not be read; the first is {first_problem}",
+            file=sys.stderr,
+        )
+        raise typer.Exit(1)
+
+
+def _layout(layout: str, *, task: str | None, n_best: int | None) -> str:
+    """The format of the output, if the run can write it.
+
+    Raises:
+        InputError: otherwise.
+    """
+    from seqwise.training.configuration import did_you_mean
+
+    if layout not in FORMATS:
+        raise InputError(
+            f"--format must be one of {', '.join(FORMATS)}, got {layout!r}", mend=did_you_mean(layout, FORMATS)
+        )
+    if layout == "columns" and task != "tag":
+        raise InputError("--format columns is for taggers, which write a label for each token", mend="leave it out")
+    if layout == "columns" and (n_best or 1) > 1:
+        raise InputError("--format columns has room for one output", mend="use --format json, or leave --n-best out")
+    return layout
 
 
 def _require_possible(
@@ -142,19 +210,38 @@ def _named(decoder: str | None, folder: Path) -> str | None:
     return best_decoder(folder) if decoder == "best" else decoder
 
 
-def _lines(
-    run: Run, example: Example, outputs: Sequence[Prediction], *, one_text: bool, as_json: bool
-) -> Iterator[str]:
-    source = run.source_text(example)
-    ranked = [(run.target_text(one.tokens), round(one.score, 4)) for one in outputs]
-    if as_json:
-        objects = [{"output": output, "score": score} for output, score in ranked]
-        yield json.dumps({"input": source, "outputs": objects}, ensure_ascii=False)
-    elif one_text:
-        for rank, (output, score) in enumerate(ranked, start=1):
-            yield f"{rank}  {score:>9.3f}  {output}"
+def _lines(run: Run, example: Example, outputs: Sequence[Prediction], problem: InputError | None) -> Iterator[str]:
+    """Ranked outputs of one text; of a file's input one line, empty for a blank one."""
+    if not example.path:
+        for rank, output in enumerate(outputs, start=1):
+            yield f"{rank}  {round(output.score, 4):>9.3f}  {run.target_text(output.tokens)}"
+    elif not example.source:
+        yield ""
     else:
-        yield "\t".join([source, *(output for output, _ in ranked)])
+        written = [run.target_text(output.tokens) for output in outputs] if problem is None else [_in_place(problem)]
+        yield "\t".join([run.source_text(example), *written])
+
+
+def _json_line(run: Run, example: Example, outputs: Sequence[Prediction], problem: InputError | None) -> str:
+    scored = [{"output": run.target_text(output.tokens), "score": round(output.score, 4)} for output in outputs]
+    record: dict[str, Any] = {"input": run.source_text(example) if example.source else ""}
+    record |= {"line": example.line} if example.path else {}
+    record |= {"outputs": scored} | ({} if problem is None else {"error": str(problem)})
+    return json.dumps(record, ensure_ascii=False)
+
+
+def _columns(
+    example: Example, outputs: Sequence[Prediction], problem: InputError | None, *, is_first: bool
+) -> Iterator[str]:
+    """What stood before a sentence, or one blank line, and its tokens with their labels."""
+    yield from example.key.split("\n")[:-1] or ([] if is_first else [""])
+    labels = outputs[0].tokens if outputs else [_in_place(problem) if problem else ""] * len(example.source)
+    yield from ("\t".join(row) for row in zip(example.source, labels, strict=True))
+
+
+def _in_place(problem: InputError) -> str:
+    """The text in place of an output, without the file and the line, which its own place shows."""
+    return f"error: {InputError(problem.problem, mend=problem.mend)}"
 
 
 def evaluate(

@@ -22,6 +22,8 @@ __all__ = [
     "Units",
     "each_input",
     "each_pair",
+    "each_sentence",
+    "each_source",
     "read_columns",
     "read_inputs",
     "read_lines",
@@ -163,32 +165,94 @@ def read_columns(path: FilePath, *, token_column: int = 0, label_column: int = -
 
 
 def _rows(path: FilePath, token_column: int, label_column: int) -> Iterator[tuple[int, tuple[str, str] | None]]:
-    """Each row's line and (token, label), and None for a line that ends a sentence."""
-    width, separator, inside = 0, BLANKS, False
-    for number, text in read_lines(path):
-        row = text.strip(" \t")
-        if not row or BLANKS.split(row, 1)[0] == DOCUMENT_START:
-            inside = False
+    """Each row's line and (token, label), and None for a line without a token, which may end a sentence."""
+    width = 0
+    for number, _, cells in _cells(path, hint="the same columns in each row, a blank line between sentences"):
+        if cells is None:
             yield number, None
             continue
-        if not inside and text.startswith("# "):
-            continue
-        inside = True
-        if not width and "\t" in text:
-            separator = re.compile("\t")
-        cells = separator.split(row if separator is BLANKS else text)
         if not width:
             width = len(cells)
             _require_columns(width, token_column, label_column, path, number)
-        if len(cells) != width:
-            problem = f"{_columns(len(cells))} where the rows above have {width}"
-            mend = "the same columns in each row, a blank line between sentences"
-            raise InputError(problem, path=path, line=number, mend=mend)
         token, label = cells[token_column], cells[label_column]
         if not token.strip(" ") or not label.strip(" "):
             empty = "label" if token.strip(" ") else "token"
             raise InputError(f"the {empty} is empty", path=path, line=number, mend=f"write the {empty} in its column")
         yield number, (token, label)
+
+
+def _cells(path: FilePath, *, hint: str) -> Iterator[tuple[int, str, list[str] | None]]:
+    """Each line with its number, its text and its cells; None for comments and for the lines that end a sentence."""
+    width, separator, inside = 0, BLANKS, False
+    for number, text in read_lines(path):
+        row = text.strip(" \t")
+        if not row or BLANKS.split(row, 1)[0] == DOCUMENT_START:
+            inside = False
+            yield number, text, None
+            continue
+        if not inside and text.startswith("# "):
+            yield number, text, None
+            continue
+        inside = True
+        if not width and "\t" in text:
+            separator = re.compile("\t")
+        cells = separator.split(row if separator is BLANKS else text)
+        width = width or len(cells)
+        if len(cells) != width:
+            problem = f"{_columns(len(cells))} where the rows above have {width}"
+            raise InputError(problem, path=path, line=number, mend=hint)
+        yield number, text, cells
+
+
+def each_sentence(
+    path: FilePath,
+    *,
+    token_column: int = 0,
+    label_column: int = -1,
+    hint: str = "the same columns in each row, a blank line between sentences",
+) -> Iterator[Example]:
+    r"""Yield the sentences of a column file to be predicted: read like :func:`read_columns`, with or without labels.
+
+    Args:
+        path: the file.
+        token_column: where the token stands, from 0, or from -1 backwards.
+        label_column: where the label stands, if the file has that column; it may be empty.
+        hint: what to do about rows that are no columns.
+
+    Returns:
+        One example per sentence. Its ``target`` holds the labels, "" where there are none. Its ``key`` holds the lines
+        since the last sentence, each with its line end: blank lines, comments and document starts.
+
+    Raises:
+        InputError: ragged rows, an empty token, no token column, no sentence at all, or as `read_lines`.
+
+    Example:
+        >>> file = getfixture("tmp_path") / "a.tsv"
+        >>> _ = file.write_text("# id 1\nthe\ndog\n\nruns\n")
+        >>> [(e.source, e.target, e.line, e.key) for e in each_sentence(file)]
+        [(('the', 'dog'), ('', ''), 2, '# id 1\n'), (('runs',), ('',), 5, '\n')]
+    """
+    skipped, start = "", 0
+    tokens: list[str] = []
+    labels: list[str] = []
+    for number, text, cells in itertools.chain(_cells(path, hint=hint), [(0, "", None)]):
+        if cells is None:
+            if tokens:
+                yield Example(tuple(tokens), tuple(labels), os.fspath(path), start, skipped)
+                skipped, tokens, labels = "", [], []
+            skipped += f"{text}\n"
+            continue
+        width = len(cells)
+        if not -width <= token_column < width:
+            raise InputError(f"no token column {token_column} in {_columns(width)}", path=path, line=number, mend=hint)
+        if not cells[token_column].strip(" "):
+            raise InputError("the token is empty", path=path, line=number, mend="write the token in its column")
+        start = start if tokens else number
+        tokens.append(cells[token_column])
+        has_label = -width <= label_column < width and label_column % width != token_column % width
+        labels.append(cells[label_column] if has_label else "")
+    if not start:
+        raise InputError("no sentence in the file", path=path, mend="one token a line")
 
 
 def _columns(count: int) -> str:
@@ -270,6 +334,38 @@ def each_input(path: FilePath, *, units: Units) -> Iterator[Example]:
             problem, mend = _columns(len(text.split("\t"))), "give the sources alone, as cut -f1 does"
             raise InputError(f"{problem} where 1 was expected", path=path, line=number, mend=mend)
         yield Example(source, (), os.fspath(path), number)
+
+
+def each_source(path: FilePath, *, units: Units, separator: str | None = "\t") -> Iterator[Example]:
+    r"""Yield a source for each line, to be predicted; of a pair, what stands before the tab.
+
+    There are as many examples as lines: the source of a blank line is empty.
+
+    Args:
+        path: the file.
+        units: as in :func:`read_inputs`.
+        separator: between a source and its target, which is not read; None where a line is a source, whatever is in it.
+
+    Raises:
+        InputError: a line with more than two columns, nothing but blank lines, or as `read_lines`.
+
+    Example:
+        >>> file = getfixture("tmp_path") / "pairs.tsv"
+        >>> _ = file.write_text("the dog\tder Hund\n\nruns\n")
+        >>> [e.source for e in each_source(file, units="words")]
+        [('the', 'dog'), (), ('runs',)]
+    """
+    is_blank = True
+    for number, text in read_lines(path):
+        cells = text.split(separator) if separator else [text]
+        if len(cells) > 2:
+            problem = f"{_columns(len(cells))} where a source, or a source and its target, were expected"
+            raise InputError(problem, path=path, line=number, mend="give the sources alone, as cut -f1 does")
+        source = _split(cells[0], units)
+        is_blank = is_blank and not source
+        yield Example(source, (), os.fspath(path), number)
+    if is_blank:
+        raise InputError("every line is blank", path=path, mend="one input a line")
 
 
 def _split(text: str, units: Units) -> tuple[str, ...]:

@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
-from seqwise.data.readers import Example, Units, each_input
+from seqwise.data.readers import Example, FilePath, Units, each_input, each_sentence, each_source
 from seqwise.data.spooled import spooled
 from seqwise.errors import InputError
 from seqwise.runs.settings import Settings
 from seqwise.runs.settings import Units as SideUnits
 
-__all__ = ["digest_of", "example_of", "file_units", "input_units", "inputs_of", "names_a_file"]
+__all__ = [
+    "Reader",
+    "digest_of",
+    "example_of",
+    "file_units",
+    "input_units",
+    "inputs_of",
+    "line_reader",
+    "names_a_file",
+    "require_own_labels",
+    "training_reader",
+]
+
+Reader = Callable[[FilePath], Iterable[Example]]
+"""Reads the inputs of a file."""
 
 # What a text without blanks ends with only if it is meant as the name of a file.
 _FILE_ENDINGS = (".txt", ".tsv", ".csv", ".conll", ".gz", ".json", ".jsonl")
@@ -34,12 +49,60 @@ def input_units(settings: Settings) -> Units:
     return file_units(settings.source_units) if settings.task == "transduce" else "words"
 
 
-def inputs_of(text: str | None, *, units: Units) -> Sequence[Example]:
+def training_reader(settings: Settings) -> Reader:
+    """Read files as training does, without what is to be predicted: sentences in columns, or the sources of pairs.
+
+    Labels and targets may be missing. Where they are not, they are not used.
+    """
+    if settings.task == "transduce":
+        return partial(each_source, units=input_units(settings))
+    hint = "one token a line and a blank line after each sentence; or, for one sentence a line, add --text"
+    return partial(each_sentence, token_column=settings.token_column, label_column=settings.label_column, hint=hint)
+
+
+def line_reader(settings: Settings) -> Reader:
+    """Read files with one input a line, whatever the task."""
+    return partial(each_source, units=input_units(settings), separator=None)
+
+
+def require_own_labels(examples: Iterable[Example], labels: Container[str]) -> None:
+    """Refuse columns whose labels all belong to something else: they may be no labels, and the file no columns.
+
+    Args:
+        examples: to be predicted; those without labels, or with "_" in their place, are fine.
+        labels: those of the run.
+
+    Raises:
+        InputError: there are labels, and not one of them is known.
+
+    Example:
+        >>> require_own_labels([Example(("the", "runs"), ("dog", "fast"), "a.txt", 1)], {"DET", "NOUN"})
+        Traceback (most recent call last):
+        ...
+        seqwise.errors.InputError: a.txt:1: 'dog' stands where a label would, and the run has none of these labels; for
+        one sentence a line add --text, of other columns give the tokens alone, as cut -f1 does
+    """
+    first: tuple[Example, str] | None = None
+    for example in examples:
+        for label in example.target:
+            if label in labels:
+                return
+            if first is None and label.strip() not in ("", "_"):
+                first = example, label
+    if first is not None:
+        example, label = first
+        problem = f"{label[:100]!r} stands where a label would, and the run has none of these labels"
+        mend = "for one sentence a line add --text, of other columns give the tokens alone, as cut -f1 does"
+        raise InputError(problem, path=example.path, line=example.line, mend=mend)
+
+
+def inputs_of(text: str | None, *, units: Units, read: Reader | None = None) -> Sequence[Example]:
     """Examples of a file or of standard input, with their lines; or one, without a path, of the text itself.
 
     Args:
         text: a text, the name of a file, or None or "-" for standard input.
         units: "words", "characters" or "text", which is one token whatever is in it.
+        read: how a file is read; by default one input a line.
 
     Raises:
         InputError: the file cannot be read, or there is nothing in the text.
@@ -48,12 +111,13 @@ def inputs_of(text: str | None, *, units: Units) -> Sequence[Example]:
         >>> inputs_of("the dog", units="words")[0].source
         ('the', 'dog')
     """
+    read = read or partial(each_input, units=units)
     if text is None or text == "-":
         if sys.stdin is not None and sys.stdin.isatty():
-            print("reading one input a line from the terminal, up to Ctrl-D", file=sys.stderr)
-        return spooled(each_input("/dev/stdin", units=units))
+            print("reading a file from the terminal, up to Ctrl-D", file=sys.stderr)
+        return spooled(read("/dev/stdin"))
     if names_a_file(text):
-        return spooled(each_input(text, units=units))
+        return spooled(read(text))
     return [example_of(text, units=units)]
 
 

@@ -70,6 +70,7 @@ __all__ = [
     "require_enough_candidates",
     "save_run",
     "start_normalized",
+    "unreadable",
     "usual_decoder",
 ]
 
@@ -373,6 +374,27 @@ def require_enough_candidates(run: Run, examples: Sequence[Example], beam_size: 
             f"a beam of {beam_size} is larger than the number of candidates, {labels}^{steps} = {labels**steps}",
             mend=f"use --beam-size {labels**steps} or less",
         )
+
+
+def unreadable(run: Run, examples: Sequence[Example]) -> dict[int, InputError]:
+    """The examples of a file that a run cannot read, by their line, with what is wrong; blank lines are left out."""
+    problems: dict[int, InputError] = {}
+    for block in in_blocks(examples, 1024):
+        written = [example for example in block if example.source]
+        try:
+            _require_readable(run, written)
+        except InputError:
+            for example in written:
+                try:
+                    _require_readable(run, [example])
+                except InputError as error:
+                    problems[example.line] = error
+    return problems
+
+
+def _require_readable(run: Run, examples: Sequence[Example]) -> None:
+    for encoded in run.encode_sources(examples):
+        steps_after(encoded.source_ids, run.model)
 
 
 def predict(
