@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import importlib.util
 import json
 import os
 import random
@@ -798,6 +799,35 @@ def test_labels_that_are_not_known_count_as_wrong_with_one_warning(
     file.write_text("the\tX\n")
     ended = seqwise("train", *options[:-1], tmp_path / "nothing known")
     assert ended.code == 0 and "log Z" not in ended.out and "1 of 1 labels was" in ended.err
+
+
+def test_evaluate_refuses_data_of_something_else_and_warns_of_another_language(
+    seqwise: Command, data: Path, trained_tagger: Path, trained_speller: Path, tmp_path: Path
+) -> None:
+    pairs = data / "dev.tsv"
+    complaint = seqwise("evaluate", trained_tagger, pairs).complaint
+    assert complaint.startswith(f"{pairs}:1: the run knows none of the labels in this file (the first is ")
+    file = tmp_path / "columns.tsv"
+    file.write_text("a\tDET\nb\tNOUN\n")
+    complaint = seqwise("evaluate", trained_speller, file, "--json").complaint
+    assert complaint.startswith(f"{file}:1: the run knows none of the target tokens in this file (the first is 'DET')")
+    file.write_text("犬\tNOUN\n走る\tVERB\nthe\tDET\n")
+    ended = seqwise("evaluate", trained_tagger, file, "--decoder=beam")
+    said = f"the run does not know 2 of 3 source tokens in {file}: are they in the language of the training data?"
+    assert (ended.code, ended.err) == (0, f"seqwise: {said}\n")
+    file.write_text("犬\tNOUN\ndog\tVERB\nthe\tDET\n")
+    assert seqwise("evaluate", trained_tagger, file, "--decoder=beam").err == ""
+
+
+def test_a_missing_sacrebleu_is_said_once(
+    seqwise: Command, data: Path, trained_speller: Path, trained_tagger: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "sacrebleu" else find(name))
+    ended = seqwise("evaluate", trained_speller, data / "dev.tsv", "--decoder=beam")
+    said = "BLEU is left out because sacrebleu is not installed; pip install 'seqwise[translation]'"
+    assert (ended.code, ended.err) == (0, f"seqwise: {said}\n")
+    assert seqwise("evaluate", trained_tagger, data / "dev.conll", "--decoder=beam").err == ""
 
 
 def test_tokens_that_are_not_known(

@@ -46,6 +46,7 @@ from seqwise.runs.measures import (
     log_partitions_of,
     measure,
     measure_decoders,
+    missing_bleu,
     references_by_source,
     signatures,
     tagging_measures,
@@ -639,6 +640,13 @@ def test_without_sacrebleu_there_is_no_bleu(monkeypatch: pytest.MonkeyPatch) -> 
     run = tiny_run(replace(TINY, task="transduce"))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert "BLEU" not in measure(run, WORDS, "greedy") and signatures(run, WORDS) == {}
+    said = missing_bleu(run)
+    assert said is not None and "sacrebleu" in said and "pip install 'seqwise[translation]'" in said
+    assert missing_bleu(tiny_run(TINY)) is None  # a tagger has no BLEU
+    assert missing_bleu(tiny_run(replace(TINY, task="transduce", target_units="characters"))) is None
+    monkeypatch.undo()
+    pytest.importorskip("sacrebleu", reason="sacrebleu is not installed, with which BLEU is measured")
+    assert missing_bleu(run) is None
     assert decisive(["token error", "length ratio"], subwords=True) == ("token error", -1)
 
 

@@ -141,6 +141,23 @@ def test_a_folder_keeps_its_meaning_elsewhere(tmp_path: Path, monkeypatch: pytes
     assert names_pretrained("./mine") and not names_pretrained("mine")
 
 
+@pytest.mark.parametrize("name", ["bert-base-cased", "gpt2", "ada/bart"])
+def test_a_name_on_the_hub_with_or_without_a_user_is_looked_for_there(
+    name: str, files: Path, tmp_path: Path, seqwise: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def without_network(source: str, **options: Any) -> None:
+        asked.append(source)
+        raise OSError("We couldn't connect to the hub.\nMore about it.")
+
+    monkeypatch.setattr(transformers.PretrainedConfig, "get_config_dict", without_network)
+    assert adopt(Settings(model=name)).model == name
+    complaint = seqwise("train", *options(files, model=name), f"--output={tmp_path / 'run'}").complaint
+    assert asked == [name] and complaint.startswith(f"{name}: there is no such folder, and the hub gives no such model")
+    assert "where there is no network, give the folder" in complaint
+
+
 @pytest.mark.parametrize(
     "objective",
     [
@@ -312,7 +329,7 @@ def test_models_that_cannot_be_had_are_refused_in_one_line(
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"model": "lstn"}, "model must be one of lstm, transformer, chain, a folder, or a hub name with a / in it"),
+        ({"model": "lstn"}, "model must be one of lstm, transformer, chain, a folder, or a name on the hub"),
         ({"task": "tag"}, "is no encoder, which --task tag needs"),
         ({"source_units": "words"}, "source_units: "),
         ({"hidden_size": 8}, "hidden_size: nothing in this training reads it"),

@@ -269,12 +269,20 @@ def evaluate(
     from seqwise.runs import load_run, require_enough_candidates
     from seqwise.runs.decoder_choice import decoders_for, usual_decoder
     from seqwise.runs.hub import run_folder
-    from seqwise.runs.measures import measure, signatures, unknown_targets
+    from seqwise.runs.measures import (
+        measure,
+        missing_bleu,
+        require_known_target,
+        signatures,
+        unknown_sources,
+        unknown_targets,
+    )
     from seqwise.runs.training import read_examples
 
     folder = run_folder(run)
     loaded = load_run(folder)
     examples = read_examples(loaded.settings, file)
+    require_known_target(loaded, examples)
     decoder = _named(decoder, folder)
     require_at_least_one("--beam-size", beam_size)
     if beam_size is not None:
@@ -283,9 +291,9 @@ def evaluate(
         name: measure(loaded, examples, name, beam_size=beam_size)
         for name in (decoders_for(loaded.settings) if decoder is None else [decoder])
     }
-    unknown = unknown_targets(loaded, examples)
-    if unknown is not None:
-        print(f"seqwise: {unknown}", file=sys.stderr)
+    for warning in (unknown_sources(loaded, examples), unknown_targets(loaded, examples), missing_bleu(loaded)):
+        if warning is not None:
+            print(f"seqwise: {warning}", file=sys.stderr)
     estimates = {
         name: {title: bootstrap_interval(sums) for title, sums in by_title.items()}
         for name, by_title in measured.items()

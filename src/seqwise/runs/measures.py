@@ -13,6 +13,7 @@ from seqwise.data.batches import EncodedExample, collate
 from seqwise.data.readers import Example
 from seqwise.data.subwords import normalize_text
 from seqwise.decoding import evaluation_mode
+from seqwise.errors import InputError
 from seqwise.evaluation.entities import entity_f1, macro_entity_f1
 from seqwise.evaluation.metrics import (
     Sums,
@@ -34,10 +35,13 @@ __all__ = [
     "log_partitions_of",
     "measure",
     "measure_decoders",
+    "missing_bleu",
     "references_by_source",
+    "require_known_target",
     "signatures",
     "tagging_measures",
     "transduction_measures",
+    "unknown_sources",
     "unknown_targets",
 ]
 
@@ -104,10 +108,20 @@ def measure(run: Run, examples: Sequence[Example], decoder: str, *, beam_size: i
 
 def _bleu_tokenizer(run: Run) -> str | None:
     """How BLEU cuts texts into words, or None where there is no BLEU; what has been cut into words stays as it is."""
-    units = run.settings.target_units
-    if run.settings.task == "tag" or units == "characters" or importlib.util.find_spec("sacrebleu") is None:
+    if not _writes_words(run) or importlib.util.find_spec("sacrebleu") is None:
         return None
-    return "13a" if units == "subwords" else "none"
+    return "13a" if run.settings.target_units == "subwords" else "none"
+
+
+def _writes_words(run: Run) -> bool:
+    return run.settings.task == "transduce" and run.settings.target_units != "characters"
+
+
+def missing_bleu(run: Run) -> str | None:
+    """A line for the user about BLEU, where it would be measured if sacrebleu were installed; None elsewhere."""
+    if not _writes_words(run) or importlib.util.find_spec("sacrebleu") is not None:
+        return None
+    return "BLEU is left out because sacrebleu is not installed; pip install 'seqwise[translation]'"
 
 
 def _texts(run: Run, references: Sequence[Sequence[Tokens]]) -> list[list[str]]:
@@ -214,6 +228,63 @@ def unknown_targets(run: Run, examples: Sequence[Example]) -> str | None:
     ]
     if not places:
         return None
-    things = "labels" if a_line_each else "target characters" if run.target_subwords else "target tokens"
+    things = _target_things(run)
     were = "was never seen in training and counts" if len(places) == 1 else "were never seen in training and count"
     return f"{len(places):,} of {sum(map(len, targets)):,} {things} {were} as wrong; the first is {places[0]}"
+
+
+def _target_things(run: Run) -> str:
+    if run.settings.task == "tag":
+        return "labels"
+    return "target characters" if run.target_subwords else "target tokens"
+
+
+def require_known_target(run: Run, examples: Sequence[Example]) -> None:
+    """Refuse data of which the run can write nothing: whatever it predicts counts as wrong.
+
+    Raises:
+        InputError: no label, or no token of any target, is known; with the first.
+
+    Example:
+        >>> from seqwise.runs import Settings, new_run
+        >>> run = new_run([Example(("a", "b"), ("X", "Y"))] * 2, Settings())
+        >>> require_known_target(run, [Example(("shoe",), ("SH UW",), "pairs.tsv", 1)])
+        Traceback (most recent call last):
+        ...
+        seqwise.errors.InputError: pairs.tsv:1: the run knows none of the labels in this file (the first is 'SH UW');
+        give a token and its label on each line, in the columns of the training data
+    """
+    known = run.writable
+    first: tuple[Example, str] | None = None
+    for example in examples:
+        for token in run.written(example):
+            if token in known:
+                return
+            first = first or (example, token)
+    if first is not None:
+        example, token = first
+        problem = f"the run knows none of the {_target_things(run)} in this file (the first is {token[:100]!r})"
+        mend = (
+            "give a token and its label on each line, in the columns of the training data"
+            if run.settings.task == "tag"
+            else "give sources and targets like those of the training data, separated by a tab"
+        )
+        raise InputError(problem, path=example.path or None, line=example.line or None, mend=mend)
+
+
+def unknown_sources(run: Run, examples: Sequence[Example]) -> str | None:
+    """A line for the user where the run does not know most of what it is to read, or None.
+
+    Example:
+        >>> from seqwise.runs import Settings, new_run
+        >>> run = new_run([Example(("a", "b"), ("X", "Y"))] * 2, Settings())
+        >>> unknown_sources(run, [Example(("a", "c", "d"), ("X", "Y", "Y"), "test.conll", 3)])
+        'the run does not know 2 of 3 source tokens in test.conll: are they in the language of the training data?'
+    """
+    sources = [run.source_vocabulary.decode(one.source_ids) for one in run.encode_sources(examples)]
+    unknown, total = sum(source.count(run.unknown_source or "") for source in sources), sum(map(len, sources))
+    if 2 * unknown <= total:
+        return None
+    place = f" in {examples[0].path}" if examples[0].path else ""
+    described = f"the run does not know {unknown:,} of {total:,} source tokens{place}"
+    return f"{described}: are they in the language of the training data?"

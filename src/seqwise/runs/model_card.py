@@ -12,10 +12,10 @@ import yaml
 
 from seqwise.errors import InputError
 from seqwise.runs.decoder_choice import usual_decoder
-from seqwise.runs.hub import HUB_RUN
 from seqwise.runs.language_model import LanguageModel
 from seqwise.runs.masked_model import MaskedRun
 from seqwise.runs.masked_model_settings import MaskedModelSettings
+from seqwise.runs.model_names import HUB_NAME
 from seqwise.runs.run import Run
 from seqwise.runs.settings import Settings, names_pretrained, over_encoder, trained_score
 
@@ -108,7 +108,7 @@ def _data_of(run: Run) -> dict[str, Any]:
 
 def _base_model(settings: Settings) -> str | None:
     """The name on the hub that training started from, if it was one."""
-    named = HUB_RUN.fullmatch(settings.model) and not Path(settings.model.partition("/")[0]).exists()
+    named = HUB_NAME.fullmatch(settings.model) and not Path(settings.model.partition("/")[0]).exists()
     return settings.model if named else None
 
 

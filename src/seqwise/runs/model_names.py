@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
-__all__ = ["ARCHITECTURES", "names_pretrained"]
+__all__ = ["ARCHITECTURES", "HUB_NAME", "names_pretrained"]
 
 ARCHITECTURES = ("lstm", "transformer", "chain")
 """Models that are made here, with new weights."""
 
 
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+"""A name on the hub; the oldest models there have no user or organisation in front."""
+
+
 def names_pretrained(model: str) -> bool:
-    """Whether a model is no architecture but a trained one: a name with a separator in it, or that of a folder.
+    """Whether a model is no architecture but a trained one: a folder, or a name on the hub.
+
+    A name without a separator is one of the hub if it has a hyphen or a digit, which a misspelt architecture has not.
 
     Example:
-        >>> names_pretrained("./my-bart"), names_pretrained("Helsinki-NLP/opus-mt-de-en"), names_pretrained("lstm")
-        (True, True, False)
+        >>> [names_pretrained(name) for name in ("./my-bart", "Helsinki-NLP/opus-mt-de-en", "bert-base-cased", "gpt2")]
+        [True, True, True, True]
+        >>> names_pretrained("lstm"), names_pretrained("transfomer")
+        (False, False)
     """
     separators = {"/", os.sep, os.altsep or "/"}
-    return model not in ARCHITECTURES and (any(sign in model for sign in separators) or Path(model).is_dir())
+    is_plain_hub_name = HUB_NAME.fullmatch(model) is not None and re.search(r"[-0-9]", model) is not None
+    has_separator = any(sign in model for sign in separators)
+    return model not in ARCHITECTURES and (has_separator or is_plain_hub_name or Path(model).is_dir())

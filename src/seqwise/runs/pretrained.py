@@ -25,6 +25,7 @@ from seqwise.errors import InputError
 from seqwise.runs.hub import HUB_RUN, holds_run, run_folder
 from seqwise.runs.masked_model import each_sequence, load_masked_run
 from seqwise.runs.masked_model_settings import MaskedModelSettings
+from seqwise.runs.model_names import HUB_NAME
 from seqwise.runs.sequence_run import SequenceRun, Ways, fingerprint_of
 
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ FASTA = (".fasta", ".fa", ".faa", ".fasta.gz", ".fa.gz", ".faa.gz")
 TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
 WRITERS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 """What the names of models that write text end with."""
-HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 
 @dataclass(frozen=True, eq=False)
@@ -357,16 +357,20 @@ def _require_files(folder: Path) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Inside, transformers shows neither bars nor what it says to developers."""
+    """Inside, transformers shows neither bars nor what it says to developers, and the hub does not count its tries."""
+    from huggingface_hub.utils import logging as hub_logging
     from transformers.utils import logging
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    hub_verbosity = hub_logging.get_verbosity()
     logging.set_verbosity_error()
+    hub_logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
         yield
     finally:
         logging.set_verbosity(verbosity)
+        hub_logging.set_verbosity(hub_verbosity)
         if bars:
             logging.enable_progress_bar()
 
@@ -395,4 +399,5 @@ def _one_line(source: Path | str, kind: str) -> Iterator[None]:
             mend = f"give {_article(kind)} of transformers"
             raise InputError(f"transformers cannot load the model ({said})", path=source, mend=mend) from error
         problem = f"there is no such folder, and the hub gives no such model ({said})"
-        raise InputError(problem, path=source, mend="check the name") from error
+        mend = "check the name; where there is no network, give the folder of a model that was saved before"
+        raise InputError(problem, path=source, mend=mend) from error

@@ -111,6 +111,11 @@ class Run:
         """All that targets can be made of."""
         return set(self.target_vocabulary.tokens)
 
+    @property
+    def unknown_source(self) -> str | None:
+        """The token that stands for source tokens that are not known, if there is one."""
+        return self.source_vocabulary.unknown
+
     def written(self, example: Example) -> Sequence[str]:
         """What a target is written in; of subwords, every known character is one."""
         if self.target_subwords is None:

@@ -75,8 +75,9 @@ class Settings:
     model: str = setting(
         "lstm",
         "tag: lstm, or chain (a label sees the source and the label before); transduce: lstm or transformer; or a "
-        "model of transformers to go on with, a folder or a name on the hub with a / in it: for --task tag an encoder "
-        "(such as BERT), else an encoder-decoder or a causal language model (which continues sources by targets)",
+        "model of transformers to go on with, a folder or a name on the hub (bert-base-cased, ada/bart): for --task "
+        "tag an encoder (such as BERT), else an encoder-decoder or a causal language model (which continues sources by "
+        "targets)",
         metavar="NAME|FOLDER",
         choices=ARCHITECTURES,
     )
@@ -234,8 +235,8 @@ def adopt(settings: Settings) -> Settings:
     if not names_pretrained(settings.model):
         return settings
     # With a separator a folder's name means the same wherever and whenever it is read.
-    plain = not {"/", os.sep} & set(settings.model)
-    model = f".{os.sep}{settings.model}" if plain else settings.model
+    is_plain_folder = not {"/", os.sep} & set(settings.model) and Path(settings.model).is_dir()
+    model = f".{os.sep}{settings.model}" if is_plain_folder else settings.model
     return replace(settings, model=model, **({} if settings.task == "tag" else _READ_AS_TEXT))
 
 
@@ -335,7 +336,7 @@ def _misfit_of_model(settings: Settings) -> Fault | None:
     pretrained = names_pretrained(settings.model)
     if not pretrained and settings.model not in ARCHITECTURES:
         near = did_you_mean(settings.model, ARCHITECTURES)
-        problem = f"must be one of {', '.join(ARCHITECTURES)}, a folder, or a hub name with a / in it"
+        problem = f"must be one of {', '.join(ARCHITECTURES)}, a folder, or a name on the hub"
         return "model", InputError(f"model {problem}, got {settings.model!r}", mend=near)
     if settings.model == "chain" and settings.task != "tag":
         return _fault("model", "a chain has a label for each token of the source", "use --task tag, or --model lstm")

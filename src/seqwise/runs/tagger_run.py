@@ -38,6 +38,12 @@ class TaggerRun(Run):
     model: Any
     tokenizer: Any = None
 
+    @property
+    def unknown_source(self) -> str | None:
+        """The unknown token of the tokenizer."""
+        token: str | None = self.tokenizer.unk_token
+        return token
+
     def encode(self, examples: Sequence[Example]) -> list[EncodedExample]:
         """Words to pieces, special tokens around them, and labels to ids.
 

@@ -19,7 +19,7 @@ from seqwise.errors import InputError
 from seqwise.evaluation.signature import sha256_of_examples, sign, signature_line
 from seqwise.runs.effects import require_effect
 from seqwise.runs.inputs import file_units
-from seqwise.runs.measures import measure_decoders, unknown_targets
+from seqwise.runs.measures import measure_decoders, missing_bleu, unknown_targets
 from seqwise.runs.monitoring import monitor
 from seqwise.runs.objectives import build_objective, build_schedules
 from seqwise.runs.run import Run, new_run, save_metrics, save_run, save_settings
@@ -151,7 +151,8 @@ def _train_run(settings: Settings, output: Path, *, on_progress: OnProgress | No
     encoded = run.encode(examples)
     run.encode_sources(dev)  # so that what it cannot read is said before the training, not after
     from_first(lambda: _claim(output, settings))
-    for warning in (wrong_label_column(examples) if settings.task == "tag" else None, unknown_targets(run, dev)):
+    doubt = wrong_label_column(examples) if settings.task == "tag" else None
+    for warning in (doubt, unknown_targets(run, dev), missing_bleu(run) if dev else None):
         if warning is not None:
             print(f"seqwise: {warning}", file=sys.stderr)
     metrics: dict[str, Any] = {"train_examples": len(examples), "dev_examples": len(dev)}

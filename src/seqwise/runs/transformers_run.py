@@ -52,6 +52,12 @@ class TransformersRun(Run):
         """All tokens but the unknown one."""
         return set(self.target_vocabulary.tokens) - {self.tokenizer.unk_token}
 
+    @property
+    def unknown_source(self) -> str | None:
+        """The unknown token of the tokenizer."""
+        token: str | None = self.tokenizer.unk_token
+        return token
+
     def written(self, example: Example) -> Sequence[str]:
         """The tokens of a target, the end token left out."""
         ids = self._ids(example, "target") if example.target else ()
