@@ -1136,7 +1136,7 @@ def process(*arguments: object, **options: object) -> subprocess.CompletedProces
 def test_a_reader_that_has_gone_is_no_error(trained_tagger: Path) -> None:
     code = "from seqwise.cli import main; main()"
     texts = "the dog runs\n" * 20_000  # more than a pipe holds
-    command = [sys.executable, "-c", code, "predict", str(trained_tagger), "--decoder=greedy"]
+    command = [sys.executable, "-c", code, "predict", str(trained_tagger), "--text", "--decoder=greedy"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
         assert running.stdin and running.stdout and running.stderr
         running.stdin.write(texts.encode())
