@@ -609,6 +609,10 @@ def test_what_cannot_be_read_is_named_in_prediction_and_evaluation_too(
         f"1 of 2 labels was never seen in training and counts as wrong; the first is {tmp_path / 'test.conll'}:2: 'NEW'"
     )
     assert ended.code == 0 and line in ended.err
+    (tmp_path / "test.conll").write_text("犬\tD\n猫\tD\n鳥\tD\n")  # three unknown pieces between two special ones
+    ended = seqwise("evaluate", folder, tmp_path / "test.conll", "--decoder", "beam")
+    said = f"the run does not know 3 of 5 source tokens in {tmp_path / 'test.conll'}: are they in the language of"
+    assert ended.code == 0 and said in ended.err
 
 
 def test_labels_that_only_development_data_have_are_said(files: Path, tmp_path: Path, seqwise: Command) -> None:

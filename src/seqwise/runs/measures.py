@@ -281,7 +281,11 @@ def unknown_sources(run: Run, examples: Sequence[Example]) -> str | None:
         >>> unknown_sources(run, [Example(("a", "c", "d"), ("X", "Y", "Y"), "test.conll", 3)])
         'the run does not know 2 of 3 source tokens in test.conll: are they in the language of the training data?'
     """
-    sources = [run.source_vocabulary.decode(one.source_ids) for one in run.encode_sources(examples)]
+    # Over an encoder, the first piece of a word has the id ~id, which is negative.
+    sources = [
+        run.source_vocabulary.decode(max(token, ~token) for token in one.source_ids)
+        for one in run.encode_sources(examples)
+    ]
     unknown, total = sum(source.count(run.unknown_source or "") for source in sources), sum(map(len, sources))
     if 2 * unknown <= total:
         return None
