@@ -1,7 +1,53 @@
-"""seqwise: neural sequence models that are trained, searched and sampled as whole sequences.
+"""Neural sequence models that are trained, searched and sampled as whole sequences.
 
-Start with :mod:`seqwise.search.selection` (the idea), then :mod:`seqwise.search.beam` (the one loop), then
-:mod:`seqwise.objectives.search_aware` (what training makes of it).
+A model says what each next token scores. This package searches over whole outputs, trains models through that search,
+and samples whole sequences from masked models. Five names go a long way:
+
+* :func:`fit` trains any model by any objective, and goes on where it was killed;
+* :func:`load_run` and :func:`predict` use what ``seqwise train`` has left in a folder;
+* :class:`SearchAwareTrainer` trains a Hugging Face model by any of the same objectives;
+* :func:`beam_search` searches by :class:`HardTopK`, and with :class:`SoftTopK` has gradients.
+
+Example:
+    Train a tagger through its own beam, and decode with it:
+
+    >>> import tempfile
+    >>> from seqwise import Tagger, fit
+    >>> from seqwise.data import EncodedExample
+    >>> from seqwise.decoding import decode_examples
+    >>> from seqwise.objectives import relaxed_beam_objective
+    >>> data = [EncodedExample((1, 2), (0, 1)), EncodedExample((2, 1), (1, 0))] * 8
+    >>> tagger, objective = Tagger(source_size=3, target_size=2), relaxed_beam_objective(k=2, score="global")
+    >>> result = fit(tagger, objective, data, output=tempfile.mkdtemp(), steps=20, batch_size=8, learning_rate=0.01,
+    ...              seed=0, schedules={"alpha": "exponential(1, 8)"})
+    >>> [best.tokens for best, *_ in decode_examples(tagger, data[:2], "raw-beam")]
+    [(0, 1), (1, 0)]
+
+    Search with a hard beam, and with a relaxed one whose cost has gradients:
+
+    >>> from seqwise import HardTopK, SoftTopK, beam_search, direct_loss, hamming_cost
+    >>> from seqwise.data import collate
+    >>> batch = collate([(0, data[0])])
+    >>> search = {"num_steps": 2, "cost": hamming_cost(batch.targets_BT, vocab_size=2)}
+    >>> beam_search(tagger, tagger.encode(batch), HardTopK(1), **search).costs_BK.tolist()
+    [[0.0]]
+    >>> beam = beam_search(tagger, tagger.encode(batch), SoftTopK(2, alpha=1.0), **search)
+    >>> direct_loss(beam, alpha=1.0).backward()
+
+    Train on a file as ``seqwise train`` does, and predict from the run:
+
+    >>> from pathlib import Path
+    >>> from seqwise import load_run, predict
+    >>> from seqwise.runs import Settings, train_run
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> _ = (folder / "train.conll").write_text("dogs N\\nrun V\\n\\n" * 40)
+    >>> metrics = train_run(Settings(train=folder / "train.conll", epochs=2.0), folder / "run")
+    >>> predict(load_run(folder / "run"), ["dogs run"])[0][0].tokens
+    ('N', 'V')
+
+To read on: :mod:`seqwise.search.selection` (the idea), :mod:`seqwise.search.beam` (the one loop),
+:mod:`seqwise.objectives` (what training minimises), :mod:`seqwise.hugging_face` (models that you have),
+:mod:`seqwise.sampling` (samples from masked models). Names are imported when they are asked for.
 """
 
 from __future__ import annotations

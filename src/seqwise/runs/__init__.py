@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         save_run,
     )
     from seqwise.runs.settings import Settings
+    from seqwise.runs.training import train_run
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -37,6 +38,7 @@ else:
         "seqwise.runs.masked_model_settings",
         "seqwise.runs.run",
         "seqwise.runs.masked_model",
+        "seqwise.runs.training",
     )
 
 __all__ = [
@@ -59,4 +61,5 @@ __all__ = [
     "save_masked_run",
     "save_run",
     "score_sequences",
+    "train_run",
 ]
