@@ -3,10 +3,10 @@
 A model says what each next token scores. This package searches over whole outputs, trains models through that search,
 and samples whole sequences from masked models. Five names go a long way:
 
-* :func:`fit` trains any model by any objective, and goes on where it was killed;
-* :func:`load_run` and :func:`predict` use what ``seqwise train`` has left in a folder;
-* :class:`SearchAwareTrainer` trains a Hugging Face model by any of the same objectives;
-* :func:`beam_search` searches by :class:`HardTopK`, and with :class:`SoftTopK` has gradients.
+* ``fit`` trains any model by any objective, and goes on where it was killed;
+* ``load_run`` and ``predict`` use what ``seqwise train`` has left in a folder;
+* ``SearchAwareTrainer`` trains a Hugging Face model by any of the same objectives;
+* ``beam_search`` searches by ``HardTopK``, and with ``SoftTopK`` has gradients.
 
 Example:
     Train a tagger through its own beam, and decode with it:
@@ -45,9 +45,9 @@ Example:
     >>> predict(load_run(folder / "run"), ["dogs run"])[0][0].tokens
     ('N', 'V')
 
-To read on: :mod:`seqwise.search.selection` (the idea), :mod:`seqwise.search.beam` (the one loop),
-:mod:`seqwise.objectives` (what training minimises), :mod:`seqwise.hugging_face` (models that you have),
-:mod:`seqwise.sampling` (samples from masked models). Names are imported when they are asked for.
+To read on: ``seqwise.search.selection`` (the idea), ``seqwise.search.beam`` (the one loop),
+``seqwise.objectives`` (what training minimises), ``seqwise.hugging_face`` (models that you have),
+``seqwise.sampling`` (samples from masked models). Names are imported when they are asked for.
 """
 
 from __future__ import annotations
