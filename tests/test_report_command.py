@@ -552,7 +552,8 @@ def test_r_hat_and_effective_sample_size_are_those_of_arviz(report: partial[Page
         values = np.array([line["energy"] for line in lines[4:]]).T
         r_hat = float(stats.rhat(values, chain_axis=0, draw_axis=1, method="rank"))
         ess = float(stats.ess(values, chain_axis=0, draw_axis=1, method="bulk"))
-        assert rows[f"problem {problem}"][:2] == [f"{r_hat:.4f}", f"{ess:.4g}"]
+        tail = float(stats.ess(values, chain_axis=0, draw_axis=1, method="tail", prob=(0.05, 0.95)))
+        assert rows[f"problem {problem}"][:3] == [f"{r_hat:.4f}", f"{ess:.4g}", f"{tail:.4g}"]
     assert [float(row[1]) for row in page.table("R-hat and effective")[1:]] == sorted(
         (float(row[0]) for row in rows.values()), reverse=True
     )
@@ -567,8 +568,20 @@ def test_chains_that_do_not_move_have_no_effective_sample_size(
     still = tmp_path / "still"
     assert seqwise("sample", runs / "mlm", "--length=1", "--contain", word, "--output", still).code == 0
     page = report(still)
-    assert page.table("R-hat and effective")[1][1:4] == ["not a number"] * 3
-    assert page.table("All chains")[1][-2:] == ["—", "—"]
+    assert page.table("R-hat and effective")[1][1:5] == ["not a number"] * 4
+    assert page.table("All chains")[1][-3:] == ["—"] * 3
+
+
+def test_effective_sample_sizes_of_few_sweeps_are_unknown(
+    report: partial[Page], runs: Path, seqwise: Command, tmp_path: Path
+) -> None:
+    pytest.importorskip("arviz_stats")
+    few = tmp_path / "few"
+    assert seqwise("sample", runs / "mlm", "--length=3", "--sweeps=9", "--discard=0", "--output", few).code == 0
+    page = report(few)
+    assert page.table("R-hat and effective")[1][2:5] == ["unknown"] * 3
+    assert page.table("All chains")[1][-3:-1] == ["—"] * 2
+    assert "at least 10 draws per chain are needed" in page.text
 
 
 def test_autocorrelation_is_its_definition() -> None:

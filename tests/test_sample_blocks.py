@@ -26,7 +26,7 @@ from seqwise.runs.sampling_folder import History
 from seqwise.runs.sampling_problems import FREE, Problem, Task, read_problems, unusual
 from seqwise.runs.sampling_report import SampleReport, report_lines
 from seqwise.runs.sampling_settings import SampleSettings
-from seqwise.sampling import effective_sample_size, split_r_hat
+from seqwise.sampling import effective_sample_size, split_r_hat, tail_effective_sample_size
 from test_sample_command import Killed, build, files
 from test_several_processes import ended, launch
 
@@ -113,17 +113,21 @@ def test_the_report_names_the_worst_of_all_whatever_their_order() -> None:
         groups.append(Group([Task(number, 0, (FREE,), problem)], history, torch.zeros(4, 1), 2.0, 20))
     worst, least = split_r_hat(energies[4]), min(effective_sample_size(one) for one in energies[::2])
     total = sum(effective_sample_size(energies[place]) for place in (0, 2, 4, 5))
+    tails = [tail_effective_sample_size(energies[place]) for place in (0, 2, 4, 5)]
+    tail, least_tail = sum(tails), min(tails)
     for seed in range(4):
         report = SampleReport(settings)
         for place in torch.randperm(6, generator=generator).tolist() if seed else range(6):
             report.add([groups[place]])
-        first, ess, r_hat, stuck, apart = report.lines()
+        first, ess, its_tails, r_hat, stuck, apart = report.lines()
         mean = sum(float(one.mean()) for one in energies) / 6
         assert first.endswith(f"accepted 100.0%, novel 0.0%, mean energy {mean:.4g} nats")
         assert ess.startswith(f"effective sample size of the energy {total:.4g}, at worst {least:.4g} (problem ")
         assert ess.endswith(f"; {total / 12:.3g} a second, {total / 480:.3g} a pass")
+        assert its_tails.startswith(f"effective sample size of its tails {tail:.4g}, at worst {least_tail:.4g} (problem ")
         assert r_hat == f"R-hat of the energy at worst {worst:.4g} (problem 5)"
-        assert stuck == "warning: problem 2: R-hat of energy is not a number: the chains do not move (and 1 more of 6)"
+        assert stuck.startswith("warning: problem 2: the chains do not move: ")
+        assert stuck.endswith(" (and 1 more of 6)")
         assert apart.startswith(f"warning: problem 5: R-hat of energy is {worst:.3f}, above 1.01: the chains disagree")
         assert apart.endswith(" (and 3 more of 6)")
 

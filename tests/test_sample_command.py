@@ -754,13 +754,14 @@ def test_the_report_counts_what_chains_did() -> None:
     )
     passes = sum(int(group.history.passes_SB.sum()) for group in sampled.groups)
     assert "a second, " in more[0] and more[0].endswith(f" {sum(ess) / passes:.3g} a pass")
-    assert more[1] == f"R-hat of the energy at worst {max(r_hat):.4g} (problem {1 + r_hat.index(max(r_hat))})"
+    assert more[1].startswith("effective sample size of its tails ")
+    assert more[2] == f"R-hat of the energy at worst {max(r_hat):.4g} (problem {1 + r_hat.index(max(r_hat))})"
 
 
 def test_chains_that_disagree_are_warned_of_by_problem() -> None:
     pytest.importorskip("arviz_stats")
     run = build("words", scale=6.0)
-    settings = SampleSettings(chains=4, sweeps=10, temperature=0.2, length="4", count=3)
+    settings = SampleSettings(chains=4, sweeps=20, temperature=0.2, length="4", count=3)
     lines = report_lines(sample(run, read_problems(run, None, settings), settings), settings)
     (worst,) = [line for line in lines if line.startswith("R-hat of the energy at worst ")]
     found = re.fullmatch(r"R-hat of the energy at worst (\S+) \((problem \d)\)", worst)
@@ -785,6 +786,10 @@ def test_without_arviz_a_line_says_what_is_missing(
 
 def test_few_sweeps_are_not_judged(command: Command, folders: dict[str, Path]) -> None:
     assert "and there are 3" in command(folders["words"], "a _ b", "--sweeps=6").err.splitlines()[1]
+    pytest.importorskip("arviz_stats")
+    unknown = "effective sample size unknown: at least 10 draws per chain are needed, and 9 sweeps count"
+    assert unknown in command(folders["words"], "_ _ b", "--sweeps=16").err.splitlines()
+    assert "effective sample size of the energy" in command(folders["words"], "_ _ b", "--sweeps=17").err
     assert len(command(folders["words"], "a _ b", "--kernel=mask-predict").err.splitlines()) == 1
     annealing = command(folders["words"], "a _ b", "--sweeps=12", "--temperature=0.5", "--anneal=0.02").err.splitlines()
     assert annealing[1] == "warning: burn-in takes 25 sweeps, so that none of these is of the target"

@@ -48,6 +48,7 @@ from seqwise.sampling import (
     save_chains,
     shuffled,
     split_r_hat,
+    tail_effective_sample_size,
     start_chains,
     table_model,
 )
@@ -256,6 +257,28 @@ def test_r_hat_tells_chains_that_disagree_and_chains_that_drift() -> None:
     assert split_r_hat(drifting) > 1.05
 
 
+def test_effective_sample_sizes_of_few_draws_are_unknown() -> None:
+    """ArviZ gives a constant for 4 to 9 draws a chain, whatever they are."""
+    pytest.importorskip("arviz_stats")
+    apart = torch.arange(4.0)[None] * 100 + torch.randn(10, 4)
+    for num_draws in range(4, 10):
+        assert math.isnan(effective_sample_size(apart[:num_draws]))
+        assert math.isnan(tail_effective_sample_size(apart[:num_draws]))
+    assert 1 < effective_sample_size(apart) < 15 < 30 < effective_sample_size(torch.randn(10, 4))
+
+
+def test_the_tail_is_judged_by_its_two_quantiles() -> None:
+    """Against the indicators of the quantiles, whose mean's ESS is what is meant; the chains mix in the middle only."""
+    stats = pytest.importorskip("arviz_stats.base").array_stats
+    values_SB = autoregressive(0.2, 2000, 4) + 4 * (autoregressive(0.995, 2000, 4) > 1.5)
+    each = []
+    for share in (0.05, 0.95):
+        below_SB = values_SB <= values_SB.flatten().quantile(share)
+        each.append(float(stats.ess(below_SB.double().T.numpy(), chain_axis=0, draw_axis=1, method="mean")))
+    assert tail_effective_sample_size(values_SB) == pytest.approx(min(each), rel=0.05)
+    assert tail_effective_sample_size(values_SB) < effective_sample_size(values_SB) / 1.5
+
+
 Feature = Callable[[Tensor], Tensor]
 
 
@@ -275,6 +298,8 @@ def test_a_report_leaves_out_what_warms_up_and_counts_what_it_costs() -> None:
     assert report.mean_energy == pytest.approx(float(chains.energy_SB[7:].mean()))
     assert set(report.ess) == set(report.r_hat) == {"energy", "ones"}
     assert report.ess["energy"] == pytest.approx(effective_sample_size(chains.energy_SB[7:]))
+    assert report.tail_ess["energy"] == pytest.approx(tail_effective_sample_size(chains.energy_SB[7:]))
+    assert set(report.tail_ess) == {"energy", "ones"}
     assert report.ess_per_second == pytest.approx(report.ess["energy"] / 2)
     assert report.ess_per_pass == pytest.approx(report.ess["energy"] / int(chains.passes_SB.sum()))
     assert diagnose_chains(chains, discard=20).num_sweeps == 180
@@ -292,17 +317,43 @@ def test_what_speaks_against_chains_is_said() -> None:
     assert diagnose_chains(good).warnings == ()
     stuck = replace(good, energy_SB=good.energy_SB + torch.arange(5))
     assert any("R-hat of energy is" in line for line in diagnose_chains(stuck).warnings)
-    still = replace(good, energy_SB=torch.ones_like(good.energy_SB))
-    assert any("do not move" in line for line in diagnose_chains(still).warnings)
+    same = replace(good, energy_SB=torch.ones_like(good.energy_SB))
+    assert any("the same in all sweeps" in line for line in diagnose_chains(same).warnings)
 
 
-def test_how_many_sweeps_would_do_is_said() -> None:
-    """As ``R-hat^2 - 1 = chains / ESS``, an autocorrelation of 0.9 takes 1.9 / 0.1 / (1.01^2 - 1) = 945 sweeps."""
+@pytest.mark.parametrize("num_still", [1, 5])
+def test_chains_that_do_not_move_are_told_what_may_set_them_free(num_still: int) -> None:
+    """Accepted proposals that change nothing ask for bolder ones, rejected ones for more timid ones."""
     pytest.importorskip("arviz_stats")
-    chains = sample_chains(exact_gibbs(local(MILD)), start_chains(ENERGY, every_sequence(3, 4)[::20]), 400)
-    (warning,) = diagnose_chains(replace(chains, energy_SB=autoregressive(0.9, 400, 5))).warnings
-    said = re.search(r"the chains disagree, run about ([\d,]+) sweeps$", warning)
-    assert said is not None and 945 / 2 < int(said[1].replace(",", "")) < 945 * 2
+    good = sample_chains(exact_gibbs(local(MILD)), start_chains(ENERGY, every_sequence(3, 4)[::20]), 50)
+    energy_SB, novel_SB, accepted_SB = good.energy_SB.clone(), good.novel_SB.clone(), good.accepted_SB.clone()
+    energy_SB[:, :num_still], novel_SB[:, :num_still] = torch.arange(num_still).double(), 0
+    still = replace(good, energy_SB=energy_SB, novel_SB=novel_SB)
+    who = "the chains do not move" if num_still == 5 else "1 of 5 chains do not move"
+    bold = diagnose_chains(still, discard=10).warnings
+    assert bold[0].startswith(f"{who}: the {40 * 4 * num_still} of {40 * 4 * num_still} proposals")
+    assert "larger blocks" in bold[0] and "temperature" in bold[0]
+    accepted_SB[:, :num_still] = 0
+    timid = diagnose_chains(replace(still, accepted_SB=accepted_SB), discard=10).warnings
+    assert timid[0].startswith(f"{who}: none of {40 * 4 * num_still} proposals was accepted")
+    assert "smaller blocks" in timid[0] and "temperature" in timid[0]
+    assert (len(timid) == 1) == (num_still == 5)  # that they disagree follows
+
+
+@pytest.mark.parametrize("discard", [0, 2000])
+def test_how_many_sweeps_would_do_is_said(discard: int) -> None:
+    """As ``R-hat^2 - 1 = chains / ESS``, an autocorrelation of 0.9 takes 1.9 / 0.1 / (1.01^2 - 1) = 945 sweeps.
+
+    Those that are discarded come on top, and are said to.
+    """
+    pytest.importorskip("arviz_stats")
+    start = start_chains(ENERGY, every_sequence(3, 4)[::20])
+    chains = sample_chains(exact_gibbs(local(MILD)), start, 400 + discard)
+    energy_SB = torch.cat([torch.zeros(discard, 5), autoregressive(0.9, 400, 5)])
+    (warning,) = diagnose_chains(replace(chains, energy_SB=energy_SB), discard=discard).warnings
+    said = re.search(r"the chains disagree, run about ([\d,]+) sweeps( in all, discarded ones included)?$", warning)
+    assert said is not None and bool(said[2]) == bool(discard)
+    assert 945 / 2 < int(said[1].replace(",", "")) - discard < 945 * 2
 
 
 def test_without_arviz_the_mend_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

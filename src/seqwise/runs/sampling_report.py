@@ -19,6 +19,7 @@ from seqwise.runs.sampling import Sampled
 from seqwise.runs.sampling_problems import Task
 from seqwise.runs.sampling_settings import SampleSettings
 from seqwise.sampling import ChainReport, Chains, Energy, diagnose_chains, start_chains
+from seqwise.sampling.diagnostics import FEWEST_DRAWS
 
 __all__ = ["SampleReport", "report_lines"]
 
@@ -82,7 +83,8 @@ class SampleReport:
             f" mean energy {self._energy / max(counts['energies'], 1):.4g} nats"
         ]
         unjudged = _unjudged(settings)
-        return [*lines, *_warnings(settings, self._phrase), *(self._judged.lines() if unjudged is None else unjudged)]
+        judged = self._judged.lines(_num_counted(settings)) if unjudged is None else unjudged
+        return [*lines, *_warnings(settings, self._phrase), *judged]
 
 
 def _first_counted(settings: SampleSettings) -> int:
@@ -141,11 +143,13 @@ class _Judged:
 
     problems: int = 0
     ess: float = 0.0
+    tail_ess: float = 0.0
     passes: int = 0
     seconds: float = 0.0
     all_made_now: bool = True
     # The worst of each with its problem, of equals the first one; of R-hat, the negative.
     least_ess: tuple[float, Key] | None = None
+    least_tail_ess: tuple[float, Key] | None = None
     most_r_hat: tuple[float, Key] | None = None
     kinds: dict[str, _Kind] = field(default_factory=dict)
 
@@ -157,11 +161,14 @@ class _Judged:
             self._judge((task.problem, task.rank), diagnose_chains(chains, discard=first))
 
     def _judge(self, key: Key, report: ChainReport) -> None:
-        ess, r_hat = report.ess["energy"], report.r_hat["energy"]
+        ess, tail_ess, r_hat = (of["energy"] for of in (report.ess, report.tail_ess, report.r_hat))
         self.problems += 1
         if math.isfinite(ess):
             self.ess += ess
             self.least_ess = min(self.least_ess or (ess, key), (ess, key))
+        if math.isfinite(tail_ess):
+            self.tail_ess += tail_ess
+            self.least_tail_ess = min(self.least_tail_ess or (tail_ess, key), (tail_ess, key))
         if not math.isnan(r_hat):
             self.most_r_hat = min(self.most_r_hat or (-r_hat, key), (-r_hat, key))
         # What is not a number agrees least of all.
@@ -174,21 +181,29 @@ class _Judged:
             if rank <= kind.rank:
                 kind.rank, kind.warning = rank, f"{_named(key)}: {warning}"
 
-    def lines(self) -> Iterator[str]:
-        line = f"effective sample size of the energy {self.ess:.4g}"
-        if self.problems > 1:
-            line += f", {self._worst(self.least_ess, sign=1)}"
-        # The time of sweeps that were made before an interruption is not known.
-        if self.all_made_now:
-            line += f"; {self.ess / max(self.seconds, 1e-9):.3g} a second"
-        if self.least_ess is None:
+    def lines(self, num_counted: int) -> Iterator[str]:
+        if num_counted < FEWEST_DRAWS:
+            yield (
+                f"effective sample size unknown: at least {FEWEST_DRAWS} draws per chain are needed,"
+                f" and {num_counted} sweeps count"
+            )
+        elif self.least_ess is None:
             yield "no effective sample size: the chains do not move"
         else:
-            yield f"{line}, {self.ess / max(self.passes, 1):.3g} a pass"
+            yield f"effective sample size of the energy {self._sum(self.ess, self.least_ess)}{self._rates()}"
+            yield f"effective sample size of its tails {self._sum(self.tail_ess, self.least_tail_ess)}"
         yield f"R-hat of the energy {self._worst(self.most_r_hat, sign=-1)}"
         for kind in sorted(self.kinds.values(), key=lambda kind: kind.rank):
             others = f" (and {kind.count - 1} more of {self.problems})" if kind.count > 1 else ""
             yield f"warning: {kind.warning}{others}"
+
+    def _sum(self, total: float, least: tuple[float, Key] | None) -> str:
+        return f"{total:.4g}" + (f", {self._worst(least, sign=1)}" if self.problems > 1 else "")
+
+    def _rates(self) -> str:
+        # The time of sweeps that were made before an interruption is not known.
+        rate = f"; {self.ess / max(self.seconds, 1e-9):.3g} a second" if self.all_made_now else ""
+        return f"{rate}, {self.ess / max(self.passes, 1):.3g} a pass"
 
     def _worst(self, found: tuple[float, Key] | None, *, sign: int) -> str:
         if found is None:

@@ -26,7 +26,13 @@ from seqwise.sampling.correctness import (
     table_model,
     transition_matrix,
 )
-from seqwise.sampling.diagnostics import ChainReport, diagnose_chains, effective_sample_size, split_r_hat
+from seqwise.sampling.diagnostics import (
+    ChainReport,
+    diagnose_chains,
+    effective_sample_size,
+    split_r_hat,
+    tail_effective_sample_size,
+)
 from seqwise.sampling.draws import Draws, SeededDraws
 from seqwise.sampling.energies import (
     Energy,
@@ -126,5 +132,6 @@ __all__ = [
     "split_r_hat",
     "start_chains",
     "table_model",
+    "tail_effective_sample_size",
     "transition_matrix",
 ]

@@ -18,7 +18,18 @@ from torch import Tensor
 from seqwise.errors import InputError
 from seqwise.sampling.chains import Chains
 
-__all__ = ["MOST_R_HAT", "ChainReport", "diagnose_chains", "effective_sample_size", "split_r_hat"]
+__all__ = [
+    "FEWEST_DRAWS",
+    "MOST_R_HAT",
+    "ChainReport",
+    "diagnose_chains",
+    "effective_sample_size",
+    "split_r_hat",
+    "tail_effective_sample_size",
+]
+
+FEWEST_DRAWS = 10
+"""Draws of each chain below which an effective sample size is unknown: its estimate is a constant for 4 to 9."""
 
 MOST_R_HAT = 1.01
 """Above this value of R-hat, chains are said to disagree (Vehtari et al. 2021)."""
@@ -33,7 +44,9 @@ class ChainReport:
         acceptance: the share of proposals that were accepted, those that equal the state included.
         novelty: the share of proposals that were accepted and changed the state.
         mean_energy: over sweeps and chains, at temperature 1.
-        ess: effective sample size of the energy and of each feature, over all chains.
+        ess: effective sample size of the energy and of each feature, over all chains: how well their means are known.
+            Not a number where it is unknown: with fewer than :data:`FEWEST_DRAWS` sweeps, or where nothing moves.
+        tail_ess: the same of their 5% and 95% quantiles, the smaller one.
         r_hat: split rank-normalised R-hat of the same.
         ess_per_second: of the energy; the time of all sweeps counts, those left out included.
         ess_per_pass: of the energy, per masked sequence that a model was given in all sweeps.
@@ -45,6 +58,7 @@ class ChainReport:
     novelty: float
     mean_energy: float
     ess: dict[str, float]
+    tail_ess: dict[str, float]
     r_hat: dict[str, float]
     ess_per_second: float
     ess_per_pass: float
@@ -58,10 +72,10 @@ def effective_sample_size(values_SB: Tensor) -> float:
         values_SB: a number for each sweep and chain; at least 4 sweeps.
 
     Returns:
-        At most about ``S B log10(S B)``.
+        At most about ``S B log10(S B)``. Not a number below :data:`FEWEST_DRAWS` sweeps, where it is unknown.
 
     Raises:
-        InputError: there are fewer sweeps, or ArviZ is missing.
+        InputError: there are fewer than 4 sweeps, or ArviZ is missing.
 
     Source: Vehtari et al. (2021), Rank-normalization, folding, and localization.
 
@@ -72,7 +86,38 @@ def effective_sample_size(values_SB: Tensor) -> float:
         >>> bool(1500 < effective_sample_size(values_SB) < 2500)
         True
     """
-    return float(_array_stats().ess(_array(values_SB), chain_axis=0, draw_axis=1, method="bulk"))
+    return _effective_sample_size(values_SB, method="bulk")
+
+
+def tail_effective_sample_size(values_SB: Tensor) -> float:
+    """How many independent draws would give the 5% and the 95% quantile as precisely: the smaller of the two.
+
+    Args:
+        values_SB: see :func:`effective_sample_size`.
+
+    Returns:
+        See there.
+
+    Raises:
+        InputError: there are fewer than 4 sweeps, or ArviZ is missing.
+
+    Source: Vehtari et al. (2021), section 4.3.
+
+    Example:
+        >>> import pytest, torch
+        >>> _ = pytest.importorskip("arviz_stats")
+        >>> values_SB = torch.randn(500, 4, generator=torch.Generator().manual_seed(0))
+        >>> bool(1500 < tail_effective_sample_size(values_SB) < 2500), tail_effective_sample_size(values_SB[:9])
+        (True, nan)
+    """
+    return _effective_sample_size(values_SB, method="tail", prob=(0.05, 0.95))
+
+
+def _effective_sample_size(values_SB: Tensor, **method: Any) -> float:
+    values_BS, stats = _array(values_SB), _array_stats()
+    if len(values_SB) < FEWEST_DRAWS:
+        return math.nan
+    return float(stats.ess(values_BS, chain_axis=0, draw_axis=1, **method))
 
 
 def split_r_hat(values_SB: Tensor) -> float:
@@ -136,24 +181,30 @@ def diagnose_chains(
     for name, feature in (features or {}).items():
         values[name] = feature(chains.tokens_SBT[start:])
     # A number that is the same throughout has as many effective samples as one likes.
-    ess = {
-        name: effective_sample_size(values_SB) if bool((values_SB != values_SB[0, 0]).any()) else math.nan
-        for name, values_SB in values.items()
-    }
+    constant = {name: not bool((values_SB != values_SB[0, 0]).any()) for name, values_SB in values.items()}
+    ess, tail_ess = (
+        {name: math.nan if constant[name] else of(values_SB) for name, values_SB in values.items()}
+        for of in (effective_sample_size, tail_effective_sample_size)
+    )
     r_hat = {name: split_r_hat(values_SB) for name, values_SB in values.items()}
     proposals = max(int(chains.proposals_SB[start:].sum()), 1)
     found = (
         [] if followed else ["the transitions follow no energy, or only warm up: their samples have no known target"]
     )
+    num_sweeps, num_chains = chains.energy_SB[start:].shape
+    still_B = (chains.novel_SB[start:].sum(0) == 0) & (values["energy"] == values["energy"][0]).all(0)
+    if bool(still_B.any()):
+        found.append(_stuck(chains, start, still_B))
     for name, value in r_hat.items():
-        if chains.energy_SB.shape[1] == 1:
+        if num_chains == 1:
             found.append(f"R-hat of {name} takes two chains at least, better four, and there is one")
+        elif bool(still_B.all()):
+            break  # which says all that R-hat could
         elif np.isnan(value):
-            found.append(f"R-hat of {name} is not a number: the chains do not move")
+            found.append(f"R-hat of {name} is not a number: it is the same in all sweeps that count")
         elif value > MOST_R_HAT:
-            wanted = _sweeps_wanted(ess[name], num_sweeps=len(chains) - start, num_chains=chains.energy_SB.shape[1])
-            advice = f"the chains disagree, {f'run about {wanted:,} sweeps' if wanted else 'run longer'}"
-            found.append(f"R-hat of {name} is {value:.3f}, above {MOST_R_HAT}: {advice}")
+            advice = _advice(ess[name], num_sweeps=num_sweeps, num_chains=num_chains, left_out=start)
+            found.append(f"R-hat of {name} is {value:.3f}, above {MOST_R_HAT}: the chains disagree, {advice}")
     passes = int(chains.passes_SB.sum())
     return ChainReport(
         num_sweeps=len(chains) - start,
@@ -161,6 +212,7 @@ def diagnose_chains(
         novelty=int(chains.novel_SB[start:].sum()) / proposals,
         mean_energy=float(values["energy"].mean()),
         ess=ess,
+        tail_ess=tail_ess,
         r_hat=r_hat,
         ess_per_second=ess["energy"] / chains.seconds if chains.seconds > 0 else float("nan"),
         ess_per_pass=ess["energy"] / passes if passes else float("nan"),
@@ -168,18 +220,34 @@ def diagnose_chains(
     )
 
 
-def _sweeps_wanted(ess: float, *, num_sweeps: int, num_chains: int) -> int | None:
+def _stuck(chains: Chains, start: int, still_B: Tensor) -> str:
+    """Says how many chains stayed where they were in all sweeps that count, and what may set them free."""
+    counts = (chains.proposals_SB, chains.accepted_SB)
+    proposals, accepted = (int(counts_SB[start:, still_B].sum()) for counts_SB in counts)
+    if accepted:
+        why = f"the {accepted:,} of {proposals:,} proposals that were accepted changed nothing"
+        advice = "raise the temperature of the proposal, mask larger blocks, leave more positions free"
+    else:
+        why = f"none of {proposals:,} proposals was accepted"
+        advice = "mask smaller blocks, raise the temperature of the target, bring that of the proposal nearer to 1"
+    who = "the chains do" if bool(still_B.all()) else f"{int(still_B.sum())} of {len(still_B)} chains do"
+    return f"{who} not move: {why}; {advice}, or make hard constraints soft"
+
+
+def _advice(ess: float, *, num_sweeps: int, num_chains: int, left_out: int) -> str:
     """How many sweeps it takes chains that mix this fast to agree: ``R-hat^2 = 1 + chains / ESS``, ESS growing with S.
 
     Source: Vats and Knudson (2021), Revisiting the Gelman-Rubin diagnostic, section 3.
     """
-    if not ess > 0:  # not a number where the chains do not move
-        return None
-    wanted = num_sweeps * num_chains / (MOST_R_HAT**2 - 1) / ess
+    those = " in all, discarded ones included" if left_out else ""
+    if num_sweeps < FEWEST_DRAWS:
+        return f"run {left_out + 2 * FEWEST_DRAWS:,} sweeps or more{those}: fewer do not tell how many it takes"
+    wanted = num_sweeps * num_chains / (MOST_R_HAT**2 - 1) / ess if ess > 0 else 0.0
     if wanted <= num_sweeps:  # there are enough, so that the disagreement is of another kind
-        return None
+        return "run longer"
+    wanted += left_out
     unit = 10 ** (math.floor(math.log10(wanted)) - 1)  # more than two digits are not known
-    return unit * math.ceil(wanted / unit)
+    return f"run about {unit * math.ceil(wanted / unit):,} sweeps{those}"
 
 
 def _array(values_SB: Tensor) -> Any:

@@ -17,6 +17,8 @@ from seqwise.runs.report.blocks import Block, Ids, Paragraph, Section, Table, pl
 from seqwise.runs.report.chains import ProblemChains, SampleLine, Sampling, autocorrelation
 from seqwise.runs.report.folders import Folder
 from seqwise.runs.report.plots import Line, line_plot
+from seqwise.sampling import ChainReport
+from seqwise.sampling.diagnostics import FEWEST_DRAWS
 
 __all__ = ["marked", "sampling_section", "sampling_table"]
 
@@ -38,7 +40,10 @@ def sampling_table(samplings: Mapping[str, Sampling]) -> Table:
         )
         energies = torch.cat([chains.energy_SB[first:].flatten() for chains in all_chains])
         reports = [one.report for one in sampling.problems if one.report is not None]
-        judged = [one.ess["energy"] for one in reports if math.isfinite(one.ess["energy"])]
+        judged, tails = (
+            [ess for ess in all_ess if math.isfinite(ess)]
+            for all_ess in ([one.ess["energy"] for one in reports], [one.tail_ess["energy"] for one in reports])
+        )
         r_hats = [one.r_hat["energy"] for one in reports if math.isfinite(one.r_hat["energy"])]
         num_sweeps = max(map(len, all_chains))
         rows.append(
@@ -49,12 +54,12 @@ def sampling_table(samplings: Mapping[str, Sampling]) -> Table:
                 f"{accepted / max(proposals, 1):.1%}",
                 f"{novel / max(proposals, 1):.1%}",
                 plain_number(float(energies.mean())),
-                plain_number(math.fsum(judged)) if judged else "—",
+                *(plain_number(math.fsum(each)) if each else "—" for each in (judged, tails)),
                 f"{max(r_hats):.4f}" if r_hats else "—",
             ]
         )
-    columns = ("folder", "chains", "sweeps counted", "accepted", "novel", "mean energy, nats", "ESS", "worst R-hat")
-    return Table("All chains, over the sweeps that count", columns, rows)
+    columns = ("folder", "chains", "sweeps counted", "accepted", "novel", "mean energy, nats")
+    return Table("All chains, over the sweeps that count", (*columns, "ESS", "tail ESS", "worst R-hat"), rows)
 
 
 def sampling_section(folder: Folder, sampling: Sampling, shown: Sequence[int], *, ids: Ids) -> Section:
@@ -118,8 +123,9 @@ def _reports(sampling: Sampling) -> list[Block]:
         [
             name,
             _finite(report.r_hat["energy"], ".4f"),
-            _finite(report.ess["energy"], ".4g"),
-            _finite(report.ess_per_pass, ".3g"),
+            _ess(report, report.ess["energy"], ".4g"),
+            _ess(report, report.tail_ess["energy"], ".4g"),
+            _ess(report, report.ess_per_pass, ".3g"),
             f"{report.acceptance:.1%}",
             f"{report.novelty:.1%}",
             plain_number(report.mean_energy),
@@ -128,8 +134,16 @@ def _reports(sampling: Sampling) -> list[Block]:
         for name, report in judged[:MOST_ROWS]
     ]
     left = f" (the {MOST_ROWS} worst of {len(judged):,})" if len(judged) > MOST_ROWS else ""
-    columns = ("chains", "R-hat", "ESS", "ESS per pass", "accepted", "novel", "mean energy, nats", "warnings")
-    return [Table(f"R-hat and effective sample size of the energy{left}", columns, rows)]
+    columns = ("chains", "R-hat", "ESS", "tail ESS", "ESS per pass", "accepted", "novel", "mean energy, nats", "warnings")
+    table = Table(f"R-hat and effective sample size of the energy{left}", columns, rows)
+    if all(report.num_sweeps >= FEWEST_DRAWS for _, report in judged):
+        return [table]
+    needed = f"at least {FEWEST_DRAWS} draws per chain are needed"
+    return [Paragraph(f"An effective sample size is unknown where fewer sweeps count: {needed}."), table]
+
+
+def _ess(report: ChainReport, value: float, form: str) -> str:
+    return "unknown" if report.num_sweeps < FEWEST_DRAWS else _finite(value, form)
 
 
 def _finite(value: float, form: str) -> str:
