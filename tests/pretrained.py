@@ -112,6 +112,12 @@ def word_tokenizer(words: list[str] | None = None, *, mask: str | None = "[MASK]
     )
 
 
+def piece_tokenizer(pieces: list[str]) -> Any:
+    """A fast tokenizer of word pieces as BERT has it, [CLS] and [SEP] around them."""
+    tokens = {token: place for place, token in enumerate([*SPECIAL, *pieces])}
+    return transformers.BertTokenizer(vocab=tokens)
+
+
 def byte_tokenizer() -> Any:
     """A fast tokenizer of byte pairs as RoBERTa has it, whose mask takes the blank before it."""
     core = Tokenizer(models.BPE(unk_token="<unk>"))

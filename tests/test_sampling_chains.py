@@ -48,9 +48,9 @@ from seqwise.sampling import (
     save_chains,
     shuffled,
     split_r_hat,
-    tail_effective_sample_size,
     start_chains,
     table_model,
+    tail_effective_sample_size,
 )
 
 MODEL = table_model(num_positions=4, vocab_size=3, seed=1)

@@ -117,10 +117,13 @@ def sample(
         typer.Option(
             metavar="PHRASE",
             rich_help_panel="Constraints",
-            help="must occur; may be repeated; --visits anywhere --blocks N lets one of N tokens move",
+            help="whole words that must occur, however subwords spell them (tokens where these are characters or"
+            " residues); may be repeated; --visits anywhere --blocks N lets a phrase of N tokens move",
         ),
     ] = None,
-    without: Annotated[list[str] | None, typer.Option(metavar="PHRASE", help="must not; may be repeated")] = None,
+    without: Annotated[
+        list[str] | None, typer.Option(metavar="PHRASE", help="the same of words that must not occur")
+    ] = None,
     penalty: Annotated[
         float | None, typer.Option(metavar="X", help="nats for each phrase that breaks it [infinity: hard]")
     ] = None,

@@ -118,7 +118,9 @@ def sample_texts(
         allowed: the tokens that may be proposed, as the vocabulary has them (the residues, say); all but special ones
             by default.
         settings: kernel, energy, temperatures, blocks, and phrases that must occur or must not. A phrase is looked for
-            as the tokens that the tokenizer makes of it, after a blank or without one.
+            in the text that the tokens spell, as whole words: "cat" is not in "cats", and is there however it is
+            spelt. Residues that the tokenizer sets apart, and scripts without blanks between words, have no such
+            borders: there a phrase may stand anywhere.
         progress: called after each sweep with the state and what the sweep did.
 
     Raises:

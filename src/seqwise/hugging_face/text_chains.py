@@ -138,10 +138,11 @@ class TextChains:
         if not 0 <= discard < self.num_sweeps:
             raise InputError(f"discard: of {self.num_sweeps} sweeps {discard} are left out", mend="discard fewer")
         discard = max(discard, self.settings.burn_in if self.settings.burn_in < self.num_sweeps else 0)
-        phrases = Phrases(
+        phrases = Phrases.of_words(
             [self._phrase(one, "contain") for one in self.settings.contain],
-            [way for one in self.settings.without for way in self._phrase(one, "without")],
-            torch.inf if self.settings.penalty is None else self.settings.penalty,
+            [self._phrase(one, "without") for one in self.settings.without],
+            penalty=torch.inf if self.settings.penalty is None else self.settings.penalty,
+            spell=self.codec.plain,
         )
         energy = phrases.constrain(build_energy(self.settings, self.model))
         kernel = build_kernel(self.settings, self.model, energy, self.allowed_V)

@@ -114,7 +114,7 @@ class TextCodec:
         Tried are what the tokenizer makes of them, without its blanks (residues of a protein), without those before
         punctuation marks, and as it is; if none :meth:`survives`, it is the last.
         """
-        plain = self._decode(ids)
+        plain = self.plain(ids)
         ways = (plain.replace(" ", ""), re.sub(r" ([.,;:!?])", r"\1", plain), plain)
         return next((way for way in ways if self.survives(way, ids)), plain)
 
@@ -133,7 +133,7 @@ class TextCodec:
         drawn = (new for own, new in zip(self.ids_to_fill(text), ids, strict=True) if own == FREE)
         written, *others = text.split(self.tokenizer.mask_token)
         for after, token in zip(others, drawn, strict=True):
-            piece = self._decode([token])
+            piece = self.plain([token])
             # A token that begins a word brings its own blank with it.
             written += (piece[1:] if written.endswith(" ") and piece.startswith(" ") else piece) + after
         return written if self.survives(written, ids) else self.text(ids)
@@ -155,7 +155,8 @@ class TextCodec:
         found = self.tokenizer(text, add_special_tokens=special, padding=False, truncation=False, verbose=False)
         return tuple(found["input_ids"])
 
-    def _decode(self, ids: Sequence[int]) -> str:
+    def plain(self, ids: Sequence[int]) -> str:
+        """The text that the tokenizer makes of some tokens, with a blank between those that are words of their own."""
         # Without the clean-up, which some tokenizers refuse and others cannot take back.
         found: str = self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return found

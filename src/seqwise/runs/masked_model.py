@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -150,6 +150,11 @@ class MaskedRun:
             if not self.allowed_V[one]:
                 raise InputError(f"the token {piece!r} is unknown to the run", mend="it is never drawn; name others")
         return (ids,)
+
+    @property
+    def spell(self) -> Callable[[Sequence[int]], str] | None:
+        """From subwords to their text; None where tokens are words, or characters that form none."""
+        return None if self.subwords is None else self.text
 
     def require_free(self, free: str) -> None:
         """Refuse a mark of free positions that could be taken for something else.

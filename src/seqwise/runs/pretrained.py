@@ -114,6 +114,11 @@ class PretrainedRun:
             raise InputError("a phrase is blank", mend="name a token or more")
         return self.codec.phrase(text)
 
+    @property
+    def spell(self) -> Callable[[Sequence[int]], str]:
+        """From ids to their text."""
+        return self.codec.plain
+
     def require_free(self, free: str) -> None:
         """Refuse a mark of free positions that is no word.
 

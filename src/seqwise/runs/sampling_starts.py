@@ -68,7 +68,9 @@ def plan_of(run: SequenceRun, settings: SampleSettings) -> Plan:
     required = phrase_ids(run, settings.contain, setting="contain")
     forbidden = phrase_ids(run, settings.without, setting="without")
     penalty = torch.inf if settings.penalty is None else settings.penalty
-    return Plan(run, settings, Phrases(required, [way for ways in forbidden for way in ways], penalty))
+    if run.spell is None:
+        return Plan(run, settings, Phrases(required, [way for ways in forbidden for way in ways], penalty))
+    return Plan(run, settings, Phrases.of_words(required, forbidden, penalty=penalty, spell=run.spell))
 
 
 def tasks_of(plan: Plan, problems: Sequence[Problem], *, first: int = 0) -> list[Task]:
@@ -89,13 +91,14 @@ def require_room(plan: Plan, problems: Iterable[Problem]) -> None:
     if not plan.phrases.hard or not plan.phrases.required:
         return
     for problem in problems:
-        if problem.tokens and not all(_has_room(problem.tokens, ways[0]) for ways in plan.phrases.required):
+        if problem.tokens and not all(_has_room(problem.tokens, ways) for ways in plan.phrases.required):
             raise _no_start(plan, problem.tokens, problem.example)
 
 
-def _has_room(tokens: Sequence[int], phrase: Sequence[int]) -> bool:
+def _has_room(tokens: Sequence[int], ways: Sequence[Sequence[int]]) -> bool:
     return any(
         all(token in (FREE, wanted) for token, wanted in zip(tokens[place:], phrase, strict=False))
+        for phrase in ways
         for place in range(len(tokens) - len(phrase) + 1)
     )
 

@@ -6,7 +6,7 @@ Shapes: V vocabulary.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -70,6 +70,11 @@ class SequenceRun(Protocol):
 
     def phrase(self, text: str) -> Ways:
         """How a phrase may stand in a sequence."""
+        ...
+
+    @property
+    def spell(self) -> Callable[[Sequence[int]], str] | None:
+        """From ids to the text in which a phrase is looked for as words; None where it is looked for as tokens."""
         ...
 
     def require_free(self, free: str) -> None:

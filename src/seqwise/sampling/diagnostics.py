@@ -180,8 +180,9 @@ def diagnose_chains(
     values = {"energy": chains.energy_SB[start:]}
     for name, feature in (features or {}).items():
         values[name] = feature(chains.tokens_SBT[start:])
+    still_B = (chains.novel_SB[start:].sum(0) == 0) & (values["energy"] == values["energy"][0]).all(0)
     # A number that is the same throughout has as many effective samples as one likes.
-    constant = {name: not bool((values_SB != values_SB[0, 0]).any()) for name, values_SB in values.items()}
+    constant = {name: bool(still_B.all() | (values_SB == values_SB[0, 0]).all()) for name, values_SB in values.items()}
     ess, tail_ess = (
         {name: math.nan if constant[name] else of(values_SB) for name, values_SB in values.items()}
         for of in (effective_sample_size, tail_effective_sample_size)
@@ -192,7 +193,6 @@ def diagnose_chains(
         [] if followed else ["the transitions follow no energy, or only warm up: their samples have no known target"]
     )
     num_sweeps, num_chains = chains.energy_SB[start:].shape
-    still_B = (chains.novel_SB[start:].sum(0) == 0) & (values["energy"] == values["energy"][0]).all(0)
     if bool(still_B.any()):
         found.append(_stuck(chains, start, still_B))
     for name, value in r_hat.items():
@@ -226,7 +226,7 @@ def _stuck(chains: Chains, start: int, still_B: Tensor) -> str:
     proposals, accepted = (int(counts_SB[start:, still_B].sum()) for counts_SB in counts)
     if accepted:
         why = f"the {accepted:,} of {proposals:,} proposals that were accepted changed nothing"
-        advice = "raise the temperature of the proposal, mask larger blocks, leave more positions free"
+        advice = "raise the temperature of target and proposal, mask larger blocks, leave more positions free"
     else:
         why = f"none of {proposals:,} proposals was accepted"
         advice = "mask smaller blocks, raise the temperature of the target, bring that of the proposal nearer to 1"

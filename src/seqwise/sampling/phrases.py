@@ -6,8 +6,10 @@ Shapes: B chains, T positions, V vocabulary.
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -17,7 +19,16 @@ from seqwise.models.protocols import MaskedModel
 from seqwise.sampling.energies import Energy, constraint, contains
 from seqwise.sampling.starts import Phrase, dispersed_starts
 
-__all__ = ["Phrases", "phrase_starts"]
+__all__ = ["Phrases", "has_words", "phrase_starts"]
+
+Condition = Callable[[Tensor], Tensor]
+"""Tokens (B, T) to bool (B,)."""
+
+REMEMBERED = 2**16
+"""Sequences whose text is kept, so that a chain that stays is not spelt again."""
+
+BLANKLESS = ("CJK ", "HIRAGANA ", "KATAKANA ", "THAI ", "LAO ", "KHMER ", "MYANMAR ")
+"""What the names of characters begin with that are written without blanks between words."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +40,8 @@ class Phrases:
         forbidden: phrases of which none may, in no way.
         penalty: nats, for each required phrase that is missing and each way of a forbidden one that is there; infinity
             makes the constraints hard.
+        conditions: what is to hold in place of that, one for each phrase, where phrases are more than their tokens; the
+            phrases themselves then only say how to write a sequence to start from. See :meth:`of_words`.
 
     Example:
         >>> phrases = Phrases(required=[[(1, 2), (3,)]], forbidden=[(0, 0)], penalty=2.0)
@@ -39,6 +52,49 @@ class Phrases:
     required: Sequence[Sequence[Phrase]] = ()
     forbidden: Sequence[Phrase] = ()
     penalty: float = math.inf
+    conditions: Sequence[Condition] | None = None
+
+    @classmethod
+    def of_words(
+        cls,
+        required: Sequence[Sequence[Phrase]],
+        forbidden: Sequence[Sequence[Phrase]],
+        *,
+        penalty: float = math.inf,
+        spell: Callable[[Sequence[int]], str],
+    ) -> Phrases:
+        """Phrases that are looked for in the text that tokens spell, as whole words: see :func:`has_words`.
+
+        Args:
+            required: for each phrase the ways in which a tokenizer writes it.
+            forbidden: likewise.
+            penalty: nats, for each phrase that is missing, or there.
+            spell: from tokens to their text.
+
+        Example:
+            >>> pieces = ["cat", "c", "at", "s", " "]
+            >>> spell = lambda ids: "".join(pieces[token] for token in ids)
+            >>> phrases = Phrases.of_words([], [[(0,)]], spell=spell)
+            >>> phrases.constrain(Energy()).of_sequences(torch.tensor([[0, 4, 3], [1, 2, 4], [1, 2, 3]]))
+            tensor([inf, inf, 0.], dtype=torch.float64)
+        """
+
+        @lru_cache(REMEMBERED)
+        def text_of(ids: tuple[int, ...]) -> str:
+            return " ".join(spell(ids).split())
+
+        def condition(ways: Sequence[Phrase], *, wanted: bool) -> Condition:
+            texts = dict.fromkeys(text_of(tuple(way)) for way in ways)
+
+            def holds(tokens_BT: Tensor) -> Tensor:
+                found = [any(has_words(text_of(tuple(row)), one) for one in texts) for row in tokens_BT.tolist()]
+                return torch.tensor(found, dtype=torch.bool, device=tokens_BT.device) == wanted
+
+            return holds
+
+        conditions = [condition(ways, wanted=True) for ways in required]
+        conditions += [condition(ways, wanted=False) for ways in forbidden]
+        return cls(required, [way for ways in forbidden for way in ways], penalty, conditions)
 
     @property
     def hard(self) -> bool:
@@ -47,11 +103,44 @@ class Phrases:
 
     def constrain(self, energy: Energy) -> Energy:
         """The energy with what the phrases add."""
-        for ways in self.required:
-            energy += constraint(_one_of(ways), penalty=self.penalty)
-        for phrase in self.forbidden:
-            energy += constraint(_none_of(phrase), penalty=self.penalty)
+        conditions = self.conditions
+        if conditions is None:
+            conditions = [*map(_one_of, self.required), *map(_none_of, self.forbidden)]
+        for condition in conditions:
+            energy += constraint(condition, penalty=self.penalty)
         return energy
+
+
+def has_words(text: str, phrase: str) -> bool:
+    """Whether a phrase occurs in a text as whole words: not joined to a letter, digit or accent on either side.
+
+    Scripts that are written without blanks have no such borders; there it may occur anywhere.
+
+    Args:
+        text: blanks between its words are single.
+        phrase: likewise; not empty.
+
+    Example:
+        >>> has_words("a cat, not dogs", "cat"), has_words("a cat, not dogs", "dog"), has_words("白い猫です", "猫")
+        (True, False, True)
+    """
+    place = text.find(phrase)
+    while place >= 0:
+        if not _is_joined(text, place) and not _is_joined(text, place + len(phrase)):
+            return True
+        place = text.find(phrase, place + 1)
+    return False
+
+
+def _is_joined(text: str, place: int) -> bool:
+    """Whether a word goes on across a place."""
+    return 0 < place < len(text) and all(map(_makes_words, text[place - 1 : place + 1]))
+
+
+def _makes_words(character: str) -> bool:
+    if character.isascii():
+        return character.isalnum() or character == "_"
+    return unicodedata.category(character)[0] in "LMN" and not unicodedata.name(character, "").startswith(BLANKLESS)
 
 
 def phrase_starts(
@@ -63,8 +152,8 @@ def phrase_starts(
         model: a masked model in evaluation mode.
         tokens_BT: int64; what stands at free positions plays no part.
         free_BT: bool.
-        phrases: of a required one, the first way is written in. Where soft constraints cannot be kept, a start breaks
-            them; forbidden phrases are avoided for hard constraints only.
+        phrases: of a required one, the first way is written in, or another where that has no room. Where soft
+            constraints cannot be kept, a start breaks them; forbidden phrases are avoided for hard constraints only.
         options: the others of :func:`~seqwise.sampling.dispersed_starts`.
 
     Returns:
@@ -79,9 +168,15 @@ def phrase_starts(
         >>> contains(2, 1)(tokens_BT), found_B
         (tensor([True, True]), tensor([True, True]))
     """
-    required = [ways[0] for ways in phrases.required]
-    forbidden = phrases.forbidden if phrases.hard else ()
-    started_BT, found_B = dispersed_starts(model, tokens_BT, free_BT, required=required, forbidden=forbidden, **options)
+    if phrases.hard:
+        options |= {"forbidden": phrases.forbidden, "conditions": phrases.conditions}
+    started_BT, found_B = tokens_BT, torch.zeros(len(tokens_BT), dtype=torch.bool, device=tokens_BT.device)
+    for number in range(max(map(len, phrases.required), default=1)):
+        required = [ways[min(number, len(ways) - 1)] for ways in phrases.required]
+        new_BT, fine_B = dispersed_starts(model, tokens_BT, free_BT, required=required, **options)
+        started_BT, found_B = torch.where(found_B[:, None], started_BT, new_BT), found_B | fine_B
+        if bool(found_B.all()):
+            break
     if phrases.hard or bool(found_B.all()):
         return started_BT, found_B
     without_BT, _ = dispersed_starts(model, tokens_BT, free_BT, **options)

@@ -6,7 +6,7 @@ Shapes: B chains, T positions, V vocabulary, N some of the chains, M positions t
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -46,6 +46,7 @@ def dispersed_starts(
     max_rows: int = MAX_ROWS,
     required: Sequence[Phrase] = (),
     forbidden: Sequence[Phrase] = (),
+    conditions: Sequence[Callable[[Tensor], Tensor]] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Initial sequences: the greedy fill for some chains, for the others one drawn token by token.
 
@@ -65,10 +66,12 @@ def dispersed_starts(
         max_rows: how many sequences the model is given at once.
         required: phrases of token ids that every start holds.
         forbidden: phrases that none holds.
+        conditions: functions of the tokens (B, T) to bool (B,) that are all to hold. The phrases are hints then: every
+            second draw avoids the forbidden ones, and takes a required one that stands there already for granted.
 
     Returns:
         The sequences, and bool (B,): false where no start was found that keeps the constraints. Required phrases alone
-        are tried at all places (20,000 at most), together with forbidden ones 50 draws are made.
+        are tried at all places (20,000 at most), together with forbidden ones or conditions 50 draws are made.
 
     Source: Goyal (2021), section 6.4, for the greedy start; dispersed starts are what R-hat asks for (Gelman and Rubin
     1992).
@@ -84,10 +87,16 @@ def dispersed_starts(
     """
     tokens_BT, found_B = tokens_BT.clone(), torch.zeros_like(greedy_B)
     rows_N = torch.arange(len(tokens_BT), device=tokens_BT.device)
-    for attempt in range(MOST_ATTEMPTS if forbidden else 1):
+    for attempt in range(MOST_ATTEMPTS if forbidden or conditions else 1):
         drawn_NT, left_NT = tokens_BT[rows_N], free_BT[rows_N]
-        if required or forbidden:
-            drawn_NT, left_NT, fits_N = _write(drawn_NT, left_NT, chain_B[rows_N], seed, attempt, required, forbidden)
+        by_tokens = conditions is None or attempt % 2 == 0
+        avoided, again_N = forbidden if by_tokens else (), rows_N[:0]
+        if required or avoided:
+            drawn_NT, left_NT, fits_N = _write(
+                drawn_NT, left_NT, chain_B[rows_N], seed, attempt, required, avoided, keep=by_tokens
+            )
+            if conditions is not None and by_tokens:
+                again_N = rows_N[~fits_N]
             rows_N, drawn_NT, left_NT = rows_N[fits_N], drawn_NT[fits_N], left_NT[fits_N]
         greedy_N = greedy_B[rows_N] & (attempt == 0)
         shared: dict[str, Any] = {"context": rows_of(context, rows_N), "allowed_V": allowed_V, "max_rows": max_rows}
@@ -95,12 +104,12 @@ def dispersed_starts(
         # Sweeps are numbered from 0, so that these draws are none of theirs.
         draws = SeededDraws(seed, chain_B[rows_N], sweep=-1 - attempt)
         filled_NT, fine_N = fill_in_turn(
-            draws, model, filled_NT, left_NT & ~greedy_N[:, None], forbidden=forbidden, **shared
+            draws, model, filled_NT, left_NT & ~greedy_N[:, None], forbidden=avoided, **shared
         )
-        for phrase in forbidden:
-            fine_N = fine_N & ~contains(*phrase)(filled_NT)
+        for holds in [_lacks(phrase) for phrase in forbidden] if conditions is None else conditions:
+            fine_N = fine_N & holds(filled_NT)
         tokens_BT[rows_N[fine_N]], found_B[rows_N[fine_N]] = filled_NT[fine_N], True
-        rows_N = rows_N[~fine_N]
+        rows_N = torch.cat([rows_N[~fine_N], again_N])
         if not len(rows_N):
             break
     return tokens_BT, found_B
@@ -167,6 +176,10 @@ def fill_in_turn(
     return tokens_BT, fine_B
 
 
+def _lacks(phrase: Phrase) -> Callable[[Tensor], Tensor]:
+    return lambda tokens_NT: ~contains(*phrase)(tokens_NT)
+
+
 def _banned(tokens_NT: Tensor, known_NT: Tensor, places_N: Tensor, forbidden: Sequence[Phrase], size: int) -> Tensor:
     """The tokens (N, V) that would complete a forbidden phrase at one place of each chain."""
     banned_NV = torch.zeros(len(tokens_NT), size, dtype=torch.bool, device=tokens_NT.device)
@@ -192,14 +205,21 @@ def _write(
     attempt: int,
     required: Sequence[Phrase],
     forbidden: Sequence[Phrase],
+    *,
+    keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens with the required phrases written in, what is free then, and bool (N,): whether there was room."""
+    """Tokens with the required phrases written in, what is free then, and bool (N,): whether there was room.
+
+    A phrase that stands there already is kept, or may be written a second time.
+    """
     tokens_NT, free_NT, fits = tokens_NT.clone(), free_NT.clone(), []
     for row, chain in enumerate(chain_N.tolist()):
         chance = random.Random(f"{seed}/{chain}/{attempt}")
         # What is not known yet is None.
         known = [None if free else token for token, free in zip(tokens_NT[row].tolist(), free_NT[row], strict=True)]
-        written = _placed(known, chance.sample(list(required), len(required)), forbidden, chance, [MOST_PLACES])
+        written = _placed(
+            known, chance.sample(list(required), len(required)), forbidden, chance, [MOST_PLACES], keep=keep
+        )
         fits.append(written is not None)
         for place, token in enumerate(written or ()):
             if token is not None:
@@ -213,6 +233,8 @@ def _placed(
     forbidden: Sequence[Phrase],
     chance: random.Random,
     left: list[int],
+    *,
+    keep: bool = True,
 ) -> list[int | None] | None:
     """The known tokens with all phrases among them, or None; ``left`` counts down the places that may be tried."""
 
@@ -225,13 +247,14 @@ def _placed(
         return known
     phrase, *others = required
     places = chance.sample(range(max(len(known) - len(phrase) + 1, 0)), max(len(known) - len(phrase) + 1, 0))
-    there = [place for place in places if list(phrase) == here(place, phrase)]
+    there = [place for place in places if keep and list(phrase) == here(place, phrase)]
     for place in there[:1] or places:
         left[0] -= 1
         if left[0] < 0:
             return None
         if all(token is None or token == own for token, own in zip(here(place, phrase), phrase, strict=True)):
-            written = _placed([*known[:place], *phrase, *known[place + len(phrase) :]], others, forbidden, chance, left)
+            following = [*known[:place], *phrase, *known[place + len(phrase) :]]
+            written = _placed(following, others, forbidden, chance, left, keep=keep)
             if written is not None:
                 return written
     return None

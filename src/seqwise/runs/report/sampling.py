@@ -134,7 +134,8 @@ def _reports(sampling: Sampling) -> list[Block]:
         for name, report in judged[:MOST_ROWS]
     ]
     left = f" (the {MOST_ROWS} worst of {len(judged):,})" if len(judged) > MOST_ROWS else ""
-    columns = ("chains", "R-hat", "ESS", "tail ESS", "ESS per pass", "accepted", "novel", "mean energy, nats", "warnings")
+    sizes = ("ESS", "tail ESS", "ESS per pass")
+    columns = ("chains", "R-hat", *sizes, "accepted", "novel", "mean energy, nats", "warnings")
     table = Table(f"R-hat and effective sample size of the energy{left}", columns, rows)
     if all(report.num_sweeps >= FEWEST_DRAWS for _, report in judged):
         return [table]
