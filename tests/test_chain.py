@@ -154,6 +154,27 @@ def test_large_scores_neither_overflow_nor_vanish(dtype: torch.dtype, size: floa
             assert error <= 40 * torch.finfo(dtype).eps * largest
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("far", [-3e3, 3e3])
+def test_what_all_scores_share_adds_to_the_log_partition_alone(dtype: torch.dtype, far: float) -> None:
+    """The fast recursion, whose guards against overflow nothing else needs: exponentials of 3,000 are infinite."""
+    near = random_chain(1, scale=1.0)
+    offsets_1T = far * torch.tensor([[1.0, 0.0, 2.0, 1.0]], dtype=torch.float64)
+    counted_BT = torch.arange(4) < near.lengths_B[:, None]
+    scores_BTV = (near.scores_BTV + offsets_1T[..., None]).masked_fill(~counted_BT[..., None], torch.inf)
+    shifted = Chain(scores_BTV.to(dtype), (near.transitions_VV + far).to(dtype), near.lengths_B)
+    assert chain_module._can_be_scaled(shifted)
+    leaves = [leaf.requires_grad_() for leaf in shifted[:2]]
+    found_B = chain_log_partition(shifted)
+    added_B = (offsets_1T * counted_BT).sum(1) + far * (near.lengths_B - 1).clamp(min=0)
+    error = 100 * torch.finfo(dtype).eps * abs(far)
+    assert torch.allclose(found_B.double(), chain_log_partition(near) + added_B, rtol=0, atol=error)
+    found_B.sum().backward()
+    assert leaves[0].grad is not None and leaves[1].grad is not None
+    assert torch.allclose(leaves[0].grad.double(), chain_marginals(near), rtol=0, atol=error)
+    assert bool(torch.isfinite(leaves[1].grad).all())
+
+
 def rescued_chain(span: float, dtype: torch.dtype = torch.float32) -> Chain:
     """From label 0 to label 1, both forced by their scores: by 0, which costs ``span`` once, or by 1, twice."""
     scores_BTV = torch.tensor([[[0.0, -1e4], [0.0, 0.0], [-1e4, 0.0]]], dtype=dtype)

@@ -127,6 +127,16 @@ def sweeps() -> dict[str, tuple[Kernel, ChainState, float]]:
     }
 
 
+def test_a_mixture_is_its_kernels_by_their_weights() -> None:
+    """The exact matrix: both leave the target unchanged, so that the target alone cannot tell one from the other."""
+    energy, states = local(SMALL), listed(local(SMALL), vocab_size=2)
+    cold = metropolis_hastings(energy, masked_conditionals(SMALL, temperature=0.5), visits=anywhere())
+    gibbs_ = exact_gibbs(energy, visits=anywhere())
+    first, second, mixed = (transition_matrix(one, states) for one in (cold, gibbs_, mixture([cold, gibbs_], [1, 3])))
+    assert float((first - second).abs().max()) > 0.05
+    assert torch.allclose(mixed, 0.25 * first + 0.75 * second, rtol=0, atol=1e-14)
+
+
 @pytest.mark.parametrize("name", list(sweeps()))
 def test_every_kernel_leaves_its_target_unchanged(name: str) -> None:
     kernel, states, temperature = sweeps()[name]

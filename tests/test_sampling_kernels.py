@@ -34,6 +34,7 @@ from seqwise.sampling import (
     metropolis_hastings,
     mixture,
     parallel_tempering,
+    prefetching,
     raw,
     replicas,
     sample_chains,
@@ -416,6 +417,18 @@ def test_what_is_refused() -> None:
         start_chains(energy, torch.zeros(5).long())
     with pytest.raises(InputError, match="training mode"):
         start_chains(local(Network().train()), START_BT)
+    for temperatures in ([1.0, 0.0], [0.0], [1.0, -1.0], [math.nan, 1.0], []):
+        with pytest.raises(InputError, match="parallel tempering needs temperatures greater than 0"):
+            parallel_tempering(lambda t_B: exact_gibbs(energy), temperatures)
+    for weights in ([1.0, 0.0], [1.0, math.inf], [1.0], []):
+        with pytest.raises(InputError, match="cannot be mixed with the weights"):
+            mixture([exact_gibbs(energy)] * 2, weights)
+    for temperature in (0.0, math.nan):
+        for kernel in (metropolis_hastings(energy, proposal, temperature=temperature),
+                       exact_gibbs(energy, temperature=torch.tensor([1.0, 2.0, temperature])),
+                       prefetching(energy, proposal, temperature=temperature)):  # fmt: skip
+            with pytest.raises(InputError, match="temperature of a target must be greater than 0"):
+                kernel(SeededDraws(0, state.chain_B, sweep=0), state)
     with pytest.raises(InputError, match="do not divide"):
         parallel_tempering(lambda t_B: exact_gibbs(energy), [1.0, 2.0])(draws, state)
 

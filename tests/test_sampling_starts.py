@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import seqwise.sampling.starts as starts_module
 from seqwise.models.protocols import MaskedModel
 from seqwise.sampling import SeededDraws, dispersed_starts, fill_in_turn, refine, table_model
 
@@ -160,6 +161,50 @@ def test_many_phrases_that_cannot_fit_are_given_up() -> None:
     required = [(0, 1), (1, 2), (2, 0), (0, 2), (2, 1), (1, 0), (0, 0, 1), (1, 1, 2), (2, 2, 0)]
     _, fine = starts(model, [-1] * 8, required=required)
     assert fine == [False]
+
+
+def test_what_fits_is_found_within_the_places_that_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each place that is looked at counts, whichever phrase it is for; the budget is that of one start."""
+    model = table_model(num_positions=6, vocab_size=3)
+    phrases = [(0, 1), (1, 2), (2, 0)]
+    monkeypatch.setattr(starts_module, "MOST_PLACES", 2)
+    assert starts(model, [-1] * 6, 20, required=phrases)[1] == [False] * 20  # three phrases need three at least
+    assert starts(model, [-1] * 6, 20, required=phrases[:2])[1].count(True) > 5
+    monkeypatch.setattr(starts_module, "MOST_PLACES", 1)
+    assert starts(model, [-1] * 6, 20, required=phrases[:1])[1] == [True] * 20
+    calls = 0
+    known: list[int | None] = [None] * 8
+
+    class Counted(random.Random):
+        def sample(self, population: Any, k: int, **more: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            return super().sample(population, k, **more)
+
+    impossible = [(0, 1), (1, 2), (2, 0), (0, 2), (2, 1), (1, 0), (0, 0, 1), (1, 1, 2), (2, 2, 0)]
+    assert starts_module._placed(known, impossible, [], Counted(0), [500]) is None
+    assert 50 < calls <= 501
+
+
+def test_a_start_is_drawn_so_often_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A condition that holds of the third draw on."""
+    seen = 0
+
+    def from_the_third_on(tokens_BT: Tensor) -> Tensor:
+        nonlocal seen
+        seen += 1
+        return torch.full((len(tokens_BT),), seen >= 3)
+
+    for budget, expected in ((2, [False]), (3, [True])):
+        seen = 0
+        monkeypatch.setattr(starts_module, "MOST_ATTEMPTS", budget)
+        _, fine = starts(MODEL, [-1] * 3, conditions=[from_the_third_on])
+        assert fine == expected and seen == budget
+    greedy_B = torch.ones(1).bool()
+    (greedy,), _ = starts(MODEL, [-1] * 3, greedy_B=greedy_B)
+    for budget, expected in ((1, [False]), (20, [True])):
+        monkeypatch.setattr(starts_module, "MOST_ATTEMPTS", budget)
+        assert starts(MODEL, [-1] * 3, greedy_B=greedy_B, forbidden=[greedy])[1] == expected
 
 
 @pytest.mark.parametrize("max_rows", [1, 3])

@@ -62,8 +62,8 @@ class ChainSettings:
         forced: in so many first sweeps all proposals are accepted; they are burn-in.
         temperatures: of parallel tempering; the first is the one wanted.
         iterations: of mask-predict.
-        contain: phrases that must occur: whole words, however subwords spell them, upper and lower case as the tokenizer
-            has it. Where tokens are words, characters or residues, a phrase is its tokens, and may stand anywhere.
+        contain: phrases that must occur: whole words, however subwords spell them, in the case that the tokenizer keeps.
+            Where tokens are words, characters or residues, a phrase is its tokens, and may stand anywhere.
         without: phrases that must not.
         penalty: nats, for each phrase that is missing, or there; None: the constraints are hard.
         max_rows: masked sequences that the model is given at once.
