@@ -8,6 +8,7 @@ import math
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -981,7 +983,7 @@ def test_chains_that_do_not_move_have_no_effective_sample_size(command: Command,
         assert not any(line.startswith("effective sample size") or " a pass" in line for line in said)
     file.write_text("_ b\n_ b _\n")
     said = command(folders["words"], file, *flags, "--visits=anywhere", "--blocks=2").err.splitlines()
-    (line,) = [line for line in said if line.startswith("effective sample size")]
+    (line,) = [line for line in said if line.startswith("effective sample size of the energy")]
     found = re.match(r"effective sample size of the energy (\S+), at worst (\S+) \(problem 2\);", line)
     assert found is not None and found[1] == found[2]
 
@@ -999,7 +1001,37 @@ def test_absurd_numbers_that_do_no_harm_are_taken(command: Command, folders: dic
     ):
         assert len(command(folders["words"], *flags, *more).records) == 2
     with pytest.raises(InputError, match="none would be printed"):
-        SampleSettings(sweeps=10**12, discard=10**12 - 10, every=10**11 * 7)
+        SampleSettings(sweeps=10**7, discard=10**7 - 10, every=10**6 * 7)
+
+
+@pytest.mark.parametrize("kept", [{}, {"every": 3}, {"every": 7, "temperature": 0.5, "anneal": 0.1}, {"best": True}])
+def test_as_many_sequences_are_printed_as_were_counted_on(kept: dict[str, Any]) -> None:
+    run = build("words")
+    settings = SampleSettings(chains=2, sweeps=30, length="2-3", count=4, **kept)
+    assert len(sample(run, read_problems(run, None, settings), settings).samples) == settings.num_printed(4)
+
+
+def test_what_would_fill_the_disk_is_refused(
+    command: Command, folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is sampled or written; and what a folder holds already is not asked for twice."""
+    words, output = folders["words"], tmp_path / "out"
+    for flag, most in (("--count", 10**6), ("--chains", 10**6), ("--sweeps", 10**7)):
+        assert f"{flag[2:]} must be at most {most}, got {10**9}" in command(words, f"{flag}={10**9}").complaint
+    many = command(words, "--length=2", "--count=1000", "--chains=100000", "--every=1").complaint
+    assert "2,600,000,000 sequences would be printed, and 100,000,000 at most are; " in many
+    free = 10**6
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
+    flags = [words, "--length=2", "--chains=20", "--sweeps=200", "--output", output]
+    assert command(*flags).code == 0
+    written = sum(path.stat().st_size for path in output.rglob("*") if path.is_file())
+    free = 10**4
+    assert command(*flags).code == 0 and written > free
+    refused = command(*flags, "--sweeps=400").complaint
+    assert re.match(rf"{output}: the samples would take at least \S+ GB, and 1e-05 GB are free; ask for fewer", refused)
+    other = tmp_path / "other"
+    assert "GB are free" in command(*flags[:-1], other).complaint and not other.exists()
+    assert "the problems would take at least" in command(words, "--length=100", "--count=10000").complaint
 
 
 @pytest.mark.parametrize("anneal", [0.1, 0.07, 1 / 3, 0.02, 0.5, 2.0])

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shlex
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer.main
+from rich.console import Console
 
 from command_line import Command
 from seqwise.cli import app
+from seqwise.cli import console as console_module
 from seqwise.cli.console import progress_bars
 from seqwise.cli.examples import EXAMPLES
 from seqwise.cli.line_progress import LineProgress
@@ -47,6 +51,39 @@ def test_steps_count_as_well_and_what_is_soon_over_says_nothing(capsys: pytest.C
     progress.advance(task)
     progress.advance(task)
     assert lines_of(capsys) == ["scoring: 2"]
+
+
+def test_after_the_first_step_a_time_is_left(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of 200 steps 120 were done before, the first one now takes a minute, longer than what rich looks back at."""
+    now = [0.0]
+    progress = LineProgress(every=30, clock=lambda: now[0])
+    progress.get_time = lambda: now[0]
+    task = progress.add_task("sampling", total=200, note="")
+    for step in (1, 2, 3):
+        now[0] = 60.0 * step
+        progress.update(task, completed=120 + 2 * step, note="", begun=120)
+    minutes = [78 * 60 // 2, 76 * 60 // 2, 74 * 60 // 2]
+    assert lines_of(capsys) == [
+        f"sampling: {completed} of 200, {timedelta(seconds=seconds)} left"
+        for completed, seconds in zip((122, 124, 126), minutes, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_a_bar_shows_the_time_left_whatever_the_width(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    console = Console(width=width, force_terminal=True, file=io.StringIO(), color_system=None)
+    monkeypatch.setattr(console_module, "err", lambda: console)
+    note = "accepted 56%, new 34%, energy 1234"
+    with progress_bars() as bars:
+        for more in ("", ", and what has no room" * 9):
+            task = bars.add_task("sampling", total=1650, note="")
+            bars.tasks[-1].start_time = bars.get_time() - 90.0
+            bars.update(task, completed=5, note=note + more, begun=0)
+    with console.capture() as captured:
+        console.print(bars.get_renderable())
+    for line, whole in zip(captured.get().splitlines(), (True, False), strict=True):
+        assert re.search(r" 5/1650 8:13:\d\d accepted 56%", line)
+        assert len(line) <= width and (note in line or not whole)
 
 
 def test_commands_have_lines_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

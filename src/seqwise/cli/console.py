@@ -47,16 +47,21 @@ def err() -> Console:
 @contextmanager
 def progress_bars() -> Iterator[Progress]:
     """Progress bars on standard error; where that is no terminal, a line each half minute."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.table import Column
 
-    from seqwise.cli.line_progress import LineProgress
+    from seqwise.cli.line_progress import LineProgress, TimeLeftColumn
 
     if not err().is_terminal:
         yield LineProgress(every=30)
         return
-    name, note = TextColumn("{task.description:<24}"), TextColumn("{task.fields[note]}")
-    columns = (name, BarColumn(bar_width=30), MofNCompleteColumn(), TimeRemainingColumn(), note)
-    with Progress(*columns, console=err()) as progress:
+    wide = err().width >= 100
+    name = TextColumn("{task.description:<24}" if wide else "{task.description}")
+    bar = BarColumn(bar_width=30 if wide else 10, table_column=Column(no_wrap=True))
+    done, left = (kind(table_column=Column(no_wrap=True)) for kind in (MofNCompleteColumn, TimeLeftColumn))
+    # Where the line is too long, it is the note that is cut.
+    note = TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1))
+    with Progress(name, bar, done, left, note, console=err(), expand=True) as progress:
         yield progress
 
 

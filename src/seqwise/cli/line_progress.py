@@ -1,4 +1,4 @@
-"""Progress where no bar can be redrawn."""
+"""Progress where no bar can be redrawn, and how much time is left."""
 
 from __future__ import annotations
 
@@ -8,11 +8,35 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from rich.progress import Progress, TaskID
+from rich.progress import Progress, Task, TaskID, TimeRemainingColumn
+from rich.text import Text
 
 from seqwise.cli.console import err
 
-__all__ = ["LineProgress"]
+__all__ = ["LineProgress", "TimeLeftColumn", "seconds_left"]
+
+
+def seconds_left(task: Task) -> int | None:
+    """How long a task will take, by its last half minute; None where that is not known.
+
+    Steps of more than half a minute, and the first one, go by all of the time, if the task says by its field ``begun``
+    how many steps were done before.
+    """
+    if task.time_remaining is not None:
+        return int(task.time_remaining)
+    begun = task.fields.get("begun")
+    if begun is None or task.remaining is None or not task.elapsed or task.completed <= begun:
+        return None
+    return round(task.elapsed / (task.completed - begun) * task.remaining)
+
+
+class TimeLeftColumn(TimeRemainingColumn):
+    """The time left of :func:`seconds_left`."""
+
+    def render(self, task: Task) -> Text:
+        """Hours, minutes and seconds."""
+        seconds = seconds_left(task)
+        return Text("-:--:--" if seconds is None else str(timedelta(seconds=seconds)), style="progress.remaining")
 
 
 class LineProgress(Progress):
@@ -35,6 +59,7 @@ class LineProgress(Progress):
         self.next_line = self.clock() + self.every
         task = self.tasks[self.task_ids.index(task_id)]
         total = "" if task.total is None else f" of {task.total:,.0f}"
-        left = "" if task.time_remaining is None else f", {timedelta(seconds=task.time_remaining)} left"
+        seconds = seconds_left(task)
+        left = "" if seconds is None else f", {timedelta(seconds=seconds)} left"
         note = f"; {task.fields['note']}" if task.fields.get("note") else ""
         print(f"{task.description}: {task.completed:,.0f}{total}{left}{note}", file=sys.stderr, flush=True)

@@ -135,7 +135,9 @@ def sample(
             help="without FILE: of the sequences [as in training]; for sources: bounds of outputs",
         ),
     ] = None,
-    count: Annotated[int, typer.Option(metavar="N", help="without FILE: how many problems, a length for each")] = 1,
+    count: Annotated[
+        int, typer.Option(metavar="N", help="without FILE: how many problems, a length for each; at most a million")
+    ] = 1,
     length_beam: Annotated[int, typer.Option(metavar="N", help="for sources: how many likely lengths to try")] = 1,
     free: Annotated[
         str,
@@ -205,13 +207,15 @@ def _print_samples(run: Any, problems: Any, settings: Any, output: Path | None) 
         print(f"seqwise: {line}", file=sys.stderr)
     report = SampleReport(settings)
     with progress_bars() as bars:
-        task = bars.add_task("sampling", total=None, note="")
+        task = bars.add_task("sampling", total=None, note="the first sweep")
+        begun: int | None = None
 
         def on_sweep(step: Any) -> None:
-            shares = f"accepted {step.acceptance:.0%}, new {step.novelty:.0%}"
-            note = f"sweep {step.sweep}, {shares}, energy {step.mean_energy:.4g}"
+            nonlocal begun
+            begun = step.done - step.added if begun is None else begun
+            note = f"accepted {step.acceptance:.0%}, new {step.novelty:.0%}, energy {step.mean_energy:.4g}"
             bars.start()  # again, where lines have been printed
-            bars.update(task, completed=step.done, total=step.total, note=note)
+            bars.update(task, completed=step.done, total=step.total, note=note, begun=begun)
 
         try:
             for block in sample_in_blocks(run, problems, settings, output=output, on_sweep=on_sweep):

@@ -21,9 +21,17 @@ import torch
 
 from seqwise.errors import InputError
 from seqwise.runs.samples import Group, Sample, collect_samples, sample_line
-from seqwise.runs.sampling_folder import History, append_sweeps, claim, keep_chains, keep_samples, read_history
+from seqwise.runs.sampling_folder import (
+    History,
+    append_sweeps,
+    claim,
+    keep_chains,
+    keep_samples,
+    read_history,
+    require_disk,
+)
 from seqwise.runs.sampling_problems import Problem, Task
-from seqwise.runs.sampling_settings import SampleSettings
+from seqwise.runs.sampling_settings import MOST_PRINTED, SampleSettings
 from seqwise.runs.sampling_starts import Plan, context_of, numbers_of, plan_of, require_room, start, tasks_of
 from seqwise.runs.scoring import room_for
 from seqwise.runs.sequence_run import SequenceRun
@@ -43,6 +51,7 @@ from seqwise.training.processes import WITHOUT_END, from_first, is_first, join, 
 
 __all__ = ["Sampled", "SweepDone", "begin_chains", "sample", "sample_in_blocks"]
 
+SWEEP_BYTES, LINE_BYTES = 25, 50  # on the disk, of a chain in one sweep and of a printed sequence: at the very least
 BLOCK = 4096  # problems that are in memory together, with all that their chains went through
 
 
@@ -61,6 +70,7 @@ class SweepDone:
     Attributes:
         sweep: of the chains that are advanced together now.
         done: sweeps of all problems up to here, in all processes; a problem at another length counts as another one.
+        added: how many of them this step made.
         total: how many there are to be.
         acceptance: of the proposals of this sweep.
         novelty: the share of them that was accepted and changed the state.
@@ -69,6 +79,7 @@ class SweepDone:
 
     sweep: int
     done: int
+    added: int
     total: int
     acceptance: float
     novelty: float
@@ -183,6 +194,7 @@ def sample_in_blocks(
     plan = plan_of(run, settings)
     require_room(plan, problems)
     tasks_of(plan, problems[:1])  # refuses now what it would refuse later
+    _require_modesty(settings, problems, output)
     join(patience=WITHOUT_END)
     folder = None if output is None else Path(output)
     with nullcontext() if folder is None else sole_writer(folder):
@@ -211,6 +223,18 @@ def _sample_in_blocks(
                 lines = (sample_line(run, one, free=settings.free) for one in collect_samples(groups, settings))
                 end = keep_samples(output, lines, begin=begin)
         yield Sampled(collect_samples(groups, settings), groups)
+
+
+def _require_modesty(settings: SampleSettings, problems: Sequence[Problem], output: Path | None) -> None:
+    """Refuse what would print more than anybody reads, or write more than the disk has room for."""
+    printed = settings.num_printed(len(problems))
+    mend = "ask for fewer problems, chains or sweeps, or print fewer of these: --every N, --best"
+    if printed > MOST_PRINTED:
+        raise InputError(f"{printed:,} sequences would be printed, and {MOST_PRINTED:,} at most are", mend=mend)
+    if output is not None:
+        swept = len(problems) * settings.length_beam * settings.num_chains * settings.num_sweeps
+        there = sum(path.stat().st_size for path in output.rglob("*") if path.is_file()) if output.is_dir() else 0
+        require_disk(output, SWEEP_BYTES * swept + LINE_BYTES * printed - there, what="the samples")
 
 
 def begin_chains(run: SequenceRun, problem: Problem, settings: SampleSettings) -> tuple[Kernel, ChainState]:
@@ -275,7 +299,7 @@ def _advance(plan: Plan, part: _Part, output: Path | None, on_sweep: Callable[[S
             shares = int(info.accepted_B[own].sum()) / proposals, int(info.novel_B[own].sum()) / proposals
             done = part.before * plan.settings.num_sweeps + now.sweep * len(part.tasks)
             total = part.total * plan.settings.num_sweeps
-            on_sweep(SweepDone(now.sweep, done, total, *shares, float(now.energy_B[own].mean())))
+            on_sweep(SweepDone(now.sweep, done, len(part.tasks), total, *shares, float(now.energy_B[own].mean())))
 
     with room_for(f"chains of {length} tokens", mend="give a smaller --max-rows, or fewer --chains"):
         return _sweep(plan, part, None if output is None else output / "chains" / f"{part.number:04d}", report)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +31,7 @@ from seqwise.runs.sampling_settings import SampleSettings
 from seqwise.sampling import ChainState, save_chains
 from seqwise.training.checkpoints import saving
 
-__all__ = ["History", "append_sweeps", "claim", "keep_chains", "keep_samples", "read_history"]
+__all__ = ["History", "append_sweeps", "claim", "keep_chains", "keep_samples", "read_history", "require_disk"]
 
 _SETTINGS, _SAMPLES = "settings.json", "samples.jsonl"
 _MAY_DIFFER = ("sweeps", "save_every")
@@ -77,6 +78,24 @@ class History:
 
 
 _STACKED = ("energy_SB", "proposals_SB", "accepted_SB", "novel_SB", "passes_SB", "invariant_S")
+
+
+def require_disk(folder: Path, num_bytes: int, *, what: str) -> None:
+    """Refuse what would not fit the disk that a folder is on.
+
+    Args:
+        folder: it need not be there yet.
+        num_bytes: how many it takes at least, those that are there already not included.
+        what: takes them, for the message.
+
+    Raises:
+        InputError: fewer are free.
+    """
+    existing = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
+    free = shutil.disk_usage(existing).free
+    if num_bytes > free:
+        problem = f"{what} would take at least {num_bytes / 1e9:,.3g} GB, and {free / 1e9:,.3g} GB are free"
+        raise InputError(problem, path=folder, mend="ask for fewer problems, chains or sweeps, or free some space")
 
 
 def claim(folder: Path, settings: SampleSettings, fingerprints: Mapping[str, str]) -> None:

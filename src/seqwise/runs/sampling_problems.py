@@ -5,9 +5,11 @@ Shapes: B problems, V vocabulary.
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +21,7 @@ from seqwise.data.spooled import from_plain, spooled_items, to_plain
 from seqwise.errors import InputError
 from seqwise.models.conditional import ConditionalMaskedTransformer
 from seqwise.runs.inputs import example_of, file_units, inputs_of, names_a_file
+from seqwise.runs.sampling_folder import require_disk
 from seqwise.runs.sampling_settings import SampleSettings
 from seqwise.runs.sequence_run import FREE, SequenceRun, Ways
 from seqwise.sampling import SeededDraws, likeliest_lengths
@@ -215,6 +218,8 @@ def _from_nothing(run: SequenceRun, settings: SampleSettings) -> Iterator[Proble
     if not lengths:
         mend = "give a number of tokens, or a range such as 5-9"
         raise InputError("length: the lengths of the training data are not known", mend=mend)
+    # Many problems wait in a file of their own.
+    require_disk(Path(tempfile.gettempdir()), settings.count * (15 + 4 * lengths[0]), what="the problems")
     weights = torch.tensor([1.0 if settings.lengths else run.lengths[length] for length in lengths]).log()
     # It draws nothing: a length that came twice would be the same sequence twice.
     chosen = _likeliest(weights, settings) if settings.kernel == "mask-predict" else _drawn(weights, settings)

@@ -21,8 +21,14 @@ BURN_IN = 7
 """Sweeps that are not counted, where there are enough; Goyal (2021), section 6.4."""
 
 
-MOST_CHAINS = 10**6
-"""Of a problem at a length; more are taken for a slip of the pen."""
+MOST_CHAINS = MOST_PROBLEMS = 10**6
+"""Chains of a problem at a length, and problems of ``count``; more are taken for a slip of the pen."""
+
+MOST_SWEEPS = 10**7
+"""Of a chain; likewise."""
+
+MOST_PRINTED = 10**8
+"""Sequences that one call prints, of all problems, chains and sweeps; they would fill the disk."""
 
 
 @dataclass(frozen=True)
@@ -30,15 +36,16 @@ class SampleSettings(ChainSettings):
     """How is sampled, from what, and what is printed of it, beside :class:`~seqwise.sampling.ChainSettings`.
 
     Args:
-        chains: for each problem and length; None: 5, and 1 for mask-predict, which draws nothing.
-        sweeps: of each chain; None: 33, and 1 for mask-predict.
+        chains: for each problem and length, at most a million; None: 5, and 1 for mask-predict, which draws nothing.
+        sweeps: of each chain, at most ten millions; None: 33, and 1 for mask-predict.
         discard: sweeps that are neither counted nor printed; None: 7, or half of all where there are fewer than 14.
         every: print each so many sweeps; None: the last one only.
         best: print of each problem only the sequence of the lowest energy per token, of all chains, sweeps and lengths.
         length: of sequences that are sampled from nothing: a number, or a range as in "5-9", from which each problem
             draws its own; None: drawn from the lengths of the training data. For sources: the likely lengths that may
             be tried are these; None: all that the model knows.
-        count: how many problems, where there is no file of them; mask-predict has the likeliest lengths, each once.
+        count: how many problems, at most a million, where there is no file of them; mask-predict has the likeliest
+            lengths, each once.
         length_beam: how many of its likeliest lengths are tried for each source.
         free: the token that marks a free position in a file.
         seed: of all random numbers.
@@ -71,7 +78,7 @@ class SampleSettings(ChainSettings):
         if self.best and self.every is not None:
             raise InputError("every: of each problem the best one is printed", mend="leave it out")
         positive = ("chains", "sweeps", "every", "count", "length_beam", "save_every")
-        require_ranges(self, positive=positive, counts=("discard",), most={"chains": MOST_CHAINS})
+        require_ranges(self, positive=positive, counts=("discard",), most=_MOST)
         if not -(2**63) <= self.seed < 2**63:
             raise InputError(f"seed must be a number of 64 bits, got {self.seed}")
         _require_sense(self)
@@ -97,6 +104,14 @@ class SampleSettings(ChainSettings):
             return sweep == self.num_sweeps
         return sweep % self.every == 0 and sweep > max(self.num_discarded, self.burn_in)
 
+    def num_printed(self, num_problems: int) -> int:
+        """How many sequences are printed of so many problems."""
+        if self.best:
+            return num_problems
+        left_out = max(self.num_discarded, self.burn_in)
+        sweeps = 1 if self.every is None else self.num_sweeps // self.every - left_out // self.every
+        return num_problems * self.length_beam * self.num_chains * sweeps
+
     @property
     def lengths(self) -> range | None:
         """Those that ``length`` names."""
@@ -106,6 +121,7 @@ class SampleSettings(ChainSettings):
         return range(int(low), int(high or low) + 1)
 
 
+_MOST = {"chains": MOST_CHAINS, "sweeps": MOST_SWEEPS, "count": MOST_PROBLEMS}
 _DRAWING = ("metropolis-hastings", "delayed-acceptance", "exact-gibbs", "gibbs", "parallel-tempering")
 _READ_BY: dict[str, Sequence[str]] = dict.fromkeys(("chains", "sweeps", "discard", "every"), _DRAWING)
 """Settings that not every kernel reads."""

@@ -62,7 +62,7 @@ class ChainSettings:
         forced: in so many first sweeps all proposals are accepted; they are burn-in.
         temperatures: of parallel tempering; the first is the one wanted.
         iterations: of mask-predict.
-        contain: phrases that must occur: whole words, however subwords spell them, in the case that the tokenizer keeps.
+        contain: phrases that must occur: whole words, however subwords spell them, in the case that a tokenizer keeps.
             Where tokens are words, characters or residues, a phrase is its tokens, and may stand anywhere.
         without: phrases that must not.
         penalty: nats, for each phrase that is missing, or there; None: the constraints are hard.
