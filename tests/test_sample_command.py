@@ -771,7 +771,7 @@ def test_chains_that_disagree_are_warned_of_by_problem() -> None:
     # A line of a kind, of the problem whose chains agree least, whatever its number: some never leave where they are.
     stuck, some, apart = [line for line in lines if line.startswith("warning: ")]
     assert stuck.startswith(f"warning: {found[2]}: the chains do not move: ") and found[1] == "inf"
-    assert re.match(r"warning: problem 1: \d of 4 chains do not move: ", some)
+    assert re.match(r"warning: problem 1: \d of 4 chains did not move: ", some)
     assert re.match(
         r"warning: problem 1: R-hat of energy is \d\.\d+, above 1.01: the chains disagree, run about ", apart
     )
@@ -1017,7 +1017,10 @@ def test_what_would_fill_the_disk_is_refused(
     """Before anything is sampled or written; and what a folder holds already is not asked for twice."""
     words, output = folders["words"], tmp_path / "out"
     for flag, most in (("--count", 10**6), ("--chains", 10**6), ("--sweeps", 10**7)):
-        assert f"{flag[2:]} must be at most {most}, got {10**9}" in command(words, f"{flag}={10**9}").complaint
+        assert (
+            f"{flag[2:]} must be at most {most}, got {10**9}; ask for less"
+            in command(words, f"{flag}={10**9}").complaint
+        )
     many = command(words, "--length=2", "--count=1000", "--chains=100000", "--every=1").complaint
     assert "2,600,000,000 sequences would be printed, and 100,000,000 at most are; " in many
     free = 10**6

@@ -329,13 +329,14 @@ def test_chains_that_do_not_move_are_told_what_may_set_them_free(num_still: int)
     energy_SB, novel_SB, accepted_SB = good.energy_SB.clone(), good.novel_SB.clone(), good.accepted_SB.clone()
     energy_SB[:, :num_still], novel_SB[:, :num_still] = torch.arange(num_still).double(), 0
     still = replace(good, energy_SB=energy_SB, novel_SB=novel_SB)
-    who = "the chains do not move" if num_still == 5 else "1 of 5 chains do not move"
+    who = "the chains do not move" if num_still == 5 else "1 of 5 chains did not move"
     bold = diagnose_chains(still, discard=10).warnings
-    assert bold[0].startswith(f"{who}: the {40 * 4 * num_still} of {40 * 4 * num_still} proposals")
+    number = 40 * 4 * num_still
+    assert bold[0].startswith(f"{who}: of {number} proposals 0 were rejected")
     assert "larger blocks" in bold[0] and "temperature" in bold[0]
     accepted_SB[:, :num_still] = 0
     timid = diagnose_chains(replace(still, accepted_SB=accepted_SB), discard=10).warnings
-    assert timid[0].startswith(f"{who}: none of {40 * 4 * num_still} proposals was accepted")
+    assert timid[0].startswith(f"{who}: of {number} proposals {number} were rejected")
     assert "smaller blocks" in timid[0] and "temperature" in timid[0]
     assert (len(timid) == 1) == (num_still == 5)  # that they disagree follows
 

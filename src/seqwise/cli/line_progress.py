@@ -19,15 +19,12 @@ __all__ = ["LineProgress", "TimeLeftColumn", "seconds_left"]
 def seconds_left(task: Task) -> int | None:
     """How long a task will take, by its last half minute; None where that is not known.
 
-    Steps of more than half a minute, and the first one, go by all of the time, if the task says by its field ``begun``
-    how many steps were done before.
+    Steps of more than half a minute, and the first one, go by the task's field ``pace``, seconds for each step.
     """
     if task.time_remaining is not None:
         return int(task.time_remaining)
-    begun = task.fields.get("begun")
-    if begun is None or task.remaining is None or not task.elapsed or task.completed <= begun:
-        return None
-    return round(task.elapsed / (task.completed - begun) * task.remaining)
+    pace = task.fields.get("pace")
+    return None if pace is None or task.remaining is None else round(pace * task.remaining)
 
 
 class TimeLeftColumn(TimeRemainingColumn):

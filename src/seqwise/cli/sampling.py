@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast, get_args
@@ -208,14 +209,16 @@ def _print_samples(run: Any, problems: Any, settings: Any, output: Path | None) 
     report = SampleReport(settings)
     with progress_bars() as bars:
         task = bars.add_task("sampling", total=None, note="the first sweep")
-        begun: int | None = None
+        before: int | None = None  # what was done when the command was run the last time
+        start = time.monotonic()
 
         def on_sweep(step: Any) -> None:
-            nonlocal begun
-            begun = step.done - step.added if begun is None else begun
+            nonlocal before
+            before = step.done - step.added if before is None else before
+            pace = (time.monotonic() - start) / (step.done - before)
             note = f"accepted {step.acceptance:.0%}, new {step.novelty:.0%}, energy {step.mean_energy:.4g}"
             bars.start()  # again, where lines have been printed
-            bars.update(task, completed=step.done, total=step.total, note=note, begun=begun)
+            bars.update(task, completed=step.done, total=step.total, note=note, pace=pace)
 
         try:
             for block in sample_in_blocks(run, problems, settings, output=output, on_sweep=on_sweep):

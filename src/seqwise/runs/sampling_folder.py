@@ -94,7 +94,8 @@ def require_disk(folder: Path, num_bytes: int, *, what: str) -> None:
     existing = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
     free = shutil.disk_usage(existing).free
     if num_bytes > free:
-        problem = f"{what} would take at least {num_bytes / 1e9:,.3g} GB, and {free / 1e9:,.3g} GB are free"
+        wanted, there = (f"{size / 1e9:,.0f}" if size > 1e10 else f"{size / 1e9:.3g}" for size in (num_bytes, free))
+        problem = f"{what} would take at least {wanted} GB, and {there} GB are free"
         raise InputError(problem, path=folder, mend="ask for fewer problems, chains or sweeps, or free some space")
 
 

@@ -222,15 +222,13 @@ def diagnose_chains(
 
 def _stuck(chains: Chains, start: int, still_B: Tensor) -> str:
     """Says how many chains stayed where they were in all sweeps that count, and what may set them free."""
-    counts = (chains.proposals_SB, chains.accepted_SB)
-    proposals, accepted = (int(counts_SB[start:, still_B].sum()) for counts_SB in counts)
-    if accepted:
-        why = f"the {accepted:,} of {proposals:,} proposals that were accepted changed nothing"
-        advice = "raise the temperature of target and proposal, mask larger blocks, leave more positions free"
-    else:
-        why = f"none of {proposals:,} proposals was accepted"
-        advice = "mask smaller blocks, raise the temperature of the target, bring that of the proposal nearer to 1"
-    who = "the chains do" if bool(still_B.all()) else f"{int(still_B.sum())} of {len(still_B)} chains do"
+    proposals = int(chains.proposals_SB[start:, still_B].sum())
+    rejected = proposals - int(chains.accepted_SB[start:, still_B].sum())
+    advice = "raise the temperature of target and proposal, mask larger blocks, leave more positions free"
+    if 2 * rejected > proposals:
+        advice = "raise the temperature of the target, mask smaller blocks, propose at a temperature nearer to 1"
+    who = "the chains do" if bool(still_B.all()) else f"{int(still_B.sum())} of {len(still_B)} chains did"
+    why = f"of {proposals:,} proposals {rejected:,} were rejected, and the others changed nothing"
     return f"{who} not move: {why}; {advice}, or make hard constraints soft"
 
 

@@ -263,7 +263,7 @@ def require_ranges(
     for name, greatest in (most or {}).items():
         value = getattr(settings, name)
         if value is not None and value > greatest:
-            raise InputError(f"{name} must be at most {greatest}, got {value}")
+            raise InputError(f"{name} must be at most {greatest}, got {value}", mend="ask for less")
 
 
 def _require_choices(settings: ChainSettings) -> None:
