@@ -194,9 +194,9 @@ def sample_in_blocks(
     plan = plan_of(run, settings)
     require_room(plan, problems)
     tasks_of(plan, problems[:1])  # refuses now what it would refuse later
-    _require_modesty(settings, problems, output)
-    join(patience=WITHOUT_END)
     folder = None if output is None else Path(output)
+    _require_modesty(settings, problems, folder)
+    join(patience=WITHOUT_END)
     with nullcontext() if folder is None else sole_writer(folder):
         yield from _sample_in_blocks(plan, problems, output=folder, on_sweep=on_sweep)
 
