@@ -101,7 +101,9 @@ def test_decoding_equals_algorithm_1(name: str, score: Any) -> None:
                     words = cut(list(hypothesis.tokens), oracle.end)
                     expected.append(
                         Hypothesis(
-                            words, hypothesis.score / max(len(words), 1) ** p, oracle.end is None or hypothesis.finished
+                            words,
+                            hypothesis.score / max(len(words) + (oracle.end in hypothesis.tokens), 1) ** p,
+                            oracle.end is None or hypothesis.finished,
                         )
                     )
                 expected.sort(key=lambda output: -output.score)
@@ -148,16 +150,16 @@ def test_outputs_are_distinct_and_best_first() -> None:
     assert hypotheses(beam, end=9) == [found[:1]]
 
 
-def test_length_normalisation_divides_by_a_power_of_the_length_without_end() -> None:
-    beam = made_beam([-1.0, -1.8, -4.0], [[9, 9, 9], [5, 6, 9], [5, 6, 7]])
+def test_length_normalisation_divides_by_a_power_of_the_length_with_its_end() -> None:
+    beam = made_beam([-1.0, -1.8, -4.8], [[9, 9, 9], [5, 6, 9], [5, 6, 7]])
     (found,) = hypotheses(beam, end=9, n_best=3, length_normalization=1.0)
     assert found == [
-        Hypothesis((5, 6), -0.9, True),
+        Hypothesis((5, 6), pytest.approx(-0.6), True),
         Hypothesis((), -1.0, True),
-        Hypothesis((5, 6, 7), pytest.approx(-4 / 3), False),
+        Hypothesis((5, 6, 7), pytest.approx(-1.6), False),
     ]
     (found,) = hypotheses(beam, end=9, n_best=3, length_normalization=2.0)
-    assert [output.tokens for output in found] == [(5, 6, 7), (5, 6), ()]
+    assert [output.tokens for output in found] == [(5, 6), (5, 6, 7), ()]
 
 
 def test_held_steps_are_no_tokens() -> None:

@@ -301,11 +301,10 @@ def _generated(model: Any, source: list[int], k: int, steps: int, **settings: An
             num_beams=k,
             num_return_sequences=k,
             max_new_tokens=steps,
-            length_penalty=0.0,
             do_sample=False,
             output_scores=True,
             return_dict_in_generate=True,
-            **settings,
+            **({"length_penalty": 0.0} | settings),
         )
     written = found.sequences[:, 1 if model.config.is_encoder_decoder else len(source) :]
     scores = found.sequences_scores if k > 1 else torch.full((1,), torch.nan)
@@ -360,6 +359,25 @@ def test_greedy_outputs_end_where_those_of_generate_end(name: str) -> None:
             assert list(best.tokens) + [END] * best.finished == written
             ended += best.finished
     assert 0 < ended < 30
+
+
+@pytest.mark.parametrize("power", [0.6, 1.0, 2.0])
+@pytest.mark.parametrize("name", ["Marian", "BART", "T5", "GPT-2"])
+def test_length_normalisation_is_the_length_penalty_of_generate(name: str, power: float) -> None:
+    """Beams wide enough for all outputs of at most 3 tokens, so that nothing but the scores decides."""
+    model = _model(name, vocab_size=5, **({"pad_token_id": 4, "bos_token_id": 3, "decoder_start_token_id": 4}))
+    model.generation_config.pad_token_id = 4
+    adapted, sources = step_model(model), [[1, 2, 3], [2], [3, 1]]
+    settings: dict[str, Any] = {"num_steps": 3, "n_best": 85, "length_normalization": power}
+    with torch.no_grad():
+        found = decode(adapted, adapted.encode(_batch(sources)), Decoder(HardTopK(125), local), **settings)
+    for source, ours in zip(sources, found, strict=True):
+        written, scores = _generated(model, source, 125, 3, length_penalty=power, early_stopping="never")
+        for rank, best in enumerate(ours):
+            tokens = written[rank][: written[rank].index(END) + 1] if END in written[rank] else written[rank]
+            assert [*best.tokens, *[END] * best.finished] == tokens
+            assert best.score == pytest.approx(float(scores[rank]), abs=1e-5)
+        assert len(ours) == 1 + 4 + 4 * 4 * 5, "all outputs of 1, 2 and 3 tokens"
 
 
 def _literal_beam(model: Any, source: list[int], k: int, steps: int) -> list[tuple[float, list[int]]]:
@@ -580,6 +598,31 @@ OBJECTIVES: list[tuple[str, Any]] = [
     ("two passes", two_pass_scheduled_sampling_objective("soft-greedy")),
     ("self-normalised", self_normalized_objective(weight=0.1)),
 ]
+
+
+@pytest.mark.parametrize("name", ["Marian", "mBART", "Gemma 3", "BioGPT"])
+def test_padding_that_is_mixed_has_a_gradient(name: str) -> None:
+    """In front of an embedding that scales itself too; by finite differences."""
+    pad = 3
+    if name == "Gemma 3":
+        sizes = LLAMA_SIZES | {"pad_token_id": pad, "layer_types": ["full_attention"] * 2}
+        model = transformers.Gemma3ForCausalLM(transformers.Gemma3TextConfig(**sizes))
+    elif name == "BioGPT":
+        sizes = {key: size for key, size in LLAMA_SIZES.items() if key not in ("num_key_value_heads", "head_dim")}
+        model = transformers.BioGptForCausalLM(transformers.BioGptConfig(**(sizes | {"pad_token_id": pad})))
+    else:
+        model = _of(name, scale_embedding=True, pad_token_id=pad)
+    adapted = step_model(_drawn(model, 1).double().eval())
+    weight_VD = adapted.model.get_input_embeddings().weight
+    mixed_VD = torch.linspace(1, 2, weight_VD.numel(), dtype=weight_VD.dtype).view_as(weight_VD)
+    (gradient_VD,) = torch.autograd.grad((adapted.embedding_VD * mixed_VD).sum(), weight_VD)
+    with torch.no_grad():
+        before_VD = adapted.embedding_VD.clone()
+        weight_VD.add_(1.0)
+        torch.testing.assert_close(gradient_VD, (adapted.embedding_VD - before_VD) * mixed_VD)
+    looked_up = adapted.model.get_input_embeddings()(torch.tensor([pad, 1]))
+    (gradient_VD,) = torch.autograd.grad(looked_up.sum(), weight_VD)
+    assert gradient_VD[1].all() and not gradient_VD[pad].any(), "as in the model"
 
 
 @pytest.mark.parametrize("name", ["Marian", "T5", "GPT-2"])
@@ -981,7 +1024,30 @@ def _gpt2(kind: Any) -> Any:
     return kind(transformers.GPT2Config(**(GPT2_SIZES | CAUSAL_TOKENS))).double().eval()
 
 
+def _fsmt() -> Any:
+    sizes = {name: size for name, size in SEQ2SEQ_SIZES.items() if name != "vocab_size"}
+    names = {"langs": ["en", "de"], "src_vocab_size": VOCABULARY, "tgt_vocab_size": VOCABULARY}
+    return transformers.FSMTForConditionalGeneration(transformers.FSMTConfig(**names, **sizes)).double()
+
+
+def _m2m100(**settings: Any) -> Any:
+    """Counts positions by what is not padding."""
+    config = transformers.M2M100Config(**(SEQ2SEQ_SIZES | {"decoder_start_token_id": END}))
+    model = _drawn(transformers.M2M100ForConditionalGeneration(config), 0)
+    for setting, value in settings.items():
+        setattr(model.generation_config, setting, value)
+    return model.double().eval()
+
+
+def _whisper() -> Any:
+    return transformers.WhisperForConditionalGeneration(transformers.WhisperConfig(**SEQ2SEQ_SIZES)).double()
+
+
 REFUSED: list[tuple[Callable[[], Any], str]] = [
+    (lambda: transformers.BertForMaskedLM(transformers.BertConfig(**LLAMA_SIZES)), "BertForMaskedLM writes no outputs"),
+    (_fsmt, "FSMTForConditionalGeneration cannot be run as a step model"),
+    (_whisper, "WhisperForConditionalGeneration reads input_features"),
+    (_m2m100, "M2M100ForConditionalGeneration cannot be adapted: .* after padding was written"),
     (lambda: transformers.BartModel(transformers.BartConfig(**SEQ2SEQ_SIZES)), "no language model head"),
     (
         lambda: transformers.MistralForCausalLM(transformers.MistralConfig(**LLAMA_SIZES)),
@@ -1007,6 +1073,44 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
 def test_what_cannot_be_reproduced_is_refused_by_name(make: Callable[[], Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         step_model(make())
+
+
+@pytest.mark.parametrize("settings", [{"suppress_tokens": [PAD]}, {"bad_words_ids": [[PAD]]}], ids=str)
+def test_positions_by_padding_are_no_obstacle_where_padding_is_forbidden(settings: dict[str, Any]) -> None:
+    model = _m2m100(**settings)
+    adapted, batch = step_model(model), _batch(SOURCES, TARGETS)
+    with torch.no_grad():
+        found = adapted.head(adapted.teacher_forced(adapted.encode(batch), batch.targets_BT))
+    for row, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
+        own = _own_logits(model, source, target)
+        torch.testing.assert_close(found[row, : len(target)], own, rtol=0, atol=1e-5)
+
+
+def _with_rope(**rope: Any) -> Any:
+    t = transformers
+    settings = {**LLAMA_SIZES, "num_key_value_heads": 2, "rope_parameters": {"rope_theta": 100.0, **rope}}
+    if rope["rope_type"] == "longrope":
+        return _drawn(t.Phi3ForCausalLM(t.Phi3Config(**settings, original_max_position_embeddings=8)), 0).double()
+    return _drawn(t.LlamaForCausalLM(t.LlamaConfig(**(settings | {"max_position_embeddings": 8}))), 0).double()
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [{"rope_type": "longrope", "short_factor": [1.0, 1.0], "long_factor": [2.0, 7.0]}, {"rope_type": "dynamic"}],
+    ids=lambda rope: rope["rope_type"],
+)
+def test_a_long_row_never_turns_the_positions_of_others(rope: dict[str, Any]) -> None:
+    """Past 8 positions the frequencies of the whole batch would be others."""
+    adapted = step_model(_with_rope(**rope, factor=2.0).eval())
+    assert adapted.most_steps([1, 2, 3]) == 6
+    with pytest.raises(InputError, match=f"9 positions, and .* has 8 .*{rope['rope_type']}"):
+        adapted.encode(_batch([[1, 2], [1] * 9]))
+
+    def scores(sources: list[list[int]]) -> Tensor:
+        with torch.no_grad():
+            return beam_search(adapted, adapted.encode(_batch(sources)), HardTopK(2), num_steps=2).scores_BK[0]
+
+    torch.testing.assert_close(scores([[1, 2], [1] * 7]), scores([[1, 2]]), rtol=0, atol=1e-5)
 
 
 def test_what_would_fail_later_is_refused_when_it_comes() -> None:

@@ -105,7 +105,8 @@ def hypotheses(
         beam: the result of a search.
         end: id of the end token, or None.
         n_best: how many at most; fewer where the beam holds fewer distinct live hypotheses.
-        length_normalization: p; hypotheses are ranked by ``score / max(length, 1)^p``, and that is the score returned.
+        length_normalization: p; hypotheses are ranked by ``score / length^p``, and that is the score returned. The end
+            token counts, as in transformers, whose ``length_penalty`` it is.
 
     Returns:
         For each input a list of distinct hypotheses.
@@ -133,9 +134,11 @@ def hypotheses(
 def _hypothesis(tokens: list[int], score: float, end: int | None, length_normalization: float) -> Hypothesis:
     written = [token for token in tokens if token != HELD]
     finished = end is None or end in written
+    length = len(written)
     if end is not None and end in written:
         written = written[: written.index(end)]
-    return Hypothesis(tuple(written), score / max(len(written), 1) ** length_normalization, finished)
+        length = len(written) + 1
+    return Hypothesis(tuple(written), score / max(length, 1) ** length_normalization, finished)
 
 
 def _has_ended(beam: Beam) -> bool:

@@ -64,7 +64,7 @@ def predict(
         typer.Option(metavar="N", help="outputs for each input; by default up to 5 for one text, 1 for a file"),
     ] = None,
     length_normalization: Annotated[
-        float, typer.Option(metavar="P", show_default=False, help="rank by score / length^P [0]")
+        float, typer.Option(metavar="P", show_default=False, help="rank by score / length^P, the end counted [0]")
     ] = 0.0,
     layout: Annotated[
         str,

@@ -40,7 +40,7 @@ class HuggingFaceStepModel(nn.Module, ABC):
     def __init__(self, model: Any, tokens: SpecialTokens, scale: float) -> None:
         super().__init__()
         self.model: Any = model
-        self.end, self.first, self.forced_first = tokens
+        self.end, self.first, self.forced_first, self.padding = tokens
         self.scale, self.training, self.shares = scale, model.training, False
         self._takes_positions = "position_ids" in inspect.signature(model.get_decoder().forward).parameters
         head = head_of(model)
@@ -62,7 +62,15 @@ class HuggingFaceStepModel(nn.Module, ABC):
         if type(embedding) is nn.Embedding or getattr(embedding, "embed_scale", None) == 1.0:
             weight_VD: Tensor = embedding.weight
             return weight_VD
-        return self._embed(torch.arange(embedding.weight.shape[0], device=embedding.weight.device))
+        # Looked up, padding would get no gradient, and what is mixed of it should.
+        ignoring = {part: part.padding_idx for part in embedding.modules() if hasattr(part, "padding_idx")}
+        try:
+            for part in ignoring:
+                part.padding_idx = None
+            return self._embed(torch.arange(embedding.weight.shape[0], device=embedding.weight.device))
+        finally:
+            for part, padding in ignoring.items():
+                part.padding_idx = padding
 
     @property
     def _width(self) -> int:
@@ -120,22 +128,36 @@ class HuggingFaceStepModel(nn.Module, ABC):
             )
 
     def _require_positions(self, positions: int, what: str) -> None:
-        limit = self._num_positions
-        if limit is not None and positions > limit:
-            raise InputError(
-                f"{what} needs {positions} positions, and {self._name} has {limit} (max_position_embeddings)",
-                mend="use shorter sources, or fewer steps",
-            )
+        for limit, setting in self._position_limits:
+            if positions > limit:
+                raise InputError(
+                    f"{what} needs {positions} positions, and {self._name} has {limit} ({setting})",
+                    mend="use shorter sources, or fewer steps",
+                )
 
     @property
     def _num_positions(self) -> int | None:
-        """How many positions the decoder has an embedding of; None for rotary or relative ones, which never end."""
-        limit: int | None = getattr(self.model.config, "max_position_embeddings", None)
-        return limit if self._has_position_table else None
+        """How many positions there are; None for rotary or relative ones, which never end."""
+        return min((limit for limit, _ in self._position_limits), default=None)
 
     @cached_property
-    def _has_position_table(self) -> bool:
-        return sum(isinstance(part, nn.Embedding) for part in self._decoder.modules()) > 1
+    def _position_limits(self) -> list[tuple[int, str]]:
+        """How many positions there are, and the setting that says so."""
+        limits = []
+        table = getattr(self.model.config, "max_position_embeddings", None)
+        if table is not None and sum(isinstance(part, nn.Embedding) for part in self._decoder.modules()) > 1:
+            limits.append((table, "max_position_embeddings"))
+        # Beyond these, some rotary positions turn faster or slower for all rows of a batch as soon as one is so long.
+        ropes = getattr(self._decoder.config, "rope_parameters", None) or {}
+        for rope in (ropes, *ropes.values()):
+            kind = rope.get("rope_type", "") if isinstance(rope, dict) else ""
+            if kind == "longrope":
+                limits.append(
+                    (rope["original_max_position_embeddings"], "original_max_position_embeddings of longrope")
+                )
+            elif "dynamic" in kind:
+                limits.append((self._decoder.config.max_position_embeddings, f"max_position_embeddings of {kind} rope"))
+        return limits
 
     def _run(self, inputs_BLD: Tensor, **arguments: Any) -> Any:
         return self._decoder(inputs_embeds=inputs_BLD, return_dict=True, **arguments)

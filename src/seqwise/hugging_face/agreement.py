@@ -1,6 +1,6 @@
 """Whether an adapter and the model behind it say the same: two short inputs through both.
 
-Shapes: B = 2 inputs, one shorter than the other, T = 2 steps, V vocabulary.
+Shapes: B = 2 inputs, one shorter than the other, T = 3 steps, V vocabulary.
 """
 
 from __future__ import annotations
@@ -31,6 +31,11 @@ HALF_PRECISION_TOLERANCE = 5e-2
 # Large enough to show what a head does to large scores, such as a soft cap.
 PROBE = 100.0
 
+FORBID_PADDING = (
+    "forbid it: generation_config.suppress_tokens = [pad_token_id], and search with a generation_selector; or report "
+    "this model"
+)
+
 
 def feature_scale(model: Any) -> float:
     """The factor between a decoder's last hidden vectors and what the output embeddings read: 1, or T5's H^-1/2.
@@ -52,13 +57,12 @@ def feature_scale(model: Any) -> float:
     def written(module: nn.Module, inputs: Any, output: Any) -> None:
         seen["hidden"] = output[0] if isinstance(output, tuple) else output.last_hidden_state
 
-    hooks = (
-        model.get_output_embeddings().register_forward_pre_hook(read),
-        model.get_decoder().register_forward_hook(written),
-    )
-    first, last = _two_tokens(model)
+    hooks: list[Any] = []
     try:
         with _examined(model):
+            hooks.append(model.get_output_embeddings().register_forward_pre_hook(read))
+            hooks.append(model.get_decoder().register_forward_hook(written))
+            first, last = _two_tokens(model)
             _own_logits(model, [first, last], [first, last], model.device)
     finally:
         for hook in hooks:
@@ -87,8 +91,8 @@ def require_agreement(adapted: Any, model: nn.Module) -> None:
     device, compared = plain.device, probe.compared
 
     def own() -> Tensor:
-        fed = [adapted.first, probe.second]
-        logits = [_own_logits(model, source, [source[-1], probe.second], device, fed) for source in probe.sources]
+        fed = [adapted.first, *probe.fed]
+        logits = [_own_logits(model, source, [source[-1], *probe.fed], device, fed) for source in probe.sources]
         return torch.cat(logits)
 
     def at_once() -> Tensor:
@@ -105,7 +109,9 @@ def require_agreement(adapted: Any, model: nn.Module) -> None:
                 mend="resize its token embeddings",
             )
         for way, ours in (("all steps at once", at_once), ("one step at a time", by_step)):
-            _require_same(plain, own()[:, compared], ours()[:, compared], way)
+            wanted, found = own(), ours()
+            _require_same(plain, wanted[:, compared][:, :-1], found[:, compared][:, :-1], way)
+            _require_same(plain, wanted[:, -1], found[:, -1], f"{way}, after padding was written", mend=FORBID_PADDING)
         with _output_embeddings_say(plain, PROBE):
             _require_same(plain, own()[:, compared], at_once()[:, compared], "the head, given large scores")
 
@@ -135,12 +141,12 @@ def slots_may_share(adapted: Any) -> bool:
 
 
 class _Probe(NamedTuple):
-    """Two inputs, one of them padded, their batch, the token that is fed first, and the steps that are compared."""
+    """Two inputs, one of them padded, their batch, another token, what is fed, and the steps that are compared."""
 
     sources: tuple[list[int], list[int]]
     batch: Batch
-    first: int
-    second: int
+    other: int
+    fed: tuple[int, int]
     compared: slice
 
 
@@ -149,23 +155,28 @@ def _probe_of(adapted: Any) -> _Probe:
     # A forced first token has no scores of its own: only what follows it can be compared.
     second = last if adapted.forced_first is None else adapted.forced_first
     compared = slice(0 if adapted.forced_first is None else 1, None)
+    # Some models count positions by what is not padding.
+    fed = second, first if adapted.padding is None else adapted.padding
     # A prompt of two tokens before the last, and one of a single token and padding.
     sources = ([first, last, last], [last, first])
-    examples = [EncodedExample(tuple(source), (second, first)) for source in sources]
+    examples = [EncodedExample(tuple(source), (*fed, first)) for source in sources]
     batch = collate(list(enumerate(examples))).to(adapted.model.device)
-    return _Probe(sources, batch, first, second, compared)
+    return _Probe(sources, batch, first, fed, compared)
 
 
 def _by_step(adapted: Any, probe: _Probe, context: Any, state: Past) -> Tensor:
-    """The scores of two steps, one after the other, from an empty past on."""
+    """The scores of three steps, one after the other, from an empty past on."""
     device = adapted.model.device
     inputs_B1D, _ = adapted.start(context)
     features_B1H, state = adapted.step(inputs_B1D, state, context, 0)
+    logits = [adapted.head(features_B1H)]
     # Two slots, of which the second is fed something else: the first must not notice.
     state = tree.gather(state, torch.zeros(2, 2, dtype=torch.long, device=device))
-    fed_BKD = adapted.embedding_VD[torch.tensor([[probe.second, probe.first]] * 2, device=device)]
-    features_BKH, _ = adapted.step(fed_BKD, state, context, 1)
-    return torch.cat([adapted.head(features_B1H), adapted.head(features_BKH[:, :1])], dim=1)
+    for step, token in enumerate(probe.fed, start=1):
+        fed_BKD = adapted.embedding_VD[torch.tensor([[token, probe.other]] * 2, device=device)]
+        features_BKH, state = adapted.step(fed_BKD, state, context, step)
+        logits.append(adapted.head(features_BKH[:, :1]))
+    return torch.cat(logits, dim=1)
 
 
 def _two_tokens(model: Any) -> tuple[int, int]:
@@ -194,13 +205,20 @@ def _own_logits(
     ).logits
 
 
-def _require_same(model: nn.Module, own_BTV: Tensor, ours_BTV: Tensor, way: str) -> None:
+def _require_same(
+    model: nn.Module,
+    own_BTV: Tensor,
+    ours_BTV: Tensor,
+    way: str,
+    *,
+    mend: str = "use another model, or report this one",
+) -> None:
     apart = _share_apart(ours_BTV, own_BTV)
     if not apart <= _tolerance(own_BTV):
         raise InputError(
             f"{type(model).__name__} cannot be adapted: {way}, its scores come out {apart:.1e} (of the largest) away "
             "from its own",
-            mend="use another model, or report this one",
+            mend=mend,
         )
 
 

@@ -43,11 +43,12 @@ MOVABLE_CACHES = (None, "dynamic", "dynamic_full", "offloaded")
 
 
 class SpecialTokens(NamedTuple):
-    """The tokens that a search has to know."""
+    """The tokens that a search has to know, and the padding if it may be written."""
 
     end: int | None
     first: int
     forced_first: int | None
+    padding: int | None
 
 
 def special_tokens(model: Any, generation_config: GenerationConfig) -> SpecialTokens:
@@ -58,8 +59,8 @@ def special_tokens(model: Any, generation_config: GenerationConfig) -> SpecialTo
         generation_config: says it.
 
     Returns:
-        The end token, what the decoder is fed first (0 for a causal model, which is fed its prompt), and what its first
-        output is forced to be.
+        The end token, what the decoder is fed first (0 for a causal model, which is fed its prompt), what its first
+        output is forced to be, and the padding token unless it is forbidden.
 
     Raises:
         InputError: there are several end tokens, no single start token, or a cache is asked for that cannot follow.
@@ -70,7 +71,7 @@ def special_tokens(model: Any, generation_config: GenerationConfig) -> SpecialTo
         >>> heads = {"encoder_attention_heads": 1, "decoder_attention_heads": 1}
         >>> model = BartForConditionalGeneration(BartConfig(vocab_size=9, **sizes, **heads))
         >>> special_tokens(model, model.generation_config)
-        SpecialTokens(end=2, first=2, forced_first=None)
+        SpecialTokens(end=2, first=2, forced_first=None, padding=1)
     """
     name = type(model).__name__
     end = generation_config.eos_token_id
@@ -88,6 +89,9 @@ def special_tokens(model: Any, generation_config: GenerationConfig) -> SpecialTo
             "(generation_config.cache_implementation), which cannot be gathered or mixed",
             mend="set it to None",
         )
+    padding = getattr(model.config, "pad_token_id", None)
+    if padding is not None and (padding < 0 or padding in _forbidden(generation_config, end)):
+        padding = None
     forced = generation_config.forced_bos_token_id
     if not model.config.is_encoder_decoder:
         if forced is not None:
@@ -96,7 +100,7 @@ def special_tokens(model: Any, generation_config: GenerationConfig) -> SpecialTo
                 f"forced_bos_token_id is {forced}",
                 mend="set it to None, and end prompts with that token",
             )
-        return SpecialTokens(end, 0, None)
+        return SpecialTokens(end, 0, None, padding)
     first = generation_config.decoder_start_token_id
     if first is None:
         first = generation_config.bos_token_id
@@ -105,7 +109,7 @@ def special_tokens(model: Any, generation_config: GenerationConfig) -> SpecialTo
             f"{name} has no single start token (generation_config.decoder_start_token_id is {first})",
             mend="set generation_config.decoder_start_token_id to one token",
         )
-    return SpecialTokens(end, first, forced)
+    return SpecialTokens(end, first, forced, padding)
 
 
 def generation_selector(
@@ -152,9 +156,8 @@ def generation_selector(
         value = getattr(config, name, None)
         if value is not None and value not in neutral:
             raise InputError(f"generation_config.{name} is {value}, which is not done here", mend="set it to None")
-    end, _, forced_first = special_tokens(plain, config)
-    words = [list(word) for word in config.bad_words_ids or []]
-    if any(len(word) != 1 for word in words):
+    end, _, forced_first, _ = special_tokens(plain, config)
+    if any(len(word) != 1 for word in config.bad_words_ids or []):
         raise InputError(
             "generation_config.bad_words_ids holds words of several tokens, which are not excluded here",
             mend="keep those of one token",
@@ -178,7 +181,7 @@ def generation_selector(
     return GenerationSelector(
         selector,
         vocabulary_size=plain.get_output_embeddings().weight.shape[0],
-        excluded=tuple(sorted({word[0] for word in words} - {end} | set(config.suppress_tokens or []))),
+        excluded=tuple(sorted(_forbidden(config, end))),
         excluded_at_first=tuple(sorted(set(config.begin_suppress_tokens or []))),
         first_choice=0 if forced_first is None else 1,
         end=end,
@@ -186,6 +189,12 @@ def generation_selector(
         forced_last=last,
         num_steps=num_steps,
     )
+
+
+def _forbidden(generation_config: GenerationConfig, end: int | None) -> set[int]:
+    """The tokens that are never chosen; the end token among the bad words may be."""
+    words = {word[0] for word in generation_config.bad_words_ids or [] if len(word) == 1}
+    return words - {end} | set(generation_config.suppress_tokens or [])
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,9 @@ def step_model(model: nn.Module, *, generation_config: GenerationConfig | None =
     the source (of the prompt, in a causal model) are kept once for each input. Where nothing asks for gradients and the
     model's attention is the softmax of scaled products, the slots of an input share all of them (``shares``): a hard
     selection then moves indices (:class:`~seqwise.models.SharedCache`). A fed embedding is the model's own, its scale
-    included. Whatever cannot be reproduced is found out here: a batch with padding is run through the model and through
-    the adapter, and they must agree.
+    included. Whatever cannot be reproduced is found out here: a batch with padding, and outputs in which padding is
+    written, are run through the model and through the adapter, and they must agree. (M2M100 and NLLB count positions by
+    what is not padding: they are refused unless ``generation_config.suppress_tokens`` forbids it to be written.)
 
     Args:
         model: with a head (``AutoModelForSeq2SeqLM``, ``AutoModelForCausalLM``); its weights are shared, and dropout
@@ -44,10 +45,12 @@ def step_model(model: nn.Module, *, generation_config: GenerationConfig | None =
         target. Padding is of no consequence, whatever ids it has.
 
     Raises:
-        InputError: the model has no head, no start token or several end tokens; its cache cannot follow a selection
-            (static, sliding, quantised, recurrent); or the adapter does not agree with it. Later: a prompt is empty, a
-            position has no embedding, a target does not begin with the forced token, or single steps are asked of a
-            model in training with gradient checkpointing or layer drop.
+        InputError: the model has no head, no start token or several end tokens; it does not write token by token, or
+            its parts cannot be called one by one; its cache cannot follow a selection (static, sliding, quantised,
+            recurrent); or the adapter does not agree with it. Later: a prompt is empty, a position has no embedding
+            (or, with longrope or dynamic rope, would change those of other inputs of its batch), a target does not
+            begin with the forced token, or single steps are asked of a model in training with gradient checkpointing or
+            layer drop.
 
     A hard beam search finds what ``generate(num_beams=k, length_penalty=0)`` finds as long as nothing ends. There,
     an output that ends leaves the beam and k others go on; here it keeps its slot until something better takes it.
@@ -76,6 +79,14 @@ def step_model(model: nn.Module, *, generation_config: GenerationConfig | None =
             f"{type(plain).__name__} has no language model head",
             mend="load it with AutoModelForSeq2SeqLM or AutoModelForCausalLM",
         )
+    if not plain.can_generate():
+        raise InputError(
+            f"{type(plain).__name__} writes no outputs: it is neither an encoder-decoder nor a causal language model",
+            mend="load it with AutoModelForSeq2SeqLM or AutoModelForCausalLM; a masked model is for masked_model",
+        )
+    if plain.main_input_name != "input_ids":
+        problem = f"{type(plain).__name__} reads {plain.main_input_name}, and a source is tokens"
+        raise InputError(problem, mend="use a model of texts")
     tokens = special_tokens(plain, plain.generation_config if generation_config is None else generation_config)
     kind = Seq2SeqModel if plain.config.is_encoder_decoder else CausalModel
     adapted = kind(plain, tokens, feature_scale(plain))
