@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from make_results_page import PAGES, grid
+from make_results_page import grid, load_tables
 
-from seqwise.evaluation.report import VERDICTS, Claim, Table, load_table
+from seqwise.evaluation.report import VERDICTS, Claim, Table
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -29,7 +29,8 @@ HEAD = """\
 Made by `python scripts/make_claims_page.py` from the claims in `results/`, which the recipes wrote; do not edit.
 
 A claim **holds** where the difference has its sign with p < 0.05, is **reversed** where the opposite is so, and
-otherwise was **not seen**. The corpora are smaller than the papers', and others; most tables have three or five seeds;
+otherwise was **not seen**; it was **not tested** where no test would say anything. Theorems, and what a figure draws,
+are checked and not counted. The corpora are smaller than the papers', and others; most tables have three or five seeds;
 p-values are not corrected for the number of claims. So a claim that was not seen may well hold elsewhere. The numbers
 behind a verdict, and the test, are in [the results](results.md), under the table that it links to. The last section has
 what the papers leave out, the controls above all. What to make of it in practice: [how to choose](how-to-choose.md).
@@ -38,7 +39,7 @@ what the papers leave out, the controls above all. What to make of it in practic
 
 def page(folder: Path) -> str:
     """The whole page."""
-    tables = {name: load_table(folder / f"{name}.json") for name in PAGES if (folder / f"{name}.json").exists()}
+    tables = load_tables(folder)
     parts = [HEAD, _overview(tables)]
     for paper in PAPERS:
         found = _by_claim((table, claim) for table in tables.values() for claim in table.claims if _is_of(paper, claim))
@@ -66,7 +67,11 @@ def _by_claim(found: Iterable[tuple[Table, Claim]]) -> dict[tuple[str, str], lis
 
 
 def _verdicts(made: Iterable[tuple[Table, Claim]]) -> str:
-    return "; ".join(f"**{claim.verdict}** ([{table.title}](results.md#{slug(table.title)}))" for table, claim in made)
+    return "; ".join(
+        f"**{claim.verdict}**{'' if claim.kind == 'claim' else f' ({claim.kind}, checked)'} "
+        f"([{table.title}](results.md#{slug(table.title)}))"
+        for table, claim in made
+    )
 
 
 def slug(heading: str) -> str:
@@ -75,7 +80,7 @@ def slug(heading: str) -> str:
 
 
 def _overview(tables: Mapping[str, Table]) -> str:
-    claims = [claim for table in tables.values() for claim in table.claims]
+    claims = [claim for table in tables.values() for claim in table.claims if claim.kind == "claim"]
     rows = []
     for paper in PAPERS:
         counts = Counter(claim.verdict for claim in claims if _is_of(paper, claim))

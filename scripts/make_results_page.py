@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from seqwise.evaluation.report import Result, Table, load_table
 from seqwise.evaluation.signature import signature_line
+from seqwise.evaluation.verdicts import recompute
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -19,7 +20,7 @@ PAGES = {
     "table-3.2": "table-3.2",
     "table-4.1": "table-4.1",
     "table-4.2": "table-4.2",
-    "table-5.1-supertags": "table-5.1",
+    **{f"table-5.1-supertags{corpus}": "table-5.1" for corpus in ("", "-ewt", "-erg")},
     "table-5.1-translation": "table-5.1",
     **{
         f"table-{number}-{corpus}-{direction}": f"table-{number}"
@@ -43,6 +44,7 @@ PAGES = {
     "improvements-ner": "improvements",
     "improvements-g2p": "improvements",
     "table-6.1": "table-6.1",
+    "table-6.1-phonemes": "table-6.1",
     "figure-6.1": "figure-6.1",
     **{
         f"{kind}-{number}-{task}": f"{kind}-{number}"
@@ -60,6 +62,12 @@ PAGES = {
     "g2p": "g2p",
 }
 
+# Results that other pages show.
+ELSEWHERE = ("reliability", "soak")
+# What the papers have and no recipe makes.
+WITHOUT_RECIPE = {"figure-6.1-phonemes": "Figure 6.1 on phoneme sequences"}
+TRAINED = ("table-3.1-ner", "table-3.1-translation", "table-3.2", "table-4.1", "table-4.2")
+
 HEAD = """\
 # Results
 
@@ -70,30 +78,37 @@ compared with the papers', absolute numbers cannot.** Tables over several seeds 
 95% interval over examples and seeds, which understates the seeds' part where there are only three. In those tables the
 decoder of each system is chosen on development data (bold). A claim **holds** if the difference has its sign with
 p < 0.05 in a paired bootstrap over examples and seeds, is **reversed** if the opposite is so, and otherwise was
-**not seen**; p-values are not corrected for the number of claims. (Table and Figure 6.1 are exact, so that only seeds
-vary: t-tests over seeds.) What the papers lack is in every table of Chapters 3 to 5: cross-entropy trained longer, and
-beams over scores that are not normalised ("raw") or half normalised ("half-raw", f − log Z / 2).
+**not seen**; it was **not tested** where no test would say anything. p-values are not corrected for the number of
+claims. (Table and Figure 6.1 are exact, so that only seeds vary: t-tests over seeds.) Theorems, and what a figure
+draws, are checked where they stand and are not counted as claims. What the papers lack is in every table of Chapters 3
+to 5: cross-entropy trained longer, and beams over scores that are not normalised ("raw") or half normalised
+("half-raw", f − log Z / 2).
 
 Training seconds are on one busy core. Where the column says "all stages" they count from new weights on; elsewhere they
-are of a system's last stage alone. In Tables 3.1 to 4.2 the searches and feedings had between half and all of the time
-of the longer cross-entropy. The translators of Table 3.1 had minutes of training on 27,473 short pairs and are far from
-converged: what more training gives is more there than anywhere else.
+are of a system's last stage alone. In Tables 3.1 to 4.2 the searches and feedings had {shortest:.0%} to {longest:.0%}
+of the time of the longer cross-entropy. The translators of Table 3.1 had minutes of training on 27,473 short pairs and
+are far from converged: what more training gives is more there than anywhere else.
 
 Tables 3.1 (named entities) to 4.2 and the search-aware objectives have been made twice, from new weights both times and
 at two revisions; they came out the same to every digit but for the seconds. The numbers here are those of the second
 time, when each table was written by its command in one run.
+
+`python scripts/recompute_results.py` computes every interval, p-value and verdict of a file again from what each
+example adds, which the file has for each system, decoder and training seed. Files made before this was kept say so.
 """
 
 
 def page(folder: Path) -> str:
     """The whole page."""
-    tables = {name: load_table(folder / f"{name}.json") for name in PAGES if (folder / f"{name}.json").exists()}
+    tables = load_tables(folder)
     claims = [
         (f"**{claim.verdict}**", claim.text, claim.source, table.title)
         for table in tables.values()
         for claim in table.claims
+        if claim.kind == "claim"
     ]
-    parts = [HEAD]
+    shares = [share for name in TRAINED if name in tables for share in _shares_of_time(tables[name])] or [1.0]
+    parts = [HEAD.format(shortest=min(shares), longest=max(shares)), _missing(tables)]
     if claims:
         titles = ("verdict", "claim", "made in", "table")
         parts.append("## The claims at a glance\n\n" + grid(titles, claims))
@@ -102,15 +117,53 @@ def page(folder: Path) -> str:
     return "\n".join(parts)
 
 
+def load_tables(folder: Path) -> dict[str, Table]:
+    """The results that the page shows, in its order.
+
+    Raises:
+        SystemExit: the folder has results that no page shows.
+    """
+    unshown = {path.stem for path in folder.glob("*.json")} - {*PAGES, *ELSEWHERE}
+    if unshown:
+        raise SystemExit(
+            f"no page shows {', '.join(sorted(unshown))}; add them to PAGES in scripts/make_results_page.py"
+        )
+    return {name: load_table(folder / f"{name}.json") for name in PAGES if (folder / f"{name}.json").exists()}
+
+
+def _missing(tables: Mapping[str, Table]) -> str:
+    """What should be on the page and is not."""
+    lines = [
+        f"- `results/{name}.json`: `seqwise reproduce {recipe}` makes it."
+        for name, recipe in PAGES.items()
+        if name not in tables
+    ]
+    lines += [f"- {title}: no recipe makes it yet." for name, title in WITHOUT_RECIPE.items() if name not in tables]
+    return "Not made yet, and so not on this page:\n\n" + "\n".join(lines) + "\n"
+
+
+def _shares_of_time(table: Table) -> list[float]:
+    """The training time of each row after the common start, as a share of that of the longer cross-entropy."""
+    seconds = {one.system: one.value for one in table.results if one.measure == "training seconds, all stages"}
+    start, longer = seconds.pop("cross-entropy", 0.0), seconds.pop("cross-entropy, longer", 1.0)
+    return [(each - start) / (longer - start) for each in seconds.values()]
+
+
 def _section(name: str, table: Table) -> str:
     command = f"seqwise reproduce {PAGES[name]} --results results"
     lines = [f"## {table.title}\n", f"`{command}` writes `results/{name}.json`.\n"]
     if (ROOT / "docs" / f"{name}.png").exists():
         lines.append(f"![{table.title}]({name}.png)\n")
     lines.append(_numbers(table))
-    if table.claims:
-        rows = ((f"**{claim.verdict}**", claim.text, claim.evidence, claim.source) for claim in table.claims)
-        lines.append(grid(("verdict", "claim", "evidence (test)", "made in"), rows))
+    for heading, claims in (
+        ("claim", [claim for claim in table.claims if claim.kind == "claim"]),
+        ("theorem or figure, checked", [claim for claim in table.claims if claim.kind != "claim"]),
+    ):
+        if claims:
+            rows = ((f"**{claim.verdict}**", claim.text, claim.evidence, claim.source) for claim in claims)
+            lines.append(grid(("verdict", heading, "evidence (test)", "made in"), rows))
+    if any(problem == "no values" for _, problem in recompute(table)):
+        lines.append("The file lacks what each example adds: its intervals and p-values cannot be computed again.\n")
     if table.note:
         lines.append(table.note + "\n")
     # Rows differ in method alone, or in when they were made.

@@ -18,10 +18,20 @@ from rich.console import Console
 from seqwise.data import Sentence, build_vocabulary
 from seqwise.evaluation.metrics import Counts
 from seqwise.evaluation.report import load_table, save_table
-from seqwise.evaluation.reranking import Candidate
+from seqwise.evaluation.reranking import Candidate, Tuned
+from seqwise.evaluation.signature import sign
 from seqwise.recipes import andreas_klein, figure_1, language_models, run_recipe
 from seqwise.recipes import corpora as recipe_corpora
-from seqwise.recipes.andreas_klein import TABLE_1, TABLE_2, about_as_fast, measure, table_1, table_2
+from seqwise.recipes.andreas_klein import (
+    TABLE_1,
+    TABLE_2,
+    Measured,
+    about_as_fast,
+    measure,
+    table_1,
+    table_2,
+    with_weight,
+)
 from seqwise.recipes.comparison import judge, no_worse
 from seqwise.recipes.language_models import Size, Text, Translations, run_cells, split_words
 
@@ -114,6 +124,21 @@ def test_verdicts_on_made_up_numbers() -> None:
     # No significant difference, but one of a point or more cannot be ruled out either.
     assert no_worse("c", "s", shares(201, 200), shares(198, 202)).verdict == "not seen"
     assert no_worse("c", "s", shares(201, 200), shares(198, 202), margin=0.2).verdict == "holds"
+
+
+def test_a_claim_on_lists_that_are_ranked_without_the_language_model_is_not_tested() -> None:
+    row, claim = andreas_klein.TABLE_1[3], no_worse("c", "s", shares(200, 200), shares(200, 200))
+    assert claim.verdict == "holds"
+
+    def measured(*weights: float) -> Measured:
+        tuned = [Tuned(weight, 0.5, 0.07) for weight in weights]
+        return Measured(row, tuned, [], [], [], [], [], sign("made up", seeds=[0, 1], data="0" * 64))
+
+    assert with_weight(claim, measured(0.1, 0.2), measured(0.02, 1.0)) == claim
+    for weights in ((0.0, 0.0), (0.1, 0.0)):
+        untested = with_weight(claim, measured(0.1, 0.2), measured(*weights))
+        assert untested.verdict == "not tested" and not untested.values
+        assert untested.evidence.startswith(f"weight 0: γ = 1 in {weights.count(0.0)} of 2 seeds; ")
 
 
 def test_speed_is_compared_by_seed() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,10 @@ from torch.distributed.run import get_args_parser
 import seqwise as package
 from command_line import Command
 from pages import DOCS, blocks, run_page
-from seqwise.evaluation.report import load_table
+from seqwise.evaluation.metrics import Counts
+from seqwise.evaluation.report import Claim, Table, load_table, save_table
+from seqwise.evaluation.signature import sign
+from seqwise.evaluation.verdicts import interval_result
 
 ROOT = DOCS.parent
 RUN = [*sorted((DOCS / "guides").glob("*.md")), DOCS / "scale.md", DOCS / "one-idea.md", DOCS / "extending.md"]
@@ -142,6 +146,45 @@ def test_the_claims_are_those_of_the_results(scripts: None) -> None:
     assert make_claims_page.page(ROOT / "results") == text
     anchors = {make_claims_page.slug(line[3:]) for line in (DOCS / "results.md").read_text("utf-8").splitlines()}
     assert set(re.findall(r"results\.md#([^)]+)\)", text)) <= anchors
+
+
+def test_results_that_no_page_shows_are_refused_and_missing_ones_are_named(scripts: None, tmp_path: Path) -> None:
+    import make_results_page
+
+    shutil.copy(ROOT / "results" / "table-3.2.json", tmp_path / "table-3.2.json")
+    page = make_results_page.page(tmp_path)
+    assert "`results/table-6.6-translation-ro.json`: `seqwise reproduce table-6.6` makes it." in page
+    assert "Figure 6.1 on phoneme sequences: no recipe makes it" in page and "results/table-3.2.json`: " not in page
+    shutil.copy(ROOT / "results" / "table-3.2.json", tmp_path / "table-9.9.json")
+    with pytest.raises(SystemExit, match=r"no page shows table-9\.9"):
+        make_results_page.page(tmp_path)
+
+
+def test_theorems_and_figures_are_not_counted_as_claims(scripts: None, tmp_path: Path) -> None:
+    import make_claims_page
+    import make_results_page
+
+    table = load_table(ROOT / "results" / "andreas-klein-2.json")
+    kinds = ("claim", "theorem", "figure")
+    claims = tuple(Claim(f"The {kind}.", "section 3, Theorem 1", "holds", "seen", kind=kind) for kind in kinds)
+    save_table(replace(table, claims=claims), tmp_path / "andreas-klein-2.json")
+    page = make_claims_page.page(tmp_path)
+    assert "| Andreas and Klein, NAACL 2015 | 1 | 0 | 0 | 0 |" in page
+    assert "| The theorem. | section 3, Theorem 1 | **holds** (theorem, checked)" in page
+    glance, _, section = make_results_page.page(tmp_path).partition("## Table 2")
+    assert "The claim." in glance and "The theorem." not in glance and "The theorem." in section
+
+
+def test_a_file_without_values_says_so(scripts: None) -> None:
+    import make_results_page
+
+    counts = Counts([1, 0] * 20)
+    signature = sign("greedy", seeds=[0], data="0" * 64)
+    whole = Table("t", (interval_result("greedy", "beam: right", counts, signature),))
+    bare = replace(whole, results=tuple(replace(one, values=()) for one in whole.results))
+    lacks = "cannot be computed again"
+    assert lacks in make_results_page._section("stress", bare)
+    assert lacks not in make_results_page._section("stress", whole)
 
 
 def test_a_source_that_no_paper_has_is_not_passed_over(scripts: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from seqwise.evaluation.report import Result, load_table
+from seqwise.evaluation.verdicts import recompute
 from seqwise.recipes import transformer_translation
 from seqwise.recipes.corpora import PIECES
 from seqwise.recipes.label_bias import LOG_PARTITION_WEIGHT
-from seqwise.runs.settings import Settings
-from seqwise.runs.stages import resolve
 
 RESULTS = Path(__file__).parent.parent / "results"
 README = (RESULTS.parent / "README.md").read_text(encoding="utf-8")
@@ -22,13 +21,9 @@ CONTROLS = (
 )  # fmt: skip
 
 
-def best(name: str, measure: str, systems: tuple[str, ...]) -> float:
-    """The highest value of a measure over decoders and systems."""
-    return max(
-        result.value
-        for result in load_table(RESULTS / f"{name}.json").results
-        if result.system in systems and result.measure.endswith(f": {measure}")
-    )
+def best_control(name: str) -> float:
+    """What the control that is best on development data reaches on test, each with its decoder chosen there."""
+    return chosen(name, max(CONTROLS, key=lambda system: on_dev(name, system)))
 
 
 def find(name: str, measure: str, system: str) -> Result:
@@ -51,30 +46,24 @@ def test_every_number_is_signed(path: Path) -> None:
         )
 
 
-def test_global_scores_beat_every_left_to_right_control_by_four_points() -> None:
-    control = best("stress", "words right", CONTROLS)
-    assert best("stress", "words right", ("relaxed beam, global",)) >= control + 4
-    assert best("stress", "words right", ("beam CRF, global",)) >= control + 4
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda path: path.stem)
+def test_numbers_come_out_again_from_the_values_in_the_file(path: Path) -> None:
+    differing = [(one, problem) for one, problem in recompute(load_table(path)) if problem not in ("", "no values")]
+    assert not differing
 
 
-def test_controls_had_at_least_the_time_of_what_they_control() -> None:
-    longer = value("stress", "training seconds", "cross-entropy, longer")
-    for system in ("relaxed beam, global", "beam CRF, global"):
-        assert longer >= 0.9 * value("stress", "training seconds", system)
+def test_the_demo_has_the_values_of_every_number() -> None:
+    for name in ("stress", "label-bias-toy"):
+        table = load_table(RESULTS / f"{name}.json")
+        found = [problem for _, problem in recompute(table)]
+        assert found and not any(found)
+        assert all(result.signature.training for result in table.results)
 
 
-def test_the_toy_stays_between_its_ceilings() -> None:
-    assert value("label-bias-toy", "beam: labels right", "relaxed beam, local") < 57
-    # 84.7 to 90.7 by seed and rounding (test_label_bias_toy.py); the committed seed is that of the demo.
-    assert value("label-bias-toy", "raw beam: labels right", "relaxed beam, global") >= 80
+def test_the_toy_of_label_bias_is_the_saved_one() -> None:
     local = value("label-bias-toy", "beam: labels right", "relaxed beam, local")
     reached = value("label-bias-toy", "raw beam: labels right", "relaxed beam, global")
     assert f"local scores\nstay at {local:.1f}%; global scores reach {reached:.1f}%." in LABEL_BIAS
-
-
-def test_spelling_to_sound_is_as_good_as_promised() -> None:
-    assert value("g2p", "beam: word error", "cross-entropy") <= 32
-    assert value("g2p", "training seconds", "cross-entropy") <= 180
 
 
 SYSTEMS = (
@@ -90,7 +79,7 @@ def test_the_readme_table_is_the_saved_one() -> None:
         saved = find("stress", f"{decoder}: words right", system)
         assert saved.low is not None and saved.high is not None
         assert (shown, half) == (f"{saved.value:.1f}", f"{(saved.high - saved.low) / 2:.1f}"), system
-        assert saved.value == best("stress", "words right", (system,)), system
+        assert saved.note == "chosen on dev", system
     for decoder in ("beam", "raw beam"):
         assert f"{value('g2p', f'{decoder}: word error', 'cross-entropy'):.1f}%" in README
 
@@ -161,30 +150,22 @@ def test_the_improvements_of_how_to_choose_are_the_saved_ones(row: str, system: 
     assert shown == [round(number, 1) for number in saved]
 
 
-def test_what_auto_stands_for_is_the_best_on_development_data() -> None:
-    corpora = ("pmb", "ner", "stress")
-    systems = {r.system for r in load_table(RESULTS / "search-objectives-pmb.json").results}
-    means = {one: sum(on_dev(f"search-objectives-{name}", one) for name in corpora) for one in systems}
-    assert max(means, key=means.__getitem__) == BEAM_CRF
-    assert resolve(Settings(encoder="left-to-right")).objective == "beam-crf"
-
-
-def test_likelihoods_over_a_beam_beat_the_best_control_where_it_is_said() -> None:
-    for name in ("pmb", "stress"):
-        table = load_table(RESULTS / f"search-objectives-{name}.json")
-        assert all(len(result.signature.seeds) == 5 for result in table.results)
-        verdicts = {claim.text: claim.verdict for claim in table.claims}
-        for system in (BEAM_CRF, DENSE):
-            assert verdicts[f"“{system}” beats the best control."] == "holds"
-    difference = find("search-objectives-pmb", "labels right minus best control", BEAM_CRF).value
-    assert f"+{difference:.1f} points over the control" in " ".join(README.split())
-
-
-def test_nothing_beats_longer_cross_entropy_where_the_whole_input_is_seen() -> None:
-    for name in ("table-4.1", "table-4.2"):
-        claims = load_table(RESULTS / f"{name}.json").claims
-        (found,) = [claim for claim in claims if claim.text.startswith("The best search-aware row beats longer cross")]
-        assert found.verdict != "holds"
+def test_the_differences_of_five_seeds_in_the_readme_are_the_saved_ones() -> None:
+    text = " ".join(README.split())
+    found = {
+        (name, system): find(f"search-objectives-{name}", f"{measure} minus best control", system)
+        for name, measure in (("pmb", "labels right"), ("ner", "macro F1"), ("stress", "words right"))
+        for system in (BEAM_CRF, DENSE, RELAXED)
+    }
+    assert all(len(result.signature.seeds) == 5 for result in found.values())
+    for system, said in (
+        (BEAM_CRF, "the beam CRF has"),
+        (DENSE, "the dense beam loss"),
+        (RELAXED, "and the relaxed beam"),
+    ):
+        numbers = [f"{found[name, system].value:+.1f}".replace("-", "−") for name in ("pmb", "ner", "stress")]
+        assert f"{said} {numbers[0]}, {numbers[1]} and {numbers[2]}" in text
+    assert f"{found['pmb', BEAM_CRF].value:+.1f} points over the control" in text
 
 
 def seconds_after(name: str, start: str, systems: tuple[str, ...]) -> list[int]:
@@ -230,10 +211,10 @@ def test_the_sentences_of_how_to_choose_are_what_was_measured() -> None:
     over = find("search-objectives-ner", "macro F1 minus best control", BEAM_CRF)
     assert over.p_value is not None
     assert says(f"(+{over.value:.1f} points; p = {over.p_value:.3f} for the beam CRF")
-    twice = re.search(r"(\+[\d.]+) \[.*\], p = ([\d.]+)", evidence("improvements-pmb", "twice as long"))
+    twice = re.search(r"([+-][\d.]+) \[.*\], p = ([\d.]+)", evidence("improvements-pmb", "twice as long"))
     assert twice is not None and says(f"({twice[1]} on test, p = {twice[2]}, of two corpora on one)")
-    edits = re.search(r": -([\d.]+) \[-([\d.]+), ([\d.]+)\]", evidence("improvements-g2p", "The edit distance as cost"))
-    assert edits is not None and says(f"(−{edits[1]} [−{edits[2]}, {edits[3]}])")
+    edits = re.search(r": ([+-][\d.]+ \[.*?\])", evidence("improvements-g2p", "The edit distance as cost"))
+    assert edits is not None and says(f"({edits[1].replace('-', '−')})")
     effects = [
         chosen(f"search-objectives-{name}", BEAM_CRF)
         - chosen(f"search-objectives-{name}", "beam CRF from cross-entropy")
@@ -269,7 +250,7 @@ def test_what_how_to_choose_says_of_the_raw_beam_of_a_plain_model() -> None:
     right, ruined = (value("g2p", f"{decoder}: word error", "cross-entropy") for decoder in ("beam", "raw beam"))
     assert f"log Z ({nats:.0f} nats on spelling to sound)" in text
     assert f"word error goes from {right:.1f} to {ruined:.1f}%" in text
-    assert 1.45 < value("g2p", "raw beam: length ratio", "cross-entropy") < 1.55, "outputs grow by half"
+    assert f"outputs are {value('g2p', 'raw beam: length ratio', 'cross-entropy'):.1f} times as long" in text
 
 
 def test_what_how_to_choose_says_of_one_seed() -> None:
@@ -279,29 +260,10 @@ def test_what_how_to_choose_says_of_one_seed() -> None:
     assert f"{seconds[0]}, {seconds[1]} and {seconds[2]} for spelling to sound" in text
     right = [100 - value("g2p", "beam: word error", system) for system in systems]
     assert f"| spelling to sound, words right (`g2p`) | **{right[0]:.1f}** | {right[1]:.1f} | {right[2]:.1f} " in text
-    gain = best("stress", "words right", ("relaxed beam, global",)) - best("stress", "words right", CONTROLS)
-    assert f"+{gain:.1f} points on stress" in text
-    row = [best("stress", "words right", (name,)) for name in ("beam CRF, global", "relaxed beam, global")]
-    control = best("stress", "words right", CONTROLS)
-    assert f"| {control:.1f} | – | **{row[0]:.1f}** | {row[1]:.1f} |" in text
-
-
-@pytest.mark.parametrize("distribution", ["palindromes", "HMM, low entropy"])
-def test_a_teacher_on_few_sequences_comes_close_to_the_entropy(distribution: str) -> None:
-    def nats(measure: str) -> float:
-        return value("figure-6.1", measure, distribution)
-
-    assert nats("KL, 100") <= nats("entropy") + 0.1 < nats("PLL, 100") - 0.1
-
-
-def test_energies_reach_what_is_promised() -> None:
-    assert value("table-6.1", "LL", "p-10k") <= 6.02 and value("table-6.1", "PLL", "p-10k") <= 6.06
-
-
-def test_the_objectives_of_the_thesis_take_three_minutes() -> None:
-    results = load_table(RESULTS / "table-6.1.json").results
-    seconds = [one.value * len(one.signature.seeds) for one in results if one.measure == "CPU seconds"]
-    assert len(seconds) == 6 and sum(seconds) < 180
+    gain = find("stress", "words right minus best control", "relaxed beam, global").value
+    assert f"{gain:+.1f} points on stress" in text
+    row = [chosen("stress", name) for name in ("beam CRF, global", "relaxed beam, global")]
+    assert f"| {best_control('stress'):.1f} | – | **{row[0]:.1f}** | {row[1]:.1f} |" in text
 
 
 LABEL_BIAS = (RESULTS.parent / "docs" / "label-bias.md").read_text(encoding="utf-8")
@@ -326,19 +288,17 @@ def test_the_table_of_label_bias_is_the_saved_one(row: str, name: str, system: s
 
 
 def test_what_label_bias_says_of_the_claims() -> None:
-    verdicts = {claim.text: claim.verdict for claim in load_table(RESULTS / "table-5.3-pmb-uni.json").claims}
-    assert verdicts["From a self-normalised start, global beats local."] == "holds"
     difference = value("table-5.3-pmb-uni", "raw beam: labels right", "relaxed beam, global") - value(
         "table-5.3-pmb-uni", "beam: labels right", "relaxed beam, local"
     )
     assert f"by {difference:.1f}\npoints" in LABEL_BIAS
-    (crf,) = re.findall(r": (\+[\d.]+) \[", evidence("search-objectives-pmb", "“beam CRF from cross-entropy” beats"))
+    (crf,) = re.findall(r": ([+-][\d.]+) \[", evidence("search-objectives-pmb", "“beam CRF from cross-entropy” beats"))
     assert f"{crf} straight from cross-entropy, five seeds" in " ".join(LABEL_BIAS.split())
-    (crf,) = re.findall(r": (\+[\d.]+) \[", evidence("table-5.2-pmb-uni", "The best search-aware row beats longer"))
+    (crf,) = re.findall(r": ([+-][\d.]+) \[", evidence("table-5.2-pmb-uni", "The best search-aware row beats longer"))
     assert f"the beam CRF's {crf} could be chance" in " ".join(LABEL_BIAS.split())
     distilled = value("table-5.2-pmb-uni", "raw beam: labels right", "distilled, then relaxed beam, global")
     assert f"worse ({distilled:.1f})" in LABEL_BIAS
-    start = re.search(r": (\+[\d.]+) \[.*\], p = 0([.\d]{3})", evidence("table-5.2-pmb-bi", "A distilled start"))
+    start = re.search(r": ([+-][\d.]+) \[.*\], p = 0([.\d]{3})", evidence("table-5.2-pmb-bi", "A distilled start"))
     assert start is not None and f"may help a little ({start[1]}, p = {start[2]})" in LABEL_BIAS
 
 
@@ -368,10 +328,6 @@ def test_what_label_bias_says_of_ngrams_and_of_what_self_normalising_costs() -> 
         assert f"({ours:.1f}% of {what} against {local:.1f}%" in text
     ours, local = (f"{share:.2f}".removeprefix("0") for share in shares("length ratio"))
     assert f"({ours} of the reference against {local})" in text
-    verdicts = {claim.text: claim.verdict for claim in load_table(RESULTS / "table-5.5.json").claims}
-    assert verdicts["Global has less 1-gram overlap than local."] == "holds"
-    assert verdicts["Global has more than local: 4-gram overlap."] == "not seen"
-    assert {claim.verdict for claim in load_table(RESULTS / "table-5.6.json").claims} == {"not seen"}
     for table, measure in (
         *((f"supertags{corpus}", "labels right") for corpus in ("", "-erg", "-ewt")),
         ("translation", "BLEU"),
@@ -384,10 +340,6 @@ def test_what_label_bias_says_of_ngrams_and_of_what_self_normalising_costs() -> 
         means, variances, right = zip(*of.values(), strict=True)
         assert f"from {means[0]:.1f} to {means[1]:.1f}" in text and f"{variances[0]:.1f} to {variances[1]:.1f}" in text
         assert f"{right[0]:.1f} against {right[1]:.1f} {measure}" in text
-        costs = "Self-normalising costs quality, slightly."
-        assert {claim.text: claim.verdict for claim in load_table(RESULTS / f"table-5.1-{table}.json").claims}[
-            costs
-        ] == ("not seen")
 
 
 def test_what_label_bias_says_of_andreas_and_klein() -> None:
@@ -402,7 +354,6 @@ def test_what_label_bias_says_of_andreas_and_klein() -> None:
     assert f"({weak:.2f} with α = .01" in text and f"to {strong:.2f} (α = 10)" in text
     found = load_table(RESULTS / "andreas-klein-1.json").results
     bleu = [round(one.value, 1) for one in found if one.measure == "BLEU"]
-    assert (min(bleu), max(bleu)) == (7.0, 7.1)
     found = load_table(RESULTS / "andreas-klein-2.json").results
     bleu += [round(one.value, 1) for one in found if one.measure == "BLEU"]
     assert f"between {min(bleu)} and {max(bleu)}" in text
@@ -412,11 +363,6 @@ def test_what_label_bias_says_of_andreas_and_klein() -> None:
 
 
 def test_what_label_bias_says_of_translators_and_of_english_dependencies() -> None:
-    verdicts = {claim.text: claim.verdict for claim in load_table(RESULTS / "table-5.4.json").claims}
-    assert verdicts["Unnormalised decoding makes a plain model worse."] == "holds"
-    assert verdicts["Self-normalising costs BLEU."] == "not seen"
-    assert verdicts["From a self-normalised start, global beats local."] == "not seen"
-    assert verdicts["The best search-aware row beats longer cross-entropy, each with its best decoder."] == "not seen"
     text = " ".join(LABEL_BIAS.split())
     names = ("relaxed beam, global", "distilled, then global")
     plain, raw = (value("table-5.4", "raw beam: BLEU", name) for name in names)
@@ -428,16 +374,8 @@ def test_what_label_bias_says_of_translators_and_of_english_dependencies() -> No
     ]
     said = f"beats local by {gains[0]:.1f} points from a self-normalised start, and is {gains[1]:.1f} ahead"
     assert said in text
-    said = {claim.text: claim.verdict for claim in load_table(RESULTS / "table-5.3-ewt-uni.json").claims}
-    assert said["From a self-normalised start, global beats local."] == "holds"
     longer = value("table-5.2-ewt-uni", "raw beam: labels right", "cross-entropy, longer")
     assert f"in its raw beam ({longer:.1f})" in LABEL_BIAS
-    for direction, gained in (("uni", "holds"), ("bi", "not seen")):
-        said = {claim.text: claim.verdict for claim in load_table(RESULTS / f"table-5.3-ewt-{direction}.json").claims}
-        assert said["Global improves on its self-normalised start."] == gained
-        assert said["Local improves on its self-normalised start."] == gained
-        better = "The better of the two searches beats longer cross-entropy, each with its best decoder."
-        assert said[better] == "reversed"
     erg = "table-5.2-erg-uni"
     local, plain, longer = (
         value(erg, "beam: labels right", name)
@@ -454,9 +392,6 @@ def test_what_label_bias_says_of_translators_and_of_english_dependencies() -> No
         for decoder, name in (("raw beam", "relaxed beam, global"), ("beam", "relaxed beam, local"))
     ]
     assert f"by {started[0] - started[1]:.1f} ({started[0]:.1f} against {started[1]:.1f}), and does no better" in text
-    said = {claim.text: claim.verdict for claim in load_table(RESULTS / "table-5.3-erg-uni.json").claims}
-    assert said["From a self-normalised start, global beats local."] == "holds"
-    assert said["Global does better from a self-normalised start than from cross-entropy."] == "not seen"
     both_ways = [
         value("table-5.2-erg-bi", f"{decoder}: labels right", name)
         for decoder, name in (
@@ -483,22 +418,6 @@ def test_what_label_bias_says_of_transformers(model: str, place: int) -> None:
         shown = [*(f"{number:.1f}" for number in numbers), f"{seconds:,.0f}"]
         columns = line.removeprefix(f"| {system} | ").removesuffix(" |").split(" | ")
         assert columns[4 * place : 4 * place + 4] == shown
-
-
-def test_transformers_from_nothing_are_trained_within_the_hour() -> None:
-    """On two cores: what all stages of three seeds take by themselves, less than what the clock said."""
-    total = 0.0
-    for model in ("transformer", "marian"):
-        table = f"transformer-translation-{model}"
-        if not (RESULTS / f"{table}.json").exists():
-            pytest.skip(f"results/{table}.json has not been made")
-        seconds = {
-            system: value(table, "training seconds, all stages", system)
-            for system in transformer_translation.NAMES.values()
-        }
-        start = seconds["cross-entropy"]
-        total += 3 * (start + sum(each - start for each in seconds.values()))
-    assert total / 2 / 60 < 50, "docs/label-bias.md says 50 minutes"
 
 
 def test_what_label_bias_says_between_the_lines_about_transformers() -> None:
@@ -566,6 +485,10 @@ def test_what_sampling_says_of_a_model_that_has_learnt_something() -> None:
     )
     assert f"have {annealed:.1f} instead of {plain:.1f} words right" in SAMPLING
     assert f"they have {fast:.1f}." in SAMPLING
+    gibbs, ours = (
+        of("6.6", "words right, last state", name) for name in ("Gibbs, T = 0.8", "MH, local, annealed by 0.02")
+    )
+    assert f"by last states it has {gibbs:.1f} and MH, annealed, {ours:.1f}." in SAMPLING
     one, five = (of("6.6", "words right, last state", f"Mask-Predict{how}") for how in ("", ", 5 lengths"))
     assert f"Mask-Predict ({one:.1f})" in SAMPLING and f"five lengths ({five:.1f})" in SAMPLING
     for temperature, said in (("0.5", "in {} of 100 cases and leave a"), ("1", "are accepted in {} and leave")):
@@ -585,8 +508,6 @@ def test_what_sampling_says_of_exact_likelihoods_of_phonemes() -> None:
     assert said in " ".join(SAMPLING.split())
     published = [f"{found[name].published:.2f}" for name in ("PLL", "MLM, raw")]
     assert "the thesis has {} and {} for the first two".format(*published) in " ".join(SAMPLING.split())
-    claims = load_table(RESULTS / "table-6.1-phonemes.json").claims
-    assert claims and {claim.verdict for claim in claims} == {"holds"}
 
 
 def test_what_sampling_says_of_translation() -> None:
@@ -609,9 +530,6 @@ def test_what_sampling_says_of_translation() -> None:
     assert f"median R-hat of {of('R-hat of the energy, median', ours, 2)} at T = 1" in said
     (seconds,) = re.findall(r"pseudo-perplexity [\d.]+ on dev, ([\d,]+) CPU seconds each", found.note)
     assert f"three models of {seconds} CPU seconds each" in said and found.note.startswith("100 test sentences")
-    verdicts = {claim.text: claim.verdict for claim in found.claims}
-    assert verdicts["Degenerate Gibbs has the higher energy at T = 1."] == "holds"
-    assert verdicts["MH beats degenerate Gibbs in BLEU at T = 0.5."] == "reversed"
 
 
 def test_what_sampling_says_of_nuclei_blocks_and_annealing_on_translation() -> None:
@@ -634,13 +552,6 @@ def test_what_sampling_says_of_nuclei_blocks_and_annealing_on_translation() -> N
     plain, fast = "MH, local, not annealed", "MH, local, annealed by 0.06"
     numbers = [of("table-6.5", one, system) for one in (last, "E_local, last state") for system in (fast, plain)]
     assert "have {} BLEU instead of {}, at {} nats instead of {} (`table-6.5`)".format(*numbers) in said
-    verdicts = {
-        claim.text: claim.verdict
-        for table in ("6.4", "6.5")
-        for claim in load_table(RESULTS / f"table-{table}-translation.json").claims
-    }
-    assert verdicts["Annealed blocks help MH (local), in BLEU."] == "not seen"
-    assert verdicts["Slow annealing beats fast annealing in BLEU (local)."] == "not seen"
 
 
 def test_what_sampling_says_of_modes_on_translation() -> None:
@@ -665,24 +576,9 @@ def test_what_sampling_says_of_modes_on_translation() -> None:
             assert f"{system}: {state.split()[0]} (" in found.note
     (plain,) = (one.value for one in found.results if one.system.startswith("left to right"))
     assert f"has {plain:.1f}.)" in said
-    verdicts = {claim.text: claim.verdict for claim in found.claims}
-    assert verdicts["More passes help Mask-Predict, in BLEU."] == "not seen"
-    assert verdicts["The lowest E_local of many drawn Mask-Predicts beats one Mask-Predict."] == "not seen"
-    assert verdicts["MH (local) beats the warm start."] == verdicts["MH (raw) beats the warm start."] == "holds"
-    assert verdicts["MH (local) beats Mask-Predict with one length."] == "reversed"
-
-
-def test_where_the_two_samplers_could_not_be_told_apart() -> None:
-    """And why: how many tokens a masked model leaves to choose from."""
-    assert "the letters leave one choice or two" in " ".join(SAMPLING.split())
-    choices = {}
-    for task, verdict in (("g2p", "not seen"), ("phonemes", "holds")):
-        found = load_table(RESULTS / f"table-6.2-{task}.json")
-        (claim,) = [one for one in found.claims if one.text == "Degenerate Gibbs has the higher energy at T = 1."]
-        assert claim.verdict == verdict
-        (perplexity,) = re.findall(r"pseudo-perplexity ([\d.]+) on dev", found.note)
-        choices[task] = float(perplexity)
-    assert 1 < choices["g2p"] < 2 and choices["phonemes"] > 10
+    last = [value("table-6.6-translation", "BLEU, last state", rows[key][0])
+            for key in ("MH, local, annealed", "MH, raw, annealed", "degenerate Gibbs, T = 0.8")]  # fmt: skip
+    assert "{:.1f} BLEU with local energies, {:.1f} with raw ones, and {:.1f} of Gibbs".format(*last) in said
 
 
 def test_what_sampling_says_of_a_model_without_right_answers() -> None:
@@ -702,8 +598,6 @@ def test_what_sampling_says_of_a_model_without_right_answers() -> None:
     assert f"the median R-hat of MH is {of('6.2', 'R-hat of the energy, median', 'MH, local, T = 1'):.2f}" in SAMPLING
     refused = 100 - of("6.2", "acceptance", "MH, local, T = 1")
     assert f"Of 100 proposals {refused:.0f} are refused" in SAMPLING
-    assert round(100 - value("table-6.2-g2p", "acceptance", "MH, local, T = 1")) == 3
+    assert f"it was {100 - value('table-6.2-g2p', 'acceptance', 'MH, local, T = 1'):.0f}, and there" in SAMPLING
     blocks, single = (of("6.4", "novel", f"MH, local, {how}") for how in ("blocks", "single positions"))
     assert f"({blocks:.1f} against {single:.1f} novel of 100 proposals, `table-6.4`)" in SAMPLING
-    verdicts = {claim.text: claim.verdict for claim in load_table(RESULTS / "table-6.5-phonemes.json").claims}
-    assert verdicts["Annealed, raw accepts more than local (all rates)."] == "reversed"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 import random
+import re
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -23,6 +25,7 @@ from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Counts, Sums
 from seqwise.evaluation.report import Table, load_table, save_table
 from seqwise.evaluation.signature import sign
+from seqwise.evaluation.values import sums_of
 from seqwise.recipes import sampler_figures, sampler_modes, sampler_tables, workers
 from seqwise.recipes.sampler_cells import SamplerCell, SamplerSpec, run_samplers
 from seqwise.recipes.sampler_draws import _num_passes, draw, refine_from_draws
@@ -784,6 +787,23 @@ def test_table_6_6_with_all_its_controls(runs: Path) -> None:
     (ranked,) = [value for system, value in passes.items() if system.startswith("the best of")]
     assert passes["warm start"] == 1 and 0.6 < equal / chain < 1.5 and 0.6 < ranked / chain < 1.5
     assert "development sentences" in table.note
+
+
+def test_the_claims_of_table_6_6_compare_like_states(runs: Path) -> None:
+    """Gibbs by the lowest energy against Metropolis-Hastings by last states would compare a search with samples."""
+    outcome = run_table_6_6(TOY, runs, **SEEDS)
+    values = {(result.system, result.measure): result.value for result in outcome.table.results}
+    names = {"by last states.": "last state", "by states of the lowest energy.": "lowest energy"}
+    compared = [claim for claim in outcome.table.claims if claim.text.endswith(tuple(names))]
+    assert {claim.text.rpartition(", ")[2] for claim in compared if "degenerate Gibbs at" in claim.text} == set(names)
+    for claim in compared:
+        state = names[claim.text.rpartition(", ")[2]]
+        found = re.search(r"(?:: |^)((?!words).+) ([\d.]+) against (.+) ([\d.]+): ", claim.evidence)
+        assert found is not None
+        for system, shown in (found.group(1, 2), found.group(3, 4)):
+            assert shown == f"{values[system, f'words right, {state}']:.1f}", claim
+        pair = [statistics.fmean(run.value for run in sums_of(each)) for each in claim.values]
+        assert [f"{100 * number:.1f}" for number in pair] == [found[2], found[4]]
 
 
 def test_the_published_modes_stand_beside_what_was_chosen() -> None:

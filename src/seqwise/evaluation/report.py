@@ -1,7 +1,9 @@
 """A number with how it was made: `Result`, `Claim`, `Table`; printed with rich, kept as JSON.
 
 Printing a `Table` on a rich console gives systems in rows and measures in columns, or one line per number where that
-does not fit. The JSON is the same on every machine for equal tables: sorted keys, floats of 10 significant digits.
+does not fit. The JSON is the same on every machine for equal tables: sorted keys, floats of 10 significant digits. It
+has what each example adds to each sum of a measure, for each training seed ("values" and "columns"): with them
+`scripts/recompute_results.py` computes every interval, p-value and verdict of a file again.
 """
 
 from __future__ import annotations
@@ -9,8 +11,10 @@ from __future__ import annotations
 import json
 import math
 import os
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import rich.box
 import rich.table
@@ -21,6 +25,7 @@ from rich.text import Text
 
 from seqwise.errors import InputError
 from seqwise.evaluation.signature import Signature, check_text, signature_line
+from seqwise.evaluation.values import Values
 
 __all__ = [
     "VERDICTS",
@@ -31,8 +36,10 @@ __all__ = [
     "save_table",
 ]
 
-VERDICTS = ("holds", "reversed", "not seen")
+VERDICTS = ("holds", "reversed", "not seen", "not tested")
 """What can become of a claim."""
+KINDS = ("claim", "theorem", "figure")
+"""What a claim is; what a proof or a drawing says is checked, and counted among no claims."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,8 @@ class Result:
         published: the number in the paper, to compare with.
         note: what else is to be known about it, such as the decoder that was chosen.
         unit: "%" by default; "" for a bare number.
+        values: what the number is made of: one for an interval, two for a difference; empty where that is not kept.
+        rule: how it is made of them, see `seqwise.evaluation.verdicts`; "" for the usual way.
 
     Raises:
         InputError: a number that is not finite (JSON has no word for it), or a field of the wrong type.
@@ -64,6 +73,8 @@ class Result:
     published: float | None = None
     unit: str = "%"
     note: str = ""
+    values: tuple[Values, ...] = ()
+    rule: str = ""
 
     def __post_init__(self) -> None:
         for name in ("system", "measure", "unit", "note"):
@@ -87,20 +98,32 @@ class Claim:
     Args:
         text: the claim, in a sentence.
         source: where it is made.
-        verdict: "holds", "reversed" (the opposite holds), or "not seen" (no difference that a test would call one).
+        verdict: "holds", "reversed" (the opposite holds), "not seen" (no difference that a test would call one), or
+            "not tested" (no test says anything here; the evidence says why).
         evidence: the numbers that say so.
+        kind: "claim", or "theorem" or "figure" for what is checked and not counted as a claim.
+        rule: of the test, see `seqwise.evaluation.verdicts.decide`; "" where the values are not kept.
+        values: what the test is made of, in the order of the claim.
+        numbers: the difference, the ends of its interval and, of a bootstrap, the p-value.
     """
 
     text: str
     source: str
     verdict: str
     evidence: str
+    kind: str = "claim"
+    rule: str = ""
+    values: tuple[Values, ...] = ()
+    numbers: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("text", "source", "evidence"):
             check_text(name, getattr(self, name))
         if self.verdict not in VERDICTS:
             raise InputError(f"a verdict must be one of {', '.join(VERDICTS)}, got {self.verdict!r}")
+        if self.kind not in KINDS:
+            raise InputError(f"a claim must be a {' or '.join(KINDS)}, got {self.kind!r}")
+        object.__setattr__(self, "numbers", tuple(float(f"{number:.10g}") for number in self.numbers))
 
 
 @dataclass(frozen=True)
@@ -142,7 +165,7 @@ def save_table(table: Table, path: Path) -> None:
         InputError: the file cannot be written there.
     """
     path = Path(path)
-    text = json.dumps(asdict(table), sort_keys=True, indent=2, allow_nan=False) + "\n"
+    text = json.dumps(_plain(table), sort_keys=True, indent=2, allow_nan=False) + "\n"
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -157,6 +180,52 @@ def save_table(table: Table, path: Path) -> None:
         unfinished.unlink(missing_ok=True)
 
 
+LEFT_OUT = {"kind": "claim", "rule": "", "values": (), "numbers": (), "training": ()}
+"""Fields that are not written where they say nothing."""
+
+
+def _plain(table: Table) -> dict[str, Any]:
+    """The table for JSON; each text of values is kept once, in "columns", and named by its place there."""
+    columns: dict[str, int] = {}
+    kept: dict[Values, int] = {}
+
+    def place(values: Values) -> int:
+        return kept.setdefault(values, len(kept))
+
+    def short(fields: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in fields.items() if name not in LEFT_OUT or value != LEFT_OUT[name]}
+
+    content = asdict(replace(table, results=(), claims=()))
+    for name in ("results", "claims"):
+        content[name] = [
+            short(asdict(replace(each, values=()))) | ({"values": [*map(place, each.values)]} if each.values else {})
+            for each in getattr(table, name)
+        ]
+    for result in content["results"]:
+        result["signature"] = short(result["signature"])
+    if kept:
+        content["values"] = [
+            {
+                "combine": values.combine,
+                "seeds": [" ".join(str(columns.setdefault(text, len(columns))) for text in texts) for texts in
+                          values.seeds],
+            }
+            for values in kept
+        ]  # fmt: skip
+        content["columns"] = list(columns)
+    return content
+
+
+def _values(content: dict[str, Any]) -> Callable[[dict[str, Any]], tuple[Values, ...]]:
+    """Take the values out of what was read; the answer gives those of a result or a claim."""
+    columns, kept = content.pop("columns", []), content.pop("values", [])
+    every = [
+        Values(one["combine"], tuple(tuple(columns[int(place)] for place in seed.split()) for seed in one["seeds"]))
+        for one in kept
+    ]
+    return lambda fields: tuple(every[place] for place in fields.get("values", ()))
+
+
 def load_table(path: Path) -> Table:
     """Read a table that `save_table` wrote; the two are equal.
 
@@ -166,8 +235,12 @@ def load_table(path: Path) -> Table:
     mend = "make it again with the command that wrote it"
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
-        results = [Result(**{**result, "signature": Signature(**result["signature"])}) for result in content["results"]]
-        claims = [Claim(**claim) for claim in content.get("claims", ())]
+        values = _values(content)
+        results = [
+            Result(**{**result, "signature": Signature(**result["signature"]), "values": values(result)})
+            for result in content["results"]
+        ]
+        claims = [Claim(**{**claim, "values": values(claim)}) for claim in content.get("claims", ())]
         return Table(**{**content, "results": tuple(results), "claims": tuple(claims)})
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", path=path) from error

@@ -15,11 +15,13 @@ from pathlib import Path
 import rich.box
 import rich.table
 
-from seqwise.evaluation.metrics import Counts, Sums, bootstrap_interval
+from seqwise.evaluation.metrics import Counts, Sums
 from seqwise.evaluation.report import Claim, Result, Table
 from seqwise.evaluation.reranking import CandidateTable, Tuned, candidate_table, tune
 from seqwise.evaluation.signature import Signature
 from seqwise.evaluation.translation import bleu, require_sacrebleu
+from seqwise.evaluation.values import values_by_seed
+from seqwise.evaluation.verdicts import decide, interval_result
 from seqwise.recipes.comparison import judge, no_worse
 from seqwise.recipes.language_models import (
     PARTS,
@@ -35,11 +37,9 @@ from seqwise.recipes.outcome import Outcome
 from seqwise.recipes.workers import ProgressFactory
 from seqwise.runs.language_model_training import LanguageModelSettings
 
-__all__ = ["TABLE_1", "TABLE_2", "Measured", "about_as_fast", "measure", "table_1", "table_2"]
+__all__ = ["TABLE_1", "TABLE_2", "Measured", "about_as_fast", "measure", "table_1", "table_2", "with_weight"]
 
 WORD_BONUSES = (-1.0, -0.5, 0.0, 0.5, 1.0, 2.0)
-ABOUT = 1.25  # "about ten times" is 8 to 12.5 times
-T_95 = {2: 12.71, 3: 4.303, 4: 3.182, 5: 2.776}  # Student's t, 97.5%, by number of seeds
 
 PLAIN = LanguageModelSettings()
 CONTROLS = (
@@ -177,21 +177,29 @@ def about_as_fast(text: str, source: str, slow: Sequence[float], fast: Sequence[
     Returns:
         The claim: reversed if the interval lies below 1, so that the "fast" one is slower.
     """
-    logs = [math.log(one / other) for one, other in zip(slow, fast, strict=True)]
-    mean = statistics.fmean(logs)
-    verdict, interval = "not seen", "one seed, no interval"
-    if len(logs) > 1:
-        half = T_95.get(len(logs), 2.57) * statistics.stdev(logs) / math.sqrt(len(logs))
-        low, high = math.exp(mean - half), math.exp(mean + half)
-        interval = f"[{low:.1f}, {high:.1f}]"
-        about = times / ABOUT <= low and high <= ABOUT * times
-        verdict = "holds" if about else "reversed" if high < 1 else "not seen"
-    ratios = ", ".join(f"{math.exp(one):.1f}" for one in logs)
+    values, rule = (values_by_seed(slow), values_by_seed(fast)), f"about {times:g} times"
+    verdict, numbers = decide(rule, *values)
+    interval = "one seed, no interval" if len(numbers) == 1 else f"[{numbers[1]:.1f}, {numbers[2]:.1f}]"
+    ratios = ", ".join(f"{one / other:.1f}" for one, other in zip(slow, fast, strict=True))
     evidence = (
-        f"{statistics.fmean(slow):.0f} s against {statistics.fmean(fast):.0f} s: {math.exp(mean):.1f} times "
+        f"{statistics.fmean(slow):.0f} s against {statistics.fmean(fast):.0f} s: {numbers[0]:.1f} times "
         f"{interval}; by seed {ratios}"
     )
-    return Claim(text, source, verdict, evidence)
+    return Claim(text, source, verdict, evidence, rule=rule, values=values, numbers=numbers)
+
+
+def with_weight(claim: Claim, *rows: Measured) -> Claim:
+    """A claim on translations, or "not tested" where a language model got weight 0: its lists are ranked without it.
+
+    Args:
+        claim: as tested.
+        rows: that it compares.
+    """
+    unused = [(one.row.name, sum(tuned.weight == 0 for tuned in one.tuned), len(one.tuned)) for one in rows]
+    zeros = ", ".join(f"{name} in {count} of {seeds} seeds" for name, count, seeds in unused if count)
+    if not zeros:
+        return claim
+    return Claim(claim.text, claim.source, "not tested", f"weight 0: {zeros}; {claim.evidence}")
 
 
 def table_1(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> list[Outcome]:
@@ -201,22 +209,22 @@ def table_1(folder: Path, *, seeds: Sequence[int], scale: str, progress: Progres
     zero, tenth, full, devlin = (measured[key] for key in ("gamma-0", "gamma-0.1", "gamma-1", "devlin"))
     plain = [alone] * len(tenth.bleu)
     claims = [
-        no_worse("γ = 0.1 costs no more than half a point of BLEU against γ = 1.", source,
-                 tenth.bleu, full.bleu, said="γ = 0.1 minus γ = 1: "),
-        no_worse("γ = 0.1 costs no more than half a point of BLEU against Devlin's objective (the paper: 0.1).", source,
-                 tenth.bleu, devlin.bleu, said="γ = 0.1 minus Devlin: "),
+        with_weight(no_worse("γ = 0.1 costs no more than half a point of BLEU against γ = 1.", source,
+                             tenth.bleu, full.bleu, said="γ = 0.1 minus γ = 1: "), tenth, full),
+        with_weight(no_worse("γ = 0.1 costs no more than half a point of BLEU against Devlin's objective (the paper: "
+                             "0.1).", source, tenth.bleu, devlin.bleu, said="γ = 0.1 minus Devlin: "), tenth, devlin),
         about_as_fast("γ = 0.1 trains about ten times as fast as γ = 1.", source,
                       full.seconds, tenth.seconds, times=10),
         judge("Without any normaliser (γ = 0) the risk R is larger than with γ = 0.1.", source,
               zero.risk, tenth.risk, said="R of γ = 0 minus γ = 0.1: ", scale=1.0),
-        judge("γ = 0.1 translates better than γ = 0.", source,
-              tenth.bleu, zero.bleu, said="γ = 0.1 minus γ = 0: "),
+        with_weight(judge("γ = 0.1 translates better than γ = 0.", source,
+                          tenth.bleu, zero.bleu, said="γ = 0.1 minus γ = 0: "), tenth, zero),
         judge("R is smaller with γ = 0.1 than under Devlin's objective.", source,
               devlin.risk, tenth.risk, said="R of Devlin minus γ = 0.1: ", scale=1.0),
         judge("log Z varies less about its mean with γ = 0.1 than under Devlin's objective.", "not in the paper",
               devlin.deviation, tenth.deviation, said="mean |log Z - mean|, Devlin minus γ = 0.1: ", scale=1.0),
-        judge("The language model (γ = 0.1) improves on the translator with a word bonus.", "not in the paper",
-              tenth.bleu, plain, said="γ = 0.1 minus none: "),
+        with_weight(judge("The language model (γ = 0.1) improves on the translator with a word bonus.",
+                          "not in the paper", tenth.bleu, plain, said="γ = 0.1 minus none: "), tenth),
     ]  # fmt: skip
     return [_outcome("andreas-klein-1", "Table 1, by fraction normalised, α = 1", measured, alone, claims, files)]
 
@@ -230,10 +238,10 @@ def table_2(folder: Path, *, seeds: Sequence[int], scale: str, progress: Progres
     best = max(middle, key=lambda one: statistics.fmean(tuned.value for tuned in one.tuned))
     name = best.row.name
     claims = [
-        judge("Too weak a penalty (α = 0.01) translates worse.", source,
-              best.bleu, weak.bleu, said=f"{name} minus α = 0.01: "),
-        judge("Too strong a penalty (α = 10) translates worse.", source,
-              best.bleu, strong.bleu, said=f"{name} minus α = 10: "),
+        with_weight(judge("Too weak a penalty (α = 0.01) translates worse.", source,
+                          best.bleu, weak.bleu, said=f"{name} minus α = 0.01: "), best, weak),
+        with_weight(judge("Too strong a penalty (α = 10) translates worse.", source,
+                          best.bleu, strong.bleu, said=f"{name} minus α = 10: "), best, strong),
         judge("With a small α the risk R grows large.", source,
               weak.risk, best.risk, said=f"R of α = 0.01 minus {name}: ", scale=1.0),
         judge("A strong penalty forces R closer to zero.", source,
@@ -269,9 +277,8 @@ def _outcome(
 ) -> Outcome:
     """Every number with its signature, a grid for the terminal, and the claims."""
     some = next(iter(measured.values()))
-    value, low, high = (100 * number for number in bootstrap_interval(alone))
     signature = replace(some.signature, method=f"{name}: no language model, word bonus", seeds=(0,))
-    results = [Result("no language model, word bonus", "BLEU", value, signature, low=low, high=high)]
+    results = [interval_result("no language model, word bonus", "BLEU", alone, signature)]
     for one in measured.values():
         results += _results(one)
     grid = rich.table.Table(
@@ -293,16 +300,19 @@ def _outcome(
 
 
 def _results(one: Measured) -> list[Result]:
-    def result(measure: str, value: float, low: float | None = None, high: float | None = None) -> Result:
-        unit, published = UNITS.get(measure, ""), one.row.published.get(measure)
-        return Result(one.row.name, measure, value, one.signature, low=low, high=high, unit=unit, published=published)
+    def result(measure: str, value: float) -> Result:
+        return Result(one.row.name, measure, value, one.signature, unit=UNITS.get(measure, ""))
+
+    def interval(measure: str, measured: Sequence[Sums]) -> Result:
+        unit, published = UNITS[measure], one.row.published.get(measure)
+        return interval_result(one.row.name, measure, measured, one.signature, unit=unit, published=published)
 
     loss = statistics.fmean(sums.value for sums in one.loss)
     return [
-        result("BLEU", *(100 * number for number in bootstrap_interval(one.bleu))),
+        interval("BLEU", one.bleu),
         result("BLEU, dev", 100 * statistics.fmean(tuned.value for tuned in one.tuned)),
-        result("R", *bootstrap_interval(one.risk)),
-        result("mean |log Z - mean|", *bootstrap_interval(one.deviation)),
+        interval("R", one.risk),
+        interval("mean |log Z - mean|", one.deviation),
         # exp of the mean loss, cut off where a float ends.
         result("perplexity", math.exp(min(loss, 700.0))),
         result("weight", statistics.fmean(tuned.weight for tuned in one.tuned)),

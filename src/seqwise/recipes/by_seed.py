@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 
 from seqwise.evaluation.report import Claim
+from seqwise.evaluation.values import values_by_seed
+from seqwise.evaluation.verdicts import decide, student_interval
 
 __all__ = ["estimate", "judge_by_seed", "one_thread"]
 
-T_95 = {2: 12.71, 3: 4.303, 4: 3.182, 5: 2.776}  # Student's t, 97.5%, by number of seeds
+estimate = student_interval
 
 
 @contextmanager
@@ -27,19 +27,10 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def estimate(values: Sequence[float]) -> tuple[float, float | None, float | None]:
-    """The mean over seeds with the ends of Student's 95% interval; of one seed, no interval."""
-    mean = statistics.fmean(values)
-    if len(values) < 2:
-        return mean, None, None
-    # For more seeds than the table has, the last is on the safe side.
-    half = T_95.get(len(values), T_95[5]) * statistics.stdev(values) / math.sqrt(len(values))
-    return mean, mean - half, mean + half
-
-
 def judge_by_seed(
-    text: str, source: str, larger: Sequence[float], smaller: Sequence[float], *, said: str = ""
-) -> Claim:
+    text: str, source: str, larger: Sequence[float], smaller: Sequence[float], *, said: str = "", unit: str = " nats",
+    digits: int = 3,
+) -> Claim:  # fmt: skip
     """Put "the first is larger than the second" to a paired t-test over seeds.
 
     There are no examples to draw again: each number is exact for its seed.
@@ -47,17 +38,21 @@ def judge_by_seed(
     Args:
         text: the claim.
         source: where it is made.
-        larger, smaller: in nats, one number for each seed.
+        larger, smaller: one number for each seed.
         said: what the evidence begins with.
+        unit: what stands behind the numbers in the evidence.
+        digits: of these numbers, after the point.
 
     Returns:
         The claim, which holds if Student's 95% interval of the mean difference lies above 0, and is reversed if it
         lies below; of one seed, nothing is said.
     """
-    differences = [one - other for one, other in zip(larger, smaller, strict=True)]
-    mean, low, high = estimate(differences)
-    above = f"{sum(difference > 0 for difference in differences)} of {len(differences)} seeds above"
-    if low is None or high is None:
-        return Claim(text, source, "not seen", f"{said}{mean:+.3f}, one seed, no interval")
-    verdict = "holds" if low > 0 else "reversed" if high < 0 else "not seen"
-    return Claim(text, source, verdict, f"{said}{mean:+.3f} [{low:.3f}, {high:.3f}] nats, {above}")
+    values = (values_by_seed(larger), values_by_seed(smaller))
+    verdict, numbers = decide("by seed", *values)
+    evidence = f"{said}{numbers[0]:+.{digits}f}, one seed, no interval"
+    if len(numbers) > 1:
+        above = sum(one > other for one, other in zip(larger, smaller, strict=True))
+        mean, low, high = (f"{number:.{digits}f}" for number in numbers)
+        mean = mean if numbers[0] < 0 else f"+{mean}"
+        evidence = f"{said}{mean} [{low}, {high}]{unit}, {above} of {len(larger)} seeds above"
+    return Claim(text, source, verdict, evidence, rule="by seed", values=values, numbers=numbers)

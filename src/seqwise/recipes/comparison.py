@@ -10,15 +10,16 @@ import rich.box
 import rich.table
 from rich.text import Text
 
-from seqwise.evaluation.metrics import Comparison, Sums, bootstrap_interval, paired_bootstrap, seed_differences
+from seqwise.evaluation.metrics import Comparison, Sums, seed_differences
 from seqwise.evaluation.report import Claim, Result, Table
 from seqwise.evaluation.signature import Signature
+from seqwise.evaluation.values import values_of
+from seqwise.evaluation.verdicts import SIGNIFICANT, decide, difference_result, interval_result
 from seqwise.recipes.outcome import HEADINGS, Outcome
 from seqwise.recipes.systems import Cell
 
 __all__ = ["HEADINGS", "Measured", "Row", "best_on_dev", "compare", "examine", "judge", "measure_rows", "no_worse"]
 
-SIGNIFICANT = 0.05
 MARGIN = 0.005  # half a point
 
 
@@ -138,10 +139,7 @@ def judge(
     Returns:
         The claim, which holds if the difference is above 0 with p < 0.05, and is reversed if it is below.
     """
-    test = paired_bootstrap(better, worse)
-    direction = "holds" if test.difference > 0 else "reversed"
-    verdict = direction if test.p_value < SIGNIFICANT else "not seen"
-    return Claim(text, source, verdict, f"{said}{_difference(test, scale)}, {_seeds_above(better, worse)}")
+    return _decided("better", text, source, better, worse, said, scale)
 
 
 def no_worse(
@@ -166,9 +164,16 @@ def no_worse(
         The claim, which holds if the whole interval of first - second lies above -margin, however far, and is reversed
         if it lies below.
     """
-    test = paired_bootstrap(first, second)
-    verdict = "holds" if test.low >= -margin else "reversed" if test.high < -margin else "not seen"
-    return Claim(text, source, verdict, f"{said}{_difference(test)}, {_seeds_above(first, second)}")
+    return _decided(f"no worse by {margin:g}", text, source, first, second, said, 100.0)
+
+
+def _decided(
+    rule: str, text: str, source: str, first: Sequence[Sums], second: Sequence[Sums], said: str, scale: float
+) -> Claim:
+    values = (values_of(first), values_of(second))
+    verdict, numbers = decide(rule, *values)
+    evidence = f"{said}{_difference(Comparison(*numbers), scale)}, {_seeds_above(first, second)}"
+    return Claim(text, source, verdict, evidence, rule=rule, values=values, numbers=numbers)
 
 
 def _seeds_above(first: Sequence[Sums], second: Sequence[Sums]) -> str:
@@ -213,9 +218,9 @@ def compare(
         results.append(Result(one.row.name, "mean log Z", one.mean_log_partition, one.signature, unit="nat"))
         last = "the control" if one is control else "control" if key in controls else ""
         if key not in controls:
-            test = paired_bootstrap(one.test[one.chosen], control.test[control.chosen])
-            results.append(_against(one, control, test, measure))
-            last = f"{100 * test.difference:+.1f}" + ("*" if test.p_value < SIGNIFICANT else " ")
+            against = _against(one, control, measure)
+            results.append(against)
+            last = f"{against.value:+.1f}" + ("*" if (against.p_value or 0.0) < SIGNIFICANT else " ")
         grid.add_row(one.row.name, *(_cell(one, decoder) for decoder in decoders), last)
     grid.caption = (
         f"{measure} on test, mean over seeds, in brackets the paper's; bold: the decoder chosen on dev; half: beam "
@@ -235,27 +240,23 @@ def _cell(one: Measured, decoder: str) -> Text:
 
 
 def _results_of(one: Measured, decoder: str, measure: str) -> list[Result]:
-    interval = bootstrap_interval(one.test[decoder])
     note = "chosen on dev" if decoder == one.chosen else ""
     published = {part: one.row.published.get((decoder, part)) for part in ("dev", "test")}
-    value, low, high = (100 * number for number in interval)
     return [
         Result(one.row.name, f"{measure}, dev", one.percent("dev", decoder), one.signature, published=published["dev"]),
-        Result(
-            one.row.name, measure, value, one.signature, low=low, high=high, published=published["test"], note=note
+        interval_result(
+            one.row.name, measure, one.test[decoder], one.signature, published=published["test"], note=note
         ),
     ]  # fmt: skip
 
 
-def _against(one: Measured, control: Measured, test: Comparison, measure: str) -> Result:
-    return Result(
+def _against(one: Measured, control: Measured, measure: str) -> Result:
+    return difference_result(
         one.row.name,
         f"{measure} minus best control",
-        100 * test.difference,
+        one.test[one.chosen],
+        control.test[control.chosen],
         one.signature,
-        low=100 * test.low,
-        high=100 * test.high,
-        p_value=test.p_value,
         note=f"{HEADINGS[one.chosen]} against {control.row.name} ({HEADINGS[control.chosen]}), both chosen on dev",
     )
 

@@ -184,7 +184,8 @@ def examine(curve_P2: Tensor, clouds: Sequence[Cloud], drawn: Sequence[Sample]) 
 
 
 def _claim(text: str, source: str, holds: bool, evidence: str) -> Claim:
-    return Claim(text, source, "holds" if holds else "reversed", evidence)
+    kind = "theorem" if "Theorem" in source else "figure"
+    return Claim(text, source, "holds" if holds else "reversed", evidence, kind=kind)
 
 
 def _bends(curve_P2: Tensor) -> list[float]:

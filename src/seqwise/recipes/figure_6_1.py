@@ -21,6 +21,7 @@ import torch
 
 from seqwise.data.enumerable import Enumerable
 from seqwise.evaluation.report import Claim, Result, Table
+from seqwise.evaluation.verdicts import student_result
 from seqwise.models.masked import MaskedLSTM
 from seqwise.objectives.energy_training import (
     EnergyLoss,
@@ -36,7 +37,6 @@ from seqwise.recipes.figures import interval_bars
 from seqwise.recipes.outcome import Outcome
 from seqwise.recipes.table_6_1 import (
     DISTRIBUTIONS,
-    estimate,
     judge_by_seed,
     new_model,
     one_thread,
@@ -216,13 +216,13 @@ def examine(curves: Curves) -> list[Claim]:
 def _results(curves: Curves, seeds: Sequence[int]) -> list[Result]:
     signature = sign_distribution(f"figure-6.1: {curves.name}", DISTRIBUTIONS[curves.name](), seeds=seeds)
 
-    def result(measured: str, value: float, low: float | None = None, high: float | None = None) -> Result:
-        return Result(curves.name, measured, value, signature, low, high, unit="nat")
+    def result(measured: str, values: Sequence[float]) -> Result:
+        return student_result(curves.name, measured, values, signature, unit="nat")
 
     return [
-        result("entropy", curves.entropy),
-        *(result(f"MLM on {MLM_SIZE:,}, {reading}", *estimate(values)) for reading, values in curves.mlm.items()),
-        *(result(f"{method}, {size:,}", *estimate(values)) for (method, size), values in curves.by_method.items()),
+        Result(curves.name, "entropy", curves.entropy, signature, unit="nat"),
+        *(result(f"MLM on {MLM_SIZE:,}, {reading}", values) for reading, values in curves.mlm.items()),
+        *(result(f"{method}, {size:,}", values) for (method, size), values in curves.by_method.items()),
     ]
 
 

@@ -17,8 +17,9 @@ from pathlib import Path
 import rich.box
 import rich.table
 
-from seqwise.evaluation.metrics import bootstrap_interval, paired_bootstrap, seed_differences
+from seqwise.evaluation.metrics import seed_differences
 from seqwise.evaluation.report import Claim, Result, Table
+from seqwise.evaluation.verdicts import SIGNIFICANT, difference_result, interval_result
 from seqwise.recipes.comparison import HEADINGS, Measured, Row, best_on_dev, compare, examine
 from seqwise.recipes.outcome import Outcome
 from seqwise.recipes.search_objectives import (
@@ -188,26 +189,24 @@ def on_dev(name: str, title: str, measured: Mapping[str, Measured], measure: str
     results: list[Result] = []
     for one in measured.values():
         ours, theirs = one.dev[one.chosen], winner.dev[winner.chosen]
-        value, low, high = (100 * number for number in bootstrap_interval(ours))
         note = f"{HEADINGS[one.chosen]}, chosen on dev"
         results += [
-            Result(one.row.name, f"{measure}, dev", value, one.signature, low=low, high=high, note=note),
+            interval_result(one.row.name, f"{measure}, dev", ours, one.signature, note=note),
             Result(one.row.name, "training seconds, all stages", one.train_seconds, one.signature, unit="s"),
         ]
         difference, above = "the winner", ""
         if one is not winner:
-            test = paired_bootstrap(ours, theirs)
-            results.append(
-                Result(
-                    one.row.name, f"{measure}, dev, minus winner", 100 * test.difference, one.signature,
-                    low=100 * test.low, high=100 * test.high, p_value=test.p_value,
-                    note=f"winner: {winner.row.name} ({HEADINGS[winner.chosen]})",
-                )
+            against = difference_result(
+                one.row.name, f"{measure}, dev, minus winner", ours, theirs, one.signature,
+                note=f"winner: {winner.row.name} ({HEADINGS[winner.chosen]})",
             )  # fmt: skip
+            results.append(against)
             differences = seed_differences(ours, theirs)
-            difference = f"{100 * test.difference:+.1f}" + ("*" if test.p_value < 0.05 else " ")
+            difference = f"{against.value:+.1f}" + ("*" if (against.p_value or 0.0) < SIGNIFICANT else " ")
             above = f"{sum(number > 0 for number in differences)} of {len(differences)}"
-        grid.add_row(one.row.name, f"{value:.1f}", difference, above, f"{one.train_seconds:.0f}")
+        grid.add_row(
+            one.row.name, f"{one.percent('dev', one.chosen):.1f}", difference, above, f"{one.train_seconds:.0f}"
+        )
     grid.caption = (
         f"{measure} on development data, mean over seeds, each with its best decoder; to winner: difference to "
         f"{winner.row.name}, * where p < 0.05, not corrected for {len(measured) - 1} looks; sec: CPU time of all stages"

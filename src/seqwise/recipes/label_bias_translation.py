@@ -11,9 +11,10 @@ import rich.box
 import rich.table
 
 from seqwise.data.subwords import join_pieces
-from seqwise.evaluation.metrics import Sums, bootstrap_interval
+from seqwise.evaluation.metrics import Sums
 from seqwise.evaluation.report import Claim, Result, Table
 from seqwise.evaluation.translation import bins_by_length, bleu_length_ratio, ngram_overlap, subset
+from seqwise.evaluation.verdicts import interval_result
 from seqwise.recipes import corpora
 from seqwise.recipes.comparison import HEADINGS, Measured, best_on_dev, compare, judge
 from seqwise.recipes.label_bias import family_of, runs_of
@@ -149,13 +150,12 @@ def _by_measure(
         found = _measure(task, name, folder, seeds, scale, progress)
         for kind, (key, decoder) in shown.items():
             one = found[key]
-            scale_by, unit = (1, "") if count is _ratio else (100, "%")
+            unit = "" if count is _ratio else "%"
             for part, measured in (("dev", one.dev), ("test", one.test)):
-                value, low, high = (scale_by * end for end in bootstrap_interval(measured[decoder]))
                 results.append(
-                    Result(
+                    interval_result(
                         f"{one.row.name} ({HEADINGS[decoder]})", measure if part == "test" else f"{measure}, dev",
-                        value, one.signature, low=low, high=high, unit=unit,
+                        measured[decoder], one.signature, unit=unit,
                         published=published.get((kind, measure)) if part == "dev" else None,
                     )
                 )  # fmt: skip

@@ -10,8 +10,9 @@ import rich.box
 import rich.table
 from rich.text import Text
 
-from seqwise.evaluation.metrics import Counts, Estimate, Sums, bootstrap_interval
+from seqwise.evaluation.metrics import Counts, Sums
 from seqwise.evaluation.report import Result, Table
+from seqwise.evaluation.verdicts import interval_result
 from seqwise.recipes.systems import Cell
 
 __all__ = ["HEADINGS", "Measure", "Outcome", "build_outcome"]
@@ -46,11 +47,11 @@ class Measure:
         """The number in the measure's unit."""
         return 100 * number if self.unit == "%" else number
 
-    def text(self, estimate: Estimate) -> str:
+    def text(self, result: Result) -> str:
         """The number, and for percentages half the width of its interval."""
-        if self.unit != "%":
-            return f"{estimate.value:.2f}"
-        return f"{100 * estimate.value:.1f}±{50 * (estimate.high - estimate.low):.1f}"
+        if self.unit != "%" or result.low is None or result.high is None:
+            return f"{result.value:.2f}"
+        return f"{result.value:.1f}±{(result.high - result.low) / 2:.1f}"
 
 
 @dataclass(frozen=True)
@@ -121,22 +122,18 @@ def build_outcome(
                 name_on_dev = f"{heading}: {measures[0].name}, dev"
                 results.append(Result(cell.system, name_on_dev, value, signature, unit=measures[0].unit))
             for measure in measures:
-                estimate = bootstrap_interval(measure.count(cell.outputs[decoder]))
-                low, high = measure.scaled(estimate.low), measure.scaled(estimate.high)
                 results.append(
-                    Result(
+                    interval_result(
                         cell.system,
                         f"{heading}: {measure.name}",
-                        measure.scaled(estimate.value),
+                        measure.count(cell.outputs[decoder]),
                         signature,
-                        low=low,
-                        high=high,
                         unit=measure.unit,
                         note="chosen on dev" if decoder == chosen and measure is measures[0] else "",
                     )
                 )
                 style = "dim" if lines else "bold" if decoder == chosen else ""
-                lines.append("\n" * bool(lines) + measure.text(estimate), style)
+                lines.append("\n" * bool(lines) + measure.text(results[-1]), style)
             row.append(lines)
         results.append(Result(cell.system, "training seconds", cell.train_seconds, signature, unit="s"))
         results.append(Result(cell.system, "mean log Z", cell.mean_log_partition, signature, unit="nat"))

@@ -32,6 +32,7 @@ from seqwise.data.readers import Example, write_atomically
 from seqwise.errors import InputError
 from seqwise.evaluation.report import Claim, Result, Table
 from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
+from seqwise.evaluation.verdicts import student_result
 from seqwise.models.masked import MaskedLSTM
 from seqwise.objectives.large_spaces import (
     log_partitions_of_block,
@@ -39,7 +40,7 @@ from seqwise.objectives.large_spaces import (
     sequence_scores,
     true_conditionals,
 )
-from seqwise.recipes.by_seed import estimate, judge_by_seed, one_thread
+from seqwise.recipes.by_seed import judge_by_seed, one_thread
 from seqwise.recipes.corpora import corpus
 from seqwise.recipes.outcome import Outcome
 from seqwise.recipes.stress import cmu_entries
@@ -344,8 +345,7 @@ def examine(by_measure: Mapping[str, Sequence[float]]) -> list[Claim]:
 
 
 def _result(name: str, values: Sequence[float], signature: Signature) -> Result:
-    value, low, high = estimate(values)
-    return Result("phoneme", name, value, signature, low, high, published=PUBLISHED.get(name), unit="nat")
+    return student_result("phoneme", name, values, signature, published=PUBLISHED.get(name), unit="nat")
 
 
 def _grid(title: str, results: Sequence[Result]) -> rich.table.Table:

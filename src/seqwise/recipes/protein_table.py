@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,9 +11,10 @@ from typing import Any
 import rich.box
 import rich.table
 
-from seqwise.evaluation.metrics import Counts, Sums, bootstrap_interval
+from seqwise.evaluation.metrics import Counts, Sums
 from seqwise.evaluation.report import Claim, Result, Table
 from seqwise.evaluation.signature import Signature
+from seqwise.evaluation.verdicts import interval_result
 from seqwise.recipes.comparison import judge
 from seqwise.recipes.figures import interval_bars
 from seqwise.recipes.outcome import Outcome
@@ -155,8 +155,8 @@ def _model_results(measured: Measured) -> list[Result]:
     found = []
     for system in (*BASELINES, MODEL):
         signature = replace(measured.model_signature, method=f"proteins: {system}")
-        value, low, high = map(math.exp, bootstrap_interval(measured.cross_entropies(system)))
-        found.append(Result(system, "pseudo-perplexity", value, signature, low, high, unit=""))
+        losses = measured.cross_entropies(system)
+        found.append(interval_result(system, "pseudo-perplexity", losses, signature, unit="", rule="exp"))
     found.append(Result(MODEL, "training seconds", statistics.fmean(measured.seconds), signature, unit="s"))
     return found
 
@@ -166,10 +166,8 @@ def _variant_results(measured: Measured) -> list[Result]:
     rows = {name: (row, "nat") for name, row in ENERGIES.items()} | OTHERS
     for quantity, (row, unit) in rows.items():
         signature = replace(measured.variant_signature, method=f"proteins: {row}")
-        scale = 100.0 if unit == "%" else 1.0
         for distance in measured.distances:
-            value, low, high = (scale * number for number in bootstrap_interval(measured.of(quantity, distance)))
-            found.append(Result(row, f"d = {distance}", value, signature, low, high, unit=unit))
+            found.append(interval_result(row, f"d = {distance}", measured.of(quantity, distance), signature, unit=unit))
     for name, choose in (("median", statistics.median), ("worst", max)):
         signature = replace(measured.variant_signature, method=f"proteins: R-hat, {name}")
         for distance in measured.distances:

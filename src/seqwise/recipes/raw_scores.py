@@ -17,9 +17,10 @@ import rich.box
 import rich.table
 
 from seqwise.decoding import Decoder
-from seqwise.evaluation.metrics import Sums, bootstrap_interval
+from seqwise.evaluation.metrics import Sums
 from seqwise.evaluation.report import Claim, Result, Table
 from seqwise.evaluation.slot_ranking import SlotRanking, rank_slots
+from seqwise.evaluation.verdicts import interval_result
 from seqwise.recipes import search_objectives
 from seqwise.recipes.comparison import Measured, Row, examine, judge
 from seqwise.recipes.exposure_bias import family_of
@@ -113,8 +114,7 @@ def _results(title: str, one: _Found) -> list[Result]:
         columns[f"ranked first by {name}"] = [getattr(ranking, statistic) for ranking in one.rankings]
     results = []
     for name, measurements in columns.items():
-        value, low, high = (100 * number for number in bootstrap_interval(measurements))
-        results.append(Result(title, name, value, signature, low=low, high=high))
+        results.append(interval_result(title, name, measurements, signature))
     if one.shifted is not None:
         beam, raw, back = (sum(each.value for each in columns[name]) for name in list(columns)[:3])
         if beam != raw:

@@ -20,7 +20,7 @@ from seqwise.evaluation.metrics import Counts, Sums
 from seqwise.evaluation.report import Claim, Result, Table
 from seqwise.recipes.outcome import Outcome
 from seqwise.recipes.sampler_cells import SamplerCell
-from seqwise.recipes.sampler_report import about, interval_of
+from seqwise.recipes.sampler_report import about, sampled_result
 from seqwise.recipes.sampler_tables import GIBBS, LOCAL, RAW, TABLES, every_task
 from seqwise.recipes.sampler_tasks import SamplerTask
 from seqwise.recipes.samplers import Measured, SamplerRow, judge_sums, measure_samplers
@@ -149,12 +149,10 @@ def _results(name: str, one: Measured, panel: str, epoch: int, seeds: Sequence[i
     if any(each is None for each in found):
         return []
     label, unit = UNITS[panel]
-    value, low, high = interval_of(
-        one.task, [each for each in found if each is not None], scale=100.0 if unit == "%" else 1.0
-    )
     signature = replace(one.cells[0].signature, method=name, seeds=tuple(seeds))
     measure = f"{label.format(measure=one.task.measure)} of {one.name}"
-    return [Result(f"epoch {epoch}", measure, value, signature, low=low, high=high, unit=unit)]
+    by_seed = [each for each in found if each is not None]
+    return [sampled_result(one.task, f"epoch {epoch}", measure, by_seed, signature, unit=unit)]
 
 
 def draw(table: Table, path: Path) -> None:

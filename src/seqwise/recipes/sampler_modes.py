@@ -21,10 +21,10 @@ from seqwise.names import EnergyName
 from seqwise.recipes.comparison import judge, no_worse
 from seqwise.recipes.outcome import Outcome
 from seqwise.recipes.sampler_cells import SamplerSpec
-from seqwise.recipes.sampler_report import interval_of, sampler_outcome
+from seqwise.recipes.sampler_report import sampled_result, sampler_outcome
 from seqwise.recipes.sampler_tables import COLDEST, RATES, RUNS, degenerate, metropolis
 from seqwise.recipes.sampler_tasks import GERMAN, ROMANIAN, SPELLING, SamplerTask
-from seqwise.recipes.samplers import MEASURES, Measured, SamplerRow, measure_samplers
+from seqwise.recipes.samplers import MEASURES, Measured, SamplerRow, compare_rows, measure_samplers
 from seqwise.recipes.workers import ProgressFactory
 from seqwise.runs.sampling_settings import SampleSettings
 
@@ -45,6 +45,10 @@ START, GIBBS, PREDICT, WIDER, LOCAL, RAW, EQUAL, RANKED, LEFT_TO_RIGHT = (
     "warm-start", "gibbs-t0.8", "mask-predict", "mask-predict-lengths", "local", "raw", "mask-predict-equal",
     "reranked", "left-to-right",
 )  # fmt: skip
+
+
+LIKE = {"last": "by last states", "lowest": "by states of the lowest energy"}
+"""The states that claims compare, each with its like."""
 
 
 def _search(key: str, **settings: Any) -> SamplerSpec:
@@ -83,8 +87,9 @@ def run_table_6_6(
     note = (
         f"Chosen on {len(task.part('dev', scale).examples)} development sentences, one chain each: "
         + "; ".join(f"{measured[key].name}: {measured[key].chosen} ({dev[key]:.1f})" for key in (GIBBS, LOCAL, RAW))
-        + f". Claims compare these choices. Proposals at T = {COLD:g}; the first {FORCED} sweeps of MH are accepted."
-        f" Mask-Predict has {ITERATIONS} iterations where nothing else is said."
+        + ". Claims compare like states: last ones with last ones, those of the lowest energy with those of the lowest"
+        f" energy; one output of a search is its last state. Proposals at T = {COLD:g}; the first {FORCED} sweeps of MH"
+        f" are accepted. Mask-Predict has {ITERATIONS} iterations where nothing else is said."
     )
     more = [] if beam is None else [_result(task, scale, seeds, beam)]
     title = "Table 6.6: round the modes, and other ways"
@@ -154,52 +159,62 @@ def _left_to_right(task: SamplerTask, folder: Path, how: Mapping[str, Any]) -> l
 
 
 def _result(task: SamplerTask, scale: str, seeds: Sequence[int], beam: Sequence[Sums]) -> Result:
-    value, low, high = interval_of(task, beam, scale=100.0)
     data = sha256_of_examples(task.part("test", scale).examples)
     signature = sign(f"table-6.6: {LEFT_TO_RIGHT}", seeds=seeds, data=data)
     name = "left to right, cross-entropy, longer (Table 3.1: a sixth of the pairs), beam"
-    return Result(name, f"{task.measure}, last state", value, signature, low=low, high=high)
+    return sampled_result(task, name, f"{task.measure}, last state", beam, signature)
 
 
 def _claims(rows: Mapping[str, Measured], beam: list[Sums] | None) -> list[Claim]:
-    measure = rows[START].task.measure
-
-    def sums(key: str) -> list[Sums]:
-        found = rows[key].sums(rows[key].chosen)
+    def sums(key: str, states: str) -> list[Sums]:
+        found = rows[key].sums(states)
         assert found is not None
         return found
 
-    def said(*keys: str) -> str:
-        return " against ".join(f"{rows[key].name} {rows[key].value(rows[key].chosen):.1f}" for key in keys) + ": "
+    def said(key: str, states: str) -> str:
+        return f"{rows[key].name} {rows[key].value(states):.1f}"
 
-    def beats(text: str, better: str, worse: str, source: str = SOURCE) -> Claim:
-        return judge(text.format(measure=measure), source, sums(better), sums(worse), said=said(better, worse))
+    def beats(text: str, better: str, worse: str, source: str = SOURCE) -> list[Claim]:
+        """One claim for each kind of states that both have: what is chosen by an energy against what is not is none."""
+        return [
+            claim
+            for states, name in LIKE.items()
+            for claim in compare_rows(f"{text}, {name}.", source, states, rows[better], rows[worse])
+        ]
 
+    def as_good(key: str) -> Claim:
+        text = f"MH ({key}) is no worse than Mask-Predict with {WIDE} lengths, by half a point, {LIKE['last']}."
+        names = f"{said(key, 'last')} against {said(WIDER, 'last')}: "
+        return no_worse(text, SOURCE, sums(key, "last"), sums(WIDER, "last"), said=names)
+
+    text, names = (
+        "The lowest E_local of many drawn Mask-Predicts beats one Mask-Predict.",
+        (f"{said(RANKED, 'lowest')} against {said(PREDICT, 'last')}: "),
+    )
+    reranked = judge(text, OURS, sums(RANKED, "lowest"), sums(PREDICT, "last"), said=names)
     claims = [
-        *(beats(f"MH ({key}) beats the warm start.", key, START) for key in (LOCAL, RAW)),
-        *(beats(f"MH ({key}) beats degenerate Gibbs at T = {COLD:g}.", key, GIBBS) for key in (LOCAL, RAW)),
-        *(beats(f"MH ({key}) beats Mask-Predict with one length.", key, PREDICT) for key in (LOCAL, RAW)),
-        *(
-            no_worse(
-                f"MH ({key}) is no worse than Mask-Predict with {WIDE} lengths, by half a point.", SOURCE,
-                sums(key), sums(WIDER), said=said(key, WIDER),
-            )
-            for key in (LOCAL, RAW)
-        ),
-        beats("Mask-Predict beats degenerate Gibbs.", PREDICT, GIBBS),
-        *(beats(f"MH ({key}) beats Mask-Predict with as many passes.", key, EQUAL, OURS) for key in (LOCAL, RAW)),
-        beats("More passes help Mask-Predict, in {measure}.", EQUAL, PREDICT, OURS),
-        beats("The lowest E_local of many drawn Mask-Predicts beats one Mask-Predict.", RANKED, PREDICT, OURS),
-        *(
-            beats(f"MH ({key}) beats the lowest E_local of many drawn Mask-Predicts.", key, RANKED, OURS)
-            for key in (LOCAL, RAW)
-        ),
-    ]  # fmt: skip
+        *beats(f"MH ({LOCAL}) beats the warm start", LOCAL, START),
+        *beats(f"MH ({RAW}) beats the warm start", RAW, START),
+        *beats(f"MH ({LOCAL}) beats degenerate Gibbs at T = {COLD:g}", LOCAL, GIBBS),
+        *beats(f"MH ({RAW}) beats degenerate Gibbs at T = {COLD:g}", RAW, GIBBS),
+        *beats(f"MH ({LOCAL}) beats Mask-Predict with one length", LOCAL, PREDICT),
+        *beats(f"MH ({RAW}) beats Mask-Predict with one length", RAW, PREDICT),
+        *map(as_good, (LOCAL, RAW)),
+        *beats("Mask-Predict beats degenerate Gibbs", PREDICT, GIBBS),
+        *beats(f"MH ({LOCAL}) beats Mask-Predict with as many passes", LOCAL, EQUAL, OURS),
+        *beats(f"MH ({RAW}) beats Mask-Predict with as many passes", RAW, EQUAL, OURS),
+        *beats("More passes help Mask-Predict, in {measure}", EQUAL, PREDICT, OURS),
+        reranked,
+        *beats(f"MH ({LOCAL}) beats many drawn Mask-Predicts", LOCAL, RANKED, OURS),
+        *beats(f"MH ({RAW}) beats many drawn Mask-Predicts", RAW, RANKED, OURS),
+    ]
     if beam is not None:
-        best = max((LOCAL, RAW, WIDER, EQUAL, RANKED), key=lambda key: statistics.fmean(s.value for s in sums(key)))
+        chosen = {key: rows[key].chosen for key in (LOCAL, RAW, WIDER, EQUAL, RANKED)}
+        best = max(chosen, key=lambda key: rows[key].value(chosen[key]))
         value = 100 * statistics.fmean(one.value for one in beam)
         text = "A left-to-right model of fewer pairs, in a beam, beats the best of these (chosen after the fact)."
-        claims.append(judge(text, OURS, beam, sums(best), said=f"left to right {value:.1f} against {said(best)}"))
+        names = f"left to right {value:.1f} against {said(best, chosen[best])}: "
+        claims.append(judge(text, OURS, beam, sums(best, chosen[best]), said=names))
     return claims
 
 

@@ -13,15 +13,16 @@ import rich.box
 import rich.table
 from rich.text import Text
 
-from seqwise.evaluation.metrics import Sums, bootstrap_interval
+from seqwise.evaluation.metrics import Sums
 from seqwise.evaluation.report import Claim, Result, Table
+from seqwise.evaluation.signature import Signature
+from seqwise.evaluation.verdicts import interval_result, student_result
 from seqwise.recipes.outcome import Outcome
 from seqwise.recipes.sampler_cells import SamplerCell
 from seqwise.recipes.sampler_tasks import SamplerTask
 from seqwise.recipes.samplers import MEASURES, QUANTITIES, Measured
-from seqwise.recipes.table_6_1 import estimate
 
-__all__ = ["about", "interval_of", "results_of", "sampler_outcome"]
+__all__ = ["about", "results_of", "sampled_result", "sampler_outcome"]
 
 
 def sampler_outcome(
@@ -90,16 +91,14 @@ def results_of(table: str, one: Measured) -> list[Result]:
         found = one.sums(key)
         if found is None:
             continue
-        value, low, high = interval_of(one.task, found, scale=quantity.scale)
         published = one.published.get(key)
         results.append(
-            Result(
+            sampled_result(
+                one.task,
                 one.name,
                 quantity.name.format(measure=one.task.measure),
-                value,
+                found,
                 signature,
-                low=low,
-                high=high,
                 published=None if published is None else quantity.scale * published,
                 unit=quantity.unit,
                 note="chosen on dev" if key == one.chosen else "",
@@ -115,14 +114,15 @@ def results_of(table: str, one: Measured) -> list[Result]:
     return results
 
 
-def interval_of(
-    task: SamplerTask, by_seed: Sequence[Sums], *, scale: float
-) -> tuple[float, float | None, float | None]:
-    """The mean over seeds and the ends of its 95% interval: a bootstrap, or of a task without a measure Student's."""
+def sampled_result(
+    task: SamplerTask, system: str, measure: str, by_seed: Sequence[Sums], signature: Signature, *, unit: str = "%",
+    published: float | None = None, note: str = "",
+) -> Result:  # fmt: skip
+    """The mean over seeds with its 95% interval: a bootstrap, or of a task without a measure Student's."""
     if task.measure:
-        value, low, high = (scale * number for number in bootstrap_interval(by_seed))
-        return value, low, high
-    return estimate([scale * one.value for one in by_seed])
+        return interval_result(system, measure, by_seed, signature, unit=unit, published=published, note=note)
+    numbers = [(100.0 if unit == "%" else 1.0) * one.value for one in by_seed]
+    return student_result(system, measure, numbers, signature, unit=unit, published=published, note=note)
 
 
 def _median_r_hat(cells: Sequence[SamplerCell]) -> float | None:

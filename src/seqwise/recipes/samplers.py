@@ -20,10 +20,10 @@ import numpy.typing as npt
 
 from seqwise.evaluation.metrics import Counts, Sums
 from seqwise.evaluation.report import Claim
+from seqwise.recipes.by_seed import judge_by_seed
 from seqwise.recipes.comparison import judge
 from seqwise.recipes.sampler_cells import SamplerCell, SamplerSpec, run_samplers
 from seqwise.recipes.sampler_tasks import SamplerTask
-from seqwise.recipes.table_6_1 import estimate
 from seqwise.recipes.workers import ProgressFactory
 
 __all__ = [
@@ -287,10 +287,4 @@ def judge_seeds(text: str, source: str, larger: Sequence[float], smaller: Sequen
         text, source, said: as of :func:`~seqwise.recipes.comparison.judge`.
         larger, smaller: one number for each seed.
     """
-    differences = [one - other for one, other in zip(larger, smaller, strict=True)]
-    mean, low, high = estimate(differences)
-    if low is None or high is None:
-        return Claim(text, source, "not seen", f"{said}{mean:+.2f}, one seed, no interval")
-    verdict = "holds" if low > 0 else "reversed" if high < 0 else "not seen"
-    above = f"{sum(difference > 0 for difference in differences)} of {len(differences)} seeds above"
-    return Claim(text, source, verdict, f"{said}{mean:+.2f} [{low:.2f}, {high:.2f}], t-test over seeds, {above}")
+    return judge_by_seed(text, source, larger, smaller, said=said, unit=", t-test over seeds", digits=2)

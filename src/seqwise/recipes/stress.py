@@ -19,8 +19,9 @@ import yaml
 from seqwise.data.lexicons import read_stress, split_by_hash
 from seqwise.data.readers import Example
 from seqwise.errors import InputError
-from seqwise.evaluation.metrics import Counts, paired_bootstrap, selected_accuracy, sequence_accuracy
+from seqwise.evaluation.metrics import Counts, selected_accuracy, sequence_accuracy
 from seqwise.evaluation.report import Result, Table
+from seqwise.evaluation.verdicts import difference_result
 from seqwise.recipes.figures import draw_by_decoder
 from seqwise.recipes.outcome import HEADINGS, Measure, Outcome, build_outcome
 from seqwise.recipes.systems import Cell, Data, System, run_systems
@@ -170,25 +171,16 @@ def _lesson(cells: Mapping[str, Cell], dev: OnDev, measure: Measure) -> tuple[st
     for title, keys in (("the relaxed beam with global scores", GLOBAL), ("the beam CRF", ("beam-crf",))):
         key, decoder = _best(dev, keys)
         ours = measure.count(cells[key].outputs[decoder])
-        test = paired_bootstrap(ours, theirs)
+        note = f"{HEADINGS[decoder]} against {cells[control].system} ({HEADINGS[control_decoder]}), both chosen on dev"
+        name = f"{measure.name} minus best control"
+        against = difference_result(cells[key].system, name, ours, theirs, cells[key].signature, note=note)
+        assert against.p_value is not None
         clauses.append(
-            f"{title} gets {100 * ours.value:.1f}% of the words right ({100 * test.difference:+.1f} points "
-            f"[{100 * test.low:.1f}, {100 * test.high:.1f}], "
-            f"p {'≤' if test.p_value <= 0.001 else '='} {test.p_value:.3f})"
+            f"{title} gets {100 * ours.value:.1f}% of the words right ({against.value:+.1f} points "
+            f"[{against.low:.1f}, {against.high:.1f}], "
+            f"p {'≤' if against.p_value <= 0.001 else '='} {against.p_value:.3f})"
         )
-        results.append(
-            Result(
-                cells[key].system,
-                f"{measure.name} minus best control",
-                100 * test.difference,
-                cells[key].signature,
-                low=100 * test.low,
-                high=100 * test.high,
-                p_value=test.p_value,
-                note=f"{HEADINGS[decoder]} against {cells[control].system} ({HEADINGS[control_decoder]}), both chosen "
-                "on dev",
-            )
-        )
+        results.append(against)
     _, decoder = _best(dev, ("bidirectional",))
     both_ways = measure.count(cells["bidirectional"].outputs[decoder]).value
     lesson = (

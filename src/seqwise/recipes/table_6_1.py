@@ -27,6 +27,7 @@ from seqwise.data.enumerable import Enumerable, empirical_weights, palindrome_en
 from seqwise.data.readers import Example
 from seqwise.evaluation.report import Claim, Result, Table
 from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
+from seqwise.evaluation.verdicts import student_result
 from seqwise.models.masked import MaskedLSTM
 from seqwise.objectives.energy_training import (
     EnergyLoss,
@@ -265,7 +266,7 @@ def examine(cells: Sequence[Cell]) -> list[Claim]:
         ),
         Claim(
             "The true NLL of palindromes is 5.32 (p-1k) or 5.35 (p-10k).", f"{SOURCE}, column True", "reversed",
-            _entropy_note(),
+            _entropy_note(), kind="theorem",
         ),
         *(
             claim
@@ -301,15 +302,15 @@ def _results(cell: Cell, seeds: Sequence[int]) -> list[Result]:
     row = cell.row
     signature = sign_distribution(f"table-6.1: {row.name}", DISTRIBUTIONS[row.distribution](), seeds=seeds)
 
-    def result(name: str, value: float, low: float | None = None, high: float | None = None, note: str = "") -> Result:
+    def result(name: str, values: Sequence[float]) -> Result:
         unit = "s" if name in (SECONDS, CONTRAST_SECONDS) else "nat"
-        published = row.published.get(name)
-        return Result(row.name, name, value, signature, low, high, published=published, unit=unit, note=note)
+        return student_result(row.name, name, values, signature, published=row.published.get(name), unit=unit)
 
     note = _entropy_note() if row.distribution == "palindromes" else ""
+    published = row.published.get("entropy")
     return [
-        result("entropy", cell.entropy, note=note),
-        *(result(name, *estimate(values)) for name, values in cell.by_measure.items()),
+        Result(row.name, "entropy", cell.entropy, signature, published=published, unit="nat", note=note),
+        *(result(name, values) for name, values in cell.by_measure.items()),
     ]
 
 

@@ -1,0 +1,33 @@
+"""Compute the intervals, p-values and verdicts of results/*.json (or of files given) again from the values in them."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+from seqwise.evaluation.report import Claim, load_table
+from seqwise.evaluation.verdicts import recompute
+
+RESULTS = Path(__file__).resolve().parent.parent / "results"
+
+
+def main(paths: list[Path]) -> int:
+    """Print a line for each file, and one for each number that comes out differently; the exit status."""
+    differs = False
+    for path in paths:
+        counts: Counter[str] = Counter()
+        for one, problem in recompute(load_table(path)):
+            known = {"": "the same", "no values": "without values"}
+            counts[known.get(problem, "different")] += 1
+            if problem not in known:
+                differs = True
+                print(
+                    f"{path.name}: {one.text if isinstance(one, Claim) else f'{one.system}, {one.measure}'}: {problem}"
+                )
+        print(f"{path.name}: {', '.join(f'{count} {what}' for what, count in counts.items()) or 'nothing to compute'}")
+    return int(differs)
+
+
+if __name__ == "__main__":
+    sys.exit(main([Path(name) for name in sys.argv[1:]] or sorted(RESULTS.glob("*.json"))))

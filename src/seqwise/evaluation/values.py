@@ -1,0 +1,95 @@
+"""What each example adds to each sum of a measure, as it is kept with a result for whoever wants to compute it again.
+
+Shapes: N examples, C sums; see `seqwise.evaluation.metrics`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from seqwise.errors import InputError
+from seqwise.evaluation.metrics import Counts, Floats, PerSeed, Sums
+
+__all__ = ["Values", "sums_of", "values_by_seed", "values_of"]
+
+DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+PACKAGE = "seqwise.evaluation."
+
+
+@dataclass(frozen=True)
+class Values:
+    """One measurement for each training seed, as text.
+
+    Args:
+        combine: what makes the measure of the sums, as "module:function" of `seqwise.evaluation`.
+        seeds: for each training seed a text for each of the C sums. A text of digits and letters alone has one
+            character for each example: 0 to 9, then a to z for 10 to 35. Any other text has numbers between spaces.
+    """
+
+    combine: str
+    seeds: tuple[tuple[str, ...], ...]
+
+
+def values_of(measured: PerSeed) -> Values:
+    """What a measurement is made of.
+
+    Args:
+        measured: one measurement, or one for each training seed.
+
+    Raises:
+        InputError: the measurements are of a measure that is not one of `seqwise.evaluation`.
+
+    Example:
+        >>> values_of(Counts([3, 12], [4, 40]))
+        Values(combine='metrics:_ratio', seeds=(('3c', '4.0 40.0'),))
+    """
+    runs = [measured] if isinstance(measured, Sums) else list(measured)
+    combine = runs[0].combine
+    module, function = getattr(combine, "__module__", ""), getattr(combine, "__qualname__", "")
+    if not (module.startswith(PACKAGE) and hasattr(importlib.import_module(module), function)):
+        raise InputError(f"{combine} is not a function of {PACKAGE[:-1]}", mend="move it there")
+    name = f"{module.removeprefix(PACKAGE)}:{function}"
+    return Values(name, tuple(tuple(_text(column_N) for column_N in run.columns_NC.T) for run in runs))
+
+
+def values_by_seed(numbers: Sequence[float]) -> Values:
+    """The values of a number that is exact for each training seed.
+
+    Example:
+        >>> [sums.value for sums in sums_of(values_by_seed([1.5, 40.0]))]
+        [1.5, 40.0]
+    """
+    return values_of([Counts([number]) for number in numbers])
+
+
+def sums_of(values: Values) -> list[Sums]:
+    """The measurements that `values_of` was given, one for each training seed.
+
+    Raises:
+        InputError: there is no such measure, or a text has neither digits nor numbers.
+
+    Example:
+        >>> sums_of(values_of(Counts([1, 0, 2])))[0].value
+        1.0
+    """
+    module, _, function = values.combine.partition(":")
+    try:
+        combine = getattr(importlib.import_module(PACKAGE + module), function)
+        return [Sums(np.stack([_numbers(text) for text in texts], axis=1), combine) for texts in values.seeds]
+    except (AttributeError, ImportError, ValueError) as error:
+        raise InputError(f"values of {values.combine!r} cannot be read ({error})") from error
+
+
+def _text(column_N: Floats) -> str:
+    if ((column_N >= 0) & (column_N < len(DIGITS)) & (column_N == column_N.round())).all():
+        return "".join(DIGITS[int(number)] for number in column_N)
+    return " ".join(repr(float(f"{number:.10g}")) for number in column_N)
+
+
+def _numbers(text: str) -> Floats:
+    numbers = [DIGITS.index(digit) for digit in text] if text.isalnum() else [float(part) for part in text.split()]
+    return np.array(numbers, dtype=np.float64)

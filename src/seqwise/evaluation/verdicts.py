@@ -1,0 +1,198 @@
+"""The tests behind intervals, p-values and verdicts: made once when a recipe runs, and again from a file of results."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from seqwise.evaluation.metrics import Comparison, PerSeed, bootstrap_interval, paired_bootstrap
+from seqwise.evaluation.report import Claim, Result, Table
+from seqwise.evaluation.signature import Signature
+from seqwise.evaluation.values import Values, sums_of, values_by_seed, values_of
+
+__all__ = [
+    "SIGNIFICANT",
+    "decide",
+    "difference_result",
+    "interval_result",
+    "recompute",
+    "student_interval",
+    "student_result",
+]
+
+SIGNIFICANT = 0.05
+T_95 = {2: 12.71, 3: 4.303, 4: 3.182, 5: 2.776}  # Student's t, 97.5%, by number of seeds
+BY_SEED = "by seed"
+ABOUT = 1.25  # "about ten times" is 8 to 12.5 times
+CLOSE = 1e-6
+
+
+def interval_result(
+    system: str, measure: str, measured: PerSeed, signature: Signature, *, unit: str = "%", rule: str = "",
+    published: float | None = None, note: str = "",
+) -> Result:  # fmt: skip
+    """A result with its bootstrap interval and the values that both are made of.
+
+    Args:
+        system, measure, signature, unit, published, note: see `Result`.
+        measured: one measurement, or one for each training seed.
+        rule: "" for the measure itself, "exp" for its exponential.
+
+    Example:
+        >>> from seqwise.evaluation import Counts, sign
+        >>> interval_result("greedy", "right", Counts([1, 0] * 50), sign("greedy", seeds=[0], data="0" * 64)).value
+        50.0
+    """
+    bare = Result(
+        system, measure, 0.0, signature, unit=unit, rule=rule, published=published, note=note,
+        values=(values_of(measured),),
+    )  # fmt: skip
+    return again(bare)
+
+
+def difference_result(
+    system: str, measure: str, first: PerSeed, second: PerSeed, signature: Signature, *, note: str = ""
+) -> Result:
+    """A difference in points, with the interval and the p-value of a paired bootstrap and the values of both systems.
+
+    Args:
+        system, measure, signature, note: see `Result`.
+        first, second: the difference is first - second.
+    """
+    values = (values_of(first), values_of(second))
+    return again(Result(system, measure, 0.0, signature, note=note, values=values))
+
+
+def student_result(
+    system: str, measure: str, numbers: Sequence[float], signature: Signature, *, unit: str, note: str = "",
+    published: float | None = None,
+) -> Result:  # fmt: skip
+    """The mean of numbers that are exact for each seed, with Student's interval, and the numbers.
+
+    Args:
+        system, measure, signature, unit, published, note: see `Result`.
+        numbers: in the unit, one for each training seed.
+    """
+    bare = Result(
+        system, measure, 0.0, signature, unit=unit, rule=BY_SEED, published=published, note=note,
+        values=(values_by_seed(numbers),),
+    )  # fmt: skip
+    return again(bare)
+
+
+def again(result: Result) -> Result:
+    """A result with its numbers computed from its values; without values, as it is."""
+    if not result.values:
+        return result
+    measured = [sums_of(values) for values in result.values]
+    if result.rule == BY_SEED:
+        value, low, high = student_interval([run.value for run in measured[0]])
+        return replace(result, value=value, low=low, high=high)
+    scale = 100.0 if result.unit == "%" else 1.0
+    if len(measured) == 2:
+        test = paired_bootstrap(measured[0], measured[1])
+        value, low, high = (scale * number for number in test[:3])
+        return replace(result, value=value, low=low, high=high, p_value=test.p_value)
+    estimate = bootstrap_interval(measured[0])
+    value, low, high = (math.exp(end) if result.rule == "exp" else scale * end for end in estimate)
+    return replace(result, value=value, low=low, high=high)
+
+
+def student_interval(numbers: Sequence[float]) -> tuple[float, float | None, float | None]:
+    """The mean over seeds with the ends of Student's 95% interval; of one seed, no interval.
+
+    Example:
+        >>> student_interval([2.0])
+        (2.0, None, None)
+    """
+    mean = statistics.fmean(numbers)
+    if len(numbers) < 2:
+        return mean, None, None
+    # For more seeds than the table has, the last is on the safe side.
+    half = T_95.get(len(numbers), T_95[5]) * statistics.stdev(numbers) / math.sqrt(len(numbers))
+    return mean, mean - half, mean + half
+
+
+def decide(rule: str, first: Values, second: Values) -> tuple[str, tuple[float, ...]]:
+    """The verdict of a claim and the numbers that it rests on.
+
+    Args:
+        rule: "better": first > second with p < 0.05 in a paired bootstrap over examples and seeds. "no worse by M": the
+            whole 95% interval of first - second lies above -M. "by seed": Student's 95% interval of the differences
+            by seed lies above 0. "about T times": Student's interval of the ratios by seed lies within a quarter of T;
+            reversed if it lies below 1. Else, the other way round, the claim is reversed.
+        first, second: in the order of the claim.
+
+    Returns:
+        The verdict, and the difference, the ends of its interval and, of a bootstrap, the p-value; of a single seed, by
+        seed, the difference alone.
+
+    Example:
+        >>> decide("by seed", values_by_seed([2.0, 2.1, 2.0]), values_by_seed([1.0, 1.1, 1.1]))[0]
+        'holds'
+    """
+    ours, theirs = sums_of(first), sums_of(second)
+    if rule == BY_SEED:
+        mean, low, high = student_interval([one.value - other.value for one, other in zip(ours, theirs, strict=True)])
+        if low is None or high is None:
+            return "not seen", (mean,)
+        return "holds" if low > 0 else "reversed" if high < 0 else "not seen", (mean, low, high)
+    if rule.startswith("about "):
+        times = float(rule.removeprefix("about ").removesuffix(" times"))
+        logs = [math.log(one.value / other.value) for one, other in zip(ours, theirs, strict=True)]
+        mean, low, high = student_interval(logs)
+        if low is None or high is None:
+            return "not seen", (math.exp(mean),)
+        low, high = math.exp(low), math.exp(high)
+        about = times / ABOUT <= low and high <= ABOUT * times
+        return "holds" if about else "reversed" if high < 1 else "not seen", (math.exp(mean), low, high)
+    test: Comparison = paired_bootstrap(ours, theirs)
+    if rule == "better":
+        direction = "holds" if test.difference > 0 else "reversed"
+        return direction if test.p_value < SIGNIFICANT else "not seen", tuple(test)
+    margin = float(rule.removeprefix("no worse by "))
+    return "holds" if test.low >= -margin else "reversed" if test.high < -margin else "not seen", tuple(test)
+
+
+def recompute(table: Table) -> Iterator[tuple[Result | Claim, str]]:
+    """Compute every interval, p-value and verdict of a table again from the values that it has.
+
+    Yields:
+        Each result with an interval and each claim, with "" where the same numbers come out, else what is the matter.
+
+    Example:
+        >>> from seqwise.evaluation import Counts, sign
+        >>> signature = sign("greedy", seeds=[0], data="0" * 64)
+        >>> result = interval_result("greedy", "right", Counts([1, 0] * 50), signature)
+        >>> [problem for _, problem in recompute(Table("t", (result, replace(result, measure="m", low=1.0))))]
+        ['', 'low is 1, comes out as 41']
+    """
+    for result in table.results:
+        if result.low is not None or result.p_value is not None:
+            yield result, _difference(result, again(result)) if result.values else "no values"
+    for claim in table.claims:
+        if claim.kind == "claim" and claim.verdict != "not tested":
+            yield claim, _examine(claim)
+
+
+def _difference(stated: Result, found: Result) -> str:
+    for name in ("value", "low", "high", "p_value"):
+        one, other = getattr(stated, name), getattr(found, name)
+        if (one is None) != (other is None) or (one is not None and not _is_close(one, other)):
+            return f"{name} is {one:.6g}, comes out as {other if other is None else format(other, '.6g')}"
+    return ""
+
+
+def _examine(claim: Claim) -> str:
+    if not claim.values:
+        return "no values"
+    verdict, numbers = decide(claim.rule, *claim.values)
+    if len(numbers) != len(claim.numbers) or not all(map(_is_close, numbers, claim.numbers)):
+        return f"the numbers are {claim.numbers}, come out as {numbers}"
+    return "" if verdict == claim.verdict else f"the verdict is {claim.verdict!r}, comes out as {verdict!r}"
+
+
+def _is_close(one: float, other: float) -> bool:
+    return math.isclose(one, other, rel_tol=CLOSE, abs_tol=CLOSE)
