@@ -23,6 +23,7 @@ __all__ = [
 ]
 
 SIGNIFICANT = 0.05
+"""The p-value below which a difference counts."""
 T_95 = {2: 12.71, 3: 4.303, 4: 3.182, 5: 2.776}  # Student's t, 97.5%, by number of seeds
 BY_SEED = "by seed"
 ABOUT = 1.25  # "about ten times" is 8 to 12.5 times
@@ -167,7 +168,7 @@ def recompute(table: Table) -> Iterator[tuple[Result | Claim, str]]:
         >>> signature = sign("greedy", seeds=[0], data="0" * 64)
         >>> result = interval_result("greedy", "right", Counts([1, 0] * 50), signature)
         >>> [problem for _, problem in recompute(Table("t", (result, replace(result, measure="m", low=1.0))))]
-        ['', 'low is 1, comes out as 41']
+        ['', 'low is 1, comes out as 40']
     """
     for result in table.results:
         if result.low is not None or result.p_value is not None:

@@ -9,11 +9,10 @@ import torch
 
 from seqwise.evaluation.report import Claim
 from seqwise.evaluation.values import values_by_seed
-from seqwise.evaluation.verdicts import decide, student_interval
+from seqwise.evaluation.verdicts import decide
+from seqwise.evaluation.verdicts import student_interval as estimate
 
 __all__ = ["estimate", "judge_by_seed", "one_thread"]
-
-estimate = student_interval
 
 
 @contextmanager
