@@ -27,10 +27,14 @@ class Ended(NamedTuple):
 
     @property
     def complaint(self) -> str:
-        """The one line on standard error of a command that was refused; there must be nothing else."""
+        """The one line on standard error of a command that was refused; there must be nothing else.
+
+        But for a training run that has begun: it has said what it found.
+        """
         assert self.code == 2, (self.code, self.out, self.err)
         lines = self.err.splitlines()
-        assert len(lines) == 1 and lines[0].startswith("seqwise: ") and self.out == "", (self.out, self.err)
+        assert len(lines) == 1 and lines[0].startswith("seqwise: "), (self.out, self.err)
+        assert self.out == "" or self.out.startswith("train  "), self.out
         return lines[0].removeprefix("seqwise: ")
 
 

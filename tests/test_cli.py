@@ -92,6 +92,13 @@ def speller(trained_speller: Path, tmp_path: Path) -> Path:
 # ---------------------------------------------------------------------------------------------- train
 
 
+def only_below_the_baseline(said: str) -> bool:
+    """Whether standard error has nothing but the warning that a model which hardly was trained deserves."""
+    return said.count("seqwise: ") == said.count("seqwise: the model is worse than no learning") and (
+        said == "" or said.startswith("seqwise: ")
+    )
+
+
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("task", ["tag", "transduce"])
 def test_every_objective_trains_on_both_tasks(
@@ -103,7 +110,7 @@ def test_every_objective_trains_on_both_tasks(
     options += ["--source-units=characters"] if task == "transduce" else []
     options += ["--score=global"] if objective in SEARCH_OBJECTIVES else []
     ended = seqwise("train", *options, "--train", train, "--dev", dev, "--output", tmp_path / "run")
-    assert (ended.code, ended.err) == (0, "")
+    assert ended.code == 0 and only_below_the_baseline(ended.err)
     assert all(decoder in ended.out for decoder in DECODERS if decoder != "viterbi")
     assert "best on the development data: " in ended.out and "predict" in ended.out.split("best on the")[1]
     assert f"seqwise predict {tmp_path / 'run'} TEXT" in ended.out
@@ -121,7 +128,7 @@ def test_a_chain_is_trained_and_searched_like_any_tagger(
 ) -> None:
     options = [*SHORT, "--model=chain", "--objective", objective, "--train", data / "train.conll"]
     ended = seqwise("train", *options, "--dev", data / "dev.conll", "--output", tmp_path / "run")
-    assert (ended.code, ended.err) == (0, "")
+    assert ended.code == 0 and only_below_the_baseline(ended.err)
     best = {"crf": "raw-beam"}.get(objective, "beam")
     assert f"{best}, which predict uses unless told otherwise" in ended.out or f"than {best}" in ended.out
     # Two words: a beam of all pairs of labels finds the best output too.
@@ -189,12 +196,15 @@ def test_columns_that_are_swapped_and_pairs_read_as_columns_are_asked_about(
 ) -> None:
     pairs = "".join(f"word{number}\twords{number}\n" for number in range(80))
     (tmp_path / "pairs.tsv").write_text(pairs)
-    (tmp_path / "swapped.conll").write_text("".join(f"{'NV'[n % 2]}\tword{n % 12}\n" for n in range(80)))
-    for name in ("pairs.tsv", "swapped.conll"):
+    (tmp_path / "swapped.conll").write_text(
+        "".join(f"{'NV'[n % 2]}\tword{n if n < 30 else n % 5}\n" for n in range(80))
+    )
+    told = ("80 tokens have 80 different labels", "30 different labels of 2 different tokens, 25 of them seen once")
+    for name, said in zip(("pairs.tsv", "swapped.conll"), told, strict=True):
         ended = seqwise("train", *SHORT, "--train", tmp_path / name, "--output", tmp_path / "run" / name)
         assert ended.code == 0
         (line,) = ended.err.splitlines()
-        assert line.startswith("seqwise: 80 tokens in 1 sentence have ") and line.endswith("--task transduce?")
+        assert line.startswith(f"seqwise: {said}; is it another --label-column")
     assert seqwise("train", *SHORT, "--train", data / "train.conll", "--output", tmp_path / "run" / "right").err == ""
 
 
@@ -795,7 +805,7 @@ def test_labels_that_are_not_known_count_as_wrong_with_one_warning(
     assert all(found["labels right"]["value"] <= 3 / 4 for found in json.loads(ended.out).values())
     options = ["--train", data / "train.conll", "--dev", file, *SHORT, "--output", tmp_path / "run"]
     ended = seqwise("train", *options)
-    assert (ended.code, ended.err) == (0, f"seqwise: {said}\n")
+    assert ended.code == 0 and only_below_the_baseline(ended.err.removeprefix(f"seqwise: {said}\n"))
     file.write_text("the\tX\n")
     ended = seqwise("train", *options[:-1], tmp_path / "nothing known")
     assert ended.code == 0 and "log Z" not in ended.out and "1 of 1 labels was" in ended.err

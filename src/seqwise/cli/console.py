@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+import textwrap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from seqwise.errors import InputError
 from seqwise.training.processes import number_of
@@ -20,6 +22,7 @@ __all__ = [
     "number",
     "out",
     "print_measures",
+    "print_warnings",
     "progress_bars",
     "require_at_least_one",
     "require_files",
@@ -92,6 +95,12 @@ def print_measures(rows: Mapping[str, Mapping[str, tuple[str, str]]]) -> None:
     for name, row in rows.items():
         table.add_row(name, *(separator.join(filter(None, cell)) for cell in row.values()))
     out().print(table)
+
+
+def print_warnings(metrics: Mapping[str, Any]) -> None:
+    """Print the warnings of a training run's metrics on standard error, in lines of 80 columns."""
+    for warning in metrics.get("warnings", {}).values():
+        print(textwrap.fill(f"seqwise: {warning}", 80, subsequent_indent="  ", break_on_hyphens=False), file=sys.stderr)
 
 
 def require_at_least_one(flag: str, value: int | None) -> None:

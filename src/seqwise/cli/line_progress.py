@@ -13,7 +13,7 @@ from rich.text import Text
 
 from seqwise.cli.console import err
 
-__all__ = ["LineProgress", "TimeLeftColumn", "seconds_left"]
+__all__ = ["LineProgress", "TimeLeftColumn", "seconds_left", "time_left"]
 
 
 def seconds_left(task: Task) -> int | None:
@@ -27,13 +27,19 @@ def seconds_left(task: Task) -> int | None:
     return None if pace is None or task.remaining is None else round(pace * task.remaining)
 
 
+def time_left(task: Task) -> str | None:
+    """The same as hours, minutes and seconds; a task that knows better says so in its field ``left``."""
+    seconds = seconds_left(task)
+    known: str | None = task.fields.get("left")
+    return known if known is not None or seconds is None else str(timedelta(seconds=seconds))
+
+
 class TimeLeftColumn(TimeRemainingColumn):
-    """The time left of :func:`seconds_left`."""
+    """The time left of :func:`time_left`."""
 
     def render(self, task: Task) -> Text:
         """Hours, minutes and seconds."""
-        seconds = seconds_left(task)
-        return Text("-:--:--" if seconds is None else str(timedelta(seconds=seconds)), style="progress.remaining")
+        return Text(time_left(task) or "-:--:--", style="progress.remaining")
 
 
 class LineProgress(Progress):
@@ -56,7 +62,6 @@ class LineProgress(Progress):
         self.next_line = self.clock() + self.every
         task = self.tasks[self.task_ids.index(task_id)]
         total = "" if task.total is None else f" of {task.total:,.0f}"
-        seconds = seconds_left(task)
-        left = "" if seconds is None else f", {timedelta(seconds=seconds)} left"
+        left = "" if time_left(task) is None else f", {time_left(task)} left"
         note = f"; {task.fields['note']}" if task.fields.get("note") else ""
         print(f"{task.description}: {task.completed:,.0f}{total}{left}{note}", file=sys.stderr, flush=True)

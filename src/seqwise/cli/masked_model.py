@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import shlex
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from seqwise.cli.console import progress_bars
+from seqwise.cli.console import print_warnings, progress_bars
 from seqwise.cli.examples import examples
 from seqwise.cli.flags import MetricsAsJson, flags_from_settings, given_flags
 from seqwise.cli.layout import Command, Group
@@ -53,7 +54,8 @@ def train_command(
         measuring: list[Any] = []
 
         def on_progress(step: Any) -> None:
-            bars.update(training, completed=step.step, total=step.steps, note=f"loss {step.loss:.3f}")
+            left = str(timedelta(seconds=round(step.seconds_left)))
+            bars.update(training, completed=step.step, total=step.steps, note=f"loss {step.loss:.3f}", left=left)
 
         def on_measured(done: int, total: int) -> None:
             if not measuring:
@@ -61,10 +63,13 @@ def train_command(
             bars.update(measuring[0], completed=done)
 
         metrics = train_masked_model(train, output, settings, dev=dev, on_progress=on_progress, on_measured=on_measured)
+    print_warnings(metrics)
     if as_json:
         print(json.dumps(metrics))
         return
     _print_metrics(metrics, settings)
+    if "diverged" in metrics.get("warnings", {}):
+        return
     run = shlex.quote(str(output))
     sources = " FILE" if settings.conditional else ""
     print(f"the model is in {output}; try: seqwise score {run} FILE, or seqwise sample {run}{sources}")

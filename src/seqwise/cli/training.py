@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from seqwise.cli.console import number, print_measures, progress_bars
+from seqwise.cli.console import number, print_measures, print_warnings, progress_bars
 from seqwise.cli.flags import MetricsAsJson, given_flags
 
 __all__ = ["train"]
@@ -34,36 +35,50 @@ def train(
     """
     from seqwise.runs.effects import require_effect
     from seqwise.runs.settings import load_settings
-    from seqwise.runs.stages import resolve, stages
     from seqwise.runs.training import train_run
+    from seqwise.runs.training_summary import lines_of
 
     given = given_flags(flags)
     settings = load_settings(config, given)
     require_effect(settings, path=config, flags=given)
     with progress_bars() as progress:
         bars: dict[str, Any] = {}
+        measures = settings.dev is not None and settings.measurements > 0
 
         def advance(stage: str, step: Any) -> None:
             if stage not in bars:
                 bars[stage] = progress.add_task(stage, total=step.steps, note="")
                 if step.step > 1:
                     print(f"{stage}: goes on after step {step.step - 1:,} of {step.steps:,}", file=sys.stderr)
-            progress.update(bars[stage], completed=step.step, note=f"loss {step.loss:.3f}")
+            title, value = next(iter(step.measured.items()), (None, 0.0))
+            note = f"loss {step.loss:.3f}" + (f", {title} {number(title, value)}" if title else "")
+            # Until a measurement has been timed, none of them is in the estimate.
+            left = f"{'' if step.measured or not measures else '>'}{timedelta(seconds=round(step.seconds_left))}"
+            progress.update(bars[stage], completed=step.step, note=note, left=left)
 
-        metrics = train_run(settings, output, on_progress=advance)
+        def measured(done: int, total: int) -> None:
+            if "dev" not in bars:
+                bars["dev"] = progress.add_task("development data", total=total, note="decoders")
+            progress.update(bars["dev"], completed=done)
+
+        def begin(summary: Any) -> None:
+            for line in () if as_json else lines_of(summary):
+                print(line, flush=True)
+
+        metrics = train_run(settings, output, on_start=begin, on_progress=advance, on_measured=measured)
+    print_warnings(metrics)
     if as_json:
         print(json.dumps(metrics))
         return
-    if settings.objective == "auto":
-        settings = resolve(settings)
-        names = ", then ".join(stage.settings.objective for stage in stages(settings))
-        print(f"objective auto: {names}; {settings.score} scores")
     trained = metrics["training"]
     steps = f"{trained['steps']:,} step{'' if trained['steps'] == 1 else 's'}"
-    what = f"trained for {steps} on {metrics['train_examples']:,} examples" if bars else f"{steps} were taken before"
-    print(f"{what}; loss of the last ones {trained['mean_loss']:.3f}")
+    trained_now = f"trained for {steps} on {metrics['train_examples']:,} examples"
+    what = trained_now if set(bars) - {"dev"} else f"{steps} were taken before"
+    print(f"{what}; loss of the last ones {trained['mean_loss']:.4g} ({trained['loss_unit']})")
     if "dev" in metrics:
         _print_dev(metrics["dev"])
+    if "diverged" in metrics.get("warnings", {}):
+        return
     print(f"the run is in {output}; try: seqwise predict {shlex.quote(str(output))} TEXT")
 
 

@@ -37,10 +37,11 @@ from seqwise.runs.masked_model import (
     sequence_tokens,
 )
 from seqwise.runs.masked_model_settings import MaskedModelSettings, load_masked_settings
+from seqwise.runs.training_summary import loss_warnings
 from seqwise.training.checkpoints import last_complete
 from seqwise.training.lock import sole_writer
 from seqwise.training.processes import from_first, is_first, join
-from seqwise.training.trainer import Progress, TrainingResult, fit
+from seqwise.training.trainer import Progress, TrainingResult, fit, read_losses
 
 __all__ = ["measure_masked_run", "new_masked_run", "train_masked_model"]
 
@@ -189,6 +190,12 @@ def _train(
     }
     if not is_first():
         return metrics
+    metrics["warnings"] = loss_warnings(
+        read_losses(output / "log.jsonl"),
+        unit="nats per masked token",
+        learning_rate=settings.learning_rate,
+        epochs=settings.epochs,
+    )
     save_masked_run(run, output)
     if held_out:
         try:

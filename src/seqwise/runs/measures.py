@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from typing import Any
 
 import torch
@@ -35,6 +35,7 @@ __all__ = [
     "log_partitions_of",
     "measure",
     "measure_decoders",
+    "measure_outputs",
     "missing_bleu",
     "references_by_source",
     "require_known_target",
@@ -88,11 +89,21 @@ def measure(run: Run, examples: Sequence[Example], decoder: str, *, beam_size: i
     of words and subwords where sacrebleu is installed.
     """
     chosen = choose_decoder(run.settings, decoder, beam_size=beam_size)
+    asked = examples if run.settings.task == "tag" else references_by_source(examples)[0]
+    return measure_outputs(run, examples, [best[0].tokens for best in predict(run, asked, chosen)])
+
+
+def measure_outputs(run: Run, examples: Sequence[Example], written: Sequence[Tokens]) -> dict[str, Sums]:
+    """Count what is right in outputs, as :func:`measure` does.
+
+    Args:
+        run: whose outputs they could be.
+        examples: with the right answers.
+        written: for each example an output, as the run writes it; in transduction for each distinct source.
+    """
     if run.settings.task == "tag":
-        outputs = predict(run, examples, chosen)
-        return tagging_measures([best[0].tokens for best in outputs], [example.target for example in examples])
-    asked, references = references_by_source(examples)
-    written = [best[0].tokens for best in predict(run, asked, chosen)]
+        return tagging_measures(written, [example.target for example in examples])
+    _, references = references_by_source(examples)
     if not run.writes_text:
         measures = transduction_measures(written, references)
     else:
@@ -164,12 +175,24 @@ def decisive(titles: Collection[str], *, subwords: bool = False) -> tuple[str, i
     return next((title, sign) for title, sign in order.items() if title in titles)
 
 
-def measure_decoders(run: Run, examples: Sequence[Example]) -> dict[str, Any]:
+def measure_decoders(
+    run: Run, examples: Sequence[Example], *, on_measured: Callable[[int, int], None] | None = None
+) -> dict[str, Any]:
     """All decoders side by side, as plain numbers, with the best one's name, advice, and the statistics of log Z.
 
     Examples with a target that the run cannot write have no log Z; where there is no other, the statistics are None.
+
+    Args:
+        run: a trained run.
+        examples: development data.
+        on_measured: called with the number of decoders that have been measured, and that of all of them.
     """
-    found = {name: measure(run, examples, name) for name in decoders_for(run.settings)}
+    names = list(decoders_for(run.settings))
+    found: dict[str, dict[str, Sums]] = {}
+    for done, name in enumerate(names, start=1):
+        found[name] = measure(run, examples, name)
+        if on_measured is not None:
+            on_measured(done, len(names))
     title, sign = decisive(found["beam"], subwords=run.writes_text)
     usual = usual_decoder(run.settings)
     log_partitions_N = log_partitions_of(run, run.encode(known_targets(run, examples)))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from seqwise.data.batches import EncodedExample
 from seqwise.data.vocabulary import Vocabulary
 from seqwise.errors import InputError
+from seqwise.names import SEARCH_OBJECTIVES, SELF_NORMALIZING
 from seqwise.objectives import Objective, noise_log_probs
 from seqwise.objectives.by_name import objective_by_name
 from seqwise.runs.label_costs import parse_label_costs
@@ -18,7 +19,7 @@ from seqwise.runs.settings import Settings
 from seqwise.training.configuration import did_you_mean
 from seqwise.training.schedules import Schedule, parse_schedule
 
-__all__ = ["build_objective", "build_schedules", "relaxes", "schedules_read"]
+__all__ = ["build_objective", "build_schedules", "loss_unit", "relaxes", "schedules_read"]
 
 
 def build_objective(
@@ -103,3 +104,29 @@ def relaxes(settings: Settings) -> bool:
     """
     relaxed = settings.objective in ("relaxed-beam", "hinge", "soft-dense-beam", "minimum-risk")
     return relaxed or settings.direct_loss_weight > 0
+
+
+def loss_unit(settings: Settings) -> str:
+    """Name what the loss of a stage counts, per gold token; what it adds to that is named too.
+
+    Example:
+        >>> loss_unit(Settings(objective="relaxed-beam"))
+        'expected wrong labels per label, + 0.1 x cross-entropy'
+        >>> loss_unit(Settings(objective="cross-entropy")), loss_unit(Settings(objective="self-normalized"))
+        ('nats per label', 'nats per label, + 0.1 x (log Z)^2')
+    """
+    token, costs = ("label" if settings.task == "tag" else "token"), settings.wrong_label_costs
+    cost = "cost" if costs else "edits" if settings.cost == "edit-distance" else f"wrong {token}s"
+    if settings.objective in ("relaxed-beam", "minimum-risk"):
+        unit = f"expected {cost} per {token}"
+    elif settings.objective in ("hinge", "hard-hinge", "early-update", "beam-search-optimization"):
+        unit = f"nats by which gold loses in the beam, per {token}"
+    else:
+        unit = f"nats per {token}"
+    if settings.objective in SELF_NORMALIZING:
+        unit += f", + {settings.log_partition_weight:g} x (log Z)^2"
+    if settings.objective in SEARCH_OBJECTIVES and settings.cross_entropy_weight:
+        unit += f", + {settings.cross_entropy_weight:g} x cross-entropy"
+    if settings.direct_loss_weight:
+        unit += f", + {settings.direct_loss_weight:g} x expected {cost}"
+    return unit

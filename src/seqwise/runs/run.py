@@ -8,6 +8,7 @@
                              manifest with their SHA-256
     RUN/metrics.json         what it reached on the development data
     RUN/log.jsonl            a line for each training step
+    RUN/summary.json         counts over the data, the stages of training, and the baseline of no learning
     RUN/measurements.jsonl   a line for each look at the development data on the way
     RUN/checkpoints/         the last two complete ones (RUN/warm-start/, RUN/scheduled-sampling/ and RUN/distillation/
                              hold those of the warm start)

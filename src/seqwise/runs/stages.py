@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from seqwise.names import SELF_NORMALIZING
 from seqwise.runs.settings import Settings, adopt
 
-__all__ = ["SELF_NORMALIZING", "WARM_START_FOLDERS", "Stage", "resolve", "stages"]
+__all__ = ["SELF_NORMALIZING", "WARM_START_FOLDERS", "Stage", "resolve", "stages", "steps_of"]
 
 WARM_START_FOLDERS = ("warm-start", "scheduled-sampling", "distillation")
 """Where the stages before the last are kept, below the run folder."""
@@ -78,3 +78,13 @@ def stages(settings: Settings) -> list[Stage]:
     if settings.warm_start == "distilled":
         found.append(Stage("distillation", "distillation", replace(shorter, objective="distillation")))
     return [*found, last]
+
+
+def steps_of(settings: Settings, num_examples: int) -> int:
+    """How many steps a stage takes: its epochs times the batches of one epoch.
+
+    Example:
+        >>> steps_of(Settings(epochs=1.5, batch_size=4), 9)
+        4
+    """
+    return max(1, round(settings.epochs * -(-num_examples // settings.batch_size)))

@@ -21,15 +21,16 @@ from seqwise.runs.effects import require_effect
 from seqwise.runs.inputs import file_units
 from seqwise.runs.measures import measure_decoders, missing_bleu, unknown_targets
 from seqwise.runs.monitoring import monitor
-from seqwise.runs.objectives import build_objective, build_schedules
+from seqwise.runs.objectives import build_objective, build_schedules, loss_unit
 from seqwise.runs.run import Run, new_run, save_metrics, save_run, save_settings
 from seqwise.runs.settings import Settings, check, over_encoder, trained_score
-from seqwise.runs.stages import WARM_START_FOLDERS, resolve, stages
+from seqwise.runs.stages import WARM_START_FOLDERS, resolve, stages, steps_of
+from seqwise.runs.training_summary import TrainingSummary, save_summary, summarize_training, warnings_of
 from seqwise.training.checkpoints import last_complete
 from seqwise.training.configuration import load_configuration
 from seqwise.training.lock import sole_writer
 from seqwise.training.processes import from_first, is_first, join
-from seqwise.training.trainer import MEASUREMENTS, Progress, TrainingResult, fit
+from seqwise.training.trainer import MEASUREMENTS, Progress, TrainingResult, fit, read_losses
 
 __all__ = ["OnProgress", "read_examples", "train_run", "train_stage"]
 
@@ -77,9 +78,7 @@ def train_stage(
             :func:`~seqwise.runs.monitoring.monitor`.
         on_progress: called after each step.
     """
-    batches = -(-len(encoded) // settings.batch_size)
-    steps = max(1, round(settings.epochs * batches))
-    model = run.model
+    steps, model = steps_of(settings, len(encoded)), run.model
     objective = build_objective(settings, run.target_vocabulary, encoded=encoded, start=model)
     schedules = build_schedules(settings, total_steps=steps)
     result = fit(
@@ -116,7 +115,12 @@ def _new_parts(run: Run) -> list[str]:
 
 
 def train_run(
-    settings: Settings, output: str | os.PathLike[str], *, on_progress: OnProgress | None = None
+    settings: Settings,
+    output: str | os.PathLike[str],
+    *,
+    on_start: Callable[[TrainingSummary], None] | None = None,
+    on_progress: OnProgress | None = None,
+    on_measured: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
     """Train what the settings describe and leave a run in the output folder.
 
@@ -126,8 +130,10 @@ def train_run(
     Args:
         settings: see :class:`seqwise.runs.Settings`; the objective "auto" is saved as what it stands for.
         output: the run folder; made if need be.
+        on_start: called before the first step.
         on_progress: called with the name of the stage (see :func:`~seqwise.runs.stages.stages`) and its progress after
             each step.
+        on_measured: called after training with the number of decoders that have been measured, and that of all.
 
     Returns:
         The metrics, as written to ``metrics.json``; in other processes than the first, those of the training alone.
@@ -140,10 +146,18 @@ def train_run(
     require_effect(check(settings))
     join()
     with sole_writer(output):
-        return _train_run(resolve(settings), output, on_progress=on_progress)
+        return _train_run(settings, output, on_start=on_start, on_progress=on_progress, on_measured=on_measured)
 
 
-def _train_run(settings: Settings, output: Path, *, on_progress: OnProgress | None) -> dict[str, Any]:
+def _train_run(
+    asked: Settings,
+    output: Path,
+    *,
+    on_start: Callable[[TrainingSummary], None] | None,
+    on_progress: OnProgress | None,
+    on_measured: Callable[[int, int], None] | None,
+) -> dict[str, Any]:
+    settings = resolve(asked)
     from_first(lambda: _require_own(output, settings))
     examples = read_examples(settings, settings.train)
     dev = [] if settings.dev is None else read_examples(settings, settings.dev)
@@ -155,6 +169,11 @@ def _train_run(settings: Settings, output: Path, *, on_progress: OnProgress | No
     for warning in (doubt, unknown_targets(run, dev), missing_bleu(run) if dev else None):
         if warning is not None:
             print(f"seqwise: {warning}", file=sys.stderr)
+    summary = summarize_training(run, examples, dev, settings, asked=asked)
+    if is_first():
+        save_summary(summary, output)
+        if on_start is not None:
+            on_start(summary)
     metrics: dict[str, Any] = {"train_examples": len(examples), "dev_examples": len(dev)}
     for stage in stages(settings):
         result = train_stage(
@@ -166,13 +185,19 @@ def _train_run(settings: Settings, output: Path, *, on_progress: OnProgress | No
             dev=dev,
             on_progress=None if on_progress is None else _named(on_progress, stage.name),
         )
-        metrics[stage.name] = {"steps": result.steps, "mean_loss": result.mean_loss}
+        metrics[stage.name] = {
+            "steps": result.steps,
+            "mean_loss": result.mean_loss,
+            "loss_unit": loss_unit(stage.settings),
+        }
     if not is_first():
         return metrics
     save_run(run, output)
     if dev:
-        metrics["dev"] = measure_decoders(run, dev)
+        metrics["dev"] = measure_decoders(run, dev, on_measured=on_measured)
         metrics["dev"]["signature"] = _signed(run, dev)
+    losses = read_losses(output / "log.jsonl")
+    metrics["warnings"] = warnings_of(losses, settings, baseline=summary.baseline, dev=metrics.get("dev"))
     save_metrics(output, metrics)
     return metrics
 

@@ -12,7 +12,7 @@ import pickle
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -56,7 +56,19 @@ NOT_FINITE = "not-finite.json"
 
 @dataclass(frozen=True)
 class Progress:
-    """One step as it was taken: its number from 1, and what it was taken with."""
+    """One step as it was taken.
+
+    Attributes:
+        step: its number, from 1.
+        steps: of the whole training.
+        loss: of its batch, before the step.
+        learning_rate: that it was taken with.
+        gradient_norm: before the gradient was clipped.
+        schedules: their values.
+        seconds: since this call began to train.
+        measured: the last measurement, by title; empty before the first one.
+        seconds_left: estimated, measurements included; at least so many where ``measured`` is empty and some are due.
+    """
 
     step: int
     steps: int
@@ -65,6 +77,8 @@ class Progress:
     gradient_norm: float
     schedules: dict[str, float]
     seconds: float
+    measured: Mapping[str, float] = field(default_factory=dict)
+    seconds_left: float = 0.0
 
 
 def not_finite(step: int, loss: float, gradient_norm: float) -> str | None:

@@ -18,7 +18,7 @@ import sys
 import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ from seqwise.training.hugging_face import (
 from seqwise.training.processes import from_first, is_first, join
 from seqwise.training.schedules import AnySchedule, Schedule, parse_schedule
 
-__all__ = ["MEASUREMENTS", "Progress", "TrainingResult", "fit"]
+__all__ = ["MEASUREMENTS", "Progress", "TrainingResult", "fit", "read_losses"]
 
 _DECAYS = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_warmup"}
 MEASUREMENTS = "measurements.jsonl"
@@ -227,19 +227,32 @@ def _and_measure(
     on_progress: Callable[[Progress], None] | None,
 ) -> Callable[[Progress], None] | None:
     """What is done after each step: what the caller wants, and a measurement now and then."""
-    if measure is None:
-        return on_progress
+    if measure is None and on_progress is None:
+        return None
+    begun: int | None = None  # the step before this call
+    spent: list[float] = []  # seconds, of each measurement
+    measured: dict[str, float] = {}
 
     def after(progress: Progress) -> None:
-        if progress.step % every == 0 or progress.step == progress.steps:
-            line = {"step": progress.step, **measure(progress.schedules)}
+        nonlocal begun, measured
+        step, steps = progress.step, progress.steps
+        begun = step - 1 if begun is None else begun
+        of_training = progress.seconds - sum(spent)
+        if measure is not None and (step % every == 0 or step == steps):
+            started = time.monotonic()
+            measured = dict(measure(progress.schedules))
+            spent.append(time.monotonic() - started)
             with path.open("a", encoding="utf-8") as log:
-                log.write(json.dumps(line) + "\n")
+                log.write(json.dumps({"step": step, **measured}) + "\n")
                 log.flush()
                 # It must reach the disk before the checkpoint that says this step is done.
                 os.fsync(log.fileno())
         if on_progress is not None:
-            on_progress(progress)
+            left = of_training / (step - begun) * (steps - step)
+            if spent:
+                to_come = steps // every - step // every + (steps % every > 0 and step < steps)
+                left += to_come * sum(spent) / len(spent)
+            on_progress(replace(progress, measured=measured, seconds_left=left))
 
     return after
 
@@ -372,8 +385,13 @@ def _truncate_logs(path: Path, steps: int) -> None:
             write_atomically(log, "".join(kept))
 
 
+def read_losses(path: Path) -> list[float]:
+    """The loss of each step, from a log that :func:`fit` has written."""
+    return [json.loads(line)["loss"] for line in path.read_text(encoding="utf-8").splitlines()]
+
+
 def _mean_loss(path: Path) -> float:
-    losses = [json.loads(line)["loss"] for line in path.read_text(encoding="utf-8").splitlines()[-_MEAN_OVER:]]
+    losses = read_losses(path)[-_MEAN_OVER:]
     return math.fsum(losses) / len(losses) if losses else math.nan
 
 

@@ -1,0 +1,284 @@
+"""The summary that training gives before its first step, and its verdict on itself after the last one.
+
+``summary.json`` in the run folder holds the summary; the verdict is among the ``warnings`` of ``metrics.json``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from seqwise.data.durable import write_atomically
+from seqwise.data.readers import Example
+from seqwise.data.summary import DataSummary, most_frequent_labels, most_frequent_outputs, summarize
+from seqwise.runs.measures import decisive, measure_outputs, references_by_source
+from seqwise.runs.objectives import build_schedules, loss_unit, schedules_read
+from seqwise.runs.run import Run
+from seqwise.runs.settings import Settings
+from seqwise.runs.stages import stages, steps_of
+from seqwise.training.schedules import Schedule
+
+__all__ = [
+    "SUMMARY",
+    "Baseline",
+    "StageSummary",
+    "TrainingSummary",
+    "lines_of",
+    "loss_warnings",
+    "save_summary",
+    "summarize_training",
+    "warnings_of",
+]
+
+SUMMARY = "summary.json"
+"""In a run folder: the summary."""
+
+WIDTH = 80
+FEWEST_STEPS = 50  # of which a tenth has a standard error
+
+
+@dataclass(frozen=True)
+class StageSummary:
+    """A stage of training: its name, objective, epochs and steps, and the unit of its loss."""
+
+    name: str
+    objective: str
+    epochs: float
+    steps: int
+    loss_unit: str
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """How good the answers are that take no learning.
+
+    Attributes:
+        method: how they are found.
+        file: "dev" or "train", where they are measured.
+        title: the measure that decides which decoder is best.
+        sign: +1 if more of it is better, -1 if less is.
+        measures: all of them, by title.
+    """
+
+    method: str
+    file: str
+    title: str
+    sign: int
+    measures: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class TrainingSummary:
+    """What a training run found, and what it is going to do.
+
+    Attributes:
+        task: "tag" or "transduce".
+        train: counts over the training data.
+        dev: the same of the development data, if there are any.
+        source_vocabulary: how many source tokens the model knows.
+        target_vocabulary: how many labels or target tokens it can write, with the end token where there is one.
+        model: its name.
+        parameters: how many numbers are trained.
+        stages: in order.
+        auto: what the objective "auto" stands for, if it was asked for.
+        baseline: see there; None for a transduction without development data.
+    """
+
+    task: str
+    train: DataSummary
+    dev: DataSummary | None
+    source_vocabulary: int
+    target_vocabulary: int
+    model: str
+    parameters: int
+    stages: Sequence[StageSummary]
+    auto: str | None
+    baseline: Baseline | None
+
+
+def summarize_training(
+    run: Run, train: Sequence[Example], dev: Sequence[Example], settings: Settings, *, asked: Settings
+) -> TrainingSummary:
+    """Count the data, the model's parameters and the steps, and measure the baseline.
+
+    Args:
+        run: before training.
+        train: the training data.
+        dev: the development data; may be empty.
+        settings: of the run.
+        asked: the same, before the objective "auto" was resolved.
+    """
+    split, split_dev = run.split(train), run.split(dev)
+    name = {"left-to-right": "left-to-right ", "bidirectional": "bidirectional "}[settings.encoder]
+    return TrainingSummary(
+        settings.task,
+        summarize(split),
+        summarize(split_dev, train=split) if dev else None,
+        len(run.source_vocabulary),
+        len(run.target_vocabulary),
+        f"{name if settings.task == 'tag' and settings.model == 'lstm' else ''}{settings.model}",
+        sum(weight.numel() for weight in run.model.parameters() if weight.requires_grad),
+        [
+            StageSummary(
+                stage.name,
+                stage.settings.objective,
+                stage.settings.epochs,
+                steps_of(stage.settings, len(train)),
+                loss_unit(stage.settings),
+            )
+            for stage in stages(settings)
+        ],
+        f"{settings.objective} with {settings.score} scores" if asked.objective == "auto" else None,
+        _baseline(run, train, dev),
+    )
+
+
+def _baseline(run: Run, train: Sequence[Example], dev: Sequence[Example]) -> Baseline | None:
+    tags, examples = run.settings.task == "tag", dev or train
+    if not tags and not dev:  # of known sources the outputs are known
+        return None
+    asked = examples if tags else references_by_source(examples)[0]
+    outputs = (most_frequent_labels if tags else most_frequent_outputs)(train, asked)
+    if not tags:  # raw text as the run would write it
+        answered = [replace(one, target=output) for one, output in zip(asked, outputs, strict=True)]
+        outputs = [tuple(one.target) for one in run.split(answered)]
+    found = measure_outputs(run, examples, outputs)
+    title, sign = decisive(found, subwords=run.writes_text)
+    method = "each word's most frequent label" if tags else "each source's most frequent output, else that of all"
+    values = {name: sums.value for name, sums in found.items()}
+    return Baseline(method, "dev" if dev else "train", title, sign, values)
+
+
+def save_summary(summary: TrainingSummary, folder: Path) -> None:
+    """Write ``summary.json``."""
+    write_atomically(folder / SUMMARY, json.dumps(asdict(summary), indent=1) + "\n")
+
+
+def lines_of(summary: TrainingSummary) -> list[str]:
+    """The summary as a few lines of 80 columns at most."""
+    rows = [("train", _counts(summary, summary.train))]
+    if summary.dev is not None:
+        rows.append(("dev", _counts(summary, summary.dev)))
+    rows.append(("model", f"{summary.model}, {summary.parameters:,} parameters"))
+    if summary.auto is not None:
+        rows.append(("auto", f"stands for {summary.auto}"))
+    for place, stage in enumerate(summary.stages, start=1):
+        steps = f"{stage.epochs:g} epoch{'' if stage.epochs == 1 else 's'}, {stage.steps:,} steps"
+        rows.append((f"stage {place}", f"{stage.objective}, {steps}; loss: {stage.loss_unit}"))
+    if summary.baseline is not None:
+        of = summary.baseline
+        rows.append(("baseline", f"{of.title} {_percent(of, of.measures[of.title])} on {of.file} by {of.method}"))
+    options: dict[str, Any] = {"subsequent_indent": " " * 10, "break_on_hyphens": False}
+    return [line for name, text in rows for line in textwrap.wrap(f"{name:<9} {text}", WIDTH, **options)]
+
+
+def _counts(summary: TrainingSummary, data: DataSummary) -> str:
+    tags = summary.task == "tag"
+    found = f"{data.examples:,} {'sentence' if tags else 'pair'}{'' if data.examples == 1 else 's'}, "
+    found += f"{data.source_tokens:,} {'' if tags else 'source '}tokens ({data.source_types:,} different), "
+    found += (
+        f"{data.target_types:,} labels" if tags else f"{data.target_tokens:,} target tokens ({data.target_types:,})"
+    )
+    if data.unseen_source_tokens is None:
+        return found
+    return f"{found}; {data.unseen_source_tokens / max(data.source_tokens, 1):.1%} unseen tokens"
+
+
+def _percent(baseline: Baseline, value: float) -> str:
+    return f"{100 * value:.1f}" if baseline.title == "BLEU" else f"{100 * value:.1f}%"
+
+
+def warnings_of(
+    losses: Sequence[float],
+    settings: Settings,
+    *,
+    baseline: Baseline | None = None,
+    dev: Mapping[str, Any] | None = None,
+) -> dict[str, str]:
+    """The reasons to doubt a training run that has come to its end.
+
+    Args:
+        losses: of each step of the last stage.
+        settings: of that stage.
+        baseline: from the summary.
+        dev: the metrics on the development data.
+
+    Returns:
+        Those of :func:`loss_warnings`, and "below the baseline", by kind.
+
+    Example:
+        >>> nothing = Baseline("guessing", "dev", "labels right", 1, {"labels right": 0.5})
+        >>> dev = {"best decoder": "beam", "decoders": {"beam": {"labels right": 0.4}}}
+        >>> warnings_of([1.0], Settings(objective="cross-entropy"), baseline=nothing, dev=dev)["below the baseline"]
+        'the model is worse than no learning: on the development data labels right 40.0%, and 50.0% by guessing'
+    """
+    schedules = build_schedules(settings, total_steps=len(losses))
+    found = loss_warnings(
+        losses,
+        unit=loss_unit(settings),
+        learning_rate=settings.learning_rate,
+        epochs=settings.epochs,
+        schedules=[schedules[name] for name in schedules_read(settings)],
+    )
+    if baseline is not None and dev is not None and baseline.file == "dev":
+        value, least = dev["decoders"][dev["best decoder"]][baseline.title], baseline.measures[baseline.title]
+        if baseline.sign * (value - least) < 0:
+            shares = f"{_percent(baseline, value)}, and {_percent(baseline, least)} by {baseline.method}"
+            said = f"the model is worse than no learning: on the development data {baseline.title} {shares}"
+            found["below the baseline"] = said
+    return found
+
+
+def loss_warnings(
+    losses: Sequence[float], *, unit: str, learning_rate: float, epochs: float, schedules: Sequence[Schedule] = ()
+) -> dict[str, str]:
+    """Compare the losses of tenths of the steps: has the loss risen, or was it still falling?
+
+    It was still falling where the last tenth is below the one before by more than two standard errors of their
+    difference, and by more than a hundredth of all it has fallen. It has risen where the last tenth is above the first
+    by more than three standard errors and a tenth of it. Both are rules for 50 steps or more, under schedules that
+    stand still: an alpha that grows makes another loss. Ten times the first loss, and more than 10, is too much under
+    any schedule.
+
+    Args:
+        losses: of each step.
+        unit: of the loss.
+        learning_rate: that training was done with, for the hint.
+        epochs: the same.
+        schedules: those that the loss depends on.
+
+    Returns:
+        By kind ("diverged" or "still falling"), a sentence without a final full stop.
+
+    Example:
+        >>> list(loss_warnings([1.0] * 50 + [1.1e10] * 50, unit="nats", learning_rate=1.0, epochs=1))
+        ['diverged']
+    """
+    size = max(1, len(losses) // 10)
+    first, before, last = losses[:size], losses[-2 * size : -size], losses[-size:]
+    start, end = statistics.fmean(first), statistics.fmean(last)
+
+    def steady(since: int) -> bool:
+        return len(losses) >= FEWEST_STEPS and all(one(since) == one(len(losses) - 1) for one in schedules)
+
+    risen = steady(0) and end - start > max(3 * _error(first, last), abs(start) / 10)
+    if risen or end > 10 * max(abs(losses[0]), 1):
+        said = f"the loss rose from {losses[0]:.4g} to {end:.4g} ({unit}): the model is of no use"
+        return {"diverged": f"{said}; try --learning-rate {learning_rate / 10:g}"}
+    if steady(len(losses) - 2 * size):
+        fall = statistics.fmean(before) - end
+        if fall > 2 * _error(before, last) and fall > (start - end) / 100:
+            said = f"the loss was still falling, from {end + fall:.4g} to {end:.4g} in the last fifth of the steps"
+            return {"still falling": f"{said}; try --epochs {2 * epochs:g}"}
+    return {}
+
+
+def _error(*samples: Sequence[float]) -> float:
+    """The standard error of the difference of two means."""
+    return math.sqrt(sum(statistics.variance(sample) / len(sample) for sample in samples if len(sample) > 1))
