@@ -53,7 +53,7 @@ def test_numbers_come_out_again_from_the_values_in_the_file(path: Path) -> None:
 
 
 def test_the_demo_has_the_values_of_every_number() -> None:
-    for name in ("label-bias-toy",):
+    for name in ("stress", "label-bias-toy"):
         table = load_table(RESULTS / f"{name}.json")
         found = [problem for _, problem in recompute(table)]
         assert found and not any(found)
@@ -73,12 +73,16 @@ SYSTEMS = (
 
 
 def test_the_readme_table_is_the_saved_one() -> None:
-    rows = re.findall(r"^\|[^|]+\| ([a-z ]+) \| \**([0-9.]+)\** ± ([0-9.]+) \|$", README, flags=re.MULTILINE)
+    rows = re.findall(r"^\|[^|]+\| ([a-z -]+) \| \**([0-9.]+)\** ± ([0-9.]+) \|$", README, flags=re.MULTILINE)
     assert len(rows) == len(SYSTEMS)
     for system, (decoder, shown, half) in zip(SYSTEMS, rows, strict=True):
         saved = find("stress", f"{decoder}: words right", system)
         assert saved.low is not None and saved.high is not None
         assert (shown, half) == (f"{saved.value:.1f}", f"{(saved.high - saved.low) / 2:.1f}"), system
+        assert saved.note == "chosen on dev", system
+    for system in ("relaxed beam, global", "beam CRF, global"):
+        one = find("stress", "words right minus best control", system)
+        assert f"{system}: {one.value:+.1f} points [{one.low:.1f}, {one.high:.1f}]" in " ".join(README.split())
     for decoder in ("beam", "raw beam"):
         assert f"{value('g2p', f'{decoder}: word error', 'cross-entropy'):.1f}%" in README
 
@@ -259,6 +263,12 @@ def test_what_how_to_choose_says_of_one_seed() -> None:
     assert f"{seconds[0]}, {seconds[1]} and {seconds[2]} for spelling to sound" in text
     right = [100 - value("g2p", "beam: word error", system) for system in systems]
     assert f"| spelling to sound, words right (`g2p`) | **{right[0]:.1f}** | {right[1]:.1f} | {right[2]:.1f} " in text
+    gain = find("stress", "words right minus best control", "relaxed beam, global").value
+    assert f"{gain:+.1f} points on stress" in text
+    row = [chosen("stress", name) for name in ("beam CRF, global", "relaxed beam, global")]
+    assert f"| {best_control('stress'):.1f} | – | **{row[0]:.1f}** | {row[1]:.1f} |" in text
+    said = f"best control gets {best_control('stress'):.1f}% of the words right, the relaxed beam with global scores"
+    assert f"{said} {row[1]:.1f}%, the likelihood over a beam (beam CRF) {row[0]:.1f}%" in " ".join(LABEL_BIAS.split())
 
 
 LABEL_BIAS = (RESULTS.parent / "docs" / "label-bias.md").read_text(encoding="utf-8")
