@@ -514,7 +514,7 @@ def test_a_progress_bar_does_not_swallow_the_results(
     file = write(tmp_path / "some.txt", TINY["words"], count=5)
     quiet = seqwise("score", trained, file)
     shown = io.StringIO()
-    monkeypatch.setattr(console, "err", Console(file=shown, force_terminal=True))
+    monkeypatch.setattr(console, "err", lambda: Console(file=shown, force_terminal=True))
     assert seqwise("score", trained, file).out == quiet.out != ""
     assert "scoring" in shown.getvalue() and "5/5" in shown.getvalue() and "log_prob" not in shown.getvalue()
 

@@ -137,7 +137,7 @@ def test_the_shell_completes(
 def test_help_and_completion_import_nothing_slow(typed: str, environment: dict[str, str]) -> None:
     program = f"""
 import atexit, sys
-slow = {{"torch", "transformers", "numpy", "rich"}}
+slow = {{"torch", "transformers", "numpy", "rich", "pydantic"}}
 atexit.register(lambda: print("imported:", *sorted(slow & set(sys.modules))))
 sys.argv = {typed.split()}
 from seqwise.cli import main

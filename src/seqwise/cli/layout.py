@@ -1,7 +1,9 @@
-"""How ``--help`` is laid out: options in groups, and a list of commands that is not cut."""
+"""How ``--help`` is laid out: options in groups, and a list of commands that is not cut; and how it is quick."""
 
 from __future__ import annotations
 
+import copy
+from functools import partial
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
@@ -9,11 +11,35 @@ from typer.core import TyperCommand, TyperGroup
 __all__ = ["Command", "Group"]
 
 
+class _AsGiven:
+    """Stands in for what converts values, and imports pydantic for it, where there is nothing to convert."""
+
+    def __init__(self, param: Any) -> None:
+        self.convert = param.get_runtime_param
+
+    def coerce(self, value: Any, *, param: Any, ctx: Any) -> Any:
+        """Return a value as the command takes it."""
+        if value is None and (param.multiple or param.nargs == -1):
+            return ()
+        return value if value is None or ctx.resilient_parsing else self.convert().coerce(value, param=param, ctx=ctx)
+
+
+def _prepare(command: Any, ctx: Any) -> None:
+    for param in command.get_params(ctx):
+        if hasattr(param, "get_runtime_param"):  # since typer 0.29
+            param.get_runtime_param = partial(_AsGiven, copy.copy(param))
+
+
 class Command(TyperCommand):
     """A command whose options stand in groups.
 
     An option with a ``rich_help_panel`` begins the group of that name, which holds up to the next one that has one.
     """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse a command line."""
+        _prepare(self, ctx)
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write arguments and options."""
@@ -35,6 +61,11 @@ class Command(TyperCommand):
 
 class Group(TyperGroup):
     """A group of commands that says of each command all of its first sentence."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse a command line."""
+        _prepare(self, ctx)
+        return super().parse_args(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the list of commands."""
