@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -34,8 +33,11 @@ def lazy_names(package: str, *modules: str) -> tuple[Callable[[str], Any], Calla
                 if hasattr(module, name):
                     own[name] = getattr(module, name)
                     return own[name]
-        elif not name.startswith("_") and importlib.util.find_spec(f"{package}.{name}"):
-            return importlib.import_module(f"{package}.{name}")
+        elif not name.startswith("_"):
+            from importlib.util import find_spec
+
+            if find_spec(f"{package}.{name}"):
+                return importlib.import_module(f"{package}.{name}")
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     def names() -> list[str]:
