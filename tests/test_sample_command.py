@@ -35,8 +35,10 @@ from seqwise.runs.sampling import Sampled, sample
 from seqwise.runs.sampling_problems import FREE, Problem, phrase_ids, read_problems, unusual
 from seqwise.runs.sampling_report import report_lines
 from seqwise.runs.sampling_settings import SampleSettings, build_kernel
+from seqwise.runs.sampling_starts import plan_of
 from seqwise.sampling import (
     Draws,
+    Energy,
     Kernel,
     Visits,
     anneal_blocks,
@@ -464,6 +466,19 @@ def test_fixed_positions_stay_as_they_are_written(
     assert len(drawn) > 1
 
 
+@pytest.mark.parametrize("setting", ["contain", "without"])
+def test_phrases_of_subwords_are_words(folders: dict[str, Path], setting: str) -> None:
+    """Of all sequences of four pieces those are kept that have the word, or not, whatever its pieces are."""
+    run = load_masked_run(folders["subwords"])
+    phrases = plan_of(run, SampleSettings(**{setting: ("ab",)})).phrases
+    every_NT = torch.tensor(list(itertools.product(run.allowed_V.nonzero().flatten().tolist(), repeat=4)))
+    finite_N = phrases.constrain(Energy()).of_sequences(every_NT).isfinite()
+    kept = [("ab" in run.text(ids).split()) == (setting == "contain") for ids in every_NT.tolist()]
+    assert finite_N.tolist() == kept
+    by_pieces_N = contains(*run.phrase("ab")[0])(every_NT) == (setting == "contain")
+    assert int((by_pieces_N != finite_N).sum()) > 20
+
+
 def test_subwords_are_drawn_between_words(folders: dict[str, Path], command: Command) -> None:
     run = load_masked_run(folders["subwords"])
     (problem,) = read_problems(run, "a b _ _ c", SampleSettings())
@@ -656,9 +671,10 @@ def test_a_killed_process_is_continued_by_the_same_command(
         folders["pairs"],
         "cab",
         "--length-beam=2",
-        "--sweeps=8",
-        "--save-every=3",
-        "--every=4",
+        "--sweeps=20",
+        "--discard=8",
+        "--save-every=8",
+        "--every=20",
         "--temperature=4",
         "--output",
     ]
