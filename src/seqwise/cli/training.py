@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+import textwrap
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -74,7 +75,8 @@ def train(
     steps = f"{trained['steps']:,} step{'' if trained['steps'] == 1 else 's'}"
     trained_now = f"trained for {steps} on {metrics['train_examples']:,} examples"
     what = trained_now if set(bars) - {"dev"} else f"{steps} were taken before"
-    print(f"{what}; loss of the last ones {trained['mean_loss']:.4g} ({trained['loss_unit']})")
+    loss = f"loss of the last ones {trained['mean_loss']:.4g} ({trained['loss_unit']})"
+    print(textwrap.fill(f"{what}; {loss}", 80, subsequent_indent="  ", break_on_hyphens=False))
     if "dev" in metrics:
         _print_dev(metrics["dev"])
     if "diverged" in metrics.get("warnings", {}):
