@@ -40,7 +40,7 @@ SUMMARY = "summary.json"
 """In a run folder: the summary."""
 
 WIDTH = 80
-FEWEST_STEPS = 50  # of which a tenth has a standard error
+FEWEST_STEPS = 50  # of which a fifth has a standard error
 
 
 @dataclass(frozen=True)
@@ -238,13 +238,13 @@ def warnings_of(
 def loss_warnings(
     losses: Sequence[float], *, unit: str, learning_rate: float, epochs: float, schedules: Sequence[Schedule] = ()
 ) -> dict[str, str]:
-    """Compare the losses of tenths of the steps: has the loss risen, or was it still falling?
+    """Compare the losses of fifths of the steps: has the loss risen, or was it still falling?
 
-    It was still falling where the last tenth is below the one before by more than two standard errors of their
-    difference, and by more than a hundredth of all it has fallen. It has risen where the last tenth is above the first
-    by more than three standard errors and a tenth of it. Both are rules for 50 steps or more, under schedules that
-    stand still: an alpha that grows makes another loss. Ten times the first loss, and more than 10, is too much under
-    any schedule.
+    It was still falling where the last fifth is below the one before by more than two standard errors of their
+    difference, and by more than a hundredth of all it has fallen. (The last tenth says little: its learning rate is
+    next to 0.) It has risen where the last fifth is above the first by more than three standard errors and a tenth of
+    it. Both are rules for 50 steps or more, under schedules that stand still: an alpha that grows makes another loss.
+    Ten times the first loss, and more than 10, is too much under any schedule.
 
     Args:
         losses: of each step.
@@ -260,7 +260,7 @@ def loss_warnings(
         >>> list(loss_warnings([1.0] * 50 + [1.1e10] * 50, unit="nats", learning_rate=1.0, epochs=1))
         ['diverged']
     """
-    size = max(1, len(losses) // 10)
+    size = max(1, len(losses) // 5)
     first, before, last = losses[:size], losses[-2 * size : -size], losses[-size:]
     start, end = statistics.fmean(first), statistics.fmean(last)
 
@@ -269,12 +269,12 @@ def loss_warnings(
 
     risen = steady(0) and end - start > max(3 * _error(first, last), abs(start) / 10)
     if risen or end > 10 * max(abs(losses[0]), 1):
-        said = f"the loss rose from {losses[0]:.4g} to {end:.4g} ({unit}): the model is of no use"
+        said = f"the loss rose from {min(start, losses[0]):.4g} to {end:.4g} ({unit}): the model is of no use"
         return {"diverged": f"{said}; try --learning-rate {learning_rate / 10:g}"}
     if steady(len(losses) - 2 * size):
         fall = statistics.fmean(before) - end
         if fall > 2 * _error(before, last) and fall > (start - end) / 100:
-            said = f"the loss was still falling, from {end + fall:.4g} to {end:.4g} in the last fifth of the steps"
+            said = f"the loss was still falling, from {end + fall:.4g} to {end:.4g} in the last two fifths of the steps"
             return {"still falling": f"{said}; try --epochs {2 * epochs:g}"}
     return {}
 
