@@ -54,8 +54,8 @@ def diagnose(
     """
     from seqwise.runs import load_run, require_enough_candidates
     from seqwise.runs.hub import run_folder
+    from seqwise.runs.inputs import read_examples
     from seqwise.runs.measures import unknown_targets
-    from seqwise.runs.training import read_examples
 
     folder = run_folder(run)
     loaded = load_run(folder)

@@ -1,4 +1,4 @@
-"""What a run is asked to predict from: a text, the lines of a file, or those of standard input."""
+"""Reads what a run works on: data files of its task, and inputs from a text, a file or standard input."""
 
 from __future__ import annotations
 
@@ -8,7 +8,17 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from seqwise.data.readers import Example, FilePath, Units, each_input, each_sentence, each_source
+from seqwise.data.readers import (
+    Example,
+    FilePath,
+    Units,
+    each_input,
+    each_sentence,
+    each_source,
+    read_columns,
+    read_pairs,
+    require_aligned,
+)
 from seqwise.data.spooled import spooled
 from seqwise.errors import InputError
 from seqwise.runs.settings import Settings
@@ -23,6 +33,7 @@ __all__ = [
     "inputs_of",
     "line_reader",
     "names_a_file",
+    "read_examples",
     "require_own_labels",
     "training_reader",
 ]
@@ -94,6 +105,21 @@ def require_own_labels(examples: Iterable[Example], labels: Container[str]) -> N
         problem = f"{label[:100]!r} stands where a label would, and the run has none of these labels"
         mend = "for one sentence a line add --text, of other columns give the tokens alone, as cut -f1 does"
         raise InputError(problem, path=example.path, line=example.line, mend=mend)
+
+
+def read_examples(settings: Settings, path: FilePath) -> list[Example]:
+    """Read a data file as the task wants it.
+
+    Raises:
+        InputError: the file cannot be read as what the settings say it is.
+    """
+    if settings.task == "tag":
+        examples = read_columns(path, token_column=settings.token_column, label_column=settings.label_column)
+        require_aligned(examples)
+        return examples
+    return read_pairs(
+        path, source_units=file_units(settings.source_units), target_units=file_units(settings.target_units)
+    )
 
 
 def inputs_of(text: str | None, *, units: Units, read: Reader | None = None) -> Sequence[Example]:

@@ -13,12 +13,12 @@ import torch
 
 from seqwise.data.batches import EncodedExample, collate
 from seqwise.data.durable import discard_partials
-from seqwise.data.readers import Example, read_columns, read_pairs, require_aligned
+from seqwise.data.readers import Example
 from seqwise.data.summary import wrong_label_column
 from seqwise.errors import InputError
 from seqwise.evaluation.signature import sha256_of_examples, sign, signature_line
 from seqwise.runs.effects import require_effect
-from seqwise.runs.inputs import file_units
+from seqwise.runs.inputs import read_examples
 from seqwise.runs.measures import measure_decoders, missing_bleu, unknown_targets
 from seqwise.runs.monitoring import monitor
 from seqwise.runs.objectives import build_objective, build_schedules, loss_unit
@@ -26,31 +26,16 @@ from seqwise.runs.run import Run, new_run, save_metrics, save_run, save_settings
 from seqwise.runs.settings import Settings, check, over_encoder, trained_score
 from seqwise.runs.stages import WARM_START_FOLDERS, resolve, stages, steps_of
 from seqwise.runs.training_summary import TrainingSummary, save_summary, summarize_training, warnings_of
-from seqwise.training.checkpoints import last_complete
+from seqwise.training.checkpoints import MEASUREMENTS, last_complete
 from seqwise.training.configuration import load_configuration
 from seqwise.training.lock import sole_writer
 from seqwise.training.processes import from_first, is_first, join
-from seqwise.training.trainer import MEASUREMENTS, Progress, TrainingResult, fit, read_losses
+from seqwise.training.trainer import Progress, TrainingResult, fit, read_losses
 
 __all__ = ["OnProgress", "read_examples", "train_run", "train_stage"]
 
 OnProgress = Callable[[str, Progress], None]
 """Called after each step with the name of the stage."""
-
-
-def read_examples(settings: Settings, path: str | os.PathLike[str]) -> list[Example]:
-    """Read a data file as the task wants it.
-
-    Raises:
-        InputError: the file cannot be read as what the settings say it is.
-    """
-    if settings.task == "tag":
-        examples = read_columns(path, token_column=settings.token_column, label_column=settings.label_column)
-        require_aligned(examples)
-        return examples
-    return read_pairs(
-        path, source_units=file_units(settings.source_units), target_units=file_units(settings.target_units)
-    )
 
 
 def train_stage(

@@ -26,6 +26,7 @@ from seqwise.errors import InputError
 
 __all__ = [
     "MANIFEST",
+    "MEASUREMENTS",
     "UNFINISHED",
     "checkpoint_step",
     "discard_incomplete",
@@ -45,6 +46,9 @@ UNFINISHED = "unfinished"
 
 MANIFEST = "manifest.json"
 """In a sealed folder: the size and SHA-256 of every other file."""
+
+MEASUREMENTS = "measurements.jsonl"
+"""Beside the checkpoints and the log: what was measured now and then."""
 
 _FOLDER = re.compile(r"checkpoint-([0-9]+)")
 _log = logging.getLogger(__name__)

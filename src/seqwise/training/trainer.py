@@ -33,6 +33,7 @@ from seqwise.data.durable import write_atomically
 from seqwise.errors import InputError
 from seqwise.objectives.objective import Objective
 from seqwise.training.checkpoints import (
+    MEASUREMENTS,
     checkpoint_step,
     discard_incomplete,
     last_complete,
@@ -53,11 +54,9 @@ from seqwise.training.hugging_face import (
 from seqwise.training.processes import from_first, is_first, join
 from seqwise.training.schedules import AnySchedule, Schedule, parse_schedule
 
-__all__ = ["MEASUREMENTS", "Progress", "TrainingResult", "fit", "read_losses"]
+__all__ = ["Progress", "TrainingResult", "fit", "read_losses"]
 
 _DECAYS = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_warmup"}
-MEASUREMENTS = "measurements.jsonl"
-"""Beside the log: what was measured now and then."""
 
 _START_ANEW = "give another output folder, or remove this one to start again"
 _MEAN_OVER = 100  # steps in TrainingResult.mean_loss

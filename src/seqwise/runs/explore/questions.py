@@ -9,11 +9,10 @@ from pathlib import Path
 from seqwise.data.batches import EncodedExample
 from seqwise.data.readers import Example
 from seqwise.errors import InputError
-from seqwise.runs.inputs import example_of, file_units, input_units
+from seqwise.runs.inputs import example_of, file_units, input_units, read_examples
 from seqwise.runs.pretrained import load_sequence_run
 from seqwise.runs.run import Run, load_run
 from seqwise.runs.sequence_run import SequenceRun
-from seqwise.runs.training import read_examples
 
 __all__ = ["MOST_TOKENS", "Question", "load_explored", "read_question", "require_short", "suggestions"]
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from seqwise.data.readers import Example
 from seqwise.errors import InputError
+from seqwise.runs.inputs import read_examples
 from seqwise.runs.masked_model import MaskedRun, read_sequences
 from seqwise.runs.report.folders import Folder
 from seqwise.runs.run import Run
-from seqwise.runs.training import read_examples
 
 __all__ = ["Asked", "Data", "chosen_places", "read_data", "share_files"]
 

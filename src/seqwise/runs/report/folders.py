@@ -19,7 +19,7 @@ from seqwise.runs.masked_model_settings import load_masked_settings
 from seqwise.runs.objectives import schedules_read
 from seqwise.runs.settings import load_settings
 from seqwise.runs.stages import resolve, stages
-from seqwise.training.trainer import MEASUREMENTS
+from seqwise.training.checkpoints import MEASUREMENTS
 
 __all__ = ["Folder", "Kind", "StageLog", "is_number", "read_folder", "read_folders", "read_json"]
 
