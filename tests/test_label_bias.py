@@ -13,11 +13,14 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from oracles import Case, hard_beam, log_sum_exp, tagger_case, translation_case
 from seqwise import InputError
 from seqwise.data import collate
 from seqwise.evaluation import LabelBias, Prefix, draw_label_bias, explore_label_bias, fate_of_gold
+from seqwise.evaluation.short_names import shorten_distinctly
 from seqwise.search import global_, local
 
 CASES = {"tagger": tagger_case, "translation": translation_case}
@@ -275,6 +278,40 @@ def test_the_panels_draw_local_mass_above_and_the_share_after_the_next_step_belo
     assert [colors.to_hex(line.get_markeredgecolor()) for line in entries.values()] == ["#0072b2", "#d55e00", "#0072b2"]
     assert list(entries) == ["gold", "other prefixes", "gold, no longer on the beam"]
     assert [line.get_markerfacecolor() == "none" for line in entries.values()] == [False, False, True]
+
+
+def test_no_two_names_of_the_figure_overlap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    from matplotlib import pyplot
+
+    figures: list[Any] = []
+    monkeypatch.setattr(pyplot, "close", figures.append)
+    bias = explored(one("tagger", 1), k=6)
+
+    def long_name(token: int) -> str:
+        return f"dr(0,dl(0,lit(np(A,B,C)),lit(s(main))),lit(n{token}))"
+
+    steps = [f"incomprehensibility-{number}" for number in range(STEPS)]
+    draw_label_bias(bias, tmp_path / "beam.png", target_name=long_name, step_names=steps)
+    (figure,) = figures
+    for axes in figure.axes:
+        assert len({text.get_text() for text in axes.texts if text.get_text()}) == 3
+        shown = [text for text in (*axes.texts, *axes.get_xticklabels()) if text.get_text()]
+        boxes = [text.get_window_extent(figure.canvas.get_renderer()) for text in shown]
+        assert len(boxes) > 20
+        assert not any(first.overlaps(second) for first, second in itertools.combinations(boxes, 2))
+
+
+@given(
+    names=st.lists(st.text("ab(,…1", max_size=14), max_size=12),
+    longest=st.integers(min_value=1, max_value=10),
+)
+def test_short_forms_of_different_names_are_different(names: list[str], longest: int) -> None:
+    short = shorten_distinctly(names, longest=longest)
+    assert set(short) == set(names) and len(set(short.values())) == len(set(names))
+    for name, form in short.items():
+        assert form == name or len(form) <= max(longest, 1 + len(str(len(names)))) < len(name) + 2
+        assert form == name or len(name) > longest
 
 
 def test_a_figure_that_cannot_be_drawn_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

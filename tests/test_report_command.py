@@ -438,6 +438,22 @@ def test_a_dead_slot_is_not_drawn_and_colours_go_from_end_to_end() -> None:
     assert Palette(2, 2).colour(2) == Palette(2, 3).colour(1) == "#ffffff"
 
 
+def test_boxes_of_long_labels_say_what_tells_them_apart() -> None:
+    names = [f"dr(0,dl(0,lit(np),lit(s)),lit({end}))" for end in "abcde"]
+    nodes = tuple(Node(((place, 1.0),), (1.0,), -1.0, None, None, 2.0, 0.0, True) for place in range(5))
+    mixed = tuple(Node(((place, 0.6),), (1.0,), -1.0, None, None, 2.0, 0.0, True) for place in range(5))
+
+    def texts(shown: Lattice, *, beside: tuple[Lattice, ...] = ()) -> list[str]:
+        drawing = draw_lattice(
+            shown, name=names.__getitem__, step_names=[], palette=Palette(0, 1), description="", beside=beside
+        )
+        return re.findall(r'<text x="\d+" y="\d+">([^<]*…[^<]*)</text>', drawing)
+
+    assert len(set(texts(Lattice((nodes,))))) == len(set(texts(Lattice((mixed,))))) == 5
+    # Of all that it is compared with, a token has one name.
+    assert texts(Lattice((nodes[:1],)), beside=(Lattice((nodes,)),)) == texts(Lattice((nodes,)))[:1]
+
+
 def test_runs_stand_side_by_side(report: partial[Page], runs: Path, data: Path) -> None:
     page = report(runs / "tagger", runs / "other", "--file", data / "dev.conll")
     assert page.table("Settings that differ")[0] == ["setting", "tagger", "other"]

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from seqwise.decoding import Decoder
 from seqwise.errors import InputError
+from seqwise.evaluation.short_names import shorten_distinctly
 from seqwise.evaluation.slot_ranking import Slots, unrestricted, unroll_slots
 from seqwise.models.protocols import StepModel
 from seqwise.names import ScoreName
@@ -306,7 +307,7 @@ def draw_label_bias(
 
     A disc is a prefix, its area its share, its line leads to the prefix that it lengthens. Gold is blue, everything
     else orange, gold that has fallen off the beam is a ring; a legend says so. Where a step takes mass back, the disc
-    is smaller below.
+    is smaller below. Names that are wider than a step are shortened, so that they stay told apart.
 
     Args:
         bias: what to draw.
@@ -332,6 +333,12 @@ def draw_label_bias(
     rows = max(map(len, bias.steps))
     size = (min(2.5 + 0.95 * len(bias.steps), 30), 1.2 + 0.55 * rows)
     figure, (above, below) = pyplot.subplots(2, figsize=(size[0], 2 * size[1]), sharex=True, layout="constrained")
+    # What is drawn reaches half a step beyond the first and the last, and the constrained layout leaves some room.
+    width = 72 * size[0] * 0.97 / len(bias.steps)
+    tokens = dict.fromkeys(prefix.tokens[-1] for prefixes in bias.steps for prefix in prefixes if prefix.tokens)
+    short_names = _names_that_fit([target_name(token) for token in tokens], width, font_size=8)
+    ticks = ["start", *step_names][: len(bias.steps)]
+    short_ticks = _names_that_fit(ticks, width, font_size=10)
     how = "exact" if bias.exact else f"over {bias.support:,} prefixes"
     panels = (
         (above, "local: p(prefix), the same before and after the next step", lambda prefix: prefix.local_mass),
@@ -352,14 +359,15 @@ def draw_label_bias(
                     axes.plot([step - 1, step], [places[parent], row], color=colour, alpha=0.35, lw=1, zorder=1)
                 face = colour if prefix.on_beam else "none"
                 axes.scatter(step, row, s=12 + 420 * mass(prefix), color=face, edgecolors=colour, zorder=2)
-                name = target_name(prefix.tokens[-1]) if prefix.tokens else ""
-                axes.annotate(name, (step, row), xytext=(0, 11), textcoords="offset points", ha="center", fontsize=8)
+                name = short_names[target_name(prefix.tokens[-1])] if prefix.tokens else ""
+                place = {"xytext": (0, 11), "textcoords": "offset points", "ha": "center"}
+                axes.annotate(name, (step, row), **place, fontsize=8, parse_math=False)
         axes.set_title(heading, loc="left", fontsize=10)
+        axes.set_xlim(-0.5, len(bias.steps) - 0.5)
         axes.set_ylim(rows - 0.4, -0.8)
         axes.set_yticks([])
         axes.spines[["top", "right", "left"]].set_visible(False)
-    names = [*step_names, *[""] * len(bias.steps)]
-    below.set_xticks(range(len(bias.steps)), ["start", *names[: len(bias.steps) - 1]])
+    below.set_xticks(range(len(ticks)), [short_ticks[name] for name in ticks], parse_math=False)
     figure.suptitle(title)
     kinds = {"gold": (GOLD, GOLD), "other prefixes": (OTHERS, OTHERS), "gold, no longer on the beam": (GOLD, "none")}
     handles = [
@@ -370,3 +378,19 @@ def draw_label_bias(
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
+
+
+def _names_that_fit(names: Sequence[str], width: float, *, font_size: float) -> dict[str, str]:
+    """Names as long as they may be to be no wider than so many points, measured in the font that they are drawn in."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import TextToPath
+
+    font, measure = FontProperties(size=font_size), TextToPath()
+    longest = max(map(len, names), default=1)
+    while True:
+        short = shorten_distinctly(names, longest=longest)
+        widths = (measure.get_text_width_height_descent(name, font, ismath=False)[0] for name in short.values())
+        widest = max(widths, default=0.0)
+        if widest <= width or longest <= 3:
+            return short
+        longest = max(3, min(longest - 1, int(longest * width / widest)))

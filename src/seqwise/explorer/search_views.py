@@ -41,6 +41,7 @@ def lattice_view(run: Run, answer: Answer, step: int) -> Markup:
         palette=lattice_palette([whole]),
         gold=question.gold,
         description=lattice_in_words(shown, what, words),
+        beside=[whole],
     )
     table = lattice_table(shown, "The same in numbers", words)
     return _region("the lattice of the search", drawing) + render_block(table)

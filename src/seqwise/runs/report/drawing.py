@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from markupsafe import Markup
 
+from seqwise.evaluation.short_names import shorten_distinctly
 from seqwise.runs.report.lattice import Lattice, Node
 
 __all__ = ["FAINTEST", "Palette", "draw_lattice"]
@@ -15,7 +17,7 @@ FAINTEST = 0.01
 """Lines of less weight are not drawn."""
 
 STEP, SLOT, WIDTH, HEIGHT, LEFT, TOP = 104, 46, 74, 34, 34, 30  # where a slot is drawn, and how large
-LONGEST = 10  # characters of a token that fit
+LONGEST, LONGEST_MIXED = 10, 6  # characters of a token that fit, alone and beside a weight
 
 
 @dataclass(frozen=True)
@@ -50,12 +52,14 @@ def draw_lattice(
     palette: Palette,
     description: str,
     gold: Sequence[int] | None = None,
+    beside: Sequence[Lattice] = (),
 ) -> Markup:
     """Draw a lattice.
 
     A box is a slot after a step: its heaviest token and that token's weight. A line leads to the slot that it comes
     from, as opaque as the back-pointer weight. Boxes are coloured by the cost that the step added, or by log Z where
-    there is no gold; a box has a thick border where its heaviest token is the gold one.
+    there is no gold; a box has a thick border where its heaviest token is the gold one. Long names are shortened so that
+    they stay told apart.
 
     Args:
         lattice: what to draw.
@@ -64,7 +68,9 @@ def draw_lattice(
         palette: of costs, or of log Z where the lattice has no costs.
         description: what it is, in words, which a screen reader says.
         gold: the right output.
+        beside: lattices that it is compared with; in all of them a token has one short name.
     """
+    short = _short_names([lattice, *beside], name)
     num_slots = max(map(len, lattice.steps), default=1)
     width, height = LEFT + STEP * len(lattice.steps) + 8, TOP + SLOT * num_slots
     lines, boxes, heads = [], [], []
@@ -80,7 +86,7 @@ def draw_lattice(
                 if weight >= FAINTEST and (before[parent] is None or before[parent].is_live)  # type: ignore[union-attr]
             ]
             boxes.append(
-                _box(node, place, row, name, palette, is_gold=bool(node.tokens and node.tokens[0][0] == right))
+                _box(node, place, row, name, short, palette, is_gold=bool(node.tokens and node.tokens[0][0] == right))
             )
         above = step_names[place] if place < len(step_names) else str(place + 1)
         x = LEFT + place * STEP + STEP - WIDTH // 2
@@ -109,14 +115,36 @@ def _line(place: int, parent: int, row: int, weight: float) -> Markup:
     )
 
 
-def _box(node: Node, place: int, row: int, name: Callable[[int], str], palette: Palette, *, is_gold: bool) -> Markup:
+def _short_names(lattices: Sequence[Lattice], name: Callable[[int], str]) -> Callable[[str, int], str]:
+    """What boxes call a token, by its name and by how many characters there are for it."""
+    heaviest = {node.tokens[0][0] for one in lattices for nodes in one.steps for node in nodes if node.tokens}
+    names = tuple(name(token) for token in sorted(heaviest))
+    return lambda whole, longest: _shortened(names, longest)[whole]
+
+
+@lru_cache(maxsize=4)  # the same for every frame of a slider
+def _shortened(names: tuple[str, ...], longest: int) -> dict[str, str]:
+    return shorten_distinctly(names, longest=longest)
+
+
+def _box(
+    node: Node,
+    place: int,
+    row: int,
+    name: Callable[[int], str],
+    short: Callable[[str, int], str],
+    palette: Palette,
+    *,
+    is_gold: bool,
+) -> Markup:
     x, y = LEFT + place * STEP + STEP - WIDTH, TOP + row * SLOT
     colour = palette.colour(node.log_partition if node.cost is None else node.cost)
     below = f"log Z {node.log_partition:.1f}" if node.cost is None else f"cost {node.cost:.2f}"
     if not node.tokens:
         return Markup("")
     token, weight = node.tokens[0]
-    first = _cut(name(token)) if weight > 0.995 else f"{_cut(name(token), LONGEST - 4)} {_short(weight, 2)}"
+    pure = weight > 0.995
+    first = short(name(token), LONGEST) if pure else f"{short(name(token), LONGEST_MIXED)} {_short(weight, 2)}"
     return Markup(
         '<g{}><title>{}</title><rect x="{}" y="{}" width="{}" height="{}" fill="{}"/>'
         '<text x="{}" y="{}">{}</text><text x="{}" y="{}" class="small">{}</text></g>'

@@ -65,7 +65,8 @@ def lattice_blocks(
         title: [beam_lattice(model, source, one, num_steps=steps, score=score, gold=gold) for one in selectors]
         for title, score in SCORES.items()
     }
-    palette = lattice_palette([lattice for lattices in searches.values() for lattice in lattices])
+    drawn = [lattice for lattices in searches.values() for lattice in lattices]
+    palette = lattice_palette(drawn)
     words = run.target_vocabulary.tokens
     # A tagger reads its t-th input before it writes its t-th label; elsewhere nothing ties steps to inputs.
     step_names = list(example.source) if settings.task == "tag" else []
@@ -80,6 +81,7 @@ def lattice_blocks(
                     step_names=step_names,
                     palette=palette,
                     gold=gold,
+                    beside=drawn,
                     description=lattice_in_words(
                         lattice, f"{name}, example {number}, {title} scores, {position}", words
                     ),

@@ -1,0 +1,66 @@
+"""Short forms of long names that stay told apart, for boxes and discs with little room."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+__all__ = ["shorten_distinctly"]
+
+
+def shorten_distinctly(names: Iterable[str], *, longest: int) -> dict[str, str]:
+    """Shorten names so that different ones stay different: what they have in common gives way to "…".
+
+    A short form stands for one name alone: read as a pattern in which "…" is any text, it fits no other of the names.
+    As much of the beginning is kept as allows that. Where no such form is short enough, names are numbered.
+
+    Args:
+        names: in any order; each is shortened beside all the others.
+        longest: characters of a short form, at least 1. Where there are more names than so many digits can number,
+            some forms are longer.
+
+    Returns:
+        The short form of each name; a name that fits stays as it is.
+
+    Example:
+        >>> shorten_distinctly(["np", "dr(0,dl(0,np,s),np)", "dr(0,dl(0,np,s),pp)"], longest=10)
+        {'np': 'np', 'dr(0,dl(0,np,s),np)': 'dr(0,d…np)', 'dr(0,dl(0,np,s),pp)': 'dr(0,d…pp)'}
+    """
+    distinct = list(dict.fromkeys(names))
+    short = {name: name for name in distinct if len(name) <= longest}
+    for name in distinct:
+        if name not in short:
+            others = [other for other in distinct if other != name]
+            fitting = (form for form in _forms(name, longest) if not any(_fits(form, other) for other in others))
+            form = next(fitting, None)
+            if form is not None:
+                short[name] = form
+    taken, number = set(short.values()), 0
+    for name in distinct:
+        while name not in short:
+            number += 1
+            form = f"{name[: max(longest - 1 - len(str(number)), 0)]}…{number}"
+            if form not in taken:
+                short[name] = form
+    return {name: short[name] for name in distinct}
+
+
+def _forms(name: str, longest: int) -> Iterator[str]:
+    """Beginning and end around a gap; then a part from the middle, and one with the end."""
+    for head in range(longest - 1, 0, -1):
+        yield f"{name[:head]}…{name[len(name) - (longest - 1 - head) :]}"
+    for tail in range(max(longest - 2, 0)):
+        part = longest - 2 - tail
+        for start in range(1, len(name) - part - tail):
+            yield f"…{name[start : start + part]}…{name[len(name) - tail :]}"
+
+
+def _fits(form: str, name: str) -> bool:
+    """Whether a name has the parts of a form around its gaps."""
+    head, *middle, tail = form.split("…")
+    inside = name[len(head) : len(name) - len(tail)]
+    return (
+        len(name) >= len(head) + len(tail)
+        and name.startswith(head)
+        and name.endswith(tail)
+        and all(part in inside for part in middle)
+    )
