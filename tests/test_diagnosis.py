@@ -598,6 +598,16 @@ def test_what_looks_like_markup_is_printed_as_it_is(seqwise: Any, tmp_path: Path
     assert seqwise("diagnose", tmp_path / "run", tmp_path / "dev.conll")[0] == 0
 
 
+def test_one_example_shows_its_gold_up_to_a_label_that_is_not_known(seqwise: Any, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "dev.conll").write_text("the\tDET\ndog\tNOUNS\n")
+    ask = ["diagnose", folder / "tagger", tmp_path / "dev.conll", "--example=1", "--beam-size=2"]
+    code, text, complaint = seqwise(*ask)
+    assert code == 0 and "1 of 2 labels was never seen in training" in complaint
+    assert "gold: DET NOUNS (unknown)" in text and "its token of step 2 was never seen" in " ".join(text.split())
+    golden = [[one["prefix"] for one in step if one["is_gold"]] for step in json.loads(seqwise(*ask, "--json")[1])["steps"]]
+    assert golden == [[[]], [["DET"]], []]
+
+
 def test_labels_that_are_not_known_are_warned_of(seqwise: Any, folder: Path, tmp_path: Path) -> None:
     (tmp_path / "dev.conll").write_text("the\tDET\ndog\tNOUNS\n")
     code, text, complaint = seqwise("diagnose", folder / "tagger", tmp_path / "dev.conll")

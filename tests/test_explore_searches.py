@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from explored import MARKUP, masked_run, oracle_of, speller, tagger
 from oracles import all_outputs, gold_score, hard_beam
 from seqwise.data import collate
 from seqwise.errors import InputError
+from seqwise.evaluation import edit_distance, fate_of_gold
 from seqwise.evaluation.slot_ranking import unroll_slots
 from seqwise.explorer.search_views import bias_view, errors_view, lattice_view, outputs_view, step_in_words
 from seqwise.runs import Run, save_masked_run, save_run
@@ -28,6 +31,7 @@ from seqwise.runs.explore import (
 )
 from seqwise.runs.explore.answers import PARTS, answer
 from seqwise.runs.explore.questions import MOST_TOKENS
+from seqwise.runs.report.lattice import Lattice
 
 RUNS = {"tagger": (tagger, "a c b", "D N D"), "speller": (speller, "acb", "A C")}
 
@@ -58,7 +62,6 @@ def test_a_text_is_never_taken_for_a_file(tmp_path: Path) -> None:
     [
         ("  ", "", "the input is empty"),
         ("a b", "D", "1 label for 2 words; give one for each"),
-        ("a b", "D Z", "'Z'"),
         (" a" * (MOST_TOKENS + 1), "", f"{MOST_TOKENS} at most"),
         ("a zebra", "", "'zebra'"),
     ],
@@ -73,6 +76,55 @@ def test_a_question_is_read_in_the_units_of_the_run() -> None:
     assert question.example.source == ("a", "b", "c") and question.source.source_ids == (0, 1, 2)
     run = speller()
     assert question.gold is not None and run.target_vocabulary.decode(question.gold) == ["B", "A", "</s>"]
+
+
+@pytest.mark.parametrize(
+    ("make", "text", "right", "seen", "shown"),
+    [
+        (tagger, "a c b", "D Z N", ["D"], "D Z (unknown) N"),
+        (tagger, "a c b", "Z D N", [], "Z (unknown) D N"),
+        (speller, "acb", "A Z C", ["A"], "A Z (unknown) C"),
+    ],
+)
+def test_one_unseen_token_does_not_hide_the_right_output(
+    make: Callable[[], Run], text: str, right: str, seen: list[str], shown: str
+) -> None:
+    run = make()
+    question = read_question(run, text, right)
+    words = (*run.target_vocabulary.tokens, "Z")
+    assert question.unseen == {len(seen): "Z"}
+    assert [words[token] for token in question.gold or () if token != run.model.end] == right.split()
+    found = answer(run, question, Setup(k=3))
+    gold = found.outputs[-1]
+    assert (gold.text, gold.log_prob, gold.is_gold) == (shown, -math.inf, True) and shown in outputs_view(found.outputs)
+    assert all(math.isfinite(one.log_prob) for one in found.outputs[:-1])
+    # Costs count the unseen token as wrong, and all others as ever.
+    for slot in range(3):
+        path = path_to(found.lattice, slot)
+        node = found.lattice.steps[-1][slot]
+        wrong = edit_distance(path, question.gold) if run.model.end is not None else hamming(path, question.gold)
+        assert node.total_cost == pytest.approx(wrong)
+    golden = [prefix.tokens for prefixes in found.bias.steps for prefix in prefixes if prefix.is_gold]
+    assert [[words[token] for token in tokens] for tokens in golden] == [seen[:n] for n in range(len(seen) + 1)]
+    assert f"its token of step {len(seen) + 1} was never seen in training" in fate_of_gold(found.bias)
+    assert "never seen in training" in bias_view(run, found.bias, 1)
+    steps = len(found.lattice.steps)
+    if fell_off(found.lattice, question.gold or ()) == len(seen) + 1:
+        assert "training never saw Z." in step_in_words(run, found, steps)
+
+
+def path_to(lattice: Lattice, slot: int) -> tuple[int, ...]:
+    """What a slot of the last step of a hard search has written; what has ended is held."""
+    path = []
+    for nodes in reversed(lattice.steps):
+        if nodes[slot].ended == 0:
+            path.append(nodes[slot].tokens[0][0])
+        slot = max(range(len(nodes[slot].parents)), key=nodes[slot].parents.__getitem__)
+    return tuple(reversed(path))
+
+
+def hamming(path: Sequence[int], gold: Sequence[int] | None) -> int:
+    return sum(one != other for one, other in zip(path, gold or (), strict=True))
 
 
 def test_runs_are_told_apart_by_their_folders(tmp_path: Path) -> None:
@@ -255,7 +307,7 @@ def test_views_say_what_was_found_and_escape_it(asked: tuple[Run, str, str]) -> 
     whole = lattice_view(run, found, steps)
     assert whole.count("<rect") == sum(node.is_live for nodes in found.lattice.steps for node in nodes)
     assert lattice_view(run, found, 1).count("<rect") == len(found.lattice.steps[0])
-    outputs = outputs_view(run, found.outputs)
+    outputs = outputs_view(found.outputs)
     assert f"{found.outputs[0].raw_score:.3f}" in outputs and "the right output" in outputs
     bias = bias_view(run, found.bias, steps + 5)
     last = found.bias.steps[-1][0]

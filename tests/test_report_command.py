@@ -22,16 +22,18 @@ import torch
 from command_line import Command, run_main
 from seqwise import HardTopK, SoftTopK, beam_search, global_, hamming_cost, local
 from seqwise.data import collate
+from seqwise.data.readers import Example
 from seqwise.evaluation import edit_distance
 from seqwise.objectives import log_partitions
 from seqwise.runs import load_run, predict
+from seqwise.runs.inputs import read_examples
+from seqwise.runs.report.blocks import Ids, Paragraph, Table
 from seqwise.runs.report.chains import autocorrelation
 from seqwise.runs.report.drawing import FAINTEST, Palette, draw_lattice
-from seqwise.runs.report.examples import ALPHAS
+from seqwise.runs.report.examples import ALPHAS, lattice_blocks
 from seqwise.runs.report.lattice import Lattice, Node, beam_lattice, drawn_steps
 from seqwise.runs.report.page import MARKER
 from seqwise.runs.report.plots import MOST_POINTS, thinned
-from seqwise.runs.training import read_examples
 
 SCRIPT = "<script>alert('x')</script>"
 WORDS = {"the": "DET", "a": "DET", "dog": "NOUN", "cat": "NOUN", "runs": "VERB", "sees": "VERB", SCRIPT: '<b>"&X'}
@@ -406,10 +408,12 @@ def test_what_soft_and_hard_lattices_have_in_common(runs: Path, data: Path) -> N
     assert drawn_steps(run.model, encoded, k=3, gold=None) == len(gold)
 
 
-def test_log_z_colours_what_has_no_gold(report: partial[Page], runs: Path, tmp_path: Path) -> None:
+def test_gold_with_an_unseen_label_is_shown_and_log_z_colours_what_has_no_gold(
+    report: partial[Page], runs: Path, tmp_path: Path
+) -> None:
     (tmp_path / "new.conll").write_text("the\tDET\ndog\tNEW\n")
     page = report(runs / "tagger", "--file", tmp_path / "new.conll")
-    assert "There is no gold output that the run can write. Boxes are coloured by log Z" in page.text
+    assert "Gold: DET NEW (unknown). Boxes are coloured by the Hamming cost" in page.text
     assert "1 of 2 labels was never seen in training" in page.text and "'NEW'" in page.text
     run = load_run(runs / "tagger")
     (encoded,) = run.encode_sources(read_examples(run.settings, tmp_path / "new.conll"))
@@ -421,7 +425,10 @@ def test_log_z_colours_what_has_no_gold(report: partial[Page], runs: Path, tmp_p
     tables = [page.table(f"Numbers: tagger, example 1, {kind} scores, hard") for kind in ("local", "raw")]
     for table in tables:
         assert float(table[1][table[0].index("log Z")]) == pytest.approx(expected, abs=1e-4)
-        assert "cost" not in table[0]
+        assert {row[table[0].index("cost")] for row in table[1:] if row[0].startswith("2, ")} == {"1.0000"}
+    said, *_, numbers = lattice_blocks(run, Example(("the", "dog"), ()), 1, name="tagger", logs=[], ids=Ids())
+    assert isinstance(said, Paragraph) and "There is no gold output. Boxes are coloured by log Z" in said.text
+    assert isinstance(numbers, Table) and "cost" not in numbers.columns
 
 
 def test_a_dead_slot_is_not_drawn_and_colours_go_from_end_to_end() -> None:

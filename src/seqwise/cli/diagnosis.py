@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["diagnose"]
 
+LONGEST_NAME = 12
+"""Characters of a token in the table of one example; beside them there is room for the numbers in 80 columns."""
+
 
 def diagnose(
     run: Annotated[
@@ -69,12 +72,12 @@ def diagnose(
         raise InputError("--plot draws one example", mend="add --example N")
     if beam_size is not None:
         require_enough_candidates(loaded, examples if example is None else [examples[example - 1]], beam_size)
+    unknown = unknown_targets(loaded, examples if example is None else [examples[example - 1]])
+    if unknown is not None:
+        print(f"seqwise: {unknown}", file=sys.stderr)
     if example is not None:
         _explore(loaded, examples[example - 1], example, beam_size=beam_size, plot=plot, as_json=as_json)
         return
-    unknown = unknown_targets(loaded, examples)
-    if unknown is not None:
-        print(f"seqwise: {unknown}", file=sys.stderr)
     _diagnose(loaded, examples, folder, beam_size=beam_size, as_json=as_json)
 
 
@@ -297,6 +300,7 @@ def _explore(
 ) -> None:
     from seqwise.evaluation.label_bias import draw_label_bias, fate_of_gold
     from seqwise.runs.diagnosis import explore
+    from seqwise.runs.measures import gold_text, unknown_targets
 
     bias = explore(run, example, beam_size=beam_size)
     names = run.target_vocabulary.tokens
@@ -314,6 +318,8 @@ def _explore(
         print(json.dumps(about, indent=1, ensure_ascii=False))
         return
     _print_label_bias(bias, steps, names, title=f"Example {place}: {run.source_text(example)}")
+    if unknown_targets(run, [example]):
+        print(f"gold: {gold_text(run, example)}")
     _meaning({"label bias": said}, "label bias")
     if plot is not None:
         print(f"figure: {plot}")
@@ -326,8 +332,11 @@ def _prefix_as_json(prefix: Prefix, names: Sequence[str]) -> dict[str, Any]:
 
 def _print_label_bias(bias: LabelBias, steps: Sequence[str], names: Sequence[str], *, title: str) -> None:
     from seqwise.evaluation.label_bias import percent
+    from seqwise.evaluation.short_names import shorten_distinctly
 
     _heading(title)
+    tokens = {token for prefixes in bias.steps for prefix in prefixes for token in prefix.tokens}
+    short = shorten_distinctly((names[token] for token in sorted(tokens)), longest=LONGEST_NAME)
     rows = []
     for step, prefixes in enumerate(bias.steps[1:], start=1):
         for row, prefix in enumerate(prefixes):
@@ -335,7 +344,7 @@ def _print_label_bias(bias: LabelBias, steps: Sequence[str], names: Sequence[str
             rows.append(
                 (
                     f"{step} {steps[step - 1] if step <= len(steps) else ''}".strip() if row == 0 else "",
-                    ("* " if prefix.is_gold else "  ") + _shortened([names[token] for token in prefix.tokens]),
+                    ("* " if prefix.is_gold else "  ") + _shortened([short[names[token]] for token in prefix.tokens]),
                     f"{prefix.log_prob:.2f}",
                     f"{prefix.raw_score:.2f}",
                     "" if prefix.log_partition is None else f"{prefix.log_partition:.2f}",

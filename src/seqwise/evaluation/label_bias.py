@@ -6,6 +6,7 @@ every step. Raw scores are under no such law. Shapes: B batch (1 here), J slots,
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -118,7 +119,8 @@ def explore_label_bias(
         num_steps: tokens to write at most; for a model without end token exactly.
         k: size of the beam to be looked at.
         score: what that beam goes by.
-        gold: the right output, end token included; its prefixes are shown even where they have fallen off the beam.
+        gold: the right output, end token included; its prefixes are shown even where they have fallen off the beam, up
+            to the first token that the model does not have (an id of V or more).
         support: how many slots the global shares are summed over.
         allowed: turns a selector into one that chooses among what may be written; by default that is everything.
 
@@ -147,7 +149,10 @@ def explore_label_bias(
     decoder = Decoder(allowed(HardTopK(k)), as_score(score))
     shown = [list(_states(slots, model.end)) for slots in unroll_slots(model, context, decoder, num_steps=num_steps)]
     if gold is not None:
-        _add_lost_gold(shown, model, context, gold[:num_steps])
+        size = model.embedding_VD.shape[0]
+        gold = tuple(itertools.takewhile(lambda token: token < size, gold))
+        if gold:
+            _add_lost_gold(shown, model, context, gold[:num_steps])
     recorder = _Recorder(HardTopK(support))
     decoder = Decoder(allowed(recorder), global_)
     searched = unroll_slots(model, context, decoder, num_steps=num_steps)
@@ -166,8 +171,16 @@ def fate_of_gold(bias: LabelBias) -> str:
         bias: what :func:`explore_label_bias` found, with gold.
     """
     lost = next((step for step, prefixes in enumerate(bias.steps) if prefixes and not prefixes[-1].on_beam), None)
-    if not any(prefix.is_gold for prefixes in bias.steps[1:] for prefix in prefixes):
+    golden = {step: prefix for step, prefixes in enumerate(bias.steps) for prefix in prefixes if prefix.is_gold}
+    if not golden:
         return "there is no gold output to follow"
+    last = max(golden)
+    cut = last + 1 < len(bias.steps) and golden[last].log_partition is not None
+    never_seen = f"its token of step {last + 1} was never seen in training, and no output has it"
+    if cut and last == 0:
+        return f"no output is gold: {never_seen}"
+    if cut and lost is None:
+        return f"gold stays on the beam for {last} step{'s' * (last != 1)}; {never_seen}"
     if lost is None:
         ends = [
             f", in the end with {percent(one.local_mass)}% of the local mass" for one in bias.steps[-1] if one.is_gold
@@ -187,7 +200,7 @@ def fate_of_gold(bias: LabelBias) -> str:
     )
     if unknown:
         said += "; of a prefix that the raw-score beam has dropped the share is not known"
-    return said
+    return f"{said}; {never_seen}" if cut else said
 
 
 def percent(share: float) -> str:

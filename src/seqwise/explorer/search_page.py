@@ -183,14 +183,16 @@ async def _compute(run: Run, visit: Visit, controls: Controls, views: Views, sta
             status.say("Stopped; what is below belongs to an earlier question.")
     if found is not None:  # None: the server is about to end
         _show(run, visit, found, views)
-        status.say(f"Found for {run.source_text(question.example)!r}.")
+        unseen = ", ".join(dict.fromkeys(question.unseen.values()))
+        note = f" Training never saw {unseen}, which counts as wrong." if unseen else ""
+        status.say(f"Found for {run.source_text(question.example)!r}.{note}")
 
 
 def _show(run: Run, visit: Visit, found: Answer, views: Views) -> None:
     same = visit.answer is not None and visit.answer.question == found.question
     visit.answer, last = found, max(len(found.lattice.steps), 1)
     views.step.place(views.step.value if same else last, last=last)
-    views.outputs.set_content(str(outputs_view(run, found.outputs)))
+    views.outputs.set_content(str(outputs_view(found.outputs)))
     views.errors.set_content(str(errors_view(run, found.errors, score=found.setup.score)))
     _show_step(run, visit, views)
 

@@ -80,7 +80,9 @@ def step_in_words(run: Run, answer: Answer, step: int) -> str:
         said += f" Of the step before, the prefix{'es' * (len(gone) > 1)} in slot{plural} {_listed(gone)} "
         said += "are given up." if len(gone) > 1 else "is given up."
     lost = None if gold is None else fell_off(answer.lattice, gold)
-    if lost is not None and lost <= step:
+    if lost is not None and lost <= step and lost - 1 in answer.question.unseen:
+        said += f" The right output fell off at step {lost}: training never saw {answer.question.unseen[lost - 1]}."
+    elif lost is not None and lost <= step:
         said += f" The right output fell off at step {lost}: a search error, or the model's own preference; see below."
     return said
 
@@ -105,18 +107,17 @@ def _listed(numbers: Sequence[int]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def outputs_view(run: Run, outputs: Sequence[Scored]) -> Markup:
+def outputs_view(outputs: Sequence[Scored]) -> Markup:
     """The outputs of several searches with both of their scores, the highest of each column marked.
 
     Args:
-        run: whose words are written.
         outputs: see there.
     """
     best = [max(getattr(one, name) for one in outputs) for name in ("log_prob", "raw_score")]
     rows = [
         [
             one.name,
-            _output(run, one.tokens),
+            one.text or "(empty)",
             *(
                 Markup("<mark>{}</mark>").format(f"{value:.3f}") if value >= high - 1e-4 else f"{value:.3f}"
                 for value, high in zip((one.log_prob, one.raw_score), best, strict=True)
@@ -150,7 +151,7 @@ def bias_view(run: Run, bias: LabelBias, step: int) -> Markup:
         "Below a prefix, local scores keep its mass whatever is read next; raw scores can take it back. The global "
         f"shares are summed {how}. * stands for the right output, (off) for where it is no longer on the beam."
     )
-    if any(prefix.is_gold for prefixes in bias.steps[1:] for prefix in prefixes):
+    if any(prefix.is_gold for prefixes in bias.steps for prefix in prefixes):
         said += f" In the whole search, {fate_of_gold(bias)}."
     return render_block(Paragraph(said)) + render_block(table)
 

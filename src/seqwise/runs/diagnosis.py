@@ -27,6 +27,7 @@ from seqwise.evaluation.translation import bleu
 from seqwise.models.protocols import StepModel
 from seqwise.runs.findings import BEAM_SIZES, Diagnosis, meanings
 from seqwise.runs.measures import (
+    gold_ids,
     known_targets,
     log_partitions_of,
     references_by_source,
@@ -275,7 +276,7 @@ def explore(run: Run, example: Example, *, beam_size: int | None = None, support
 
     Args:
         run: a trained run.
-        example: its target is shown where the run can write it.
+        example: its target is shown as far as the run can write it.
         beam_size: by default as in training.
         support: how many slots the global shares are summed over; fewer where the vocabulary is large.
 
@@ -289,7 +290,7 @@ def explore(run: Run, example: Example, *, beam_size: int | None = None, support
         mend = "give a label for each token, or none"
         raise InputError(problem, path=example.path or None, line=example.line or None, mend=mend)
     (source,) = run.encode_sources([example])
-    gold = run.encode(known_targets(run, [example]))
+    gold = gold_ids(run, example)
     support = min(support, max(1, CANDIDATES_AT_ONCE // len(run.target_vocabulary)))
     with evaluation_mode(model), torch.no_grad():
         return explore_label_bias(
@@ -297,7 +298,7 @@ def explore(run: Run, example: Example, *, beam_size: int | None = None, support
             model.encode(collate([(0, source)]).to(model.embedding_VD.device)),
             num_steps=steps_after(source.source_ids, model),
             k=k,
-            gold=gold[0].target_ids if gold else None,
+            gold=gold,
             support=support,
             allowed=run.allowed,
         )

@@ -31,6 +31,8 @@ from seqwise.runs.run import Run, choose_decoder, predict, usual_decoder
 
 __all__ = [
     "decisive",
+    "gold_ids",
+    "gold_text",
     "known_targets",
     "log_partitions_of",
     "measure",
@@ -229,6 +231,46 @@ def known_targets(run: Run, examples: Sequence[Example]) -> list[Example]:
     return [
         example for example, split in zip(examples, run.split(examples), strict=True) if known.issuperset(split.target)
     ]
+
+
+def gold_ids(run: Run, example: Example) -> tuple[int, ...] | None:
+    """The ids of a target, its end token included; a token that the run cannot write has id V, as no other has.
+
+    Args:
+        run: a trained run.
+        example: its target may be empty: then there is no gold, and the result is None.
+
+    Example:
+        >>> from seqwise.runs import Settings, new_run
+        >>> run = new_run([Example(("a", "b"), ("X", "Y"))] * 2, Settings())
+        >>> gold_ids(run, Example(("a", "b"), ("Y", "Z"))), len(run.target_vocabulary)
+        ((1, 2), 2)
+    """
+    if not example.target:
+        return None
+    if known_targets(run, [example]):
+        return run.encode([example])[0].target_ids
+    writable, end, unknown = run.writable, run.model.end, run.model.embedding_VD.shape[0]
+    ids = {token: place for place, token in enumerate(run.target_vocabulary.tokens) if token in writable}
+    written = (ids.get(token, unknown) for token in run.split([example])[0].target)
+    return (*written, *(() if end is None else (end,)))
+
+
+def gold_text(run: Run, example: Example) -> str:
+    """A target as it reads, with every token marked that training never saw.
+
+    Example:
+        >>> from seqwise.runs import Settings, new_run
+        >>> run = new_run([Example(("a", "b"), ("X", "Y"))] * 2, Settings())
+        >>> gold_text(run, Example(("a", "b"), ("Y", "Z")))
+        'Y Z (unknown)'
+    """
+    tokens = run.written(example)
+    known = run.writable
+    unseen = dict.fromkeys(token for token in tokens if token not in known)
+    if run.writes_text:
+        return " ".join(example.target) + (f" (unknown: {', '.join(unseen)})" if unseen else "")
+    return run.target_text(f"{token} (unknown)" if token in unseen else token for token in tokens)
 
 
 def unknown_targets(run: Run, examples: Sequence[Example]) -> str | None:

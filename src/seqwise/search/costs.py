@@ -85,7 +85,8 @@ def edit_distance_cost(gold_BT: Tensor, vocab_size: int, *, end: int | None = No
     relaxed search rows and matches are mixed, and so is the cost; it tends to the exact one where the search does.
 
     Args:
-        gold_BT: int64 gold tokens; negative ones and what follows the first end token are left out.
+        gold_BT: int64 gold tokens; negative ones and what follows the first end token are left out, and no token
+            matches one that is none of the V.
         vocab_size: V.
         end: id of the end token, or None where outputs are as long as gold.
 
@@ -130,8 +131,9 @@ class _EditDistance:
         matched_BJHP = levenshtein_row(rows_BJP[:, :, None], same_BHG[:, None])
         saved_BJH = self._reachable(matched_BJHP, step + 1) - other_BJ[..., None]
         # A token that gold has twice is added once.
-        again_BH = (same_BHG.tril(-1) > 0).any(-1) | (self.gold_BG < 0)
-        tokens_BJH = self.gold_BG.clamp(min=0)[:, None].expand_as(saved_BJH)
+        unwritable_BH = (self.gold_BG < 0) | (self.gold_BG >= self.vocab_size)
+        again_BH = (same_BHG.tril(-1) > 0).any(-1) | unwritable_BH
+        tokens_BJH = self.gold_BG.clamp(0, self.vocab_size - 1)[:, None].expand_as(saved_BJH)
         saved_BJV = rows_BJP.new_zeros(*now_BJ.shape, self.vocab_size)
         saved_BJV = saved_BJV.scatter_add(2, tokens_BJH, saved_BJH.masked_fill(again_BH[:, None], 0.0))
         costs_BJV = (other_BJ - now_BJ)[..., None] + saved_BJV

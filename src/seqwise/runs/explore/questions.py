@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from seqwise.data.batches import EncodedExample
 from seqwise.data.readers import Example
 from seqwise.errors import InputError
 from seqwise.runs.inputs import example_of, file_units, input_units, read_examples
+from seqwise.runs.measures import gold_ids
 from seqwise.runs.pretrained import load_sequence_run
 from seqwise.runs.run import Run, load_run
 from seqwise.runs.sequence_run import SequenceRun
@@ -27,12 +29,15 @@ class Question:
     Attributes:
         example: as it was typed.
         source: encoded, without the right output.
-        gold: the right output as ids, end token included; None where there is none.
+        gold: the right output as ids, end token included (see :func:`~seqwise.runs.measures.gold_ids`); None where
+            there is none.
+        unseen: by their places in gold, the tokens of the right output that training never saw.
     """
 
     example: Example
     source: EncodedExample
     gold: tuple[int, ...] | None
+    unseen: Mapping[int, str] = field(default_factory=dict)
 
 
 def load_explored(name: str | os.PathLike[str]) -> Run | SequenceRun:
@@ -69,7 +74,8 @@ def read_question(run: Run, text: str, right: str = "") -> Question:
         right: the right output; blank where it is not known.
 
     Raises:
-        InputError: one of them is empty, too long, or holds what the run does not know.
+        InputError: the input is empty or holds what the run does not know, one of them is too long, or a tagger is
+            given another number of labels than words.
 
     Example:
         >>> from seqwise.runs import Settings, new_run
@@ -86,8 +92,10 @@ def read_question(run: Run, text: str, right: str = "") -> Question:
         example = replace(example, target=_right(run, right.strip(), len(example.source)))
     (source,) = run.encode_sources([example])
     require_short(source.source_ids)
-    gold = run.encode([example])[0].target_ids if example.target else None
-    return Question(example, source, gold)
+    gold = gold_ids(run, example)
+    right_tokens, unknown = run.split([example])[0].target, run.model.embedding_VD.shape[0]
+    unseen = {place: right_tokens[place] for place, token in enumerate(gold or ()) if token == unknown}
+    return Question(example, source, gold, unseen)
 
 
 def _right(run: Run, text: str, length: int) -> tuple[str, ...]:

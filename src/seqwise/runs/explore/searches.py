@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -14,6 +15,7 @@ from seqwise.errors import InputError
 from seqwise.objectives.by_name import unit_by_name
 from seqwise.objectives.rescoring import output_scores
 from seqwise.runs.explore.questions import Question
+from seqwise.runs.measures import gold_text
 from seqwise.runs.report.lattice import Lattice, beam_lattice, drawn_steps
 from seqwise.runs.run import Run
 from seqwise.search.candidates import Score, global_, local
@@ -90,13 +92,15 @@ class Scored:
     Attributes:
         name: of the search.
         tokens: ids, without the end token.
-        log_prob: ``sum_t f_t - log Z_t``, in nats.
-        raw_score: ``sum_t f_t``, in nats.
+        text: how it reads; tokens that training never saw are marked.
+        log_prob: ``sum_t f_t - log Z_t``, in nats; minus infinity where training never saw one of the tokens.
+        raw_score: ``sum_t f_t``, in nats; or minus infinity.
         is_gold: whether it is the right output; None where that is not known.
     """
 
     name: str
     tokens: tuple[int, ...]
+    text: str
     log_prob: float
     raw_score: float
     is_gold: bool | None
@@ -203,6 +207,7 @@ def compare(run: Run, question: Question, *, k: int, alpha: float) -> list[Score
         Scored(
             name,
             output[:-1] if output and output[-1] == run.model.end else output,
+            gold_text(run, question.example) if output == question.gold else _text(run, output),
             log_prob,
             raw,
             None if question.gold is None else output == question.gold,
@@ -211,19 +216,25 @@ def compare(run: Run, question: Question, *, k: int, alpha: float) -> list[Score
     ]
 
 
+def _text(run: Run, output: Sequence[int]) -> str:
+    return run.target_text(run.target_vocabulary.decode(token for token in output if token != run.model.end))
+
+
 def score_outputs(run: Run, question: Question, outputs: Sequence[tuple[int, ...]], score: Score) -> list[float]:
     """The scores of whole outputs, in nats.
 
     Args:
         run: a trained run.
         question: its source is read.
-        outputs: ids, each with its end token where it has ended.
+        outputs: ids, each with its end token where it has ended. One with a token that the model does not have has
+            score minus infinity.
         score: what tokens add.
     """
     model, longest = run.model, max(map(len, outputs))
-    padded = [[*output, *[-1] * (longest - len(output))] for output in outputs]
+    size = model.embedding_VD.shape[0]
+    padded = [[*(min(token, size - 1) for token in output), *[-1] * (longest - len(output))] for output in outputs]
     with evaluation_mode(model), torch.no_grad():
         device = model.embedding_VD.device
         context = model.encode(collate([(0, question.source)]).to(device))
         found: list[float] = output_scores(model, context, torch.tensor([padded], device=device), score)[0].tolist()
-    return found
+    return [-math.inf if size in output else value for output, value in zip(outputs, found, strict=True)]

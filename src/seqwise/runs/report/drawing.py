@@ -58,8 +58,8 @@ def draw_lattice(
 
     A box is a slot after a step: its heaviest token and that token's weight. A line leads to the slot that it comes
     from, as opaque as the back-pointer weight. Boxes are coloured by the cost that the step added, or by log Z where
-    there is no gold; a box has a thick border where its heaviest token is the gold one. Long names are shortened so that
-    they stay told apart.
+    there is no gold; a box has a thick border where its heaviest token is the gold one. Long names are shortened, and
+    stay told apart.
 
     Args:
         lattice: what to draw.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from seqwise.data.readers import Example
 from seqwise.objectives.by_name import unit_by_name
-from seqwise.runs.measures import known_targets
+from seqwise.runs.measures import gold_ids, gold_text
 from seqwise.runs.report.blocks import Block, Frames, Ids, Paragraph, Table, plain_number
 from seqwise.runs.report.drawing import FAINTEST, Palette, draw_lattice
 from seqwise.runs.report.folders import StageLog
@@ -42,7 +42,7 @@ def lattice_blocks(
 
     Args:
         run: a trained run.
-        example: its target is what costs are taken from, where the run can write it.
+        example: its target, where it has one, is what costs are taken from.
         number: of the example, from 1.
         name: of the run.
         logs: of its training. The slider begins where alpha's schedule leads to, or at the hard beam where none was
@@ -53,9 +53,8 @@ def lattice_blocks(
         InputError: the run cannot read the source.
     """
     model, settings = run.model, run.settings
-    known = known_targets(run, [example])
-    source = (run.encode(known) or run.encode_sources([example]))[0]
-    gold = source.target_ids if known and source.target_ids else None
+    (source,) = run.encode_sources([example])
+    gold = gold_ids(run, example)
     k = min(settings.beam_size, MOST_SLOTS)
     steps = drawn_steps(model, source, k=k, gold=gold)
     unit = unit_by_name(settings.alpha_unit)
@@ -160,12 +159,12 @@ def lattice_palette(lattices: Sequence[Lattice]) -> Palette:
 def _caption(run: Run, example: Example, has_gold: bool, palette: Palette, *, k: int, steps: int) -> str:
     said = f"Input: {run.source_text(example)[:300]}. "
     if has_gold:
-        written = run.target_text(run.split([example])[0].target)
+        written = gold_text(run, example)
         cost = "Hamming cost" if run.settings.task == "tag" else "edit distance"
         said += f"Gold: {written[:300]}. Boxes are coloured by the {cost} that the step adds, white 0, orange 1. "
     else:
         said += (
-            "There is no gold output that the run can write. Boxes are coloured by log Z of the step, white "
+            "There is no gold output. Boxes are coloured by log Z of the step, white "
             f"{plain_number(palette.low)}, orange {plain_number(palette.high)} nats. "
         )
     if run.settings.alpha_unit == "gaps":
