@@ -604,7 +604,9 @@ def test_one_example_shows_its_gold_up_to_a_label_that_is_not_known(seqwise: Any
     code, text, complaint = seqwise(*ask)
     assert code == 0 and "1 of 2 labels was never seen in training" in complaint
     assert "gold: DET NOUNS (unknown)" in text and "its token of step 2 was never seen" in " ".join(text.split())
-    golden = [[one["prefix"] for one in step if one["is_gold"]] for step in json.loads(seqwise(*ask, "--json")[1])["steps"]]
+    golden = [
+        [one["prefix"] for one in step if one["is_gold"]] for step in json.loads(seqwise(*ask, "--json")[1])["steps"]
+    ]
     assert golden == [[[]], [["DET"]], []]
 
 
