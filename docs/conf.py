@@ -43,7 +43,7 @@ napoleon_use_rtype = False  # what is returned is told in words, not looked up
 
 # Names in docstrings must lead somewhere. Classes cannot be held to that: annotations name those of other projects.
 nitpicky = True
-nitpick_ignore_regex = [("py:(class|obj|data|exc)", r".*")]
+nitpick_ignore_regex = [("py:(class|obj|exc)", r".*")]
 # An argument in an annotation that several classes have a field of.
 suppress_warnings = ["ref.python"]
 
@@ -129,6 +129,12 @@ def require_docstring(app: Any, kind: str, name: str, thing: object, options: ob
         logging.getLogger(__name__).warning("%s is public and has no docstring", name)
 
 
+def read_no_type(app: Any, kind: str, name: str, thing: object, options: object, lines: list[str]) -> None:
+    """Keep sentences with a colon whole: napoleon reads what stands before it on the first line as a type."""
+    if kind in ("attribute", "data", "property") and lines:
+        lines.insert(0, "")
+
+
 def escape_signs(app: Any, kind: str, name: str, thing: object, options: object, lines: list[str]) -> None:
     """Absolute values and names that end in an underscore are no markup."""
     for place, line in enumerate(lines):
@@ -188,6 +194,7 @@ def setup(app: Any) -> dict[str, bool]:
     """Sphinx calls this."""
     app.connect("builder-inited", write_reference)
     app.connect("autodoc-process-docstring", require_docstring)
+    app.connect("autodoc-process-docstring", read_no_type, priority=400)  # before napoleon
     app.connect("autodoc-process-docstring", escape_signs)
     app.connect("autodoc-skip-member", leave_out_the_foreign)
     app.connect("missing-reference", resolve_shorter_name)

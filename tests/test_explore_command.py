@@ -10,6 +10,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from explored import masked_run, tagger
 from seqwise.explorer import chain_page, search_page, server, widgets
 from seqwise.explorer.work import Stopped
 from seqwise.runs import save_masked_run, save_run
+from seqwise.runs.explore import Suggestions
 
 pytest.importorskip("nicegui", reason="the explorer needs NiceGUI: pip install 'seqwise[explore]'")
 pytest.importorskip("matplotlib", reason="the explorer's curves need matplotlib")
@@ -137,7 +140,7 @@ async def ask(one: Visitor, text: str, right: str = "") -> None:
 
 def test_a_search_is_asked_for_followed_and_changed() -> None:
     async def scenario(one: Visitor) -> None:
-        assert one.text("status") == "Type an input and press Search."
+        assert one.text("status").startswith("Type an input and press Search. The run was trained without")
         await ask(one, "a c b", "D N D")
         assert one.text("step in words").startswith("Step 3: ")
         assert one.text("lattice").count("<rect") == 9 and "of all 27 outputs" in one.text("errors")
@@ -162,6 +165,38 @@ def test_a_search_is_asked_for_followed_and_changed() -> None:
         assert "<strong>beam of 1</strong>" in one.text("errors")
 
     visit(tagger(), scenario)
+
+
+def test_the_page_opens_where_searches_disagree_most_with_the_k_of_the_run(tmp_path: Path) -> None:
+    inputs = list(product("abc", repeat=3))
+    (tmp_path / "dev.conll").write_text("\n".join("".join(f"{word}\tD\n" for word in one) for one in inputs))
+    run = tagger(seed=11)
+    run = replace(run, settings=replace(run.settings, dev=tmp_path / "dev.conll", beam_size=7))
+    suggestions = Suggestions(run)
+    suggestions.look(60)
+    first = " ".join(inputs[suggestions.order()[0]])
+    assert first != "a a a"
+
+    async def scenario(one: Visitor) -> None:
+        await one.until(lambda: one.text("status") == f"Found for {first!r}.")
+        assert (one.widget("Input").value, one.widget("Right output").value) == (first, "D D D")
+        assert one.widget("Slots of the beam, k").props["aria-valuetext"] == "7"
+        assert "beam of 7 slots" in one.text("lattice") and "<strong>beam of 7</strong>" in one.text("errors")
+        await one.until(lambda: list(one.widget("Example").options) == suggestions.order()[:20])
+        second = suggestions.order()[1]
+        one.widget("Example").value = second
+        await one.until(lambda: one.text("status") == f"Found for {' '.join(inputs[second])!r}.")
+
+    visit(run, scenario)
+
+
+def test_without_development_data_the_page_says_why_there_is_no_example(tmp_path: Path) -> None:
+    async def scenario(one: Visitor) -> None:
+        assert "gone.conll: no such file" in one.text("status") and "--file FILE" in one.text("status")
+        assert not one.widget("Example").visible
+
+    run = tagger()
+    visit(replace(run, settings=replace(run.settings, dev=tmp_path / "gone.conll")), scenario)
 
 
 def test_mistakes_are_told_in_words_and_what_was_there_stays() -> None:

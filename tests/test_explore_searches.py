@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import time
 from collections.abc import Callable, Sequence
-from itertools import product
+from dataclasses import replace
+from itertools import combinations, product
 from pathlib import Path
 
 import pytest
 import torch
 
-from explored import MARKUP, masked_run, oracle_of, speller, tagger
+from explored import MARKUP, SIZES, masked_run, oracle_of, speller, tagger
 from oracles import all_outputs, gold_score, hard_beam
 from seqwise.data import collate
+from seqwise.data.readers import Example
 from seqwise.errors import InputError
 from seqwise.evaluation import edit_distance, fate_of_gold
 from seqwise.evaluation.slot_ranking import unroll_slots
 from seqwise.explorer.search_views import bias_view, errors_view, lattice_view, outputs_view, step_in_words
-from seqwise.runs import Run, save_masked_run, save_run
+from seqwise.runs import Run, Settings, save_masked_run, save_run
+from seqwise.runs.decoder_choice import choose_decoder, decoders_for
 from seqwise.runs.explore import (
     Setup,
+    Suggestions,
     compare,
     dropped,
     fell_off,
@@ -27,11 +33,12 @@ from seqwise.runs.explore import (
     load_explored,
     read_question,
     search_errors,
-    suggestions,
 )
 from seqwise.runs.explore.answers import PARTS, answer
 from seqwise.runs.explore.questions import MOST_TOKENS
+from seqwise.runs.explore.suggestions import MOST_EXAMPLES
 from seqwise.runs.report.lattice import Lattice
+from seqwise.runs.training import train_run
 
 RUNS = {"tagger": (tagger, "a c b", "D N D"), "speller": (speller, "acb", "A C")}
 
@@ -142,15 +149,81 @@ def test_runs_are_told_apart_by_their_folders(tmp_path: Path) -> None:
             load_explored(tmp_path / name)
 
 
-def test_suggestions_are_examples_of_the_development_data(tmp_path: Path) -> None:
-    from dataclasses import replace
+def with_dev(run: Run, dev: Path) -> Run:
+    return replace(run, settings=replace(run.settings, dev=dev))
 
+
+def test_suggestions_are_examples_of_the_development_data(tmp_path: Path) -> None:
     (tmp_path / "dev.tsv").write_text("ab\tA B\nca\tC A\n")
     run = speller()
-    found = suggestions(replace(run, settings=replace(run.settings, dev=tmp_path / "dev.tsv")), most=1)
-    assert found == [("ab", "A B")]
-    assert read_question(run, *found[0]).gold is not None
-    assert suggestions(replace(run, settings=replace(run.settings, dev=tmp_path / "gone.tsv"))) == []
+    found = Suggestions(with_dev(run, tmp_path / "dev.tsv"))
+    assert (found.texts, found.note, found.is_complete) == ([("ab", "A B"), ("ca", "C A")], "", False)
+    assert read_question(run, *found.texts[0]).gold is not None
+    gone = Suggestions(with_dev(run, tmp_path / "gone.tsv"))
+    assert gone.texts == gone.order() == [] and "gone.tsv: no such file" in gone.note and "--file" in gone.note
+
+
+def test_suggestions_begin_where_the_searches_disagree_most(tmp_path: Path) -> None:
+    run = tagger(seed=11)
+    inputs = list(product("abc", repeat=3))
+    (tmp_path / "dev.conll").write_text("\n".join("".join(f"{word}\tD\n" for word in one) for one in inputs))
+    found = Suggestions(with_dev(run, tmp_path / "dev.conll"))
+    assert found.order() == list(range(27))
+    found.look(seconds=60)
+    assert found.is_complete
+    # By hand: each search of each input alone, and how far apart the outputs of two are.
+    measured = []
+    for one in inputs:
+        (source,) = run.encode_sources([Example(one, ())])
+        decoders = [choose_decoder(run.settings, name) for name in decoders_for(run.settings)]
+        outputs = [run.search([source], how, n_best=1, length_normalization=0.0)[0][0].tokens for how in decoders]
+        apart = [edit_distance(first, second) / 3 for first, second in combinations(outputs, 2)]
+        measured.append((len(set(outputs)), sum(apart) / len(apart)))
+    expected = sorted(range(27), key=lambda place: (-measured[place][0], -measured[place][1]))
+    assert found.order() == expected != list(range(27)) and measured[expected[0]][0] > measured[expected[-1]][0] == 1
+
+
+def test_suggestions_look_at_what_time_allows_and_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ["q\tA\n" if number == 1 else "abc\tA\n" for number in range(MOST_EXAMPLES + 5)]
+    (tmp_path / "dev.tsv").write_text("".join(lines).replace("q", "aq"))
+    found = Suggestions(with_dev(speller(), tmp_path / "dev.tsv"))
+    found.look(seconds=0.0)
+    assert not found.is_complete and found.order() == list(range(MOST_EXAMPLES))
+    monkeypatch.setattr(time, "monotonic", itertools.count(step=1.0).__next__)
+    found.look(seconds=2.5)  # batches of one and of two examples
+    assert not found.is_complete
+    assert sorted(found.order()[:3]) == [0, 1, 2] and found.order()[2] == 1  # what cannot be read is last of these
+    monkeypatch.undo()
+    found.look(seconds=60)
+    assert found.is_complete
+
+
+def test_development_data_are_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "project" / "data").mkdir(parents=True)
+    (tmp_path / "project" / "data" / "dev.tsv").write_text("ab\tA B\nca\tC A\n")
+    (tmp_path / "elsewhere" / "data").mkdir(parents=True)
+    (tmp_path / "elsewhere" / "data" / "dev.tsv").write_text("c\tC\n")  # of another project
+    tiny = {"warm_start": "none", "objective": "cross-entropy", "epochs": 1.0, "measurements": 0, **SIZES}
+    settings = Settings(
+        task="transduce", source_units="characters", train=Path("data/dev.tsv"), dev=Path("data/dev.tsv"), **tiny
+    )
+    monkeypatch.chdir(tmp_path / "project")
+    outputs = [Path("runs/inside"), tmp_path / "outside"]
+    for output in outputs:
+        train_run(settings, output)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for output in outputs:
+        run = load_explored(tmp_path / "project" / output)
+        assert isinstance(run, Run) and Suggestions(run).texts == [("ab", "A B"), ("ca", "C A")]
+    chosen = load_explored(tmp_path / "outside", file=Path("data/dev.tsv"))
+    assert isinstance(chosen, Run) and chosen.settings.dev == Path("data/dev.tsv")
+    with pytest.raises(InputError, match=r"gone\.tsv: no such file"):
+        load_explored(tmp_path / "outside", file=Path("gone.tsv"))
+    (tmp_path / "project").rename(tmp_path / "moved")
+    inside = load_explored(tmp_path / "moved" / "runs" / "inside")
+    assert isinstance(inside, Run) and Suggestions(inside).texts
+    outside = load_explored(tmp_path / "outside")
+    assert isinstance(outside, Run) and "--file FILE" in Suggestions(outside).note
 
 
 # ---- Searches -------------------------------------------------------------------------------------------------------

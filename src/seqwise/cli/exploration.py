@@ -22,6 +22,10 @@ def explore(
         ),
     ],
     *,
+    file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="data that examples are taken from; by default the run's development data"),
+    ] = None,
     host: Annotated[
         str, typer.Option(metavar="HOST", help="where to listen; by default only this machine can reach it")
     ] = "127.0.0.1",
@@ -35,5 +39,5 @@ def explore(
     from seqwise.runs.explore import load_explored
 
     require_nicegui()
-    loaded = load_explored(run)
+    loaded = load_explored(run, file=file)
     serve(loaded, run.resolve().name, host=host, port=port)

@@ -23,13 +23,17 @@ from seqwise.explorer.widgets import (
 )
 from seqwise.explorer.work import Job, Stopped, latest
 from seqwise.runs.explore.answers import Answer, answer
-from seqwise.runs.explore.questions import Question, read_question, suggestions
+from seqwise.runs.explore.questions import Question, read_question
 from seqwise.runs.explore.searches import MOST_SLOTS, SCORES, Setup
+from seqwise.runs.explore.suggestions import Suggestions
 from seqwise.runs.report.examples import ALPHAS
 from seqwise.runs.run import Run
 from seqwise.runs.settings import trained_score
 
 __all__ = ["search_page"]
+
+FIRST_LOOK = 1.0  # seconds in which examples are compared before the page opens on one
+MOST_OFFERED = 20
 
 
 @dataclass
@@ -46,6 +50,7 @@ class Controls:
 
     text: Any
     right: Any
+    chooser: Any
     search: Any
     score: Any
     k: Slider
@@ -74,12 +79,16 @@ class Views:
     errors: Any
 
 
-def search_page(run: Run, name: str) -> None:
+def search_page(run: Run, name: str, suggestions: Suggestions) -> None:
     """Make the page for one visitor.
+
+    It opens on the example on which the searches disagree most, as far as a moment allows to tell; the other examples
+    are looked at while the visitor reads.
 
     Args:
         run: what is explored.
         name: what it is called.
+        suggestions: what visitors can choose from; shared by all of them.
     """
     from nicegui import ui
 
@@ -91,53 +100,75 @@ def search_page(run: Run, name: str) -> None:
         await _compute(run, visit, controls, views, status)
 
     refresh = latest(compute)
-    controls = _controls(run, refresh)
+    controls = _controls(run, refresh, suggestions)
     status = status_line(lambda: visit.job.asked_to_stop.set() if visit.job else None)
     views: Views = _views(lambda: _show_step(run, visit, views))
     # The thread that computes must not touch widgets: the page looks at how far it is.
     ui.timer(0.25, lambda: status.show(visit.job) if visit.job else None)
     ui.context.client.on_delete(lambda: visit.job.asked_to_stop.set() if visit.job else None)
-    if controls.text.value:
-        ui.timer(0.1, refresh, once=True)
+    if suggestions.texts:
+        ui.timer(0.1, lambda: _open_first(suggestions, visit, controls, status), once=True)
     else:
-        status.say("Type an input and press Search.")
+        status.say(f"Type an input and press Search. {suggestions.note}")
 
 
-def _controls(run: Run, refresh: Any) -> Controls:
+async def _open_first(suggestions: Suggestions, visit: Visit, controls: Controls, status: Status) -> None:
+    """Choose the example on which the searches disagree most, and go on looking behind what is shown."""
+    from nicegui import run as threads
+
+    with status.work(visit, Job("the example on which searches disagree most")):
+        await threads.io_bound(suggestions.look, FIRST_LOOK)
+    if not controls.text.value:  # nor has the visitor typed anything meanwhile
+        _offer(suggestions, controls.chooser)
+        controls.chooser.value = suggestions.order()[0]
+    while not suggestions.is_complete and not controls.chooser.is_deleted:
+        await threads.io_bound(suggestions.look, FIRST_LOOK)
+    if not controls.chooser.is_deleted:
+        _offer(suggestions, controls.chooser)
+
+
+def _offer(suggestions: Suggestions, chooser: Any) -> None:
+    """Offer the examples with most disagreement; the one that is chosen stays among them."""
+    places = suggestions.order()[:MOST_OFFERED]
+    if chooser.value is not None and chooser.value not in places:
+        places.append(chooser.value)
+    names = {place: " → ".join(side[:60] for side in suggestions.texts[place]) for place in places}
+    chooser.set_options(names, value=chooser.value)
+
+
+def _controls(run: Run, refresh: Any, suggestions: Suggestions) -> Controls:
     from nicegui import ui
 
-    examples = suggestions(run)
-    first = examples[0] if examples else ("", "")
     with section("Input"):
         with ui.element("div").classes("controls"):
-            text = ui.input("Input", value=first[0]).classes("grow").props("outlined dense").mark("Input")
-            right = ui.input("Right output, if known", value=first[1]).classes("grow").props("outlined dense")
-            right.mark("Right output")
+            text = ui.input("Input").classes("grow").props("outlined dense").mark("Input")
+            right = ui.input("Right output, if known").classes("grow").props("outlined dense").mark("Right output")
             button("Search", refresh)
-        if examples:
-            _example_chooser(examples, text, right, refresh)
+        chooser = _example_chooser(suggestions, text, right, refresh)
     for field in (text, right):
         field.on("keydown.enter", refresh)
     with section("How it is searched"), ui.element("div").classes("controls"):
         search = choice("Kind of search", ("greedy", "beam", "relaxed beam"), "beam", refresh)
         score = choice("Scores", tuple(SCORES), "local" if trained_score(run.settings) == "local" else "raw", refresh)
-        k = slider("Slots of the beam, k", range(1, MOST_SLOTS + 1), min(run.settings.beam_size, 4), refresh)
+        k = slider("Slots of the beam, k", range(1, MOST_SLOTS + 1), min(run.settings.beam_size, MOST_SLOTS), refresh)
         alpha = slider("Alpha of the relaxed beam", ALPHAS, 1.0, refresh, shown="{:g}".format)
-    return Controls(text, right, search, score, k, alpha)
+    return Controls(text, right, chooser, search, score, k, alpha)
 
 
-def _example_chooser(examples: list[tuple[str, str]], text: Any, right: Any, refresh: Any) -> None:
+def _example_chooser(suggestions: Suggestions, text: Any, right: Any, refresh: Any) -> Any:
     from nicegui import ui
 
-    names = {place: f"{one[0][:60]} → {one[1][:60]}" for place, one in enumerate(examples)}
-    chooser = ui.select(names, label="Or an example of the development data", value=0).props("outlined dense")
-    chooser.mark("Example")
+    label = "Or an example, those on which the searches disagree most first"
+    chooser = ui.select({}, label=label).props("outlined dense").mark("Example")
+    chooser.set_visibility(bool(suggestions.texts))
+    _offer(suggestions, chooser)
 
     async def take() -> None:
-        text.value, right.value = examples[chooser.value]
+        text.value, right.value = suggestions.texts[chooser.value]
         await refresh()
 
     chooser.on_value_change(take)
+    return chooser
 
 
 def _views(show_step: Callable[[], None]) -> Views:

@@ -12,6 +12,7 @@ from typing import Any
 from seqwise.errors import InputError
 from seqwise.explorer.chain_page import chain_page
 from seqwise.explorer.search_page import search_page
+from seqwise.runs.explore.suggestions import Suggestions
 from seqwise.runs.run import Run
 from seqwise.runs.sequence_run import SequenceRun
 
@@ -41,7 +42,8 @@ def page_of(run: Run | SequenceRun, name: str) -> Callable[[], None]:
         name: what it is called.
     """
     if isinstance(run, Run):
-        return lambda: search_page(run, name)
+        suggestions = Suggestions(run)
+        return lambda: search_page(run, name, suggestions)
     return lambda: chain_page(run, name)
 
 

@@ -34,6 +34,7 @@ __all__ = [
     "line_reader",
     "names_a_file",
     "read_examples",
+    "recorded_file",
     "require_own_labels",
     "training_reader",
 ]
@@ -120,6 +121,23 @@ def read_examples(settings: Settings, path: FilePath) -> list[Example]:
     return read_pairs(
         path, source_units=file_units(settings.source_units), target_units=file_units(settings.target_units)
     )
+
+
+def recorded_file(path: Path, folder: Path) -> Path:
+    """Find a data file that the settings of a run name, whatever the current folder is.
+
+    Training records paths as they were given, relative to the folder where it was started, if the run folder lies in
+    that folder or below it; else it records absolute paths. So the file is looked for from the run folder upwards.
+
+    Args:
+        path: as the settings have it.
+        folder: of the run.
+
+    Returns:
+        The file; or the path as it is, where there is no such file.
+    """
+    above = folder.resolve()
+    return next((place / path for place in (above, *above.parents) if (place / path).is_file()), path)
 
 
 def inputs_of(text: str | None, *, units: Units, read: Reader | None = None) -> Sequence[Example]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +134,14 @@ def train_run(
         return _train_run(settings, output, on_start=on_start, on_progress=on_progress, on_measured=on_measured)
 
 
+def _with_lasting_paths(settings: Settings, output: Path) -> Settings:
+    """Make the data's paths absolute where the run folder does not lie below the current one; see `recorded_file`."""
+    if output.resolve().is_relative_to(Path.cwd()):
+        return settings
+    dev = None if settings.dev is None else Path(settings.dev).absolute()
+    return replace(settings, train=Path(settings.train).absolute(), dev=dev)
+
+
 def _train_run(
     asked: Settings,
     output: Path,
@@ -142,7 +150,7 @@ def _train_run(
     on_progress: OnProgress | None,
     on_measured: Callable[[int, int], None] | None,
 ) -> dict[str, Any]:
-    settings = resolve(asked)
+    settings = _with_lasting_paths(resolve(asked), output)
     from_first(lambda: _require_own(output, settings))
     examples = read_examples(settings, settings.train)
     dev = [] if settings.dev is None else read_examples(settings, settings.dev)

@@ -8,15 +8,17 @@ model sweep by sweep.
 from __future__ import annotations
 
 from seqwise.runs.explore.chains import Watched, adjust, advance, pin, start, tally
-from seqwise.runs.explore.questions import Question, load_explored, read_question, suggestions
+from seqwise.runs.explore.questions import Question, load_explored, read_question
 from seqwise.runs.explore.search_errors import SearchErrors, search_errors
 from seqwise.runs.explore.searches import Scored, Setup, compare, dropped, fell_off, follow
+from seqwise.runs.explore.suggestions import Suggestions
 
 __all__ = [
     "Question",
     "Scored",
     "SearchErrors",
     "Setup",
+    "Suggestions",
     "Watched",
     "adjust",
     "advance",
@@ -29,6 +31,5 @@ __all__ = [
     "read_question",
     "search_errors",
     "start",
-    "suggestions",
     "tally",
 ]

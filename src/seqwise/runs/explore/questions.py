@@ -10,13 +10,13 @@ from pathlib import Path
 from seqwise.data.batches import EncodedExample
 from seqwise.data.readers import Example
 from seqwise.errors import InputError
-from seqwise.runs.inputs import example_of, file_units, input_units, read_examples
+from seqwise.runs.inputs import example_of, file_units, input_units, read_examples, recorded_file
 from seqwise.runs.measures import gold_ids
 from seqwise.runs.pretrained import load_sequence_run
 from seqwise.runs.run import Run, load_run
 from seqwise.runs.sequence_run import SequenceRun
 
-__all__ = ["MOST_TOKENS", "Question", "load_explored", "read_question", "require_short", "suggestions"]
+__all__ = ["MOST_TOKENS", "Question", "load_explored", "read_question", "require_short"]
 
 MOST_TOKENS = 100
 """Longer inputs are refused: every one of their steps would be searched several times over."""
@@ -40,14 +40,15 @@ class Question:
     unseen: Mapping[int, str] = field(default_factory=dict)
 
 
-def load_explored(name: str | os.PathLike[str]) -> Run | SequenceRun:
-    """Read what can be explored: a run of ``seqwise train``, or a masked model, ours or one of transformers.
+def load_explored(name: str | os.PathLike[str], *, file: Path | None = None) -> Run | SequenceRun:
+    """Read what can be explored: a run of ``seqwise train``, or a masked model, ours or a Hugging Face model.
 
     Args:
         name: of a folder; nothing is looked for on a hub.
+        file: data that examples are taken from; by default the development data of the run, wherever it is read from.
 
     Raises:
-        InputError: the folder is missing, holds something else, or is damaged.
+        InputError: the folder is missing, holds something else, or is damaged; or the file cannot be read.
 
     Example:
         >>> load_explored("nowhere")
@@ -61,7 +62,13 @@ def load_explored(name: str | os.PathLike[str]) -> Run | SequenceRun:
         raise InputError("the folder holds samples", path=folder, mend="give the run that they were drawn from")
     # Of what holds no masked model for sure, the loader of the other runs says what it is.
     if (folder / "configuration.yaml").is_file() or (folder / "model" / "vocabulary.json").is_file():
-        return load_run(folder)
+        run = load_run(folder)
+        if file is not None:
+            read_examples(run.settings, file)
+        dev = file or (run.settings.dev and recorded_file(run.settings.dev, folder))
+        return replace(run, settings=replace(run.settings, dev=dev))
+    if file is not None:
+        raise InputError("--file: the page of a masked model reads no data", mend="leave it out")
     return load_sequence_run(os.fspath(folder))
 
 
@@ -118,35 +125,3 @@ def require_short(tokens: tuple[object, ...]) -> None:
     if len(tokens) > MOST_TOKENS:
         problem = f"the input has {len(tokens)} tokens, and the explorer takes {MOST_TOKENS} at most"
         raise InputError(problem, mend="give a shorter one")
-
-
-def suggestions(run: Run, *, most: int = 20) -> list[tuple[str, str]]:
-    """Inputs with their right outputs to begin with: the first short ones of the run's development data.
-
-    Args:
-        run: development data that are no longer there are no mistake.
-        most: how many.
-
-    Returns:
-        Texts, as they can be typed.
-
-    Example:
-        >>> from seqwise.runs import Settings, new_run
-        >>> suggestions(new_run([Example(("a", "b"), ("X", "Y"))] * 2, Settings()))
-        []
-    """
-    if run.settings.dev is None:
-        return []
-    try:
-        examples = read_examples(run.settings, run.settings.dev)
-    except (InputError, OSError):
-        return []
-    short = [example for example in examples if 1 < len(example.source) <= MOST_TOKENS // 4 and example.target]
-    # Subwords are read from the text as it stands, which is one token.
-    short = short or examples
-    return [(run.source_text(example), _as_typed(run, example)) for example in short[:most]]
-
-
-def _as_typed(run: Run, example: Example) -> str:
-    characters = run.settings.task != "tag" and run.settings.target_units == "characters"
-    return ("" if characters else " ").join(example.target)

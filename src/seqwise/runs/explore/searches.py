@@ -34,7 +34,7 @@ __all__ = [
     "score_outputs",
 ]
 
-MOST_SLOTS = 8
+MOST_SLOTS = 16
 """Larger beams cannot be drawn so that one can read them."""
 
 SearchName = Literal["greedy", "beam", "relaxed beam"]
@@ -60,7 +60,7 @@ class Setup:
     Example:
         >>> Setup(k=0)
         Traceback (most recent call last):
-        seqwise.errors.InputError: k must be from 1 to 8, got 0
+        seqwise.errors.InputError: k must be from 1 to 16, got 0
     """
 
     search: SearchName = "beam"

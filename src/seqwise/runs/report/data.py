@@ -8,7 +8,7 @@ from pathlib import Path
 
 from seqwise.data.readers import Example
 from seqwise.errors import InputError
-from seqwise.runs.inputs import read_examples
+from seqwise.runs.inputs import read_examples, recorded_file
 from seqwise.runs.masked_model import MaskedRun, read_sequences
 from seqwise.runs.report.folders import Folder
 from seqwise.runs.run import Run
@@ -82,7 +82,7 @@ def read_data(folder: Folder, run: Run | MaskedRun, file: Path | None) -> Data:
     if dev is None:
         return Data(note=f"{folder.name} was trained without development data: {without}.")
     try:
-        return Data(f"its development data ({dev})", read_examples(run.settings, dev))
+        return Data(f"its development data ({dev})", read_examples(run.settings, recorded_file(dev, folder.path)))
     except InputError as error:
         return Data(note=f"The development data of {folder.name} cannot be read ({error}): {without}.")
 

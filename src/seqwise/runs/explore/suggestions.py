@@ -1,0 +1,122 @@
+"""Examples of the development data to begin with: first those on which the searches of a run disagree."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from itertools import combinations
+from threading import Lock
+
+from seqwise.data.batches import EncodedExample
+from seqwise.data.readers import Example
+from seqwise.errors import InputError
+from seqwise.evaluation.metrics import edit_distance
+from seqwise.runs.decoder_choice import choose_decoder, decoders_for
+from seqwise.runs.explore.questions import MOST_TOKENS
+from seqwise.runs.inputs import read_examples
+from seqwise.runs.run import Run
+
+__all__ = ["MOST_EXAMPLES", "Suggestions", "disagreement"]
+
+MOST_EXAMPLES = 200
+"""More of the development data are not looked at."""
+
+MOST_TOGETHER = 32  # examples that are searched in one batch
+
+
+def disagreement(outputs: Sequence[Sequence[int]]) -> tuple[int, float]:
+    """How much searches of one input disagree: by their different outputs, then by how far these are apart.
+
+    Args:
+        outputs: of each search, as ids.
+
+    Returns:
+        The number of different outputs, and the mean edit distance of two searches per token of the longer output.
+
+    Example:
+        >>> disagreement([(1, 2), (1, 2), (1, 3)])
+        (2, 0.3333333333333333)
+    """
+    pairs = [edit_distance(one, other) / max(len(one), len(other), 1) for one, other in combinations(outputs, 2)]
+    return len({tuple(output) for output in outputs}), sum(pairs) / max(len(pairs), 1)
+
+
+class Suggestions:
+    """Examples of a run's development data, on which its searches are compared a few at a time.
+
+    Attributes:
+        texts: inputs with their right outputs, as they can be typed.
+        note: why there are none; empty where there are some.
+
+    Example:
+        >>> from seqwise.runs import Settings, new_run
+        >>> found = Suggestions(new_run([Example(("a", "b"), ("X", "Y"))] * 2, Settings()))
+        >>> found.texts, found.note
+        ([], 'The run was trained without development data; seqwise explore --file FILE offers examples.')
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        examples, self.note = _development_examples(run)
+        short = [one for one in examples if 1 < len(one.source) <= MOST_TOKENS // 4 and one.target]
+        # Subwords are read from the text as it stands, which is one token.
+        self._examples = (short or examples)[:MOST_EXAMPLES]
+        self.texts = [(run.source_text(one), _as_typed(run, one)) for one in self._examples]
+        self._disagreements: list[tuple[int, float]] = []
+        self._lock = Lock()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the searches have been compared on all examples."""
+        return len(self._disagreements) == len(self._examples)
+
+    def look(self, seconds: float) -> None:
+        """Compare greedy search, the hard beams and the relaxed beam on more examples.
+
+        Args:
+            seconds: when they are over, no further batch is begun; batches grow from one example on.
+        """
+        deadline, together = time.monotonic() + seconds, 1
+        with self._lock:
+            while not self.is_complete and time.monotonic() < deadline:
+                start = len(self._disagreements)
+                self._disagreements += self._compare(self._examples[start : start + together])
+                together = min(2 * together, MOST_TOGETHER)
+
+    def order(self) -> list[int]:
+        """The places of the examples: most disagreement first, then those that have not been looked at."""
+        known = list(self._disagreements)
+        ranked = sorted(range(len(known)), key=lambda place: (-known[place][0], -known[place][1]))
+        return ranked + list(range(len(known), len(self._examples)))
+
+    def _compare(self, examples: Sequence[Example]) -> list[tuple[int, float]]:
+        encoded = {place: source for place, example in enumerate(examples) for source in self._encode(example)}
+        outputs: dict[int, list[tuple[int, ...]]] = {place: [] for place in encoded}
+        for name in decoders_for(self.run.settings):
+            decoder = choose_decoder(self.run.settings, name)
+            found = self.run.search(list(encoded.values()), decoder, n_best=1, length_normalization=0.0)
+            for place, best in zip(encoded, found, strict=True):
+                outputs[place].append(best[0].tokens)
+        return [disagreement(outputs.get(place, ())) for place in range(len(examples))]
+
+    def _encode(self, example: Example) -> list[EncodedExample]:
+        try:
+            return self.run.encode_sources([example])
+        except InputError:  # what the run cannot read is offered last
+            return []
+
+
+def _development_examples(run: Run) -> tuple[list[Example], str]:
+    """The examples, or none and why."""
+    offer = "seqwise explore --file FILE offers examples."
+    if run.settings.dev is None:
+        return [], f"The run was trained without development data; {offer}"
+    try:
+        return read_examples(run.settings, run.settings.dev), ""
+    except (InputError, OSError) as error:
+        return [], f"The run's development data cannot be read ({error}); {offer}"
+
+
+def _as_typed(run: Run, example: Example) -> str:
+    characters = run.settings.task != "tag" and run.settings.target_units == "characters"
+    return ("" if characters else " ").join(example.target)
