@@ -129,10 +129,18 @@ def require_docstring(app: Any, kind: str, name: str, thing: object, options: ob
         logging.getLogger(__name__).warning("%s is public and has no docstring", name)
 
 
-def read_no_type(app: Any, kind: str, name: str, thing: object, options: object, lines: list[str]) -> None:
-    """Keep sentences with a colon whole: napoleon reads what stands before it on the first line as a type."""
+NO_TYPE = "\ue000"
+
+
+def hide_colons(app: Any, kind: str, name: str, thing: object, options: object, lines: list[str]) -> None:
+    """Keep sentences with a colon whole: napoleon would read what stands before it on the first line as a type."""
     if kind in ("attribute", "data", "property") and lines:
-        lines.insert(0, "")
+        lines[0] = lines[0].replace(":", NO_TYPE)
+
+
+def show_colons(app: Any, kind: str, name: str, thing: object, options: object, lines: list[str]) -> None:
+    """Put back what :func:`hide_colons` has hidden."""
+    lines[:] = [line.replace(NO_TYPE, ":") for line in lines]
 
 
 def escape_signs(app: Any, kind: str, name: str, thing: object, options: object, lines: list[str]) -> None:
@@ -148,7 +156,9 @@ def escape_signs(app: Any, kind: str, name: str, thing: object, options: object,
 
 def leave_out_the_foreign(app: Any, kind: str, name: str, thing: object, skip: bool, options: object) -> bool | None:
     """Nothing inherited from torch or transformers, whose docstrings follow other rules."""
-    if not callable(thing):
+    if not inspect.isclass(thing) and not inspect.isroutine(
+        thing
+    ):  # constants, and aliases such as Callable[[int], str]
         return None
     module = str(getattr(inspect.unwrap(thing), "__module__", "seqwise"))
     return None if module.startswith("seqwise") else True
@@ -161,7 +171,11 @@ def resolve_shorter_name(app: Any, env: Any, node: Any, content: Any) -> Any:
     objects = env.domains["py"].objects
     module, inside = node.get("py:module"), node.get("py:class")
     tried = [node["reftarget"], f"{module}.{node['reftarget']}", f"{module}.{inside}.{node['reftarget']}"]
-    for full_name in filter(None, map(documented_name, tried)):
+    found = list(map(documented_name, tried))
+    if node["reftype"] == "data":  # a constant does not know the module that it comes from: one of that name will do
+        constants = [name for name in objects if name.endswith("." + node["reftarget"].rpartition(".")[2])]
+        found += constants if len(constants) == 1 else []
+    for full_name in filter(None, found):
         if full_name in objects:
             place = objects[full_name]
             return make_refnode(app.builder, node["refdoc"], place.docname, place.node_id, content, full_name)
@@ -194,8 +208,9 @@ def setup(app: Any) -> dict[str, bool]:
     """Sphinx calls this."""
     app.connect("builder-inited", write_reference)
     app.connect("autodoc-process-docstring", require_docstring)
-    app.connect("autodoc-process-docstring", read_no_type, priority=400)  # before napoleon
-    app.connect("autodoc-process-docstring", escape_signs)
+    app.connect("autodoc-process-docstring", hide_colons, priority=400)  # napoleon has 500
+    app.connect("autodoc-process-docstring", show_colons, priority=600)
+    app.connect("autodoc-process-docstring", escape_signs, priority=700)
     app.connect("autodoc-skip-member", leave_out_the_foreign)
     app.connect("missing-reference", resolve_shorter_name)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import re
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import ModuleType, SimpleNamespace
+from typing import Any, Literal
 
 import pytest
+import torch
 
 from pages import DOCS
 from test_architecture import LAYERS
@@ -62,6 +65,33 @@ def test_what_has_no_docstring_is_a_warning(conf: Any, caplog: pytest.LogCapture
         conf.require_docstring(None, "function", "seqwise.bare", None, None, ["", " "])
     (record,) = caplog.records
     assert record.getMessage() == "seqwise.bare is public and has no docstring"
+
+
+@pytest.mark.parametrize("kind", ["data", "attribute", "property"])
+def test_a_sentence_with_a_colon_is_no_type(conf: Any, kind: str) -> None:
+    from sphinx.ext.napoleon import Config, GoogleDocstring
+
+    def shown(lines: list[str]) -> str:
+        return str(GoogleDocstring(lines, Config(), what=kind, name="seqwise.constant"))
+
+    lines = ["Of one step: one line", "and another."]
+    assert ":type:" in shown(lines)  # as napoleon reads it
+    connected: dict[str, Any] = {}
+    conf.setup(SimpleNamespace(connect=lambda _, do, priority=500: connected.update({do.__name__: (priority, do)})))
+    (before, hide), (after, show) = connected["hide_colons"], connected["show_colons"]
+    assert before < 500 < after, "napoleon's own priority"
+    hide(None, kind, "seqwise.constant", None, None, lines)
+    lines = shown(lines).split("\n")
+    show(None, kind, "seqwise.constant", None, None, lines)
+    assert "\n".join(lines).strip() == "Of one step: one line\nand another."
+
+
+def test_names_of_constants_lead_somewhere_or_are_warnings(conf: Any) -> None:
+    assert not any(re.match(pattern, "py:data") for pattern, _ in conf.nitpick_ignore_regex)
+    # An alias can be called, and comes from typing; it is none of the foreign methods that are left out.
+    for alias in (Callable[[int], str], Literal["a", "b"]):
+        assert conf.leave_out_the_foreign(None, "data", "Alias", alias, False, None) is None
+    assert conf.leave_out_the_foreign(None, "method", "forward", torch.nn.Module.forward, False, None) is True
 
 
 def test_signs_that_are_no_markup_are_escaped(conf: Any) -> None:

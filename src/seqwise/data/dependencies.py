@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from seqwise.data.readers import FilePath, read_lines, write_atomically
 from seqwise.errors import InputError
 
-__all__ = ["Dependent", "dependency_supertags", "read_dependencies", "write_supertags"]
+__all__ = ["CORE", "Dependent", "dependency_supertags", "read_dependencies", "write_supertags"]
 
 COLUMNS = 10
 CORE = ("ccomp", "cop", "csubj", "expl", "iobj", "nsubj", "obj", "xcomp")

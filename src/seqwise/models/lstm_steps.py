@@ -87,7 +87,7 @@ class LSTMSteps:
 
     It is made anew where it would be another: after the weights have been changed, without a graph after with one.
 
-    Not implemented: second derivatives, from :data:`LARGE` weights on.
+    Not implemented: second derivatives, from ``LARGE`` weights on.
     """
 
     def __init__(self) -> None:
