@@ -101,5 +101,11 @@ def test_signs_that_are_no_markup_are_escaped(conf: Any) -> None:
     assert lines[1:] == ["    >>> a | b", "====  ===="]
 
 
+def test_code_is_wrapped_where_it_does_not_fit(conf: Any) -> None:
+    (style,) = conf.html_css_files
+    (folder,) = conf.html_static_path
+    assert "white-space: pre-wrap" in (DOCS / folder / style).read_text("utf-8")
+
+
 def test_the_reference_is_no_part_of_the_repository() -> None:
     assert "/docs/api/" in (Path(DOCS).parent / ".gitignore").read_text("utf-8").splitlines()
