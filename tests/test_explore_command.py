@@ -35,8 +35,9 @@ def test_without_nicegui_the_command_says_what_to_install(seqwise: Command, monk
     assert seqwise("explore", "anything").complaint.endswith("; pip install 'seqwise[explore]'")
 
 
-def test_neither_the_package_nor_the_commands_import_nicegui() -> None:
-    code = "import sys, seqwise.cli, seqwise.explorer, seqwise.runs.explore; assert 'nicegui' not in sys.modules"
+def test_neither_the_package_nor_the_commands_import_nicegui_and_the_explorer_imports_no_trainer() -> None:
+    code = "import sys, seqwise.cli, seqwise.explorer.server, seqwise.runs.explore; "
+    code += "assert not {'nicegui', 'transformers'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -269,6 +269,7 @@ def evaluate(
     from seqwise.runs import load_run, require_enough_candidates
     from seqwise.runs.decoder_choice import decoders_for, usual_decoder
     from seqwise.runs.hub import run_folder
+    from seqwise.runs.inputs import read_examples
     from seqwise.runs.measures import (
         measure,
         missing_bleu,
@@ -277,7 +278,6 @@ def evaluate(
         unknown_sources,
         unknown_targets,
     )
-    from seqwise.runs.training import read_examples
 
     folder = run_folder(run)
     loaded = load_run(folder)

@@ -9,7 +9,7 @@ Shapes: N examples, C sums, R resamples, S training seeds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias, TypeVar
 
@@ -179,7 +179,7 @@ def sequence_accuracy(predictions: Sequence[Tokens], references: Sequence[Tokens
     return Counts([list(p) == list(r) for p, r in pairs(predictions, references)])
 
 
-def edit_distance(first: Tokens, second: Tokens) -> int:
+def edit_distance(first: Sequence[Hashable], second: Sequence[Hashable]) -> int:
     """Fewest insertions, deletions and substitutions, each of cost 1, from one sequence to the other (Levenshtein).
 
     Example:
