@@ -122,7 +122,9 @@ async def _open_first(suggestions: Suggestions, visit: Visit, controls: Controls
         _offer(suggestions, controls.chooser)
         controls.chooser.value = suggestions.order()[0]
     while not suggestions.is_complete and not controls.chooser.is_deleted:
-        await threads.io_bound(suggestions.look, FIRST_LOOK)
+        # A server that is stopping starts no thread and answers None at once: the loop would keep it from ending.
+        if await threads.io_bound(suggestions.look, FIRST_LOOK) is None:
+            return
     if not controls.chooser.is_deleted:
         _offer(suggestions, controls.chooser)
 

@@ -70,11 +70,14 @@ class Suggestions:
         """Whether the searches have been compared on all examples."""
         return len(self._disagreements) == len(self._examples)
 
-    def look(self, seconds: float) -> None:
+    def look(self, seconds: float) -> int:
         """Compare greedy search, the hard beams and the relaxed beam on more examples.
 
         Args:
             seconds: when they are over, no further batch is begun; batches grow from one example on.
+
+        Returns:
+            How many examples have been compared in all.
         """
         deadline, together = time.monotonic() + seconds, 1
         with self._lock:
@@ -82,6 +85,7 @@ class Suggestions:
                 start = len(self._disagreements)
                 self._disagreements += self._compare(self._examples[start : start + together])
                 together = min(2 * together, MOST_TOGETHER)
+            return len(self._disagreements)
 
     def order(self) -> list[int]:
         """The places of the examples: most disagreement first, then those that have not been looked at."""
