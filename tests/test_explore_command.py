@@ -10,9 +10,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -39,6 +41,24 @@ def test_neither_the_package_nor_the_commands_import_nicegui_and_the_explorer_im
     code = "import sys, seqwise.cli, seqwise.explorer.server, seqwise.runs.explore; "
     code += "assert not {'nicegui', 'transformers'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_looking_for_examples_ends_with_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that stops answers every thread with None, at once: asked for ever, the process would never end."""
+    from nicegui import run
+
+    asked: list[object] = []
+
+    async def stopping(*arguments: object) -> None:
+        asked.append(arguments)
+        assert len(asked) < 5, "it goes on asking"
+
+    monkeypatch.setattr(run, "io_bound", stopping)
+    widget = SimpleNamespace(value="typed", is_deleted=False)
+    suggestions: Any = SimpleNamespace(look=None, is_complete=False)
+    controls: Any = SimpleNamespace(text=widget, chooser=widget)
+    status: Any = SimpleNamespace(work=lambda visit, job: nullcontext())
+    asyncio.run(search_page._open_first(suggestions, search_page.Visit(), controls, status))
 
 
 def test_what_is_no_run_is_refused(seqwise: Command, tmp_path: Path) -> None:
