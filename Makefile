@@ -34,7 +34,7 @@ setup:
 	exit 2
 
 demo: setup
-	$(BIN)/seqwise reproduce demo
+	$(BIN)/python -m reproductions demo
 
 test: lint types
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile $(PYTEST)
@@ -69,8 +69,8 @@ format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-PAGE_TESTS := tests/test_documentation.py tests/test_site.py tests/test_readme.py tests/test_sampling_page.py \
-  tests/test_hugging_face_page.py
+PAGE_TESTS := tests/docs/test_documentation.py tests/docs/test_site.py tests/docs/test_readme.py tests/docs/test_sampling_page.py \
+  tests/docs/test_hugging_face_page.py
 
 docs: setup
 	@$(BIN)/python -c 'import furo, myst_parser, sphinx' 2>/dev/null || $(BIN)/python -m pip install --quiet --editable '.[docs]'
@@ -78,9 +78,9 @@ docs: setup
 	$(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --quiet docs build/site
 
 figures: setup
-	$(BIN)/python scripts/make_figures.py
-	$(BIN)/python scripts/make_results_page.py
-	$(BIN)/python scripts/make_claims_page.py
+	$(BIN)/python -m reproductions.make_figures
+	$(BIN)/python -m reproductions.make_results_page
+	$(BIN)/python -m reproductions.make_claims_page
 
 # The lock file stays: a make that waits on it must not be left waiting on a file that is gone.
 clean:

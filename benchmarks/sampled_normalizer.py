@@ -24,26 +24,24 @@ import torch
 
 from benchmarks.command import a_parser, run
 from benchmarks.timing import median_ratio
-from seqwise.data import (
-    Example,
-    Positions,
-    Sentence,
-    Vocabulary,
-    build_vocabulary,
-    read_sentences,
-    stream_positions,
-)
-from seqwise.evaluation.signature import sha256_of_examples, sign, signature_line
-from seqwise.models import (
+from reproductions.andreas_klein_2015.log_linear import LogLinear, held_out
+from reproductions.andreas_klein_2015.log_linear_training import (
     AdagradState,
-    LogLinear,
     Normalization,
     adagrad_state,
     adagrad_step,
     exact_normalization,
-    held_out,
     sampled_normalization,
 )
+from reproductions.andreas_klein_2015.streams import (
+    Positions,
+    Sentence,
+    build_vocabulary,
+    read_sentences,
+    stream_positions,
+)
+from seqwise.data import Example, Vocabulary
+from seqwise.evaluation.signature import sha256_of_examples, sign, signature_line
 
 FOLDER = "lm-text-en"
 FRACTIONS = (1.0, 0.1, 0.07, 0.01, 0.0)

@@ -34,7 +34,7 @@ from typing import Any
 
 from benchmarks.command import a_parser, run
 from benchmarks.sampled_normalizer import europarl, zipf_text
-from seqwise.data.streams import Sentence
+from reproductions.andreas_klein_2015.streams import Sentence
 from seqwise.errors import InputError
 from seqwise.evaluation.signature import sign, signature_line
 

@@ -30,9 +30,10 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks.command import a_parser, run
+from reproductions.beyond import stress, transformer_translation
+from reproductions.goyal_2018 import exposure_bias
 from seqwise.data import Example
 from seqwise.evaluation.signature import sign, signature_line
-from seqwise.recipes import exposure_bias, stress, transformer_translation
 from seqwise.runs.run import new_run
 from seqwise.runs.settings import Settings
 from seqwise.runs.training import train_stage

@@ -60,7 +60,6 @@ ROOMS = {
     "evaluation": "Evaluation",
     "runs": "Runs",
     "explorer": "Explorer",
-    "recipes": "Recipes",
     "errors": "Errors",
     "names": "Names of settings",
     "tree": "Nested states",

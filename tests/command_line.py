@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
+import typer
 
 from seqwise import cli
 
@@ -41,11 +42,11 @@ class Ended(NamedTuple):
 Command = Callable[..., Ended]
 
 
-def exit_code(*arguments: object) -> int:
-    """Run one command line."""
+def exit_code(*arguments: object, application: typer.Typer | None = None, name: str = "seqwise") -> int:
+    """Run one command line: that of seqwise, or another application's."""
     with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
-        patch.setattr(sys, "argv", ["seqwise", *map(str, arguments)])
-        cli.main()
+        patch.setattr(sys, "argv", [name, *map(str, arguments)])
+        cli.run(cli.app if application is None else application, name)
     return int(ended.value.code or 0)
 
 

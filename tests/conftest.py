@@ -6,6 +6,7 @@ import os
 import random
 import signal
 from pathlib import Path
+from typing import Any
 
 # Before torch is imported, and inherited by the commands that tests start. One thread: the tensors are tiny, so more
 # threads only wait for each other, and the order of sums stays the same from machine to machine.
@@ -39,11 +40,40 @@ def fixed_seeds() -> None:
 @pytest.fixture
 def seqwise(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     """Run one command line in this process: its exit code and what it said."""
+    return in_process(monkeypatch, capsys)
+
+
+@pytest.fixture
+def reproduce(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """``python -m reproductions``."""
+    from reproductions.command import app
+
+    return in_process(monkeypatch, capsys, application=app, name="python -m reproductions")
+
+
+@pytest.fixture
+def corpora_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """``python -m reproductions.corpora``."""
+    from reproductions.corpora.command import app
+
+    return in_process(monkeypatch, capsys, application=app, name="python -m reproductions.corpora")
+
+
+@pytest.fixture
+def language_model(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """``python -m reproductions.andreas_klein_2015``."""
+    from reproductions.andreas_klein_2015.command import app
+
+    return in_process(monkeypatch, capsys, application=app, name="python -m reproductions.andreas_klein_2015")
+
+
+def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], **application: Any) -> Command:
+    """Run an application as a command line, at a terminal of 80 columns."""
     monkeypatch.setenv("COLUMNS", "80")
 
     def run(*arguments: object) -> Ended:
         capsys.readouterr()
-        code = exit_code(*arguments)
+        code = exit_code(*arguments, **application)
         said = capsys.readouterr()
         return Ended(code, said.out, said.err)
 

@@ -46,7 +46,6 @@ LAYERS = [
     "hugging_face",
     "runs",
     "explorer",
-    "recipes",
     "cli",
 ]
 MAX_LINES = 800

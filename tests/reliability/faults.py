@@ -99,14 +99,14 @@ def run(function: Callable[..., int], *arguments: Any, root: Path, fault: Fault 
     return start(function, *arguments, root=root, fault=fault).wait()
 
 
-def command(*arguments: object) -> int:
-    """A command line of seqwise, on one thread."""
+def command(*arguments: object, **application: Any) -> int:
+    """A command line of seqwise, or of another application, on one thread."""
     import torch
 
     from command_line import exit_code
 
     torch.set_num_threads(1)
-    return exit_code(*arguments)
+    return exit_code(*arguments, **application)
 
 
 def _child(

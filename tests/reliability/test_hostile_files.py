@@ -11,13 +11,13 @@ from typing import Any, Literal
 
 import pytest
 
+from reproductions.corpora.lexicons import read_lexicon
 from seqwise.data import (
     Example,
     Vocabulary,
     read_columns,
     read_fasta,
     read_inputs,
-    read_lexicon,
     read_pairs,
     write_columns,
     write_pairs,

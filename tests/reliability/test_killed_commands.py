@@ -88,10 +88,11 @@ def score_by_fours(*arguments: object) -> int:
 
 def reproduce_small(*arguments: object) -> int:
     """The recipe of the toy with few sequences, all in this process."""
-    from seqwise.data.synthetic import label_bias_toy
-    from seqwise.recipes import label_bias_toy as recipe
-    from seqwise.recipes import workers
-    from seqwise.recipes.systems import Data
+    from reproductions import workers
+    from reproductions.beyond import label_bias_toy as recipe
+    from reproductions.beyond.synthetic import label_bias_toy
+    from reproductions.command import app
+    from reproductions.systems import Data
 
     workers.WORKERS = 0
     systems = recipe.systems
@@ -105,7 +106,14 @@ def reproduce_small(*arguments: object) -> int:
         return [replace(one, settings=replace(one.settings, **sizes)) for one in systems(seed)]
 
     recipe.load_data, recipe.systems = few, small
-    return command(*arguments)
+    return command(*arguments, application=app)
+
+
+def language_model(*arguments: object) -> int:
+    """The commands of log-linear language models."""
+    from reproductions.andreas_klein_2015.command import app
+
+    return command(*arguments, application=app)
 
 
 def works(folder: Path) -> dict[str, Work]:
@@ -118,10 +126,10 @@ def works(folder: Path) -> dict[str, Work]:
         "score": Work(score_by_fours, ["score", folder / "masked", text], "scores.jsonl", files),
         "masked-model train": Work(command, masked, "masked", weights("masked")),
         "language-model train": Work(
-            command, ["language-model", "train", text, "--minimum-count=1", "--save-every=2", "--batch-size=8"],
+            language_model, ["train", text, "--minimum-count=1", "--save-every=2", "--batch-size=8"],
             "lm", weights("lm"),
         ),
-        "reproduce": Work(reproduce_small, ["reproduce", "label-bias-toy"], "runs", numbers),
+        "reproduce": Work(reproduce_small, ["label-bias-toy"], "runs", numbers),
     }  # fmt: skip
 
 

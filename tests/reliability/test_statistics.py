@@ -16,7 +16,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from seqwise.data import every_sequence
+from reproductions.goyal_2021.enumerable import every_sequence
+from sampling.test_chains import autoregressive
 from seqwise.sampling import (
     ChainState,
     Draws,
@@ -51,7 +52,6 @@ from seqwise.sampling import (
     table_model,
     transition_matrix,
 )
-from test_sampling_chains import autoregressive
 
 LADDER = [1.0, 1.6]
 

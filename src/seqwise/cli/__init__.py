@@ -1,4 +1,4 @@
-"""The command line: ``seqwise train | predict | evaluate | score | sample | diagnose | report | reproduce``; groups.
+"""The command line: ``seqwise train | predict | evaluate | score | sample | diagnose | report | explore``; groups.
 
 Whatever the user can mend ends with one line on standard error and exit code 2.
 """
@@ -12,17 +12,14 @@ from typing import Annotated, Any
 
 import typer
 
-from seqwise.cli.data import data
 from seqwise.cli.diagnosis import diagnose
 from seqwise.cli.examples import examples
 from seqwise.cli.exploration import explore
 from seqwise.cli.flags import flags_from_settings
-from seqwise.cli.language_model import language_model
 from seqwise.cli.layout import Command, Group
 from seqwise.cli.masked_model import masked_model
 from seqwise.cli.prediction import evaluate, predict
 from seqwise.cli.report import report
-from seqwise.cli.reproduction import reproduce
 from seqwise.cli.sampling import sample
 from seqwise.cli.scoring import score
 from seqwise.cli.sharing import card, push
@@ -31,7 +28,7 @@ from seqwise.errors import InputError
 from seqwise.runs.settings import Settings
 from seqwise.training.processes import is_first, number_of, only_first_speaks, rank
 
-__all__ = ["app", "main"]
+__all__ = ["app", "main", "run"]
 
 app = typer.Typer(
     name="seqwise",
@@ -54,20 +51,31 @@ PATIENCE = 3  # seconds
 
 # The flags of Settings make the signature of the first, so it is registered only once they are there.
 flags_from_settings(train, Settings)
-for command in (train, predict, evaluate, score, sample, diagnose, card, push, report, explore, reproduce):
+for command in (train, predict, evaluate, score, sample, diagnose, card, push, report, explore):
     app.command(cls=Command, epilog=examples(command.__name__))(command)
-app.add_typer(language_model, name="language-model")
 app.add_typer(masked_model, name="masked-model")
-app.add_typer(data, name="data")
 
 
 def main() -> None:
     """Run the command line; the entry point of the ``seqwise`` script."""
+    run(app, "seqwise")
+
+
+def run(application: typer.Typer, name: str) -> None:
+    """Run a command line with our manners about errors; also that of the reproductions.
+
+    Args:
+        application: its commands.
+        name: as its help shows it.
+
+    Raises:
+        SystemExit: always, with 0, 2 for what the user can correct, or 130 after an interrupt.
+    """
     # A GPU-less machine need not be told so, nor a terminal be filled with what libraries say to developers.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     try:
         with only_first_speaks():
-            status = app(prog_name="seqwise", standalone_mode=False)
+            status = application(prog_name=name, standalone_mode=False)
             sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = ["EXAMPLES", "examples"]
+__all__ = ["EXAMPLES", "examples", "shown"]
 
 EXAMPLES = {
     "": (
         "seqwise train --train train.conll --dev dev.conll --output runs/tagger",
         'seqwise predict runs/tagger "the old man the boats"',
-        "seqwise reproduce demo",
         "seqwise --install-completion",
     ),
     "train": (
@@ -65,29 +64,6 @@ EXAMPLES = {
         "seqwise explore runs/mlm --port 8500",
         "seqwise explore ./my-bert",
     ),
-    "reproduce": (
-        "seqwise reproduce demo",
-        "seqwise reproduce table-4.1 --results results",
-        "seqwise reproduce label-bias-toy --seed 1 --json",
-    ),
-    "language-model": (
-        "seqwise language-model train text.txt.gz --dev dev.txt --output runs/lm",
-        "seqwise language-model score runs/lm sentences.txt --unnormalized",
-        "seqwise predict runs/translator sources.txt --n-best 5 --json > nbest.jsonl",
-        "seqwise language-model rerank runs/lm nbest.jsonl --weight 0.5",
-    ),
-    "language-model train": (
-        "seqwise language-model train text.txt.gz --dev dev.txt --output runs/lm",
-        "seqwise language-model train part1.gz part2.gz --fraction 0.01 \\\n    --output runs/lm",
-    ),
-    "language-model score": (
-        "seqwise language-model score runs/lm sentences.txt",
-        "seqwise language-model score runs/lm - --unnormalized < sentences.txt",
-    ),
-    "language-model rerank": (
-        "seqwise language-model rerank runs/lm nbest.jsonl --weight 0.5",
-        "seqwise language-model rerank runs/lm nbest.jsonl \\\n    --dev dev-nbest.jsonl --references dev.tsv",
-    ),
     "masked-model": (
         "seqwise masked-model train sentences.txt --dev dev.txt --output runs/mlm",
         "seqwise score runs/mlm sentences.txt",
@@ -99,25 +75,16 @@ EXAMPLES = {
         "seqwise masked-model train de-en.tsv --format pairs --units subwords \\\n"
         "    --source-units subwords --output runs/de-en-mlm",
     ),
-    "data": (
-        "seqwise data list",
-        "seqwise data download g2p-en-sigmorphon21",
-        "seqwise data check",
-    ),
-    "data list": ("seqwise data list", "seqwise data list --json"),
-    "data where": ("seqwise data where supertag-ccg-pmb",),
-    "data download": (
-        "seqwise data download g2p-en-sigmorphon21 cmudict --to corpora",
-        "seqwise data download supertag-ccg-pmb \\\n    --mirror https://data.example.org/corpora",
-    ),
-    "data check": ("seqwise data check", "seqwise data check supertag-ccg-pmb"),
-    "data supertags": ("seqwise data supertags en_ewt-ud-dev.conllu dev.tsv",),
 }
 """By the name of the command; a line that is too long for a terminal goes on in the next one."""
 
 
 def examples(command: str) -> str:
     """The examples of a command, as ``--help`` shows them."""
-    lines = [line for example in EXAMPLES[command] for line in example.split("\n")]
-    # \b: the lines stay as they are.
+    return shown(*EXAMPLES[command])
+
+
+def shown(*commands: str) -> str:
+    """The end of a help text: what one would type, its lines as they are."""
+    lines = [line for command in commands for line in command.split("\n")]
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])

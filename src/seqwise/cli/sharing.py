@@ -16,7 +16,7 @@ RunFolder = Annotated[
     typer.Argument(
         metavar="RUN",
         autocompletion=run_folders,
-        help="the --output of a seqwise train, masked-model train or language-model train",
+        help="the --output of seqwise train or seqwise masked-model train",
     ),
 ]
 

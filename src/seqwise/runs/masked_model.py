@@ -341,9 +341,6 @@ def _require_masked_run(folder: Path) -> None:
     mend = "give the --output of a seqwise masked-model train, or a folder of transformers"
     if not folder.is_dir():
         raise InputError("there is no such run folder", path=folder, mend=mend)
-    if (model_folder(folder) / "vocabulary.json").exists():  # here it is named after the side
-        mend = "use it with seqwise language-model score"
-        raise InputError("the folder holds a log-linear language model", path=folder, mend=mend)
     if (folder / "configuration.yaml").exists():
         mend = "use it with seqwise predict or seqwise evaluate"
         raise InputError("the folder holds a run of seqwise train, which is no masked model", path=folder, mend=mend)

@@ -12,7 +12,6 @@ import yaml
 
 from seqwise.errors import InputError
 from seqwise.runs.decoder_choice import usual_decoder
-from seqwise.runs.language_model import LanguageModel
 from seqwise.runs.masked_model import MaskedRun
 from seqwise.runs.masked_model_settings import MaskedModelSettings
 from seqwise.runs.model_names import HUB_NAME
@@ -21,7 +20,7 @@ from seqwise.runs.settings import Settings, names_pretrained, over_encoder, trai
 
 __all__ = ["CITATION", "AnyRun", "model_card", "public_settings"]
 
-AnyRun = Run | MaskedRun | LanguageModel
+AnyRun = Run | MaskedRun
 """What has a card: all that is trained here."""
 
 CITATION = """\
@@ -70,8 +69,6 @@ def model_card(run: AnyRun, metrics: Mapping[str, Any], *, repo: str) -> str:
     """
     try:
         match run:
-            case LanguageModel():
-                data, parts = _tagged("language-model", "log-linear"), _language_parts(run, metrics, repo)
             case MaskedRun():
                 data, parts = _tagged("masked-lm", "energy-based-model"), _masked_parts(run, metrics, repo)
             case Run():
@@ -247,34 +244,3 @@ def _measured(metrics: Mapping[str, Any]) -> str:
 
 def _plain(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if math.isfinite(value) else str(value)
-
-
-# ----------------------------------------------------------------------------------- log-linear language models
-
-
-def _language_parts(run: LanguageModel, metrics: Mapping[str, Any], repo: str) -> list[str]:
-    size = f" on {metrics['positions']:,} words and ends of sentences" if "positions" in metrics else ""
-    features = ", ".join("+".join(map(str, template)) for template in run.model.templates)
-    said = (
-        f"A log-linear language model of {len(run.vocabulary):,} words, trained with seqwise{size}. Its features are "
-        f"the words at these distances before the next one: {features}; hashed into {run.model.num_weights:,} weights. "
-        f"{_how_normalized(metrics)}"
-    )
-    use = f"""\
-```python
-from seqwise.data.streams import read_sentences
-from seqwise.runs.language_model import load_language_model, score_sentences
-run = load_language_model("{repo}")
-for one in score_sentences(run, read_sentences(["sequences.txt"])):
-    print(one.unnormalized, one.normalized, *one.sentence.tokens)
-```
-
-Or `seqwise language-model score {repo} sequences.txt`; `seqwise language-model rerank {repo}` re-ranks n-best lists."""
-    return [said, f"## Use\n\n{use}", f"## Results\n\n{_measured(metrics)}"]
-
-
-def _how_normalized(metrics: Mapping[str, Any]) -> str:
-    """What its scores are without the vocabulary, as it was measured and not as it was meant to be."""
-    said = "A word can be scored without the vocabulary; that leaves log Z out of its log-probability"
-    away = metrics.get("dev", {}).get("risk")
-    return f"{said}." if away is None else f"{said}, on the development data {away:.2f} nats a word either way."

@@ -9,7 +9,6 @@ from typing import Any
 
 from seqwise.errors import InputError
 from seqwise.runs.hub import HUB_RUN, hub_refusals, model_folder
-from seqwise.runs.language_model import load_language_model
 from seqwise.runs.masked_model import load_masked_run
 from seqwise.runs.model_card import AnyRun, model_card, public_settings
 from seqwise.runs.report.folders import read_json
@@ -45,7 +44,7 @@ def card_of(folder: Path, *, repo: str | None = None) -> str:
     """The model card of a run: its own ``README.md`` where there is one, or what its settings and metrics say.
 
     Args:
-        folder: of ``seqwise train``, ``seqwise masked-model train`` or ``seqwise language-model train``.
+        folder: of ``seqwise train`` or ``seqwise masked-model train``.
         repo: the name to be loaded by; the folder's own by default.
 
     Raises:
@@ -60,7 +59,7 @@ def upload_of(folder: Path, repo: str) -> Upload:
     Checkpoints and logs stay; of the paths in its settings only names go along.
 
     Args:
-        folder: of ``seqwise train``, ``seqwise masked-model train`` or ``seqwise language-model train``.
+        folder: of ``seqwise train`` or ``seqwise masked-model train``.
         repo: user or organisation, slash, name.
 
     Raises:
@@ -111,10 +110,8 @@ def push(upload: Upload, *, private: bool | None = None, api: Any = None) -> str
 
 
 def _loaded(folder: Path) -> AnyRun:
-    inside = model_folder(folder)
-    if (inside / "sequence_vocabulary.json").is_file():
-        return load_masked_run(folder)
-    return load_language_model(folder) if (inside / "vocabulary.json").is_file() else load_run(folder)
+    is_masked = (model_folder(folder) / "sequence_vocabulary.json").is_file()
+    return load_masked_run(folder) if is_masked else load_run(folder)
 
 
 def _card(folder: Path, run: AnyRun, repo: str) -> str:

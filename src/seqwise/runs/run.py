@@ -319,9 +319,6 @@ def load_run(name: str | os.PathLike[str]) -> Run:
         unfinished = (folder / "checkpoints").is_dir() or (folder / "warm-start").is_dir()
         mend = "run the same seqwise train again to finish it" if unfinished else "give the --output of a seqwise train"
         raise InputError("the folder holds no trained model", path=folder, mend=mend)
-    if (inside / "vocabulary.json").exists():  # which a run has one of for each side
-        mend = "use it with seqwise language-model score or rerank"
-        raise InputError("the folder holds a language model, which predicts no outputs", path=folder, mend=mend)
     if (inside / "sequence_vocabulary.json").exists():
         mend = "use it with seqwise score or seqwise sample"
         raise InputError("the folder holds a masked model, which predicts no outputs", path=folder, mend=mend)

@@ -35,9 +35,9 @@ def resolve(settings: Settings) -> Settings:
 
     A tagger that reads from left to right has to commit before it has seen what decides. It is trained with
     cross-entropy, then with scheduled sampling, then with the beam CRF on raw scores, and searched by these: of what
-    beats the strongest controls, the best on development data (``seqwise reproduce search-objectives``). Where the
-    whole input is seen, nothing has beaten cross-entropy trained longer (Tables 4.1 and 4.2, g2p), so it gets the warm
-    start's epochs as well. Everything else stays as it is set.
+    beats the strongest controls, the best on development data (``python -m reproductions search-objectives``). Where
+    the whole input is seen, nothing has beaten cross-entropy trained longer (Tables 4.1 and 4.2, g2p), so it gets the
+    warm start's epochs as well. Everything else stays as it is set.
 
     Example:
         >>> resolve(Settings(objective="auto", encoder="left-to-right")).objective, resolve(Settings()).objective

@@ -1,0 +1,114 @@
+"""The papers' tables and figures made again: each trains its systems, measures them, and returns signed tables.
+
+``python -m reproductions NAME`` runs one. Nothing here is part of the package ``seqwise``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from seqwise._lazy import lazy_names
+from seqwise.errors import InputError
+from seqwise.training.configuration import did_you_mean
+
+if TYPE_CHECKING:
+    from reproductions.outcome import Outcome
+    from reproductions.workers import ProgressFactory
+else:
+    __getattr__, __dir__ = lazy_names(__name__, "reproductions.outcome")
+
+__all__ = ["REPRODUCTIONS", "SCALES", "Outcome", "Reproduction", "run_reproduction"]
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """Where a reproduction is, and what it takes.
+
+    Args:
+        function: "module:function"; called with a folder and ``progress``, and either ``seed``, or, where there are
+            scales, ``seeds`` and ``scale``; it gives outcomes as they come.
+        scales: how many seeds each scale has; empty for one size and one seed.
+        shared: the folder of its runs, for those that share them; by default its own name.
+    """
+
+    function: str
+    scales: Mapping[str, int] = field(default_factory=dict)
+    shared: str = ""
+
+
+FIVE = {"cpu": 5}
+SCALES = {"cpu": 3, "gpu": 5}
+"""How many seeds each scale has; "cpu" fits a table into an hour on two cores, "gpu" has the papers' models."""
+
+REPRODUCTIONS = {
+    "label-bias-toy": Reproduction("reproductions.beyond.label_bias_toy:reproduce"),
+    "stress": Reproduction("reproductions.beyond.stress:reproduce"),
+    "demo": Reproduction("reproductions.beyond.demo:reproduce"),
+    "g2p": Reproduction("reproductions.beyond.spelling:reproduce"),
+    "figure-3.1": Reproduction("reproductions.goyal_2021.figure_3_1:reproduce"),
+    "table-3.1": Reproduction("reproductions.goyal_2018.tables:table_3_1", SCALES, "tables"),
+    "table-3.2": Reproduction("reproductions.goyal_2018.tables:table_3_2", SCALES, "tables"),
+    "table-4.1": Reproduction("reproductions.goyal_2018.tables:table_4_1", SCALES, "tables"),
+    "table-4.2": Reproduction("reproductions.goyal_2018.tables:table_4_2", SCALES, "tables"),
+    "table-5.1": Reproduction("reproductions.goyal_2019.label_bias_tables:table_5_1", SCALES, "tables"),
+    "table-5.2": Reproduction("reproductions.goyal_2019.label_bias_tables:table_5_2", SCALES, "tables"),
+    "table-5.3": Reproduction("reproductions.goyal_2019.label_bias_tables:table_5_3", SCALES, "tables"),
+    "table-5.4": Reproduction("reproductions.goyal_2019.label_bias_translation:table_5_4", SCALES, "tables"),
+    "table-5.5": Reproduction("reproductions.goyal_2019.label_bias_translation:table_5_5", SCALES, "tables"),
+    "table-5.6": Reproduction("reproductions.goyal_2019.label_bias_translation:table_5_6", SCALES, "tables"),
+    "raw-scores": Reproduction("reproductions.beyond.raw_scores:reproduce", {"cpu": 3}, "search-objectives"),
+    "search-objectives": Reproduction("reproductions.beyond.search_objectives:reproduce", FIVE),
+    "improvements": Reproduction("reproductions.beyond.improvements:reproduce", {"cpu": 3}, "search-objectives"),
+    "andreas-klein-1": Reproduction("reproductions.andreas_klein_2015.tables:table_1", {"cpu": 3}, "andreas-klein"),
+    "andreas-klein-2": Reproduction("reproductions.andreas_klein_2015.tables:table_2", {"cpu": 3}, "andreas-klein"),
+    "figure-1": Reproduction("reproductions.andreas_klein_2015.figure_1:reproduce"),
+    "table-6.1": Reproduction("reproductions.goyal_2021.table_6_1:reproduce", FIVE),
+    "figure-6.1": Reproduction("reproductions.goyal_2021.figure_6_1:reproduce", FIVE),
+    "table-6.2": Reproduction("reproductions.goyal_2021.sampler_tables:table_6_2", SCALES, "tables"),
+    "table-6.3": Reproduction("reproductions.goyal_2021.sampler_tables:table_6_3", SCALES, "tables"),
+    "table-6.4": Reproduction("reproductions.goyal_2021.sampler_tables:table_6_4", SCALES, "tables"),
+    "table-6.5": Reproduction("reproductions.goyal_2021.sampler_tables:table_6_5", SCALES, "tables"),
+    "table-6.6": Reproduction("reproductions.goyal_2021.sampler_modes:table_6_6", SCALES, "tables"),
+    "figure-6.2": Reproduction("reproductions.goyal_2021.sampler_figures:figure_6_2", SCALES, "tables"),
+    "figure-6.3": Reproduction("reproductions.goyal_2021.sampler_figures:figure_6_3", SCALES, "tables"),
+    "figure-6.4": Reproduction("reproductions.goyal_2021.sampler_figures:figure_6_4", SCALES, "tables"),
+    "transformer-translation": Reproduction("reproductions.beyond.transformer_translation:reproduce", SCALES),
+    "proteins": Reproduction("reproductions.beyond.proteins:reproduce", {"cpu": 3}),
+}
+"""Every reproduction by name."""
+
+
+def run_reproduction(
+    name: str, folder: Path, *, seed: int, scale: str | None, progress: ProgressFactory
+) -> Iterable[Outcome]:
+    """Run a reproduction by name; imports what it needs and no more.
+
+    Args:
+        name: one of :data:`REPRODUCTIONS`.
+        folder: takes the runs, in a folder of their own.
+        seed: the first seed.
+        scale: "cpu" or "gpu", for those that have scales; None: "cpu".
+        progress: makes the progress bars.
+
+    Raises:
+        InputError: there is no such reproduction, or it has no such scale.
+    """
+    if name not in REPRODUCTIONS:
+        raise InputError(f"there is no reproduction {name!r}", mend=did_you_mean(name, REPRODUCTIONS))
+    reproduction = REPRODUCTIONS[name]
+    module, _, function = reproduction.function.partition(":")
+    run: Callable[..., Iterable[Outcome]] = getattr(importlib.import_module(module), function)
+    folder = folder / (reproduction.shared or name)
+    if not reproduction.scales:
+        if scale is not None:
+            raise InputError(f"{name!r} has one size only", mend="leave --scale out")
+        return run(folder, seed=seed, progress=progress)
+    scale = scale or "cpu"
+    if scale not in reproduction.scales:
+        raise InputError(f"there is no scale {scale!r}", mend=did_you_mean(scale, reproduction.scales))
+    seeds = range(seed, seed + reproduction.scales[scale])
+    return run(folder / scale, seeds=seeds, scale=scale, progress=progress)

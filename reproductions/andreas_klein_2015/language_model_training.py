@@ -1,0 +1,343 @@
+"""Training a log-linear language model on text files of any size, with checkpoints to continue from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+from reproductions.andreas_klein_2015.language_model import MODEL, TEXT, LanguageModel, read_part, save_language_model
+from reproductions.andreas_klein_2015.log_linear import LogLinear, held_out
+from reproductions.andreas_klein_2015.log_linear_training import (
+    AdagradState,
+    Normalization,
+    adagrad_state,
+    adagrad_step,
+    penalized_normalization,
+    sampled_normalization,
+)
+from reproductions.andreas_klein_2015.streams import Sentence, build_vocabulary, read_sentences, stream_positions
+from seqwise.data.durable import discard_partials, holds_nothing, sha256_of_file, write_atomically
+from seqwise.data.vocabulary import Vocabulary
+from seqwise.errors import InputError
+from seqwise.evaluation.signature import sign, signature_line
+from seqwise.training.checkpoints import (
+    UNFINISHED,
+    checkpoint_step,
+    discard_incomplete,
+    keep_checkpoint,
+    last_complete,
+    load_model_file,
+    prune,
+    saving,
+)
+from seqwise.training.lock import sole_writer
+
+__all__ = ["LIKELIHOODS", "LanguageModelSettings", "fit_language_model", "train_language_model"]
+
+LIKELIHOODS: dict[str, Callable[..., Normalization]] = {
+    "unnormalized": sampled_normalization,
+    "normalized": penalized_normalization,
+}
+"""What the gold word is scored by, and so what the loss does about log Z, by the name of the setting."""
+
+_SETTINGS = "settings.json"
+
+
+@dataclass(frozen=True)
+class LanguageModelSettings:
+    """How a language model is trained.
+
+    Args:
+        likelihood: "unnormalized" (raw scores of gold words, ``alpha (log Z)^2`` on H) or "normalized" (``log Z`` on H
+            as well; with alpha 0 and fraction 1 cross-entropy).
+        alpha: weight of ``(log Z)^2``.
+        fraction: gamma, of the positions of a batch whose log Z is computed.
+        epochs: how often the text is read, after the once for the vocabulary.
+        batch_size: positions of a step.
+        learning_rate: of Adagrad, in nats.
+        initial_squares: squared gradients that Adagrad starts from.
+        num_weights: size of the hashed table.
+        minimum_count: rarer words become the unknown word.
+        shuffle_buffer: positions that are mixed with each other.
+        save_every: steps between checkpoints.
+        seed: of the order of positions and of H.
+    """
+
+    likelihood: str = "unnormalized"
+    alpha: float = 1.0
+    fraction: float = 0.1
+    epochs: int = 1
+    batch_size: int = 128
+    learning_rate: float = 0.3
+    initial_squares: float = 1.0
+    num_weights: int = 2**22
+    minimum_count: int = 2
+    shuffle_buffer: int = 2**17
+    save_every: int = 2000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "num_weights", "minimum_count", "save_every"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("alpha", "fraction", "learning_rate", "initial_squares"):
+            if not math.isfinite(getattr(self, name)):
+                raise InputError(f"{name} must be finite, got {getattr(self, name)}")
+        for name in ("learning_rate", "initial_squares"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"{name} must be greater than 0, got {getattr(self, name)}")
+        if self.likelihood not in LIKELIHOODS:
+            raise InputError(
+                f"there is no likelihood {self.likelihood!r}", mend=f"choose from {', '.join(LIKELIHOODS)}"
+            )
+        _ = self.normalization  # which checks alpha and fraction
+
+    @property
+    def normalization(self) -> Normalization:
+        """What the loss does about log Z."""
+        return LIKELIHOODS[self.likelihood](self.alpha, fraction=self.fraction)
+
+
+def fit_language_model(
+    model: LogLinear,
+    sentences: Callable[[], Iterable[Sentence]],
+    vocabulary: Vocabulary,
+    settings: LanguageModelSettings,
+    *,
+    num_positions: int,
+    checkpoints: Path | None = None,
+    on_step: Callable[[int, int, float], None] | None = None,
+) -> int:
+    """Train a model in place; interrupted and called again, it continues from its checkpoints, bit for bit.
+
+    The order of positions depends on seed and epoch only, H on seed and step only.
+
+    Args:
+        model: with new weights.
+        sentences: opens the text anew for each epoch.
+        vocabulary: of the text.
+        settings: how to train.
+        num_positions: of the text, an end for each sentence included if the vocabulary has one.
+        checkpoints: folder for them; None: none are made.
+        on_step: called after each step with its number, that of all steps, and the loss.
+
+    Returns:
+        The number of steps.
+
+    Raises:
+        InputError: the loss is not finite, a checkpoint cannot be used, or the text cannot be read.
+    """
+    state = adagrad_state(model, initial=settings.initial_squares)
+    done = 0 if checkpoints is None else _resume(model, state, checkpoints)
+    a_pass = -(-num_positions // settings.batch_size)
+    steps = settings.epochs * a_pass
+    generator, normalization = torch.Generator(), settings.normalization
+    for epoch in range(done // a_pass, settings.epochs):
+        batches = stream_positions(
+            sentences(),
+            vocabulary,
+            context_size=model.context_size,
+            batch_size=settings.batch_size,
+            shuffle_buffer=settings.shuffle_buffer,
+            seed=_seed(settings.seed, 0, epoch),
+        )
+        for batch in islice(batches, done - epoch * a_pass, None):
+            generator.manual_seed(_seed(settings.seed, 1, done))
+            loss = adagrad_step(
+                model, state, batch, normalization, learning_rate=settings.learning_rate, generator=generator
+            )
+            done += 1
+            if not math.isfinite(loss):
+                raise InputError(f"the loss is {loss} at step {done}", mend="lower the learning rate")
+            if on_step is not None:
+                on_step(done, steps, loss)
+            if checkpoints is not None and (done % settings.save_every == 0 or done == steps):
+                _save_checkpoint(model, state, checkpoints, done)
+    if not bool(torch.isfinite(model.weights_M).all()):
+        raise InputError("after the last step a weight is not finite", mend="lower the learning rate")
+    return steps
+
+
+def _seed(*numbers: int) -> int:
+    return int(np.random.SeedSequence(numbers).generate_state(1)[0])
+
+
+def _save_checkpoint(model: LogLinear, state: AdagradState, folder: Path, done: int) -> None:
+    partial = folder / UNFINISHED / f"checkpoint-{done}"
+    tensors = {"weights_M": model.weights_M.detach(), "squares_M": state.squares_M}
+    with saving(partial):
+        partial.mkdir(parents=True, exist_ok=True)
+        save_file(tensors, partial / "training.safetensors")
+        keep_checkpoint(folder, done)
+
+
+def _resume(model: LogLinear, state: AdagradState, checkpoints: Path) -> int:
+    """Put the last complete checkpoint into model and state; how many steps it has seen."""
+    discard_incomplete(checkpoints)
+    last = last_complete(checkpoints)
+    if last is None:
+        return 0
+    tensors = load_model_file(last / "training.safetensors")
+    with torch.no_grad():
+        for name, tensor in (("weights_M", model.weights_M), ("squares_M", state.squares_M)):
+            if name not in tensors or tensors[name].shape != tensor.shape:
+                raise InputError("the checkpoint is of another model", path=last, mend="remove it")
+            tensor.copy_(tensors[name])
+    prune(checkpoints)  # as in training by gradients: there may be no save to come that does
+    return checkpoint_step(last) or 0
+
+
+def train_language_model(
+    files: Sequence[Path],
+    output: Path,
+    settings: LanguageModelSettings,
+    *,
+    dev: Sequence[Path] = (),
+    on_step: Callable[[int, int, float], None] | None = None,
+) -> dict[str, Any]:
+    """Train a language model on text files and leave a run in the output folder.
+
+    The files are read as streams, once to hash them, once for the vocabulary, and once in each epoch; what is held in
+    memory are the vocabulary, the table, and the shuffle buffer. Interrupted and called again with the same arguments,
+    it continues from the last complete checkpoint and ends with the same weights.
+
+    Args:
+        files: plain or gzip, one sentence a line, words between blanks.
+        output: the run folder; made if need be.
+        settings: see there.
+        dev: files to measure perplexity and R on at the end.
+        on_step: see :func:`fit_language_model`.
+
+    Returns:
+        The metrics, as written to ``metrics.json``.
+
+    Raises:
+        InputError: a file cannot be read, the folder holds something else, or training came to no finite number.
+    """
+    with sole_writer(output):
+        return _train(files, output, settings, dev=dev, on_step=on_step)
+
+
+def _train(
+    files: Sequence[Path],
+    output: Path,
+    settings: LanguageModelSettings,
+    *,
+    dev: Sequence[Path],
+    on_step: Callable[[int, int, float], None] | None,
+) -> dict[str, Any]:
+    text = {"files": [[path.name, _sha256(path)] for path in files]}
+    _claim(output, settings, text["files"])
+    measured = [_sha256(path) for path in dev]  # so that a file that is not there is missed before, not after
+    known = output / "vocabulary.json"
+    if known.exists() and (output / TEXT).exists():
+        vocabulary = Vocabulary.load(known)
+        num_positions = _positions(output / TEXT)
+    else:
+        counted = _Counted(read_sentences(files))
+        vocabulary = build_vocabulary(counted, minimum_count=settings.minimum_count)
+        num_positions = counted.words + counted.sentences
+        vocabulary.save(known)
+        _write(output / TEXT, {**text, "positions": num_positions})
+    model = _new_model(len(vocabulary), settings.num_weights)
+    steps = fit_language_model(
+        model,
+        lambda: read_sentences(files),
+        vocabulary,
+        settings,
+        num_positions=num_positions,
+        checkpoints=output / "checkpoints",
+        on_step=on_step,
+    )
+    save_language_model(LanguageModel(model, vocabulary), output)
+    metrics: dict[str, Any] = {"steps": steps, "positions": num_positions, "vocabulary": len(vocabulary)}
+    if dev:
+        positions = stream_positions(
+            read_sentences(dev), vocabulary, context_size=model.context_size, batch_size=settings.batch_size
+        )
+        metrics["dev"] = held_out(model, positions)._asdict()
+        method = f"log-linear language model, {settings.likelihood}, alpha {settings.alpha:g}"
+        data = hashlib.sha256("".join(measured).encode()).hexdigest()
+        metrics["signature"] = signature_line(
+            sign(f"{method}, gamma {settings.fraction:g}", seeds=[settings.seed], data=data)
+        )
+    _write(output / "metrics.json", metrics)
+    return metrics
+
+
+def _new_model(vocabulary_size: int, num_weights: int) -> LogLinear:
+    try:
+        return LogLinear(vocabulary_size=vocabulary_size, num_weights=num_weights)
+    except (RuntimeError, MemoryError, TypeError, OverflowError):  # which one depends on how much too large it is
+        raise InputError(f"there is no room for num_weights = {num_weights}", mend="give fewer") from None
+
+
+def _positions(path: Path) -> int:
+    number = read_part(path, ["files", "positions"])["positions"]
+    if not isinstance(number, int) or number < 1:
+        raise InputError("positions is no number of positions", path=path, mend="remove the folder and train again")
+    return number
+
+
+class _Counted:
+    """Sentences, counted as they pass."""
+
+    def __init__(self, sentences: Iterable[Sentence]) -> None:
+        self.source, self.sentences, self.words = sentences, 0, 0
+
+    def __iter__(self) -> Iterator[Sentence]:
+        for sentence in self.source:
+            self.sentences += 1
+            self.words += len(sentence.tokens)
+            yield sentence
+
+
+def _claim(output: Path, settings: LanguageModelSettings, files: list[list[str]]) -> None:
+    """Say in the folder whose it is; refuse one that holds something else."""
+    path, another = output / _SETTINGS, "give another --output, or remove this folder to start again"
+    if path.exists():
+        try:
+            begun = read_part(path, [field.name for field in fields(settings)])
+        except InputError:
+            problem = "the folder holds settings that are none of a language model"
+            raise InputError(problem, path=output, mend="give another --output") from None
+        if not (output / MODEL).exists() and last_complete(output / "checkpoints") is None:
+            # Nothing came of it, so that a setting which was refused can be mended.
+            (output / TEXT).unlink(missing_ok=True)
+        before = begun if (output / TEXT).exists() else {}
+        for name, then in before.items():
+            now = getattr(settings, name)
+            if name != "save_every" and then != now:
+                problem = f"the run was begun with another {name} ({then} then, {now} now)"
+                raise InputError(problem, path=output, mend=another)
+        if before and read_part(output / TEXT, ["files", "positions"])["files"] != files:
+            raise InputError("the run was begun on other text", path=output, mend=another)
+    elif not holds_nothing(output):
+        raise InputError(
+            "the folder is not empty and holds no language model", path=output, mend="give another --output"
+        )
+    discard_partials(output)
+    _write(path, asdict(settings))
+
+
+def _write(path: Path, record: dict[str, Any]) -> None:
+    write_atomically(path, json.dumps(record, indent=1, sort_keys=True) + "\n")
+
+
+def _sha256(path: Path) -> str:
+    try:
+        return sha256_of_file(path)
+    except FileNotFoundError:
+        raise InputError("no such file", path=path) from None
+    except IsADirectoryError:
+        raise InputError("a folder where a file was expected", path=path, mend="name the files in it") from None

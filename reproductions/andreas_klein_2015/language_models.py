@@ -1,0 +1,331 @@
+"""Log-linear language models that re-rank translations: text, lists of candidates, and one cell for each model.
+
+The models learn English from Europarl and from the English halves of those Tatoeba pairs that the
+translator does not see. They re-rank the lists of ten that a small German to English translator makes of Tatoeba's
+development and test sentences; weight and word bonus of each are chosen on the development lists. One translator serves
+all; seeds are of the language models. Texts are split into words and punctuation marks.
+
+A batch has 128 positions, so one position of each is the smallest fraction but 0 (the paper's 0.001 would take batches
+of 1,000). The text is 300,000 positions, where the paper's is 10 million words. Every system is one resumable cell,
+trained in this process on one thread, so that seconds can be compared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from reproductions.andreas_klein_2015.language_model import LanguageModel, score_sentences, score_sentences_unnormalized
+from reproductions.andreas_klein_2015.language_model_training import LanguageModelSettings, fit_language_model
+from reproductions.andreas_klein_2015.log_linear import LogLinear
+from reproductions.andreas_klein_2015.reranking import Candidate
+from reproductions.andreas_klein_2015.streams import Sentence, build_vocabulary, read_sentences
+from reproductions.corpora import readers as corpora
+from reproductions.systems import System, run_systems
+from reproductions.workers import ProgressFactory
+from seqwise.data.readers import Example, read_pairs, write_atomically
+from seqwise.data.subwords import join_pieces
+from seqwise.data.vocabulary import Vocabulary
+from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
+from seqwise.runs.run import choose_decoder, load_run, predict
+from seqwise.runs.settings import Settings
+
+__all__ = [
+    "PARTS",
+    "SIZES",
+    "Cell",
+    "Row",
+    "Size",
+    "Text",
+    "Translations",
+    "load_text",
+    "run_cells",
+    "split_words",
+    "translations",
+]
+
+PARTS = ("dev", "test")
+"""Of the lists: weights are chosen on the first and measured on the second."""
+
+BATCH = 128
+WORDS = re.compile(r"\w+|[^\w\s]")
+TRANSLATOR = Settings(
+    task="transduce", objective="cross-entropy", minimum_count=2, embedding_size=96, hidden_size=160, dropout=0.2,
+    beam_size=3, batch_size=64, learning_rate=3e-3, save_every=500,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much a scale trains on.
+
+    Args:
+        positions: of text that each language model reads, about.
+        num_weights: of its table.
+        translator_epochs: passes over the translation pairs.
+        candidates: of each list, and slots of the beam that finds them.
+        held_out: sentences of each source of text that normalisation is measured on.
+    """
+
+    positions: int
+    num_weights: int
+    translator_epochs: float
+    candidates: int = 10
+    held_out: int = 500
+
+
+SIZES = {"cpu": Size(positions=300_000, num_weights=2**24, translator_epochs=3.0)}
+"""By scale; for "cpu" half an hour on one core for a table."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a table.
+
+    Args:
+        key: of its cells.
+        name: as the table prints it.
+        settings: of the language model; size, batch and seed are filled in.
+        published: by measure, the paper's numbers that its text gives.
+    """
+
+    key: str
+    name: str
+    settings: LanguageModelSettings
+    published: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Text:
+    """What language models learn from and are measured on."""
+
+    train: list[Sentence]
+    held_out: list[Sentence]
+    vocabulary: Vocabulary
+
+    @property
+    def num_positions(self) -> int:
+        """Words and ends of the training text."""
+        return sum(len(sentence.tokens) + 1 for sentence in self.train)
+
+    def digest(self) -> str:
+        """SHA-256 of all of it."""
+        return hashlib.sha256(
+            (_digest(self.train) + _digest(self.held_out) + "\n".join(self.vocabulary.tokens)).encode()
+        ).hexdigest()
+
+
+@dataclass(frozen=True)
+class Translations:
+    """Lists of candidates for the sentences of "dev" and "test", with all right translations of each."""
+
+    candidates: Mapping[str, list[list[Candidate]]]
+    references: Mapping[str, list[list[str]]]
+
+    def digest(self) -> str:
+        """SHA-256 of the candidates."""
+        plain = {part: [[asdict(one) for one in some] for some in lists] for part, lists in self.candidates.items()}
+        return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What one language model came to.
+
+    Attributes:
+        train_seconds: CPU time on one thread.
+        scores: unnormalised log-scores of all candidates of a part, list by list.
+        held_out: for each held-out sentence its positions, unnormalised score, and log Z of each position.
+        signature: how, when and by what it was made.
+    """
+
+    train_seconds: float
+    scores: Mapping[str, list[list[float]]]
+    held_out: list[tuple[float, list[float]]]
+    signature: Signature
+
+
+def split_words(text: str) -> tuple[str, ...]:
+    """Words and punctuation marks.
+
+    Example:
+        >>> split_words("Don't go.")
+        ('Don', "'", 't', 'go', '.')
+    """
+    return tuple(WORDS.findall(text))
+
+
+@cache
+def load_text(scale: str) -> Text:
+    """English of Europarl and Tatoeba, mixed, cut to the size; the vocabulary is that of all of it (V = 15,403).
+
+    Raises:
+        InputError: a corpus is not at hand.
+    """
+    size = SIZES[scale]
+    europarl = [
+        Sentence(split_words(" ".join(sentence.tokens)))
+        for sentence in read_sentences(sorted(corpora.corpus("lm-text-en").glob("europarl-*")))
+    ]
+    tatoeba = [Sentence(split_words(text)) for text in unseen_english()]
+    test = [Sentence(split_words(options[0])) for options in corpora.translation_references("test")]
+    known = [*europarl[: -size.held_out], *tatoeba]
+    order = np.random.default_rng(0).permutation(len(known))
+    ends = np.cumsum([len(known[place].tokens) + 1 for place in order])
+    some = order[: int(np.searchsorted(ends, size.positions)) + 1]
+    return Text(
+        [known[place] for place in some],
+        [*europarl[-size.held_out :], *test[: size.held_out]],
+        build_vocabulary(known, minimum_count=2),
+    )
+
+
+def unseen_english() -> list[str]:
+    """The English halves of Tatoeba's training pairs that the translator does not learn from, each once."""
+    pairs = read_pairs(corpora.corpus("mt-de-en-tatoeba") / "train.tsv.gz", source_units="text", target_units="text")
+    seen = {pair.target[0] for pair in pairs[:: corpora.EVERY]}
+    return [text for text in dict.fromkeys(pair.target[0] for pair in pairs) if text not in seen]
+
+
+def translations(folder: Path, scale: str, *, progress: ProgressFactory) -> Translations:
+    """Train the translator, or read it back, and let it make its lists."""
+    size = SIZES[scale]
+    settings = replace(TRANSLATOR, epochs=size.translator_epochs)
+    system = System("translator", "translator", settings)
+    cells = run_systems([system], corpora.translation, folder, progress=progress, decoders=("beam",))
+    run_folder = cells[system.folder].run
+    path, made_by = run_folder / "lists.json", (run_folder / "model" / "manifest.json").read_text("utf-8")
+    fingerprint = hashlib.sha256(f"{made_by}{size.candidates}".encode()).hexdigest()
+    if not path.exists() or json.loads(path.read_text("utf-8"))["fingerprint"] != fingerprint:
+        run, data = load_run(run_folder), corpora.translation()
+        decoder = choose_decoder(run.settings, "beam", beam_size=size.candidates)
+        lists = {
+            part: [
+                [[join_pieces(one.tokens), one.score] for one in outputs]
+                for outputs in predict(run, examples, decoder, n_best=size.candidates)
+            ]
+            for part, examples in (("dev", data.dev), ("test", data.test))
+        }
+        write_atomically(path, json.dumps({"fingerprint": fingerprint, "lists": lists}))
+    found = json.loads(path.read_text("utf-8"))["lists"]
+    return Translations(
+        {part: [[Candidate(text, score) for text, score in one] for one in found[part]] for part in PARTS},
+        {part: corpora.translation_references(part) for part in PARTS},
+    )
+
+
+def run_cells(
+    rows: Sequence[Row],
+    text: Text,
+    lists: Translations,
+    folder: Path,
+    *,
+    size: Size,
+    seeds: Sequence[int],
+    progress: ProgressFactory,
+) -> dict[str, list[Cell]]:
+    """Train and measure every row with every seed, or read finished cells back; by the key of the row.
+
+    Args:
+        rows: of the table.
+        text: what to train and measure on.
+        lists: what to score.
+        folder: takes a file for each cell; tables that share it share cells.
+        size: of the table of weights.
+        seeds: one language model of each row for each.
+        progress: makes the progress bar.
+    """
+    data = text.digest() + lists.digest()
+    cells: dict[str, list[Cell]] = {row.key: [] for row in rows}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with progress() as bars:
+            whole = bars.add_task("language models", total=len(rows) * len(seeds), note="")
+            task = bars.add_task("", total=None, note="")
+            for seed in seeds:  # whole seeds first, so that an interrupted table has some
+                for row in rows:
+                    settings = replace(row.settings, num_weights=size.num_weights, batch_size=BATCH, seed=seed)
+                    bars.update(task, description=f"{row.name}, seed {seed}", completed=0)
+
+                    def on_step(step: int, steps: int, loss: float) -> None:
+                        if step % 20 == 0 or step == steps:
+                            bars.update(task, completed=step, total=steps, note=f"loss {loss:.3f}")
+
+                    path = folder / f"seed-{seed}" / f"{row.key}.json"
+                    cells[row.key].append(_cell(path, row.name, settings, data, text, lists, on_step))
+                    bars.advance(whole)
+    finally:
+        torch.set_num_threads(threads)
+    return cells
+
+
+def _cell(
+    path: Path,
+    name: str,
+    settings: LanguageModelSettings,
+    data: str,
+    text: Text,
+    lists: Translations,
+    on_step: Callable[[int, int, float], None],
+) -> Cell:
+    """One cell: read back if it is of these settings and data, made otherwise."""
+    fingerprint = hashlib.sha256(f"{json.dumps(asdict(settings), sort_keys=True)}{data}".encode()).hexdigest()
+    record: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    if record.get("fingerprint") != fingerprint:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        record = {"fingerprint": fingerprint, **_made(name, settings, text, lists, on_step)}
+        write_atomically(path, json.dumps(record))
+    signature = Signature(**{**record["signature"], "seeds": tuple(record["signature"]["seeds"])})
+    held_out = [(float(score), list(values)) for score, values in record["held_out"]]
+    return Cell(record["train_seconds"], record["scores"], held_out, signature)
+
+
+def _made(
+    name: str,
+    settings: LanguageModelSettings,
+    text: Text,
+    lists: Translations,
+    on_step: Callable[[int, int, float], None],
+) -> dict[str, Any]:
+    model = LogLinear(vocabulary_size=len(text.vocabulary), num_weights=settings.num_weights)
+    started = time.process_time()
+    fit_language_model(
+        model, lambda: text.train, text.vocabulary, settings, num_positions=text.num_positions, on_step=on_step
+    )
+    train_seconds = time.process_time() - started
+    run = LanguageModel(model, text.vocabulary)
+
+    def scores(part: str) -> list[list[float]]:
+        candidates = lists.candidates[part]
+        sentences = (Sentence(split_words(one.text)) for some in candidates for one in some)
+        found = iter([one.unnormalized for one in score_sentences_unnormalized(run, sentences)])
+        return [[next(found) for _ in some] for some in candidates]
+
+    held_out = [
+        (one.unnormalized, [round(value, 5) for value in one.log_partitions_T.tolist()])
+        for one in score_sentences(run, text.held_out)
+        if one.log_partitions_T is not None
+    ]
+    examples = (Example(sentence.tokens, ()) for sentence in text.held_out)
+    return {
+        "train_seconds": train_seconds,
+        "scores": {part: scores(part) for part in PARTS},
+        "held_out": held_out,
+        # Made here and kept with the numbers, so that a cell that is read back later is not signed as new.
+        "signature": asdict(sign(name, seeds=[settings.seed], data=sha256_of_examples(examples))),
+    }
+
+
+def _digest(sentences: Iterable[Sentence]) -> str:
+    return sha256_of_examples(Example(sentence.tokens, ()) for sentence in sentences)

@@ -1,0 +1,328 @@
+"""A log-linear language model: n-gram and skip-gram features of the context, hashed into one table of weights.
+
+Shapes: N positions, C context words, J features of a context, V vocabulary, M weights in the table, S sentences.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from reproductions.andreas_klein_2015.streams import BEFORE, Positions, gather_positions
+from seqwise.errors import InputError
+from seqwise.models.hub import HubModel
+
+__all__ = ["HeldOut", "LogLinear", "Scored", "held_out", "rerank", "sentence_scores"]
+
+TEMPLATES = ((1,), (1, 2), (1, 2, 3), (2,), (3,), (1, 3), (2, 3))
+
+
+class LogLinear(nn.Module, HubModel):
+    """Log-linear language model with hashed features: ``f(x, w) = b_w + sum_j theta[h_j(x) + w]``.
+
+    Feature j of a context is the tuple of words at the distances that template j lists: (1, 2) is the bigram before the
+    word, which shorter templates back off from, and (1, 3) skips a word. Its hash ``h_j(x)`` is the place in the table
+    where its *window* begins: V weights in a row, one for each word. So the pair (feature, w) has the address
+    ``h_j(x) + w``. One word is scored by J look-ups, whatever V is; all words by adding up J windows. The bias is the
+    window of the empty template; it alone shares its weights with nothing.
+
+    Collisions: the pairs (c, w) and (c', w') share a weight where ``h(c) - h(c') = w' - w``. A weight is read by about
+    F V / M pairs, F distinct features, but training raises only the pairs that occur: keep M well above J times the
+    number of positions. Two pairs with one context collide only if two of its J windows overlap. The hash is
+    splitmix64 over 64 bits: that two features agree there is never seen in practice.
+
+    Weights start at 0 and the bias at -log V, so that log Z = 0.
+
+    Args:
+        vocabulary_size: V, the end token counted.
+        num_weights: size M of the table, at least V; the bias comes on top.
+        templates: for each feature its distances, from 1; none twice.
+
+    Raises:
+        InputError: a size or a template makes no sense.
+
+    Source: Andreas and Klein (2015), section 5, with features similar to Biadsy et al. (2014); windows after the
+    n-gram part of Mikolov et al. (2011), "Strategies for training large scale neural network language models"; the
+    start of the bias from Devlin et al. (2014). Not implemented: the back-off features of Biadsy et al., which fire
+    where an n-gram was not seen in training; signed hashing; more than one device.
+
+    Example:
+        >>> model = LogLinear(vocabulary_size=5, num_weights=64, templates=((1,), (1, 2)))
+        >>> contexts_NC = torch.tensor([[3, 1], [4, -1]])
+        >>> model.word_scores(contexts_NC, torch.tensor([0, 2])), model.context_size
+        (tensor([-1.6094, -1.6094], grad_fn=<SumBackward1>), 2)
+        >>> model.log_partitions(contexts_NC).abs() < 1e-6
+        tensor([True, True])
+    """
+
+    distances_DJ: Tensor
+
+    def __init__(
+        self, *, vocabulary_size: int, num_weights: int = 2**22, templates: Sequence[Sequence[int]] = TEMPLATES
+    ) -> None:
+        super().__init__()
+        if vocabulary_size < 1:
+            raise InputError(f"the vocabulary needs at least one word, got {vocabulary_size}")
+        if num_weights < vocabulary_size:
+            problem = f"{num_weights} weights cannot hold a window of {vocabulary_size} words"
+            raise InputError(problem, mend="take at least as many weights as words, better a thousand times as many")
+        self.vocabulary_size, self.num_weights = vocabulary_size, num_weights
+        self.templates = tuple(tuple(template) for template in templates)
+        for template in self.templates:
+            if not template or min(template) < 1 or len(set(template)) < len(template):
+                raise InputError(f"the template {template} is no set of distances from 1", mend="such as (1, 2)")
+        if len(set(map(frozenset, self.templates))) < len(self.templates):
+            raise InputError("two templates list the same distances", mend="list each once")
+        # Row d holds the distance that each template lists at place d; -1 where it lists fewer.
+        depth = max(map(len, self.templates), default=0)
+        padded = [[*template, *[-1] * (depth - len(template))] for template in self.templates]
+        distances_DJ = torch.tensor(padded, dtype=torch.int64).reshape(len(padded), depth).T.contiguous()
+        self.register_buffer("distances_DJ", distances_DJ, persistent=False)
+        self.weights_M = nn.Parameter(torch.zeros(num_weights + vocabulary_size))
+        self.reset()
+
+    def reset(self) -> None:
+        """Set the weights to 0 and the bias to -log V."""
+        with torch.no_grad():
+            self.weights_M.zero_()
+            self.weights_M[self.num_weights :] = -math.log(self.vocabulary_size)
+
+    @property
+    def context_size(self) -> int:
+        """C, the longest distance that a template lists."""
+        return max((distance for template in self.templates for distance in template), default=0)
+
+    def offsets(self, contexts_NC: Tensor) -> Tensor:
+        """Where the window of each feature begins, int64 (N, J); the bias first.
+
+        Args:
+            contexts_NC: ids, the nearest word first, `BEFORE` before the sentence; further words than C are left out.
+
+        Raises:
+            InputError: fewer than C context words, or an id that is none.
+        """
+        if contexts_NC.dim() != 2 or contexts_NC.shape[1] < self.context_size:
+            problem = f"contexts of shape {tuple(contexts_NC.shape)} where (N, {self.context_size}) was expected"
+            raise InputError(problem, mend="gather positions with the context size of the model")
+        _require_ids(contexts_NC, BEFORE, self.vocabulary_size)
+        num_positions = len(contexts_NC)
+        # (distance, word) in one number. So a feature keeps its hash if templates are added before it.
+        distances_C = torch.arange(contexts_NC.shape[1], device=contexts_NC.device) + 1
+        placed_NC = contexts_NC + (distances_C << 40)
+        keys_NJ = contexts_NC.new_zeros(num_positions, len(self.templates))
+        for distances_J in self.distances_DJ:  # all templates at once: few large operations
+            mixed_NJ = _mix(keys_NJ + placed_NC.index_select(1, distances_J.abs() - 1))
+            keys_NJ = torch.where(distances_J > 0, mixed_NJ, keys_NJ)
+        hashed_NJ = (keys_NJ >> 1 & _bits(63)) % (self.num_weights - self.vocabulary_size + 1)
+        return torch.cat([hashed_NJ.new_full((num_positions, 1), self.num_weights), hashed_NJ], dim=1)
+
+    def word_scores(self, contexts_NC: Tensor, words_N: Tensor) -> Tensor:
+        """Scores of one word a position, (N,), by J look-ups each; the vocabulary is not touched.
+
+        Raises:
+            InputError: an id outside the vocabulary, not as many words as contexts, or as `offsets`.
+        """
+        return self.weights_M[self.addresses(contexts_NC, words_N)].sum(dim=-1)
+
+    def addresses(self, contexts_NC: Tensor, words_N: Tensor) -> Tensor:
+        """Where the J weights of each pair of a context and a word lie in the table, int64 (N, J)."""
+        if words_N.shape != contexts_NC.shape[:1]:
+            raise InputError(
+                f"words of shape {tuple(words_N.shape)} for {len(contexts_NC)} contexts", mend="give one each"
+            )
+        _require_ids(words_N, 0, self.vocabulary_size)
+        return self.offsets(contexts_NC) + words_N[:, None]
+
+    def all_scores(self, contexts_NC: Tensor) -> Tensor:
+        """Scores of all words, (N, V); the gradient is dense, (M,)."""
+        return WindowSums.apply(self.weights_M, self.offsets(contexts_NC), self.vocabulary_size)
+
+    @torch.no_grad()
+    def log_partitions(self, contexts_NC: Tensor, *, block_size: int = 64) -> Tensor:
+        """log Z, (N,), without gradient, with the scores of ``block_size`` positions in memory at a time."""
+        blocks = [self.all_scores(block).logsumexp(dim=-1) for block in contexts_NC.split(block_size)]
+        return torch.cat([self.weights_M.new_zeros(0), *blocks])
+
+
+def _require_ids(ids: Tensor, lowest: int, end: int) -> None:
+    if ids.numel() and (int(ids.min()) < lowest or int(ids.max()) >= end):
+        wrong = int(ids.min()) if int(ids.min()) < lowest else int(ids.max())
+        raise InputError(
+            f"the id {wrong} is outside the vocabulary of {end}", mend="encode with the model's vocabulary"
+        )
+
+
+def _bits(count: int) -> int:
+    return (1 << count) - 1
+
+
+def _mix(key: Tensor) -> Tensor:
+    """The output function of splitmix64 (Steele et al. 2014) on int64, whose multiplication wraps as unsigned does."""
+    key = key - 0x61C8864680B583EB  # 2^64 over the golden ratio, as a negative int64
+    key = (key ^ (key >> 30 & _bits(34))) * -0x40A7B892E31B1A47  # the mask makes the shift a logical one
+    key = (key ^ (key >> 27 & _bits(37))) * -0x6B2FB644ECCEEE15
+    return key ^ (key >> 31 & _bits(33))
+
+
+def window_sums(weights_M: Tensor, offsets_NJ: Tensor, width: int) -> Tensor:
+    """``sum_j weights[offset_j : offset_j + width]``; slices, as reading in a row is far faster than gathering."""
+    sums_NV = weights_M.new_zeros(len(offsets_NJ), width)
+    for sums_V, offsets in zip(sums_NV, offsets_NJ.tolist(), strict=True):
+        for offset in offsets:
+            sums_V.add_(weights_M.narrow(0, offset, width))
+    return sums_NV
+
+
+def add_to_windows(table_M: Tensor, offsets_NJ: Tensor, values_NV: Tensor) -> None:
+    """Add each row to each of its J windows; where windows overlap, values add up."""
+    for values_V, offsets in zip(values_NV, offsets_NJ.tolist(), strict=True):
+        for offset in offsets:
+            table_M.narrow(0, offset, len(values_V)).add_(values_V)
+
+
+class WindowSums(torch.autograd.Function):
+    """`window_sums` with its gradient; that of indexing would make a table of (M, V)."""
+
+    @staticmethod
+    def forward(ctx: Any, weights_M: Tensor, offsets_NJ: Tensor, width: int) -> Tensor:
+        ctx.save_for_backward(offsets_NJ)
+        ctx.table_size = len(weights_M)
+        return window_sums(weights_M, offsets_NJ, width)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient_NV: Tensor) -> tuple[Tensor, None, None]:
+        (offsets_NJ,) = ctx.saved_tensors
+        gradient_M = gradient_NV.new_zeros(ctx.table_size)
+        add_to_windows(gradient_M, offsets_NJ, gradient_NV)
+        return gradient_M, None, None
+
+
+class HeldOut(NamedTuple):
+    """How good, and how far from normalised, a model is on a text; all but the count and the perplexity in nats.
+
+    ``negative_log_likelihood`` is normalised: the mean of log Z - f. ``risk`` is R, the mean of |log Z|; ``mean`` that
+    of log Z; ``deviation`` the mean of |log Z - mean|, what remains of the risk if one constant is taken off.
+    """
+
+    num_positions: int
+    negative_log_likelihood: float
+    perplexity: float
+    risk: float
+    mean: float
+    deviation: float
+
+
+@torch.no_grad()
+def held_out(model: LogLinear, batches: Iterable[Positions], *, block_size: int = 64) -> HeldOut:
+    """Perplexity and normalisation risk ``R = mean_n |log Z(x_n)|`` of a model, in one pass over a text.
+
+    Args:
+        model: a log-linear model.
+        batches: such as `seqwise.data.stream_positions` yields; 8 bytes a position are kept of them.
+        block_size: of how many positions all scores are held in memory at a time.
+
+    Raises:
+        InputError: there is no position.
+
+    Source: Andreas and Klein (2015), section 5.
+
+    Example:
+        >>> model = LogLinear(vocabulary_size=4, num_weights=64, templates=((1,),))
+        >>> measures = held_out(model, [gather_positions([[3, 1]], context_size=1)])
+        >>> round(measures.perplexity, 3), round(measures.risk, 3)
+        (4.0, 0.0)
+    """
+    log_partitions, total = [], 0.0
+    for positions in batches:
+        log_partitions.append(model.log_partitions(positions.contexts_NC, block_size=block_size).double())
+        total += float(model.word_scores(*positions).double().sum())
+    values_N = torch.cat(log_partitions) if log_partitions else torch.zeros(0)
+    if len(values_N) == 0:
+        raise InputError("there is no position to take log Z of")
+    mean = float(values_N.mean())
+    loss = mean - total / len(values_N)
+    perplexity = math.exp(loss) if loss < 700 else math.inf
+    risk, deviation = float(values_N.abs().mean()), float((values_N - mean).abs().mean())
+    return HeldOut(len(values_N), loss, perplexity, risk, mean, deviation)
+
+
+@torch.no_grad()
+def sentence_scores(model: LogLinear, sequences: Sequence[Sequence[int]]) -> Tensor:
+    """Unnormalised scores of sentences, ``sum_t f(x_t, y_t)``, (S,), in nats: no normaliser, J look-ups a word.
+
+    Args:
+        model: best one trained to normalise itself, or scores of different contexts are not on one scale.
+        sequences: the ids of each sentence, the end id included if it was in training.
+
+    Example:
+        >>> model = LogLinear(vocabulary_size=4, num_weights=64, templates=((1,),))
+        >>> sentence_scores(model, [[3, 1], [2]])
+        tensor([-2.7726, -1.3863])
+    """
+    positions = gather_positions(sequences, context_size=model.context_size)
+    device = model.weights_M.device
+    lengths_S = torch.tensor([len(ids) for ids in sequences], dtype=torch.int64, device=device)
+    sentences_N = torch.arange(len(sequences), device=device).repeat_interleave(lengths_S)
+    scores_N = model.word_scores(positions.contexts_NC.to(device), positions.words_N.to(device))
+    return scores_N.new_zeros(len(sequences)).index_add_(0, sentences_N, scores_N)
+
+
+class Scored(Protocol):
+    """Anything with a score, such as `seqwise.decoding.Hypothesis`."""
+
+    @property
+    def score(self) -> float:
+        """Higher is better."""
+
+
+AnyScored = TypeVar("AnyScored", bound=Scored)
+
+
+def rerank(
+    nbest: Sequence[AnyScored],
+    lm_scores: Iterable[float],
+    weight: float,
+    *,
+    word_bonus: float = 0.0,
+    words: Iterable[int] = (),
+) -> list[AnyScored]:
+    """The hypotheses of an input by falling ``score + weight (lm_score + word_bonus words)``; ties stay in order.
+
+    Args:
+        nbest: hypotheses with the score of the model that made them.
+        lm_scores: one each, from `sentence_scores`, in nats.
+        weight: of the language model; 0 ranks by the first score alone. Choose it on development data.
+        word_bonus: nats a word. A language model whose log Z is about c pays c for every word: -c takes that off, such
+            as ``-1 / (2 alpha)`` after training with `sampled_normalization`.
+        words: the length of each hypothesis; read where there is a bonus.
+
+    Raises:
+        InputError: not as many scores, or lengths, as hypotheses, or a sum that is not finite.
+
+    Source: Andreas and Klein (2015), section 5, where the language model is a feature of translation.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> nbest = [SimpleNamespace(text="a dog", score=-1.0), SimpleNamespace(text="the dog", score=-1.5)]
+        >>> [hypothesis.text for hypothesis in rerank(nbest, [-9.0, -7.0], weight=0.5)]
+        ['the dog', 'a dog']
+    """
+    lm_scores = [float(score) for score in lm_scores]
+    if len(lm_scores) != len(nbest):
+        raise InputError(f"{len(lm_scores)} scores of a language model for {len(nbest)} hypotheses")
+    if word_bonus:
+        lengths = list(words)
+        if len(lengths) != len(nbest):
+            raise InputError(f"{len(lengths)} lengths for {len(nbest)} hypotheses", mend="give words, one number each")
+        lm_scores = [score + word_bonus * length for score, length in zip(lm_scores, lengths, strict=True)]
+    totals = [hypothesis.score + weight * score for hypothesis, score in zip(nbest, lm_scores, strict=True)]
+    if not all(map(math.isfinite, totals)):
+        problem = "a score of the n-best list, or its sum with the language model's, is not a finite number"
+        raise InputError(problem, mend="lower the weight, or mend the scores")
+    return [nbest[place] for place in sorted(range(len(nbest)), key=lambda place: -totals[place])]

@@ -1,0 +1,327 @@
+"""Training a log-linear language model: unnormalised likelihood, sampled normalisers, and a sparse Adagrad.
+
+Shapes: N positions, J features of a context, V vocabulary, M weights in the table; A cells of it that gold words read;
+H the positions whose normaliser is computed, B a block of them, W their H J windows in ascending order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from reproductions.andreas_klein_2015.log_linear import LogLinear, window_sums
+from reproductions.andreas_klein_2015.streams import Positions
+from seqwise.errors import InputError
+
+__all__ = [
+    "AdagradState",
+    "Normalization",
+    "adagrad_state",
+    "adagrad_step",
+    "exact_normalization",
+    "language_model_loss",
+    "penalized_normalization",
+    "sampled_normalization",
+]
+
+_STRETCH = 2**15  # three pieces of the tables of this size stay in a cache while they are worked on
+
+
+@dataclass(frozen=True)
+class Normalization:
+    """What a loss does about log Z: a penalty of it, and the fraction of the positions that pay; see the loss."""
+
+    fraction: float
+    penalty: Callable[[Tensor], Tensor]
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.fraction <= 1:
+            raise InputError(f"the fraction of normalised positions must lie in [0, 1], got {self.fraction}")
+
+    def draw(self, num_positions: int, generator: torch.Generator | None = None) -> Tensor:
+        """H: ``ceil(gamma n)`` different places in [0, n), every subset of that size with the same probability."""
+        # Rounded first: 0.07 * 100 is 7.000000000000001 in floating point.
+        size = math.ceil(round(self.fraction * num_positions, 9))
+        if size == num_positions:
+            return torch.arange(num_positions)
+        return torch.randperm(num_positions, generator=generator)[:size]
+
+
+def exact_normalization() -> Normalization:
+    """The penalty log Z at every position, which makes the loss cross-entropy.
+
+    Example:
+        >>> exact_normalization().fraction
+        1.0
+    """
+    return Normalization(1.0, lambda log_partitions: log_partitions)
+
+
+def _require_weight(alpha: float) -> None:
+    if not 0 <= alpha < math.inf:
+        raise InputError(f"the weight of the log Z penalty must be finite and must not be negative, got {alpha}")
+
+
+def sampled_normalization(alpha: float, *, fraction: float) -> Normalization:
+    """The penalty ``alpha (log Z)^2`` on a random fraction gamma of the positions (Andreas and Klein 2015, equation 5).
+
+    Args:
+        alpha: 0 or more, in nats per squared nat.
+        fraction: gamma in [0, 1]; 0 leaves scores without any bound, which the paper calls pathological.
+
+    Raises:
+        InputError: alpha is negative or not finite, or the fraction outside [0, 1].
+
+    Example:
+        >>> sampled_normalization(2.0, fraction=0.1).penalty(torch.tensor([3.0]))
+        tensor([18.])
+    """
+    _require_weight(alpha)
+    return Normalization(fraction, lambda log_partitions: alpha * log_partitions.square())
+
+
+def penalized_normalization(alpha: float, *, fraction: float = 1.0) -> Normalization:
+    """The penalty ``log Z + alpha (log Z)^2``: likelihood that is normalised, and log Z near 0 (Devlin et al. 2014).
+
+    At fraction 1 that is the objective which Andreas and Klein compare with. Below it, log Z of the likelihood too is
+    that of H alone, whose mean stands for the mean of all: an unbiased estimate, with its optimum at log Z near 0 and
+    not at ``1 / (2 alpha)``.
+
+    Args:
+        alpha: 0 or more, in nats per squared nat.
+        fraction: gamma in [0, 1].
+
+    Raises:
+        InputError: alpha is negative or not finite, or the fraction outside [0, 1].
+
+    Example:
+        >>> penalized_normalization(2.0).penalty(torch.tensor([3.0]))
+        tensor([21.])
+    """
+    _require_weight(alpha)
+    return Normalization(fraction, lambda log_partitions: log_partitions + alpha * log_partitions.square())
+
+
+def language_model_loss(
+    model: LogLinear, positions: Positions, normalization: Normalization, *, generator: torch.Generator | None = None
+) -> Tensor:
+    """Unnormalised likelihood, log Z penalised: ``- mean_n f(x_n, y_n) + mean_{h in H} penalty(log Z_h)``.
+
+    With `sampled_normalization` it is ``- mean_n f(y_n) + alpha / (gamma n) sum_{h in H} (log Z_h)^2``, gamma n read as
+    |H| = ceil(gamma n). So its mean over draws of H is the loss at gamma = 1, and the right alpha does not depend on
+    gamma. (The printed equation 5 has lost its signs and its 1 / gamma.) Adding one constant to the bias of every word
+    adds it to f and to log Z: where the mean over draws is least, ``E[log Z] = 1 / (2 alpha)``, not 0.
+
+    With `exact_normalization` it is cross-entropy.
+
+    Args:
+        model: a log-linear model.
+        positions: N of them, at least one.
+        normalization: what to do about log Z.
+        generator: the source of random numbers for H, on the CPU.
+
+    Returns:
+        A scalar, in nats per position. Its gradient is dense, (M,): to train on large tables use `adagrad_step`.
+
+    Raises:
+        InputError: there is no position.
+
+    Source: Andreas and Klein (2015), section 4, equation 5.
+
+    Example:
+        >>> model = LogLinear(vocabulary_size=4, num_weights=64, templates=((1,),))
+        >>> from seqwise.data import gather_positions
+        >>> positions = gather_positions([[3, 1]], context_size=1)
+        >>> language_model_loss(model, positions, sampled_normalization(1.0, fraction=0.5))
+        tensor(1.3863, grad_fn=<AddBackward0>)
+    """
+    if len(positions.words_N) == 0:
+        raise InputError("there is no position to learn from")
+    chosen_H = normalization.draw(len(positions.words_N), generator).to(positions.words_N.device)
+    loss = -model.word_scores(*positions).mean()
+    if len(chosen_H) == 0:
+        return loss
+    return loss + normalization.penalty(model.all_scores(positions.contexts_NC[chosen_H]).logsumexp(dim=-1)).mean()
+
+
+@dataclass(frozen=True, eq=False)
+class AdagradState:
+    """What Adagrad remembers, sums of squared gradients; and a table for gradients, 0 between steps. Both (M,)."""
+
+    squares_M: Tensor
+    gradient_M: Tensor
+
+
+def adagrad_state(model: LogLinear, *, initial: float = 1.0) -> AdagradState:
+    """The state before the first step.
+
+    Args:
+        model: the model to be trained.
+        initial: what the squares start from, greater than 0. At 0 the first gradient of a weight, however small, would
+            move it by a full learning rate, and the first normaliser of a context all of its V words.
+    """
+    if not initial > 0:
+        raise InputError(f"the initial squares must be greater than 0, got {initial}")
+    return AdagradState(torch.full_like(model.weights_M, initial), torch.zeros_like(model.weights_M))
+
+
+@torch.no_grad()
+def adagrad_step(
+    model: LogLinear,
+    state: AdagradState,
+    positions: Positions,
+    normalization: Normalization,
+    *,
+    learning_rate: float,
+    generator: torch.Generator | None = None,
+    block_size: int = 32,
+) -> float:
+    """One step of Adagrad on `language_model_loss`, which reads and writes the weights that it concerns and no others.
+
+    ``g = n dloss/dtheta``, ``s += g^2``, ``theta -= rate g / sqrt(s)``. The gradient is that of the *sum* over the n
+    positions, so that the learning rate and the initial squares mean the same at every batch size. A position outside H
+    touches J weights; one in H touches its J windows, J V weights.
+
+    Args:
+        model: changed in place.
+        state: from `adagrad_state`, changed in place.
+        positions: N of them, at least one.
+        normalization: what to do about log Z.
+        learning_rate: how far a weight moves at most, in nats.
+        generator: the source of random numbers for H, on the CPU.
+        block_size: of how many positions of H all scores are held in memory at a time.
+
+    Returns:
+        The loss before the step, in nats per position.
+
+    Raises:
+        InputError: there is no position, or the learning rate is not a finite number greater than 0.
+
+    Source: Duchi et al. (2011), diagonal Adagrad; Andreas and Klein (2015), section 5. Not implemented: regularisation.
+
+    Example:
+        >>> model = LogLinear(vocabulary_size=4, num_weights=64, templates=((1,),))
+        >>> from seqwise.data import gather_positions
+        >>> positions, state = gather_positions([[3, 1]], context_size=1), adagrad_state(model)
+        >>> losses = [adagrad_step(model, state, positions, exact_normalization(), learning_rate=0.5) for _ in range(9)]
+        >>> losses[0] > 1.38 and losses[-1] < 0.7
+        True
+    """
+    num_positions = len(positions.words_N)
+    if num_positions == 0:
+        raise InputError("there is no position to learn from")
+    if not 0 < learning_rate < math.inf:
+        raise InputError(f"the learning rate must be finite and greater than 0, got {learning_rate}")
+    weights_M, width = model.weights_M, model.vocabulary_size
+    addresses_NJ = model.addresses(*positions)
+    cells_A, counts_A = addresses_NJ.flatten().unique(return_counts=True)
+    weights_A, squares_A, gradient_A = weights_M[cells_A], state.squares_M[cells_A], -counts_A.to(weights_M.dtype)
+    loss = (weights_A * gradient_A).sum()
+    chosen_H = normalization.draw(num_positions, generator).to(cells_A.device)
+    offsets_HJ = (addresses_NJ - positions.words_N[:, None])[chosen_H]
+    layout = _layout(offsets_HJ, cells_A, width)
+    state.gradient_M[cells_A[layout.shared_A]] = gradient_A[layout.shared_A]
+    for start in range(0, len(chosen_H), block_size):
+        block = slice(start, start + block_size)
+        gradient_BV = window_sums(weights_M, offsets_HJ[block], width)
+        loss += _into_gradient(gradient_BV, normalization, num_positions / len(chosen_H))
+        here = ((layout.owners_A >= start) & (layout.owners_A < start + len(gradient_BV))).nonzero()[:, 0]
+        gradient_A[here] += gradient_BV[layout.owners_A[here] - start, layout.columns_A[here]]
+        _move_alone(weights_M, state, gradient_BV, offsets_HJ[block], layout.alone_HJ[block], learning_rate)
+    _move_shared(weights_M, state, offsets_HJ[~layout.alone_HJ].tolist(), width, learning_rate)
+    # The gold words in windows alone were moved as if they were none: they are moved again, from where they were.
+    single_A = ~layout.shared_A
+    cells, gradient, squares = cells_A[single_A], gradient_A[single_A], squares_A[single_A]
+    squares.addcmul_(gradient, gradient)
+    state.squares_M[cells] = squares
+    weights_M[cells] = weights_A[single_A].addcmul_(gradient, squares.rsqrt(), value=-learning_rate)
+    return float(loss) / num_positions
+
+
+class _Layout(NamedTuple):
+    """Where the windows of H and the cells of gold words lie to each other; A cells, in ascending order.
+
+    ``alone_HJ``: whether a window overlaps no other of this step. ``shared_A``: whether a cell is in one that does.
+    ``owners_A``, ``columns_A``: of a cell in a window alone, the row of H and the word that it belongs to; else -1.
+    """
+
+    alone_HJ: Tensor
+    shared_A: Tensor
+    owners_A: Tensor
+    columns_A: Tensor
+
+
+def _layout(offsets_HJ: Tensor, cells_A: Tensor, width: int) -> _Layout:
+    if offsets_HJ.numel() == 0:
+        nowhere_A = torch.full_like(cells_A, -1)
+        return _Layout(offsets_HJ.bool(), torch.zeros_like(cells_A, dtype=torch.bool), nowhere_A, nowhere_A)
+    starts_W, order_W = offsets_HJ.flatten().sort()
+    clear = starts_W.diff() >= width
+    edge = clear.new_ones(1)
+    alone_W = torch.cat([edge, clear]) & torch.cat([clear, edge])
+    # All windows are as wide, so the last one to begin before a cell holds it if any does.
+    last_A = torch.searchsorted(starts_W, cells_A, right=True) - 1
+    columns_A = cells_A - starts_W[last_A]
+    held_A = (last_A >= 0) & (columns_A < width)
+    owned_A = held_A & alone_W[last_A]
+    owners_A = torch.where(owned_A, order_W[last_A] // offsets_HJ.shape[1], -1)
+    alone_HJ = torch.empty_like(alone_W).scatter_(0, order_W, alone_W).view_as(offsets_HJ)
+    return _Layout(alone_HJ, held_A & ~owned_A, owners_A, columns_A)
+
+
+def _into_gradient(scores_BV: Tensor, normalization: Normalization, scale: float) -> Tensor:
+    """Turn scores into the gradient of the penalty, in place; its value, times the scale as the gradient is."""
+    highest_B1 = scores_BV.amax(dim=-1, keepdim=True)
+    sums_B = scores_BV.sub_(highest_B1).exp_().sum(dim=-1)
+    with torch.enable_grad():
+        log_partitions_B = (sums_B.log() + highest_B1[:, 0]).requires_grad_()
+        penalty = normalization.penalty(log_partitions_B).sum() * scale
+        (slopes_B,) = torch.autograd.grad(penalty, log_partitions_B)
+    scores_BV.mul_((slopes_B / sums_B)[:, None])
+    return penalty.detach()
+
+
+def _move_alone(
+    weights_M: Tensor, state: AdagradState, gradient_BV: Tensor, offsets_BJ: Tensor, alone_BJ: Tensor, rate: float
+) -> None:
+    """Move the windows of one row at once, straight from its gradient; that of the others goes into the table."""
+    width = gradient_BV.shape[1]
+    scratch_V, squared_V = torch.empty_like(gradient_BV[0]), torch.empty_like(gradient_BV[0])
+    for gradient_V, offsets, alone in zip(gradient_BV, offsets_BJ.tolist(), alone_BJ.tolist(), strict=True):
+        torch.mul(gradient_V, gradient_V, out=squared_V)
+        for offset, is_alone in zip(offsets, alone, strict=True):
+            if is_alone:
+                squares = state.squares_M.narrow(0, offset, width).add_(squared_V)
+                torch.rsqrt(squares, out=scratch_V)
+                weights_M.narrow(0, offset, width).addcmul_(gradient_V, scratch_V, value=-rate)
+            else:
+                state.gradient_M.narrow(0, offset, width).add_(gradient_V)
+
+
+def _move_shared(
+    weights_M: Tensor, state: AdagradState, offsets: Sequence[int], width: int, learning_rate: float
+) -> None:
+    """Move windows against the table of gradients, which is 0 again after it."""
+    for start, stop in _merged(offsets, width):
+        for begin in range(start, stop, _STRETCH):
+            here = slice(begin, min(begin + _STRETCH, stop))
+            gradient, squares = state.gradient_M[here], state.squares_M[here]
+            squares.addcmul_(gradient, gradient)
+            weights_M[here].addcmul_(gradient, squares.rsqrt(), value=-learning_rate)
+            gradient.zero_()
+
+
+def _merged(offsets: Sequence[int], width: int) -> list[list[int]]:
+    """Windows as disjoint stretches [start, stop], so that none is worked on twice."""
+    stretches: list[list[int]] = []
+    for offset in sorted(offsets):
+        if stretches and offset <= stretches[-1][1]:
+            stretches[-1][1] = offset + width
+        else:
+            stretches.append([offset, offset + width])
+    return stretches

@@ -1,0 +1,329 @@
+"""Andreas and Klein (2015), Tables 1 and 2: how much of the text must be normalised, and how strongly.
+
+The published tables give BLEU, normalisation risk and the settings; what their text says of them is put to tests here.
+See `reproductions.andreas_klein_2015.language_models` for data and systems.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import rich.box
+import rich.table
+
+from reproductions.andreas_klein_2015.language_model_training import LanguageModelSettings
+from reproductions.andreas_klein_2015.language_models import (
+    PARTS,
+    SIZES,
+    Cell,
+    Row,
+    Translations,
+    load_text,
+    run_cells,
+    translations,
+)
+from reproductions.andreas_klein_2015.reranking import CandidateTable, Tuned, candidate_table, tune
+from reproductions.comparison import judge, no_worse
+from reproductions.outcome import Outcome
+from reproductions.workers import ProgressFactory
+from seqwise.evaluation.metrics import Counts, Sums
+from seqwise.evaluation.report import Claim, Result, Table
+from seqwise.evaluation.signature import Signature
+from seqwise.evaluation.translation import bleu, require_sacrebleu
+from seqwise.evaluation.values import values_by_seed
+from seqwise.evaluation.verdicts import decide, interval_result
+
+__all__ = ["TABLE_1", "TABLE_2", "Measured", "about_as_fast", "measure", "table_1", "table_2", "with_weight"]
+
+WORD_BONUSES = (-1.0, -0.5, 0.0, 0.5, 1.0, 2.0)
+
+PLAIN = LanguageModelSettings()
+CONTROLS = (
+    Row("cross-entropy", "cross-entropy", replace(PLAIN, likelihood="normalized", alpha=0.0, fraction=1.0)),
+    Row(
+        "devlin",
+        "normalised, α = 0.1 (Devlin)",
+        replace(PLAIN, likelihood="normalized", alpha=0.1, fraction=1.0),
+        {"BLEU": 20.1, "R": 2.7},
+    ),
+)
+TABLE_1 = (
+    Row("gamma-0", "γ = 0", replace(PLAIN, fraction=0.0)),
+    Row("gamma-1-in-128", "γ = 1/128", replace(PLAIN, fraction=1 / 128)),
+    Row("gamma-0.1", "γ = 0.1", replace(PLAIN, fraction=0.1)),
+    Row("gamma-1", "γ = 1", replace(PLAIN, fraction=1.0)),
+    *CONTROLS,
+)
+"""Normalised fraction, at alpha = 1."""
+TABLE_2 = (
+    Row("alpha-0.01", "α = 0.01", replace(PLAIN, alpha=0.01)),
+    Row("alpha-0.1", "α = 0.1", replace(PLAIN, alpha=0.1)),
+    replace(TABLE_1[2], name="α = 1"),
+    Row("alpha-10", "α = 10", replace(PLAIN, alpha=10.0)),
+    *CONTROLS,
+)
+"""Strength of the penalty, at gamma = 0.1; alpha = 1 shares its cells with Table 1."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A row with what was measured, one of each for each seed.
+
+    Attributes:
+        row: what it is.
+        tuned: weight and word bonus chosen on the development lists, and BLEU there.
+        bleu: on test.
+        risk: mean |log Z| on held-out text.
+        deviation: mean |log Z - mean| there.
+        loss: negative log-likelihood there, normalised.
+        seconds: of training.
+        signature: of the first seed, with all seeds in it.
+    """
+
+    row: Row
+    tuned: list[Tuned]
+    bleu: list[Sums]
+    risk: list[Sums]
+    deviation: list[Sums]
+    loss: list[Sums]
+    seconds: list[float]
+    signature: Signature
+
+
+def measure(
+    name: str, rows: Sequence[Row], cells: Mapping[str, Sequence[Cell]], lists: Translations
+) -> tuple[dict[str, Measured], Sums]:
+    """Tune each system on the development lists and measure it on test; and the translator without language model.
+
+    The last has a word bonus too, chosen likewise: else what a longer output gains would pass for the language model's.
+
+    Args:
+        name: of the table, for signatures.
+        rows: of the table.
+        cells: by key of the row, one for each seed.
+        lists: that the cells have scored.
+    """
+    counts = {part: _all_counts(lists, part) for part in PARTS}
+
+    def table(part: str, seconds: Iterable[Sequence[float]]) -> CandidateTable:
+        return candidate_table(lists.candidates[part], seconds)
+
+    def chosen(part: str, ranked: CandidateTable, weight: float, word_bonus: float) -> Sums:
+        places = ranked.best(weight, word_bonus=word_bonus)
+        return Sums(counts[part].columns_NC[places], counts[part].combine)
+
+    measured = {}
+    for row in rows:
+        runs = cells[row.key]
+        tuned = [tune(table("dev", run.scores["dev"]), counts["dev"], word_bonuses=WORD_BONUSES) for run in runs]
+        measured[row.key] = Measured(
+            row,
+            tuned,
+            [
+                chosen("test", table("test", run.scores["test"]), one.weight, one.word_bonus)
+                for run, one in zip(runs, tuned, strict=True)
+            ],
+            [_risk(run) for run in runs],
+            [_deviation(run) for run in runs],
+            [_loss(run) for run in runs],
+            [run.train_seconds for run in runs],
+            replace(
+                runs[0].signature,
+                method=f"{name}: {row.name}",
+                seeds=tuple(seed for run in runs for seed in run.signature.seeds),
+            ),
+        )
+    dev, test = (table(part, [[0.0] * len(some) for some in lists.candidates[part]]) for part in PARTS)
+    bonus = tune(dev, counts["dev"], word_bonuses=WORD_BONUSES)
+    return measured, chosen("test", test, bonus.weight, bonus.word_bonus)
+
+
+def _all_counts(lists: Translations, part: str) -> Sums:
+    """BLEU's sums of every candidate."""
+    texts = [one.text for some in lists.candidates[part] for one in some]
+    together = zip(lists.candidates[part], lists.references[part], strict=True)
+    return bleu(texts, [options for some, options in together for _ in some])
+
+
+def _risk(run: Cell) -> Counts:
+    return Counts([sum(map(abs, values)) for _, values in run.held_out], [len(values) for _, values in run.held_out])
+
+
+def _deviation(run: Cell) -> Counts:
+    mean = statistics.fmean(value for _, values in run.held_out for value in values)
+    sums = [sum(abs(value - mean) for value in values) for _, values in run.held_out]
+    return Counts(sums, [len(values) for _, values in run.held_out])
+
+
+def _loss(run: Cell) -> Counts:
+    sums = [sum(values) - score for score, values in run.held_out]
+    return Counts(sums, [len(values) for _, values in run.held_out])
+
+
+def about_as_fast(text: str, source: str, slow: Sequence[float], fast: Sequence[float], *, times: float) -> Claim:
+    """Put "so many times as fast" to a test: the 95% interval of the ratio must lie within a quarter of it.
+
+    The interval is Student's, of the logarithms of the ratios by seed; a quarter is a factor of 1.25 either way.
+
+    Args:
+        text, source: of the claim.
+        slow, fast: seconds, one for each seed.
+        times: the ratio that is claimed.
+
+    Returns:
+        The claim: reversed if the interval lies below 1, so that the "fast" one is slower.
+    """
+    values, rule = (values_by_seed(slow), values_by_seed(fast)), f"about {times:g} times"
+    verdict, numbers = decide(rule, *values)
+    interval = "one seed, no interval" if len(numbers) == 1 else f"[{numbers[1]:.1f}, {numbers[2]:.1f}]"
+    ratios = ", ".join(f"{one / other:.1f}" for one, other in zip(slow, fast, strict=True))
+    evidence = (
+        f"{statistics.fmean(slow):.0f} s against {statistics.fmean(fast):.0f} s: {numbers[0]:.1f} times "
+        f"{interval}; by seed {ratios}"
+    )
+    return Claim(text, source, verdict, evidence, rule=rule, values=values, numbers=numbers)
+
+
+def with_weight(claim: Claim, *rows: Measured) -> Claim:
+    """A claim on translations, or "not tested" where a language model got weight 0: its lists are ranked without it.
+
+    Args:
+        claim: as tested.
+        rows: that it compares.
+    """
+    unused = [(one.row.name, sum(tuned.weight == 0 for tuned in one.tuned), len(one.tuned)) for one in rows]
+    zeros = ", ".join(f"{name} in {count} of {seeds} seeds" for name, count, seeds in unused if count)
+    if not zeros:
+        return claim
+    return Claim(claim.text, claim.source, "not tested", f"weight 0: {zeros}; {claim.evidence}")
+
+
+def table_1(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> list[Outcome]:
+    """Table 1: BLEU, risk and seconds by the fraction gamma of positions that are normalised, alpha = 1."""
+    source = "Andreas and Klein (2015), Table 1 and section 5"
+    measured, alone, files = _measured("andreas-klein-1", TABLE_1, folder, seeds, scale, progress)
+    zero, tenth, full, devlin = (measured[key] for key in ("gamma-0", "gamma-0.1", "gamma-1", "devlin"))
+    plain = [alone] * len(tenth.bleu)
+    claims = [
+        with_weight(no_worse("γ = 0.1 costs no more than half a point of BLEU against γ = 1.", source,
+                             tenth.bleu, full.bleu, said="γ = 0.1 minus γ = 1: "), tenth, full),
+        with_weight(no_worse("γ = 0.1 costs no more than half a point of BLEU against Devlin's objective (the paper: "
+                             "0.1).", source, tenth.bleu, devlin.bleu, said="γ = 0.1 minus Devlin: "), tenth, devlin),
+        about_as_fast("γ = 0.1 trains about ten times as fast as γ = 1.", source,
+                      full.seconds, tenth.seconds, times=10),
+        judge("Without any normaliser (γ = 0) the risk R is larger than with γ = 0.1.", source,
+              zero.risk, tenth.risk, said="R of γ = 0 minus γ = 0.1: ", scale=1.0),
+        with_weight(judge("γ = 0.1 translates better than γ = 0.", source,
+                          tenth.bleu, zero.bleu, said="γ = 0.1 minus γ = 0: "), tenth, zero),
+        judge("R is smaller with γ = 0.1 than under Devlin's objective.", source,
+              devlin.risk, tenth.risk, said="R of Devlin minus γ = 0.1: ", scale=1.0),
+        judge("log Z varies less about its mean with γ = 0.1 than under Devlin's objective.", "not in the paper",
+              devlin.deviation, tenth.deviation, said="mean |log Z - mean|, Devlin minus γ = 0.1: ", scale=1.0),
+        with_weight(judge("The language model (γ = 0.1) improves on the translator with a word bonus.",
+                          "not in the paper", tenth.bleu, plain, said="γ = 0.1 minus none: "), tenth),
+    ]  # fmt: skip
+    return [_outcome("andreas-klein-1", "Table 1, by fraction normalised, α = 1", measured, alone, claims, files)]
+
+
+def table_2(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> list[Outcome]:
+    """Table 2: the same by the strength alpha of the penalty, gamma = 0.1."""
+    source = "Andreas and Klein (2015), Table 2 and section 5"
+    measured, alone, files = _measured("andreas-klein-2", TABLE_2, folder, seeds, scale, progress)
+    weak, strong = measured["alpha-0.01"], measured["alpha-10"]
+    middle = [measured[key] for key in ("alpha-0.1", "gamma-0.1")]
+    best = max(middle, key=lambda one: statistics.fmean(tuned.value for tuned in one.tuned))
+    name = best.row.name
+    claims = [
+        with_weight(judge("Too weak a penalty (α = 0.01) translates worse.", source,
+                          best.bleu, weak.bleu, said=f"{name} minus α = 0.01: "), best, weak),
+        with_weight(judge("Too strong a penalty (α = 10) translates worse.", source,
+                          best.bleu, strong.bleu, said=f"{name} minus α = 10: "), best, strong),
+        judge("With a small α the risk R grows large.", source,
+              weak.risk, best.risk, said=f"R of α = 0.01 minus {name}: ", scale=1.0),
+        judge("A strong penalty forces R closer to zero.", source,
+              best.risk, strong.risk, said=f"R of {name} minus α = 10: ", scale=1.0),
+        judge("log Z varies more with a small α, also about its mean.", "not in the paper",
+              weak.deviation, best.deviation, said=f"mean |log Z - mean| of α = 0.01 minus {name}: ", scale=1.0),
+    ]  # fmt: skip
+    return [_outcome("andreas-klein-2", "Table 2, by strength, γ = 0.1", measured, alone, claims, files)]
+
+
+def _measured(
+    name: str, rows: Sequence[Row], folder: Path, seeds: Sequence[int], scale: str, progress: ProgressFactory
+) -> tuple[dict[str, Measured], Sums, dict[str, Path]]:
+    # Before the translator is trained, so that what is not there is missed at once.
+    require_sacrebleu()
+    text = load_text(scale)
+    lists = translations(folder, scale, progress=progress)
+    cells = run_cells(rows, text, lists, folder, size=SIZES[scale], seeds=seeds, progress=progress)
+    return *measure(name, rows, cells, lists), {"runs": folder}
+
+
+COLUMNS = ("BLEU", "BLEU, dev", "R", "mean |log Z - mean|", "perplexity", "weight", "training seconds")
+UNITS = {"BLEU": "%", "BLEU, dev": "%", "R": "nat", "mean |log Z - mean|": "nat", "training seconds": "s"}
+
+
+def _outcome(
+    name: str,
+    title: str,
+    measured: Mapping[str, Measured],
+    alone: Sums,
+    claims: Sequence[Claim],
+    files: dict[str, Path],
+) -> Outcome:
+    """Every number with its signature, a grid for the terminal, and the claims."""
+    some = next(iter(measured.values()))
+    signature = replace(some.signature, method=f"{name}: no language model, word bonus", seeds=(0,))
+    results = [interval_result("no language model, word bonus", "BLEU", alone, signature)]
+    for one in measured.values():
+        results += _results(one)
+    grid = rich.table.Table(
+        title=title, title_justify="left", box=rich.box.SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1)
+    )
+    grid.add_column("language model", overflow="fold")
+    for heading in ("BLEU", "dev", "R", "spread", "ppl", "weight", "sec"):
+        grid.add_column(heading, justify="right", no_wrap=True)
+    shown = {(result.system, result.measure): result for result in results}
+    for system in dict.fromkeys(result.system for result in results):
+        grid.add_row(system, *(_text(shown.get((system, column))) for column in COLUMNS))
+    grid.caption = (
+        "BLEU in %; R: mean |log Z| on held-out text; spread: mean |log Z - mean|; ppl: normalised perplexity; weight: "
+        "of the unnormalised score, chosen on dev with a word bonus; sec: CPU time of training; means over seeds"
+    )
+    grid.caption_justify = "left"
+    lesson = "\n".join(f"{claim.verdict.upper()}: {claim.text} ({claim.evidence})" for claim in claims)
+    return Outcome(name, Table(title, tuple(results), claims=tuple(claims)), grid, lesson, files)
+
+
+def _results(one: Measured) -> list[Result]:
+    def result(measure: str, value: float) -> Result:
+        return Result(one.row.name, measure, value, one.signature, unit=UNITS.get(measure, ""))
+
+    def interval(measure: str, measured: Sequence[Sums]) -> Result:
+        unit, published = UNITS[measure], one.row.published.get(measure)
+        return interval_result(one.row.name, measure, measured, one.signature, unit=unit, published=published)
+
+    loss = statistics.fmean(sums.value for sums in one.loss)
+    return [
+        interval("BLEU", one.bleu),
+        result("BLEU, dev", 100 * statistics.fmean(tuned.value for tuned in one.tuned)),
+        interval("R", one.risk),
+        interval("mean |log Z - mean|", one.deviation),
+        # exp of the mean loss, cut off where a float ends.
+        result("perplexity", math.exp(min(loss, 700.0))),
+        result("weight", statistics.fmean(tuned.weight for tuned in one.tuned)),
+        result("training seconds", statistics.fmean(one.seconds)),
+    ]
+
+
+def _text(result: Result | None) -> str:
+    if result is None:
+        return ""
+    if result.measure == "perplexity":
+        return f"{result.value:.0f}" if result.value < 1e6 else "> 1e6"
+    digits = {"%": 2, "nat": 2, "s": 0}.get(result.unit, 2)
+    return f"{result.value:.{digits}f}"

@@ -1,0 +1,1 @@
+"""Experiments that none of the papers has."""

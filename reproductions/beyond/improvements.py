@@ -1,0 +1,210 @@
+"""What might improve on the objectives that won, tried on development data; and the same where lengths are free.
+
+Labels left to right: each variant starts from the weights that the winners start from (scheduled sampling; see
+:mod:`reproductions.beyond.search_objectives`, whose runs are shared) and trains for about their time, unless its name
+says otherwise. All choices are made on development data; the best variant then meets the better of the two winners on
+test data, once. Spelling to sound: the likelihoods over a beam, and the relaxed beam with two costs, against
+cross-entropy trained longer, in the form of the other tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import rich.box
+import rich.table
+
+from reproductions.beyond.search_objectives import CORPORA, SEARCHED, beat_the_best, family, measure_corpora, systems_of
+from reproductions.beyond.spelling import load_both_parts, words_right
+from reproductions.comparison import HEADINGS, Measured, Row, best_on_dev, compare, examine
+from reproductions.outcome import Outcome
+from reproductions.systems import System
+from reproductions.tasks import Task, run_task
+from reproductions.workers import ProgressFactory
+from seqwise.evaluation.metrics import seed_differences
+from seqwise.evaluation.report import Claim, Result, Table
+from seqwise.evaluation.verdicts import SIGNIFICANT, difference_result, interval_result
+from seqwise.runs.settings import Settings
+
+__all__ = ["SPELLING", "reproduce", "spelling_family", "variants"]
+
+TAGGED = ("pmb", "ner")
+WINNERS = ("dense-beam", "beam-crf")
+RELAXED = "relaxed-beam"
+"""Shown beside its variant; no variant itself."""
+VARIANTS = {
+    "dense-beam-k10": "dense beam loss, k = 10",
+    "beam-crf-k10": "beam CRF, k = 10",
+    "dense-beam-twice": "dense beam loss, twice as long",
+    "beam-crf-after-dense": "dense beam loss, then beam CRF (twice as long)",
+    "soft-dense-beam-gaps": "soft dense beam loss, alpha by gaps",
+    "beam-crf-direct": "beam CRF + 0.5 direct loss",
+    "relaxed-beam-gaps": "relaxed beam, alpha by gaps",
+}
+
+
+def variants(start: Settings, epochs: Mapping[str, float], seed: int) -> dict[str, System]:
+    """The family of the search objectives and, after it, every variant.
+
+    Args:
+        start, epochs, seed: as of :func:`reproductions.beyond.search_objectives.family`.
+    """
+    systems = family(start, epochs, seed)
+    dense, crf, relaxed = (systems[key].settings for key in (*WINNERS, RELAXED))
+    by_gaps = partial(replace, alpha_unit="gaps", alpha="exponential(1, 10)")
+    # A beam of 10 takes almost twice the time of one of 5, the relaxed beam three times that of the beam CRF.
+    made: dict[str, tuple[Settings, str | None]] = {
+        "dense-beam-k10": (replace(dense, beam_size=10, epochs=0.6 * dense.epochs), "sampling"),
+        "beam-crf-k10": (replace(crf, beam_size=10, epochs=0.6 * crf.epochs), "sampling"),
+        "dense-beam-twice": (replace(dense, epochs=2 * dense.epochs), "sampling"),
+        "beam-crf-after-dense": (crf, "dense-beam"),
+        "soft-dense-beam-gaps": (by_gaps(dense, objective="soft-dense-beam", epochs=relaxed.epochs), "sampling"),
+        "beam-crf-direct": (
+            replace(crf, direct_loss_weight=0.5, alpha=relaxed.alpha, epochs=0.4 * crf.epochs), "sampling",
+        ),
+        "relaxed-beam-gaps": (by_gaps(relaxed), "sampling"),
+    }  # fmt: skip
+    return {**systems, **systems_of(made, seed)}
+
+
+# ---------------------------------------------------------------------------------------- spelling to sound
+
+# The words of the recipe g2p, a third of them decoded, with a measure that is better when it is higher.
+SPELLING = Task(
+    "g2p",
+    "spelling to sound (CMU dictionary)",
+    "words right",
+    load_both_parts,
+    words_right,
+    decoders=("greedy", "beam", "raw-beam"),
+)
+SPELLING_CONTROLS = {"cross-entropy": "cross-entropy", "cross-entropy-longer": "cross-entropy, longer"}
+SPELLING_ROWS = {
+    "self-normalized": "self-normalised",
+    "dense-beam-local": "dense beam loss, local",
+    "beam-crf-local": "beam CRF, local",
+    "dense-beam-global": "self-normalised, then dense beam loss, global",
+    "beam-crf-global": "self-normalised, then beam CRF, global",
+    "relaxed-hamming": "relaxed beam, local, Hamming cost",
+    "relaxed-edit": "relaxed beam, local, edit distance",
+}
+
+
+def spelling_family(seed: int) -> dict[str, System]:
+    """The systems of spelling to sound for one seed; all that follow a start train for about the same time."""
+    start = Settings(
+        task="transduce", source_units="characters", minimum_count=1, embedding_size=64, hidden_size=128,
+        dropout=0.0, objective="cross-entropy", epochs=1.5, learning_rate=3e-3, beam_size=3, seed=seed, save_every=500,
+    )  # fmt: skip
+    longer = replace(start, epochs=0.7, learning_rate=1.5e-3)
+    search = replace(start, learning_rate=5e-4, cross_entropy_weight=0.1)
+    dense = replace(search, objective="dense-beam", epochs=0.25, cross_entropy_weight=0.0)
+    crf = replace(search, objective="beam-crf", epochs=0.22)
+    relaxed = replace(search, objective="relaxed-beam", epochs=0.16, alpha="exponential(1, 8)")
+    stages: dict[str, tuple[Settings, str | None]] = {
+        "cross-entropy": (start, None),
+        "self-normalized": (replace(start, objective="self-normalized"), None),
+        "cross-entropy-longer": (longer, "cross-entropy"),
+        "dense-beam-local": (dense, "cross-entropy"),
+        "beam-crf-local": (crf, "cross-entropy"),
+        "dense-beam-global": (replace(dense, score="global"), "self-normalized"),
+        "beam-crf-global": (replace(crf, score="global"), "self-normalized"),
+        "relaxed-hamming": (relaxed, "cross-entropy"),
+        "relaxed-edit": (replace(relaxed, cost="edit-distance"), "cross-entropy"),
+    }
+    return systems_of(stages, seed)
+
+
+def _spelling_claims(measured: Mapping[str, Measured]) -> list[Claim]:
+    control = best_on_dev(measured, SPELLING_CONTROLS)
+    plain = measured["cross-entropy"]
+    return [
+        *beat_the_best(measured, control, [key for key in SPELLING_ROWS if key != "self-normalized"]),
+        examine(
+            "The edit distance as cost beats the Hamming cost where one insertion shifts all that follows.",
+            "here", measured["relaxed-edit"], measured["relaxed-hamming"],
+        ),
+        examine(
+            "The raw beam of plain cross-entropy is worse than its beam where outputs have lengths of their own.",
+            "here", plain, plain, decoders=("beam", "raw-beam"),
+        ),
+    ]  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------- tables
+
+
+def reproduce(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
+    """Try the variants on development data, test the best of them once, and go on to spelling."""
+    tasks = [CORPORA[name][0] for name in TAGGED] + [SPELLING]
+    for task in tasks:
+        task.require()
+    names = {**{key: SEARCHED[key] for key in (*WINNERS, RELAXED)}, **VARIANTS}
+    rows = [Row(key, title) for key, title in names.items()]
+    corpora = measure_corpora("improvements", TAGGED, variants, rows, folder, seeds=seeds, progress=progress)
+    for table, task, runs, measured in corpora:
+        yield on_dev(table, f"Improvements on the winners, {task.title}", measured, task.measure, runs)
+    runs, table = folder / SPELLING.name, "improvements-g2p"
+    rows = [Row(key, title) for key, title in {**SPELLING_CONTROLS, **SPELLING_ROWS}.items()]
+    measured = run_task(SPELLING, spelling_family, rows, table, runs, seeds=seeds, progress=progress)
+    yield compare(
+        table,
+        f"Search-aware objectives, {SPELLING.title}",
+        measured,
+        measure=SPELLING.measure,
+        controls=SPELLING_CONTROLS,
+        claims=_spelling_claims(measured),
+        files={"runs": runs},
+    )
+
+
+def on_dev(name: str, title: str, measured: Mapping[str, Measured], measure: str, runs: Path) -> Outcome:
+    """Every row on development data beside the winner, and of the test data one comparison.
+
+    Args:
+        name: file name of the results, without ending.
+        title: of the table.
+        measured: the winners and their variants.
+        measure: the name of what was measured, in per cent.
+        runs: the folder of the runs.
+    """
+    winner = best_on_dev(measured, WINNERS)
+    best = best_on_dev(measured, [key for key in measured if key not in (*WINNERS, RELAXED)])
+    grid = rich.table.Table(
+        title=title, title_justify="left", box=rich.box.SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1)
+    )
+    grid.add_column("system", overflow="fold")
+    for heading in ("dev", "to winner", "seeds above", "sec"):
+        grid.add_column(heading, justify="right", no_wrap=True)
+    results: list[Result] = []
+    for one in measured.values():
+        ours, theirs = one.dev[one.chosen], winner.dev[winner.chosen]
+        note = f"{HEADINGS[one.chosen]}, chosen on dev"
+        results += [
+            interval_result(one.row.name, f"{measure}, dev", ours, one.signature, note=note),
+            Result(one.row.name, "training seconds, all stages", one.train_seconds, one.signature, unit="s"),
+        ]
+        difference, above = "the winner", ""
+        if one is not winner:
+            against = difference_result(
+                one.row.name, f"{measure}, dev, minus winner", ours, theirs, one.signature,
+                note=f"winner: {winner.row.name} ({HEADINGS[winner.chosen]})",
+            )  # fmt: skip
+            results.append(against)
+            differences = seed_differences(ours, theirs)
+            difference = f"{against.value:+.1f}" + ("*" if (against.p_value or 0.0) < SIGNIFICANT else " ")
+            above = f"{sum(number > 0 for number in differences)} of {len(differences)}"
+        grid.add_row(
+            one.row.name, f"{one.percent('dev', one.chosen):.1f}", difference, above, f"{one.train_seconds:.0f}"
+        )
+    grid.caption = (
+        f"{measure} on development data, mean over seeds, each with its best decoder; to winner: difference to "
+        f"{winner.row.name}, * where p < 0.05, not corrected for {len(measured) - 1} looks; sec: CPU time of all stages"
+    )
+    grid.caption_justify = "left"
+    claim = examine(f"On test, “{best.row.name}” beats “{winner.row.name}”.", "here", best, winner)
+    lesson = f"{claim.verdict.upper()}: {claim.text} ({claim.evidence})"
+    return Outcome(name, Table(title, tuple(results), claims=(claim,)), grid, lesson, {"runs": runs})

@@ -1,0 +1,203 @@
+"""Short proteins: families that no split divides, wild types, and what counts of residues predict of a sequence."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import combinations, pairwise
+
+from reproductions.corpora import readers as corpora
+from seqwise.data.fasta import read_fasta
+from seqwise.data.readers import Example
+from seqwise.errors import InputError
+
+__all__ = [
+    "Proteins",
+    "bigram_nats",
+    "choose_wild_types",
+    "families",
+    "proteins",
+    "residue_shares",
+    "split_by_family",
+    "unigram_nats",
+]
+
+FILE = "uniprot_ecoli_yeast_len20-128.fasta.gz"
+HELD_OUT = 0.1  # of the sequences, for development data and again for test data
+PRIOR = 20.0  # how many residues' worth the unigrams count beside the bigrams of one residue
+
+
+@dataclass(frozen=True)
+class Proteins:
+    """Sequences to train on, to measure a model on, and to take wild types from; each part in the order of the file."""
+
+    train: list[Example]
+    dev: list[Example]
+    test: list[Example]
+
+
+@cache
+def proteins() -> Proteins:
+    """Short proteins of E. coli and yeast (UniProt), split by family; from the folder that ``SEQWISE_DATA`` names."""
+    return split_by_family(read_fasta(corpora.corpus("protein-short") / FILE))
+
+
+def families(sequences: Sequence[Sequence[str]], *, size: int = 6, share: float = 0.1) -> list[int]:
+    """Which sequences belong together: single linkage by shared words of residues.
+
+    Two sequences are linked if they share a word of ``size`` residues, and with it at least ``share`` of the distinct
+    words of the one that has fewer.
+
+    Args:
+        sequences: of residues.
+        size: of a word.
+        share: between 0 and 1.
+
+    Returns:
+        For each sequence the place of the first member of its family.
+
+    Not implemented: alignment. Relatives that have diverged, and share no word, are not found.
+
+    Example:
+        >>> families(["MKLVINDE", "MAAAAAAA", "MKLVINDQ"], size=4)
+        [0, 1, 0]
+    """
+    words = [{tuple(one[place : place + size]) for place in range(len(one) - size + 1)} for one in sequences]
+    holders: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for place, own in enumerate(words):
+        for word in own:
+            holders[word].append(place)
+    shared = Counter(pair for places in holders.values() for pair in combinations(places, 2))
+    first = list(range(len(sequences)))
+
+    def root(place: int) -> int:
+        while first[place] != place:
+            place = first[place]
+        return place
+
+    for (one, other), count in shared.items():
+        if count >= share * min(len(words[one]), len(words[other])):
+            low, high = sorted((root(one), root(other)))
+            first[high] = low
+    return [root(place) for place in range(len(sequences))]
+
+
+def split_by_family(examples: Sequence[Example], *, seed: int = 0) -> Proteins:
+    """A tenth of the sequences each for development and test data, by whole families in random order.
+
+    A part is full once it has at least its tenth, so that a large family may make it larger.
+
+    Raises:
+        InputError: there are too few families for three parts.
+
+    Example:
+        >>> parts = split_by_family([Example((), tuple(8 * letter)) for letter in "ACDEFGHIKL"])
+        >>> len(parts.train), len(parts.dev), len(parts.test)
+        (8, 1, 1)
+    """
+    family = families([one.target for one in examples])
+    order = sorted(set(family))
+    random.Random(seed).shuffle(order)
+    sizes, part_of, filled = Counter(family), dict.fromkeys(order, "train"), Counter[str]()
+    for part in ("dev", "test"):
+        while order and filled[part] < HELD_OUT * len(examples):
+            part_of[order[-1]] = part
+            filled[part] += sizes[order.pop()]
+    if not order or not filled["test"]:
+        raise InputError(f"{len(sizes)} families of sequences are too few for three parts", mend="give more sequences")
+
+    def taken(part: str) -> list[Example]:
+        return [one for one, own in zip(examples, family, strict=True) if part_of[own] == part]
+
+    return Proteins(taken("train"), taken("dev"), taken("test"))
+
+
+def choose_wild_types(examples: Sequence[Example], *, count: int, lengths: tuple[int, int]) -> list[Example]:
+    """So many sequences of a length in a range, the same whenever it is asked for; all where there are fewer.
+
+    Raises:
+        InputError: there is none.
+
+    Example:
+        >>> choose_wild_types([Example((), tuple("MAC")), Example((), tuple("MA"))], count=5, lengths=(3, 9))[0].target
+        ('M', 'A', 'C')
+    """
+    low, high = lengths
+    places = [place for place, one in enumerate(examples) if low <= len(one.target) <= high]
+    if not places:
+        raise InputError(f"no held-out sequence has {low} to {high} residues", mend="give other lengths")
+    return [examples[place] for place in sorted(random.Random(0).sample(places, min(count, len(places))))]
+
+
+def unigram_nats(train: Sequence[Example], held_out: Sequence[Example]) -> list[float]:
+    """``- sum_t log p(y_t)`` of each held-out sequence, t from the second residue on, by the shares of residues there.
+
+    The first residue is methionine, the start of every protein, which nothing has to predict.
+
+    Raises:
+        InputError: a residue is in no training sequence.
+
+    Example:
+        >>> nats = unigram_nats([Example((), tuple("MAAC"))], [Example((), tuple("MAC"))])
+        >>> [round(math.exp(-value), 4) for value in nats]
+        [0.2222]
+    """
+    shares = residue_shares(train)
+    return [-math.fsum(math.log(_share(shares, residue)) for residue in one.target[1:]) for one in held_out]
+
+
+def bigram_nats(train: Sequence[Example], held_out: Sequence[Example]) -> list[float]:
+    """``- sum_t log p(y_t | all others)`` of a Markov chain, t from the second residue on.
+
+    Of the others only the neighbours matter: ``p(w | a, b)`` is proportional to ``p(w | a) p(b | w)``, with a before
+    and b after it; the end of the sequence counts as a residue. ``p(w | a) = (n(a, w) + 20 p(w)) / (n(a) + 20)``, with
+    the p(w) of :func:`unigram_nats` (of the end: one for each sequence). So this is the pseudo-log-likelihood of the
+    chain: what a masked model's is to be compared with.
+
+    Raises:
+        InputError: a residue is in no training sequence.
+
+    Example:
+        >>> train = [Example((), tuple("M" + 20 * "AC"))]
+        >>> bigram_nats(train, [Example((), tuple("MAC"))])[0] < unigram_nats(train, [Example((), tuple("MAC"))])[0]
+        True
+    """
+    shares, end = residue_shares(train), ""
+    ends = len(train) / max(sum(len(one.target) - 1 for one in train), 1)
+    pairs = Counter(pair for one in train for pair in pairwise((*one.target, end)))
+    before = Counter(residue for one in train for residue in one.target)
+
+    def follows(one: str, other: str) -> float:
+        own = ends if other == end else _share(shares, other)
+        return (pairs[one, other] + PRIOR * own) / (before[one] + PRIOR)
+
+    nats = []
+    for one in held_out:
+        padded = (*one.target, end)
+        total = 0.0
+        for left, here, right in zip(padded, padded[1:], padded[2:], strict=False):
+            whole = math.fsum(follows(left, residue) * follows(residue, right) for residue in shares)
+            total -= math.log(follows(left, here) * follows(here, right) / whole)
+        nats.append(total)
+    return nats
+
+
+def residue_shares(train: Sequence[Example]) -> dict[str, float]:
+    """The share of each residue, from the second place of a sequence on.
+
+    Example:
+        >>> residue_shares([Example((), tuple("MAAAC"))])
+        {'A': 0.75, 'C': 0.25}
+    """
+    counts = Counter(residue for one in train for residue in one.target[1:])
+    return {residue: count / counts.total() for residue, count in sorted(counts.items())}
+
+
+def _share(shares: dict[str, float], residue: str) -> float:
+    if residue not in shares:
+        raise InputError(f"the residue {residue!r} is in no training sequence", mend="give more training data")
+    return shares[residue]

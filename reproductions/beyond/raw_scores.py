@@ -1,0 +1,150 @@
+"""What decoding by raw scores does to a plain model, by task; and what of it log Z explains.
+
+Where every output has the length of its input, log Z of the next step tells something about a prefix that its
+probability does not, and a raw beam can use it. Where lengths differ every further token earns log Z as well, outputs
+grow, and quality collapses; how much of it one constant gives back, the mean log Z a token of the development data,
+is among the results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import rich.box
+import rich.table
+
+from reproductions.beyond import search_objectives
+from reproductions.beyond.improvements import SPELLING, spelling_family
+from reproductions.comparison import Measured, Row, examine, judge
+from reproductions.goyal_2018.exposure_bias import family_of
+from reproductions.outcome import Outcome
+from reproductions.tasks import Family, Task, run_task, supertags
+from reproductions.workers import ProgressFactory
+from seqwise.decoding import Decoder
+from seqwise.evaluation.metrics import Sums
+from seqwise.evaluation.report import Claim, Result, Table
+from seqwise.evaluation.slot_ranking import SlotRanking, rank_slots
+from seqwise.evaluation.verdicts import interval_result
+from seqwise.runs.diagnosis import estimate_constant
+from seqwise.runs.measures import known_targets
+from seqwise.runs.run import Run, load_run, predict
+from seqwise.search.candidates import shifted
+from seqwise.search.selection import HardTopK
+
+__all__ = ["reproduce"]
+
+KEY = "cross-entropy"
+RANKED = 1000
+"""So many test examples are searched for pairs of slots."""
+STATISTICS = {
+    "log_prob": "log p(prefix)", "log_partition": "next log Z", "both": "log p + next log Z", "raw": "raw + next log Z",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What one task came to, a measurement for each seed."""
+
+    measured: Measured
+    shifted: list[Sums] | None
+    rankings: list[SlotRanking]
+
+
+def reproduce(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
+    """Beam, raw beam and raw beam less a constant, and what ranks the right slot first, for every task."""
+    families = _families(scale)
+    found = {
+        task.title: _measure(task, family, folder / name, seeds, progress) for name, (task, family) in families.items()
+    }
+    results = [result for title, one in found.items() for result in _results(title, one)]
+    claims = [claim for title, one in found.items() for claim in _claims(title, one)]
+    table = Table("Raw scores of plain cross-entropy models, by task", tuple(results), claims=tuple(claims))
+    lesson = "\n".join(f"{claim.verdict.upper()}: {claim.text} ({claim.evidence})" for claim in claims)
+    yield Outcome("raw-scores", table, _grid(table), lesson, {"runs": folder})
+
+
+def _families(scale: str) -> dict[str, tuple[Task, Family]]:
+    """The tasks left to right, one that sees its whole input, and one whose outputs have lengths of their own."""
+    found: dict[str, tuple[Task, Family]] = {
+        name: (task, partial(search_objectives.family, start, epochs))
+        for name, (task, start, epochs) in search_objectives.CORPORA.items()
+    }
+    whole = supertags("pmb")
+    for task, _ in [*found.values(), (whole, None), (SPELLING, None)]:
+        task.require()
+    found["pmb-both-ways"] = (replace(whole, title=f"{whole.title}, both ways"), family_of(whole, scale))
+    found[SPELLING.name] = (SPELLING, spelling_family)
+    return found
+
+
+def _measure(task: Task, family: Family, runs: Path, seeds: Sequence[int], progress: ProgressFactory) -> _Found:
+    rows = [Row(KEY, task.title)]
+    measured = run_task(task, family, rows, "raw-scores", runs, seeds=seeds, progress=progress)[KEY]
+    loaded = [load_run(runs / f"seed-{seed}" / KEY) for seed in seeds]
+    of_own_length = loaded[0].model.end is not None
+    return _Found(
+        measured,
+        [_shifted(run, task) for run in loaded] if of_own_length else None,
+        [_rank(run, task) for run in loaded],
+    )
+
+
+def _shifted(run: Run, task: Task) -> Sums:
+    """The raw beam less the mean log Z of the development data."""
+    data = task.load_data()
+    decoder = Decoder(HardTopK(run.settings.beam_size), shifted(estimate_constant(run, data.dev)))
+    return task.count("test", [best[0].tokens for best in predict(run, data.test, decoder)])
+
+
+def _rank(run: Run, task: Task) -> SlotRanking:
+    examples = known_targets(run, task.load_data().test)[:RANKED]
+    encoded = run.encode(examples)
+    return rank_slots(run.model, encoded, [[one.target_ids] for one in encoded], k=run.settings.beam_size)
+
+
+def _results(title: str, one: _Found) -> list[Result]:
+    signature, by_decoder = one.measured.signature, one.measured.test
+    columns: dict[str, list[Sums]] = {"beam": by_decoder["beam"], "raw beam": by_decoder["raw-beam"]}
+    if one.shifted is not None:
+        columns["raw beam less a constant"] = one.shifted
+    for statistic, name in STATISTICS.items():
+        columns[f"ranked first by {name}"] = [getattr(ranking, statistic) for ranking in one.rankings]
+    results = []
+    for name, measurements in columns.items():
+        results.append(interval_result(title, name, measurements, signature))
+    if one.shifted is not None:
+        beam, raw, back = (sum(each.value for each in columns[name]) for name in list(columns)[:3])
+        if beam != raw:
+            results.append(Result(title, "recovered by the constant", 100 * (back - raw) / (beam - raw), signature))
+    results.append(Result(title, "mean log Z", one.measured.mean_log_partition, signature, unit="nat"))
+    return results
+
+
+def _claims(title: str, one: _Found) -> list[Claim]:
+    raws, source = ("raw-beam", "beam"), "not in the papers"
+    beam = examine(f"{title}: the raw beam beats the beam.", source, one.measured, one.measured, decoders=raws)
+    better = [ranking.log_partition for ranking in one.rankings]
+    worse = [ranking.log_prob for ranking in one.rankings]
+    text = f"{title}: next log Z ranks the right slot above the wrong one more often than log p does."
+    claims = [beam, judge(text, source, better, worse)]
+    if one.shifted is not None:
+        text = f"{title}: the raw beam less a constant beats the raw beam."
+        claims.append(judge(text, source, one.shifted, one.measured.test["raw-beam"]))
+    return claims
+
+
+def _grid(table: Table) -> rich.table.Table:
+    """Measures down, tasks across."""
+    grid = rich.table.Table(title=table.title, title_justify="left", box=rich.box.SIMPLE_HEAD, show_edge=False)
+    found = {(result.measure, result.system): result for result in table.results}
+    titles = list(dict.fromkeys(result.system for result in table.results))
+    grid.add_column("test")
+    for title in titles:
+        grid.add_column(title, justify="right")
+    for measure in dict.fromkeys(measure for measure, _ in found):
+        cells = (found.get((measure, title)) for title in titles)
+        grid.add_row(measure, *("" if cell is None else f"{cell.value:.1f}" for cell in cells))
+    return grid

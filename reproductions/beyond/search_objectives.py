@@ -1,0 +1,188 @@
+"""Which objective is worth its time where labels come left to right: three corpora, five seeds, the strongest controls.
+
+All systems start from the same cross-entropy weights; their training seconds are among the results, and those after the
+start differ by a third or so. The controls are that start itself, more cross-entropy, and scheduled sampling, shorter
+and longer; each is searched as it does best on development data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from reproductions.comparison import Measured, Row, best_on_dev, compare, examine
+from reproductions.outcome import Outcome
+from reproductions.systems import System
+from reproductions.tasks import ENTITIES, STRESS, Task, run_task, supertags
+from reproductions.workers import ProgressFactory
+from seqwise.evaluation.report import Claim
+from seqwise.runs.settings import Settings
+
+__all__ = ["CORPORA", "beat_the_best", "family", "measure_corpora", "reproduce", "systems_of"]
+
+CONTROLS = {
+    "cross-entropy": "cross-entropy",
+    "cross-entropy-longer": "cross-entropy, longer",
+    "sampling": "scheduled sampling",
+    "sampling-longer": "scheduled sampling, longer",
+}
+SEARCHED = {
+    "dense-beam": "sampling, then dense beam loss",
+    "beam-crf": "sampling, then beam CRF",
+    "relaxed-beam": "sampling, then relaxed beam",
+    "beam-crf-from-cross-entropy": "beam CRF from cross-entropy",
+}
+
+
+def _left_to_right(task: Task) -> Task:
+    return replace(task, title=f"{task.title}, left to right")
+
+
+def family(start: Settings, epochs: Mapping[str, float], seed: int) -> dict[str, System]:
+    """Every system for one seed by key; scores are global wherever a search is trained through.
+
+    Args:
+        start: the cross-entropy training.
+        epochs: of scheduled sampling, of each stage after it by key, and of the longer ones.
+        seed: of weights, batches and noise.
+    """
+    start = replace(start, seed=seed)
+    after = replace(start, learning_rate=start.learning_rate / 2)
+    sampling = replace(after, objective="scheduled-sampling", gold_probability="linear(1, 0.25)")
+    last = replace(start, learning_rate=start.learning_rate / 3, score="global", cross_entropy_weight=0.1)
+    stages = {
+        "cross-entropy-longer": (after, "cross-entropy"),
+        "sampling": (sampling, "cross-entropy"),
+        "sampling-longer": (
+            replace(sampling, gold_probability="0.25", learning_rate=start.learning_rate / 3), "sampling",
+        ),
+        "dense-beam": (replace(last, objective="dense-beam", cross_entropy_weight=0.0), "sampling"),
+        "beam-crf": (replace(last, objective="beam-crf"), "sampling"),
+        "relaxed-beam": (replace(last, objective="relaxed-beam", alpha="exponential(0.5, 3)"), "sampling"),
+        "beam-crf-from-cross-entropy": (replace(last, objective="beam-crf"), "cross-entropy"),
+    }  # fmt: skip
+    trained = {key: (replace(stage, epochs=epochs[key]), before) for key, (stage, before) in stages.items()}
+    return systems_of({"cross-entropy": (start, None), **trained}, seed)
+
+
+def systems_of(stages: Mapping[str, tuple[Settings, str | None]], seed: int) -> dict[str, System]:
+    """Systems by key, each in the folder ``seed-N/key``.
+
+    Args:
+        stages: by key, settings with that seed in them, and the key of the system that is trained before (None: none).
+        seed: N.
+
+    Example:
+        >>> found = systems_of({"plain": (Settings(), None), "longer": (Settings(), "plain")}, 3)
+        >>> [(system.name, system.folder, system.starts_from) for system in found.values()]
+        [('plain (3)', 'seed-3/plain', None), ('longer (3)', 'seed-3/longer', 'seed-3/plain')]
+    """
+    folder = f"seed-{seed}"
+    return {
+        key: System(f"{key} ({seed})", f"{folder}/{key}", settings, None if before is None else f"{folder}/{before}")
+        for key, (settings, before) in stages.items()
+    }
+
+
+_START = Settings(
+    task="tag", encoder="left-to-right", objective="cross-entropy", beam_size=5, batch_size=32, embedding_size=100,
+    hidden_size=128, label_embedding_size=64, dropout=0.2, learning_rate=4e-3, save_every=500,
+)  # fmt: skip
+_EPOCHS = {
+    "cross-entropy-longer": 10.0, "sampling": 3.0, "sampling-longer": 3.0, "dense-beam": 2.0, "beam-crf": 1.5,
+    "relaxed-beam": 0.8, "beam-crf-from-cross-entropy": 3.0,
+}  # fmt: skip
+CORPORA: dict[str, tuple[Task, Settings, Mapping[str, float]]] = {
+    "pmb": (
+        _left_to_right(supertags("pmb")), replace(_START, epochs=6.0), _EPOCHS,
+    ),
+    "ner": (
+        _left_to_right(ENTITIES),
+        replace(_START, hidden_size=96, label_embedding_size=16, epochs=8.0, learning_rate=6e-3),
+        {
+            "cross-entropy-longer": 14.0, "sampling": 3.0, "sampling-longer": 3.0, "dense-beam": 1.5, "beam-crf": 2.0,
+            "relaxed-beam": 1.0, "beam-crf-from-cross-entropy": 4.0,
+        },
+    ),
+    "stress": (
+        STRESS,
+        replace(
+            _START, minimum_count=1, embedding_size=64, hidden_size=96, label_embedding_size=16, dropout=0.1,
+            batch_size=64, epochs=4.0, learning_rate=3e-3,
+        ),
+        {
+            "cross-entropy-longer": 9.0, "sampling": 2.0, "sampling-longer": 2.0, "dense-beam": 1.0, "beam-crf": 1.2,
+            "relaxed-beam": 1.0, "beam-crf-from-cross-entropy": 2.4,
+        },
+    ),
+}  # fmt: skip
+"""The corpora; what each key's stage trains for is chosen to take about the time of the other stages."""
+
+
+def reproduce(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
+    """Train every system on every corpus, and put each objective to a test against the best control."""
+    for task, _, _ in CORPORA.values():
+        task.require()
+    rows = [Row(key, title) for key, title in {**CONTROLS, **SEARCHED}.items()]
+    corpora = measure_corpora("search-objectives", CORPORA, family, rows, folder, seeds=seeds, progress=progress)
+    for table, task, runs, measured in corpora:
+        yield compare(
+            table,
+            f"Search-aware objectives, {task.title}",
+            measured,
+            measure=task.measure,
+            controls=CONTROLS,
+            claims=_claims(measured),
+            files={"runs": runs},
+        )
+
+
+def measure_corpora(
+    recipe: str,
+    names: Iterable[str],
+    make: Callable[[Settings, Mapping[str, float], int], Mapping[str, System]],
+    rows: Sequence[Row],
+    folder: Path,
+    *,
+    seeds: Sequence[int],
+    progress: ProgressFactory,
+) -> Iterator[tuple[str, Task, Path, dict[str, Measured]]]:
+    """Train systems on one corpus after the other: the name of each table, its task, its runs, and what was measured.
+
+    Args:
+        recipe: what the names of the tables begin with.
+        names: of :data:`CORPORA`.
+        make: the systems of a seed, from the start and the epochs of a corpus: :func:`family` or what contains it.
+        rows: of each table.
+        folder: takes the runs of each corpus, in a folder of its name.
+        seeds: one training of each system for each.
+        progress: makes the progress bars.
+    """
+    for name in names:
+        task, start, epochs = CORPORA[name]
+        table, runs = f"{recipe}-{name}", folder / name
+        measured = run_task(task, partial(make, start, epochs), rows, table, runs, seeds=seeds, progress=progress)
+        yield table, task, runs, measured
+
+
+def beat_the_best(measured: Mapping[str, Measured], control: Measured, keys: Iterable[str]) -> list[Claim]:
+    """Put to a test, for each of these rows, that it beats the best control."""
+    return [
+        examine(f"“{measured[key].row.name}” beats the best control.", "here", measured[key], control) for key in keys
+    ]
+
+
+def _claims(measured: Mapping[str, Measured]) -> list[Claim]:
+    control = best_on_dev(measured, CONTROLS)
+    winner = best_on_dev(measured, SEARCHED)
+    others = [measured[key] for key in CONTROLS if measured[key] is not control]
+    plain = measured["cross-entropy-longer"]
+    return [
+        *beat_the_best(measured, control, SEARCHED),
+        *(examine(f"“{winner.row.name}” beats “{other.row.name}”.", "here", winner, other) for other in others),
+        examine(
+            "The raw beam of plain cross-entropy beats its beam.", "here", plain, plain, decoders=("raw-beam", "beam")
+        ),
+    ]

@@ -1,0 +1,158 @@
+"""Spelling to sound on the CMU dictionary: the same systems where outputs have lengths of their own.
+
+Letters in, phonemes out, by an attention encoder-decoder. Every pronunciation of a word is a training pair, and at test
+time any of them is right. Words of 2 to 10 letters, split by a hash of their spelling.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+
+from reproductions.beyond.stress import cmu_entries, cmu_version
+from reproductions.corpora.lexicons import read_spelling, split_by_hash
+from reproductions.figures import draw_by_decoder
+from reproductions.outcome import Measure, Outcome, build_outcome
+from reproductions.systems import Cell, Data, System, run_systems
+from reproductions.workers import ProgressFactory
+from seqwise.data.readers import Example
+from seqwise.evaluation.metrics import Counts, length_ratio, phoneme_error_rate, word_error_rate
+from seqwise.evaluation.report import Table
+from seqwise.runs.measures import references_by_source
+from seqwise.runs.settings import Settings
+
+__all__ = ["draw", "load_both_parts", "load_data", "reproduce", "systems", "words_right"]
+
+PARTS = {"dev": (0.90, 0.95), "test": (0.95, 1.0)}
+EVERY = 3  # one in so many words of each part is used where both parts are decoded for many systems
+
+
+@cache
+def _lexicon() -> list[Example]:
+    return read_spelling(cmu_entries())
+
+
+def load_data(part: str = "test") -> Data:
+    """90% of the words to train on, 5% to choose on ("dev"), 5% to report on ("test"): each test word once."""
+    train = [example for example in _lexicon() if split_by_hash(example.key) < PARTS["dev"][0]]
+    return Data(train=train, test=words_and_pronunciations(part)[0], sources=cmu_version())
+
+
+@cache
+def load_both_parts() -> Data:
+    """All training pairs, and every third word of each of the other parts."""
+    dev, test = (words_and_pronunciations(part)[0][::EVERY] for part in ("dev", "test"))
+    return Data(train=load_data().train, dev=dev, test=test, sources=cmu_version())
+
+
+def words_right(part: str, outputs: Sequence[tuple[str, ...]]) -> Counts:
+    """The share of words of :func:`load_both_parts` that got one of their pronunciations: 1 - word error rate."""
+    references = _pronunciations(part)
+    wrong = word_error_rate(outputs, references)
+    return Counts(1 - wrong.numerators_N)
+
+
+@cache
+def _pronunciations(part: str) -> list[list[tuple[str, ...]]]:
+    return words_and_pronunciations(part)[1][::EVERY]
+
+
+def words_and_pronunciations(part: str) -> tuple[list[Example], list[list[tuple[str, ...]]]]:
+    """Each word that is measured on, once, and all of its pronunciations."""
+    low, high = PARTS[part]
+    examples = [example for example in _lexicon() if low <= split_by_hash(example.key) < high]
+    return references_by_source(examples)
+
+
+def systems(seed: int) -> list[System]:
+    """The systems of the stress table; the encoder reads both ways throughout."""
+    start = Settings(
+        task="transduce", source_units="characters", minimum_count=1, embedding_size=64, hidden_size=128,
+        dropout=0.0, objective="cross-entropy", epochs=4.4, learning_rate=3e-3, beam_size=3, seed=seed, save_every=500,
+    )  # fmt: skip
+    longer = replace(start, epochs=2.5, learning_rate=1e-3)
+    sampling = replace(longer, objective="scheduled-sampling", epochs=1.5, gold_probability="linear(1, 0.5)")
+    search = replace(
+        longer, objective="relaxed-beam", epochs=0.8, alpha="exponential(1, 8)", cross_entropy_weight=0.1,
+        learning_rate=5e-4,
+    )  # fmt: skip
+    normalized = replace(start, objective="self-normalized")
+    return [
+        System("cross-entropy", "cross-entropy", start),
+        System("self-normalised", "self-normalized", normalized),
+        System("relaxed beam, global", "global-from-ce", replace(search, score="global"), "cross-entropy"),
+        System(
+            "… from self-normalised", "global-from-self-normalized", replace(search, score="global"), "self-normalized"
+        ),
+        System("relaxed beam, local", "relaxed-local", search, "cross-entropy"),
+        System("cross-entropy, longer", "cross-entropy-longer", longer, "cross-entropy"),
+        System("scheduled sampling", "scheduled-sampling", sampling, "cross-entropy"),
+    ]
+
+
+ORDER = (
+    "cross-entropy", "cross-entropy-longer", "scheduled-sampling", "self-normalized", "relaxed-local", "global-from-ce",
+    "global-from-self-normalized",
+)  # fmt: skip
+
+
+def reproduce(folder: Path, *, seed: int, progress: ProgressFactory, part: str = "test") -> list[Outcome]:
+    """Train all systems, decode each in four ways, and say what the raw beam does to lengths."""
+    _, gold = words_and_pronunciations(part)
+    trained = run_systems(systems(seed), partial(load_data, part), folder, progress=progress)
+    cells = {key: trained[key] for key in ORDER}
+    measures = [
+        Measure("word error", lambda outputs: word_error_rate(outputs, gold)),
+        Measure("phoneme error", lambda outputs: phoneme_error_rate(outputs, gold)),
+        Measure("length ratio", lambda outputs: length_ratio(outputs, [options[0] for options in gold]), unit=""),
+    ]
+    figure = folder / "g2p.png"
+    best = shlex.quote(str(cells["cross-entropy"].run))
+    outcome = build_outcome(
+        "g2p" if part == "test" else f"g2p-{part}",
+        f"Spelling to sound, CMU dictionary, {len(gold):,} {part} words",
+        cells,
+        measures,
+        lesson=_lesson(cells, measures[0], measures[2]),
+        files={"figure": figure, "runs": folder},
+        hints=(f"seqwise predict {best} colonel", f"seqwise predict {best} colonel --decoder raw-beam"),
+    )
+    draw(outcome.table, figure, part=part)
+    return [outcome]
+
+
+def draw(table: Table, path: Path, *, part: str = "test") -> None:
+    """The word error rate of each system with each decoder; saved as PNG.
+
+    Args:
+        table: of the recipe, as made or as read back from JSON.
+        path: of the picture.
+        part: what was measured on, "dev" or "test".
+    """
+    title = f"Spelling to sound: word error rate ({part}, %; lower is better)"
+    draw_by_decoder(table, "word error", path, title=title)
+
+
+def _lesson(cells: dict[str, Cell], word_error: Measure, ratio: Measure) -> str:
+    def of(measure: Measure, key: str, decoder: str) -> float:
+        return measure.scaled(measure.count(cells[key].outputs[decoder]).value)
+
+    plain, raw = of(word_error, "cross-entropy", "beam"), of(word_error, "cross-entropy", "raw-beam")
+    longer = of(word_error, "cross-entropy-longer", "beam")
+    cured = of(word_error, "self-normalized", "raw-beam")
+    searched = min(
+        of(word_error, key, decoder)
+        for key in ("relaxed-local", "global-from-ce", "global-from-self-normalized")
+        for decoder in cells[key].outputs
+    )
+    verdict = "does not beat" if searched >= longer else "beats"
+    return (
+        f"Where an output has its own length, raw scores of a plain model collapse: word error {plain:.1f}% becomes "
+        f"{raw:.1f}%, outputs {of(ratio, 'cross-entropy', 'raw-beam'):.2f} times as long, because every further token "
+        f"earns log Z, {cells['cross-entropy'].mean_log_partition:.1f} nats on average. Self-normalisation cures it "
+        f"({cured:.1f}%). Training through the search ({searched:.1f}% at best) {verdict} more cross-entropy "
+        f"({longer:.1f}%) here: with the whole source in view there is no label bias to undo."
+    )

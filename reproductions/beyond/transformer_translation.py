@@ -1,0 +1,258 @@
+"""Transformers that translate German to English: one of seqwise, and one of transformers in the shape of Marian.
+
+Both read the pairs of Table 3.1 in the same subwords and start from new weights. Cross-entropy is what all others start
+from; a longer one is the control, and the seconds of all are among the results, for a relaxed beam takes longer than
+that. The second model goes the way that a user's own goes: a folder that ``from_pretrained`` reads, raw
+text, and ``seqwise train --model FOLDER``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from reproductions.comparison import Measured, best_on_dev, compare, examine
+from reproductions.corpora import readers as corpora
+from reproductions.goyal_2019.label_bias_tables import OURS, best_beats_longer, examined, published_rows, raw_beam_hurts
+from reproductions.outcome import Outcome
+from reproductions.systems import Data, System
+from reproductions.tasks import Task, bleu_of_pieces, run_task
+from reproductions.workers import ProgressFactory
+from seqwise.evaluation.metrics import Sums
+from seqwise.evaluation.report import Claim
+from seqwise.evaluation.translation import bleu_signature, require_sacrebleu
+from seqwise.runs.pretrained import quiet
+from seqwise.runs.settings import Settings, adopt
+from seqwise.training.checkpoints import publishing
+
+__all__ = ["SIZES", "Size", "family", "make_marian", "reproduce"]
+
+NAMES = {
+    "cross-entropy": "cross-entropy",
+    "cross-entropy-longer": "cross-entropy, longer",
+    "sampling": "scheduled sampling, two-pass",
+    "local": "relaxed beam, local",
+    "global": "relaxed beam, global",
+}
+CONTROLS = ("cross-entropy", "cross-entropy-longer")
+POSITIONS = 256
+"""Tokens that a source or a target may have; the longest of the corpus has a quarter of it."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large the models are, and how long they are trained.
+
+    Args:
+        shape: settings of a Transformer.
+        training: with cross-entropy, which all systems start from.
+        longer, sampling, search: epochs of the second stage.
+    """
+
+    shape: Mapping[str, Any]
+    training: Settings
+    longer: float
+    sampling: float
+    search: float
+
+
+_CPU = Settings(
+    task="transduce", objective="cross-entropy", epochs=4.0, learning_rate=1e-3, batch_size=32, beam_size=3,
+    save_every=500,
+)  # fmt: skip
+SIZES = {
+    "cpu": Size(
+        {"hidden_size": 128, "num_layers": 2, "num_heads": 4, "feedforward_size": 512, "dropout": 0.1},
+        _CPU, longer=1.5, sampling=0.7, search=0.35,
+    ),
+    "gpu": Size(
+        {"hidden_size": 256, "num_layers": 4, "num_heads": 4, "feedforward_size": 1024, "dropout": 0.2},
+        replace(_CPU, epochs=20.0, batch_size=64), longer=8.0, sampling=4.0, search=2.0,
+    ),
+}  # fmt: skip
+"""By scale."""
+
+EVERY = 4
+"""One in so many sources of the development data is searched: they choose decoders, and nothing else."""
+DECODERS = ("greedy", "beam", "raw-beam")
+
+
+@cache
+def split() -> Data:
+    """What the first model reads: subwords."""
+    return _fewer(corpora.translation())
+
+
+@cache
+def raw_text() -> Data:
+    """What the second model reads, with its own tokenizer."""
+    return _fewer(corpora.translation_text())
+
+
+def _fewer(data: Data) -> Data:
+    return replace(data, dev=data.dev[::EVERY])
+
+
+def _count(part: str, outputs: Sequence[tuple[str, ...]]) -> Sums:
+    references = corpora.translation_references(part)
+    return bleu_of_pieces(outputs, references[::EVERY] if part == "dev" else references)
+
+
+def _count_text(part: str, outputs: Sequence[tuple[str, ...]]) -> Sums:
+    """BLEU of what the pieces say; of the special tokens, which this model can write, that is nothing."""
+    known = set(corpora.translation_subwords().pieces)
+    return _count(part, [tuple(piece for piece in pieces if piece in known) for pieces in outputs])
+
+
+OWN = Task(
+    "transformer", "German to English (Tatoeba), a Transformer of seqwise", "BLEU", split, _count, DECODERS,
+    require_sacrebleu,
+)  # fmt: skip
+MARIAN = Task(
+    "marian", "German to English (Tatoeba), Marian-shaped", "BLEU", raw_text, _count_text, DECODERS, require_sacrebleu
+)
+"""The same texts, which the model's own tokenizer splits."""
+
+
+def reproduce(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
+    """A table for each of the two models."""
+    for task in (OWN, MARIAN):
+        task.require()
+    size = SIZES[scale]
+    own = replace(size.training, model="transformer", minimum_count=2, **size.shape)
+    folders = {seed: make_marian(folder / "new-marian" / f"seed-{seed}", size.shape, seed=seed) for seed in seeds}
+    shaped = {seed: adopt(replace(size.training, model=str(path))) for seed, path in folders.items()}
+    for task, start in ((OWN, dict.fromkeys(seeds, own)), (MARIAN, shaped)):
+        name, runs = f"transformer-translation-{task.name}", folder / task.name
+        measured = run_task(
+            task,
+            partial(_family_of, start, size),
+            published_rows(NAMES, {}),
+            name,
+            runs,
+            seeds=seeds,
+            progress=progress,
+        )
+        outcome = compare(
+            name, f"{task.title}: BLEU", measured, measure=task.measure, controls=CONTROLS, claims=_claims(measured),
+            files={"runs": runs},
+        )  # fmt: skip
+        note = bleu_signature(corpora.translation_references("test"))
+        yield replace(outcome, table=replace(outcome.table, note=note))
+
+
+def _family_of(start: Mapping[int, Settings], size: Size, seed: int) -> dict[str, System]:
+    return family(replace(start[seed], seed=seed), size)
+
+
+def family(start: Settings, size: Size) -> dict[str, System]:
+    """The systems of one seed, by key; each lies in the folder ``seed-N/key``.
+
+    Args:
+        start: the cross-entropy training, with its seed and model.
+        size: the epochs of all others.
+
+    Example:
+        >>> systems = family(SIZES["cpu"].training, SIZES["cpu"])
+        >>> systems["global"].settings.score, systems["global"].starts_from
+        ('global', 'seed-0/cross-entropy')
+    """
+    after = replace(start, learning_rate=start.learning_rate / 2)
+    # A cost through the search moves weights further than a likelihood does: a third of the rate.
+    searched = replace(
+        after,
+        objective="relaxed-beam",
+        learning_rate=start.learning_rate / 6,
+        epochs=size.search,
+        alpha="exponential(1, 10)",
+        cross_entropy_weight=0.1,
+    )
+    settings = {
+        "cross-entropy-longer": replace(after, epochs=size.longer),
+        "sampling": replace(
+            after,
+            objective="scheduled-sampling",
+            epochs=size.sampling,
+            feeding="soft-greedy",
+            feeding_passes="two-pass",
+            alpha="2",
+            gold_probability="linear(1, 0.5)",
+        ),
+        "local": searched,
+        "global": replace(searched, score="global", alpha="exponential(0.5, 4)"),
+    }
+    seed, first = start.seed, f"seed-{start.seed}/cross-entropy"
+    systems = {"cross-entropy": System(f"cross-entropy ({seed})", first, start)}
+    for key, chosen in settings.items():
+        systems[key] = System(f"{key} ({seed})", f"seed-{seed}/{key}", chosen, first)
+    return systems
+
+
+def _claims(measured: Mapping[str, Measured]) -> list[Claim]:
+    plain = measured["cross-entropy"]
+    return [
+        *examined(measured, OURS, ("Search-aware and local beats cross-entropy, in a beam.", "local", "cross-entropy")),
+        examine(
+            "Search-aware and global beats cross-entropy, in a beam.",
+            OURS, measured["global"], plain, decoders=("raw-beam", "beam"),
+        ),
+        examine(
+            "Relaxed scheduled sampling in two passes improves on cross-entropy.",
+            OURS, measured["sampling"], plain, decoders=("greedy", "greedy"),
+        ),
+        best_beats_longer(measured, best_on_dev(measured, ["sampling", "local", "global"])),
+        raw_beam_hurts(plain, OURS),
+    ]  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------- a model to go on with
+
+
+def make_marian(folder: Path, shape: Mapping[str, Any], *, seed: int) -> Path:
+    """Write a Marian-shaped model of transformers with new weights, and a tokenizer of the corpus' subwords.
+
+    Args:
+        folder: takes what ``from_pretrained`` reads; what is there is replaced.
+        shape: settings of a Transformer.
+        seed: of the weights; the same one makes the same bytes.
+
+    Returns:
+        The folder.
+    """
+    from transformers import MarianConfig, MarianMTModel
+
+    from seqwise.hugging_face import subword_tokenizer
+
+    tokenizer = subword_tokenizer(corpora.translation_subwords())
+    layers = {
+        f"{side}_{what}": value
+        for side in ("encoder", "decoder")
+        for what, value in (
+            ("layers", shape["num_layers"]), ("attention_heads", shape["num_heads"]),
+            ("ffn_dim", shape["feedforward_size"]),
+        )
+    }  # fmt: skip
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        config = MarianConfig(
+            vocab_size=len(tokenizer),
+            d_model=shape["hidden_size"],
+            dropout=shape["dropout"],
+            scale_embedding=True,
+            max_position_embeddings=POSITIONS,
+            pad_token_id=tokenizer.pad_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            decoder_start_token_id=tokenizer.pad_token_id,
+            forced_eos_token_id=None,
+            **layers,
+        )
+        model = MarianMTModel(config)
+    with publishing(folder) as partial_folder, quiet():
+        model.save_pretrained(partial_folder)
+        tokenizer.save_pretrained(partial_folder)
+    return folder

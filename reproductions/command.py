@@ -1,0 +1,92 @@
+"""``python -m reproductions NAME``."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from seqwise.cli.console import out, progress_bars
+from seqwise.cli.examples import shown
+
+__all__ = ["app", "reproduce"]
+
+app = typer.Typer(rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]}, add_completion=False)
+"""The command line of the reproductions: one command."""
+
+
+@app.command(
+    epilog=shown(
+        "python -m reproductions demo",
+        "python -m reproductions table-4.1 --results results",
+        "python -m reproductions label-bias-toy --seed 1 --json",
+    )
+)
+def reproduce(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="label-bias-toy, stress, demo (both), g2p, figure-1, figure-3.1, table-6.1, figure-6.1; with the "
+            "corpora that SEQWISE_DATA names: table-3.1, -3.2, -4.1, -4.2, -5.1 to -5.6, -6.2 to -6.6, figure-6.2 to "
+            "-6.4, search-objectives, improvements, raw-scores, andreas-klein-1, andreas-klein-2, proteins, "
+            "transformer-translation",
+        ),
+    ],
+    *,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FOLDER", show_default=False, help="takes runs and figures [runs]")
+    ] = Path("runs"),
+    results: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="takes the results as JSON; by default beside the runs")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print the results as JSON instead of tables")] = False,
+    seed: Annotated[
+        int, typer.Option(metavar="N", min=0, show_default=False, help="of data, weights, batches and noise [0]")
+    ] = 0,
+    scale: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SCALE",
+            help="of a table: cpu (an hour on two cores, 3 seeds) or gpu (the papers' sizes, 5 seeds) [cpu]",
+        ),
+    ] = None,
+) -> None:
+    """Make a table or figure again from the start and print it.
+
+    Interrupted and run again, it continues where it was.
+    """
+    from reproductions import run_reproduction
+    from seqwise.evaluation.report import save_table
+    from seqwise.evaluation.signature import signature_line
+
+    outcomes = run_reproduction(what, output, seed=seed, scale=scale, progress=progress_bars)
+    folder = (results or output / what / "results").resolve()
+    for outcome in outcomes:
+        path = folder / f"{outcome.name}.json"
+        folder.mkdir(parents=True, exist_ok=True)
+        save_table(outcome.table, path)
+        if as_json:
+            print(path.read_text("utf-8"), end="")
+            continue
+        signature = signature_line(dataclasses.replace(outcome.table.results[0].signature, method=outcome.name))
+        out().print(outcome.picture, f"\n{outcome.lesson}\n", sep="\n", highlight=False, markup=False)
+        out().print(signature, style="dim", highlight=False, markup=False)
+        for name, file in {**outcome.files, "results": path}.items():
+            print(f"{name}: {os.path.relpath(file)}")
+        if outcome.hints:
+            print("\nNow try:", *(f"  {_as_callable_here(hint)}" for hint in outcome.hints), sep="\n")
+
+
+def _as_callable_here(command: str) -> str:
+    """The command as it works in this shell: `make demo` runs a seqwise that is not on the PATH."""
+    if shutil.which("seqwise") or not command.startswith("seqwise "):
+        return command
+    script = os.path.relpath(Path(sys.executable).with_name("seqwise"))
+    return f"{shlex.quote(script)} {command.removeprefix('seqwise ')}"

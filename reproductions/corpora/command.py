@@ -1,0 +1,187 @@
+"""``python -m reproductions.corpora``: the corpora of the reproductions."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from seqwise.cli.console import progress_bars
+from seqwise.cli.examples import shown
+from seqwise.cli.layout import Group
+from seqwise.errors import InputError
+
+__all__ = ["app"]
+
+COMMAND = "python -m reproductions.corpora"
+EXAMPLES = {
+    "": (
+        f"{COMMAND} list",
+        f"{COMMAND} download g2p-en-sigmorphon21",
+        f"{COMMAND} check",
+    ),
+    "list": (
+        f"{COMMAND} list",
+        f"{COMMAND} list --json",
+    ),
+    "where": (f"{COMMAND} where supertag-ccg-pmb",),
+    "download": (
+        f"{COMMAND} download cmudict --to corpora",
+        f"{COMMAND} download supertag-ccg-pmb \\\n    --mirror https://data.example.org/corpora",
+    ),
+    "check": (
+        f"{COMMAND} check",
+        f"{COMMAND} check supertag-ccg-pmb",
+    ),
+    "supertags": (f"{COMMAND} supertags en_ewt-ud-dev.conllu dev.tsv",),
+}
+# By the name of the command; "" is all of them.
+
+app = typer.Typer(
+    cls=Group,
+    help="List, fetch, find and verify the corpora that reproductions read; prepare dependency supertags.",
+    epilog=shown(*EXAMPLES[""]),
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+"""The group of commands."""
+
+
+@app.command("list", epilog=shown(*EXAMPLES["list"]))
+def list_corpora(
+    *, as_json: Annotated[bool, typer.Option("--json", help="print one JSON object with all there is to know")] = False
+) -> None:
+    """List the corpora: what each is, where it comes from, which recipes need it, and whether it is here."""
+    from reproductions.corpora.catalogue import CORPORA
+
+    root = _root()
+    records = {name: _record(name, root) for name in CORPORA}
+    if as_json:
+        print(json.dumps({"SEQWISE_DATA": None if root is None else str(root), "corpora": records}, indent=1))
+        return
+    for name, corpus in CORPORA.items():
+        print(f"{name} ({'here' if records[name]['here'] else 'absent'}): {corpus.contents}")
+        print(f"  licence: {corpus.licence}")
+        for source in corpus.sources:
+            print(f"  source: {source}")
+        if corpus.recipes:
+            print(f"  needed by: {', '.join(corpus.recipes)}")
+        if corpus.optional:
+            print(f"  read where it is by: {', '.join(corpus.optional)}")
+    print("SEQWISE_DATA is not set" if root is None else f"SEQWISE_DATA is {root}")
+
+
+def _root() -> Path | None:
+    named = os.environ.get("SEQWISE_DATA")
+    return Path(named) if named else None
+
+
+def _record(name: str, root: Path | None) -> dict[str, object]:
+    from dataclasses import asdict
+
+    from reproductions.corpora.catalogue import CORPORA, listed_files
+
+    files = {file: asdict(wanted) for file, wanted in listed_files(name).items()}
+    return {**asdict(CORPORA[name]), "here": root is not None and (root / name).is_dir(), "files": files}
+
+
+@app.command(epilog=shown(*EXAMPLES["where"]))
+def where(name: Annotated[str, typer.Argument(metavar="NAME", help="of a corpus")]) -> None:
+    """Print the folder of a corpus."""
+    from reproductions.corpora.catalogue import find_corpus
+    from reproductions.corpora.readers import corpus
+
+    find_corpus(name)
+    print(corpus(name))
+
+
+@app.command(epilog=shown(*EXAMPLES["check"]))
+def check(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="corpora to verify; by default all that are here")
+    ] = None,
+) -> None:
+    """Verify corpora: every file by its size and SHA-256."""
+    from reproductions.corpora.catalogue import CORPORA, find_corpus, listed_files, verify
+    from reproductions.corpora.readers import corpus
+
+    for name in names or ():
+        find_corpus(name)
+    root = _root()
+    here = [name for name in CORPORA if root is not None and (root / name).is_dir()]
+    if not (names or here):
+        raise InputError("no corpus is here", mend="set SEQWISE_DATA to the folder that holds them")
+    wrong: list[tuple[Path, str]] = []
+    for name in names or here:
+        folder, files = corpus(name), listed_files(name)
+        faults = {file: fault for file, fault in verify(folder, files) if fault}
+        print(f"{name}: {'in order' if not faults else f'{len(faults)} wrong'} ({len(files)} files)")
+        for file, fault in faults.items():
+            print(f"  {file} {fault}")
+            wrong.append((folder / file, fault))
+    if wrong:
+        path, fault = wrong[0]
+        more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        raise InputError(
+            f"{fault}{more}",
+            path=path,
+            mend="download it again",
+        )
+
+
+@app.command(epilog=shown(*EXAMPLES["download"]))
+def download(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="of corpora")],
+    *,
+    to: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="takes a folder for each [the one SEQWISE_DATA names]")
+    ] = None,
+    mirror: Annotated[
+        str | None, typer.Option(metavar="URL", help="a folder of corpora on the web, instead of their sources")
+    ] = None,
+) -> None:
+    """Fetch corpora: every file has the size and SHA-256 that it should have, or is not taken.
+
+    Files that are in order are left alone; interrupted and run again, it goes on where it was.
+    """
+    from reproductions.corpora.catalogue import find_corpus
+    from reproductions.corpora.fetching import fetch_corpus
+
+    for name in names:
+        find_corpus(name)
+    root = to or _root()
+    if root is None:
+        raise InputError("there is no folder to put corpora in", mend="give --to FOLDER, or set SEQWISE_DATA")
+    with progress_bars() as bars:
+        task = bars.add_task("", total=None, note="")
+
+        def on_bytes(file: str, done: int, size: int | None) -> None:
+            bars.update(task, description=file, completed=done, total=size)
+
+        for name in names:
+            fetched, missing = fetch_corpus(name, root / name, mirror=mirror, on_bytes=on_bytes)
+            print(f"{name}: {len(fetched)} files fetched into {root / name}; licence: {find_corpus(name).licence}")
+            if missing:
+                print(f"  not published as they are (--mirror has them, if there is one): {', '.join(missing)}")
+
+
+@app.command(epilog=shown(*EXAMPLES["supertags"]))
+def supertags(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="dependency trees in CoNLL-U, plain or gzipped")],
+    output: Annotated[Path, typer.Argument(metavar="OUT", help="takes columns: word, supertag, morphology, part")],
+) -> None:
+    """Turn dependency trees into supertags, as those of supertag-ud-ewt were made.
+
+    The second column of OUT is what seqwise train --label-column 1 learns.
+    """
+    from reproductions.corpora.dependencies import dependency_supertags, read_dependencies, write_supertags
+
+    sentences = read_dependencies(file)
+    write_supertags(output, sentences)
+    labels = {label for words in sentences for label in dependency_supertags(words)}
+    words = sum(map(len, sentences))
+    print(f"{output}: {len(sentences):,} sentences, {words:,} words, {len(labels):,} supertags")

@@ -1,0 +1,141 @@
+"""The real corpora of the recipes, read from the folder that ``SEQWISE_DATA`` names; see `docs/results.md`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+from reproductions.systems import Data
+from seqwise.data.durable import sha256_of_file
+from seqwise.data.readers import Example, read_columns, read_pairs
+from seqwise.data.subwords import Subwords, learn_subwords, split_text
+from seqwise.errors import InputError
+from seqwise.runs.measures import references_by_source
+
+__all__ = [
+    "PIECES",
+    "corpus",
+    "named_entities",
+    "supertags",
+    "translation",
+    "translation_references",
+    "translation_subwords",
+    "translation_text",
+]
+
+PIECES = 4000
+"""Size of the joint subword vocabulary of a translation pair."""
+EVERY = 6  # one in so many training pairs is used: 27,473
+
+SUPERTAGS = {
+    # corpus: folder, training, development and test file
+    "ewt": ("supertag-ud-ewt", "train.tsv.gz", "dev.tsv.gz", "test.tsv.gz"),
+    "erg": ("supertag-erg", "train_silver.tsv.gz", "dev.tsv.gz", "test_wiki.tsv.gz"),
+    "pmb": ("supertag-ccg-pmb", "en.train.tsv.gz", "en.dev.tsv", "en.test.tsv"),
+}
+
+
+def corpus(name: str) -> Path:
+    """The folder of a corpus.
+
+    Raises:
+        InputError: ``SEQWISE_DATA`` is not set, or has no such folder.
+    """
+    root = os.environ.get("SEQWISE_DATA")
+    if not root:
+        problem = f"the corpus {name} is needed, and SEQWISE_DATA is not set"
+        raise InputError(problem, mend=f"set SEQWISE_DATA to the folder that holds {name}")
+    folder = Path(root) / name
+    if not folder.is_dir():
+        raise InputError("the corpus is not there", path=folder, mend="set SEQWISE_DATA to the folder that holds it")
+    return folder
+
+
+@cache
+def named_entities() -> Data:
+    """German named entities, GermEval 2014 as re-split there: 5,100 / 1,100 / 1,100 sentences, 9 BIO labels."""
+    return _columns("ner-de-germeval14", "train.tsv.gz", "dev.tsv", "test.tsv")
+
+
+@cache
+def supertags(name: str) -> Data:
+    """Supertags of "ewt" (dependency), "erg" (HPSG lexical types) or "pmb" (CCG categories)."""
+    return _columns(*SUPERTAGS[name])
+
+
+def _columns(name: str, *files: str) -> Data:
+    folder = corpus(name)
+
+    def read(file: str) -> list[Example]:
+        return read_columns(folder / file, label_column=1)
+
+    train, dev, test = map(read, files)
+    return Data(train=train, dev=dev, test=test, sources=(_source(folder / files[0]),))
+
+
+@cache
+def translation(*, every: int = EVERY) -> Data:
+    """German to English, Tatoeba, in the subwords of every sixth training pair; each source of other parts once.
+
+    Args:
+        every: one in so many training pairs is used.
+    """
+    train, dev, test = ([_split(pair, translation_subwords()) for pair in pairs] for pairs in _translation(every))
+    return Data(train=train, dev=dev, test=test, sources=_translation_sources())
+
+
+@cache
+def translation_subwords() -> Subwords:
+    """Those of :func:`translation`, joint for the two languages."""
+    texts = (join(side) for pair in _translation(EVERY)[0] for side in (pair.source, pair.target))
+    return learn_subwords(texts, size=PIECES)
+
+
+@cache
+def translation_text() -> Data:
+    """The pairs of :func:`translation` as raw text, each side one token."""
+    train, dev, test = (
+        [replace(pair, source=(join(pair.source),), target=(join(pair.target),)) for pair in pairs]
+        for pairs in _translation(EVERY)
+    )
+    return Data(train=train, dev=dev, test=test, sources=_translation_sources())
+
+
+def _translation_sources() -> tuple[str, ...]:
+    return (_source(corpus("mt-de-en-tatoeba") / "train.tsv.gz"),)
+
+
+def _source(path: Path) -> str:
+    """A training file by folder, name and SHA-256, as a signature lists it."""
+    return f"{path.parent.name}/{path.name} {sha256_of_file(path)}"
+
+
+@cache
+def _translation(every: int) -> tuple[list[Example], ...]:
+    return _pairs("train.tsv.gz")[::every], *(_unique(part)[0] for part in ("dev", "test"))
+
+
+@cache
+def translation_references(part: str) -> list[list[str]]:
+    """All translations of each source of "dev" or "test", as text."""
+    return [[join(option) for option in options] for options in _unique(part)[1]]
+
+
+def join(words: Iterable[str]) -> str:
+    """Words to text."""
+    return " ".join(words)
+
+
+def _unique(part: str) -> tuple[list[Example], list[list[tuple[str, ...]]]]:
+    return references_by_source(_pairs({"dev": "valid.tsv.gz", "test": "test.tsv.gz"}[part]))
+
+
+def _pairs(file: str) -> list[Example]:
+    return read_pairs(corpus("mt-de-en-tatoeba") / file, source_units="words", target_units="words")
+
+
+def _split(pair: Example, subwords: Subwords) -> Example:
+    return replace(pair, source=split_text(join(pair.source), subwords), target=split_text(join(pair.target), subwords))

@@ -1,0 +1,181 @@
+"""The systems of Tables 3.1, 3.2, 4.1 and 4.2: one family for each task, shared by the tables that need it.
+
+All of a family start from the same cross-entropy weights and go on for about as long as the longer cross-entropy, or
+less; their training seconds are among the results. What the papers lack is among them: that longer cross-entropy, and a
+relaxed beam with global scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+from reproductions.systems import System
+from reproductions.tasks import Family, Task
+from seqwise.runs.settings import Settings
+
+__all__ = ["FEEDING_ROWS", "PLANS", "SEARCH_ROWS", "Plan", "family", "family_of"]
+
+# Decay is counted in the papers' epochs, of which they trained 50; ours are shorter trainings with the same decay.
+PAPER_EPOCHS = 50
+
+# Key to name, as Table 3.1 has them.
+FEEDING_ROWS = {
+    "sampling-greedy": "scheduled sampling, greedy",
+    "sampling-sample": "scheduled sampling, sample",
+    "fixed-greedy": "alpha-soft greedy, fixed",
+    "fixed-sample": "alpha-soft sample, fixed",
+    "annealed-greedy": "alpha-soft greedy, annealed",
+    "annealed-sample": "alpha-soft sample, annealed",
+}
+# Key to name: those of Tables 4.1 and 4.2, the hard-beam hinge of their footnote, and four of our own.
+SEARCH_ROWS = {
+    "hinge-annealed": "hinge, annealed",
+    "hinge-constant": "hinge, alpha = 1",
+    "direct-constant": "direct loss, alpha = 1",
+    "direct-annealed": "direct loss, annealed",
+    "direct-mixed": "direct loss + 0.1 cross-entropy",
+    "direct-global": "the same, global, alpha .5 to 4",
+    "hard-hinge": "hinge, hard beam",
+    "dense-beam": "dense beam loss, global",
+    "beam-crf": "beam CRF, global",
+}
+DECAYS = {"decay-100": 100.0, "decay-1": 1.0}
+"""k = 10 is the row "fixed-greedy"."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the systems of a task are trained.
+
+    Args:
+        start: by scale, the cross-entropy training that all systems start from.
+        budget: epochs of the second stage: "longer" for cross-entropy, "feeding", "search", "likelihood".
+        label_costs: of the searches, such as "O=2".
+    """
+
+    start: Mapping[str, Settings]
+    budget: Mapping[str, float]
+    label_costs: str = ""
+
+
+_TAGGER = Settings(task="tag", encoder="bidirectional", embedding_size=100, beam_size=3, batch_size=32, save_every=500)
+_ENTITY_TAGGER = replace(_TAGGER, hidden_size=64, label_embedding_size=8, dropout=0.2, epochs=12.0, learning_rate=6e-3)
+_SUPERTAGGER = replace(_TAGGER, hidden_size=128, label_embedding_size=64, dropout=0.3, epochs=10.0, learning_rate=4e-3)
+_TRANSLATOR = Settings(
+    task="transduce", minimum_count=2, embedding_size=96, hidden_size=160, dropout=0.2, beam_size=3, batch_size=64,
+    epochs=4.0, learning_rate=3e-3, save_every=500,
+)  # fmt: skip
+_PAPER_SIZED = replace(
+    _SUPERTAGGER, embedding_size=512, hidden_size=512, label_embedding_size=512, learning_rate=1e-3, epochs=20.0
+)
+PLANS = {
+    # A tagger that reads both ways; the papers' sizes fit a CPU. Wrongly choosing "O" costs double in searches.
+    "ner": Plan(
+        {"cpu": _ENTITY_TAGGER, "gpu": replace(_ENTITY_TAGGER, epochs=20.0)},
+        {"longer": 8, "feeding": 4, "search": 1.5, "likelihood": 2.5},
+        label_costs="O=2",
+    ),
+    # A tagger that reads both ways, of a fifth of the papers' size at the scale "cpu".
+    "supertags": Plan(
+        {"cpu": _SUPERTAGGER, "gpu": _PAPER_SIZED},
+        {"longer": 10, "feeding": 5, "search": 2, "likelihood": 3.5},
+    ),
+    # Four times the text, and as many steps; the papers' sizes on a GPU.
+    "supertags-ewt": Plan(
+        {"cpu": replace(_SUPERTAGGER, epochs=3.0), "gpu": _PAPER_SIZED},
+        {"longer": 2.5, "feeding": 1.2, "search": 0.5, "likelihood": 0.8},
+    ),
+    "supertags-erg": Plan(
+        {"cpu": replace(_SUPERTAGGER, epochs=2.0), "gpu": replace(_PAPER_SIZED, epochs=10.0)},
+        {"longer": 1.7, "feeding": 0.8, "search": 0.35, "likelihood": 0.55},
+    ),
+    # An attention encoder-decoder over 4,000 subwords.
+    "translation": Plan(
+        {
+            "cpu": _TRANSLATOR,
+            "gpu": replace(_TRANSLATOR, embedding_size=256, hidden_size=256, learning_rate=1e-3, epochs=10.0),
+        },
+        {"longer": 2, "feeding": 1, "search": 1, "likelihood": 1},
+    ),
+}
+"""By name of the task."""
+
+
+def family_of(task: Task, scale: str) -> Family:
+    """The systems of a task with a plan at a scale, as a function of the seed."""
+    plan = PLANS[task.name]
+    start = plan.start[scale]
+    steps_an_epoch = -(-len(task.load_data().train) // start.batch_size)
+    return partial(family, start, steps_an_epoch=steps_an_epoch, budget=plan.budget, label_costs=plan.label_costs)
+
+
+def family(
+    start: Settings, seed: int, *, steps_an_epoch: int, budget: Mapping[str, float], label_costs: str = ""
+) -> dict[str, System]:
+    """Every system of a task for one seed, by key; each lies in the folder ``seed-N/key``.
+
+    Args:
+        start: the cross-entropy training that the others start from.
+        seed: of weights, batches and noise.
+        steps_an_epoch: batches of the training data.
+        budget: epochs of the second stage: "longer" for cross-entropy, "feeding", "search", "likelihood".
+        label_costs: of the searches, such as "O=2".
+    """
+    start = replace(start, objective="cross-entropy", seed=seed)
+    after = replace(start, learning_rate=start.learning_rate / 2)
+    settings = {"cross-entropy-longer": replace(after, epochs=budget["longer"])}
+    unit = budget["feeding"] * steps_an_epoch / PAPER_EPOCHS
+    feeding = replace(
+        after,
+        objective="scheduled-sampling",
+        epochs=budget["feeding"],
+        gold_probability=f"inverse_sigmoid(10, {unit:g})",
+    )
+    settings |= {
+        "sampling-greedy": replace(feeding, feeding="greedy"),
+        "sampling-sample": replace(feeding, feeding="sample"),
+        "fixed-greedy": replace(feeding, feeding="soft-greedy", alpha="2"),
+        "fixed-sample": replace(feeding, feeding="soft-sample", alpha="2"),
+        "annealed-greedy": replace(feeding, feeding="soft-greedy", alpha="exponential(1, 10)"),
+        "annealed-sample": replace(feeding, feeding="soft-sample", alpha="exponential(1, 10)"),
+    }
+    soft = settings["fixed-greedy"]
+    settings |= {key: replace(soft, gold_probability=f"inverse_sigmoid({k:g}, {unit:g})") for key, k in DECAYS.items()}
+    settings["always"] = replace(soft, gold_probability="0")
+    # A cost through the search moves weights further than a likelihood does: a third of the rate.
+    search = replace(
+        after,
+        learning_rate=start.learning_rate / 6,
+        epochs=budget["search"],
+        cross_entropy_weight=0.0,
+        wrong_label_costs=label_costs,
+    )
+    direct, hinge = replace(search, objective="relaxed-beam"), replace(search, objective="hinge")
+    settings |= {
+        "hinge-annealed": replace(hinge, alpha="exponential(1, 10)"),
+        "hinge-constant": replace(hinge, alpha="1"),
+        "direct-constant": replace(direct, alpha="1"),
+        "direct-annealed": replace(direct, alpha="exponential(1, 10)"),
+        "direct-mixed": replace(direct, alpha="exponential(1, 10)", cross_entropy_weight=0.1),
+        "direct-global": replace(direct, score="global", alpha="exponential(0.5, 4)", cross_entropy_weight=0.1),
+        "hard-hinge": replace(search, objective="hard-hinge"),
+    }
+    # Likelihoods over a beam know no costs; they train at the rate that they have where labels come left to right.
+    likelihood = replace(
+        after,
+        learning_rate=start.learning_rate / 3,
+        epochs=budget["likelihood"],
+        score="global",
+        cross_entropy_weight=0.0,
+    )
+    settings |= {
+        "dense-beam": replace(likelihood, objective="dense-beam"),
+        "beam-crf": replace(likelihood, objective="beam-crf", cross_entropy_weight=0.1),
+    }
+    folder = f"seed-{seed}"
+    systems = {"cross-entropy": System(f"cross-entropy ({seed})", f"{folder}/cross-entropy", start)}
+    for key, chosen in settings.items():
+        systems[key] = System(f"{key} ({seed})", f"{folder}/{key}", chosen, f"{folder}/cross-entropy")
+    return systems

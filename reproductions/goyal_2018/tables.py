@@ -1,0 +1,215 @@
+"""Tables 3.1, 3.2, 4.1 and 4.2: the papers' rows and numbers, the controls that they lack, and the papers' claims."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from reproductions.comparison import Measured, Row, best_on_dev, compare, examine
+from reproductions.goyal_2018.exposure_bias import FEEDING_ROWS, SEARCH_ROWS, family_of
+from reproductions.outcome import Outcome
+from reproductions.tasks import ENTITIES, TRANSLATION, Task, run_task, supertags
+from reproductions.workers import ProgressFactory
+from seqwise.evaluation.report import Claim
+
+__all__ = ["table_3_1", "table_3_2", "table_4_1", "table_4_2"]
+
+Published = Mapping[str, Sequence[float]]
+BASELINES = {"cross-entropy": "cross-entropy", "cross-entropy-longer": "cross-entropy, longer"}
+GREEDY, BEAM, SOFT = "greedy", "beam", "soft-beam"
+
+
+def _rows(names: Mapping[str, str], published: Published, decoders: Sequence[str]) -> list[Row]:
+    """Rows with the paper's numbers, which are listed as dev, test for each decoder in turn."""
+    places = [(decoder, part) for decoder in decoders for part in ("dev", "test")]
+    return [Row(key, name, dict(zip(places, published.get(key, ()), strict=False))) for key, name in names.items()]
+
+
+# ---------------------------------------------------------------------------------------- feeding
+
+PUBLISHED_3_1: dict[str, Published] = {
+    # dev, test
+    "ner": {
+        "cross-entropy": (49.43, 53.32), "sampling-greedy": (49.75, 54.83), "sampling-sample": (50.90, 54.60),
+        "fixed-greedy": (51.65, 55.88), "fixed-sample": (51.13, 56.25), "annealed-greedy": (51.43, 56.33),
+        "annealed-sample": (50.99, 54.20),
+    },
+    "translation": {
+        "cross-entropy": (20.35, 19.11), "sampling-greedy": (20.52, 19.85), "sampling-sample": (20.40, 19.69),
+        "fixed-greedy": (21.32, 20.28), "fixed-sample": (20.48, 19.69), "annealed-greedy": (21.28, 20.18),
+        "annealed-sample": (21.36, 20.60),
+    },
+}  # fmt: skip
+
+
+def table_3_1(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
+    """Scheduled sampling, hard and relaxed, for named entities and for translation."""
+    for task in (ENTITIES, TRANSLATION):
+        task.require()
+    for task in (ENTITIES, TRANSLATION):
+        rows = _rows({**BASELINES, **FEEDING_ROWS}, PUBLISHED_3_1[task.name], [GREEDY])
+        runs = folder / task.name
+        systems = family_of(task, scale)
+        measured = run_task(task, systems, rows, "table-3.1", runs, seeds=seeds, progress=progress)
+        claims = _claims_3_1(measured)
+        yield _outcome(f"table-3.1-{task.name}", "Table 3.1", task, measured, BASELINES, claims, runs)
+
+
+def _claims_3_1(measured: Mapping[str, Measured]) -> list[Claim]:
+    source = "thesis, section 3.3.4 and Table 3.1"
+    plain, longer = measured["cross-entropy"], measured["cross-entropy-longer"]
+    keys = {
+        "hard": ["sampling-greedy", "sampling-sample"],
+        "soft": [key for key in FEEDING_ROWS if "sampling" not in key],
+    }
+    # The papers search greedily, so the rows that stand for them are chosen by greedy search.
+    hard, soft = (best_on_dev(measured, keys[kind], decoder=GREEDY) for kind in keys)
+    best_hard, best_soft = (best_on_dev(measured, keys[kind]) for kind in keys)
+    greedy, ours = (GREEDY, GREEDY), "not in the papers"
+    return [
+        examine("Scheduled sampling improves on cross-entropy.", source, hard, plain, decoders=greedy),
+        examine("Relaxed scheduled sampling improves on the hard one.", source, soft, hard, decoders=greedy),
+        examine("Relaxed scheduled sampling improves on cross-entropy.", source, soft, plain, decoders=greedy),
+        examine(
+            "Relaxed scheduled sampling, with its best decoder, beats longer cross-entropy.", ours, best_soft, longer
+        ),
+        examine("Hard scheduled sampling, with its best decoder, beats longer cross-entropy.", ours, best_hard, longer),
+    ]
+
+
+def table_3_2(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> list[Outcome]:
+    """How fast gold gives way to the model's own relaxed choices, for named entities."""
+    names = {"decay-100": "k = 100", "fixed-greedy": "k = 10", "decay-1": "k = 1", "always": "always"}
+    numbers = zip(names, (56.33, 55.88, 55.30, 54.83), strict=True)
+    rows = [Row(key, names[key], {(GREEDY, "test"): number}) for key, number in numbers]
+    rows = [*_rows(BASELINES, {}, []), *rows]
+    runs = folder / ENTITIES.name
+    ENTITIES.require()
+    systems = family_of(ENTITIES, scale)
+    measured = run_task(ENTITIES, systems, rows, "table-3.2", runs, seeds=seeds, progress=progress)
+    source, greedy = "thesis, Table 3.2", (GREEDY, GREEDY)
+    always = measured["always"]
+    claims = [
+        examine(
+            "A gentle decay (k = 100) beats no gold at all.", source, measured["decay-100"], always, decoders=greedy
+        ),
+        examine("k = 10 beats no gold at all.", source, measured["fixed-greedy"], always, decoders=greedy),
+        examine("k = 1 beats no gold at all.", source, measured["decay-1"], always, decoders=greedy),
+    ]
+    return [_outcome("table-3.2", "Table 3.2", ENTITIES, measured, BASELINES, claims, runs)]
+
+
+# ---------------------------------------------------------------------------------------- search
+
+PUBLISHED_4_1: Published = {
+    # hard beam dev, test; soft beam dev, test
+    "cross-entropy": (82.17, 82.42, 81.62, 82.00), "hinge-annealed": (83.03, 83.54, 82.82, 83.05),
+    "hinge-constant": (83.02, 83.36, 82.49, 82.85), "direct-constant": (83.23, 82.65, 82.58, 82.82),
+    "direct-annealed": (85.69, 85.82, 85.58, 85.78),
+}  # fmt: skip
+PUBLISHED_4_2: Published = {
+    "cross-entropy": (46.22, 51.34, 47.50, 52.78), "hinge-annealed": (41.10, 45.98, 41.24, 46.34),
+    "hinge-constant": (40.09, 44.67, 39.67, 43.82), "direct-constant": (49.88, 54.08, 50.73, 54.77),
+    "direct-annealed": (51.86, 56.15, 51.96, 56.38),
+}  # fmt: skip
+GREEDY_4 = {"supertags": (80.15, 80.35), "ner": (50.21, 54.92)}
+SEARCH_CONTROLS = {**BASELINES, "sampling-greedy": "scheduled sampling, greedy"}
+
+
+def table_4_1(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> list[Outcome]:
+    """Training through the relaxed beam, for supertagging."""
+    source = "AAAI 2018, Table 1; thesis, Table 4.1"
+    task = supertags("pmb")
+    measured, runs = _searched(task, PUBLISHED_4_1, "table-4.1", folder, seeds, scale, progress)
+    beams = (BEAM, BEAM)
+    claims = [
+        examine(
+            "The direct loss improves a beam's result over cross-entropy's.",
+            source, measured["direct-annealed"], measured["cross-entropy"], decoders=beams,
+        ),
+        examine(
+            "The hinge improves a beam's result over cross-entropy's.",
+            source, measured["hinge-annealed"], measured["cross-entropy"], decoders=beams,
+        ),
+        examine(
+            "The direct loss beats the hinge.",
+            source, measured["direct-annealed"], measured["hinge-annealed"], decoders=beams,
+        ),
+        *_more_claims(measured, source),
+    ]  # fmt: skip
+    return [_outcome("table-4.1", "Table 4.1", task, measured, SEARCH_CONTROLS, claims, runs)]
+
+
+def table_4_2(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> list[Outcome]:
+    """Training through the relaxed beam, for named entities; wrongly choosing "O" costs double."""
+    source = "AAAI 2018, Table 2; thesis, Table 4.2"
+    measured, runs = _searched(ENTITIES, PUBLISHED_4_2, "table-4.2", folder, seeds, scale, progress)
+    plain = measured["cross-entropy"]
+    claims = [
+        examine(
+            "A beam hurts plain cross-entropy: greedy search is better.", source, plain, plain, decoders=(GREEDY, BEAM)
+        ),
+        examine(
+            "The direct loss with a beam improves on cross-entropy searched greedily.",
+            source, measured["direct-annealed"], plain, decoders=(BEAM, GREEDY),
+        ),
+        examine(
+            "The hinge does worse than cross-entropy.",
+            source, plain, measured["hinge-annealed"], decoders=(BEAM, BEAM),
+        ),
+        *_more_claims(measured, source),
+    ]  # fmt: skip
+    return [_outcome("table-4.2", "Table 4.2", ENTITIES, measured, SEARCH_CONTROLS, claims, runs)]
+
+
+def _searched(
+    task: Task,
+    published: Published,
+    table: str,
+    folder: Path,
+    seeds: Sequence[int],
+    scale: str,
+    progress: ProgressFactory,
+) -> tuple[dict[str, Measured], Path]:
+    rows = _rows({**SEARCH_CONTROLS, **SEARCH_ROWS}, published, [BEAM, SOFT])
+    first = rows[0]
+    greedy = dict(zip(((GREEDY, "dev"), (GREEDY, "test")), GREEDY_4[task.name], strict=True))
+    rows[0] = Row(first.key, first.name, {**first.published, **greedy})
+    runs = folder / task.name
+    task.require()
+    return run_task(task, family_of(task, scale), rows, table, runs, seeds=seeds, progress=progress), runs
+
+
+def _more_claims(measured: Mapping[str, Measured], source: str) -> list[Claim]:
+    annealed = measured["direct-annealed"]
+    searched = best_on_dev(measured, list(SEARCH_ROWS))
+    return [
+        examine(
+            "Annealing alpha beats alpha = 1.", source, annealed, measured["direct-constant"], decoders=(BEAM, BEAM)
+        ),
+        examine(
+            "The best search-aware row beats longer cross-entropy, each with its best decoder.",
+            "not in the papers", searched, measured["cross-entropy-longer"],
+        ),
+        examine(
+            "The best search-aware row beats hard scheduled sampling, each with its best decoder.",
+            "not in the papers", searched, measured["sampling-greedy"],
+        ),
+        examine(
+            "The relaxed hinge beats the hinge of a hard beam.",
+            "AAAI 2018, footnote 3", measured["hinge-annealed"], measured["hard-hinge"], decoders=(BEAM, BEAM),
+        ),
+    ]  # fmt: skip
+
+
+def _outcome(
+    name: str,
+    number: str,
+    task: Task,
+    measured: Mapping[str, Measured],
+    controls: Mapping[str, str],
+    claims: Sequence[Claim],
+    runs: Path,
+) -> Outcome:
+    title = f"{number}, {task.title}: {task.measure}"
+    return compare(name, title, measured, measure=task.measure, controls=controls, claims=claims, files={"runs": runs})

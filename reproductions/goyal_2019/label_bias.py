@@ -1,0 +1,89 @@
+"""The systems of Tables 5.1 to 5.6: local and global normalisation through the relaxed beam, from three warm starts.
+
+They are those of :mod:`reproductions.goyal_2018.exposure_bias` that start from cross-entropy, and the same searches
+from a self-normalised model and from one that was distilled. A tagger reads left to right ("uni": part of the input,
+the classical case of label bias) or both ways ("bi"); a translator reads all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from reproductions.goyal_2018 import exposure_bias
+from reproductions.goyal_2018.exposure_bias import PLANS, Plan
+from reproductions.systems import System
+from reproductions.tasks import Family, Task
+from seqwise.runs.settings import Settings
+
+__all__ = ["family", "family_of", "runs_of"]
+
+LOG_PARTITION_WEIGHT = 0.05
+"""lambda: E[log Z] is no more than some tenths then, and the tags suffer little."""
+
+
+# Translators need many steps before their attention is of use; smaller batches give more of them in the same time.
+_TRANSLATION = PLANS["translation"]
+OWN_PLANS = {
+    "translation": Plan(
+        {
+            "cpu": replace(_TRANSLATION.start["cpu"], batch_size=32, epochs=6.0, learning_rate=2e-3),
+            "gpu": _TRANSLATION.start["gpu"],
+        },
+        {"longer": 2, "feeding": 1, "search": 0.5, "likelihood": 1},
+    )
+}
+"""By name of the task, where Chapter 5 trains otherwise than Chapters 3 and 4."""
+
+
+def runs_of(task: Task, folder: Path, direction: str = "bi") -> Path:
+    """The folder of a task's runs; what is trained otherwise than in the tables of Chapters 3 and 4 has its own."""
+    own = "-left-to-right" if direction == "uni" else "-small-batches" if task.name in OWN_PLANS else ""
+    return folder / f"{task.name}{own}"
+
+
+def family(
+    start: Settings, seed: int, *, steps_an_epoch: int, budget: Mapping[str, float], label_costs: str = ""
+) -> dict[str, System]:
+    """Every system of a task for one seed, by key; each lies in the folder ``seed-N/key``.
+
+    Args:
+        start: the cross-entropy training; the self-normalised start is trained alike.
+        seed: of weights, batches and noise.
+        steps_an_epoch: batches of the training data.
+        budget: as of :func:`reproductions.goyal_2018.exposure_bias.family`.
+        label_costs: as there.
+    """
+    systems = exposure_bias.family(start, seed, steps_an_epoch=steps_an_epoch, budget=budget, label_costs=label_costs)
+    plain, longer = (systems[key].settings for key in ("cross-entropy", "cross-entropy-longer"))
+    local, global_ = (systems[key].settings for key in ("direct-mixed", "direct-global"))
+    distilled = replace(longer, objective="distillation", epochs=budget["likelihood"])
+    stages = {
+        "self-normalized": (_normalized(plain), None),
+        "self-normalized-longer": (_normalized(longer), "self-normalized"),
+        "normalized-local": (local, "self-normalized"),
+        "normalized-global": (global_, "self-normalized"),
+        "distilled": (distilled, "cross-entropy"),
+        "distilled-global": (global_, "distilled"),
+    }
+    folder = f"seed-{seed}"
+    for key, (settings, before) in stages.items():
+        starts_from = None if before is None else f"{folder}/{before}"
+        systems[key] = System(f"{key} ({seed})", f"{folder}/{key}", settings, starts_from)
+    return systems
+
+
+def _normalized(settings: Settings) -> Settings:
+    return replace(settings, objective="self-normalized", log_partition_weight=LOG_PARTITION_WEIGHT)
+
+
+def family_of(task: Task, scale: str, direction: str = "bi") -> Family:
+    """The systems of a task at a scale, as a function of the seed; the direction is of taggers."""
+    plan = OWN_PLANS.get(task.name, PLANS[task.name])
+    start = plan.start[scale]
+    if direction == "uni":
+        start = replace(start, encoder="left-to-right")
+    steps_an_epoch = -(-len(task.load_data().train) // start.batch_size)
+    return partial(family, start, steps_an_epoch=steps_an_epoch, budget=plan.budget, label_costs=plan.label_costs)

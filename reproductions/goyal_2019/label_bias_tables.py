@@ -1,0 +1,307 @@
+"""Tables 5.1 to 5.3: log Z and self-normalisation; local and global search-aware training of supertaggers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+from reproductions.comparison import Measured, Row, best_on_dev, compare, examine, judge, no_worse
+from reproductions.goyal_2019.label_bias import family_of, runs_of
+from reproductions.outcome import Outcome
+from reproductions.tasks import TRANSLATION, Task, run_task, supertags
+from reproductions.workers import ProgressFactory
+from seqwise.evaluation.log_partitions import LogPartitionSummary, summarize_log_partitions
+from seqwise.evaluation.metrics import Counts, Sums
+from seqwise.evaluation.report import Claim, Result
+from seqwise.runs.measures import known_targets, log_partitions_of
+from seqwise.runs.run import load_run
+
+__all__ = [
+    "CORPORA",
+    "best_beats_longer",
+    "examined",
+    "published_rows",
+    "raw_beam_hurts",
+    "table_5_1",
+    "table_5_2",
+    "table_5_3",
+]
+
+CORPORA = ("pmb", "ewt", "erg")
+"""Names of supertag corpora, the quickest first."""
+DIRECTIONS = {"uni": "left to right", "bi": "both ways"}
+SOURCE = "NAACL 2019, Table {}; thesis, Table 5.{}"
+RAW_BEAM = "NAACL 2019, section 3.2"
+OURS = "not in the papers"
+
+# Decoder and number; a system of global scores is searched by its own, raw ones. The papers search what was trained
+# through the relaxed beam with that beam and print its labels; a hard beam stands for it here, as for the other rows.
+PUBLISHED: dict[str, dict[str, dict[str, float]]] = {
+    "uni": {
+        "cross-entropy": {"greedy": 76.54, "beam": 77.76}, "direct-mixed": {"beam": 83.9},
+        "direct-global": {"raw-beam": 83.93}, "self-normalized": {"greedy": 73.12, "beam": 73.83},
+        "normalized-local": {"beam": 83.35}, "normalized-global": {"raw-beam": 85.50},
+    },
+    "bi": {
+        "cross-entropy": {"greedy": 92.59, "beam": 93.29}, "direct-mixed": {"beam": 93.76},
+        "direct-global": {"raw-beam": 93.73}, "self-normalized": {"greedy": 91.23, "beam": 91.94},
+        "normalized-local": {"beam": 92.78}, "normalized-global": {"raw-beam": 92.63},
+    },
+}  # fmt: skip
+
+# Key to name, of the rows that tables share.
+PLAIN = {"cross-entropy": "cross-entropy", "cross-entropy-longer": "cross-entropy, longer"}
+NORMALIZED = {"self-normalized": "self-normalised", "self-normalized-longer": "self-normalised, longer"}
+SEARCHED = {"direct-mixed": "relaxed beam, local", "direct-global": "relaxed beam, global"}
+FROM_CROSS_ENTROPY = {
+    **PLAIN,
+    **SEARCHED,
+    "beam-crf": "beam CRF, global",
+    "distilled": "distilled into raw scores",
+    "distilled-global": "distilled, then relaxed beam, global",
+}
+FROM_NORMALIZED = {
+    **PLAIN,
+    **NORMALIZED,
+    "normalized-local": "relaxed beam, local",
+    "normalized-global": "relaxed beam, global",
+    "direct-global": "relaxed beam, global, from cross-entropy",
+}
+CONTROLS = (*PLAIN, *NORMALIZED)
+
+
+# ---------------------------------------------------------------------------------------- what tables share
+
+Statement = tuple[str, str, str]
+"""A claim, and the keys of the system that it says is better and of the one that is worse."""
+
+
+def examined(measured: Mapping[str, Measured], source: str, *statements: Statement) -> list[Claim]:
+    """Put statements to paired tests, each system searched by a beam over the scores that it was trained with.
+
+    Args:
+        measured: the rows by key.
+        source: where the statements are made.
+        statements: in order.
+    """
+    return [
+        examine(text, source, measured[better], measured[worse], decoders=(_beam_of(better), _beam_of(worse)))
+        for text, better, worse in statements
+    ]
+
+
+def _beam_of(key: str) -> str:
+    return "raw-beam" if key.endswith("global") else "beam"
+
+
+def best_beats_longer(measured: Mapping[str, Measured], best: Measured) -> Claim:
+    """Put the best of the searches to a paired test against the plain model that was trained for longer."""
+    text = "The best search-aware row beats longer cross-entropy, each with its best decoder."
+    return examine(text, OURS, best, measured["cross-entropy-longer"])
+
+
+def raw_beam_hurts(plain: Measured, source: str) -> Claim:
+    """Put what decoding by raw scores does to the plain model to a paired test."""
+    text = "Unnormalised decoding makes a plain model worse."
+    return examine(text, source, plain, plain, decoders=("beam", "raw-beam"))
+
+
+DISTILLED_START_HELPS = (
+    "A distilled start (trained for longer) helps the relaxed beam with global scores.",
+    "distilled-global", "direct-global",
+)  # fmt: skip
+
+
+def published_rows(names: Mapping[str, str], published: Mapping[str, Mapping[str, float]]) -> list[Row]:
+    """Rows with the papers' numbers.
+
+    Args:
+        names: key to name.
+        published: test results by key and decoder.
+
+    Example:
+        >>> [row.published for row in published_rows({"a": "one", "b": "other"}, {"a": {"beam": 77.8}})]
+        [{('beam', 'test'): 77.8}, {}]
+    """
+    return [
+        Row(key, name, {(decoder, "test"): number for decoder, number in published.get(key, {}).items()})
+        for key, name in names.items()
+    ]
+
+
+# ---------------------------------------------------------------------------------------- supertags
+
+
+def table_5_2(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
+    """Local and global normalisation through the relaxed beam, started from cross-entropy."""
+    return _supertagging("5.2", FROM_CROSS_ENTROPY, _claims_5_2, folder, seeds, scale, progress)
+
+
+def table_5_3(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
+    """The same, started from a self-normalised model."""
+    return _supertagging("5.3", FROM_NORMALIZED, _claims_5_3, folder, seeds, scale, progress)
+
+
+def _supertagging(
+    number: str,
+    names: Mapping[str, str],
+    claims: Callable[[Mapping[str, Measured], str], list[Claim]],
+    folder: Path,
+    seeds: Sequence[int],
+    scale: str,
+    progress: ProgressFactory,
+) -> Iterator[Outcome]:
+    """A table for each corpus and direction."""
+    for name in CORPORA:
+        supertags(name).require()
+    for name, direction in product(CORPORA, DIRECTIONS):
+        task = supertags(name)
+        runs, table = runs_of(task, folder, direction), f"table-{number}-{name}-{direction}"
+        rows, systems = published_rows(names, PUBLISHED[direction]), family_of(task, scale, direction)
+        measured = run_task(task, systems, rows, table, runs, seeds=seeds, progress=progress)
+        yield compare(
+            table,
+            f"Table {number}, {task.title}, {DIRECTIONS[direction]}: {task.measure}",
+            measured,
+            measure=task.measure,
+            controls=[key for key in CONTROLS if key in measured],
+            claims=claims(measured, direction),
+            files={"runs": runs},
+        )
+
+
+def _claims_5_2(measured: Mapping[str, Measured], direction: str) -> list[Claim]:
+    source, plain = SOURCE.format(2, 2), measured["cross-entropy"]
+    claims = examined(
+        measured,
+        source,
+        ("Search-aware and local beats cross-entropy, in a beam.", "direct-mixed", "cross-entropy"),
+        ("Search-aware and global beats cross-entropy, in a beam.", "direct-global", "cross-entropy"),
+    )
+    if direction == "bi":
+        local, global_ = measured["direct-mixed"].test["beam"], measured["direct-global"].test["raw-beam"]
+        text = "Where the input is seen whole, global is better than local by half a point at most."
+        claims.append(no_worse(text, source, local, global_, said="local minus global: "))
+    best = best_on_dev(measured, [key for key in measured if key not in (*CONTROLS, "distilled")])
+    return [
+        *claims,
+        best_beats_longer(measured, best),
+        examine(
+            "The raw beam of plain cross-entropy beats its beam.", OURS, plain, plain, decoders=("raw-beam", "beam")
+        ),
+        *examined(measured, OURS, DISTILLED_START_HELPS),
+    ]
+
+
+def _claims_5_3(measured: Mapping[str, Measured], direction: str) -> list[Claim]:
+    statements = [
+        ("Self-normalising costs accuracy.", "cross-entropy", "self-normalized"),
+        ("Local improves on its self-normalised start.", "normalized-local", "self-normalized"),
+        ("Global improves on its self-normalised start.", "normalized-global", "self-normalized"),
+    ]
+    if direction == "uni":
+        statements += [
+            ("From a self-normalised start, global beats local.", "normalized-global", "normalized-local"),
+            (
+                "Global does better from a self-normalised start than from cross-entropy.",
+                "normalized-global", "direct-global",
+            ),
+        ]  # fmt: skip
+    best = best_on_dev(measured, ["normalized-local", "normalized-global"])
+    return [
+        *examined(measured, SOURCE.format(3, 3), *statements),
+        examine(
+            "The better of the two searches beats longer cross-entropy, each with its best decoder.",
+            OURS, best, measured["cross-entropy-longer"],
+        ),
+        examine(
+            "It beats the self-normalised model trained longer, each with its best decoder.",
+            OURS, best, measured["self-normalized-longer"],
+        ),
+    ]  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------- log Z
+
+SECTION = "NAACL 2019, section 4.3.2"
+QUALITY = {"cross-entropy": 93.3, "self-normalized": 91.9}
+BLEU = {"cross-entropy": 27.62, "self-normalized": 26.63}
+# Mean and variance on training data, then on development data.
+LOG_PARTITIONS = {
+    "labels right": {"cross-entropy": (21.08, 9.57, 21.96, 9.18), "self-normalized": (0.6, 0.29, 0.26, 0.08)},
+    "BLEU": {"cross-entropy": (24.7, 115.4, 25.8, 129.1), "self-normalized": (0.65, 0.18, 0.7, 0.29)},
+}
+NAMES = {"cross-entropy": "cross-entropy", "self-normalized": "self-normalised"}
+SAMPLE = 4000
+
+
+def table_5_1(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
+    """Mean and variance of log Z, with and without self-normalisation, and what it costs; taggers read both ways."""
+    tasks = (*map(supertags, CORPORA), TRANSLATION)
+    for task in tasks:
+        task.require()
+    for task in tasks:
+        yield _log_partitions(task, folder, seeds, scale, progress)
+
+
+def _log_partitions(task: Task, folder: Path, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Outcome:
+    quality = {"labels right": QUALITY, "BLEU": BLEU}[task.measure]
+    rows = published_rows(NAMES, {key: {"beam": number} for key, number in quality.items()})
+    runs, table = runs_of(task, folder), f"table-5.1-{task.name}"
+    measured = run_task(task, family_of(task, scale), rows, table, runs, seeds=seeds, progress=progress)
+    worse = examined(
+        measured, SECTION, ("Self-normalising costs quality, slightly.", "cross-entropy", "self-normalized")
+    )
+    smaller = judge(
+        "Self-normalising makes log Z much smaller: mean |log Z| on development data.", SOURCE.format(1, 1),
+        *(_sizes(key, task, runs, seeds) for key in NAMES), said="cross-entropy minus self-normalised: ", scale=1.0,
+    )  # fmt: skip
+    raw = raw_beam_hurts(measured["cross-entropy"], RAW_BEAM if task.measure == "BLEU" else OURS)
+    outcome = compare(
+        table, f"Table 5.1, {task.title}: {task.measure} and log Z", measured, measure=task.measure,
+        controls=["cross-entropy"], claims=[*worse, smaller, raw], files={"runs": runs},
+    )  # fmt: skip
+    results = [
+        result for key in NAMES for result in _results_of(key, measured[key], task, runs, seeds)
+    ]  # fmt: skip
+    summary = "; ".join(f"{result.system}, {result.measure}: {result.value:.2f}" for result in results)
+    whole = replace(outcome.table, results=(*outcome.table.results, *results))
+    return replace(outcome, table=whole, lesson=f"{outcome.lesson}\n{summary}")
+
+
+def _results_of(key: str, one: Measured, task: Task, runs: Path, seeds: Sequence[int]) -> list[Result]:
+    """Mean and variance on some of the training data and on the development data, means over the seeds."""
+    published = LOG_PARTITIONS[task.measure][key]
+    results = []
+    for place, part in enumerate(("train", "dev")):
+        found = [_summary(runs / f"seed-{seed}" / key, task, part) for seed in seeds]
+        for offset, (name, unit) in enumerate((("mean", "nat"), ("variance", ""))):
+            value = sum(getattr(summary, name) for summary in found) / len(found)
+            results.append(
+                Result(
+                    one.row.name, f"{name} of log Z on {part}", value, one.signature,
+                    published=published[2 * place + offset], unit=unit,
+                )
+            )  # fmt: skip
+    return results
+
+
+def _sizes(key: str, task: Task, runs: Path, seeds: Sequence[int]) -> list[Sums]:
+    """|log Z| of the development data, a measurement for each seed."""
+    found: list[Sums] = []
+    for seed in seeds:
+        run = load_run(runs / f"seed-{seed}" / key)
+        encoded = run.encode(known_targets(run, task.load_data().dev))
+        lengths = [len(one.target_ids) for one in encoded]
+        found.append(
+            Counts([part.abs().sum().item() for part in log_partitions_of(run, encoded).split(lengths)], lengths)
+        )
+    return found
+
+
+def _summary(run_folder: Path, task: Task, part: str) -> LogPartitionSummary:
+    run, data = load_run(run_folder), task.load_data()
+    examples = {"train": data.train[:SAMPLE], "dev": data.dev}[part]
+    return summarize_log_partitions(log_partitions_of(run, run.encode(known_targets(run, examples))))

@@ -1,0 +1,298 @@
+"""Masked models as energies on enumerable spaces: likelihood, pseudolikelihood, MLM and the KL projection, exactly.
+
+Shapes: N = V^T sequences in lexicographic order, T positions, C = V^(T-1) contexts of a position (every prefix with
+every suffix, lexicographic), V vocabulary, K tokens of one set of a position, P prefixes, S suffixes.
+
+All objectives are functions of two tables: ``logits_TCV[t, c]``, the model's scores f(., h(y\\t)) in each context, and
+``weights_N``, the share of each sequence in the data. Given the true distribution as weights, they are the expected
+values of the objectives, without sampling error.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias, cast
+
+import torch
+from torch import Tensor, nn
+
+from reproductions.goyal_2021.enumerable import MOST_SEQUENCES, every_sequence
+from seqwise.errors import InputError
+from seqwise.models.masked import MaskedLSTM
+from seqwise.models.protocols import MaskedModel
+
+__all__ = [
+    "EnergyLoss",
+    "Fit",
+    "enumerated_logits",
+    "fit_enumerated",
+    "likelihood_loss",
+    "local_scores",
+    "masked_loss",
+    "projection_loss",
+    "pseudolikelihood_loss",
+    "raw_scores",
+]
+
+EnergyLoss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""From ``logits_TCV`` and ``weights_N`` to nats per sequence, a tensor without dimensions."""
+Scores: TypeAlias = Callable[[Tensor], Tensor]
+"""From ``logits_TCV`` to ``scores_N``, minus the energy of each sequence: :func:`raw_scores`, :func:`local_scores`."""
+
+
+def enumerated_logits(model: MaskedModel, length: int, *, limit: int = MOST_SEQUENCES) -> Tensor:
+    """A masked model's scores at each position in every context: all there is to know of it at this length.
+
+    A :class:`~seqwise.models.masked.MaskedLSTM` takes one pass over a tree of prefixes and one of suffixes; of any
+    other model, ``masked_logits`` is asked with T V^(T-1) rows.
+
+    Args:
+        model: a masked model.
+        length: T.
+        limit: the largest V^T.
+
+    Returns:
+        ``logits_TCV``, with gradients.
+
+    Raises:
+        InputError: there are too many sequences.
+
+    Example:
+        >>> model = MaskedLSTM(vocab_size=3, embedding_size=4, hidden_size=8, feedforward_size=8)
+        >>> enumerated_logits(model, 4).shape
+        torch.Size([4, 27, 3])
+    """
+    size = model.vocab_size
+    sequences_NT = every_sequence(size, length, limit=limit)
+    if isinstance(model, MaskedLSTM):
+        tokens_V = torch.arange(size, device=model.head.weight.device)
+        return torch.stack([logits_PSV.flatten(0, 1) for logits_PSV in model.enumerated_logits([tokens_V] * length)])
+    # A context is a sequence with token 0 at the position; the mask hides it.
+    contexts = [sequences_NT[sequences_NT[:, place] == 0] for place in range(length)]
+    masked_TT = torch.eye(length, dtype=torch.bool)
+    masked_NT = masked_TT.repeat_interleave(size ** (length - 1), dim=0)
+    return model.masked_logits(torch.cat(contexts), masked_NT).unflatten(0, (length, -1))
+
+
+def raw_scores(logits_TCV: Tensor) -> Tensor:
+    """``-E_raw(y) = sum_t f(y_t, h(y\\t))`` of every sequence: (N,).
+
+    What is added to the scores of all tokens in one context, c(y\\t), changes E_raw but no conditional of the MLM:
+    training as an MLM leaves it free, so E_raw of a model trained that way is not identified (:func:`local_scores` is).
+
+    Source: Goyal's thesis (2021), section 6.2.1.
+
+    Example:
+        >>> raw_scores(torch.tensor([[[0.0, 1.0], [0.0, 5.0]], [[0.0, 0.0], [7.0, 0.0]]])).tolist()  # 00, 01, 10, 11
+        [0.0, 0.0, 8.0, 5.0]
+    """
+    size = logits_TCV.shape[-1]
+    return torch.stack(
+        [_placed(logits_CV.view(size**place, -1, size)) for place, logits_CV in enumerate(logits_TCV)]
+    ).sum(0)
+
+
+def _placed(table_PSK: Tensor) -> Tensor:
+    """A table of one position by prefix, suffix and token, as one of sequences: the token between the other two."""
+    return table_PSK.transpose(1, 2).flatten()
+
+
+def local_scores(logits_TCV: Tensor) -> Tensor:
+    """``-E_local(y) = sum_t log p_mlm(y_t | y\\t)`` of every sequence, ``p_mlm = softmax(f)``: (N,).
+
+    Source: Goyal's thesis (2021), section 6.2.4.
+
+    Example:
+        >>> local_scores(torch.zeros(3, 4, 2)).exp().tolist()
+        [0.125, 0.125, 0.125, 0.125, 0.125, 0.125, 0.125, 0.125]
+    """
+    return raw_scores(logits_TCV.log_softmax(-1))
+
+
+def likelihood_loss(logits_TCV: Tensor, weights_N: Tensor, *, scores: Scores = raw_scores) -> Tensor:
+    """Exact negative log-likelihood (LL): ``log sum_y exp(-E(y)) + sum_y w(y) E(y)``, in nats per sequence.
+
+    With the true distribution as weights this is the cross-entropy of the model, at best the entropy.
+
+    Args:
+        logits_TCV: see :func:`enumerated_logits`.
+        weights_N: the share of each sequence, summing to 1.
+        scores: of which energy: :func:`raw_scores` or :func:`local_scores`.
+
+    Source: Goyal's thesis (2021), section 6.2.2, item 1.
+
+    Example:
+        >>> uniform = torch.full((8,), 1 / 8)
+        >>> round(likelihood_loss(torch.zeros(3, 4, 2), uniform).item(), 4)  # 3 log 2
+        2.0794
+    """
+    scores_N = scores(logits_TCV)
+    return scores_N.logsumexp(0) - (weights_N.to(scores_N) * scores_N).sum()
+
+
+def pseudolikelihood_loss(logits_TCV: Tensor, weights_N: Tensor, *, scores: Scores = raw_scores) -> Tensor:
+    """Exact negative pseudolikelihood (PLL) by the *true* conditionals: ``-sum_y w(y) sum_t log p(y_t | y\\t)``.
+
+    ``p(w | y\\t) = softmax over w of -E(y with y_t = w)``: V energies for each conditional, all of which are at hand.
+
+    Args:
+        logits_TCV, weights_N, scores: as for :func:`likelihood_loss`.
+
+    Returns:
+        Nats per sequence (summed over positions).
+
+    Source: Goyal's thesis (2021), section 6.2.2, item 2.
+
+    Example:
+        >>> uniform = torch.full((8,), 1 / 8)
+        >>> round(pseudolikelihood_loss(torch.zeros(3, 4, 2), uniform).item(), 4)
+        2.0794
+    """
+    scores_N = scores(logits_TCV)
+    length, _, size = logits_TCV.shape
+    conditionals_TCV = _true_conditionals(scores_N, length, size)
+    return -(weights_N.to(scores_N) * raw_scores(conditionals_TCV)).sum()
+
+
+def masked_loss(logits_TCV: Tensor, weights_N: Tensor) -> Tensor:
+    """The MLM objective, a degenerate pseudolikelihood by the free conditionals: ``-sum_y w(y) sum_t log p_mlm(y_t | y\\t)``.
+
+    In expectation over one masked position it is T times what MLM training minimises.
+
+    Args:
+        logits_TCV, weights_N: as for :func:`likelihood_loss`.
+
+    Returns:
+        Nats per sequence (summed over positions).
+
+    Source: Goyal's thesis (2021), section 6.2.2.
+
+    Example:
+        >>> round(masked_loss(torch.zeros(3, 4, 2), torch.full((8,), 1 / 8)).item(), 4)
+        2.0794
+    """  # noqa: E501
+    scores_N = local_scores(logits_TCV)
+    return -(weights_N.to(scores_N) * scores_N).sum()
+
+
+def projection_loss(teacher_TCV: Tensor, *, pseudolikelihood_weight: float = 0.0) -> EnergyLoss:
+    """KL projection of an MLM onto an energy: its free conditionals become targets of the true conditionals.
+
+    ``sum_y w(y) sum_t KL(p_mlm(. | y\\t) || p(. | y\\t; theta))``, plus, with a weight, the pseudolikelihood of y.
+
+    Args:
+        teacher_TCV: scores of the trained MLM in every context; no gradient flows into them.
+        pseudolikelihood_weight: 0 for KL alone, 1 for KL + PL.
+
+    Returns:
+        A loss of the logits of the energy, and of weights that say in which contexts it is measured.
+
+    Source: Goyal's thesis (2021), section 6.2.2, "Adapting MLM free conditionals for energy models".
+
+    Example:
+        >>> teacher = torch.randn(3, 4, 2)
+        >>> bool(projection_loss(teacher)(torch.randn(3, 4, 2), torch.full((8,), 1 / 8)) > 0)
+        True
+    """
+    teacher_TCV = teacher_TCV.detach().log_softmax(-1)
+    probs_TCV = teacher_TCV.exp()
+
+    def loss(logits_TCV: Tensor, weights_N: Tensor) -> Tensor:
+        length, _, size = logits_TCV.shape
+        conditionals_TCV = _true_conditionals(raw_scores(logits_TCV), length, size)
+        divergence_TC = (probs_TCV.to(logits_TCV) * (teacher_TCV.to(logits_TCV) - conditionals_TCV)).sum(-1)
+        weights_TC = _by_context(weights_N.to(logits_TCV), length, size).sum(-1)
+        found = (weights_TC * divergence_TC).sum()
+        if pseudolikelihood_weight:
+            found = found + pseudolikelihood_weight * pseudolikelihood_loss(logits_TCV, weights_N)
+        return found
+
+    return loss
+
+
+def _by_context(table_N: Tensor, length: int, size: int) -> Tensor:
+    """A table of sequences as tables (T, C, V): of each position, by context and by the token that stands there."""
+    return torch.stack([table_N.view(size**place, size, -1).transpose(1, 2).flatten(0, 1) for place in range(length)])
+
+
+def _true_conditionals(scores_N: Tensor, length: int, size: int) -> Tensor:
+    """``log p(w | y\\t)``, (T, C, V)."""
+    return _by_context(scores_N, length, size).log_softmax(-1)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How a training went.
+
+    Attributes:
+        steps: done, those after the best included.
+        best_step: whose weights were kept; 0 for the initial ones.
+        loss: the objective on the development data at that step, in nats per sequence.
+    """
+
+    steps: int
+    best_step: int
+    loss: float
+
+
+def fit_enumerated(
+    model: nn.Module,
+    loss: EnergyLoss,
+    *,
+    length: int,
+    train_N: Tensor,
+    dev_N: Tensor,
+    steps: int = 350,
+    patience: int = 40,
+    learning_rate: float = 6e-3,
+    weight_decay: float = 1e-2,
+    largest_gradient: float = 1.0,
+) -> Fit:
+    """Train on a whole enumerable space at every step, with early stopping on the objective itself.
+
+    AdamW on the exact gradient of ``loss(logits, train_N)``, its norm clipped. The weights that end up in the model are
+    those with the lowest ``loss(logits, dev_N)``; training ends ``patience`` steps after these.
+
+    Args:
+        model: a masked model; changed in place, in the mode that it is in (dropout would blur what decides to stop).
+        loss: of the table of its scores, as :func:`masked_loss`.
+        length: T.
+        train_N: share of each sequence in the training data.
+        dev_N: the same of the data that decides when to stop.
+        steps: at most.
+        patience: how many steps without a better loss on the development data end the training.
+        learning_rate, weight_decay: of AdamW.
+        largest_gradient: norm above which the gradient is scaled down.
+
+    Raises:
+        InputError: steps or patience less than 1, or the loss is not finite.
+
+    Example:
+        >>> model = MaskedLSTM(vocab_size=2, embedding_size=4, hidden_size=8, feedforward_size=8)
+        >>> data = torch.tensor([0.5, 0.0, 0.0, 0.5])
+        >>> fit_enumerated(model, likelihood_loss, length=2, train_N=data, dev_N=data, steps=40).loss < 1.3
+        True
+    """
+    if steps < 1 or patience < 1:
+        raise InputError(f"steps and patience must be at least 1, got {steps} and {patience}")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=weight_decay)
+    best, best_step, best_weights = float("inf"), 0, copy.deepcopy(model.state_dict())
+    for step in range(steps + 1):
+        # One pass serves both: the development loss is that of the weights before this step.
+        logits_TCV = enumerated_logits(cast(MaskedModel, model), length)
+        with torch.no_grad():
+            found = loss(logits_TCV, dev_N).item()
+        if not found < float("inf"):
+            raise InputError(f"the loss is {found} at step {step}", mend="take a smaller learning rate")
+        if found < best:
+            best, best_step, best_weights = found, step, copy.deepcopy(model.state_dict())
+        if step == steps or step - best_step >= patience:
+            break
+        optimizer.zero_grad()
+        loss(logits_TCV, train_N).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), largest_gradient)
+        optimizer.step()
+    model.load_state_dict(best_weights)
+    return Fit(step, best_step, best)

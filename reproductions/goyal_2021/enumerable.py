@@ -1,0 +1,298 @@
+"""Distributions over so few sequences that each has a known probability: palindromes, hidden Markov models; phonemes.
+
+Shapes: B sequences drawn, N = V^T sequences in lexicographic order, T length, V vocabulary, S hidden states.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from reproductions.corpora.lexicons import Lexicon
+from seqwise.errors import InputError
+
+__all__ = [
+    "HMM_SHARPNESS",
+    "Enumerable",
+    "empirical_weights",
+    "every_sequence",
+    "hidden_markov",
+    "palindrome_entropy",
+    "palindromes",
+    "phoneme_sequences",
+    "sequence_numbers",
+    "thesis_hmm",
+]
+
+MOST_SEQUENCES = 1_000_000
+"""V^T beyond which a table of all sequences is refused."""
+
+# Weights of a cycle of four states, each fond of a token of its own; raised to the power of a sharpness.
+TRANSITION_WEIGHTS = ((2, 6, 1, 1), (1, 2, 6, 1), (1, 1, 2, 6), (6, 1, 1, 2))
+EMISSION_WEIGHTS = ((8, 4, 2, 1, 1), (1, 8, 4, 2, 1), (1, 1, 8, 4, 2), (2, 1, 1, 8, 4))
+HMM_SHARPNESS = {"low": 2.575, "high": 1.935}
+"""For five tokens, an entropy of 5.00 nats (low) and of 6.43 nats (high)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Enumerable:
+    """A distribution over V^T sequences of one length, as a table.
+
+    Args:
+        vocab_size: V.
+        length: T.
+        log_probs_N: float64, log-probability of each sequence in the order of :func:`every_sequence`.
+
+    Raises:
+        InputError: the table has another size than V^T, or does not sum to 1.
+
+    Example:
+        >>> coin = Enumerable(2, 1, torch.tensor([0.25, 0.75], dtype=torch.float64).log())
+        >>> round(coin.entropy, 4), coin.sample(4, generator=torch.Generator().manual_seed(0)).shape
+        (0.5623, torch.Size([4, 1]))
+    """
+
+    vocab_size: int
+    length: int
+    log_probs_N: Tensor
+
+    def __post_init__(self) -> None:
+        if self.log_probs_N.shape != (self.vocab_size**self.length,):
+            shape = tuple(self.log_probs_N.shape)
+            raise InputError(f"a table of {self.vocab_size}^{self.length} sequences is wanted, got {shape}")
+        total = float(self.probs_N.sum())
+        if not abs(total - 1) < 1e-9:
+            raise InputError(f"the probabilities sum to {total:.10g}", mend="normalise them, in float64")
+
+    @property
+    def probs_N(self) -> Tensor:
+        """Probability of each sequence."""
+        return self.log_probs_N.exp()
+
+    @property
+    def entropy(self) -> float:
+        """``-sum_y p(y) log p(y)``, in nats per sequence: what no model's cross-entropy goes below."""
+        # xlogy: a sequence of probability 0 adds 0, not NaN.
+        return -float(torch.xlogy(self.probs_N, self.probs_N).sum())
+
+    def sample(self, count: int, *, generator: torch.Generator) -> Tensor:
+        """Draw sequences with replacement: int64, (count, T)."""
+        drawn_B = torch.multinomial(self.probs_N, count, replacement=True, generator=generator)
+        return every_sequence(self.vocab_size, self.length)[drawn_B]
+
+
+def every_sequence(vocab_size: int, length: int, *, limit: int = MOST_SEQUENCES) -> Tensor:
+    """All sequences of a length, in lexicographic order: the digits of 0 to V^T - 1.
+
+    Args:
+        vocab_size: V.
+        length: T.
+        limit: the largest V^T.
+
+    Returns:
+        int64, (V^T, T).
+
+    Raises:
+        InputError: there are more than the limit, or a size is less than 1.
+
+    Example:
+        >>> every_sequence(2, 2).tolist()
+        [[0, 0], [0, 1], [1, 0], [1, 1]]
+    """
+    if vocab_size < 1 or length < 1:
+        raise InputError(f"vocab_size and length must be at least 1, got {vocab_size} and {length}")
+    if vocab_size**length > limit:
+        raise InputError(
+            f"there are {vocab_size}^{length} sequences, more than the {limit:,} that are enumerated at most",
+            mend="take shorter sequences or fewer tokens, or a larger limit",
+        )
+    powers_T = vocab_size ** torch.arange(length - 1, -1, -1)
+    return torch.arange(vocab_size**length)[:, None] // powers_T % vocab_size
+
+
+def sequence_numbers(tokens_BT: Tensor, vocab_size: int) -> Tensor:
+    """The place of each sequence in :func:`every_sequence`.
+
+    Raises:
+        InputError: a token outside 0 .. V - 1.
+
+    Example:
+        >>> sequence_numbers(torch.tensor([[1, 0], [1, 1]]), 2).tolist()
+        [2, 3]
+    """
+    if bool(((tokens_BT < 0) | (tokens_BT >= vocab_size)).any()):
+        raise InputError(f"every token must lie between 0 and {vocab_size - 1}")
+    powers_T = vocab_size ** torch.arange(tokens_BT.shape[1] - 1, -1, -1, device=tokens_BT.device)
+    return (tokens_BT * powers_T).sum(-1)
+
+
+def empirical_weights(tokens_BT: Tensor, vocab_size: int) -> Tensor:
+    """The share of each of the V^T sequences among those given: float64, (V^T,), summing to 1.
+
+    Raises:
+        InputError: no sequence, or a token outside 0 .. V - 1.
+
+    Example:
+        >>> empirical_weights(torch.tensor([[0, 1], [1, 1], [1, 1]]), 2).tolist()
+        [0.0, 0.3333333333333333, 0.0, 0.6666666666666666]
+    """
+    if not len(tokens_BT):
+        raise InputError("there is no sequence to count")
+    numbers_B = sequence_numbers(tokens_BT, vocab_size)
+    return torch.bincount(numbers_B, minlength=vocab_size ** tokens_BT.shape[1]).double() / len(tokens_BT)
+
+
+def palindromes(*, vocab_size: int = 5, length: int = 5, share: float = 0.8) -> Enumerable:
+    """Palindromes with probability ``share``, each as likely as the other, and otherwise anything else.
+
+    ``p(y) = share / M`` for the ``M = V^ceil(T/2)`` palindromes, ``(1 - share) / (V^T - M)`` for the others.
+
+    Args:
+        vocab_size: V, at least 2.
+        length: T, at least 2.
+        share: strictly between 0 and 1.
+
+    Raises:
+        InputError: an argument out of range.
+
+    Source: Goyal's thesis (2021), section 6.2.3 (i).
+
+    Example:
+        >>> round(palindromes().entropy, 4)
+        5.9643
+    """
+    if vocab_size < 2 or length < 2 or not 0 < share < 1:
+        raise InputError(
+            f"palindromes need 2 tokens, 2 positions and a share in (0, 1), got {vocab_size}, {length} and {share}"
+        )
+    tokens_NT = every_sequence(vocab_size, length)
+    is_palindrome_N = (tokens_NT == tokens_NT.flip(-1)).all(-1)
+    count = int(is_palindrome_N.sum())
+    probs_N = torch.where(
+        is_palindrome_N,
+        torch.tensor(share / count, dtype=torch.float64),
+        torch.tensor((1 - share) / (len(tokens_NT) - count), dtype=torch.float64),
+    )
+    return Enumerable(vocab_size, length, probs_N.log())
+
+
+def palindrome_entropy(*, vocab_size: int = 5, length: int = 5, share: float = 0.8) -> float:
+    """The entropy of :func:`palindromes` in closed form, in nats.
+
+    ``-share log(share / M) - (1 - share) log((1 - share) / (V^T - M))``, ``M = V^ceil(T/2)``. For the thesis' numbers
+    that is 5.9643, where it prints 5.32: what comes out if log 0.2 has the wrong sign, so that the second term,
+    ``-0.2 log 0.2 + 0.2 log 3000``, becomes ``0.2 log 0.2 + 0.2 log 3000``.
+
+    Source: Goyal's thesis (2021), Table 6.1, first rows, column "True".
+
+    Example:
+        >>> round(palindrome_entropy(), 4), round(-0.8 * math.log(0.8 / 125) + 0.2 * math.log(0.2 * 3000), 2)
+        (5.9643, 5.32)
+    """
+    count = vocab_size ** math.ceil(length / 2)
+    return -share * math.log(share / count) - (1 - share) * math.log((1 - share) / (vocab_size**length - count))
+
+
+def hidden_markov(initial_S: Tensor, transitions_SS: Tensor, emissions_SV: Tensor, *, length: int) -> Enumerable:
+    """The sequences of a hidden Markov model with their exact probabilities, by the forward algorithm.
+
+    ``p(y) = sum_z p(z_1) o(y_1 | z_1) prod_{t > 1} a(z_t | z_{t-1}) o(y_t | z_t)``.
+
+    Args:
+        initial_S: probability of each first state.
+        transitions_SS: a, from the state of the row to that of the column.
+        emissions_SV: o, of each token in the state of the row.
+        length: T.
+
+    Raises:
+        InputError: shapes do not fit, or a row is no distribution.
+
+    Example:
+        >>> eye = torch.eye(2)
+        >>> hidden_markov(torch.tensor([0.5, 0.5]), eye, eye, length=3).probs_N.tolist()
+        [0.5, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.5]
+    """
+    num_states, vocab_size = emissions_SV.shape
+    if initial_S.shape != (num_states,) or transitions_SS.shape != (num_states, num_states):
+        raise InputError("a hidden Markov model needs (S,) first states, (S, S) transitions and (S, V) emissions")
+    for name, table in (("initial", initial_S), ("transitions", transitions_SS), ("emissions", emissions_SV)):
+        if bool((table < 0).any()) or bool(((table.double().sum(-1) - 1).abs() > 1e-6).any()):
+            raise InputError(f"{name} of a hidden Markov model must be distributions", mend="make each row sum to 1")
+    # Sums of float32 are 1 to seven digits: normalised again, in float64.
+    initial_S, transitions_SS, emissions_SV = (
+        table.double() / table.double().sum(-1, keepdim=True) for table in (initial_S, transitions_SS, emissions_SV)
+    )
+    every_sequence(vocab_size, length)  # refuses what is too many before memory is asked for
+    before_NS = initial_S[None]
+    for _ in range(length):
+        with_token_NVS = before_NS[:, None] * emissions_SV.T
+        # After the last token as well: rows sum to 1, so that moving on loses nothing.
+        before_NS = with_token_NVS.flatten(0, 1) @ transitions_SS
+    return Enumerable(vocab_size, length, before_NS.sum(-1).log())
+
+
+def thesis_hmm(entropy: str) -> Enumerable:
+    """A hidden Markov model with 4 states and 5 tokens, length 5, of "low" or of "high" entropy.
+
+    The thesis gives no parameters; these have its entropies, 5.0 and 6.43 nats. Each state prefers its successor on a
+    cycle and a token of its own; both tables are powers of one table of whole numbers (:data:`HMM_SHARPNESS`).
+
+    Args:
+        entropy: "low" or "high".
+
+    Raises:
+        InputError: another word.
+
+    Source: Goyal's thesis (2021), section 6.2.3 (ii).
+
+    Example:
+        >>> round(thesis_hmm("low").entropy, 2), round(thesis_hmm("high").entropy, 2)
+        (5.0, 6.43)
+    """
+    if entropy not in HMM_SHARPNESS:
+        raise InputError(f"there is no entropy {entropy!r}", mend="use low or high")
+    tables = [
+        torch.tensor(weights, dtype=torch.float64) ** HMM_SHARPNESS[entropy]
+        for weights in (TRANSITION_WEIGHTS, EMISSION_WEIGHTS)
+    ]
+    transitions_SS, emissions_SV = (table / table.sum(-1, keepdim=True) for table in tables)
+    initial_S = torch.full((len(transitions_SS),), 1 / len(transitions_SS), dtype=torch.float64)
+    return hidden_markov(initial_S, transitions_SS, emissions_SV, length=5)
+
+
+def phoneme_sequences(lexicon: Lexicon, *, max_length: int = 6) -> list[tuple[str, ...]]:
+    """The distinct phoneme sequences of a pronunciation lexicon, without stress, in alphabetical order.
+
+    Distinct, because homophones (and entries listed twice) on both sides of a split would let training data into the
+    test: of the 77,653 entries of the CMU dictionary 0.7b with at most 6 phonemes, which is the thesis' count, 61,144
+    differ. Split the result as it is.
+
+    Args:
+        lexicon: ``(word, phonemes)``, with or without stress digits:
+        :func:`~reproductions.corpora.lexicons.read_lexicon`. max_length: the longest to keep.
+
+    Raises:
+        InputError: none is that short.
+
+    Source: Goyal's thesis (2021), section 6.2.3, real data.
+
+    Example:
+        >>> phoneme_sequences([("read", ["R", "EH1", "D"]), ("red", ["R", "EH1", "D"]), ("a", ["AH0"])])
+        [('AH',), ('R', 'EH', 'D')]
+    """
+    found: set[tuple[str, ...]] = {
+        tuple(phoneme.rstrip("0123456789") for phoneme in phonemes)
+        for _, phonemes in lexicon
+        if _is_short(phonemes, max_length)
+    }
+    if not found:
+        raise InputError(f"no pronunciation of at most {max_length} phonemes in the lexicon")
+    return sorted(found)
+
+
+def _is_short(phonemes: Sequence[str], max_length: int) -> bool:
+    return 0 < len(phonemes) <= max_length

@@ -1,0 +1,399 @@
+"""Figure 3.1: objectives along one parameter, through hard decisions and through soft ones.
+
+A tagger translates "le chat crie ainsi" word by word, and what it says the animal does depends on the animal that it
+was fed. The one parameter, theta, is the embedding of "chat", a single number. Source embeddings are not trained: they
+lie on a line, chaton (kitten) at -2, chien (dog) at 0 and chat (cat) at 2. So as theta goes from -3 to 3 the decision
+goes from kitten over dog to cat, as in the thesis (with each of the seeds 0 to 7). All other weights are trained, on a
+toy in which a source word has several translations.
+
+Each curve is the objective that training uses, computed with theta in its place in the model: scheduled sampling that
+never feeds gold (chapter 3), and the direct loss through a beam of two with local scores (chapter 4). Shapes: B batch,
+T target length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import rich.box
+import rich.table
+import torch
+from torch import Tensor
+
+from reproductions.outcome import Outcome
+from reproductions.workers import ProgressFactory
+from seqwise.data import Batch, Example, Vocabulary, collate, encode_examples
+from seqwise.evaluation.report import Result, Table
+from seqwise.evaluation.signature import sha256_of_examples, sign
+from seqwise.models import Tagger
+from seqwise.objectives import cross_entropy, direct_loss, hamming_cost
+from seqwise.search import FEEDINGS, Beam, HardTopK, SoftTopK, backtrace, beam_search, fed_logits, local
+
+__all__ = ["Panel", "Sweep", "Toy", "beam_panel", "make_toy", "reproduce", "sampling_panel", "sweep"]
+
+ALPHAS = (1.0, 3.0, 10.0, 100.0)
+INTERVAL = (-3.0, 3.0)
+POINTS = 401
+BEAM_SIZE = 2
+BRACKET = 1e-9  # how closely a switch of hard decisions is pinned down; a continuous curve hardly moves over it
+JUMP = 1e-4  # what counts as a jump over that bracket, in units of the objective
+AWAY = 0.15  # how far from all switches curves are compared
+
+PLACES = {"chaton": -2.0, "chien": 0.0, "chat": 2.0, "le": 0.0, "crie": 0.0, "ainsi": 0.0}
+ANIMALS = {
+    "chaton": {"kitten": 7, "cat": 2, "dog": 1},
+    "chien": {"dog": 8, "cat": 1, "kitten": 1},
+    "chat": {"cat": 7, "kitten": 2, "dog": 1},
+}
+CRIES = {
+    "kitten": {"mews softly": 7, "purrs softly": 2, "barks loudly": 1},
+    "dog": {"barks loudly": 8, "mews softly": 1, "purrs softly": 1},
+    "cat": {"purrs softly": 7, "mews softly": 2, "barks loudly": 1},
+}
+GOLD = Example(("le", "chat", "crie", "ainsi"), ("the", "cat", "purrs", "softly"))
+ANIMAL = 1  # the position of the animal in a target
+
+# Okabe and Ito's palette, told apart by colour-blind readers too; the dashes tell curves apart without colour.
+STYLES: dict[str, dict[str, Any]] = {
+    "hard": {"color": "#E69F00", "lw": 4, "solid_capstyle": "butt"},
+    "gold fed": {"color": "#999999"},
+    "alpha = 1": {"color": "#56B4E9", "ls": ":"},
+    "alpha = 3": {"color": "#0072B2", "ls": "-."},
+    "alpha = 10": {"color": "#CC79A7", "ls": "--"},
+    "alpha = 100": {"color": "#000000"},
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Toy:
+    """A trained model, the sentence that the objectives are computed on, and the words of the target."""
+
+    model: Tagger
+    batch: Batch
+    words: Vocabulary
+    moved: int
+
+    def at(self, theta: float) -> Toy:
+        """The same toy, its one parameter set to theta; the model is changed in place."""
+        with torch.no_grad():
+            self.model.encoder.embedding.weight[self.moved, 0] = theta
+        return self
+
+
+@dataclass(frozen=True)
+class Panel:
+    """The curves of one panel.
+
+    Args:
+        name: of the search.
+        title: above the panel.
+        unit: of the objectives.
+        label: of the vertical axis.
+        decisions: all hard decisions that the hard objective depends on, to be compared.
+        words: the words that the hard decisions write.
+        curves: objectives by name: "hard" first, "alpha = 1" and so on, and others to compare with.
+    """
+
+    name: str
+    title: str
+    unit: str
+    label: str
+    decisions: Callable[[Toy], object]
+    words: Callable[[Toy], Sequence[str]]
+    curves: Mapping[str, Callable[[Toy], float]]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A panel's curves along theta.
+
+    Attributes:
+        thetas: in ascending order.
+        values: of each curve at each theta.
+        switches: pairs of parameters at most 1e-9 apart, between which the hard decisions change.
+        across: of each curve, the absolute change across each switch.
+    """
+
+    thetas: Sequence[float]
+    values: Mapping[str, Sequence[float]]
+    switches: Sequence[tuple[float, float]]
+    across: Mapping[str, Sequence[float]]
+
+    @property
+    def jumps(self) -> list[float]:
+        """Where the hard curve is discontinuous."""
+        return [high for (_, high), change in zip(self.switches, self.across["hard"], strict=True) if change > JUMP]
+
+    def largest_step(self, name: str) -> float:
+        """The largest change of a curve between neighbouring points."""
+        return max(abs(after - before) for before, after in pairwise(self.values[name]))
+
+    def distance(self, name: str) -> float:
+        """The largest distance of a curve to the hard one, at points away from all switches."""
+        return max(
+            abs(value - hard)
+            for theta, value, hard in zip(self.thetas, self.values[name], self.values["hard"], strict=True)
+            if all(abs(theta - high) >= AWAY for _, high in self.switches)
+        )
+
+
+def make_toy(seed: int) -> Toy:
+    """Train the tagger for a second, by cross-entropy on every translation of every sentence.
+
+    Args:
+        seed: of the weights.
+    """
+    examples = [
+        Example(("le", source, "crie", "ainsi"), ("the", animal, *cry.split()))
+        for source, animals in ANIMALS.items()
+        for animal, count in animals.items()
+        for cry, times in CRIES[animal].items()
+        for _ in range(count * times)
+    ]
+    sources = Vocabulary(tuple(PLACES))
+    words = Vocabulary(tuple(dict.fromkeys(word for example in examples for word in example.target)))
+    batch = collate(list(enumerate(encode_examples(examples, sources, words))))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Tagger(
+            source_size=len(sources), target_size=len(words), embedding_size=1, hidden_size=8, label_embedding_size=3,
+            dropout=0.0,
+        ).double()  # fmt: skip
+    embedding = model.encoder.embedding.weight.requires_grad_(False)
+    embedding[:, 0] = torch.tensor(list(PLACES.values()))
+    # The strong decay keeps scores gentle functions of theta, so that the figure resolves how they cross.
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=0.03, weight_decay=1.0)
+    for _ in range(400):
+        features_BTH = model.teacher_forced(model.encode(batch), batch.targets_BT)
+        optimizer.zero_grad()
+        cross_entropy(model.head(features_BTH), batch.targets_BT).backward()
+        optimizer.step()
+    model.requires_grad_(False)
+    gold = collate([(0, encode_examples([GOLD], sources, words)[0])])
+    return Toy(model, gold, words, moved=sources.encode(["chat"])[0])
+
+
+def fed(toy: Toy, feeding: str, alpha: float = 1.0, gold_probability: float = 0.0) -> Tensor:
+    """The scores at every step, by default under a feeding that never feeds gold."""
+    context, targets_BT, otherwise = toy.model.encode(toy.batch), toy.batch.targets_BT, FEEDINGS[feeding](alpha)
+    return fed_logits(toy.model, context, targets_BT, otherwise=otherwise, gold_probability=gold_probability)
+
+
+def search(toy: Toy, selector: HardTopK | SoftTopK) -> Beam:
+    """The beam at the end of a search with local scores and Hamming costs."""
+    targets_BT = toy.batch.targets_BT
+    cost = hamming_cost(targets_BT, len(toy.words))
+    return beam_search(
+        toy.model, toy.model.encode(toy.batch), selector, num_steps=targets_BT.shape[1], score=local, cost=cost
+    )
+
+
+def sampling_panel() -> Panel:
+    """The objective of scheduled sampling."""
+
+    def objective(toy: Toy, feeding: str, alpha: float = 1.0, gold_probability: float = 0.0) -> float:
+        return cross_entropy(fed(toy, feeding, alpha, gold_probability), toy.batch.targets_BT).item()
+
+    def words(toy: Toy) -> list[str]:
+        return toy.words.decode(fed(toy, "greedy")[0].argmax(-1).tolist())
+
+    return Panel(
+        "scheduled sampling",
+        "Scheduled sampling, by the animal fed",
+        "nat",
+        "cross-entropy (nats per token)",
+        decisions=lambda toy: words(toy)[:-1],  # the last word is fed to nothing
+        words=words,
+        curves={
+            "hard": partial(objective, feeding="greedy"),
+            "gold fed": partial(objective, feeding="greedy", gold_probability=1.0),
+            **{f"alpha = {alpha:g}": partial(objective, feeding="soft-greedy", alpha=alpha) for alpha in ALPHAS},
+        },
+    )
+
+
+def beam_panel() -> Panel:
+    """The direct loss: through the hard beam, the cost of the best hypothesis, which comes first."""
+
+    def soft(toy: Toy, alpha: float) -> float:
+        return direct_loss(search(toy, SoftTopK(BEAM_SIZE, alpha)), alpha).item()
+
+    def kept(toy: Toy) -> list[list[list[int]]]:
+        beam = search(toy, HardTopK(BEAM_SIZE))
+        return [chosen_BK.tolist() for chosen_BK in (*beam.parents, *beam.tokens)]
+
+    return Panel(
+        "beam",
+        f"Beam search, k = {BEAM_SIZE}, by the animal found",
+        "words",
+        "direct loss (wrong words)",
+        decisions=kept,
+        words=lambda toy: toy.words.decode(backtrace(search(toy, HardTopK(BEAM_SIZE)))[0, 0].tolist()),
+        curves={
+            "hard": lambda toy: search(toy, HardTopK(BEAM_SIZE)).costs_BK[0, 0].item(),
+            **{f"alpha = {alpha:g}": partial(soft, alpha=alpha) for alpha in ALPHAS},
+        },
+    )
+
+
+def sweep(toy: Toy, panel: Panel, *, points: int, tick: Callable[[], None] = lambda: None) -> Sweep:
+    """Compute every curve of a panel at evenly spaced parameters, and pin down where hard decisions switch.
+
+    Args:
+        toy: trained; its one parameter is left where it was.
+        panel: what to compute.
+        points: how many parameters, both ends of the interval included.
+        tick: called after each point.
+    """
+    start = toy.model.encoder.embedding.weight[toy.moved, 0].item()
+    low, high = INTERVAL
+    thetas = [low + (high - low) * point / (points - 1) for point in range(points)]
+    values: dict[str, list[float]] = {name: [] for name in panel.curves}
+    for theta in thetas:
+        toy.at(theta)
+        for name, objective in panel.curves.items():
+            values[name].append(objective(toy))
+        tick()
+    decided = [(theta, panel.decisions(toy.at(theta))) for theta in thetas]
+    switches = [switch for left, right in pairwise(decided) for switch in pin_down(toy, panel, left, right)]
+    across = {
+        name: [abs(objective(toy.at(after)) - objective(toy.at(before))) for before, after in switches]
+        for name, objective in panel.curves.items()
+    }
+    toy.at(start)
+    return Sweep(thetas, values, switches, across)
+
+
+Point = tuple[float, object]  # a parameter, and the hard decisions there
+
+
+def pin_down(toy: Toy, panel: Panel, left: Point, right: Point) -> Iterator[tuple[float, float]]:
+    """Every place between two points that bisection finds the decisions to switch at, as the ends of a bracket.
+
+    A switch there and back again between two points that are compared stays unseen.
+    """
+    if left[1] == right[1]:
+        return
+    if right[0] - left[0] <= BRACKET:
+        yield left[0], right[0]
+        return
+    theta = (left[0] + right[0]) / 2
+    middle = theta, panel.decisions(toy.at(theta))
+    yield from pin_down(toy, panel, left, middle)
+    yield from pin_down(toy, panel, middle, right)
+
+
+def reproduce(folder: Path, *, seed: int, progress: ProgressFactory) -> list[Outcome]:
+    """Draw both panels, and measure how continuous each curve is and how near to the hard one.
+
+    Args:
+        folder: takes the figure.
+        seed: of the weights.
+        progress: makes the progress bar.
+
+    Source: thesis, section 3.3.1, Figure 3.1 (a drawing without numbers; this one is computed). The second panel, for
+    the beam search of chapter 4, has no counterpart there. Not implemented: sampled decisions.
+    """
+    toy, panels = make_toy(seed), (sampling_panel(), beam_panel())
+    with progress() as bars:
+        task = bars.add_task("points", total=POINTS * len(panels), note="")
+        drawn = [(panel, sweep(toy, panel, points=POINTS, tick=partial(bars.advance, task))) for panel in panels]
+    figure = folder / "figure-3.1.png"
+    draw(toy, drawn, figure)
+    title = "Figure 3.1: objectives along one parameter"
+    signature = sign("figure-3.1", seeds=[seed], data=sha256_of_examples([GOLD]))
+    results = [
+        Result(system, measure, value, replace(signature, method=f"figure-3.1: {system}"), unit=unit)
+        for panel, found in drawn
+        for system, measure, value, unit in measured(panel, found)
+    ]
+    lesson = " ".join(teach(panel, found) for panel, found in drawn)
+    return [
+        Outcome("figure-3.1", Table(title, tuple(results), lesson), grid(title, results), lesson, {"figure": figure})
+    ]
+
+
+def measured(panel: Panel, found: Sweep) -> Iterator[tuple[str, str, float, str]]:
+    """System, measure, value and unit; the distance to the hard curve of the soft curves only."""
+    for name, changes in found.across.items():
+        system = f"{panel.name}, {name}"
+        yield system, "jumps", sum(change > JUMP for change in changes), ""
+        yield system, "largest change within 1e-9", max(changes, default=0.0), panel.unit
+        yield system, "largest step", found.largest_step(name), panel.unit
+        if name.startswith("alpha"):
+            yield system, "largest distance to hard", found.distance(name), panel.unit
+
+
+def grid(title: str, results: Sequence[Result]) -> rich.table.Table:
+    """The results for the terminal."""
+    picture = rich.table.Table(
+        title=title, title_justify="left", box=rich.box.SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1)
+    )
+    picture.add_column("curve", no_wrap=True)
+    for heading in ("jumps", "within 1e-9", "step", "from hard"):
+        picture.add_column(heading, justify="right", no_wrap=True)
+    for name in dict.fromkeys(result.system for result in results):
+        picture.add_row(name, *(short(result.value) for result in results if result.system == name))
+    picture.caption = (
+        f"{POINTS} points; within 1e-9: largest change over that much of the parameter where hard decisions switch, a "
+        f"jump if above {JUMP:g}; step: largest change between neighbouring points; from hard: largest distance to the "
+        f"hard curve at least {AWAY:g} away from where its decisions switch; nats per token, for the beam wrong words"
+    )
+    picture.caption_justify = "left"
+    return picture
+
+
+def short(value: float) -> str:
+    """Two digits; of what is below the rounding of float64, no more than that."""
+    return f"{value:.2g}" if value == 0 or value >= 1e-12 else "<1e-12"
+
+
+def teach(panel: Panel, found: Sweep) -> str:
+    """What a panel shows, in a sentence of its numbers."""
+    softest, *_, hardest = [name for name in found.values if name.startswith("alpha")]
+    continuous = max(max(changes, default=0.0) for name, changes in found.across.items() if name != "hard")
+    return (
+        f"{panel.name.capitalize()}: hard decisions make {len(found.jumps)} jump{'s' * (len(found.jumps) != 1)} of up "
+        f"to {max(found.across['hard'], default=0.0):.2g} {panel.unit}; over the same 1e-9 of the parameter no other "
+        f"curve changes by more than {continuous:.1g}; away from the switches the distance to the hard curve falls "
+        f"from {short(found.distance(softest))} at {softest} to {short(found.distance(hardest))} at {hardest}."
+    )
+
+
+def draw(toy: Toy, drawn: Sequence[tuple[Panel, Sweep]], path: Path) -> None:
+    """The panels side by side, saved as PNG."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, row = pyplot.subplots(1, len(drawn), figsize=(10.5, 4.4), layout="constrained")
+    for axes, (panel, found) in zip(row, drawn, strict=True):
+        # The hard curve in pieces: a line drawn across a jump would look like a slope.
+        for left, right in pairwise((INTERVAL[0], *found.jumps, INTERVAL[1])):
+            points = zip(found.thetas, found.values["hard"], strict=True)
+            piece = dict(point for point in points if left <= point[0] <= right)
+            axes.plot(list(piece.keys()), list(piece.values()), **STYLES["hard"])
+            animal = panel.words(toy.at((left + right) / 2))[ANIMAL]
+            axes.text((left + right) / 2, 1.01, animal, transform=axes.get_xaxis_transform(), ha="center")
+        for jump in found.jumps:
+            axes.axvline(jump, color="black", lw=0.8, ls=(0, (1, 3)))
+        for name in found.values:
+            if name != "hard":
+                axes.plot(found.thetas, found.values[name], lw=1.5, label=name.replace("alpha", "α"), **STYLES[name])
+        axes.set_title(panel.title, loc="left", pad=22)
+        axes.set(xlabel="θ, the embedding of “chat”", ylabel=panel.label, xlim=INTERVAL)
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+    handles, labels = row[0].get_legend_handles_labels()
+    row[0].set_ylim(bottom=0)
+    figure.legend([*row[0].lines[:1], *handles], ["hard", *labels], loc="outside lower center", frameon=False, ncols=6)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)

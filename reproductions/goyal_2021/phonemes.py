@@ -1,0 +1,366 @@
+"""The phoneme row of Table 6.1: masked models of the CMU dictionary's short pronunciations, with exact log Z over 39^6.
+
+The distinct sequences of at most six phonemes, without stress, are split anew with each seed: a tenth to test, a
+thirtieth to stop on. The thesis splits entries, so that homophones are on both sides of its split; and it does not say
+how sequences of several lengths share one distribution. Here ``p(y) = p(T) exp(-E(y)) / Z_T`` with the share p(T) of
+each length in the training data: no conditional of PLL or of an MLM compares sequences of different lengths, so their
+proportions under E mean nothing. What one Z for all lengths gives is reported beside it.
+
+Shapes: B sequences, T positions.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import rich.box
+import rich.table
+import torch
+from torch import Tensor, nn
+
+from reproductions.beyond.stress import cmu_entries
+from reproductions.by_seed import judge_by_seed, one_thread
+from reproductions.corpora.lexicons import Lexicon, read_lexicon
+from reproductions.corpora.readers import corpus
+from reproductions.goyal_2021.enumerable import phoneme_sequences
+from reproductions.goyal_2021.large_spaces import (
+    log_partitions_of_block,
+    product_blocks,
+    sequence_scores,
+    true_conditionals,
+)
+from reproductions.outcome import Outcome
+from reproductions.workers import ProgressFactory
+from seqwise.data.readers import Example, write_atomically
+from seqwise.errors import InputError
+from seqwise.evaluation.report import Claim, Result, Table
+from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
+from seqwise.evaluation.verdicts import student_result
+from seqwise.models.masked import MaskedLSTM
+from seqwise.training.checkpoints import load_model_file, seal
+
+__all__ = ["OBJECTIVES", "Setting", "examine", "find_lexicon", "measure", "reproduce"]
+
+SOURCE = "Goyal's thesis (2021), Table 6.1, section 6.2.3"
+NUM_SEEDS = 3
+PUBLISHED = {"PLL": 14.58, "MLM, raw": 18.20, "-PLL of PLL": 13.31, "-MLM of MLM": 13.12}
+"""The thesis' numbers by measure."""
+
+ByLength: TypeAlias = Mapping[int, Tensor]
+"""Sequences ``tokens_BT`` by their length T."""
+Loss: TypeAlias = Callable[[MaskedLSTM, Tensor, int], Tensor]
+"""From model, sequences and a position to nats for each sequence; the mean over positions is the objective."""
+Report: TypeAlias = Callable[[int, int, str], None]
+"""Told how much is done, of how much, and a note."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How models are trained and summed up.
+
+    Args:
+        max_length: of the sequences.
+        epochs, batch_size, learning_rate, weight_decay: of AdamW, the rate falling to 0 linearly.
+        embedding_size, hidden_size, feedforward_size: of the model.
+        tokens_at_once: see :func:`~reproductions.goyal_2021.large_spaces.product_blocks`.
+    """
+
+    max_length: int = 6
+    epochs: int = 10
+    batch_size: int = 64
+    learning_rate: float = 3e-3
+    weight_decay: float = 1e-2
+    embedding_size: int = 32
+    hidden_size: int = 64
+    feedforward_size: int = 64
+    tokens_at_once: int = 13
+
+
+class Split(NamedTuple):
+    """What is trained on, what decides which epoch is kept, and what is reported on."""
+
+    train: ByLength
+    dev: ByLength
+    test: ByLength
+
+
+def _pseudolikelihood(model: MaskedLSTM, tokens_BT: Tensor, place: int) -> Tensor:
+    log_probs_BV = true_conditionals(model, tokens_BT, place)
+    return -tokens_BT.shape[1] * log_probs_BV.gather(1, tokens_BT[:, place, None])[:, 0]
+
+
+def _masked(model: MaskedLSTM, tokens_BT: Tensor, place: int) -> Tensor:
+    # All positions cost no more than one.
+    return -sequence_scores(model, tokens_BT).local
+
+
+OBJECTIVES: Mapping[str, Loss] = {"PLL": _pseudolikelihood, "MLM": _masked}
+"""By name; a training step of PLL takes one position of its batch, drawn at random."""
+
+
+def find_lexicon() -> Lexicon | None:
+    """The CMU dictionary: edition 0.7b from the folder that ``SEQWISE_DATA`` names, else that of the cmudict package.
+
+    Returns:
+        None where there is neither.
+    """
+    try:
+        # Not UTF-8, which read_lexicon would insist on if it opened the file.
+        with gzip.open(corpus("cmudict") / "cmudict-0.7b.gz", "rt", encoding="latin-1") as lines:
+            return read_lexicon(lines)
+    except (InputError, FileNotFoundError):
+        pass  # not in the folder, or no folder: there is one place more to look
+    try:
+        return cmu_entries()
+    except InputError:
+        return None
+
+
+def _split(sequences: Sequence[tuple[str, ...]], *, seed: int) -> Split:
+    symbols = sorted({symbol for sequence in sequences for symbol in sequence})
+    numbers = {symbol: number for number, symbol in enumerate(symbols)}
+    order = list(range(len(sequences)))
+    random.Random(seed).shuffle(order)
+    test, dev = len(order) // 10, len(order) // 30
+
+    def by_length(part: Sequence[int]) -> ByLength:
+        found: dict[int, list[list[int]]] = {}
+        for place in part:
+            found.setdefault(len(sequences[place]), []).append([numbers[symbol] for symbol in sequences[place]])
+        return {length: torch.tensor(found[length]) for length in sorted(found)}
+
+    return Split(by_length(order[test + dev :]), by_length(order[test : test + dev]), by_length(order[:test]))
+
+
+@torch.no_grad()
+def _mean_loss(model: MaskedLSTM, loss: Loss, part: ByLength) -> float:
+    """The objective on data: over all positions, in nats per sequence."""
+    total = 0.0
+    for length, tokens_BT in part.items():
+        for tokens_bT in tokens_BT.split(256):
+            total += sum(loss(model, tokens_bT, place).sum().item() for place in range(length)) / length
+    return total / sum(map(len, part.values()))
+
+
+def _fit(model: MaskedLSTM, loss: Loss, data: Split, setting: Setting, *, seed: int, report: Report) -> float:
+    """Train, and keep the epoch with the least loss on the development data; that loss."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=setting.learning_rate, weight_decay=setting.weight_decay)
+    steps = setting.epochs * sum(math.ceil(len(part) / setting.batch_size) for part in data.train.values())
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
+    generator, shuffler = torch.Generator().manual_seed(seed), random.Random(seed)
+    best, best_weights, step = math.inf, model.state_dict(), 0
+    for _ in range(setting.epochs):
+        batches = [
+            batch
+            for part in data.train.values()
+            for batch in part[torch.randperm(len(part), generator=generator)].split(setting.batch_size)
+        ]
+        shuffler.shuffle(batches)
+        for batch_BT in batches:
+            optimizer.zero_grad()
+            loss(model, batch_BT, shuffler.randrange(batch_BT.shape[1])).mean().backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+            optimizer.step()
+            schedule.step()
+            step += 1
+            if step % 20 == 0:
+                report(step, steps, "training")
+        found = _mean_loss(model, loss, data.dev)
+        if found < best:
+            best, best_weights = found, {name: weight.clone() for name, weight in model.state_dict().items()}
+    model.load_state_dict(best_weights)
+    return best
+
+
+def _log_partitions(
+    model: MaskedLSTM, lengths: Sequence[int], setting: Setting, done: dict[str, list[float]], *, save: Report
+) -> dict[int, tuple[float, float]]:
+    """Log Z of E_raw and E_local by length; blocks that are done stay so, and ``save`` is called after each other."""
+    blocks = {
+        f"{length}: {number}": choices
+        for length in lengths
+        for number, choices in enumerate(
+            product_blocks(model.vocab_size, length, tokens_at_once=setting.tokens_at_once)
+        )
+    }
+    for name, choices in blocks.items():
+        if name not in done:
+            done[name] = [reading.item() for reading in log_partitions_of_block(model, choices)]
+            save(len(done), len(blocks), "log Z")
+
+    def total(length: int, reading: int) -> float:
+        parts = [values[reading] for name, values in done.items() if name.startswith(f"{length}: ")]
+        return torch.tensor(parts, dtype=torch.float64).logsumexp(0).item()
+
+    return {length: (total(length, 0), total(length, 1)) for length in lengths}
+
+
+def measure(
+    sequences: Sequence[tuple[str, ...]], name: str, folder: Path, *, seed: int, setting: Setting, report: Report
+) -> tuple[dict[str, float], Signature]:
+    """Train by one objective, and measure on test data with exact log Z; goes on where it was interrupted.
+
+    Args:
+        sequences: distinct, in a fixed order.
+        name: one of :data:`OBJECTIVES`.
+        folder: of the cell. It takes the trained model, and every block of log Z as soon as there is one. If it is of
+            other data, another seed or setting, it is begun anew.
+        seed: of split, weights, batches and positions.
+        setting: see :class:`Setting`.
+        report: told of the progress.
+
+    Returns:
+        The measures in nats per sequence, and the signature of the training.
+
+    Raises:
+        InputError: the trained model in the folder is damaged.
+    """
+    examples = sha256_of_examples(Example(sequence, ()) for sequence in sequences)
+    fingerprint = hashlib.sha256(json.dumps([examples, name, seed, asdict(setting)]).encode()).hexdigest()
+    path, data = folder / "cell.json", _split(sequences, seed=seed)
+    record: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    model = _new_model(len({symbol for sequence in sequences for symbol in sequence}), setting, seed=seed)
+    if record.get("fingerprint") != fingerprint:
+        dev_loss = _fit(model, OBJECTIVES[name], data, setting, seed=seed, report=report)
+        path.unlink(missing_ok=True)  # what it says is no longer true once the model is another
+        model.save_pretrained(folder / "model")
+        seal(folder / "model")
+        signature = asdict(sign("table-6.1: phoneme", seeds=[seed], data=examples))
+        record = {"fingerprint": fingerprint, "dev": dev_loss, "blocks": {}, "signature": signature}
+        write_atomically(path, json.dumps(record))
+    # Read back even where it has just been saved, so that both ways there is one.
+    model.load_state_dict(load_model_file(folder / "model" / "model.safetensors"))
+
+    def save(number: int, count: int, note: str) -> None:
+        write_atomically(path, json.dumps(record))
+        report(number, count, note)
+
+    lengths = sorted(data.train.keys() | data.test.keys())
+    partitions = _log_partitions(model, lengths, setting, record["blocks"], save=save)
+    return _measures(model, name, data, partitions), Signature(**record["signature"])
+
+
+def _new_model(vocab_size: int, setting: Setting, *, seed: int) -> MaskedLSTM:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return MaskedLSTM(
+            vocab_size=vocab_size,
+            embedding_size=setting.embedding_size,
+            hidden_size=setting.hidden_size,
+            feedforward_size=setting.feedforward_size,
+        )
+
+
+def _measures(
+    model: MaskedLSTM, name: str, data: Split, partitions: Mapping[int, tuple[float, float]]
+) -> dict[str, float]:
+    """NLL of the test data by reading of the energy, and what training minimises."""
+    # One is added, so that a length that only the test data have is possible.
+    counts = {length: len(data.train.get(length, ())) + 1 for length in partitions}
+    count = sum(map(len, data.test.values()))
+    of_length = {length: math.log(sum(counts.values()) / counts[length]) for length in counts}
+    found = {
+        "length": sum(len(tokens_BT) * of_length[length] for length, tokens_BT in data.test.items()) / count,
+        f"-{name} of {name}": _mean_loss(model, OBJECTIVES[name], data.test),
+    }
+    readings = {"PLL": {"PLL": 0}, "MLM": {"MLM, raw": 0, "MLM, local": 1}}[name]
+    for measured, reading in readings.items():
+        with torch.no_grad():
+            energies = {
+                length: -sequence_scores(model, tokens_BT)[reading].double() for length, tokens_BT in data.test.items()
+            }
+        whole = torch.tensor([both[reading] for both in partitions.values()], dtype=torch.float64).logsumexp(0).item()
+        energy = sum(energies_B.sum().item() for energies_B in energies.values()) / count
+        given_length = sum(len(energies[length]) * partitions[length][reading] for length in energies) / count
+        found[measured] = energy + given_length + found["length"]
+        found[f"{measured}, one Z"] = energy + whole
+    return found
+
+
+def reproduce(
+    lexicon: Lexicon, folder: Path, *, seeds: Sequence[int], progress: ProgressFactory, setting: Setting | None = None
+) -> Outcome:
+    """Train by pseudolikelihood and as an MLM with each of the first three seeds, and compare exact NLL on test data.
+
+    Args:
+        lexicon: see :func:`find_lexicon`.
+        folder: takes a folder for each cell.
+        seeds: of splits and weights.
+        progress: makes the progress bars.
+        setting: other than the usual one.
+
+    Source: Goyal's thesis (2021), Table 6.1, last row.
+    """
+    setting, seeds = setting or Setting(), list(seeds)[:NUM_SEEDS]
+    sequences = phoneme_sequences(lexicon, max_length=setting.max_length)
+    runs, signatures = [], []
+    with progress() as bars, one_thread():
+        whole = bars.add_task("phonemes", total=len(seeds) * len(OBJECTIVES), note="")
+        task = bars.add_task("", total=None, note="")
+        for seed in seeds:
+            run: dict[str, float] = {}
+            for name in OBJECTIVES:
+                bars.update(task, description=f"{name}, seed {seed}", completed=0, total=None, note="")
+
+                def report(done: int, count: int, note: str) -> None:
+                    bars.update(task, completed=done, total=count, note=note)
+
+                cell = folder / "phonemes" / f"seed-{seed}" / name
+                measures, signature = measure(sequences, name, cell, seed=seed, setting=setting, report=report)
+                run |= measures
+                signatures.append(signature)
+                bars.advance(whole)
+            runs.append(run)
+    by_measure = {name: [run[name] for run in runs] for name in runs[0]}
+    signature = replace(signatures[-1], seeds=tuple(seeds))
+    results = [_result(name, values, signature) for name, values in by_measure.items()]
+    claims = examine(by_measure)
+    lesson = "\n".join(f"{claim.verdict.upper()}: {claim.text} ({claim.evidence})" for claim in claims)
+    title = f"Table 6.1, phonemes: {len(sequences):,} sequences, log Z over all there could be of each length"
+    table = Table(title, tuple(results), claims=tuple(claims))
+    return Outcome("table-6.1-phonemes", table, _grid(title, results), lesson, {})
+
+
+def examine(by_measure: Mapping[str, Sequence[float]]) -> list[Claim]:
+    """The thesis' statements and ours, put to the numbers; paired by seed."""
+
+    def compare(text: str, worse: str, better: str, source: str = "not in the thesis") -> Claim:
+        said = f"{worse} minus {better}: "
+        return judge_by_seed(f"Phonemes: {text}", source, by_measure[worse], by_measure[better], said=said)
+
+    return [
+        compare("pseudolikelihood models the data better than an MLM, read as E_raw.", "MLM, raw", "PLL", SOURCE),
+        compare("so it does with one Z for all lengths.", "MLM, raw, one Z", "PLL, one Z", SOURCE),
+        compare("so it does where the MLM is read as E_local.", "MLM, local", "PLL"),
+        compare("a share and a Z for each length do better than one Z.", "PLL, one Z", "PLL"),
+    ]
+
+
+def _result(name: str, values: Sequence[float], signature: Signature) -> Result:
+    return student_result("phoneme", name, values, signature, published=PUBLISHED.get(name), unit="nat")
+
+
+def _grid(title: str, results: Sequence[Result]) -> rich.table.Table:
+    grid = rich.table.Table(
+        "phonemes", title=title, title_justify="left", box=rich.box.SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1)
+    )
+    for heading in ("mean", "95% interval", "thesis"):
+        grid.add_column(heading, justify="right", no_wrap=True)
+    for one in results:
+        interval = "" if one.low is None or one.high is None else f"{one.low:.3f} to {one.high:.3f}"
+        published = "" if one.published is None else f"{one.published:.2f}"
+        grid.add_row(one.measure, f"{one.value:.3f}", interval, published)
+    grid.caption = (
+        "nats per sequence; NLL exact, with the share and the Z of each length, or one Z for all; length: the part of "
+        "NLL that the shares are; -PLL, -MLM: what the two trainings minimise; the thesis' data have duplicates"
+    )
+    grid.caption_justify = "left"
+    return grid

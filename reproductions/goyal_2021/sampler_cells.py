@@ -1,0 +1,325 @@
+"""One masked model for each seed, and one cell for each sampler on it: made and measured once, then read back.
+
+::
+
+    TASK/seed-N/model/          a run of a masked model, with cell.json beside its files
+    TASK/seed-N/PART/SAMPLER/   numbers.safetensors, outputs.jsonl and cell.json, which is written last
+
+Shapes: N sentences, C chains of each, S sweeps, K what a state adds to the sums of the measure.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors.numpy import load_file, save_file
+
+from reproductions.cells import claim_folder, fingerprint_of, stopwatch, train_seconds
+from reproductions.goyal_2021.sampler_draws import Drawn, draw
+from reproductions.goyal_2021.sampler_tasks import Part, SamplerTask, Size
+from reproductions.workers import Job, ProgressFactory, Report, run_jobs
+from seqwise.data.readers import write_atomically
+from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
+from seqwise.objectives.masked_likelihood import conditional_masked_objective, masked_objective
+from seqwise.runs.masked_model import MaskedRun, load_masked_run, save_masked_run
+from seqwise.runs.masked_model_settings import MaskedModelSettings
+from seqwise.runs.masked_model_training import measure_masked_run, new_masked_run
+from seqwise.runs.sampling_settings import SampleSettings
+from seqwise.sampling import effective_sample_size, split_r_hat
+from seqwise.training.trainer import Progress, fit
+
+__all__ = ["SamplerCell", "SamplerSpec", "run_samplers", "train_cell"]
+
+Numbers = Mapping[str, npt.NDArray[Any]]
+MODEL, CELL, NUMBERS = "model", "cell.json", "numbers.safetensors"
+FEWEST_SWEEPS = 4  # that R-hat is computed of
+
+
+@dataclass(frozen=True)
+class SamplerSpec:
+    """One sampler, whatever the task and the seed.
+
+    Args:
+        key: the name of its folder, which several tables share.
+        settings: its kernel; how many chains and sweeps there are, and the seed, come from the size of the task.
+        candidates: so many drawn Mask-Predicts instead of chains; 0: none.
+    """
+
+    key: str
+    settings: SampleSettings
+    candidates: int = 0
+
+    @property
+    def draws_chains(self) -> bool:
+        """Whether there are chains at all."""
+        return self.settings.kernel != "mask-predict"
+
+    def sized(self, size: Size, *, part: str, seed: int) -> SampleSettings:
+        """The settings of one cell."""
+        if not self.draws_chains:
+            return replace(self.settings, seed=seed)
+        chains = size.chains if part == "test" else 1
+        return replace(self.settings, chains=chains, sweeps=size.sweeps, seed=seed)
+
+
+@dataclass(frozen=True, eq=False)
+class SamplerCell:
+    """What one sampler came to on one model.
+
+    Attributes:
+        spec: which sampler. numbers: those of :class:`~reproductions.goyal_2021.sampler_draws.Drawn`, and "sums_NCSK",
+        what each state adds to the sums of the measure ("start_sums_NK", the start), where there is one; "ess_N" and
+        "r_hat_N" of the energy that is sampled from, not numbers where they are not known; "agree_N", whether all
+        chains end alike.
+        combine: sums (..., K) to the measure; None where there is none.
+        discard: how many sweeps are not counted.
+        seconds: CPU time on one thread.
+        model: what the model came to on development data, and the CPU seconds of its training.
+        signature: how it was made.
+    """
+
+    spec: SamplerSpec
+    numbers: Numbers
+    combine: Callable[..., Any] | None
+    discard: int
+    seconds: float
+    model: Mapping[str, float]
+    signature: Signature
+
+
+def run_samplers(
+    task: SamplerTask,
+    wanted: Sequence[tuple[str, SamplerSpec]],
+    folder: Path,
+    *,
+    seeds: Sequence[int],
+    scale: str,
+    progress: ProgressFactory,
+) -> dict[tuple[str, str], list[SamplerCell]]:
+    """Train a model for each seed and run every sampler on it, or read back what has been done.
+
+    Args:
+        task: its data, sizes and measure.
+        wanted: "dev" or "test", and a sampler to run on it.
+        folder: takes ``seed-N`` folders; tables share it.
+        seeds: of models and of chains.
+        scale: "cpu" or "gpu".
+        progress: makes the progress bars.
+
+    Returns:
+        By part and key, a cell for each seed.
+    """
+    task.require()
+    jobs = []
+    for seed in seeds:  # seed by seed, so that an interrupted table has whole seeds
+        home = folder / f"seed-{seed}"
+        trained = _is_done(home / MODEL, _model_fingerprint(task, scale, seed))
+        name = f"{task.name}, seed {seed}"
+        if not trained:
+            jobs.append(Job(name, partial(train_cell, task, scale, seed, home / MODEL)))
+        for part, spec in dict.fromkeys(wanted):
+            output = home / part / spec.key
+            if trained and _is_done(output, _fingerprint(task, spec, part, scale, seed, home / MODEL)):
+                continue
+            work = partial(sample_cell, task, spec, part, scale, seed, home)
+            jobs.append(Job(f"{name}: {spec.key} ({part})", work, None if trained else name))
+    run_jobs(jobs, progress=progress)
+    return {
+        (part, spec.key): [_load_cell(task, spec, folder / f"seed-{seed}", part) for seed in seeds]
+        for part, spec in wanted
+    }
+
+
+def train_cell(task: SamplerTask, scale: str, seed: int, output: Path, report: Report) -> None:
+    """Train the masked model of one seed, from its last checkpoint where there is one.
+
+    Args:
+        task, scale, seed: which model.
+        output: takes the run, which ``seqwise score`` and ``seqwise sample`` can read, and ``cell.json``.
+        report: told of the steps.
+
+    Raises:
+        InputError: the folder holds something else.
+    """
+    settings, data = _model_settings(task, scale, seed), task.load()
+    fingerprint = _model_fingerprint(task, scale, seed)
+    claim_folder(output, fingerprint)
+    run = new_masked_run(data.train, settings)
+    encoded = run.encode(data.train)
+    steps = max(1, round(settings.epochs * -(-len(encoded) // settings.batch_size)))
+
+    watch = stopwatch(output)
+
+    def on_progress(progress: Progress) -> None:
+        watch(progress.step, steps)
+        if progress.step % 20 == 0:
+            report(progress.step, steps + 1, f"loss {progress.loss:.3f}")
+
+    fit(
+        run.model,
+        (conditional_masked_objective if settings.conditional else masked_objective)(settings.masks),
+        encoded,
+        output=output,
+        steps=steps,
+        batch_size=settings.batch_size,
+        learning_rate=settings.learning_rate,
+        seed=seed,
+        warmup_steps=round(settings.warmup * steps),
+        save_every=settings.save_every,
+        on_progress=on_progress,
+    )
+    run.model.cpu().eval()
+    save_masked_run(run, output)
+    measured = measure_masked_run(run, task.part("dev", scale).examples)
+    kept = {name: value for name, value in measured.items() if name.endswith(("perplexity", "entropy"))}
+    record = {"fingerprint": fingerprint, "model": {**kept, "training seconds": train_seconds(output)}}
+    write_atomically(output / CELL, json.dumps(record, indent=1) + "\n")
+    report(steps + 1, steps + 1, "")
+
+
+def sample_cell(
+    task: SamplerTask, spec: SamplerSpec, part: str, scale: str, seed: int, home: Path, report: Report
+) -> None:
+    """Run one sampler on the model of one seed, measure every state, and write it all down.
+
+    Args:
+        task, spec, part, scale, seed: which cell.
+        home: the folder of the seed, with the model.
+        report: told of the sentences.
+    """
+    fingerprint = _fingerprint(task, spec, part, scale, seed, home / MODEL)
+    output = home / part / spec.key
+    claim_folder(output, fingerprint)
+    run, measured_on = load_masked_run(home / MODEL), task.part(part, scale)
+    run.model.to("cuda" if torch.cuda.is_available() else "cpu")
+    settings = spec.sized(task.sizes[scale], part=part, seed=seed)
+
+    def on_done(done: int, count: int) -> None:
+        report(done, count + 1, f"{done} of {count} sentences")
+
+    began = time.process_time()
+    drawn = draw(run, measured_on.examples, settings, candidates=spec.candidates, on_done=on_done)
+    seconds = time.process_time() - began
+    numbers = {**drawn.numbers, **_measure(task, measured_on, run, drawn)}
+    if spec.draws_chains:
+        numbers |= _diagnose(drawn, settings)
+    save_file({name: np.ascontiguousarray(values) for name, values in numbers.items()}, output / NUMBERS)
+    write_atomically(output / "outputs.jsonl", "".join(_output_lines(run, measured_on, drawn)))
+    signature = sign(spec.key, seeds=[seed], data=sha256_of_examples(measured_on.examples))
+    record = {
+        "fingerprint": fingerprint,
+        # Made here and kept, so that a cell that is read back later is not signed as new.
+        "signature": asdict(signature),
+        "seconds": seconds,
+        "discard": settings.num_discarded if spec.draws_chains else 0,
+    }
+    write_atomically(output / CELL, json.dumps(record, indent=1) + "\n")
+    report(1, 1, "")
+
+
+def _measure(task: SamplerTask, part: Part, run: MaskedRun, drawn: Drawn) -> dict[str, npt.NDArray[Any]]:
+    """What each state adds to the sums of the measure; those that a sentence has often are counted once."""
+    if task.score is None:
+        return {}
+    states = [[ids for chain in sentence for ids in chain] for sentence in drawn.tokens]
+    if drawn.starts:
+        states = [[*row, start] for row, start in zip(states, drawn.starts, strict=True)]
+    distinct = dict.fromkeys((place, ids) for place, row in enumerate(states) for ids in row)
+    columns_DK = task.score(
+        [tuple(run.vocabulary.decode(ids)) for _, ids in distinct], [part.references[place] for place, _ in distinct]
+    ).columns_NC
+    row_of = {key: row for row, key in enumerate(distinct)}
+    rows_NM = np.array([[row_of[place, ids] for ids in row] for place, row in enumerate(states)])
+    sums_NMK = columns_DK[rows_NM].astype(np.float32)
+    shape = (len(states), len(drawn.tokens[0]), len(drawn.tokens[0][0]), -1)
+    if not drawn.starts:
+        return {"sums_NCSK": sums_NMK.reshape(shape)}
+    return {"sums_NCSK": sums_NMK[:, :-1].reshape(shape), "start_sums_NK": sums_NMK[:, -1]}
+
+
+def _diagnose(drawn: Drawn, settings: SampleSettings) -> dict[str, npt.NDArray[Any]]:
+    """Of each sentence: ESS and R-hat of the energy that is sampled from, and whether its chains end alike."""
+    energy_NCS = torch.from_numpy(drawn.numbers[f"{settings.energy}_NCS"])[:, :, settings.num_discarded :]
+    found = []
+    for energy_CS in energy_NCS:
+        if energy_CS.shape[1] < FEWEST_SWEEPS or not _arviz_is_there():
+            found.append((np.nan, np.nan))
+        elif bool((energy_CS == energy_CS[0, 0]).all()):
+            found.append((1.0, np.nan))  # chains that stand still are one sample, not as many as there are sweeps
+        else:
+            found.append((effective_sample_size(energy_CS.T), split_r_hat(energy_CS.T)))
+    ess_N, r_hat_N = np.array(found).T
+    agree_N = np.array([len({chain[-1] for chain in sentence}) == 1 for sentence in drawn.tokens], dtype=np.float64)
+    return {"ess_N": ess_N, "r_hat_N": r_hat_N, "agree_N": agree_N}
+
+
+def _arviz_is_there() -> bool:
+    try:
+        import arviz_stats  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def _output_lines(run: MaskedRun, part: Part, drawn: Drawn) -> list[str]:
+    """For the reader's eye: the last state of each chain, and its state of the lowest E_local."""
+    lines = []
+    for place, (example, sentence) in enumerate(zip(part.examples, drawn.tokens, strict=True)):
+        lowest_C = drawn.numbers["local_NCS"][place].argmin(1)
+        line = {
+            "source": " ".join(example.source),
+            "start": run.text(drawn.starts[place]) if drawn.starts else None,
+            "last": [run.text(chain[-1]) for chain in sentence],
+            "lowest": [run.text(chain[best]) for chain, best in zip(sentence, lowest_C, strict=True)],
+        }
+        lines.append(json.dumps(line, ensure_ascii=False) + "\n")
+    return lines
+
+
+# ------------------------------------------------------------------------------------------------- what is done
+
+
+def _model_settings(task: SamplerTask, scale: str, seed: int) -> MaskedModelSettings:
+    return replace(task.settings[scale], seed=seed)
+
+
+def _model_fingerprint(task: SamplerTask, scale: str, seed: int) -> str:
+    data, dev = sha256_of_examples(task.load().train), sha256_of_examples(task.part("dev", scale).examples)
+    return fingerprint_of(json.dumps(asdict(_model_settings(task, scale, seed)), sort_keys=True), data, dev)
+
+
+def _fingerprint(task: SamplerTask, spec: SamplerSpec, part: str, scale: str, seed: int, model: Path) -> str:
+    """What a cell depends on: its settings, what it is measured on and how, and the model."""
+    settings, measured_on = spec.sized(task.sizes[scale], part=part, seed=seed), task.part(part, scale)
+    return fingerprint_of(
+        json.dumps(asdict(settings), sort_keys=True),
+        str(spec.candidates),
+        sha256_of_examples(measured_on.examples),
+        repr(measured_on.references),
+        task.measure,
+        (model / MODEL / "manifest.json").read_text("utf-8"),
+    )
+
+
+def _is_done(output: Path, fingerprint: str) -> bool:
+    path = output / CELL
+    return path.exists() and json.loads(path.read_text("utf-8"))["fingerprint"] == fingerprint
+
+
+def _load_cell(task: SamplerTask, spec: SamplerSpec, home: Path, part: str) -> SamplerCell:
+    output = home / part / spec.key
+    record = json.loads((output / CELL).read_text("utf-8"))
+    signature = Signature(**{**record["signature"], "seeds": tuple(record["signature"]["seeds"])})
+    model = json.loads((home / MODEL / CELL).read_text("utf-8"))["model"]
+    combine = None if task.score is None else task.score([()], task.load().test.references[:1]).combine
+    numbers = load_file(output / NUMBERS)
+    return SamplerCell(spec, numbers, combine, record["discard"], record["seconds"], model, signature)

@@ -1,0 +1,361 @@
+"""Figures 6.2 to 6.4: energy, measure, acceptance and novelty of samplers by epoch (sweep), from the tables' cells.
+
+Epoch 0 is the start, the greedy fill. Shapes: N sentences, C chains of each, S sweeps.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import rich.box
+import rich.table
+
+from reproductions.goyal_2021.sampler_cells import SamplerCell
+from reproductions.goyal_2021.sampler_report import about, sampled_result
+from reproductions.goyal_2021.sampler_tables import GIBBS, LOCAL, RAW, TABLES, every_task
+from reproductions.goyal_2021.sampler_tasks import SamplerTask
+from reproductions.goyal_2021.samplers import Measured, SamplerRow, judge_sums, measure_samplers
+from reproductions.outcome import Outcome
+from reproductions.workers import ProgressFactory
+from seqwise.evaluation.metrics import Counts, Sums
+from seqwise.evaluation.report import Claim, Result, Table
+
+__all__ = [
+    "FIGURES",
+    "SamplerFigure",
+    "at_epochs",
+    "draw",
+    "figure_6_2",
+    "figure_6_3",
+    "figure_6_4",
+    "run_figure",
+    "shown_epochs",
+]
+
+UNITS = {"energy": ("E_local", "nat"), "measure": ("{measure}", "%"), "acceptance": ("acceptance", "%"),
+         "novel": ("novel", "%")}  # fmt: skip
+# Okabe and Ito's palette: told apart by colour-blind readers too.
+STYLES = (("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"))
+
+Rows = Mapping[str, Measured]
+
+
+@dataclass(frozen=True)
+class SamplerFigure:
+    """A figure: what is drawn of which samplers, and what the thesis says of it.
+
+    Args:
+        number: such as "6.2".
+        title: without the task.
+        rows: one line each; their names are those of the legend.
+        panels: keys of what is drawn: "energy", "measure", "acceptance", "novel".
+        claims: measured rows by key to claims.
+    """
+
+    number: str
+    title: str
+    rows: Sequence[SamplerRow]
+    panels: Sequence[str]
+    claims: Callable[[Rows], list[Claim]]
+
+
+def at_epochs(cell: SamplerCell, panel: str, epochs: Sequence[int]) -> Sums | None:
+    """A number of some epochs together, their states or proposals pooled; None where there is none.
+
+    Args:
+        cell: of chains.
+        panel: a key of a panel; the start (epoch 0) has neither acceptance nor novelty.
+        epochs: from 0.
+    """
+    numbers, parts = cell.numbers, []
+    chains = numbers["local_NCS"].shape[1]
+    for epoch in epochs:
+        if panel == "measure":
+            if cell.combine is None:
+                return None
+            # The start is that of every chain.
+            parts.append(
+                numbers["sums_NCSK"][:, :, epoch - 1].astype(np.float64).sum(1)
+                if epoch
+                else chains * numbers["start_sums_NK"].astype(np.float64)
+            )
+        elif panel == "energy":
+            total_N = numbers["local_NCS"][:, :, epoch - 1].sum(1) if epoch else chains * numbers["start_local_N"]
+            parts.append(np.stack([total_N, np.full(len(total_N), chains)], 1))
+        elif epoch:
+            name = {"acceptance": "accepted", "novel": "novel"}[panel]
+            parts.append(np.stack([numbers[f"{each}_NCS"][:, :, epoch - 1].sum(1) for each in (name, "proposals")], 1))
+    if not parts:
+        return None
+    total = np.sum(parts, 0)
+    return Sums(total, cell.combine) if panel == "measure" and cell.combine else Counts(total[:, 0], total[:, 1])
+
+
+def shown_epochs(sweeps: int) -> list[int]:
+    """The epochs that are kept and drawn: all up to 7, every third one after, and the last.
+
+    Example:
+        >>> shown_epochs(12)
+        [0, 1, 2, 3, 4, 5, 6, 7, 10, 12]
+    """
+    return [epoch for epoch in range(sweeps + 1) if epoch <= 7 or epoch % 3 == 1 or epoch == sweeps]
+
+
+def run_figure(
+    figure: SamplerFigure,
+    task: SamplerTask,
+    folder: Path,
+    *,
+    seeds: Sequence[int],
+    scale: str,
+    progress: ProgressFactory,
+) -> Outcome:
+    """Make one figure on one task; whatever the tables have made of it is read back.
+
+    Args:
+        figure: which.
+        task: what is sampled.
+        folder: takes the runs of all tasks, and the figure.
+        seeds, scale, progress: as of any recipe.
+    """
+    how: dict[str, Any] = {"seeds": seeds, "scale": scale, "progress": progress}
+    measured = measure_samplers(task, figure.rows, folder, **how)
+    name = f"figure-{figure.number}-{task.name}"
+    title = f"Figure {figure.number}: {figure.title}, {task.title}"
+    claims = figure.claims(measured)
+    results = [
+        result
+        for epoch in shown_epochs(task.sizes[scale].sweeps)
+        for panel in figure.panels
+        for one in measured.values()
+        for result in _results(name, one, panel, epoch, seeds)
+    ]
+    note = about(task, scale, next(iter(measured.values())).cells)
+    table = Table(title, tuple(results), note=note, claims=tuple(claims))
+    path = folder / task.name / f"{name}.png"
+    draw(table, path)
+    lesson = "\n".join(f"{claim.verdict.upper()}: {claim.text} ({claim.evidence})" for claim in claims)
+    return Outcome(name, table, _grid(table), lesson, {"figure": path, "runs": folder / task.name})
+
+
+def _results(name: str, one: Measured, panel: str, epoch: int, seeds: Sequence[int]) -> list[Result]:
+    found = [at_epochs(cell, panel, [epoch]) for cell in one.cells]
+    if any(each is None for each in found):
+        return []
+    label, unit = UNITS[panel]
+    signature = replace(one.cells[0].signature, method=name, seeds=tuple(seeds))
+    measure = f"{label.format(measure=one.task.measure)} of {one.name}"
+    by_seed = [each for each in found if each is not None]
+    return [sampled_result(one.task, f"epoch {epoch}", measure, by_seed, signature, unit=unit)]
+
+
+def draw(table: Table, path: Path) -> None:
+    """One panel for each measure, one line for each sampler, bands of 95% intervals; saved as PNG.
+
+    Args:
+        table: of a figure, as made or as read back from JSON.
+        path: of the picture.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    series: dict[str, dict[str, list[Result]]] = {}
+    for result in table.results:
+        panel, _, line = result.measure.partition(" of ")
+        series.setdefault(panel, {}).setdefault(line, []).append(result)
+    lines = list(dict.fromkeys(line for panel in series.values() for line in panel))
+    styles = dict(zip(lines, STYLES, strict=False))
+    figure, row = pyplot.subplots(1, len(series), figsize=(4.6 * len(series), 3.9), layout="constrained", squeeze=False)
+    for axes, (panel, by_line) in zip(row[0], series.items(), strict=True):
+        for line, results in by_line.items():
+            colour, marker = styles[line]
+            epochs = [int(result.system.removeprefix("epoch ")) for result in results]
+            axes.plot(epochs, [result.value for result in results], color=colour, marker=marker, ms=4, label=line)
+            if all(result.low is not None for result in results):
+                ends = [[result.low for result in results], [result.high for result in results]]
+                axes.fill_between(epochs, *ends, color=colour, alpha=0.15, lw=0)
+        unit = next(iter(by_line.values()))[0].unit
+        axes.set(xlabel="epoch", ylabel=f"{panel} ({'nats a sentence' if unit == 'nat' else unit})")
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+    handles, labels = row[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", frameon=False, ncols=len(lines))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+
+
+def _grid(table: Table) -> rich.table.Table:
+    """Epochs down, samplers across; one block for each measure."""
+    grid = rich.table.Table(
+        title=table.title, title_justify="left", box=rich.box.SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1)
+    )
+    found = {(result.measure, result.system): result for result in table.results}
+    columns = list(dict.fromkeys(measure for measure, _ in found))
+    grid.add_column("")
+    epochs = list(dict.fromkeys(result.system for result in table.results))
+    shown = [epoch for place, epoch in enumerate(epochs) if place % 3 == 0 or place == len(epochs) - 1]
+    for epoch in shown:
+        grid.add_column(epoch.removeprefix("epoch "), justify="right", no_wrap=True)
+    for column in columns:
+        cells = (found.get((column, epoch)) for epoch in shown)
+        grid.add_row(column, *("" if cell is None else f"{cell.value:.1f}" for cell in cells))
+    grid.caption = "by epoch, mean over sentences, chains and seeds; energies in nats a sentence, the rest in per cent"
+    grid.caption_justify = "left"
+    return grid
+
+
+# ------------------------------------------------------------------------------------------------- claims
+
+
+def _early_and_late(rows: Rows, key: str) -> tuple[range, range]:
+    """The first and the last epochs: 5 of 33."""
+    sweeps = rows[key].cells[0].numbers["local_NCS"].shape[2]
+    width = max(1, sweeps // 6)
+    return range(1, width + 1), range(sweeps - width + 1, sweeps + 1)
+
+
+def _compare(
+    rows: Rows,
+    text: str,
+    source: str,
+    panel: str,
+    larger: tuple[str, Sequence[int]],
+    smaller: tuple[str, Sequence[int]],
+) -> list[Claim]:
+    """Put "this sampler at these epochs is above that one at those" to a test; none where there is no such number."""
+    task, scale = rows[larger[0]].task, 100.0 if UNITS[panel][1] == "%" else 1.0
+    found = [[at_epochs(cell, panel, epochs) for cell in rows[key].cells] for key, epochs in (larger, smaller)]
+    if any(one is None for each in found for one in each):
+        return []
+    first, second = ([one for one in each if one is not None] for each in found)
+    names = [f"{rows[key].name}, {_said(epochs)}," for key, epochs in (larger, smaller)]
+    means = [scale * statistics.fmean(one.value for one in each) for each in (first, second)]
+    label, digits = UNITS[panel][0].format(measure=task.measure), 1 if scale == 100 else 2
+    said = f"{label}: {names[0]} {means[0]:.{digits}f} against {names[1]} {means[1]:.{digits}f}: "
+    return [judge_sums(task, text.format(measure=task.measure), source, first, second, said=said, scale=scale)]
+
+
+def _said(epochs: Sequence[int]) -> str:
+    return f"epoch {epochs[0]}" if len(epochs) == 1 else f"epochs {min(epochs)} to {max(epochs)}"
+
+
+def _claims_6_2(rows: Rows) -> list[Claim]:
+    source = "thesis, section 6.6 and Figure 6.2"
+    claims = []
+    for key, name in (("local", "MH (local)"), ("raw", "MH (raw)")):
+        _, late = _early_and_late(rows, key)
+        half = (late[-1] + rows[key].cells[0].discard + 1) // 2
+        before, after = range(rows[key].cells[0].discard + 1, half + 1), range(half + 1, late[-1] + 1)
+        claims += [
+            *_compare(rows, f"{name} lowers the energy.", source, "energy", (key, [0]), (key, late)),
+            *_compare(rows, f"The energy of {name} goes on falling after the burn-in.", source, "energy",
+                      (key, before), (key, after)),
+            *_compare(rows, f"{name} improves on its start in {{measure}}.", source, "measure",
+                      (key, late), (key, [0])),
+        ]  # fmt: skip
+    _, late = _early_and_late(rows, "gibbs")
+    return [
+        *claims,
+        *_compare(rows, "Degenerate Gibbs raises the energy.", source, "energy", ("gibbs", late), ("gibbs", [0])),
+        *_compare(rows, "Degenerate Gibbs falls behind its start in {measure}.", source, "measure",
+                  ("gibbs", [0]), ("gibbs", late)),
+        *_compare(rows, "In the end degenerate Gibbs has a higher energy than MH (local).", source, "energy",
+                  ("gibbs", late), ("local", late)),
+        *_compare(rows, "In the end MH (raw) has a lower E_local than degenerate Gibbs, too.", source, "energy",
+                  ("gibbs", late), ("raw", late)),
+    ]  # fmt: skip
+
+
+def _claims_6_3(rows: Rows) -> list[Claim]:
+    source = "thesis, section 6.7.3 and Figure 6.3"
+    claims = []
+    for key in ("local-blocks", "raw-blocks"):
+        early, late = _early_and_late(rows, key)
+        name = f"MH ({key.partition('-')[0]})"
+        claims += [
+            *_compare(rows, f"{name} accepts more at first, with large blocks, than in the end.", source, "acceptance",
+                      (key, early), (key, late)),
+            *_compare(rows, f"{name} makes more novel transitions at first than in the end.", source, "novel",
+                      (key, early), (key, late)),
+        ]  # fmt: skip
+    return claims
+
+
+def _claims_6_4(rows: Rows) -> list[Claim]:
+    source = "thesis, section 6.8 and Figure 6.4"
+    local, raw = "local-anneal0.02", "raw-anneal0.02"
+    early, late = _early_and_late(rows, local)
+    every = range(1, late[-1] + 1)
+    return [
+        *(
+            claim
+            for key, name in ((local, "local"), (raw, "raw"))
+            for claim in (
+                *_compare(rows, f"Annealing ({name}) leads to lower energies.", source, "energy",
+                          (key, early), (key, late)),
+                *_compare(rows, f"Annealing ({name}) helps in {{measure}}.", source, "measure",
+                          (key, late), (key, early)),
+                *_compare(rows, f"Annealing ({name}) lowers acceptance.", source, "acceptance",
+                          (key, early), (key, late)),
+            )
+        ),
+        *_compare(rows, "Annealed, raw accepts more than local, over all epochs.", source, "acceptance",
+                  (raw, every), (local, every)),
+        *_compare(rows, "Annealed, raw beats local in {measure}, over all epochs.", source, "measure",
+                  (raw, every), (local, every)),
+    ]  # fmt: skip
+
+
+def _of_table(number: str, *keys: str) -> list[SamplerRow]:
+    rows = {row.spec.key: row for row in TABLES[number].rows}
+    return [rows[key] for key in keys]
+
+
+FIGURES = {
+    "6.2": SamplerFigure(
+        "6.2",
+        "energy by epoch",
+        [SamplerRow("MH, local", LOCAL), SamplerRow("MH, raw", RAW), SamplerRow("degenerate Gibbs", GIBBS)],
+        ("energy", "measure"),
+        _claims_6_2,
+    ),
+    "6.3": SamplerFigure(
+        "6.3",
+        "acceptance by epoch, with annealed blocks",
+        _of_table("6.4", "local-blocks", "raw-blocks", "gibbs-blocks"),
+        ("acceptance", "novel"),
+        _claims_6_3,
+    ),
+    "6.4": SamplerFigure(
+        "6.4",
+        "annealing towards modes, by epoch",
+        _of_table("6.5", "local-anneal0.02", "raw-anneal0.02"),
+        ("acceptance", "energy", "measure"),
+        _claims_6_4,
+    ),
+}
+"""By number."""
+
+
+def figure_6_2(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
+    """Energy and measure by epoch: MH with both energies, degenerate Gibbs."""
+    return every_task(partial(run_figure, FIGURES["6.2"], seeds=seeds, scale=scale, progress=progress), folder)
+
+
+def figure_6_3(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
+    """Acceptance and novelty by epoch while blocks get smaller."""
+    return every_task(partial(run_figure, FIGURES["6.3"], seeds=seeds, scale=scale, progress=progress), folder)
+
+
+def figure_6_4(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
+    """Acceptance, energy and measure by epoch while the target is annealed by 0.02 a sweep."""
+    return every_task(partial(run_figure, FIGURES["6.4"], seeds=seeds, scale=scale, progress=progress), folder)

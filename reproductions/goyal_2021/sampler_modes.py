@@ -1,0 +1,226 @@
+"""Table 6.6: samples round the modes of both energies, beside Mask-Predict and what the thesis does not compare with.
+
+The thesis' way: a proposal at temperature 0.8, all proposals of the first two sweeps accepted, a target that is
+annealed. Which rate, and which states are taken, is chosen on development data, for degenerate Gibbs too. Controls
+that the thesis lacks: Mask-Predict with about as many passes as a chain of E_local has, the lowest energy of as many
+drawn Mask-Predicts as that many passes pay for, and, for German, a left-to-right model.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from reproductions.comparison import judge, no_worse
+from reproductions.goyal_2021.sampler_cells import SamplerSpec
+from reproductions.goyal_2021.sampler_report import sampled_result, sampler_outcome
+from reproductions.goyal_2021.sampler_tables import COLDEST, RATES, RUNS, degenerate, metropolis
+from reproductions.goyal_2021.sampler_tasks import GERMAN, ROMANIAN, SPELLING, SamplerTask
+from reproductions.goyal_2021.samplers import MEASURES, Measured, SamplerRow, compare_rows, measure_samplers
+from reproductions.outcome import Outcome
+from reproductions.workers import ProgressFactory
+from seqwise.evaluation.metrics import Sums
+from seqwise.evaluation.report import Claim, Result
+from seqwise.evaluation.signature import sha256_of_examples, sign
+from seqwise.names import EnergyName
+from seqwise.runs.sampling_settings import SampleSettings
+
+__all__ = ["MODE_TASKS", "run_table_6_6", "table_6_6"]
+
+MODE_TASKS: tuple[SamplerTask, ...] = (GERMAN, ROMANIAN, SPELLING)
+"""What the table is made on, one outcome for each."""
+
+COLD, FORCED, ITERATIONS, WIDE = 0.8, 2, 10, 5
+SOURCE, OURS = "thesis, section 6.8 and Table 6.6", "not in the thesis"
+
+PUBLISHED = {
+    # warm start, degenerate Gibbs, Mask-Predict, the same with 5 lengths, local, raw
+    "translation": (20.27, 27.88, 29.27, 30.52, 29.74, 30.12),
+    "translation-ro": (24.38, 29.79, 29.95, 31.57, 31.13, 30.86),
+}
+START, GIBBS, PREDICT, WIDER, LOCAL, RAW, EQUAL, RANKED, LEFT_TO_RIGHT = (
+    "warm-start", "gibbs-t0.8", "mask-predict", "mask-predict-lengths", "local", "raw", "mask-predict-equal",
+    "reranked", "left-to-right",
+)  # fmt: skip
+
+
+LIKE = {"last": "by last states", "lowest": "by states of the lowest energy"}
+"""The states that claims compare, each with its like."""
+
+
+def _search(key: str, **settings: Any) -> SamplerSpec:
+    return SamplerSpec(key, SampleSettings(kernel="mask-predict", **settings))
+
+
+def _mode(energy: EnergyName, rate: float) -> SamplerSpec:
+    return metropolis(
+        f"{energy}-mode{rate:g}",
+        energy,
+        proposal_temperature=COLD,
+        forced=FORCED,
+        anneal=rate,
+        temperature=COLDEST,
+    )
+
+
+def run_table_6_6(
+    task: SamplerTask, folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory
+) -> Outcome:
+    """Choose rates and states on development data, then measure everything on test data, once.
+
+    Args:
+        task: one with a measure.
+        folder: of all tables; the runs are in a folder of it.
+        seeds, scale, progress: as of any recipe.
+    """
+    how: dict[str, Any] = {"seeds": seeds, "scale": scale, "progress": progress}
+    measured, dev = _choose(task, folder / RUNS, how)
+    # How many iterations and candidates they have is known only now.
+    equal = measure_samplers(task, _as_many_passes(measured), folder / RUNS, **how)
+    measured |= {RANKED: replace(equal[RANKED], chosen="lowest"), EQUAL: equal[EQUAL]}
+    measured = {key: _with_published(one, key, task) for key, one in measured.items()}
+    beam = _left_to_right(task, folder, how)
+    claims = _claims(measured, beam)
+    note = (
+        f"Chosen on {len(task.part('dev', scale).examples)} development sentences, one chain each: "
+        + "; ".join(f"{measured[key].name}: {measured[key].chosen} ({dev[key]:.1f})" for key in (GIBBS, LOCAL, RAW))
+        + ". Claims compare like states: last ones with last ones, those of the lowest energy with those of the lowest"
+        f" energy; one output of a search is its last state. Proposals at T = {COLD:g}; the first {FORCED} sweeps of MH"
+        f" are accepted. Mask-Predict has {ITERATIONS} iterations where nothing else is said."
+    )
+    more = [] if beam is None else [_result(task, scale, seeds, beam)]
+    title = "Table 6.6: round the modes, and other ways"
+    return sampler_outcome(
+        "table-6.6", title, task, measured, claims, scale=scale, folder=folder / RUNS, note=note, more=more
+    )
+
+
+def _choose(task: SamplerTask, folder: Path, how: Mapping[str, Any]) -> tuple[dict[str, Measured], dict[str, float]]:
+    """All rows on test data, those with a choice with that which is best on development data, and its value there."""
+    gibbs = SamplerRow(f"Gibbs, T = {COLD:g}", degenerate(GIBBS, proposal_temperature=COLD))
+    options: dict[str, list[SamplerRow]] = {GIBBS: [gibbs]}
+    energies: tuple[EnergyName, ...] = ("local", "raw")
+    for energy in energies:
+        options[energy] = [SamplerRow(f"MH, {energy}, annealed by {rate:g}", _mode(energy, rate)) for rate in RATES]
+    on_dev = measure_samplers(task, [row for rows in options.values() for row in rows], folder, **how, part="dev")
+    chosen: dict[str, tuple[SamplerRow, str]] = {}
+    dev: dict[str, float] = {}
+    for key, rows in options.items():
+        values = [(row, states, on_dev[row.spec.key].value(states)) for row in rows for states in MEASURES]
+        row, states, dev[key] = max(values, key=lambda each: each[2])
+        chosen[key] = row, states
+    rows = [
+        SamplerRow("warm start", _search(START, iterations=1)),
+        chosen[GIBBS][0],
+        SamplerRow("Mask-Predict", _search(PREDICT, iterations=ITERATIONS)),
+        SamplerRow(f"Mask-Predict, {WIDE} lengths", _search(WIDER, iterations=ITERATIONS, length_beam=WIDE)),
+        chosen[LOCAL][0],
+        chosen[RAW][0],
+    ]
+    measured = measure_samplers(task, rows, folder, **how)
+    by_row = dict(zip((START, GIBBS, PREDICT, WIDER, LOCAL, RAW), measured.values(), strict=True))
+    picks = {key: states for key, (_, states) in chosen.items()}
+    return {key: replace(one, chosen=picks.get(key, "last")) for key, one in by_row.items()}, dev
+
+
+def _as_many_passes(rows: Mapping[str, Measured]) -> list[SamplerRow]:
+    """Two searches that cost about what a chain of E_local costs."""
+    passes = rows[LOCAL].value("passes")
+    # Short outputs have iterations that mask nothing, and cost nothing: about the same share of any number of them.
+    iterations = round(ITERATIONS * passes / rows[WIDER].value("passes"))
+    # A sweep of single positions makes a proposal for each token.
+    length = statistics.fmean(float(cell.numbers["proposals_NCS"].mean()) for cell in rows[GIBBS].cells)
+    count = max(2, round(passes / (rows[PREDICT].value("passes") + length)))
+    drawn = SamplerSpec(RANKED, _search(RANKED, iterations=ITERATIONS).settings, candidates=count)
+    return [
+        SamplerRow(
+            f"Mask-Predict, {WIDE} lengths, as many passes",
+            _search(EQUAL, iterations=max(1, iterations), length_beam=WIDE),
+        ),
+        SamplerRow(f"the best of {count} drawn Mask-Predicts", drawn),
+    ]
+
+
+def _with_published(one: Measured, key: str, task: SamplerTask) -> Measured:
+    numbers = dict(zip((START, GIBBS, PREDICT, WIDER, LOCAL, RAW), PUBLISHED.get(task.name, ()), strict=False))
+    chosen = one.chosen or "last"
+    return replace(one, published={chosen: numbers[key] / 100} if key in numbers else {}, chosen=chosen)
+
+
+def _left_to_right(task: SamplerTask, folder: Path, how: Mapping[str, Any]) -> list[Sums] | None:
+    if task.left_to_right is None or task.score is None:
+        return None
+    part = task.part("test", how["scale"])
+    outputs = task.left_to_right(part.examples, folder, **how)
+    return [task.score(each, part.references) for each in outputs]
+
+
+def _result(task: SamplerTask, scale: str, seeds: Sequence[int], beam: Sequence[Sums]) -> Result:
+    data = sha256_of_examples(task.part("test", scale).examples)
+    signature = sign(f"table-6.6: {LEFT_TO_RIGHT}", seeds=seeds, data=data)
+    name = "left to right, cross-entropy, longer (Table 3.1: a sixth of the pairs), beam"
+    return sampled_result(task, name, f"{task.measure}, last state", beam, signature)
+
+
+def _claims(rows: Mapping[str, Measured], beam: list[Sums] | None) -> list[Claim]:
+    def sums(key: str, states: str) -> list[Sums]:
+        found = rows[key].sums(states)
+        assert found is not None
+        return found
+
+    def said(key: str, states: str) -> str:
+        return f"{rows[key].name} {rows[key].value(states):.1f}"
+
+    def beats(text: str, better: str, worse: str, source: str = SOURCE) -> list[Claim]:
+        """One claim for each kind of states that both have: what is chosen by an energy against what is not is none."""
+        return [
+            claim
+            for states, name in LIKE.items()
+            for claim in compare_rows(f"{text}, {name}.", source, states, rows[better], rows[worse])
+        ]
+
+    def as_good(key: str) -> Claim:
+        text = f"MH ({key}) is no worse than Mask-Predict with {WIDE} lengths, by half a point, {LIKE['last']}."
+        names = f"{said(key, 'last')} against {said(WIDER, 'last')}: "
+        return no_worse(text, SOURCE, sums(key, "last"), sums(WIDER, "last"), said=names)
+
+    text, names = (
+        "The lowest E_local of many drawn Mask-Predicts beats one Mask-Predict.",
+        (f"{said(RANKED, 'lowest')} against {said(PREDICT, 'last')}: "),
+    )
+    reranked = judge(text, OURS, sums(RANKED, "lowest"), sums(PREDICT, "last"), said=names)
+    claims = [
+        *beats(f"MH ({LOCAL}) beats the warm start", LOCAL, START),
+        *beats(f"MH ({RAW}) beats the warm start", RAW, START),
+        *beats(f"MH ({LOCAL}) beats degenerate Gibbs at T = {COLD:g}", LOCAL, GIBBS),
+        *beats(f"MH ({RAW}) beats degenerate Gibbs at T = {COLD:g}", RAW, GIBBS),
+        *beats(f"MH ({LOCAL}) beats Mask-Predict with one length", LOCAL, PREDICT),
+        *beats(f"MH ({RAW}) beats Mask-Predict with one length", RAW, PREDICT),
+        *map(as_good, (LOCAL, RAW)),
+        *beats("Mask-Predict beats degenerate Gibbs", PREDICT, GIBBS),
+        *beats(f"MH ({LOCAL}) beats Mask-Predict with as many passes", LOCAL, EQUAL, OURS),
+        *beats(f"MH ({RAW}) beats Mask-Predict with as many passes", RAW, EQUAL, OURS),
+        *beats("More passes help Mask-Predict, in {measure}", EQUAL, PREDICT, OURS),
+        reranked,
+        *beats(f"MH ({LOCAL}) beats many drawn Mask-Predicts", LOCAL, RANKED, OURS),
+        *beats(f"MH ({RAW}) beats many drawn Mask-Predicts", RAW, RANKED, OURS),
+    ]
+    if beam is not None:
+        chosen = {key: rows[key].chosen for key in (LOCAL, RAW, WIDER, EQUAL, RANKED)}
+        best = max(chosen, key=lambda key: rows[key].value(chosen[key]))
+        value = 100 * statistics.fmean(one.value for one in beam)
+        text = "A left-to-right model of fewer pairs, in a beam, beats the best of these (chosen after the fact)."
+        names = f"left to right {value:.1f} against {said(best, chosen[best])}: "
+        claims.append(judge(text, OURS, beam, sums(best, chosen[best]), said=names))
+    return claims
+
+
+def table_6_6(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
+    """Sampling round modes, degenerate Gibbs and Mask-Predict, for German, Romanian and spelling."""
+    for task in MODE_TASKS:
+        task.require()
+    for task in MODE_TASKS:
+        yield run_table_6_6(task, folder, seeds=seeds, scale=scale, progress=progress)

@@ -1,0 +1,290 @@
+"""The tasks of Tables 6.2 to 6.6: what masked models learn, and the sentences that samples of them are measured on.
+
+German and Romanian to English (Tatoeba) stand in for the thesis' WMT; spelling to sound (CMU dictionary) is a task on
+which a model gets good in minutes; phoneme sequences (the same dictionary) have no source, and so no right answer.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from reproductions import tasks
+from reproductions.beyond import spelling, stress
+from reproductions.corpora import readers as corpora
+from reproductions.corpora.lexicons import split_by_hash
+from reproductions.goyal_2018.exposure_bias import family_of
+from reproductions.goyal_2021.enumerable import phoneme_sequences
+from reproductions.systems import run_systems
+from reproductions.workers import ProgressFactory
+from seqwise.data.readers import Example, read_pairs
+from seqwise.data.subwords import learn_subwords, split_text
+from seqwise.evaluation.metrics import Counts, Sums, word_error_rate
+from seqwise.evaluation.translation import bleu_signature, require_sacrebleu
+from seqwise.runs.masked_model_settings import MaskedModelSettings
+from seqwise.runs.measures import references_by_source
+
+__all__ = ["GERMAN", "PHONEMES", "ROMANIAN", "SPELLING", "Part", "SamplerTask", "Size", "TaskData"]
+
+Tokens = tuple[str, ...]
+
+ROMANIAN_PIECES = 2000
+PHONEME_PARTS = {"dev": (0.90, 0.95), "test": (0.95, 1.0)}
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is measured on: examples, and for each the right answers; none where there is no source.
+
+    Example:
+        >>> Part([Example(("a",), ()), Example(("b",), ())], [["A"], ["B"]]).drawn(1).references
+        [['B']]
+    """
+
+    examples: list[Example]
+    references: list[Any]
+
+    def drawn(self, count: int, *, longest: int | None = None) -> Part:
+        """So many of those that are not too long, the same whenever it is asked for, in order; all if there are fewer.
+
+        Args:
+            count: how many.
+            longest: tokens of a source; None: any number.
+        """
+        short = [place for place, one in enumerate(self.examples) if longest is None or len(one.source) <= longest]
+        places = sorted(random.Random(0).sample(short, min(count, len(short))))
+        return Part([self.examples[place] for place in places], [self.references[place] for place in places])
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """Sequences to train on, what choices are made on, and what is reported on."""
+
+    train: list[Example]
+    dev: Part
+    test: Part
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is sampled.
+
+    Args:
+        sentences: of the test data; half as many of the development data.
+        chains: for each of them; one on development data.
+        sweeps: of each chain; the first 7 are not counted (half of them where there are fewer than 14).
+        longest: sentences with a longer source are left out, as in the thesis' "De-En (20)"; None: none.
+    """
+
+    sentences: int
+    chains: int
+    sweeps: int = 33
+    longest: int | None = None
+
+
+@dataclass(frozen=True)
+class SamplerTask:
+    """A masked model's data and sizes, and how its samples are measured.
+
+    Args:
+        name: of the folder of its runs.
+        title: for headings.
+        load: keeps what it has read.
+        settings: of the masked model, by scale.
+        sizes: by scale.
+        measure: the name of the measure, a share that is printed in per cent; "" where there is none.
+        score: outputs and their references to what each adds to the measure; None where there is none.
+        check: raises an error if something that measuring needs is missing.
+        note: how the measure counts, from the references of the test data.
+        left_to_right: what a left-to-right model says for some examples of the test data, one list for each seed: a
+            control for Table 6.6; None where there is none.
+    """
+
+    name: str
+    title: str
+    load: Callable[[], TaskData]
+    settings: Mapping[str, MaskedModelSettings]
+    sizes: Mapping[str, Size]
+    measure: str = ""
+    score: Callable[[Sequence[Tokens], Sequence[Any]], Sums] | None = None
+    check: Callable[[], None] | None = None
+    note: Callable[[Sequence[Any]], str] | None = None
+    left_to_right: Callable[..., list[list[Tokens]]] | None = None
+
+    def require(self) -> None:
+        """Read the data and look for what measuring needs, so that what is missing is said before hours of work.
+
+        Raises:
+            InputError: something is missing.
+        """
+        if self.check is not None:
+            self.check()
+        self.load()
+
+    def part(self, name: str, scale: str) -> Part:
+        """The examples of "dev" or "test" that are measured on at a scale."""
+        size, data = self.sizes[scale], self.load()
+        if name == "test":
+            return data.test.drawn(size.sentences, longest=size.longest)
+        return data.dev.drawn(max(1, size.sentences // 2), longest=size.longest)
+
+
+# ------------------------------------------------------------------------------------------------- translation
+
+
+@cache
+def german() -> TaskData:
+    """All 164,834 training pairs, where Table 3.1 has a sixth, in its subwords: seen often, a sixth is learnt by heart.
+
+    Each source of the other parts is there once, with all of its translations.
+    """
+    data = corpora.translation(every=1)
+    dev, test = (
+        Part(examples, list(corpora.translation_references(part)))
+        for part, examples in (("dev", data.dev), ("test", data.test))
+    )
+    return TaskData(data.train, dev, test)
+
+
+@cache
+def romanian() -> TaskData:
+    """All 12,738 training pairs, in joint subwords learnt from them."""
+    folder = corpora.corpus("mt-ro-en-tatoeba")
+
+    def read(file: str) -> list[Example]:
+        return read_pairs(folder / file, source_units="words", target_units="words")
+
+    train = read("train.tsv.gz")
+    texts = (" ".join(side) for pair in train for side in (pair.source, pair.target))
+    subwords = learn_subwords(texts, size=ROMANIAN_PIECES)
+
+    def split(pair: Example) -> Example:
+        source, target = (split_text(" ".join(side), subwords) for side in (pair.source, pair.target))
+        return replace(pair, source=source, target=target)
+
+    def part(file: str) -> Part:
+        pairs, translations = references_by_source(read(file))
+        texts = [[" ".join(option) for option in options] for options in translations]
+        return Part([split(pair) for pair in pairs], texts)
+
+    return TaskData([split(pair) for pair in train], part("valid.tsv.gz"), part("test.tsv.gz"))
+
+
+def left_to_right(
+    examples: Sequence[Example], folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory
+) -> list[list[Tokens]]:
+    """What the longer cross-entropy translator of Table 3.1 says in a beam; read back where that table has been made.
+
+    It has seen a sixth of the pairs that the masked translator sees, more often.
+
+    Args:
+        examples: of the test data of :func:`german`.
+        folder: that of the tables of Chapter 3.
+        seeds, scale, progress: as of any recipe.
+    """
+    task = tasks.TRANSLATION
+    family = family_of(task, scale)
+    systems = [family(seed)[key] for seed in seeds for key in ("cross-entropy", "cross-entropy-longer")]
+    cells = run_systems(systems, task.load_data, folder / task.name, progress=progress, decoders=task.decoders)
+    outputs = []
+    for seed in seeds:
+        found = cells[f"seed-{seed}/cross-entropy-longer"].outputs["beam"]
+        # By source, each of which is there once: what is sampled is a part of what was translated.
+        by_source = dict(zip((one.source for one in task.load_data().test), found, strict=True))
+        outputs.append([by_source[one.source] for one in examples])
+    return outputs
+
+
+# ------------------------------------------------------------------------------------------------- the dictionary
+
+
+@cache
+def letters() -> TaskData:
+    """Letters in, phonemes out: the words and the split of the recipe g2p."""
+    dev, test = (Part(*spelling.words_and_pronunciations(part)) for part in ("dev", "test"))
+    return TaskData(spelling.load_data().train, dev, test)
+
+
+def words_right(outputs: Sequence[Tokens], references: Sequence[Any]) -> Sums:
+    """The share of words that got one of their pronunciations."""
+    return Counts(1 - word_error_rate(outputs, references).numerators_N)
+
+
+@cache
+def phonemes() -> TaskData:
+    """The distinct phoneme sequences of at most 6 phonemes, without stress, split by a hash of themselves.
+
+    Of those that are measured on, nothing but the length is used.
+    """
+    placed = [
+        (split_by_hash(" ".join(sequence)), Example((), sequence))
+        for sequence in phoneme_sequences(stress.cmu_entries())
+    ]
+
+    def part(name: str) -> Part:
+        low, high = PHONEME_PARTS[name]
+        examples = [one for place, one in placed if low <= place < high]
+        return Part(examples, [None] * len(examples))
+
+    return TaskData([one for place, one in placed if place < PHONEME_PARTS["dev"][0]], part("dev"), part("test"))
+
+
+# ------------------------------------------------------------------------------------------------- the tasks
+
+_TRANSLATOR = MaskedModelSettings(
+    format="pairs", minimum_count=2, hidden_size=128, num_layers=2, feedforward_size=512, dropout=0.1, epochs=12.0,
+    batch_size=64, learning_rate=1e-3, save_every=500,
+)  # fmt: skip
+# The sizes of Ghazvininejad et al. (EMNLP 2019), whose models the thesis took as they were.
+_PAPER_SIZED = replace(
+    _TRANSLATOR, hidden_size=512, num_layers=6, num_heads=8, feedforward_size=2048, dropout=0.3, epochs=60.0,
+    batch_size=128, learning_rate=5e-4,
+)  # fmt: skip
+_SPELLER = replace(_TRANSLATOR, source_units="characters", minimum_count=1, epochs=3.0)
+_PHONEMES = MaskedModelSettings(minimum_count=1, epochs=8.0, save_every=500)
+
+GERMAN = SamplerTask(
+    "translation",
+    "German to English (Tatoeba)",
+    german,
+    # Three times through is too few to learn pairs by heart: without dropout, development data are likelier.
+    {"cpu": replace(_TRANSLATOR, dropout=0.0, epochs=3.0), "gpu": replace(_PAPER_SIZED, epochs=30.0)},
+    {"cpu": Size(100, 2, longest=12), "gpu": Size(3_000, 5, longest=20)},
+    measure="BLEU",
+    score=tasks.bleu_of_pieces,
+    check=require_sacrebleu,
+    note=bleu_signature,
+    left_to_right=left_to_right,
+)
+"""BLEU of detokenised text against every reference of a source."""
+ROMANIAN = replace(
+    GERMAN,
+    name="translation-ro",
+    title="Romanian to English (Tatoeba)",
+    load=romanian,
+    settings={"cpu": replace(_TRANSLATOR, epochs=30.0), "gpu": replace(_PAPER_SIZED, epochs=120.0)},
+    left_to_right=None,
+)
+"""A smaller corpus, seen more often."""
+SPELLING = SamplerTask(
+    "g2p",
+    "spelling to sound (CMU dictionary)",
+    letters,
+    {"cpu": _SPELLER, "gpu": replace(_SPELLER, hidden_size=256, num_layers=4, feedforward_size=1024, epochs=30.0)},
+    {"cpu": Size(200, 2), "gpu": Size(3_000, 5)},
+    measure="words right",
+    score=words_right,
+)
+"""Words that got one of their pronunciations."""
+PHONEMES = SamplerTask(
+    "phonemes",
+    "phoneme sequences (CMU dictionary)",
+    phonemes,
+    {"cpu": _PHONEMES, "gpu": replace(_PHONEMES, hidden_size=256, num_layers=4, feedforward_size=1024, epochs=30.0)},
+    {"cpu": Size(150, 2), "gpu": Size(2_000, 5)},
+)
+"""No source and no measure: energies, acceptance and novelty alone."""

@@ -1,0 +1,217 @@
+"""Noise for whole sequences: drawn from a table, or by a masked model that fills a row of masks in an order.
+
+Two things are wanted of noise: sequences drawn from it, and its exact log-probability of any sequence. Both come from
+anything autoregressive, and from any masked model that fills a row of masks one position at a time. From left to right,
+that is an autoregressive model. An order drawn at random is drawn for each sequence, of the data as of the noise,
+without a look at its tokens, and ``q(y | order)`` is what a sequence is held against. The probability of the order is
+the same for both and drops out, so each order is a contrast with a noise of its own, and each of these is consistent:
+best where the model is the truth. The probability of y over all T! orders is never needed.
+
+Shapes: B sequences, T positions, V vocabulary, M rows with one masked position that counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from reproductions.goyal_2021.enumerable import Enumerable, sequence_numbers
+from seqwise.errors import InputError
+from seqwise.models.protocols import MaskedModel
+
+__all__ = [
+    "Orders",
+    "SequenceNoise",
+    "fill_log_probs",
+    "fill_masks",
+    "filling_noise",
+    "left_to_right",
+    "shuffled_orders",
+    "table_noise",
+]
+
+Orders: TypeAlias = Callable[[int, torch.Generator | None], Tensor]
+"""From a number of sequences to the order in which each is filled: (B, T), the positions from the first to the last."""
+
+
+@dataclass(frozen=True)
+class SequenceNoise:
+    """What sequences are told from.
+
+    Args:
+        draw: from a number of sequences and a generator to ``tokens_BT`` and ``log q``, (B,).
+        log_probs: from sequences ``tokens_BT`` and a generator to ``log q``, (B,). Where the noise has a part that is
+            not in the tokens (an order), it is drawn here as it is there, and both are conditioned on it.
+
+    Example:
+        >>> coin = SequenceNoise(
+        ...     draw=lambda count, generator: (torch.randint(2, (count, 1)), torch.full((count,), 0.5).log()),
+        ...     log_probs=lambda tokens_BT, generator: torch.full((len(tokens_BT),), 0.5).log(),
+        ... )
+        >>> coin.draw(3, None)[0].shape
+        torch.Size([3, 1])
+    """
+
+    draw: Callable[[int, torch.Generator | None], tuple[Tensor, Tensor]]
+    log_probs: Callable[[Tensor, torch.Generator | None], Tensor]
+
+
+def table_noise(distribution: Enumerable) -> SequenceNoise:
+    """Noise from a table of all sequences.
+
+    Example:
+        >>> from reproductions.goyal_2021.enumerable import palindromes
+        >>> tokens_BT, log_noise_B = table_noise(palindromes()).draw(4, torch.Generator().manual_seed(0))
+        >>> tokens_BT.shape, log_noise_B.shape
+        (torch.Size([4, 5]), torch.Size([4]))
+    """
+
+    def draw(count: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        numbers_B = torch.multinomial(distribution.probs_N, count, replacement=True, generator=generator)
+        powers_T = distribution.vocab_size ** torch.arange(distribution.length - 1, -1, -1)
+        return numbers_B[:, None] // powers_T % distribution.vocab_size, distribution.log_probs_N[numbers_B]
+
+    def log_probs(tokens_BT: Tensor, generator: torch.Generator | None) -> Tensor:
+        return distribution.log_probs_N[sequence_numbers(tokens_BT, distribution.vocab_size)]
+
+    return SequenceNoise(draw, log_probs)
+
+
+def left_to_right(length: int) -> Orders:
+    """The one order that makes a masked model autoregressive.
+
+    Example:
+        >>> left_to_right(3)(2, None).tolist()
+        [[0, 1, 2], [0, 1, 2]]
+    """
+    return lambda count, generator: torch.arange(length).expand(count, length)
+
+
+def shuffled_orders(length: int) -> Orders:
+    """Every order as likely as the other, drawn anew for each sequence.
+
+    Example:
+        >>> shuffled_orders(3)(2, torch.Generator().manual_seed(0)).sort(-1).values.tolist()
+        [[0, 1, 2], [0, 1, 2]]
+    """
+    return lambda count, generator: torch.rand(count, length, generator=generator).argsort(-1)
+
+
+def filling_noise(model: MaskedModel, orders: Orders) -> SequenceNoise:
+    """A masked model as noise: rows of masks, filled one position at a time by its conditionals.
+
+    ``log q(y | order) = sum_j log p_mlm(y_(order_j) | y at order_1 .. order_(j - 1), masks elsewhere)``, exactly.
+
+    Args:
+        model: any masked model that takes no context, in evaluation mode. It should have been trained with several
+            positions masked at a time: with one, it knows nothing of a row of masks.
+        orders: :func:`left_to_right` or :func:`shuffled_orders`.
+
+    Source: Goyal's thesis (2021), chapter 7, which wishes for such noise. Not implemented: the probability of a
+    sequence over all orders, several positions at a time.
+
+    Example:
+        >>> from seqwise.models.masked import MaskedLSTM
+        >>> model = MaskedLSTM(vocab_size=5, embedding_size=4, hidden_size=8, feedforward_size=8)
+        >>> noise = filling_noise(model, shuffled_orders(3))
+        >>> tokens_BT, log_noise_B = noise.draw(4, torch.Generator().manual_seed(0))
+        >>> tokens_BT.shape, bool((log_noise_B < 0).all())
+        (torch.Size([4, 3]), True)
+    """
+
+    def log_probs(tokens_BT: Tensor, generator: torch.Generator | None) -> Tensor:
+        with torch.no_grad():
+            return fill_log_probs(model, tokens_BT, orders(len(tokens_BT), generator))
+
+    return SequenceNoise(
+        lambda count, generator: fill_masks(model, orders(count, generator), generator=generator), log_probs
+    )
+
+
+@torch.no_grad()
+def fill_masks(
+    model: MaskedModel, orders_BT: Tensor, *, generator: torch.Generator | None = None
+) -> tuple[Tensor, Tensor]:
+    """Draw sequences by filling masks in the given orders, one position of each sequence at a time.
+
+    Args:
+        model: see :func:`filling_noise`.
+        orders_BT: int64, each row a permutation of the positions.
+        generator: the source of random numbers.
+
+    Returns:
+        ``tokens_BT`` and ``log q(y | order)``, (B,).
+
+    Raises:
+        InputError: a row is no permutation.
+
+    Source: Goyal's thesis (2021), chapter 7, as above. Not implemented: temperatures, several positions at a time.
+
+    Example:
+        >>> from seqwise.models.masked import MaskedLSTM
+        >>> model = MaskedLSTM(vocab_size=5, embedding_size=4, hidden_size=8, feedforward_size=8)
+        >>> tokens_BT, log_probs_B = fill_masks(model, torch.tensor([[1, 0, 2]]))
+        >>> bool((fill_log_probs(model, tokens_BT, torch.tensor([[1, 0, 2]])) - log_probs_B).abs() < 1e-5)
+        True
+    """
+    ranks_BT = _ranks(orders_BT)
+    tokens_BT = torch.zeros_like(orders_BT)
+    log_probs_B = torch.zeros(len(orders_BT))
+    for step in range(orders_BT.shape[1]):
+        next_BT = ranks_BT == step
+        logits_BV = model.masked_logits(tokens_BT, ranks_BT >= step)[next_BT[ranks_BT >= step]]
+        every_BV = logits_BV.log_softmax(-1)
+        drawn_B1 = torch.multinomial(every_BV.exp(), 1, generator=generator)
+        tokens_BT[next_BT] = drawn_B1[:, 0]
+        log_probs_B = log_probs_B.to(every_BV) + every_BV.gather(1, drawn_B1)[:, 0]
+    return tokens_BT, log_probs_B
+
+
+def fill_log_probs(model: MaskedModel, tokens_BT: Tensor, orders_BT: Tensor) -> Tensor:
+    """``log q(y | order)`` of given sequences, all T steps of each in one pass of the model.
+
+    Minus its mean is a loss: over :func:`left_to_right` that of an autoregressive model, over
+    :func:`shuffled_orders` that of one which does not care about the order.
+
+    Args:
+        model, orders_BT: see :func:`fill_masks`.
+        tokens_BT: int64.
+
+    Returns:
+        (B,), with gradients.
+
+    Raises:
+        InputError: a row is no permutation, or the two shapes differ.
+
+    Source: Uria, Murray and Larochelle (ICML 2014), for the loss over random orders. Not implemented: their estimate
+    from one step of each order.
+
+    Example:
+        >>> from seqwise.models.masked import MaskedLSTM
+        >>> model = MaskedLSTM(vocab_size=5, embedding_size=4, hidden_size=8, feedforward_size=8)
+        >>> fill_log_probs(model, torch.tensor([[4, 0, 2]]), torch.tensor([[1, 0, 2]])).shape
+        torch.Size([1])
+    """
+    if tokens_BT.shape != orders_BT.shape:
+        raise InputError(f"tokens {tuple(tokens_BT.shape)} and orders {tuple(orders_BT.shape)} do not fit")
+    length = orders_BT.shape[1]
+    # Row (b, j): what is filled at step j, and all that comes later, is still masked.
+    ranks_MT = _ranks(orders_BT).repeat_interleave(length, dim=0)
+    steps_M1 = torch.arange(length, device=tokens_BT.device).repeat(len(tokens_BT))[:, None]
+    masked_MT = ranks_MT >= steps_M1
+    next_MT = ranks_MT == steps_M1
+    rows_MT = tokens_BT.repeat_interleave(length, dim=0)
+    log_probs_MV = model.masked_logits(rows_MT, masked_MT)[next_MT[masked_MT]].log_softmax(-1)
+    return log_probs_MV.gather(1, rows_MT[next_MT][:, None]).view(-1, length).sum(1)
+
+
+def _ranks(orders_BT: Tensor) -> Tensor:
+    """When each position is filled, from 0."""
+    ranks_BT = orders_BT.argsort(-1)
+    if not bool((orders_BT.gather(-1, ranks_BT) == torch.arange(orders_BT.shape[-1], device=orders_BT.device)).all()):
+        raise InputError("an order must name every position once")
+    return ranks_BT

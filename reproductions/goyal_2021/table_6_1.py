@@ -1,0 +1,346 @@
+"""Table 6.1 of the thesis: likelihood, pseudolikelihood and MLM training of one masked model, on known distributions.
+
+Every number is an expectation under the true distribution, by enumeration of all 5^5 sequences: no test set, and no
+sampling error but that of the training data and the initial weights. Beside the thesis' objectives stands
+noise-contrastive estimation of the same energy, which the thesis leaves to others (chapter 7), against two noises: a
+masked model that has learnt to fill rows of masks from left to right, which is an autoregressive model, and one that
+has learnt to fill them in any order. The phonemes of the last row are in `reproductions.goyal_2021.phonemes`.
+
+Shapes: N = V^T sequences.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import rich.box
+import rich.table
+import torch
+from torch import Tensor
+
+from reproductions.by_seed import estimate, judge_by_seed, one_thread
+from reproductions.goyal_2021 import phonemes
+from reproductions.goyal_2021.energy_training import (
+    EnergyLoss,
+    enumerated_logits,
+    fit_enumerated,
+    likelihood_loss,
+    local_scores,
+    masked_loss,
+    pseudolikelihood_loss,
+    raw_scores,
+)
+from reproductions.goyal_2021.enumerable import (
+    Enumerable,
+    empirical_weights,
+    palindrome_entropy,
+    palindromes,
+    thesis_hmm,
+)
+from reproductions.goyal_2021.sequence_contrast import NOISES, fit_contrasted, train_noise
+from reproductions.goyal_2021.sequence_noise import Orders
+from reproductions.outcome import Outcome
+from reproductions.workers import ProgressFactory
+from seqwise.data.readers import Example
+from seqwise.evaluation.report import Claim, Result, Table
+from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
+from seqwise.evaluation.verdicts import student_result
+from seqwise.models.masked import MaskedLSTM
+
+__all__ = [
+    "DISTRIBUTIONS",
+    "ROWS",
+    "Cell",
+    "Row",
+    "estimate",
+    "examine",
+    "judge_by_seed",
+    "new_model",
+    "one_thread",
+    "reproduce",
+    "sign_distribution",
+    "train_and_dev",
+]
+
+SOURCE = "Goyal's thesis (2021), Table 6.1"
+NOT_IN_THESIS = "not in the thesis"
+DISTRIBUTIONS = {
+    "palindromes": palindromes,
+    "HMM, low entropy": lambda: thesis_hmm("low"),
+    "HMM, high entropy": lambda: thesis_hmm("high"),
+}
+"""By name, how to make them."""
+OBJECTIVES: Mapping[str, EnergyLoss] = {
+    "LL": likelihood_loss,
+    "PLL": pseudolikelihood_loss,
+    "MLM": masked_loss,
+}
+CONTRASTED = tuple(f"NCE, {name}" for name in NOISES)
+NLL = ("LL", "PLL", *CONTRASTED, "MLM, raw", "MLM, local", *(f"noise, {name}" for name in NOISES))
+"""The measures that are cross-entropies; where not said otherwise, of E_raw."""
+SECONDS, CONTRAST_SECONDS = "CPU seconds", "CPU seconds, NCE and its noises"
+"""Of one seed on one core: the thesis' objectives with their measures, and what the thesis does not have."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the table.
+
+    Args:
+        name: as printed.
+        distribution: one of :data:`DISTRIBUTIONS`.
+        size: how many sequences are drawn.
+        published: the thesis' numbers by measure.
+    """
+
+    name: str
+    distribution: str
+    size: int
+    published: Mapping[str, float] = field(default_factory=dict)
+
+
+def _published(*numbers: float) -> dict[str, float]:
+    # The thesis' MLM column is held against E_raw, which is what its text says it is.
+    return dict(zip(("entropy", "LL", "PLL", "MLM, raw", "-PLL of PLL", "-MLM of MLM"), numbers, strict=True))
+
+
+ROWS = (
+    Row("p-1k", "palindromes", 1_000, _published(5.32, 6.74, 7.01, 7.71, 5.74, 5.87)),
+    Row("p-10k", "palindromes", 10_000, _published(5.35, 6.21, 6.57, 7.23, 4.88, 5.28)),
+    Row("h-1k", "HMM, low entropy", 1_000, _published(4.97, 5.07, 5.16, 6.01, 4.58, 4.46)),
+    Row("h-10k", "HMM, low entropy", 10_000, _published(5.02, 5.03, 5.04, 5.94, 4.45, 4.49)),
+    Row("h+-1k", "HMM, high entropy", 1_000, _published(6.45, 6.51, 6.53, 7.07, 6.27, 6.23)),
+    Row("h+-10k", "HMM, high entropy", 10_000, _published(6.41, 6.42, 6.43, 6.88, 6.14, 6.13)),
+)
+"""The synthetic rows."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A row of the table with what was measured, one number for each seed, in nats per sequence.
+
+    Attributes:
+        row: what it is.
+        entropy: of the true distribution.
+        by_measure: NLL by objective and reading; what PLL and MLM training minimise, of the models they trained; NLL of
+            the noises of NCE, and by how much NCE's log Z is too small; CPU seconds.
+    """
+
+    row: Row
+    entropy: float
+    by_measure: Mapping[str, list[float]]
+
+
+def train_and_dev(distribution: Enumerable, size: int, *, seed: int) -> tuple[Tensor, Tensor]:
+    """Draw sequences: the shares of all V^T in four fifths of them, and in the fifth that decides when to stop."""
+    drawn_BT = distribution.sample(size, generator=torch.Generator().manual_seed(seed))
+    dev_size = size // 5
+    train_N, dev_N = (
+        empirical_weights(part_BT, distribution.vocab_size) for part_BT in (drawn_BT[dev_size:], drawn_BT[:dev_size])
+    )
+    return train_N.float(), dev_N.float()
+
+
+def new_model(vocab_size: int, *, seed: int) -> MaskedLSTM:
+    """The model of all systems, with weights of the seed's; the global random state stays as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return MaskedLSTM(vocab_size=vocab_size)
+
+
+def measure(distribution: Enumerable, size: int, *, seed: int) -> dict[str, float]:
+    """Train by each objective from the same weights and on the same data, and measure against the truth."""
+    began = time.process_time()
+    train_N, dev_N = train_and_dev(distribution, size, seed=seed)
+    found: dict[str, float] = {}
+    for name, objective in OBJECTIVES.items():
+        model = new_model(distribution.vocab_size, seed=seed)
+        fit_enumerated(model, objective, length=distribution.length, train_N=train_N, dev_N=dev_N)
+        with torch.no_grad():
+            logits_TCV = enumerated_logits(model, distribution.length).double()
+        raw = likelihood_loss(logits_TCV, distribution.probs_N).item()
+        if name == "MLM":
+            local = likelihood_loss(logits_TCV, distribution.probs_N, scores=local_scores).item()
+            found |= {"MLM, raw": raw, "MLM, local": local}
+        else:
+            found[name] = raw
+        if name != "LL":
+            found[f"-{name} of {name}"] = objective(logits_TCV, distribution.probs_N).item()
+    contrasts_began = time.process_time()
+    for name, orders in NOISES.items():
+        found |= _contrast(distribution, name, orders(distribution.length), train_N, dev_N, seed=seed)
+    return found | {SECONDS: contrasts_began - began, CONTRAST_SECONDS: time.process_time() - contrasts_began}
+
+
+def _contrast(
+    distribution: Enumerable, name: str, orders: Orders, train_N: Tensor, dev_N: Tensor, *, seed: int
+) -> dict[str, float]:
+    size, length = distribution.vocab_size, distribution.length
+    log_noise_ON = train_noise(size, train_N, orders, length=length, seed=seed)
+    model = new_model(size, seed=seed)
+    log_partition = fit_contrasted(model, log_noise_ON, length=length, train_N=train_N, dev_N=dev_N, seed=seed)
+    with torch.no_grad():
+        logits_TCV = enumerated_logits(model, length).double()
+    return {
+        f"NCE, {name}": likelihood_loss(logits_TCV, distribution.probs_N).item(),
+        f"noise, {name}": -(log_noise_ON.double() @ distribution.probs_N).mean().item(),
+        f"log Z off, {name}": raw_scores(logits_TCV).logsumexp(0).item() - log_partition,
+    }
+
+
+def reproduce(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
+    """Train 3 objectives and 2 contrasts on 6 data sets with each seed, and set them beside the true entropies.
+
+    The row of phonemes comes after that, where there is a CMU dictionary: `reproductions.goyal_2021.phonemes`.
+
+    Args:
+        folder: takes the cells of the phoneme row; of the others, nothing is kept but the numbers.
+        seeds: of data and initial weights.
+        scale: "cpu".
+        progress: makes the progress bar.
+
+    Source: Goyal's thesis (2021), Table 6.1.
+    """
+    cells = []
+    with progress() as bars, one_thread():
+        task = bars.add_task("systems", total=len(ROWS) * len(seeds), note="")
+        for row in ROWS:
+            distribution = DISTRIBUTIONS[row.distribution]()
+            runs = []
+            for seed in seeds:
+                bars.update(task, note=f"{row.name}, seed {seed}")
+                runs.append(measure(distribution, row.size, seed=seed))
+                bars.advance(task)
+            by_measure = {name: [run[name] for run in runs] for name in runs[0]}
+            cells.append(Cell(row, distribution.entropy, by_measure))
+    title = "Table 6.1: training energies by likelihood, pseudolikelihood, contrast, and as a masked language model"
+    claims = examine(cells)
+    results = [result for cell in cells for result in _results(cell, seeds)]
+    lesson = "\n".join(f"{claim.verdict.upper()}: {claim.text} ({claim.evidence})" for claim in claims)
+    seconds, more = (sum(sum(cell.by_measure[name]) for cell in cells) for name in (SECONDS, CONTRAST_SECONDS))
+    lesson += f"\n{seconds:.0f} CPU seconds, and {more:.0f} for noise-contrastive estimation, which the thesis lacks"
+    table = Table(title, tuple(results), note=_entropy_note(), claims=tuple(claims))
+    yield Outcome("table-6.1", table, _grid(title, results), lesson, {})
+    lexicon = phonemes.find_lexicon()
+    if lexicon is not None:
+        yield phonemes.reproduce(lexicon, folder, seeds=seeds, progress=progress)
+
+
+def examine(cells: Sequence[Cell]) -> list[Claim]:
+    """The thesis' statements, put to the numbers; see :func:`judge_by_seed` for what a test is here."""
+    every = {cell.row.name: cell for cell in cells}
+    small, large = ([cell for name, cell in every.items() if name.endswith(size)] for size in ("-1k", "-10k"))
+
+    def mean(some: Sequence[Cell], name: str) -> list[float]:
+        """By seed, over rows."""
+        return [statistics.fmean(numbers) for numbers in zip(*(cell.by_measure[name] for cell in some), strict=True)]
+
+    def gap(some: Sequence[Cell], worse: str, better: str) -> list[float]:
+        return [one - other for one, other in zip(mean(some, worse), mean(some, better), strict=True)]
+
+    def rows(worse: str, better: str) -> str:
+        count = sum(statistics.fmean(gap([cell], worse, better)) > 0 for cell in cells)
+        return f"{worse} minus {better}, mean of {len(cells)} rows ({count} above 0): "
+
+    def compare(text: str, worse: str, better: str, source: str = f"{SOURCE}, section 6.2.2") -> Claim:
+        return judge_by_seed(text, source, mean(cells, worse), mean(cells, better), said=rows(worse, better))
+
+    def shrinks(text: str, worse: str, better: str) -> Claim:
+        said = f"{worse} minus {better}, 1k minus 10k: "
+        section = f"{SOURCE}, section 6.2.3"
+        return judge_by_seed(text, section, gap(small, worse, better), gap(large, worse, better), said=said)
+
+    uniform = math.log(5**5)
+    return [
+        compare("Likelihood models the data better than pseudolikelihood.", "PLL", "LL"),
+        compare("Pseudolikelihood models the data better than an MLM, read as E_raw.", "MLM, raw", "PLL"),
+        compare("So it does where the MLM is read as E_local.", "MLM, local", "PLL", NOT_IN_THESIS),
+        shrinks("With more data, pseudolikelihood comes near likelihood.", "PLL", "LL"),
+        shrinks("With more data, the MLM comes nearer to pseudolikelihood (E_raw).", "MLM, raw", "PLL"),
+        shrinks("With more data, the MLM comes nearer to pseudolikelihood (E_local).", "MLM, local", "PLL"),
+        compare("E_raw of an MLM is not identified: E_local is the better reading.", "MLM, raw", "MLM, local",
+                NOT_IN_THESIS),
+        judge_by_seed(
+            "On p-1k, E_raw of an MLM is worse than the uniform distribution.", NOT_IN_THESIS,
+            mean([every["p-1k"]], "MLM, raw"), [uniform] * len(mean(cells, "LL")),
+            said=f"MLM, raw, minus log 5^5 = {uniform:.2f}: ",
+        ),
+        Claim(
+            "The true NLL of palindromes is 5.32 (p-1k) or 5.35 (p-10k).", f"{SOURCE}, column True", "reversed",
+            _entropy_note(), kind="theorem",
+        ),
+        *(
+            claim
+            for name in NOISES
+            for claim in (
+                compare(f"Likelihood models the data better than noise-contrastive estimation ({name}).",
+                        f"NCE, {name}", "LL", NOT_IN_THESIS),
+                compare(f"Noise-contrastive estimation ({name}) models the data better than pseudolikelihood.",
+                        "PLL", f"NCE, {name}", NOT_IN_THESIS),
+                compare(f"It does better than the noise that it is contrasted with ({name}).",
+                        f"noise, {name}", f"NCE, {name}", NOT_IN_THESIS),
+            )
+        ),
+        compare("Masks filled in any order are better noise than an autoregressive model.",
+                "NCE, left to right", "NCE, any order", NOT_IN_THESIS),
+    ]  # fmt: skip
+
+
+def _entropy_note() -> str:
+    return (
+        f"the entropy of the palindromes is {palindrome_entropy():.4f} nats in closed form, -0.8 log(0.8 / 125) - 0.2 "
+        "log(0.2 / 3000), and no cross-entropy lies below it; the thesis prints 5.32, as a wrong sign of log 0.2 would"
+    )
+
+
+def sign_distribution(method: str, distribution: Enumerable, *, seeds: Sequence[int]) -> Signature:
+    """A signature whose data are the probabilities that a model is measured against."""
+    table = Example(tuple(f"{value:.6g}" for value in distribution.probs_N.tolist()), ())
+    return sign(method, seeds=seeds, data=sha256_of_examples([table]))
+
+
+def _results(cell: Cell, seeds: Sequence[int]) -> list[Result]:
+    row = cell.row
+    signature = sign_distribution(f"table-6.1: {row.name}", DISTRIBUTIONS[row.distribution](), seeds=seeds)
+
+    def result(name: str, values: Sequence[float]) -> Result:
+        unit = "s" if name in (SECONDS, CONTRAST_SECONDS) else "nat"
+        return student_result(row.name, name, values, signature, published=row.published.get(name), unit=unit)
+
+    note = _entropy_note() if row.distribution == "palindromes" else ""
+    published = row.published.get("entropy")
+    return [
+        Result(row.name, "entropy", cell.entropy, signature, published=published, unit="nat", note=note),
+        *(result(name, values) for name, values in cell.by_measure.items()),
+    ]
+
+
+def _grid(title: str, results: Sequence[Result]) -> rich.table.Table:
+    shown = ("entropy", "LL", "PLL", *CONTRASTED, "MLM, raw", "MLM, local", "-PLL of PLL", "-MLM of MLM")
+    headings = ("entropy", "LL", "PLL", "NCE", "any", "MLM raw", "local", "-PLL", "-MLM")
+    grid = rich.table.Table(
+        title=title, title_justify="left", box=rich.box.SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1)
+    )
+    grid.add_column("data", no_wrap=True)
+    for heading in headings:
+        grid.add_column(heading, justify="right", no_wrap=True)
+    found = {(result.system, result.measure): result for result in results}
+    for system in dict.fromkeys(result.system for result in results):
+        grid.add_row(system, *(_text(found[system, name]) for name in shown))
+    grid.caption = (
+        "NLL in nats per sequence, exact, mean over seeds, in brackets the thesis'; -PLL and -MLM: what these two "
+        "trainings minimise; NCE: against noise from left to right, and in any order; NCE and local: not in the thesis"
+    )
+    grid.caption_justify = "left"
+    return grid
+
+
+def _text(result: Result) -> str:
+    digits = 4 if result.note else 3  # the note gives the closed form with as many
+    text = f"{result.value:.{digits}f}"
+    return text if result.published is None else f"{text}\n({result.published:.2f})"

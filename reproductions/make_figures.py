@@ -1,0 +1,197 @@
+"""Make the pictures of docs/: of results/*.json, of recipes of seconds, and of library calls.
+
+Two are made elsewhere, because they show a run or a browser: explorer.png by scripts/make_explorer_picture.py, and
+label-bias.png by the command in docs/label-bias.md.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from reproductions import run_reproduction
+from reproductions.beyond import protein_table, spelling, stress
+from reproductions.goyal_2021 import figure_6_1, sampler_figures
+from reproductions.make_results_page import PAGES
+from seqwise import HardTopK, SoftTopK, Tagger, beam_search, direct_loss, hamming_cost, soft_top_k
+from seqwise.cli.console import progress_bars
+from seqwise.data import EncodedExample, collate
+from seqwise.evaluation.report import Table, load_table
+from seqwise.runs.report.lattice import Lattice, beam_lattice
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "results"
+
+# Recipes whose figure is all in their table: the name of the table, and what draws it.
+BY_TABLE: dict[str, Callable[[Table, Path], None]] = {
+    "stress": stress.draw,
+    "g2p": spelling.draw,
+    "figure-6.1": figure_6_1.draw,
+    **{
+        name: sampler_figures.draw
+        for name, recipe in PAGES.items()
+        if recipe.removeprefix("figure-") in sampler_figures.FIGURES
+    },
+    "proteins": protein_table.draw,
+}
+# Recipes of seconds whose figure has points that no table holds.
+AGAIN = ("figure-1", "figure-3.1")
+
+
+def pictures() -> dict[str, Callable[[Path], None]]:
+    """What makes each picture, by its name in docs/; of results, those that are committed."""
+    made = {name: partial(draw_table, name) for name in BY_TABLE} | {name: partial(draw_again, name) for name in AGAIN}
+    of_results = {f"{name}.png": draw for name, draw in made.items() if (RESULTS / f"{name}.json").exists()}
+    return {"soft-top-k.png": draw_soft_top_k, "relaxed-beam.gif": draw_relaxed_beam, **of_results}
+
+
+def draw_table(name: str, path: Path) -> None:
+    """The figure of a recipe, from the results that it has saved."""
+    BY_TABLE[name](load_table(RESULTS / f"{name}.json"), path)
+
+
+def draw_again(name: str, path: Path) -> None:
+    """The figure of a recipe that is run again, with the seed of its results.
+
+    Raises:
+        SystemExit: other numbers come out than are saved, so that it would be the figure of another table.
+    """
+    saved = load_table(RESULTS / f"{name}.json")
+    (seed,) = saved.results[0].signature.seeds
+    with TemporaryDirectory() as folder:
+        (outcome,) = run_reproduction(name, Path(folder), seed=seed, scale=None, progress=progress_bars)
+        if not same_numbers(outcome.table, saved):
+            mend = f"python -m reproductions {name} --results results"
+            raise SystemExit(f"results/{name}.json has other numbers than its recipe gives now; {mend}")
+        shutil.copyfile(outcome.files["figure"], path)
+
+
+def same_numbers(one: Table, other: Table) -> bool:
+    """Whether two tables have the same numbers, but for what the rounding of another machine may do."""
+    numbers, others = ({(each.system, each.measure): each.value for each in table.results} for table in (one, other))
+    return numbers.keys() == others.keys() and all(
+        math.isclose(value, others[key], rel_tol=1e-3, abs_tol=1e-6) for key, value in numbers.items()
+    )
+
+
+SCORES = (2.0, 1.6, 1.1, 0.2, -0.5)
+K = 3
+# Okabe and Ito's palette: told apart by colour-blind readers too.
+COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00")
+
+
+def weights_by_alpha() -> tuple[torch.Tensor, torch.Tensor]:
+    """Values of alpha, and at each the weights of every candidate in every slot, (A, K, V)."""
+    alphas = torch.logspace(-1, 3, 161)
+    scores_BJV = torch.tensor(SCORES)[None, None]
+    return alphas, torch.stack([soft_top_k(scores_BJV, K, float(alpha))[0, :, 0] for alpha in alphas])
+
+
+def draw_soft_top_k(path: Path) -> None:
+    """What each slot of the relaxed top-k is made of, as alpha grows."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    alphas, weights_AKV = weights_by_alpha()
+    figure, panels = pyplot.subplots(1, K, figsize=(9, 2.9), sharey=True, layout="constrained")
+    for slot, axes in enumerate(panels):
+        drawn = axes.stackplot(alphas.numpy(), weights_AKV[:, slot].T.numpy(), colors=COLOURS, alpha=0.9)
+        axes.set(xscale="log", xlim=(0.1, 1000), ylim=(0, 1), xlabel="alpha")
+        axes.set_title(f"slot {slot + 1}", loc="left", fontsize=10)
+    panels[0].set_ylabel("weight")
+    labels = [f"score {score:g}" for score in SCORES]
+    figure.legend(drawn, labels, loc="outside lower center", frameon=False, ncols=len(labels))
+    figure.savefig(path, dpi=120, metadata={"Software": None})
+    pyplot.close(figure)
+
+
+EXAMPLE = EncodedExample((1, 2, 3, 4, 5), (3, 3, 1, 0, 1))
+LABELS = "ABCD"
+BEAM_ALPHAS = torch.logspace(-1.5, 4.5, 49).tolist()
+
+
+def small_tagger() -> Tagger:
+    """A tagger of random weights, sharper than such ones are, so that there is something to choose."""
+    torch.manual_seed(18)
+    model = Tagger(source_size=10, target_size=len(LABELS), bidirectional=True).eval()
+    with torch.no_grad():
+        model.head.weight.mul_(10)
+        model.head.bias.zero_()
+        for name, weight in model.named_parameters():
+            if "decoder" in name or "label" in name:
+                weight.mul_(2)
+    return model
+
+
+@torch.no_grad()
+def cost_of(model: Tagger, alpha: float | None) -> float:
+    """What training would see of the beam: its direct loss; without alpha, the cost of the hard beam's best output."""
+    batch = collate([(0, EXAMPLE)])
+    cost = hamming_cost(batch.targets_BT, len(LABELS))
+    selector = HardTopK(K) if alpha is None else SoftTopK(K, alpha)
+    beam = beam_search(model, model.encode(batch), selector, num_steps=batch.target_lengths_B, cost=cost)
+    return beam.costs_BK[0, 0].item() if alpha is None else direct_loss(beam, alpha).item()
+
+
+def draw_relaxed_beam(path: Path) -> None:
+    """One relaxed beam and its loss, from alpha near 0, where all slots are one average, to where it is a hard beam."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+    from matplotlib.animation import FuncAnimation, PillowWriter
+
+    model, steps = small_tagger(), len(EXAMPLE.source_ids)
+    losses, limit = [cost_of(model, alpha) for alpha in BEAM_ALPHAS], cost_of(model, None)
+    figure, (top, below) = pyplot.subplots(2, 1, figsize=(6.4, 4.6), height_ratios=(3, 1))
+    figure.subplots_adjust(left=0.1, right=0.98, top=0.93, bottom=0.13, hspace=0.08)
+    below.plot(BEAM_ALPHAS, losses, color=COLOURS[0])
+    below.axhline(limit, color="black", linestyle=":", linewidth=1)
+    below.set(xscale="log", xlabel="alpha", ylabel="direct loss", ylim=(0, steps))
+    (dot,) = below.plot([], [], "o", color=COLOURS[4])
+
+    def frame(place: int) -> None:
+        alpha = BEAM_ALPHAS[place]
+        top.clear()
+        _draw_lattice(top, beam_lattice(model, EXAMPLE, SoftTopK(K, alpha), num_steps=steps), alpha)
+        dot.set_data([alpha], [losses[place]])
+
+    # The last frame stays for a second and a half, before it begins again.
+    frames = [*range(len(BEAM_ALPHAS)), *[len(BEAM_ALPHAS) - 1] * 15]
+    FuncAnimation(figure, frame, frames=frames).save(path, writer=PillowWriter(fps=8), dpi=80)
+    pyplot.close(figure)
+
+
+def _draw_lattice(axes: Any, lattice: Lattice, alpha: float) -> None:
+    """Slots by step: each with its heaviest label, as dark as that label is heavy; lines as dark as back-pointers."""
+    axes.set(xlim=(-0.4, len(lattice.steps) + 0.4), ylim=(-K + 0.5, 0.6), xticks=[], yticks=[])
+    axes.set_title(f"a relaxed beam at alpha = {alpha:.3g}", loc="left", fontsize=10)
+    axes.plot(0, -(K - 1) / 2, "o", color="black", markersize=5)
+    for step, nodes in enumerate(lattice.steps, start=1):
+        for slot, node in enumerate(nodes):
+            for parent, weight in enumerate(node.parents):
+                before = -parent if step > 1 else -(K - 1) / 2
+                axes.plot(
+                    [step - 1, step], [before, -slot], color="black", alpha=min(weight, 1), linewidth=1.5, zorder=1
+                )
+            token, weight = node.tokens[0]
+            axes.scatter(step, -slot, s=520, color="white", edgecolors=COLOURS[token], linewidths=2, zorder=2)
+            axes.scatter(step, -slot, s=520, color=COLOURS[token], alpha=min(weight**2, 1), zorder=3)
+            axes.annotate(LABELS[token], (step, -slot), ha="center", va="center", zorder=4)
+
+
+if __name__ == "__main__":
+    for name, draw in pictures().items():
+        target = ROOT / "docs" / name
+        draw(target)
+        print(f"{target.relative_to(ROOT)} is drawn", file=sys.stderr)

@@ -1,0 +1,214 @@
+"""Several systems trained on the same data, two at a time, each in a run folder of its own.
+
+A recipe names its systems; each says which other system's weights it starts from. Every system is one resumable cell:
+run again, a finished one is read back and an interrupted one continues.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from reproductions.cells import claim_folder, fingerprint_of, stopwatch, train_seconds
+from reproductions.workers import Job, ProgressFactory, Report, run_jobs
+from seqwise.data.durable import sha256_of_file
+from seqwise.data.readers import Example, write_atomically
+from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
+from seqwise.runs.measures import known_targets, log_partitions_of
+from seqwise.runs.run import choose_decoder, load_run, new_run, predict, save_run
+from seqwise.runs.settings import Settings, names_pretrained
+from seqwise.runs.training import train_stage
+from seqwise.training.configuration import dump_configuration
+from seqwise.training.trainer import Progress
+
+__all__ = ["Cell", "Data", "System", "run_systems"]
+
+Outputs = dict[str, list[tuple[str, ...]]]
+FOUR_DECODERS = ("greedy", "beam", "raw-beam", "soft-beam")
+
+
+@dataclass(frozen=True)
+class System:
+    """One row of a table.
+
+    Args:
+        name: as the table prints it.
+        folder: the name of its run folder.
+        settings: of its own training stage; their ``model`` may be a folder of transformers.
+        starts_from: the folder of the system whose weights it starts from, or None for new weights.
+    """
+
+    name: str
+    folder: str
+    settings: Settings
+    starts_from: str | None = None
+
+
+@dataclass(frozen=True)
+class Data:
+    """Training data, what is reported on, and what decoders are chosen on; decided once for all systems.
+
+    ``sources`` names what the training data were read from: each file with its SHA-256, each package with its version.
+    """
+
+    train: list[Example]
+    test: list[Example]
+    dev: list[Example] = field(default_factory=list)
+    sources: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What one system came to.
+
+    Attributes:
+        system: its name.
+        run: its run folder.
+        outputs: for each decoder, the best output for each test example.
+        dev_outputs: the same for each development example.
+        train_seconds: CPU time of its own stage, on one thread.
+        total_seconds: the same with all the stages before it.
+        mean_log_partition: mean log Z on the test data, in nats.
+        signature: how, when and by what it was made.
+    """
+
+    system: str
+    run: Path
+    outputs: Outputs
+    dev_outputs: Outputs
+    train_seconds: float
+    total_seconds: float
+    mean_log_partition: float
+    signature: Signature
+
+
+def run_systems(
+    systems: Sequence[System],
+    load_data: Callable[[], Data],
+    folder: Path,
+    *,
+    progress: ProgressFactory,
+    decoders: Sequence[str] = FOUR_DECODERS,
+) -> dict[str, Cell]:
+    """Train and decode every system, as many at a time as there are workers, each on one thread.
+
+    Args:
+        systems: in an order in which each comes after the one it starts from.
+        load_data: a module-level function without arguments (or a ``functools.partial`` of one); each worker calls it
+            for each system, so it should keep what takes long to make.
+        folder: takes one run folder for each system.
+        progress: makes the progress bars.
+        decoders: names of :data:`seqwise.decoding.DECODERS` to search the development and test data with.
+
+    Returns:
+        The cells by folder name, in the order of the systems.
+    """
+    measured = _hash(load_data()) + "".join(decoders)
+    done: set[str] = set()
+    for system in systems:  # in order, because a cell depends on the weights it starts from
+        if _is_done(system, measured, folder, done):
+            done.add(system.folder)
+    work = partial(_train_and_decode, load_data=load_data, folder=folder, decoders=decoders)
+    names = {system.folder: system.name for system in systems}
+    run_jobs(
+        [
+            Job(system.name, partial(work, system), names.get(system.starts_from or ""))
+            for system in systems
+            if system.folder not in done
+        ],
+        progress=progress,
+    )
+    cells: dict[str, Cell] = {}
+    for system in systems:
+        cell = _load_cell(system, folder / system.folder)
+        before = 0.0 if system.starts_from is None else cells[system.starts_from].total_seconds
+        cells[system.folder] = replace(cell, total_seconds=cell.train_seconds + before)
+    return cells
+
+
+def _train_and_decode(
+    system: System, report: Report, *, load_data: Callable[[], Data], folder: Path, decoders: Sequence[str]
+) -> None:
+    """One cell, in a worker process."""
+    data = load_data()
+    output = folder / system.folder
+    fingerprint = _fingerprint(system, _hash(data) + "".join(decoders), folder)
+    claim_folder(output, fingerprint)
+    run = new_run(data.train, system.settings)
+    if system.starts_from is not None:
+        run.model.load_state_dict(load_run(folder / system.starts_from).model.state_dict())
+
+    watch = stopwatch(output)
+
+    def on_progress(progress: Progress) -> None:
+        watch(progress.step, progress.steps)
+        if progress.step % 20 == 0 or progress.step == progress.steps:
+            report(progress.step, progress.steps + 1, f"loss {progress.loss:.3f}")
+
+    result = train_stage(
+        run, run.encode(data.train), system.settings, folder=output, examples=data.train, on_progress=on_progress
+    )
+    save_run(run, output)
+    report(result.steps, result.steps + 1, "decoding")
+
+    def decode(examples: list[Example]) -> Outputs:
+        return {
+            name: [best[0].tokens for best in predict(run, examples, choose_decoder(run.settings, name))]
+            for name in decoders
+        }
+
+    record = {
+        "fingerprint": fingerprint,
+        "train_seconds": train_seconds(output),
+        # Made here and kept with the outputs, so that a cell that is read back later is not signed as new.
+        "signature": asdict(_sign(system, data)),
+        # A label that no training example has, has no score.
+        "mean_log_partition": log_partitions_of(run, run.encode(known_targets(run, data.test))).mean().item(),
+        "outputs": decode(data.test),
+        "dev_outputs": decode(data.dev) if data.dev else {},
+    }  # fmt: skip
+    write_atomically(output / "cell.json", json.dumps(record))
+
+
+def _sign(system: System, data: Data) -> Signature:
+    training = (f"examples {sha256_of_examples(data.train)}", *data.sources)
+    seeds = [system.settings.seed]
+    return sign(system.name, seeds=seeds, data=sha256_of_examples(data.test), training=training)
+
+
+def _is_done(system: System, measured: str, folder: Path, done: Collection[str]) -> bool:
+    """Whether a finished cell of these very settings, data and starting weights lies in the folder."""
+    path = folder / system.folder / "cell.json"
+    if not path.exists() or (system.starts_from is not None and system.starts_from not in done):
+        return False
+    recorded: str = json.loads(path.read_text("utf-8"))["fingerprint"]
+    return recorded == _fingerprint(system, measured, folder)
+
+
+def _load_cell(system: System, output: Path) -> Cell:
+    record = json.loads((output / "cell.json").read_text("utf-8"))
+    outputs, dev_outputs = (
+        {name: [tuple(tokens) for tokens in found] for name, found in record[key].items()}
+        for key in ("outputs", "dev_outputs")
+    )
+    signature = Signature(**record["signature"])
+    seconds = record["train_seconds"]
+    return Cell(system.name, output, outputs, dev_outputs, seconds, seconds, record["mean_log_partition"], signature)
+
+
+def _hash(data: Data) -> str:
+    return "".join(map(sha256_of_examples, (data.train, data.dev, data.test)))
+
+
+def _fingerprint(system: System, measured: str, folder: Path) -> str:
+    """What a cell depends on: its settings, its data and decoders, and the weights it starts from."""
+    settings, files = system.settings, list[Path]()
+    if names_pretrained(settings.model):  # known by its content, wherever it lies
+        settings, files = replace(settings, model=""), sorted(Path(settings.model).iterdir())
+    parts = [dump_configuration(settings), measured, *map(sha256_of_file, files)]
+    if system.starts_from is not None:
+        parts.append((folder / system.starts_from / "model" / "manifest.json").read_text("utf-8"))
+    return fingerprint_of(*parts)

@@ -1,0 +1,194 @@
+"""The tasks of the tables: a corpus and a measure each; and how a table over seeds is trained and measured.
+
+GermEval 2014 stands in for CoNLL-2003 German, the Parallel Meaning Bank and UD English EWT for CCGbank, and Tatoeba for
+IWSLT 2014: so absolute numbers do not compare with the papers', directions and sizes of differences do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+
+from reproductions.beyond import stress
+from reproductions.comparison import HEADINGS, Measured, Row, measure_rows
+from reproductions.corpora import readers as corpora
+from reproductions.systems import Data, System, run_systems
+from reproductions.workers import ProgressFactory
+from seqwise.data.readers import Example
+from seqwise.data.subwords import join_pieces
+from seqwise.errors import InputError
+from seqwise.evaluation.entities import macro_entity_f1
+from seqwise.evaluation.metrics import Sums, sequence_accuracy, token_accuracy
+from seqwise.evaluation.translation import bleu, require_sacrebleu
+
+__all__ = ["ENTITIES", "STRESS", "TRANSLATION", "Family", "Task", "bleu_of_pieces", "run_task", "supertags", "texts_of"]
+
+Tokens = tuple[str, ...]
+Outputs = Sequence[Tokens]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A corpus with a measure.
+
+    Args:
+        name: of the folder of its runs.
+        title: for headings.
+        measure: the name of the measure, a share that is printed in per cent.
+        load_data: keeps what it has read.
+        count: the measure of outputs for "dev" or "test".
+        decoders: names of :data:`~reproductions.comparison.HEADINGS`, which every system is searched with.
+        check: raises an error if something that measuring needs is missing.
+    """
+
+    name: str
+    title: str
+    measure: str
+    load_data: Callable[[], Data]
+    count: Callable[[str, Outputs], Sums]
+    decoders: tuple[str, ...] = tuple(HEADINGS)
+    check: Callable[[], None] = lambda: None
+
+    def require(self) -> None:
+        """Read the data and look for what measuring needs, so that what is missing is said before hours of training.
+
+        Raises:
+            InputError: something is missing.
+        """
+        self.check()
+        self.load_data()
+
+
+Family = Callable[[int], Mapping[str, System]]
+"""``family(seed)``: the systems of a task by key, each in the folder ``seed-N/key`` and after those it starts from."""
+
+
+def run_task(
+    task: Task,
+    family: Family,
+    rows: Sequence[Row],
+    table: str,
+    folder: Path,
+    *,
+    seeds: Sequence[int],
+    progress: ProgressFactory,
+) -> dict[str, Measured]:
+    """Train the systems of some rows and those that they start from, or read them back, and measure them.
+
+    Args:
+        task: what they are trained on.
+        family: makes them.
+        rows: keys are those of the family.
+        table: its name, for signatures.
+        folder: takes the runs, which tables on the same task share.
+        seeds: one training of each system for each.
+        progress: makes the progress bars.
+
+    Raises:
+        InputError: the corpus is not at hand, or the family has no such row.
+    """
+    task.require()
+    # Seed by seed, so that an interrupted table has whole seeds.
+    systems = [system for seed in seeds for system in _needed(family(seed), [row.key for row in rows])]
+    cells = run_systems(systems, task.load_data, folder, progress=progress, decoders=task.decoders)
+    dev, test = (partial(task.count, part) for part in ("dev", "test"))
+    return measure_rows(table, rows, cells, seeds, dev=dev, test=test)
+
+
+def _needed(systems: Mapping[str, System], keys: Sequence[str]) -> list[System]:
+    """The systems of these keys and all that they start from, in the order of the family."""
+    by_folder = {system.folder: system for system in systems.values()}
+    wanted: set[str] = set()
+    for key in keys:
+        if key not in systems:
+            raise InputError(f"the family has no system {key!r}", mend=f"it has {', '.join(systems)}")
+        folder: str | None = systems[key].folder
+        while folder is not None and folder not in wanted:
+            wanted.add(folder)
+            folder = by_folder[folder].starts_from
+    return [system for system in systems.values() if system.folder in wanted]
+
+
+def _against_gold(load_data: Callable[[], Data], measure: Callable[..., Sums]) -> Callable[[str, Outputs], Sums]:
+    """A measure of outputs and right answers as one of a part and outputs."""
+
+    def count(part: str, outputs: Outputs) -> Sums:
+        data = load_data()
+        examples: list[Example] = {"dev": data.dev, "test": data.test}[part]
+        return measure(outputs, [example.target for example in examples])
+
+    return count
+
+
+def texts_of(outputs: Outputs) -> list[str]:
+    """What pieces say, as detokenised text.
+
+    Example:
+        >>> texts_of([("\u2581a", "\u2581tr", "ee")])
+        ['a tree']
+    """
+    return [join_pieces(output) for output in outputs]
+
+
+def bleu_of_pieces(outputs: Outputs, references: Sequence[Sequence[str]]) -> Sums:
+    """BLEU of detokenised text against every translation of a source."""
+    return bleu(texts_of(outputs), references)
+
+
+def _count_translations(part: str, outputs: Outputs) -> Sums:
+    return bleu_of_pieces(outputs, corpora.translation_references(part))
+
+
+@cache
+def _stress() -> Data:
+    """A third of the training words of the demo, and its development and test words."""
+    data = stress.load_data()
+    return replace(data, train=data.train[::3])
+
+
+HARD_DECODERS = ("greedy", "beam", "interpolated-beam", "raw-beam")
+ENTITIES = Task(
+    "ner",
+    "German named entities (GermEval 2014)",
+    "macro F1",
+    corpora.named_entities,
+    _against_gold(corpora.named_entities, macro_entity_f1),
+)
+"""Macro-averaged entity F1, which is what the papers report; `seqwise evaluate` decides by the micro-averaged one."""
+STRESS = Task(
+    "stress",
+    "streaming stress assignment (CMU dictionary)",
+    "words right",
+    _stress,
+    _against_gold(_stress, sequence_accuracy),
+)
+"""Words whose every label is right."""
+TRANSLATION = Task(
+    "translation",
+    "German to English (Tatoeba)",
+    "BLEU",
+    corpora.translation,
+    _count_translations,
+    # A soft beam cannot stop when its hypotheses have ended: it would take longer than all others together.
+    decoders=HARD_DECODERS,
+    check=require_sacrebleu,
+)
+"""BLEU of detokenised text against every reference of a source."""
+_SUPERTAG_TITLES = {
+    "pmb": "CCG supertags (Parallel Meaning Bank)",
+    "ewt": "dependency supertags (UD English EWT)",
+    "erg": "HPSG lexical types (ERG)",
+}
+
+
+@cache
+def supertags(name: str) -> Task:
+    """Supertagging with "pmb", "ewt" or "erg", as :func:`reproductions.corpora.readers.supertags` has them."""
+    load_data = partial(corpora.supertags, name)
+    folder = "supertags" if name == "pmb" else f"supertags-{name}"
+    # A soft beam over a thousand labels takes longer than all other decoders together.
+    decoders = tuple(HEADINGS) if name == "pmb" else HARD_DECODERS
+    count = _against_gold(load_data, token_accuracy)
+    return Task(folder, _SUPERTAG_TITLES[name], "labels right", load_data, count, decoders)

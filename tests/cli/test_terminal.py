@@ -1,0 +1,216 @@
+"""Manners of the command line: progress where there is no terminal, and completion."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from rich.console import Console
+
+from command_line import Command
+from seqwise.cli import app
+from seqwise.cli import console as console_module
+from seqwise.cli.console import progress_bars
+from seqwise.cli.examples import EXAMPLES
+from seqwise.cli.line_progress import LineProgress
+
+
+def lines_of(captured: pytest.CaptureFixture[str]) -> list[str]:
+    return captured.readouterr().err.splitlines()
+
+
+def test_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+    now = [0.0]
+    progress = LineProgress(every=30, clock=lambda: now[0])
+    task = progress.add_task("training", total=4000, note="")
+    for step in range(100):
+        now[0] = float(step)
+        progress.update(task, completed=20 * step, note=f"loss {step / 100:.2f}")
+    # At 30, 60 and 90 seconds. (How much time is left is told from the real clock, which has not moved enough.)
+    said = lines_of(capsys)
+    assert [line.split(",")[0] for line in said] == ["training: 600 of 4", "training: 1", "training: 1"]
+    assert [line.split("; ")[1] for line in said] == ["loss 0.30", "loss 0.60", "loss 0.90"]
+
+
+def test_steps_count_as_well_and_what_is_soon_over_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    now = [0.0]
+    progress = LineProgress(every=30, clock=lambda: now[0])
+    task = progress.add_task("scoring", total=None, note="")
+    progress.advance(task)
+    assert lines_of(capsys) == []
+    now[0] = 31.0
+    progress.advance(task)
+    progress.advance(task)
+    assert lines_of(capsys) == ["scoring: 2"]
+
+
+def test_after_the_first_step_a_time_is_left(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each takes a minute, which is longer than what rich looks back at."""
+    now = [0.0]
+    progress = LineProgress(every=30, clock=lambda: now[0])
+    progress.get_time = lambda: now[0]
+    task = progress.add_task("sampling", total=200, note="")
+    for step in (1, 2, 3):
+        now[0] = 60.0 * step
+        progress.update(task, completed=120 + 2 * step, note="", pace=30.0)
+    assert lines_of(capsys) == [
+        f"sampling: {completed} of 200, {timedelta(seconds=seconds)} left"
+        for completed, seconds in ((122, 78 * 30), (124, 76 * 30), (126, 74 * 30))
+    ]
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_a_bar_shows_the_time_left_whatever_the_width(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    console = Console(width=width, force_terminal=True, file=io.StringIO(), color_system=None)
+    monkeypatch.setattr(console_module, "err", lambda: console)
+    note = "accepted 56%, new 34%, energy 1234"
+    with progress_bars() as bars:
+        for more in ("", ", and what has no room" * 9):
+            task = bars.add_task("sampling", total=1650, note="")
+            bars.update(task, completed=5, note=note + more, pace=18.0)
+    with console.capture() as captured:
+        console.print(bars.get_renderable())
+    for line, whole in zip(captured.get().splitlines(), (True, False), strict=True):
+        assert re.search(r" 5/1650 8:13:30 accepted 56%", line)
+        assert len(line) <= width and (note in line or not whole)
+
+
+def test_commands_have_lines_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    with progress_bars() as bars:
+        assert isinstance(bars, LineProgress)
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("seqwise tr", ["train"]),
+        ("seqwise train --obj", ["--objective"]),
+        ("python -m reproductions table-3", ["table-3.1", "table-3.2"]),
+        ("seqwise train --objective hard", ["hard-hinge"]),
+        ("seqwise train --model ch", ["chain"]),
+        ("seqwise train --encoder l", ["left-to-right"]),
+        ("seqwise train --train da", []),  # so that the shell completes the name of a file
+        ("seqwise predict ru", ["runs/mlm", "runs/tagger"]),
+        ("seqwise predict ./runs/t", ["./runs/tagger"]),
+        ("seqwise predict runs/tagger da", []),
+        ("seqwise predict --decoder b", ["beam", "best"]),
+        ("seqwise sample --kernel g", ["gibbs"]),
+        ("seqwise masked-model train --format f", ["fasta"]),
+    ],
+)
+def test_the_shell_completes(
+    seqwise: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, typed: str, completed: list[str]
+) -> None:
+    for file in ("runs/tagger/configuration.yaml", "runs/mlm/settings.json", "runs/notes/ideas.txt", "data.conll"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("_SEQWISE_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", typed)
+    monkeypatch.setenv("COMP_CWORD", str(len(typed.split()) - 1))
+    assert seqwise().out.split() == completed
+
+
+@pytest.mark.parametrize(
+    ("typed", "environment"),
+    [
+        ("seqwise --help", {}),
+        ("seqwise train --help", {}),
+        ("seqwise", {"_SEQWISE_COMPLETE": "complete_bash", "COMP_WORDS": "seqwise tr", "COMP_CWORD": "1"}),
+        (
+            "seqwise",
+            {"_SEQWISE_COMPLETE": "complete_bash", "COMP_WORDS": "seqwise sample --kernel g", "COMP_CWORD": "3"},
+        ),
+        ("seqwise", {"_SEQWISE_COMPLETE": "complete_bash", "COMP_WORDS": "seqwise predict r", "COMP_CWORD": "2"}),
+    ],
+)
+def test_help_and_completion_import_nothing_slow(typed: str, environment: dict[str, str]) -> None:
+    program = f"""
+import atexit, sys
+slow = {{"torch", "transformers", "numpy", "rich", "pydantic"}}
+atexit.register(lambda: print("imported:", *sorted(slow & set(sys.modules))))
+sys.argv = {typed.split()}
+from seqwise.cli import main
+main()
+"""
+    command = [sys.executable, "-c", program]
+    ended = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=100)
+    *said, imported = ended.stdout.splitlines()
+    assert said and ended.returncode == 0, ended.stderr
+    assert imported == "imported:"
+
+
+# ---- Help -----------------------------------------------------------------------------------------------------------
+
+GROUP: Any = typer.main.get_command(app)
+
+
+def commands(group: Any = GROUP, name: str = "") -> dict[str, Any]:
+    """Every command and group, by what one types."""
+    found = {name: group}
+    for inner, command in getattr(group, "commands", {}).items():
+        found |= commands(command, f"{name} {inner}".strip())
+    return found
+
+
+def test_every_command_has_examples() -> None:
+    assert set(EXAMPLES) == set(commands())
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_help_ends_with_the_examples(seqwise: Command, name: str) -> None:
+    said = seqwise(*name.split(), "--help").out
+    for line in (line for example in EXAMPLES[name] for line in example.split("\n")):
+        assert f"  {line}\n" in said and len(line) <= 76
+
+
+@pytest.mark.parametrize("line", sorted({line for lines in EXAMPLES.values() for line in lines}))
+def test_examples_are_command_lines(line: str) -> None:
+    """Each is parsed, flags and all, as far as nothing is run."""
+    words = shlex.split(line.replace("\\\n", ""))
+    # What the shell sees to.
+    words = words[: min(words.index(sign) if sign in words else len(words) for sign in "<>")]
+    program, *rest = words
+    assert program == "seqwise"
+    command = GROUP
+    while rest and rest[0] in getattr(command, "commands", {}):
+        command = command.commands[rest.pop(0)]
+    if command is GROUP:
+        assert rest == ["--install-completion"]
+        return
+    context = command.make_context(command.name, rest, resilient_parsing=False)
+    assert context.params
+
+
+@pytest.mark.parametrize("name", [name for name, command in commands().items() if hasattr(command, "commands")])
+def test_lists_of_commands_are_not_cut(seqwise: Command, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = seqwise(*name.split(), "--help").out.splitlines()
+    assert "Commands:" in lines
+    assert not any("..." in line for line in lines[lines.index("Commands:") :]) and max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize(("name", "fewest"), [("train", 6), ("sample", 6)])
+def test_long_helps_have_groups(seqwise: Command, name: str, fewest: int) -> None:
+    parts = re.split(r"^(\w.*):$", seqwise(name, "--help").out, flags=re.MULTILINE)
+    groups = dict(zip(parts[1::2], parts[2::2], strict=True))
+    flags = {title: re.findall(r"^  (?:-\w, )?(--[\w-]+)", text, re.MULTILINE) for title, text in groups.items()}
+    flags = {title: names for title, names in flags.items() if names}
+    assert len(flags) >= fewest and max(map(len, flags.values())) <= 20
+    assert sum(map(len, flags.values())) == sum(p.param_type_name == "option" for p in commands()[name].params) + 1
+
+
+def test_examples_of_a_command_are_of_that_command() -> None:
+    for name, lines in EXAMPLES.items():
+        if not hasattr(commands()[name], "commands"):
+            assert all(line.startswith(f"seqwise {name} ") or line == f"seqwise {name}" for line in lines)

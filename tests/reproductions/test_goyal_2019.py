@@ -1,0 +1,236 @@
+"""Tables 5.1 to 5.6: the family of systems, and tables from tiny trainings whose numbers are counted by other means."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import rich.progress
+import torch
+
+from reproductions.beyond import raw_scores
+from reproductions.goyal_2018 import exposure_bias
+from reproductions.goyal_2019 import label_bias, label_bias_tables, label_bias_translation
+from reproductions.systems import Data, System
+from reproductions.tasks import HARD_DECODERS, TRANSLATION, Task, supertags
+from seqwise.data import Example, collate
+from seqwise.decoding import Decoder
+from seqwise.evaluation.metrics import Counts, token_accuracy
+from seqwise.runs import load_run, predict
+from seqwise.runs.measures import log_partitions_of
+from seqwise.runs.settings import Settings, check
+from seqwise.search.candidates import shifted
+from seqwise.search.selection import HardTopK
+
+BUDGET = {"longer": 2, "feeding": 1, "search": 1, "likelihood": 1}
+
+
+def test_the_family_trains_what_the_tables_name() -> None:
+    start = Settings(task="tag", epochs=2.0, learning_rate=6e-3, minimum_count=1)
+    systems = label_bias.family(start, 3, steps_an_epoch=100, budget=BUDGET)
+    assert {*label_bias_tables.FROM_CROSS_ENTROPY, *label_bias_tables.FROM_NORMALIZED} < set(systems)
+    before: set[str] = set()
+    for key, system in systems.items():
+        assert system.folder == f"seed-3/{key}" and system.settings.seed == 3
+        check(replace(system.settings, train=Path("some")))
+        assert system.starts_from is None or system.starts_from in before
+        before.add(system.folder)
+    # What a start is trained for, the other is too: they differ in the objective alone.
+    plain, normalized = (systems[key].settings for key in ("cross-entropy", "self-normalized"))
+    assert (
+        replace(plain, objective="self-normalized", log_partition_weight=label_bias.LOG_PARTITION_WEIGHT) == normalized
+    )
+    assert systems["normalized-global"].settings == systems["direct-global"].settings
+    assert systems["normalized-global"].starts_from == "seed-3/self-normalized"
+    assert systems["distilled-global"].starts_from == "seed-3/distilled"
+    assert systems["distilled"].starts_from == "seed-3/cross-entropy"
+    exposed = exposure_bias.family(start, 3, steps_an_epoch=100, budget=BUDGET)
+    assert {key: systems[key] for key in exposed} == exposed, "shared systems must be the very same cells"
+
+
+START = Settings(
+    hidden_size=8, embedding_size=4, label_embedding_size=2, minimum_count=1, beam_size=2, batch_size=8,
+    epochs=4.0, learning_rate=2e-2, encoder="bidirectional",
+)  # fmt: skip
+EXAMPLES = [Example(tuple("ab"), tuple("AB"), "x", 1), Example(tuple("bba"), tuple("CBA"), "x", 4)] * 12
+DATA = Data(train=EXAMPLES, test=EXAMPLES[:5], dev=EXAMPLES[:4])
+
+
+@pytest.mark.parametrize(
+    ("task", "direction"), [(supertags("pmb"), "bi"), (supertags("pmb"), "uni"), (TRANSLATION, "bi")]
+)
+def test_cells_are_shared_with_other_tables_where_they_are_the_same(task: Task, direction: str) -> None:
+    """Two trainings in one folder would take turns in removing each other."""
+    task = replace(task, load_data=lambda: DATA)
+    here = label_bias.family_of(task, "cpu", direction)(0)["cross-entropy"].settings
+    there = exposure_bias.family_of(task, "cpu")(0)["cross-entropy"].settings
+    same_folder = label_bias.runs_of(task, Path("runs"), direction) == Path("runs") / task.name
+    assert same_folder == (here == there) == (task.name != "translation" and direction == "bi")
+
+
+@contextlib.contextmanager
+def no_progress() -> Iterator[rich.progress.Progress]:
+    with rich.progress.Progress(disable=True) as bars:
+        yield bars
+
+
+def tiny_task() -> Task:
+    def count(part: str, outputs: list[tuple[str, ...]]) -> object:
+        examples = {"dev": DATA.dev, "test": DATA.test}[part]
+        return token_accuracy(outputs, [example.target for example in examples])
+
+    load = partial(Data, DATA.train, DATA.test, DATA.dev)
+    return Task("tiny", "a tiny corpus", "labels right", load, count, HARD_DECODERS)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> Task:
+    monkeypatch.setitem(exposure_bias.PLANS, "tiny", exposure_bias.Plan({"cpu": START}, BUDGET))
+    monkeypatch.setattr(label_bias_tables, "supertags", lambda name: tiny_task())
+    monkeypatch.setattr(label_bias_tables, "CORPORA", ("tiny",))
+    monkeypatch.setattr(label_bias_tables, "TRANSLATION", tiny_task())
+    return tiny_task()
+
+
+def test_tables_from_beginning_to_end(tiny: Task, tmp_path: Path) -> None:
+    how = {"seeds": [0, 1], "scale": "cpu", "progress": no_progress}
+    uni, bi = label_bias_tables.table_5_3(tmp_path, **how)
+    assert (uni.name, bi.name) == ("table-5.3-tiny-uni", "table-5.3-tiny-bi")
+    assert load_run(tmp_path / "tiny-left-to-right/seed-1/normalized-global").settings.encoder == "left-to-right"
+    assert load_run(tmp_path / "tiny/seed-1/normalized-global").settings.score == "global"
+    texts = [[claim.text for claim in outcome.table.claims] for outcome in (uni, bi)]
+    assert "From a self-normalised start, global beats local." in texts[0] and len(texts[1]) == len(texts[0]) - 2
+    published = {result.published for result in uni.table.results if result.published is not None}
+    assert published == {76.54, 77.76, 83.93, 73.12, 73.83, 83.35, 85.50}
+
+    # The same cells give Table 5.1; log Z there is what the definition says of the saved weights.
+    written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("cell.json")}
+    first, _ = label_bias_tables.table_5_1(tmp_path, **how)
+    assert {path: path.stat().st_mtime_ns for path in written} == written
+    found = {(result.system, result.measure): result for result in first.table.results}
+    values = []
+    for seed in (0, 1):
+        run = load_run(tmp_path / f"tiny/seed-{seed}/self-normalized")
+        run.model.eval()
+        for example in run.encode(DATA.train):
+            batch = collate([(0, example)])
+            with torch.no_grad():
+                logits = run.model.head(run.model.teacher_forced(run.model.encode(batch), batch.targets_BT))
+            values.append((seed, logits[0].double().exp().sum(-1).log()))
+    by_seed = [torch.cat([value for at, value in values if at == seed]) for seed in (0, 1)]
+    mean = sum(part.mean().item() for part in by_seed) / 2
+    variance = sum(part.var(unbiased=False).item() for part in by_seed) / 2
+    # What the claim on log Z compares is the mean of |log Z| on development data.
+    sizes = label_bias_tables._sizes("self-normalized", tiny, tmp_path / "tiny", [0])[0]
+    run = load_run(tmp_path / "tiny/seed-0/self-normalized")
+    assert sizes.value == pytest.approx(log_partitions_of(run, run.encode(DATA.dev)).abs().mean().item(), abs=1e-6)
+    assert [claim.source for claim in first.table.claims][2] == "not in the papers", "of taggers they do not say it"
+    on_train = found["self-normalised", "mean of log Z on train"]
+    assert on_train.value == pytest.approx(mean, abs=1e-5) and on_train.published == 0.6
+    assert found["self-normalised", "variance of log Z on train"].value == pytest.approx(variance, abs=1e-5)
+    assert abs(found["cross-entropy", "mean of log Z on dev"].value) > abs(mean)
+
+
+@pytest.fixture
+def translation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tiny labels in the place of translations; "BLEU" is the share of right ones."""
+    monkeypatch.setitem(exposure_bias.PLANS, "tiny", exposure_bias.Plan({"cpu": replace(START, epochs=1.0)}, BUDGET))
+    monkeypatch.setattr(label_bias_translation, "TRANSLATION", replace(tiny_task(), measure="BLEU"))
+    count = tiny_task().count
+    monkeypatch.setattr(label_bias_translation, "_overlap", lambda n, part, outputs: count(part, outputs))
+    monkeypatch.setattr(label_bias_translation, "_ratio", count)
+    monkeypatch.setattr(label_bias_translation, "_bleu_of_bin", lambda name, part, outputs: count(part, outputs))
+    monkeypatch.setattr(label_bias_translation, "_source_lengths", lambda part: [4, 6, 9, 13, 14])
+
+
+def test_claims_on_global_and_local_face_the_right_way() -> None:
+    """The papers see more of everything but single words and pairs of words."""
+
+    def of(**shares: int) -> SimpleNamespace:
+        return SimpleNamespace(test={name: [Counts([n < share for n in range(200)])] for name, share in shares.items()})
+
+    # By their other decoders it is the other way round.
+    found = {
+        "normalized-global": of(**{"raw-beam": 120, "beam": 10}),
+        "normalized-local": of(**{"raw-beam": 199, "beam": 60}),
+    }
+    verdicts = {
+        measure: label_bias_translation._global_and_local(measure, "5.5", found).verdict  # type: ignore[arg-type]
+        for measure in ("1-gram overlap", "2-gram overlap", "3-gram overlap", "4-gram overlap", "length ratio")
+    }
+    assert list(verdicts.values()) == ["reversed", "reversed", "holds", "holds", "holds"]
+
+
+def test_tables_5_5_and_5_6_show_the_systems_of_the_papers(translation: None, tmp_path: Path) -> None:
+    """All start from a self-normalised model; published are numbers of development data, beside ours."""
+    how = {"seeds": [0], "scale": "cpu", "progress": no_progress}
+    (outcome,) = label_bias_translation.table_5_5(tmp_path, **how)
+    found = {(result.system, result.measure): result for result in outcome.table.results}
+    assert list(dict.fromkeys(system for system, _ in found)) == [
+        "self-normalised (beam)",
+        "self-normalised, then local (beam)",
+        "self-normalised, then global (raw beam)",
+        "cross-entropy, longer (beam)",
+    ]
+    assert found["self-normalised (beam)", "1-gram overlap, dev"].published == 63.5
+    assert found["self-normalised, then global (raw beam)", "length ratio, dev"].published == 0.959
+    assert all(result.published is None for (_, name), result in found.items() if not name.endswith(", dev"))
+    texts = [claim.text for claim in outcome.table.claims]
+    assert texts[0] == "Global has less 1-gram overlap than local."
+    assert texts[2:] == [
+        f"Global has more than local: {name}." for name in ("3-gram overlap", "4-gram overlap", "length ratio")
+    ]
+    (by_length,) = label_bias_translation.table_5_6(tmp_path, **how)
+    assert {claim.text for claim in by_length.table.claims} == {
+        f"Global has more than local: {name}."
+        for name in {result.measure for result in by_length.table.results}
+        if not name.endswith(", dev")
+    }
+    (blue,) = label_bias_translation.table_5_4(tmp_path, **how)
+    assert "Global from cross-entropy does worse than that cross-entropy." in [
+        claim.text for claim in blue.table.claims
+    ]
+
+
+def test_raw_scores_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def one(seed: int, settings: Settings) -> dict[str, System]:
+        return {"cross-entropy": System(f"s{seed}", f"seed-{seed}/cross-entropy", replace(settings, seed=seed))}
+
+    plain = replace(START, objective="cross-entropy")
+    writer = replace(plain, task="transduce", epochs=8.0)
+    families = {
+        "tagger": (tiny_task(), partial(one, settings=plain)),
+        "writer": (replace(tiny_task(), title="of own length"), partial(one, settings=writer)),
+    }
+    monkeypatch.setattr(raw_scores, "_families", lambda scale: families)
+    (outcome,) = raw_scores.reproduce(tmp_path, seeds=[0, 1], scale="cpu", progress=no_progress)
+    found = {(result.system, result.measure): result.value for result in outcome.table.results}
+    assert ("a tiny corpus", "raw beam less a constant") not in found
+    # The constant is the mean of log Z on development data, and nothing else.
+    values = []
+    for seed in (0, 1):
+        run = load_run(tmp_path / f"writer/seed-{seed}/cross-entropy")
+        constant = log_partitions_of(run, run.encode(DATA.dev)).double().mean().item()
+        outputs = predict(run, DATA.test, Decoder(HardTopK(2), shifted(constant)))
+        gold = [example.target for example in DATA.test]
+        values.append(token_accuracy([best[0].tokens for best in outputs], gold).value)
+    shown = found["of own length", "raw beam less a constant"]
+    assert shown == pytest.approx(100 * sum(values) / 2)
+    beam, raw = (found["of own length", name] for name in ("beam", "raw beam"))
+    assert beam != raw, "nothing to recover: train less"
+    assert found["of own length", "recovered by the constant"] == pytest.approx(100 * (shown - raw) / (beam - raw))
+    assert 0 <= found["a tiny corpus", "ranked first by next log Z"] <= 100
+    assert [claim.text[:30] for claim in outcome.table.claims].count("a tiny corpus: the raw beam be") == 1
+
+
+def test_source_lengths_are_in_words(corpora: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tokenizers")
+    monkeypatch.setenv("SEQWISE_DATA", str(corpora))
+    lengths = label_bias_translation._source_lengths("test")
+    assert len(lengths) == len(TRANSLATION.load_data().test)
+    assert 6 < sum(lengths) / len(lengths) < 8  # Tatoeba's mean is 6.5 words, of its pairs

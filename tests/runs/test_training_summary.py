@@ -1,0 +1,198 @@
+"""The summary before training and the verdict after it: counted by hand, and each rule tried on both sides."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from command_line import Command
+from reproductions.beyond.synthetic import label_bias_toy
+from seqwise.data import Example
+from seqwise.data.summary import most_frequent_labels, most_frequent_outputs, summarize, wrong_label_column
+from seqwise.runs import Settings
+from seqwise.runs.training_summary import Baseline, loss_warnings, warnings_of
+from seqwise.training import trainer
+from seqwise.training.hugging_face import Progress
+
+SENTENCES = [
+    Example(("the", "cat", "saw", "the", "dog"), ("DET", "NOUN", "VERB", "DET", "NOUN")),
+    Example(("the", "saw"), ("DET", "NOUN")),
+    Example(("dog",), ("VERB",)),
+]
+
+
+def test_examples_are_counted() -> None:
+    found = summarize(SENTENCES)
+    assert (found.examples, found.source_tokens, found.target_tokens) == (3, 8, 8)
+    assert (found.source_types, found.target_types) == (4, 3)
+    assert (found.longest_source, found.longest_target) == (5, 5)
+    assert found.unseen_source_tokens is None and found.unseen_target_tokens is None
+    dev = summarize([Example(("a", "cat", "a"), ("DET", "NOUN", "ADV"))], train=SENTENCES)
+    assert (dev.unseen_source_tokens, dev.unseen_target_tokens) == (2, 1)
+
+
+def test_answers_without_learning_are_counted() -> None:
+    asked = [Example(("the", "saw", "bird"), ()), Example(("dog",), ())]
+    # saw: VERB first of two equals; dog: NOUN first; the most frequent label is DET, first of two with three each.
+    assert most_frequent_labels(SENTENCES, asked) == [("DET", "VERB", "DET"), ("NOUN",)]
+    pairs = [Example(("a",), (x,)) for x in "XYY"] + [Example(("b",), ("X",)), Example(("c",), ("X",))]
+    assert most_frequent_outputs(pairs, [Example((x,), ()) for x in "abd"]) == [("Y",), ("X",), ("X",)]
+
+
+def text(count: int) -> list[Example]:
+    """Sentences of five words, half of which occur once, as words do, with a part of speech and a lemma."""
+    words = [f"w{place if place % 2 else place % 20}" for place in range(5 * count)]
+    return [Example(tuple(words[at : at + 5]), ("DET", "ADJ", "NOUN", "VERB", "ADV")) for at in range(0, len(words), 5)]
+
+
+def test_labels_of_a_right_column_are_no_reason_to_warn() -> None:
+    toy = label_bias_toy(1200, length=6, generator=torch.Generator().manual_seed(0))
+    for right in (toy, toy[:10], text(200), text(10)):
+        assert wrong_label_column(right) is None
+    many = [Example((str(place % 7),) * 3, (str(place % 30), "A", "B")) for place in range(300)]
+    assert wrong_label_column(many) is None  # more labels than tokens that differ, each of them many times
+    copied = [Example(("a", "b", "c"), ("A", "B", "C"))] * 100
+    assert wrong_label_column(copied) is None  # few labels, which happen to be the tokens
+
+
+def test_labels_of_a_wrong_column_are() -> None:
+    right = text(200)
+    swapped = [Example(one.target, one.source) for one in right]
+    assert "seen once" in (wrong_label_column(swapped + swapped[:1] * 20) or "")
+    lemmas = [Example(one.source, tuple(word.upper() for word in one.source)) for one in right]
+    lemmas += [Example(("w1",), ("W1",))] * 1000  # words that recur, so that labels are far fewer than tokens
+    assert "are their own token" in (wrong_label_column(lemmas) or "")
+    numbered = [Example(one.source, ("1", "2", "3", "4", "5")) for one in right]
+    assert "count the tokens" in (wrong_label_column(numbered) or "")
+    all_differ = [Example(one.source, tuple(f"{place}{n}" for n in one.source)) for place, one in enumerate(right)]
+    assert "1,000 different labels" in (wrong_label_column(all_differ) or "")
+
+
+# -------------------------------------------------------------------------------------- the start of a training run
+
+
+TRAIN = "a\tX\na\tX\nb\tY\n\na\tY\nc\tY\n\n"
+DEV = "a\tX\nb\tX\nd\tY\ne\tX\n\n"
+TINY = ["--hidden-size=4", "--embedding-size=4", "--label-embedding-size=2", "--batch-size=1", "--minimum-count=1"]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[object]:
+    (tmp_path / "train.conll").write_text(TRAIN)
+    (tmp_path / "dev.conll").write_text(DEV.replace("d", "c").replace("e", "c"))
+    return ["train", "--train", tmp_path / "train.conll", "--output", tmp_path / "run", *TINY]
+
+
+def test_training_begins_with_what_it_found(files: list[object], tmp_path: Path, seqwise: Command) -> None:
+    ended = seqwise(*files, "--dev", tmp_path / "dev.conll", "--encoder=left-to-right", "--epochs=2")
+    assert ended.code == 0, ended.err
+    found = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (found["train"]["examples"], found["train"]["source_tokens"], found["train"]["target_types"]) == (2, 5, 2)
+    assert (found["dev"]["source_tokens"], found["dev"]["unseen_source_tokens"]) == (4, 0)
+    weights = load_file(tmp_path / "run" / "model" / "model.safetensors")
+    assert found["parameters"] == sum(weight.numel() for weight in weights.values())
+    stages = [(stage["name"], stage["objective"], stage["steps"]) for stage in found["stages"]]
+    warm = [("warm start", "cross-entropy", 10), ("scheduled sampling", "scheduled-sampling", 5)]
+    assert stages == [*warm, ("training", "beam-crf", 4)]
+    assert found["auto"] == "beam-crf with global scores"
+    # a: X of three; b: Y; c: Y. Of the gold labels X, X, Y, X the first and the third are right.
+    assert found["baseline"]["title"] == "labels right" and found["baseline"]["measures"]["labels right"] == 0.5
+    lines = [*ended.out.partition("trained for")[0].splitlines(), *ended.err.splitlines()]
+    assert max(map(len, lines)) <= 80
+    begun = "\n".join(lines)
+    for said in (
+        "2 sentences, 5 tokens (3 different), 2 labels",
+        "beam-crf, 2 epochs, 4 steps",
+        "labels right 50.0% on",
+    ):
+        assert said in begun
+    assert "labels right" in ended.out and "nats per label, + 0.1 x cross-entropy" in ended.out
+
+
+def test_the_baseline_of_a_transducer_is_on_development_data(tmp_path: Path, seqwise: Command) -> None:
+    (tmp_path / "train").write_text("a b\tX\nc\tY Z\nd\tY Z\n")
+    (tmp_path / "dev").write_text("a b\tX\na b\tW\ne\tX\nf\tY Z\n")
+    train = ["train", "--task=transduce", "--train", tmp_path / "train", *TINY[:2], "--epochs=1", "--output"]
+    for name, flags in (("with", ["--dev", tmp_path / "dev"]), ("without", [])):
+        assert seqwise(*train, tmp_path / name, "--minimum-count=2", *flags).code == 0
+    found = json.loads((tmp_path / "with" / "summary.json").read_text())["baseline"]
+    # Of three sources, e alone is answered wrongly: with Y Z, the most frequent output.
+    assert found["measures"]["word error"] == pytest.approx(1 / 3)
+    assert json.loads((tmp_path / "without" / "summary.json").read_text())["baseline"] is None
+
+
+def test_the_time_left_counts_the_measurements_to_come(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    now, seen = [0.0], []
+    monkeypatch.setattr(trainer.time, "monotonic", lambda: now[0])
+
+    def measure(values: Mapping[str, float]) -> dict[str, float]:
+        now[0] += 10
+        return {"labels right": 0.5}
+
+    after = trainer._and_measure(measure, 2, tmp_path / "measurements.jsonl", seen.append)
+    assert after is not None
+    for step in range(3, 8):  # resumed after step 2
+        now[0] += 1
+        after(Progress(step, 7, 0.5, 0.1, 1.0, {}, seconds=now[0]))
+    assert [one.seconds_left for one in seen] == [4, 3 + 2 * 10, 2 + 2 * 10, 1 + 10, 0]
+    assert [dict(one.measured) for one in seen] == [{}, *[{"labels right": 0.5}] * 4]
+
+
+# -------------------------------------------------------------------------------------- and its end
+
+
+def noisy(*values: float, noise: float = 0.3) -> list[float]:
+    generator = random.Random(0)
+    return [value + generator.gauss(0, noise) for value in values]
+
+
+def kinds(losses: list[float], **settings: str) -> list[str]:
+    return list(warnings_of(losses, replace(Settings(objective="cross-entropy"), **settings)))
+
+
+def test_a_loss_that_still_falls_is_told_from_one_that_has_come_to_rest() -> None:
+    falling = noisy(*(5 - place / 100 for place in range(400)))
+    resting = noisy(*(1 + 4 * math.exp(-place / 30) for place in range(400)))
+    assert kinds(falling) == ["still falling"] and kinds(resting) == []
+    assert kinds(falling[:40]) == []  # too few to tell
+    assert kinds(noisy(*(5 - place / 100 for place in range(400)), noise=8)) == []  # nor in so much noise
+    assert kinds(falling, objective="hinge", alpha="linear(1, 9)") == []  # alpha may have done it
+    assert kinds(falling, objective="hinge", alpha="3") == ["still falling"]
+    barely = [3 * math.exp(-place / 30) + 1 - place * 1e-6 for place in range(400)]
+    assert kinds(barely) == []  # by less than anybody waits for
+
+
+def test_a_loss_that_has_risen_is_told_from_one_that_has_not() -> None:
+    rising = noisy(*(1 + place / 100 for place in range(400)))
+    assert kinds(rising) == ["diverged"] and kinds(noisy(*[1.0] * 400)) == []
+    assert kinds(rising, objective="relaxed-beam", alpha="linear(1, 9)") == []
+    assert kinds([2.0, 1.1e10]) == kinds([2.0] * 200 + [1.1e10] * 200, objective="relaxed-beam") == ["diverged"]
+    assert kinds([-3.0] * 100 + [-1.0] * 100) == ["diverged"]
+    assert "--learning-rate 0.001" in loss_warnings([1.0, 99.0], unit="", learning_rate=0.01, epochs=1)["diverged"]
+
+
+@pytest.mark.parametrize(("title", "sign", "value"), [("labels right", 1, 0.4), ("word error", -1, 0.6)])
+def test_a_model_below_the_baseline_is_told(title: str, sign: int, value: float) -> None:
+    def told(value: float, file: str = "dev") -> bool:
+        dev = {"best decoder": "beam", "decoders": {"beam": {title: value}}}
+        baseline = Baseline("guessing", file, title, sign, {title: 0.5})
+        return bool(warnings_of([1.0], Settings(objective="cross-entropy"), baseline=baseline, dev=dev))
+
+    assert told(value) and not told(0.5) and not told(1 - value) and not told(value, file="train")
+
+
+def test_a_training_run_that_came_to_nothing_ends_with_a_warning(
+    files: list[object], tmp_path: Path, seqwise: Command
+) -> None:
+    wild = ["--objective=cross-entropy", "--learning-rate=1000", "--clip=1e9", "--epochs=30", "--encoder=left-to-right"]
+    ended = seqwise(*files, *wild)
+    assert ended.code == 0 and "seqwise: the loss rose from" in ended.err and "seqwise predict" not in ended.out
+    assert "diverged" in json.loads((tmp_path / "run" / "metrics.json").read_text())["warnings"]

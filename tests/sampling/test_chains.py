@@ -1,0 +1,364 @@
+"""Chains: the same alone, in a batch and after an interruption; their histogram; and what diagnostics say of them."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from reproductions.goyal_2021.enumerable import every_sequence
+from seqwise import InputError
+from seqwise.models.protocols import MaskedModel
+from seqwise.sampling import (
+    ChainState,
+    Info,
+    Kernel,
+    TableModel,
+    anneal_blocks,
+    anywhere,
+    boltzmann,
+    coldest,
+    constraint,
+    contains,
+    delayed_acceptance,
+    diagnose_chains,
+    effective_sample_size,
+    exact_gibbs,
+    gibbs,
+    in_order,
+    load_chains,
+    local,
+    masked_conditionals,
+    metropolis_hastings,
+    mixture,
+    parallel_tempering,
+    prefetching,
+    raw,
+    replicas,
+    sample_chains,
+    save_chains,
+    shuffled,
+    split_r_hat,
+    start_chains,
+    table_model,
+    tail_effective_sample_size,
+)
+
+MODEL = table_model(num_positions=4, vocab_size=3, seed=1)
+ENERGY = local(MODEL)
+PROPOSAL = masked_conditionals(MODEL, temperature=1.5)
+FREE_BT = torch.tensor([[1, 1, 1, 1], [1, 0, 0, 1], [0, 1, 1, 1], [1, 1, 1, 1], [0, 0, 0, 1]]).bool()
+START_BT = torch.tensor([[0, 0, 0, 0], [1, 1, 1, 1], [2, 0, 1, 2], [2, 2, 2, 2], [0, 1, 2, 0]])
+
+
+def state_with(energy: Any = ENERGY) -> ChainState:
+    """Chains with different free positions, each with a context of its own."""
+    context = {"shift": torch.linspace(-1, 1, 5, dtype=torch.float64)}["shift"]
+    return start_chains(energy, START_BT, free_BT=FREE_BT, context=context)
+
+
+def kernels(model: MaskedModel) -> dict[str, Kernel]:
+    energy, proposal = local(model), masked_conditionals(model, temperature=1.5)
+    return {
+        "in order": metropolis_hastings(energy, proposal),
+        "shuffled pairs": metropolis_hastings(energy, proposal, visits=shuffled(2)),
+        "mixed blocks": metropolis_hastings(energy, proposal, visits=anywhere([1, 2, 4])),
+        "delayed": delayed_acceptance(energy, proposal, window=0),
+        "Gibbs": gibbs(proposal, visits=shuffled()),
+        "exact Gibbs": exact_gibbs(energy),
+        "prefetching": prefetching(energy, proposal, num_ahead=2),
+        "annealed": anneal_blocks(lambda b: metropolis_hastings(energy, proposal, visits=in_order(b)), [4, 3, 2, 1]),
+        "mixture": mixture(
+            [metropolis_hastings(energy, proposal, visits=anywhere([1, 3])), exact_gibbs(energy)], [3, 1]
+        ),
+    }
+
+
+KERNELS = kernels(MODEL)
+# Flatter, so that chains forget their start within a few sweeps.
+MILD = table_model(num_positions=4, vocab_size=3, seed=1, scale=0.4)
+
+
+@pytest.mark.parametrize("name", list(KERNELS))
+def test_a_chain_goes_the_same_way_alone_and_among_others(name: str) -> None:
+    state = state_with()
+    together = sample_chains(KERNELS[name], state, 6, seed=3)
+    for chain in range(len(state)):
+        alone = sample_chains(KERNELS[name], state.take(torch.tensor([chain])), 6, seed=3)
+        assert torch.equal(alone.tokens_SBT[:, 0], together.tokens_SBT[:, chain])
+        assert torch.equal(alone.energy_SB[:, 0], together.energy_SB[:, chain])
+        assert torch.equal(alone.passes_SB[:, 0], together.passes_SB[:, chain])
+        assert torch.equal(alone.novel_SB[:, 0], together.novel_SB[:, chain])
+    other = sample_chains(KERNELS[name], state, 6, seed=4)
+    assert not torch.equal(other.tokens_SBT, together.tokens_SBT)
+    renamed = sample_chains(KERNELS[name], replace(state, chain_B=state.chain_B + 9), 6, seed=3)
+    assert not torch.equal(renamed.tokens_SBT, together.tokens_SBT)
+
+
+@pytest.mark.parametrize("name", list(KERNELS))
+def test_an_interrupted_run_ends_in_the_same_states(name: str, tmp_path: Path) -> None:
+    state = state_with()
+    whole = sample_chains(KERNELS[name], state, 9, seed=3)
+    first = sample_chains(KERNELS[name], state, 4, seed=3)
+    save_chains(tmp_path / "chains.safetensors", first.state)
+    loaded = load_chains(tmp_path / "chains.safetensors", ENERGY, context=state.context)
+    second = sample_chains(KERNELS[name], loaded, 5, seed=3)
+    assert torch.equal(torch.cat([first.tokens_SBT, second.tokens_SBT]), whole.tokens_SBT)
+    assert torch.equal(torch.cat([first.energy_SB, second.energy_SB]), whole.energy_SB)
+    assert torch.equal(torch.cat([first.passes_SB, second.passes_SB]), whole.passes_SB)
+    assert second.state.sweep == 9
+
+
+def test_what_cannot_be_loaded_is_refused(tmp_path: Path) -> None:
+    state = state_with()
+    path = tmp_path / "chains.safetensors"
+    with pytest.raises(InputError, match="cannot be read"):
+        load_chains(path, ENERGY)
+    save_chains(path, state)
+    with pytest.raises(InputError, match="energy of the first chain"):
+        load_chains(path, raw(MODEL), context=state.context)
+    with pytest.raises(InputError, match="energy of the first chain"):
+        load_chains(path, ENERGY)
+    with pytest.raises(InputError, match="energy of the first chain"):
+        load_chains(path, ENERGY + raw(table_model(num_positions=4, vocab_size=3)), context=state.context)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(InputError, match="cannot be read"):
+        load_chains(path, ENERGY, context=state.context)
+    save_file({"a": torch.zeros(1)}, path)
+    with pytest.raises(InputError, match="does not hold chains"):
+        load_chains(path, ENERGY)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["chains.safetensors"]
+
+
+@pytest.mark.parametrize("name", ["in order", "mixed blocks", "exact Gibbs", "prefetching", "tempering"])
+def test_the_histogram_of_many_chains_is_the_target(name: str) -> None:
+    """4000 chains from one sequence, after some sweeps, by chi-square over all 81 sequences."""
+    num_chains, energy, proposal = 4000, local(MILD), masked_conditionals(MILD, temperature=1.5)
+    state = start_chains(energy, torch.zeros(num_chains, 4).long())
+    if name == "tempering":
+        hot = parallel_tempering(lambda t_B: metropolis_hastings(energy, proposal, temperature=t_B), [1.0, 2.0])
+        tokens_BT = coldest(sample_chains(hot, replicas(state, 2), 12).state, 2).tokens_BT
+    else:
+        tokens_BT = sample_chains(kernels(MILD)[name], state, 40 if name == "mixed blocks" else 12).state.tokens_BT
+    every = every_sequence(3, 4)
+    expected = boltzmann(start_chains(energy, every).energy_B) * num_chains
+    powers = 3 ** torch.arange(3, -1, -1)
+    counts = torch.bincount((tokens_BT * powers).sum(1), minlength=81).double()
+    assert expected.min() > 5
+    excess = (((counts - expected) ** 2 / expected).sum() - 80) / math.sqrt(2 * 80)
+    assert excess < 4
+
+
+@pytest.mark.parametrize("num_ahead", [1, 2, 10])
+def test_prefetching_gives_the_states_of_plain_sweeps(num_ahead: int) -> None:
+    energy = ENERGY + constraint(contains(1), penalty=0.7) + constraint(lambda y: ~contains(2, 2, 2)(y))
+    proposal = masked_conditionals(MODEL, temperature=2.0, nucleus=0.95)
+    start = START_BT[[0, 1, 2, 4]]
+    state = start_chains(energy, start, free_BT=FREE_BT[[0, 1, 2, 4]])
+    plain = sample_chains(metropolis_hastings(energy, proposal, temperature=0.6), state, 30, seed=5)
+    ahead = sample_chains(prefetching(energy, proposal, num_ahead=num_ahead, temperature=0.6), state, 30, seed=5)
+    assert torch.equal(plain.tokens_SBT, ahead.tokens_SBT)
+    assert torch.allclose(plain.energy_SB, ahead.energy_SB, atol=1e-12)
+    assert torch.equal(plain.proposals_SB, ahead.proposals_SB)
+    assert torch.equal(plain.accepted_SB, ahead.accepted_SB)
+    assert torch.equal(plain.novel_SB, ahead.novel_SB)
+    assert (ahead.passes_SB >= plain.passes_SB).all()
+    if num_ahead == 1:
+        assert torch.equal(plain.passes_SB, ahead.passes_SB)
+    assert 0 < plain.novel_SB.sum() < plain.proposals_SB.sum()
+
+
+class Counting(TableModel):
+    """Counts how often it is called."""
+
+    calls = 0
+
+    def masked_logits(self, tokens_NT: Tensor, masked_NT: Tensor, context: Tensor | None = None) -> Tensor:
+        self.calls += 1
+        return super().masked_logits(tokens_NT, masked_NT, context)
+
+
+def test_prefetching_calls_the_model_less_often() -> None:
+    table = table_model(num_positions=6, vocab_size=4, seed=2, scale=1.0)
+    assert isinstance(table, TableModel)
+    model = Counting(table.table)
+    energy, proposal = raw(model), masked_conditionals(model, temperature=3.0)
+    state = start_chains(energy, torch.zeros(1, 6).long())
+
+    def calls(kernel: Kernel) -> int:
+        before = model.calls
+        sample_chains(kernel, state, 40)
+        return model.calls - before
+
+    plain = calls(metropolis_hastings(energy, proposal, temperature=0.5))
+    ahead = calls(prefetching(energy, proposal, num_ahead=4, temperature=0.5))
+    assert ahead < 0.6 * plain
+
+
+def test_prefetching_refuses_what_it_cannot_look_into() -> None:
+    with pytest.raises(InputError, match="none of the energy's"):
+        prefetching(ENERGY, masked_conditionals(table_model(num_positions=4, vocab_size=3)))
+    with pytest.raises(InputError, match="at least 1"):
+        prefetching(ENERGY, PROPOSAL, num_ahead=0)
+
+    draws: Any = object()
+    with pytest.raises(InputError, match="SeededDraws"):
+        prefetching(ENERGY, PROPOSAL)(draws, state_with())
+
+
+def test_progress_hears_of_every_sweep() -> None:
+    heard: list[tuple[int, int]] = []
+
+    def progress(state: ChainState, info: Info) -> None:
+        heard.append((state.sweep, int(info.proposals_B.sum())))
+
+    sample_chains(KERNELS["in order"], state_with(), 3, progress=progress)
+    assert heard == [(sweep, int(FREE_BT.sum())) for sweep in (1, 2, 3)]
+
+
+def test_no_sweeps_and_no_chains() -> None:
+    none = sample_chains(KERNELS["in order"], state_with(), 0)
+    assert none.tokens_SBT.shape == (0, 5, 4)
+    assert len(none) == 0
+    nobody = state_with().take(torch.zeros(0, dtype=torch.int64))
+    for kernel in KERNELS.values():
+        assert sample_chains(kernel, nobody, 2).tokens_SBT.shape == (2, 0, 4)
+    with pytest.raises(InputError, match="at least 0"):
+        sample_chains(KERNELS["in order"], state_with(), -1)
+
+
+# -------------------------------------------------------------------------------------------------- diagnostics
+
+
+def autoregressive(phi: float, num_sweeps: int, num_chains: int) -> Tensor:
+    """Chains ``x_s = phi x_{s-1} + noise`` in equilibrium, whose ESS is ``n (1 - phi) / (1 + phi)``."""
+    noise_SB = torch.randn(num_sweeps, num_chains, dtype=torch.float64)
+    values = [noise_SB[0]]
+    for noise_B in noise_SB[1:]:
+        values.append(phi * values[-1] + math.sqrt(1 - phi**2) * noise_B)
+    return torch.stack(values)
+
+
+def test_r_hat_tells_chains_that_disagree_and_chains_that_drift() -> None:
+    pytest.importorskip("arviz_stats")
+    values_SB = autoregressive(0.3, 500, 4)
+    apart = values_SB + torch.tensor([0.0, 0.0, 0.0, 1.0])
+    assert split_r_hat(apart) > 1.05
+    drifting = values_SB + torch.linspace(0, 1.5, 500, dtype=torch.float64)[:, None]
+    assert split_r_hat(drifting) > 1.05
+
+
+def test_effective_sample_sizes_of_few_draws_are_unknown() -> None:
+    """ArviZ gives a constant for 4 to 9 draws a chain, whatever they are."""
+    pytest.importorskip("arviz_stats")
+    apart = torch.arange(4.0)[None] * 100 + torch.randn(10, 4)
+    for num_draws in range(4, 10):
+        assert math.isnan(effective_sample_size(apart[:num_draws]))
+        assert math.isnan(tail_effective_sample_size(apart[:num_draws]))
+    assert 1 < effective_sample_size(apart) < 15 < 30 < effective_sample_size(torch.randn(10, 4))
+
+
+def test_the_tail_is_judged_by_its_two_quantiles() -> None:
+    """Against the indicators of the quantiles, whose mean's ESS is what is meant; the chains mix in the middle only."""
+    stats = pytest.importorskip("arviz_stats.base").array_stats
+    values_SB = autoregressive(0.2, 2000, 4) + 4 * (autoregressive(0.995, 2000, 4) > 1.5)
+    each = []
+    for share in (0.05, 0.95):
+        below_SB = values_SB <= values_SB.flatten().quantile(share)
+        each.append(float(stats.ess(below_SB.double().T.numpy(), chain_axis=0, draw_axis=1, method="mean")))
+    assert tail_effective_sample_size(values_SB) == pytest.approx(min(each), rel=0.05)
+    assert tail_effective_sample_size(values_SB) < effective_sample_size(values_SB) / 1.5
+
+
+Feature = Callable[[Tensor], Tensor]
+
+
+def test_a_report_leaves_out_what_warms_up_and_counts_what_it_costs() -> None:
+    pytest.importorskip("arviz_stats")
+    kernel = KERNELS["in order"]
+    state = start_chains(ENERGY, every_sequence(3, 4)[::20])
+    chains = sample_chains(kernel, state, 200)
+    flags_S = torch.ones(200).bool()
+    flags_S[:7] = False
+    features: dict[str, Feature] = {"ones": lambda y: (y == 1).sum(-1)}
+    report = diagnose_chains(replace(chains, invariant_S=flags_S, seconds=2.0), features=features)
+    assert report.num_sweeps == 193
+    proposals = 193 * 5 * 4
+    assert report.acceptance == pytest.approx(int(chains.accepted_SB[7:].sum()) / proposals)
+    assert report.novelty == pytest.approx(int(chains.novel_SB[7:].sum()) / proposals)
+    assert report.mean_energy == pytest.approx(float(chains.energy_SB[7:].mean()))
+    assert set(report.ess) == set(report.r_hat) == {"energy", "ones"}
+    assert report.ess["energy"] == pytest.approx(effective_sample_size(chains.energy_SB[7:]))
+    assert report.tail_ess["energy"] == pytest.approx(tail_effective_sample_size(chains.energy_SB[7:]))
+    assert set(report.tail_ess) == {"energy", "ones"}
+    assert report.ess_per_second == pytest.approx(report.ess["energy"] / 2)
+    assert report.ess_per_pass == pytest.approx(report.ess["energy"] / int(chains.passes_SB.sum()))
+    assert diagnose_chains(chains, discard=20).num_sweeps == 180
+    with pytest.raises(InputError, match="at least 4 sweeps"):
+        diagnose_chains(chains, discard=198)
+
+
+def test_what_speaks_against_chains_is_said() -> None:
+    pytest.importorskip("arviz_stats")
+    state = start_chains(ENERGY, every_sequence(3, 4)[::20])
+    degenerate = diagnose_chains(sample_chains(gibbs(PROPOSAL), state, 50))
+    assert degenerate.num_sweeps == 50
+    assert "follow no energy" in degenerate.warnings[0]
+    good = sample_chains(exact_gibbs(local(MILD)), state, 400)
+    assert diagnose_chains(good).warnings == ()
+    stuck = replace(good, energy_SB=good.energy_SB + torch.arange(5))
+    assert any("R-hat of energy is" in line for line in diagnose_chains(stuck).warnings)
+    same = replace(good, energy_SB=torch.ones_like(good.energy_SB))
+    assert any("the same in all sweeps" in line for line in diagnose_chains(same).warnings)
+
+
+@pytest.mark.parametrize("num_still", [1, 5])
+def test_chains_that_do_not_move_are_told_what_may_set_them_free(num_still: int) -> None:
+    """Accepted proposals that change nothing ask for bolder ones, rejected ones for more timid ones."""
+    pytest.importorskip("arviz_stats")
+    good = sample_chains(exact_gibbs(local(MILD)), start_chains(ENERGY, every_sequence(3, 4)[::20]), 50)
+    energy_SB, novel_SB, accepted_SB = good.energy_SB.clone(), good.novel_SB.clone(), good.accepted_SB.clone()
+    energy_SB[:, :num_still], novel_SB[:, :num_still] = torch.arange(num_still).double(), 0
+    still = replace(good, energy_SB=energy_SB, novel_SB=novel_SB)
+    who = "the chains do not move" if num_still == 5 else "1 of 5 chains did not move"
+    bold = diagnose_chains(still, discard=10).warnings
+    number = 40 * 4 * num_still
+    assert bold[0].startswith(f"{who}: of {number} proposals 0 were rejected")
+    assert "larger blocks" in bold[0] and "temperature" in bold[0]
+    accepted_SB[:, :num_still] = 0
+    timid = diagnose_chains(replace(still, accepted_SB=accepted_SB), discard=10).warnings
+    assert timid[0].startswith(f"{who}: of {number} proposals {number} were rejected")
+    assert "smaller blocks" in timid[0] and "temperature" in timid[0]
+    assert (len(timid) == 1) == (num_still == 5)  # that they disagree follows
+
+
+@pytest.mark.parametrize("discard", [0, 2000])
+def test_how_many_sweeps_would_do_is_said(discard: int) -> None:
+    """As ``R-hat^2 - 1 = chains / ESS``, an autocorrelation of 0.9 takes 1.9 / 0.1 / (1.01^2 - 1) = 945 sweeps.
+
+    Those that are discarded come on top, and are said to.
+    """
+    pytest.importorskip("arviz_stats")
+    start = start_chains(ENERGY, every_sequence(3, 4)[::20])
+    chains = sample_chains(exact_gibbs(local(MILD)), start, 400 + discard)
+    energy_SB = torch.cat([torch.zeros(discard, 5), autoregressive(0.9, 400, 5)])
+    (warning,) = diagnose_chains(replace(chains, energy_SB=energy_SB), discard=discard).warnings
+    said = re.search(r"the chains disagree, run about ([\d,]+) sweeps( in all, discarded ones included)?$", warning)
+    assert said is not None and bool(said[2]) == bool(discard)
+    assert 945 / 2 < int(said[1].replace(",", "")) - discard < 945 * 2
+
+
+def test_without_arviz_the_mend_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("arviz_stats", "arviz_stats.base"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(InputError, match=r"pip install 'seqwise\[diagnostics\]'"):
+        split_r_hat(torch.randn(10, 2))

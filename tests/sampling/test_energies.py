@@ -1,0 +1,210 @@
+"""Energies and proposals against sums in plain Python, and what they ask of a model."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from reproductions.goyal_2021.enumerable import every_sequence
+from seqwise import InputError
+from seqwise.sampling import (
+    Energy,
+    SeededDraws,
+    TableModel,
+    anywhere,
+    constraint,
+    contains,
+    in_order,
+    local,
+    masked_conditionals,
+    pseudo_log_likelihood,
+    raw,
+    sequence_energy,
+    shuffled,
+    start_chains,
+    table_model,
+)
+from seqwise.sampling.draws import choice_at
+from seqwise.sampling.state import evaluate
+
+MODEL = table_model(num_positions=3, vocab_size=3, seed=1)
+OTHER = table_model(num_positions=3, vocab_size=3, seed=2)
+SEQUENCES = every_sequence(3, 3)
+
+
+def scores(model: Any, y: list[int], t: int, context: Tensor | None = None) -> list[float]:
+    masked = torch.tensor([[place == t for place in range(3)]])
+    return model.masked_logits(torch.tensor([y]), masked, context)[0].tolist()
+
+
+def log_prob(row: list[float], w: int) -> float:
+    return row[w] - math.log(sum(math.exp(score) for score in row))
+
+
+def test_raw_and_local_are_the_sums_of_the_definition() -> None:
+    raw_B, local_B = evaluate(raw(MODEL), SEQUENCES)[0], evaluate(local(MODEL), SEQUENCES)[0]
+    for row, y in enumerate(SEQUENCES.tolist()):
+        assert raw_B[row].item() == pytest.approx(-sum(scores(MODEL, y, t)[y[t]] for t in range(3)), abs=1e-12)
+        wanted = -sum(log_prob(scores(MODEL, y, t), y[t]) for t in range(3))
+        assert local_B[row].item() == pytest.approx(wanted, abs=1e-12)
+
+
+def test_an_offset_of_the_scores_changes_raw_and_not_local() -> None:
+    assert isinstance(MODEL, TableModel)
+    shifted = TableModel(MODEL.table + torch.randn(*MODEL.table.shape[:2], 1, dtype=torch.float64))
+    raw_B, local_B = evaluate(raw(MODEL), SEQUENCES)[0], evaluate(local(MODEL), SEQUENCES)[0]
+    assert (evaluate(raw(shifted), SEQUENCES)[0] - raw_B).abs().max() > 0.5
+    assert torch.allclose(evaluate(local(shifted), SEQUENCES)[0], local_B, atol=1e-12)
+
+
+def test_sums_and_weights() -> None:
+    length = sequence_energy(lambda y: 0.25 * y.sum(1))
+    soft = constraint(contains(0, 1), penalty=3.0)
+    energy = 2.0 * raw(MODEL) + 0.5 * (local(OTHER) + length) + local(MODEL) + soft + -1.0 * raw(OTHER)
+    parts = [
+        evaluate(part, SEQUENCES)[0] for part in (raw(MODEL), local(OTHER), length, local(MODEL), soft, raw(OTHER))
+    ]
+    weights = [2.0, 0.5, 0.5, 1.0, 1.0, -1.0]
+    wanted_B = torch.stack([weight * part_B for weight, part_B in zip(weights, parts, strict=True)]).sum(0)
+    assert torch.allclose(evaluate(energy, SEQUENCES)[0], wanted_B, atol=1e-12)
+    assert len(energy.models) == 2
+    assert raw(MODEL) == raw(MODEL, max_rows=3)
+    assert raw(MODEL) != local(MODEL)
+    assert raw(MODEL) != 2.0 * raw(MODEL)
+    for weight in (0.0, math.inf, math.nan):
+        with pytest.raises(InputError, match="weight of an energy"):
+            weight * raw(MODEL)
+
+
+def test_constraints() -> None:
+    y = torch.tensor([[0, 1, 2], [1, 0, 1], [2, 2, 2]])
+    assert contains(0, 1)(y).tolist() == [True, True, False]
+    assert contains(2, 2)(y).tolist() == [False, False, True]
+    assert contains(0, 1, 2, 0)(y).tolist() == [False, False, False]
+    assert constraint(contains(1)).of_sequences(y).tolist() == [0, 0, math.inf]
+    assert constraint(lambda tokens: ~contains(1)(tokens), penalty=2.5).of_sequences(y).tolist() == [2.5, 2.5, 0]
+    for penalty in (0.0, -1.0, math.nan):
+        with pytest.raises(InputError, match="penalty"):
+            constraint(contains(1), penalty=penalty)
+    with pytest.raises(InputError, match="no token"):
+        contains()
+    with pytest.raises(InputError, match="minus infinity"):
+        (-1.0 * constraint(contains(1))).of_sequences(y)
+    with pytest.raises(InputError, match="not a number"):
+        sequence_energy(lambda tokens: tokens[:, 0] / torch.zeros(3)).of_sequences(torch.zeros(3, 3).long())
+
+
+class Recording(TableModel):
+    """Keeps how many sequences it is given at once."""
+
+    def __init__(self, table: Tensor) -> None:
+        super().__init__(table)
+        self.rows: list[int] = []
+
+    def masked_logits(self, tokens_NT: Tensor, masked_NT: Tensor, context: Tensor | None = None) -> Tensor:
+        self.rows.append(len(tokens_NT))
+        assert (masked_NT.sum(1) == 1).all()
+        return super().masked_logits(tokens_NT, masked_NT, context)
+
+
+def test_the_memory_limit_holds_and_changes_nothing() -> None:
+    assert isinstance(MODEL, TableModel)
+    model = Recording(MODEL.table)
+    context_B = torch.linspace(-1, 1, 27, dtype=torch.float64)
+    whole_B = evaluate(local(MODEL), SEQUENCES, context_B)[0]
+    limited_B = evaluate(local(model, max_rows=7), SEQUENCES, context_B)[0]
+    assert torch.equal(whole_B, limited_B)
+    assert model.rows == [7] * 11 + [4]
+    model.rows.clear()
+    each_BT = pseudo_log_likelihood(model, SEQUENCES, context=context_B, max_rows=10)
+    assert model.rows == [10] * 8 + [1]
+    assert torch.allclose(each_BT.sum(1), -whole_B, atol=1e-12)
+    for row, y in enumerate(SEQUENCES.tolist()):
+        for t in range(3):
+            wanted = log_prob(scores(MODEL, y, t, context_B[row : row + 1]), y[t])
+            assert each_BT[row, t].item() == pytest.approx(wanted, abs=1e-12)
+    with pytest.raises(InputError, match="at least 1"):
+        local(model, max_rows=0)
+    with pytest.raises(InputError, match="at least 1"):
+        pseudo_log_likelihood(model, SEQUENCES, max_rows=0)
+
+
+def test_pseudo_log_likelihood_can_be_trained_through() -> None:
+    assert isinstance(MODEL, TableModel)
+    table = MODEL.table.clone().requires_grad_()
+    assert torch.autograd.gradcheck(lambda t: pseudo_log_likelihood(TableModel(t), SEQUENCES[:4]), (table,), atol=1e-6)
+
+
+# -------------------------------------------------------------------------------------------------- proposals
+
+
+def test_log_q_is_normalised_over_what_may_be_proposed() -> None:
+    model, allowed_V = table_model(num_positions=1, vocab_size=6), torch.tensor([1, 1, 0, 1, 1, 1]).bool()
+    logits = torch.randn(50, 6, dtype=torch.float64)
+    for temperature, nucleus, share in itertools.product((0.5, 1.0, 2.0), (1.0, 0.9, 0.5), (0.0, 0.2)):
+        proposal = masked_conditionals(
+            model, temperature=temperature, allowed_V=allowed_V, nucleus=nucleus, full_share=share
+        )
+        q = proposal.log_probs(logits).exp()
+        for row in range(50):
+            weights = {w: math.exp(score / temperature) for w, score in enumerate(logits[row].tolist()) if allowed_V[w]}
+            full = {w: weight / sum(weights.values()) for w, weight in weights.items()}
+            kept, mass = [], 0.0
+            for w in sorted(full, key=lambda w: -full[w]):
+                if mass >= nucleus:
+                    break
+                kept.append(w)
+                mass += full[w]
+            for w in range(6):
+                cut = full[w] / mass if w in kept else 0.0
+                share_here = share if nucleus < 1 else 0.0
+                wanted = (1 - share_here) * cut + share_here * full.get(w, 0.0)
+                assert q[row, w].item() == pytest.approx(wanted, abs=1e-12)
+
+
+@pytest.mark.parametrize("block", [1, 2, 3])
+def test_a_sweep_visits_every_free_position_once(block: int) -> None:
+    free_BT = torch.rand(200, 7) < 0.6
+    for visits in (in_order(block), shuffled(block)):
+        draws = SeededDraws(0, torch.arange(200), sweep=0)
+        masks = list(visits(draws, free_BT))
+        assert torch.equal(torch.stack(masks).sum(0), free_BT.long())
+        sizes = torch.stack(masks).sum(2)
+        assert (sizes.amax(0) == free_BT.sum(1).clamp(max=block)).all()
+
+
+def test_all_orders_and_all_subsets_are_alike() -> None:
+    """Within 4.5 standard errors, over 6 orders of 3 positions and 10 pairs of 5."""
+    count = 6000
+    draws = SeededDraws(1, torch.arange(count), sweep=0)
+    orders = torch.stack([mask.long().argmax(1) for mask in shuffled()(draws, torch.ones(count, 3).bool())], 1)
+    found = torch.unique(orders, dim=0, return_counts=True)[1]
+    assert len(found) == 6
+    assert ((found - count / 6).abs() < 4.5 * math.sqrt(count * 5 / 36)).all()
+    (pairs,) = anywhere([2])(draws, torch.ones(count, 5).bool())
+    found = torch.unique(pairs, dim=0, return_counts=True)[1]
+    assert len(found) == 10
+    assert ((found - count / 10).abs() < 4.5 * math.sqrt(count * 9 / 100)).all()
+    (mixed,) = anywhere([1, 3, 3])(draws, torch.ones(count, 5).bool())
+    assert abs(int((mixed.sum(1) == 3).sum()) - count * 2 / 3) < 4.5 * math.sqrt(count * 2 / 9)
+
+
+def test_choices_by_inversion_never_fall_on_what_has_no_weight() -> None:
+    log_weights = torch.tensor([-math.inf, 0.3, -math.inf, 0.1, -math.inf], dtype=torch.float64)
+    edges = torch.tensor([0.0, 0.5, 1 - 2.0**-53], dtype=torch.float64)
+    assert choice_at(edges, log_weights.expand(3, -1)).tolist() == [1, 1, 3]
+    many = torch.rand(2000, dtype=torch.float64)
+    assert set(choice_at(many, log_weights.expand(2000, -1)).tolist()) == {1, 3}
+
+
+def test_a_kernel_for_an_equal_energy_takes_over_what_is_known() -> None:
+    state = start_chains(local(MODEL), SEQUENCES)
+    assert state.under(local(MODEL)).logits[0].equal(state.logits[0])
+    other: Energy = raw(OTHER)
+    assert torch.allclose(state.under(other).energy_B, evaluate(other, SEQUENCES)[0])
+    assert state.under(other).energy == other
