@@ -35,7 +35,7 @@ from seqwise.objectives import cross_entropy, direct_loss, hamming_cost
 from seqwise.search import Candidates, Score, Selection, SoftTopK, beam_search, global_, local
 from seqwise.search.candidates import MANY
 from seqwise.search.kernels import FewSelection, JoinedSelection
-from seqwise.search.selection import Form, automatic, expanded, summed
+from seqwise.search.selectors import Form, automatic, expanded, summed
 
 SOURCE_SIZE = 50
 

@@ -32,7 +32,7 @@ from seqwise.runs.diagnosis import estimate_constant
 from seqwise.runs.measures import known_targets
 from seqwise.runs.run import Run, load_run, predict
 from seqwise.search.candidates import shifted
-from seqwise.search.selection import HardTopK
+from seqwise.search.selectors import HardTopK
 
 __all__ = ["reproduce"]
 

@@ -21,7 +21,8 @@ from seqwise.search.beam import HELD, Beam, backtrace, unroll
 from seqwise.search.candidates import Score, global_, interpolated, local
 from seqwise.search.operators import of_scores
 from seqwise.search.recombination import viterbi
-from seqwise.search.selection import HardSelection, HardTopK, Selector, SoftTopK
+from seqwise.search.selection import HardSelection
+from seqwise.search.selectors import HardTopK, Selector, SoftTopK
 
 __all__ = [
     "DECODERS",

@@ -46,7 +46,7 @@ def test_the_page_on_the_command_line_has_every_command(conf: Any) -> None:
     "name, found",
     [
         ("seqwise.beam_search", "seqwise.search.beam.beam_search"),
-        ("seqwise.search.selection.SoftTopK", "seqwise.search.selection.SoftTopK"),
+        ("seqwise.search.selectors.SoftTopK", "seqwise.search.selectors.SoftTopK"),
         ("seqwise.search.beam.Beam.scores_BK", "seqwise.search.beam.Beam"),
         ("seqwise.search.beam.no_such_name", None),
         ("torch.softmax", None),

@@ -25,7 +25,7 @@ from seqwise.runs import load_run, predict
 from seqwise.runs.measures import log_partitions_of
 from seqwise.runs.settings import Settings, check
 from seqwise.search.candidates import shifted
-from seqwise.search.selection import HardTopK
+from seqwise.search.selectors import HardTopK
 
 BUDGET = {"longer": 2, "feeding": 1, "search": 1, "likelihood": 1}
 

@@ -63,7 +63,7 @@ from seqwise.runs.stages import resolve, stages
 from seqwise.runs.training import train_run
 from seqwise.search.candidates import global_, local
 from seqwise.search.operators import mean_squared_gap
-from seqwise.search.selection import HardTopK, SoftTopK
+from seqwise.search.selectors import HardTopK, SoftTopK
 from seqwise.training.configuration import dump_configuration
 from seqwise.training.lock import sole_writer
 

@@ -193,10 +193,10 @@ def test_the_beam_forced_along_gold_scores_what_teacher_forcing_does() -> None:
         case = a_case(name, seed)
         gold_BT, num_steps_B = gold_and_steps(case)
 
-        def gold(candidates: Candidates, generator: object, gold_BT: Tensor = gold_BT) -> HardSelection:
+        def gold(candidates: Candidates, carry: Any, generator: Any, gold_BT: Tensor = gold_BT) -> Any:
             tokens_B1 = gold_BT[:, candidates.step, None].clamp(min=0)
             scores_B1 = candidates.scores_BJV[:, 0].gather(1, tokens_B1)
-            return HardSelection(scores_B1, torch.zeros_like(tokens_B1), tokens_B1)
+            return HardSelection(scores_B1, torch.zeros_like(tokens_B1), tokens_B1), carry
 
         context = case.model.encode(case.batch)
         cost = hamming_cost(gold_BT, case.vocabulary_size)

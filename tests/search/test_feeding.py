@@ -83,9 +83,9 @@ def test_the_soft_sample_feeds_the_noisy_softmax() -> None:
     case = tagger_case(7, lengths=(4, 4))
     chosen = []
 
-    def spied(candidates: Candidates, generator: torch.Generator | None) -> Any:
-        chosen.append(SoftArgmax(2.0, noise=Gumbel())(candidates, generator))
-        return chosen[-1]
+    def spied(candidates: Candidates, carry: Any, generator: torch.Generator | None) -> Any:
+        chosen.append(SoftArgmax(2.0, noise=Gumbel())(candidates, None, generator)[0])
+        return chosen[-1], carry
 
     logits_BTV = feed(case, 0.0, spied, seed=3)
     generator = torch.Generator().manual_seed(3)
@@ -130,9 +130,9 @@ class Echo:
         return features
 
 
-def token_zero(candidates: Candidates, generator: torch.Generator | None) -> HardSelection:
+def token_zero(candidates: Candidates, carry: Any, generator: torch.Generator | None) -> Any:
     zeros_B1 = torch.zeros(candidates.features_BJH.shape[0], 1, dtype=torch.long)
-    return HardSelection(candidates.scores_BJV[:, :, 0], zeros_B1, zeros_B1)
+    return HardSelection(candidates.scores_BJV[:, :, 0], zeros_B1, zeros_B1), carry
 
 
 @pytest.mark.parametrize("probability", [0.3, 0.8])

@@ -253,9 +253,9 @@ class Loss(nn.Module):
 def detached(otherwise: Any) -> Any:
     """The same choice as a constant, as if the first pass had run without a graph."""
 
-    def choose(candidates: Candidates, generator: torch.Generator | None) -> Any:
-        selection = otherwise(candidates, generator)
-        return replace(selection, token_weights_BKV=selection.token_weights_BKV.detach())
+    def choose(candidates: Candidates, carry: Any, generator: torch.Generator | None) -> Any:
+        selection, carry = otherwise(candidates, carry, generator)
+        return replace(selection, token_weights_BKV=selection.token_weights_BKV.detach()), carry
 
     return choose
 
@@ -286,9 +286,10 @@ def test_hard_choices_carry_no_gradient(make: Any, name: str) -> None:
     case = make(8)
     chosen = []
 
-    def spied(candidates: Candidates, generator: torch.Generator | None) -> HardSelection:
-        chosen.append(FEEDINGS[name](1.0)(candidates, generator))
-        return chosen[-1]
+    def spied(candidates: Candidates, carry: Any, generator: torch.Generator | None) -> Any:
+        selection, carry = FEEDINGS[name](1.0)(candidates, carry, generator)
+        chosen.append(selection)
+        return selection, carry
 
     case.model.zero_grad()
     two_pass(case, 0.0, spied, seed=3).square().sum().backward()
@@ -306,9 +307,9 @@ def test_hard_choices_carry_no_gradient(make: Any, name: str) -> None:
 # ---------------------------------------------------------------------------------------- the coin
 
 
-def token_zero(candidates: Candidates, generator: torch.Generator | None) -> HardSelection:
+def token_zero(candidates: Candidates, carry: Any, generator: torch.Generator | None) -> Any:
     zeros_B1 = torch.zeros(candidates.features_BJH.shape[0], 1, dtype=torch.long)
-    return HardSelection(candidates.scores_BJV[:, :, 0], zeros_B1, zeros_B1)
+    return HardSelection(candidates.scores_BJV[:, :, 0], zeros_B1, zeros_B1), carry
 
 
 @pytest.mark.parametrize("probability", [0.3, 0.8])

@@ -46,7 +46,7 @@ import sys
 sys.path.insert(0, sys.argv[1])
 from seqwise.search import HardTopK, beam_search, backtrace, global_, local
 from seqwise.search.kernels import fused, hard, scan
-from seqwise.search.selection import summed
+from seqwise.search.selectors import (summed)
 from search.test_kernels import a_batch, a_model, gradients, loss_of
 
 calls, real = [], fused.scan_rows

@@ -13,8 +13,7 @@ from seqwise.search import Candidates, HardTopK, SoftTopK, global_, never_lost, 
 
 
 def candidates_of(scores_BJV: Tensor) -> Candidates:
-    zeros_BJ = torch.zeros(scores_BJV.shape[:2], dtype=scores_BJV.dtype)
-    return Candidates(zeros_BJ, scores_BJV, lambda features: features, global_, None, zeros_BJ, None, 0)
+    return Candidates.of_scores(scores_BJV)
 
 
 def test_excluded_candidates_score_minus_infinity_and_no_others() -> None:
@@ -38,12 +37,12 @@ def test_an_excluded_candidate_is_chosen_by_no_selector() -> None:
     scores_BJV = torch.randn(30, 2, 3, dtype=torch.float64)
     best_B1 = scores_BJV.flatten(1).argmax(-1, keepdim=True)
     some = candidates_of(scores_BJV).without(best_B1)
-    hard = HardTopK(5)(some, None)
+    hard = HardTopK(5)(some, None, None)[0]
     assert (hard.parents_BK * 3 + hard.tokens_BK != best_B1).all()
     assert (hard.scores_BK > -torch.inf).all()
     one_slot = candidates_of(scores_BJV[:, :1])
     best_B1 = scores_BJV[:, 0].argmax(-1, keepdim=True)
-    soft = SoftTopK(2, 1.0)(one_slot.without(best_B1), None)
+    soft = SoftTopK(2, 1.0)(one_slot.without(best_B1), None, None)[0]
     assert (soft.token_weights_BKV.gather(2, best_B1[:, None].expand(-1, 2, 1)) == 0).all()
 
 

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from seqwise.data import EncodedExample, collate
 from seqwise.decoding import Decoder, decode
 from seqwise.models import EncoderDecoder
-from seqwise.search import Candidates, HardTopK, Score, cost_augmented, global_, interpolated, local, selection, shifted
+from seqwise.search import Candidates, HardTopK, Score, cost_augmented, global_, interpolated, local, shifted
 from seqwise.search.candidates import Shared
-from seqwise.search.kernels import DeferredGradients, best_of_many
+from seqwise.search.kernels import DeferredGradients, best_of_many, hard
 from seqwise.search.operators import hard_top_k
 
 BATCH, SLOTS = 3, 4
@@ -28,9 +28,16 @@ def candidates(
     zeros_BJ = torch.zeros(BATCH, num_slots, dtype=torch.float64)
     shared = Shared(torch.zeros(size, 2), DeferredGradients())
     return Candidates(
-        3 * torch.randn_like(zeros_BJ), logits_BJV, nn.Identity(), score, None,
-        zeros_BJ if finished is None else finished, end, 1, shared=shared,
-    )  # fmt: skip
+        prefix_scores_BJ=3 * torch.randn_like(zeros_BJ),
+        features_BJH=logits_BJV,
+        head=nn.Identity(),
+        score=score,
+        cost=None,
+        finished_BJ=zeros_BJ if finished is None else finished,
+        end=end,
+        step=1,
+        shared=shared,
+    )
 
 
 def require_the_same(given: Candidates, k: int) -> None:
@@ -113,14 +120,14 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         calls.append(k)
         return best_of_many(given, k)
 
-    monkeypatch.setattr(selection, "best_of_many", count)
+    monkeypatch.setattr(hard, "best_of_many", count)
     yield calls
 
 
 def test_who_goes_there(taken: list[int]) -> None:
     def choose(given: Candidates, k: int = SLOTS) -> int:
         taken.clear()
-        HardTopK(k)(given, None)
+        HardTopK(k)(given, None, None)
         return len(taken)
 
     with torch.no_grad():

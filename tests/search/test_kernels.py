@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -58,7 +59,7 @@ from seqwise.search.kernels import (
 )
 from seqwise.search.kernels.deferral import exp_
 from seqwise.search.kernels.relaxed import default_tolerance
-from seqwise.search.selection import Form, automatic, expanded, summed
+from seqwise.search.selectors import Form, automatic, expanded, summed
 
 V = 140  # two blocks of 64 tokens and 12 single ones
 CERTIFIED, DENSE = summed(tolerance=1e-13, most=40), summed(tolerance=-1, most=40)
@@ -140,9 +141,10 @@ def selections() -> Iterator[list[Any]]:
     seen: list[Any] = []
     call = SoftTopK.__call__
 
-    def watched(self: SoftTopK, candidates: Candidates, generator: Any) -> Any:
-        seen.append(call(self, candidates, generator))
-        return seen[-1]
+    def watched(self: SoftTopK, candidates: Candidates, carry: Any, generator: Any) -> Any:
+        selection, carry = call(self, candidates, carry, generator)
+        seen.append(selection)
+        return selection, carry
 
     SoftTopK.__call__ = watched  # type: ignore[method-assign]
     try:
@@ -311,9 +313,17 @@ def test_dead_and_finished_slots(form: Form, learned: bool) -> None:
 
     def outcome(chosen: Form) -> tuple[Tensor, ...]:
         shared = Shared(embedding_VD, DeferredGradients(), lambda step: cost_BV)
-        state = prefix_BJ, features_BJH, head, local, cost_BV, finished_BJ, 2, 0
-        hard = HardTopK(5)(Candidates(*state), None)
-        selection = SoftTopK(5, 60.0, form=chosen)(Candidates(*state, shared=shared), None)
+        candidates = Candidates(
+            prefix_scores_BJ=prefix_BJ,
+            features_BJH=features_BJH,
+            head=head,
+            score=local,
+            cost=cost_BV,
+            finished_BJ=finished_BJ,
+            end=2,
+        )
+        hard = HardTopK(5)(candidates, None, None)[0]
+        selection = SoftTopK(5, 60.0, form=chosen)(replace(candidates, shared=shared), None, None)[0]
         assert isinstance(selection, FewSelection) is (chosen is CERTIFIED)
         assert selection.parents_BK[0, :3].tolist() == hard.parents_BK[0, :3].tolist()
         assert selection.tokens_BK[0, :3].tolist() == hard.tokens_BK[0, :3].tolist()
@@ -350,8 +360,18 @@ def test_gradcheck(form: Form, score: Score) -> None:
         del head.weight, head.bias
         head.weight, head.bias = weight, bias  # type: ignore[assignment]
         shared = Shared(embedding, DeferredGradients(), lambda step: cost_BV)
-        candidates = Candidates(prefix, features, head, score, cost_BV, ended, 1, 0, shared=shared)
-        selection = SoftTopK(3, 3.0, mean_squared_gap, form)(candidates, None)
+        candidates = Candidates(
+            prefix_scores_BJ=prefix,
+            features_BJH=features,
+            head=head,
+            score=score,
+            cost=cost_BV,
+            finished_BJ=ended,
+            end=1,
+            step=0,
+            shared=shared,
+        )
+        selection = SoftTopK(3, 3.0, mean_squared_gap, form)(candidates, None, None)[0]
         return selection.scores_BK, selection.embed(embedding), selection.expect(cost_BV), selection.token_mass(1)
 
     inputs = [torch.randn(2, 2, 3) * 2, torch.randn(70, 3) * 3, torch.randn(70), torch.randn(70, 2), torch.randn(2, 2)]
@@ -411,7 +431,7 @@ def test_what_is_certified_leaves_out_no_more_than_the_tolerance(tolerance: floa
     for _ in range(6):
         for scores_BJV, offsets_BJ in adversaries(draw):
             zeros_BJ, k, alpha = torch.zeros(1, 2), int(draw.integers(1, 6)), float(10 ** draw.uniform(-2, 3))
-            candidates = Candidates(offsets_BJ, scores_BJV, nn.Identity(), global_, None, zeros_BJ, None, 0)
+            candidates = Candidates.of_scores(scores_BJV, prefix_scores_BJ=offsets_BJ)
             scan = Scan(scores_BJV.clone(), None, zeros_BJ, None)
             allowed = tolerance
             if draw.random() < 0.5:  # just as much as the first few leave
@@ -717,11 +737,11 @@ def test_the_form_is_chosen_by_size_and_by_what_is_there() -> None:
     steps = unroll(model, model.encode(batch), SoftTopK(2, 1.0), num_steps=1)
     candidates = next(steps).candidates
     assert candidates.many
-    assert not isinstance(SoftTopK(2, 1.0)(candidates, None), SoftSelection)
+    assert not isinstance(SoftTopK(2, 1.0)(candidates, None, None)[0], SoftSelection)
     assert candidates.scores_BJV.shape == (3, 1, 5000) and not candidates.many
-    assert isinstance(SoftTopK(2, 1.0)(candidates, None), SoftSelection)  # it is all there already
+    assert isinstance(SoftTopK(2, 1.0)(candidates, None, None)[0], SoftSelection)  # it is all there already
     few = candidates.without(torch.zeros(3, 1, dtype=torch.long))
-    assert isinstance(SoftTopK(2, 1.0)(few, None), SoftSelection)
+    assert isinstance(SoftTopK(2, 1.0)(few, None, None)[0], SoftSelection)
 
 
 @pytest.mark.parametrize("form", [CERTIFIED, DENSE], ids=["certified", "dense"])

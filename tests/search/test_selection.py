@@ -32,7 +32,7 @@ from seqwise.search import (
     soft_top_k,
 )
 from seqwise.search.operators import soft_top_k_of
-from seqwise.search.selection import Selector, summed
+from seqwise.search.selectors import Selector, summed
 
 TOLERANCE = {"atol": 1e-10, "rtol": 1e-10}
 EXACT = Context(prec=60)
@@ -40,8 +40,7 @@ EXACT = Context(prec=60)
 
 def candidates_of(scores_BJV: Tensor) -> Candidates:
     """Candidates whose scores are exactly these."""
-    zeros_BJ = torch.zeros(scores_BJV.shape[:2], dtype=scores_BJV.dtype)
-    return Candidates(zeros_BJ, scores_BJV, lambda features: features, global_, None, zeros_BJ, None, 0)
+    return Candidates.of_scores(scores_BJV)
 
 
 def random_scores(draw: np.random.Generator) -> Tensor:
@@ -158,8 +157,8 @@ def test_a_soft_selection_equals_its_definition(selector: SoftTopK | SoftArgmax)
 def test_centring_keeps_float32_noise_from_growing() -> None:
     """At scores near -300 and a gap of a hundredth, float32 still sees the gap in the mixture's score."""
     scores_BJV = torch.tensor([[[-300.0, -300.01, -310.0]]])
-    exact = SoftTopK(2, 50.0)(candidates_of(scores_BJV.double()), None).scores_BK
-    found = SoftTopK(2, 50.0)(candidates_of(scores_BJV), None).scores_BK
+    exact = SoftTopK(2, 50.0)(candidates_of(scores_BJV.double()), None, None)[0].scores_BK
+    found = SoftTopK(2, 50.0)(candidates_of(scores_BJV), None, None)[0].scores_BK
     torch.testing.assert_close(found.double(), exact, atol=4e-5, rtol=0)
 
 
@@ -331,11 +330,11 @@ def test_soft_selections_tend_to_hard_ones() -> None:
     best = scores_BJV.flatten(1).topk(4).values
     clear = (best[:, :-1] - best[:, 1:]).amin(1) > 0.01
     assert clear.float().mean() > 0.8
-    hard = HardTopK(3)(candidates_of(scores_BJV), None)
+    hard = HardTopK(3)(candidates_of(scores_BJV), None, None)[0]
     state, embedding_VD = torch.randn(500, 3, 2).double(), torch.randn(4, 2).double()
     errors = []
     for alpha in (1.0, 1e2, 1e4, 1e7):
-        soft = SoftTopK(3, alpha)(candidates_of(scores_BJV), None)
+        soft = SoftTopK(3, alpha)(candidates_of(scores_BJV), None, None)[0]
         assert torch.equal(soft.parents_BK, hard.parents_BK)
         assert torch.equal(soft.tokens_BK, hard.tokens_BK)
         error = [
@@ -377,7 +376,7 @@ def noisy_candidates() -> tuple[Candidates, Tensor]:
 def test_greedy_under_gumbel_noise_draws_from_the_softmax() -> None:
     candidates, probabilities_V = noisy_candidates()
     generator = torch.Generator().manual_seed(5)
-    selection = HardTopK(1, noise=Gumbel())(candidates, generator)
+    selection = HardTopK(1, noise=Gumbel())(candidates, None, generator)[0]
     counts_V = torch.bincount(selection.tokens_BK[:, 0], minlength=5).double()
     assert counts_V[4] == 0
     expected_V = NUM_DRAWS * probabilities_V
@@ -391,7 +390,7 @@ def test_the_soft_sample_tends_to_a_draw_from_the_softmax() -> None:
     candidates, probabilities_V = noisy_candidates()
     distances, certainty = [], []
     for alpha in (0.3, 3.0, 1000.0):
-        selection = SoftArgmax(alpha, noise=Gumbel())(candidates, torch.Generator().manual_seed(6))
+        selection = SoftArgmax(alpha, noise=Gumbel())(candidates, None, torch.Generator().manual_seed(6))[0]
         weights_BV = selection.token_weights_BKV[:, 0]
         distances.append(float((weights_BV.mean(0) - probabilities_V).abs().max()))
         certainty.append(float(weights_BV.amax(-1).mean()))
@@ -492,7 +491,7 @@ def test_with_the_unit_scale_and_shift_of_scores_do_not_matter_and_the_batch_doe
     torch.testing.assert_close(weights(100 * scores_BJV - 7), expected, atol=1e-9, rtol=0)
     for row in range(4):
         torch.testing.assert_close(weights(scores_BJV[row : row + 1])[0], expected[row], atol=1e-12, rtol=0)
-    plain = SoftTopK(3, 2.0)(candidates_of(100 * scores_BJV), None).token_weights_BKV
+    plain = SoftTopK(3, 2.0)(candidates_of(100 * scores_BJV), None, None)[0].token_weights_BKV
     assert (plain - expected).abs().max() > 0.05
 
 
@@ -500,12 +499,12 @@ def test_with_the_unit_scale_and_shift_of_scores_do_not_matter_and_the_batch_doe
 def test_with_the_unit_large_alpha_is_hard_and_small_alpha_is_even(k: int) -> None:
     scores_BJV = torch.randn(50, 2, 3, dtype=torch.float64)
     candidates = candidates_of(scores_BJV)
-    hard = HardTopK(k)(candidates, None)
-    soft = SoftTopK(k, 1e9, mean_squared_gap)(candidates, None)
+    hard = HardTopK(k)(candidates, None, None)[0]
+    soft = SoftTopK(k, 1e9, mean_squared_gap)(candidates, None, None)[0]
     embedding_VD = torch.eye(3, dtype=torch.float64)
     clear_B = -scores_BJV.flatten(1).sort(descending=True).values.diff(dim=1).amax(1) > 1e-2
     torch.testing.assert_close(soft.embed(embedding_VD)[clear_B], hard.embed(embedding_VD)[clear_B])
-    even = SoftTopK(k, 1e-14, mean_squared_gap)(candidates, None).token_weights_BKV
+    even = SoftTopK(k, 1e-14, mean_squared_gap)(candidates, None, None)[0].token_weights_BKV
     torch.testing.assert_close(even, torch.full_like(even, 1 / 3), atol=1e-6, rtol=0)
 
 
@@ -515,7 +514,7 @@ def test_with_the_unit_the_gradient_is_the_derivative() -> None:
     for k in (1, 3, 6):
 
         def everything(scores: Tensor, k: int = k) -> tuple[Tensor, ...]:
-            selection = SoftTopK(k, 1.5, mean_squared_gap)(candidates_of(scores), None)
+            selection = SoftTopK(k, 1.5, mean_squared_gap)(candidates_of(scores), None, None)[0]
             return selection.scores_BK, selection.token_weights_BKV, selection.parent_weights_BKJ
 
         assert torch.autograd.gradcheck(everything, (scores_BJV,))
@@ -530,7 +529,7 @@ def test_with_the_unit_ties_and_dead_candidates_give_no_nan(dtype: torch.dtype) 
     scores_BJV[2, 0, 1] = 0.3
     scores_BJV[3] = -torch.inf
     leaf = scores_BJV.requires_grad_()
-    selection = SoftTopK(3, 5.0, mean_squared_gap)(candidates_of(leaf), None)
+    selection = SoftTopK(3, 5.0, mean_squared_gap)(candidates_of(leaf), None, None)[0]
     live_BK = selection.scores_BK > -torch.inf
     assert live_BK.sum(1).tolist() == [3, 3, 1, 0]
     (selection.scores_BK[live_BK].sum() + selection.token_weights_BKV.square().sum()).backward()
@@ -542,7 +541,16 @@ def test_with_the_unit_ties_and_dead_candidates_give_no_nan(dtype: torch.dtype) 
 def ending_candidates(scores_BJV: Tensor, finished_BJ: Tensor, lead: float = 0.0) -> Candidates:
     """Slots that have ended in part, each by some lead before the next; token 0 ends."""
     prefixes_BJ = -lead * torch.arange(finished_BJ.shape[1]).expand_as(finished_BJ)
-    return Candidates(prefixes_BJ, scores_BJV, lambda features: features, global_, None, finished_BJ, end=0, step=1)
+    return Candidates(
+        prefix_scores_BJ=prefixes_BJ,
+        features_BJH=scores_BJV,
+        head=lambda features: features,
+        score=global_,
+        cost=None,
+        finished_BJ=finished_BJ,
+        end=0,
+        step=1,
+    )
 
 
 @pytest.mark.parametrize("mass", [0.5, 0.99, 1 - 1e-5])
@@ -552,7 +560,7 @@ def test_with_the_unit_slots_that_are_about_to_end_stay_apart(mass: float) -> No
     scores_BJV = torch.zeros(1, 3, 4, dtype=torch.float64)
     scores_BJV[0, :, 0] = torch.tensor([-1.0, -2.0, -3.0], dtype=torch.float64) / (1 - mass)  # ending adds (1 - F) f
     scores_BJV = scores_BJV.requires_grad_()
-    selection = SoftTopK(3, 8.0, mean_squared_gap)(ending_candidates(scores_BJV, finished_BJ), None)
+    selection = SoftTopK(3, 8.0, mean_squared_gap)(ending_candidates(scores_BJV, finished_BJ), None, None)[0]
     # As if those that go on were not there: gaps of 1 and 1.
     weights_3 = [math.exp(-8.0 * gap**2) for gap in (0, 1, 2)]
     first = [weight / sum(weights_3) for weight in weights_3]
@@ -579,7 +587,7 @@ def test_with_the_unit_the_gradient_of_what_has_ended_in_part_is_the_derivative(
     finished_BJ = (0.02 + 0.1 * torch.rand(2, 2, dtype=torch.float64, generator=draw)).requires_grad_()
 
     def everything(scores: Tensor, finished: Tensor) -> tuple[Tensor, ...]:
-        selection = SoftTopK(k, 1.5, mean_squared_gap)(ending_candidates(scores, finished), None)
+        selection = SoftTopK(k, 1.5, mean_squared_gap)(ending_candidates(scores, finished), None, None)[0]
         return selection.scores_BK, selection.token_weights_BKV, selection.parent_weights_BKJ
 
     assert torch.autograd.gradcheck(everything, (scores_BJV, finished_BJ))

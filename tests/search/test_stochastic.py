@@ -26,6 +26,7 @@ from seqwise.search import (
     HardSelection,
     HardTopK,
     StochasticBeam,
+    StochasticTopK,
     backtrace,
     beam_search,
     conditional_gumbels,
@@ -116,12 +117,12 @@ def without_replacement(probabilities: dict[Any, float], k: int) -> dict[tuple[A
 def fresh_noise(k: int) -> Any:
     """The wrong way: Gumbel noise drawn anew at every step, not given the noise of the step before."""
 
-    def selector(candidates: Candidates, generator: torch.Generator | None) -> HardSelection:
+    def selector(candidates: Candidates, carry: Any, generator: torch.Generator | None) -> Any:
         scores_BJV = candidates.scores_BJV
         size = min(k, scores_BJV[0].numel())
         _, parents_BK, tokens_BK = hard_top_k(Gumbel()(scores_BJV, generator), size)
         flat_BK = parents_BK * scores_BJV.shape[-1] + tokens_BK
-        return HardSelection(scores_BJV.flatten(1).gather(1, flat_BK), parents_BK, tokens_BK)
+        return HardSelection(scores_BJV.flatten(1).gather(1, flat_BK), parents_BK, tokens_BK), carry
 
     return selector
 
@@ -420,6 +421,22 @@ def test_the_generator_is_the_only_source_of_noise() -> None:
     assert torch.equal(first.perturbed_BK, again.perturbed_BK)
     assert torch.equal(backtrace(first.beam), backtrace(again.beam))
     assert not torch.equal(first.perturbed_BK, other.perturbed_BK)
+
+
+def test_one_selector_serves_many_searches() -> None:
+    """In the one loop it draws what the search of its own draws, and it remembers nothing between searches."""
+    num_steps, case = CASES["encoder-decoder"]
+    context, selector = repeated(case, 5), StochasticTopK(3)
+
+    def drawn(seed: int) -> Beam:
+        return beam_search(case.model, context, selector, num_steps=num_steps, generator=seeded(seed))
+
+    expected = stochastic_beam_search(case.model, context, k=3, num_steps=num_steps, generator=seeded(1)).beam
+    drawn(2)
+    beam = drawn(1)
+    assert torch.equal(beam.scores_BK, expected.scores_BK)
+    assert torch.equal(backtrace(beam), backtrace(expected))
+    assert not torch.equal(backtrace(beam), backtrace(drawn(2)))
 
 
 def test_half_precision_models_draw_in_float32() -> None:

@@ -24,7 +24,8 @@ from seqwise.models.protocols import StepModel
 from seqwise.names import ScoreName
 from seqwise.search.candidates import Candidates, Score, as_score, global_, local
 from seqwise.search.gold import KeepGold, never_lost, no_rivals
-from seqwise.search.selection import HardTopK, Selection, Selector
+from seqwise.search.selection import Selection
+from seqwise.search.selectors import HardTopK, Selector
 
 __all__ = ["LabelBias", "Prefix", "draw_label_bias", "explore_label_bias", "fate_of_gold"]
 
@@ -234,9 +235,9 @@ class _Recorder:
     selector: Selector
     scores_JV: Tensor | None = None
 
-    def __call__(self, candidates: Candidates, generator: torch.Generator | None) -> Selection:
+    def __call__(self, candidates: Candidates, carry: Any, generator: torch.Generator | None) -> tuple[Selection, Any]:
         self.scores_JV = candidates.scores_BJV[0]
-        return self.selector(candidates, generator)
+        return self.selector(candidates, carry, generator)
 
 
 def _states(slots: Slots, end: int | None) -> Iterator[_State]:

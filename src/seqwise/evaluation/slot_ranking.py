@@ -20,7 +20,7 @@ from seqwise.models.protocols import StepModel
 from seqwise.names import ScoreName
 from seqwise.search.beam import Beam, backtrace, unroll
 from seqwise.search.candidates import Score, as_score, local
-from seqwise.search.selection import HardTopK, Selector
+from seqwise.search.selectors import HardTopK, Selector
 
 __all__ = ["SlotRanking", "Slots", "rank_slots", "unroll_slots"]
 

@@ -15,7 +15,8 @@ from transformers import GenerationConfig
 
 from seqwise.errors import InputError
 from seqwise.search.candidates import Candidates
-from seqwise.search.selection import Selection, Selector
+from seqwise.search.selection import Selection
+from seqwise.search.selectors import Selector
 
 __all__ = ["GenerationSelector", "SpecialTokens", "generation_selector", "special_tokens"]
 
@@ -223,24 +224,24 @@ class GenerationSelector:
     forced_last: int | None = None
     num_steps: int | None = None
 
-    def __call__(self, candidates: Candidates, generator: torch.Generator | None) -> Selection:
+    def __call__(self, candidates: Candidates, carry: Any, generator: torch.Generator | None) -> tuple[Selection, Any]:
         """Choose from one step's candidates."""
         step = candidates.step
         if self.forced_last is not None and self.num_steps is not None and step == self.num_steps - 1:
-            return self.selector(replace(candidates, head=_OnlyOne(candidates, self.forced_last)), generator)
+            return self.selector(replace(candidates, head=_OnlyOne(candidates, self.forced_last)), carry, generator)
         if step < self.first_choice:
-            return self.selector(candidates, generator)
+            return self.selector(candidates, carry, generator)
         tokens = set(self.excluded)
         if step == self.first_choice:
             tokens |= set(self.excluded_at_first)
         if self.end is not None and step < self.steps_before_end:
             tokens.add(self.end)
         if not tokens:
-            return self.selector(candidates, generator)
+            return self.selector(candidates, carry, generator)
         num_inputs, num_slots = candidates.prefix_scores_BJ.shape
         device = candidates.prefix_scores_BJ.device
         excluded_X = _places(tuple(sorted(tokens)), num_slots, self.vocabulary_size, device)
-        return self.selector(candidates.without(excluded_X.expand(num_inputs, -1)), generator)
+        return self.selector(candidates.without(excluded_X.expand(num_inputs, -1)), carry, generator)
 
 
 @lru_cache(maxsize=64)

@@ -19,7 +19,7 @@ from seqwise.objectives.rescoring import beam_outputs, cut_at_end, output_scores
 from seqwise.search.candidates import Score, as_score, global_
 from seqwise.search.gold import Lost, never_lost, no_rivals, out_of_beam, unroll_with_gold
 from seqwise.search.operators import AlphaUnit, of_scores
-from seqwise.search.selection import HardTopK, Selector, SoftTopK
+from seqwise.search.selectors import HardTopK, Selector, SoftTopK
 
 __all__ = [
     "beam_crf_loss",

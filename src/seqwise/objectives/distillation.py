@@ -15,7 +15,7 @@ from seqwise.models.protocols import StepModel
 from seqwise.objectives.objective import Objective, per_token, search_targets
 from seqwise.objectives.rescoring import beam_outputs, cut_at_end, output_scores
 from seqwise.search.candidates import global_, local
-from seqwise.search.selection import HardTopK
+from seqwise.search.selectors import HardTopK
 
 __all__ = ["distillation_loss", "distillation_objective"]
 

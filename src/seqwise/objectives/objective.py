@@ -31,7 +31,7 @@ from seqwise.search.candidates import Score, as_score, cost_augmented, local
 from seqwise.search.costs import Cost
 from seqwise.search.feeding import FEEDINGS, fed_logits, fed_logits_in_two_passes
 from seqwise.search.operators import AlphaUnit, of_scores
-from seqwise.search.selection import SoftTopK
+from seqwise.search.selectors import SoftTopK
 
 __all__ = [
     "CostOfGold",

@@ -17,7 +17,7 @@ from seqwise.names import ScoreName
 from seqwise.objectives.likelihood import gold_scores
 from seqwise.search.beam import backtrace, beam_search
 from seqwise.search.candidates import Score
-from seqwise.search.selection import HardTopK
+from seqwise.search.selectors import HardTopK
 
 __all__ = ["beam_outputs", "cut_at_end", "output_scores"]
 

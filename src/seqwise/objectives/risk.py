@@ -18,7 +18,7 @@ from seqwise.objectives.rescoring import beam_outputs, cut_at_end, output_scores
 from seqwise.search.candidates import Score, as_score, local
 from seqwise.search.costs import levenshtein_row
 from seqwise.search.operators import peaked_softmax
-from seqwise.search.selection import HardTopK
+from seqwise.search.selectors import HardTopK
 
 __all__ = ["OutputCost", "edit_distances", "expected_cost", "hamming_distances", "minimum_risk_objective"]
 

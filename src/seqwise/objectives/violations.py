@@ -28,7 +28,7 @@ from seqwise.search.beam import beam_search
 from seqwise.search.candidates import Score, as_score, cost_augmented, global_, local
 from seqwise.search.costs import Cost
 from seqwise.search.gold import no_rivals, out_of_beam, unroll_with_gold
-from seqwise.search.selection import HardTopK
+from seqwise.search.selectors import HardTopK
 
 __all__ = [
     "beam_search_optimization_loss",

@@ -37,7 +37,7 @@ from seqwise.runs.measures import (
 )
 from seqwise.runs.run import Run
 from seqwise.search.candidates import Score, global_, local, shifted
-from seqwise.search.selection import HardTopK
+from seqwise.search.selectors import HardTopK
 
 __all__ = [
     "BEAM_SIZES",

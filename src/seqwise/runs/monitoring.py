@@ -18,7 +18,7 @@ from seqwise.runs.run import Run, usual_decoder
 from seqwise.runs.settings import Settings, trained_score
 from seqwise.search.beam import beam_search
 from seqwise.search.candidates import as_score
-from seqwise.search.selection import HardTopK, Selector, SoftTopK
+from seqwise.search.selectors import HardTopK, Selector, SoftTopK
 
 __all__ = ["MOST_EXAMPLES", "Monitor", "monitor", "score_spread"]
 

@@ -53,7 +53,7 @@ from seqwise.runs.hub import model_folder, run_folder
 from seqwise.runs.inputs import example_of, input_units
 from seqwise.runs.settings import Settings, load_settings, names_pretrained, over_encoder
 from seqwise.runs.stages import SELF_NORMALIZING, resolve, stages
-from seqwise.search.selection import Selector
+from seqwise.search.selectors import Selector
 from seqwise.training.checkpoints import MANIFEST, load_model_file, publishing, verify
 from seqwise.training.configuration import dump_configuration, load_configuration
 

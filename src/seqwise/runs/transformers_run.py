@@ -24,7 +24,7 @@ from seqwise.errors import InputError
 from seqwise.runs.pretrained import is_encoder, load_model_and_tokenizer, pretrained_source, quiet
 from seqwise.runs.run import Run
 from seqwise.runs.settings import Settings
-from seqwise.search.selection import Selector
+from seqwise.search.selectors import Selector
 
 __all__ = ["TransformersRun", "load_transformers_run", "new_transformers_run", "piece_vocabulary"]
 

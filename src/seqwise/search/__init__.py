@@ -10,21 +10,11 @@ from seqwise.search.gold import GoldStep, KeepGold, Lost, never_lost, no_rivals,
 from seqwise.search.noise import Gumbel
 from seqwise.search.operators import AlphaUnit, hard_top_k, mean_squared_gap, of_scores, peaked_softmax, soft_top_k
 from seqwise.search.recombination import viterbi
-from seqwise.search.selection import (
-    Form,
-    HardSelection,
-    HardTopK,
-    Selection,
-    Selector,
-    SoftArgmax,
-    SoftSelection,
-    SoftTopK,
-    automatic,
-    expanded,
-    summed,
-)
+from seqwise.search.selection import HardSelection, Selection, SoftSelection
+from seqwise.search.selectors import Form, HardTopK, Selector, SoftArgmax, SoftTopK, automatic, expanded, summed
 from seqwise.search.stochastic import (
     StochasticBeam,
+    StochasticTopK,
     conditional_gumbels,
     importance_weights,
     normalized_importance_weights,
@@ -55,6 +45,7 @@ __all__ = [
     "SoftTopK",
     "Step",
     "StochasticBeam",
+    "StochasticTopK",
     "as_score",
     "automatic",
     "backtrace",

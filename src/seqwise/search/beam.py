@@ -21,7 +21,8 @@ from seqwise.search.candidates import Candidates, Score, Shared, as_score, local
 from seqwise.search.costs import Cost, prefix_cost
 from seqwise.search.kernels.deferral import DeferredGradients
 from seqwise.search.kernels.heads import head_of_step
-from seqwise.search.selection import Selection, Selector
+from seqwise.search.selection import Selection
+from seqwise.search.selectors import Selector
 
 __all__ = ["HELD", "Beam", "Step", "backtrace", "beam_search", "unroll"]
 
@@ -121,11 +122,12 @@ class Beam:
 
 
 class Step(NamedTuple):
-    """One turn of the loop: what could be chosen, what was, and the beam that came of it."""
+    """One turn of the loop: what could be chosen, what was, the beam that came of it, and the selector's carry."""
 
     candidates: Candidates
     selection: Selection
     beam: Beam
+    carry: Any = None
 
 
 def unroll(
@@ -138,10 +140,12 @@ def unroll(
     cost: Cost | None = None,
     end: int | None = None,
     generator: torch.Generator | None = None,
+    carry: Any = None,
 ) -> Iterator[Step]:
     """Search step by step, yielding after each; :func:`beam_search` is the last beam of it.
 
-    Args: as of :func:`beam_search`, but ``end`` is given rather than taken from the model.
+    Args: as of :func:`beam_search`, but ``end`` is given rather than taken from the model; ``carry`` is the selector's
+    before the first step.
     """
     score = as_score(score)
     if score.cost_weight != 0 and cost is None:
@@ -156,13 +160,21 @@ def unroll(
         added = None if costs is None else costs.step(cost_state, step)
         head = head_of_step(model.head, step)
         candidates = Candidates(
-            beam.scores_BK, features_BJH, head, score, added, beam.finished_BK, end, step, shared=shared
+            prefix_scores_BJ=beam.scores_BK,
+            features_BJH=features_BJH,
+            head=head,
+            score=score,
+            cost=added,
+            finished_BJ=beam.finished_BK,
+            end=end,
+            step=step,
+            shared=shared,
         )
-        selection = selector(candidates, generator)
+        selection, carry = selector(candidates, carry, generator)
         active_B1 = None if isinstance(num_steps, int) else (num_steps > step)[:, None]
         beam = beam.advance(selection, state, embedding_VD=embedding_VD, cost=added, end=end, active_B1=active_B1)
         cost_state = None if costs is None else costs.advance(cost_state, selection)
-        yield Step(candidates, selection, beam)
+        yield Step(candidates, selection, beam, carry)
 
 
 def beam_search(
@@ -180,8 +192,8 @@ def beam_search(
     Args:
         model: a step model.
         context: what ``model.encode`` returned for the sources.
-        selector: ``HardTopK(k)``, ``SoftTopK(k, alpha)``, ``SoftArgmax(alpha)``, or any function from candidates (and a
-            generator) to a selection.
+        selector: ``HardTopK(k)``, ``SoftTopK(k, alpha)``, ``SoftArgmax(alpha)``, or any other
+            :class:`~seqwise.search.selectors.Selector`, which may be a function.
         num_steps: how many tokens to write: one number, or int64 (B,), a number for each input. Inputs with fewer wait
             unchanged, so that results do not depend on what else is in the batch.
         score: what a token adds to a hypothesis: ``local``, ``global_``, ``interpolated(c)``, or one of these

@@ -179,7 +179,7 @@ class SlotTerms(NamedTuple):
     opened_BJ: Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Candidates:
     """J slots x V tokens, not yet expanded: a selection that needs less than all of them asks for less.
 
@@ -200,12 +200,33 @@ class Candidates:
     features_BJH: Tensor
     head: Callable[[Tensor], Tensor]
     score: Score
-    cost: Tensor | None
+    cost: Tensor | None = None
     finished_BJ: Tensor
-    end: int | None
-    step: int
+    end: int | None = None
+    step: int = 0
     excluded_BX: Tensor | None = None
     shared: Shared | None = None
+
+    @staticmethod
+    def of_scores(added_BJV: Tensor, *, prefix_scores_BJ: Tensor | None = None) -> Candidates:
+        """The candidates of given scores: what each token adds to each slot, whose own scores are 0 by default.
+
+        Example:
+            >>> Candidates.of_scores(torch.tensor([[[1.0, 0.0]]]), prefix_scores_BJ=torch.tensor([[2.0]])).scores_BJV
+            tensor([[[3., 2.]]])
+        """
+        zeros_BJ = torch.zeros_like(added_BJV[..., 0])
+        return Candidates(
+            prefix_scores_BJ=zeros_BJ if prefix_scores_BJ is None else prefix_scores_BJ,
+            features_BJH=added_BJV,
+            head=torch.nn.Identity(),
+            score=global_,
+            finished_BJ=zeros_BJ,
+        )
+
+    def scores_of(self, parents_BK: Tensor, tokens_BK: Tensor) -> Tensor:
+        """The scores of some of the candidates, named by slot and token: (B, K), with their gradients."""
+        return self.scores_BJV.flatten(1).gather(1, parents_BK * self.scores_BJV.shape[-1] + tokens_BK)
 
     @cached_property
     def logits_BJV(self) -> Tensor:

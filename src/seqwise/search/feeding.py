@@ -19,7 +19,8 @@ from seqwise.models.protocols import ParallelModel, StepModel
 from seqwise.search.beam import unroll
 from seqwise.search.candidates import Candidates, global_
 from seqwise.search.noise import Gumbel
-from seqwise.search.selection import HardTopK, Selection, Selector, SoftArgmax
+from seqwise.search.selection import Selection
+from seqwise.search.selectors import HardTopK, Selector, SoftArgmax
 
 __all__ = ["FEEDINGS", "GoldOr", "fed_logits", "fed_logits_in_two_passes"]
 
@@ -50,17 +51,17 @@ class GoldOr:
     gold_BT: Tensor
     gold_probability: float
 
-    def __call__(self, candidates: Candidates, generator: torch.Generator | None) -> Selection:
+    def __call__(self, candidates: Candidates, carry: Any, generator: torch.Generator | None) -> tuple[Selection, Any]:
         """Choose, then let gold take the place of the choice where the coin says so."""
         gold_B = self.gold_BT[:, candidates.step].clamp(min=0)
         coin_B = torch.rand(gold_B.shape, generator=generator, device=gold_B.device) < self.gold_probability
-        selection = self.otherwise(candidates, generator)
+        selection, carry = self.otherwise(candidates, carry, generator)
         if selection.scores_BK.shape[1] != 1:
             raise InputError(
                 f"what is fed must be one slot, and this selector keeps {selection.scores_BK.shape[1]}",
                 mend="use HardTopK(1) or SoftArgmax",
             )
-        return selection.forced(coin_B, gold_B)
+        return selection.forced(coin_B, gold_B), carry
 
 
 def fed_logits(
@@ -165,8 +166,10 @@ def fed_logits_in_two_passes(
     features_N1H = model.teacher_forced(context, gold_BP).flatten(0, 1).unsqueeze(1)
     zeros_N1 = _at_least_float(torch.zeros_like(features_N1H[..., 0]))
     # Each position of each input is a search of one step by itself.
-    candidates = Candidates(zeros_N1, features_N1H, model.head, global_, None, zeros_N1, None, 0)
-    selection = GoldOr(otherwise, gold_BP.reshape(-1, 1), gold_probability)(candidates, generator)
+    candidates = Candidates(
+        prefix_scores_BJ=zeros_N1, features_BJH=features_N1H, head=model.head, score=global_, finished_BJ=zeros_N1
+    )
+    selection, _ = GoldOr(otherwise, gold_BP.reshape(-1, 1), gold_probability)(candidates, None, generator)
     fed_BPD = selection.embed(model.embedding_VD).view(*gold_BP.shape, -1)
     first_B1D, _ = model.start(context)
     return _at_least_float(model.head(model.forced(context, torch.cat([first_B1D, fed_BPD], dim=1))))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,9 +23,10 @@ from seqwise.names import ScoreName
 from seqwise.search.beam import Beam, unroll
 from seqwise.search.candidates import Candidates, Score, local
 from seqwise.search.costs import Cost
-from seqwise.search.selection import HardSelection, Selection, Selector, SoftSelection
+from seqwise.search.selection import HardSelection, Selection, SoftSelection
+from seqwise.search.selectors import Selector
 
-__all__ = ["GoldStep", "KeepGold", "Lost", "never_lost", "no_rivals", "out_of_beam", "unroll_with_gold"]
+__all__ = ["BesideGold", "GoldStep", "KeepGold", "Lost", "never_lost", "no_rivals", "out_of_beam", "unroll_with_gold"]
 
 Lost = Callable[[Tensor, Tensor], Tensor]
 """Where the beam restarts from gold: the score of gold (B, 1) and of all other candidates (B, N) to a mask (B,)."""
@@ -67,25 +68,18 @@ def never_lost(gold_B1: Tensor, others_BN: Tensor) -> Tensor:
     return torch.zeros_like(gold_B1[:, 0], dtype=torch.bool)
 
 
-def no_rivals(candidates: Candidates, generator: torch.Generator | None) -> HardSelection:
+def no_rivals(candidates: Candidates, carry: Any, generator: torch.Generator | None) -> tuple[HardSelection, Any]:
     """The selector that keeps nothing, so that gold searches alone (teacher forcing, step by step)."""
     scores_B0 = candidates.prefix_scores_BJ[:, :0]
     none_B0 = torch.zeros_like(scores_B0, dtype=torch.long)
-    return HardSelection(scores_B0, none_B0, none_B0)
+    return HardSelection(scores_B0, none_B0, none_B0), carry
 
 
-@dataclass(frozen=True)
-class _HardBesideGold(HardSelection):
-    """Gold and hard rivals, with the scores of all candidates but gold, (B, N)."""
-
-    others_BN: Tensor
-
-
-@dataclass(frozen=True)
-class _SoftBesideGold(SoftSelection):
-    """Gold, one-hot, and soft rivals, with the scores of all candidates but gold, (B, N)."""
+class BesideGold(NamedTuple):
+    """The carry of :class:`KeepGold`: the scores of all candidates but gold, (B, N), and the carry of the rivals."""
 
     others_BN: Tensor
+    rivals: Any
 
 
 @dataclass(frozen=True)
@@ -98,7 +92,8 @@ class KeepGold:
         gold_BT: gold tokens; negative ones (padding) are followed as token 0, where nothing counts them.
         lost: where it says so, the beam restarts from the gold prefix: the rivals die.
 
-    Returns, when called: a hard selection where the rivals' is hard, else a soft one in which slot 0 is one-hot.
+    Returns, when called: a hard selection where the rivals' is hard, else a soft one in which slot 0 is one-hot; and as
+    carry the scores of all candidates but gold, with the rivals' own carry.
 
     Example:
         >>> from seqwise.search import HardTopK
@@ -110,29 +105,33 @@ class KeepGold:
     gold_BT: Tensor
     lost: Lost
 
-    def __call__(self, candidates: Candidates, generator: torch.Generator | None) -> Selection:
+    def __call__(
+        self, candidates: Candidates, carry: BesideGold | None, generator: torch.Generator | None
+    ) -> tuple[Selection, BesideGold]:
         """Choose from one step's candidates, of which slot 0 holds the gold prefix."""
         tokens_B1 = self.gold_BT[:, candidates.step, None].clamp(min=0)
         others = candidates.without(tokens_B1)  # in slot 0, the place of a candidate is its token
         gold_B1 = others.all_scores_BJV[:, 0].gather(1, tokens_B1)
         others_BN = others.scores_BJV.flatten(1)
         lost_B1 = self.lost(gold_B1, others_BN)[:, None]
-        selection = self.rivals(others, generator)
-        scores_BK = torch.cat([gold_B1, selection.scores_BK.masked_fill(lost_B1, -torch.inf)], dim=1)
-        parents_BK = F.pad(selection.parents_BK, (1, 0))
-        tokens_BK = torch.cat([tokens_B1, selection.tokens_BK], dim=1)
-        if isinstance(selection, HardSelection):
-            return _HardBesideGold(scores_BK, parents_BK, tokens_BK, others_BN)
-        if not isinstance(selection, SoftSelection):
-            raise InputError(f"gold cannot be kept beside a {type(selection).__name__}", mend="select hard or soft")
-        return _SoftBesideGold(
-            scores_BK,
-            parents_BK,
-            tokens_BK,
-            _one_hot_first(torch.zeros_like(tokens_B1), selection.parent_weights_BKJ),
-            _one_hot_first(tokens_B1, selection.token_weights_BKV),
-            others_BN,
-        )
+        rivals, rivals_carry = self.rivals(others, None if carry is None else carry.rivals, generator)
+        scores_BK = torch.cat([gold_B1, rivals.scores_BK.masked_fill(lost_B1, -torch.inf)], dim=1)
+        parents_BK = F.pad(rivals.parents_BK, (1, 0))
+        tokens_BK = torch.cat([tokens_B1, rivals.tokens_BK], dim=1)
+        selection: Selection
+        if isinstance(rivals, HardSelection):
+            selection = HardSelection(scores_BK, parents_BK, tokens_BK)
+        elif isinstance(rivals, SoftSelection):
+            selection = SoftSelection(
+                scores_BK,
+                parents_BK,
+                tokens_BK,
+                _one_hot_first(torch.zeros_like(tokens_B1), rivals.parent_weights_BKJ),
+                _one_hot_first(tokens_B1, rivals.token_weights_BKV),
+            )
+        else:
+            raise InputError(f"gold cannot be kept beside a {type(rivals).__name__}", mend="select hard or soft")
+        return selection, BesideGold(others_BN, rivals_carry)
 
 
 class GoldStep(NamedTuple):
@@ -195,9 +194,8 @@ def unroll_with_gold(
     selector = KeepGold(rivals, gold_BT, lost)
     steps = unroll(model, context, selector, num_steps=num_steps_B, score=score, cost=cost, end=model.end)
     for number, step in enumerate(steps):
-        selection = cast(_HardBesideGold | _SoftBesideGold, step.selection)
-        gold_B1, others_BN = selection.scores_BK[:, :1], selection.others_BN
-        yield GoldStep(gold_B1, others_BN, step.beam, num_steps_B > number, num_steps_B == number + 1)
+        gold_B1, beside = step.selection.scores_BK[:, :1], step.carry
+        yield GoldStep(gold_B1, beside.others_BN, step.beam, num_steps_B > number, num_steps_B == number + 1)
 
 
 def _one_hot_first(index_B1: Tensor, weights_BKW: Tensor) -> Tensor:

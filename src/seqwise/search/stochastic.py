@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,7 +27,9 @@ from seqwise.search.operators import peaked_softmax
 from seqwise.search.selection import HardSelection
 
 __all__ = [
+    "Draw",
     "StochasticBeam",
+    "StochasticTopK",
     "conditional_gumbels",
     "importance_weights",
     "normalized_importance_weights",
@@ -83,36 +85,60 @@ def conditional_gumbels(log_probs: Tensor, maximum: Tensor, generator: torch.Gen
     return conditioned.masked_fill(excluded, -torch.inf)
 
 
-@dataclass(frozen=True)
-class _Draw(HardSelection):
-    """The k best by noisy log-probability, those values, and the best of what they left behind."""
+class Draw(NamedTuple):
+    """The carry of :class:`StochasticTopK`.
+
+    Attributes:
+        perturbed_BK: the noisy log-probability of each slot.
+        dropped_B: the best of those that this step left behind; minus infinity where it left none.
+    """
 
     perturbed_BK: Tensor
     dropped_B: Tensor
 
 
-class _DrawWithoutReplacement:
-    """The selector of one search; a slot's noisy log-probability is kept here from one step to the next."""
+def _first_draw(scores_B1: Tensor, generator: torch.Generator | None) -> Draw:
+    """The largest value of all outputs, whose probabilities sum to one, is a standard Gumbel variable."""
+    return Draw(Gumbel()(scores_B1, generator), torch.full_like(scores_B1[:, 0], -torch.inf))
 
-    def __init__(self, k: int, perturbed_B1: Tensor) -> None:
-        self.k = k
-        self.perturbed_BJ = perturbed_B1
 
-    def __call__(self, candidates: Candidates, generator: torch.Generator | None) -> _Draw:
-        scores_BJV = candidates.scores_BJV
-        perturbed_BN = conditional_gumbels(scores_BJV, self.perturbed_BJ, generator).flatten(1)
+@dataclass(frozen=True)
+class StochasticTopK:
+    """Keep the k best candidates by noisy log-probability, whose noise is conditioned on that of their parents.
+
+    Args:
+        k: size of the beam. Where a step has fewer candidates, all are kept.
+
+    Run with local scores through :func:`~seqwise.search.beam.beam_search` it draws k outputs without replacement;
+    :func:`stochastic_beam_search` also keeps what importance weights need.
+
+    Source: Kool, van Hoof and Welling (ICML 2019), Algorithm 1.
+
+    Example:
+        >>> selection, draw = StochasticTopK(2)(Candidates.of_scores(torch.zeros(1, 1, 3)), None, None)
+        >>> bool((draw.perturbed_BK[:, 0] >= draw.perturbed_BK[:, 1]).all()), selection.scores_BK
+        (True, tensor([[0., 0.]]))
+    """
+
+    k: int
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise InputError(f"the number of outputs k must be at least 1, got {self.k}")
+
+    def __call__(
+        self, candidates: Candidates, carry: Draw | None, generator: torch.Generator | None
+    ) -> tuple[HardSelection, Draw]:
+        """Choose from one step's candidates."""
+        carry = _first_draw(candidates.prefix_scores_BJ, generator) if carry is None else carry
+        perturbed_BN = conditional_gumbels(candidates.scores_BJV, carry.perturbed_BK, generator).flatten(1)
         k, num_candidates = min(self.k, perturbed_BN.shape[1]), perturbed_BN.shape[1]
         values_BK, flat_BK = perturbed_BN.topk(min(k + 1, num_candidates))
         dropped_B = values_BK[:, k] if k < num_candidates else torch.full_like(values_BK[:, 0], -torch.inf)
-        self.perturbed_BJ, flat_BK = values_BK[:, :k], flat_BK[:, :k]
-        vocabulary_size = scores_BJV.shape[-1]
-        return _Draw(
-            scores_BJV.flatten(1).gather(1, flat_BK),
-            flat_BK // vocabulary_size,
-            flat_BK % vocabulary_size,
-            self.perturbed_BJ,
-            dropped_B,
-        )
+        vocabulary_size = candidates.scores_BJV.shape[-1]
+        parents_BK, tokens_BK = flat_BK[:, :k] // vocabulary_size, flat_BK[:, :k] % vocabulary_size
+        selection = HardSelection(candidates.scores_of(parents_BK, tokens_BK), parents_BK, tokens_BK)
+        return selection, Draw(values_BK[:, :k], dropped_B)
 
 
 def stochastic_beam_search(
@@ -162,19 +188,22 @@ def stochastic_beam_search(
         >>> sorted(backtrace(drawn.beam)[0].tolist())
         [[0, 0], [0, 1], [1, 0], [1, 1]]
     """
-    if k < 1:
-        raise InputError(f"the number of outputs k must be at least 1, got {k}")
     beam = Beam.start(model, context)
-    # The largest value of all outputs, whose probabilities sum to one, is a standard Gumbel variable.
-    perturbed_BK = Gumbel()(beam.scores_BK, generator)
-    threshold_B = torch.full_like(perturbed_BK[:, 0], -torch.inf)
-    # Made for this search alone, so that what it keeps is never found by another.
-    selector = _DrawWithoutReplacement(k, perturbed_BK)
+    draw = _first_draw(beam.scores_BK, generator)
+    perturbed_BK, threshold_B = draw
     steps = unroll(
-        model, context, selector, num_steps=num_steps, score=local, cost=cost, end=model.end, generator=generator
+        model,
+        context,
+        StochasticTopK(k),
+        num_steps=num_steps,
+        score=local,
+        cost=cost,
+        end=model.end,
+        generator=generator,
+        carry=draw,
     )
     for number, step in enumerate(steps):
-        beam, draw = step.beam, cast(_Draw, step.selection)
+        beam, draw = step.beam, step.carry
         active_B1 = torch.as_tensor(num_steps, device=threshold_B.device).expand_as(threshold_B)[:, None] > number
         held_BK = F.pad(perturbed_BK, (0, draw.perturbed_BK.shape[1] - perturbed_BK.shape[1]), value=-torch.inf)
         perturbed_BK = torch.where(active_B1, draw.perturbed_BK, held_BK)

@@ -14,7 +14,7 @@ from seqwise.objectives.enumeration import every_output
 from seqwise.runs.explore.questions import Question
 from seqwise.runs.explore.searches import SCORES, score_outputs
 from seqwise.runs.run import Run
-from seqwise.search.selection import HardTopK
+from seqwise.search.selectors import HardTopK
 
 __all__ = ["SIZES", "Found", "SearchErrors", "search_errors"]
 

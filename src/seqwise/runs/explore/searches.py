@@ -19,7 +19,7 @@ from seqwise.runs.measures import gold_text
 from seqwise.runs.report.lattice import Lattice, beam_lattice, drawn_steps
 from seqwise.runs.run import Run
 from seqwise.search.candidates import Score, global_, local
-from seqwise.search.selection import HardTopK, Selector, SoftTopK
+from seqwise.search.selectors import HardTopK, Selector, SoftTopK
 
 __all__ = [
     "MOST_SLOTS",

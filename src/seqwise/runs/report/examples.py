@@ -14,7 +14,7 @@ from seqwise.runs.report.folders import StageLog
 from seqwise.runs.report.lattice import MOST_STEPS, Lattice, beam_lattice, drawn_steps
 from seqwise.runs.run import Run
 from seqwise.search.candidates import global_, local
-from seqwise.search.selection import HardTopK, Selector, SoftTopK
+from seqwise.search.selectors import HardTopK, Selector, SoftTopK
 from seqwise.training.schedules import parse_schedule
 
 __all__ = [

@@ -19,7 +19,7 @@ from seqwise.objectives.search_aware import hamming_cost
 from seqwise.search.beam import unroll
 from seqwise.search.candidates import Score, local
 from seqwise.search.costs import Cost, edit_distance_cost
-from seqwise.search.selection import HardTopK, Selector
+from seqwise.search.selectors import HardTopK, Selector
 
 __all__ = ["MOST_STEPS", "Lattice", "Node", "beam_lattice", "drawn_steps"]
 

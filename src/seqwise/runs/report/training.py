@@ -19,7 +19,7 @@ from seqwise.runs.report.blocks import Block, Ids, Paragraph, Table, plain_numbe
 from seqwise.runs.report.folders import Folder, is_number
 from seqwise.runs.report.plots import Line, line_plot
 from seqwise.runs.run import Run
-from seqwise.search.selection import HardTopK
+from seqwise.search.selectors import HardTopK
 
 __all__ = [
     "Spread",

@@ -8,12 +8,31 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from seqwise.search.candidates import Candidates, in_full_precision
+from seqwise.search.candidates import MANY, Candidates, in_full_precision
 from seqwise.search.kernels.certificate import best_candidates, block_maxima, row_maxima
 from seqwise.search.kernels.partition import log_partition
 from seqwise.search.kernels.scan import end_scores, fits_one_pass, in_one_pass
+from seqwise.search.operators import hard_top_k
 
-__all__ = ["best_of_many"]
+__all__ = ["best_of_many", "top_candidates"]
+
+
+def top_candidates(candidates: Candidates, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Find the k best candidates, or all where there are fewer, expanding all of them only where that is quicker.
+
+    Returns:
+        ``scores_BK`` in descending order, with gradients where they are asked for, ``parents_BK`` and ``tokens_BK``.
+
+    Example:
+        >>> top_candidates(Candidates.of_scores(torch.tensor([[[3.0, 1.0, 2.0, 0.0]]])), 2)[2]
+        tensor([[0, 2]])
+    """
+    # Scores that are differentiated or hold a cost are needed as they are.
+    followed = torch.is_grad_enabled() or candidates.augmented
+    if candidates.many and not followed and 2 * (k + candidates.num_excluded) <= MANY:
+        return best_of_many(candidates, k)
+    scores_BJV = candidates.scores_BJV
+    return hard_top_k(scores_BJV, min(k, scores_BJV.shape[1:].numel()))
 
 
 @torch.no_grad()
@@ -31,10 +50,7 @@ def best_of_many(candidates: Candidates, k: int) -> tuple[Tensor, Tensor, Tensor
         ``scores_BK`` in descending order, ``parents_BK`` and ``tokens_BK``.
 
     Example:
-        >>> from seqwise.search import global_
-        >>> zeros_BJ, logits_BJV = torch.zeros(1, 1), torch.tensor([[[3.0, 1.0, 2.0, 0.0]]])
-        >>> candidates = Candidates(zeros_BJ, logits_BJV, torch.nn.Identity(), global_, None, zeros_BJ, None, 0)
-        >>> best_of_many(candidates, 2)[2]
+        >>> best_of_many(Candidates.of_scores(torch.tensor([[[3.0, 1.0, 2.0, 0.0]]])), 2)[2]
         tensor([[0, 2]])
     """
     logits_BJV, terms = _logits(candidates), candidates.slot_terms()

@@ -1,0 +1,248 @@
+"""How to choose: selectors, which turn one step's candidates into a selection (:mod:`seqwise.search.selection`).
+
+Shapes: B batch, J slots before, K slots after, V vocabulary, N = J V candidates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from seqwise.errors import InputError
+from seqwise.search.candidates import Candidates
+from seqwise.search.kernels.hard import top_candidates
+from seqwise.search.kernels.relaxed import default_tolerance, relaxed_top_k
+from seqwise.search.kernels.scan import MOST, Choice
+from seqwise.search.noise import Noise, no_noise
+from seqwise.search.operators import (
+    AlphaUnit,
+    finite,
+    hard_top_k,
+    of_scores,
+    peaked_softmax,
+    require_alpha,
+    weights_and_gaps,
+)
+from seqwise.search.selection import HardSelection, Selection, SoftSelection
+
+__all__ = [
+    "Form",
+    "HardTopK",
+    "Selector",
+    "SoftArgmax",
+    "SoftTopK",
+    "automatic",
+    "expanded",
+    "summed",
+]
+
+
+class Selector(Protocol):
+    """Chooses from one step's candidates: any function of this signature.
+
+    Args:
+        candidates: of one step.
+        carry: what the selector returned beside its selection at the step before, None at the first step. A selector
+            that remembers something (the noise of each slot, the losses so far) keeps it here and nowhere else, so that
+            one selector serves many searches.
+        generator: the source of random numbers; None is torch's global one.
+
+    Returns:
+        The selection, and the carry of the next step (None where there is nothing to remember).
+    """
+
+    def __call__(self, candidates: Candidates, carry: Any, generator: torch.Generator | None) -> tuple[Selection, Any]:
+        """Choose."""
+        ...
+
+
+@dataclass(frozen=True)
+class HardTopK:
+    """Keep the k best candidates: greedy for k = 1, beam search for k > 1 (Algorithm 1).
+
+    Args:
+        k: size of the beam. Where a step has fewer candidates, all are kept.
+        noise: added before choosing, never to the scores; for k = 1 only.
+
+    Gradients flow through the scores of what was chosen, never through the choice.
+
+    Example:
+        >>> HardTopK(3).k
+        3
+    """
+
+    k: int
+    noise: Noise = field(default=no_noise)
+
+    def __post_init__(self) -> None:
+        _check_noise(self.k, self.noise)
+
+    def __call__(
+        self, candidates: Candidates, carry: Any, generator: torch.Generator | None
+    ) -> tuple[HardSelection, Any]:
+        """Choose from one step's candidates."""
+        if self.noise is no_noise:
+            return HardSelection(*top_candidates(candidates, self.k)), carry
+        scores_BJV = candidates.scores_BJV
+        k = min(self.k, scores_BJV.shape[1:].numel())
+        _, parents_BK, tokens_BK = hard_top_k(self.noise(scores_BJV, generator), k)
+        return HardSelection(candidates.scores_of(parents_BK, tokens_BK), parents_BK, tokens_BK), carry
+
+
+@dataclass(frozen=True)
+class SoftTopK:
+    """Keep k mixtures of candidates, each peaked at one of the k best: the relaxed beam (Algorithms 2 and 3).
+
+    Args:
+        k: size of the beam. Where a step has fewer candidates, there are as many slots as candidates.
+        alpha: inverse temperature, greater than 0; as it grows, the search tends to ``HardTopK(k)``.
+        unit: what alpha is divided by at each step: 1, or :func:`~seqwise.search.operators.mean_squared_gap`, with
+            which it does not matter how far apart the scores are.
+        form: how it is computed: :func:`automatic`, or one form for all steps, :func:`expanded` or :func:`summed`.
+
+    Example:
+        >>> SoftTopK(k=3, alpha=1.0).alpha
+        1.0
+    """
+
+    k: int
+    alpha: float
+    unit: AlphaUnit = field(default=of_scores)
+    form: Form = field(default_factory=lambda: automatic)
+
+    def __post_init__(self) -> None:
+        _check_noise(self.k, no_noise)
+        require_alpha(self.alpha)
+
+    def __call__(self, candidates: Candidates, carry: Any, generator: torch.Generator | None) -> tuple[Selection, Any]:
+        """Choose from one step's candidates."""
+        return self.form(candidates, self.k, self.alpha, self.unit), carry
+
+
+Form = Callable[[Candidates, int, float, AlphaUnit], Selection]
+"""A way to compute the soft top-k of one step's candidates, for k, alpha and its unit."""
+
+
+def expanded(candidates: Candidates, k: int, alpha: float, unit: AlphaUnit) -> SoftSelection:
+    """The soft top-k as it is defined: a weight for each of K x J x V, all in the graph.
+
+    Example:
+        >>> candidates = Candidates.of_scores(torch.tensor([[[3.0, 1.0, 2.0]]]))
+        >>> expanded(candidates, 2, 50.0, of_scores).token_weights_BKV.round()
+        tensor([[[1., 0., 0.],
+                 [0., 0., 1.]]])
+    """
+    scores_BJV = candidates.scores_BJV
+    k = min(k, scores_BJV.shape[1:].numel())
+    maxima_BK, parents_BK, tokens_BK = hard_top_k(scores_BJV, k)
+    in_units: float | Tensor = alpha
+    if unit is not of_scores:
+        best_BM, parents_BM, tokens_BM = hard_top_k(scores_BJV, min(k + 1, scores_BJV.shape[1:].numel()))
+        in_units = (alpha / unit(best_BM, candidates.open_shares(parents_BM, tokens_BM)))[:, None, None]
+    weights_BKN, gaps_BKN = weights_and_gaps(scores_BJV.flatten(1), maxima_BK, in_units)
+    weights_BKJV = weights_BKN.unflatten(-1, scores_BJV.shape[1:])
+    return _mixture(maxima_BK, weights_BKJV, gaps_BKN, parents_BK, tokens_BK)
+
+
+def summed(*, tolerance: float | None = None, most: int = MOST) -> Form:
+    """Nothing of size K x J x V is held, and nothing of size V saved: few candidates, or all of them in chunks.
+
+    Of each input the n best candidates are taken, where a bound says that all others together have no more mass than
+    the tolerance in any of the k distributions; else all candidates, exactly. For a head that is not linear the plain
+    form is computed for a few inputs at a time, and again in the backward pass.
+
+    Args:
+        tolerance: share of the mass that may be left out; by default 1e-12 in float64, else 1e-7, which the numbers do
+            not show. Below 0, nothing is left out ever.
+        most: n at most.
+
+    The gradient cannot be differentiated again, and a cost may be asked for a step again while it is computed.
+
+    Example:
+        >>> SoftTopK(k=3, alpha=1.0, form=summed(tolerance=1e-9)).k
+        3
+    """
+
+    def form(candidates: Candidates, k: int, alpha: float, unit: AlphaUnit) -> Selection:
+        if not len(candidates.prefix_scores_BJ):
+            return expanded(candidates, k, alpha, unit)
+        allowed = default_tolerance(candidates.prefix_scores_BJ.dtype) if tolerance is None else tolerance
+        return relaxed_top_k(
+            candidates, Choice(k, alpha, unit, allowed, most), lambda some: expanded(some, k, alpha, unit)
+        )
+
+    return form
+
+
+def automatic(candidates: Candidates, k: int, alpha: float, unit: AlphaUnit) -> Selection:
+    """:func:`summed` in a search over many candidates, :func:`expanded` over few, or where scores are there already.
+
+    Example:
+        >>> SoftTopK(k=3, alpha=1.0).form is automatic
+        True
+    """
+    form = summed() if candidates.many and not candidates.num_excluded else expanded
+    return form(candidates, k, alpha, unit)
+
+
+@dataclass(frozen=True)
+class SoftArgmax:
+    """Keep one mixture, ``softmax_alpha(s~)`` over all candidates: alpha-soft greedy, or with noise, alpha-soft sample.
+
+    Not the same as ``SoftTopK(1, alpha)``, whose weights fall with the *square* of the distance from the best.
+
+    Args:
+        alpha: inverse temperature, greater than 0.
+        noise: ``Gumbel()`` gives the concrete relaxation ``softmax_alpha(s~ + G)`` of a sample.
+
+    Source: Goyal, Dyer and Berg-Kirkpatrick (ACL 2017); thesis, chapter 3.
+
+    Example:
+        >>> SoftArgmax(alpha=2.0).alpha
+        2.0
+    """
+
+    alpha: float
+    noise: Noise = field(default=no_noise)
+
+    def __post_init__(self) -> None:
+        require_alpha(self.alpha)
+
+    def __call__(
+        self, candidates: Candidates, carry: Any, generator: torch.Generator | None
+    ) -> tuple[SoftSelection, Any]:
+        """Choose from one step's candidates."""
+        scores_BJV = candidates.scores_BJV
+        noisy_BJV = self.noise(scores_BJV, generator)
+        _, parents_B1, tokens_B1 = hard_top_k(noisy_BJV, 1)
+        weights_B1JV = peaked_softmax(noisy_BJV.flatten(1), self.alpha).view_as(scores_BJV)[:, None]
+        flat_B1 = parents_B1 * scores_BJV.shape[-1] + tokens_B1
+        scores_BN = scores_BJV.flatten(1)
+        centre_B1 = scores_BN.gather(1, flat_B1)
+        gaps_BN = finite(scores_BN) - finite(centre_B1)
+        return _mixture(centre_B1, weights_B1JV, gaps_BN[:, None], parents_B1, tokens_B1), carry
+
+
+def _mixture(
+    centre_BK: Tensor, weights_BKJV: Tensor, gaps_BKN: Tensor, parents_BK: Tensor, tokens_BK: Tensor
+) -> SoftSelection:
+    """Turn weights over candidates into a selection; ``s_r = m_r + sum p_r (s~ - m_r)``, of the gaps to a centre."""
+    dead_BK = centre_BK == -torch.inf
+    scores_BK = finite(centre_BK) + (weights_BKJV.flatten(2) * gaps_BKN).sum(-1)
+    return SoftSelection(
+        scores_BK.masked_fill(dead_BK, -torch.inf), parents_BK, tokens_BK, weights_BKJV.sum(-1), weights_BKJV.sum(-2)
+    )
+
+
+def _check_noise(k: int, noise: Noise) -> None:
+    if k < 1:
+        raise InputError(f"the beam size k must be at least 1, got {k}")
+    if k > 1 and noise is not no_noise:
+        raise InputError(
+            f"fresh noise at each step with k = {k} is not stochastic beam search",
+            mend="use k = 1 with noise, or StochasticTopK(k)",
+        )
