@@ -34,7 +34,7 @@ from reproductions.beyond import stress, transformer_translation
 from reproductions.goyal_2018 import exposure_bias
 from seqwise.data import Example
 from seqwise.evaluation.signature import sign, signature_line
-from seqwise.runs.run import new_run
+from seqwise.runs.loading import new_run
 from seqwise.runs.settings import Settings
 from seqwise.runs.training import train_stage
 

@@ -17,8 +17,9 @@ from reproductions.workers import Job, ProgressFactory, Report, run_jobs
 from seqwise.data.durable import sha256_of_file
 from seqwise.data.readers import Example, write_atomically
 from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
+from seqwise.runs.loading import load_run, new_run
 from seqwise.runs.measures import known_targets, log_partitions_of
-from seqwise.runs.run import choose_decoder, load_run, new_run, predict, save_run
+from seqwise.runs.run import choose_decoder, predict, save_run
 from seqwise.runs.settings import Settings, names_pretrained
 from seqwise.runs.training import train_stage
 from seqwise.training.configuration import dump_configuration

@@ -29,8 +29,9 @@ from seqwise.evaluation.report import Claim, Result, Table
 from seqwise.evaluation.slot_ranking import SlotRanking, rank_slots
 from seqwise.evaluation.verdicts import interval_result
 from seqwise.runs.diagnosis import estimate_constant
+from seqwise.runs.loading import load_run
 from seqwise.runs.measures import known_targets
-from seqwise.runs.run import Run, load_run, predict
+from seqwise.runs.run import Run, predict
 from seqwise.search.candidates import shifted
 from seqwise.search.selectors import HardTopK
 

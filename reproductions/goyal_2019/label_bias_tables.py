@@ -15,8 +15,8 @@ from reproductions.workers import ProgressFactory
 from seqwise.evaluation.log_partitions import LogPartitionSummary, summarize_log_partitions
 from seqwise.evaluation.metrics import Counts, Sums
 from seqwise.evaluation.report import Claim, Result
+from seqwise.runs.loading import load_run
 from seqwise.runs.measures import known_targets, log_partitions_of
-from seqwise.runs.run import load_run
 
 __all__ = [
     "CORPORA",

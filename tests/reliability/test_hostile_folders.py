@@ -18,10 +18,11 @@ from command_line import Command
 from reliability.test_damaged_checkpoints import files, train
 from seqwise.data.readers import Example
 from seqwise.errors import InputError
+from seqwise.runs.loading import new_run
 from seqwise.runs.masked_model import save_masked_run
 from seqwise.runs.masked_model_settings import MaskedModelSettings
 from seqwise.runs.masked_model_training import new_masked_run
-from seqwise.runs.run import new_run, save_run
+from seqwise.runs.run import save_run
 from seqwise.runs.settings import Settings
 from seqwise.training.checkpoints import seal
 

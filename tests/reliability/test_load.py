@@ -23,10 +23,11 @@ from reliability.soak import Tick, judged
 from seqwise.data.readers import Example
 from seqwise.data.spooled import in_blocks, spooled
 from seqwise.runs import inputs, masked_model
+from seqwise.runs.loading import new_run
 from seqwise.runs.masked_model import save_masked_run
 from seqwise.runs.masked_model_settings import MaskedModelSettings
 from seqwise.runs.masked_model_training import new_masked_run
-from seqwise.runs.run import new_run, save_run
+from seqwise.runs.run import save_run
 from seqwise.runs.settings import Settings
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is read as Linux tells it")

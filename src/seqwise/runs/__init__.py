@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from seqwise._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from seqwise.runs.loading import build_model, build_vocabularies, load_run, new_run
     from seqwise.runs.masked_model import (
         MaskedRun,
         SequenceScore,
@@ -20,11 +21,7 @@ if TYPE_CHECKING:
         Prediction,
         Run,
         best_decoder,
-        build_model,
-        build_vocabularies,
         choose_decoder,
-        load_run,
-        new_run,
         predict,
         require_enough_candidates,
         save_run,
@@ -37,6 +34,7 @@ else:
         "seqwise.runs.settings",
         "seqwise.runs.masked_model_settings",
         "seqwise.runs.run",
+        "seqwise.runs.loading",
         "seqwise.runs.masked_model",
         "seqwise.runs.training",
     )

@@ -9,10 +9,11 @@ from typing import Any
 
 from seqwise.errors import InputError
 from seqwise.runs.hub import HUB_RUN, hub_refusals, model_folder
+from seqwise.runs.loading import load_run
 from seqwise.runs.masked_model import load_masked_run
 from seqwise.runs.model_card import AnyRun, model_card, public_settings
 from seqwise.runs.report.folders import read_json
-from seqwise.runs.run import Run, load_run
+from seqwise.runs.run import Run
 from seqwise.training.configuration import dump_configuration
 
 __all__ = ["Upload", "card_of", "push", "upload_of"]

@@ -19,10 +19,11 @@ from seqwise.errors import InputError
 from seqwise.evaluation.signature import sha256_of_examples, sign, signature_line
 from seqwise.runs.effects import require_effect
 from seqwise.runs.inputs import read_examples
+from seqwise.runs.loading import new_run
 from seqwise.runs.measures import measure_decoders, missing_bleu, unknown_targets
 from seqwise.runs.monitoring import monitor
 from seqwise.runs.objectives import build_objective, build_schedules, loss_unit
-from seqwise.runs.run import Run, new_run, save_metrics, save_run, save_settings
+from seqwise.runs.run import Run, save_metrics, save_run, save_settings
 from seqwise.runs.settings import Settings, check, over_encoder, trained_score
 from seqwise.runs.stages import WARM_START_FOLDERS, resolve, stages, steps_of
 from seqwise.runs.training_summary import TrainingSummary, save_summary, summarize_training, warnings_of

@@ -11,9 +11,10 @@ from seqwise.data.batches import EncodedExample
 from seqwise.data.readers import Example
 from seqwise.errors import InputError
 from seqwise.runs.inputs import example_of, file_units, input_units, read_examples, recorded_file
+from seqwise.runs.loading import load_run
 from seqwise.runs.measures import gold_ids
 from seqwise.runs.pretrained import load_sequence_run
-from seqwise.runs.run import Run, load_run
+from seqwise.runs.run import Run
 from seqwise.runs.sequence_run import SequenceRun
 
 __all__ = ["MOST_TOKENS", "Question", "load_explored", "read_question", "require_short"]

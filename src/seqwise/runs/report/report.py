@@ -11,6 +11,7 @@ from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Estimate
 from seqwise.evaluation.signature import sha256_of_examples, sign, signature_line
 from seqwise.runs.decoder_choice import decoders_for
+from seqwise.runs.loading import load_run
 from seqwise.runs.masked_model import load_masked_run
 from seqwise.runs.measures import unknown_targets
 from seqwise.runs.report.blocks import Block, Frames, Ids, Paragraph, Section, Table
@@ -30,7 +31,7 @@ from seqwise.runs.report.training import (
     signatures_of,
     slot_spread,
 )
-from seqwise.runs.run import Run, load_run
+from seqwise.runs.run import Run
 
 __all__ = ["OnProgress", "write_report"]
 
