@@ -117,6 +117,13 @@ def test_imports_point_only_downwards(name: str, path: Path, syntax: ast.Module)
 
 
 @each_module()
+def test_the_package_imports_nothing_beside_it(name: str, path: Path, syntax: ast.Module) -> None:
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    beside = [m for m, _ in imported(syntax, package) if m.split(".")[0] in ("reproductions", "benchmarks", "tests")]
+    assert not beside, f"{path.name} imports {beside[0]}, which the wheel does not carry"
+
+
+@each_module()
 def test_only_the_tree_module_knows_pytrees(name: str, path: Path, syntax: ast.Module) -> None:
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     users = [line for module, line in imported(syntax, package) if "pytree" in module]
