@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from seqwise.cli.console import progress_bars
 from seqwise.cli.examples import shown
 from seqwise.cli.layout import Group
 from seqwise.errors import InputError
@@ -55,23 +55,23 @@ app = typer.Typer(
 def list_corpora(
     *, as_json: Annotated[bool, typer.Option("--json", help="print one JSON object with all there is to know")] = False
 ) -> None:
-    """List the corpora: what each is, where it comes from, which recipes need it, and whether it is here."""
-    from reproductions.corpora.catalogue import CORPORA
+    """List the corpora: what each is, where it comes from, which reproductions need it, and whether it is here."""
+    from reproductions.corpora.catalogue import corpora
 
     root = _root()
-    records = {name: _record(name, root) for name in CORPORA}
+    records = {name: _record(name, root) for name in corpora()}
     if as_json:
         print(json.dumps({"SEQWISE_DATA": None if root is None else str(root), "corpora": records}, indent=1))
         return
-    for name, corpus in CORPORA.items():
+    for name, corpus in corpora().items():
         print(f"{name} ({'here' if records[name]['here'] else 'absent'}): {corpus.contents}")
         print(f"  licence: {corpus.licence}")
         for source in corpus.sources:
             print(f"  source: {source}")
-        if corpus.recipes:
-            print(f"  needed by: {', '.join(corpus.recipes)}")
-        if corpus.optional:
-            print(f"  read where it is by: {', '.join(corpus.optional)}")
+        if corpus.needed_by:
+            print(f"  needed by: {', '.join(corpus.needed_by)}")
+        if corpus.read_where_present_by:
+            print(f"  read where present by: {', '.join(corpus.read_where_present_by)}")
     print("SEQWISE_DATA is not set" if root is None else f"SEQWISE_DATA is {root}")
 
 
@@ -83,10 +83,9 @@ def _root() -> Path | None:
 def _record(name: str, root: Path | None) -> dict[str, object]:
     from dataclasses import asdict
 
-    from reproductions.corpora.catalogue import CORPORA, listed_files
+    from reproductions.corpora.catalogue import find_corpus
 
-    files = {file: asdict(wanted) for file, wanted in listed_files(name).items()}
-    return {**asdict(CORPORA[name]), "here": root is not None and (root / name).is_dir(), "files": files}
+    return {**asdict(find_corpus(name)), "here": root is not None and (root / name).is_dir()}
 
 
 @app.command(epilog=shown(*EXAMPLES["where"]))
@@ -106,18 +105,18 @@ def check(
     ] = None,
 ) -> None:
     """Verify corpora: every file by its size and SHA-256."""
-    from reproductions.corpora.catalogue import CORPORA, find_corpus, listed_files, verify
+    from reproductions.corpora.catalogue import corpora, find_corpus, verify
     from reproductions.corpora.readers import corpus
 
     for name in names or ():
         find_corpus(name)
     root = _root()
-    here = [name for name in CORPORA if root is not None and (root / name).is_dir()]
+    here = [name for name in corpora() if root is not None and (root / name).is_dir()]
     if not (names or here):
         raise InputError("no corpus is here", mend="set SEQWISE_DATA to the folder that holds them")
     wrong: list[tuple[Path, str]] = []
     for name in names or here:
-        folder, files = corpus(name), listed_files(name)
+        folder, files = corpus(name), find_corpus(name).files
         faults = {file: fault for file, fault in verify(folder, files) if fault}
         print(f"{name}: {'in order' if not faults else f'{len(faults)} wrong'} ({len(files)} files)")
         for file, fault in faults.items():
@@ -146,7 +145,7 @@ def download(
 ) -> None:
     """Fetch corpora: every file has the size and SHA-256 that it should have, or is not taken.
 
-    Files that are in order are left alone; interrupted and run again, it goes on where it was.
+    Files that are in order are left alone; interrupted and run again, it fetches the others.
     """
     from reproductions.corpora.catalogue import find_corpus
     from reproductions.corpora.fetching import fetch_corpus
@@ -156,17 +155,11 @@ def download(
     root = to or _root()
     if root is None:
         raise InputError("there is no folder to put corpora in", mend="give --to FOLDER, or set SEQWISE_DATA")
-    with progress_bars() as bars:
-        task = bars.add_task("", total=None, note="")
-
-        def on_bytes(file: str, done: int, size: int | None) -> None:
-            bars.update(task, description=file, completed=done, total=size)
-
-        for name in names:
-            fetched, missing = fetch_corpus(name, root / name, mirror=mirror, on_bytes=on_bytes)
-            print(f"{name}: {len(fetched)} files fetched into {root / name}; licence: {find_corpus(name).licence}")
-            if missing:
-                print(f"  not published as they are (--mirror has them, if there is one): {', '.join(missing)}")
+    for name in names:
+        fetched, missing = fetch_corpus(name, root / name, mirror=mirror, show_progress=sys.stderr.isatty())
+        print(f"{name}: {len(fetched)} files fetched into {root / name}; licence: {find_corpus(name).licence}")
+        if missing:
+            print(f"  not published as they are (--mirror has them, if there is one): {', '.join(missing)}")
 
 
 @app.command(epilog=shown(*EXAMPLES["supertags"]))

@@ -5,17 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from command_line import Command
 from reproductions import REPRODUCTIONS
-from reproductions.corpora import catalogue
-from reproductions.corpora import readers as corpora
-from reproductions.corpora.catalogue import CORPORA, File, listed_files, measure_file
+from reproductions.corpora import catalogue, readers
+from reproductions.corpora.catalogue import Corpus, File, find_corpus, measure_file
 
-REPRODUCTION_FILES = Path(corpora.__file__).parent.parent
+REPRODUCTION_FILES = Path(readers.__file__).parent.parent
 
 
 @pytest.fixture
@@ -26,38 +26,41 @@ def copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("one", "two"):
         (folder / "cmudict" / name).write_text(name * 1000)
     listed = {path.name: measure_file(path) for path in (folder / "cmudict").iterdir()}
-    monkeypatch.setattr(catalogue, "_tables", lambda: dict.fromkeys(CORPORA, listed))
+    known: dict[str, Corpus] = {name: replace(one, files=listed) for name, one in catalogue.corpora().items()}
+    monkeypatch.setattr(catalogue, "corpora", lambda: known)
     monkeypatch.setenv("SEQWISE_DATA", str(folder))
     return folder
 
 
 def test_every_corpus_is_pinned_and_licensed() -> None:
-    for corpus in CORPORA.values():
+    for corpus in catalogue.corpora().values():
         assert corpus.licence and corpus.sources
         assert all(re.match(r"github\.com/[\w.-]+/[\w.-]+@[0-9a-f]{12,40}( |$)", one) for one in corpus.sources)
 
 
 def test_recipes_are_those_that_there_are() -> None:
-    assert {name for one in CORPORA.values() for name in (*one.recipes, *one.optional)} <= set(REPRODUCTIONS)
+    assert {
+        name for one in catalogue.corpora().values() for name in (*one.needed_by, *one.read_where_present_by)
+    } <= set(REPRODUCTIONS)
 
 
 def test_every_corpus_that_a_recipe_reads_is_in_the_catalogue() -> None:
     """By the names in the code: those given to `corpus`, and those of the folders of column files."""
     source = "\n".join(path.read_text("utf-8") for path in REPRODUCTION_FILES.rglob("*.py") if path.stem != "catalogue")
-    read = set(re.findall(r"\bcorpus\(\"([^\"]+)\"\)", source)) | {folder for folder, *_ in corpora.SUPERTAGS.values()}
+    read = set(re.findall(r"\bcorpus\(\"([^\"]+)\"\)", source)) | {folder for folder, *_ in readers.SUPERTAGS.values()}
     read |= set(re.findall(r"_columns\(\"([^\"]+)\"", source))
     assert len(read) >= 8
-    used = {name for name, one in CORPORA.items() if one.recipes or one.optional}
+    used = {name for name, one in catalogue.corpora().items() if one.needed_by or one.read_where_present_by}
     assert read == used
 
 
 def test_the_table_is_that_of_the_corpora(corpora: Path) -> None:
-    for name in CORPORA:
+    for name in catalogue.corpora():
         if (corpora / name).is_dir():
             there = {path.name for path in (corpora / name).iterdir()} - {"README.md"}
-            assert there == set(listed_files(name)), name
+            assert there == set(find_corpus(name).files), name
     path = corpora / "cmudict" / "cmudict-0.7b.phones"
-    assert listed_files("cmudict")[path.name] == File(
+    assert find_corpus("cmudict").files[path.name] == File(
         path.stat().st_size, hashlib.sha256(path.read_bytes()).hexdigest()
     )
 
@@ -66,7 +69,7 @@ def test_list_says_what_is_here(copies: Path, corpora_command: Command) -> None:
     said = corpora_command("list").out
     assert "cmudict (here): CMU" in said and "supertag-erg (absent)" in said and f"SEQWISE_DATA is {copies}" in said
     (record,) = [json.loads(corpora_command("list", "--json").out)]
-    assert record["SEQWISE_DATA"] == str(copies) and set(record["corpora"]) == set(CORPORA)
+    assert record["SEQWISE_DATA"] == str(copies) and set(record["corpora"]) == set(catalogue.corpora())
     assert record["corpora"]["cmudict"]["here"] and not record["corpora"]["supertag-erg"]["here"]
     assert record["corpora"]["cmudict"]["files"]["one"]["size"] == 3000
 
