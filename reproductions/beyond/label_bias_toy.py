@@ -12,10 +12,10 @@ from pathlib import Path
 
 import torch
 
-from reproductions.beyond.synthetic import label_bias_toy, toy_ceilings
 from reproductions.outcome import Measure, Outcome, build_outcome
 from reproductions.systems import Data, System, run_systems
 from reproductions.workers import ProgressFactory
+from seqwise.data.synthetic import label_bias_toy, toy_ceilings
 from seqwise.evaluation.metrics import token_accuracy
 from seqwise.runs.settings import Settings
 

@@ -18,10 +18,10 @@ from typing import TypeAlias, cast
 import torch
 from torch import Tensor, nn
 
-from reproductions.goyal_2021.enumerable import MOST_SEQUENCES, every_sequence
 from seqwise.errors import InputError
 from seqwise.models.masked import MaskedLSTM
 from seqwise.models.protocols import MaskedModel
+from seqwise.sampling.correctness import MOST_SEQUENCES, every_sequence
 
 __all__ = [
     "EnergyLoss",

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from reproductions.corpora.lexicons import Lexicon
 from seqwise.errors import InputError
+from seqwise.sampling.correctness import every_sequence
 
 __all__ = [
     "HMM_SHARPNESS",
     "Enumerable",
     "empirical_weights",
-    "every_sequence",
     "hidden_markov",
     "palindrome_entropy",
     "palindromes",
@@ -28,8 +28,6 @@ __all__ = [
     "thesis_hmm",
 ]
 
-MOST_SEQUENCES = 1_000_000
-"""V^T beyond which a table of all sequences is refused."""
 
 # Weights of a cycle of four states, each fond of a token of its own; raised to the power of a sharpness.
 TRANSITION_WEIGHTS = ((2, 6, 1, 1), (1, 2, 6, 1), (1, 1, 2, 6), (6, 1, 1, 2))
@@ -83,35 +81,6 @@ class Enumerable:
         """Draw sequences with replacement: int64, (count, T)."""
         drawn_B = torch.multinomial(self.probs_N, count, replacement=True, generator=generator)
         return every_sequence(self.vocab_size, self.length)[drawn_B]
-
-
-def every_sequence(vocab_size: int, length: int, *, limit: int = MOST_SEQUENCES) -> Tensor:
-    """All sequences of a length, in lexicographic order: the digits of 0 to V^T - 1.
-
-    Args:
-        vocab_size: V.
-        length: T.
-        limit: the largest V^T.
-
-    Returns:
-        int64, (V^T, T).
-
-    Raises:
-        InputError: there are more than the limit, or a size is less than 1.
-
-    Example:
-        >>> every_sequence(2, 2).tolist()
-        [[0, 0], [0, 1], [1, 0], [1, 1]]
-    """
-    if vocab_size < 1 or length < 1:
-        raise InputError(f"vocab_size and length must be at least 1, got {vocab_size} and {length}")
-    if vocab_size**length > limit:
-        raise InputError(
-            f"there are {vocab_size}^{length} sequences, more than the {limit:,} that are enumerated at most",
-            mend="take shorter sequences or fewer tokens, or a larger limit",
-        )
-    powers_T = vocab_size ** torch.arange(length - 1, -1, -1)
-    return torch.arange(vocab_size**length)[:, None] // powers_T % vocab_size
 
 
 def sequence_numbers(tokens_BT: Tensor, vocab_size: int) -> Tensor:

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from reproductions.goyal_2021.energy_training import enumerated_logits, fit_enumerated, raw_scores
-from reproductions.goyal_2021.enumerable import every_sequence
 from reproductions.goyal_2021.sequence_contrastive import estimated_log_partition, expected_sequence_contrastive_loss
 from reproductions.goyal_2021.sequence_noise import Orders, fill_log_probs, left_to_right, shuffled_orders
 from seqwise.models.masked import MaskedLSTM
+from seqwise.sampling.correctness import every_sequence
 
 __all__ = ["NOISES", "fit_contrasted", "train_noise"]
 

@@ -95,7 +95,6 @@ def test_commands_have_lines_where_there_is_no_terminal(monkeypatch: pytest.Monk
     [
         ("seqwise tr", ["train"]),
         ("seqwise train --obj", ["--objective"]),
-        ("python -m reproductions table-3", ["table-3.1", "table-3.2"]),
         ("seqwise train --objective hard", ["hard-hinge"]),
         ("seqwise train --model ch", ["chain"]),
         ("seqwise train --encoder l", ["left-to-right"]),

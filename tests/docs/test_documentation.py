@@ -70,13 +70,13 @@ def test_launched_commands_are_understood_by_the_launcher_and_by_ours(seqwise: C
 
 
 @pytest.mark.parametrize("page", ["index.md", "data.md"])
-def test_commands_that_are_only_shown_exist(page: str, seqwise: Command) -> None:
+def test_commands_that_are_only_shown_exist(page: str, seqwise: Command, corpora_command: Command) -> None:
     text = (DOCS / page).read_text(encoding="utf-8")
-    commands = re.findall(r"^\$ seqwise ([a-z-]+)(?: ([a-z]+))?", text, flags=re.MULTILINE)
-    assert commands
-    for command, inner in commands:
-        arguments = [command, *([inner] if command == "data" else [])]
-        assert seqwise(*arguments, "--help").code == 0
+    commands = re.findall(r"^\$ seqwise ([a-z-]+)", text, flags=re.MULTILINE)
+    inner = re.findall(r"^\$ python -m reproductions\.corpora ([a-z]+)", text, flags=re.MULTILINE)
+    assert commands or inner
+    assert all(seqwise(command, "--help").code == 0 for command in commands)
+    assert all(corpora_command(command, "--help").code == 0 for command in inner)
 
 
 def test_every_page_can_be_reached_from_the_start() -> None:
@@ -140,7 +140,7 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_claims_are_those_of_the_results(scripts: None) -> None:
-    import make_claims_page
+    from reproductions import make_claims_page
 
     text = (DOCS / "claims.md").read_text(encoding="utf-8")
     assert make_claims_page.page(ROOT / "results") == text
@@ -149,7 +149,7 @@ def test_the_claims_are_those_of_the_results(scripts: None) -> None:
 
 
 def test_results_that_no_page_shows_are_refused_and_missing_ones_are_named(scripts: None, tmp_path: Path) -> None:
-    import make_results_page
+    from reproductions import make_results_page
 
     shutil.copy(ROOT / "results" / "table-3.2.json", tmp_path / "table-3.2.json")
     page = make_results_page.page(tmp_path)
@@ -161,8 +161,7 @@ def test_results_that_no_page_shows_are_refused_and_missing_ones_are_named(scrip
 
 
 def test_theorems_and_figures_are_not_counted_as_claims(scripts: None, tmp_path: Path) -> None:
-    import make_claims_page
-    import make_results_page
+    from reproductions import make_claims_page, make_results_page
 
     table = load_table(ROOT / "results" / "andreas-klein-2.json")
     kinds = ("claim", "theorem", "figure")
@@ -176,7 +175,7 @@ def test_theorems_and_figures_are_not_counted_as_claims(scripts: None, tmp_path:
 
 
 def test_a_file_without_values_says_so(scripts: None) -> None:
-    import make_results_page
+    from reproductions import make_results_page
 
     counts = Counts([1, 0] * 20)
     signature = sign("greedy", seeds=[0], data="0" * 64)
@@ -188,7 +187,7 @@ def test_a_file_without_values_says_so(scripts: None) -> None:
 
 
 def test_a_source_that_no_paper_has_is_not_passed_over(scripts: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    import make_claims_page
+    from reproductions import make_claims_page
 
     monkeypatch.setattr(make_claims_page, "PAPERS", {"one": ("AAAI",)})
     with pytest.raises(ValueError, match="no heading for the source"):
@@ -197,7 +196,7 @@ def test_a_source_that_no_paper_has_is_not_passed_over(scripts: None, monkeypatc
 
 def test_the_figure_shows_the_way_from_an_average_to_one_candidate(scripts: None, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    import make_figures
+    from reproductions import make_figures
 
     alphas, weights_AKV = make_figures.weights_by_alpha()
     assert alphas[0] == pytest.approx(0.1) and alphas[-1] == pytest.approx(1000)
@@ -208,7 +207,7 @@ def test_the_figure_shows_the_way_from_an_average_to_one_candidate(scripts: None
 
 
 def test_the_animation_ends_at_the_hard_beam(scripts: None) -> None:
-    import make_figures
+    from reproductions import make_figures
 
     model = make_figures.small_tagger()
     costs = [make_figures.cost_of(model, alpha) for alpha in make_figures.BEAM_ALPHAS]
@@ -220,7 +219,8 @@ def test_the_animation_ends_at_the_hard_beam(scripts: None) -> None:
 
 def test_every_picture_is_made_and_every_one_is_shown(scripts: None) -> None:
     import make_explorer_picture
-    import make_figures
+
+    from reproductions import make_figures
 
     made = set(make_figures.pictures())
     # A run and a browser can only be photographed.
@@ -246,7 +246,7 @@ OF_RESULTS = [path.name for path in sorted(DOCS.glob("*.png")) if (ROOT / "resul
 def test_a_picture_is_that_of_the_committed_results(scripts: None, name: str, tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
     pytest.importorskip("matplotlib")
-    import make_figures
+    from reproductions import make_figures
 
     make_figures.pictures()[name](tmp_path / name)
     (new, by), (committed, then) = (
@@ -264,7 +264,7 @@ def test_a_picture_is_that_of_the_committed_results(scripts: None, name: str, tm
 def test_a_recipe_that_is_run_again_must_give_the_saved_numbers(
     scripts: None, factor: float, same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import make_figures
+    from reproductions import make_figures
 
     saved = load_table(ROOT / "results" / "figure-3.1.json")
 

@@ -38,7 +38,7 @@ def test_every_room_has_a_page(conf: Any) -> None:
 
 def test_the_page_on_the_command_line_has_every_command(conf: Any) -> None:
     page = conf.command_line_page()
-    assert "\nseqwise train\n-------------\n" in page and "\npython -m reproductions.corpora supertags\n" in page
+    assert "\nseqwise train\n-------------\n" in page and "\nseqwise masked-model train\n" in page
     assert "--log-partition-weight" in page
 
 

@@ -28,7 +28,6 @@ from pretrained import (
     roberta,
     word_tokenizer,
 )
-from reproductions.goyal_2021.enumerable import every_sequence
 from seqwise import InputError
 from seqwise.data.batches import IGNORE
 from seqwise.hugging_face import TextCodec, infill, masked_model, pseudo_log_likelihoods, sample_texts
@@ -54,6 +53,7 @@ from seqwise.sampling import (
     table_model,
     transition_matrix,
 )
+from seqwise.sampling.correctness import every_sequence
 
 each_model = pytest.mark.parametrize("name", MODELS)
 # Eager attention takes its softmax in float32, whatever the weights are; the rounding of that depends on the machine.

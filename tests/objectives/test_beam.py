@@ -699,7 +699,7 @@ def test_gold_cannot_be_kept_beside_a_strange_selection() -> None:
         scores_BK = torch.zeros(3, 1)
         parents_BK = tokens_BK = torch.zeros(3, 1, dtype=torch.long)
 
-    rivals: Any = lambda candidates, generator: Strange()  # noqa: E731
+    rivals: Any = lambda candidates, carry, generator: (Strange(), carry)  # noqa: E731
     steps = unroll_with_gold(
         case.model, case.model.encode(case.batch), case.batch.targets_BT, num_steps_B=case.batch.target_lengths_B,
         rivals=rivals, lost=never_lost,

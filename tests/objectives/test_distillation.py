@@ -14,9 +14,9 @@ from torch import Tensor
 
 import oracles
 from oracles import Case, log_sum_exp, tagger_case, translation_case
-from reproductions.beyond.synthetic import label_bias_toy
 from seqwise import InputError
 from seqwise.data import write_columns
+from seqwise.data.synthetic import label_bias_toy
 from seqwise.objectives import beam_outputs, distillation_loss, distillation_objective, search_targets
 from seqwise.objectives.distillation import _union
 from seqwise.runs import Settings, load_run

@@ -90,9 +90,9 @@ def reproduce_small(*arguments: object) -> int:
     """The recipe of the toy with few sequences, all in this process."""
     from reproductions import workers
     from reproductions.beyond import label_bias_toy as recipe
-    from reproductions.beyond.synthetic import label_bias_toy
     from reproductions.command import app
     from reproductions.systems import Data
+    from seqwise.data.synthetic import label_bias_toy
 
     workers.WORKERS = 0
     systems = recipe.systems

@@ -16,7 +16,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from reproductions.goyal_2021.enumerable import every_sequence
 from sampling.test_chains import autoregressive
 from seqwise.sampling import (
     ChainState,
@@ -52,6 +51,7 @@ from seqwise.sampling import (
     table_model,
     transition_matrix,
 )
+from seqwise.sampling.correctness import every_sequence
 
 LADDER = [1.0, 1.6]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import replace
 from pathlib import Path
 
@@ -107,11 +106,8 @@ def test_a_table_holds_what_it_shows(three: dict[str, Measured], tmp_path: Path)
 
 
 def test_the_page_shows_every_claim_and_number(three: dict[str, Measured], tmp_path: Path) -> None:
-    script = Path(__file__).parents[2] / "scripts" / "make_results_page.py"
-    spec = importlib.util.spec_from_file_location("make_results_page", script)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    from reproductions import make_results_page as module
+
     claims = [examine("This | is better.", "the paper", three["better"], three["control"])]
     outcome = compare(
         "table-4.1", "Title", three, measure="labels right", controls=["control"], claims=claims, files={}
@@ -120,7 +116,7 @@ def test_the_page_shows_every_claim_and_number(three: dict[str, Measured], tmp_p
     page = module.page(tmp_path)
     assert page.count("**holds** | This \\| is better.") == 2
     assert "**77.5 ±" in page and "+25.0 [" in page and "(paper 82.00)" in page and ", dev" not in page
-    committed = script.parent.parent
+    committed = Path(__file__).parents[2]
     # The page in the repository is the one that its results make.
     assert module.page(committed / "results") == (committed / "docs" / "results.md").read_text("utf-8")
 

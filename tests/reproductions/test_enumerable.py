@@ -18,7 +18,6 @@ from reproductions.goyal_2021.enumerable import (
     TRANSITION_WEIGHTS,
     Enumerable,
     empirical_weights,
-    every_sequence,
     hidden_markov,
     palindrome_entropy,
     palindromes,
@@ -27,6 +26,7 @@ from reproductions.goyal_2021.enumerable import (
     thesis_hmm,
 )
 from seqwise.errors import InputError
+from seqwise.sampling.correctness import every_sequence
 
 
 def test_every_sequence_is_the_product_in_lexicographic_order() -> None:

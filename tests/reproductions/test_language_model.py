@@ -30,7 +30,6 @@ from reproductions.andreas_klein_2015.streams import Sentence
 from seqwise.data import Vocabulary
 from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Counts, Sums
-from seqwise.runs import load_run
 from seqwise.training import checkpoints
 
 TINY = LanguageModelSettings(num_weights=3000, batch_size=16, epochs=2, save_every=7, shuffle_buffer=50, fraction=0.3)
@@ -540,11 +539,6 @@ def test_a_table_that_no_memory_holds(seqwise: Command, text: Path, tmp_path: Pa
     said = seqwise("train", text, "--output", tmp_path / "run", f"--num-weights={number}").complaint
     assert said == f"there is no room for num_weights = {number}; give fewer"
     assert seqwise("train", text, "--output", tmp_path / "run", "--num-weights=3000").code == 0, "mended, it trains"
-
-
-def test_a_language_model_is_no_run(trained: Path) -> None:
-    with pytest.raises(InputError, match=r"holds a language model.* python -m reproductions.andreas_klein_2015 score"):
-        load_run(trained)
 
 
 def test_options_of_rerank_that_make_no_sense(seqwise: Command, trained: Path, tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from reproductions.goyal_2021 import large_spaces
-from reproductions.goyal_2021.enumerable import every_sequence
 from reproductions.goyal_2021.large_spaces import (
     log_partitions_of_block,
     product_blocks,
@@ -19,6 +18,7 @@ from reproductions.goyal_2021.large_spaces import (
 )
 from seqwise.errors import InputError
 from seqwise.models import MaskedLSTM
+from seqwise.sampling.correctness import every_sequence
 
 
 def random_model(vocab_size: int, *, std: float = 0.8) -> MaskedLSTM:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from reproductions.goyal_2021.energy_training import likelihood_loss
-from reproductions.goyal_2021.enumerable import Enumerable, every_sequence
+from reproductions.goyal_2021.enumerable import Enumerable
 from reproductions.goyal_2021.sequence_contrastive import (
     estimated_log_partition,
     expected_sequence_contrastive_loss,
@@ -30,6 +30,7 @@ from reproductions.goyal_2021.sequence_noise import (
 )
 from seqwise.errors import InputError
 from seqwise.models import MaskedLSTM, MaskedTransformer
+from seqwise.sampling.correctness import every_sequence
 
 V, T = 3, 2
 N = V**T

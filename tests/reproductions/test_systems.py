@@ -169,7 +169,7 @@ def test_a_recipe_or_scale_that_is_not_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["label_bias_toy", "stress", "spelling"])
 def test_systems_start_from_ones_that_come_before(name: str) -> None:
     pytest.importorskip("matplotlib")
-    systems = importlib.import_module(f"reproductions.{name}").systems(3)
+    systems = importlib.import_module(f"reproductions.beyond.{name}").systems(3)
     folders = [system.folder for system in systems]
     assert len(set(folders)) == len(folders)
     for place, system in enumerate(systems):

@@ -88,7 +88,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tagger on raw scores, models of transformers on raw and on local scores, and a masked and a language model."""
+    """A tagger on raw scores, models of transformers on raw and on local scores, and a masked model."""
     folder = tmp_path_factory.mktemp("my-own-folder")
     torch.manual_seed(0)
     (folder / "train.conll").write_text("the\tDET\ndog\tNOUN\n\na\tDET\ncat\tNOUN\n\n" * 4)
@@ -134,7 +134,7 @@ def test_a_pushed_run_is_the_run(name: str, runs: Path, hub: FakeHub, seqwise: C
     assert kinds <= {".json", ".yaml", ".safetensors", ".md", ".jinja"} and ".safetensors" in kinds
 
 
-@pytest.mark.parametrize("name", ["tagger", "bart", "gpt2", "masked", "language"])
+@pytest.mark.parametrize("name", ["tagger", "bart", "gpt2", "masked"])
 def test_nothing_of_this_machine_goes_along(name: str, runs: Path, hub: FakeHub) -> None:
     folder = pushed(hub, runs, name)
     for path in folder.rglob("*"):
@@ -189,7 +189,7 @@ def test_our_models_never_read_a_pickle(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------ the card
 
 
-@pytest.mark.parametrize("name", ["tagger", "bart", "gpt2", "masked", "language"])
+@pytest.mark.parametrize("name", ["tagger", "bart", "gpt2", "masked"])
 def test_what_a_card_shows_runs_as_it_stands(
     name: str, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -218,11 +218,6 @@ def test_a_card_says_what_it_is_what_came_out_and_whom_to_cite(runs: Path) -> No
     assert re.match(r"method:beam-crf, global scores, beam 3 \| seeds:0 \| data:[0-9a-f]{12} \| ", metrics["signature"])
     assert "raw-beam (" in card.text and "default" in card.text
     masked = card_of(runs / "masked", repo="ada/masked")
-    language = card_of(runs / "language", repo="ada/language")
-    risk = json.loads((runs / "language" / "metrics.json").read_text())["dev"]["risk"]
-    assert f"on the development data {risk:.2f} nats a word either way" in language
-    assert f"| mean \\|log Z\\|, nats | {risk:.4g} |" in language
-    assert "| perplexity | " in language and "method:log-linear language model, unnormalized, alpha 1" in language
     assert "pseudo perplexity" in masked and "method:masked transformer | seeds:0 | data:" in masked
 
 

@@ -19,7 +19,6 @@ import torch
 from rich.console import Console
 
 from command_line import Command
-from reproductions.andreas_klein_2015.language_model_training import LanguageModelSettings, train_language_model
 from seqwise.cli import console
 from seqwise.data import IGNORE, EncodedExample, Example
 from seqwise.errors import InputError
@@ -611,71 +610,6 @@ def test_outputs_of_others_are_left_alone(seqwise: Command, trained: Path, tmp_p
     (tmp_path / "full" / "thesis.tex").write_text("precious")
     assert "full: the folder is not empty and holds no masked model" in seqwise(*begin, tmp_path / "full").complaint
     assert seqwise(*begin, text).complaint.endswith("train.txt: the output is a file; name a folder")
-    train_language_model([text], tmp_path / "lm", LanguageModelSettings(num_weights=100))
-    before = (tmp_path / "lm" / "settings.json").read_bytes()
-    said = seqwise(*begin, tmp_path / "lm").complaint
-    assert "lm/settings.json: these are not the settings of a masked model; give another --output" in said
-    assert (tmp_path / "lm" / "settings.json").read_bytes() == before
-    write(text, TINY["words"], seed=5)
-    said = seqwise(*begin, trained, "--num-heads=2").complaint
-    assert "the checkpoint was made with other data; give another output folder" in said
-    said = seqwise(*begin, tmp_path / "train.txt" / "inner").complaint
-    assert "inner" in said
-
-
-def test_other_commands_leave_a_masked_run_alone(seqwise: Command, trained: Path, tmp_path: Path) -> None:
-    def everything() -> dict[str, bytes]:
-        return {str(path): path.read_bytes() for path in trained.rglob("*") if path.is_file()}
-
-    before = everything()
-    said = seqwise("predict", trained, "the dog").complaint
-    assert "holds a masked model, which predicts no outputs; use it with seqwise score or seqwise sample" in said
-    said = seqwise("train", "--train", tmp_path / "train.txt", "-o", trained).complaint
-    assert "holds model but no configuration.yaml, so it is no run" in said
-    assert everything() == before
-
-
-def test_development_data_that_were_trained_on_are_named(seqwise: Command, tmp_path: Path) -> None:
-    file, dev = tmp_path / "train.txt", tmp_path / "dev.txt"
-    file.write_text("a b\nb a\na b\n")
-    dev.write_text("a b\na a\nb a\n")
-    ended = seqwise("masked-model", "train", file, "--dev", dev, "-o", tmp_path / "run", *SMALL)
-    assert ended.code == 0 and ended.err == "seqwise: 2 of 3 development sequences are in the training data\n"
-
-
-def test_fasta_that_was_not_announced_is_doubted(seqwise: Command, tmp_path: Path) -> None:
-    file = write(tmp_path / "p.fa", TINY["fasta"], count=4)
-    ended = seqwise("masked-model", "train", file, "--units=characters", "-o", tmp_path / "run", *SMALL)
-    assert ended.code == 0 and ended.err == f"seqwise: {file} begins with '>'; if it is FASTA, use --format fasta\n"
-    assert seqwise("masked-model", "train", file, "--format=fasta", "-o", tmp_path / "b", *SMALL).err == ""
-
-
-def test_scoring_refuses_in_one_line(seqwise: Command, trained: Path, tmp_path: Path) -> None:
-    text, letters = tmp_path / "train.txt", tmp_path / "letters"
-    letters.mkdir()
-    closed = train(letters, TINY["characters"])
-    (tmp_path / "bad.txt").write_text("dog\nthe café\n")
-    said = seqwise("score", closed, tmp_path / "bad.txt").complaint
-    assert "bad.txt:2: unknown token 'f'" in said  # the first of those that no training sequence has
-    assert "bad.txt:1: a tab" in seqwise("score", trained, _tabbed(tmp_path)).complaint
-    assert "none.txt: no such file" in seqwise("score", trained, tmp_path / "none.txt").complaint
-    assert "this is a directory" in seqwise("score", trained, tmp_path).complaint
-    assert seqwise("score", trained, text, "--max-rows=0").complaint == "--max-rows must be at least 1, got 0"
-    assert "there is no such run folder" in seqwise("score", tmp_path / "none", text).complaint
-    assert "there is no such run folder" in seqwise("score", text, text).complaint
-    assert "holds no trained masked model; give the --output" in seqwise("score", letters, text).complaint
-
-
-def _tabbed(folder: Path) -> Path:
-    (folder / "bad.txt").write_text("dog\tthe\n")
-    return folder / "bad.txt"
-
-
-def test_runs_of_other_commands_are_called_what_they_are(seqwise: Command, trained: Path, tmp_path: Path) -> None:
-    text = tmp_path / "train.txt"
-    train_language_model([text], tmp_path / "lm", LanguageModelSettings(num_weights=100))
-    said = seqwise("score", tmp_path / "lm", text).complaint
-    assert "holds a log-linear language model; use it with python -m reproductions.andreas_klein_2015 score" in said
     tagged = tmp_path / "tags.tsv"
     tagged.write_text("the\tD\ndog\tN\n\n" * 3)
     ended = seqwise("train", "--train", tagged, "-o", tmp_path / "tagger", "--epochs=1", "--hidden-size=4")

@@ -858,7 +858,7 @@ def test_a_folder_has_one_writer_and_a_dead_one_keeps_nobody_out(
     data = tmp_path / "data"
     data.write_text("a\tA\nb\tB\n\n" * 4)
     train = ("train", "--train", data, "--epochs=1", "--hidden-size=4", "--objective=cross-entropy")
-    commands = [train, ("masked-model", "train", data), ("language-model", "train", data, "--num-weights=64")]
+    commands = [train, ("masked-model", "train", data)]
     for command in commands:
         said = seqwise(*command, "--output", folder).complaint
         assert (

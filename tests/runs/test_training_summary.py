@@ -14,9 +14,9 @@ import torch
 from safetensors.torch import load_file
 
 from command_line import Command
-from reproductions.beyond.synthetic import label_bias_toy
 from seqwise.data import Example
 from seqwise.data.summary import most_frequent_labels, most_frequent_outputs, summarize, wrong_label_column
+from seqwise.data.synthetic import label_bias_toy
 from seqwise.runs import Settings
 from seqwise.runs.training_summary import Baseline, loss_warnings, warnings_of
 from seqwise.training import trainer

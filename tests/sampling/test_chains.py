@@ -15,7 +15,6 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from reproductions.goyal_2021.enumerable import every_sequence
 from seqwise import InputError
 from seqwise.models.protocols import MaskedModel
 from seqwise.sampling import (
@@ -52,6 +51,7 @@ from seqwise.sampling import (
     table_model,
     tail_effective_sample_size,
 )
+from seqwise.sampling.correctness import every_sequence
 
 MODEL = table_model(num_positions=4, vocab_size=3, seed=1)
 ENERGY = local(MODEL)

@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from reproductions.goyal_2021.enumerable import every_sequence
 from seqwise import InputError
 from seqwise.sampling import (
     ChainState,
@@ -52,6 +51,7 @@ from seqwise.sampling import (
     table_model,
     transition_matrix,
 )
+from seqwise.sampling.correctness import every_sequence
 from seqwise.sampling.kernels import mask_predict
 
 MODEL = table_model(num_positions=3, vocab_size=3, seed=1)

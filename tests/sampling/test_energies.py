@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from reproductions.goyal_2021.enumerable import every_sequence
 from seqwise import InputError
 from seqwise.sampling import (
     Energy,
@@ -29,6 +28,7 @@ from seqwise.sampling import (
     start_chains,
     table_model,
 )
+from seqwise.sampling.correctness import every_sequence
 from seqwise.sampling.draws import choice_at
 from seqwise.sampling.state import evaluate
 

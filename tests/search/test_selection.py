@@ -133,7 +133,7 @@ def test_a_soft_selection_equals_its_definition(selector: SoftTopK | SoftArgmax)
         J, V = int(draw.integers(1, 4)), int(draw.integers(3, 6))
         scores_BJV = torch.from_numpy(draw.normal(0, 1, (2, J, V)))
         state_BJH, embedding_VD, values_BV = torch.randn(2, J, 3).double(), torch.randn(V, 2).double(), torch.rand(2, V)
-        selection = selector(candidates_of(scores_BJV), None)
+        selection = selector(candidates_of(scores_BJV), None, None)[0]
         for b, table in enumerate(scores_BJV.tolist()):
             if isinstance(selector, SoftTopK):
                 weights = oracles.soft_top_k(table, 3, 2.0)
@@ -208,7 +208,7 @@ def test_soft_selections_pass_gradcheck(k: int) -> None:
     for selector in (SoftTopK(k, 3.0), SoftArgmax(3.0)):
 
         def everything(scores: Tensor, state: Tensor, embedding: Tensor, selector: SoftTopK = selector) -> tuple:
-            selection = selector(candidates_of(scores), None)
+            selection = selector(candidates_of(scores), None, None)[0]
             return (
                 selection.scores_BK,
                 selection.follow(state),
@@ -232,7 +232,7 @@ def test_dead_candidates_give_no_nan(alpha: float, dtype: torch.dtype) -> None:
     scores_BJV[3] = -torch.inf
     for selector in (SoftTopK(4, alpha), SoftArgmax(alpha), HardTopK(4)):
         leaf = scores_BJV.clone().requires_grad_()
-        selection = selector(candidates_of(leaf), None)
+        selection = selector(candidates_of(leaf), None, None)[0]
         state, embedding_VD = torch.randn(4, 2, 3, dtype=dtype), torch.randn(3, 2, dtype=dtype)
         parts = [selection.follow(state), selection.embed(embedding_VD), selection.expect(torch.rand(4, 3).to(dtype))]
         live_BK = selection.scores_BK > -torch.inf
@@ -250,7 +250,7 @@ def test_excluded_is_worse_than_any_score(score: float) -> None:
     scores_BJV = torch.full((1, 2, 3), -torch.inf)
     scores_BJV[0, 1, 2] = score
     for selector in (SoftTopK(2, 1e-3), SoftArgmax(1e-3)):
-        selection = selector(candidates_of(scores_BJV), None)
+        selection = selector(candidates_of(scores_BJV), None, None)[0]
         assert isinstance(selection, SoftSelection)
         assert selection.scores_BK[0, 0] == score
         assert selection.token_weights_BKV[0, 0].tolist() == [0.0, 0.0, 1.0]
@@ -305,7 +305,7 @@ def test_one_hot_soft_equals_hard() -> None:
     [HardTopK(3), HardTopK(1, noise=Gumbel()), SoftTopK(3, 1.0), SoftTopK(3, 1.0, form=summed()), SoftArgmax(1.0)],
 )
 def test_a_batch_of_no_inputs_gives_no_slots(selector: Selector) -> None:
-    selection = selector(candidates_of(torch.zeros(0, 2, 4)), torch.Generator())
+    selection = selector(candidates_of(torch.zeros(0, 2, 4)), None, torch.Generator())[0]
     k = 1 if selection.scores_BK.shape[1] == 1 else 3
     assert selection.scores_BK.shape == selection.parents_BK.shape == selection.tokens_BK.shape == (0, k)
     assert selection.follow(torch.zeros(0, 2, 5)).shape == (0, k, 5)
@@ -317,7 +317,7 @@ def test_forcing_a_token_leaves_the_scores() -> None:
     mask_B, forced_B = torch.tensor([True, False, True, False]), torch.tensor([4, 4, 0, 0])
     embedding_VD = torch.randn(5, 2).double()
     for selector in (HardTopK(1), SoftArgmax(2.0), SoftTopK(1, 2.0)):
-        chosen = selector(candidates_of(scores_BJV), None)
+        chosen = selector(candidates_of(scores_BJV), None, None)[0]
         forced = chosen.forced(mask_B, forced_B)
         assert torch.equal(forced.scores_BK, chosen.scores_BK)
         expected = torch.where(mask_B[:, None], embedding_VD[forced_B], chosen.embed(embedding_VD)[:, 0])
@@ -475,7 +475,7 @@ def test_with_the_unit_neighbours_are_alpha_apart_on_average() -> None:
         own_B, next_B = (weights_BKN[:, r].gather(1, places_BM[:, r + i, None])[:, 0] for i in (0, 1))
         total_B = total_B - (next_B / own_B).log()
     torch.testing.assert_close(total_B / k, torch.full((20,), alpha, dtype=torch.float64))
-    selection = selector(candidates_of(scores_BJV), None)
+    selection = selector(candidates_of(scores_BJV), None, None)[0]
     torch.testing.assert_close(selection.token_weights_BKV, weights_BKN.unflatten(2, (2, 5)).sum(2))
 
 
@@ -485,7 +485,7 @@ def test_with_the_unit_scale_and_shift_of_scores_do_not_matter_and_the_batch_doe
     selector = SoftTopK(3, 2.0, mean_squared_gap)
 
     def weights(scores: Tensor) -> Tensor:
-        return selector(candidates_of(scores), None).token_weights_BKV
+        return selector(candidates_of(scores), None, None)[0].token_weights_BKV
 
     expected = weights(scores_BJV)
     torch.testing.assert_close(weights(100 * scores_BJV - 7), expected, atol=1e-9, rtol=0)
@@ -574,7 +574,9 @@ def test_with_the_unit_nothing_jumps_as_a_slot_ends() -> None:
     for k in (1, 3):
         selector = SoftTopK(k, 2.0, mean_squared_gap)
         nearly, wholly = (
-            selector(ending_candidates(scores_BJV, torch.full((6, 3), mass, dtype=torch.float64), lead=1.0), None)
+            selector(
+                ending_candidates(scores_BJV, torch.full((6, 3), mass, dtype=torch.float64), lead=1.0), None, None
+            )[0]
             for mass in (1 - 2e-6, 1.0)
         )
         torch.testing.assert_close(nearly.parent_weights_BKJ, wholly.parent_weights_BKJ, atol=1e-4, rtol=0)
@@ -601,7 +603,7 @@ def test_quantities_by_slot_and_masses_of_several_tokens(selector: Any) -> None:
     """By loops over the marginals: ``sum_w a_r[w] sum_i b_r[i] values[i, w]``, and ``a_r`` at each of the tokens."""
     scores_BJV, values_BJV = torch.randn(4, 3, 5).double(), torch.randn(4, 3, 5).double()
     tokens_BG = torch.randint(0, 5, (4, 6))
-    selection = selector(candidates_of(scores_BJV), None)
+    selection = selector(candidates_of(scores_BJV), None, None)[0]
     words_BKV = selection.embed(torch.eye(5, dtype=torch.float64))
     back_BKJ = selection.follow(torch.eye(3, dtype=torch.float64).expand(4, 3, 3))
     found, masses = selection.expect(values_BJV), selection.token_masses(tokens_BG)

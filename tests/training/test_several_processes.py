@@ -207,7 +207,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     together(one)
     script = two / "together.py"
     script.write_text(
-        f"from pathlib import Path\nfrom {Path(__file__).stem} import together\ntogether(Path({str(two)!r}))"
+        f"from pathlib import Path\nfrom training.{Path(__file__).stem} import together\ntogether(Path({str(two)!r}))"
     )
     code, _, err = ended(launch(script))
     assert code == 0, err

@@ -24,6 +24,7 @@ from seqwise.data.subwords import (
     save_subwords,
     split_text,
 )
+from seqwise.data.synthetic import label_bias_toy, toy_ceilings
 from seqwise.data.vocabulary import Vocabulary
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "collate",
     "encode_examples",
     "join_pieces",
+    "label_bias_toy",
     "learn_subwords",
     "load_subwords",
     "normalize_text",
@@ -48,6 +50,7 @@ __all__ = [
     "require_aligned",
     "save_subwords",
     "split_text",
+    "toy_ceilings",
     "write_atomically",
     "write_columns",
     "write_pairs",

@@ -88,11 +88,11 @@ def require_own_labels(examples: Iterable[Example], labels: Container[str]) -> N
         InputError: there are labels, and not one of them is known.
 
     Example:
-        >>> require_own_labels([Example(("the", "runs"), ("dog", "fast"), "a.txt", 1)], {"DET", "NOUN"})
+        >>> examples = [Example(("the", "runs"), ("dog", "fast"), "a.txt", 1)]
+        >>> require_own_labels(examples, {"DET", "NOUN"})  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         ...
-        seqwise.errors.InputError: a.txt:1: 'dog' stands where a label would, and the run has none of these labels; for
-        one sentence a line add --text, of other columns give the tokens alone, as cut -f1 does
+        seqwise.errors.InputError: a.txt:1: 'dog' stands where a label would, ...
     """
     first: tuple[Example, str] | None = None
     for example in examples:

@@ -313,11 +313,10 @@ def require_known_target(run: Run, examples: Sequence[Example]) -> None:
     Example:
         >>> from seqwise.runs import Settings, new_run
         >>> run = new_run([Example(("a", "b"), ("X", "Y"))] * 2, Settings())
-        >>> require_known_target(run, [Example(("shoe",), ("SH UW",), "pairs.tsv", 1)])
+        >>> require_known_target(run, [Example(("shoe",), ("SH UW",), "pairs.tsv", 1)])  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         ...
-        seqwise.errors.InputError: pairs.tsv:1: the run knows none of the labels in this file (the first is 'SH UW');
-        give a token and its label on each line, in the columns of the training data
+        seqwise.errors.InputError: pairs.tsv:1: the run knows none of the labels in this file ...
     """
     known = run.writable
     first: tuple[Example, str] | None = None

@@ -28,12 +28,17 @@ __all__ = [
     "MatrixReport",
     "TableModel",
     "boltzmann",
+    "every_sequence",
     "examine",
     "examine_draws",
     "simulated_matrix",
     "table_model",
     "transition_matrix",
 ]
+
+
+MOST_SEQUENCES = 1_000_000
+"""V^T beyond which a table of all sequences is refused."""
 
 
 def boltzmann(energy_N: Tensor, temperature: float = 1.0) -> Tensor:
@@ -67,7 +72,7 @@ def transition_matrix(kernel: Kernel, states: ChainState, *, chains_per_state: i
             run again.
 
     Example:
-        >>> from seqwise.data import every_sequence
+        >>> from seqwise.sampling.correctness import every_sequence
         >>> from seqwise.sampling import anywhere, local, masked_conditionals, metropolis_hastings, start_chains
         >>> model = table_model(num_positions=2, vocab_size=2)
         >>> states = start_chains(local(model), every_sequence(2, 2))
@@ -133,7 +138,7 @@ def simulated_matrix(step: Callable[[Tensor], Tensor], states_NT: Tensor, *, num
         InputError: two states are the same, or the sampler leads to a sequence that is not among them.
 
     Example:
-        >>> from seqwise.data import every_sequence
+        >>> from seqwise.sampling.correctness import every_sequence
         >>> states_NT = every_sequence(2, 1)
         >>> simulated_matrix(lambda tokens_BT: 1 - tokens_BT, states_NT, num_draws=10).tolist()
         [[0.0, 1.0], [1.0, 0.0]]
@@ -377,3 +382,32 @@ class _OneWay:
 
 def _keys(tokens_BT: Tensor, group: int) -> list[tuple[int, ...]]:
     return [tuple(row) for row in tokens_BT.reshape(len(tokens_BT) // group, -1).tolist()]
+
+
+def every_sequence(vocab_size: int, length: int, *, limit: int = MOST_SEQUENCES) -> Tensor:
+    """All sequences of a length, in lexicographic order: the digits of 0 to V^T - 1.
+
+    Args:
+        vocab_size: V.
+        length: T.
+        limit: the largest V^T.
+
+    Returns:
+        int64, (V^T, T).
+
+    Raises:
+        InputError: there are more than the limit, or a size is less than 1.
+
+    Example:
+        >>> every_sequence(2, 2).tolist()
+        [[0, 0], [0, 1], [1, 0], [1, 1]]
+    """
+    if vocab_size < 1 or length < 1:
+        raise InputError(f"vocab_size and length must be at least 1, got {vocab_size} and {length}")
+    if vocab_size**length > limit:
+        raise InputError(
+            f"there are {vocab_size}^{length} sequences, more than the {limit:,} that are enumerated at most",
+            mend="take shorter sequences or fewer tokens, or a larger limit",
+        )
+    powers_T = vocab_size ** torch.arange(length - 1, -1, -1)
+    return torch.arange(vocab_size**length)[:, None] // powers_T % vocab_size

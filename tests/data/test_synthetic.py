@@ -9,7 +9,7 @@ from fractions import Fraction
 import pytest
 import torch
 
-from reproductions.beyond.synthetic import label_bias_toy, toy_ceilings
+from seqwise.data.synthetic import label_bias_toy, toy_ceilings
 from seqwise.errors import InputError
 
 
