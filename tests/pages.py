@@ -6,6 +6,7 @@ A text block below either is what it prints, to the character.
 
 from __future__ import annotations
 
+import importlib
 import io
 import re
 import shlex
@@ -49,10 +50,14 @@ def run_commands(code: str) -> str:
     printed = io.StringIO()
     for line in lines:
         prompt, command, *arguments = shlex.split(line, comments=True)
-        assert (prompt, command) == ("$", "seqwise"), f"not a command of ours: {line}"
+        application = None
+        if [command, *arguments[:1]] == ["python", "-m"]:  # of the reproductions
+            module, arguments = arguments[1], arguments[2:]
+            application = importlib.import_module(f"{module}.command").app
+        assert prompt == "$" and (command == "seqwise" or application), f"not a command of ours: {line}"
         said = io.StringIO()
         with redirect_stdout(printed), redirect_stderr(said):
-            code_of_exit = exit_code(*arguments)
+            code_of_exit = exit_code(*arguments, application=application)
         assert code_of_exit == 0, f"{line}\n{said.getvalue()}"
     return printed.getvalue()
 
