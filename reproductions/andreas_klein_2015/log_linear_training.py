@@ -135,7 +135,7 @@ def language_model_loss(
 
     Example:
         >>> model = LogLinear(vocabulary_size=4, num_weights=64, templates=((1,),))
-        >>> from seqwise.data import gather_positions
+        >>> from reproductions.andreas_klein_2015.streams import gather_positions
         >>> positions = gather_positions([[3, 1]], context_size=1)
         >>> language_model_loss(model, positions, sampled_normalization(1.0, fraction=0.5))
         tensor(1.3863, grad_fn=<AddBackward0>)
@@ -206,7 +206,7 @@ def adagrad_step(
 
     Example:
         >>> model = LogLinear(vocabulary_size=4, num_weights=64, templates=((1,),))
-        >>> from seqwise.data import gather_positions
+        >>> from reproductions.andreas_klein_2015.streams import gather_positions
         >>> positions, state = gather_positions([[3, 1]], context_size=1), adagrad_state(model)
         >>> losses = [adagrad_step(model, state, positions, exact_normalization(), learning_rate=0.5) for _ in range(9)]
         >>> losses[0] > 1.38 and losses[-1] < 0.7
