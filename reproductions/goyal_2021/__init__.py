@@ -1,1 +1,1 @@
-"""Goyal (thesis, 2021): scheduled sampling (Chapter 3) and masked models as energies (Chapter 6)."""
+"""Goyal (thesis, 2021): Figure 3.1, and masked models as energies (Chapter 6)."""
