@@ -32,6 +32,7 @@ PACKAGE = Path(seqwise.__file__).resolve().parent
 # Imports point only to the left of where they stand.
 LAYERS = [
     "errors",
+    "configuration",
     "_lazy",
     "names",
     "tree",

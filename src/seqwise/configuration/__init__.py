@@ -1,0 +1,44 @@
+"""Settings: classes filled from YAML files, command-line flags and Python, every mistake named with its line.
+
+A :class:`Config` lists the options that it reads. Where there is a choice (of an objective, a kernel, a model), each
+alternative is a Config of its own, told apart by its ``name``, and the field that holds one of them is annotated with
+:class:`OneOf`. So an option that the chosen alternative does not read is unknown by construction::
+
+    class Kernel(Config):            # what all kernels have
+        ...
+
+    class Gibbs(Kernel):
+        name: Literal["gibbs"] = "gibbs"
+        blocks: int = setting(1, "positions masked together", ge=1)
+
+    class Sampling(Config):
+        kernel: Annotated[Kernel, OneOf(Kernel)] = setting("gibbs", "what makes a sweep")
+
+    Sampling(kernel=Gibbs(blocks=2)) == Sampling(kernel={"name": "gibbs", "blocks": 2}) == configure(
+        Sampling, kernel="gibbs", blocks=2
+    )
+
+Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+from seqwise.configuration.config import Config, OneOf, setting
+from seqwise.configuration.flat import Flag, build, configure, dump, flags_of, flat_settings, load
+from seqwise.configuration.written import Given, did_you_mean, read_given
+
+__all__ = [
+    "Config",
+    "Flag",
+    "Given",
+    "OneOf",
+    "build",
+    "configure",
+    "did_you_mean",
+    "dump",
+    "flags_of",
+    "flat_settings",
+    "load",
+    "read_given",
+    "setting",
+]

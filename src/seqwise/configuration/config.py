@@ -1,0 +1,389 @@
+"""What a configuration is: frozen settings with types and ranges, and a choice between several of them."""
+
+from __future__ import annotations
+
+import math
+import re
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Literal, TypeVar, Union
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic.fields import FieldInfo
+from pydantic_core import core_schema
+
+from seqwise.configuration.written import FlagText, Written, compose, did_you_mean, shown, written_from
+from seqwise.errors import InputError
+
+__all__ = ["Config", "OneOf", "WrongValue", "explained", "flat_name", "named", "section_of", "setting"]
+
+T = TypeVar("T", bound="Config")
+_INTEGER = re.compile(r"[-+]?[0-9]{1,18}")
+_TRUTH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+
+
+def setting(
+    default: Any,
+    text: str,
+    *,
+    flag: str | None = None,
+    panel: str | None = None,
+    metavar: str | None = None,
+    choices: tuple[str, ...] = (),
+    ge: float | None = None,
+    gt: float | None = None,
+    le: float | None = None,
+    lt: float | None = None,
+) -> Any:
+    """Declare a field of a :class:`Config` with its line of help and its range.
+
+    Args:
+        default: the value where nothing is given; text is read as from a file. A function makes it from the fields
+            before this one, ``{name: value}``.
+        text: what ``--help`` says of it.
+        flag: its flat name where it is not the field's: ``k`` of an objective is ``beam_size`` on the command line.
+        panel: the group of flags in ``--help`` that this one begins.
+        metavar: what ``--help`` calls its value, where the type does not say it.
+        choices: values that a shell may complete, where the type does not say them.
+        ge, gt, le, lt: bounds: at least, greater than, at most, below.
+
+    Example:
+        >>> class Model(Config):
+        ...     dropout: float = setting(0.1, "dropout rate", ge=0, lt=1)
+        >>> Model(dropout=1.0)
+        Traceback (most recent call last):
+        seqwise.errors.InputError: dropout must be at least 0 and below 1, got 1.0
+    """
+    extra = {"flag": flag, "panel": panel, "metavar": metavar, "choices": choices}
+    options: dict[str, Any] = {"default_factory": default} if callable(default) else {"default": default}
+    options |= {"description": text, "json_schema_extra": extra}
+    return Field(**options, ge=ge, gt=gt, le=le, lt=lt)
+
+
+class Config(BaseModel):
+    """Frozen settings, each with its type and range; text is read as it stands in a YAML file.
+
+    Raises:
+        InputError: names the setting that is unknown, missing, of the wrong type or out of its range.
+
+    Example:
+        >>> class Optimiser(Config):
+        ...     rate: float = setting(1e-3, "learning rate", gt=0)
+        ...     steps: int = 10
+        >>> Optimiser(rate="1e-4")
+        Optimiser(rate=0.0001, steps=10)
+        >>> Optimiser(rat=1)
+        Traceback (most recent call last):
+        seqwise.errors.InputError: unknown key 'rat'; did you mean 'rate'?
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        validate_default=True,
+        arbitrary_types_allowed=True,
+        protected_namespaces=(),
+    )
+    tag: ClassVar[str] = "name"
+    """The field that tells the alternatives of one base class apart."""
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            self.__pydantic_validator__.validate_python(values, self_instance=self)
+        except ValidationError as error:
+            raise explained(error, type(self), Written(values, "")) from None
+
+    # pydantic calls an __init__ of one's own for nested values as well, which would hide where in them a mistake is.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _from_text(cls, value: Any, info: Any) -> Any:
+        return _read(cls.model_fields[info.field_name].annotation, value)
+
+    def replace(self: T, **changes: Any) -> T:
+        """Return a copy with other values of its own fields, checked again.
+
+        Example:
+            >>> class Optimiser(Config):
+            ...     rate: float = 1e-3
+            >>> Optimiser().replace(rate=0.5)
+            Optimiser(rate=0.5)
+        """
+        return type(self)(**{name: getattr(self, name) for name in self.model_fields_set} | changes)
+
+
+class OneOf:
+    """Annotation of a field that holds one of several alternatives: ``Annotated[Base, OneOf(Base)]``.
+
+    The alternatives are the subclasses of a base class that have a tag, ``name: Literal["..."]``; a subclass that is
+    defined later is one too. Text names an alternative and leaves its options at their defaults; a mapping holds the
+    tag and the options.
+
+    Args:
+        base: the base class.
+        short: from a text to the mapping that it abbreviates; by default ``{tag: text}``.
+        optional: whether "none" stands for None.
+        usual: the tag of the alternative that flat settings go to where none is chosen; by default that of the default.
+
+    Example:
+        >>> class Schedule(Config): ...
+        >>> class Linear(Schedule):
+        ...     name: Literal["linear"] = "linear"
+        ...     end: float = 1.0
+        >>> class Training(Config):
+        ...     schedule: typing.Annotated[Schedule, OneOf(Schedule)] = setting("linear", "how it decays")
+        >>> Training(schedule={"name": "linear", "end": 2}).schedule
+        Linear(name='linear', end=2.0)
+        >>> Training(schedule="liner")
+        Traceback (most recent call last):
+        seqwise.errors.InputError: schedule must be one of linear, got 'liner'; did you mean 'linear'?
+    """
+
+    def __init__(
+        self,
+        base: type[Config],
+        *,
+        short: Callable[[str], dict[str, Any]] | None = None,
+        optional: bool = False,
+        usual: str | None = None,
+    ) -> None:
+        self.base, self.short = base, short or (lambda text: {base.tag: text})
+        self.optional, self.usual = optional, usual
+
+    @property
+    def members(self) -> dict[str, type[Config]]:
+        """The alternatives by the value of their tag, in the order of their definition."""
+        return dict(_tagged(self.base))
+
+    def mapping(self, value: Any) -> Any:
+        """A text as the mapping that it abbreviates; anything else as it is."""
+        return self.short(value) if isinstance(value, str) else value
+
+    def member(self, name: Any) -> type[Config]:
+        """Look up an alternative.
+
+        Raises:
+            InputError: there is none of that name.
+        """
+        members = self.members
+        if name not in members:
+            hint = did_you_mean(str(name), members)
+            raise WrongValue(f"must be one of {', '.join(members)}", mend=hint, got=name, key=self.base.tag)
+        return members[name]
+
+    def validate(self, value: Any) -> Config | None:
+        """The alternative that a value describes.
+
+        Raises:
+            InputError: it describes none, or an option is wrong.
+        """
+        if isinstance(value, self.base) or (self.optional and (value is None or value == "none")):
+            return value if isinstance(value, self.base) else None
+        value = self.mapping(value)
+        if not isinstance(value, Mapping):
+            raise WrongValue("must be a name or a mapping", got=value)
+        if self.base.tag not in value:
+            raise InputError(
+                f"{self.base.tag} is missing", mend=f"add '{self.base.tag}: ...', one of {', '.join(self.members)}"
+            )
+        return self.member(value[self.base.tag]).model_validate(dict(value))
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        return core_schema.no_info_plain_validator_function(self.validate)
+
+
+def _tagged(base: type[Config]) -> Iterator[tuple[str, type[Config]]]:
+    for child in base.__subclasses__():
+        if child.tag in child.model_fields and isinstance(child.model_fields[child.tag].default, str):
+            yield child.model_fields[child.tag].default, child
+        yield from _tagged(child)
+
+
+def flat_name(name: str, info: FieldInfo) -> str:
+    """The name that a field has as a flag."""
+    extra = info.json_schema_extra
+    return str(extra["flag"]) if isinstance(extra, dict) and extra.get("flag") else name
+
+
+def section_of(info: FieldInfo) -> type[Config] | OneOf | None:
+    """The alternatives of a field, or the class of a nested section; None for a plain value."""
+    for annotation in info.metadata:
+        if isinstance(annotation, OneOf):
+            return annotation
+    kind = info.annotation
+    return kind if isinstance(kind, type) and issubclass(kind, Config) else None
+
+
+def _read(kind: Any, value: Any) -> Any:
+    """Text as a value of this type, where it is one; what cannot be read is left for pydantic to refuse."""
+    if isinstance(value, bool) and kind in (int, float):
+        return str(value).lower()  # no number, though Python takes it for one
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Annotated:
+        return _read(arguments[0], value)
+    if origin in (Union, types.UnionType):
+        return _read_union(arguments, value)
+    if origin in (list, tuple, dict):
+        return _read_items(origin, arguments, value)
+    if not isinstance(value, str):
+        return value
+    if origin is Literal:
+        return next((choice for choice in arguments if str(choice) == value), value)
+    if kind is bool:
+        return _TRUTH.get(value.lower(), value)
+    if kind is int and _INTEGER.fullmatch(value):
+        return int(value)
+    if kind in (int, float):
+        number = _finite_number(value)
+        return kind(number) if number is not None and (kind is float or number == int(number)) else value
+    return Path(value) if kind is Path and "\0" not in value else value
+
+
+def _read_union(members: tuple[Any, ...], value: Any) -> Any:
+    kinds = [member for member in members if member is not type(None)]
+    if not isinstance(value, str):
+        return _read(kinds[0], value) if len(kinds) == 1 else value
+    if len(kinds) < len(members) and isinstance(value, FlagText) and value.lower() in ("", "null", "none"):
+        return None
+    for kind in kinds:
+        read = _read(kind, value)
+        if read is not value:
+            return read
+    return value
+
+
+def _read_items(origin: Any, arguments: tuple[Any, ...], value: Any) -> Any:
+    if isinstance(value, FlagText):
+        node = compose(value, None)
+        value = value if node is None else written_from(node, "", None).plain()
+    if origin is dict and isinstance(value, dict):
+        return {key: _read(arguments[1], inner) for key, inner in value.items()}
+    if origin is not dict and isinstance(value, list | tuple):
+        endless = origin is list or arguments[-1] is Ellipsis
+        kinds = (arguments[0],) * len(value) if endless else arguments
+        return [_read(kind, inner) for kind, inner in zip(kinds, value, strict=False)] + list(value[len(kinds) :])
+    return value
+
+
+def _finite_number(text: str) -> float | None:
+    try:
+        number = float(text) if text.isascii() else math.nan
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+class WrongValue(InputError):
+    """A value that is wrong, whose name is not known yet where this is raised."""
+
+    def __init__(self, problem: str, *, got: Any, mend: str | None = None, key: str | None = None) -> None:
+        super().__init__(problem, mend=mend)
+        self.got, self.key = got, key
+
+
+_KINDS = {
+    "int": "an integer",
+    "float": "a finite number",
+    "finite": "a finite number",
+    "bool": "true or false",
+    "string": "text",
+    "path": "a path",
+    "list": "a list",
+    "tuple": "a list",
+    "dict": "a mapping",
+    "mapping": "a mapping",
+    "model": "a mapping of names to values",
+}
+"""From the beginning of the type of an error of pydantic to what was expected."""
+
+_BOUNDS = {"ge": "at least", "gt": "greater than", "le": "at most", "lt": "below"}
+
+
+def explained(error: ValidationError, kind: type[Config], written: Written) -> InputError:
+    """The first mistake that pydantic has found as one line; unknown names come before wrong values."""
+    mistakes = error.errors(include_url=False)
+    mistake = next((found for found in mistakes if found["type"] == "extra_forbidden"), mistakes[0])
+    loc, kind_of_error = mistake["loc"], mistake["type"]
+    cause = mistake.get("ctx", {}).get("error")
+    if isinstance(cause, InputError):
+        return named(cause, written, loc)
+    section, info = _field_at(kind, written, loc)
+    if kind_of_error == "extra_forbidden":
+        suggestion = did_you_mean(str(loc[-1]), section.model_fields)
+        return named(InputError(f"unknown key {_name(written, loc)!r}", mend=suggestion), written, loc)
+    if kind_of_error == "missing":
+        return named(InputError(f"{_name(written, loc)} is missing", mend=f"add a line '{loc[-1]}: ...'"), written, loc)
+    hint: str | None = None
+    got = mistake["input"]
+    begin = kind_of_error.partition("_")[0]
+    if kind_of_error == "literal_error":
+        names = [str(choice) for choice in _choices(info)]
+        expected, hint = f"one of {', '.join(names)}", did_you_mean(str(got), names)
+    elif begin in ("greater", "less"):
+        expected = _range(info)
+    else:
+        expected = _KINDS.get(begin, "")
+    if not expected:
+        return named(InputError(f"{_name(written, loc)}: {mistake['msg']}"), written, loc)
+    return named(WrongValue(f"must be {expected}", got=got, mend=hint), written, loc)
+
+
+def named(error: InputError, written: Written, loc: tuple[Any, ...], flag: Written | None = None) -> InputError:
+    """An error with the name, file and line of the value that it is about."""
+    if isinstance(error, WrongValue) and error.key and _at(written, (*loc, error.key)):
+        loc = (*loc, error.key)
+    where = flag or _at(written, loc)
+    problem = error.problem
+    if isinstance(error, WrongValue):
+        problem = f"{where.name if where else _name(written, loc)} {problem}, got {shown(error.got)}"
+    if where is None:  # a default, or a rule about several values: the nearest section that was given
+        where = next((near for end in range(len(loc), -1, -1) if (near := _at(written, loc[:end]))), None)
+    if error.path is not None or where is None or where.path is None:
+        return InputError(problem, path=error.path, line=error.line, mend=error.mend)
+    return InputError(problem, path=where.path, line=where.key_line or where.line, mend=error.mend)
+
+
+def _at(written: Written, loc: tuple[Any, ...]) -> Written | None:
+    where: Written | None = written
+    for key in loc:
+        where = None if where is None else where.inner(key)
+    return where
+
+
+def _name(written: Written, loc: tuple[Any, ...]) -> str:
+    where = _at(written, loc)
+    return where.name if where is not None and where.name else ".".join(map(str, loc))
+
+
+def _field_at(kind: type[Config], written: Written, loc: tuple[Any, ...]) -> tuple[type[Config], FieldInfo | None]:
+    """The section in which a mistake is, and the field of it; None where the section has no such field."""
+    section, info = kind, kind.model_fields.get(str(loc[0])) if loc else None
+    for depth, key in enumerate(loc[1:], start=1):
+        nested = None if info is None else section_of(info)
+        if isinstance(nested, OneOf):
+            tag = _at(written, (*loc[:depth], nested.base.tag))
+            nested = None if tag is None else nested.members.get(tag.value)
+        if nested is None:  # the rest of the places are inside a plain value
+            break
+        section, info = nested, nested.model_fields.get(str(key))
+    return section, info
+
+
+def _choices(info: FieldInfo | None) -> tuple[Any, ...]:
+    kinds = [] if info is None else [info.annotation, *typing.get_args(info.annotation)]
+    return next((typing.get_args(kind) for kind in kinds if typing.get_origin(kind) is Literal), ())
+
+
+def _range(info: FieldInfo | None) -> str:
+    bounds = [] if info is None else info.metadata
+    texts = [
+        f"{words} {getattr(bound, name):g}"
+        for name, words in _BOUNDS.items()
+        for bound in bounds
+        if hasattr(bound, name)
+    ]
+    return " and ".join(texts)

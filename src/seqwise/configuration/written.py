@@ -1,0 +1,201 @@
+"""Settings as they were written, in a file, as flags or in Python, with the places where they stand."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from seqwise.errors import InputError
+
+__all__ = ["FlagText", "Given", "Written", "compose", "did_you_mean", "read_given", "shown", "written_from"]
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Suggest the nearest known name for an unknown one, or list all of them where none is near.
+
+    Args:
+        name: as it was written.
+        known: the names that exist.
+
+    Returns:
+        an imperative clause for ``InputError(mend=...)``.
+
+    Example:
+        >>> did_you_mean("liner", ["linear", "constant"])
+        "did you mean 'linear'?"
+        >>> did_you_mean("x", ["linear", "constant"])
+        'known are constant, linear'
+    """
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names) or 'none'}"
+
+
+class FlagText(str):
+    """Text from the command line, where lists are written in YAML and "none" stands for nothing."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """A value as it was written: text, None, an object from Python, or a list of or a mapping to these.
+
+    Args:
+        value: see above.
+        name: as the user knows it: dotted, or the flat name.
+        path: the file.
+        line: that of the value.
+        key_line: that of the key.
+    """
+
+    value: Any
+    name: str
+    path: Path | None = None
+    line: int | None = None
+    key_line: int | None = None
+
+    def inner(self, key: Any) -> Written | None:
+        """The value below a key of a mapping, or at a place of a list."""
+        known = self.value.get(key) if isinstance(self.value, Mapping) else None
+        if isinstance(self.value, list) and isinstance(key, int) and key < len(self.value):
+            known = self.value[key]
+        if known is None or isinstance(known, Written):
+            return known
+        return Written(known, f"{self.name}.{key}" if self.name else str(key))
+
+    def plain(self) -> Any:
+        """The value alone, for pydantic."""
+        if isinstance(self.value, dict):
+            return {key: inner.plain() if isinstance(inner, Written) else inner for key, inner in self.value.items()}
+        if isinstance(self.value, list):
+            return [inner.plain() if isinstance(inner, Written) else inner for inner in self.value]
+        return self.value
+
+
+class Given:
+    """Settings as they were given, before anything is known of what they mean.
+
+    Args:
+        file: the keys of a file, or keywords of Python.
+        flags: those of the command line.
+        path: the file.
+    """
+
+    def __init__(
+        self, file: Mapping[str, Written], flags: Mapping[str, Written] | None = None, path: Path | None = None
+    ) -> None:
+        self.file, self.flags, self.path = dict(file), dict(flags or {}), path
+
+    def value(self, *names: str) -> Any:
+        """The plain value of the first of some names that was given, nested ones with dots; None: none was.
+
+        Example:
+            >>> given = Given({"model": Written({"name": "lstm"}, "model")}, {"size": Written("3", "size")})
+            >>> given.value("size"), given.value("model.size", "model.name"), given.value("steps")
+            ('3', 'lstm', None)
+        """
+        for source in (self.flags, self.file):
+            for name in names:
+                found: Written | None = Written(source, "")
+                for part in name.split("."):
+                    found = None if found is None else found.inner(part)
+                if found is not None:
+                    return found.plain()
+        return None
+
+    def put(self, name: str, value: Any) -> None:
+        """Set a flat setting, in the place of what was given."""
+        self.drop(name)
+        self.file[name] = Written(value, name)
+
+    def drop(self, name: str) -> None:
+        """Forget a flat setting."""
+        self.file.pop(name, None)
+        self.flags.pop(name, None)
+
+    def error(self, name: str, problem: str, hint: str | None = None) -> InputError:
+        """An error about a setting, with its file and line where it comes from a file."""
+        where: Written | None = None if name in self.flags else Written(self.file, "")
+        for part in name.split("."):
+            where = None if where is None else where.inner(part)
+        if where is None or where.line is None:
+            return InputError(problem, mend=hint)
+        return InputError(problem, path=where.path, line=where.key_line or where.line, mend=hint)
+
+
+def read_given(path: Path | None, flags: Mapping[str, str] | None = None) -> Given:
+    """Read a YAML file and flags without looking at what they mean.
+
+    Raises:
+        InputError: the file cannot be read, or is no YAML with a mapping of names.
+    """
+    root = None if path is None else compose(_read_text(path), path)
+    written = Written({}, "") if root is None else written_from(root, "", path)
+    if not isinstance(written.value, dict):
+        raise InputError(
+            f"the file must be a mapping of names to values, got {shown(written.value)}", path=path, line=written.line
+        )
+    return Given(written.value, {name: Written(FlagText(text), name) for name, text in (flags or {}).items()}, path)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError as error:
+        raise InputError("the file does not exist", path=path) from error
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise InputError("not UTF-8", path=path, line=line, mend="save the file as UTF-8") from error
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror})", path=path) from error
+
+
+def compose(text: str, path: Path | None) -> yaml.Node | None:
+    """Parse YAML into nodes, which know their lines.
+
+    Raises:
+        InputError: it is no YAML.
+    """
+    try:
+        node: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        line = None if error.problem_mark is None else error.problem_mark.line + 1
+        raise InputError(f"not valid YAML ({error.problem})", path=path, line=line) from error
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise InputError("a character that YAML does not allow", path=path, line=line) from error
+    except RecursionError as error:
+        raise InputError("nested too deeply", path=path) from error
+    except (ValueError, OverflowError) as error:  # an escaped character, or a version, beyond all numbers
+        raise InputError(f"not valid YAML ({error})", path=path) from error
+    return node
+
+
+def written_from(node: yaml.Node, name: str, path: Path | None, key_line: int | None = None) -> Written:
+    """A node of YAML; scalars stay as they are written: YAML would read `no` as a truth value and 1e-4 as text."""
+    line = None if node.start_mark is None else node.start_mark.line + 1
+    value: Any = None if node.tag.endswith(":null") else node.value
+    if isinstance(node, yaml.MappingNode):
+        value = {}
+        for key, inner in node.value:
+            at = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode):
+                raise InputError(f"{name or 'the file'} must have names as keys", path=path, line=at)
+            dotted = f"{name}.{key.value}" if name else key.value
+            if key.value in value:
+                raise InputError(f"the key {dotted!r} stands twice", path=path, line=at, mend="remove one")
+            value[key.value] = written_from(inner, dotted, path, at)
+    elif isinstance(node, yaml.SequenceNode):
+        value = [written_from(inner, f"{name}.{place}", path) for place, inner in enumerate(node.value)]
+    return Written(value, name, path, line, key_line)
+
+
+def shown(value: Any) -> str:
+    """A value as a message quotes it."""
+    if isinstance(value, Mapping):
+        return "a mapping"
+    return "a list" if isinstance(value, list | tuple) else "''" if value is None else repr(value)
