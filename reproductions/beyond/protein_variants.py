@@ -20,9 +20,9 @@ from torch import Tensor
 from seqwise.errors import InputError
 from seqwise.models.protocols import MaskedModel
 from seqwise.sampling import (
-    Chains,
     Energy,
     Kernel,
+    Trace,
     anneal_target,
     constraint,
     gibbs,
@@ -275,7 +275,7 @@ def _by_chains(wild: _Wild, starts_CT: Tensor, places_D: Tensor, size: VariantSi
     # Random numbers of their own for the chains of every distance.
     chain_C = torch.arange(len(starts_CT)) + distance * len(starts_CT)
 
-    def chains(energy: Energy, kernel: Kernel) -> Chains:
+    def chains(energy: Energy, kernel: Kernel) -> Trace:
         start = start_chains(energy, starts_CT, free_BT=free_CT, chain_B=chain_C)
         return sample_chains(kernel, start, sweeps, seed=seed)
 

@@ -1,4 +1,4 @@
-"""What one sampler draws from one masked model: every state of every chain, its energies, and what it cost.
+"""Draws of one sampler from one masked model: every state of every chain, its energies, and its cost.
 
 Chains start as in the thesis: all masks, filled greedily at the likeliest length. Both energies of each state are read
 off the masked scores that the chain keeps, so that neither costs a pass.
@@ -9,9 +9,8 @@ L the greatest length.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,14 +18,16 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from seqwise.data.batches import collate
 from seqwise.data.readers import Example
+from seqwise.data.spooled import in_blocks
 from seqwise.errors import InputError
-from seqwise.models.conditional import ConditionalMaskedTransformer
 from seqwise.models.protocols import MaskedModel
 from seqwise.runs.masked_model import MaskedRun
-from seqwise.runs.sampling_settings import SampleSettings, build_energy, build_kernel
+from seqwise.runs.sampling_settings import SampleSettings
 from seqwise.sampling import (
+    FREE,
+    ChainProblem,
+    ChainRunner,
     ChainState,
     Draws,
     SeededDraws,
@@ -34,16 +35,13 @@ from seqwise.sampling import (
     local,
     predict_with_lengths,
     raw,
-    refine,
-    sample_chains,
     start_chains,
 )
 from seqwise.sampling.energies import rows_of
+from seqwise.sampling.problems import encode_sources
 
 __all__ = ["Drawn", "draw", "refine_from_draws"]
 
-MOST_SCORES = 2**25
-"""How many scores (chains x positions x vocabulary) the chains that are advanced together may keep."""
 AT_ONCE = 256  # sources that are read together
 
 Ids = tuple[int, ...]
@@ -90,16 +88,19 @@ def draw(
 
     Source: Goyal (2021), Algorithm 4 and section 6.5.
     """
-    plan = _Plan(run, settings, candidates, next(run.model.parameters()).device)
-    parts = list(plan.search(examples) if plan.searches else plan.chains(examples))
+    sampler = _Sampler(run, settings, candidates)
+    if settings.kernel == "mask-predict" and not candidates:
+        parts, work = sampler.searches(examples), sampler.search
+    else:
+        parts, work = sampler.groups(examples), sampler.candidates_of if candidates else sampler.sweep
     found: list[_Part] = []
     done = 0
-    for places, work in parts:
-        found.append(work())
-        done += len(places)
+    for problems in parts:
+        found.append(work(problems))
+        done += len(problems)
         if on_done is not None:
             on_done(done, len(examples))
-    order = np.argsort(np.concatenate([np.asarray(places) for places, _ in parts]))
+    order = np.argsort([problem.problem for problems in parts for problem in problems])
     numbers = {
         name: np.concatenate([part.numbers[name] for part in found])[order]
         for name in (found[0].numbers if found else {})
@@ -111,92 +112,59 @@ def draw(
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """What some of the sentences came to."""
+    """Draws of some of the sentences."""
 
     tokens: list[list[list[Ids]]]
     numbers: dict[str, npt.NDArray[Any]]
     starts: list[Ids] = field(default_factory=list)
 
 
-_Work = tuple[Sequence[int], Callable[[], _Part]]
-"""The places of some sentences, and what gives their part."""
-
-
 @dataclass(frozen=True, eq=False)
-class _Plan:
+class _Sampler:
     """All that the parts share."""
 
     run: MaskedRun
     settings: SampleSettings
-    candidates: int
-    device: torch.device
+    num_candidates: int
+    runner: ChainRunner = field(init=False)
 
-    @property
-    def searches(self) -> bool:
-        return self.settings.kernel == "mask-predict" and not self.candidates
+    def __post_init__(self) -> None:
+        allowed_V = None if bool(self.run.allowed_V.all()) else self.run.allowed_V
+        runner = ChainRunner(self.run.model, self.settings, self.settings.seed, allowed_V, starts="greedy")
+        object.__setattr__(self, "runner", runner)
 
-    @property
-    def allowed_V(self) -> Tensor | None:
-        return None if bool(self.run.allowed_V.all()) else self.run.allowed_V.to(self.device)
-
-    @torch.no_grad()
-    def context(self, examples: Sequence[Example]) -> Any:
-        """What the model has read of some sources."""
-        model = self.run.model
-        if not isinstance(model, ConditionalMaskedTransformer):
-            return None
-        batch = collate(list(enumerate(self.run.encode(examples)))).to(self.device)
-        return model.encode(batch.sources_BS, batch.source_lengths_B)
+    def sources(self, examples: Sequence[Example]) -> list[Ids]:
+        return [one.source_ids for one in self.run.encode(examples)] if self.run.conditional else [(0,)] * len(examples)
 
     def lengths(self, examples: Sequence[Example]) -> list[int]:
         """The likeliest length of each output; of a model that reads nothing, that of the given sequence."""
         if not self.run.conditional:
             return [len(one.target) for one in examples]
         found: list[int] = []
-        for first in range(0, len(examples), AT_ONCE):
-            log_probs_BL = self.context(examples[first : first + AT_ONCE]).length_log_probs_BL
+        for part in in_blocks(self.sources(examples), AT_ONCE):
+            log_probs_BL = encode_sources(self.run.model, part).length_log_probs_BL
             found += likeliest_lengths(log_probs_BL, beam=1)[:, 0].tolist()
         return found
 
-    def chains(self, examples: Sequence[Example]) -> Iterator[_Work]:
+    def groups(self, examples: Sequence[Example]) -> list[list[ChainProblem]]:
         """Sentences of one length, as many as may be advanced together."""
-        lengths, vocab_size = self.lengths(examples), self.run.model.vocab_size
-        for length in sorted(set(lengths)):
-            places = [place for place, own in enumerate(lengths) if own == length]
-            each = self.candidates or self.settings.num_chains
-            size = max(MOST_SCORES // (length * vocab_size * each), 1)
-            for first in range(0, len(places), size):
-                some = places[first : first + size]
-                yield some, partial(self._of_one_length, examples, some, length)
+        each = self.num_candidates or self.settings.num_chains
+        problems = [
+            ChainProblem((FREE,) * length, source, each, place * each, problem=place)
+            for place, (length, source) in enumerate(zip(self.lengths(examples), self.sources(examples), strict=True))
+        ]
+        return [[problems[place] for place in places] for places in self.runner.groups(problems)]
 
-    def _of_one_length(self, examples: Sequence[Example], places: Sequence[int], length: int) -> _Part:
-        each = self.candidates or self.settings.num_chains
-        context = self.context([examples[place] for place in places])
-        own_B = torch.tensor(places, device=self.device).repeat_interleave(each)
-        chain_B = own_B * each + torch.arange(each, device=self.device).repeat(len(places))
-        rows_B = torch.arange(len(places), device=self.device).repeat_interleave(each)
-        masks_BT = torch.zeros(len(rows_B), length, dtype=torch.int64, device=self.device)
-        work = self._candidates if self.candidates else self._sweep
-        return work(masks_BT, chain_B, rows_of(context, rows_B), len(places))
-
-    def _sweep(self, masks_BT: Tensor, chain_B: Tensor, context: Any, count: int) -> _Part:
-        model, settings = self.run.model, self.settings
-        start_BT, _ = refine(
-            model, masks_BT, masks_BT == 0, num_iterations=1, context=context, allowed_V=self.allowed_V
-        )
-        energy = build_energy(settings, model)
-        state = start_chains(energy, start_BT, context=context, chain_B=chain_B)
-        energies = [_energies(model, state)]
-        chains = sample_chains(
-            build_kernel(settings, model, energy, self.allowed_V),
-            state,
-            settings.num_sweeps,
-            seed=settings.seed,
-            progress=lambda now, _: energies.append(_energies(model, now)),
+    def sweep(self, problems: Sequence[ChainProblem]) -> _Part:
+        model, count = self.run.model, len(problems)
+        state = self.runner.start(problems)
+        start_BT, energies = state.tokens_BT, [_energies(model, state)]
+        trace, _ = self.runner.advance(
+            state, self.settings.num_sweeps, progress=lambda now, _: energies.append(_energies(model, now))
         )
         local_SB, raw_SB = (torch.stack(each) for each in zip(*energies, strict=True))
-        passes_B = chains.passes_SB.sum(0) + 1 + masks_BT.shape[1]
-        counts = {name: getattr(chains, f"{name}_SB") for name in ("proposals", "accepted", "novel")}
+        passes_B = trace.passes_SB.sum(0) + 1 + start_BT.shape[1]
+        counts = {name: getattr(trace, f"{name}_SB") for name in ("proposals", "accepted", "novel")}
         numbers = {f"{name}_NCS": _by_sentence(values_SB, count) for name, values_SB in counts.items()}
         numbers |= {"local_NCS": _by_sentence(local_SB[1:], count), "raw_NCS": _by_sentence(raw_SB[1:], count)}
         numbers |= {
@@ -204,18 +172,19 @@ class _Plan:
             "start_raw_N": _by_sentence(raw_SB[:1], count)[:, 0, 0],
             "passes_N": passes_B.double().view(count, -1).mean(1).cpu().numpy(),
         }
-        tokens = chains.tokens_SBT.transpose(0, 1).unflatten(0, (count, -1)).tolist()
-        starts = start_BT.view(count, -1, masks_BT.shape[1])[:, 0].tolist()
+        tokens = trace.tokens_SBT.transpose(0, 1).unflatten(0, (count, -1)).tolist()
+        starts = start_BT.view(count, -1, start_BT.shape[1])[:, 0].tolist()
         return _Part(_as_ids(tokens), numbers, [tuple(start) for start in starts])
 
-    def _candidates(self, masks_BT: Tensor, chain_B: Tensor, context: Any, count: int) -> _Part:
-        model, length, iterations = self.run.model, masks_BT.shape[1], self.settings.iterations
+    def candidates_of(self, problems: Sequence[ChainProblem]) -> _Part:
+        model, length, iterations = self.run.model, len(problems[0].tokens), self.settings.iterations
+        count, chain_B, context = len(problems), self.runner.numbers(problems), self.runner.context(problems)
+        masks_BT = torch.zeros(len(chain_B), length, dtype=torch.int64, device=chain_B.device)
         draws = SeededDraws(self.settings.seed, chain_B, sweep=0)
-        tokens_BT = refine_from_draws(
-            draws, model, masks_BT, num_iterations=iterations, context=context, allowed_V=self.allowed_V
-        )
+        how: dict[str, Any] = {"num_iterations": iterations, "allowed_V": self.runner.allowed_V}
+        tokens_BT = refine_from_draws(draws, model, masks_BT, context=context, **how)
         state = start_chains(local(model), tokens_BT, context=context, chain_B=chain_B)
-        each = self.candidates * (_num_passes(length, iterations) + length)
+        each = self.num_candidates * (_num_passes(length, iterations) + length)
         # Candidates stand where the sweeps of a chain do: (N, 1, candidates).
         numbers = {
             name: values_B.view(count, 1, -1).cpu().numpy()
@@ -223,28 +192,28 @@ class _Plan:
         }
         return _Part(
             _as_ids(tokens_BT.view(count, 1, -1, length).tolist()),
-            numbers | _no_proposals(count, self.candidates) | {"passes_N": np.full(count, float(each))},
+            numbers | _no_proposals(count, self.num_candidates) | {"passes_N": np.full(count, float(each))},
         )
 
-    def search(self, examples: Sequence[Example]) -> Iterator[_Work]:
-        """Sentences that are searched together."""
+    def searches(self, examples: Sequence[Example]) -> list[list[ChainProblem]]:
+        """Sentences that are searched together, without a length."""
         if not self.run.conditional:
             raise InputError("the model reads no source, from which to guess a length", mend="sample with chains")
-        for first in range(0, len(examples), AT_ONCE):
-            places = range(first, min(first + AT_ONCE, len(examples)))
-            yield places, partial(self._search, [examples[place] for place in places])
+        problems = [ChainProblem((), ids, problem=place) for place, ids in enumerate(self.sources(examples))]
+        return [list(part) for part in in_blocks(problems, AT_ONCE)]
 
     @torch.no_grad()
-    def _search(self, examples: Sequence[Example]) -> _Part:
-        model, settings, context = self.run.model, self.settings, self.context(examples)
+    def search(self, problems: Sequence[ChainProblem]) -> _Part:
+        model, settings = self.run.model, self.settings
+        context = encode_sources(model, [problem.source for problem in problems])
         how: dict[str, Any] = {"beam": settings.length_beam}
         lengths_BK = likeliest_lengths(context.length_log_probs_BL, **how)
-        how |= {"num_iterations": settings.iterations, "allowed_V": self.allowed_V}
+        how |= {"num_iterations": settings.iterations, "allowed_V": self.runner.allowed_V}
         best = predict_with_lengths(model, context, **how)
         passes = [sum(_num_passes(length, settings.iterations) for length in row) for row in lengths_BK.tolist()]
         energies = []
         for row, one in enumerate(best):
-            own_1 = torch.tensor([row], device=self.device)
+            own_1 = torch.tensor([row], device=one.tokens.device)
             state = start_chains(local(model), one.tokens[None], context=rows_of(context, own_1))
             energies.append([each.item() for each in _energies(model, state)])
         numbers = {

@@ -31,11 +31,10 @@ from seqwise.runs import sampling as module
 from seqwise.runs.masked_model import MaskedRun, load_masked_run, save_masked_run
 from seqwise.runs.masked_model_settings import MaskedModelSettings
 from seqwise.runs.masked_model_training import new_masked_run
-from seqwise.runs.sampling import Sampled, sample
-from seqwise.runs.sampling_problems import FREE, Problem, phrase_ids, read_problems, unusual
+from seqwise.runs.sampling import Sampled, runner_of, sample
+from seqwise.runs.sampling_problems import FREE, Problem, read_problems, unusual
 from seqwise.runs.sampling_report import report_lines
 from seqwise.runs.sampling_settings import SampleSettings, build_kernel
-from seqwise.runs.sampling_starts import plan_of
 from seqwise.sampling import (
     Draws,
     Energy,
@@ -138,8 +137,8 @@ def exact(run: MaskedRun, problem: Sequence[int], settings: SampleSettings, sour
     temperature = settings.temperatures[0] if settings.temperatures else settings.temperature
     weights = {}
     for sequence, energy in zip(space, energies_by_hand(run, space, settings.energy, source), strict=True):
-        broken = sum(not has(sequence, one) for (one,) in phrase_ids(run, settings.contain, setting="contain"))
-        broken += sum(has(sequence, one) for (one,) in phrase_ids(run, settings.without, setting="without"))
+        broken = sum(not has(sequence, one) for (one,) in map(run.phrase, settings.contain))
+        broken += sum(has(sequence, one) for (one,) in map(run.phrase, settings.without))
         penalty = settings.penalty * broken if settings.penalty is not None else math.inf if broken else 0.0
         weights[sequence] = math.exp(-(energy + penalty) / temperature)
     total = math.fsum(weights.values())
@@ -201,8 +200,8 @@ def test_samples_are_distributed_as_the_target_says(name: str) -> None:
             + (settings.penalty or 0)
             * sum(
                 [
-                    *(not has(one.tokens, ids) for (ids,) in phrase_ids(run, settings.contain, setting="contain")),
-                    *(has(one.tokens, ids) for (ids,) in phrase_ids(run, settings.without, setting="without")),
+                    *(not has(one.tokens, ids) for (ids,) in map(run.phrase, settings.contain)),
+                    *(has(one.tokens, ids) for (ids,) in map(run.phrase, settings.without)),
                 ]
             ),
             abs=1e-9,
@@ -470,7 +469,7 @@ def test_fixed_positions_stay_as_they_are_written(
 def test_phrases_of_subwords_are_words(folders: dict[str, Path], setting: str) -> None:
     """Of all sequences of four pieces those are kept that have the word, or not, whatever its pieces are."""
     run = load_masked_run(folders["subwords"])
-    phrases = plan_of(run, SampleSettings(**{setting: ("ab",)})).phrases
+    phrases = runner_of(run, SampleSettings(**{setting: ("ab",)})).phrases
     every_NT = torch.tensor(list(itertools.product(run.allowed_V.nonzero().flatten().tolist(), repeat=4)))
     finite_N = phrases.constrain(Energy()).of_sequences(every_NT).isfinite()
     kept = [("ab" in run.text(ids).split()) == (setting == "contain") for ids in every_NT.tolist()]
@@ -623,7 +622,7 @@ def test_killed_at_any_moment_it_ends_with_the_same_files(
         kept(path, state)
         raise Killed
 
-    append, kept = module.append_sweeps, module.keep_chains
+    append, kept = module.append_sweeps, module.save_chains
 
     def between(*arguments: Any, **more: Any) -> None:
         append(*arguments, **more)
@@ -633,13 +632,13 @@ def test_killed_at_any_moment_it_ends_with_the_same_files(
         attempt(before, "append_sweeps")
         attempt(half_a_line, "append_sweeps")
         attempt(between, "append_sweeps")
-        attempt(after, "keep_chains")
+        attempt(after, "save_chains")
     again = sample(run, problems, settings, output=tmp_path / "killed")
     assert again.samples == whole.samples
     assert files(tmp_path / "killed") == files(tmp_path / "whole")
-    assert sum(group.made for group in again.groups) == 0
     for group, other in zip(again.groups, whole.groups, strict=True):
-        assert torch.equal(group.history.passes_SB, other.history.passes_SB)
+        assert torch.equal(group.trace.passes_SB, other.trace.passes_SB)
+        assert math.isnan(group.trace.seconds) and other.trace.seconds > 0
     assert report_lines(again, settings)[0] == report_lines(whole, settings)[0]
     without_folder = sample(run, problems, settings)
     assert without_folder.samples == whole.samples
@@ -650,7 +649,7 @@ import os, signal, sys
 from seqwise import cli
 from seqwise.runs import sampling
 
-save, left = sampling.keep_chains, [int(sys.argv.pop(1))]
+save, left = sampling.save_chains, [int(sys.argv.pop(1))]
 
 def killed(path, state):
     save(path, state)
@@ -659,7 +658,7 @@ def killed(path, state):
         os.kill(os.getpid(), getattr(signal, "SIGKILL" if sys.argv[-1].endswith("kill") else "SIGINT"))
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background is born deaf to it
-sampling.keep_chains = killed
+sampling.save_chains = killed
 cli.main()
 """
 
@@ -754,9 +753,9 @@ def test_the_report_counts_what_chains_did() -> None:
     energies = [one.energy for one in sampled.samples]
     proposals = accepted = novel = 0
     for group in sampled.groups:
-        proposals += int(group.history.proposals_SB[10:].sum())
-        accepted += int(group.history.accepted_SB[10:].sum())
-        novel += int(group.history.novel_SB[10:].sum())
+        proposals += int(group.trace.proposals_SB[10:].sum())
+        accepted += int(group.trace.accepted_SB[10:].sum())
+        novel += int(group.trace.novel_SB[10:].sum())
     assert proposals == sum(len(one.tokens) for one in sampled.samples)  # a visit for each position
     assert first == (
         f"80 chains, 20 of 30 sweeps counted: accepted {accepted / proposals:.1%}, novel {novel / proposals:.1%},"
@@ -770,7 +769,7 @@ def test_the_report_counts_what_chains_did() -> None:
         f"effective sample size of the energy {sum(ess):.4g}, at worst {min(ess):.4g} (problem"
         f" {1 + ess.index(min(ess))}); "
     )
-    passes = sum(int(group.history.passes_SB.sum()) for group in sampled.groups)
+    passes = sum(int(group.trace.passes_SB.sum()) for group in sampled.groups)
     assert "a second, " in more[0] and more[0].endswith(f" {sum(ess) / passes:.3g} a pass")
     assert more[1].startswith("effective sample size of its tails ")
     assert more[2] == f"R-hat of the energy at worst {max(r_hat):.4g} (problem {1 + r_hat.index(max(r_hat))})"

@@ -21,13 +21,11 @@ from seqwise.data.spooled import spooled_items
 from seqwise.runs import sampling as module
 from seqwise.runs import sampling_folder, sampling_problems
 from seqwise.runs.masked_model import save_masked_run
-from seqwise.runs.samples import Group
-from seqwise.runs.sampling import SweepDone, sample, sample_in_blocks
-from seqwise.runs.sampling_folder import History
-from seqwise.runs.sampling_problems import FREE, Problem, Task, read_problems, unusual
+from seqwise.runs.sampling import Group, SweepDone, sample, sample_in_blocks
+from seqwise.runs.sampling_problems import FREE, Problem, read_problems, unusual
 from seqwise.runs.sampling_report import SampleReport, report_lines
 from seqwise.runs.sampling_settings import SampleSettings
-from seqwise.sampling import effective_sample_size, split_r_hat, tail_effective_sample_size
+from seqwise.sampling import ChainProblem, Trace, effective_sample_size, split_r_hat, tail_effective_sample_size
 from training.test_several_processes import ended, launch
 
 
@@ -108,9 +106,9 @@ def test_the_report_names_the_worst_of_all_whatever_their_order() -> None:
     groups = []
     for number, energy_SB in enumerate(energies):
         ones_SB = torch.ones(20, 4, dtype=torch.int64)
-        history = History(energy_SB, ones_SB, ones_SB, 0 * ones_SB, ones_SB, torch.ones(20, dtype=torch.bool))
-        problem = Problem((FREE,), Example((), ()))
-        groups.append(Group([Task(number, 0, (FREE,), problem)], history, torch.zeros(4, 1), 2.0, 20))
+        every_S = torch.ones(20, dtype=torch.bool)
+        trace = Trace(energy_SB, ones_SB, ones_SB, 0 * ones_SB, ones_SB, every_S, seconds=2.0)
+        groups.append(Group([ChainProblem((FREE,), num_chains=4, problem=number)], trace))
     worst, least = split_r_hat(energies[4]), min(effective_sample_size(one) for one in energies[::2])
     total = sum(effective_sample_size(energies[place]) for place in (0, 2, 4, 5))
     tails = [tail_effective_sample_size(energies[place]) for place in (0, 2, 4, 5)]
@@ -231,7 +229,7 @@ def test_killed_in_any_block_it_ends_with_the_same_files(name: str, small: pytes
     whole = sample(run, problems, settings, output=tmp_path / "whole")
     expected = files(tmp_path / "whole")
     assert 3 < len(whole.groups) == sum(name.endswith(".safetensors") for name in expected)
-    keep_chains, keep_samples = sampling_folder.keep_chains, sampling_folder.keep_samples
+    save_chains, keep_samples = module.save_chains, sampling_folder.keep_samples
 
     def attempt(function: str, kill: Any) -> None:
         with small.context() as patched, pytest.raises(Killed):
@@ -255,22 +253,23 @@ def test_killed_in_any_block_it_ends_with_the_same_files(name: str, small: pytes
         return killed
 
     def after(path: Path, state: Any) -> None:
-        keep_chains(path, state)
+        save_chains(path, state)
         raise Killed
 
     for call in range(len(whole.groups)):
         for _ in range(3):
-            attempt("keep_chains", after)
+            attempt("save_chains", after)
         attempt("keep_samples", at(call, half=True))
         attempt("keep_samples", at(call, half=False))
-    again = sample(run, problems, settings, output=tmp_path / "killed")
-    assert again.samples == whole.samples and sum(group.made for group in again.groups) == 0
+    steps: list[SweepDone] = []
+    again = sample(run, problems, settings, output=tmp_path / "killed", on_sweep=steps.append)
+    assert again.samples == whole.samples and not steps
     assert files(tmp_path / "killed") == expected
     assert report_lines(again, settings)[0] == report_lines(whole, settings)[0]
     longer = SampleSettings(**{**vars(settings), "sweeps": 8})
-    extended = sample(run, problems, longer, output=tmp_path / "killed")
+    extended = sample(run, problems, longer, output=tmp_path / "killed", on_sweep=steps.append)
     assert extended.samples == sample(run, problems, longer).samples
-    assert sum(group.made for group in extended.groups) == 3 * len(whole.groups)
+    assert len(steps) == 3 * len(whole.groups)
 
 
 def test_samples_are_kept_as_soon_as_their_chains_have_come_to_the_end(
@@ -316,7 +315,7 @@ import os, signal, sys
 from seqwise import cli
 from seqwise.runs import sampling
 
-sampling.BLOCK, save, left = 2, sampling.keep_chains, [int(sys.argv.pop(1))]
+sampling.BLOCK, save, left = 2, sampling.save_chains, [int(sys.argv.pop(1))]
 
 def killed(path, state):
     save(path, state)
@@ -325,7 +324,7 @@ def killed(path, state):
         sys.stdout.flush()
         os.kill(os.getpid(), signal.SIGKILL)
 
-sampling.keep_chains = killed
+sampling.save_chains = killed
 cli.main()
 """
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from seqwise import InputError
 from seqwise.sampling import (
-    Chains,
+    Trace,
     ChainState,
     Draws,
     Info,
@@ -472,7 +472,7 @@ class Recorded:
 
 def limited(
     make: Callable[[Any, int], Kernel], start_BT: Tensor, max_rows: int, num_sweeps: int = 3
-) -> tuple[Chains, list[int]]:
+) -> tuple[Trace, list[int]]:
     """Chains of a kernel, and the numbers of rows that their model was given; the start is not among them."""
     model = Recorded(MODELS["table"])
     state = start_chains(local(model, max_rows=max_rows), start_BT.repeat(3, 1))

@@ -199,7 +199,6 @@ def sample(
 
 
 def _print_samples(run: Any, problems: Any, settings: Any, output: Path | None) -> None:
-    from seqwise.runs.samples import sample_line
     from seqwise.runs.sampling import sample_in_blocks
     from seqwise.runs.sampling_problems import unusual
     from seqwise.runs.sampling_report import SampleReport
@@ -224,8 +223,8 @@ def _print_samples(run: Any, problems: Any, settings: Any, output: Path | None) 
             for block in sample_in_blocks(run, problems, settings, output=output, on_sweep=on_sweep):
                 if err().is_terminal:  # a bar takes hold of standard output
                     bars.stop()
-                for one in block.samples:
-                    print(sample_line(run, one, free=settings.free))
+                for line in block.lines:
+                    print(line)
                 report.add(block.groups)
         except KeyboardInterrupt:
             if output is not None:

@@ -11,11 +11,17 @@ from typing import TYPE_CHECKING
 from seqwise._lazy import lazy_names
 from seqwise.hugging_face.generation import generation_selector
 from seqwise.hugging_face.masked_model import HuggingFaceMaskedModel, masked_model
-from seqwise.hugging_face.masked_text import TextScore, infill, pseudo_log_likelihoods, sample_texts
+from seqwise.hugging_face.masked_text import (
+    SampledTexts,
+    TextSample,
+    TextScore,
+    infill,
+    pseudo_log_likelihoods,
+    sample_texts,
+)
 from seqwise.hugging_face.step_model import HuggingFaceStepModel, step_model
 from seqwise.hugging_face.subword_tokenizer import subword_tokenizer
 from seqwise.hugging_face.tagger import load_tagger, pretrained_tagger, save_tagger, unread_words, word_pieces
-from seqwise.hugging_face.text_chains import SampledTexts, TextSample
 from seqwise.hugging_face.text_codec import TextCodec
 
 if TYPE_CHECKING:

@@ -10,8 +10,9 @@ Shapes: S sweeps, B chains, T positions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -19,14 +20,16 @@ from torch import Tensor
 
 from seqwise.errors import InputError
 from seqwise.hugging_face.masked_model import HuggingFaceMaskedModel, masked_model
-from seqwise.hugging_face.text_chains import Progress, SampledTexts, TextChains, TextProblem, at_least_one
 from seqwise.hugging_face.text_codec import TextCodec, placed
+from seqwise.sampling.chains import Trace
+from seqwise.sampling.diagnostics import ChainReport, diagnose_chains
 from seqwise.sampling.energies import MAX_ROWS, TokenScores, pseudo_log_likelihood
 from seqwise.sampling.lengths import of_one_length
+from seqwise.sampling.problems import ChainProblem, Progress, Sample, run_problems, samples_of
 from seqwise.sampling.settings import ChainSettings
 from seqwise.sampling.starts import FREE
 
-__all__ = ["TextScore", "infill", "pseudo_log_likelihoods", "sample_texts"]
+__all__ = ["SampledTexts", "TextSample", "TextScore", "infill", "pseudo_log_likelihoods", "sample_texts"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +43,75 @@ class TextScore(TokenScores):
     """
 
     text: str
+
+
+@dataclass(frozen=True)
+class TextSample:
+    """A text that a chain held.
+
+    Attributes:
+        text: what the tokens stand for.
+        tokens: without the special ones.
+        energy: at temperature 1, soft constraints included.
+        problem: the place among the texts to fill in, or among the lengths of the starts, from 0.
+        chain: the number of the chain among those of the problem, from 0.
+        sweep: after which one, counted from 1.
+        survives: whether the tokenizer makes these very tokens of the text.
+    """
+
+    text: str
+    tokens: tuple[str, ...]
+    energy: float
+    problem: int
+    chain: int
+    sweep: int
+    survives: bool
+
+
+@dataclass(frozen=True, eq=False)
+class SampledTexts:
+    """Samples as texts, and the traces of their chains.
+
+    Attributes:
+        samples: by problem, chain and sweep.
+        chains: a trace for each problem.
+        discard: number of first sweeps that are not counted.
+    """
+
+    samples: Sequence[TextSample]
+    chains: Sequence[Trace]
+    discard: int
+
+    @property
+    def texts(self) -> list[str]:
+        """Of the samples, in their order."""
+        return [one.text for one in self.samples]
+
+    @property
+    def acceptance(self) -> float:
+        """The share of proposals that were accepted in the sweeps that count, those that equal the state included."""
+        return self._share("accepted_SB")
+
+    @property
+    def novelty(self) -> float:
+        """The share of proposals that were accepted and changed the state, in the sweeps that count."""
+        return self._share("novel_SB")
+
+    def diagnose(self, features: Mapping[str, Callable[[Tensor], Tensor]] | None = None) -> list[ChainReport]:
+        """Acceptance, R-hat, effective sample size and warnings, for each problem on its own.
+
+        Args:
+            features: names and functions from token ids (S, B, T) to numbers (S, B), which are judged beside the
+                energy.
+
+        Raises:
+            InputError: fewer than 4 sweeps count, or ArviZ is missing.
+        """
+        return [diagnose_chains(one, discard=self.discard, features=features) for one in self.chains]
+
+    def _share(self, name: str) -> float:
+        proposals = sum(int(one.proposals_SB[self.discard :].sum()) for one in self.chains)
+        return sum(int(getattr(one, name)[self.discard :].sum()) for one in self.chains) / max(proposals, 1)
 
 
 @torch.no_grad()
@@ -154,13 +226,14 @@ def sample_texts(
         if length < 1:
             raise InputError(f"length must be at least 1, got {length}")
         adapted.require_room(length)
-        problems = [TextProblem((FREE,) * length, at_least_one("num_chains", 5 if num_chains is None else num_chains))]
+        chains = _at_least_one("num_chains", 5 if num_chains is None else num_chains)
+        problems = [ChainProblem((FREE,) * length, num_chains=chains)]
     else:
         if num_chains is not None:
             raise InputError("num_chains: each text is the start of one chain", mend="leave it out, or give a length")
         problems = _from_starts(codec, _encoded(adapted, codec.ids, texts), allowed_V)
-    run = TextChains(adapted, codec, allowed_V, settings, seed, num_sweeps, discard, every, progress)
-    return run(problems)
+    job = _Job(adapted, codec, allowed_V, settings, seed, num_sweeps, discard, every, progress)
+    return job.run(problems, codec.text)
 
 
 def infill(
@@ -215,19 +288,79 @@ def infill(
         ['The dog  sees a cat', 'The dog  sees a cat']
     """
     adapted, codec = _adapt(model, tokenizer)
-    at_least_one("num_chains", num_chains)
+    _at_least_one("num_chains", num_chains)
     problems = []
-    for number, (text, ids) in enumerate(zip(texts, _encoded(adapted, codec.ids_to_fill, texts), strict=True), start=1):
+    for place, ids in enumerate(_encoded(adapted, codec.ids_to_fill, texts)):
         if FREE not in ids:
             mask = codec.tokenizer.mask_token
-            raise InputError(f"text {number}: no position is free", mend=f"write {mask} for each token to be drawn")
-        problems.append(TextProblem(ids, num_chains, text=text))
-    settings = settings or ChainSettings()
-    run = TextChains(adapted, codec, _allowed(codec, allowed), settings, seed, num_sweeps, discard, every, progress)
-    return run(problems)
+            raise InputError(f"text {place + 1}: no position is free", mend=f"write {mask} for each token to be drawn")
+        chains: dict[str, Any] = {"num_chains": num_chains, "first_chain": place * num_chains}
+        problems.append(ChainProblem(ids, **chains, problem=place, path=f"text {place + 1}"))
+    settings, allowed_V = settings or ChainSettings(), _allowed(codec, allowed)
+    job = _Job(adapted, codec, allowed_V, settings, seed, num_sweeps, discard, every, progress)
+    return job.run(problems, codec.filled, texts)
 
 
 # -------------------------------------------------------------------------------------------------- their parts
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    """The options of one call; see :func:`sample_texts`."""
+
+    model: HuggingFaceMaskedModel
+    codec: TextCodec
+    allowed_V: Tensor
+    settings: ChainSettings
+    seed: int
+    num_sweeps: int
+    discard: int | None
+    every: int | None
+    progress: Progress | None
+
+    def run(
+        self, problems: Sequence[ChainProblem], text_of: Callable[..., str], texts: Sequence[str] | None = None
+    ) -> SampledTexts:
+        """Run chains over the problems, and make texts of their samples, each with the text that it fills in."""
+        discard = self._discarded()
+        chains = run_problems(
+            self.model,
+            problems,
+            self.settings,
+            num_sweeps=self.num_sweeps,
+            progress=self.progress,
+            seed=self.seed,
+            allowed_V=self.allowed_V,
+            phrase=self.codec.phrase,
+            spell=self.codec.plain,
+        )
+        sweeps: Iterable[int] = [self.num_sweeps]
+        if self.every is not None:
+            every = _at_least_one("every", self.every)
+            sweeps = [sweep for sweep in range(discard + 1, self.num_sweeps + 1) if sweep % every == 0]
+        samples = []
+        for problem, trace in zip(problems, chains, strict=True):
+            given = () if texts is None else (texts[problem.problem],)
+            for sample in samples_of(problem, trace, sweeps):
+                samples.append(self._text_sample(sample, text_of(*given, sample.tokens)))
+        return SampledTexts(samples, chains, discard)
+
+    def _discarded(self) -> int:
+        _at_least_one("num_sweeps", self.num_sweeps)
+        discard = min(7, self.num_sweeps // 2) if self.discard is None else self.discard
+        if not 0 <= discard < self.num_sweeps:
+            raise InputError(f"discard: of {self.num_sweeps} sweeps {discard} are left out", mend="discard fewer")
+        return max(discard, self.settings.burn_in if self.settings.burn_in < self.num_sweeps else 0)
+
+    def _text_sample(self, sample: Sample, text: str) -> TextSample:
+        survives, pieces = self.codec.survives(text, sample.tokens), self.codec.pieces(sample.tokens)
+        return TextSample(text, pieces, sample.energy, sample.problem, sample.chain, sample.sweep, survives)
+
+
+def _at_least_one(name: str, value: int) -> int:
+    if value < 1:
+        raise InputError(f"{name} must be at least 1, got {value}")
+    return value
 
 
 def _adapt(model: Any, tokenizer: Any) -> tuple[HuggingFaceMaskedModel, TextCodec]:
@@ -270,7 +403,7 @@ def _allowed(codec: TextCodec, allowed: Sequence[str] | None) -> Tensor:
     return flags_V
 
 
-def _from_starts(codec: TextCodec, encoded: Sequence[tuple[int, ...]], allowed_V: Tensor) -> list[TextProblem]:
+def _from_starts(codec: TextCodec, encoded: Sequence[tuple[int, ...]], allowed_V: Tensor) -> list[ChainProblem]:
     """A problem for each length, the shortest first, whose chains start from the texts of that length."""
     for number, ids in enumerate(encoded, start=1):
         for piece, one in zip(codec.pieces(ids), ids, strict=True):
@@ -278,6 +411,10 @@ def _from_starts(codec: TextCodec, encoded: Sequence[tuple[int, ...]], allowed_V
                 mend = "start from other texts: a chain could never come back to it"
                 raise InputError(f"text {number}: the token {piece!r} is never drawn", mend=mend)
     by_length: dict[int, list[tuple[int, ...]]] = {}
-    for ids in encoded:
+    for ids in sorted(encoded, key=len):
         by_length.setdefault(len(ids), []).append(ids)
-    return [TextProblem((FREE,) * length, len(starts), starts=starts) for length, starts in sorted(by_length.items())]
+    firsts = accumulate((len(starts) for starts in by_length.values()), initial=0)
+    return [
+        ChainProblem((FREE,) * length, num_chains=len(starts), first_chain=first, starts=starts, problem=place)
+        for place, ((length, starts), first) in enumerate(zip(by_length.items(), firsts, strict=False))
+    ]

@@ -1,4 +1,4 @@
-"""What a sampling keeps on the disk, so that it can be killed at any moment and goes on as if it had not been.
+"""Traces of chains on the disk: sampling can be killed at any moment and goes on as if it had not been.
 
 ::
 
@@ -17,67 +17,25 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from seqwise.data.durable import discard_partials, flush, holds_nothing, rename_durably, write_atomically
+from seqwise.data.durable import discard_partials, flush, holds_nothing, write_atomically
 from seqwise.data.records import read_record
 from seqwise.errors import InputError
 from seqwise.runs.sampling_settings import SampleSettings
-from seqwise.sampling import ChainState, save_chains
+from seqwise.sampling.chains import PER_CHAIN, Trace
 from seqwise.training.checkpoints import saving
 
-__all__ = ["History", "append_sweeps", "claim", "keep_chains", "keep_samples", "read_history", "require_disk"]
+__all__ = ["append_sweeps", "claim", "keep_samples", "read_trace", "require_disk", "trace_of"]
 
 _SETTINGS, _SAMPLES = "settings.json", "samples.jsonl"
 _MAY_DIFFER = ("sweeps", "save_every")
+_COLUMNS = tuple(name.split("_")[0] for name in (*PER_CHAIN, "invariant_S"))
 _OTHERS = {"model": "another model", "problems": "other problems"}
-
-
-@dataclass(frozen=True, eq=False)
-class History:
-    """What chains went through, sweep by sweep.
-
-    Attributes:
-        energy_SB: float64, after each sweep, at temperature 1.
-        proposals_SB: int64, proposals made in each sweep.
-        accepted_SB: int64, proposals accepted.
-        novel_SB: int64, proposals accepted that change the state.
-        passes_SB: int64, masked sequences that a model was given.
-        invariant_S: bool; false for sweeps that only warm up, or follow no energy.
-        tokens: of those sweeps, counted from 1, whose tokens are kept: int64 (B, T).
-    """
-
-    energy_SB: Tensor
-    proposals_SB: Tensor
-    accepted_SB: Tensor
-    novel_SB: Tensor
-    passes_SB: Tensor
-    invariant_S: Tensor
-    tokens: Mapping[int, Tensor] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return len(self.invariant_S)
-
-    @classmethod
-    def none(cls, num_chains: int) -> History:
-        """That of chains that have not set out."""
-        counts = torch.zeros(0, num_chains, dtype=torch.int64)
-        return cls(counts.double(), counts, counts, counts, counts, torch.zeros(0, dtype=torch.bool))
-
-    def __add__(self, later: History) -> History:
-        """One after the other; the sweeps of the later one are counted on."""
-        stacked = {name: torch.cat([getattr(self, name), getattr(later, name)]) for name in _STACKED}
-        return History(
-            **stacked, tokens={**self.tokens, **{len(self) + sweep: one for sweep, one in later.tokens.items()}}
-        )
-
-
-_STACKED = ("energy_SB", "proposals_SB", "accepted_SB", "novel_SB", "passes_SB", "invariant_S")
 
 
 def require_disk(folder: Path, num_bytes: int, *, what: str) -> None:
@@ -140,46 +98,25 @@ def _plain(settings: SampleSettings) -> dict[str, Any]:
     return plain
 
 
-def append_sweeps(path: Path, history: History, *, first: int) -> None:
+def append_sweeps(path: Path, trace: Trace, *, first: int) -> None:
     """Add a line for each sweep, on the disk when this returns; the first of them is the one after so many.
 
     Args:
         path: the file, which holds ``first`` lines.
-        history: of the sweeps to add.
+        trace: of the sweeps to add, with the sequences to keep.
         first: how many sweeps came before.
     """
     with path.open("a", encoding="utf-8") as stream:
-        for place in range(len(history)):
-            record = {name.split("_")[0]: getattr(history, name)[place].tolist() for name in _STACKED}
-            tokens = history.tokens.get(place + 1)
-            record = {"sweep": first + place + 1, **record}
-            if tokens is not None:
-                record["tokens"] = tokens.tolist()
+        columns = [getattr(trace, name).tolist() for name in (*PER_CHAIN, "invariant_S")]
+        for place, values in enumerate(zip(*columns, strict=True), start=1):
+            record = {"sweep": first + place, **dict(zip(_COLUMNS, values, strict=True))}
+            if place in trace.tokens:
+                record["tokens"] = trace.tokens[place].tolist()
             stream.write(json.dumps(record) + "\n")
         stream.flush()
         os.fsync(stream.fileno())
     if first == 0:
         flush(path.parent)  # which has a new name in it
-
-
-def keep_chains(path: Path, state: ChainState) -> None:
-    """What :func:`~seqwise.sampling.save_chains` does, with bytes that depend on the state alone.
-
-    safetensors writes the metadata in an order that changes from time to time.
-
-    Args:
-        path: replaced if it is there; after a crash it is the old one or the new one.
-        state: see there.
-    """
-    partial = path.with_name(f"{path.name}.new")
-    save_chains(partial, state)
-    with partial.open("rb+") as stream:
-        size = int.from_bytes(stream.read(8), "little")
-        header = json.loads(stream.read(size))
-        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
-        stream.seek(8)
-        stream.write(json.dumps(header, separators=(",", ":")).encode().ljust(size))
-    rename_durably(partial, path)
 
 
 def keep_samples(folder: Path, lines: Iterable[str], *, begin: int) -> int:
@@ -211,27 +148,39 @@ def keep_samples(folder: Path, lines: Iterable[str], *, begin: int) -> int:
     return begin + len(text)
 
 
-def read_history(path: Path, *, num_sweeps: int, num_chains: int) -> History:
+def read_trace(path: Path, *, num_sweeps: int, num_chains: int) -> Trace:
     """Read the lines of so many sweeps, and cut off what stands behind them.
 
     Raises:
         InputError: the file does not hold that.
     """
-    damaged = InputError("the file is damaged", path=path, mend="remove the folder and start again")
     try:
         with path.open("rb+") as stream:
             lines = [stream.readline() for _ in range(num_sweeps)]
             stream.truncate(stream.tell())
-        records: Sequence[dict[str, Any]] = [json.loads(line) for line in lines]
-        if [record["sweep"] for record in records] != list(range(1, num_sweeps + 1)):
-            raise damaged
-        none = History.none(num_chains)
-        stacked = {}
-        for name in _STACKED:
-            empty = getattr(none, name)
-            rows = [torch.tensor(record[name.split("_")[0]], dtype=empty.dtype) for record in records]
-            stacked[name] = torch.stack([row.reshape(empty.shape[1:]) for row in rows]) if rows else empty
-        kept = {record["sweep"]: torch.tensor(record["tokens"]) for record in records if "tokens" in record}
+        return trace_of([json.loads(line) for line in lines], num_chains=num_chains)
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, RecursionError):
-        raise damaged from None
-    return History(**stacked, tokens=kept)
+        raise InputError("the file is damaged", path=path, mend="remove the folder and start again") from None
+
+
+def trace_of(records: Sequence[Mapping[str, Any]], *, num_chains: int) -> Trace:
+    """The trace of chains from the records of :func:`append_sweeps`, the first sweep first.
+
+    Raises:
+        ValueError, KeyError, TypeError, RuntimeError: the records are not those of such chains.
+    """
+    if [record["sweep"] for record in records] != list(range(1, len(records) + 1)):
+        raise ValueError("the sweeps do not follow each other")
+
+    def column(name: str, dtype: torch.dtype, *chains: int) -> Tensor:
+        return torch.tensor([record[name] for record in records], dtype=dtype).reshape(len(records), *chains)
+
+    return Trace(
+        column("energy", torch.float64, num_chains),
+        column("proposals", torch.int64, num_chains),
+        column("accepted", torch.int64, num_chains),
+        column("novel", torch.int64, num_chains),
+        column("passes", torch.int64, num_chains),
+        column("invariant", torch.bool),
+        {record["sweep"]: torch.tensor(record["tokens"]) for record in records if "tokens" in record},
+    )

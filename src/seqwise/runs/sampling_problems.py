@@ -15,18 +15,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seqwise.data.batches import EncodedExample, collate
 from seqwise.data.readers import Example, read_lines
-from seqwise.data.spooled import from_plain, spooled_items, to_plain
+from seqwise.data.spooled import from_plain, in_blocks, spooled_items, to_plain
 from seqwise.errors import InputError
-from seqwise.models.conditional import ConditionalMaskedTransformer
 from seqwise.runs.inputs import example_of, file_units, inputs_of, names_a_file
 from seqwise.runs.sampling_folder import require_disk
 from seqwise.runs.sampling_settings import SampleSettings
-from seqwise.runs.sequence_run import FREE, SequenceRun, Ways
-from seqwise.sampling import SeededDraws, likeliest_lengths
+from seqwise.runs.sequence_run import FREE, SequenceRun
+from seqwise.sampling.draws import SeededDraws
+from seqwise.sampling.length_beam import likeliest_lengths
+from seqwise.sampling.problems import ChainProblem, encode_sources
 
-__all__ = ["FREE", "Problem", "Task", "phrase_ids", "problem_of", "read_problems", "split_into_tasks", "unusual"]
+__all__ = ["FREE", "Problem", "at_lengths", "chains_of", "problem_of", "read_problems", "unusual"]
 
 AT_ONCE = 64  # sources that are read together for their lengths
 DRAWN = 4096  # lengths that are drawn together
@@ -45,23 +45,6 @@ class Problem:
     tokens: tuple[int, ...]
     example: Example
     source_ids: tuple[int, ...] = (0,)
-
-
-@dataclass(frozen=True)
-class Task:
-    """A problem at one length.
-
-    Attributes:
-        problem: its place among the problems, from 0.
-        rank: 0 for the likeliest length, 1 for the next, and so on.
-        tokens: ids, FREE where they are to be drawn.
-        asked: the problem itself.
-    """
-
-    problem: int
-    rank: int
-    tokens: tuple[int, ...]
-    asked: Problem
 
 
 def read_problems(run: SequenceRun, text: str | None, settings: SampleSettings) -> Sequence[Problem]:
@@ -129,57 +112,48 @@ def problem_of(run: SequenceRun, text: str, *, source: str = "", free: str = "_"
     return _to_fill(run, Example(read, example_of(text, units=file_units(run.settings.units)).source), free)
 
 
-def split_into_tasks(
+def chains_of(
+    problem: Problem, settings: SampleSettings, *, place: int = 0, rank: int = 0, length: int | None = None
+) -> ChainProblem:
+    """The chains over a problem, at one of the lengths that it is tried at.
+
+    Args:
+        problem: the problem.
+        settings: ``num_chains`` and ``length_beam`` are read.
+        place: its place among the problems, from 0.
+        rank: 0 for the likeliest length, 1 for the next, and so on.
+        length: where the problem has none of its own.
+    """
+    tokens = problem.tokens if length is None else (FREE,) * length
+    first_chain = (place * settings.length_beam + rank) * settings.num_chains
+    where = (problem.example.path or None, problem.example.line or None)
+    return ChainProblem(tokens, problem.source_ids, settings.num_chains, first_chain, (), place, rank, *where)
+
+
+def at_lengths(
     run: SequenceRun, problems: Sequence[Problem], settings: SampleSettings, shortest: int, *, first: int = 0
-) -> list[Task]:
+) -> list[ChainProblem]:
     """Each problem at each of the lengths that it is to be tried at.
 
     Args:
         run: a conditional one says which lengths are likely.
         problems: some that follow each other.
-        settings: ``length_beam`` and ``length`` are read.
+        settings: ``num_chains``, ``length_beam`` and ``length`` are read.
         shortest: of the lengths that a conditional run may choose, beside what ``length`` says.
         first: the place of the first of these problems among all.
     """
-    tasks = [Task(first + place, 0, one.tokens, one) for place, one in enumerate(problems) if one.tokens]
+    numbered = list(enumerate(problems, first))
+    found = [chains_of(problem, settings, place=place) for place, problem in numbered if problem.tokens]
     bounds: dict[str, Any] = {"shortest": shortest}
     if settings.lengths is not None:
         bounds = {"shortest": max(shortest, settings.lengths[0]), "longest": settings.lengths[-1]}
-    open_ones = [place for place, problem in enumerate(problems) if not problem.tokens]
-    for start in range(0, len(open_ones), AT_ONCE):
-        part = open_ones[start : start + AT_ONCE]
-        assert isinstance(run.model, ConditionalMaskedTransformer)
-        batch = collate([(place, EncodedExample(problems[place].source_ids, ())) for place in part])
-        with torch.no_grad():
-            context = run.model.encode(batch.sources_BS, batch.source_lengths_B)
+    for part in in_blocks([(place, problem) for place, problem in numbered if not problem.tokens], AT_ONCE):
+        context = encode_sources(run.model, [problem.source_ids for _, problem in part])
         lengths_BK = likeliest_lengths(context.length_log_probs_BL, beam=settings.length_beam, **bounds)
-        for place, lengths in zip(part, lengths_BK.tolist(), strict=True):
-            tasks += (
-                Task(first + place, rank, (FREE,) * length, problems[place]) for rank, length in enumerate(lengths)
-            )
-    return sorted(tasks, key=lambda task: (task.problem, task.rank))
-
-
-def phrase_ids(run: SequenceRun, phrases: Sequence[str], *, setting: str) -> list[Ways]:
-    """Phrases of the settings as ids, in the units of the run: the ways to write each.
-
-    Raises:
-        InputError: a phrase is blank, or holds a token that the run does not know and so never draws.
-
-    Example:
-        >>> from seqwise.runs.masked_model_settings import MaskedModelSettings
-        >>> from seqwise.runs.masked_model_training import new_masked_run
-        >>> run = new_masked_run([Example((), ("b", "a"))], MaskedModelSettings(minimum_count=1, hidden_size=8))
-        >>> phrase_ids(run, ["a b", "b"], setting="contain")
-        [((0, 1),), ((1,),)]
-    """
-    found = []
-    for phrase in phrases:
-        try:
-            found.append(run.phrase(phrase))
-        except InputError as error:
-            raise InputError(f"{setting}: {error.problem}", mend=error.mend) from None
-    return found
+        for (place, problem), lengths in zip(part, lengths_BK.tolist(), strict=True):
+            for rank, length in enumerate(lengths):
+                found.append(chains_of(problem, settings, place=place, rank=rank, length=length))
+    return sorted(found, key=lambda task: (task.problem, task.rank))
 
 
 def unusual(run: SequenceRun, problems: Sequence[Problem]) -> list[str]:

@@ -12,14 +12,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-import torch
-
-from seqwise.runs.samples import Group
-from seqwise.runs.sampling import Sampled
-from seqwise.runs.sampling_problems import Task
+from seqwise.runs.sampling import Group, Sampled
 from seqwise.runs.sampling_settings import SampleSettings
-from seqwise.sampling import ChainReport, Chains, Energy, diagnose_chains, start_chains
-from seqwise.sampling.diagnostics import FEWEST_DRAWS
+from seqwise.sampling.diagnostics import FEWEST_DRAWS, ChainReport, diagnose_chains
+from seqwise.sampling.problems import by_problem
 
 __all__ = ["SampleReport", "report_lines"]
 
@@ -64,14 +60,14 @@ class SampleReport:
         """Count some chains in."""
         first, judged = _first_counted(self.settings), _unjudged(self.settings) is None
         for group in groups:
-            history, self._phrase = group.history, max(self._phrase, group.longest_phrase)
-            self._counts["chains"] += self.settings.num_chains * len(group.tasks)
+            trace, self._phrase = group.trace, max(self._phrase, group.longest_phrase)
+            self._counts["chains"] += trace.energy_SB.shape[1]
             for name in ("proposals", "accepted", "novel"):
-                self._counts[name] += int(getattr(history, f"{name}_SB")[first:].sum())
-            self._counts["energies"] += history.energy_SB[first:].numel()
-            self._energy += float(history.energy_SB[first:].sum())
+                self._counts[name] += int(getattr(trace, f"{name}_SB")[first:].sum())
+            self._counts["energies"] += trace.energy_SB[first:].numel()
+            self._energy += float(trace.energy_SB[first:].sum())
             if judged:
-                self._judged.add(group, self.settings, first)
+                self._judged.add(group, first)
 
     def lines(self) -> list[str]:
         """What there is to say of all that were counted in, a line each."""
@@ -146,19 +142,17 @@ class _Judged:
     tail_ess: float = 0.0
     passes: int = 0
     seconds: float = 0.0
-    all_made_now: bool = True
     # The worst of each with its problem, of equals the first one; of R-hat, the negative.
     least_ess: tuple[float, Key] | None = None
     least_tail_ess: tuple[float, Key] | None = None
     most_r_hat: tuple[float, Key] | None = None
     kinds: dict[str, _Kind] = field(default_factory=dict)
 
-    def add(self, group: Group, settings: SampleSettings, first: int) -> None:
-        self.passes += int(group.history.passes_SB.sum())
-        self.seconds += group.seconds
-        self.all_made_now &= group.made == settings.num_sweeps
-        for task, chains in _tasks(group, settings):
-            self._judge((task.problem, task.rank), diagnose_chains(chains, discard=first))
+    def add(self, group: Group, first: int) -> None:
+        self.passes += int(group.trace.passes_SB.sum())
+        self.seconds += group.trace.seconds
+        for problem, trace in zip(group.problems, by_problem(group.trace, group.problems), strict=True):
+            self._judge((problem.problem, problem.rank), diagnose_chains(trace, discard=first))
 
     def _judge(self, key: Key, report: ChainReport) -> None:
         ess, tail_ess, r_hat = (of["energy"] for of in (report.ess, report.tail_ess, report.r_hat))
@@ -201,8 +195,8 @@ class _Judged:
         return f"{total:.4g}" + (f", {self._worst(least, sign=1)}" if self.problems > 1 else "")
 
     def _rates(self) -> str:
-        # The time of sweeps that were made before an interruption is not known.
-        rate = f"; {self.ess / max(self.seconds, 1e-9):.3g} a second" if self.all_made_now else ""
+        # The time of sweeps that were made before an interruption is not a number.
+        rate = f"; {self.ess / max(self.seconds, 1e-9):.3g} a second" if math.isfinite(self.seconds) else ""
         return f"{rate}, {self.ess / max(self.passes, 1):.3g} a pass"
 
     def _worst(self, found: tuple[float, Key] | None, *, sign: int) -> str:
@@ -214,34 +208,3 @@ class _Judged:
 
 def _named(key: Key) -> str:
     return f"problem {key[0] + 1}" + (f", length {key[1] + 1}" if key[1] else "")
-
-
-def _tasks(group: Group, settings: SampleSettings) -> Iterator[tuple[Task, Chains]]:
-    """The chains of each task; where they are and their tokens play no part in what is asked here."""
-    each, history = settings.num_chains, group.history
-    nowhere = start_chains(Energy(), torch.zeros(1, 1, dtype=torch.int64))
-    for place, task in enumerate(group.tasks):
-        energy_SB, proposals_SB, accepted_SB, novel_SB, passes_SB = (
-            values_SB[:, place * each : (place + 1) * each]
-            for values_SB in (
-                history.energy_SB,
-                history.proposals_SB,
-                history.accepted_SB,
-                history.novel_SB,
-                history.passes_SB,
-            )
-        )
-        yield (
-            task,
-            Chains(
-                nowhere,
-                torch.zeros(*energy_SB.shape, 0, dtype=torch.int64),
-                energy_SB,
-                proposals_SB,
-                accepted_SB,
-                novel_SB,
-                passes_SB,
-                history.invariant_S,
-                group.seconds,
-            ),
-        )

@@ -104,6 +104,10 @@ class SampleSettings(ChainSettings):
             return sweep == self.num_sweeps
         return sweep % self.every == 0 and sweep > max(self.num_discarded, self.burn_in)
 
+    def keeps(self, sweep: int, *, after: int = 0) -> bool:
+        """Whether the sequences after a sweep, counted from 1 after some others, are kept in the file of the chains."""
+        return self.best or (self.every is not None and self.prints(after + sweep))
+
     def num_printed(self, num_problems: int) -> int:
         """How many sequences are printed of so many problems."""
         if self.best:

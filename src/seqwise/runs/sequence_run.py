@@ -15,12 +15,10 @@ from torch import Tensor, nn
 from seqwise.data.batches import EncodedExample
 from seqwise.data.readers import Example, FilePath
 from seqwise.runs.masked_model_settings import MaskedModelSettings
+from seqwise.sampling.problems import Ways
 from seqwise.sampling.starts import FREE
 
 __all__ = ["FREE", "SequenceRun", "Ways", "fingerprint_of"]
-
-Ways = tuple[tuple[int, ...], ...]
-"""The ways in which a phrase may stand in a sequence, each as ids; the first is written into initial sequences."""
 
 
 class SequenceRun(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from seqwise.sampling.chains import Chains, load_chains, sample_chains, save_chains
+from seqwise.sampling.chains import Trace, load_chains, sample_chains, save_chains
 from seqwise.sampling.combinators import (
     anneal_blocks,
     anneal_target,
@@ -55,6 +55,7 @@ from seqwise.sampling.length_beam import (
 from seqwise.sampling.lengths import chains_at_once, of_one_length
 from seqwise.sampling.phrases import Phrases, phrase_starts
 from seqwise.sampling.prefetch import prefetching
+from seqwise.sampling.problems import ChainProblem, ChainRunner, run_problems
 from seqwise.sampling.proposals import Proposal, Visits, anywhere, in_order, masked_conditionals, shuffled
 from seqwise.sampling.refinement import Refinement, refine, refinements
 from seqwise.sampling.settings import ChainSettings, build_energy, build_kernel
@@ -63,10 +64,11 @@ from seqwise.sampling.state import ChainState, Info, Kernel, start_chains
 
 __all__ = [
     "FREE",
+    "ChainProblem",
     "ChainReport",
+    "ChainRunner",
     "ChainSettings",
     "ChainState",
-    "Chains",
     "Draws",
     "DrawsReport",
     "Energy",
@@ -81,6 +83,7 @@ __all__ = [
     "SeededDraws",
     "TableModel",
     "TokenScores",
+    "Trace",
     "Visits",
     "anneal_blocks",
     "anneal_target",
@@ -124,6 +127,7 @@ __all__ = [
     "refinements",
     "repeat",
     "replicas",
+    "run_problems",
     "sample_chains",
     "save_chains",
     "sequence_energy",

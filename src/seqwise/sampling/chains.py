@@ -5,16 +5,19 @@ Shapes: S sweeps, B chains, T positions.
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from seqwise.data.durable import rename_durably
@@ -23,51 +26,97 @@ from seqwise.sampling.draws import SeededDraws
 from seqwise.sampling.energies import Energy, rows_of
 from seqwise.sampling.state import ChainState, Info, Kernel, evaluate
 
-__all__ = ["Chains", "load_chains", "sample_chains", "save_chains"]
+__all__ = ["PER_CHAIN", "Trace", "load_chains", "sample_chains", "save_chains"]
 
 
 @dataclass(frozen=True, eq=False)
-class Chains:
-    """What chains went through.
+class Trace:
+    """The sweeps of chains of one length: energies, counts and sequences.
 
     Attributes:
-        state: where they are now; hand it to :func:`sample_chains` again to go on.
-        tokens_SBT: int64, after each sweep.
         energy_SB: float64, after each sweep, at temperature 1.
         proposals_SB: int64, proposals made in each sweep.
         accepted_SB: int64, proposals accepted, those that equal the state included.
         novel_SB: int64, proposals accepted that change the state.
         passes_SB: int64, masked sequences that a model was given.
         invariant_S: bool; false for sweeps that only warm up, or follow no energy.
-        seconds: how long it took.
+        tokens: int64 (B, T), after each sweep whose sequences are kept; sweeps are counted from 1.
+        seconds: duration of these sweeps; not a number for sweeps that were read from a file.
+        last: the state after the last sweep; None for a trace that was read without one.
     """
 
-    state: ChainState
-    tokens_SBT: Tensor
     energy_SB: Tensor
     proposals_SB: Tensor
     accepted_SB: Tensor
     novel_SB: Tensor
     passes_SB: Tensor
     invariant_S: Tensor
-    seconds: float
+    tokens: Mapping[int, Tensor] = field(default_factory=dict)
+    seconds: float = math.nan
+    last: ChainState | None = None
 
     def __len__(self) -> int:
         return len(self.invariant_S)
 
-    def take(self, rows_N: Tensor) -> Chains:
-        """Some of the chains, int64 (N,), with what they went through; the time is that of all."""
-        return Chains(
-            self.state.take(rows_N),
-            self.tokens_SBT[:, rows_N],
-            self.energy_SB[:, rows_N],
-            self.proposals_SB[:, rows_N],
-            self.accepted_SB[:, rows_N],
-            self.novel_SB[:, rows_N],
-            self.passes_SB[:, rows_N],
-            self.invariant_S,
-            self.seconds,
+    @classmethod
+    def none(cls, state: ChainState) -> Trace:
+        """The trace of chains before their first sweep."""
+        none_SB = state.chain_B.new_zeros(0, len(state))
+        invariant_S = torch.zeros(0, dtype=torch.bool)
+        return cls(none_SB.double(), none_SB, none_SB, none_SB, none_SB, invariant_S, {}, 0.0, state)
+
+    def __add__(self, later: Trace) -> Trace:
+        """These sweeps and then the later ones of the same chains."""
+        stacked = {name: torch.cat([getattr(self, name), getattr(later, name)]) for name in (*PER_CHAIN, "invariant_S")}
+        tokens = {**self.tokens, **{len(self) + sweep: tokens_BT for sweep, tokens_BT in later.tokens.items()}}
+        return Trace(**stacked, tokens=tokens, seconds=self.seconds + later.seconds, last=later.last)
+
+    @property
+    def state(self) -> ChainState:
+        """The state after the last sweep; hand it to :func:`sample_chains` to go on.
+
+        Raises:
+            InputError: the trace was read without one.
+        """
+        if self.last is None:
+            raise InputError("the trace has no state to go on from")
+        return self.last
+
+    @cached_property
+    def tokens_SBT(self) -> Tensor:
+        """Int64, after each sweep whose sequences are kept: after all of them in a trace of :func:`sample_chains`."""
+        kept = [self.tokens[sweep] for sweep in sorted(self.tokens)]
+        return torch.stack(kept) if kept else self.state.tokens_BT.new_zeros(0, *self.state.tokens_BT.shape)
+
+    def share(self, name: str, *, discard: int = 0) -> float:
+        """Share of the proposals that were "accepted" or "novel", after some discarded sweeps."""
+        proposals = max(int(self.proposals_SB[discard:].sum()), 1)
+        return int(getattr(self, f"{name}_SB")[discard:].sum()) / proposals
+
+    def take(self, rows_N: Tensor) -> Trace:
+        """Some of the chains, int64 (N,); the time is that of all."""
+        return replace(
+            self,
+            **{name: getattr(self, name)[:, rows_N] for name in PER_CHAIN},
+            tokens={sweep: tokens_BT[rows_N] for sweep, tokens_BT in self.tokens.items()},
+            last=None if self.last is None else self.last.take(rows_N),
         )
+
+    def coldest(self, count: int) -> Trace:
+        """The first of every so many replicas, with the passes of all of them: that is the cost of its samples."""
+        if count == 1:
+            return self
+        passes_SB = self.passes_SB.unflatten(1, (-1, count)).sum(2)
+        rows_N = torch.arange(0, self.energy_SB.shape[1], count, device=self.energy_SB.device)
+        return replace(self.take(rows_N), passes_SB=passes_SB)
+
+    def keep(self, wanted: Callable[[int], bool]) -> Trace:
+        """The trace with the sequences of the wanted sweeps alone, counted from 1."""
+        return replace(self, tokens={sweep: tokens for sweep, tokens in self.tokens.items() if wanted(sweep)})
+
+
+PER_CHAIN = ("energy_SB", "proposals_SB", "accepted_SB", "novel_SB", "passes_SB")
+"""Fields of a trace with a number for each sweep and chain."""
 
 
 @torch.no_grad()
@@ -78,7 +127,7 @@ def sample_chains(
     *,
     seed: int = 0,
     progress: Callable[[ChainState, Info], None] | None = None,
-) -> Chains:
+) -> Trace:
     """Run a kernel again and again on many chains.
 
     The random numbers of a chain depend on the seed, on ``init.chain_B`` and on the number of the sweep. So a chain
@@ -122,16 +171,16 @@ def sample_chains(
     def stacked(parts: list[Tensor], like: Tensor) -> Tensor:
         return torch.stack(parts) if parts else like.new_zeros(0, *like.shape)
 
-    return Chains(
-        state,
-        stacked([tokens_BT for tokens_BT, _ in states], state.tokens_BT),
+    return Trace(
         stacked([energy_B for _, energy_B in states], state.energy_B),
         stacked([info.proposals_B for info in infos], state.chain_B),
         stacked([info.accepted_B for info in infos], state.chain_B),
         stacked([info.novel_B for info in infos], state.chain_B),
         stacked([info.passes_B for info in infos], state.chain_B),
         torch.tensor([info.invariant for info in infos], dtype=torch.bool),
+        {sweep: tokens_BT for sweep, (tokens_BT, _) in enumerate(states, start=1)},
         time.perf_counter() - began,
+        state,
     )
 
 
@@ -153,11 +202,17 @@ def save_chains(path: str | os.PathLike[str], state: ChainState) -> None:
     """
     tensors = {name: getattr(state, name) for name in _SAVED}
     tensors |= {f"logits.{number}": logits_BTV for number, logits_BTV in enumerate(state.logits)}
-    partial = Path(f"{os.fspath(path)}.part")
-    save_file(
+    packed = save(
         {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()},
-        partial,
         metadata={"kind": "seqwise chains", "sweep": str(state.sweep)},
+    )
+    # safetensors writes the metadata in an order that changes from call to call; here equal states are equal files.
+    size = int.from_bytes(packed[:8], "little")
+    header = json.loads(packed[8 : 8 + size])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    partial = Path(f"{os.fspath(path)}.part")
+    partial.write_bytes(
+        packed[:8] + json.dumps(header, separators=(",", ":")).encode().ljust(size) + packed[8 + size :]
     )
     rename_durably(partial, Path(path))
 

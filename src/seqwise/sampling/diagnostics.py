@@ -16,7 +16,7 @@ import numpy as np
 from torch import Tensor
 
 from seqwise.errors import InputError
-from seqwise.sampling.chains import Chains
+from seqwise.sampling.chains import Trace
 
 __all__ = [
     "FEWEST_DRAWS",
@@ -147,7 +147,7 @@ def split_r_hat(values_SB: Tensor) -> float:
 
 
 def diagnose_chains(
-    chains: Chains,
+    chains: Trace,
     *,
     discard: int = 0,
     features: Mapping[str, Callable[[Tensor], Tensor]] | None = None,
@@ -220,7 +220,7 @@ def diagnose_chains(
     )
 
 
-def _stuck(chains: Chains, start: int, still_B: Tensor) -> str:
+def _stuck(chains: Trace, start: int, still_B: Tensor) -> str:
     """Says how many chains stayed where they were in all sweeps that count, and what may set them free."""
     proposals = int(chains.proposals_SB[start:, still_B].sum())
     rejected = proposals - int(chains.accepted_SB[start:, still_B].sum())

@@ -16,9 +16,9 @@ from seqwise.errors import InputError
 from seqwise.runs.explore.questions import require_short
 from seqwise.runs.sampling import begin_chains
 from seqwise.runs.sampling_problems import Problem, problem_of
-from seqwise.runs.sampling_settings import SampleSettings, build_kernel
+from seqwise.runs.sampling_settings import SampleSettings
 from seqwise.runs.sequence_run import SequenceRun
-from seqwise.sampling import Chains, ChainState, Kernel, sample_chains
+from seqwise.sampling import ChainState, Kernel, Trace, build_kernel, sample_chains
 
 __all__ = ["MOST_CHAINS", "MOST_SWEEPS", "Tally", "Watched", "adjust", "advance", "energies", "pin", "start", "tally"]
 
@@ -51,7 +51,7 @@ class Watched:
     kernel: Kernel
     first: ChainState
     state: ChainState
-    done: tuple[Chains, ...] = ()
+    done: tuple[Trace, ...] = ()
     pinned: frozenset[int] = frozenset()
     since: int = 0
 
@@ -115,8 +115,8 @@ def start(run: SequenceRun, text: str, settings: SampleSettings, *, source: str 
     _require_replayable(settings)
     problem = problem_of(run, text.strip(), source=source.strip(), free=settings.free)
     require_short(problem.tokens or problem.source_ids)
-    kernel, state = begin_chains(run, problem, settings)
-    return Watched(run, problem, settings, kernel, state, state)
+    runner, state = begin_chains(run, problem, settings)
+    return Watched(run, problem, settings, runner.kernel, state, state)
 
 
 def _require_replayable(settings: SampleSettings) -> None:
@@ -179,7 +179,7 @@ def pin(watched: Watched, pinned: Sequence[int]) -> Watched:
     return replace(watched, state=replace(watched.state, free_BT=free_BT), pinned=wanted, since=len(watched.done))
 
 
-def tally(sweeps: Sequence[Chains]) -> Tally:
+def tally(sweeps: Sequence[Trace]) -> Tally:
     """Counts over sweeps and chains.
 
     Args:

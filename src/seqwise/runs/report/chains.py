@@ -20,12 +20,12 @@ from torch import Tensor
 
 from seqwise.errors import InputError
 from seqwise.runs.report.folders import Folder
-from seqwise.sampling import ChainReport, Chains, Energy, diagnose_chains, start_chains
+from seqwise.runs.sampling_folder import trace_of
+from seqwise.sampling import ChainReport, Trace, diagnose_chains
 
 __all__ = ["ProblemChains", "SampleLine", "Sampling", "autocorrelation", "read_sampling"]
 
 FEWEST = 4  # sweeps by which chains can be judged
-STACKED = ("energy", "proposals", "accepted", "novel", "passes", "invariant")
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class ProblemChains:
 
     name: str
     problem: int | None
-    chains: Chains
+    chains: Trace
     report: ChainReport | None
 
 
@@ -119,7 +119,7 @@ def _num_chains(folder: Folder) -> int:
     return given
 
 
-def _first_counted(settings: Mapping[str, Any], blocks: Sequence[tuple[Path, int, Chains]]) -> int:
+def _first_counted(settings: Mapping[str, Any], blocks: Sequence[tuple[Path, int, Trace]]) -> int:
     """What is discarded, and burn-in unless it lasts to the end, as the log flags it."""
     num_sweeps = max(len(chains) for _, _, chains in blocks)
     discard = settings.get("discard")
@@ -167,50 +167,28 @@ def _read_samples(path: Path) -> list[SampleLine]:
     return found
 
 
-def _read_chains(path: Path, each: int) -> Iterator[tuple[int, Chains]]:
+def _read_chains(path: Path, each: int) -> Iterator[tuple[int, Trace]]:
     """The chains of one file, as many together as belong to one problem."""
-    columns: dict[str, list[Any]] = {name: [] for name in STACKED}
-    number = 0
+    records: list[dict[str, Any]] = []
+    mend = "take another copy, or sample again"
     try:
         for number, record in _read_lines(path):
             if record["sweep"] != number:
-                raise ValueError
-            for name in STACKED:
-                columns[name].append(record[name])
-        energy_SB = torch.tensor(columns["energy"], dtype=torch.float64)
-        counts = [torch.tensor(columns[name], dtype=torch.int64) for name in STACKED[1:5]]
-        invariant_S = torch.tensor(columns["invariant"], dtype=torch.bool)
-        shapes = {tuple(tensor.shape) for tensor in (energy_SB, *counts)}
-        if len(shapes) != 1 or energy_SB.dim() != 2 or energy_SB.shape[1] % each:
+                raise InputError("the sweeps are damaged", path=path, line=number, mend=mend)
+            records.append({name: value for name, value in record.items() if name != "tokens"})
+        num_chains = len(records[0]["energy"]) if records else each
+        if num_chains % each:
             raise ValueError
+        trace = trace_of(records, num_chains=num_chains)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         if isinstance(error, InputError):
             raise
-        mend = "take another copy, or sample again"
-        raise InputError("the sweeps are damaged", path=path, line=number or None, mend=mend) from None
-    nowhere = start_chains(Energy(), torch.zeros(1, 1, dtype=torch.int64))
-    for place in range(energy_SB.shape[1] // each):
-        own = slice(place * each, (place + 1) * each)
-        tokens_SBT = torch.zeros(len(energy_SB), each, 0, dtype=torch.int64)
-        proposals_SB, accepted_SB, novel_SB, passes_SB = (counts_SB[:, own] for counts_SB in counts)
-        energies_SB, seconds = energy_SB[:, own], 0.0  # how long it took is not kept
-        yield (
-            place,
-            Chains(
-                nowhere,
-                tokens_SBT,
-                energies_SB,
-                proposals_SB,
-                accepted_SB,
-                novel_SB,
-                passes_SB,
-                invariant_S,
-                seconds,
-            ),
-        )
+        raise InputError("the sweeps are damaged", path=path, line=len(records) or None, mend=mend) from None
+    for place in range(num_chains // each):
+        yield place, trace.take(torch.arange(place * each, (place + 1) * each))
 
 
-def _is_of(chains: Chains, energies: Mapping[tuple[int, int], float]) -> bool:
+def _is_of(chains: Trace, energies: Mapping[tuple[int, int], float]) -> bool:
     """Whether these chains have the energies of the samples of a problem, as far as these are rounded."""
     return all(
         sweep <= len(chains) and abs(float(chains.energy_SB[sweep - 1, number]) - energy) < 1e-4

@@ -1,0 +1,347 @@
+"""Chains over problems: sequences that agree with what is fixed, in groups of one length that advance together.
+
+A chain draws by the seed, its own number and the number of the sweep alone. So it goes the same way in any group, as
+far as the model's scores do not depend on the batch.
+
+Shapes: S sweeps, B chains, T positions, V vocabulary, R replicas of a chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from seqwise.data.batches import EncodedExample, collate
+from seqwise.errors import InputError
+from seqwise.models.conditional import ConditionalMaskedTransformer
+from seqwise.models.protocols import MaskedModel
+from seqwise.sampling.chains import Trace, sample_chains
+from seqwise.sampling.combinators import replicas
+from seqwise.sampling.energies import Energy, rows_of
+from seqwise.sampling.lengths import chains_at_once, of_one_length
+from seqwise.sampling.phrases import Phrases, phrase_starts
+from seqwise.sampling.settings import ChainSettings, build_energy, build_kernel
+from seqwise.sampling.starts import FREE
+from seqwise.sampling.state import ChainState, Info, Kernel, start_chains
+
+__all__ = [
+    "ChainProblem",
+    "ChainRunner",
+    "Progress",
+    "Sample",
+    "Ways",
+    "by_problem",
+    "encode_sources",
+    "run_problems",
+    "samples_of",
+]
+
+Ways = tuple[tuple[int, ...], ...]
+"""The ways in which a phrase may stand in a sequence, each as ids; the first is written into initial sequences."""
+
+Progress = Callable[[ChainState, Info], None]
+"""Called after each sweep of a group with its state, replicas included, and what the sweep did."""
+
+
+@dataclass(frozen=True)
+class ChainProblem:
+    """Sequences that agree with some fixed tokens, and the chains over them.
+
+    Attributes:
+        tokens: ids, FREE where they are to be drawn.
+        source: ids that a conditional model reads.
+        num_chains: number of chains.
+        first_chain: number of the first chain, which decides what it draws; the others are numbered on from there.
+        starts: a sequence for each chain to start from; () where the runner makes them.
+        problem: place among the problems that were asked for, from 0.
+        rank: place of this length among those tried for that problem, from 0.
+        path: file of the problem, for messages.
+        line: line in that file.
+    """
+
+    tokens: tuple[int, ...]
+    source: tuple[int, ...] = (0,)
+    num_chains: int = 1
+    first_chain: int = 0
+    starts: Sequence[tuple[int, ...]] = ()
+    problem: int = 0
+    rank: int = 0
+    path: str | None = None
+    line: int | None = None
+
+
+class Sample(NamedTuple):
+    """A sequence that a chain held.
+
+    Attributes:
+        problem: place among the problems, from 0.
+        chain: number among the chains of the problem, from 0; those of the likeliest length come first.
+        sweep: the sweep after which it held it, counted from 1.
+        tokens: ids.
+        energy: at temperature 1, soft constraints included.
+    """
+
+    problem: int
+    chain: int
+    sweep: int
+    tokens: tuple[int, ...]
+    energy: float
+
+
+def samples_of(problem: ChainProblem, trace: Trace, sweeps: Iterable[int]) -> list[Sample]:
+    """The sequences of the chains of one problem after some sweeps, by chain and sweep.
+
+    Args:
+        problem: the problem.
+        trace: of its chains alone.
+        sweeps: counted from 1; the trace keeps their sequences.
+    """
+    wanted = list(sweeps)
+    return [
+        Sample(
+            problem.problem,
+            problem.rank * problem.num_chains + number,
+            sweep,
+            tuple(trace.tokens[sweep][number].tolist()),
+            float(trace.energy_SB[sweep - 1, number]),
+        )
+        for number in range(problem.num_chains)
+        for sweep in wanted
+    ]
+
+
+@torch.no_grad()
+def encode_sources(model: MaskedModel, sources: Sequence[tuple[int, ...]]) -> Any:
+    """Context that a conditional model reads from sources, a row for each; None for a model that reads none."""
+    if not isinstance(model, ConditionalMaskedTransformer):
+        return None
+    batch = collate([(place, EncodedExample(ids, ())) for place, ids in enumerate(sources)]).to(_device_of(model))
+    return model.encode(batch.sources_BS, batch.source_lengths_B)
+
+
+@dataclass(frozen=True, eq=False)
+class ChainRunner:
+    """All that the chains of several problems share: model, target, kernel and constraints.
+
+    Attributes:
+        model: a masked model in evaluation mode.
+        settings: target, kernel and constraints.
+        seed: of all random numbers.
+        allowed_V: bool, the tokens that may be drawn; None for all.
+        phrase: from the text of a phrase of the settings to its ways; needed where there are such phrases.
+        spell: from ids to the text in which phrases are looked for as words; None: they are looked for as tokens.
+        starts: "dispersed": the first chain of each problem starts from the greedy fill, the others from sequences that
+            are drawn token by token; "greedy": all start from the greedy fill.
+        phrases: the constraints, as ids.
+        energy: the model's, with the constraints.
+        kernel: makes one sweep.
+
+    Raises:
+        InputError: a phrase of the settings cannot be used.
+    """
+
+    model: MaskedModel
+    settings: ChainSettings
+    seed: int = 0
+    allowed_V: Tensor | None = None
+    phrase: Callable[[str], Ways] | None = None
+    spell: Callable[[Sequence[int]], str] | None = None
+    starts: Literal["dispersed", "greedy"] = "dispersed"
+    phrases: Phrases = field(init=False)
+    energy: Energy = field(init=False)
+    kernel: Kernel = field(init=False)
+
+    def __post_init__(self) -> None:
+        phrases = self._phrases()
+        energy = phrases.constrain(build_energy(self.settings, self.model))
+        object.__setattr__(self, "phrases", phrases)
+        object.__setattr__(self, "energy", energy)
+        object.__setattr__(self, "kernel", build_kernel(self.settings, self.model, energy, self.allowed_V))
+
+    def _phrases(self) -> Phrases:
+        required, forbidden = (
+            [self._ways(text, setting) for text in getattr(self.settings, setting)]
+            for setting in ("contain", "without")
+        )
+        penalty = torch.inf if self.settings.penalty is None else self.settings.penalty
+        if self.spell is None:
+            return Phrases(required, [way for ways in forbidden for way in ways], penalty)
+        return Phrases.of_words(required, forbidden, penalty=penalty, spell=self.spell)
+
+    def _ways(self, text: str, setting: str) -> Ways:
+        if self.phrase is None:
+            raise InputError(f"{setting}: phrases need the units of a run or a tokenizer")
+        try:
+            return self.phrase(text)
+        except InputError as error:
+            raise InputError(f"{setting}: {error.problem}", mend=error.mend) from None
+
+    @property
+    def shortest(self) -> int:
+        """Length below which there is no room for a required phrase."""
+        needed = [min(map(len, ways)) for ways in self.phrases.required] if self.phrases.hard else []
+        return max(needed, default=1)
+
+    def require_room(self, problem: ChainProblem) -> None:
+        """Refuse a problem with no room for a phrase that must occur, before anything is sampled.
+
+        Each phrase is looked at alone: only the attempt to write two of them in tells whether both have room.
+
+        Raises:
+            InputError: with the file and the line of the problem.
+        """
+        if self.phrases.hard and not all(_has_room(problem.tokens, ways) for ways in self.phrases.required):
+            raise self._no_start(problem)
+
+    def groups(self, problems: Sequence[ChainProblem]) -> Iterator[list[int]]:
+        """Places of problems of one length, the shortest first, as many together as fit."""
+        most_chains = max((problem.num_chains for problem in problems), default=1) * self.settings.num_replicas
+
+        def most(length: int) -> int:
+            fitting = chains_at_once(length, vocab_size=self.model.vocab_size, max_rows=self.settings.max_rows)
+            return fitting // most_chains
+
+        return of_one_length([len(problem.tokens) for problem in problems], most)
+
+    def context(self, problems: Sequence[ChainProblem]) -> Any:
+        """Context of the model, a row for each replica of each chain."""
+        rows_N = torch.tensor([problem.num_chains * self.settings.num_replicas for problem in problems])
+        places_B = torch.arange(len(problems)).repeat_interleave(rows_N).to(_device_of(self.model))
+        return rows_of(encode_sources(self.model, [problem.source for problem in problems]), places_B)
+
+    def numbers(self, problems: Sequence[ChainProblem]) -> Tensor:
+        """Int64 (B,): the numbers of the chains, replicas left out."""
+        numbers = [torch.arange(problem.num_chains) + problem.first_chain for problem in problems]
+        return torch.cat(numbers).to(_device_of(self.model))
+
+    def start(self, problems: Sequence[ChainProblem]) -> ChainState:
+        """The chains of problems of one length before their first sweep, replicas included.
+
+        Raises:
+            InputError: no start keeps the constraints, with the file and the line of the problem.
+        """
+        device, context, chain_B = _device_of(self.model), self.context(problems), self.numbers(problems)
+        rows = [problem.tokens for problem in problems for _ in range(problem.num_chains)]
+        tokens_BT = torch.tensor(rows, device=device)
+        free_BT = tokens_BT == FREE
+        own_context = rows_of(context, torch.arange(len(rows), device=device) * self.settings.num_replicas)
+        if problems[0].starts:
+            started_BT = torch.tensor([ids for problem in problems for ids in problem.starts], device=device)
+        else:
+            first = [number == 0 for problem in problems for number in range(problem.num_chains)]
+            started_BT, found_B = phrase_starts(
+                self.model,
+                tokens_BT.masked_fill(free_BT, 0),
+                free_BT,
+                self.phrases,
+                chain_B=chain_B,
+                greedy_B=torch.tensor(first, device=device) | (self.starts == "greedy"),
+                seed=self.seed,
+                context=own_context,
+                allowed_V=self.allowed_V,
+                max_rows=self.settings.max_rows,
+            )
+            if not bool(found_B.all()):
+                owners = [problem for problem in problems for _ in range(problem.num_chains)]
+                raise self._no_start(owners[int((~found_B).nonzero()[0])])
+        state = start_chains(self.energy, started_BT, free_BT=free_BT, context=own_context, chain_B=chain_B)
+        return replicas(state, self.settings.num_replicas)
+
+    def advance(
+        self, state: ChainState, num_sweeps: int, *, progress: Progress | None = None
+    ) -> tuple[Trace, ChainState]:
+        """Make more sweeps.
+
+        Args:
+            state: from :meth:`start`, or an earlier call.
+            num_sweeps: number of sweeps to make.
+            progress: called after each of them.
+
+        Returns:
+            The sweeps of the chains at the wanted temperature, and the state of all replicas to go on from.
+        """
+        trace = sample_chains(self.kernel, state, num_sweeps, seed=self.seed, progress=progress)
+        return trace.coldest(self.settings.num_replicas), trace.state
+
+    def _no_start(self, problem: ChainProblem) -> InputError:
+        what = [
+            f"{verb} {phrase!r}"
+            for verb, phrases in (("contains", self.settings.contain), ("does without", self.settings.without))
+            for phrase in phrases
+        ]
+        whole = all(token == FREE for token in problem.tokens)
+        return InputError(
+            f"no sequence {f'of length {len(problem.tokens)} ' if whole else ''}was found that {' and '.join(what)}",
+            path=problem.path,
+            line=problem.line,
+            mend="leave more positions free, or give a penalty instead of a hard constraint",
+        )
+
+
+def run_problems(
+    model: MaskedModel,
+    problems: Sequence[ChainProblem],
+    settings: ChainSettings,
+    *,
+    num_sweeps: int,
+    progress: Progress | None = None,
+    **options: Any,
+) -> list[Trace]:
+    """Run chains over problems of any lengths: the samples of ``p(y) proportional to exp(-E(y) / T)`` for each.
+
+    Args:
+        model: a masked model in evaluation mode.
+        problems: any number, of any lengths.
+        settings: target, kernel and constraints.
+        num_sweeps: sweeps of each chain.
+        progress: called after each sweep of each group of problems.
+        options: the others of :class:`ChainRunner`.
+
+    Returns:
+        A trace for each problem, in their order.
+
+    Raises:
+        InputError: a phrase cannot be used, or no start keeps the constraints.
+
+    Source: Goyal (2021), sections 6.3 and 6.4.
+
+    Example:
+        >>> from seqwise.sampling import FREE, ChainProblem, ChainSettings, run_problems, table_model
+        >>> model = table_model(num_positions=3, vocab_size=4)
+        >>> problems = [ChainProblem((FREE, 1, FREE), num_chains=2), ChainProblem((FREE, FREE, 0), first_chain=2)]
+        >>> first, second = run_problems(model, problems, ChainSettings(), num_sweeps=5)
+        >>> first.energy_SB.shape, second.tokens[5][0, 2]
+        (torch.Size([5, 2]), tensor(0))
+    """
+    runner = ChainRunner(model, settings, **options)
+    traces: dict[int, Trace] = {}
+    for places in runner.groups(problems):
+        group = [problems[place] for place in places]
+        trace, _ = runner.advance(runner.start(group), num_sweeps, progress=progress)
+        traces |= zip(places, by_problem(trace, group), strict=True)
+    return [traces[place] for place in range(len(problems))]
+
+
+def by_problem(trace: Trace, problems: Sequence[ChainProblem]) -> list[Trace]:
+    """The trace of a group, cut into those of its problems."""
+    counts = [problem.num_chains for problem in problems]
+    rows_B = torch.arange(sum(counts), device=trace.energy_SB.device)
+    return [trace.take(rows_B[end - count : end]) for count, end in zip(counts, accumulate(counts), strict=True)]
+
+
+def _has_room(tokens: Sequence[int], ways: Sequence[Sequence[int]]) -> bool:
+    return any(
+        all(token in (FREE, wanted) for token, wanted in zip(tokens[place:], phrase, strict=False))
+        for phrase in ways
+        for place in range(len(tokens) - len(phrase) + 1)
+    )
+
+
+def _device_of(model: MaskedModel) -> torch.device:
+    parameter = next(model.parameters(), None) if isinstance(model, nn.Module) else None
+    return torch.device("cpu") if parameter is None else parameter.device
