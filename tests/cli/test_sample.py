@@ -531,7 +531,7 @@ def test_problems_go_the_same_way_alone_and_together() -> None:
     together = sample(run, problems, settings).samples
     groups = sample(run, problems, replace(settings, max_rows=3)).samples
     assert {len(one.tokens) for one in together} > {2, 3}
-    assert [replace(one, energy=0.0) for one in groups] == [replace(one, energy=0.0) for one in together]
+    assert [one._replace(energy=0.0) for one in groups] == [one._replace(energy=0.0) for one in together]
     assert [one.energy for one in groups] == pytest.approx([one.energy for one in together], abs=1e-9)
     # The first problem alone; the second is told apart by its place only.
     alone = sample(run, problems[:1], settings).samples

@@ -176,11 +176,11 @@ def _read_chains(path: Path, each: int) -> Iterator[tuple[int, Trace]]:
             if record["sweep"] != number:
                 raise InputError("the sweeps are damaged", path=path, line=number, mend=mend)
             records.append({name: value for name, value in record.items() if name != "tokens"})
-        num_chains = len(records[0]["energy"]) if records else each
+        num_chains = len(records[0]["energy"])
         if num_chains % each:
             raise ValueError
         trace = trace_of(records, num_chains=num_chains)
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+    except (IndexError, KeyError, TypeError, ValueError, RuntimeError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError("the sweeps are damaged", path=path, line=len(records) or None, mend=mend) from None
