@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from seqwise import InputError
 from seqwise.sampling import (
-    Trace,
     ChainState,
     Draws,
     Info,
     Kernel,
     SeededDraws,
+    Trace,
     anywhere,
     constraint,
     contains,
