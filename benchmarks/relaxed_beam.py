@@ -34,7 +34,7 @@ from seqwise.models import Tagger
 from seqwise.objectives import cross_entropy, direct_loss, hamming_cost
 from seqwise.search import Candidates, Score, Selection, SoftTopK, beam_search, global_, local
 from seqwise.search.candidates import MANY
-from seqwise.search.kernels import FewSelection, JoinedSelection
+from seqwise.search.selection import SummedSelection
 from seqwise.search.selectors import Form, automatic, expanded, summed
 
 SOURCE_SIZE = 50
@@ -213,14 +213,17 @@ def certified_share(system: System) -> tuple[float, float]:
     total, kept = 0, []
     call = SoftTopK.__call__
 
-    def watched(selector: SoftTopK, candidates: Candidates, generator: torch.Generator | None) -> Selection:
+    def watched(
+        selector: SoftTopK, candidates: Candidates, carry: Any, generator: torch.Generator | None
+    ) -> tuple[Selection, Any]:
         nonlocal total
-        selection = call(selector, candidates, generator)
+        selection, carry = call(selector, candidates, carry, generator)
         total += len(selection.scores_BK)
-        for part in [part for _, part in selection.parts] if isinstance(selection, JoinedSelection) else [selection]:
-            if isinstance(part, FewSelection):
-                kept.extend((part.weights_BKX > 0).any(1).sum(1).tolist())
-        return selection
+        for _, make in selection.parts if isinstance(selection, SummedSelection) else ():
+            part = make()
+            if part.token_ids_BX is not None:
+                kept.extend((part.token_weights_BKX > 0).any(1).sum(1).tolist())
+        return selection, carry
 
     SoftTopK.__call__ = watched  # type: ignore[method-assign]
     try:

@@ -171,7 +171,7 @@ def test_the_hard_beam_is_that_of_torch_struct(torch_struct: ModuleType, k: int)
 def fed_weights(model: Any, selector: Any, num_steps: int) -> tuple[Tensor, Tensor]:
     """What a soft search feeds at each step, and the log-probabilities that it chooses by: (B, T, V)."""
     steps = list(unroll(model, None, selector, num_steps=num_steps))
-    weights = torch.stack([step.selection.token_weights_BKV[:, 0] for step in steps], dim=1)
+    weights = torch.stack([step.selection.token_weights_BKX[:, 0] for step in steps], dim=1)
     return weights, torch.stack([local(step.candidates.logits_BJV)[:, 0] for step in steps], dim=1)
 
 

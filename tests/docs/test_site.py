@@ -30,7 +30,7 @@ def conf() -> ModuleType:
 
 def test_every_room_has_a_page(conf: Any) -> None:
     assert set(conf.ROOMS) | {"cli"} == {room for room in LAYERS if not room.startswith("_")}
-    assert "seqwise.search.kernels.scan" in conf.modules_of("search")
+    assert "seqwise.search.large_vocabulary.scan" in conf.modules_of("search")
     assert conf.modules_of("tree") == ["seqwise.tree"]
     page = conf.room_page("search", "Search")
     assert page.startswith("Search\n======\n") and ".. automodule:: seqwise.search.beam\n" in page

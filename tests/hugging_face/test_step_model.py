@@ -24,7 +24,8 @@ from seqwise.decoding import Decoder, decode  # noqa: E402
 from seqwise.errors import InputError  # noqa: E402
 from seqwise.hugging_face import caches, generation, generation_selector, step_model  # noqa: E402
 from seqwise.hugging_face.caches import per_slot  # noqa: E402
-from seqwise.hugging_face.heads import ForcedFirst  # noqa: E402
+from seqwise.models.deferred_linear import DeferredLinear  # noqa: E402
+from seqwise.models.heads import ForcedFirst, linear_weights  # noqa: E402
 from seqwise.objectives import direct_loss, hamming_cost  # noqa: E402
 from seqwise.objectives.objective import (  # noqa: E402
     cross_entropy_objective,
@@ -37,8 +38,7 @@ from seqwise.objectives.objective import (  # noqa: E402
 )
 from seqwise.objectives.rescoring import beam_outputs, output_scores  # noqa: E402
 from seqwise.search import HardTopK, SoftTopK, backtrace, beam_search, expanded, global_, local, summed  # noqa: E402
-from seqwise.search.kernels import linear_weights, relaxed  # noqa: E402
-from seqwise.search.kernels.deferral import Matrix  # noqa: E402
+from seqwise.search.large_vocabulary import relaxed  # noqa: E402
 
 transformers.logging.set_verbosity_error()
 
@@ -857,18 +857,18 @@ def test_a_relaxed_beam_never_expands_the_candidates_of_a_linear_head(
     assert (adapted.forced_first is None) is (forced is None)
     batch = _batch(SOURCES, [[forced, *target] if forced else target for target in TARGETS])
     counted = {"expanded": 0, "matrices": 0}
-    again, make = relaxed._expanded_again, Matrix.__init__
+    again, make = relaxed._expanded_again, DeferredLinear.__init__
 
     def expanded_again(*arguments: Any) -> Any:
         counted["expanded"] += 1
         return again(*arguments)
 
-    def made(self: Matrix, *arguments: Any) -> None:
+    def made(self: DeferredLinear, *arguments: Any) -> None:
         counted["matrices"] += 1
         make(self, *arguments)
 
     monkeypatch.setattr(relaxed, "_expanded_again", expanded_again)
-    monkeypatch.setattr(Matrix, "__init__", made)
+    monkeypatch.setattr(DeferredLinear, "__init__", made)
 
     def gradients(form: Any) -> list[Tensor]:
         context, gold_BT = adapted.encode(batch), batch.targets_BT.clamp(min=0)
@@ -953,7 +953,7 @@ def test_a_bias_of_another_precision_is_added_as_the_model_adds_it() -> None:
     model = transformers.BartForConditionalGeneration(transformers.BartConfig(**SEQ2SEQ_SIZES)).to(torch.bfloat16)
     model.resize_token_embeddings(3000)
     adapted = step_model(model.eval())
-    assert adapted.head.bias.dtype == torch.float32 and linear_weights(adapted.head) is None
+    assert adapted.head.bias.dtype == torch.float32 and linear_weights(adapted.head, adapted.head.in_features) is None
     beam = beam_search(adapted, adapted.encode(_batch(SOURCES)), SoftTopK(2, 1.0), num_steps=2)
     beam.scores_BK.sum().backward()
     assert bool(beam.scores_BK.isfinite().all())

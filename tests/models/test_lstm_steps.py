@@ -10,7 +10,7 @@ from torch import nn
 
 from seqwise import tree
 from seqwise.data import EncodedExample, collate
-from seqwise.models import EncoderDecoder, Tagger
+from seqwise.models import EncoderDecoder, Tagger, deferred_linear
 from seqwise.models import lstm_steps as module
 from seqwise.models.lstm_steps import LSTMSteps, lstm_step
 
@@ -141,8 +141,10 @@ def test_gradients_as_large_as_the_weights_are_made_once(monkeypatch: pytest.Mon
     monkeypatch.setattr(module, "LARGE", 0)
     lstm, inputs, memory, _ = case(True)
     made: list[int] = []
-    backward = module._Collect.backward
-    monkeypatch.setattr(module._Collect, "backward", staticmethod(lambda ctx, g: made.append(1) or backward(ctx, g)))
+    backward = deferred_linear._Collect.backward
+    monkeypatch.setattr(
+        deferred_linear._Collect, "backward", staticmethod(lambda ctx, g: made.append(1) or backward(ctx, g))
+    )
     walk(lstm, inputs, memory, LSTMSteps()).sum().backward()
     assert made == [1]
 

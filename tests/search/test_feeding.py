@@ -16,7 +16,6 @@ from seqwise import InputError
 from seqwise.search import (
     FEEDINGS,
     Candidates,
-    GoldOr,
     Gumbel,
     HardSelection,
     HardTopK,
@@ -25,6 +24,7 @@ from seqwise.search import (
     global_,
     unroll,
 )
+from seqwise.search.feeding import GoldOr
 
 TOLERANCE = {"atol": 1e-10, "rtol": 1e-10}
 CASES = [(tagger_case, "tagger"), (translation_case, "encoder-decoder")]
@@ -94,7 +94,7 @@ def test_the_soft_sample_feeds_the_noisy_softmax() -> None:
         noisy_B1V = Gumbel()(logits_BTV[:, step, None], generator)
         expected = [oracles.peaked_softmax(row, 2.0) for row in noisy_B1V[:, 0].tolist()]
         torch.testing.assert_close(
-            selection.token_weights_BKV[:, 0], torch.tensor(expected, dtype=torch.float64), atol=1e-9, rtol=0
+            selection.token_weights_BKX[:, 0], torch.tensor(expected, dtype=torch.float64), atol=1e-9, rtol=0
         )
     hard, soft = (feed(case, 0.0, FEEDINGS[name](1e6), seed=11) for name in ("sample", "soft-sample"))
     torch.testing.assert_close(soft, hard, atol=1e-6, rtol=0)

@@ -255,7 +255,7 @@ def detached(otherwise: Any) -> Any:
 
     def choose(candidates: Candidates, carry: Any, generator: torch.Generator | None) -> Any:
         selection, carry = otherwise(candidates, carry, generator)
-        return replace(selection, token_weights_BKV=selection.token_weights_BKV.detach()), carry
+        return replace(selection, token_weights_BKX=selection.token_weights_BKX.detach()), carry
 
     return choose
 

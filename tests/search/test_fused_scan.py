@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is n
 # Triton decides when it is imported whether it interprets, so each test has a process of its own.
 PRELUDE = """
 import math, torch
-from seqwise.search.kernels.fused import scan_rows
+from seqwise.search.large_vocabulary.triton import scan_rows
 torch.manual_seed(0)
 """
 
@@ -45,12 +45,12 @@ BEAMS = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from seqwise.search import HardTopK, beam_search, backtrace, global_, local
-from seqwise.search.kernels import fused, hard, scan
+from seqwise.search.large_vocabulary import normalizers, triton
 from seqwise.search.selectors import (summed)
 from search.test_kernels import a_batch, a_model, gradients, loss_of
 
-calls, real = [], fused.scan_rows
-fused.scan_rows = lambda scores_NV: calls.append(scores_NV.shape) or real(scores_NV)
+calls, real = [], triton.scan_rows
+triton.scan_rows = lambda scores_NV: calls.append(scores_NV.shape) or real(scores_NV)
 for name in ("tagger", "encoder-decoder", "transformer"):
     for kind, score, scale, tolerance in (("direct", local, 14.0, 1e-7), ("hinge", global_, 8.0, 1e-7),
                                           ("hinge", local, 8.0, -1.0)):
@@ -59,7 +59,7 @@ for name in ("tagger", "encoder-decoder", "transformer"):
         found = []
         for fits in (lambda _: False, lambda _: True):
             calls.clear()
-            scan.fits_one_pass = hard.fits_one_pass = fits
+            normalizers.fits_one_pass = fits
             loss, batch = loss_of(model, form, kind, score=score, alpha=4.0), a_batch(4200)
             with torch.no_grad():
                 beam = beam_search(model, model.encode(batch), HardTopK(3), num_steps=4, score=score)

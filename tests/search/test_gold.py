@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from oracles import ManyModels
-from seqwise.search import Candidates, HardTopK, SoftTopK, global_, never_lost, no_rivals, out_of_beam, unroll_with_gold
+from seqwise.search import Candidates, HardTopK, SoftTopK, global_, never_lost, out_of_beam, unroll_with_gold
+from seqwise.search.gold import no_rivals
 
 
 def candidates_of(scores_BJV: Tensor) -> Candidates:
@@ -43,7 +44,7 @@ def test_an_excluded_candidate_is_chosen_by_no_selector() -> None:
     one_slot = candidates_of(scores_BJV[:, :1])
     best_B1 = scores_BJV[:, 0].argmax(-1, keepdim=True)
     soft = SoftTopK(2, 1.0)(one_slot.without(best_B1), None, None)[0]
-    assert (soft.token_weights_BKV.gather(2, best_B1[:, None].expand(-1, 2, 1)) == 0).all()
+    assert (soft.token_weights_BKX.gather(2, best_B1[:, None].expand(-1, 2, 1)) == 0).all()
 
 
 @pytest.mark.parametrize("rivals", [HardTopK(2), SoftTopK(2, 1.0), no_rivals], ids=["hard", "soft", "none"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -13,8 +14,9 @@ from seqwise.data import EncodedExample, collate
 from seqwise.decoding import Decoder, decode
 from seqwise.models import EncoderDecoder
 from seqwise.search import Candidates, HardTopK, Score, cost_augmented, global_, interpolated, local, shifted
-from seqwise.search.candidates import Shared
-from seqwise.search.kernels import DeferredGradients, best_of_many, hard
+from seqwise.search import candidates as module
+from seqwise.search.ending import SlotTerms
+from seqwise.search.large_vocabulary.best import best_of_many
 from seqwise.search.operators import hard_top_k
 
 BATCH, SLOTS = 3, 4
@@ -26,7 +28,6 @@ def candidates(
     """Features are the scores themselves, float64, no two alike."""
     logits_BJV = 3 * torch.randn(BATCH, num_slots, size, dtype=torch.float64)
     zeros_BJ = torch.zeros(BATCH, num_slots, dtype=torch.float64)
-    shared = Shared(torch.zeros(size, 2), DeferredGradients())
     return Candidates(
         prefix_scores_BJ=3 * torch.randn_like(zeros_BJ),
         features_BJH=logits_BJV,
@@ -36,14 +37,27 @@ def candidates(
         finished_BJ=zeros_BJ if finished is None else finished,
         end=end,
         step=1,
-        shared=shared,
+        embedding_VD=torch.zeros(size, 2),
+    )
+
+
+def without_expanding(given: Candidates, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """However few there are."""
+    return best_of_many(
+        given.features_BJH,
+        given.slot_terms(),
+        k,
+        log_partition_weight=given.score.log_partition_weight,
+        constant=given.score.constant,
+        end=given.end,
+        excluded_BX=given.excluded_BX,
     )
 
 
 def require_the_same(given: Candidates, k: int) -> None:
     """Scores to rounding, and the very candidates wherever they live."""
     before_BJH = given.features_BJH.clone()
-    scores_BK, parents_BK, tokens_BK = best_of_many(given, k)
+    scores_BK, parents_BK, tokens_BK = without_expanding(given, k)
     assert torch.equal(given.features_BJH, before_BJH), "what the head returned may be the model's own"
     wanted_BK, wanted_parents_BK, wanted_tokens_BK = hard_top_k(given.scores_BJV, k)
     torch.testing.assert_close(scores_BK, wanted_BK, rtol=0, atol=1e-12)
@@ -98,14 +112,14 @@ def test_excluded_candidates(end: int | None) -> None:
 def test_the_end_of_every_slot_may_be_the_best() -> None:
     given = candidates(150)
     given.features_BJH[..., 5] += 20.0
-    _, _, tokens_BK = best_of_many(given, SLOTS)
+    _, _, tokens_BK = without_expanding(given, SLOTS)
     assert (tokens_BK == 5).all()
     require_the_same(given, SLOTS)
     # Half finished, an end adds half of what it says: none is among the best although they say the most.
     half_BJ = torch.full((BATCH, SLOTS), 0.5, dtype=torch.float64)
     half = candidates(150, global_, finished=half_BJ)
     half.features_BJH.add_(600.0)[..., 5] += 20.0
-    assert (best_of_many(half, SLOTS)[2] != 5).all()
+    assert (without_expanding(half, SLOTS)[2] != 5).all()
     require_the_same(half, SLOTS)
 
 
@@ -116,11 +130,11 @@ def test_the_end_of_every_slot_may_be_the_best() -> None:
 def taken(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     calls: list[int] = []
 
-    def count(given: Candidates, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    def count(logits_BJV: Tensor, terms: SlotTerms, k: int, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
         calls.append(k)
-        return best_of_many(given, k)
+        return best_of_many(logits_BJV, terms, k, **options)
 
-    monkeypatch.setattr(hard, "best_of_many", count)
+    monkeypatch.setattr(module, "best_of_many", count)
     yield calls
 
 
@@ -137,7 +151,7 @@ def test_who_goes_there(taken: list[int]) -> None:
         nothing_BX = torch.zeros(BATCH, 2048, dtype=torch.long)
         assert choose(candidates(2048).without(nothing_BX[:, : 2048 - SLOTS])) == 1
         assert choose(candidates(2048).without(nothing_BX)) == 0
-        assert choose(replace(candidates(2048), shared=None)) == 0
+        assert choose(replace(candidates(2048), embedding_VD=None)) == 0
         costly = replace(candidates(2048), cost=torch.ones(BATCH, 2048, dtype=torch.float64))
         assert choose(costly) == 1
         assert choose(replace(costly, score=cost_augmented(local))) == 0

@@ -21,11 +21,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from seqwise.data import EncodedExample, collate
 from seqwise.data.batches import Batch
-from seqwise.models import EncoderDecoder, Tagger, Transformer
+from seqwise.models import EncoderDecoder, Tagger, Transformer, deferred_linear, products
+from seqwise.models.deferred_linear import exp_
 from seqwise.objectives import direct_loss, gold_scores, hamming_cost, hinge_loss
 from seqwise.objectives.objective import search_targets, teacher_forced_logits
 from seqwise.search import (
-    AlphaUnit,
     Beam,
     Candidates,
     HardTopK,
@@ -42,23 +42,11 @@ from seqwise.search import (
     of_scores,
     unroll,
 )
-from seqwise.search.candidates import Shared
-from seqwise.search.kernels import (
-    Choice,
-    DeferredGradients,
-    FewSelection,
-    JoinedSelection,
-    ReducedSelection,
-    Scan,
-    best_candidates,
-    block_maxima,
-    certify,
-    deferral,
-    excluded_mass_bound,
-    products,
-)
-from seqwise.search.kernels.deferral import exp_
-from seqwise.search.kernels.relaxed import default_tolerance
+from seqwise.search.large_vocabulary.certificate import best_candidates, block_maxima, excluded_mass_bound
+from seqwise.search.large_vocabulary.relaxed import default_tolerance
+from seqwise.search.large_vocabulary.scan import Choice, Scan, certify
+from seqwise.search.operators import AlphaUnit
+from seqwise.search.selection import SummedSelection, added
 from seqwise.search.selectors import Form, automatic, expanded, summed
 
 V = 140  # two blocks of 64 tokens and 12 single ones
@@ -157,9 +145,9 @@ def certified_share(seen: list[Any]) -> float:
     """Of all inputs and steps."""
     few = total = 0
     for selection in seen:
-        for part in [part for _, part in selection.parts] if isinstance(selection, JoinedSelection) else [selection]:
-            total += len(part.scores_BK)
-            few += len(part.scores_BK) if isinstance(part, FewSelection) else 0
+        for inputs_I, make in selection.parts:
+            total += len(inputs_I)
+            few += 0 if make().token_ids_BX is None else len(inputs_I)
     return few / total
 
 
@@ -200,7 +188,7 @@ def test_inputs_of_one_step_may_take_different_ways() -> None:
     model, options = a_model("encoder-decoder", scale=5.0), {"k": 3, "alpha": 3.0}
     with selections() as seen:
         found = loss_of(model, CERTIFIED, **options)
-    assert any(isinstance(selection, JoinedSelection) for selection in seen)
+    assert any(len(selection.parts) == 2 for selection in seen) and 0 < certified_share(seen) < 1
     assert_same(loss_of(model, expanded, **options), found, model)
 
 
@@ -211,7 +199,7 @@ def test_a_head_that_is_not_linear_is_expanded_again(form: Form) -> None:
     model.head = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), linear)  # type: ignore[assignment]
     with selections() as seen:
         found = loss_of(model, form)
-    assert all(isinstance(selection, ReducedSelection) for selection in seen)
+    assert certified_share(seen) == 0.0
     assert_same(loss_of(model, expanded), found, model)
 
 
@@ -237,7 +225,7 @@ def test_a_cost_that_knows_the_prefix(form: Form) -> None:
 def test_inputs_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     model = a_model("encoder-decoder")
     expected = loss_of(model, expanded)
-    monkeypatch.setattr("seqwise.search.kernels.relaxed.GROUP", 3 * V)
+    monkeypatch.setattr("seqwise.search.large_vocabulary.relaxed.GROUP", 3 * V)
     for form in (CERTIFIED, DENSE):
         assert_same(expected, loss_of(model, form), model)
 
@@ -312,19 +300,21 @@ def test_dead_and_finished_slots(form: Form, learned: bool) -> None:
     cost_BV = torch.rand(2, V)
 
     def outcome(chosen: Form) -> tuple[Tensor, ...]:
-        shared = Shared(embedding_VD, DeferredGradients(), lambda step: cost_BV)
         candidates = Candidates(
             prefix_scores_BJ=prefix_BJ,
             features_BJH=features_BJH,
             head=head,
             score=local,
             cost=cost_BV,
+            cost_again=lambda: cost_BV,
             finished_BJ=finished_BJ,
             end=2,
+            embedding_VD=embedding_VD,
         )
         hard = HardTopK(5)(candidates, None, None)[0]
-        selection = SoftTopK(5, 60.0, form=chosen)(replace(candidates, shared=shared), None, None)[0]
-        assert isinstance(selection, FewSelection) is (chosen is CERTIFIED)
+        selection = SoftTopK(5, 60.0, form=chosen)(replace(candidates), None, None)[0]
+        assert isinstance(selection, SummedSelection) is (chosen is not expanded)
+        assert chosen is expanded or certified_share([selection]) == (1.0 if chosen is CERTIFIED else 0.0)
         assert selection.parents_BK[0, :3].tolist() == hard.parents_BK[0, :3].tolist()
         assert selection.tokens_BK[0, :3].tolist() == hard.tokens_BK[0, :3].tolist()
         rest = (
@@ -333,7 +323,8 @@ def test_dead_and_finished_slots(form: Form, learned: bool) -> None:
             selection.token_masses(torch.tensor([[2, 5], [7, 2]])),
         )
         live_BK = selection.scores_BK.masked_fill(selection.scores_BK == -torch.inf, -99.0)
-        return live_BK, selection.embed(embedding_VD), selection.follow(prefix_BJ.clamp(min=-9)), *rest
+        sums = added(selection, candidates.asked)
+        return live_BK, selection.embed(embedding_VD), selection.follow(prefix_BJ.clamp(min=-9)), *rest, *sums
 
     expected, found = outcome(expanded), outcome(form)
     inputs = *([features_BJH] if learned else []), finished_BJ, embedding_VD, head.weight, head.bias
@@ -359,20 +350,20 @@ def test_gradcheck(form: Form, score: Score) -> None:
         head = nn.Linear(3, 70)
         del head.weight, head.bias
         head.weight, head.bias = weight, bias  # type: ignore[assignment]
-        shared = Shared(embedding, DeferredGradients(), lambda step: cost_BV)
         candidates = Candidates(
             prefix_scores_BJ=prefix,
             features_BJH=features,
             head=head,
             score=score,
             cost=cost_BV,
+            cost_again=lambda: cost_BV,
             finished_BJ=ended,
             end=1,
             step=0,
-            shared=shared,
+            embedding_VD=embedding,
         )
         selection = SoftTopK(3, 3.0, mean_squared_gap, form)(candidates, None, None)[0]
-        return selection.scores_BK, selection.embed(embedding), selection.expect(cost_BV), selection.token_mass(1)
+        return selection.scores_BK, *added(selection, candidates.asked)
 
     inputs = [torch.randn(2, 2, 3) * 2, torch.randn(70, 3) * 3, torch.randn(70), torch.randn(70, 2), torch.randn(2, 2)]
     ended = torch.tensor([[0.0, 0.2], [0.6, 0.1]])
@@ -601,7 +592,7 @@ def test_the_plain_form_does_hold_them() -> None:
 
 def test_few_rows_of_a_gradient_wait_for_others() -> None:
     draw = torch.Generator().manual_seed(0)
-    notes = deferral._Notes(has_bias=True)
+    notes = deferred_linear._Notes(has_bias=True)
     parts = [
         (torch.randn(n, 7, generator=draw), torch.randn(n, 20, generator=draw)) for n in (3, 5, 9, 4, 30, 10, 10, 1, 10)
     ]
@@ -755,7 +746,7 @@ def test_a_forced_token(form: Form) -> None:
         selection = step.selection.forced(mask_B, tokens_B)
         masses = selection.token_mass(6), selection.token_masses(torch.tensor([[4, 0], [5, 1], [6, 2]]))
         rest = selection.scores_BK, selection.tokens_BK, selection.parents_BK, selection.embed(model.embedding_VD)
-        return *rest, selection.expect(cost(0)), *masses
+        return *rest, selection.expect(cost(0)), *masses, *added(selection, step.candidates.asked)
 
     for expected, found in zip(outcome(expanded), outcome(form), strict=True):
         torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from seqwise.search.kernels import partition as module
-from seqwise.search.kernels.partition import log_partition, mean_rows
+from seqwise.search.large_vocabulary import normalizers as module
+from seqwise.search.large_vocabulary.normalizers import log_partition, mean_rows
 
 INFINITY = torch.inf
 

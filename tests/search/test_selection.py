@@ -253,7 +253,7 @@ def test_excluded_is_worse_than_any_score(score: float) -> None:
         selection = selector(candidates_of(scores_BJV), None, None)[0]
         assert isinstance(selection, SoftSelection)
         assert selection.scores_BK[0, 0] == score
-        assert selection.token_weights_BKV[0, 0].tolist() == [0.0, 0.0, 1.0]
+        assert selection.token_weights_BKX[0, 0].tolist() == [0.0, 0.0, 1.0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -391,7 +391,7 @@ def test_the_soft_sample_tends_to_a_draw_from_the_softmax() -> None:
     distances, certainty = [], []
     for alpha in (0.3, 3.0, 1000.0):
         selection = SoftArgmax(alpha, noise=Gumbel())(candidates, None, torch.Generator().manual_seed(6))[0]
-        weights_BV = selection.token_weights_BKV[:, 0]
+        weights_BV = selection.token_weights_BKX[:, 0]
         distances.append(float((weights_BV.mean(0) - probabilities_V).abs().max()))
         certainty.append(float(weights_BV.amax(-1).mean()))
         torch.testing.assert_close(weights_BV.sum(-1), torch.ones(NUM_DRAWS).double())
@@ -476,7 +476,7 @@ def test_with_the_unit_neighbours_are_alpha_apart_on_average() -> None:
         total_B = total_B - (next_B / own_B).log()
     torch.testing.assert_close(total_B / k, torch.full((20,), alpha, dtype=torch.float64))
     selection = selector(candidates_of(scores_BJV), None, None)[0]
-    torch.testing.assert_close(selection.token_weights_BKV, weights_BKN.unflatten(2, (2, 5)).sum(2))
+    torch.testing.assert_close(selection.token_weights_BKX, weights_BKN.unflatten(2, (2, 5)).sum(2))
 
 
 def test_with_the_unit_scale_and_shift_of_scores_do_not_matter_and_the_batch_does_not() -> None:
@@ -485,13 +485,13 @@ def test_with_the_unit_scale_and_shift_of_scores_do_not_matter_and_the_batch_doe
     selector = SoftTopK(3, 2.0, mean_squared_gap)
 
     def weights(scores: Tensor) -> Tensor:
-        return selector(candidates_of(scores), None, None)[0].token_weights_BKV
+        return selector(candidates_of(scores), None, None)[0].token_weights_BKX
 
     expected = weights(scores_BJV)
     torch.testing.assert_close(weights(100 * scores_BJV - 7), expected, atol=1e-9, rtol=0)
     for row in range(4):
         torch.testing.assert_close(weights(scores_BJV[row : row + 1])[0], expected[row], atol=1e-12, rtol=0)
-    plain = SoftTopK(3, 2.0)(candidates_of(100 * scores_BJV), None, None)[0].token_weights_BKV
+    plain = SoftTopK(3, 2.0)(candidates_of(100 * scores_BJV), None, None)[0].token_weights_BKX
     assert (plain - expected).abs().max() > 0.05
 
 
@@ -504,7 +504,7 @@ def test_with_the_unit_large_alpha_is_hard_and_small_alpha_is_even(k: int) -> No
     embedding_VD = torch.eye(3, dtype=torch.float64)
     clear_B = -scores_BJV.flatten(1).sort(descending=True).values.diff(dim=1).amax(1) > 1e-2
     torch.testing.assert_close(soft.embed(embedding_VD)[clear_B], hard.embed(embedding_VD)[clear_B])
-    even = SoftTopK(k, 1e-14, mean_squared_gap)(candidates, None, None)[0].token_weights_BKV
+    even = SoftTopK(k, 1e-14, mean_squared_gap)(candidates, None, None)[0].token_weights_BKX
     torch.testing.assert_close(even, torch.full_like(even, 1 / 3), atol=1e-6, rtol=0)
 
 
@@ -515,7 +515,7 @@ def test_with_the_unit_the_gradient_is_the_derivative() -> None:
 
         def everything(scores: Tensor, k: int = k) -> tuple[Tensor, ...]:
             selection = SoftTopK(k, 1.5, mean_squared_gap)(candidates_of(scores), None, None)[0]
-            return selection.scores_BK, selection.token_weights_BKV, selection.parent_weights_BKJ
+            return selection.scores_BK, selection.token_weights_BKX, selection.parent_weights_BKJ
 
         assert torch.autograd.gradcheck(everything, (scores_BJV,))
 
@@ -532,10 +532,10 @@ def test_with_the_unit_ties_and_dead_candidates_give_no_nan(dtype: torch.dtype) 
     selection = SoftTopK(3, 5.0, mean_squared_gap)(candidates_of(leaf), None, None)[0]
     live_BK = selection.scores_BK > -torch.inf
     assert live_BK.sum(1).tolist() == [3, 3, 1, 0]
-    (selection.scores_BK[live_BK].sum() + selection.token_weights_BKV.square().sum()).backward()
+    (selection.scores_BK[live_BK].sum() + selection.token_weights_BKX.square().sum()).backward()
     assert bool(torch.isfinite(leaf.grad).all())
-    assert bool(torch.isfinite(selection.token_weights_BKV).all())
-    torch.testing.assert_close(selection.token_weights_BKV[0], torch.full((3, 3), 1 / 3, dtype=dtype))
+    assert bool(torch.isfinite(selection.token_weights_BKX).all())
+    torch.testing.assert_close(selection.token_weights_BKX[0], torch.full((3, 3), 1 / 3, dtype=dtype))
 
 
 def ending_candidates(scores_BJV: Tensor, finished_BJ: Tensor, lead: float = 0.0) -> Candidates:
@@ -590,7 +590,7 @@ def test_with_the_unit_the_gradient_of_what_has_ended_in_part_is_the_derivative(
 
     def everything(scores: Tensor, finished: Tensor) -> tuple[Tensor, ...]:
         selection = SoftTopK(k, 1.5, mean_squared_gap)(ending_candidates(scores, finished), None, None)[0]
-        return selection.scores_BK, selection.token_weights_BKV, selection.parent_weights_BKJ
+        return selection.scores_BK, selection.token_weights_BKX, selection.parent_weights_BKJ
 
     assert torch.autograd.gradcheck(everything, (scores_BJV, finished_BJ))
 

@@ -29,12 +29,12 @@ from seqwise.search import (
     StochasticTopK,
     backtrace,
     beam_search,
-    conditional_gumbels,
     hard_top_k,
     importance_weights,
     normalized_importance_weights,
     stochastic_beam_search,
 )
+from seqwise.search.stochastic import conditional_gumbels
 
 NUM_DRAWS = 20_000
 # How many steps are searched, and a model: 9 outputs of two labels; 15 that end within three tokens or go on.

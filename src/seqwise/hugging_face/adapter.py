@@ -20,7 +20,8 @@ from seqwise.data.batches import Batch
 from seqwise.errors import InputError
 from seqwise.hugging_face.caches import Layers
 from seqwise.hugging_face.generation import SpecialTokens
-from seqwise.hugging_face.heads import ForcedFirst, head_of
+from seqwise.hugging_face.heads import head_of
+from seqwise.models.heads import ForcedFirst
 from seqwise.models.shared_cache import Past, SharedCache
 
 __all__ = ["HuggingFaceStepModel"]

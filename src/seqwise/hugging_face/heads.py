@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seqwise.search.kernels import FirstStepHead, LinearOverLayer
+from seqwise.models.heads import LinearOverLayer
 
-__all__ = ["ForcedFirst", "LinearHead", "OutputHead", "head_of"]
+__all__ = ["LinearHead", "OutputHead", "head_of"]
 
 
 def head_of(model: nn.Module) -> nn.Module:
@@ -119,34 +119,3 @@ class LinearHead(LinearOverLayer):
 
     def forward(self, features: Tensor) -> Tensor:
         return self._parts[0](features)
-
-
-class ForcedFirst(FirstStepHead):
-    """A head that leaves the first token no choice: ``f = 0`` for the forced one, minus infinity for the others.
-
-    It reads one feature more than the head it stands before: 1 at the first step, else 0. Features without it are those
-    of another step.
-
-    Args:
-        head: for all other steps.
-        token: the one that is forced.
-        width: how many features that head reads.
-    """
-
-    def __init__(self, head: nn.Module, token: int, *, width: int) -> None:
-        super().__init__()
-        self._head = (head,)
-        self.token, self.width = token, width
-
-    @property
-    def after_first(self) -> nn.Module:
-        """The head that it stands before."""
-        return self._head[0]
-
-    def forward(self, features: Tensor) -> Tensor:
-        scores: Tensor = self._head[0](features[..., : self.width])
-        if features.shape[-1] == self.width:
-            return scores
-        only_V = scores.new_full(scores.shape[-1:], -torch.inf)
-        only_V[self.token] = 0.0
-        return torch.where(features[..., -1:] > 0, only_V, scores)

@@ -1,32 +1,28 @@
 """Steps of an LSTM that are taken one at a time, and whose weights get one gradient for all of them.
 
-A search takes T steps with the same weights. Left to autograd, each makes a gradient as large as the weights, and T of
-them are added up. Here a step's backward notes what it found, and one node, whose backward comes after those of all
-steps, makes the gradient by one product.
-
 Shapes: B batch, J slots, S source length, D embedding of an output token, M encoder output, H hidden size, G = 4 H
-gates in torch's order (enter, forget, new, leave), X = D + H what a step multiplies, N rows.
+gates in torch's order (enter, forget, new, leave), X = D + H what a step multiplies.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from seqwise.models.deferred_linear import DeferredLinear
 
 __all__ = ["LSTMState", "LSTMSteps", "lstm_cell", "lstm_step"]
 
 LSTMState = tuple[Tensor, Tensor]
 """Hidden and cell state of each slot, (B, J, H)."""
 
-# From so many weights on the gradient is made by one product. Autograd is faster with fewer, and knows what to do with
-# products that are rounded to 16 bits.
+# From so many weights on the gradient is deferred. Autograd is faster with fewer, and knows what to do with products
+# that are rounded to 16 bits.
 LARGE = 2**17
-
-# By number of the backward pass: what steps found out about the gates and what was multiplied.
-_Notes = dict[int, list[tuple[Tensor, Tensor]]]
 
 
 def lstm_step(lstm: nn.LSTM, inputs_BJD: Tensor, state: LSTMState) -> LSTMState:
@@ -76,9 +72,7 @@ class _Laid(NamedTuple):
 
     made_of: _MadeOf
     mode: tuple[bool, bool]
-    weight_GX: Tensor
-    anchor: Tensor | None
-    notes: _Notes
+    product: Callable[[Tensor], Tensor]
     added_BG: tuple[Tensor, ...]
 
 
@@ -108,7 +102,7 @@ class LSTMSteps:
         laid = self._of(lstm, inputs_BJD, memory_BSM)
         hidden_BJH, cell_BJH = state
         multiplied_BJX = torch.cat([inputs_BJD, hidden_BJH], dim=-1)
-        return lstm_cell(_linear(multiplied_BJX, laid) + laid.added_BG[place][:, None], cell_BJH)
+        return lstm_cell(laid.product(multiplied_BJX) + laid.added_BG[place][:, None], cell_BJH)
 
     def _of(self, lstm: nn.LSTM, inputs_BJD: Tensor, memory_BSM: Tensor | None) -> _Laid:
         weights = [*lstm.all_weights[0], *([] if memory_BSM is None else [memory_BSM])]
@@ -129,52 +123,10 @@ def _lay_out(made_of: _MadeOf, mode: tuple[bool, bool], input_size: int) -> _Lai
     input_weights, hidden_GH, input_bias_G, hidden_bias_G, *memory = (one for one, _, _ in made_of)
     # Split, not cut twice: backward joins the two gradients, where each cut would be added to zeros of the whole.
     input_GD, memory_GM = input_weights.split([input_size, input_weights.shape[1] - input_size], dim=1)
-    weight_GX, bias_G, notes = torch.cat([input_GD, hidden_GH], dim=1), input_bias_G + hidden_bias_G, _Notes()
+    weight_GX, bias_G = torch.cat([input_GD, hidden_GH], dim=1), input_bias_G + hidden_bias_G
     # Unbound for the same reason.
     added_BG = F.linear(memory[0], memory_GM, bias_G).unbind(1) if memory else (bias_G[None],)
     grad_enabled, autocast = mode
     if autocast or weight_GX.numel() < LARGE or not (grad_enabled and weight_GX.requires_grad):
-        return _Laid(made_of, mode, weight_GX, None, notes, added_BG)
-    return _Laid(made_of, mode, weight_GX.detach(), _Collect.apply(weight_GX, notes), notes, added_BG)
-
-
-def _linear(rows_BJX: Tensor, laid: _Laid) -> Tensor:
-    if laid.anchor is None:
-        return F.linear(rows_BJX, laid.weight_GX)
-    product: Tensor = _Linear.apply(rows_BJX, laid.anchor, laid.weight_GX, laid.notes)
-    return product
-
-
-class _Linear(torch.autograd.Function):
-    """A product whose right side gets its gradient from ``_Collect``."""
-
-    @staticmethod
-    def forward(ctx: Any, rows_BJX: Tensor, anchor: Tensor, weight_GX: Tensor, notes: _Notes) -> Tensor:
-        ctx.save_for_backward(rows_BJX, weight_GX)
-        ctx.notes = notes
-        return F.linear(rows_BJX, weight_GX)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gates_BJG: Tensor) -> tuple[Tensor | None, ...]:
-        rows_BJX, weight_GX = ctx.saved_tensors
-        found = ctx.notes.setdefault(torch._C._current_graph_task_id(), [])
-        found.append((gates_BJG.flatten(0, 1), rows_BJX.flatten(0, 1)))
-        wanted = ctx.needs_input_grad[0]
-        return gates_BJG @ weight_GX if wanted else None, gates_BJG.new_zeros(()), None, None
-
-
-class _Collect(torch.autograd.Function):
-    """The node behind all steps; it keeps nothing, so that it may be come to again."""
-
-    @staticmethod
-    def forward(ctx: Any, weight_GX: Tensor, notes: _Notes) -> Tensor:
-        ctx.notes = notes
-        return weight_GX.new_zeros(())
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, _: Tensor) -> tuple[Tensor | None, None]:
-        found = ctx.notes.pop(torch._C._current_graph_task_id(), [])
-        gates, rows = zip(*found, strict=True)
-        return torch.cat(gates).mT @ torch.cat(rows), None
+        return _Laid(made_of, mode, lambda rows: F.linear(rows, weight_GX), added_BG)
+    return _Laid(made_of, mode, DeferredLinear(weight_GX), added_BG)

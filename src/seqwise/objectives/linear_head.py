@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from seqwise.search.kernels.deferral import exp_
-from seqwise.search.kernels.products import Products
+from seqwise.models.deferred_linear import exp_
+from seqwise.models.products import Products
 
 __all__ = ["gold_scores_and_log_partitions"]
 
@@ -44,8 +44,8 @@ def gold_scores_and_log_partitions(
         >>> gold.item(), round(log_partition.item(), 4)
         (0.0, 1.3863)
     """
-    found: tuple[Tensor, Tensor] = _GoldAndPartition.apply(features_NH, weight_VH, bias_V, targets_N, drawn_M)
-    return found
+    scores: tuple[Tensor, Tensor] = _GoldAndPartition.apply(features_NH, weight_VH, bias_V, targets_N, drawn_M)
+    return scores
 
 
 class _GoldAndPartition(torch.autograd.Function):

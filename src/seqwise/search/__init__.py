@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from seqwise.search.beam import HELD, Beam, Step, backtrace, beam_search, unroll
-from seqwise.search.candidates import Candidates, Score, as_score, cost_augmented, global_, interpolated, local, shifted
+from seqwise.search.candidates import Candidates, Score, cost_augmented, global_, interpolated, local, shifted
 from seqwise.search.costs import Cost, PrefixCost, edit_distance_cost
-from seqwise.search.feeding import FEEDINGS, GoldOr, fed_logits
-from seqwise.search.gold import GoldStep, KeepGold, Lost, never_lost, no_rivals, out_of_beam, unroll_with_gold
+from seqwise.search.feeding import FEEDINGS, fed_logits
+from seqwise.search.gold import KeepGold, never_lost, out_of_beam, unroll_with_gold
 from seqwise.search.noise import Gumbel
-from seqwise.search.operators import AlphaUnit, hard_top_k, mean_squared_gap, of_scores, peaked_softmax, soft_top_k
+from seqwise.search.operators import hard_top_k, mean_squared_gap, of_scores, peaked_softmax, soft_top_k
 from seqwise.search.recombination import viterbi
 from seqwise.search.selection import HardSelection, Selection, SoftSelection
-from seqwise.search.selectors import Form, HardTopK, Selector, SoftArgmax, SoftTopK, automatic, expanded, summed
+from seqwise.search.selectors import HardTopK, Selector, SoftArgmax, SoftTopK, automatic, expanded, summed
 from seqwise.search.stochastic import (
     StochasticBeam,
     StochasticTopK,
-    conditional_gumbels,
     importance_weights,
     normalized_importance_weights,
     stochastic_beam_search,
@@ -24,18 +23,13 @@ from seqwise.search.stochastic import (
 __all__ = [
     "FEEDINGS",
     "HELD",
-    "AlphaUnit",
     "Beam",
     "Candidates",
     "Cost",
-    "Form",
-    "GoldOr",
-    "GoldStep",
     "Gumbel",
     "HardSelection",
     "HardTopK",
     "KeepGold",
-    "Lost",
     "PrefixCost",
     "Score",
     "Selection",
@@ -46,11 +40,9 @@ __all__ = [
     "Step",
     "StochasticBeam",
     "StochasticTopK",
-    "as_score",
     "automatic",
     "backtrace",
     "beam_search",
-    "conditional_gumbels",
     "cost_augmented",
     "edit_distance_cost",
     "expanded",
@@ -62,7 +54,6 @@ __all__ = [
     "local",
     "mean_squared_gap",
     "never_lost",
-    "no_rivals",
     "normalized_importance_weights",
     "of_scores",
     "out_of_beam",

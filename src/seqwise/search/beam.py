@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -17,11 +18,9 @@ from torch.nn import functional as F
 from seqwise.errors import InputError
 from seqwise.models.protocols import StepModel
 from seqwise.names import ScoreName
-from seqwise.search.candidates import Candidates, Score, Shared, as_score, local
+from seqwise.search.candidates import Candidates, Score, as_score, local
 from seqwise.search.costs import Cost, prefix_cost
-from seqwise.search.kernels.deferral import DeferredGradients
-from seqwise.search.kernels.heads import head_of_step
-from seqwise.search.selection import Selection
+from seqwise.search.selection import Asked, Selection, added
 from seqwise.search.selectors import Selector
 
 __all__ = ["HELD", "Beam", "Step", "backtrace", "beam_search", "unroll"]
@@ -64,36 +63,23 @@ class Beam:
         zeros_B1 = inputs_B1D.new_zeros(inputs_B1D.shape[:2], dtype=dtype)
         return Beam(zeros_B1, zeros_B1, zeros_B1, inputs_B1D, state)
 
-    def advance(
-        self,
-        selection: Selection,
-        state: Any,
-        *,
-        embedding_VD: Tensor,
-        cost: Tensor | None,
-        end: int | None,
-        active_B1: Tensor | None,
-    ) -> Beam:
+    def advance(self, selection: Selection, state: Any, *, asked: Asked, active_B1: Tensor | None) -> Beam:
         """Follow a selection.
 
         Args:
             selection: what survives of the candidates.
             state: the decoder state after this step, by old slot.
-            embedding_VD: the embedding of each token.
-            cost: of each token at this step, (B, V) or by old slot (B, J, V), or None: ``D'_r = a_r . d_t + sum_i
-                b_r[i] D_i``, with ``d_t = sum_i b_r[i] d_t[i]`` where it depends on the slot.
-            end: id of the end token, or None.
+            asked: the embedding, the cost and the end token of this step. Costs add up, ``D'_r = a_r . d_t + sum_i
+                b_r[i] D_i``, with ``d_t = sum_i b_r[i] d_t[i]`` where the cost depends on the slot.
             active_B1: which inputs are still being searched; the others keep their scores, costs and history. None
                 means all.
         """
-        costs_BK = selection.follow(self.costs_BK)
-        if cost is not None:
-            costs_BK = costs_BK + selection.expect(cost)
+        fed_BKD, cost_BK, ended_BK = added(selection, asked)
         advanced = Beam(
             scores_BK=selection.scores_BK,
-            costs_BK=costs_BK,
-            finished_BK=torch.zeros_like(costs_BK) if end is None else selection.token_mass(end),
-            inputs_BKD=selection.embed(embedding_VD),
+            costs_BK=selection.follow(self.costs_BK) + cost_BK,
+            finished_BK=ended_BK,
+            inputs_BKD=fed_BKD,
             state=selection.follow(state),
             parents=(*self.parents, selection.parents_BK),
             tokens=(*self.tokens, selection.tokens_BK),
@@ -154,25 +140,23 @@ def unroll(
     limit, embedding_VD = _longest(num_steps), model.embedding_VD
     costs = None if cost is None else prefix_cost(cost)
     cost_state = None if costs is None else costs.start(beam.scores_BK)
-    shared = Shared(embedding_VD, DeferredGradients(), cost if callable(cost) else None)
     for step in range(limit):
         features_BJH, state = model.step(beam.inputs_BKD, beam.state, context, step)
-        added = None if costs is None else costs.step(cost_state, step)
-        head = head_of_step(model.head, step)
         candidates = Candidates(
             prefix_scores_BJ=beam.scores_BK,
             features_BJH=features_BJH,
-            head=head,
+            head=model.head,
             score=score,
-            cost=added,
+            cost=None if costs is None else costs.step(cost_state, step),
+            cost_again=partial(cost, step) if callable(cost) else None,
             finished_BJ=beam.finished_BK,
             end=end,
             step=step,
-            shared=shared,
+            embedding_VD=embedding_VD,
         )
         selection, carry = selector(candidates, carry, generator)
         active_B1 = None if isinstance(num_steps, int) else (num_steps > step)[:, None]
-        beam = beam.advance(selection, state, embedding_VD=embedding_VD, cost=added, end=end, active_B1=active_B1)
+        beam = beam.advance(selection, state, asked=candidates.asked, active_B1=active_B1)
         cost_state = None if costs is None else costs.advance(cost_state, selection)
         yield Step(candidates, selection, beam, carry)
 

@@ -9,36 +9,31 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor
 
 from seqwise.errors import InputError
 from seqwise.names import ScoreName
-from seqwise.search.operators import finite
-
-if TYPE_CHECKING:
-    from seqwise.search.kernels.deferral import DeferredGradients
+from seqwise.search.ending import SlotTerms, finish, open_shares, slot_terms
+from seqwise.search.large_vocabulary.best import best_of_many
+from seqwise.search.large_vocabulary.matrices import Matrices
+from seqwise.search.operators import finite, hard_top_k
+from seqwise.search.selection import Asked
 
 __all__ = [
     "MANY",
     "Candidates",
     "Score",
-    "Shared",
-    "SlotTerms",
     "as_score",
     "cost_augmented",
     "global_",
-    "in_full_precision",
     "interpolated",
     "local",
     "shifted",
 ]
 
-# How strongly a partly finished slot is kept from going on: the score of "go on" falls by this times F / (1 - F), with
-# F its finished mass. Any value that is large beside differences of scores will do; at F = 1 "go on" is excluded.
-CONTINUATION_PENALTY = 30.0
 # J x V from which on it pays not to expand the candidates: below, the time goes into starting operations.
 MANY = 4096
 
@@ -151,34 +146,6 @@ def cost_augmented(score: Score | ScoreName) -> Score:
     return replace(as_score(score), cost_weight=1.0)
 
 
-@dataclass(frozen=True)
-class Shared:
-    """What all steps of one search have in common, for selections that never expand their candidates.
-
-    Args:
-        embedding_VD: the embedding of each token, as it will be fed.
-        deferred: collects the gradients of the head and of the embedding over all steps.
-        cost: the cost of each token at a step, (B, V), computed again where its gradient is needed; None where there is
-            no cost or it depends on more than the step.
-    """
-
-    embedding_VD: Tensor
-    deferred: DeferredGradients
-    cost: Callable[[int], Tensor] | None = None
-
-
-class SlotTerms(NamedTuple):
-    """What a slot adds to the scores of its tokens, (B, J) each, cost and log Z aside.
-
-    A token other than the end adds ``f - c log Z`` to ``going_BJ``; the end token ``opened_BJ (f - c log Z - m)`` to
-    ``staying_BJ``. Minus infinity where it cannot be chosen.
-    """
-
-    going_BJ: Tensor
-    staying_BJ: Tensor
-    opened_BJ: Tensor
-
-
 @dataclass(frozen=True, kw_only=True)
 class Candidates:
     """J slots x V tokens, not yet expanded: a selection that needs less than all of them asks for less.
@@ -189,11 +156,14 @@ class Candidates:
         head: features to unnormalised scores.
         score: what a token adds.
         cost: of each token at this step, (B, V), or by slot (B, J, V), or None.
+        cost_again: computes the same (B, V) again, so that it need not be kept for a backward pass; None where there is
+            no cost, or one that depends on more than the step.
         finished_BJ: how much of each slot has ended, in [0, 1].
         end: id of the end token, or None where nothing ends early.
         step: how many tokens the slots have already written.
         excluded_BX: candidates that may not be chosen, each as slot x V + token, int64; None excludes nothing.
-        shared: of the search that these are a step of; None where there is none.
+        embedding_VD: the embedding of each token, of which the search feeds those that are chosen; None outside of a
+            search.
     """
 
     prefix_scores_BJ: Tensor
@@ -201,11 +171,12 @@ class Candidates:
     head: Callable[[Tensor], Tensor]
     score: Score
     cost: Tensor | None = None
+    cost_again: Callable[[], Tensor] | None = None
     finished_BJ: Tensor
     end: int | None = None
     step: int = 0
     excluded_BX: Tensor | None = None
-    shared: Shared | None = None
+    embedding_VD: Tensor | None = None
 
     @staticmethod
     def of_scores(added_BJV: Tensor, *, prefix_scores_BJ: Tensor | None = None) -> Candidates:
@@ -231,7 +202,7 @@ class Candidates:
     @cached_property
     def logits_BJV(self) -> Tensor:
         """The model's unnormalised scores, at least float32."""
-        return in_full_precision(self.head(self.features_BJH))
+        return self._logits()
 
     @cached_property
     def all_scores_BJV(self) -> Tensor:
@@ -252,12 +223,41 @@ class Candidates:
         scores_BN = self.all_scores_BJV.flatten(1).scatter(1, self.excluded_BX, -torch.inf)
         return scores_BN.view_as(self.all_scores_BJV)
 
+    def top_k(self, k: int, matrices: Matrices | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """The k best, or all where there are fewer, expanding all of them only where that is quicker.
+
+        Args:
+            k: how many.
+            matrices: of the search, if these are one of its steps.
+
+        Returns:
+            ``scores_BK`` in descending order, with gradients where they are asked for, ``parents_BK``, ``tokens_BK``.
+
+        Example:
+            >>> Candidates.of_scores(torch.tensor([[[3.0, 1.0, 2.0, 0.0]]])).top_k(2)[2]
+            tensor([[0, 2]])
+        """
+        # Scores that are differentiated or hold a cost are needed as they are.
+        expand = torch.is_grad_enabled() or self.augmented or not self.many or 2 * (k + self.num_excluded) > MANY
+        if expand:
+            return hard_top_k(self.scores_BJV, min(k, self.scores_BJV.shape[1:].numel()))
+        linear = None if matrices is None else matrices.of_head(self.head, self.features_BJH.shape[-1])
+        return best_of_many(
+            self._logits() if linear is None else linear.scores(self.features_BJH),
+            self.slot_terms(),
+            k,
+            log_partition_weight=self.score.log_partition_weight,
+            constant=self.score.constant,
+            end=self.end,
+            excluded_BX=self.excluded_BX,
+        )
+
     @property
     def many(self) -> bool:
         """Whether it pays not to expand them, and nobody has done it already."""
-        if self.shared is None or "logits_BJV" in self.__dict__:
+        if self.embedding_VD is None or "logits_BJV" in self.__dict__:
             return False
-        return self.prefix_scores_BJ[:1].numel() * len(self.shared.embedding_VD) >= MANY
+        return self.prefix_scores_BJ[:1].numel() * len(self.embedding_VD) >= MANY
 
     @property
     def num_excluded(self) -> int:
@@ -269,37 +269,33 @@ class Candidates:
         """Whether the scores hold a cost."""
         return self.cost is not None and self.score.cost_weight != 0
 
+    @property
+    def asked(self) -> Asked:
+        """What the search will ask of a selection of these; for the candidates of a search only."""
+        assert self.embedding_VD is not None
+        return Asked(self.embedding_VD, self.cost, self.end)
+
     def slot_terms(self) -> SlotTerms:
-        """The scores of all candidates without the candidates: see :class:`SlotTerms`."""
-        going_BJ = self.prefix_scores_BJ - self.score.constant
-        if self.end is None:
-            return SlotTerms(going_BJ, self.prefix_scores_BJ, torch.ones_like(going_BJ))
-        penalty_BJ, closed_BJ = _continuation_penalty(self.finished_BJ)
-        going_BJ = (going_BJ - penalty_BJ).masked_fill(closed_BJ, -torch.inf)
-        return SlotTerms(going_BJ, self.prefix_scores_BJ, (1 - self.finished_BJ).masked_fill(closed_BJ, 0.0))
+        """The scores of all candidates without the candidates."""
+        constant, end = self.score.constant, self.end
+        return slot_terms(self.prefix_scores_BJ, self.finished_BJ, constant=constant, end=end)
+
+    def open_shares(self, parents_BM: Tensor, tokens_BM: Tensor) -> Tensor:
+        """The factor by which having ended lowers the odds of some candidates: 1 where a slot has not ended."""
+        return open_shares(self.finished_BJ, parents_BM, tokens_BM, end=self.end)
 
     def of_inputs(self, inputs_I: Tensor) -> Candidates:
         """The candidates of some of the inputs only, in the given order."""
+        cost_again = self.cost_again
         return replace(
             self,
             prefix_scores_BJ=self.prefix_scores_BJ[inputs_I],
             features_BJH=self.features_BJH[inputs_I],
             finished_BJ=self.finished_BJ[inputs_I],
             cost=None if self.cost is None else self.cost[inputs_I],
+            cost_again=None if cost_again is None else lambda: cost_again()[inputs_I],
             excluded_BX=None if self.excluded_BX is None else self.excluded_BX[inputs_I],
-            shared=None if self.shared is None else _of_inputs(self.shared, inputs_I),
         )
-
-    def open_shares(self, parents_BM: Tensor, tokens_BM: Tensor) -> Tensor:
-        """The factor by which having ended lowers the odds of some candidates, ``exp(-30 F / (1 - F))`` for going on.
-
-        1 for the end token, and for all where nothing ends; 0 for going on at F = 1. Shape (B, M), as given.
-        """
-        if self.end is None:
-            return torch.ones_like(tokens_BM, dtype=self.finished_BJ.dtype)
-        penalty_BJ, closed_BJ = _continuation_penalty(self.finished_BJ)
-        share_BM = (-penalty_BJ).exp().masked_fill(closed_BJ, 0.0).gather(1, parents_BM)
-        return share_BM.masked_fill(tokens_BM == self.end, 1.0)
 
     def without(self, excluded_BX: Tensor) -> Candidates:
         """The same candidates but these, each named by slot x V + token.
@@ -310,47 +306,7 @@ class Candidates:
             excluded_BX = torch.cat([self.excluded_BX, excluded_BX], dim=1)
         return replace(self, excluded_BX=excluded_BX)
 
-
-def in_full_precision(scores: Tensor) -> Tensor:
-    """The same scores, float32 at least: a gap of 0.1 at score -50 is lost in bfloat16."""
-    return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
-
-
-def _of_inputs(shared: Shared, inputs_I: Tensor) -> Shared:
-    """The same search with the cost of some of the inputs."""
-    cost = shared.cost
-    return shared if cost is None else replace(shared, cost=lambda step: cost(step)[inputs_I])
-
-
-def finish(added_BJV: Tensor, finished_BJ: Tensor, end: int) -> Tensor:
-    """Let a finished slot stay as it is, at no change of score, and go nowhere else.
-
-    With finished mass F, the end token adds ``(1 - F) f(end)`` (at F = 1 it means "stay"), and any other token
-    ``f - 30 F / (1 - F)``. For F in {0, 1} this is exactly the bookkeeping of hard beam search; between, it is
-    continuous, so a relaxed search stays differentiable.
-
-    Args:
-        added_BJV: what each token would add to an unfinished slot.
-        finished_BJ: F, in [0, 1].
-        end: id of the end token.
-
-    Returns:
-        What each token adds, (B, J, V); minus infinity where a finished slot would go on.
-    """
-    mass_BJ1 = finished_BJ[..., None]
-    penalty_BJ1, closed_BJ1 = _continuation_penalty(mass_BJ1)
-    going_on_BJV = (added_BJV - penalty_BJ1).masked_fill(closed_BJ1, -torch.inf)
-    end_BJ1 = added_BJV[..., end : end + 1]
-    excluded_BJ1 = end_BJ1 == -torch.inf
-    # Replaced before the product, whose gradient with respect to the mass would otherwise be 0 * infinity.
-    staying_BJ1 = (1 - mass_BJ1) * end_BJ1.masked_fill(excluded_BJ1, 0.0)
-    staying_BJ1 = staying_BJ1.masked_fill(excluded_BJ1, -torch.inf).masked_fill(closed_BJ1, 0.0)
-    is_end_V = torch.arange(added_BJV.shape[-1], device=added_BJV.device) == end
-    return torch.where(is_end_V, staying_BJ1, going_on_BJV)
-
-
-def _continuation_penalty(finished: Tensor) -> tuple[Tensor, Tensor]:
-    """``30 F / (1 - F)``, and where F is so near to 1 that going on is excluded instead."""
-    closed = finished >= 1 - 1e-6
-    # Divided only where 1 - F is safely positive: the other branch of a `where` still has its gradient computed.
-    return CONTINUATION_PENALTY * finished / torch.where(closed, torch.ones_like(finished), 1 - finished), closed
+    def _logits(self) -> Tensor:
+        """The unnormalised scores, float32 at least: a gap of 0.1 at score -50 is lost in bfloat16."""
+        logits_BJV = self.head(self.features_BJH)
+        return logits_BJV.float() if logits_BJV.dtype in (torch.float16, torch.bfloat16) else logits_BJV

@@ -121,13 +121,13 @@ class KeepGold:
         selection: Selection
         if isinstance(rivals, HardSelection):
             selection = HardSelection(scores_BK, parents_BK, tokens_BK)
-        elif isinstance(rivals, SoftSelection):
+        elif isinstance(rivals, SoftSelection) and rivals.token_ids_BX is None:
             selection = SoftSelection(
                 scores_BK,
                 parents_BK,
                 tokens_BK,
                 _one_hot_first(torch.zeros_like(tokens_B1), rivals.parent_weights_BKJ),
-                _one_hot_first(tokens_B1, rivals.token_weights_BKV),
+                _one_hot_first(tokens_B1, rivals.token_weights_BKX),
             )
         else:
             raise InputError(f"gold cannot be kept beside a {type(rivals).__name__}", mend="select hard or soft")

@@ -20,21 +20,24 @@ Gumbel  K = k: stochastic beam search       K = k: open
 
 This file says what a selection is; how to choose one stands in :mod:`seqwise.search.selectors`.
 
-Shapes: B batch, J slots before, K slots after, V vocabulary, D embedding.
+Shapes: B batch, J slots before, K slots after, V vocabulary, X tokens with weight, D embedding, G tokens asked about,
+I inputs of one part.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from seqwise import tree
 
-__all__ = ["HardSelection", "Selection", "SoftSelection"]
+__all__ = ["Added", "Asked", "HardSelection", "Selection", "SoftSelection", "SummedSelection", "added"]
 
 
 class Selection(Protocol):
@@ -126,13 +129,21 @@ class SoftSelection:
     Only two marginals of ``p_r[i, w]`` are used after the scores: the back-pointer ``b_r[i] = sum_w p_r[i, w]`` and the
     token weights ``a_r[w] = sum_i p_r[i, w]``. Feeding ``sum_w a_r[w] E[w]`` to ``sum_i b_r[i] h_i`` treats parent and
     token as independent given r: a factorisation that the thesis makes too, exact when p_r is one-hot.
+
+    Attributes:
+        scores_BK, parents_BK, tokens_BK: as of every :class:`Selection`.
+        parent_weights_BKJ: b.
+        token_weights_BKX: a, of all V tokens, or of the few that ``token_ids_BX`` names.
+        token_ids_BX: the tokens that have weight, int64, each as often as there are candidates that add it; None where
+            all V have.
     """
 
     scores_BK: Tensor
     parents_BK: Tensor
     tokens_BK: Tensor
     parent_weights_BKJ: Tensor
-    token_weights_BKV: Tensor
+    token_weights_BKX: Tensor
+    token_ids_BX: Tensor | None = None
 
     def follow(self, state: Any) -> Any:
         """``h~_r = sum_i b_r[i] h_i``."""
@@ -140,26 +151,146 @@ class SoftSelection:
 
     def embed(self, embedding_VD: Tensor) -> Tensor:
         """``e_r = a_r E``."""
-        return self.token_weights_BKV.to(embedding_VD.dtype) @ embedding_VD
+        weights_BKX = self.token_weights_BKX.to(embedding_VD.dtype)
+        if self.token_ids_BX is None:
+            return weights_BKX @ embedding_VD
+        return weights_BKX @ F.embedding(self.token_ids_BX, embedding_VD)
 
     def expect(self, values: Tensor) -> Tensor:
         """``a_r . values``, or ``a_r . sum_i b_r[i] values_i`` where they depend on the slot."""
-        values = values.to(self.token_weights_BKV.dtype)
+        values = values.to(self.token_weights_BKX.dtype)
+        if self.token_ids_BX is not None:
+            ids = self.token_ids_BX if values.dim() == 2 else self.token_ids_BX[:, None].expand(-1, values.shape[1], -1)
+            values = values.gather(-1, ids)
         if values.dim() == 2:
-            return torch.bmm(self.token_weights_BKV, values.unsqueeze(-1)).squeeze(-1)
-        return (self.token_weights_BKV * self.follow(values)).sum(-1)
+            return torch.bmm(self.token_weights_BKX, values.unsqueeze(-1)).squeeze(-1)
+        return (self.token_weights_BKX * self.follow(values)).sum(-1)
 
     def token_mass(self, token: int) -> Tensor:
         """``a_r[token]``."""
-        return self.token_weights_BKV[..., token]
+        if self.token_ids_BX is None:
+            return self.token_weights_BKX[..., token]
+        return (self.token_weights_BKX * (self.token_ids_BX == token)[:, None]).sum(-1)
 
     def token_masses(self, tokens_BG: Tensor) -> Tensor:
         """``a_r[tokens]``."""
-        return self.token_weights_BKV.gather(2, tokens_BG[:, None].expand(-1, self.token_weights_BKV.shape[1], -1))
+        if self.token_ids_BX is None:
+            return self.token_weights_BKX.gather(2, tokens_BG[:, None].expand(-1, self.token_weights_BKX.shape[1], -1))
+        same_BXG = self.token_ids_BX[..., None] == tokens_BG[:, None]
+        return self.token_weights_BKX @ same_BXG.to(self.token_weights_BKX.dtype)
 
     def forced(self, mask_B: Tensor, tokens_B: Tensor) -> SoftSelection:
         """One-hot token weights where the mask is true; scores are left as they were."""
-        one_hot_B1V = F.one_hot(tokens_B, self.token_weights_BKV.shape[-1]).to(self.token_weights_BKV.dtype)[:, None]
-        weights_B1V = torch.where(mask_B[:, None, None], one_hot_B1V, self.token_weights_BKV)
         tokens_B1 = torch.where(mask_B, tokens_B, self.tokens_BK[:, 0])[:, None]
-        return SoftSelection(self.scores_BK, self.parents_BK, tokens_B1, self.parent_weights_BKJ, weights_B1V)
+        mask_B11, weights_B1X, ids_BX = mask_B[:, None, None], self.token_weights_BKX, self.token_ids_BX
+        if ids_BX is None:
+            one_hot_B1V = F.one_hot(tokens_B, weights_B1X.shape[-1]).to(weights_B1X.dtype)[:, None]
+            weights_B1X = torch.where(mask_B11, one_hot_B1V, weights_B1X)
+        else:
+            weights_B1X = torch.cat([weights_B1X.masked_fill(mask_B11, 0.0), mask_B11.to(weights_B1X.dtype)], dim=-1)
+            ids_BX = torch.cat([ids_BX, tokens_B[:, None]], dim=1)
+        return replace(self, tokens_BK=tokens_B1, token_weights_BKX=weights_B1X, token_ids_BX=ids_BX)
+
+
+class Asked(NamedTuple):
+    """What a search asks about the tokens that a selection adds, named before anything is selected.
+
+    Attributes:
+        embedding_VD: the embedding of each token, which is mixed and fed.
+        cost: of each token, (B, V) or by slot (B, J, V), or None.
+        end: id of the end token, or None.
+    """
+
+    embedding_VD: Tensor
+    cost: Tensor | None
+    end: int | None
+
+
+class Added(NamedTuple):
+    """What the tokens of each slot come to: the answers to :class:`Asked`, 0 where nothing is asked."""
+
+    fed_BKD: Tensor
+    cost_BK: Tensor
+    ended_BK: Tensor
+
+
+def added(selection: Selection, asked: Asked) -> Added:
+    """What the tokens of a selection come to; of a :class:`SummedSelection`, it has been summed when it was made.
+
+    Example:
+        >>> one_BK = torch.ones(1, 1)
+        >>> selection = SoftSelection(one_BK, one_BK.long(), one_BK.long(), one_BK[None], torch.tensor([[[0.5, 0.5]]]))
+        >>> added(selection, Asked(torch.tensor([[2.0], [4.0]]), None, 1))
+        Added(fed_BKD=tensor([[[3.]]]), cost_BK=tensor([[0.]]), ended_BK=tensor([[0.5000]]))
+    """
+    if isinstance(selection, SummedSelection):
+        return selection.added
+    zeros_BK = torch.zeros_like(selection.scores_BK)
+    return Added(
+        selection.embed(asked.embedding_VD),
+        zeros_BK if asked.cost is None else selection.expect(asked.cost),
+        zeros_BK if asked.end is None else selection.token_mass(asked.end),
+    )
+
+
+@dataclass(frozen=True)
+class SummedSelection:
+    """A soft selection of a large vocabulary: its weights have been summed to what the search asks of them.
+
+    Attributes:
+        scores_BK, parents_BK, tokens_BK: as of every :class:`Selection`.
+        parent_weights_BKJ: the back-pointers, as of :class:`SoftSelection`.
+        asked: the questions, as of the candidates that were selected from.
+        added: their answers.
+        parts: int64 inputs (I,), and a function that makes the soft selection of these inputs; any other question is
+            answered from there, in which case the weights are made once more, in the backward pass too.
+    """
+
+    scores_BK: Tensor
+    parents_BK: Tensor
+    tokens_BK: Tensor
+    parent_weights_BKJ: Tensor
+    asked: Asked
+    added: Added
+    parts: tuple[tuple[Tensor, Callable[[], SoftSelection]], ...]
+
+    def follow(self, state: Any) -> Any:
+        """``h~_r = sum_i b_r[i] h_i``."""
+        return tree.mix(state, self.parent_weights_BKJ)
+
+    def embed(self, embedding_VD: Tensor) -> Tensor:
+        """``e_r = a_r E``."""
+        return self._of_parts(lambda part, _: part.embed(embedding_VD))
+
+    def expect(self, values: Tensor) -> Tensor:
+        """``a_r . values``, or ``a_r . sum_i b_r[i] values_i`` where they depend on the slot."""
+        return self._of_parts(lambda part, inputs_I: part.expect(values[inputs_I]))
+
+    def token_mass(self, token: int) -> Tensor:
+        """``a_r[token]``."""
+        return self._of_parts(lambda part, _: part.token_mass(token))
+
+    def token_masses(self, tokens_BG: Tensor) -> Tensor:
+        """``a_r[tokens]``."""
+        return self._of_parts(lambda part, inputs_I: part.token_masses(tokens_BG[inputs_I]))
+
+    def forced(self, mask_B: Tensor, tokens_B: Tensor) -> SummedSelection:
+        """The given token where the mask is true; scores are left as they were."""
+        tokens_B1 = torch.where(mask_B[:, None], tokens_B[:, None], self.tokens_BK)
+        one_B11, parents = self.parent_weights_BKJ.new_ones(len(mask_B), 1, 1), self.parent_weights_BKJ
+        only = SoftSelection(self.scores_BK, self.parents_BK, tokens_B1, parents, one_B11, tokens_B[:, None])
+        pairs = zip(added(only, self.asked), self.added, strict=True)
+        chosen = (torch.where(mask_B.view(-1, *[1] * (soft.dim() - 1)), one, soft) for one, soft in pairs)
+
+        def forced_part(inputs_I: Tensor, make: Callable[[], SoftSelection]) -> Callable[[], SoftSelection]:
+            return lambda: make().forced(mask_B[inputs_I], tokens_B[inputs_I])
+
+        parts = tuple((inputs_I, forced_part(inputs_I, make)) for inputs_I, make in self.parts)
+        return replace(self, tokens_BK=tokens_B1, added=Added(*chosen), parts=parts)
+
+    def _of_parts(self, question: Callable[[SoftSelection, Tensor], Tensor]) -> Tensor:
+        answers = [
+            checkpoint(lambda make, inputs_I: question(make(), inputs_I), make, inputs_I, use_reentrant=False)
+            for inputs_I, make in self.parts
+        ]
+        return torch.cat(answers)[torch.cat([inputs_I for inputs_I, _ in self.parts]).argsort()]

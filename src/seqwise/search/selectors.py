@@ -14,9 +14,9 @@ from torch import Tensor
 
 from seqwise.errors import InputError
 from seqwise.search.candidates import Candidates
-from seqwise.search.kernels.hard import top_candidates
-from seqwise.search.kernels.relaxed import default_tolerance, relaxed_top_k
-from seqwise.search.kernels.scan import MOST, Choice
+from seqwise.search.large_vocabulary.matrices import Matrices
+from seqwise.search.large_vocabulary.relaxed import default_tolerance, relaxed_top_k
+from seqwise.search.large_vocabulary.scan import MOST, Choice
 from seqwise.search.noise import Noise, no_noise
 from seqwise.search.operators import (
     AlphaUnit,
@@ -86,7 +86,8 @@ class HardTopK:
     ) -> tuple[HardSelection, Any]:
         """Choose from one step's candidates."""
         if self.noise is no_noise:
-            return HardSelection(*top_candidates(candidates, self.k)), carry
+            matrices = Matrices() if carry is None else carry
+            return HardSelection(*candidates.top_k(self.k, matrices)), matrices
         scores_BJV = candidates.scores_BJV
         k = min(self.k, scores_BJV.shape[1:].numel())
         _, parents_BK, tokens_BK = hard_top_k(self.noise(scores_BJV, generator), k)
@@ -120,19 +121,22 @@ class SoftTopK:
 
     def __call__(self, candidates: Candidates, carry: Any, generator: torch.Generator | None) -> tuple[Selection, Any]:
         """Choose from one step's candidates."""
-        return self.form(candidates, self.k, self.alpha, self.unit), carry
+        matrices = Matrices() if carry is None else carry
+        return self.form(candidates, self.k, self.alpha, self.unit, matrices), matrices
 
 
-Form = Callable[[Candidates, int, float, AlphaUnit], Selection]
-"""A way to compute the soft top-k of one step's candidates, for k, alpha and its unit."""
+Form = Callable[[Candidates, int, float, AlphaUnit, Matrices], Selection]
+"""A way to compute the soft top-k of one step's candidates: for k, alpha and its unit, and the search's matrices."""
 
 
-def expanded(candidates: Candidates, k: int, alpha: float, unit: AlphaUnit) -> SoftSelection:
+def expanded(
+    candidates: Candidates, k: int, alpha: float, unit: AlphaUnit, matrices: Matrices | None = None
+) -> SoftSelection:
     """The soft top-k as it is defined: a weight for each of K x J x V, all in the graph.
 
     Example:
         >>> candidates = Candidates.of_scores(torch.tensor([[[3.0, 1.0, 2.0]]]))
-        >>> expanded(candidates, 2, 50.0, of_scores).token_weights_BKV.round()
+        >>> expanded(candidates, 2, 50.0, of_scores).token_weights_BKX.round()
         tensor([[[1., 0., 0.],
                  [0., 0., 1.]]])
     """
@@ -167,18 +171,17 @@ def summed(*, tolerance: float | None = None, most: int = MOST) -> Form:
         3
     """
 
-    def form(candidates: Candidates, k: int, alpha: float, unit: AlphaUnit) -> Selection:
+    def form(candidates: Candidates, k: int, alpha: float, unit: AlphaUnit, matrices: Matrices) -> Selection:
         if not len(candidates.prefix_scores_BJ):
             return expanded(candidates, k, alpha, unit)
         allowed = default_tolerance(candidates.prefix_scores_BJ.dtype) if tolerance is None else tolerance
-        return relaxed_top_k(
-            candidates, Choice(k, alpha, unit, allowed, most), lambda some: expanded(some, k, alpha, unit)
-        )
+        choice = Choice(k, alpha, unit, allowed, most)
+        return relaxed_top_k(candidates, choice, lambda some: expanded(some, k, alpha, unit), matrices)
 
     return form
 
 
-def automatic(candidates: Candidates, k: int, alpha: float, unit: AlphaUnit) -> Selection:
+def automatic(candidates: Candidates, k: int, alpha: float, unit: AlphaUnit, matrices: Matrices) -> Selection:
     """:func:`summed` in a search over many candidates, :func:`expanded` over few, or where scores are there already.
 
     Example:
@@ -186,7 +189,7 @@ def automatic(candidates: Candidates, k: int, alpha: float, unit: AlphaUnit) -> 
         True
     """
     form = summed() if candidates.many and not candidates.num_excluded else expanded
-    return form(candidates, k, alpha, unit)
+    return form(candidates, k, alpha, unit, matrices)
 
 
 @dataclass(frozen=True)

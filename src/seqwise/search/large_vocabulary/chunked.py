@@ -20,17 +20,21 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from seqwise.search.candidates import SlotTerms
-from seqwise.search.kernels.deferral import Matrix, exp_
-from seqwise.search.operators import LOWEST
+from seqwise.models.deferred_linear import DeferredLinear, exp_
+from seqwise.search.candidates import Candidates
+from seqwise.search.large_vocabulary.certificate import Best
+from seqwise.search.large_vocabulary.few import few_scores
+from seqwise.search.large_vocabulary.scan import Choice, Kept, Scan, alphas, token_ids
+from seqwise.search.operators import LOWEST, of_scores
+from seqwise.search.selection import Added
 
-__all__ = ["DenseProblem", "DenseSums", "dense_soft_top_k"]
+__all__ = ["sums_of_all"]
 
 # Scores in a chunk: a few arrays of this size should fit the processor's cache.
 CHUNK = 2**17
 
 
-class DenseSums(NamedTuple):
+class _Sums(NamedTuple):
     """What a search asks of the weights p, a the sum of p over slots."""
 
     scores_BK: Tensor
@@ -41,20 +45,20 @@ class DenseSums(NamedTuple):
 
 
 @dataclass(frozen=True)
-class DenseProblem:
+class _Problem:
     """What the sums are made of, differentiable inputs aside.
 
     Attributes:
         head, embedding: the matrices of the search.
         log_partition_BJ: log Z of each slot.
         log_partition_weight, constant, cost_weight: of the score.
-        cost: the cost of each token, (B, V), made when called; None without one.
+        cost: makes the cost of each token, (B, V), again; None without one.
         end: id of the end token, or None.
         maxima_BK, maximum_slots_BK, maximum_tokens_BK: the k best candidates, the end token as -1.
     """
 
-    head: Matrix
-    embedding: Matrix
+    head: DeferredLinear
+    embedding: DeferredLinear
     log_partition_BJ: Tensor
     log_partition_weight: float
     constant: float
@@ -66,29 +70,48 @@ class DenseProblem:
     maximum_tokens_BK: Tensor
 
 
-def dense_soft_top_k(
-    problem: DenseProblem,
-    features_BJH: Tensor,
-    terms: SlotTerms,
-    alpha_B: Tensor,
-    logits_BJV: Tensor,
-    cost_BV: Tensor | None,
-) -> DenseSums:
-    """Sum the soft top-k over all candidates.
+def sums_of_all(
+    candidates: Candidates, head: DeferredLinear, embedding: DeferredLinear, scan: Scan, kept: Kept, choice: Choice
+) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], Added]:
+    """The soft top-k of all candidates, summed; nothing of size V is saved for the gradients.
 
     Args:
-        problem: everything that carries no gradient, and the matrices, which note theirs.
-        features_BJH: h.
-        terms: what each slot adds.
-        alpha_B: inverse temperature of each input.
-        logits_BJV: the scores of the head; overwritten.
-        cost_BV: what ``problem.cost`` makes, if there is one.
+        candidates: whose cost, if there is one, has no gradient and can be made again.
+        head, embedding: matrices of the search, which note their gradients.
+        scan: all scores of the step, which are used up.
+        kept: the best candidates, at least k + 1 where there are so many.
+        choice: k, alpha and its unit.
 
     Returns:
-        The sums; nothing of size V is saved for their gradients.
+        Scores, parents, tokens and parent weights of the new slots, and what the search asks of their tokens.
     """
-    inputs = features_BJH, *terms, alpha_B, problem.head.anchor, problem.embedding.anchor
-    return DenseSums(*_Dense.apply(*inputs, problem, [logits_BJV, cost_BV]))
+    score, end = candidates.score, candidates.end
+    k = min(choice.k, scan.logits_BJV[0].numel())
+    best = Best(*(values[:, : k + 1] for values in kept.best))
+    alpha_B = alphas(candidates, best, choice, k + 1)
+    if choice.unit is not of_scores:
+        scores_BM = few_scores(candidates, head, scan, best, torch.ones_like(best.slots_BX, dtype=torch.bool))
+        alpha_B = alphas(candidates, Best(scores_BM, best.slots_BX, best.tokens_BX), choice, k + 1)
+    maxima_BK, slots_BK, tokens_BK = (values[:, :k] for values in best)
+    problem = _Problem(
+        head,
+        embedding,
+        scan.log_partition_BJ,
+        score.log_partition_weight,
+        score.constant,
+        score.cost_weight,
+        candidates.cost_again,
+        end,
+        maxima_BK,
+        slots_BK,
+        tokens_BK,
+    )
+    if scan.end_BJ is not None:
+        scan.logits_BJV[..., end] = scan.end_BJ
+    inputs = candidates.features_BJH, *candidates.slot_terms(), alpha_B, head.anchor, embedding.anchor
+    sums = _Sums(*_Dense.apply(*inputs, problem, [scan.logits_BJV, candidates.cost]))
+    fixed = sums.scores_BK, slots_BK, token_ids(tokens_BK, end), sums.parent_weights_BKJ
+    return fixed, Added(sums.fed_BKD, sums.cost_BK, sums.end_mass_BK)
 
 
 class _Dense(torch.autograd.Function):
@@ -109,12 +132,12 @@ class _Dense(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         features_BJH, going_BJ, staying_BJ, opened_BJ, alpha_B, normalizer_BK, *rest = ctx.saved_tensors
-        problem: DenseProblem = ctx.problem
+        problem: _Problem = ctx.problem
         logits_BJV = problem.head.scores(features_BJH)
         cost_BV = None if problem.cost is None else problem.cost()
         frame = _frame(problem, logits_BJV, cost_BV, going_BJ, staying_BJ, opened_BJ, alpha_B)
-        sums, wanted = DenseSums(*rest[:5]), ctx.needs_input_grad[4]
-        found = _gradients(problem, frame, sums, normalizer_BK, DenseSums(*gradients), wanted)
+        sums, wanted = _Sums(*rest[:5]), ctx.needs_input_grad[4]
+        found = _gradients(problem, frame, sums, normalizer_BK, _Sums(*gradients), wanted)
         rows_NV = found.logits_BJV.flatten(0, 1)
         features_gradient = None
         if ctx.needs_input_grad[0]:
@@ -153,7 +176,7 @@ class _Frame(NamedTuple):
 
 
 def _frame(
-    problem: DenseProblem,
+    problem: _Problem,
     logits_BJV: Tensor,
     cost_BV: Tensor | None,
     going_BJ: Tensor,
@@ -215,7 +238,7 @@ def _end_gaps(frame: _Frame) -> Tensor:
     return frame.roots_B11 * (frame.end_scores_BJ[:, None] - frame.maxima_BK[..., None])
 
 
-def _sums(problem: DenseProblem, frame: _Frame) -> tuple[DenseSums, Tensor]:
+def _sums(problem: _Problem, frame: _Frame) -> tuple[_Sums, Tensor]:
     """The sums, and Z of each distribution (1 where no candidate lives)."""
     vocabulary_size, (batch_size, k) = frame.logits_BJV.shape[2], frame.maxima_BK.shape
     parents_BKJ = torch.empty_like(frame.shifts_BKJ)
@@ -245,7 +268,7 @@ def _sums(problem: DenseProblem, frame: _Frame) -> tuple[DenseSums, Tensor]:
     if frame.cost_BV is not None:
         cost_BK = (tokens_BKV @ frame.cost_BV[..., None])[..., 0] * share_BK
     scores_BK = frame.maxima_BK + firsts_BK * share_BK / frame.roots_B11[..., 0]
-    sums = DenseSums(
+    sums = _Sums(
         scores_BK.masked_fill(~frame.live_BK, -torch.inf),
         parents_BKJ * share_BK[..., None],
         fed_BKD.to(embedding_VD.dtype),
@@ -266,11 +289,11 @@ class _Gradients(NamedTuple):
 
 
 def _gradients(
-    problem: DenseProblem,
+    problem: _Problem,
     frame: _Frame,
-    sums: DenseSums,
+    sums: _Sums,
     normalizer_BK: Tensor,
-    given: DenseSums,
+    given: _Sums,
     alpha_wanted: bool,
 ) -> _Gradients:
     """Everything but the products with matrices. The scores in the frame are overwritten by their gradient."""
@@ -323,7 +346,7 @@ class _Slopes(NamedTuple):
     scores_BK: Tensor
 
 
-def _slopes(problem: DenseProblem, frame: _Frame, sums: DenseSums, share_BK: Tensor, given: DenseSums) -> _Slopes:
+def _slopes(problem: _Problem, frame: _Frame, sums: _Sums, share_BK: Tensor, given: _Sums) -> _Slopes:
     roots_B1, dtype = frame.roots_B11[..., 0], frame.logits_BJV.dtype
     factor_BK, scores_BK = -2 * roots_B1 * share_BK, given.scores_BK.masked_fill(~frame.live_BK, 0.0)
     of_fed_BKD = factor_BK[..., None] * given.fed_BKD.to(dtype)
@@ -365,7 +388,7 @@ def _chunk_gradient(
 
 
 def _to_logits(
-    problem: DenseProblem,
+    problem: _Problem,
     frame: _Frame,
     chunk: slice,
     gradient_CJV: Tensor,

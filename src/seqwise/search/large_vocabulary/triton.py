@@ -17,7 +17,7 @@ import importlib.util
 import torch
 from torch import Tensor
 
-from seqwise.search.kernels.certificate import BLOCK
+from seqwise.search.large_vocabulary.certificate import BLOCK
 
 __all__ = ["scan_rows"]
 

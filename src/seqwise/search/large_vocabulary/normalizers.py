@@ -1,4 +1,4 @@
-"""log Z of scores that are there already, and their softmax times a matrix, without a tensor as large as the scores.
+"""log Z of scores that are there already, and their softmax times a matrix, without another tensor of their size.
 
 A processor writes faster to memory that it has just used than to any other, and much faster than to what the operating
 system has yet to give it. So what is made of the scores is made in pieces, each in the place of the one before. Meant
@@ -10,18 +10,50 @@ Shapes: B batch, J slots, V vocabulary, N rows, R of them at a time, H features,
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 
-from seqwise.search.kernels.deferral import exp_
+from seqwise.models.deferred_linear import exp_
+from seqwise.search.large_vocabulary.certificate import row_maxima
 
-__all__ = ["log_partition", "mean_rows"]
+__all__ = ["fits_one_pass", "log_partition", "maxima_and_log_partitions", "mean_rows"]
 
 # Scores in a piece, on a processor.
 PIECE = 2**17
 # Scores up to this may be exponentiated as they are: their sum overflows nothing, and what vanishes is below rounding.
 MODERATE = 40.0
+
+
+def maxima_and_log_partitions(logits_BJV: Tensor, *, normalized: bool) -> tuple[Tensor, Tensor]:
+    """The largest score of each full block of a slot, (B, J, V // 64), and ``log Z``, (B, J).
+
+    Args:
+        logits_BJV: f.
+        normalized: whether log Z is needed. It is 0 where it is not, and where no token is possible.
+
+    Example:
+        >>> maxima_and_log_partitions(torch.zeros(1, 1, 64), normalized=True)
+        (tensor([[[0.]]]), tensor([[4.1589]]))
+    """
+    if fits_one_pass(logits_BJV):
+        from seqwise.search.large_vocabulary.triton import scan_rows  # which imports Triton
+
+        maxima_NM, log_partition_N = scan_rows(logits_BJV.flatten(0, 1))
+        full_BJM = maxima_NM.unflatten(0, logits_BJV.shape[:2])
+        log_partition_BJ = log_partition_N.view(logits_BJV.shape[:2])
+    else:
+        full_BJM, highest_BJ = row_maxima(logits_BJV)
+        log_partition_BJ = log_partition(logits_BJV, highest_BJ) if normalized else highest_BJ
+    if not normalized:
+        return full_BJM, torch.zeros_like(log_partition_BJ)
+    return full_BJM, log_partition_BJ.masked_fill(log_partition_BJ == -torch.inf, 0.0)
+
+
+def fits_one_pass(logits_BJV: Tensor) -> bool:
+    """Whether the kernel of :mod:`~seqwise.search.large_vocabulary.triton` can scan these scores."""
+    return logits_BJV.is_cuda and logits_BJV.dtype == torch.float32 and find_spec("triton") is not None
 
 
 def log_partition(logits_BJV: Tensor, highest_BJ: Tensor) -> Tensor:

@@ -7,27 +7,25 @@ end), I some of the inputs.
 from __future__ import annotations
 
 import math
-from importlib.util import find_spec
 from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from seqwise.search.candidates import Candidates, SlotTerms
-from seqwise.search.kernels.certificate import (
+from seqwise.models.deferred_linear import DeferredLinear
+from seqwise.search.candidates import Candidates
+from seqwise.search.large_vocabulary.certificate import (
     BLOCK,
     Best,
     Blocks,
     best_candidates,
     block_maxima,
     excluded_mass_bound,
-    row_maxima,
     takes_all,
     worst_maximum,
 )
-from seqwise.search.kernels.deferral import Matrix
-from seqwise.search.kernels.partition import log_partition
+from seqwise.search.large_vocabulary.normalizers import maxima_and_log_partitions
 from seqwise.search.operators import AlphaUnit, in_range, of_scores
 
 __all__ = [
@@ -38,9 +36,8 @@ __all__ = [
     "alphas",
     "certify",
     "cost_in_scores",
-    "end_scores",
-    "fits_one_pass",
-    "in_one_pass",
+    "kept_of",
+    "scan_of",
     "scan_scores",
     "token_ids",
 ]
@@ -86,17 +83,11 @@ class Kept(NamedTuple):
     bound_B: Tensor
 
 
-def scan_scores(candidates: Candidates, head: Matrix) -> Scan:
+def scan_scores(candidates: Candidates, head: DeferredLinear) -> Scan:
     """Compute them; meant for where no graph is made."""
-    logits_BJV = head.scores(candidates.features_BJH)
-    if fits_one_pass(logits_BJV):
-        return _scan_in_one_pass(candidates, logits_BJV)
-    maxima_BJM, highest_BJ = row_maxima(logits_BJV)
-    log_partition_BJ = torch.zeros_like(highest_BJ)
-    if candidates.score.log_partition_weight != 0:
-        log_partition_BJ = log_partition(logits_BJV, highest_BJ)
-        log_partition_BJ = log_partition_BJ.masked_fill(log_partition_BJ == -torch.inf, 0.0)
-    end, end_BJ = candidates.end, None
+    logits_BJV, end, end_BJ = head.scores(candidates.features_BJH), candidates.end, None
+    normalized = candidates.score.log_partition_weight != 0
+    maxima_BJM, log_partition_BJ = maxima_and_log_partitions(logits_BJV, normalized=normalized)
     if end is not None:
         end_BJ = logits_BJV[..., end].clone()
         logits_BJV[..., end] = -torch.inf
@@ -106,49 +97,15 @@ def scan_scores(candidates: Candidates, head: Matrix) -> Scan:
     return Scan(logits_BJV, end_BJ, log_partition_BJ, maxima_BJM)
 
 
-def fits_one_pass(logits_BJV: Tensor) -> bool:
-    """Whether the kernel of :mod:`~seqwise.search.kernels.fused` can scan these scores."""
-    return logits_BJV.is_cuda and logits_BJV.dtype == torch.float32 and find_spec("triton") is not None
-
-
-def in_one_pass(logits_BJV: Tensor) -> tuple[Tensor, Tensor]:
-    """``maxima_BJM`` of full blocks and ``log_partition_BJ``, where :func:`fits_one_pass` says that it can be done."""
-    from seqwise.search.kernels.fused import scan_rows  # which imports Triton
-
-    maxima_NM, log_partition_N = scan_rows(logits_BJV.flatten(0, 1))
-    return maxima_NM.unflatten(0, logits_BJV.shape[:2]), log_partition_N.view(logits_BJV.shape[:2])
-
-
-def _scan_in_one_pass(candidates: Candidates, logits_BJV: Tensor) -> Scan:
-    """The same on a GPU: without its end token a slot's scores are read once."""
-    end, end_BJ = candidates.end, None
-    if end is not None:
-        end_BJ = logits_BJV[..., end].clone()
-        logits_BJV[..., end] = -torch.inf
-    maxima_BJM, log_partition_BJ = in_one_pass(logits_BJV)
-    if candidates.score.log_partition_weight == 0:
-        return Scan(logits_BJV, end_BJ, torch.zeros_like(log_partition_BJ), maxima_BJM)
-    if end_BJ is not None:
-        log_partition_BJ = torch.logaddexp(log_partition_BJ, end_BJ)
-    return Scan(logits_BJV, end_BJ, log_partition_BJ.masked_fill(log_partition_BJ == -torch.inf, 0.0), maxima_BJM)
-
-
 def scan_of(scan: Scan, inputs_I: Tensor) -> Scan:
-    """The same of some of the inputs."""
+    """The scan of some of the inputs."""
     return Scan(*(None if values is None else values[inputs_I] for values in scan))  # type: ignore[arg-type]
 
 
 def kept_of(kept: Kept, inputs_I: Tensor) -> Kept:
-    """The same of some of the inputs."""
+    """The kept candidates of some of the inputs."""
     best = Best(*(values[inputs_I] for values in kept.best))
     return Kept(best, kept.kept_BX[inputs_I], kept.bound_B[inputs_I])
-
-
-def end_scores(terms: SlotTerms, added: Tensor) -> Tensor:
-    """Scores of the candidates that end, from what the end token adds to a slot that has not ended at all."""
-    excluded = added == -torch.inf
-    scores = terms.staying_BJ + terms.opened_BJ * added.masked_fill(excluded, 0.0)
-    return scores.masked_fill(excluded & (terms.opened_BJ > 0), -torch.inf)
 
 
 def certify(candidates: Candidates, scan: Scan, choice: Choice) -> Kept:
@@ -158,7 +115,7 @@ def certify(candidates: Candidates, scan: Scan, choice: Choice) -> Kept:
     extra_BE = values_BJV.new_empty(len(values_BJV), 0)
     cost_BJV = cost_in_scores(candidates)
     if scan.end_BJ is not None:
-        extra_BE = end_scores(terms, scan.end_BJ - partition_BJ - score.constant)
+        extra_BE = terms.of_ending(scan.end_BJ - partition_BJ - score.constant)
         if cost_BJV is not None:
             extra_BE = extra_BE + cost_BJV[..., candidates.end]
     maxima_BJM = scan.maxima_BJM
@@ -207,19 +164,19 @@ def _with_weight(best: Best, bound_I: Tensor, k: int, alpha_I: Tensor, tolerance
     return (~(left_out_IX <= tolerance) | first_X) & (best.scores_BX != -torch.inf)
 
 
-def _merged(kept: Kept | None, inputs_I: Tensor, found: Kept) -> Kept:
+def _merged(kept: Kept | None, inputs_I: Tensor, more: Kept) -> Kept:
     """More candidates for some of the inputs; the others keep what they have, and as many without weight."""
     if kept is None:
-        return found
-    more = found.kept_BX.shape[1] - kept.kept_BX.shape[1]
-    scores_BX = F.pad(kept.best.scores_BX, (0, more), value=-torch.inf)
+        return more
+    columns = more.kept_BX.shape[1] - kept.kept_BX.shape[1]
+    scores_BX = F.pad(kept.best.scores_BX, (0, columns), value=-torch.inf)
     slots_BX, tokens_BX, kept_BX = (
-        F.pad(values, (0, more)) for values in (kept.best.slots_BX, kept.best.tokens_BX, kept.kept_BX)
+        F.pad(values, (0, columns)) for values in (kept.best.slots_BX, kept.best.tokens_BX, kept.kept_BX)
     )
-    for whole, part in zip((scores_BX, slots_BX, tokens_BX), found.best, strict=True):
+    for whole, part in zip((scores_BX, slots_BX, tokens_BX), more.best, strict=True):
         whole[inputs_I] = part
-    kept_BX[inputs_I] = found.kept_BX
-    return Kept(Best(scores_BX, slots_BX, tokens_BX), kept_BX, kept.bound_B.index_copy(0, inputs_I, found.bound_B))
+    kept_BX[inputs_I] = more.kept_BX
+    return Kept(Best(scores_BX, slots_BX, tokens_BX), kept_BX, kept.bound_B.index_copy(0, inputs_I, more.bound_B))
 
 
 def _narrowed(kept: Kept, at_least: int) -> Kept:

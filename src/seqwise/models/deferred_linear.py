@@ -1,0 +1,266 @@
+"""A product ``W h + b`` that is taken at every step of a search, and whose weights get one gradient for all steps.
+
+A search multiplies by the weights of the head and of an LSTM, and looks up rows of the embedding, at each of T steps.
+Left to autograd, each step makes a gradient as large as the matrix, and T of them are added up. Here the backward of
+each step only notes what the gradient is made of, and one node of the graph, whose backward comes after those of all
+steps, makes the gradient from the notes. What is noted belongs to one backward pass and plays no part in
+any other, so that graphs may be kept and used again.
+
+Shapes: B batch, J slots, X tokens of an input, V rows of the matrix (vocabulary, gates), D size of a row, N vectors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from seqwise.models.heads import linear_weights
+from seqwise.models.products import Products
+
+__all__ = ["DeferredLinear", "exp_"]
+
+# How many rows of a product may wait until they are multiplied and added up.
+WAITING = 160
+
+# How many scores a tile of the last pass holds: what it makes of them should find them in the processor's cache.
+TILE = 2**19
+
+Autocast = Callable[[], AbstractContextManager[Any]]
+
+
+class DeferredLinear:
+    """``W h + b`` for all steps of a search, and the node that the gradient of W and b comes from.
+
+    Args:
+        weight_VD: W.
+        bias_V: b, or None.
+
+    Attributes:
+        weight_VD: W, detached.
+        bias_V: b, detached, or None.
+        anchor: an empty tensor to hand to every function that notes gradients; None where none is wanted.
+
+    Not implemented: second derivatives.
+
+    Example:
+        >>> weight = torch.nn.Parameter(torch.ones(3, 2))
+        >>> linear = DeferredLinear(weight)
+        >>> sum(linear(torch.full((1, 2), float(step))) for step in range(3)).sum().backward()
+        >>> weight.grad
+        tensor([[3., 3.],
+                [3., 3.],
+                [3., 3.]])
+    """
+
+    def __init__(self, weight_VD: Tensor, bias_V: Tensor | None = None) -> None:
+        self.weight_VD = weight_VD.detach()
+        self.bias_V = None if bias_V is None else bias_V.detach()
+        self._products = Products(self.weight_VD, self.bias_V)
+        # By number of the backward pass. The node must not refer to this object, which refers to the node.
+        self._notes: dict[int, _Notes] = {}
+        wanted = torch.is_grad_enabled() and (weight_VD.requires_grad or (bias_V is not None and bias_V.requires_grad))
+        self._autocast = _autocast_of(weight_VD.device.type)
+        self.anchor: Tensor | None = None
+        if wanted:
+            self.anchor = _Collect.apply(weight_VD, bias_V, self._notes, self._autocast)
+
+    @staticmethod
+    def of_head(head: Callable[[Tensor], Tensor], num_features: int) -> DeferredLinear | None:
+        """Wrap a head that is linear and nothing else; None of another."""
+        linear = linear_weights(head, num_features)
+        return None if linear is None else DeferredLinear(*linear)
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """``W h + b``, (..., D) to (..., V), with gradients."""
+        if self.anchor is None:
+            return F.linear(rows, self.weight_VD, self.bias_V)
+        product: Tensor = _Linear.apply(rows, self.anchor, self)
+        return product
+
+    def scores(self, rows: Tensor) -> Tensor:
+        """``W h + b`` without a graph, in float32 or better, rounded as the first product of the search is."""
+        with torch.no_grad(), self._autocast():
+            return _at_least_float(self._products(rows))
+
+    def note_outer(self, tokens_BX: Tensor, weights_BJX: Tensor, vectors_BJD: Tensor) -> None:
+        """Note that ``sum_j weights[b, j, x] vectors[b, j]`` belongs to row ``tokens[b, x]`` of the gradient."""
+        self._of_this_pass().outer.append((tokens_BX, weights_BJX, vectors_BJD.detach()))
+
+    def note_partitions(self, rows_ND: Tensor, log_partition_N: Tensor, gradient_N: Tensor) -> None:
+        """Note the gradient with respect to log Z of some rows."""
+        self._of_this_pass().partitions.append((rows_ND.detach(), log_partition_N, gradient_N))
+
+    def note_product(self, gradient_NV: Tensor, rows_ND: Tensor) -> None:
+        """Note the gradient with respect to all scores of some rows: added up soon, because it is too large to keep."""
+        dtype = torch.promote_types(gradient_NV.dtype, torch.float32)
+        self._of_this_pass().add_product(gradient_NV.to(dtype), rows_ND.detach().to(dtype))
+
+    def _of_this_pass(self) -> _Notes:
+        """The notes of the backward pass that is under way, by the number that checkpointing goes by as well."""
+        return self._notes.setdefault(torch._C._current_graph_task_id(), _Notes(self.bias_V is not None))
+
+
+def exp_(values: Tensor) -> Tensor:
+    """The exponential in place, exactly 0 where it is below any rounding of a sum that contains a 1.
+
+    Of numbers that underflow it takes a hundred times as long as of others, and nearly all exponents here are such.
+
+    Example:
+        >>> exp_(torch.tensor([0.0, -1e9, -torch.inf]))
+        tensor([1., 0., 0.])
+    """
+    lowest = -600.0 if values.dtype == torch.float64 else -60.0
+    return F.threshold(values.clamp_(min=lowest).exp_(), 1.001 * math.exp(lowest), 0.0, inplace=True)
+
+
+@dataclass
+class _Notes:
+    """What the steps of one backward pass have found out about the gradient of a matrix."""
+
+    has_bias: bool
+    outer: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)
+    partitions: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)
+    sums: tuple[Tensor, Tensor] | None = None
+    waiting: tuple[Tensor, Tensor] | None = None
+    num_waiting: int = 0
+
+    def add_product(self, gradient_NV: Tensor, rows_ND: Tensor) -> None:
+        """Add ``g^T h``: adding up few rows takes longer than multiplying them, so they wait for others."""
+        if self.sums is None:
+            vocabulary_size, size = gradient_NV.shape[1], rows_ND.shape[1]
+            self.sums = gradient_NV.new_zeros(vocabulary_size, size), gradient_NV.new_zeros(vocabulary_size)
+        room = min(WAITING, rows_ND.shape[1])  # so that no more waits than what it is added to
+        if len(gradient_NV) > room // 2:
+            self._add(gradient_NV, rows_ND)
+            return
+        if self.waiting is None:
+            self.waiting = gradient_NV.new_empty(room, gradient_NV.shape[1]), rows_ND.new_empty(room, rows_ND.shape[1])
+        if self.num_waiting + len(gradient_NV) > room:
+            self.add_waiting()
+        places = slice(self.num_waiting, self.num_waiting + len(gradient_NV))
+        self.waiting[0][places], self.waiting[1][places] = gradient_NV, rows_ND
+        self.num_waiting = places.stop
+
+    def add_waiting(self) -> None:
+        """Add the rows that wait."""
+        if self.waiting is not None and self.num_waiting:
+            self._add(*(rows[: self.num_waiting] for rows in self.waiting))
+            self.num_waiting = 0
+
+    def _add(self, gradient_NV: Tensor, rows_ND: Tensor) -> None:
+        assert self.sums is not None
+        self.sums[0].addmm_(gradient_NV.mT, rows_ND)
+        if self.has_bias:
+            self.sums[1].add_(gradient_NV.sum(0))
+
+
+class _Linear(torch.autograd.Function):
+    """A product whose weights get their gradient from :class:`_Collect`."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, anchor: Tensor, linear: DeferredLinear) -> Tensor:
+        ctx.save_for_backward(rows, linear.weight_VD)
+        ctx.linear = linear
+        return F.linear(rows, linear.weight_VD, linear.bias_V)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        rows, weight_VD = ctx.saved_tensors
+        ctx.linear.note_product(gradient.flatten(0, -2), rows.flatten(0, -2))
+        return gradient @ weight_VD if ctx.needs_input_grad[0] else None, gradient.new_zeros(()), None
+
+
+class _Collect(torch.autograd.Function):
+    """The node behind all steps; it frees nothing, so that several backward passes may come to it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, weight_VD: Tensor, bias_V: Tensor | None, notes: dict[int, _Notes], autocast: Autocast
+    ) -> Tensor:
+        ctx.weight_VD, ctx.bias_V = weight_VD.detach(), None if bias_V is None else bias_V.detach()
+        ctx.notes, ctx.autocast = notes, autocast
+        return weight_VD.new_zeros(())
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, _: Tensor) -> tuple[Tensor | None, ...]:
+        weight_VD, bias_V = ctx.weight_VD, ctx.bias_V
+        notes = ctx.notes.pop(torch._C._current_graph_task_id(), _Notes(bias_V is not None))
+        notes.add_waiting()
+        sums = notes.sums
+        if notes.partitions:
+            sums = _from_partitions(weight_VD, bias_V, notes.partitions, ctx.autocast, sums)
+        if sums is None:
+            sums = (_zeros(weight_VD), _zeros(weight_VD[:, 0]))
+        for tokens_BX, weights_BJX, vectors_BJD in notes.outer:
+            tokens_N = tokens_BX.flatten()
+            weights_BJX = weights_BJX.to(sums[0].dtype)
+            rows_BXD = weights_BJX.mT @ vectors_BJD.to(sums[0].dtype)
+            sums[0].index_add_(0, tokens_N, rows_BXD.flatten(0, 1))
+            if bias_V is not None:
+                sums[1].index_add_(0, tokens_N, weights_BJX.sum(1).flatten())
+        return sums[0].to(weight_VD.dtype), None if bias_V is None else sums[1].to(bias_V.dtype), None, None
+
+
+def _from_partitions(
+    weight_VD: Tensor,
+    bias_V: Tensor | None,
+    noted: list[tuple[Tensor, Tensor, Tensor]],
+    autocast: Autocast,
+    sums: tuple[Tensor, Tensor] | None,
+) -> tuple[Tensor, Tensor]:
+    """``dW = P^T (g h)`` over the rows of all steps, P made again by tiles of the vocabulary."""
+    rows_ND = torch.cat([rows for rows, _, _ in noted])
+    log_partition_N1 = torch.cat([log_partition for _, log_partition, _ in noted])[:, None]
+    gradient_N = torch.cat([gradient for _, _, gradient in noted])
+    scaled_ND = rows_ND.to(gradient_N.dtype) * gradient_N[:, None]
+    dtype, (vocabulary_size, size) = gradient_N.dtype, weight_VD.shape
+    made = sums or (scaled_ND.new_empty(vocabulary_size, size), scaled_ND.new_empty(vocabulary_size))
+    width = min(max(128, TILE // max(len(rows_ND), 1)), vocabulary_size)
+    place = rows_ND.new_empty(len(rows_ND) * width)
+    for start in range(0, vocabulary_size, width):
+        tile = slice(start, start + width)
+        with autocast():
+            scores_NU = _scores(rows_ND, weight_VD[tile], None if bias_V is None else bias_V[tile], place)
+        probabilities_NU = exp_(scores_NU.to(dtype).sub_(log_partition_N1))
+        if sums is None:
+            torch.mm(probabilities_NU.mT, scaled_ND, out=made[0][tile])
+        else:
+            made[0][tile].addmm_(probabilities_NU.mT, scaled_ND)
+        if bias_V is not None:
+            partial_U = probabilities_NU.mT @ gradient_N
+            made[1][tile] = partial_U if sums is None else made[1][tile] + partial_U
+    return made
+
+
+def _scores(rows_ND: Tensor, weight_UD: Tensor, bias_U: Tensor | None, place: Tensor) -> Tensor:
+    """``W h + b``, in a place that is used again for each tile: memory from the operating system is slow at first."""
+    if torch.is_autocast_enabled(rows_ND.device.type):
+        return F.linear(rows_ND, weight_UD, bias_U)
+    scores_NU = place[: len(rows_ND) * len(weight_UD)].view(len(rows_ND), -1)
+    if bias_U is None:
+        return torch.mm(rows_ND, weight_UD.mT, out=scores_NU)
+    return torch.addmm(bias_U, rows_ND, weight_UD.mT, out=scores_NU)
+
+
+def _autocast_of(device_type: str) -> Autocast:
+    """The autocast that holds now, for whenever the same scores are computed again."""
+    enabled = torch.is_autocast_enabled(device_type)
+    dtype = torch.get_autocast_dtype(device_type)
+    return lambda: torch.autocast(device_type, dtype=dtype, enabled=enabled)
+
+
+def _zeros(like: Tensor) -> Tensor:
+    return torch.zeros_like(like, dtype=torch.promote_types(like.dtype, torch.float32))
+
+
+def _at_least_float(values: Tensor) -> Tensor:
+    return values.to(torch.promote_types(values.dtype, torch.float32))

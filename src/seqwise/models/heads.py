@@ -1,0 +1,97 @@
+"""Heads, from features to scores: which of them are ``f = W h + b`` and nothing else, and one that forces a token.
+
+Shapes: H features, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["ForcedFirst", "LinearOverLayer", "linear_weights"]
+
+
+class LinearOverLayer(nn.Linear, ABC):
+    """A head ``f = W h + b`` that asks a linear layer of another model, and adds a constant to its answer.
+
+    Its ``forward`` is its own; being of this class promises that it computes no more than this.
+    """
+
+    @property
+    @abstractmethod
+    def layer(self) -> nn.Module:
+        """The layer that is asked, with whatever hooks it has."""
+
+
+class ForcedFirst(nn.Module):
+    """A head that leaves the first token no choice: ``f = 0`` for the forced one, minus infinity for the others.
+
+    It reads one feature more than the head it stands before: 1 at the first step, else 0. Features without it are those
+    of another step.
+
+    Args:
+        head: for all other steps.
+        token: the one that is forced.
+        width: how many features that head reads.
+
+    Example:
+        >>> head = ForcedFirst(nn.Linear(2, 3), 1, width=2)
+        >>> head(torch.tensor([0.5, 0.5, 1.0]))  # the last feature says that this is the first step
+        tensor([-inf, 0., -inf], grad_fn=<WhereBackward0>)
+    """
+
+    def __init__(self, head: nn.Module, token: int, *, width: int) -> None:
+        super().__init__()
+        self._head = (head,)  # inside a tuple a module is not registered
+        self.token, self.width = token, width
+
+    @property
+    def after_first(self) -> nn.Module:
+        """The head of all other steps."""
+        return self._head[0]
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Scores of features with or without the one that marks the first step."""
+        scores: Tensor = self._head[0](features[..., : self.width])
+        if features.shape[-1] == self.width:
+            return scores
+        only_V = scores.new_full(scores.shape[-1:], -torch.inf)
+        only_V[self.token] = 0.0
+        return torch.where(features[..., -1:] > 0, only_V, scores)
+
+
+def linear_weights(head: Callable[[Tensor], Tensor], num_features: int) -> tuple[Tensor, Tensor | None] | None:
+    """W and b of a head that does ``f = W h + b`` in one precision and nothing else, or None.
+
+    A head with hooks, or of a class that computes something else from weights of that name, is no such head.
+
+    Args:
+        head: of a model.
+        num_features: how many features it is going to read; :class:`ForcedFirst` reads fewer after the first step.
+
+    Example:
+        >>> linear_weights(nn.Linear(2, 3, bias=False), 2)[0].shape, linear_weights(nn.Identity(), 2)
+        (torch.Size([3, 2]), None)
+    """
+    if not isinstance(head, nn.Module) or _is_changed(head):
+        return None
+    if isinstance(head, ForcedFirst) and num_features == head.width:
+        return linear_weights(head.after_first, num_features)
+    if not isinstance(head, nn.Linear):
+        return None
+    if isinstance(head, LinearOverLayer):
+        # The constant may be of another precision than the layer's weights, which no single product takes.
+        weight_VH, bias_V = head.weight, head.bias
+        in_one_precision = bias_V is None or bias_V.dtype == weight_VH.dtype
+        is_linear = linear_weights(head.layer, num_features) is not None
+        return (weight_VH, bias_V) if is_linear and in_one_precision else None
+    return (head.weight, head.bias) if type(head).forward is nn.Linear.forward else None
+
+
+def _is_changed(module: nn.Module) -> bool:
+    """Whether somebody has given it hooks, or another ``forward``."""
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return any(hooks) or "forward" in vars(module)

@@ -1,0 +1,101 @@
+"""How hypotheses end: the score of going on, and of staying as they are, by how much of a slot has ended.
+
+Shapes: B batch, J slots, V vocabulary, M some candidates of an input.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["SlotTerms", "finish", "open_shares", "slot_terms"]
+
+# How strongly a partly finished slot is kept from going on: the score of "go on" falls by this times F / (1 - F), with
+# F its finished mass. Any value that is large beside differences of scores will do; at F = 1 "go on" is excluded.
+CONTINUATION_PENALTY = 30.0
+
+
+class SlotTerms(NamedTuple):
+    """What a slot adds to the scores of its tokens, (B, J) each, cost and log Z aside.
+
+    A token other than the end adds ``f - c log Z`` to ``going_BJ``; the end token ``opened_BJ (f - c log Z - m)`` to
+    ``staying_BJ``. Minus infinity where it cannot be chosen.
+    """
+
+    going_BJ: Tensor
+    staying_BJ: Tensor
+    opened_BJ: Tensor
+
+    def of_ending(self, added_BJ: Tensor) -> Tensor:
+        """Scores of the candidates that end, from what the end token adds to a slot that has not ended at all."""
+        excluded_BJ = added_BJ == -torch.inf
+        scores_BJ = self.staying_BJ + self.opened_BJ * added_BJ.masked_fill(excluded_BJ, 0.0)
+        return scores_BJ.masked_fill(excluded_BJ & (self.opened_BJ > 0), -torch.inf)
+
+
+def slot_terms(prefix_scores_BJ: Tensor, finished_BJ: Tensor, *, constant: float, end: int | None) -> SlotTerms:
+    """The scores of all candidates without the candidates: see :class:`SlotTerms`.
+
+    Example:
+        >>> slot_terms(torch.tensor([[2.0]]), torch.tensor([[0.0]]), constant=0.5, end=None).going_BJ
+        tensor([[1.5000]])
+    """
+    going_BJ = prefix_scores_BJ - constant
+    if end is None:
+        return SlotTerms(going_BJ, prefix_scores_BJ, torch.ones_like(going_BJ))
+    penalty_BJ, closed_BJ = _continuation_penalty(finished_BJ)
+    going_BJ = (going_BJ - penalty_BJ).masked_fill(closed_BJ, -torch.inf)
+    return SlotTerms(going_BJ, prefix_scores_BJ, (1 - finished_BJ).masked_fill(closed_BJ, 0.0))
+
+
+def open_shares(finished_BJ: Tensor, parents_BM: Tensor, tokens_BM: Tensor, *, end: int | None) -> Tensor:
+    """The factor by which having ended lowers the odds of some candidates, ``exp(-30 F / (1 - F))`` for going on.
+
+    1 for the end token, and for all where nothing ends; 0 for going on at F = 1. Shape (B, M), as given.
+
+    Example:
+        >>> where = torch.tensor([[0, 0]]), torch.tensor([[7, 2]])  # slot 0, which has ended, and two tokens
+        >>> open_shares(torch.tensor([[1.0]]), *where, end=2)
+        tensor([[0., 1.]])
+    """
+    if end is None:
+        return torch.ones_like(tokens_BM, dtype=finished_BJ.dtype)
+    penalty_BJ, closed_BJ = _continuation_penalty(finished_BJ)
+    share_BM = (-penalty_BJ).exp().masked_fill(closed_BJ, 0.0).gather(1, parents_BM)
+    return share_BM.masked_fill(tokens_BM == end, 1.0)
+
+
+def finish(added_BJV: Tensor, finished_BJ: Tensor, end: int) -> Tensor:
+    """Let a finished slot stay as it is, at no change of score, and go nowhere else.
+
+    With finished mass F, the end token adds ``(1 - F) f(end)`` (at F = 1 it means "stay"), and any other token
+    ``f - 30 F / (1 - F)``. For F in {0, 1} this is exactly the bookkeeping of hard beam search; between, it is
+    continuous, so a relaxed search stays differentiable.
+
+    Args:
+        added_BJV: what each token would add to an unfinished slot.
+        finished_BJ: F, in [0, 1].
+        end: id of the end token.
+
+    Returns:
+        What each token adds, (B, J, V); minus infinity where a finished slot would go on.
+    """
+    mass_BJ1 = finished_BJ[..., None]
+    penalty_BJ1, closed_BJ1 = _continuation_penalty(mass_BJ1)
+    going_on_BJV = (added_BJV - penalty_BJ1).masked_fill(closed_BJ1, -torch.inf)
+    end_BJ1 = added_BJV[..., end : end + 1]
+    excluded_BJ1 = end_BJ1 == -torch.inf
+    # Replaced before the product, whose gradient with respect to the mass would otherwise be 0 * infinity.
+    staying_BJ1 = (1 - mass_BJ1) * end_BJ1.masked_fill(excluded_BJ1, 0.0)
+    staying_BJ1 = staying_BJ1.masked_fill(excluded_BJ1, -torch.inf).masked_fill(closed_BJ1, 0.0)
+    is_end_V = torch.arange(added_BJV.shape[-1], device=added_BJV.device) == end
+    return torch.where(is_end_V, staying_BJ1, going_on_BJV)
+
+
+def _continuation_penalty(finished: Tensor) -> tuple[Tensor, Tensor]:
+    """``30 F / (1 - F)``, and where F is so near to 1 that going on is excluded instead."""
+    closed = finished >= 1 - 1e-6
+    # Divided only where 1 - F is safely positive: the other branch of a `where` still has its gradient computed.
+    return CONTINUATION_PENALTY * finished / torch.where(closed, torch.ones_like(finished), 1 - finished), closed

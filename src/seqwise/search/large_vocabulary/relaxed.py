@@ -1,0 +1,169 @@
+"""The relaxed beam's selection without B x K x J x V weights: few candidates where a bound allows it, else all, summed.
+
+Of the V scores of a slot, nearly all are so far below the k best that their weight ``exp(-alpha (s - m_r)^2)`` is
+nothing to the precision of the numbers. Which ones is not known before all have been computed, but that needs no graph.
+So each step computes all scores without one, takes the n best candidates, bounds what all others can weigh together,
+and, where the bound is below a tolerance, goes on with these alone: a soft top-k over B x K x n. An input where it is
+not takes all candidates into account, summed in chunks that are computed again in the backward pass.
+
+Shapes: B batch, J slots before, K slots after, V vocabulary, I some of the inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from seqwise.models.deferred_linear import DeferredLinear
+from seqwise.search.candidates import Candidates
+from seqwise.search.large_vocabulary.chunked import sums_of_all
+from seqwise.search.large_vocabulary.few import mixed_rows, top_k_of_few
+from seqwise.search.large_vocabulary.matrices import Matrices
+from seqwise.search.large_vocabulary.scan import Choice, certify, kept_of, scan_of, scan_scores
+from seqwise.search.selection import Added, SoftSelection, SummedSelection, added
+
+__all__ = ["default_tolerance", "relaxed_top_k"]
+
+# Scores of one group of inputs, which bounds what is held at a time (in floats).
+GROUP = 2**25
+
+Expand = Callable[[Candidates], SoftSelection]
+
+
+def default_tolerance(dtype: torch.dtype) -> float:
+    """How much mass may be left out without the numbers showing it: 1e-12 in float64, else 1e-7.
+
+    Example:
+        >>> default_tolerance(torch.float32)
+        1e-07
+    """
+    return 1e-12 if dtype == torch.float64 else 1e-7
+
+
+def relaxed_top_k(candidates: Candidates, choice: Choice, expand: Expand, matrices: Matrices) -> SummedSelection:
+    """The soft top-k of candidates that are never expanded with a graph.
+
+    Args:
+        candidates: of a search, which has an embedding; none of them excluded.
+        choice: k, alpha and its unit, the tolerance of the certificate and the most candidates that it may keep.
+        expand: the same selection in the plain form, for heads that are not linear and for questions nobody foresaw.
+        matrices: of the search.
+
+    Returns:
+        A selection that equals the plain one: to rounding where all candidates were summed, up to the tolerance where
+        few were kept.
+
+    Example:
+        >>> default_tolerance(torch.float64)
+        1e-12
+    """
+    batch_size, num_slots = candidates.prefix_scores_BJ.shape
+    head = matrices.of_head(candidates.head, candidates.features_BJH.shape[-1])
+    per_input = num_slots * len(candidates.asked.embedding_VD) * (choice.k if head is None else 1)
+    width = max(1, GROUP // max(per_input, 1))
+    parts: list[SummedSelection] = []
+    for start in range(0, batch_size, width):
+        inputs_I = torch.arange(start, min(start + width, batch_size), device=candidates.prefix_scores_BJ.device)
+        group = candidates if width >= batch_size else candidates.of_inputs(inputs_I)
+        if head is None:
+            parts.append(_expanded_again(group, inputs_I, expand))
+        else:
+            parts += _of_linear_head(group, inputs_I, head, choice, expand, matrices)
+    return parts[0] if len(parts) == 1 else _joined(parts, candidates)
+
+
+def _joined(parts: Sequence[SummedSelection], candidates: Candidates) -> SummedSelection:
+    """One selection made of others, each of which knows about some of the inputs."""
+    order_B = torch.cat([inputs_I for part in parts for inputs_I, _ in part.parts]).argsort()
+
+    def join(values: Sequence[Tensor]) -> Tensor:
+        return torch.cat(list(values))[order_B]
+
+    return SummedSelection(
+        join([part.scores_BK for part in parts]),
+        join([part.parents_BK for part in parts]),
+        join([part.tokens_BK for part in parts]),
+        join([part.parent_weights_BKJ for part in parts]),
+        candidates.asked,
+        Added(*map(join, zip(*(part.added for part in parts), strict=True))),
+        tuple(made for part in parts for made in part.parts),
+    )
+
+
+def _expanded_again(candidates: Candidates, inputs_I: Tensor, expand: Expand) -> SummedSelection:
+    """The plain form, of which only sums are kept: the backward pass expands the candidates again."""
+
+    def again() -> SoftSelection:
+        return expand(replace(candidates))
+
+    def summed() -> tuple[Tensor, ...]:
+        soft = again()
+        fixed = soft.scores_BK, soft.parents_BK, soft.tokens_BK, soft.parent_weights_BKJ
+        return *fixed, *added(soft, candidates.asked)
+
+    scores_BK, parents_BK, tokens_BK, parent_weights_BKJ, *sums = checkpoint(summed, use_reentrant=False)
+    fixed = scores_BK, parents_BK, tokens_BK, parent_weights_BKJ
+    return SummedSelection(*fixed, candidates.asked, Added(*sums), ((inputs_I, again),))
+
+
+def _of_linear_head(
+    candidates: Candidates, inputs_B: Tensor, head: DeferredLinear, choice: Choice, expand: Expand, matrices: Matrices
+) -> Iterator[SummedSelection]:
+    """Few candidates of the inputs where the certificate allows it, all of the others."""
+    # Products of weights and scores are never rounded to 16 bits; the head computes as its caller has asked.
+    own_precision = torch.autocast(candidates.features_BJH.device.type, enabled=False)
+    with torch.no_grad(), own_precision:
+        scan = scan_scores(candidates, head)
+        kept = certify(candidates, scan, choice)
+        certified_B = kept.bound_B <= choice.tolerance
+    for few, mask_B in ((True, certified_B), (False, ~certified_B)):
+        of_these, inputs_I, known = candidates, inputs_B, (scan, kept)
+        if not mask_B.any():
+            continue
+        if not mask_B.all():  # no need to look up what is everything
+            chosen_I = mask_B.nonzero().squeeze(1)
+            of_these, inputs_I = candidates.of_inputs(chosen_I), inputs_B[chosen_I]
+            known = scan_of(scan, chosen_I), kept_of(kept, chosen_I)
+        embedding = matrices.of_embedding(candidates.asked.embedding_VD)
+        if few:
+            with own_precision:
+                soft = top_k_of_few(of_these, head, *known, choice)
+                part = _summed_few(soft, of_these, inputs_I, embedding)
+            yield part
+        elif _summable(of_these):
+            with own_precision:
+                fixed, sums = sums_of_all(of_these, head, embedding, *known, choice)
+            again = _again(of_these, expand)
+            yield SummedSelection(*fixed, of_these.asked, sums, ((inputs_I, again),))
+        else:
+            yield _expanded_again(of_these, inputs_I, expand)
+
+
+def _summed_few(
+    soft: SoftSelection, candidates: Candidates, inputs_I: Tensor, embedding: DeferredLinear
+) -> SummedSelection:
+    """Few candidates, whose rows of the embedding get their gradient with those of all steps."""
+    assert soft.token_ids_BX is not None
+    weights_BKX, cost, end = soft.token_weights_BKX, candidates.cost, candidates.end
+    zeros_BK = torch.zeros_like(soft.scores_BK)
+    sums = Added(
+        mixed_rows(weights_BKX.to(embedding.weight_VD.dtype), embedding, soft.token_ids_BX),
+        zeros_BK if cost is None else soft.expect(cost),
+        zeros_BK if end is None else soft.token_mass(end),
+    )
+    fixed = soft.scores_BK, soft.parents_BK, soft.tokens_BK, soft.parent_weights_BKJ
+    return SummedSelection(*fixed, candidates.asked, sums, ((inputs_I, lambda: soft),))
+
+
+def _summable(candidates: Candidates) -> bool:
+    """Whether the cost, if there is one, is the same for all slots, without a gradient, and can be made again."""
+    cost = candidates.cost
+    return cost is None or (cost.dim() == 2 and not cost.requires_grad and candidates.cost_again is not None)
+
+
+def _again(candidates: Candidates, expand: Expand) -> Callable[[], SoftSelection]:
+    return lambda: expand(replace(candidates))
