@@ -23,7 +23,8 @@ from seqwise.names import (
     VisitsName,
 )
 from seqwise.objectives import by_name
-from seqwise.sampling.settings import ENERGIES, VISITS
+from seqwise.sampling.energies import ENERGIES
+from seqwise.sampling.proposals import VISITS
 from seqwise.search.candidates import as_score
 from seqwise.search.feeding import FEEDINGS
 

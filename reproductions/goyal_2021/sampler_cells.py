@@ -61,14 +61,14 @@ class SamplerSpec:
     @property
     def draws_chains(self) -> bool:
         """Whether there are chains at all."""
-        return self.settings.kernel != "mask-predict"
+        return self.settings.kernel.draws
 
     def sized(self, size: Size, *, part: str, seed: int) -> SampleSettings:
         """The settings of one cell."""
         if not self.draws_chains:
-            return replace(self.settings, seed=seed)
+            return self.settings.replace(seed=seed)
         chains = size.chains if part == "test" else 1
-        return replace(self.settings, chains=chains, sweeps=size.sweeps, seed=seed)
+        return self.settings.replace(chains=chains, sweeps=size.sweeps, seed=seed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -301,7 +301,7 @@ def _fingerprint(task: SamplerTask, spec: SamplerSpec, part: str, scale: str, se
     """What a cell depends on: its settings, what it is measured on and how, and the model."""
     settings, measured_on = spec.sized(task.sizes[scale], part=part, seed=seed), task.part(part, scale)
     return fingerprint_of(
-        json.dumps(asdict(settings), sort_keys=True),
+        json.dumps(settings.flat(), sort_keys=True),
         str(spec.candidates),
         sha256_of_examples(measured_on.examples),
         repr(measured_on.references),

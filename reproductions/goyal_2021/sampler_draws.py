@@ -30,6 +30,7 @@ from seqwise.sampling import (
     ChainRunner,
     ChainState,
     Draws,
+    MaskPredict,
     SeededDraws,
     likeliest_lengths,
     local,
@@ -89,7 +90,7 @@ def draw(
     Source: Goyal (2021), Algorithm 4 and section 6.5.
     """
     sampler = _Sampler(run, settings, candidates)
-    if settings.kernel == "mask-predict" and not candidates:
+    if not settings.kernel.draws and not candidates:
         parts, work = sampler.searches(examples), sampler.search
     else:
         parts, work = sampler.groups(examples), sampler.candidates_of if candidates else sampler.sweep
@@ -132,6 +133,12 @@ class _Sampler:
         allowed_V = None if bool(self.run.allowed_V.all()) else self.run.allowed_V
         runner = ChainRunner(self.run.model, self.settings, self.settings.seed, allowed_V, starts="greedy")
         object.__setattr__(self, "runner", runner)
+
+    @property
+    def iterations(self) -> int:
+        """Refinements of Mask-Predict."""
+        assert isinstance(self.settings.kernel, MaskPredict)
+        return self.settings.kernel.iterations
 
     def sources(self, examples: Sequence[Example]) -> list[Ids]:
         return [one.source_ids for one in self.run.encode(examples)] if self.run.conditional else [(0,)] * len(examples)
@@ -177,7 +184,7 @@ class _Sampler:
         return _Part(_as_ids(tokens), numbers, [tuple(start) for start in starts])
 
     def candidates_of(self, problems: Sequence[ChainProblem]) -> _Part:
-        model, length, iterations = self.run.model, len(problems[0].tokens), self.settings.iterations
+        model, length, iterations = self.run.model, len(problems[0].tokens), self.iterations
         count, chain_B, context = len(problems), self.runner.numbers(problems), self.runner.context(problems)
         masks_BT = torch.zeros(len(chain_B), length, dtype=torch.int64, device=chain_B.device)
         draws = SeededDraws(self.settings.seed, chain_B, sweep=0)
@@ -206,11 +213,12 @@ class _Sampler:
     def search(self, problems: Sequence[ChainProblem]) -> _Part:
         model, settings = self.run.model, self.settings
         context = encode_sources(model, [problem.source for problem in problems])
+        iterations = self.iterations
         how: dict[str, Any] = {"beam": settings.length_beam}
         lengths_BK = likeliest_lengths(context.length_log_probs_BL, **how)
-        how |= {"num_iterations": settings.iterations, "allowed_V": self.runner.allowed_V}
+        how |= {"num_iterations": iterations, "allowed_V": self.runner.allowed_V}
         best = predict_with_lengths(model, context, **how)
-        passes = [sum(_num_passes(length, settings.iterations) for length in row) for row in lengths_BK.tolist()]
+        passes = [sum(_num_passes(length, iterations) for length in row) for row in lengths_BK.tolist()]
         energies = []
         for row, one in enumerate(best):
             own_1 = torch.tensor([row], device=one.tokens.device)

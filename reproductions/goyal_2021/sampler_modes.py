@@ -22,6 +22,7 @@ from reproductions.goyal_2021.sampler_tasks import GERMAN, ROMANIAN, SPELLING, S
 from reproductions.goyal_2021.samplers import MEASURES, Measured, SamplerRow, compare_rows, measure_samplers
 from reproductions.outcome import Outcome
 from reproductions.workers import ProgressFactory
+from seqwise.configuration import configure
 from seqwise.evaluation.metrics import Sums
 from seqwise.evaluation.report import Claim, Result
 from seqwise.evaluation.signature import sha256_of_examples, sign
@@ -52,7 +53,7 @@ LIKE = {"last": "by last states", "lowest": "by states of the lowest energy"}
 
 
 def _search(key: str, **settings: Any) -> SamplerSpec:
-    return SamplerSpec(key, SampleSettings(kernel="mask-predict", **settings))
+    return SamplerSpec(key, configure(SampleSettings, kernel="mask-predict", **settings))
 
 
 def _mode(energy: EnergyName, rate: float) -> SamplerSpec:

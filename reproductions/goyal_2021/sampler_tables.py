@@ -19,6 +19,7 @@ from reproductions.goyal_2021.sampler_tasks import GERMAN, PHONEMES, SPELLING, S
 from reproductions.goyal_2021.samplers import Measured, SamplerRow, compare_rows, judge_seeds, measure_samplers
 from reproductions.outcome import Outcome
 from reproductions.workers import ProgressFactory
+from seqwise.configuration import configure
 from seqwise.evaluation.report import Claim
 from seqwise.names import EnergyName
 from seqwise.runs.sampling_settings import SampleSettings
@@ -66,20 +67,20 @@ def metropolis(key: str, energy: EnergyName = "local", **settings: Any) -> Sampl
         settings: others of :class:`~seqwise.runs.sampling_settings.SampleSettings`.
 
     Example:
-        >>> metropolis("raw", "raw").settings.visits
+        >>> metropolis("raw", "raw").settings.kernel.visits
         'shuffled'
     """
-    return SamplerSpec(key, SampleSettings(energy=energy, visits="shuffled", **settings))
+    return SamplerSpec(key, configure(SampleSettings, energy=energy, visits="shuffled", **settings))
 
 
 def degenerate(key: str, **settings: Any) -> SamplerSpec:
     """Degenerate Gibbs in random order; its states are evaluated by E_local.
 
     Example:
-        >>> degenerate("gibbs").settings.kernel
+        >>> degenerate("gibbs").settings.kernel.label
         'gibbs'
     """
-    return SamplerSpec(key, SampleSettings(kernel="gibbs", visits="shuffled", **settings))
+    return SamplerSpec(key, configure(SampleSettings, kernel="gibbs", visits="shuffled", **settings))
 
 
 LOCAL, RAW, GIBBS = metropolis("local"), metropolis("raw", "raw"), degenerate("gibbs")

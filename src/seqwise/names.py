@@ -22,7 +22,6 @@ __all__ = [
     "Feeding",
     "FeedingPasses",
     "GlobalObjective",
-    "KernelName",
     "ScoreName",
     "SearchObjective",
     "TrainedObjective",
@@ -88,11 +87,6 @@ DecoderName = Literal["greedy", "beam", "interpolated-beam", "raw-beam", "soft-b
 
 DECODER_NAMES: tuple[DecoderName, ...] = get_args(DecoderName)
 """How outputs are searched for; viterbi is for chains."""
-
-KernelName = Literal[
-    "metropolis-hastings", "delayed-acceptance", "exact-gibbs", "gibbs", "mask-predict", "parallel-tempering"
-]
-"""What makes a sweep; "gibbs" and "mask-predict" follow no energy."""
 
 EnergyName = Literal["local", "raw"]
 """Minus the pseudo-log-likelihood, or minus the sum of the scores as they are."""

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from cli.test_sample import Killed, build, files
+from cli.test_sample import Killed, build, files, settings_of
 from command_line import Command
 from seqwise import InputError
 from seqwise.data import Example
@@ -73,7 +73,7 @@ def test_many_blocks_come_to_what_one_does(name: str, monkeypatch: pytest.Monkey
     asked: dict[str, Any] = (
         {"chains": 2, "sweeps": 14, "discard": 4, "seed": 3} if given.get("kernel") != "mask-predict" else {}
     )
-    settings = SampleSettings(**asked, **given, max_rows=1)
+    settings = settings_of(**asked, **given, max_rows=1)
     problems = [one for text in texts for one in read_problems(run, text, settings)]
     steps: list[SweepDone] = []
     whole = sample(run, problems, settings, on_sweep=steps.append)
@@ -90,14 +90,14 @@ def test_many_blocks_come_to_what_one_does(name: str, monkeypatch: pytest.Monkey
     assert [(step.done, step.total) for step in again] == [(number, total) for number in range(1, total + 1)]
     assert [(step.done, step.total) for step in steps] == [(step.done, step.total) for step in again]
     # Among others they go the same way, but for the rounding of matrix products of other sizes.
-    together = sample(run, problems, SampleSettings(**asked, **given))
+    together = sample(run, problems, settings_of(**asked, **given))
     assert [one.tokens for one in together.samples] == [one.tokens for one in whole.samples]
 
 
 def test_the_report_names_the_worst_of_all_whatever_their_order() -> None:
     """Of several warnings of one kind one is printed, that of the chains that agree least; of two alike the first."""
     pytest.importorskip("arviz_stats")
-    settings = SampleSettings(chains=4, sweeps=20, discard=0)
+    settings = settings_of(chains=4, sweeps=20, discard=0)
     generator = torch.Generator().manual_seed(0)
     noise_SB = torch.randn(20, 4, generator=generator, dtype=torch.float64)
     # Problems 2 and 4 do not move; the chains of 1, 3, 5 and 6 lie ever farther from each other, 6 as far as 5.
@@ -145,7 +145,7 @@ PROBLEMS: dict[str, tuple[str, str | None]] = {
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_problems_on_the_disk_are_those_in_memory(name: str, small: pytest.MonkeyPatch, tmp_path: Path) -> None:
     kind, text = PROBLEMS[name]
-    run, settings = build(kind), SampleSettings(count=1 if text else 5, seed=2)
+    run, settings = build(kind), settings_of(count=1 if text else 5, seed=2)
     file = tmp_path / "problems.txt"
     file.write_text(text or "")
 
@@ -218,7 +218,7 @@ LASTING: dict[str, dict[str, Any]] = {
 def asked_of(name: str) -> tuple[Any, Any, SampleSettings]:
     """Five problems of two lengths, of which those of a block that have one length go together."""
     run = build("words", dtype=torch.float32)
-    settings = SampleSettings(chains=2, sweeps=5, save_every=2, length="2-3", count=5, **LASTING[name])
+    settings = settings_of(chains=2, sweeps=5, save_every=2, length="2-3", count=5, **LASTING[name])
     return run, read_problems(run, None, settings), settings
 
 
@@ -266,7 +266,7 @@ def test_killed_in_any_block_it_ends_with_the_same_files(name: str, small: pytes
     assert again.samples == whole.samples and not steps
     assert files(tmp_path / "killed") == expected
     assert report_lines(again, settings)[0] == report_lines(whole, settings)[0]
-    longer = SampleSettings(**{**vars(settings), "sweeps": 8})
+    longer = settings.replace(sweeps=8)
     extended = sample(run, problems, longer, output=tmp_path / "killed", on_sweep=steps.append)
     assert extended.samples == sample(run, problems, longer).samples
     assert len(steps) == 3 * len(whole.groups)
@@ -300,7 +300,7 @@ def test_what_a_block_has_written_goes_when_it_is_written_again(tmp_path: Path) 
 
 def test_chains_of_other_blocks_are_not_taken_for_these(small: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """As a release with other blocks would leave them: the numbers of the files are then those of other problems."""
-    run, settings = build("words"), SampleSettings(chains=2, sweeps=2, max_rows=1)
+    run, settings = build("words"), settings_of(chains=2, sweeps=2, max_rows=1)
     problems = [Problem((FREE,) * 3, Example((), ())), Problem((FREE,) * 2, Example((), ()))]
     small.setattr(module, "BLOCK", 1)
     expected = sample(run, problems, settings, output=tmp_path / "out").samples

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
 from explored import masked_run
+from seqwise.configuration import configure
 from seqwise.errors import InputError
 from seqwise.explorer.chain_views import energy_view, sequences_view, sweep_in_words
 from seqwise.runs.explore import Watched, adjust, advance, pin, start, tally
@@ -18,7 +19,12 @@ from seqwise.runs.sampling_settings import SampleSettings
 from seqwise.sampling import SeededDraws, in_order, local, masked_conditionals, metropolis_hastings
 from seqwise.sampling.state import evaluate
 
-SETTINGS = SampleSettings(chains=3, sweeps=6, discard=0, every=1, seed=5)
+
+def settings_of(**changes: Any) -> SampleSettings:
+    return configure(SampleSettings, **{"chains": 3, "sweeps": 6, "discard": 0, "every": 1, "seed": 5, **changes})
+
+
+SETTINGS = settings_of()
 
 
 def advanced(watched: Watched, sweeps: int) -> Watched:
@@ -52,7 +58,7 @@ def test_watching_changes_nothing_of_what_another_watches() -> None:
 
 
 def test_pinned_positions_stay_until_they_are_freed() -> None:
-    watched = advance(start(masked_run(), "_ b _ _", replace(SETTINGS, proposal_temperature=3.0)))
+    watched = advance(start(masked_run(), "_ b _ _", settings_of(proposal_temperature=3.0)))
     pinned = pin(watched, [0, 3])
     held = watched.state.tokens_BT[:, [0, 3]]
     later = advanced(pinned, 8)
@@ -72,7 +78,7 @@ def test_pinned_positions_stay_until_they_are_freed() -> None:
 def test_new_settings_hold_from_the_next_sweep_on() -> None:
     run = masked_run()
     watched = advanced(start(run, "_ _ _", SETTINGS), 2)
-    changed = adjust(watched, replace(SETTINGS, proposal_temperature=2.0, nucleus=0.9, blocks=(2,), temperature=0.5))
+    changed = adjust(watched, settings_of(proposal_temperature=2.0, nucleus=0.9, blocks=(2,), temperature=0.5))
     assert torch.equal(changed.state.tokens_BT, watched.state.tokens_BT) and changed.since == 2
     allowed_V = run.allowed_V if not bool(run.allowed_V.all()) else None
     kernel = metropolis_hastings(
@@ -100,7 +106,7 @@ def test_new_settings_hold_from_the_next_sweep_on() -> None:
 def test_what_cannot_change_while_chains_run_is_refused(change: dict[str, object], message: str) -> None:
     watched = start(masked_run(), "_ _", SETTINGS)
     with pytest.raises(InputError, match=message):
-        adjust(watched, replace(SETTINGS, **change))  # type: ignore[arg-type]
+        adjust(watched, settings_of(**change))
 
 
 @pytest.mark.parametrize(
@@ -128,7 +134,7 @@ def test_counts_are_sums_over_sweeps_and_chains() -> None:
     said = sweep_in_words(watched)
     assert said.startswith("Sweep 3.") and f"{counts.acceptance:.0%} of 27 proposals accepted" in said
     assert "follow no energy" not in said
-    assert "follow no energy" in sweep_in_words(advance(adjust(watched, replace(SETTINGS, kernel="gibbs"))))
+    assert "follow no energy" in sweep_in_words(advance(adjust(watched, settings_of(kernel="gibbs"))))
 
 
 def test_what_has_changed_and_what_is_fixed_is_marked() -> None:

@@ -371,8 +371,9 @@ def test_a_sweep_goes_by_the_proposal_that_is_chosen(monkeypatch: pytest.MonkeyP
         one.click("One sweep")
         await one.until(lambda: one.text("sweep in words").startswith("Sweep 1."))
         (settings,) = seen
-        assert (settings.proposal_temperature, settings.nucleus, settings.temperature) == (2.0, 0.9, 0.5)
-        assert settings.kernel == "delayed-acceptance"
+        kernel = settings.kernel
+        assert (kernel.proposal_temperature, kernel.nucleus, kernel.temperature) == (2.0, 0.9, 0.5)
+        assert kernel.label == "delayed-acceptance"
 
     visit(masked_run(), scenario)
 

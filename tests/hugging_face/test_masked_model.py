@@ -6,6 +6,7 @@ import itertools
 import math
 import re
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from pretrained import (
     word_tokenizer,
 )
 from seqwise import InputError
+from seqwise.configuration import configure
 from seqwise.data.batches import IGNORE
 from seqwise.hugging_face import TextCodec, infill, masked_model, pseudo_log_likelihoods, sample_texts
 from seqwise.sampling import (
@@ -38,8 +40,6 @@ from seqwise.sampling import (
     Phrases,
     anywhere,
     boltzmann,
-    build_energy,
-    build_kernel,
     contains,
     delayed_acceptance,
     examine,
@@ -54,6 +54,9 @@ from seqwise.sampling import (
     transition_matrix,
 )
 from seqwise.sampling.correctness import every_sequence
+
+wanted = partial(configure, ChainSettings)
+"""From flat settings, as of flags."""
 
 each_model = pytest.mark.parametrize("name", MODELS)
 # Eager attention takes its softmax in float32, whatever the weights are; the rounding of that depends on the machine.
@@ -305,8 +308,8 @@ def test_transitions_leave_the_enumerated_target_as_it_is(name: str, reading: st
     assert found.stationarity < 1e-10 and found.detailed_balance < 1e-10 and found.irreducible
     wrong = examine(transition_matrix(without_ratio(energy, proposal), states), target_N)
     assert wrong.stationarity > 1e-3 and wrong.total_variation > 1e-2
-    settings = ChainSettings(energy=reading, blocks=(2, 1))  # type: ignore[arg-type]
-    by_settings = build_kernel(settings, adapted, build_energy(settings, adapted), adapted.allowed_V)
+    settings = wanted(energy=reading, blocks=(2, 1))
+    by_settings = settings.build_kernel(adapted, settings.build_energy(adapted), adapted.allowed_V)
     assert examine(transition_matrix(by_settings, states), target_N).holds(1e-10)
 
 
@@ -318,12 +321,10 @@ def test_special_tokens_neither_appear_nor_move_in_a_thousand_transitions() -> N
     assert adapted.allowed_V.nonzero().flatten().tolist() == [5, 6, 7]
     seen: list[torch.Tensor] = []
     model.register_forward_pre_hook(lambda _, args, kwargs: seen.append(kwargs["input_ids"]), with_kwargs=True)
-    sampled = sample_texts(
-        adapted, tokenizer, length=4, num_chains=5, num_sweeps=50, settings=ChainSettings(blocks=(2,))
-    )
+    sampled = sample_texts(adapted, tokenizer, length=4, num_chains=5, num_sweeps=50, settings=wanted(blocks=(2,)))
     proposals = int(sampled.chains[0].proposals_SB.sum())
     # Two blocks a sweep: 500 proposals; the rest from single positions with the nucleus cut.
-    cut = ChainSettings(nucleus=0.6, full_share=0.1, energy="raw")
+    cut = wanted(nucleus=0.6, full_share=0.1, energy="raw")
     more = sample_texts(adapted, tokenizer, length=4, num_chains=5, num_sweeps=30, settings=cut)
     assert proposals + int(more.chains[0].proposals_SB.sum()) >= 1000
     for ids in seen:
@@ -362,7 +363,7 @@ def test_pseudo_log_likelihoods_are_those_of_a_loop(name: str) -> None:
 def test_infilling_keeps_what_is_written_and_samples_the_target() -> None:
     model, tokenizer = tiny("BERT")
     text = "The [MASK]  CAT [MASK]"
-    settings = ChainSettings(proposal_temperature=1.5)
+    settings = wanted(proposal_temperature=1.5)
     sampled = infill(model, tokenizer, ["dog [MASK]", text], num_chains=800, num_sweeps=8, settings=settings)
     ours = [one for one in sampled.samples if one.problem == 1]
     assert len(ours) == 800 and [one.chain for one in ours] == list(range(800))
@@ -434,7 +435,7 @@ def test_chains_start_from_given_texts_and_lengths_stay_apart() -> None:
         (0, 0, 2), (0, 1, 2), (1, 0, 3), (1, 1, 3)
     ]  # fmt: skip
     still = sample_texts(
-        model, tokenizer, texts=starts[:1], num_sweeps=1, settings=ChainSettings(temperature=1e-3, energy="raw")
+        model, tokenizer, texts=starts[:1], num_sweeps=1, settings=wanted(temperature=1e-3, energy="raw")
     )
     assert still.chains[0].tokens_SBT.shape == (1, 1, 3)
 
@@ -453,9 +454,7 @@ def test_chains_start_from_given_texts_and_lengths_stay_apart() -> None:
 )
 def test_every_kernel_runs_on_text(options: dict[str, Any]) -> None:
     model, tokenizer = made(bert()), word_tokenizer()
-    sampled = infill(
-        model, tokenizer, ["The [MASK] [MASK] ."], num_chains=3, num_sweeps=6, settings=ChainSettings(**options)
-    )
+    sampled = infill(model, tokenizer, ["The [MASK] [MASK] ."], num_chains=3, num_sweeps=6, settings=wanted(**options))
     assert len(sampled.texts) == 3
     for one in sampled.samples:
         assert one.text.startswith("The ") and one.text.endswith(" .") and one.survives
@@ -464,12 +463,12 @@ def test_every_kernel_runs_on_text(options: dict[str, Any]) -> None:
 
 def test_phrases_occur_or_do_not() -> None:
     model, tokenizer = made(bert()), word_tokenizer()
-    settings = ChainSettings(contain=("a cat", "dog"), without=("the",), blocks=(2, 1))
+    settings = wanted(contain=("a cat", "dog"), without=("the",), blocks=(2, 1))
     sampled = sample_texts(model, tokenizer, length=5, num_chains=6, num_sweeps=10, every=1, settings=settings)
     assert len(set(sampled.texts)) > 6
     for one in sampled.samples:
         assert "a cat" in one.text and "dog" in one.tokens and "the" not in one.tokens
-    soft = ChainSettings(contain=("a cat",), penalty=2.0)
+    soft = wanted(contain=("a cat",), penalty=2.0)
     (one,) = infill(model, tokenizer, ["the [MASK]"], num_chains=1, settings=soft).samples
     bare = pseudo_log_likelihoods(model, tokenizer, [one.text])[0].log_prob
     assert one.energy == pytest.approx(2.0 - bare, abs=1e-9)
@@ -518,7 +517,7 @@ def test_words_occur_or_do_not_however_they_are_spelt(name: str) -> None:
     model = made(model(len(tokenizer)), scale=0.5, dtype=torch.float32)
     options: dict[str, Any] = {"num_chains": 8, "num_sweeps": 12, "discard": 0, "every": 1, "allowed": SPELT[name][2]}
     with_word, without_word = (
-        sample_texts(model, tokenizer, length=3, settings=ChainSettings(**given), **options).texts
+        sample_texts(model, tokenizer, length=3, settings=wanted(**given), **options).texts
         for given in ({"contain": ("cat",), "blocks": (2,), "visits": "anywhere"}, {"without": ("cat",)})
     )
     assert all("cat" in words_of(text) for text in with_word) and len(set(with_word)) > 5
@@ -531,14 +530,14 @@ def test_a_word_that_stands_in_another_one_is_neither_there_nor_in_the_way() -> 
     tokenizer = piece_tokenizer(PIECES)
     model = made(bert(10), scale=0.5, dtype=torch.float32)
     mask, options = tokenizer.mask_token, {"num_chains": 6, "num_sweeps": 4, "discard": 0, "every": 1}
-    for text in infill(model, tokenizer, [f"cats {mask} a"], settings=ChainSettings(contain=("cat",)), **options).texts:
+    for text in infill(model, tokenizer, [f"cats {mask} a"], settings=wanted(contain=("cat",)), **options).texts:
         assert text == "cats cat a"
-    for text in infill(model, tokenizer, [f"cats {mask}"], settings=ChainSettings(without=("cat",)), **options).texts:
+    for text in infill(model, tokenizer, [f"cats {mask}"], settings=wanted(without=("cat",)), **options).texts:
         assert words_of(text)[0] in ("cats", "catsat", "catss") and "cat" not in words_of(text)
-    for text in infill(model, tokenizer, [f"cat {mask}"], settings=ChainSettings(without=("cat",)), **options).texts:
+    for text in infill(model, tokenizer, [f"cat {mask}"], settings=wanted(without=("cat",)), **options).texts:
         assert text in ("cats", "catat")
     with pytest.raises(InputError, match="no sequence was found that does without 'cat'"):
-        infill(model, tokenizer, [f"cat a {mask}"], settings=ChainSettings(without=("cat",)), **options)
+        infill(model, tokenizer, [f"cat a {mask}"], settings=wanted(without=("cat",)), **options)
 
 
 def test_a_word_at_the_beginning_of_byte_pairs_is_there_already() -> None:
@@ -578,11 +577,11 @@ BAD: dict[str, tuple[Any, str]] = {
     "allowed special": (lambda m, t: sample_texts(m, t, length=1, allowed=["[CLS]"]), r"allowed: '\[CLS\]' is special"),
     "allowed none": (lambda m, t: sample_texts(m, t, length=1, allowed=[]), "allowed: no token"),
     "phrase": (
-        lambda m, t: sample_texts(m, t, length=2, settings=ChainSettings(contain=("a zebra",))),
+        lambda m, t: sample_texts(m, t, length=2, settings=wanted(contain=("a zebra",))),
         r"contain: the token '\[UNK\]' is never drawn",
     ),
     "no room": (
-        lambda m, t: infill(m, t, ["[MASK]", "a [MASK]"], settings=ChainSettings(contain=("the dog",))),
+        lambda m, t: infill(m, t, ["[MASK]", "a [MASK]"], settings=wanted(contain=("the dog",))),
         "text 1: no sequence of length 1 was found that contains 'the dog'",
     ),
     "other tokenizer": (
@@ -611,7 +610,7 @@ def test_byte_pairs_bring_their_blanks() -> None:
     within, alone = codec.phrase("dog")
     assert codec.pieces(within) == ("Ġdog",) and "".join(codec.pieces(alone)) == "dog"
     model = made(roberta(len(tokenizer)), dtype=torch.float32)
-    settings = ChainSettings(contain=("cat",), without=("dog",))
+    settings = wanted(contain=("cat",), without=("dog",))
     sampled = sample_texts(model, tokenizer, length=4, num_chains=8, num_sweeps=3, settings=settings)
     for one in sampled.samples:
         assert "cat" in re.findall(r"\w+", one.text) and "dog" not in re.findall(r"\w+", one.text)

@@ -30,6 +30,7 @@ from reproductions.goyal_2021.sampler_tables import TABLES, degenerate, metropol
 from reproductions.goyal_2021.sampler_tasks import PHONEMES, ROMANIAN, Part, SamplerTask, Size, TaskData, words_right
 from reproductions.goyal_2021.samplers import MEASURES, QUANTITIES, Measured, by_states, compare_rows, judge_seeds
 from reproductions.workers import Job, run_jobs
+from seqwise.configuration import configure
 from seqwise.data import Example
 from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Counts, Sums
@@ -139,7 +140,7 @@ def spread(run: MaskedRun) -> MaskedRun:
 
 # ------------------------------------------------------------------------------------------------- what is drawn
 
-CHAINS = SampleSettings(visits="shuffled", chains=2, sweeps=6, seed=3)
+CHAINS = configure(SampleSettings, visits="shuffled", chains=2, sweeps=6, seed=3)
 
 
 def rows_given(model: torch.nn.Module, monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -164,7 +165,7 @@ def source_of(run: MaskedRun, example: Example) -> Any:
 @pytest.mark.parametrize("target", ["local", "raw"])
 def test_chains_are_those_of_one_sentence_and_chain_at_a_time(run: MaskedRun, target: Any) -> None:
     examples, energy = DATA.test.examples[:6], {"local": local, "raw": raw}[target](run.model)
-    drawn = draw(run, examples, replace(CHAINS, energy=target))
+    drawn = draw(run, examples, CHAINS.replace(energy=target))
     kernel = metropolis_hastings(energy, masked_conditionals(run.model), visits=shuffled())
     lengths = set()
     for place, example in enumerate(examples):
@@ -214,22 +215,22 @@ def test_every_pass_is_counted(run: MaskedRun, monkeypatch: pytest.MonkeyPatch) 
     rows = rows_given(run.model, monkeypatch)
     for settings, candidates, chains in (
         (CHAINS, 0, 2),
-        (replace(CHAINS, kernel="gibbs"), 0, 2),
-        (replace(CHAINS, energy="raw", blocks=(3, 2, 1)), 0, 2),
-        (SampleSettings(kernel="mask-predict", iterations=7), 4, 1),
+        (CHAINS.replace(kernel="gibbs"), 0, 2),
+        (CHAINS.replace(energy="raw", kernel=CHAINS.kernel.replace(blocks=(3, 2, 1))), 0, 2),
+        (configure(SampleSettings, kernel="mask-predict", iterations=7), 4, 1),
     ):
         rows.clear()
         drawn = draw(run, DATA.test.examples, settings, candidates=candidates)
         assert drawn.numbers["passes_N"].sum() * chains == sum(rows)
     rows.clear()
-    drawn = draw(run, DATA.test.examples, SampleSettings(kernel="mask-predict", iterations=7, length_beam=3))
+    drawn = draw(run, DATA.test.examples, configure(SampleSettings, kernel="mask-predict", iterations=7, length_beam=3))
     # Energies of what was found, which are no part of the search, are evaluated at the end.
     evaluated = sum(len(ids) for sentence in drawn.tokens for chain in sentence for ids in chain)
     assert drawn.numbers["passes_N"].sum() == sum(rows) - evaluated
 
 
 def test_a_search_gives_what_mask_predict_finds(run: MaskedRun) -> None:
-    settings = SampleSettings(kernel="mask-predict", iterations=4, length_beam=2)
+    settings = configure(SampleSettings, kernel="mask-predict", iterations=4, length_beam=2)
     drawn = draw(run, DATA.test.examples, settings)
     assert not drawn.starts and drawn.numbers["local_NCS"].shape == (12, 1, 1)
     for place, example in enumerate(DATA.test.examples):
@@ -277,9 +278,9 @@ def test_the_first_fill_is_drawn_from_the_model() -> None:
 
 
 def test_candidates_of_a_sentence_differ_and_are_reproducible(run: MaskedRun) -> None:
-    settings = SampleSettings(kernel="mask-predict", iterations=2, seed=1)
+    settings = configure(SampleSettings, kernel="mask-predict", iterations=2, seed=1)
     once, again = (draw(run, DATA.test.examples, settings, candidates=9) for _ in range(2))
-    other = draw(run, DATA.test.examples, replace(settings, seed=2), candidates=9)
+    other = draw(run, DATA.test.examples, settings.replace(seed=2), candidates=9)
     assert once.tokens == again.tokens != other.tokens
     assert max(len(set(sentence[0])) for sentence in once.tokens) > 2
     assert once.numbers["raw_NCS"].shape == (12, 1, 9)
@@ -586,14 +587,15 @@ def test_rates_and_states_are_chosen_on_development_data_alone(monkeypatch: pyte
 
 
 def test_the_modes_are_sampled_as_the_thesis_does() -> None:
-    settings = sampler_modes._mode("raw", 0.04).settings
-    assert (settings.energy, settings.proposal_temperature, settings.forced, settings.visits) == (
+    settings: Any = sampler_modes._mode("raw", 0.04).settings
+    kernel = settings.kernel
+    assert (settings.energy, kernel.proposal_temperature, kernel.forced, kernel.visits) == (
         "raw",
         0.8,
         2,
         "shuffled",
     )
-    assert settings.annealed[:3] == pytest.approx((1.0, 0.96, 0.92)) and settings.annealed[-1] == 0.05
+    assert kernel.annealed[:3] == pytest.approx((1.0, 0.96, 0.92)) and kernel.annealed[-1] == 0.05
     blocks = sampler_tables.BLOCKS
     assert blocks[0] >= 3 and blocks[-1] == 1 and sorted(blocks, reverse=True) == list(blocks) and len(blocks) <= 33
 

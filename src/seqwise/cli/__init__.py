@@ -15,7 +15,7 @@ import typer
 from seqwise.cli.diagnosis import diagnose
 from seqwise.cli.examples import examples
 from seqwise.cli.exploration import explore
-from seqwise.cli.flags import flags_from_settings
+from seqwise.cli.flags import command_with_flags, flags_from_settings, without_flags
 from seqwise.cli.layout import Command, Group
 from seqwise.cli.masked_model import masked_model
 from seqwise.cli.prediction import evaluate, predict
@@ -51,8 +51,10 @@ PATIENCE = 3  # seconds
 
 # The flags of Settings make the signature of the first, so it is registered only once they are there.
 flags_from_settings(train, Settings)
-for command in (train, predict, evaluate, score, sample, diagnose, card, push, report, explore):
-    app.command(cls=Command, epilog=examples(command.__name__))(command)
+sampling = command_with_flags("seqwise.runs.sampling_settings", "SampleSettings")
+for command in (train, predict, evaluate, score, without_flags(sample), diagnose, card, push, report, explore):
+    kind = sampling if command is sample else Command
+    app.command(cls=kind, epilog=examples(command.__name__))(command)
 app.add_typer(masked_model, name="masked-model")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import inspect
 import typing
 from collections.abc import Callable, Mapping
@@ -12,8 +13,9 @@ from typing import Annotated, Any
 import typer
 
 from seqwise.cli.completion import choice_of
+from seqwise.cli.layout import Command
 
-__all__ = ["MetricsAsJson", "flags_from_settings", "given_flags"]
+__all__ = ["MetricsAsJson", "command_with_flags", "flags_from_settings", "given_flags", "without_flags"]
 
 MetricsAsJson = Annotated[bool, typer.Option("--json", help="print what metrics.json holds, and nothing else")]
 """The flag of every command that trains."""
@@ -51,6 +53,77 @@ def flags_from_settings(command: Callable[..., None], settings: type) -> Callabl
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return command
+
+
+def command_with_flags(module: str, name: str) -> type[Command]:
+    """Make the class of a command that has one flag for each setting of a configuration.
+
+    Flags are taken as text, which is read as in YAML, with the same messages. The command has them all as its
+    ``**flags``, of which :func:`given_flags` tells those that were given. A setting that the command's own signature
+    names stays as it is there.
+
+    Args:
+        module: where the configuration is; imported when the command is used.
+        name: of the configuration, as of :func:`~seqwise.configuration.flags_of`.
+    """
+
+    class WithFlags(Command):
+        has_flags = False
+
+        def get_params(self, ctx: Any) -> Any:
+            """The parameters, those of the settings included."""
+            if not self.has_flags:
+                self.has_flags = True
+                alone = typer.Typer(add_completion=False)
+                function = inspect.unwrap(self.callback)  # type: ignore[arg-type]
+                alone.command()(_with_flags(function, getattr(importlib.import_module(module), name)))
+                whole = typer.main.get_command(alone)
+                self.params, self.callback = whole.params, whole.callback
+            return super().get_params(ctx)
+
+    return WithFlags
+
+
+def without_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """Hide the ``**flags`` of a command, for as long as they are not listed."""
+    _set_parameters(command, _own_parameters(command))
+    return command
+
+
+def _with_flags(command: Callable[..., None], kind: Any) -> Callable[..., None]:
+    from seqwise.configuration import flags_of
+
+    def whole(**values: Any) -> None:
+        command(**values)
+
+    parameters = _own_parameters(command)
+    own = {parameter.name for parameter in parameters}
+    for flag in flags_of(kind):
+        if flag.name in own:
+            continue
+        option = typer.Option(
+            f"--{flag.name.replace('_', '-')}",
+            metavar=flag.metavar,
+            help=flag.text + (f" [{flag.default}]" if flag.default and flag.default[0] != "(" else ""),
+            rich_help_panel=flag.panel,
+            autocompletion=choice_of(flag.choices) if flag.choices else None,
+        )
+        annotation = Annotated[str | None, option]
+        parameters.append(
+            inspect.Parameter(flag.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        )
+    _set_parameters(whole, parameters)
+    return whole
+
+
+def _own_parameters(command: Callable[..., None]) -> list[inspect.Parameter]:
+    parameters = inspect.signature(command, eval_str=True).parameters.values()
+    return [parameter for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
+
+
+def _set_parameters(command: Callable[..., None], parameters: list[inspect.Parameter]) -> None:
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
 
 
 def given_flags(flags: Mapping[str, str | None]) -> dict[str, str]:

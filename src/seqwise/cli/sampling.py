@@ -5,21 +5,17 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, cast, get_args
+from typing import Annotated, Any
 
 import typer
 
-from seqwise.cli.completion import choice_of, run_folders
+from seqwise.cli.completion import run_folders
 from seqwise.cli.console import err, progress_bars, require_files
-from seqwise.errors import InputError
-from seqwise.names import EnergyName, KernelName, VisitsName
+from seqwise.cli.flags import given_flags
 from seqwise.training.processes import is_first
 
 __all__ = ["sample"]
-
-T = TypeVar("T", int, float)
 
 
 def sample(
@@ -44,75 +40,6 @@ def sample(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FOLDER", help="keep everything there, to go on from")
     ] = None,
-    kernel: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            autocompletion=choice_of(get_args(KernelName)),
-            rich_help_panel="Kernel",
-            help=f"{', '.join(get_args(KernelName))}; mask-predict and gibbs follow no energy",
-        ),
-    ] = "metropolis-hastings",
-    energy: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            autocompletion=choice_of(get_args(EnergyName)),
-            help="local or raw",
-        ),
-    ] = "local",
-    window: Annotated[int, typer.Option(metavar="N", help="delayed-acceptance: how far the first look goes")] = 1,
-    iterations: Annotated[int, typer.Option(metavar="N", help="mask-predict: refinements")] = 10,
-    chains: Annotated[
-        int | None,
-        typer.Option(metavar="N", rich_help_panel="Chains", help="of each problem and length [5; mask-predict: 1]"),
-    ] = None,
-    sweeps: Annotated[int | None, typer.Option(metavar="N", help="of each chain [33; mask-predict: 1]")] = None,
-    discard: Annotated[
-        int | None, typer.Option(metavar="N", help="first sweeps that are not counted [7, at most half]")
-    ] = None,
-    every: Annotated[int | None, typer.Option(metavar="N", help="print each N-th sweep [the last one only]")] = None,
-    best: Annotated[
-        bool, typer.Option("--best", help="print the sequence of the lowest energy per token of each problem")
-    ] = False,
-    blocks: Annotated[
-        str,
-        typer.Option(
-            metavar="N,...",
-            rich_help_panel="Proposals",
-            help="positions masked together: sweep by sweep, the last one from then on",
-        ),
-    ] = "1",
-    visits: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            autocompletion=choice_of(get_args(VisitsName)),
-            help="in-order, shuffled, or anywhere: at random places, 1 to --blocks positions at a time",
-        ),
-    ] = "in-order",
-    proposal_temperature: Annotated[float, typer.Option(metavar="X", help="greater than 1 is flatter")] = 1.0,
-    nucleus: Annotated[
-        float,
-        typer.Option(
-            metavar="X",
-            help="propose the likeliest tokens of that mass; below 1 chains get stuck without --full-share",
-        ),
-    ] = 1.0,
-    full_share: Annotated[
-        float, typer.Option(metavar="X", help="weight of all tokens beside the nucleus, so that chains can go anywhere")
-    ] = 0.0,
-    temperature: Annotated[
-        float,
-        typer.Option(metavar="X", rich_help_panel="Temperature", help="of the target; below 1 nearer to its modes"),
-    ] = 1.0,
-    anneal: Annotated[
-        float | None, typer.Option(metavar="X", help="from 1 to --temperature, X less each sweep (burn-in)")
-    ] = None,
-    forced: Annotated[int, typer.Option(metavar="N", help="accept all in the first N sweeps (burn-in)")] = 0,
-    temperatures: Annotated[
-        str, typer.Option(metavar="X,...", help="parallel-tempering: the wanted one first [none]", show_default=False)
-    ] = "",
     contain: Annotated[
         list[str] | None,
         typer.Option(
@@ -123,30 +50,18 @@ def sample(
         ),
     ] = None,
     without: Annotated[
-        list[str] | None, typer.Option(metavar="PHRASE", help="the same of words that must not occur")
+        list[str] | None,
+        typer.Option(metavar="PHRASE", rich_help_panel="Constraints", help="the same of words that must not occur"),
     ] = None,
-    penalty: Annotated[
-        float | None, typer.Option(metavar="X", help="nats for each phrase that breaks it [infinity: hard]")
-    ] = None,
-    length: Annotated[
-        str | None,
+    best: Annotated[
+        bool,
         typer.Option(
-            metavar="N|N-N",
-            rich_help_panel="Sequences",
-            help="without FILE: of the sequences [as in training]; for sources: bounds of outputs",
+            "--best",
+            rich_help_panel="Chains",
+            help="print the sequence of the lowest energy per token of each problem",
         ),
-    ] = None,
-    count: Annotated[
-        int, typer.Option(metavar="N", help="without FILE: how many problems, a length for each; at most a million")
-    ] = 1,
-    length_beam: Annotated[int, typer.Option(metavar="N", help="for sources: how many likely lengths to try")] = 1,
-    free: Annotated[
-        str,
-        typer.Option(metavar="TOKEN", help="what is to be filled in; of models of transformers a mask token is too"),
-    ] = "_",
-    seed: Annotated[int, typer.Option(metavar="N", rich_help_panel="Run", help="of all random numbers")] = 0,
-    save_every: Annotated[int, typer.Option(metavar="N", help="sweeps between savings")] = 10,
-    max_rows: Annotated[int, typer.Option(metavar="N", help="masked sequences at once; fewer need less memory")] = 1024,
+    ] = False,
+    **flags: str | None,
 ) -> None:
     """Sample from a masked model taken as an energy: whole sequences, what is free in given ones, or translations.
 
@@ -155,6 +70,7 @@ def sample(
     run the same command again to continue after an interruption, or with more --sweeps to go on; and torchrun may start
     several processes, which share the chains. It runs on the processor.
     """
+    from seqwise.configuration import configure
     from seqwise.runs.pretrained import load_sequence_run
     from seqwise.runs.sampling_problems import read_problems
     from seqwise.runs.sampling_settings import SampleSettings
@@ -163,37 +79,9 @@ def sample(
     # a shape of its own: memory would grow for the first half million of lines.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     require_files(output, file)
-    settings = SampleSettings(
-        # The settings say what is wrong with a name that is none of theirs.
-        kernel=cast(Any, kernel),
-        energy=cast(Any, energy),
-        chains=chains,
-        sweeps=sweeps,
-        discard=discard,
-        every=every,
-        best=best,
-        blocks=_listed("--blocks", blocks, int),
-        visits=cast(Any, visits),
-        proposal_temperature=proposal_temperature,
-        nucleus=nucleus,
-        full_share=full_share,
-        window=window,
-        temperature=temperature,
-        anneal=anneal,
-        forced=forced,
-        temperatures=_listed("--temperatures", temperatures, float),
-        iterations=iterations,
-        contain=tuple(contain or ()),
-        without=tuple(without or ()),
-        penalty=penalty,
-        length=length,
-        count=count,
-        length_beam=length_beam,
-        free=free,
-        seed=seed,
-        save_every=save_every,
-        max_rows=max_rows,
-    )
+    given: dict[str, Any] = {**given_flags(flags), "best": best}
+    phrases_given = {"contain": contain, "without": without}
+    settings = configure(SampleSettings, **given, **{name: found for name, found in phrases_given.items() if found})
     loaded = load_sequence_run(run)
     _print_samples(loaded, read_problems(loaded, file, settings), settings, output)
 
@@ -233,12 +121,3 @@ def _print_samples(run: Any, problems: Any, settings: Any, output: Path | None) 
     if is_first():
         for line in report.lines():
             print(line, file=sys.stderr)
-
-
-def _listed(flag: str, text: str, kind: Callable[[str], T]) -> tuple[T, ...]:
-    """Numbers between commas."""
-    try:
-        return tuple(kind(part) for part in text.split(",")) if text else ()
-    except ValueError:
-        what = "whole numbers" if kind is int else "numbers"
-        raise InputError(f"{flag}: {text!r} is no list of {what}", mend="separate them with commas: 3,2,1") from None

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from markupsafe import Markup
 
@@ -56,16 +56,15 @@ class Controls:
 
     def settings(self) -> SampleSettings:
         """What is chosen; Gibbs follows no target, and so reads no temperature of one."""
-        kernel = self.kernel.value
-        return SampleSettings(
-            kernel=cast(Any, kernel),
-            energy=cast(Any, self.energy.value),
-            chains=self.chains.value + 1,
-            blocks=(BLOCKS[self.block.value],),
-            proposal_temperature=TEMPERATURES[self.proposal.value],
-            nucleus=NUCLEI[self.nucleus.value],
-            temperature=1.0 if kernel == "gibbs" else TEMPERATURES[self.target.value],
-        )
+        options: dict[str, Any] = {
+            "blocks": (BLOCKS[self.block.value],),
+            "proposal_temperature": TEMPERATURES[self.proposal.value],
+            "nucleus": NUCLEI[self.nucleus.value],
+        }
+        if self.kernel.value != "gibbs":
+            options["temperature"] = TEMPERATURES[self.target.value]
+        kernel: Any = {"name": self.kernel.value, **options}
+        return SampleSettings(kernel=kernel, energy=self.energy.value, chains=self.chains.value + 1)
 
 
 @dataclass(frozen=True)

@@ -283,7 +283,7 @@ def infill(
         >>> tokenizer = BertTokenizer(vocab={word: place for place, word in enumerate(words)})
         >>> sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
         >>> bert = BertForMaskedLM(BertConfig(vocab_size=10, **sizes)).eval()
-        >>> wanted = ChainSettings(contain=("a cat",), blocks=(2,))
+        >>> wanted = ChainSettings(contain=("a cat",), kernel={"name": "metropolis-hastings", "blocks": (2,)})
         >>> infill(bert, tokenizer, ["The dog  sees [MASK] [MASK]"], num_chains=2, settings=wanted).texts
         ['The dog  sees a cat', 'The dog  sees a cat']
     """

@@ -12,7 +12,6 @@ Shapes: S sweeps, B chains, T positions.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import shutil
@@ -24,7 +23,6 @@ import torch
 from torch import Tensor
 
 from seqwise.data.durable import discard_partials, flush, holds_nothing, write_atomically
-from seqwise.data.records import read_record
 from seqwise.errors import InputError
 from seqwise.runs.sampling_settings import SampleSettings
 from seqwise.sampling.chains import PER_CHAIN, Trace
@@ -70,18 +68,17 @@ def claim(folder: Path, settings: SampleSettings, fingerprints: Mapping[str, str
     """
     another = "give another --output, or remove this folder to start again"
     # The model first: another one may have other defaults, which would say less.
-    now = {**fingerprints, **_plain(settings)}
+    now = {**fingerprints, "kernel": None, **settings.flat()}
     path = folder / _SETTINGS
     if path.exists():
-        try:
-            then = read_record(path, list(now), what="settings of samples", mend=another)
-        except InputError:  # somebody else's, a run of a model perhaps, which nobody should be told to remove
-            raise InputError("the folder holds no samples", path=folder, mend="give another --output") from None
+        then = _begun(path, [*fingerprints, "kernel"])
+        if then is None:  # somebody else's, a run of a model perhaps, which nobody should be advised to remove
+            raise InputError("the folder holds no samples", path=folder, mend="give another --output")
         for name, value in now.items():
             if name in fingerprints and value != then[name]:
                 raise InputError(f"the samples were begun with {_OTHERS[name]}", path=folder, mend=another)
-            if name not in _MAY_DIFFER and value != then[name]:
-                before, after = ("the default" if one is None else one for one in (then[name], value))
+            if name not in _MAY_DIFFER and value != then.get(name):
+                before, after = ("the default" if one is None else one for one in (then.get(name), value))
                 problem = f"the samples were begun with another {name} ({before} then, {after} now)"
                 raise InputError(problem, path=folder, mend=another)
     elif not holds_nothing(folder):
@@ -92,10 +89,13 @@ def claim(folder: Path, settings: SampleSettings, fingerprints: Mapping[str, str
     (folder / "chains").mkdir(exist_ok=True)
 
 
-def _plain(settings: SampleSettings) -> dict[str, Any]:
-    """The settings as they come back from JSON."""
-    plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(settings)))
-    return plain
+def _begun(path: Path, names: Sequence[str]) -> dict[str, Any] | None:
+    """Settings that a sampling has written; None where the file is none of these."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) and set(names) <= set(found) else None
 
 
 def append_sweeps(path: Path, trace: Trace, *, first: int) -> None:

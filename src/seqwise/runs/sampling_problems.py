@@ -196,7 +196,7 @@ def _from_nothing(run: SequenceRun, settings: SampleSettings) -> Iterator[Proble
     require_disk(Path(tempfile.gettempdir()), settings.count * (15 + 4 * lengths[0]), what="the problems")
     weights = torch.tensor([1.0 if settings.lengths else run.lengths[length] for length in lengths]).log()
     # It draws nothing: a length that came twice would be the same sequence twice.
-    chosen = _likeliest(weights, settings) if settings.kernel == "mask-predict" else _drawn(weights, settings)
+    chosen = _drawn(weights, settings) if settings.kernel.draws else _likeliest(weights, settings)
     return (Problem((FREE,) * lengths[choice], Example((), ())) for choice in chosen)
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from seqwise.runs.sampling import Group, Sampled
 from seqwise.runs.sampling_settings import SampleSettings
 from seqwise.sampling.diagnostics import FEWEST_DRAWS, ChainReport, diagnose_chains
+from seqwise.sampling.named.base import Proposing
 from seqwise.sampling.problems import by_problem
 
 __all__ = ["SampleReport", "report_lines"]
@@ -97,24 +98,25 @@ def _warnings(settings: SampleSettings, phrase: int) -> Iterator[str]:
     """What the settings alone tell, with the length of the longest phrase that must occur."""
     if settings.burn_in >= settings.num_sweeps:
         yield f"warning: burn-in takes {settings.burn_in} sweeps, so that none of these is of the target"
-    if settings.nucleus < 1 and settings.full_share == 0 and settings.kernel not in ("gibbs", "mask-predict"):
+    kernel = settings.kernel
+    if isinstance(kernel, Proposing) and kernel.follows_target and kernel.nucleus < 1 and kernel.full_share == 0:
         yield (
             "warning: from a nucleus alone chains may never leave a part of the sequences; --full-share 0.05 mends that"
         )
     # A phrase of n tokens comes to another place in one step where it is written; visits in order take the same
     # neighbours in each sweep, which may never be those.
-    if phrase > 1 and (settings.visits == "in-order" or settings.blocks[-1] < phrase):
+    if phrase > 1 and (getattr(kernel, "visits", "in-order") == "in-order" or kernel.largest_block < phrase):
         flags = f"--visits anywhere --blocks {phrase}"
         yield (
             f"warning: a phrase of {phrase} tokens that must occur may never leave its place unless so many positions"
             " are masked together in every sweep: "
-            + (f"take another kernel with {flags}" if settings.kernel == "exact-gibbs" else f"{flags} lets it move")
+            + (f"{flags} lets it move" if isinstance(kernel, Proposing) else f"take another kernel with {flags}")
         )
 
 
 def _unjudged(settings: SampleSettings) -> list[str] | None:
     """Why there is no effective sample size, if there is anything to say about that; None where there is one."""
-    if settings.kernel == "mask-predict":
+    if not settings.kernel.draws:
         return []
     counted = _num_counted(settings)
     if counted < FEWEST:

@@ -1,39 +1,31 @@
-"""What ``seqwise sample`` is asked for beside the target and the kernel: how many, how long, and what is printed."""
+"""Settings of ``seqwise sample`` beside target and kernel: numbers of chains and sweeps, and the sequences to print."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from typing import Any
 
+from pydantic import field_validator, model_validator
+
+from seqwise.configuration import setting
 from seqwise.errors import InputError
-from seqwise.sampling.settings import (
-    MOST_POSITIONS,
-    ChainSettings,
-    build_energy,
-    build_kernel,
-    require_ranges,
-    require_read,
-)
+from seqwise.sampling.named.base import MOST_POSITIONS, at_most
+from seqwise.sampling.settings import ChainSettings
 
-__all__ = ["SampleSettings", "build_energy", "build_kernel"]
+__all__ = ["SampleSettings"]
 
 BURN_IN = 7
 """Sweeps that are not counted, where there are enough; Goyal (2021), section 6.4."""
 
-
-MOST_CHAINS = MOST_PROBLEMS = 10**6
-"""Chains of a problem at a length, and problems of ``count``; more are taken for a slip of the pen."""
-
-MOST_SWEEPS = 10**7
-"""Of a chain; likewise."""
+MOST = {"chains": 10**6, "sweeps": 10**7, "count": 10**6}
+"""Chains of a problem at a length, sweeps of a chain, and problems: more are taken for a slip of the pen."""
 
 MOST_PRINTED = 10**8
 """Sequences that one call prints, of all problems, chains and sweeps; they would fill the disk."""
 
 
-@dataclass(frozen=True)
 class SampleSettings(ChainSettings):
-    """How is sampled, from what, and what is printed of it, beside :class:`~seqwise.sampling.ChainSettings`.
+    """Settings of a sampling, beside those of :class:`~seqwise.sampling.ChainSettings`.
 
     Args:
         chains: for each problem and length, at most a million; None: 5, and 1 for mask-predict, which draws nothing.
@@ -44,58 +36,98 @@ class SampleSettings(ChainSettings):
         length: of sequences that are sampled from nothing: a number, or a range as in "5-9", from which each problem
             draws its own; None: drawn from the lengths of the training data. For sources: the likely lengths that may
             be tried are these; None: all that the model knows.
-        count: how many problems, at most a million, where there is no file of them; mask-predict has the likeliest
+        count: number of problems, at most a million, where there is no file of them; mask-predict has the likeliest
             lengths, each once.
-        length_beam: how many of its likeliest lengths are tried for each source.
+        length_beam: number of its likeliest lengths that are tried for each source.
         free: the token that marks a free position in a file.
         seed: of all random numbers.
         save_every: sweeps between two savings.
 
     Raises:
-        InputError: a setting is out of its range, does not go with another, or differs from its default though nothing
-            would read it.
+        InputError: a setting is unknown to the kernel, out of its range, or does not go with another.
 
     Example:
         >>> SampleSettings(sweeps=10).num_discarded
         5
     """
 
-    chains: int | None = None
-    sweeps: int | None = None
-    discard: int | None = None
-    every: int | None = None
-    best: bool = False
-    length: str | None = None
-    count: int = 1
-    length_beam: int = 1
-    free: str = "_"
-    seed: int = 0
-    save_every: int = 10
+    chains: int | None = setting(None, "of each problem and length [5; mask-predict: 1]", ge=1, panel="Chains")
+    sweeps: int | None = setting(None, "of each chain [33; mask-predict: 1]", ge=1, panel="Chains")
+    discard: int | None = setting(None, "first sweeps that are not counted [7, at most half]", ge=0, panel="Chains")
+    every: int | None = setting(None, "print each N-th sweep [the last one only]", ge=1, panel="Chains")
+    best: bool = setting(False, "print of each problem the sequence of the lowest energy per token", panel="Chains")
+    length: str | None = setting(
+        None,
+        "without FILE: of the sequences [as in training]; for sources: bounds of outputs",
+        metavar="N|N-N",
+        panel="Sequences",
+    )
+    count: int = setting(
+        1, "without FILE: how many problems, a length for each; at most a million", ge=1, panel="Sequences"
+    )
+    length_beam: int = setting(1, "for sources: how many likely lengths to try", ge=1, panel="Sequences")
+    free: str = setting(
+        "_",
+        "what is to be filled in; of Transformers models a mask token is too",
+        metavar="TOKEN",
+        panel="Sequences",
+    )
+    seed: int = setting(0, "of all random numbers", panel="Run")
+    save_every: int = setting(10, "sweeps between savings", ge=1, panel="Run")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_read(self, _READ_BY)
+    @field_validator(*MOST)
+    @classmethod
+    def _most(cls, value: int | None, info: Any) -> int | None:
+        return None if value is None else at_most(info.field_name, value, MOST[info.field_name])
+
+    @field_validator("seed", mode="before")
+    @classmethod
+    def _seed(cls, value: Any) -> Any:
+        number = int(value) if isinstance(value, str) and re.fullmatch(r"[-+]?[0-9]{1,99}", value) else value
+        if isinstance(number, int) and not -(2**63) <= number < 2**63:
+            raise InputError(f"seed must be a number of 64 bits, got {number}")
+        return number
+
+    @field_validator("length")
+    @classmethod
+    def _length(cls, value: str | None) -> str | None:
+        lengths = _numbers(value)
+        if lengths is not None and not 1 <= lengths[0] <= lengths[-1]:
+            raise InputError(f"length: {value!r} is not a length", mend="give a number, or a range such as 5-9")
+        if lengths is not None and lengths[-1] > MOST_POSITIONS:
+            given = value if len(str(value)) < 40 else f"{str(value)[:30]}..."
+            raise InputError(f"length: sequences of at most {MOST_POSITIONS:,} tokens are sampled, got {given!r}")
+        return value
+
+    @model_validator(mode="after")
+    def _printed(self) -> SampleSettings:
+        for name in ("chains", "sweeps", "discard", "every"):
+            if not self.kernel.draws and getattr(self, name) is not None:
+                raise InputError(f"{name}: the kernel {self.kernel.label} draws nothing", mend="leave it out")
         if self.best and self.every is not None:
             raise InputError("every: of each problem the best one is printed", mend="leave it out")
-        positive = ("chains", "sweeps", "every", "count", "length_beam", "save_every")
-        require_ranges(self, positive=positive, counts=("discard",), most=_MOST)
-        if not -(2**63) <= self.seed < 2**63:
-            raise InputError(f"seed must be a number of 64 bits, got {self.seed}")
-        _require_sense(self)
+        if self.num_discarded >= self.num_sweeps:
+            problem = f"discard: of {self.num_sweeps} sweeps {self.num_discarded} are left out"
+            raise InputError(problem, mend="sample more, or discard fewer")
+        left_out = max(self.num_discarded, self.burn_in)
+        if self.every is not None and self.num_sweeps // self.every * self.every <= left_out:
+            problem = f"every: of {self.num_sweeps} sweeps none would be printed, for {left_out} are left out"
+            raise InputError(problem, mend="sample more, or print more often")
+        return self
 
     @property
     def num_chains(self) -> int:
-        """Of each problem and length."""
-        return self.chains or (1 if self.kernel == "mask-predict" else 5)
+        """Number of chains of each problem and length."""
+        return self.chains or (5 if self.kernel.draws else 1)
 
     @property
     def num_sweeps(self) -> int:
-        """Of each chain."""
-        return self.sweeps or (1 if self.kernel == "mask-predict" else 33)
+        """Number of sweeps of each chain."""
+        return self.sweeps or (33 if self.kernel.draws else 1)
 
     @property
     def num_discarded(self) -> int:
-        """Sweeps that are neither counted nor printed, burn-in not included."""
+        """Number of sweeps that are neither counted nor printed, burn-in not included."""
         return min(BURN_IN, self.num_sweeps // 2) if self.discard is None else self.discard
 
     def prints(self, sweep: int) -> bool:
@@ -109,7 +141,7 @@ class SampleSettings(ChainSettings):
         return self.best or (self.every is not None and self.prints(after + sweep))
 
     def num_printed(self, num_problems: int) -> int:
-        """How many sequences are printed of so many problems."""
+        """Number of sequences that are printed of so many problems."""
         if self.best:
             return num_problems
         left_out = max(self.num_discarded, self.burn_in)
@@ -118,33 +150,11 @@ class SampleSettings(ChainSettings):
 
     @property
     def lengths(self) -> range | None:
-        """Those that ``length`` names."""
+        """The lengths that ``length`` names."""
         if self.length is None:
             return None
         low, _, high = self.length.partition("-")
         return range(int(low), int(high or low) + 1)
-
-
-_MOST = {"chains": MOST_CHAINS, "sweeps": MOST_SWEEPS, "count": MOST_PROBLEMS}
-_DRAWING = ("metropolis-hastings", "delayed-acceptance", "exact-gibbs", "gibbs", "parallel-tempering")
-_READ_BY: dict[str, Sequence[str]] = dict.fromkeys(("chains", "sweeps", "discard", "every"), _DRAWING)
-"""Settings that not every kernel reads."""
-
-
-def _require_sense(settings: SampleSettings) -> None:
-    if settings.num_discarded >= settings.num_sweeps:
-        problem = f"discard: of {settings.num_sweeps} sweeps {settings.num_discarded} are left out"
-        raise InputError(problem, mend="sample more, or discard fewer")
-    left_out = max(settings.num_discarded, settings.burn_in)
-    if settings.every is not None and settings.num_sweeps // settings.every * settings.every <= left_out:
-        problem = f"every: of {settings.num_sweeps} sweeps none would be printed, for {left_out} are left out"
-        raise InputError(problem, mend="sample more, or print more often")
-    lengths = _numbers(settings.length)
-    if lengths is not None and not 1 <= lengths[0] <= lengths[-1]:
-        raise InputError(f"length: {settings.length!r} is no length", mend="give a number, or a range such as 5-9")
-    if lengths is not None and lengths[-1] > MOST_POSITIONS:
-        given = settings.length if len(str(settings.length)) < 40 else f"{str(settings.length)[:30]}..."
-        raise InputError(f"length: sequences of at most {MOST_POSITIONS:,} tokens are sampled, got {given!r}")
 
 
 def _numbers(length: str | None) -> list[int] | None:

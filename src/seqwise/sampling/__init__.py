@@ -2,65 +2,102 @@
 
 from __future__ import annotations
 
-from seqwise.sampling.chains import Trace, load_chains, sample_chains, save_chains
-from seqwise.sampling.combinators import (
-    anneal_blocks,
-    anneal_target,
-    burn_in,
-    by_sweep,
-    coldest,
-    cycle,
-    mixture,
-    parallel_tempering,
-    repeat,
-    replicas,
-)
-from seqwise.sampling.correctness import (
-    DrawsReport,
-    MatrixReport,
-    TableModel,
-    boltzmann,
-    examine,
-    examine_draws,
-    simulated_matrix,
-    table_model,
-    transition_matrix,
-)
-from seqwise.sampling.diagnostics import (
-    ChainReport,
-    diagnose_chains,
-    effective_sample_size,
-    split_r_hat,
-    tail_effective_sample_size,
-)
-from seqwise.sampling.draws import Draws, SeededDraws
-from seqwise.sampling.energies import (
-    Energy,
-    TokenScores,
-    constraint,
-    contains,
-    local,
-    pseudo_log_likelihood,
-    pseudo_perplexity,
-    raw,
-    sequence_energy,
-)
-from seqwise.sampling.kernels import delayed_acceptance, exact_gibbs, gibbs, mask_predict, metropolis_hastings
-from seqwise.sampling.length_beam import (
-    LengthContext,
-    LengthPrediction,
-    likeliest_lengths,
-    predict_with_lengths,
-)
-from seqwise.sampling.lengths import chains_at_once, of_one_length
-from seqwise.sampling.phrases import Phrases, phrase_starts
-from seqwise.sampling.prefetch import prefetching
-from seqwise.sampling.problems import ChainProblem, ChainRunner, run_problems
-from seqwise.sampling.proposals import Proposal, Visits, anywhere, in_order, masked_conditionals, shuffled
-from seqwise.sampling.refinement import Refinement, refine, refinements
-from seqwise.sampling.settings import ChainSettings, build_energy, build_kernel
-from seqwise.sampling.starts import FREE, dispersed_starts, fill_in_turn
-from seqwise.sampling.state import ChainState, Info, Kernel, start_chains
+from typing import TYPE_CHECKING
+
+from seqwise._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from seqwise.sampling.chains import Trace, load_chains, sample_chains, save_chains
+    from seqwise.sampling.combinators import (
+        anneal_blocks,
+        anneal_target,
+        burn_in,
+        by_sweep,
+        coldest,
+        cycle,
+        mixture,
+        parallel_tempering,
+        repeat,
+        replicas,
+    )
+    from seqwise.sampling.correctness import (
+        DrawsReport,
+        MatrixReport,
+        TableModel,
+        boltzmann,
+        examine,
+        examine_draws,
+        simulated_matrix,
+        table_model,
+        transition_matrix,
+    )
+    from seqwise.sampling.diagnostics import (
+        ChainReport,
+        diagnose_chains,
+        effective_sample_size,
+        split_r_hat,
+        tail_effective_sample_size,
+    )
+    from seqwise.sampling.draws import Draws, SeededDraws
+    from seqwise.sampling.energies import (
+        Energy,
+        TokenScores,
+        constraint,
+        contains,
+        local,
+        pseudo_log_likelihood,
+        pseudo_perplexity,
+        raw,
+        sequence_energy,
+    )
+    from seqwise.sampling.kernels import delayed_acceptance, exact_gibbs, gibbs, mask_predict, metropolis_hastings
+    from seqwise.sampling.length_beam import (
+        LengthContext,
+        LengthPrediction,
+        likeliest_lengths,
+        predict_with_lengths,
+    )
+    from seqwise.sampling.lengths import chains_at_once, of_one_length
+    from seqwise.sampling.named import (
+        DelayedAcceptance,
+        ExactGibbs,
+        Gibbs,
+        KernelConfig,
+        MaskPredict,
+        MetropolisHastings,
+        ParallelTempering,
+    )
+    from seqwise.sampling.phrases import Phrases, phrase_starts
+    from seqwise.sampling.prefetch import prefetching
+    from seqwise.sampling.problems import ChainProblem, ChainRunner, run_problems
+    from seqwise.sampling.proposals import Proposal, Visits, anywhere, in_order, masked_conditionals, shuffled
+    from seqwise.sampling.refinement import Refinement, refine, refinements
+    from seqwise.sampling.settings import ChainSettings
+    from seqwise.sampling.starts import FREE, dispersed_starts, fill_in_turn
+    from seqwise.sampling.state import ChainState, Info, Kernel, start_chains
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        "seqwise.sampling.chains",
+        "seqwise.sampling.combinators",
+        "seqwise.sampling.correctness",
+        "seqwise.sampling.diagnostics",
+        "seqwise.sampling.draws",
+        "seqwise.sampling.energies",
+        "seqwise.sampling.kernels",
+        "seqwise.sampling.length_beam",
+        "seqwise.sampling.lengths",
+        "seqwise.sampling.phrases",
+        "seqwise.sampling.prefetch",
+        "seqwise.sampling.problems",
+        "seqwise.sampling.proposals",
+        "seqwise.sampling.refinement",
+        "seqwise.sampling.starts",
+        "seqwise.sampling.state",
+        # Last: its modules are named as the functions are.
+        "seqwise.sampling.settings",
+        "seqwise.sampling.named",
+    )
 
 __all__ = [
     "FREE",
@@ -69,14 +106,21 @@ __all__ = [
     "ChainRunner",
     "ChainSettings",
     "ChainState",
+    "DelayedAcceptance",
     "Draws",
     "DrawsReport",
     "Energy",
+    "ExactGibbs",
+    "Gibbs",
     "Info",
     "Kernel",
+    "KernelConfig",
     "LengthContext",
     "LengthPrediction",
+    "MaskPredict",
     "MatrixReport",
+    "MetropolisHastings",
+    "ParallelTempering",
     "Phrases",
     "Proposal",
     "Refinement",
@@ -89,8 +133,6 @@ __all__ = [
     "anneal_target",
     "anywhere",
     "boltzmann",
-    "build_energy",
-    "build_kernel",
     "burn_in",
     "by_sweep",
     "chains_at_once",

@@ -158,7 +158,8 @@ def anneal_blocks(kernel_of: Callable[[int], Kernel], sizes: Sequence[int]) -> K
         >>> target, proposal = local(model), masked_conditionals(model)
         >>> kernel = anneal_blocks(lambda b: metropolis_hastings(target, proposal, visits=in_order(b)), [3, 2, 1])
     """
-    return by_sweep([kernel_of(size) for size in sizes])
+    made = {size: kernel_of(size) for size in sizes}
+    return by_sweep([made[size] for size in sizes])
 
 
 def anneal_target(kernel_of: Callable[[float], Kernel], temperatures: Sequence[float]) -> Kernel:
@@ -168,6 +169,9 @@ def anneal_target(kernel_of: Callable[[float], Kernel], temperatures: Sequence[f
         kernel_of: from a temperature to a kernel.
         temperatures: the last is that of the target, from then on.
 
+    Raises:
+        InputError: there is none.
+
     Source: Goyal (2021), section 6.6.
 
     Example:
@@ -176,7 +180,17 @@ def anneal_target(kernel_of: Callable[[float], Kernel], temperatures: Sequence[f
         >>> target, proposal = local(model), masked_conditionals(model)
         >>> kernel = anneal_target(lambda t: metropolis_hastings(target, proposal, temperature=t), [1.0, 0.98, 0.96])
     """
-    return by_sweep([*(burn_in(kernel_of(value)) for value in temperatures[:-1]), *map(kernel_of, temperatures[-1:])])
+    if not temperatures:
+        raise InputError("there is no temperature to sample at")
+    warm = len(temperatures) - 1
+    last = kernel_of(temperatures[-1])
+
+    def kernel(draws: Draws, state: ChainState) -> tuple[ChainState, Info]:
+        # Kernels of a long way down are made when their sweep comes.
+        made = burn_in(kernel_of(temperatures[state.sweep])) if state.sweep < warm else last
+        return made(draws, state)
+
+    return kernel
 
 
 def parallel_tempering(kernel_of: Callable[[Tensor], Kernel], temperatures: Sequence[float]) -> Kernel:

@@ -26,6 +26,7 @@ from seqwise.errors import InputError
 from seqwise.models.protocols import MaskedModel
 
 __all__ = [
+    "ENERGIES",
     "MAX_ROWS",
     "Energy",
     "TokenScores",
@@ -382,3 +383,7 @@ def _rows(max_rows: int) -> int:
     if max_rows < 1:
         raise InputError(f"the number of rows that a model is given at once must be at least 1, got {max_rows}")
     return max_rows
+
+
+ENERGIES: dict[str, Callable[..., Energy]] = {"local": local, "raw": raw}
+"""Energies of a model by the names that settings have for them."""

@@ -25,7 +25,7 @@ from seqwise.sampling.combinators import replicas
 from seqwise.sampling.energies import Energy, rows_of
 from seqwise.sampling.lengths import chains_at_once, of_one_length
 from seqwise.sampling.phrases import Phrases, phrase_starts
-from seqwise.sampling.settings import ChainSettings, build_energy, build_kernel
+from seqwise.sampling.settings import ChainSettings
 from seqwise.sampling.starts import FREE
 from seqwise.sampling.state import ChainState, Info, Kernel, start_chains
 
@@ -158,10 +158,10 @@ class ChainRunner:
 
     def __post_init__(self) -> None:
         phrases = self._phrases()
-        energy = phrases.constrain(build_energy(self.settings, self.model))
+        energy = phrases.constrain(self.settings.build_energy(self.model))
         object.__setattr__(self, "phrases", phrases)
         object.__setattr__(self, "energy", energy)
-        object.__setattr__(self, "kernel", build_kernel(self.settings, self.model, energy, self.allowed_V))
+        object.__setattr__(self, "kernel", self.settings.build_kernel(self.model, energy, self.allowed_V))
 
     def _phrases(self) -> Phrases:
         required, forbidden = (

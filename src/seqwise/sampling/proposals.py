@@ -18,7 +18,7 @@ from seqwise.errors import InputError
 from seqwise.models.protocols import MaskedModel
 from seqwise.sampling.draws import Draws
 
-__all__ = ["Proposal", "Visits", "anywhere", "in_order", "masked_conditionals", "shuffled"]
+__all__ = ["VISITS", "Proposal", "Visits", "anywhere", "in_order", "masked_conditionals", "shuffled"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,3 +217,11 @@ def _most(free_BT: Tensor) -> int:
 def _check_blocks(blocks: Sequence[int]) -> None:
     if len(blocks) < 1 or min(blocks) < 1:
         raise InputError(f"a block must have at least 1 position, got {list(blocks)}")
+
+
+VISITS: dict[str, Callable[[int], Visits]] = {
+    "in-order": in_order,
+    "shuffled": shuffled,
+    "anywhere": lambda block: anywhere(range(1, block + 1), num_visits=None),
+}
+"""Visits of a sweep with blocks of one size, by the names that settings have for them."""

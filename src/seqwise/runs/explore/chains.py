@@ -18,7 +18,7 @@ from seqwise.runs.sampling import begin_chains
 from seqwise.runs.sampling_problems import Problem, problem_of
 from seqwise.runs.sampling_settings import SampleSettings
 from seqwise.runs.sequence_run import SequenceRun
-from seqwise.sampling import ChainState, Kernel, Trace, build_kernel, sample_chains
+from seqwise.sampling import ChainState, Kernel, Trace, sample_chains
 
 __all__ = ["MOST_CHAINS", "MOST_SWEEPS", "Tally", "Watched", "adjust", "advance", "energies", "pin", "start", "tally"]
 
@@ -121,9 +121,9 @@ def start(run: SequenceRun, text: str, settings: SampleSettings, *, source: str 
 
 def _require_replayable(settings: SampleSettings) -> None:
     """Of the kernels, those that follow one chain each, by settings that hold in every sweep."""
-    if settings.kernel in ("parallel-tempering", "mask-predict"):
+    if settings.num_replicas > 1 or not settings.kernel.draws:
         mend = "choose metropolis-hastings, delayed-acceptance, exact-gibbs or gibbs"
-        raise InputError(f"the kernel {settings.kernel} has no sweeps to watch", mend=mend)
+        raise InputError(f"the kernel {settings.kernel.label} has no sweeps to watch", mend=mend)
 
 
 def advance(watched: Watched) -> Watched:
@@ -158,7 +158,7 @@ def adjust(watched: Watched, settings: SampleSettings) -> Watched:
     if settings == watched.settings:
         return watched
     run, allowed_V = watched.run, watched.run.allowed_V
-    kernel = build_kernel(settings, run.model, watched.state.energy, None if bool(allowed_V.all()) else allowed_V)
+    kernel = settings.build_kernel(run.model, watched.state.energy, None if bool(allowed_V.all()) else allowed_V)
     return replace(watched, settings=settings, kernel=kernel, since=len(watched.done))
 
 
