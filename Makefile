@@ -7,13 +7,14 @@ BIN := .venv/bin
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow reliability soak lock audit lint types format docs figures clean
+.PHONY: help setup demo test test-slow mutants reliability soak lock audit lint types format docs figures clean
 
 help:
 	@echo "make demo    train, decode and compare on a small task (sets everything up first)"
 	@echo "make test    ruff, mypy, then pytest with the doctests (sets everything up first)"
 	@echo "make test-slow    the tests that make test leaves out, because they take minutes"
 	@echo "make reliability  all tests of reliability, and docs/reliability.md from what they found"
+	@echo "make mutants changes search, objectives and sampling a little, 600 times: do the tests notice? takes hours"
 	@echo "make soak    ten minutes each of training, search and sampling: memory and speed must stay as they are"
 	@echo "make audit   known weaknesses of the packages in scripts/constraints.txt, which make lock writes from .venv"
 	@echo "make lint    ruff alone"
@@ -45,6 +46,11 @@ test-slow: setup
 reliability: setup
 	$(BIN)/python -m pytest -m "slow or not slow" --write-figures results/reliability.json tests/reliability $(PYTEST)
 	$(BIN)/python scripts/make_reliability_page.py
+
+mutants: setup
+	@$(BIN)/python -c 'import mutmut' 2>/dev/null || $(BIN)/python -m pip install --quiet --editable '.[mutants]'
+	OMP_NUM_THREADS=1 nice -n 10 $(BIN)/python scripts/run_mutants.py
+	$(BIN)/python scripts/make_mutants_page.py
 
 soak: setup
 	SEQWISE_SOAK_SECONDS=600 $(BIN)/python -m pytest -m slow -k for_long --write-figures results/soak.json \

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from seqwise.data import EncodedExample, collate
 from seqwise.data.batches import Batch
-from seqwise.models import EncoderDecoder, Tagger, Transformer, deferred_linear, products
+from seqwise.models import EncoderDecoder, Tagger, Transformer, products
 from seqwise.models.deferred_linear import exp_
 from seqwise.objectives import direct_loss, gold_scores, hamming_cost, hinge_loss
 from seqwise.objectives.objective import search_targets, teacher_forced_logits
@@ -588,26 +588,6 @@ def test_the_plain_form_does_hold_them() -> None:
 
 
 # ---------------------------------------------------------------------------------------- deferred gradients
-
-
-def test_few_rows_of_a_gradient_wait_for_others() -> None:
-    draw = torch.Generator().manual_seed(0)
-    notes = deferred_linear._Notes(has_bias=True)
-    parts = [
-        (torch.randn(n, 7, generator=draw), torch.randn(n, 20, generator=draw)) for n in (3, 5, 9, 4, 30, 10, 10, 1, 10)
-    ]
-    added: list[int] = []
-    add = notes._add
-    notes._add = lambda g, h: added.append(len(g)) or add(g, h)  # type: ignore[method-assign]
-    for gradient_NV, rows_ND in parts:
-        notes.add_product(gradient_NV, rows_ND)
-    notes.add_waiting()
-    notes.add_waiting()
-    expected = sum(gradient_NV.mT @ rows_ND for gradient_NV, rows_ND in parts)
-    assert notes.sums is not None
-    torch.testing.assert_close(notes.sums[0], expected)
-    torch.testing.assert_close(notes.sums[1], sum(gradient_NV.sum(0) for gradient_NV, _ in parts))
-    assert added == [17, 30, 14, 11, 10]
 
 
 @pytest.mark.parametrize("form", [CERTIFIED, DENSE], ids=["certified", "dense"])

@@ -26,9 +26,6 @@ from seqwise.models.products import Products
 
 __all__ = ["DeferredLinear", "exp_"]
 
-# How many rows of a product may wait until they are multiplied and added up.
-WAITING = 160
-
 # How many scores a tile of the last pass holds: what it makes of them should find them in the processor's cache.
 TILE = 2**19
 
@@ -97,8 +94,12 @@ class DeferredLinear:
         """Note the gradient with respect to log Z of some rows."""
         self._of_this_pass().partitions.append((rows_ND.detach(), log_partition_N, gradient_N))
 
+    def note_rows(self, gradient_NV: Tensor, rows_ND: Tensor) -> None:
+        """Note the gradient with respect to the products of some rows, kept until all steps are multiplied at once."""
+        self._of_this_pass().rows.append((gradient_NV, rows_ND.detach()))
+
     def note_product(self, gradient_NV: Tensor, rows_ND: Tensor) -> None:
-        """Note the gradient with respect to all scores of some rows: added up soon, because it is too large to keep."""
+        """Note the gradient with respect to all scores of some rows; it is too large to keep, and added up at once."""
         dtype = torch.promote_types(gradient_NV.dtype, torch.float32)
         self._of_this_pass().add_product(gradient_NV.to(dtype), rows_ND.detach().to(dtype))
 
@@ -127,35 +128,14 @@ class _Notes:
     has_bias: bool
     outer: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)
     partitions: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)
+    rows: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     sums: tuple[Tensor, Tensor] | None = None
-    waiting: tuple[Tensor, Tensor] | None = None
-    num_waiting: int = 0
 
     def add_product(self, gradient_NV: Tensor, rows_ND: Tensor) -> None:
-        """Add ``g^T h``: adding up few rows takes longer than multiplying them, so they wait for others."""
+        """Add ``g^T h``."""
         if self.sums is None:
-            vocabulary_size, size = gradient_NV.shape[1], rows_ND.shape[1]
-            self.sums = gradient_NV.new_zeros(vocabulary_size, size), gradient_NV.new_zeros(vocabulary_size)
-        room = min(WAITING, rows_ND.shape[1])  # so that no more waits than what it is added to
-        if len(gradient_NV) > room // 2:
-            self._add(gradient_NV, rows_ND)
+            self.sums = gradient_NV.mT @ rows_ND, gradient_NV.sum(0)
             return
-        if self.waiting is None:
-            self.waiting = gradient_NV.new_empty(room, gradient_NV.shape[1]), rows_ND.new_empty(room, rows_ND.shape[1])
-        if self.num_waiting + len(gradient_NV) > room:
-            self.add_waiting()
-        places = slice(self.num_waiting, self.num_waiting + len(gradient_NV))
-        self.waiting[0][places], self.waiting[1][places] = gradient_NV, rows_ND
-        self.num_waiting = places.stop
-
-    def add_waiting(self) -> None:
-        """Add the rows that wait."""
-        if self.waiting is not None and self.num_waiting:
-            self._add(*(rows[: self.num_waiting] for rows in self.waiting))
-            self.num_waiting = 0
-
-    def _add(self, gradient_NV: Tensor, rows_ND: Tensor) -> None:
-        assert self.sums is not None
         self.sums[0].addmm_(gradient_NV.mT, rows_ND)
         if self.has_bias:
             self.sums[1].add_(gradient_NV.sum(0))
@@ -174,7 +154,7 @@ class _Linear(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         rows, weight_VD = ctx.saved_tensors
-        ctx.linear.note_product(gradient.flatten(0, -2), rows.flatten(0, -2))
+        ctx.linear.note_rows(gradient.flatten(0, -2), rows.flatten(0, -2))
         return gradient @ weight_VD if ctx.needs_input_grad[0] else None, gradient.new_zeros(()), None
 
 
@@ -194,7 +174,8 @@ class _Collect(torch.autograd.Function):
     def backward(ctx: Any, _: Tensor) -> tuple[Tensor | None, ...]:
         weight_VD, bias_V = ctx.weight_VD, ctx.bias_V
         notes = ctx.notes.pop(torch._C._current_graph_task_id(), _Notes(bias_V is not None))
-        notes.add_waiting()
+        if notes.rows:
+            notes.add_product(*(torch.cat(parts) for parts in zip(*notes.rows, strict=True)))
         sums = notes.sums
         if notes.partitions:
             sums = _from_partitions(weight_VD, bias_V, notes.partitions, ctx.autocast, sums)

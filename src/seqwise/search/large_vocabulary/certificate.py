@@ -21,7 +21,7 @@ __all__ = [
     "best_candidates",
     "block_maxima",
     "excluded_mass_bound",
-    "row_maxima",
+    "full_maxima",
     "takes_all",
     "worst_maximum",
 ]
@@ -75,23 +75,18 @@ def block_maxima(values_BJV: Tensor, offsets_BJ: Tensor, extra_BE: Tensor, *, fu
     maxima_BJM = values_BJV[..., BLOCK * full :]
     if full:
         if full_BJM is None:
-            full_BJM = _full_maxima(values_BJV)
+            full_BJM = full_maxima(values_BJV)
         maxima_BJM = torch.cat([full_BJM, maxima_BJM], dim=2)
     return Blocks((maxima_BJM + offsets_BJ[..., None]).flatten(1), values_BJV, offsets_BJ, extra_BE)
 
 
-def row_maxima(values_BJV: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest value of each full block, and of each row, (B, J, V // 64) and (B, J).
+def full_maxima(values_BJV: Tensor) -> Tensor:
+    """The largest value of each full block, (B, J, V // 64).
 
     Example:
-        >>> row_maxima(torch.arange(130.0).view(1, 1, 130))
-        (tensor([[[ 63., 127.]]]), tensor([[129.]]))
+        >>> full_maxima(torch.arange(130.0).view(1, 1, 130))
+        tensor([[[ 63., 127.]]])
     """
-    full_BJM = _full_maxima(values_BJV)
-    return full_BJM, torch.cat([full_BJM, values_BJV[..., BLOCK * full_BJM.shape[2] :]], dim=2).amax(2)
-
-
-def _full_maxima(values_BJV: Tensor) -> Tensor:
     full = values_BJV.shape[2] // BLOCK
     return values_BJV[..., : BLOCK * full].unflatten(2, (full, BLOCK)).amax(3)
 

@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from seqwise.models.deferred_linear import DeferredLinear
+from seqwise.models.deferred_linear import DeferredLinear, exp_
 from seqwise.search.candidates import Candidates
 from seqwise.search.ending import SlotTerms
 from seqwise.search.large_vocabulary.certificate import Best
-from seqwise.search.large_vocabulary.normalizers import mean_rows
 from seqwise.search.large_vocabulary.scan import Choice, Kept, Scan, alphas, cost_in_scores, token_ids
 from seqwise.search.operators import finite, of_scores, weights_and_gaps
 from seqwise.search.selection import SoftSelection
@@ -94,7 +93,7 @@ def _mean_rows(
             values.flatten(0, 1) if used_BJ.all() else values[used_BJ]
             for values in (scan.logits_BJV, scan.log_partition_BJ)
         )
-        rows_NH = mean_rows(logits_NV, log_partition_N, head.weight_VD)
+        rows_NH = exp_(logits_NV - log_partition_N[:, None]) @ head.weight_VD.to(logits_NV.dtype)
         if scan.end_BJ is not None:  # of which the scores know nothing
             share_N = (scan.end_BJ[used_BJ] - log_partition_N).exp()
             rows_NH.addr_(share_N, head.weight_VD[candidates.end].to(rows_NH.dtype))

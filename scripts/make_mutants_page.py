@@ -1,0 +1,60 @@
+"""Write docs/mutants.md from results/mutants.json: how many small changes of the code the tests notice."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from reproductions.make_results_page import grid
+from seqwise.evaluation.signature import Signature, signature_line
+
+ROOT = Path(__file__).resolve().parent.parent
+
+HEAD = """\
+# Mutants
+
+Made by `make mutants`; do not edit. A mutant is the code with one small change: another operator, number or argument.
+A sample of all mutants of search, objectives and sampling, drawn with a fixed seed, is tested by the tests that run the
+changed function. A mutant that no test fails on has survived: either the change makes no difference to anybody, or
+something is not tested.
+"""
+
+
+def page(result: dict[str, Any]) -> str:
+    """The whole page."""
+    statuses = list(result["counts"])
+    rows = [
+        (room, f"{sum(counts.values())}", *(f"{counts.get(status, 0)}" for status in statuses))
+        for room, counts in result["by_room"].items()
+    ]
+    rows.append(("all", f"{result['sampled']}", *(f"{count}" for count in result["counts"].values())))
+    survivors = [
+        (f"`{mutant['file'].removeprefix('src/seqwise/')}:{mutant['line']}`", *map(_code, _change(mutant)))
+        for mutant in result["survivors"]
+    ]
+    signature = Signature(**{**result["signature"], "seeds": tuple(result["signature"]["seeds"]), "training": ()})
+    parts = [
+        HEAD,
+        f"{result['sampled']} of {result['mutants']:,} mutants.\n",
+        grid(("room", "mutants", *statuses), rows),
+        "## Survivors\n",
+        grid(("where", "code", "mutant"), survivors),
+        f"`{signature_line(signature)}`\n",
+    ]
+    return "\n".join(parts)
+
+
+def _change(mutant: dict[str, Any]) -> tuple[str, str]:
+    return mutant["before"], mutant["after"]
+
+
+def _code(text: str) -> str:
+    return f"`{text}`" if text else ""
+
+
+if __name__ == "__main__":
+    target = ROOT / "docs" / "mutants.md"
+    target.write_text(page(json.loads((ROOT / "results" / "mutants.json").read_text("utf-8"))), encoding="utf-8")
+    print(f"{target.relative_to(ROOT)} is written", file=sys.stderr)

@@ -1,0 +1,171 @@
+"""Change the code a little, many times, and see whether the tests notice: writes results/mutants.json.
+
+Usage: python scripts/run_mutants.py [--mutants 600] [--seed 0] [--children 2] [--folder build/mutants]
+
+mutmut makes all mutants of search, objectives and sampling; a sample of them, drawn with a fixed seed, is tested by
+those tests that run the mutated function. What has been tested already is kept in the folder, so that a run that was
+stopped goes on. [tool.mutmut] in pyproject.toml says what is mutated and which tests are run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from seqwise.data import write_atomically
+from seqwise.evaluation.signature import sign
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULT = ROOT / "results" / "mutants.json"
+
+# Exit codes of pytest, and those that mutmut adds.
+STATUS = {0: "survived", 1: "killed", 3: "killed", 5: "not run by any test", 33: "not run by any test"}
+TIMED_OUT = (24, -24, 36, 152, 255)
+COPIED = ("benchmarks", "docs", "reproductions", "scripts", "src", "tests", "README.md", "pyproject.toml")
+
+
+def main() -> None:
+    """Make mutants, test a sample of them, and write what became of each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mutants", type=int, default=600, help="how many are tested")
+    parser.add_argument("--seed", type=int, default=0, help="of the sample")
+    parser.add_argument("--children", type=int, default=2, help="processes at a time")
+    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "mutants", help="where the tests run")
+    parser.add_argument("--only-report", action="store_true", help="write what is known by now, and test nothing")
+    options = parser.parse_args()
+    if not options.only_report:
+        _prepare(options.folder)
+        chosen = _sample(options.folder, options.mutants, options.seed)
+        _mutmut(options.folder, "run", "--max-children", str(options.children), *chosen)
+    chosen = _sample(options.folder, options.mutants, options.seed)
+    write_atomically(RESULT, json.dumps(_report(options.folder, chosen, options.seed), indent=1) + "\n")
+    print(f"{RESULT.relative_to(ROOT)} is written", file=sys.stderr)
+
+
+def _prepare(folder: Path) -> None:
+    """Copy the project, make all mutants, and find out which tests run which function."""
+    if (folder / "mutants" / "mutmut-stats.json").exists():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in COPIED:
+        source, target = ROOT / name, folder / name
+        if source.is_dir():
+            shutil.copytree(source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy2(source, target)
+    _mutmut(folder, "run", "no.such.mutant", check=False)  # which stops once mutants and statistics are there
+    if not (folder / "mutants" / "mutmut-stats.json").exists():
+        raise SystemExit("mutmut has not got as far as its statistics: do all tests pass without mutants?")
+
+
+def _mutmut(folder: Path, *arguments: str, check: bool = True) -> str:
+    command = [sys.executable, "-m", "mutmut", *arguments]
+    shown = arguments[0] == "run"
+    # The mutated package has to be the one that is imported.
+    where = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        command, cwd=folder, env=where, check=check, text=True, stdout=None if shown else subprocess.PIPE
+    )
+    return done.stdout or ""
+
+
+def _exit_codes(folder: Path) -> dict[str, int | None]:
+    """Of every mutant, by name; None where it has not been tested."""
+    codes: dict[str, int | None] = {}
+    for path in sorted((folder / "mutants").rglob("*.py.meta")):
+        codes |= json.loads(path.read_text("utf-8"))["exit_code_by_key"]
+    return codes
+
+
+def _sample(folder: Path, count: int, seed: int) -> list[str]:
+    names = sorted(_exit_codes(folder))
+    return sorted(random.Random(seed).sample(names, min(count, len(names))))
+
+
+def _status(code: int | None) -> str:
+    if code is None:
+        return "not tested"
+    return "timed out" if code in TIMED_OUT else STATUS.get(code, "killed")
+
+
+def _report(folder: Path, chosen: list[str], seed: int) -> dict[str, Any]:
+    codes = _exit_codes(folder)
+    statuses = {name: _status(codes[name]) for name in chosen}
+    survivors = [_described(folder, name) for name in chosen if statuses[name] == "survived"]
+    untested = [name for name in chosen if statuses[name] == "not run by any test"]
+    files = sorted(folder.glob("src/seqwise/*/**/*.py"))
+    signature = sign(f"mutants of {len(codes)}, sampled", seeds=[seed], data=f"{len(files)} files")
+    return {
+        "mutants": len(codes),
+        "sampled": len(chosen),
+        "counts": dict(Counter(statuses.values()).most_common()),
+        "by_room": {room: dict(counts) for room, counts in _by_room(statuses).items()},
+        "survivors": sorted(survivors, key=lambda survivor: (survivor["file"], survivor["line"])),
+        "not_run": untested,
+        "signature": asdict(signature),
+    }
+
+
+def _by_room(statuses: dict[str, str]) -> dict[str, Counter[str]]:
+    rooms: dict[str, Counter[str]] = {}
+    for name, status in statuses.items():
+        rooms.setdefault(name.split(".")[1], Counter())[status] += 1
+    return dict(sorted(rooms.items()))
+
+
+def _described(folder: Path, name: str) -> dict[str, Any]:
+    """File and line of a mutant, and what the line was and is."""
+    difference = _mutmut(folder, "show", name).splitlines()
+    file = next(line.removeprefix("--- ") for line in difference if line.startswith("--- "))
+    first = _first_line((folder / file).read_text("utf-8"), name)
+    offset, before, after, changed = 0, [], [], None
+    for line in difference[difference.index(f"+++ {file}") + 1 :]:
+        if line.startswith("@@"):
+            offset = int(line.split()[1].lstrip("-").split(",")[0]) - 1
+            continue
+        if line.startswith("+"):
+            after.append(line[1:].strip())
+        elif line.startswith("-"):
+            before.append(line[1:].strip())
+        if changed is None and line[:1] in ("+", "-"):
+            changed = offset
+        offset += not line.startswith("+")
+    return {
+        "name": name,
+        "file": file,
+        "line": first + (changed or 0),
+        "before": " ".join(before),
+        "after": " ".join(after),
+    }
+
+
+def _first_line(source: str, name: str) -> int:
+    """Where the mutated function begins; names are ``module.x_function__mutmut_1`` or ``module.xǁClassǁmethod...``."""
+    mangled = name.rpartition(".")[2].rpartition("__mutmut_")[0]
+    path = mangled.split("ǁ")[1:] if "ǁ" in mangled else [mangled.removeprefix("x_")]
+    return next(_lines_of(ast.parse(source), path), 1)
+
+
+def _lines_of(node: ast.AST, path: list[str]) -> Iterator[int]:
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.ClassDef | ast.FunctionDef) or child.name != path[0]:
+            continue
+        if len(path) == 1:
+            yield min([child.lineno, *(decorator.lineno for decorator in child.decorator_list)])
+        else:
+            yield from _lines_of(child, path[1:])
+
+
+if __name__ == "__main__":
+    main()
