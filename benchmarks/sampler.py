@@ -37,7 +37,7 @@ from seqwise.models import MaskedTransformer
 from seqwise.sampling import (
     Kernel,
     SeededDraws,
-    local,
+    local_energy,
     masked_conditionals,
     metropolis_hastings,
     prefetching,
@@ -105,7 +105,7 @@ def algorithm_4(
 
 def measure_model(model: MaskedTransformer, start_BT: Tensor, options: argparse.Namespace) -> dict[str, Any]:
     """Times of all systems, and whether they end in the same states."""
-    energy, proposal = local(model), masked_conditionals(model)
+    energy, proposal = local_energy(model), masked_conditionals(model)
     kernels = {
         "seqwise": metropolis_hastings(energy, proposal),
         "seqwise, prefetching": prefetching(energy, proposal, num_ahead=options.ahead),

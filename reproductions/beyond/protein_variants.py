@@ -26,7 +26,7 @@ from seqwise.sampling import (
     anneal_target,
     constraint,
     gibbs,
-    local,
+    local_energy,
     masked_conditionals,
     metropolis_hastings,
     pseudo_log_likelihood,
@@ -216,7 +216,7 @@ def measure_variants(
     chance = random.Random(" ".join(map(str, wild_T.tolist())))
     order_T = torch.tensor(chance.sample(range(1, length), length - 1))
     generator = torch.Generator().manual_seed(chance.getrandbits(63))
-    start = start_chains(local(model), wild_T[None])
+    start = start_chains(local_energy(model), wild_T[None])
     wild = _Wild(model, wild_T, float(start.energy_B[0]), start.logits[0][0].double().log_softmax(-1))
     found: dict[str, dict[int, float]] = {}
     for done, distance in enumerate(size.distances):
@@ -279,7 +279,7 @@ def _by_chains(wild: _Wild, starts_CT: Tensor, places_D: Tensor, size: VariantSi
         start = start_chains(energy, starts_CT, free_BT=free_CT, chain_B=chain_C)
         return sample_chains(kernel, start, sweeps, seed=seed)
 
-    target = local(wild.model) + constraint(distance_is(wild.wild_T, distance))
+    target = local_energy(wild.model) + constraint(distance_is(wild.wild_T, distance))
     proposal = masked_conditionals(wild.model)
 
     def metropolis(temperature: float) -> Kernel:
@@ -288,7 +288,7 @@ def _by_chains(wild: _Wild, starts_CT: Tensor, places_D: Tensor, size: VariantSi
     drawn = chains(target, metropolis(1.0))
     annealed = chains(target, anneal_target(metropolis, torch.linspace(1.0, COLDEST, sweeps).tolist()))
     other = masked_conditionals(WithoutWildType(wild.model, wild.wild_T))
-    degenerate = chains(local(wild.model), gibbs(other, visits=shuffled()))
+    degenerate = chains(local_energy(wild.model), gibbs(other, visits=shuffled()))
     counted_SC = drawn.energy_SB[discard:] - wild.energy
     proposals = int(drawn.proposals_SB[discard:].sum())
     return {

@@ -33,9 +33,9 @@ from seqwise.sampling import (
     MaskPredict,
     SeededDraws,
     likeliest_lengths,
-    local,
+    local_energy,
     predict_with_lengths,
-    raw,
+    raw_energy,
     start_chains,
 )
 from seqwise.sampling.energies import rows_of
@@ -190,7 +190,7 @@ class _Sampler:
         draws = SeededDraws(self.settings.seed, chain_B, sweep=0)
         how: dict[str, Any] = {"num_iterations": iterations, "allowed_V": self.runner.allowed_V}
         tokens_BT = refine_from_draws(draws, model, masks_BT, context=context, **how)
-        state = start_chains(local(model), tokens_BT, context=context, chain_B=chain_B)
+        state = start_chains(local_energy(model), tokens_BT, context=context, chain_B=chain_B)
         each = self.num_candidates * (_num_passes(length, iterations) + length)
         # Candidates stand where the sweeps of a chain do: (N, 1, candidates).
         numbers = {
@@ -222,7 +222,7 @@ class _Sampler:
         energies = []
         for row, one in enumerate(best):
             own_1 = torch.tensor([row], device=one.tokens.device)
-            state = start_chains(local(model), one.tokens[None], context=rows_of(context, own_1))
+            state = start_chains(local_energy(model), one.tokens[None], context=rows_of(context, own_1))
             energies.append([each.item() for each in _energies(model, state)])
         numbers = {
             name: np.array(values)[:, None, None]
@@ -288,7 +288,9 @@ def refine_from_draws(
 
 def _energies(model: MaskedModel, state: ChainState) -> tuple[Tensor, Tensor]:
     """E_local and E_raw of a state of either, from the masked scores that it keeps."""
-    first, second = (energy(model).of_positions(state.tokens_BT, state.logits).sum(1) for energy in (local, raw))
+    first, second = (
+        energy(model).of_positions(state.tokens_BT, state.logits).sum(1) for energy in (local_energy, raw_energy)
+    )
     return first, second
 
 

@@ -54,7 +54,7 @@ from seqwise.sampling import (
     gibbs,
     in_order,
     likeliest_lengths,
-    local,
+    local_energy,
     mask_predict,
     masked_conditionals,
     metropolis_hastings,
@@ -345,7 +345,7 @@ def test_every_setting_reaches_the_kernel(name: str) -> None:
     """The same states, counts and flags of burn-in, sweep by sweep, as those of a kernel that is made by hand."""
     given, by_hand = every_kernel()[name]
     run, settings = build("words"), settings_of(**given)
-    energy = local(run.model) + constraint(contains(1), penalty=0.5)
+    energy = local_energy(run.model) + constraint(contains(1), penalty=0.5)
     state = start_chains(energy, torch.randint(1, 4, (8, 5)), free_BT=torch.arange(5) != torch.arange(8)[:, None])
     kernels = settings.build_kernel(run.model, energy, run.allowed_V), by_hand(run.model, energy, run.allowed_V)
     ours, expected = (sample_chains(kernel, state, 8, seed=1) for kernel in kernels)

@@ -138,12 +138,16 @@ def test_every_flag_exists() -> None:
     known = {
         option
         for name in (("sample",), ("score",), ("masked-model", "train"))
-        for parameter in _command(command, *name).params
+        for parameter in _parameters(_command(command, *name))
         for option in parameter.opts
     }
     assert set(re.findall(r"--[a-z][a-z-]+", PAGE)) <= known
     kernels = re.search(r"`--kernel ([a-z-]+)`, `([a-z-]+)`, `([a-z-]+)`", PAGE)
     assert kernels is not None and "--kernel" in known
+
+
+def _parameters(command: Any) -> Any:
+    return command.get_params(typer.Context(command))
 
 
 def _command(group: Any, *names: str) -> Any:

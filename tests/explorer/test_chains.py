@@ -16,7 +16,7 @@ from seqwise.runs.explore.chains import MOST_CHAINS, energies
 from seqwise.runs.sampling import sample
 from seqwise.runs.sampling_problems import read_problems
 from seqwise.runs.sampling_settings import SampleSettings
-from seqwise.sampling import SeededDraws, in_order, local, masked_conditionals, metropolis_hastings
+from seqwise.sampling import SeededDraws, in_order, local_energy, masked_conditionals, metropolis_hastings
 from seqwise.sampling.state import evaluate
 
 
@@ -43,7 +43,7 @@ def test_sweep_by_sweep_the_chains_are_those_of_sampling() -> None:
             assert tuple(tokens) == expected[chain, sweep].tokens
             assert float(swept.energy_SB[0, chain]) == pytest.approx(expected[chain, sweep].energy)
     assert energies(watched).shape == (6, 3)
-    again_B, _, _ = evaluate(local(run.model), watched.state.tokens_BT)
+    again_B, _, _ = evaluate(local_energy(run.model), watched.state.tokens_BT)
     assert torch.allclose(watched.state.energy_B, again_B, atol=1e-5)
 
 
@@ -82,7 +82,7 @@ def test_new_settings_hold_from_the_next_sweep_on() -> None:
     assert torch.equal(changed.state.tokens_BT, watched.state.tokens_BT) and changed.since == 2
     allowed_V = run.allowed_V if not bool(run.allowed_V.all()) else None
     kernel = metropolis_hastings(
-        local(run.model, max_rows=SETTINGS.max_rows),
+        local_energy(run.model, max_rows=SETTINGS.max_rows),
         masked_conditionals(run.model, temperature=2.0, nucleus=0.9, allowed_V=allowed_V),
         visits=in_order(2),
         temperature=0.5,

@@ -43,12 +43,12 @@ from seqwise.sampling import (
     contains,
     delayed_acceptance,
     examine,
-    local,
+    local_energy,
     masked_conditionals,
     metropolis_hastings,
     phrase_starts,
     pseudo_log_likelihood,
-    raw,
+    raw_energy,
     start_chains,
     table_model,
     transition_matrix,
@@ -141,7 +141,7 @@ def test_dropout_is_the_wrapped_models_affair() -> None:
     adapted.train()
     assert model.training and adapted.training and model.bert.encoder.layer[0].training
     with pytest.raises(InputError, match="training mode"):
-        start_chains(local(adapted), torch.tensor([[5, 6]]))
+        start_chains(local_energy(adapted), torch.tensor([[5, 6]]))
     with pytest.raises(InputError, match=r"training mode.*model.eval\(\)"):
         pseudo_log_likelihoods(model, word_tokenizer(), ["the dog"])
 
@@ -269,7 +269,7 @@ def test_energies_are_literal_sums(name: str, reading: str) -> None:
     model, tokenizer = tiny(name)
     adapted = masked_model(model, tokenizer=tokenizer)
     sequences = [(5, 6, 7, 7), (7, 5, 5, 1), (6, 6, 6, 6)]
-    energy = {"raw": raw, "local": local}[reading](adapted)
+    energy = {"raw": raw_energy, "local": local_energy}[reading](adapted)
     state = start_chains(energy, torch.tensor(sequences))
     for found, tokens in zip(state.energy_B.tolist(), sequences, strict=True):
         assert found == pytest.approx(literal_energy(model, tokens, reading), abs=1e-10)
@@ -295,7 +295,7 @@ def without_ratio(energy: Any, proposal: Any) -> Any:
 def test_transitions_leave_the_enumerated_target_as_it_is(name: str, reading: str) -> None:
     model, tokenizer = tiny(name)
     adapted = masked_model(model, tokenizer=tokenizer)
-    energy = {"raw": raw, "local": local}[reading](adapted)
+    energy = {"raw": raw_energy, "local": local_energy}[reading](adapted)
     space = list(itertools.product([5, 6, 7], repeat=2))
     weights = [math.exp(-literal_energy(model, tokens, reading)) for tokens in space]
     target_N = torch.tensor([weight / math.fsum(weights) for weight in weights], dtype=torch.float64)
@@ -502,7 +502,7 @@ def test_the_chain_over_texts_with_a_word_has_that_target(name: str, setting: st
     assert int((by_piece_N != kept_N).sum()) >= 9  # of 125, what goes by single pieces gets them wrong
     asked: Any = {"contain": ([ways], []), "without": ([], [ways])}[setting]
     phrases = Phrases.of_words(*asked, spell=lambda ids: codec.plain([numbers[piece] for piece in ids]))
-    energy = phrases.constrain(local(model))
+    energy = phrases.constrain(local_energy(model))
     assert energy.of_sequences(every_NT).isfinite().equal(kept_N)
     states = start_chains(energy, every_NT[kept_N])
     target_N = boltzmann(-pseudo_log_likelihood(model, every_NT[kept_N]).sum(1))

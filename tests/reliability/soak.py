@@ -128,11 +128,11 @@ def tagger() -> Any:
 
 def decoding() -> Iterator[None]:
     from seqwise.decoding import DECODERS, decode_examples
-    from seqwise.search import local
+    from seqwise.search import local_energy
     from seqwise.search.operators import mean_squared_gap
 
     model, examples = tagger().eval(), sentences(SENTENCES)
-    decoder = DECODERS["beam"](4, 1.0, local, mean_squared_gap)
+    decoder = DECODERS["beam"](4, 1.0, local_energy, mean_squared_gap)
     while True:
         for start in range(0, SENTENCES - AT_ONCE + 1, AT_ONCE):
             assert len(decode_examples(model, examples[start : start + AT_ONCE], decoder)) == AT_ONCE
@@ -143,10 +143,10 @@ def sampling() -> Iterator[None]:
     import torch
 
     from seqwise.models import MaskedTransformer
-    from seqwise.sampling import local, masked_conditionals, metropolis_hastings, sample_chains, start_chains
+    from seqwise.sampling import local_energy, masked_conditionals, metropolis_hastings, sample_chains, start_chains
 
     model = MaskedTransformer(vocab_size=6, hidden_size=16).eval()
-    energy = local(model)
+    energy = local_energy(model)
     kernel = metropolis_hastings(energy, masked_conditionals(model))
     state = start_chains(energy, torch.randint(6, (24, 8), generator=torch.Generator().manual_seed(0)))
     while True:

@@ -35,7 +35,7 @@ from seqwise.sampling import (
     examine,
     gibbs,
     kernels,
-    local,
+    local_energy,
     mask_predict,
     masked_conditionals,
     metropolis_hastings,
@@ -131,7 +131,9 @@ def cases(model: Any, energy: Energy) -> dict[str, Case]:
 SMALL = table_model(num_positions=2, vocab_size=3, seed=1)
 # Two replicas make as many states as there are pairs.
 TINY = table_model(num_positions=2, vocab_size=2, seed=4, scale=2.0)
-SMALL_CASES = cases(SMALL, local(SMALL)) | {"parallel_tempering": cases(TINY, local(TINY))["parallel_tempering"]}
+SMALL_CASES = cases(SMALL, local_energy(SMALL)) | {
+    "parallel_tempering": cases(TINY, local_energy(TINY))["parallel_tempering"]
+}
 
 
 def together(states: ChainState, replicas: int) -> ChainState:
@@ -142,7 +144,7 @@ def together(states: ChainState, replicas: int) -> ChainState:
 
 def listed(case: Case) -> tuple[ChainState, Tensor]:
     """All states of a case, and the target."""
-    single = start_chains(local(case.model), every_sequence(case.model.vocab_size, case.model.table.shape[0]))
+    single = start_chains(local_energy(case.model), every_sequence(case.model.vocab_size, case.model.table.shape[0]))
     if case.replicas == 1:
         return single, boltzmann(single.energy_B, case.temperature)
     states = together(single, case.replicas)
@@ -167,7 +169,7 @@ def test_every_kernel_that_has_a_target_is_here() -> None:
     of_no_target = {"gibbs", "mask_predict"}
     single = set(kernels.__all__) - of_no_target | {"prefetching"}
     assert {name.split(",")[0].split(" ")[0] for name in SMALL_CASES} >= single
-    state = start_chains(local(SMALL), torch.zeros(1, 2).long())
+    state = start_chains(local_energy(SMALL), torch.zeros(1, 2).long())
     for kernel in (gibbs(masked_conditionals(SMALL)), mask_predict(SMALL, num_iterations=1)):
         assert not kernel(SeededDraws(0, state.chain_B, sweep=0), state)[1].invariant
 
@@ -280,7 +282,7 @@ def test_real_transitions_are_the_enumerated_ones(name: str, promise: Any) -> No
 
 NUM_CHAINS, NUM_RIVALS = 60_000, 9
 TARGET = table_model(num_positions=5, vocab_size=2, seed=3, scale=0.5)
-ENERGY = local(TARGET)
+ENERGY = local_energy(TARGET)
 EVERY = start_chains(ENERGY, every_sequence(2, 5))
 FEATURES: dict[str, Callable[[Tensor], Tensor]] = {
     "ones": lambda tokens_BT: tokens_BT.sum(1).double(),

@@ -53,7 +53,7 @@ from seqwise.sampling import (
 )
 from seqwise.sampling import (
     gibbs,
-    local,
+    local_energy,
     masked_conditionals,
     shuffled,
     start_chains,
@@ -310,7 +310,7 @@ def test_degenerate_gibbs_keeps_the_distance_and_has_its_own_limit() -> None:
     proposal = masked_conditionals(WithoutWildType(model, wild_T))
     states_NT = variants_of(wild_T, places)
     free_NT = torch.tensor([False, True, True, True]).expand(len(states_NT), -1)
-    states = start_chains(local(model), states_NT, free_BT=free_NT)
+    states = start_chains(local_energy(model), states_NT, free_BT=free_NT)
     # A matrix at all: what is drawn is among the variants.
     matrix_NN = transition_matrix(gibbs(proposal, visits=shuffled()), states)
     limit_N = torch.linalg.matrix_power(matrix_NN, 200)[0]

@@ -45,12 +45,12 @@ from seqwise.runs.sampling_settings import SampleSettings
 from seqwise.sampling import (
     SeededDraws,
     likeliest_lengths,
-    local,
+    local_energy,
     masked_conditionals,
     metropolis_hastings,
     predict_with_lengths,
     pseudo_log_likelihood,
-    raw,
+    raw_energy,
     refine,
     sample_chains,
     shuffled,
@@ -164,7 +164,7 @@ def source_of(run: MaskedRun, example: Example) -> Any:
 @torch.no_grad()
 @pytest.mark.parametrize("target", ["local", "raw"])
 def test_chains_are_those_of_one_sentence_and_chain_at_a_time(run: MaskedRun, target: Any) -> None:
-    examples, energy = DATA.test.examples[:6], {"local": local, "raw": raw}[target](run.model)
+    examples, energy = DATA.test.examples[:6], {"local": local_energy, "raw": raw_energy}[target](run.model)
     drawn = draw(run, examples, CHAINS.replace(energy=target))
     kernel = metropolis_hastings(energy, masked_conditionals(run.model), visits=shuffled())
     lengths = set()

@@ -35,13 +35,13 @@ from seqwise.sampling import (
     gibbs,
     in_order,
     load_chains,
-    local,
+    local_energy,
     masked_conditionals,
     metropolis_hastings,
     mixture,
     parallel_tempering,
     prefetching,
-    raw,
+    raw_energy,
     replicas,
     sample_chains,
     save_chains,
@@ -54,7 +54,7 @@ from seqwise.sampling import (
 from seqwise.sampling.correctness import every_sequence
 
 MODEL = table_model(num_positions=4, vocab_size=3, seed=1)
-ENERGY = local(MODEL)
+ENERGY = local_energy(MODEL)
 PROPOSAL = masked_conditionals(MODEL, temperature=1.5)
 FREE_BT = torch.tensor([[1, 1, 1, 1], [1, 0, 0, 1], [0, 1, 1, 1], [1, 1, 1, 1], [0, 0, 0, 1]]).bool()
 START_BT = torch.tensor([[0, 0, 0, 0], [1, 1, 1, 1], [2, 0, 1, 2], [2, 2, 2, 2], [0, 1, 2, 0]])
@@ -67,7 +67,7 @@ def state_with(energy: Any = ENERGY) -> ChainState:
 
 
 def kernels(model: MaskedModel) -> dict[str, Kernel]:
-    energy, proposal = local(model), masked_conditionals(model, temperature=1.5)
+    energy, proposal = local_energy(model), masked_conditionals(model, temperature=1.5)
     return {
         "in order": metropolis_hastings(energy, proposal),
         "shuffled pairs": metropolis_hastings(energy, proposal, visits=shuffled(2)),
@@ -125,11 +125,11 @@ def test_what_cannot_be_loaded_is_refused(tmp_path: Path) -> None:
         load_chains(path, ENERGY)
     save_chains(path, state)
     with pytest.raises(InputError, match="energy of the first chain"):
-        load_chains(path, raw(MODEL), context=state.context)
+        load_chains(path, raw_energy(MODEL), context=state.context)
     with pytest.raises(InputError, match="energy of the first chain"):
         load_chains(path, ENERGY)
     with pytest.raises(InputError, match="energy of the first chain"):
-        load_chains(path, ENERGY + raw(table_model(num_positions=4, vocab_size=3)), context=state.context)
+        load_chains(path, ENERGY + raw_energy(table_model(num_positions=4, vocab_size=3)), context=state.context)
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(InputError, match="cannot be read"):
         load_chains(path, ENERGY, context=state.context)
@@ -142,7 +142,7 @@ def test_what_cannot_be_loaded_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["in order", "mixed blocks", "exact Gibbs", "prefetching", "tempering"])
 def test_the_histogram_of_many_chains_is_the_target(name: str) -> None:
     """4000 chains from one sequence, after some sweeps, by chi-square over all 81 sequences."""
-    num_chains, energy, proposal = 4000, local(MILD), masked_conditionals(MILD, temperature=1.5)
+    num_chains, energy, proposal = 4000, local_energy(MILD), masked_conditionals(MILD, temperature=1.5)
     state = start_chains(energy, torch.zeros(num_chains, 4).long())
     if name == "tempering":
         hot = parallel_tempering(lambda t_B: metropolis_hastings(energy, proposal, temperature=t_B), [1.0, 2.0])
@@ -191,7 +191,7 @@ def test_prefetching_calls_the_model_less_often() -> None:
     table = table_model(num_positions=6, vocab_size=4, seed=2, scale=1.0)
     assert isinstance(table, TableModel)
     model = Counting(table.table)
-    energy, proposal = raw(model), masked_conditionals(model, temperature=3.0)
+    energy, proposal = raw_energy(model), masked_conditionals(model, temperature=3.0)
     state = start_chains(energy, torch.zeros(1, 6).long())
 
     def calls(kernel: Kernel) -> int:
@@ -313,7 +313,7 @@ def test_what_speaks_against_chains_is_said() -> None:
     degenerate = diagnose_chains(sample_chains(gibbs(PROPOSAL), state, 50))
     assert degenerate.num_sweeps == 50
     assert "follow no energy" in degenerate.warnings[0]
-    good = sample_chains(exact_gibbs(local(MILD)), state, 400)
+    good = sample_chains(exact_gibbs(local_energy(MILD)), state, 400)
     assert diagnose_chains(good).warnings == ()
     stuck = replace(good, energy_SB=good.energy_SB + torch.arange(5))
     assert any("R-hat of energy is" in line for line in diagnose_chains(stuck).warnings)
@@ -325,7 +325,7 @@ def test_what_speaks_against_chains_is_said() -> None:
 def test_chains_that_do_not_move_are_told_what_may_set_them_free(num_still: int) -> None:
     """Accepted proposals that change nothing ask for bolder ones, rejected ones for more timid ones."""
     pytest.importorskip("arviz_stats")
-    good = sample_chains(exact_gibbs(local(MILD)), start_chains(ENERGY, every_sequence(3, 4)[::20]), 50)
+    good = sample_chains(exact_gibbs(local_energy(MILD)), start_chains(ENERGY, every_sequence(3, 4)[::20]), 50)
     energy_SB, novel_SB, accepted_SB = good.energy_SB.clone(), good.novel_SB.clone(), good.accepted_SB.clone()
     energy_SB[:, :num_still], novel_SB[:, :num_still] = torch.arange(num_still).double(), 0
     still = replace(good, energy_SB=energy_SB, novel_SB=novel_SB)
@@ -349,7 +349,7 @@ def test_how_many_sweeps_would_do_is_said(discard: int) -> None:
     """
     pytest.importorskip("arviz_stats")
     start = start_chains(ENERGY, every_sequence(3, 4)[::20])
-    chains = sample_chains(exact_gibbs(local(MILD)), start, 400 + discard)
+    chains = sample_chains(exact_gibbs(local_energy(MILD)), start, 400 + discard)
     energy_SB = torch.cat([torch.zeros(discard, 5), autoregressive(0.9, 400, 5)])
     (warning,) = diagnose_chains(replace(chains, energy_SB=energy_SB), discard=discard).warnings
     said = re.search(r"the chains disagree, run about ([\d,]+) sweeps( in all, discarded ones included)?$", warning)

@@ -36,12 +36,12 @@ from seqwise.sampling import (
     examine_draws,
     gibbs,
     in_order,
-    local,
+    local_energy,
     masked_conditionals,
     metropolis_hastings,
     mixture,
     parallel_tempering,
-    raw,
+    raw_energy,
     repeat,
     sample_chains,
     sequence_energy,
@@ -80,7 +80,9 @@ PROPOSALS = {
 
 
 @pytest.mark.parametrize(
-    "energy", [raw(MODEL), local(MODEL), raw(MODEL) + 0.5 * local(OTHER)], ids=["raw", "local", "sum"]
+    "energy",
+    [raw_energy(MODEL), local_energy(MODEL), raw_energy(MODEL) + 0.5 * local_energy(OTHER)],
+    ids=["raw", "local", "sum"],
 )
 @pytest.mark.parametrize("options", PROPOSALS.values(), ids=list(PROPOSALS))
 @pytest.mark.parametrize("blocks", [(1,), (2,)], ids=["singles", "pairs"])
@@ -96,7 +98,7 @@ def test_one_visit_is_reversible(energy: Energy, options: dict[str, float], bloc
 
 
 def sweeps() -> dict[str, tuple[Kernel, ChainState, float]]:
-    both, small = local(MODEL), local(SMALL)
+    both, small = local_energy(MODEL), local_energy(SMALL)
     proposal, tiny = masked_conditionals(MODEL), masked_conditionals(SMALL, temperature=1.3)
     states, few = listed(both), listed(small, vocab_size=2)
 
@@ -129,7 +131,7 @@ def sweeps() -> dict[str, tuple[Kernel, ChainState, float]]:
 
 def test_a_mixture_is_its_kernels_by_their_weights() -> None:
     """The exact matrix: both leave the target unchanged, so that the target alone cannot tell one from the other."""
-    energy, states = local(SMALL), listed(local(SMALL), vocab_size=2)
+    energy, states = local_energy(SMALL), listed(local_energy(SMALL), vocab_size=2)
     cold = metropolis_hastings(energy, masked_conditionals(SMALL, temperature=0.5), visits=anywhere())
     gibbs_ = exact_gibbs(energy, visits=anywhere())
     first, second, mixed = (transition_matrix(one, states) for one in (cold, gibbs_, mixture([cold, gibbs_], [1, 3])))
@@ -158,7 +160,7 @@ def test_parallel_tempering_leaves_the_product_of_its_targets_unchanged(
     num_positions: int, temperatures: list[float]
 ) -> None:
     model, count = table_model(num_positions=num_positions, vocab_size=2, seed=4, scale=2.0), len(temperatures)
-    energy, proposal = raw(model), masked_conditionals(model, temperature=2.0)
+    energy, proposal = raw_energy(model), masked_conditionals(model, temperature=2.0)
     sequences = every_sequence(2, num_positions)
     together = torch.tensor(list(itertools.product(range(len(sequences)), repeat=count)))
     states = start_chains(energy, sequences[together.flatten()])
@@ -178,7 +180,7 @@ def test_parallel_tempering_leaves_the_product_of_its_targets_unchanged(
 
 def test_the_matrix_is_that_of_a_formula() -> None:
     """One visit anywhere, by its textbook formula in plain Python."""
-    energy, temperature = raw(MODEL), 1.5
+    energy, temperature = raw_energy(MODEL), 1.5
     states = listed(energy)
     kernel = metropolis_hastings(energy, masked_conditionals(MODEL, temperature=temperature), visits=anywhere())
     found = transition_matrix(kernel, states)
@@ -207,7 +209,7 @@ def test_the_matrix_is_that_of_a_formula() -> None:
 
 
 def test_infilling_samples_the_conditional_and_never_touches_fixed_positions() -> None:
-    energy = local(MODEL)
+    energy = local_energy(MODEL)
     sequences = every_sequence(3, 3)
     given = sequences[sequences[:, 1] == 2]
     free = torch.tensor([True, False, True]).expand(len(given), -1)
@@ -227,7 +229,7 @@ def test_infilling_samples_the_conditional_and_never_touches_fixed_positions() -
 
 @pytest.mark.parametrize("penalty", [math.inf, 1.5])
 def test_constraints_hard_and_soft(penalty: float) -> None:
-    energy = local(MODEL) + constraint(contains(2), penalty=penalty) + sequence_energy(lambda y: 0.3 * y.sum(1))
+    energy = local_energy(MODEL) + constraint(contains(2), penalty=penalty) + sequence_energy(lambda y: 0.3 * y.sum(1))
     sequences = every_sequence(3, 3)
     possible = sequences if penalty < math.inf else sequences[(sequences == 2).any(1)]
     states = start_chains(energy, possible)
@@ -242,7 +244,7 @@ def test_constraints_hard_and_soft(penalty: float) -> None:
 
 
 def test_tokens_that_are_not_allowed_are_never_proposed() -> None:
-    energy = local(MODEL)
+    energy = local_energy(MODEL)
     sequences = every_sequence(3, 3)
     for kernel in (
         metropolis_hastings(energy, masked_conditionals(MODEL, allowed_V=NOT_TWO), visits=anywhere()),
@@ -262,7 +264,7 @@ def test_tokens_that_are_not_allowed_are_never_proposed() -> None:
 def test_blocks_of_all_sizes_move_a_phrase_that_single_positions_cannot() -> None:
     """Three tokens in five positions: the middle one of its places cannot be left one change at a time."""
     model = table_model(num_positions=5, vocab_size=3, seed=1)
-    energy, every = local(model) + constraint(contains(0, 1, 2)), every_sequence(3, 5)
+    energy, every = local_energy(model) + constraint(contains(0, 1, 2)), every_sequence(3, 5)
     states = start_chains(energy, every[contains(0, 1, 2)(every)])
     target = boltzmann(states.energy_B)
 
@@ -281,7 +283,7 @@ def test_blocks_of_all_sizes_move_a_phrase_that_single_positions_cannot() -> Non
 
 def test_as_many_visits_as_free_positions_are_that_many_single_ones() -> None:
     model = table_model(num_positions=3, vocab_size=2, seed=2)
-    energy, every = local(model), every_sequence(2, 3)
+    energy, every = local_energy(model), every_sequence(2, 3)
     free_BT = torch.tensor([True, True, False]).expand(len(every), -1)
     states = start_chains(energy, every, free_BT=free_BT)
 
@@ -383,7 +385,7 @@ WRONG: dict[str, Callable[[Energy], Kernel]] = {
 }
 
 
-@pytest.mark.parametrize("energy", [raw(MODEL), local(MODEL)], ids=["raw", "local"])
+@pytest.mark.parametrize("energy", [raw_energy(MODEL), local_energy(MODEL)], ids=["raw", "local"])
 @pytest.mark.parametrize("name", list(WRONG))
 def test_a_wrong_kernel_is_found_out(name: str, energy: Energy) -> None:
     states = listed(energy)
@@ -396,7 +398,7 @@ def test_a_wrong_kernel_is_found_out(name: str, energy: Energy) -> None:
 @pytest.mark.parametrize("block", [1, 2])
 def test_the_kernel_by_hand_is_right_when_nothing_is_exchanged(block: int) -> None:
     """So what the tests above find is the part that was exchanged."""
-    energy = local(MODEL)
+    energy = local_energy(MODEL)
     matrix, target = matrix_and_target(by_hand(energy, hastings, block=block), listed(energy))
     assert examine(matrix, target).stationarity <= TOLERANCE
     kernel = metropolis_hastings(energy, masked_conditionals(MODEL), visits=anywhere([block]))
@@ -404,7 +406,7 @@ def test_the_kernel_by_hand_is_right_when_nothing_is_exchanged(block: int) -> No
 
 
 def test_a_nucleus_passes_from_the_target_and_is_found_reducible() -> None:
-    energy = local(MODEL)
+    energy = local_energy(MODEL)
     kernel = metropolis_hastings(energy, masked_conditionals(MODEL, nucleus=0.8), visits=anywhere())
     report = examine(*matrix_and_target(kernel, listed(energy)))
     assert report.stationarity <= TOLERANCE
@@ -415,7 +417,7 @@ def test_a_nucleus_passes_from_the_target_and_is_found_reducible() -> None:
 
 
 def test_burn_in_and_moving_targets_are_flagged() -> None:
-    energy = local(MODEL)
+    energy = local_energy(MODEL)
     proposal = masked_conditionals(MODEL)
     state = start_chains(energy, torch.zeros(2, 3).long())
     kernel = anneal_target(lambda t: metropolis_hastings(energy, proposal, temperature=t), [1.0, 0.9, 0.8])
@@ -433,7 +435,7 @@ def test_burn_in_and_moving_targets_are_flagged() -> None:
 
 
 def test_a_simulated_matrix_agrees_with_the_exact_one() -> None:
-    energy = local(SMALL)
+    energy = local_energy(SMALL)
     states = listed(energy, vocab_size=2)
     kernel = metropolis_hastings(energy, masked_conditionals(SMALL, temperature=1.5), visits=in_order())
 
@@ -469,7 +471,7 @@ def test_a_report_on_matrices_that_are_known() -> None:
 
 
 def test_what_the_kit_refuses() -> None:
-    energy = local(MODEL)
+    energy = local_energy(MODEL)
     states = listed(energy)
     kernel = metropolis_hastings(energy, masked_conditionals(MODEL), visits=anywhere())
     with pytest.raises(InputError, match="not among the states"):
@@ -494,7 +496,7 @@ OWN_NUMBERS: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("name", list(OWN_NUMBERS))
 @pytest.mark.parametrize("asks", [True, False])
 def test_a_kernel_that_draws_its_own_numbers_is_refused(name: str, asks: bool) -> None:
-    states = listed(local(MODEL))
+    states = listed(local_energy(MODEL))
 
     def kernel(draws: Draws, state: ChainState) -> tuple[ChainState, Info]:
         tokens_BT = OWN_NUMBERS[name](state.tokens_BT)
@@ -509,7 +511,7 @@ def test_a_kernel_that_draws_its_own_numbers_is_refused(name: str, asks: bool) -
 
 
 def test_a_kernel_that_draws_nothing_has_a_matrix() -> None:
-    states = listed(local(MODEL))
+    states = listed(local_energy(MODEL))
     assert torch.equal(
         transition_matrix(lambda draws, state: (state, Info.none(state)), states), torch.eye(27).double()
     )

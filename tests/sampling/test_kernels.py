@@ -28,14 +28,14 @@ from seqwise.sampling import (
     exact_gibbs,
     gibbs,
     in_order,
-    local,
+    local_energy,
     mask_predict,
     masked_conditionals,
     metropolis_hastings,
     mixture,
     parallel_tempering,
     prefetching,
-    raw,
+    raw_energy,
     replicas,
     sample_chains,
     sequence_energy,
@@ -157,7 +157,7 @@ def test_the_states_are_those_of_a_literal_algorithm_4(
 ) -> None:
     """The same states to the bit, and T - 1 passes where one token differs; the literal one takes 1 + 2T always."""
     model, num_sweeps = MODELS[name], 12
-    energy = raw(model) if kind == "raw" else local(model)
+    energy = raw_energy(model) if kind == "raw" else local_energy(model)
     kernel = metropolis_hastings(
         energy, masked_conditionals(model, temperature=heat), visits=in_order(block), temperature=temperature
     )
@@ -198,7 +198,7 @@ def test_the_numbers_are_splitmix64() -> None:
 
 def every_kernel() -> dict[str, Kernel]:
     model = MODELS["table"]
-    energy = local(model) + 0.5 * raw(NETWORK) + sequence_energy(lambda y: 0.1 * y.sum(1))
+    energy = local_energy(model) + 0.5 * raw_energy(NETWORK) + sequence_energy(lambda y: 0.1 * y.sum(1))
     proposal = masked_conditionals(model)
     hastings = metropolis_hastings(energy, proposal, visits=shuffled())
     return {
@@ -209,7 +209,7 @@ def every_kernel() -> dict[str, Kernel]:
         "Gibbs": gibbs(proposal, visits=in_order(2)),
         "exact Gibbs": exact_gibbs(energy),
         "Mask-Predict": mask_predict(model, num_iterations=3),
-        "cycle": cycle(gibbs(proposal), hastings, metropolis_hastings(raw(model), proposal)),
+        "cycle": cycle(gibbs(proposal), hastings, metropolis_hastings(raw_energy(model), proposal)),
         "mixture": mixture([hastings, gibbs(proposal)]),
         "tempering": parallel_tempering(lambda t_B: metropolis_hastings(energy, proposal, temperature=t_B), [1, 2, 4]),
     }
@@ -218,7 +218,7 @@ def every_kernel() -> dict[str, Kernel]:
 @pytest.mark.parametrize("name", list(every_kernel()))
 def test_what_is_kept_is_what_would_be_computed(name: str) -> None:
     kernel = every_kernel()[name]
-    state = start_chains(local(MODELS["table"]) + raw(NETWORK), START_BT)
+    state = start_chains(local_energy(MODELS["table"]) + raw_energy(NETWORK), START_BT)
     state = replicas(state, 3)
     for sweep in range(4):
         given = [state.tokens_BT.clone(), state.energy_B.clone(), *(own.clone() for own in state.logits)]
@@ -237,7 +237,7 @@ def test_what_is_kept_is_what_would_be_computed(name: str) -> None:
 def test_fixed_positions_stay_and_chains_without_free_ones_draw_nothing(name: str) -> None:
     kernel = every_kernel()[name]
     free_BT = torch.tensor([[1, 0, 1, 0, 0], [0, 0, 0, 0, 0], [0, 1, 1, 1, 1]]).bool()
-    energy = local(MODELS["table"]) + 0.5 * raw(NETWORK) + sequence_energy(lambda y: 0.1 * y.sum(1))
+    energy = local_energy(MODELS["table"]) + 0.5 * raw_energy(NETWORK) + sequence_energy(lambda y: 0.1 * y.sum(1))
     state = replicas(start_chains(energy, START_BT, free_BT=free_BT), 3)
     chains = sample_chains(kernel, state, 6)
     moved = (chains.tokens_SBT != state.tokens_BT).any(0)
@@ -252,15 +252,15 @@ def test_fixed_positions_stay_and_chains_without_free_ones_draw_nothing(name: st
 
 def test_with_one_position_and_no_temperature_the_own_term_cancels_and_all_is_accepted() -> None:
     model = table_model(num_positions=1, vocab_size=5)
-    state = start_chains(local(model), torch.zeros(50, 1).long())
-    chains = sample_chains(metropolis_hastings(local(model), masked_conditionals(model)), state, 20)
+    state = start_chains(local_energy(model), torch.zeros(50, 1).long())
+    chains = sample_chains(metropolis_hastings(local_energy(model), masked_conditionals(model)), state, 20)
     assert torch.equal(chains.accepted_SB, chains.proposals_SB)
     # And no position is left whose scores could have changed.
     assert chains.passes_SB.sum() == 0
 
 
 def test_a_proposal_from_another_model_costs_one_pass() -> None:
-    energy = local(MODELS["table"])
+    energy = local_energy(MODELS["table"])
     state = start_chains(energy, START_BT)
     own = sample_chains(metropolis_hastings(energy, masked_conditionals(MODELS["table"])), state, 5)
     other = sample_chains(metropolis_hastings(energy, masked_conditionals(NETWORK)), state, 5)
@@ -269,7 +269,7 @@ def test_a_proposal_from_another_model_costs_one_pass() -> None:
 
 
 def test_delayed_acceptance_takes_fewer_passes() -> None:
-    energy, proposal = local(NETWORK), masked_conditionals(NETWORK, temperature=3.0)
+    energy, proposal = local_energy(NETWORK), masked_conditionals(NETWORK, temperature=3.0)
     state = start_chains(energy, START_BT.repeat(20, 1))
     plain = sample_chains(metropolis_hastings(energy, proposal), state, 10)
     before = NETWORK.passes
@@ -281,7 +281,7 @@ def test_delayed_acceptance_takes_fewer_passes() -> None:
 
 
 def test_a_wide_window_is_plain_metropolis_hastings() -> None:
-    energy, proposal = local(NETWORK), masked_conditionals(NETWORK)
+    energy, proposal = local_energy(NETWORK), masked_conditionals(NETWORK)
     state = start_chains(energy, START_BT)
     plain = metropolis_hastings(energy, proposal, visits=anywhere())
     wide = delayed_acceptance(energy, proposal, window=NUM_POSITIONS, visits=anywhere())
@@ -290,19 +290,19 @@ def test_a_wide_window_is_plain_metropolis_hastings() -> None:
 
 def test_hard_constraints_reject_without_a_pass() -> None:
     keep = constraint(lambda y: (y == START_BT[:1]).all(1) | (y == START_BT[1:2]).all(1) | (y == START_BT[2:]).all(1))
-    energy = local(NETWORK) + keep
+    energy = local_energy(NETWORK) + keep
     chains = sample_chains(metropolis_hastings(energy, masked_conditionals(NETWORK)), start_chains(energy, START_BT), 5)
     assert chains.passes_SB.sum() == 0
     assert (chains.tokens_SBT == START_BT).all()
     assert torch.equal(chains.novel_SB, torch.zeros_like(chains.novel_SB))
     with pytest.raises(InputError, match="3 of 3 initial sequences is not finite"):
-        start_chains(local(NETWORK) + constraint(lambda y: y[:, 0] > 9), START_BT)
+        start_chains(local_energy(NETWORK) + constraint(lambda y: y[:, 0] > 9), START_BT)
 
 
 def test_a_token_outside_the_nucleus_stays_without_a_pass() -> None:
     """There would be no way back: the nucleus is one token at each position, and the chain holds another."""
     best = mask_predict(NETWORK, num_iterations=1)
-    energy, proposal = local(NETWORK), masked_conditionals(NETWORK, nucleus=0.01)
+    energy, proposal = local_energy(NETWORK), masked_conditionals(NETWORK, nucleus=0.01)
     state = start_chains(energy, START_BT)
     chains = sample_chains(metropolis_hastings(energy, proposal), state, 5)
     assert (chains.tokens_SBT == START_BT).all()
@@ -312,7 +312,7 @@ def test_a_token_outside_the_nucleus_stays_without_a_pass() -> None:
 
 
 def test_must_contain_holds_throughout() -> None:
-    energy = local(NETWORK) + constraint(contains(1)) + constraint(lambda y: ~contains(3, 3)(y))
+    energy = local_energy(NETWORK) + constraint(contains(1)) + constraint(lambda y: ~contains(3, 3)(y))
     state = start_chains(energy, START_BT[[0, 2]])
     chains = sample_chains(metropolis_hastings(energy, masked_conditionals(NETWORK), visits=shuffled(2)), state, 40)
     rows = chains.tokens_SBT.flatten(0, 1).tolist()
@@ -346,7 +346,7 @@ def test_the_draws_of_a_sweep_are_uniform_and_independent_between_chains_and_swe
 def test_mask_predict_against_a_loop(num_iterations: int) -> None:
     """One sequence at a time in plain Python."""
     free_BT = torch.tensor([[1, 1, 1, 1, 1], [0, 1, 1, 0, 1], [0, 0, 0, 0, 0]]).bool()
-    state = start_chains(local(NETWORK), START_BT, free_BT=free_BT)
+    state = start_chains(local_energy(NETWORK), START_BT, free_BT=free_BT)
     kernel = mask_predict(NETWORK, num_iterations=num_iterations)
     before = NETWORK.passes
     after, info = kernel(SeededDraws(0, state.chain_B, sweep=0), state)
@@ -368,12 +368,12 @@ def test_mask_predict_against_a_loop(num_iterations: int) -> None:
 
 def test_the_allowed_tokens_hold_everywhere() -> None:
     allowed_V = torch.tensor([False, True, True, False])
-    state = start_chains(local(NETWORK), torch.ones(4, NUM_POSITIONS).long())
+    state = start_chains(local_energy(NETWORK), torch.ones(4, NUM_POSITIONS).long())
     proposal = masked_conditionals(NETWORK, allowed_V=allowed_V)
     for kernel in (
-        metropolis_hastings(local(NETWORK), proposal),
+        metropolis_hastings(local_energy(NETWORK), proposal),
         gibbs(proposal),
-        exact_gibbs(local(NETWORK), allowed_V=allowed_V),
+        exact_gibbs(local_energy(NETWORK), allowed_V=allowed_V),
         mask_predict(NETWORK, num_iterations=2, allowed_V=allowed_V),
     ):
         tokens_SBT = sample_chains(kernel, state, 8).tokens_SBT
@@ -395,7 +395,7 @@ class NeverAsked:
 
 
 def test_what_is_refused() -> None:
-    energy, draws = local(NETWORK), NeverAsked()
+    energy, draws = local_energy(NETWORK), NeverAsked()
     state = start_chains(energy, START_BT)
     proposal = masked_conditionals(NETWORK)
     for options in ({"temperature": 0.0}, {"nucleus": 0.0}, {"full_share": 1.0}, {"allowed_V": torch.zeros(4).bool()}):
@@ -416,7 +416,7 @@ def test_what_is_refused() -> None:
     with pytest.raises(InputError, match="int64"):
         start_chains(energy, torch.zeros(5).long())
     with pytest.raises(InputError, match="training mode"):
-        start_chains(local(Network().train()), START_BT)
+        start_chains(local_energy(Network().train()), START_BT)
     for temperatures in ([1.0, 0.0], [0.0], [1.0, -1.0], [math.nan, 1.0], []):
         with pytest.raises(InputError, match="parallel tempering needs temperatures greater than 0"):
             parallel_tempering(lambda t_B: exact_gibbs(energy), temperatures)
@@ -446,7 +446,7 @@ def test_an_energy_without_a_model_can_be_sampled() -> None:
 
 
 def test_info_adds_up() -> None:
-    state: ChainState = start_chains(local(NETWORK), START_BT)
+    state: ChainState = start_chains(local_energy(NETWORK), START_BT)
     one = replace(Info.none(state), proposals_B=torch.tensor([1, 2, 3]))
     both = one + replace(one, invariant=False)
     assert both.proposals_B.tolist() == [2, 4, 6]
@@ -475,17 +475,19 @@ def limited(
 ) -> tuple[Trace, list[int]]:
     """Chains of a kernel, and the numbers of rows that their model was given; the start is not among them."""
     model = Recorded(MODELS["table"])
-    state = start_chains(local(model, max_rows=max_rows), start_BT.repeat(3, 1))
+    state = start_chains(local_energy(model, max_rows=max_rows), start_BT.repeat(3, 1))
     model.given.clear()
     return sample_chains(make(model, max_rows), state, num_sweeps, seed=3), model.given
 
 
 KERNELS_BY_ROWS: dict[str, Callable[[Any, int], Kernel]] = {
-    "blocks": lambda m, n: metropolis_hastings(local(m, max_rows=n), masked_conditionals(m), visits=in_order(3)),
+    "blocks": lambda m, n: metropolis_hastings(local_energy(m, max_rows=n), masked_conditionals(m), visits=in_order(3)),
     "Gibbs": lambda m, n: gibbs(masked_conditionals(m), visits=shuffled(2)),
-    "exact Gibbs": lambda m, n: exact_gibbs(local(m, max_rows=n)),
+    "exact Gibbs": lambda m, n: exact_gibbs(local_energy(m, max_rows=n)),
     "exact Gibbs, some tokens": lambda m, n: exact_gibbs(
-        local(m, max_rows=n) + constraint(contains(1)), allowed_V=torch.tensor([1, 1, 0, 1]).bool(), temperature=0.7
+        local_energy(m, max_rows=n) + constraint(contains(1)),
+        allowed_V=torch.tensor([1, 1, 0, 1]).bool(),
+        temperature=0.7,
     ),
     "Mask-Predict": lambda m, n: mask_predict(m, num_iterations=3, max_rows=n),
 }

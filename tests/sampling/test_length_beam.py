@@ -15,7 +15,7 @@ from seqwise.models.protocols import MaskedModel
 from seqwise.sampling import (
     SeededDraws,
     likeliest_lengths,
-    local,
+    local_energy,
     mask_predict,
     predict_with_lengths,
     refine,
@@ -113,7 +113,7 @@ def test_refining_is_the_kernel_and_the_hand(iterations: int, allowed: list[int]
     found_BT, log_probs_BT = refine(
         model, tokens_BT, free_BT, num_iterations=iterations, context=context, allowed_V=allowed_V
     )
-    state = start_chains(local(model), tokens_BT, free_BT=free_BT, context=context)
+    state = start_chains(local_energy(model), tokens_BT, free_BT=free_BT, context=context)
     kernel = mask_predict(model, num_iterations=iterations, allowed_V=allowed_V)
     assert torch.equal(found_BT, kernel(SeededDraws(0, state.chain_B, sweep=0), state)[0].tokens_BT)
     for row in range(len(tokens_BT)):
@@ -146,7 +146,7 @@ def best_by_hand(
     best: tuple[float, list[int]] | None = None
     for length in order[:beam]:
         tokens, log_probs = refined_by_hand(model, [0] * length, list(range(length)), iterations, own, allowed)
-        state = start_chains(local(model), torch.zeros(1, length).long(), context=own)
+        state = start_chains(local_energy(model), torch.zeros(1, length).long(), context=own)
         allowed_V = torch.tensor([token in allowed for token in range(model.vocab_size)])
         kernel = mask_predict(model, num_iterations=iterations, allowed_V=allowed_V)
         assert kernel(SeededDraws(0, state.chain_B, sweep=0), state)[0].tokens_BT[0].tolist() == tokens

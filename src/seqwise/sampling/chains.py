@@ -148,9 +148,10 @@ def sample_chains(
         InputError: the number of sweeps is negative.
 
     Example:
-        >>> from seqwise.sampling import local, masked_conditionals, metropolis_hastings, start_chains, table_model
+        >>> from seqwise.sampling import local_energy, masked_conditionals, metropolis_hastings
+        >>> from seqwise.sampling import start_chains, table_model
         >>> model = table_model(num_positions=3, vocab_size=4)
-        >>> target = local(model)
+        >>> target = local_energy(model)
         >>> kernel = metropolis_hastings(target, masked_conditionals(model))
         >>> chains = sample_chains(kernel, start_chains(target, torch.zeros(2, 3).long()), 5, seed=1)
         >>> chains.tokens_SBT.shape, chains.state.sweep
@@ -193,8 +194,8 @@ def save_chains(path: str | os.PathLike[str], state: ChainState) -> None:
 
     Example:
         >>> import tempfile
-        >>> from seqwise.sampling import local, start_chains, table_model
-        >>> target = local(table_model(num_positions=2, vocab_size=3))
+        >>> from seqwise.sampling import local_energy, start_chains, table_model
+        >>> target = local_energy(table_model(num_positions=2, vocab_size=3))
         >>> path = Path(tempfile.mkdtemp()) / "chains.safetensors"
         >>> save_chains(path, start_chains(target, torch.tensor([[0, 2]])))
         >>> load_chains(path, target).tokens_BT

@@ -43,10 +43,10 @@ def cycle(*kernels: Kernel) -> Kernel:
         InputError: there is none.
 
     Example:
-        >>> from seqwise.sampling import SeededDraws, anywhere, local, masked_conditionals, metropolis_hastings
+        >>> from seqwise.sampling import SeededDraws, anywhere, local_energy, masked_conditionals, metropolis_hastings
         >>> from seqwise.sampling import start_chains, table_model
         >>> model = table_model(num_positions=3, vocab_size=4)
-        >>> target, proposal = local(model), masked_conditionals(model)
+        >>> target, proposal = local_energy(model), masked_conditionals(model)
         >>> singles, pairs = (metropolis_hastings(target, proposal, visits=anywhere([size])) for size in (1, 2))
         >>> state = start_chains(target, torch.zeros(1, 3).long())
         >>> cycle(singles, pairs)(SeededDraws(0, state.chain_B, sweep=0), state)[1].proposals_B
@@ -153,9 +153,9 @@ def anneal_blocks(kernel_of: Callable[[int], Kernel], sizes: Sequence[int]) -> K
     Source: Goyal (2021), section 6.5.
 
     Example:
-        >>> from seqwise.sampling import in_order, local, masked_conditionals, metropolis_hastings, table_model
+        >>> from seqwise.sampling import in_order, local_energy, masked_conditionals, metropolis_hastings, table_model
         >>> model = table_model(num_positions=3, vocab_size=4)
-        >>> target, proposal = local(model), masked_conditionals(model)
+        >>> target, proposal = local_energy(model), masked_conditionals(model)
         >>> kernel = anneal_blocks(lambda b: metropolis_hastings(target, proposal, visits=in_order(b)), [3, 2, 1])
     """
     made = {size: kernel_of(size) for size in sizes}
@@ -175,9 +175,9 @@ def anneal_target(kernel_of: Callable[[float], Kernel], temperatures: Sequence[f
     Source: Goyal (2021), section 6.6.
 
     Example:
-        >>> from seqwise.sampling import local, masked_conditionals, metropolis_hastings, table_model
+        >>> from seqwise.sampling import local_energy, masked_conditionals, metropolis_hastings, table_model
         >>> model = table_model(num_positions=3, vocab_size=4)
-        >>> target, proposal = local(model), masked_conditionals(model)
+        >>> target, proposal = local_energy(model), masked_conditionals(model)
         >>> kernel = anneal_target(lambda t: metropolis_hastings(target, proposal, temperature=t), [1.0, 0.98, 0.96])
     """
     if not temperatures:
@@ -214,10 +214,10 @@ def parallel_tempering(kernel_of: Callable[[Tensor], Kernel], temperatures: Sequ
     Source: Geyer (1991); Swendsen and Wang (1986).
 
     Example:
-        >>> from seqwise.sampling import SeededDraws, local, masked_conditionals, metropolis_hastings, start_chains
-        >>> from seqwise.sampling import table_model
+        >>> from seqwise.sampling import SeededDraws, local_energy, masked_conditionals, metropolis_hastings
+        >>> from seqwise.sampling import start_chains, table_model
         >>> model = table_model(num_positions=3, vocab_size=4)
-        >>> target, proposal = local(model), masked_conditionals(model, temperature=2.0)
+        >>> target, proposal = local_energy(model), masked_conditionals(model, temperature=2.0)
         >>> hot = parallel_tempering(lambda t_B: metropolis_hastings(target, proposal, temperature=t_B), [1.0, 2.0])
         >>> state = replicas(start_chains(target, torch.zeros(5, 3).long()), 2)
         >>> state, _ = hot(SeededDraws(0, state.chain_B, sweep=0), state)
@@ -258,8 +258,8 @@ def replicas(state: ChainState, count: int) -> ChainState:
         InputError: the count is less than 1.
 
     Example:
-        >>> from seqwise.sampling import local, start_chains, table_model
-        >>> state = start_chains(local(table_model(num_positions=1, vocab_size=2)), torch.tensor([[0], [1]]))
+        >>> from seqwise.sampling import local_energy, start_chains, table_model
+        >>> state = start_chains(local_energy(table_model(num_positions=1, vocab_size=2)), torch.tensor([[0], [1]]))
         >>> replicas(state, 2).tokens_BT.flatten()
         tensor([0, 0, 1, 1])
     """
@@ -274,8 +274,8 @@ def coldest(state: ChainState, count: int) -> ChainState:
     """The first of every so many replicas, that at the first temperature.
 
     Example:
-        >>> from seqwise.sampling import local, start_chains, table_model
-        >>> state = start_chains(local(table_model(num_positions=1, vocab_size=2)), torch.tensor([[0], [1]]))
+        >>> from seqwise.sampling import local_energy, start_chains, table_model
+        >>> state = start_chains(local_energy(table_model(num_positions=1, vocab_size=2)), torch.tensor([[0], [1]]))
         >>> coldest(replicas(state, 2), 2).tokens_BT.flatten()
         tensor([0, 1])
     """

@@ -73,10 +73,10 @@ def transition_matrix(kernel: Kernel, states: ChainState, *, chains_per_state: i
 
     Example:
         >>> from seqwise.sampling.correctness import every_sequence
-        >>> from seqwise.sampling import anywhere, local, masked_conditionals, metropolis_hastings, start_chains
+        >>> from seqwise.sampling import anywhere, local_energy, masked_conditionals, metropolis_hastings, start_chains
         >>> model = table_model(num_positions=2, vocab_size=2)
-        >>> states = start_chains(local(model), every_sequence(2, 2))
-        >>> kernel = metropolis_hastings(local(model), masked_conditionals(model), visits=anywhere())
+        >>> states = start_chains(local_energy(model), every_sequence(2, 2))
+        >>> kernel = metropolis_hastings(local_energy(model), masked_conditionals(model), visits=anywhere())
         >>> bool((transition_matrix(kernel, states).sum(1) - 1).abs().max() < 1e-14)
         True
     """

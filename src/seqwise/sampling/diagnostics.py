@@ -168,8 +168,8 @@ def diagnose_chains(
     Example:
         >>> import pytest, torch
         >>> _ = pytest.importorskip("arviz_stats")
-        >>> from seqwise.sampling import exact_gibbs, local, sample_chains, start_chains, table_model
-        >>> target = local(table_model(num_positions=2, vocab_size=3))
+        >>> from seqwise.sampling import exact_gibbs, local_energy, sample_chains, start_chains, table_model
+        >>> target = local_energy(table_model(num_positions=2, vocab_size=3))
         >>> chains = sample_chains(exact_gibbs(target), start_chains(target, torch.zeros(4, 2).long()), 50)
         >>> diagnose_chains(chains, discard=5, features={"sum": lambda y: y.sum(-1)}).num_sweeps
         45

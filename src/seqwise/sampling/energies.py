@@ -33,11 +33,11 @@ __all__ = [
     "constraint",
     "contains",
     "joint_logits",
-    "local",
+    "local_energy",
     "lone_logits",
     "pseudo_log_likelihood",
     "pseudo_perplexity",
-    "raw",
+    "raw_energy",
     "rows_of",
     "sequence_energy",
 ]
@@ -65,7 +65,9 @@ class SequenceTerm:
 
 @dataclass(frozen=True)
 class Energy:
-    """A weighted sum of energies: of :func:`raw`, :func:`local`, :func:`constraint`, by ``+`` and ``weight * energy``.
+    """A weighted sum of energies, by ``+`` and ``weight * energy``.
+
+    Its terms come from :func:`raw_energy`, :func:`local_energy`, :func:`sequence_energy` and :func:`constraint`.
 
     Attributes:
         model_terms: sums over positions; terms of one and the same model object share its passes.
@@ -122,25 +124,25 @@ class Energy:
         return energy_BT
 
 
-def raw(model: MaskedModel, *, max_rows: int = MAX_ROWS) -> Energy:
+def raw_energy(model: MaskedModel, *, max_rows: int = MAX_ROWS) -> Energy:
     """The energy whose scores are the model's own, not normalised: ``E(y) = - sum_t f(y_t, y without t)``.
 
     Args:
         model: a masked model in evaluation mode. Training it as a masked model leaves an offset of each position's
-            scores free, which may depend on the other tokens; this energy depends on it, :func:`local` does not.
+            scores free, which may depend on the other tokens; this energy depends on it, :func:`local_energy` does not.
         max_rows: how many masked sequences the model is given at once.
 
     Source: Goyal (2021), section 6.2.
 
     Example:
         >>> from seqwise.sampling.correctness import table_model
-        >>> len(raw(table_model(num_positions=2, vocab_size=3)).models)
+        >>> len(raw_energy(table_model(num_positions=2, vocab_size=3)).models)
         1
     """
     return Energy((ModelTerm(model, _raw_positions),), max_rows=_rows(max_rows))
 
 
-def local(model: MaskedModel, *, max_rows: int = MAX_ROWS) -> Energy:
+def local_energy(model: MaskedModel, *, max_rows: int = MAX_ROWS) -> Energy:
     """Minus the pseudo-log-likelihood: ``E(y) = - sum_t log softmax(f(., y without t))[y_t]``.
 
     Args:
@@ -151,7 +153,7 @@ def local(model: MaskedModel, *, max_rows: int = MAX_ROWS) -> Energy:
 
     Example:
         >>> from seqwise.sampling.correctness import table_model
-        >>> target = local(table_model(num_positions=2, vocab_size=3)) + 2.0 * constraint(contains(1))
+        >>> target = local_energy(table_model(num_positions=2, vocab_size=3)) + 2.0 * constraint(contains(1))
         >>> target.of_sequences(torch.tensor([[1, 0], [0, 2]]))
         tensor([0., inf], dtype=torch.float64)
     """
@@ -385,5 +387,5 @@ def _rows(max_rows: int) -> int:
     return max_rows
 
 
-ENERGIES: dict[str, Callable[..., Energy]] = {"local": local, "raw": raw}
+ENERGIES: dict[str, Callable[..., Energy]] = {"local": local_energy, "raw": raw_energy}
 """Energies of a model by the names that settings have for them."""

@@ -54,10 +54,10 @@ def metropolis_hastings(
     exponentials of their negatives are meant.
 
     Example:
-        >>> from seqwise.sampling import SeededDraws, local, masked_conditionals, start_chains, table_model
+        >>> from seqwise.sampling import SeededDraws, local_energy, masked_conditionals, start_chains, table_model
         >>> model = table_model(num_positions=3, vocab_size=4)
-        >>> kernel = metropolis_hastings(local(model), masked_conditionals(model))
-        >>> state = start_chains(local(model), torch.zeros(2, 3).long())
+        >>> kernel = metropolis_hastings(local_energy(model), masked_conditionals(model))
+        >>> state = start_chains(local_energy(model), torch.zeros(2, 3).long())
         >>> state, info = kernel(SeededDraws(0, state.chain_B, sweep=0), state)
         >>> state.tokens_BT.shape, info.proposals_B
         (torch.Size([2, 3]), tensor([3, 3]))
@@ -95,10 +95,10 @@ def delayed_acceptance(
     Source: Christen and Fox (2005); Banterle et al. (2015) for acceptance in factors.
 
     Example:
-        >>> from seqwise.sampling import SeededDraws, local, masked_conditionals, start_chains, table_model
+        >>> from seqwise.sampling import SeededDraws, local_energy, masked_conditionals, start_chains, table_model
         >>> model = table_model(num_positions=3, vocab_size=4)
-        >>> kernel = delayed_acceptance(local(model), masked_conditionals(model))
-        >>> state = start_chains(local(model), torch.zeros(2, 3).long())
+        >>> kernel = delayed_acceptance(local_energy(model), masked_conditionals(model))
+        >>> state = start_chains(local_energy(model), torch.zeros(2, 3).long())
         >>> state, info = kernel(SeededDraws(0, state.chain_B, sweep=0), state)
         >>> bool((info.passes_B <= 6).all())
         True
@@ -131,9 +131,9 @@ def gibbs(proposal: Proposal, *, visits: Visits | None = None) -> Kernel:
     Source: Wang and Cho (2019); Goyal (2021), section 6.3.
 
     Example:
-        >>> from seqwise.sampling import SeededDraws, local, masked_conditionals, start_chains, table_model
+        >>> from seqwise.sampling import SeededDraws, local_energy, masked_conditionals, start_chains, table_model
         >>> model = table_model(num_positions=3, vocab_size=4)
-        >>> state = start_chains(local(model), torch.zeros(2, 3).long())
+        >>> state = start_chains(local_energy(model), torch.zeros(2, 3).long())
         >>> gibbs(masked_conditionals(model))(SeededDraws(0, state.chain_B, sweep=0), state)[1].invariant
         False
     """
@@ -176,8 +176,8 @@ def exact_gibbs(
     Source: Goyal (2021), section 6.2, on the true conditionals.
 
     Example:
-        >>> from seqwise.sampling import SeededDraws, local, start_chains, table_model
-        >>> target = local(table_model(num_positions=3, vocab_size=4))
+        >>> from seqwise.sampling import SeededDraws, local_energy, start_chains, table_model
+        >>> target = local_energy(table_model(num_positions=3, vocab_size=4))
         >>> state = start_chains(target, torch.zeros(2, 3).long())
         >>> state, info = exact_gibbs(target)(SeededDraws(0, state.chain_B, sweep=0), state)
         >>> info.passes_B
@@ -228,9 +228,9 @@ def mask_predict(
     Source: Ghazvininejad et al. (EMNLP 2019), section 4.
 
     Example:
-        >>> from seqwise.sampling import SeededDraws, local, start_chains, table_model
+        >>> from seqwise.sampling import SeededDraws, local_energy, start_chains, table_model
         >>> model = table_model(num_positions=3, vocab_size=4)
-        >>> state = start_chains(local(model), torch.full((1, 3), 3))
+        >>> state = start_chains(local_energy(model), torch.full((1, 3), 3))
         >>> filled, info = mask_predict(model, num_iterations=2)(SeededDraws(0, state.chain_B, sweep=0), state)
         >>> info.passes_B, info.invariant
         (tensor([5]), False)

@@ -43,10 +43,10 @@ def prefetching(energy: Energy, proposal: Proposal, *, num_ahead: int = 4, tempe
     Source: Brockwell (2006), Parallel Markov chain Monte Carlo simulation by pre-fetching.
 
     Example:
-        >>> from seqwise.sampling import local, masked_conditionals, start_chains, table_model
+        >>> from seqwise.sampling import local_energy, masked_conditionals, start_chains, table_model
         >>> model = table_model(num_positions=3, vocab_size=4)
-        >>> state = start_chains(local(model), torch.zeros(2, 3).long())
-        >>> kernel = prefetching(local(model), masked_conditionals(model))
+        >>> state = start_chains(local_energy(model), torch.zeros(2, 3).long())
+        >>> kernel = prefetching(local_energy(model), masked_conditionals(model))
         >>> kernel(SeededDraws(0, state.chain_B, sweep=0), state)[1].proposals_B
         tensor([3, 3])
     """

@@ -143,9 +143,9 @@ def evaluate(energy: Energy, tokens_BT: Tensor, context: Any = None) -> tuple[Te
         ``energy_B``, ``energy_BT`` and ``logits`` as :class:`ChainState` has them.
 
     Example:
-        >>> from seqwise.sampling import raw, table_model
+        >>> from seqwise.sampling import raw_energy, table_model
         >>> model = table_model(num_positions=2, vocab_size=3)
-        >>> energy_B, energy_BT, (logits_BTV,) = evaluate(raw(model), torch.tensor([[0, 2]]))
+        >>> energy_B, energy_BT, (logits_BTV,) = evaluate(raw_energy(model), torch.tensor([[0, 2]]))
         >>> bool(energy_B[0] == -(logits_BTV[0, 0, 0] + logits_BTV[0, 1, 2]))
         True
     """
@@ -180,8 +180,9 @@ def start_chains(
         InputError: the tokens cannot be used, a model is in training mode, or an energy is infinite.
 
     Example:
-        >>> from seqwise.sampling import local, table_model
-        >>> state = start_chains(local(table_model(num_positions=2, vocab_size=3)), torch.tensor([[0, 2], [1, 1]]))
+        >>> from seqwise.sampling import local_energy, table_model
+        >>> target = local_energy(table_model(num_positions=2, vocab_size=3))
+        >>> state = start_chains(target, torch.tensor([[0, 2], [1, 1]]))
         >>> len(state), state.logits[0].shape
         (2, torch.Size([2, 2, 3]))
     """

@@ -1,0 +1,130 @@
+"""Named kernels: each leaves its target as it is, and takes the options that it reads and no other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from seqwise.configuration import configure, flags_of
+from seqwise.errors import InputError
+from seqwise.sampling import (
+    ChainProblem,
+    ChainRunner,
+    ChainSettings,
+    MetropolisHastings,
+    ParallelTempering,
+    Trace,
+    boltzmann,
+    examine,
+    run_problems,
+    sample_chains,
+    start_chains,
+    table_model,
+    transition_matrix,
+)
+from seqwise.sampling.correctness import every_sequence
+from seqwise.sampling.named.base import numbers
+from seqwise.sampling.starts import FREE
+
+MODEL = table_model(num_positions=3, vocab_size=3, seed=2)
+NAMES = ["metropolis-hastings", "delayed-acceptance", "exact-gibbs", "gibbs", "mask-predict", "parallel-tempering"]
+OPTIONS: dict[str, dict[str, Any]] = {
+    "metropolis-hastings": {"blocks": (2,), "visits": "shuffled", "temperature": 0.7, "proposal_temperature": 2.0},
+    "delayed-acceptance": {"window": 0, "temperature": 1.5, "nucleus": 0.9, "full_share": 0.2},
+    "exact-gibbs": {"temperature": 0.7, "visits": "anywhere"},
+}
+
+
+def settings_of(name: str, **options: Any) -> ChainSettings:
+    return configure(ChainSettings, kernel=name, **{**OPTIONS.get(name, {}), **options})
+
+
+@pytest.mark.parametrize("energy", ["local", "raw"])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_named_kernel_leaves_its_enumerated_target_as_it_is(name: str, energy: str) -> None:
+    """And not another one, so that the temperature reaches the acceptance."""
+    settings = settings_of(name, energy=energy)
+    target = settings.build_energy(MODEL)
+    states = start_chains(target, every_sequence(3, 3))
+    matrix = transition_matrix(settings.build_kernel(MODEL, target), states)
+    temperature: float = settings.kernel.temperature  # type: ignore[attr-defined]
+    assert examine(matrix, boltzmann(states.energy_B / temperature)).holds(1e-10)
+    assert examine(matrix, boltzmann(states.energy_B)).stationarity > 1e-3
+
+
+def test_there_are_no_other_names() -> None:
+    (flag,) = [flag for flag in flags_of(ChainSettings) if flag.name == "kernel"]
+    assert sorted(flag.choices) == sorted(NAMES)
+
+
+READ_BY = {
+    "visits": {"metropolis-hastings", "delayed-acceptance", "exact-gibbs", "gibbs", "parallel-tempering"},
+    "blocks": {"metropolis-hastings", "delayed-acceptance", "gibbs", "parallel-tempering"},
+    "nucleus": {"metropolis-hastings", "delayed-acceptance", "gibbs", "parallel-tempering"},
+    "temperature": {"metropolis-hastings", "delayed-acceptance", "exact-gibbs"},
+    "anneal": {"metropolis-hastings", "delayed-acceptance", "exact-gibbs"},
+    "forced": {"metropolis-hastings", "delayed-acceptance", "parallel-tempering"},
+    "temperatures": {"parallel-tempering"},
+    "window": {"delayed-acceptance"},
+    "iterations": {"mask-predict"},
+}
+VALUES: dict[str, Any] = {
+    "visits": "shuffled", "blocks": (2,), "nucleus": 0.5, "temperature": 0.5, "anneal": 0.1, "forced": 1,
+    "temperatures": (1.0, 2.0), "window": 2, "iterations": 3,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("option", READ_BY)
+def test_an_option_is_taken_where_it_is_read_and_refused_elsewhere(name: str, option: str) -> None:
+    given = {"kernel": name, option: VALUES[option]}
+    if name == "parallel-tempering":
+        given["temperatures"] = (1.0, 2.0)
+    if option == "anneal":
+        given["temperature"] = 0.5
+    if name in READ_BY[option]:
+        assert getattr(configure(ChainSettings, **given).kernel, option) == VALUES[option]
+        return
+    with pytest.raises(InputError, match="nothing reads it here; leave it out, or use kernel") as refused:
+        configure(ChainSettings, **given)
+    if option != "anneal":
+        assert all(owner in str(refused.value) for owner in READ_BY[option])
+
+
+@pytest.mark.parametrize("text", ["3;2", "1.5", "a", ",", "3,,2"])
+def test_what_is_no_list_of_numbers_is_refused(text: str) -> None:
+    assert numbers("blocks", "3,2,1", int) == (3, 2, 1) == numbers("blocks", [3, 2, 1], int)
+    with pytest.raises(InputError, match=r"blocks: .* is not a list of whole numbers"):
+        MetropolisHastings(blocks=text)
+
+
+def test_problems_of_any_lengths_come_to_what_each_comes_to_alone() -> None:
+    """Chains are told apart by their numbers; of replicas one is kept, with the passes of all."""
+    settings = ChainSettings(kernel=ParallelTempering(temperatures=(1.0, 2.0, 4.0)))
+    fixed, free = (FREE, 1, FREE), (FREE,) * 3
+    problems = [ChainProblem(fixed, num_chains=2), ChainProblem(free, num_chains=3, first_chain=2)]
+    both = run_problems(MODEL, problems, settings, num_sweeps=6, seed=3)
+    for problem, trace in zip(problems, both, strict=True):
+        (alone,) = run_problems(MODEL, [problem], settings, num_sweeps=6, seed=3)
+        assert torch.equal(alone.tokens_SBT, trace.tokens_SBT) and torch.equal(alone.passes_SB, trace.passes_SB)
+        assert trace.energy_SB.shape == (6, problem.num_chains)
+        runner = ChainRunner(MODEL, settings, seed=3)
+        every = sample_chains(runner.kernel, runner.start([problem]), 6, seed=3)
+        assert torch.equal(trace.tokens_SBT, every.tokens_SBT[:, ::3])
+        assert torch.equal(trace.passes_SB, every.passes_SB.view(6, -1, 3).sum(2))
+    assert bool((both[0].tokens_SBT[..., 1] == 1).all())
+
+
+def test_traces_follow_each_other() -> None:
+    runner = ChainRunner(MODEL, ChainSettings(), seed=1)
+    state = runner.start([ChainProblem((FREE,) * 3, num_chains=4)])
+    whole, _ = runner.advance(state, 7)
+    first, between = runner.advance(state, 3)
+    second, _ = runner.advance(between, 4)
+    joined = Trace.none(state) + first.keep(lambda sweep: sweep == 2) + second
+    assert torch.equal(joined.energy_SB, whole.energy_SB) and len(joined) == 7
+    assert sorted(joined.tokens) == [2, 4, 5, 6, 7]
+    assert all(torch.equal(tokens_BT, whole.tokens[sweep]) for sweep, tokens_BT in joined.tokens.items())
+    assert joined.share("accepted", discard=2) == int(whole.accepted_SB[2:].sum()) / int(whole.proposals_SB[2:].sum())
