@@ -139,7 +139,7 @@ def exact(run: MaskedRun, problem: Sequence[int], settings: SampleSettings, sour
     known = [token for token, flag in enumerate(run.allowed_V.tolist()) if flag]
     space = list(itertools.product(*([token] if token != FREE else known for token in problem)))
     kernel = settings.kernel
-    temperature = kernel.temperatures[0] if isinstance(kernel, ParallelTempering) else kernel.temperature  # type: ignore[attr-defined]
+    temperature = kernel.temperatures[0] if isinstance(kernel, ParallelTempering) else getattr(kernel, "temperature", 1)
     weights = {}
     for sequence, energy in zip(space, energies_by_hand(run, space, settings.energy, source), strict=True):
         broken = sum(not has(sequence, one) for (one,) in map(run.phrase, settings.contain))

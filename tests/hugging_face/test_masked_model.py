@@ -37,7 +37,6 @@ from seqwise.sampling import (
     ChainSettings,
     ChainState,
     Info,
-    Phrases,
     anywhere,
     boltzmann,
     contains,
@@ -46,7 +45,6 @@ from seqwise.sampling import (
     local_energy,
     masked_conditionals,
     metropolis_hastings,
-    phrase_starts,
     pseudo_log_likelihood,
     raw_energy,
     start_chains,
@@ -54,6 +52,7 @@ from seqwise.sampling import (
     transition_matrix,
 )
 from seqwise.sampling.correctness import every_sequence
+from seqwise.sampling.phrases import Phrases, phrase_starts
 
 wanted = partial(configure, ChainSettings)
 """From flat settings, as of flags."""

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
         replicas,
     )
     from seqwise.sampling.correctness import (
-        DrawsReport,
-        MatrixReport,
         TableModel,
         boltzmann,
         examine,
@@ -41,23 +39,18 @@ if TYPE_CHECKING:
     from seqwise.sampling.draws import Draws, SeededDraws
     from seqwise.sampling.energies import (
         Energy,
-        TokenScores,
         constraint,
         contains,
         local_energy,
         pseudo_log_likelihood,
-        pseudo_perplexity,
         raw_energy,
         sequence_energy,
     )
     from seqwise.sampling.kernels import delayed_acceptance, exact_gibbs, gibbs, mask_predict, metropolis_hastings
     from seqwise.sampling.length_beam import (
-        LengthContext,
-        LengthPrediction,
         likeliest_lengths,
         predict_with_lengths,
     )
-    from seqwise.sampling.lengths import chains_at_once, of_one_length
     from seqwise.sampling.named import (
         DelayedAcceptance,
         ExactGibbs,
@@ -67,13 +60,12 @@ if TYPE_CHECKING:
         MetropolisHastings,
         ParallelTempering,
     )
-    from seqwise.sampling.phrases import Phrases, phrase_starts
     from seqwise.sampling.prefetch import prefetching
     from seqwise.sampling.problems import ChainProblem, ChainRunner, run_problems
-    from seqwise.sampling.proposals import Proposal, Visits, anywhere, in_order, masked_conditionals, shuffled
-    from seqwise.sampling.refinement import Refinement, refine, refinements
+    from seqwise.sampling.proposals import Visits, anywhere, in_order, masked_conditionals, shuffled
+    from seqwise.sampling.refinement import refine
     from seqwise.sampling.settings import ChainSettings
-    from seqwise.sampling.starts import FREE, dispersed_starts, fill_in_turn
+    from seqwise.sampling.starts import FREE
     from seqwise.sampling.state import ChainState, Info, Kernel, start_chains
 else:
     __getattr__, __dir__ = lazy_names(
@@ -108,25 +100,17 @@ __all__ = [
     "ChainState",
     "DelayedAcceptance",
     "Draws",
-    "DrawsReport",
     "Energy",
     "ExactGibbs",
     "Gibbs",
     "Info",
     "Kernel",
     "KernelConfig",
-    "LengthContext",
-    "LengthPrediction",
     "MaskPredict",
-    "MatrixReport",
     "MetropolisHastings",
     "ParallelTempering",
-    "Phrases",
-    "Proposal",
-    "Refinement",
     "SeededDraws",
     "TableModel",
-    "TokenScores",
     "Trace",
     "Visits",
     "anneal_blocks",
@@ -135,19 +119,16 @@ __all__ = [
     "boltzmann",
     "burn_in",
     "by_sweep",
-    "chains_at_once",
     "coldest",
     "constraint",
     "contains",
     "cycle",
     "delayed_acceptance",
     "diagnose_chains",
-    "dispersed_starts",
     "effective_sample_size",
     "exact_gibbs",
     "examine",
     "examine_draws",
-    "fill_in_turn",
     "gibbs",
     "in_order",
     "likeliest_lengths",
@@ -157,16 +138,12 @@ __all__ = [
     "masked_conditionals",
     "metropolis_hastings",
     "mixture",
-    "of_one_length",
     "parallel_tempering",
-    "phrase_starts",
     "predict_with_lengths",
     "prefetching",
     "pseudo_log_likelihood",
-    "pseudo_perplexity",
     "raw_energy",
     "refine",
-    "refinements",
     "repeat",
     "replicas",
     "run_problems",

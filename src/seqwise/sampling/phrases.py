@@ -146,7 +146,7 @@ def _makes_words(character: str) -> bool:
 def phrase_starts(
     model: MaskedModel, tokens_BT: Tensor, free_BT: Tensor, phrases: Phrases, **options: Any
 ) -> tuple[Tensor, Tensor]:
-    """Initial sequences as of :func:`~seqwise.sampling.dispersed_starts`, with the phrases kept wherever they can be.
+    """Initial sequences as of :func:`~seqwise.sampling.starts.dispersed_starts`, with the phrases kept wherever they can be.
 
     Args:
         model: a masked model in evaluation mode.
@@ -154,7 +154,7 @@ def phrase_starts(
         free_BT: bool.
         phrases: of a required one, the first way is written in, or another where that has no room. Where soft
             constraints cannot be kept, a start breaks them; forbidden phrases are avoided for hard constraints only.
-        options: the others of :func:`~seqwise.sampling.dispersed_starts`.
+        options: the others of :func:`~seqwise.sampling.starts.dispersed_starts`.
 
     Returns:
         The sequences, and bool (B,): false where no start was found that keeps hard constraints.
