@@ -99,8 +99,8 @@ def sample(
     The target is ``p(y) proportional to exp(-E(y) / T)`` over the sequences that agree with what is fixed, for each
     length on its own; E is the model's energy plus the constraints. The first chain of each problem and length starts
     from the greedy fill from all masks, the others from sequences drawn token by token
-    (:func:`~seqwise.sampling.starts.dispersed_starts`); each has the phrases that must occur written in. The unknown symbol is
-    never proposed.
+    (:func:`~seqwise.sampling.starts.dispersed_starts`); each has the phrases that must occur written in. The unknown
+    symbol is never proposed.
 
     Args:
         run: its model in evaluation mode.
