@@ -146,7 +146,7 @@ def _makes_words(character: str) -> bool:
 def phrase_starts(
     model: MaskedModel, tokens_BT: Tensor, free_BT: Tensor, phrases: Phrases, **options: Any
 ) -> tuple[Tensor, Tensor]:
-    """Initial sequences as of :func:`~seqwise.sampling.starts.dispersed_starts`, with the phrases kept where they can be.
+    """Initial sequences of :func:`~seqwise.sampling.starts.dispersed_starts`, with phrases kept where they can be.
 
     Args:
         model: a masked model in evaluation mode.
