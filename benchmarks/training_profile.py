@@ -134,7 +134,7 @@ def profiled(subject: Subject, *, steps: int, rounds: int, seed: int) -> dict[st
                 profile.start()
 
         with tempfile.TemporaryDirectory() as folder:
-            train_stage(run, run.encode(examples), settings, folder=Path(folder), on_progress=on_progress)
+            train_stage(run, run.codec.encode(examples), settings, folder=Path(folder), on_progress=on_progress)
         return marks
 
     seconds = statistics.median(

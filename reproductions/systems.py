@@ -17,9 +17,10 @@ from reproductions.workers import Job, ProgressFactory, Report, run_jobs
 from seqwise.data.durable import sha256_of_file
 from seqwise.data.readers import Example, write_atomically
 from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
-from seqwise.runs.loading import load_run, new_run
+from seqwise.runs.decoder_choice import choose_decoder
+from seqwise.runs.loading import load_run, new_run, save_run
 from seqwise.runs.measures import known_targets, log_partitions_of
-from seqwise.runs.run import choose_decoder, predict, save_run
+from seqwise.runs.run import predict
 from seqwise.runs.settings import Settings, names_pretrained
 from seqwise.runs.training import train_stage
 from seqwise.training.configuration import dump_configuration
@@ -150,7 +151,7 @@ def _train_and_decode(
             report(progress.step, progress.steps + 1, f"loss {progress.loss:.3f}")
 
     result = train_stage(
-        run, run.encode(data.train), system.settings, folder=output, examples=data.train, on_progress=on_progress
+        run, run.codec.encode(data.train), system.settings, folder=output, examples=data.train, on_progress=on_progress
     )
     save_run(run, output)
     report(result.steps, result.steps + 1, "decoding")
@@ -167,7 +168,7 @@ def _train_and_decode(
         # Made here and kept with the outputs, so that a cell that is read back later is not signed as new.
         "signature": asdict(_sign(system, data)),
         # A label that no training example has, has no score.
-        "mean_log_partition": log_partitions_of(run, run.encode(known_targets(run, data.test))).mean().item(),
+        "mean_log_partition": log_partitions_of(run, run.codec.encode(known_targets(run, data.test))).mean().item(),
         "outputs": decode(data.test),
         "dev_outputs": decode(data.dev) if data.dev else {},
     }  # fmt: skip

@@ -8,7 +8,7 @@ import torch
 
 from oracles import EncoderDecoderOracle, TaggerOracle, randomised
 from seqwise.data.readers import Example
-from seqwise.runs import MaskedModelSettings, MaskedRun, Run, Settings, new_run
+from seqwise.runs import MaskedModelSettings, MaskedRun, OutputRun, Settings, new_run
 from seqwise.runs.masked_model_training import new_masked_run
 
 __all__ = ["SIZES", "masked_run", "oracle_of", "speller", "tagger"]
@@ -17,7 +17,7 @@ MARKUP = "<b>&X"  # a label that would be markup, were it not escaped
 SIZES: dict[str, Any] = {"hidden_size": 4, "embedding_size": 3, "label_embedding_size": 2, "beam_size": 3}
 
 
-def tagger(*, model: str = "lstm", seed: int = 1) -> Run:
+def tagger(*, model: str = "lstm", seed: int = 1) -> OutputRun:
     """A tagger of the words a, b and c with three labels, random."""
     objective = "crf" if model == "chain" else "cross-entropy"
     settings = Settings(task="tag", model=model, objective=objective, minimum_count=1, encoder="left-to-right", **SIZES)
@@ -26,7 +26,7 @@ def tagger(*, model: str = "lstm", seed: int = 1) -> Run:
     return run
 
 
-def speller(*, seed: int = 1) -> Run:
+def speller(*, seed: int = 1) -> OutputRun:
     """From the characters a, b and c to the words A, B and C, random."""
     settings = Settings(
         task="transduce", source_units="characters", objective="cross-entropy", minimum_count=1, **SIZES
@@ -48,7 +48,7 @@ def masked_run(*, seed: int = 0) -> MaskedRun:
     return run
 
 
-def oracle_of(run: Run, source_ids: tuple[int, ...]) -> Any:
+def oracle_of(run: OutputRun, source_ids: tuple[int, ...]) -> Any:
     """The same model on one source, in NumPy."""
     kind = TaggerOracle if run.settings.task == "tag" else EncoderDecoderOracle
     return kind(run.model, source_ids)  # type: ignore[arg-type]

@@ -4,7 +4,7 @@
 
     RUN/settings.json     every setting
     RUN/text.json         the SHA-256 of each file of the text, and how many positions they have
-    RUN/model/            model.safetensors, config.json, vocabulary.json and a manifest with their SHA-256
+    RUN/model/            model.safetensors, config.json, the tokenizer and a manifest with their SHA-256
     RUN/metrics.json      what it came to
     RUN/checkpoints/      the last two complete ones
 
@@ -25,6 +25,7 @@ from torch import Tensor
 from reproductions.andreas_klein_2015.log_linear import LogLinear
 from reproductions.andreas_klein_2015.streams import Sentence, gather_positions
 from seqwise.data.records import read_record
+from seqwise.data.tokenizer import Tokenizer, load_tokenizer, save_tokenizer
 from seqwise.data.vocabulary import Vocabulary
 from seqwise.errors import InputError
 from seqwise.runs.hub import model_folder, run_folder
@@ -62,7 +63,7 @@ def save_language_model(run: LanguageModel, output: Path) -> None:
         run.model.save_pretrained(partial)
         # Its model card says that the model has been published.
         (partial / "README.md").unlink(missing_ok=True)
-        run.vocabulary.save(partial / "vocabulary.json")
+        save_tokenizer(Tokenizer(run.vocabulary), partial)
 
 
 def load_language_model(name: Path | str) -> LanguageModel:
@@ -80,7 +81,7 @@ def load_language_model(name: Path | str) -> LanguageModel:
     if not folder.is_dir():
         mend = "give the --output of a python -m reproductions.andreas_klein_2015 train"
         raise InputError("there is no such folder", path=folder, mend=mend)
-    if not (inside / "vocabulary.json").exists():
+    if not (inside / "tokenizer.json").exists():
         begun = (folder / TEXT).exists()
         mend = (
             "run the same command again to finish it"
@@ -89,7 +90,7 @@ def load_language_model(name: Path | str) -> LanguageModel:
         )
         raise InputError("the folder holds no trained language model", path=folder, mend=mend)
     verify(inside)
-    vocabulary = Vocabulary.load(inside / "vocabulary.json")
+    vocabulary = load_tokenizer(inside).vocabulary
     config = read_part(inside / "config.json", ["vocabulary_size", "num_weights", "templates"])
     model = LogLinear(**config)
     if len(vocabulary) != model.vocabulary_size:

@@ -27,6 +27,7 @@ from reproductions.andreas_klein_2015.log_linear_training import (
 )
 from reproductions.andreas_klein_2015.streams import Sentence, build_vocabulary, read_sentences, stream_positions
 from seqwise.data.durable import discard_partials, holds_nothing, sha256_of_file, write_atomically
+from seqwise.data.tokenizer import Tokenizer, load_tokenizer, save_tokenizer
 from seqwise.data.vocabulary import Vocabulary
 from seqwise.errors import InputError
 from seqwise.evaluation.signature import sign, signature_line
@@ -239,15 +240,15 @@ def _train(
     text = {"files": [[path.name, _sha256(path)] for path in files]}
     _claim(output, settings, text["files"])
     measured = [_sha256(path) for path in dev]  # so that a file that is not there is missed before, not after
-    known = output / "vocabulary.json"
+    known = output / "tokenizer"
     if known.exists() and (output / TEXT).exists():
-        vocabulary = Vocabulary.load(known)
+        vocabulary = load_tokenizer(known).vocabulary
         num_positions = _positions(output / TEXT)
     else:
         counted = _Counted(read_sentences(files))
         vocabulary = build_vocabulary(counted, minimum_count=settings.minimum_count)
         num_positions = counted.words + counted.sentences
-        vocabulary.save(known)
+        save_tokenizer(Tokenizer(vocabulary), known)
         _write(output / TEXT, {**text, "positions": num_positions})
     model = _new_model(len(vocabulary), settings.num_weights)
     steps = fit_language_model(

@@ -37,8 +37,9 @@ from seqwise.data.readers import Example, read_pairs, write_atomically
 from seqwise.data.subwords import join_pieces
 from seqwise.data.vocabulary import Vocabulary
 from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
+from seqwise.runs.decoder_choice import choose_decoder
 from seqwise.runs.loading import load_run
-from seqwise.runs.run import choose_decoder, predict
+from seqwise.runs.run import predict
 from seqwise.runs.settings import Settings
 
 __all__ = [

@@ -29,9 +29,11 @@ from reproductions.outcome import Outcome
 from reproductions.workers import Job, ProgressFactory, Report, run_jobs
 from seqwise.data.readers import Example, write_atomically
 from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
-from seqwise.runs.masked_model import load_masked_run, read_sequences, score_sequences
+from seqwise.runs.inputs import read_sequences
+from seqwise.runs.loading import load_run
 from seqwise.runs.masked_model_settings import MaskedModelSettings
 from seqwise.runs.masked_model_training import train_masked_model
+from seqwise.runs.scoring import score_sequences
 from seqwise.training.trainer import Progress
 
 __all__ = ["SIZES", "Size", "measure_wild_type", "reproduce", "train_model"]
@@ -153,7 +155,7 @@ def train_model(folder: Path, settings: MaskedModelSettings, output: Path, repor
     train, dev = (read_sequences(folder / f"{part}.fasta", settings) for part in ("train", "dev"))
     steps = max(1, round(settings.epochs * -(-len(train) // settings.batch_size)))
     train_masked_model(folder / "train.fasta", output, settings, on_progress=on_progress)
-    scores = score_sequences(load_masked_run(output), dev)
+    scores = score_sequences(load_run(output), dev)
     record = {
         "nats": [-float(one.token_log_probs_T[1:].double().sum()) for one in scores],
         "seconds": train_seconds(output),
@@ -185,9 +187,9 @@ def measure_wild_type(
         shares: of each residue, for unigram mutants.
         seed: of the chains.
     """
-    run = load_masked_run(model)
-    (encoded,) = run.encode([wild_type])
-    shares_V = torch.tensor([shares.get(residue, 0.0) for residue in run.vocabulary.tokens])
+    run = load_run(model)
+    (encoded,) = run.codec.encode([wild_type])
+    shares_V = torch.tensor([shares.get(residue, 0.0) for residue in run.codec.sequence.vocabulary.tokens])
     wild_T = torch.tensor(encoded.target_ids)
     found = measure_variants(run.model, wild_T, size, shares_V=shares_V, seed=seed, report=report)
     record = {

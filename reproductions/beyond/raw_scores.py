@@ -31,7 +31,7 @@ from seqwise.evaluation.verdicts import interval_result
 from seqwise.runs.diagnosis import estimate_constant
 from seqwise.runs.loading import load_run
 from seqwise.runs.measures import known_targets
-from seqwise.runs.run import Run, predict
+from seqwise.runs.run import OutputRun, predict
 from seqwise.search.candidates import shifted
 from seqwise.search.selectors import HardTopK
 
@@ -93,16 +93,16 @@ def _measure(task: Task, family: Family, runs: Path, seeds: Sequence[int], progr
     )
 
 
-def _shifted(run: Run, task: Task) -> Sums:
+def _shifted(run: OutputRun, task: Task) -> Sums:
     """The raw beam less the mean log Z of the development data."""
     data = task.load_data()
     decoder = Decoder(HardTopK(run.settings.beam_size), shifted(estimate_constant(run, data.dev)))
     return task.count("test", [best[0].tokens for best in predict(run, data.test, decoder)])
 
 
-def _rank(run: Run, task: Task) -> SlotRanking:
+def _rank(run: OutputRun, task: Task) -> SlotRanking:
     examples = known_targets(run, task.load_data().test)[:RANKED]
-    encoded = run.encode(examples)
+    encoded = run.codec.encode(examples)
     return rank_slots(run.model, encoded, [[one.target_ids] for one in encoded], k=run.settings.beam_size)
 
 

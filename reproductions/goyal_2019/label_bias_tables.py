@@ -293,7 +293,7 @@ def _sizes(key: str, task: Task, runs: Path, seeds: Sequence[int]) -> list[Sums]
     found: list[Sums] = []
     for seed in seeds:
         run = load_run(runs / f"seed-{seed}" / key)
-        encoded = run.encode(known_targets(run, task.load_data().dev))
+        encoded = run.codec.encode(known_targets(run, task.load_data().dev))
         lengths = [len(one.target_ids) for one in encoded]
         found.append(
             Counts([part.abs().sum().item() for part in log_partitions_of(run, encoded).split(lengths)], lengths)
@@ -304,4 +304,4 @@ def _sizes(key: str, task: Task, runs: Path, seeds: Sequence[int]) -> list[Sums]
 def _summary(run_folder: Path, task: Task, part: str) -> LogPartitionSummary:
     run, data = load_run(run_folder), task.load_data()
     examples = {"train": data.train[:SAMPLE], "dev": data.dev}[part]
-    return summarize_log_partitions(log_partitions_of(run, run.encode(known_targets(run, examples))))
+    return summarize_log_partitions(log_partitions_of(run, run.codec.encode(known_targets(run, examples))))

@@ -30,9 +30,10 @@ from reproductions.workers import Job, ProgressFactory, Report, run_jobs
 from seqwise.data.readers import write_atomically
 from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
 from seqwise.objectives.masked_likelihood import conditional_masked_objective, masked_objective
-from seqwise.runs.masked_model import MaskedRun, load_masked_run, save_masked_run
+from seqwise.runs.loading import load_run, save_run
 from seqwise.runs.masked_model_settings import MaskedModelSettings
 from seqwise.runs.masked_model_training import measure_masked_run, new_masked_run
+from seqwise.runs.run import MaskedRun
 from seqwise.runs.sampling_settings import SampleSettings
 from seqwise.sampling import effective_sample_size, split_r_hat
 from seqwise.training.trainer import Progress, fit
@@ -154,7 +155,7 @@ def train_cell(task: SamplerTask, scale: str, seed: int, output: Path, report: R
     fingerprint = _model_fingerprint(task, scale, seed)
     claim_folder(output, fingerprint)
     run = new_masked_run(data.train, settings)
-    encoded = run.encode(data.train)
+    encoded = run.codec.encode(data.train)
     steps = max(1, round(settings.epochs * -(-len(encoded) // settings.batch_size)))
 
     watch = stopwatch(output)
@@ -178,7 +179,7 @@ def train_cell(task: SamplerTask, scale: str, seed: int, output: Path, report: R
         on_progress=on_progress,
     )
     run.model.cpu().eval()
-    save_masked_run(run, output)
+    save_run(run, output)
     measured = measure_masked_run(run, task.part("dev", scale).examples)
     kept = {name: value for name, value in measured.items() if name.endswith(("perplexity", "entropy"))}
     record = {"fingerprint": fingerprint, "model": {**kept, "training seconds": train_seconds(output)}}
@@ -199,7 +200,7 @@ def sample_cell(
     fingerprint = _fingerprint(task, spec, part, scale, seed, home / MODEL)
     output = home / part / spec.key
     claim_folder(output, fingerprint)
-    run, measured_on = load_masked_run(home / MODEL), task.part(part, scale)
+    run, measured_on = load_run(home / MODEL), task.part(part, scale)
     run.model.to("cuda" if torch.cuda.is_available() else "cpu")
     settings = spec.sized(task.sizes[scale], part=part, seed=seed)
 
@@ -235,7 +236,7 @@ def _measure(task: SamplerTask, part: Part, run: MaskedRun, drawn: Drawn) -> dic
         states = [[*row, start] for row, start in zip(states, drawn.starts, strict=True)]
     distinct = dict.fromkeys((place, ids) for place, row in enumerate(states) for ids in row)
     columns_DK = task.score(
-        [tuple(run.vocabulary.decode(ids)) for _, ids in distinct], [part.references[place] for place, _ in distinct]
+        [run.codec.decode(ids) for _, ids in distinct], [part.references[place] for place, _ in distinct]
     ).columns_NC
     row_of = {key: row for row, key in enumerate(distinct)}
     rows_NM = np.array([[row_of[place, ids] for ids in row] for place, row in enumerate(states)])
@@ -277,9 +278,9 @@ def _output_lines(run: MaskedRun, part: Part, drawn: Drawn) -> list[str]:
         lowest_C = drawn.numbers["local_NCS"][place].argmin(1)
         line = {
             "source": " ".join(example.source),
-            "start": run.text(drawn.starts[place]) if drawn.starts else None,
-            "last": [run.text(chain[-1]) for chain in sentence],
-            "lowest": [run.text(chain[best]) for chain, best in zip(sentence, lowest_C, strict=True)],
+            "start": run.codec.text(drawn.starts[place]) if drawn.starts else None,
+            "last": [run.codec.text(chain[-1]) for chain in sentence],
+            "lowest": [run.codec.text(chain[best]) for chain, best in zip(sentence, lowest_C, strict=True)],
         }
         lines.append(json.dumps(line, ensure_ascii=False) + "\n")
     return lines

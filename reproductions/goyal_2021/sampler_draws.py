@@ -22,7 +22,7 @@ from seqwise.data.readers import Example
 from seqwise.data.spooled import in_blocks
 from seqwise.errors import InputError
 from seqwise.models.protocols import MaskedModel
-from seqwise.runs.masked_model import MaskedRun
+from seqwise.runs.run import MaskedRun
 from seqwise.runs.sampling_settings import SampleSettings
 from seqwise.sampling import (
     FREE,
@@ -130,7 +130,7 @@ class _Sampler:
     runner: ChainRunner = field(init=False)
 
     def __post_init__(self) -> None:
-        allowed_V = None if bool(self.run.allowed_V.all()) else self.run.allowed_V
+        allowed_V = None if bool(self.run.codec.allowed_V.all()) else self.run.codec.allowed_V
         runner = ChainRunner(self.run.model, self.settings, self.settings.seed, allowed_V, starts="greedy")
         object.__setattr__(self, "runner", runner)
 
@@ -141,11 +141,15 @@ class _Sampler:
         return self.settings.kernel.iterations
 
     def sources(self, examples: Sequence[Example]) -> list[Ids]:
-        return [one.source_ids for one in self.run.encode(examples)] if self.run.conditional else [(0,)] * len(examples)
+        return (
+            [one.source_ids for one in self.run.codec.encode(examples)]
+            if self.run.codec.conditional
+            else [(0,)] * len(examples)
+        )
 
     def lengths(self, examples: Sequence[Example]) -> list[int]:
         """The likeliest length of each output; of a model that reads nothing, that of the given sequence."""
-        if not self.run.conditional:
+        if not self.run.codec.conditional:
             return [len(one.target) for one in examples]
         found: list[int] = []
         for part in in_blocks(self.sources(examples), AT_ONCE):
@@ -204,7 +208,7 @@ class _Sampler:
 
     def searches(self, examples: Sequence[Example]) -> list[list[ChainProblem]]:
         """Sentences that are searched together, without a length."""
-        if not self.run.conditional:
+        if not self.run.codec.conditional:
             raise InputError("the model reads no source, from which to guess a length", mend="sample with chains")
         problems = [ChainProblem((), ids, problem=place) for place, ids in enumerate(self.sources(examples))]
         return [list(part) for part in in_blocks(problems, AT_ONCE)]

@@ -19,6 +19,7 @@ import torch
 
 from command_line import Command, run_main
 from seqwise import cli
+from seqwise.data import load_tokenizer
 from seqwise.decoding import DECODERS
 from seqwise.names import SEARCH_OBJECTIVES
 from seqwise.runs.decoder_choice import decoders_for
@@ -172,7 +173,7 @@ def test_columns_can_be_chosen(seqwise: Command, tmp_path: Path) -> None:
     options = ["--token-column=1", "--label-column=2", "--objective=cross-entropy"]
     run = tmp_path / "run"
     assert seqwise("train", "--train", tmp_path / "wide.conll", *options, *SHORT, "--output", run).code == 0
-    assert set(json.loads((run / "model" / "target_vocabulary.json").read_text())["tokens"]) == set(WORDS.values())
+    assert set(load_tokenizer(run / "model" / "target").vocabulary.tokens) == set(WORDS.values())
 
 
 @pytest.mark.parametrize("change", [lambda raw: b"\xef\xbb\xbf" + raw, lambda raw: raw.replace(b"\n", b"\r\n")])
@@ -293,7 +294,7 @@ def test_a_killed_training_resumes_to_the_same_weights(seqwise: Command, data: P
         assert ended.returncode == -signal.SIGKILL, ended.stderr
         assert len((killed / log).read_text().splitlines()) == steps
         assert not (killed / "model").exists()
-        mend = "run the same seqwise train again to finish it"
+        mend = "run the same training command again to finish it"
         assert mend in seqwise("predict", killed, "the dog").complaint
     again = seqwise(*options, "--output", killed)
     assert again.code == 0 and "goes on after step 2 of 6" in again.err
@@ -621,7 +622,7 @@ def test_characters_that_cannot_be_written_are_counted(seqwise: Command, transla
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_damaged_or_missing_subwords_are_refused(seqwise: Command, translator: Path, tmp_path: Path, side: str) -> None:
     run = Path(shutil.copytree(translator, tmp_path / "run"))
-    path = run / "model" / f"{side}_subwords.json"
+    path = run / "model" / side / "tokenizer.json"
     damage(path, lambda raw: raw.replace(b'"D', b'"E').replace(b'"T', b'"S'))
     assert seqwise("predict", run, "Der Hund.").complaint.startswith(f"{path}: the file differs")
     path.unlink()
@@ -629,17 +630,6 @@ def test_damaged_or_missing_subwords_are_refused(seqwise: Command, translator: P
     run = Path(shutil.copytree(translator, tmp_path / "words"))
     damage(run / "configuration.yaml", lambda raw: raw.replace(b"task: transduce", b"task: tag"))
     assert seqwise("predict", run, "Der Hund.").complaint.startswith(f"{run}")
-
-
-def test_without_tokenizers_there_is_one_line(
-    seqwise: Command, translator: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "tokenizers", None)
-    said = "subwords need the tokenizers package, which is not installed; pip install 'seqwise[translation]'"
-    assert seqwise("predict", translator, "Der Hund.").complaint == said
-    train = ["train", *TRANSLATE, "--train", translator.parent / "train.tsv", "--output", tmp_path / "run"]
-    assert seqwise(*train).complaint == said
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_subword_vocabulary_that_is_too_small(seqwise: Command, translator: Path, tmp_path: Path) -> None:
@@ -663,7 +653,7 @@ def test_a_killed_training_on_subwords_resumes_to_the_same_weights(
     ended = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=120)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert seqwise(*options, "--output", killed).code == 0
-    for name in ("model.safetensors", "source_subwords.json", "target_subwords.json", "source_vocabulary.json"):
+    for name in ("model.safetensors", "source/tokenizer.json", "target/tokenizer.json", "codec.json"):
         assert (killed / "model" / name).read_bytes() == (whole / "model" / name).read_bytes()
     assert seqwise("predict", killed, "Der Hund.") == seqwise("predict", whole, "Der Hund.")
 
@@ -1062,8 +1052,8 @@ DAMAGES = [
     ("model/model.safetensors", lambda raw: raw[: len(raw) // 2]),
     ("model/model.safetensors", lambda raw: raw[:-9] + bytes([raw[-9] ^ 1]) + raw[-8:]),
     ("model/model.safetensors", lambda raw: b""),
-    ("model/source_vocabulary.json", lambda raw: raw[:-5]),
-    ("model/target_vocabulary.json", lambda raw: raw.replace(b"DET", b"TED")),
+    ("model/source/tokenizer.json", lambda raw: raw[:-5]),
+    ("model/target/tokenizer.json", lambda raw: raw.replace(b"DET", b"TED")),
     ("model/manifest.json", lambda raw: raw[:-20]),
     ("model/manifest.json", lambda raw: raw.replace(b'"version": 1', b'"version": 2')),
     ("configuration.yaml", lambda raw: raw.replace(b"alpha:", b"alfa:")),

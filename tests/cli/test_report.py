@@ -268,12 +268,12 @@ def test_results_log_z_and_spread_are_those_of_the_file(report: partial[Page], r
     low, high = map(float, re.findall(r"[\d.]+", cell)[1:])
     assert low < 100 * sum(right) / len(right) < high
     with torch.no_grad():
-        batch = collate(list(enumerate(run.encode(examples))))
+        batch = collate(list(enumerate(run.codec.encode(examples))))
         values = log_partitions(run.model, batch).double()
     (row,) = page.table("log Z on gold prefixes")[1:]
     assert row[:4] == ["tagger", str(len(values)), f"{values.mean():.6g}", f"{values.var(correction=0):.6g}"]
     spreads = []
-    for one in run.encode(examples):
+    for one in run.codec.encode(examples):
         beam = beam_search(run.model, run.model.encode(collate([(0, one)])), HardTopK(3), num_steps=1)
         scores = beam.scores_BK[0].tolist()
         mean = sum(scores) / 3
@@ -296,7 +296,7 @@ def test_lattices_are_the_searches_that_they_show(report: partial[Page], runs: P
     page = report(runs / name, "--file", data / f"dev.{ending}", "--example=2")
     run = load_run(runs / name)
     example = read_examples(run.settings, data / f"dev.{ending}")[1]
-    (encoded,) = run.encode([example])
+    (encoded,) = run.codec.encode([example])
     batch = collate([(0, encoded)])
     (frames,) = (one for one in page.root.all("div") if one.attributes.get("class") == "frames")
     names = json.loads(frames.attributes["data-names"])
@@ -314,7 +314,7 @@ def test_lattices_are_the_searches_that_they_show(report: partial[Page], runs: P
             assert all(found)
             steps = max(int(one[1]) for one in found if one)
             assert steps >= len(encoded.target_ids)
-            cost = hamming_cost(batch.targets_BT, len(run.target_vocabulary)) if name == "tagger" else None
+            cost = hamming_cost(batch.targets_BT, len(run.codec.target_vocabulary)) if name == "tagger" else None
             with torch.no_grad():
                 beam = beam_search(
                     run.model, run.model.encode(batch), selector, num_steps=steps, score=score, cost=cost
@@ -334,9 +334,9 @@ def test_lattices_are_the_searches_that_they_show(report: partial[Page], runs: P
             for one in found:
                 assert one is not None
                 token = re.sub(r" [\d.]+$", "", one[3].split(", ")[0])
-                assert token == run.target_vocabulary.tokens[int(beam.tokens[int(one[1]) - 1][0, int(one[2]) - 1])] or (
-                    isinstance(selector, SoftTopK)
-                )
+                assert token == run.codec.target_vocabulary.tokens[
+                    int(beam.tokens[int(one[1]) - 1][0, int(one[2]) - 1])
+                ] or (isinstance(selector, SoftTopK))
                 if isinstance(selector, HardTopK) and one[8]:
                     assert one[8] == f"slot {int(beam.parents[int(one[1]) - 1][0, int(one[2]) - 1]) + 1} 1"
 
@@ -355,7 +355,7 @@ def test_opacities_are_back_pointer_weights(report: partial[Page], runs: Path, d
     page = report(runs / "other", "--file", data / "dev.conll", "--example=1")
     run = load_run(runs / "other")
     example = read_examples(run.settings, data / "dev.conll")[0]
-    batch = collate([(0, run.encode([example])[0])])
+    batch = collate([(0, run.codec.encode([example])[0])])
     (frames,) = (one for one in page.root.all("div") if one.attributes.get("class") == "frames")
     raw = [one for one in frames.all("div") if one.attributes.get("class") == "panel"][1]
     drawings = [next(one.all("svg")) for one in raw.all("div") if "data-frame" in one.attributes]
@@ -388,7 +388,7 @@ def test_what_soft_and_hard_lattices_have_in_common(runs: Path, data: Path) -> N
     """Weights that sum to one; for large alpha the soft lattice is the hard one; without gold no costs."""
     run = load_run(runs / "tagger")
     example = read_examples(run.settings, data / "dev.conll")[0]
-    (encoded,) = run.encode([example])
+    (encoded,) = run.codec.encode([example])
     gold = encoded.target_ids
     hard = beam_lattice(run.model, encoded, HardTopK(3), num_steps=len(gold), gold=gold)
     sharp = beam_lattice(run.model, encoded, SoftTopK(3, 1e7), num_steps=len(gold), gold=gold)
@@ -416,7 +416,7 @@ def test_gold_with_an_unseen_label_is_shown_and_log_z_colours_what_has_no_gold(
     assert "Gold: DET NEW (unknown). Boxes are coloured by the Hamming cost" in page.text
     assert "1 of 2 labels was never seen in training" in page.text and "'NEW'" in page.text
     run = load_run(runs / "tagger")
-    (encoded,) = run.encode_sources(read_examples(run.settings, tmp_path / "new.conll"))
+    (encoded,) = run.codec.encode_sources(read_examples(run.settings, tmp_path / "new.conll"))
     with torch.no_grad():
         context = run.model.encode(collate([(0, encoded)]))
         inputs, state = run.model.start(context)

@@ -28,9 +28,10 @@ from seqwise.configuration import configure, flags_of
 from seqwise.data import EncodedExample, Example, collate
 from seqwise.models import ConditionalMaskedTransformer
 from seqwise.runs import sampling as module
-from seqwise.runs.masked_model import MaskedRun, load_masked_run, save_masked_run
+from seqwise.runs.loading import load_run, save_run
 from seqwise.runs.masked_model_settings import MaskedModelSettings
 from seqwise.runs.masked_model_training import new_masked_run
+from seqwise.runs.run import MaskedRun
 from seqwise.runs.sampling import Sampled, runner_of, sample
 from seqwise.runs.sampling_problems import FREE, Problem, read_problems, unusual
 from seqwise.runs.sampling_report import report_lines
@@ -104,7 +105,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     found = {}
     for kind in SETTINGS:
         found[kind] = tmp_path_factory.mktemp("runs") / kind
-        save_masked_run(build(kind, dtype=torch.float32), found[kind])
+        save_run(build(kind, dtype=torch.float32), found[kind])
     return found
 
 
@@ -136,14 +137,14 @@ def has(sequence: Sequence[int], phrase: Sequence[int]) -> bool:
 
 def exact(run: MaskedRun, problem: Sequence[int], settings: SampleSettings, source: Sequence[int] = (0,)) -> Any:
     """The target: every sequence that agrees with the problem and holds no unknown symbol where it is free."""
-    known = [token for token, flag in enumerate(run.allowed_V.tolist()) if flag]
+    known = [token for token, flag in enumerate(run.codec.allowed_V.tolist()) if flag]
     space = list(itertools.product(*([token] if token != FREE else known for token in problem)))
     kernel = settings.kernel
     temperature = kernel.temperatures[0] if isinstance(kernel, ParallelTempering) else getattr(kernel, "temperature", 1)
     weights = {}
     for sequence, energy in zip(space, energies_by_hand(run, space, settings.energy, source), strict=True):
-        broken = sum(not has(sequence, one) for (one,) in map(run.phrase, settings.contain))
-        broken += sum(has(sequence, one) for (one,) in map(run.phrase, settings.without))
+        broken = sum(not has(sequence, one) for (one,) in map(run.codec.phrase, settings.contain))
+        broken += sum(has(sequence, one) for (one,) in map(run.codec.phrase, settings.without))
         penalty = settings.penalty * broken if settings.penalty is not None else math.inf if broken else 0.0
         weights[sequence] = math.exp(-(energy + penalty) / temperature)
     total = math.fsum(weights.values())
@@ -205,8 +206,8 @@ def test_samples_are_distributed_as_the_target_says(name: str) -> None:
             + (settings.penalty or 0)
             * sum(
                 [
-                    *(not has(one.tokens, ids) for (ids,) in map(run.phrase, settings.contain)),
-                    *(has(one.tokens, ids) for (ids,) in map(run.phrase, settings.without)),
+                    *(not has(one.tokens, ids) for (ids,) in map(run.codec.phrase, settings.contain)),
+                    *(has(one.tokens, ids) for (ids,) in map(run.codec.phrase, settings.without)),
                 ]
             ),
             abs=1e-9,
@@ -255,7 +256,7 @@ def test_mask_predict_is_refinement() -> None:
     (one,) = sample(run, [problem], settings).samples
     tokens_BT = torch.tensor([problem.tokens])
     expected_BT, _ = refine(
-        run.model, tokens_BT.clamp(min=0), tokens_BT == FREE, num_iterations=3, allowed_V=run.allowed_V
+        run.model, tokens_BT.clamp(min=0), tokens_BT == FREE, num_iterations=3, allowed_V=run.codec.allowed_V
     )
     assert (one.tokens, one.sweep) == (tuple(expected_BT[0].tolist()), 1)
 
@@ -347,7 +348,10 @@ def test_every_setting_reaches_the_kernel(name: str) -> None:
     run, settings = build("words"), settings_of(**given)
     energy = local_energy(run.model) + constraint(contains(1), penalty=0.5)
     state = start_chains(energy, torch.randint(1, 4, (8, 5)), free_BT=torch.arange(5) != torch.arange(8)[:, None])
-    kernels = settings.build_kernel(run.model, energy, run.allowed_V), by_hand(run.model, energy, run.allowed_V)
+    kernels = (
+        settings.build_kernel(run.model, energy, run.codec.allowed_V),
+        by_hand(run.model, energy, run.codec.allowed_V),
+    )
     ours, expected = (sample_chains(kernel, state, 8, seed=1) for kernel in kernels)
     assert torch.equal(ours.tokens_SBT, expected.tokens_SBT)
     assert torch.equal(ours.proposals_SB, expected.proposals_SB) and torch.equal(ours.passes_SB, expected.passes_SB)
@@ -386,7 +390,7 @@ def command(seqwise: Command) -> Command:
 
 
 def test_the_command_prints_what_the_function_gives(command: Command, folders: dict[str, Path]) -> None:
-    run = load_masked_run(folders["words"])
+    run = load_run(folders["words"])
     settings = settings_of(
         chains=3, sweeps=9, discard=2, every=3, contain=("b a",), without=("c",), blocks=(2, 1), visits="shuffled",
         nucleus=0.9, full_share=0.1, temperature=0.8, anneal=0.1, proposal_temperature=1.2, seed=4, length="3-5",
@@ -401,7 +405,7 @@ def test_the_command_prints_what_the_function_gives(command: Command, folders: d
             "problem": one.problem + 1,
             "chain": one.chain + 1,
             "sweep": one.sweep,
-            "text": " ".join(run.vocabulary.tokens[token] for token in one.tokens),
+            "text": " ".join(run.codec.sequence.vocabulary.tokens[token] for token in one.tokens),
             "energy": round(one.energy, 4),
         }
         for one in sampled.samples
@@ -473,20 +477,20 @@ def test_fixed_positions_stay_as_they_are_written(
 @pytest.mark.parametrize("setting", ["contain", "without"])
 def test_phrases_of_subwords_are_words(folders: dict[str, Path], setting: str) -> None:
     """Of all sequences of four pieces those are kept that have the word, or not, whatever its pieces are."""
-    run = load_masked_run(folders["subwords"])
+    run = load_run(folders["subwords"])
     phrases = runner_of(run, settings_of(**{setting: ("ab",)})).phrases
-    every_NT = torch.tensor(list(itertools.product(run.allowed_V.nonzero().flatten().tolist(), repeat=4)))
+    every_NT = torch.tensor(list(itertools.product(run.codec.allowed_V.nonzero().flatten().tolist(), repeat=4)))
     finite_N = phrases.constrain(Energy()).of_sequences(every_NT).isfinite()
-    kept = [("ab" in run.text(ids).split()) == (setting == "contain") for ids in every_NT.tolist()]
+    kept = [("ab" in run.codec.text(ids).split()) == (setting == "contain") for ids in every_NT.tolist()]
     assert finite_N.tolist() == kept
-    by_pieces_N = contains(*run.phrase("ab")[0])(every_NT) == (setting == "contain")
+    by_pieces_N = contains(*run.codec.phrase("ab")[0])(every_NT) == (setting == "contain")
     assert int((by_pieces_N != finite_N).sum()) > 20
 
 
 def test_subwords_are_drawn_between_words(folders: dict[str, Path], command: Command) -> None:
-    run = load_masked_run(folders["subwords"])
+    run = load_run(folders["subwords"])
     (problem,) = read_problems(run, "a b _ _ c", settings_of())
-    left, right = (run.encode([Example((), (text,))])[0].target_ids for text in ("a b", "c"))
+    left, right = (run.codec.encode([Example((), (text,))])[0].target_ids for text in ("a b", "c"))
     assert problem.tokens == (*left, FREE, FREE, *right)
     (first,) = read_problems(run, "_ c _", settings_of())
     assert first.tokens == (FREE, *right, FREE)
@@ -509,7 +513,7 @@ def test_lengths_are_as_asked_for_or_as_in_training() -> None:
     assert drawn(length="7") == {7: count}
     for found, expected in (
         (drawn(length="4-6"), dict.fromkeys((4, 5, 6), 1 / 3)),
-        (drawn(), {length: number / 61 for length, number in run.lengths.items()}),
+        (drawn(), {length: number / 61 for length, number in run.codec.lengths.items()}),
     ):
         assert set(found) == set(expected)
         for length, share in expected.items():
@@ -720,7 +724,7 @@ def test_other_settings_are_refused_by_name(command: Command, folders: dict[str,
         assert f"begun with another {name} (" in complaint and "give another --output" in complaint
     assert "begun with other problems" in command(folders["words"], "a _ c", *output).complaint
     other = build("words", scale=1.0, dtype=torch.float32)
-    save_masked_run(other, tmp_path / "other")
+    save_run(other, tmp_path / "other")
     assert "begun with another model; give another --output" in command(tmp_path / "other", "a _ b", *output).complaint
     assert files(tmp_path / "a") == before
     assert command(folders["words"], "a _ b", *output, "--save-every=1").code == 0
@@ -977,10 +981,12 @@ def test_help_names_every_setting(command: Command) -> None:
 
 
 def test_what_is_unusual_is_said_before_it_starts(command: Command, folders: dict[str, Path]) -> None:
-    run = load_masked_run(folders["words"])
-    longest = max(run.lengths)
+    run = load_run(folders["words"])
+    longest = max(run.codec.lengths)
     said = command(folders["words"], f"--length={longest + 3}", "--chains=2", "--sweeps=1").err
-    assert f"1 of 1 sequences are of other lengths than those of training ({min(run.lengths)} to {longest})" in said
+    assert (
+        f"1 of 1 sequences are of other lengths than those of training ({min(run.codec.lengths)} to {longest})" in said
+    )
     assert "of other lengths" not in command(folders["words"], f"--length={longest}", "--chains=2", "--sweeps=1").err
 
 

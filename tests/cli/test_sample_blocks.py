@@ -20,7 +20,7 @@ from seqwise.data import Example
 from seqwise.data.spooled import spooled_items
 from seqwise.runs import sampling as module
 from seqwise.runs import sampling_folder, sampling_problems
-from seqwise.runs.masked_model import save_masked_run
+from seqwise.runs.loading import save_run
 from seqwise.runs.sampling import Group, SweepDone, sample, sample_in_blocks
 from seqwise.runs.sampling_problems import FREE, Problem, read_problems, unusual
 from seqwise.runs.sampling_report import SampleReport, report_lines
@@ -33,7 +33,7 @@ from training.test_several_processes import ended, launch
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     for kind in ("words", "characters", "pairs", "fasta"):
-        save_masked_run(build(kind, dtype=torch.float32), folder / kind)
+        save_run(build(kind, dtype=torch.float32), folder / kind)
     return folder
 
 

@@ -31,7 +31,7 @@ from seqwise.evaluation import (
     paired_bootstrap,
 )
 from seqwise.evaluation.label_bias import percent
-from seqwise.runs import Run, Settings, load_run, new_run, save_run
+from seqwise.runs import OutputRun, Settings, load_run, new_run, save_run
 from seqwise.runs.diagnosis import Diagnosis, development_constant, diagnose, estimate_constant, explore, meanings
 from seqwise.runs.measures import measure
 from seqwise.search import HardTopK, beam_search, global_, local, shifted
@@ -258,7 +258,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def loaded(folder: Path, name: str) -> tuple[Run, list[Example]]:
+def loaded(folder: Path, name: str) -> tuple[OutputRun, list[Example]]:
     run = load_run(folder / name)
     if name == "tagger":
         return run, read_columns(folder / "dev.conll")
@@ -288,7 +288,7 @@ def test_a_diagnosis_agrees_with_the_measures_and_with_its_parts(folder: Path, n
         return
     assert found.lengths["raw"][1].ratio.value == found.lengths["local"][1].ratio.value
     assert list(found.lengths["local"]) == [1, 2, 5, 10, 20]
-    sources = run.encode_sources(list({example.source: example for example in examples}.values()))
+    sources = run.codec.encode_sources(list({example.source: example for example in examples}.values()))
     outputs = decode_examples(run.model, sources, Decoder(HardTopK(20), global_))
     written = sum(len(best[0].tokens) for best in outputs)
     assert found.lengths["raw"][20].ratio.sides[0].sum() == written

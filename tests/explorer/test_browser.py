@@ -21,7 +21,7 @@ import pytest
 
 from command_line import run_main
 from explored import masked_run, tagger
-from seqwise.runs import save_masked_run, save_run
+from seqwise.runs import save_run
 
 pytestmark = pytest.mark.slow
 
@@ -111,7 +111,7 @@ def move(page: Any, name: str, key: str) -> str:
 def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     folder = tmp_path_factory.mktemp("explored")
     save_run(tagger(), folder / "tagger")
-    save_masked_run(masked_run(), folder / "mlm")
+    save_run(masked_run(), folder / "mlm")
     with served(folder / "tagger") as one, served(folder / "mlm") as other:
         yield {"tagger": one, "mlm": other}
 

@@ -80,7 +80,7 @@ def test_new_settings_hold_from_the_next_sweep_on() -> None:
     watched = advanced(start(run, "_ _ _", SETTINGS), 2)
     changed = adjust(watched, settings_of(proposal_temperature=2.0, nucleus=0.9, blocks=(2,), temperature=0.5))
     assert torch.equal(changed.state.tokens_BT, watched.state.tokens_BT) and changed.since == 2
-    allowed_V = run.allowed_V if not bool(run.allowed_V.all()) else None
+    allowed_V = run.codec.allowed_V if not bool(run.codec.allowed_V.all()) else None
     kernel = metropolis_hastings(
         local_energy(run.model, max_rows=SETTINGS.max_rows),
         masked_conditionals(run.model, temperature=2.0, nucleus=0.9, allowed_V=allowed_V),

@@ -23,7 +23,7 @@ from command_line import Command
 from explored import masked_run, tagger
 from seqwise.explorer import chain_page, search_page, server, widgets
 from seqwise.explorer.work import Stopped
-from seqwise.runs import save_masked_run, save_run
+from seqwise.runs import save_run
 from seqwise.runs.explore import Suggestions
 
 pytest.importorskip("nicegui", reason="the explorer needs NiceGUI: pip install 'seqwise[explore]'")
@@ -63,7 +63,7 @@ def test_looking_for_examples_ends_with_the_server(monkeypatch: pytest.MonkeyPat
 
 def test_what_is_no_run_is_refused(seqwise: Command, tmp_path: Path) -> None:
     assert "there is no such run folder" in seqwise("explore", tmp_path / "gone").complaint
-    assert "holds no trained masked model" in seqwise("explore", tmp_path).complaint
+    assert "holds no trained model" in seqwise("explore", tmp_path).complaint
     (tmp_path / "configuration.yaml").write_text("task: tag\n")
     assert "holds no trained model" in seqwise("explore", tmp_path).complaint
 
@@ -400,7 +400,7 @@ def test_the_chains_of_two_visitors_are_their_own(monkeypatch: pytest.MonkeyPatc
 def test_the_server_answers_on_this_machine_by_its_own_name_alone(tmp_path: Path) -> None:
     import http.client
 
-    save_masked_run(masked_run(), tmp_path / "mlm")
+    save_run(masked_run(), tmp_path / "mlm")
     command = [sys.executable, "-c", "from seqwise.cli import main; main()", "explore", str(tmp_path / "mlm")]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     with subprocess.Popen([*command, "--port", "0"], stdout=subprocess.PIPE, text=True, env=environment) as process:

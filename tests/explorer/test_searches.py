@@ -21,7 +21,7 @@ from seqwise.errors import InputError
 from seqwise.evaluation import edit_distance, fate_of_gold
 from seqwise.evaluation.slot_ranking import unroll_slots
 from seqwise.explorer.search_views import bias_view, errors_view, lattice_view, outputs_view, step_in_words
-from seqwise.runs import Run, Settings, save_masked_run, save_run
+from seqwise.runs import OutputRun, Settings, save_run
 from seqwise.runs.decoder_choice import choose_decoder, decoders_for
 from seqwise.runs.explore import (
     Setup,
@@ -38,18 +38,19 @@ from seqwise.runs.explore.answers import PARTS, answer
 from seqwise.runs.explore.questions import MOST_TOKENS
 from seqwise.runs.explore.suggestions import MOST_EXAMPLES
 from seqwise.runs.report.lattice import Lattice
+from seqwise.runs.run import search
 from seqwise.runs.training import train_run
 
 RUNS = {"tagger": (tagger, "a c b", "D N D"), "speller": (speller, "acb", "A C")}
 
 
 @pytest.fixture(params=list(RUNS))
-def asked(request: pytest.FixtureRequest) -> tuple[Run, str, str]:
+def asked(request: pytest.FixtureRequest) -> tuple[OutputRun, str, str]:
     make, text, right = RUNS[request.param]
     return make(), text, right
 
 
-def with_end(run: Run, tokens: tuple[int, ...], steps: int) -> tuple[int, ...]:
+def with_end(run: OutputRun, tokens: tuple[int, ...], steps: int) -> tuple[int, ...]:
     """As it was written: with its end token, unless the search ran out of steps."""
     return tokens if run.model.end is None or len(tokens) == steps else (*tokens, run.model.end)
 
@@ -82,7 +83,7 @@ def test_a_question_is_read_in_the_units_of_the_run() -> None:
     question = read_question(speller(), " abc ", "B A")
     assert question.example.source == ("a", "b", "c") and question.source.source_ids == (0, 1, 2)
     run = speller()
-    assert question.gold is not None and run.target_vocabulary.decode(question.gold) == ["B", "A", "</s>"]
+    assert question.gold is not None and run.codec.target_vocabulary.decode(question.gold) == ["B", "A", "</s>"]
 
 
 @pytest.mark.parametrize(
@@ -94,11 +95,11 @@ def test_a_question_is_read_in_the_units_of_the_run() -> None:
     ],
 )
 def test_one_unseen_token_does_not_hide_the_right_output(
-    make: Callable[[], Run], text: str, right: str, seen: list[str], shown: str
+    make: Callable[[], OutputRun], text: str, right: str, seen: list[str], shown: str
 ) -> None:
     run = make()
     question = read_question(run, text, right)
-    words = (*run.target_vocabulary.tokens, "Z")
+    words = (*run.codec.target_vocabulary.tokens, "Z")
     assert question.unseen == {len(seen): "Z"}
     assert [words[token] for token in question.gold or () if token != run.model.end] == right.split()
     found = answer(run, question, Setup(k=3))
@@ -136,9 +137,9 @@ def hamming(path: Sequence[int], gold: Sequence[int] | None) -> int:
 
 def test_runs_are_told_apart_by_their_folders(tmp_path: Path) -> None:
     save_run(tagger(), tmp_path / "tagger")
-    save_masked_run(masked_run(), tmp_path / "mlm")
-    assert isinstance(load_explored(tmp_path / "tagger"), Run)
-    assert load_explored(tmp_path / "mlm").lengths == {4: 1}  # type: ignore[union-attr]
+    save_run(masked_run(), tmp_path / "mlm")
+    assert load_explored(tmp_path / "tagger").codec.purpose == "predict"
+    assert load_explored(tmp_path / "mlm").codec.lengths == {4: 1}
     (tmp_path / "samples" / "chains").mkdir(parents=True)
     for name, message in (
         ("samples", "holds samples"),
@@ -149,7 +150,7 @@ def test_runs_are_told_apart_by_their_folders(tmp_path: Path) -> None:
             load_explored(tmp_path / name)
 
 
-def with_dev(run: Run, dev: Path) -> Run:
+def with_dev(run: OutputRun, dev: Path) -> OutputRun:
     return replace(run, settings=replace(run.settings, dev=dev))
 
 
@@ -174,9 +175,9 @@ def test_suggestions_begin_where_the_searches_disagree_most(tmp_path: Path) -> N
     # By hand: each search of each input alone, and how far apart the outputs of two are.
     measured = []
     for one in inputs:
-        (source,) = run.encode_sources([Example(one, ())])
+        (source,) = run.codec.encode_sources([Example(one, ())])
         decoders = [choose_decoder(run.settings, name) for name in decoders_for(run.settings)]
-        outputs = [run.search([source], how, n_best=1, length_normalization=0.0)[0][0].tokens for how in decoders]
+        outputs = [search(run, [source], how, n_best=1, length_normalization=0.0)[0][0].tokens for how in decoders]
         apart = [edit_distance(first, second) / 3 for first, second in combinations(outputs, 2)]
         measured.append((len(set(outputs)), sum(apart) / len(apart)))
     expected = sorted(range(27), key=lambda place: (-measured[place][0], -measured[place][1]))
@@ -214,22 +215,22 @@ def test_development_data_are_found_from_any_folder(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path / "elsewhere")
     for output in outputs:
         run = load_explored(tmp_path / "project" / output)
-        assert isinstance(run, Run) and Suggestions(run).texts == [("ab", "A B"), ("ca", "C A")]
+        assert Suggestions(run).texts == [("ab", "A B"), ("ca", "C A")]
     chosen = load_explored(tmp_path / "outside", file=Path("data/dev.tsv"))
-    assert isinstance(chosen, Run) and chosen.settings.dev == Path("data/dev.tsv")
+    assert chosen.settings.dev == Path("data/dev.tsv")
     with pytest.raises(InputError, match=r"gone\.tsv: no such file"):
         load_explored(tmp_path / "outside", file=Path("gone.tsv"))
     (tmp_path / "project").rename(tmp_path / "moved")
     inside = load_explored(tmp_path / "moved" / "runs" / "inside")
-    assert isinstance(inside, Run) and Suggestions(inside).texts
+    assert Suggestions(inside).texts
     outside = load_explored(tmp_path / "outside")
-    assert isinstance(outside, Run) and "--file FILE" in Suggestions(outside).note
+    assert "--file FILE" in Suggestions(outside).note
 
 
 # ---- Searches -------------------------------------------------------------------------------------------------------
 
 
-def test_both_scores_of_every_output_are_those_of_the_model(asked: tuple[Run, str, str]) -> None:
+def test_both_scores_of_every_output_are_those_of_the_model(asked: tuple[OutputRun, str, str]) -> None:
     run, text, right = asked
     question = read_question(run, text, right)
     oracle = oracle_of(run, question.source.source_ids)
@@ -248,7 +249,7 @@ def test_both_scores_of_every_output_are_those_of_the_model(asked: tuple[Run, st
     assert (found[-1].name, found[-1].is_gold) == ("the right output", True)
 
 
-def test_the_lattice_follows_the_search_that_is_chosen(asked: tuple[Run, str, str]) -> None:
+def test_the_lattice_follows_the_search_that_is_chosen(asked: tuple[OutputRun, str, str]) -> None:
     run, text, _ = asked
     question = read_question(run, text)
     oracle = oracle_of(run, question.source.source_ids)
@@ -305,7 +306,7 @@ def test_exact_search_of_a_tagger_is_brute_force(score: str) -> None:
         assert one.short == pytest.approx(expected, abs=1e-9)
 
 
-def a_chain_that_misleads() -> Run:
+def a_chain_that_misleads() -> OutputRun:
     """Label 0 looks best at first; label 1 leads to what is better in the end."""
     run = tagger(model="chain")
     with torch.no_grad():
@@ -373,7 +374,7 @@ def test_work_can_be_stopped_between_parts() -> None:
 # ---- Views ----------------------------------------------------------------------------------------------------------
 
 
-def test_views_say_what_was_found_and_escape_it(asked: tuple[Run, str, str]) -> None:
+def test_views_say_what_was_found_and_escape_it(asked: tuple[OutputRun, str, str]) -> None:
     run, text, right = asked
     found = answer(run, read_question(run, text, right), Setup(k=3))
     steps = len(found.lattice.steps)

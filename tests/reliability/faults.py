@@ -27,7 +27,7 @@ import pytest
 CONTEXT = multiprocessing.get_context("forkserver")
 PRELOADED = (
     "torch", "transformers", "transformers.trainer", "command_line", "seqwise.cli", "seqwise.runs.training",
-    "seqwise.runs.transformers_run", "seqwise.runs.pretrained", "seqwise.runs.scoring", "seqwise.runs.sampling",
+    "seqwise.runs.loading", "seqwise.runs.scoring", "seqwise.runs.sampling",
     "reliability.faults",
 )  # fmt: skip
 

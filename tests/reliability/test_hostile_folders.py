@@ -18,11 +18,9 @@ from command_line import Command
 from reliability.test_damaged_checkpoints import files, train
 from seqwise.data.readers import Example
 from seqwise.errors import InputError
-from seqwise.runs.loading import new_run
-from seqwise.runs.masked_model import save_masked_run
+from seqwise.runs.loading import new_run, save_run
 from seqwise.runs.masked_model_settings import MaskedModelSettings
 from seqwise.runs.masked_model_training import new_masked_run
-from seqwise.runs.run import save_run
 from seqwise.runs.settings import Settings
 from seqwise.training.checkpoints import seal
 
@@ -105,7 +103,7 @@ def make_run(folder: Path) -> Path:
 
 def make_masked(folder: Path) -> Path:
     settings = MaskedModelSettings(model="lstm", hidden_size=4, embedding_size=4, minimum_count=1)
-    save_masked_run(new_masked_run([Example((), ("a", "b"))], settings), folder)
+    save_run(new_masked_run([Example((), ("a", "b"))], settings), folder)
     return folder
 
 

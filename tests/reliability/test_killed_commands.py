@@ -16,7 +16,7 @@ import torch
 from reliability.faults import Fault, command, run
 from seqwise.data.readers import Example
 from seqwise.evaluation.report import load_table
-from seqwise.runs.masked_model import save_masked_run
+from seqwise.runs.loading import save_run
 from seqwise.runs.masked_model_settings import MaskedModelSettings
 from seqwise.runs.masked_model_training import new_masked_run
 
@@ -75,7 +75,7 @@ def sequences(path: Path, count: int) -> Path:
 def masked_run(folder: Path) -> Path:
     settings = MaskedModelSettings(model="lstm", hidden_size=4, embedding_size=4, minimum_count=1)
     made = new_masked_run([Example((), tuple(LETTERS))], settings)
-    save_masked_run(replace(made, lengths={3: 1}), folder / "masked")
+    save_run(replace(made, codec=replace(made.codec, lengths={3: 1})), folder / "masked")
     return folder / "masked"
 
 

@@ -23,11 +23,9 @@ from reliability.soak import Tick, judged
 from seqwise.data.readers import Example
 from seqwise.data.spooled import in_blocks, spooled
 from seqwise.runs import inputs, masked_model
-from seqwise.runs.loading import new_run
-from seqwise.runs.masked_model import save_masked_run
+from seqwise.runs.loading import new_run, save_run
 from seqwise.runs.masked_model_settings import MaskedModelSettings
 from seqwise.runs.masked_model_training import new_masked_run
-from seqwise.runs.run import save_run
 from seqwise.runs.settings import Settings
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is read as Linux tells it")
@@ -116,7 +114,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tags = Settings(task="tag", objective="cross-entropy", label_embedding_size=2, **sizes)
     save_run(new_run([Example(tuple(LETTERS), tuple("ABAB"))], tags), folder / "tagger")
     masked = new_masked_run([Example((), tuple(LETTERS))], MaskedModelSettings(model="lstm", **sizes))
-    save_masked_run(replace(masked, lengths={3: 1}), folder / "masked")
+    save_run(replace(masked, codec=replace(masked.codec, lengths={3: 1})), folder / "masked")
     return folder
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from seqwise.data import read_columns, read_pairs
 from seqwise.runs import Settings, load_run, predict
-from seqwise.runs.run import choose_decoder
+from seqwise.runs.decoder_choice import choose_decoder
 from seqwise.runs.training import train_run
 
 COLUMNS = [
@@ -46,7 +46,7 @@ def test_a_tagger_learns_from_a_real_file(corpora: Path, tmp_path: Path) -> None
     train_run(settings, tmp_path / "run")
     run = load_run(tmp_path / "run")
     examples = read_columns(corpora / "supertag-ccg-pmb/en.test.tsv", label_column=1)
-    known = set(run.target_vocabulary.tokens)
+    known = set(run.codec.target_vocabulary.tokens)
     examples = [example for example in examples if known.issuperset(example.target)][:200]
     found = predict(run, examples, choose_decoder(settings, "beam"))
     right = [

@@ -117,7 +117,7 @@ def test_tables_from_beginning_to_end(tiny: Task, tmp_path: Path) -> None:
     for seed in (0, 1):
         run = load_run(tmp_path / f"tiny/seed-{seed}/self-normalized")
         run.model.eval()
-        for example in run.encode(DATA.train):
+        for example in run.codec.encode(DATA.train):
             batch = collate([(0, example)])
             with torch.no_grad():
                 logits = run.model.head(run.model.teacher_forced(run.model.encode(batch), batch.targets_BT))
@@ -128,7 +128,9 @@ def test_tables_from_beginning_to_end(tiny: Task, tmp_path: Path) -> None:
     # What the claim on log Z compares is the mean of |log Z| on development data.
     sizes = label_bias_tables._sizes("self-normalized", tiny, tmp_path / "tiny", [0])[0]
     run = load_run(tmp_path / "tiny/seed-0/self-normalized")
-    assert sizes.value == pytest.approx(log_partitions_of(run, run.encode(DATA.dev)).abs().mean().item(), abs=1e-6)
+    assert sizes.value == pytest.approx(
+        log_partitions_of(run, run.codec.encode(DATA.dev)).abs().mean().item(), abs=1e-6
+    )
     assert [claim.source for claim in first.table.claims][2] == "not in the papers", "of taggers they do not say it"
     on_train = found["self-normalised", "mean of log Z on train"]
     assert on_train.value == pytest.approx(mean, abs=1e-5) and on_train.published == 0.6
@@ -215,7 +217,7 @@ def test_raw_scores_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     values = []
     for seed in (0, 1):
         run = load_run(tmp_path / f"writer/seed-{seed}/cross-entropy")
-        constant = log_partitions_of(run, run.encode(DATA.dev)).double().mean().item()
+        constant = log_partitions_of(run, run.codec.encode(DATA.dev)).double().mean().item()
         outputs = predict(run, DATA.test, Decoder(HardTopK(2), shifted(constant)))
         gold = [example.target for example in DATA.test]
         values.append(token_accuracy([best[0].tokens for best in outputs], gold).value)

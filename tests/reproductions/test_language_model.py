@@ -323,7 +323,7 @@ def test_folders_of_others_and_bad_files_are_refused(
     assert seqwise().code == 0 and "rerank" in seqwise().out
 
 
-@pytest.mark.parametrize("file", ["model.safetensors", "vocabulary.json", "config.json"])
+@pytest.mark.parametrize("file", ["model.safetensors", "tokenizer.json", "config.json"])
 def test_damage_is_noticed(seqwise: Command, text: Path, trained: Path, file: str) -> None:
     path = trained / "model" / file
     data = bytearray(path.read_bytes())

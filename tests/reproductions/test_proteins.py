@@ -46,8 +46,10 @@ from seqwise.data.readers import Example
 from seqwise.errors import InputError
 from seqwise.evaluation.report import load_table, save_table
 from seqwise.evaluation.signature import sign
-from seqwise.runs.masked_model import load_masked_run, read_sequences, score_sequences
+from seqwise.runs.inputs import read_sequences
+from seqwise.runs.loading import load_run
 from seqwise.runs.masked_model_settings import MaskedModelSettings
+from seqwise.runs.scoring import score_sequences
 from seqwise.sampling import (
     examine as examine_matrix,
 )
@@ -499,7 +501,7 @@ def test_the_recipe_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     nats, residues = [], 0
     for home in (tmp_path / "one").glob("seed-*/model-*"):
         dev = read_sequences(tmp_path / "one" / "dev.fasta", TINY.settings)
-        for score in score_sequences(load_masked_run(home), dev):
+        for score in score_sequences(load_run(home), dev):
             nats += score.token_log_probs_T.tolist()[1:]
             residues += len(score.tokens) - 1
     expected = math.exp(-sum(nats) / residues)

@@ -37,10 +37,10 @@ from seqwise.evaluation.metrics import Counts, Sums
 from seqwise.evaluation.report import Table, load_table, save_table
 from seqwise.evaluation.signature import sign
 from seqwise.evaluation.values import sums_of
-from seqwise.runs import load_masked_run
-from seqwise.runs.masked_model import MaskedRun
+from seqwise.runs import load_run
 from seqwise.runs.masked_model_settings import MaskedModelSettings
 from seqwise.runs.masked_model_training import new_masked_run
+from seqwise.runs.run import MaskedRun
 from seqwise.runs.sampling_settings import SampleSettings
 from seqwise.sampling import (
     SeededDraws,
@@ -157,7 +157,7 @@ def rows_given(model: torch.nn.Module, monkeypatch: pytest.MonkeyPatch) -> list[
 
 
 def source_of(run: MaskedRun, example: Example) -> Any:
-    (one,) = run.encode([example])
+    (one,) = run.codec.encode([example])
     return run.model.encode(torch.tensor([one.source_ids]), torch.tensor([len(one.source_ids)]))  # type: ignore[operator]
 
 
@@ -383,7 +383,7 @@ def test_the_measure_of_states_is_that_of_their_outputs(runs: Path) -> None:
     task = replace(TOY, name="toy-bleu", load=partial(TaskData, DATA.train, DATA.dev, whole), score=score)
     spec = metropolis("local")
     ((one, _),) = run_samplers(task, [("test", spec)], runs / task.name, **SEEDS).values()
-    measured_on, masked = task.part("test", "cpu"), load_masked_run(runs / task.name / "seed-0" / "model")
+    measured_on, masked = task.part("test", "cpu"), load_run(runs / task.name / "seed-0" / "model")
     drawn = draw(masked, measured_on.examples, spec.sized(SIZE["cpu"], part="test", seed=0))
     pooled = [
         (masked.vocabulary.decode(ids), references)

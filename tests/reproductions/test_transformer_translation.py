@@ -84,7 +84,7 @@ def test_both_models_from_beginning_to_end(texts: Path, monkeypatch: pytest.Monk
             plain = ["".join(pieces).replace("\u2581", " ").strip() for pieces in written]
             assert len(plain) == len(examples)
             if folder == "marian":  # whose targets are text
-                assert [run.target_text(pieces) for pieces in written] == plain
+                assert [run.codec.target_text(pieces) for pieces in written] == plain
             values.append(100 * bleu(plain, corpora.translation_references("test")).value)
         (said,) = [one.value for one in outcome.table.results
                    if one.system == "relaxed beam, local" and one.measure == "beam: BLEU"]  # fmt: skip

@@ -20,8 +20,8 @@ from seqwise.data.readers import Example  # noqa: E402
 from seqwise.errors import InputError  # noqa: E402
 from seqwise.objectives import cross_entropy_objective  # noqa: E402
 from seqwise.runs import Settings, load_run  # noqa: E402
+from seqwise.runs.loading import new_run  # noqa: E402
 from seqwise.runs.settings import adopt  # noqa: E402
-from seqwise.runs.transformers_run import new_transformers_run  # noqa: E402
 
 IDS: dict[str, Any] = {"vocab_size": 10, "bos_token_id": 2, "eos_token_id": 0, "pad_token_id": 1}
 
@@ -116,9 +116,9 @@ def test_other_objectives_train_causal_models(objective: str, files: Path, tmp_p
 
 @pytest.mark.parametrize("name", KINDS)
 def test_the_loss_is_that_of_the_continuation_alone(name: str, files: Path) -> None:
-    run = new_transformers_run(adopt(Settings(model=str(files / name))))
+    run = new_run([], adopt(Settings(model=str(files / name))))
     examples = [Example(("a b >",), ("b c",)), Example(("d >",), ("a",))]
-    encoded = run.encode(examples)
+    encoded = run.codec.encode(examples)
     assert [one.target_ids for one in encoded] == [(5, 6, 0), (4, 0)]
     assert encoded[0].source_ids == ((2, 4, 5, 3) if name == "llama" else (4, 5, 3))
     found = cross_entropy_objective()(run.model, collate(list(enumerate(encoded))), {})
@@ -138,12 +138,12 @@ def test_a_continuation_is_read_as_it_stands_behind_its_prompt(tmp_path: Path) -
     tokenizer = byte_tokenizer()
     ids = {"vocab_size": len(tokenizer), "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1}
     folder = saved(tmp_path / "gpt2", made(gpt2(**ids), scale=1.0, dtype=torch.float32), tokenizer)
-    run = new_transformers_run(adopt(Settings(model=str(folder))))
-    (one,) = run.encode([Example(("the dog",), ("sees a cat",))])
+    run = new_run([], adopt(Settings(model=str(folder))))
+    (one,) = run.codec.encode([Example(("the dog",), ("sees a cat",))])
     whole = tokenizer("the dog sees a cat", add_special_tokens=False).input_ids
     assert list(one.source_ids) == [0, *whole[: len(one.source_ids) - 1]]  # without the </s> that ends a text
     assert list(one.target_ids) == [*whole[len(one.source_ids) - 1 :], 2]
-    assert run.target_text(run.target_vocabulary.decode(one.target_ids)) == "sees a cat"
+    assert run.codec.target_text(run.codec.target_vocabulary.decode(one.target_ids)) == "sees a cat"
 
 
 def test_what_does_not_fit_into_the_positions_is_refused_before_training(
@@ -163,7 +163,7 @@ def test_what_does_not_fit_into_the_positions_is_refused_before_training(
 
 
 def test_a_prompt_near_the_last_position_is_continued_as_far_as_there_are_any(files: Path, seqwise: Command) -> None:
-    run = new_transformers_run(adopt(Settings(model=str(files / "gpt2"))))
+    run = new_run([], adopt(Settings(model=str(files / "gpt2"))))
     run.model.model.generation_config.suppress_tokens = [0]  # so that nothing ends by itself
     examples = [Example((" ".join("abcd" * 5),), ()), Example(("a",), ()), Example((" ".join("abcd" * 6),), ())]
     from seqwise.runs import choose_decoder, predict
@@ -174,9 +174,9 @@ def test_a_prompt_near_the_last_position_is_continued_as_far_as_there_are_any(fi
     assert found[0][0].tokens == alone[0][0].tokens
     assert set(found[0][0].tokens) <= set(TOKENS) | {"<id 8>", "<id 9>"}
     with pytest.raises(InputError, match="the source has 25 tokens, and the model has 24 positions"):
-        run.encode([Example((" ".join("abcd" * 6 + "a"),), ())])
+        run.codec.encode([Example((" ".join("abcd" * 6 + "a"),), ())])
 
 
 def test_a_run_read_back_is_the_same(run: Path) -> None:
     loaded = load_run(run)
-    assert loaded.writes_text and set(LETTERS) <= loaded.writable
+    assert loaded.codec.writes_text and set(LETTERS) <= loaded.codec.writable

@@ -25,13 +25,13 @@ from seqwise.errors import InputError
 from seqwise.runs import (
     MaskedModelSettings,
     MaskedRun,
-    load_masked_run,
+    codecs,
+    load_run,
     read_sequences,
-    save_masked_run,
+    save_run,
     score_sequences,
     scoring,
 )
-from seqwise.runs import masked_model as module
 from seqwise.runs.masked_model_training import measure_masked_run, new_masked_run, train_masked_model
 
 SIZES: dict[str, Any] = {"hidden_size": 8, "feedforward_size": 16, "epochs": 2.0, "batch_size": 8, "save_every": 5}
@@ -90,7 +90,7 @@ def scores_one_by_one(run: MaskedRun, one: EncodedExample, *, mask_all: bool = F
     """log p of each token, a pass of one row for each: no batches, no padding, no tensors after the scores."""
     model, found = run.model, []
     context = None
-    if run.conditional:
+    if run.codec.conditional:
         context = model.encode(torch.tensor([one.source_ids]), torch.tensor([len(one.source_ids)]))
     for place, token in enumerate(one.target_ids):
         hidden = range(len(one.target_ids)) if mask_all else [place]
@@ -123,10 +123,10 @@ def test_scores_are_those_of_single_positions(
     run, examples = untrained(tmp_path, kind)
     found = list(score_sequences(run, examples, max_rows=max_rows))
     assert [one.example for one in found] == examples
-    for one, encoded in zip(found, run.encode(examples), strict=True):
+    for one, encoded in zip(found, run.codec.encode(examples), strict=True):
         by_hand = scores_one_by_one(run, encoded)
         assert one.token_log_probs_T.tolist() == pytest.approx(by_hand, rel=0, abs=1e-12)
-        assert one.tokens == tuple(run.vocabulary.tokens[index] for index in encoded.target_ids)
+        assert one.tokens == tuple(run.codec.sequence.vocabulary.tokens[index] for index in encoded.target_ids)
         assert one.log_prob == pytest.approx(math.fsum(by_hand), abs=1e-11)
         assert one.pseudo_perplexity == pytest.approx(math.exp(-math.fsum(by_hand) / len(by_hand)), rel=1e-11)
     assert len({len(one.tokens) for one in found}) > 3
@@ -161,7 +161,7 @@ def test_measures_on_development_data(tmp_path: Path, kind: str) -> None:
     """With every position masked there is nothing random in the masks, and each token counts once."""
     run, examples = untrained(tmp_path, kind)
     run = replace(run, settings=replace(run.settings, masking="1", batch_size=4))
-    encoded = run.encode(examples)
+    encoded = run.codec.encode(examples)
     alone = [value for one in encoded for value in scores_one_by_one(run, one)]
     together = [value for one in encoded for value in scores_one_by_one(run, one, mask_all=True)]
     seen: list[tuple[int, int]] = []
@@ -196,34 +196,33 @@ def test_masks_of_the_development_data_have_their_own_seed(tmp_path: Path) -> No
 def test_a_run_comes_back_as_it_was_saved(tmp_path: Path, kind: str) -> None:
     examples = read_sequences(write(tmp_path / "data.txt", TINY[kind]), TINY[kind])
     run = new_masked_run(examples, TINY[kind])
-    save_masked_run(run, tmp_path / "run")
-    again = load_masked_run(tmp_path / "run")
-    for field in fields(MaskedRun):
-        if field.name != "model":
-            assert getattr(again, field.name) == getattr(run, field.name), field.name
+    save_run(run, tmp_path / "run")
+    again = load_run(tmp_path / "run")
+    assert (again.settings, again.codec) == (run.settings, run.codec)
     assert type(again.model) is type(run.model) and not again.model.training
     weights = run.model.state_dict()
     assert all(torch.equal(tensor, weights[name]) for name, tensor in again.model.state_dict().items())
-    assert again.encode(examples) == run.encode(examples)
-    assert sum(again.lengths.values()) == 60 and again.conditional == kind.endswith("pairs")
+    assert again.codec.encode(examples) == run.codec.encode(examples)
+    assert sum(again.codec.lengths.values()) == 60 and again.codec.conditional == kind.endswith("pairs")
     # As it stands in the file: these texts need no normalisation.
-    for example, encoded in zip(examples, run.encode(examples), strict=True):
+    for example, encoded in zip(examples, run.codec.encode(examples), strict=True):
         assert (
-            again.text(encoded.target_ids)
-            == again.example_text(example)
+            again.codec.text(encoded.target_ids)
+            == again.codec.example_text(example)
             == "".join(example.target if TINY[kind].units != "words" else " ".join(example.target))
         )
-        assert (encoded.source_ids == (0,)) == (not again.conditional)
+        assert (encoded.source_ids == (0,)) == (not again.codec.conditional)
 
 
 def test_lengths_and_what_may_be_proposed(tmp_path: Path) -> None:
     run = new_masked_run([Example((), tuple("aab")), Example((), tuple("bax")), Example((), ("a",))], TINY["words"])
-    assert run.vocabulary.tokens == ("<unk>", "a", "b") and run.vocabulary.unknown == "<unk>"
-    assert run.allowed_V.tolist() == [False, True, True] and run.allowed_V.dtype == torch.bool
-    assert dict(run.lengths) == {1: 1, 3: 2}
+    vocabulary = run.codec.sequence.vocabulary
+    assert vocabulary.tokens == ("<unk>", "a", "b") and vocabulary.unknown == "<unk>"
+    assert run.codec.allowed_V.tolist() == [False, True, True] and run.codec.allowed_V.dtype == torch.bool
+    assert dict(run.codec.lengths) == {1: 1, 3: 2}
     closed = new_masked_run([Example((), ("a", "b"))], replace(TINY["words"], minimum_count=1))
-    assert closed.vocabulary.unknown is None and closed.allowed_V.tolist() == [True, True]
-    assert closed.text([1, 0]) == "b a"
+    assert closed.codec.unknown_id is None and closed.codec.allowed_V.tolist() == [True, True]
+    assert closed.codec.text([1, 0]) == "b a"
 
 
 def test_new_weights_belong_to_the_seed() -> None:
@@ -442,12 +441,12 @@ def test_from_files_to_scores(seqwise: Command, tmp_path: Path, kind: str) -> No
     assert ("of the length" in ended.out) == (kind == "pairs")
     scored = seqwise("score", tmp_path / "my run", dev)
     assert scored.code == 0
-    run, records = load_masked_run(tmp_path / "my run"), [json.loads(line) for line in scored.out.splitlines()]
+    run, records = load_run(tmp_path / "my run"), [json.loads(line) for line in scored.out.splitlines()]
     examples = read_sequences(dev, run.settings)
     assert len(records) == len(examples) == 20
     keys = ["text", "line", "log_prob", "tokens", "token_log_probs", "pseudo_perplexity"]
     assert [key for key in records[0] if key not in ("source", "name")] == keys
-    for record, example, encoded in zip(records, examples, run.encode(examples), strict=True):
+    for record, example, encoded in zip(records, examples, run.codec.encode(examples), strict=True):
         by_hand = scores_one_by_one(run, encoded)
         assert record["token_log_probs"] == pytest.approx(by_hand, abs=1e-4)
         assert record["log_prob"] == pytest.approx(math.fsum(by_hand), abs=1e-3)
@@ -496,12 +495,12 @@ def test_standard_input(seqwise: Command, trained: Path, tmp_path: Path, monkeyp
     file.write_text("the dog\n")
     asked: list[str] = []
 
-    def reads(path: Any, settings: MaskedModelSettings) -> list[Example]:
+    def reads(path: Any, **options: Any) -> list[Example]:
         asked.append(str(path))
-        return list(really(file, settings))
+        return list(really(file, **options))
 
-    really = module.each_sequence
-    monkeypatch.setattr(module, "each_sequence", reads)
+    really = codecs.each_sequence
+    monkeypatch.setattr(codecs, "each_sequence", reads)
     assert seqwise("score", trained, "-").out == seqwise("score", trained, file).out != ""
     assert asked == ["/dev/stdin", str(file)]
 
@@ -617,12 +616,10 @@ def test_outputs_of_others_are_left_alone(seqwise: Command, trained: Path, tmp_p
     said = seqwise("score", tmp_path / "tagger", text).complaint
     assert "holds a run of seqwise train, which is no masked model; use it with seqwise predict" in said
     shutil.rmtree(trained / "model")
-    assert "run the same seqwise masked-model train again to finish it" in seqwise("score", trained, text).complaint
-    (trained / "settings.json").write_text('{"alpha": 1}')
-    assert "these are not the settings of a masked model" in seqwise("score", trained, text).complaint
+    assert "run the same training command again to finish it" in seqwise("score", trained, text).complaint
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "sequence_vocabulary.json", "lengths.json"])
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "sequence/tokenizer.json", "lengths.json"])
 def test_damage_is_noticed(seqwise: Command, trained: Path, tmp_path: Path, name: str) -> None:
     path = trained / "model" / name
     data = bytearray(path.read_bytes())
@@ -637,7 +634,7 @@ def test_damage_is_noticed(seqwise: Command, trained: Path, tmp_path: Path, name
     [
         ("model", "lstm", "these are not the settings of a masked model"),  # for it has heads
         ("hidden_size", "many", "these are not the settings of a masked model"),
-        ("format", "pairs", "source_vocabulary.json: no such file"),
+        ("format", "pairs", "source/tokenizer_config.json: no such file"),
     ],
 )
 def test_settings_that_were_changed_by_hand(
@@ -663,4 +660,4 @@ def test_too_little_memory_is_said_so(
 
     monkeypatch.setattr(scoring, "pseudo_log_likelihood", broken)
     with pytest.raises(RuntimeError, match="another reason"):
-        list(score_sequences(load_masked_run(trained), read_sequences(tmp_path / "train.txt", TINY["words"])))
+        list(score_sequences(load_run(trained), read_sequences(tmp_path / "train.txt", TINY["words"])))

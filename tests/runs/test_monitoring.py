@@ -99,7 +99,7 @@ def test_a_training_that_is_stopped_measures_each_step_once(tmp_path: Path) -> N
     def train(folder: Path, *, until: int | None) -> None:
         torch.manual_seed(0)
         model = Tagger(source_size=5, target_size=4, embedding_size=4, hidden_size=8, label_embedding_size=2)
-        encoded = new_run(examples, Settings(minimum_count=1)).encode(examples)
+        encoded = new_run(examples, Settings(minimum_count=1)).codec.encode(examples)
 
         def measure(values: object) -> dict[str, float]:
             with torch.no_grad():

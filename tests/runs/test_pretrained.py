@@ -17,7 +17,7 @@ import transformers
 from command_line import Command
 from pretrained import bert, esm, esm_tokenizer, made, saved, word_tokenizer
 from seqwise.hugging_face import pseudo_log_likelihoods
-from seqwise.runs import pretrained, sampling
+from seqwise.runs import load_run, sampling
 
 
 @pytest.fixture(scope="module")
@@ -219,7 +219,7 @@ SPOILT = {
     "another type": "transformers cannot load the model (",
     "unknown type": "transformers cannot load the model (",
     "no JSON": "config.json: this is no JSON; take another copy",
-    "no type": "the folder holds no trained masked model; give the --output",
+    "no type": "the folder holds no trained model; give the --output",
     "no head": "no whole masked language model: ",
     "large tokenizer": "the tokenizer has tokens up to 12, and the model scores 12",
     "no mask": "the tokenizer has no mask token",
@@ -273,7 +273,7 @@ def test_a_name_on_the_hub_is_looked_up_only_where_there_is_no_such_path(
     complaint = seqwise("score", "somebody/some-bert", "some.txt").complaint
     assert complaint.startswith("somebody/some-bert: there is no such folder, and the hub gives no such model (")
     (tmp_path / "somebody" / "some-bert").mkdir(parents=True)
-    assert "holds no trained masked model" in seqwise("score", "somebody/some-bert", "some.txt").complaint
+    assert "holds no trained model" in seqwise("score", "somebody/some-bert", "some.txt").complaint
     assert "there is no such run folder" in seqwise("score", "./runs/of/mine", "some.txt").complaint
 
 
@@ -300,5 +300,5 @@ def test_a_name_on_the_hub_is_read_as_a_folder_is(
 def test_transformers_is_as_loud_afterwards_as_before(folder: Path) -> None:
     logging = transformers.utils.logging
     before = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    pretrained.load_pretrained(folder)
+    load_run(folder)
     assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == before

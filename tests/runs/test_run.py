@@ -26,12 +26,13 @@ from seqwise.models import EncoderDecoder, Transformer
 from seqwise.names import COSTED_OBJECTIVES, SEARCH_OBJECTIVES
 from seqwise.objectives import distillation_objective
 from seqwise.runs import (
+    OutputRun,
     Prediction,
     Run,
     Settings,
     best_decoder,
+    build_codec,
     build_model,
-    build_vocabularies,
     choose_decoder,
     load_run,
     new_run,
@@ -39,6 +40,7 @@ from seqwise.runs import (
     save_run,
 )
 from seqwise.runs.advice import advise, best_of
+from seqwise.runs.decoder_choice import usual_decoder
 from seqwise.runs.inputs import file_units, input_units, inputs_of, names_a_file
 from seqwise.runs.measures import (
     decisive,
@@ -53,7 +55,7 @@ from seqwise.runs.measures import (
     unknown_targets,
 )
 from seqwise.runs.objectives import _noise, build_objective, build_schedules
-from seqwise.runs.run import require_enough_candidates, usual_decoder
+from seqwise.runs.run import require_enough_candidates
 from seqwise.runs.settings import (
     check,
     load_settings,
@@ -77,9 +79,9 @@ WORDS = [
 ]
 
 
-def tiny_run(settings: Settings) -> Run:
-    source, target = build_vocabularies(WORDS, settings)
-    return Run(settings, build_model(settings, source, target).eval(), source, target)
+def tiny_run(settings: Settings) -> OutputRun:
+    codec = build_codec(WORDS, settings)
+    return Run(settings, build_model(settings, codec).eval(), codec)
 
 
 TEXTS = [
@@ -89,7 +91,7 @@ TEXTS = [
 SUBWORDS = replace(TINY, task="transduce", source_units="subwords", target_units="subwords", subword_vocabulary=20)
 
 
-def text_run(settings: Settings = SUBWORDS) -> Run:
+def text_run(settings: Settings = SUBWORDS) -> OutputRun:
     return new_run(TEXTS, settings)
 
 
@@ -100,9 +102,9 @@ def test_what_is_trained_to_be_self_normalised_starts_that_way(task: str) -> Non
     words = [replace(example, target=(label,)) for example in WORDS[:1] for label in "ABCDEFGHIJKLMNOPQRST"]
 
     def mean_log_partition(settings: Settings) -> float:
-        source, target = build_vocabularies(words, settings)
-        run = Run(settings, build_model(settings, source, target).eval(), source, target)
-        return float(log_partitions_of(run, run.encode(words)).mean())
+        codec = build_codec(words, settings)
+        run = Run(settings, build_model(settings, codec).eval(), codec)
+        return float(log_partitions_of(run, run.codec.encode(words)).mean())
 
     assert mean_log_partition(settings) == pytest.approx(math.log(20), abs=0.4)
     for chosen in (
@@ -119,14 +121,14 @@ def test_a_saved_run_comes_back_as_it_was(tmp_path: Path, task: str) -> None:
     save_run(run, tmp_path)
     back = load_run(tmp_path)
     assert back.settings == run.settings
-    assert (back.source_vocabulary, back.target_vocabulary) == (run.source_vocabulary, run.target_vocabulary)
+    assert back.codec == run.codec
     state = back.model.state_dict()
     assert all(torch.equal(tensor, state[name]) for name, tensor in run.model.state_dict().items())
     assert not back.model.training
     decoder = choose_decoder(run.settings)
     assert predict(back, WORDS, decoder, n_best=2) == predict(run, WORDS, decoder, n_best=2)
     assert {file.name for file in (tmp_path / "model").iterdir()} == {
-        "config.json", "manifest.json", "model.safetensors", "source_vocabulary.json", "target_vocabulary.json",
+        "codec.json", "config.json", "manifest.json", "model.safetensors", "source", "target",
     }  # fmt: skip
 
 
@@ -271,10 +273,10 @@ def test_schedules_go_over_the_whole_training() -> None:
 def test_vocabularies_are_open_unless_they_are_told_otherwise() -> None:
     words, characters = replace(TINY, minimum_count=None), replace(TINY, minimum_count=None, task="transduce")
     characters = replace(characters, source_units="characters")
-    assert build_vocabularies(WORDS, words)[0].tokens == ("<unk>", "a")  # b stands once
-    assert build_vocabularies(WORDS, characters)[0].tokens == ("a", "b")
-    assert build_vocabularies(WORDS, words)[1].end is None
-    assert build_vocabularies(WORDS, characters)[1].end == "</s>"
+    assert build_codec(WORDS, words).source.vocabulary.tokens == ("<unk>", "a")  # b stands once
+    assert build_codec(WORDS, characters).source.vocabulary.tokens == ("a", "b")
+    assert build_codec(WORDS, words).target.vocabulary.end is None
+    assert build_codec(WORDS, characters).target.vocabulary.end == "</s>"
 
 
 def test_the_decoder_follows_the_training() -> None:
@@ -317,7 +319,7 @@ def test_every_target_of_a_source_counts_as_right() -> None:
 
 def test_measures_of_all_decoders() -> None:
     run = tiny_run(TINY)
-    encoded = run.encode(WORDS)
+    encoded = run.codec.encode(WORDS)
     found = measure_decoders(run, WORDS)
     assert set(found["decoders"]) == set(DECODERS) - {"viterbi"}
     log_partitions_N = log_partitions_of(run, encoded, batch_size=2)
@@ -417,13 +419,13 @@ def test_a_cost_weighs_what_is_wrongly_chosen() -> None:
     run = tiny_run(replace(TINY, beam_size=1))
     for parameter in run.model.parameters():
         parameter.data.zero_()
-    batch = collate(list(enumerate(run.encode([Example(("a",), ("A",))]))))
+    batch = collate(list(enumerate(run.codec.encode([Example(("a",), ("A",))]))))
 
     def loss(costs: str) -> float:
         settings = replace(
             TINY, beam_size=1, objective="relaxed-beam", cross_entropy_weight=0.0, wrong_label_costs=costs
         )
-        return build_objective(settings, run.target_vocabulary)(run.model, batch, {"alpha": 1.0}).item()
+        return build_objective(settings, run.codec.target_vocabulary)(run.model, batch, {"alpha": 1.0}).item()
 
     # Gold is A, and half of the mass is on B.
     assert loss("") == pytest.approx(0.5)
@@ -435,15 +437,15 @@ def test_a_cost_weighs_what_is_wrongly_chosen() -> None:
 # -------------------------------------------------------------------------------------- objectives without a search
 
 
-def batch_of(run: Run, examples: list[Example] = WORDS) -> Batch:
-    return collate(list(enumerate(run.encode(examples))))
+def batch_of(run: OutputRun, examples: list[Example] = WORDS) -> Batch:
+    return collate(list(enumerate(run.codec.encode(examples))))
 
 
 def test_noise_is_how_often_tokens_are_gold_and_once_more() -> None:
     run = tiny_run(replace(TINY, objective="noise-contrastive", task="transduce"))
-    encoded = run.encode(WORDS)
-    count = dict.fromkeys(run.target_vocabulary.tokens, 1) | {"A": 3, "B": 3, "</s>": 4}
-    wanted = torch.tensor([count[token] / 10 for token in run.target_vocabulary.tokens])
+    encoded = run.codec.encode(WORDS)
+    count = dict.fromkeys(run.codec.target_vocabulary.tokens, 1) | {"A": 3, "B": 3, "</s>": 4}
+    wanted = torch.tensor([count[token] / 10 for token in run.codec.target_vocabulary.tokens])
     torch.testing.assert_close(_noise(encoded, 3).exp(), wanted)
     torch.testing.assert_close(_noise(encoded[:0], 3).exp(), torch.full((3,), 1 / 3))
 
@@ -453,8 +455,8 @@ def test_noise_contrastive_estimation_is_built_with_that_noise() -> None:
     run = tiny_run(replace(TINY, objective="noise-contrastive", noise_tokens=3, task="transduce"))
     for parameter in run.model.parameters():
         parameter.data.zero_()
-    encoded = run.encode(WORDS)
-    objective = build_objective(run.settings, run.target_vocabulary, encoded=encoded)
+    encoded = run.codec.encode(WORDS)
+    objective = build_objective(run.settings, run.codec.target_vocabulary, encoded=encoded)
     losses = torch.stack([objective(run.model, batch_of(run), {}) for _ in range(400)])
     odds = [3 * noise for noise in _noise(encoded, 3).exp().tolist()]
     gold = [token for example in encoded for token in example.target_ids]
@@ -478,16 +480,16 @@ def test_objectives_of_single_tokens_take_any_linear_head() -> None:
             ("sampled-self-normalized", log_z.mean() - gold + 0.3 * log_z.square().mean()),
         ):
             settings = replace(run.settings, objective=objective)
-            loss = build_objective(settings, run.target_vocabulary)(run.model, batch, {})
+            loss = build_objective(settings, run.codec.target_vocabulary)(run.model, batch, {})
             torch.testing.assert_close(loss, expected)
 
 
 def test_distillation_needs_a_model_to_copy_and_leaves_it_alone() -> None:
     run = tiny_run(replace(TINY, objective="distillation"))
     with pytest.raises(InputError, match="distillation needs a trained model to start from"):
-        build_objective(run.settings, run.target_vocabulary)
+        build_objective(run.settings, run.codec.target_vocabulary)
     run.model.train()
-    objective = build_objective(run.settings, run.target_vocabulary, start=run.model)
+    objective = build_objective(run.settings, run.codec.target_vocabulary, start=run.model)
     assert run.model.training and all(parameter.requires_grad for parameter in run.model.parameters())
     before = copy.deepcopy(run.model).eval()
     with torch.no_grad():
@@ -535,11 +537,11 @@ def test_settings_that_do_not_go_together(change: dict[str, object], said: str) 
 def test_two_passes_are_another_objective() -> None:
     settings = replace(TINY, task="transduce", model="transformer", num_heads=2, objective="scheduled-sampling")
     run = tiny_run(settings)
-    batch = collate(list(enumerate(run.encode([Example(("a", "b"), ("A", "B", "A", "B", "A"))]))))
+    batch = collate(list(enumerate(run.codec.encode([Example(("a", "b"), ("A", "B", "A", "B", "A"))]))))
     values = {"gold_probability": 0.0, "alpha": 1.0}
     for feeding in ("greedy", "soft-greedy"):
         one, two = (
-            build_objective(replace(settings, feeding=feeding, feeding_passes=passes), run.target_vocabulary)
+            build_objective(replace(settings, feeding=feeding, feeding_passes=passes), run.codec.target_vocabulary)
             for passes in ("step-by-step", "two-pass")
         )
         torch.manual_seed(0)
@@ -553,44 +555,45 @@ def test_two_passes_are_another_objective() -> None:
 def test_a_run_of_subwords_reads_and_writes_text(tmp_path: Path) -> None:
     pytest.importorskip("tokenizers")
     run = text_run()
-    assert run.source_subwords != run.target_subwords  # each side its own
-    (example, *_), (encoded, *_) = run.split(TEXTS), run.encode(TEXTS)
+    assert run.codec.source.subwords != run.codec.target.subwords  # each side its own
+    (example, *_), (encoded, *_) = run.codec.split(TEXTS), run.codec.encode(TEXTS)
     assert join_pieces(example.source) == "Das Haus." and join_pieces(example.target) == "The house."
-    assert run.target_vocabulary.decode(encoded.target_ids) == [*example.target, "</s>"]
-    assert run.source_text(TEXTS[1]) == "Das  Haus rennt" and run.target_text(example.target) == "The house."
+    assert run.codec.target_vocabulary.decode(encoded.target_ids) == [*example.target, "</s>"]
+    assert (
+        run.codec.source_text(TEXTS[1]) == "Das  Haus rennt" and run.codec.target_text(example.target) == "The house."
+    )
     # Every subword can be written, whether or not the training data are split into it.
-    assert set(run.target_vocabulary.tokens) == {"</s>", *run.target_subwords.pieces}
+    assert set(run.codec.target_vocabulary.tokens) == {"</s>", *run.codec.target.subwords.pieces}
     save_run(run, tmp_path)
     back = load_run(tmp_path)
-    assert (back.source_subwords, back.target_subwords) == (run.source_subwords, run.target_subwords)
+    assert back.codec == run.codec
     decoder = choose_decoder(run.settings)
     assert predict(back, TEXTS, decoder, n_best=2) == predict(
         replace(run, model=run.model.eval()), TEXTS, decoder, n_best=2
     )
     manifest = json.loads((tmp_path / "model" / "manifest.json").read_text())
-    assert {"source_subwords.json", "target_subwords.json"} <= set(manifest["files"])
+    assert {"source/tokenizer.json", "target/tokenizer.json"} <= set(manifest["files"])
 
 
 def test_one_side_may_be_made_of_subwords(tmp_path: Path) -> None:
     pytest.importorskip("tokenizers")
     examples = [Example(("h", "i"), ("hi there",)), Example(("y", "o"), ("yo there",))]
     run = new_run(examples, replace(SUBWORDS, source_units="characters"))
-    assert run.source_subwords is None and run.source_vocabulary.tokens == ("h", "i", "o", "y")
+    assert run.codec.source.subwords is None and run.codec.source.vocabulary.tokens == ("h", "i", "o", "y")
     save_run(run, tmp_path)
-    assert not (tmp_path / "model" / "source_subwords.json").exists()
-    assert load_run(tmp_path).target_subwords == run.target_subwords
+    assert load_run(tmp_path).codec == run.codec
     assert file_units("subwords") == "text" == input_units(SUBWORDS)
     # A tagger reads words, whatever the units say.
-    assert new_run(WORDS, replace(SUBWORDS, task="tag")).source_subwords is None
+    assert new_run(WORDS, replace(SUBWORDS, task="tag")).codec.source.subwords is None
 
 
 def test_rare_and_new_subwords_are_unknown_even_where_all_were_counted() -> None:
     pytest.importorskip("tokenizers")
     run = text_run(replace(SUBWORDS, minimum_count=1))
-    (encoded,) = run.encode([Example(("β",), ())])
-    assert run.source_vocabulary.decode(encoded.source_ids)[-1] == "<unk>"
+    (encoded,) = run.codec.encode([Example(("β",), ())])
+    assert run.codec.source.vocabulary.decode(encoded.source_ids)[-1] == "<unk>"
     with pytest.raises(InputError, match=r"x\.tsv:7: the target is blank"):
-        run.encode([Example(("Das",), ("\u00a0",), "x.tsv", 7)])
+        run.codec.encode([Example(("Das",), ("\u00a0",), "x.tsv", 7)])
 
 
 def test_outputs_of_subwords_are_measured_as_texts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -599,9 +602,9 @@ def test_outputs_of_subwords_are_measured_as_texts(monkeypatch: pytest.MonkeyPat
     told = {"Das Haus.": "The house.", "Das  Haus rennt": "The house runs on no"}
     run = text_run()
 
-    def parrot(run: Run, examples: list[Example], decoder: object) -> list[list[Prediction]]:
+    def parrot(run: OutputRun, examples: list[Example], decoder: object) -> list[list[Prediction]]:
         wanted = [Example(example.source, (told[example.source[0]],)) for example in examples]
-        return [[Prediction(example.target, 0.0)] for example in run.split(wanted)]
+        return [[Prediction(example.target, 0.0)] for example in run.codec.split(wanted)]
 
     monkeypatch.setattr("seqwise.runs.measures.predict", parrot)
     examples = [
@@ -622,7 +625,7 @@ def test_references_of_subwords_are_compared_in_the_form_of_the_outputs(monkeypa
     pytest.importorskip("tokenizers")
     decomposed = [Example(("Zoe\u0308 rennt",), ("Zoe\u0308  runs",))] * 2
     run = new_run(decomposed, replace(SUBWORDS, subword_vocabulary=30))
-    right = run.split(decomposed)[0].target
+    right = run.codec.split(decomposed)[0].target
     monkeypatch.setattr("seqwise.runs.measures.predict", lambda run, examples, decoder: [[Prediction(right, 0.0)]])
     assert measure(run, decomposed, "beam")["token error"].value == 0
 
@@ -899,9 +902,9 @@ def test_predict_takes_texts_and_the_name_of_a_decoder(score: Any) -> None:
 
 
 def test_a_tagger_with_an_end_token_is_refused_by_its_name() -> None:
-    source, target = build_vocabularies(WORDS, replace(TINY, task="transduce"))
+    codec = build_codec(WORDS, replace(TINY, task="transduce"))
     with pytest.raises(InputError, match="the target vocabulary of a tagger has the end token '</s>'"):
-        build_model(TINY, source, target)
+        build_model(TINY, codec)
 
 
 def test_paths_may_be_texts(tmp_path: Path) -> None:

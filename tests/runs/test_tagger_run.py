@@ -20,6 +20,7 @@ import yaml
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("tokenizers")
 
+
 from command_line import Command, exit_code, run_main  # noqa: E402
 from letters import letter_pairs, letter_tokenizer  # noqa: E402
 from pages import DOCS, blocks, run_commands  # noqa: E402
@@ -35,7 +36,7 @@ from pretrained import (  # noqa: E402
     without,
     word_tokenizer,
 )
-from seqwise.data import EncodedExample, Example, read_columns  # noqa: E402
+from seqwise.data import EncodedExample, Example, load_tokenizer, read_columns  # noqa: E402
 from seqwise.decoding import DECODERS, decode_examples  # noqa: E402
 from seqwise.errors import InputError  # noqa: E402
 from seqwise.hugging_face import load_tagger, pretrained_tagger, unread_words, word_pieces  # noqa: E402
@@ -50,7 +51,6 @@ from seqwise.runs.model_card import model_card  # noqa: E402
 from seqwise.runs.pretrained import is_encoder, pretrained_source  # noqa: E402
 from seqwise.runs.pushing import upload_of  # noqa: E402
 from seqwise.runs.settings import adopt, load_settings  # noqa: E402
-from seqwise.runs.tagger_run import TaggerRun  # noqa: E402
 from seqwise.runs.training import train_run  # noqa: E402
 from seqwise.training.checkpoints import seal, verify  # noqa: E402
 from seqwise.training.trainer import fit  # noqa: E402
@@ -224,12 +224,12 @@ def test_a_run_is_measured_diagnosed_and_reported_on(
 
 def test_a_run_is_explored(kind: str, run: Path, files: Path) -> None:
     loaded = load_explored(run)
-    assert isinstance(loaded, TaggerRun)
+    assert loaded.codec.kind == "word-pieces"
     example = min(read_columns(data(files, kind, "dev")), key=lambda one: len(one.source))
     question = read_question(loaded, " ".join(example.source), " ".join(example.target))
     found = answer(loaded, question, Setup(k=3, score="raw"))
     assert len(found.lattice.steps) == len(example.source)
-    outputs = len(loaded.target_vocabulary) ** len(example.source)
+    outputs = len(loaded.codec.target_vocabulary) ** len(example.source)
     # Of all that there are, the best one is what a wide beam finds.
     assert found.errors.exact is not None and found.errors.exact.name == f"exact, of all {outputs:,} outputs"
     assert found.errors.beams[-1].short == 0
@@ -239,10 +239,10 @@ def test_a_run_is_explored(kind: str, run: Path, files: Path) -> None:
 
 def test_a_card_and_what_goes_to_the_hub(kind: str, run: Path, files: Path, tmp_path: Path, seqwise: Command) -> None:
     card = seqwise("card", run, "--repo", "ada/tagger").out
-    assert "A tagger with 5 labels over the encoder of transformers" in card and "token-classification" in card
+    assert "A tagger with 5 labels over the Hugging Face encoder" in card and "token-classification" in card
     assert "library_name: seqwise" in card and 'seqwise predict ada/tagger "a text"' in card
     upload = upload_of(run, "ada/tagger")
-    assert {"model.safetensors", "tagger.json", "target_vocabulary.json", "backbone/config.json"} <= set(upload.files)
+    assert {"model.safetensors", "tagger.json", "target/tokenizer.json", "backbone/config.json"} <= set(upload.files)
     repository = tmp_path / "repository"
     for name, one in upload.files.items():
         (repository / name).parent.mkdir(parents=True, exist_ok=True)
@@ -280,7 +280,7 @@ def test_a_run_says_what_it_was_made_with(run: Path, kind: str, files: Path) -> 
     assert (settings["task"], settings["model"], settings["hidden_size"]) == ("tag", str(files / kind), 16)
     assert load_settings(run / "configuration.yaml", {}) == load_run(run).settings
     config = json.loads((run / "model" / "backbone" / "config.json").read_text())
-    labels = json.loads((run / "model" / "target_vocabulary.json").read_text())["tokens"]
+    labels = list(load_tokenizer(run / "model" / "target").vocabulary.tokens)
     assert list(config["id2label"].values()) == labels and set(labels) == {"D", "V", "P", "SUBJ", "OBJ"}
 
 
@@ -545,7 +545,7 @@ def test_an_encoder_with_another_head_or_none_tags_and_does_not_write(
         given = options(files, model=folder, epochs=0.1, objective="cross-entropy")
         ended = seqwise("train", *given, f"--output={tmp_path / 'run' / folder.name}")
         assert ended.code == 0, ended.err
-        assert len(load_run(tmp_path / "run" / folder.name).target_vocabulary) == 5
+        assert len(load_run(tmp_path / "run" / folder.name).codec.target_vocabulary) == 5
 
 
 @pytest.mark.parametrize(
@@ -641,7 +641,7 @@ def test_a_damaged_run_is_refused(files: Path, tmp_path: Path, seqwise: Command)
     given = options(files, epochs=0.1, objective="cross-entropy")
     assert seqwise("train", *given, f"--output={folder}").code == 0
     inside = folder / "model"
-    for name in ("model.safetensors", "tagger.json", "target_vocabulary.json", "backbone/config.json"):
+    for name in ("model.safetensors", "tagger.json", "target/tokenizer.json", "backbone/config.json"):
         kept = (inside / name).read_bytes()
         (inside / name).unlink()
         assert name.rpartition("/")[2] in seqwise("predict", folder, "the dog").complaint

@@ -95,7 +95,7 @@ def test_what_was_trained_here_decodes_without_us_and_as_with_us(
     for source, record in zip(sources, records, strict=True):
         search: dict[str, Any] = {"num_beams": beams, "do_sample": False, "length_penalty": 0.0, "max_new_tokens": 8}
         ids = model.generate(**loaded(source, return_tensors="pt", return_token_type_ids=False), **search)
-        assert loaded.decode(ids[0], skip_special_tokens=True) == record["outputs"][0]["output"]
+        assert loaded.codec.decode(ids[0], skip_special_tokens=True) == record["outputs"][0]["output"]
     # What was learnt: the next letter.
     assert records[0]["outputs"][0]["output"] == (files / "dev.tsv").read_text().splitlines()[0].split("\t")[1]
 
@@ -233,8 +233,8 @@ def test_a_run_is_diagnosed_and_reported_on_up_to_the_last_position(
 @pytest.mark.parametrize("forbids", [{"suppress_tokens": [5]}, {"bad_words_ids": [[5], [4, 6]]}])
 def test_what_a_generation_config_forbids_is_never_written(forbids: dict[str, Any], run: Path) -> None:
     loaded, inputs = load_run(run), inputs_of("a a", units="text")
-    assert loaded.target_text(["<s>", "a", "<pad>", "b", "</s>"]) == "a b"
-    assert loaded.target_text(predict(loaded, inputs, choose_decoder(loaded.settings))[0][0].tokens) == "b b"
+    assert loaded.codec.target_text(["<s>", "a", "<pad>", "b", "</s>"]) == "a b"
+    assert loaded.codec.target_text(predict(loaded, inputs, choose_decoder(loaded.settings))[0][0].tokens) == "b b"
     for name, value in forbids.items():
         setattr(loaded.model.model.generation_config, name, value)
     for decoder in ("greedy", "beam", "raw-beam", "soft-beam"):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from seqwise.evaluation.log_partitions import LogPartitionReport
     from seqwise.evaluation.metrics import Sums
     from seqwise.evaluation.slot_ranking import SlotRanking
-    from seqwise.runs import Run
+    from seqwise.runs import OutputRun
     from seqwise.runs.diagnosis import Diagnosis
 
 __all__ = ["diagnose"]
@@ -81,7 +81,9 @@ def diagnose(
     _diagnose(loaded, examples, folder, beam_size=beam_size, as_json=as_json)
 
 
-def _diagnose(run: Run, examples: Sequence[Example], folder: Path, *, beam_size: int | None, as_json: bool) -> None:
+def _diagnose(
+    run: OutputRun, examples: Sequence[Example], folder: Path, *, beam_size: int | None, as_json: bool
+) -> None:
     from seqwise.runs.diagnosis import development_constant, meanings
     from seqwise.runs.diagnosis import diagnose as measure
 
@@ -96,7 +98,7 @@ def _diagnose(run: Run, examples: Sequence[Example], folder: Path, *, beam_size:
 
         found = measure(run, examples, beam_size=beam_size, constant=constant, on_progress=advance)
     source = "this file" if constant is None else "the development data"
-    said = meanings(found, subwords=run.writes_text)
+    said = meanings(found, subwords=run.codec.writes_text)
     if as_json:
         print(json.dumps(_as_json(found, said, num_examples=len(examples), constant_from=source), indent=1))
     else:
@@ -296,28 +298,28 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, names: int
 
 
 def _explore(
-    run: Run, example: Example, place: int, *, beam_size: int | None, plot: Path | None, as_json: bool
+    run: OutputRun, example: Example, place: int, *, beam_size: int | None, plot: Path | None, as_json: bool
 ) -> None:
     from seqwise.evaluation.label_bias import draw_label_bias, fate_of_gold
     from seqwise.runs.diagnosis import explore
     from seqwise.runs.measures import gold_text, unknown_targets
 
     bias = explore(run, example, beam_size=beam_size)
-    names = run.target_vocabulary.tokens
+    names = run.codec.target_vocabulary.tokens
     # A tagger reads its t-th input before it writes its t-th label; elsewhere nothing ties steps to inputs.
     steps = list(example.source) if run.settings.task == "tag" else []
     if plot is not None:
         step_names = steps or [str(step) for step in range(1, len(bias.steps))]
-        title = f"{run.source_text(example)[:80]}"
+        title = f"{run.codec.source_text(example)[:80]}"
         draw_label_bias(bias, plot, target_name=names.__getitem__, step_names=step_names, title=title)
     said = fate_of_gold(bias)
     if as_json:
         rows = [[_prefix_as_json(prefix, names) for prefix in prefixes] for prefixes in bias.steps]
-        about = {"example": place, "input": run.source_text(example), "gold": list(example.target)}
+        about = {"example": place, "input": run.codec.source_text(example), "gold": list(example.target)}
         about |= {"exact": bias.exact, "support": bias.support, "steps": rows, "meaning": said}
         print(json.dumps(about, indent=1, ensure_ascii=False))
         return
-    _print_label_bias(bias, steps, names, title=f"Example {place}: {run.source_text(example)}")
+    _print_label_bias(bias, steps, names, title=f"Example {place}: {run.codec.source_text(example)}")
     if unknown_targets(run, [example]):
         print(f"gold: {gold_text(run, example)}")
     _meaning({"label bias": said}, "label bias")

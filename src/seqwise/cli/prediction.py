@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from seqwise.data.readers import Example
     from seqwise.evaluation.entities import TypeScores
     from seqwise.evaluation.metrics import Estimate
-    from seqwise.runs import Prediction, Run
+    from seqwise.runs import OutputRun, Prediction
 
 __all__ = ["evaluate", "predict"]
 
@@ -111,12 +111,12 @@ def predict(
 
     require_files(output, text or "-")
     folder = run_folder(run)
-    loaded = load_run(folder)
+    loaded = load_run(folder, to="predict")
     loaded.model.to(own_device())
     layout = _layout("json" if as_json else layout, task=loaded.settings.task, n_best=n_best)
     read = (line_reader if plain_text else training_reader)(loaded.settings)
     examples = inputs_of(text, units=input_units(loaded.settings), read=read)
-    require_own_labels(examples, loaded.writable)
+    require_own_labels(examples, loaded.codec.writable)
     decoder = _named(decoder, folder)
     _require_possible(loaded, decoder, beam_size=beam_size, n_best=n_best, length_normalization=length_normalization)
     one_text = not examples[0].path
@@ -152,7 +152,7 @@ def predict(
             for line in lines_of(block):
                 print(line)
     else:
-        claim = {"model": fingerprint(folder), "inputs": digest_of(examples), "decoder": decoder or "as trained"}
+        claim = {"model": fingerprint(loaded), "inputs": digest_of(examples), "decoder": decoder or "as trained"}
         options = {"beam_size": beam_size, "n_best": n_best, "length_normalization": length_normalization}
         claim |= {name: str(value) for name, value in options.items()} | {"format": layout}
         write_in_blocks(output, examples, lines_of, claim=claim, block=BLOCK)
@@ -186,7 +186,7 @@ def _layout(layout: str, *, task: str | None, n_best: int | None) -> str:
 
 
 def _require_possible(
-    run: Run, decoder: str | None, *, beam_size: int | None, n_best: int | None, length_normalization: float
+    run: OutputRun, decoder: str | None, *, beam_size: int | None, n_best: int | None, length_normalization: float
 ) -> None:
     """Numbers that a search can do something with.
 
@@ -210,21 +210,25 @@ def _named(decoder: str | None, folder: Path) -> str | None:
     return best_decoder(folder) if decoder == "best" else decoder
 
 
-def _lines(run: Run, example: Example, outputs: Sequence[Prediction], problem: InputError | None) -> Iterator[str]:
+def _lines(
+    run: OutputRun, example: Example, outputs: Sequence[Prediction], problem: InputError | None
+) -> Iterator[str]:
     """Ranked outputs of one text; of a file's input one line, empty for a blank one."""
     if not example.path:
         for rank, output in enumerate(outputs, start=1):
-            yield f"{rank}  {round(output.score, 4):>9.3f}  {run.target_text(output.tokens)}"
+            yield f"{rank}  {round(output.score, 4):>9.3f}  {run.codec.target_text(output.tokens)}"
     elif not example.source:
         yield ""
     else:
-        written = [run.target_text(output.tokens) for output in outputs] if problem is None else [_in_place(problem)]
-        yield "\t".join([run.source_text(example), *written])
+        written = (
+            [run.codec.target_text(output.tokens) for output in outputs] if problem is None else [_in_place(problem)]
+        )
+        yield "\t".join([run.codec.source_text(example), *written])
 
 
-def _json_line(run: Run, example: Example, outputs: Sequence[Prediction], problem: InputError | None) -> str:
-    scored = [{"output": run.target_text(output.tokens), "score": round(output.score, 4)} for output in outputs]
-    record: dict[str, Any] = {"input": run.source_text(example) if example.source else ""}
+def _json_line(run: OutputRun, example: Example, outputs: Sequence[Prediction], problem: InputError | None) -> str:
+    scored = [{"output": run.codec.target_text(output.tokens), "score": round(output.score, 4)} for output in outputs]
+    record: dict[str, Any] = {"input": run.codec.source_text(example) if example.source else ""}
     record |= {"line": example.line} if example.path else {}
     record |= {"outputs": scored} | ({} if problem is None else {"error": str(problem)})
     return json.dumps(record, ensure_ascii=False)
@@ -280,7 +284,7 @@ def evaluate(
     )
 
     folder = run_folder(run)
-    loaded = load_run(folder)
+    loaded = load_run(folder, to="predict")
     examples = read_examples(loaded.settings, file)
     require_known_target(loaded, examples)
     decoder = _named(decoder, folder)

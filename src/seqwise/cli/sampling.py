@@ -71,7 +71,7 @@ def sample(
     several processes, which share the chains. It runs on the processor.
     """
     from seqwise.configuration import configure
-    from seqwise.runs.pretrained import load_sequence_run
+    from seqwise.runs.loading import load_run
     from seqwise.runs.sampling_problems import read_problems
     from seqwise.runs.sampling_settings import SampleSettings
 
@@ -82,7 +82,7 @@ def sample(
     given: dict[str, Any] = {**given_flags(flags), "best": best}
     phrases_given = {"contain": contain, "without": without}
     settings = configure(SampleSettings, **given, **{name: found for name, found in phrases_given.items() if found})
-    loaded = load_sequence_run(run)
+    loaded = load_run(run, to="score")
     _print_samples(loaded, read_problems(loaded, file, settings), settings, output)
 
 

@@ -19,8 +19,8 @@ from seqwise.training.processes import own_device
 
 if TYPE_CHECKING:
     from seqwise.data.readers import Example
+    from seqwise.runs.run import MaskedRun
     from seqwise.runs.scoring import SequenceScore
-    from seqwise.runs.sequence_run import SequenceRun
 
 __all__ = ["score"]
 
@@ -59,15 +59,15 @@ def score(
     Prints one JSON object for each sequence, in nats; a summary goes to standard error. With --output, torchrun may
     start several processes, which share the sequences.
     """
-    from seqwise.runs.pretrained import load_sequence_run
+    from seqwise.runs.loading import load_run
 
     require_at_least_one("--max-rows", max_rows)
     require_files(output, str(file))
-    loaded = load_sequence_run(run)
+    loaded = load_run(run, to="score")
     loaded.model.to(own_device())
     if str(file) == "-" and sys.stdin is not None and sys.stdin.isatty():
         print("reading sequences from the terminal, up to Ctrl-D", file=sys.stderr)
-    examples = loaded.read("/dev/stdin" if str(file) == "-" else file)
+    examples = loaded.codec.read("/dev/stdin" if str(file) == "-" else file)
     # A bar takes hold of standard output, as if that were the terminal too; where it is, the results themselves move.
     results = sys.stdout
     with nullcontext() if results.isatty() and output is None else progress_bars() as bars:
@@ -96,7 +96,7 @@ def score(
     print(totals.summary(loaded), file=sys.stderr)
 
 
-def _lines(run: SequenceRun, examples: Sequence[Example], max_rows: int) -> Iterator[str]:
+def _lines(run: MaskedRun, examples: Sequence[Example], max_rows: int) -> Iterator[str]:
     from seqwise.runs.scoring import score_sequences
 
     scored = score_sequences(run, examples, max_rows=max_rows)
@@ -104,7 +104,7 @@ def _lines(run: SequenceRun, examples: Sequence[Example], max_rows: int) -> Iter
 
 
 def _keep(
-    run: SequenceRun,
+    run: MaskedRun,
     examples: Sequence[Example],
     max_rows: int,
     output: Path,
@@ -115,6 +115,7 @@ def _keep(
     from seqwise.runs import scoring
     from seqwise.runs.inputs import digest_of
     from seqwise.runs.kept_lines import write_in_blocks
+    from seqwise.runs.run import fingerprint
 
     scoring.score_sequences(run, examples, max_rows=max_rows)  # refuses now what it would refuse later
     # Of one block, sequences share passes of the model, so that blocks begin where they begin without a file.
@@ -122,7 +123,7 @@ def _keep(
         output,
         examples,
         lambda block: progressing(_lines(run, block, max_rows)),
-        claim={"model": run.fingerprint(), "sequences": digest_of(examples), "max_rows": str(max_rows)},
+        claim={"model": fingerprint(run), "sequences": digest_of(examples), "max_rows": str(max_rows)},
         block=scoring.BLOCK,
         on_begin=on_begin,
     )
@@ -142,21 +143,21 @@ class _Totals:
         self.log_prob += record["log_prob"]
         self.tokens.update(record["tokens"])
 
-    def summary(self, run: SequenceRun) -> str:
+    def summary(self, run: MaskedRun) -> str:
         from seqwise.sampling.energies import pseudo_perplexity
 
         number = self.tokens.total()
-        strange = run.decode([run.unknown_id]) if run.unknown_id is not None else ()
+        strange = run.codec.decode([run.codec.unknown_id]) if run.codec.unknown_id is not None else ()
         unknown = sum(self.tokens[token] for token in strange)
         known = f" ({unknown:,} unknown)" if unknown else ""
         perplexity = pseudo_perplexity(self.log_prob, number)
         return f"{self.sequences:,} sequences, {number:,} tokens{known}: pseudo-perplexity {perplexity:.4g}"
 
 
-def _record(run: SequenceRun, one: SequenceScore) -> dict[str, Any]:
-    record: dict[str, Any] = {"text": run.example_text(one.example), "line": one.example.line}
-    if run.conditional:
-        record["source"] = run.source_text(one.example)
+def _record(run: MaskedRun, one: SequenceScore) -> dict[str, Any]:
+    record: dict[str, Any] = {"text": run.codec.example_text(one.example), "line": one.example.line}
+    if run.codec.conditional:
+        record["source"] = run.codec.source_text(one.example)
     if run.settings.format == "fasta" or one.example.key:
         record["name"] = one.example.key
     return record | {

@@ -15,16 +15,9 @@ from seqwise.data.readers import (
     write_columns,
     write_pairs,
 )
-from seqwise.data.subwords import (
-    Subwords,
-    join_pieces,
-    learn_subwords,
-    load_subwords,
-    normalize_text,
-    save_subwords,
-    split_text,
-)
+from seqwise.data.subwords import Subwords, join_pieces, learn_subwords, normalize_text, split_text
 from seqwise.data.synthetic import label_bias_toy, toy_ceilings
+from seqwise.data.tokenizer import Tokenizer, load_tokenizer, reading_tokenizer, save_tokenizer, writing_tokenizer
 from seqwise.data.vocabulary import Vocabulary
 
 __all__ = [
@@ -34,24 +27,27 @@ __all__ = [
     "EncodedExample",
     "Example",
     "Subwords",
+    "Tokenizer",
     "Vocabulary",
     "collate",
     "encode_examples",
     "join_pieces",
     "label_bias_toy",
     "learn_subwords",
-    "load_subwords",
+    "load_tokenizer",
     "normalize_text",
     "read_columns",
     "read_fasta",
     "read_inputs",
     "read_lines",
     "read_pairs",
+    "reading_tokenizer",
     "require_aligned",
-    "save_subwords",
+    "save_tokenizer",
     "split_text",
     "toy_ceilings",
     "write_atomically",
     "write_columns",
     "write_pairs",
+    "writing_tokenizer",
 ]

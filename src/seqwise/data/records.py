@@ -10,7 +10,7 @@ from typing import Any
 from seqwise.data.readers import read_lines
 from seqwise.errors import InputError
 
-__all__ = ["read_record"]
+__all__ = ["read_json_object", "read_record"]
 
 
 def read_record(path: str | os.PathLike[str], keys: Sequence[str], *, what: str, mend: str) -> dict[str, Any]:
@@ -31,6 +31,23 @@ def read_record(path: str | os.PathLike[str], keys: Sequence[str], *, what: str,
         >>> read_record(file, ["tokens"], what="vocabulary", mend="save it again")
         {'tokens': []}
     """
+    record = read_json_object(path, what=what, mend=mend)
+    if set(record) != set(keys):
+        raise InputError(f"no {what}: expected exactly the keys {', '.join(keys)}", path=path, mend=mend)
+    return record
+
+
+def read_json_object(path: str | os.PathLike[str], *, what: str, mend: str) -> dict[str, Any]:
+    """Read a JSON object with any keys.
+
+    Args:
+        path: a UTF-8 file, plain or gzip-compressed.
+        what: the file should hold, for messages.
+        mend: for messages.
+
+    Raises:
+        InputError: the file cannot be read, or is no JSON object.
+    """
     text = "\n".join(line for _, line in read_lines(path))
     try:
         record = json.loads(text)
@@ -38,6 +55,6 @@ def read_record(path: str | os.PathLike[str], keys: Sequence[str], *, what: str,
         raise InputError(f"no valid JSON ({error.msg})", path=path, line=error.lineno, mend=mend) from None
     except (RecursionError, ValueError):  # nested too deeply; a number of thousands of digits
         raise InputError(f"no {what}", path=path, mend=mend) from None
-    if not isinstance(record, dict) or set(record) != set(keys):
-        raise InputError(f"no {what}: expected exactly the keys {', '.join(keys)}", path=path, mend=mend)
+    if not isinstance(record, dict):
+        raise InputError(f"no {what}: expected a JSON object", path=path, mend=mend)
     return record

@@ -1,33 +1,30 @@
 """Subword vocabularies: raw text to pieces and back, learnt from text by byte-pair encoding.
 
-Learning and splitting are done by the ``tokenizers`` library (``pip install 'seqwise[translation]'``). Byte-pair
-encoding counts whole numbers, so the same texts always give the same pieces, which a resumed training relies on; a
-unigram vocabulary is fitted with floating-point sums whose order changes from run to run.
+Learning and splitting are done by the ``tokenizers`` library. Byte-pair encoding counts whole numbers, so the same
+texts always give the same pieces, which a resumed training run relies on; a unigram vocabulary is fitted with
+floating-point sums whose order changes from run to run.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from seqwise.data.readers import write_atomically
-from seqwise.data.records import read_record
 from seqwise.errors import InputError
 
 __all__ = [
     "UNKNOWN_PIECE",
     "Subwords",
+    "bpe",
     "join_pieces",
     "learn_subwords",
-    "load_subwords",
     "normalize_text",
-    "save_subwords",
     "split_text",
+    "subwords_of",
 ]
 
 UNKNOWN_PIECE = "<unk>"
@@ -40,47 +37,20 @@ MEND = "learn the subwords again"
 
 @dataclass(frozen=True)
 class Subwords:
-    """What text is split into: every character learnt from, and pieces merged from them.
+    """The pieces that text is split into: every character learnt from, and what merges make of them.
 
     Args:
         pieces: distinct texts without white space; each is one character or the result of a merge.
         merges: pairs of pieces in the order in which splitting puts them together.
-
-    Raises:
-        InputError: there is no piece, a piece is empty, doubled or holds white space, or a merge does not make a piece
-            out of pieces.
-
-    Example:
-        >>> Subwords(("a", "b", "ab"), (("a", "b"),)).pieces
-        ('a', 'b', 'ab')
-        >>> Subwords(("a", "b"), (("a", "b"),))
-        Traceback (most recent call last):
-        ...
-        seqwise.errors.InputError: the merge of 'a' and 'b' is not among the pieces; learn the subwords again
     """
 
     pieces: tuple[str, ...]
     merges: tuple[tuple[str, str], ...]
 
-    def __post_init__(self) -> None:
-        if not self.pieces:
-            raise InputError("there is no piece", mend=MEND)
-        known = set(self.pieces)
-        if len(known) < len(self.pieces):
-            raise InputError("a piece stands twice", mend=MEND)
-        for piece in self.pieces:
-            if piece.split() != [piece]:
-                raise InputError(f"the piece {piece!r} is empty or holds white space", mend=MEND)
-        for left, right in self.merges:
-            if not {left, right, left + right} <= known:
-                raise InputError(f"the merge of {left!r} and {right!r} is not among the pieces", mend=MEND)
-
     @cached_property
-    def tokenizer(self) -> Any:
-        """What splits, of the ``tokenizers`` library; id 0 is the unknown character, the pieces follow in order."""
-        library = _library()
-        ids = {piece: index for index, piece in enumerate(dict.fromkeys((UNKNOWN_PIECE, *self.pieces)))}
-        return _with_blanks(library.models.BPE(vocab=ids, merges=list(self.merges), unk_token=UNKNOWN_PIECE))
+    def splitter(self) -> Any:
+        """The tokenizer of the library that splits normalised text."""
+        return bpe((UNKNOWN_PIECE, *self.pieces), self.merges)
 
 
 def normalize_text(text: str) -> str:
@@ -113,7 +83,7 @@ def learn_subwords(texts: Iterable[str], *, size: int) -> Subwords:
         The pieces, the characters first.
 
     Raises:
-        InputError: the texts are empty, have more characters than ``size``, or ``tokenizers`` is not installed.
+        InputError: the texts are empty, or have more characters than ``size``.
 
     Example:
         >>> learn_subwords(["low lower", "low"], size=9).pieces
@@ -122,12 +92,11 @@ def learn_subwords(texts: Iterable[str], *, size: int) -> Subwords:
     Source: Sennrich et al. (ACL 2016), section 3.2; blanks as part of the pieces: Kudo and Richardson (EMNLP 2018).
     Not implemented: unigram vocabularies, BPE dropout, bytes for unknown characters.
     """
-    library = _library()
+    from tokenizers import trainers
+
     characters: set[str] = set()
-    tokenizer = _with_blanks(library.models.BPE())
-    trainer = library.trainers.BpeTrainer(
-        vocab_size=max(size, 0), min_frequency=FEWEST, special_tokens=[], show_progress=False
-    )
+    tokenizer = bpe((), ())
+    trainer = trainers.BpeTrainer(vocab_size=max(size, 0), min_frequency=FEWEST, special_tokens=[], show_progress=False)
     tokenizer.train_from_iterator(_normalized(texts, characters), trainer)
     if not characters:
         raise InputError("there is no text to learn subwords from", mend="give at least one word")
@@ -136,9 +105,7 @@ def learn_subwords(texts: Iterable[str], *, size: int) -> Subwords:
     if size < needed:
         problem = f"a subword vocabulary of {size} has no room for the {needed} characters of the texts"
         raise InputError(problem, mend=f"ask for {needed} or more")
-    model = json.loads(tokenizer.to_str())["model"]
-    pieces = sorted(model["vocab"], key=model["vocab"].__getitem__)
-    return Subwords(tuple(pieces), tuple((left, right) for left, right in model["merges"]))
+    return subwords_of(json.loads(tokenizer.to_str())["model"])
 
 
 def _normalized(texts: Iterable[str], characters: set[str]) -> Iterator[str]:
@@ -159,7 +126,7 @@ def split_text(text: str, subwords: Subwords) -> tuple[str, ...]:
         subwords: what to split into.
 
     Raises:
-        InputError: as :func:`normalize_text`, or ``tokenizers`` is not installed.
+        InputError: as :func:`normalize_text`.
 
     Example:
         >>> subwords = learn_subwords(["low lower", "low"], size=9)
@@ -167,7 +134,7 @@ def split_text(text: str, subwords: Subwords) -> tuple[str, ...]:
         ('▁low', 'e', 'r', '▁low', '▁', '<unk>')
     """
     normalized = normalize_text(text)
-    return tuple(subwords.tokenizer.encode(normalized, add_special_tokens=False).tokens) if normalized else ()
+    return tuple(subwords.splitter.encode(normalized, add_special_tokens=False).tokens) if normalized else ()
 
 
 def join_pieces(pieces: Iterable[str]) -> str:
@@ -180,52 +147,35 @@ def join_pieces(pieces: Iterable[str]) -> str:
     return " ".join("".join(pieces).replace(BLANK, " ").split())
 
 
-def save_subwords(subwords: Subwords, path: str | os.PathLike[str]) -> None:
-    """Write subwords as JSON, a piece or a merge a line, whole or not at all.
+def subwords_of(model: Mapping[str, Any]) -> Subwords:
+    """Read the subwords of the model in a ``tokenizer.json``: the characters by code point, then the merged pieces.
 
-    Example:
-        >>> file = getfixture("tmp_path") / "subwords.json"
-        >>> save_subwords(Subwords(("a", "b", "ab"), (("a", "b"),)), file)
-        >>> load_subwords(file)
-        Subwords(pieces=('a', 'b', 'ab'), merges=(('a', 'b'),))
-    """
-    # No piece holds a blank, so one separates the two sides of a merge.
-    fields = {"pieces": subwords.pieces, "merges": [" ".join(merge) for merge in subwords.merges]}
-    write_atomically(path, json.dumps(fields, ensure_ascii=False, indent=1) + "\n")
-
-
-def load_subwords(path: str | os.PathLike[str]) -> Subwords:
-    """Read what :func:`save_subwords` wrote.
+    Args:
+        model: with a "vocab" from tokens to ids, and "merges".
 
     Raises:
-        InputError: the file cannot be read, is no JSON, or holds no sound subwords.
+        InputError: the merges are not pairs of tokens that make a token.
+
+    Example:
+        >>> subwords_of({"vocab": {"</s>": 0, "ab": 1, "b": 2, "a": 3}, "merges": [["a", "b"]]}).pieces
+        ('a', 'b', 'ab')
     """
-    fields = read_record(path, ["pieces", "merges"], what="subwords", mend=MEND)
-    for name, entries in fields.items():
-        if not isinstance(entries, list) or not all(isinstance(entry, str) for entry in entries):
-            raise InputError(f"{name} is not a list of strings", path=path, mend=MEND)
-    merges = [tuple(entry.split(" ")) for entry in fields["merges"]]
-    if not all(len(merge) == 2 for merge in merges):
-        raise InputError("a merge is not two pieces with one blank between them", path=path, mend=MEND)
-    try:
-        return Subwords(tuple(fields["pieces"]), tuple(merges))
-    except InputError as error:
-        raise InputError(error.problem, path=path, mend=error.mend) from None
+    merges, known = model.get("merges"), model["vocab"]
+    if not isinstance(merges, list) or not all(isinstance(merge, list) and len(merge) == 2 for merge in merges):
+        raise InputError("merges is not a list of pairs", mend=MEND)
+    for left, right in merges:
+        if not (isinstance(left, str) and isinstance(right, str) and {left, right, left + right} <= known.keys()):
+            raise InputError(f"the merge of {left!r} and {right!r} is not among the tokens", mend=MEND)
+    characters = sorted(token for token in known if len(token) == 1)
+    made = dict.fromkeys(left + right for left, right in merges)
+    return Subwords((*characters, *made), tuple((left, right) for left, right in merges))
 
 
-def _with_blanks(model: Any) -> Any:
-    """A tokenizer of the library that marks the start of each word and never merges across it."""
-    library = _library()
-    tokenizer = library.Tokenizer(model)
-    tokenizer.pre_tokenizer = library.pre_tokenizers.Metaspace(replacement=BLANK, prepend_scheme="always")
+def bpe(tokens: Iterable[str], merges: Iterable[tuple[str, str]]) -> Any:
+    """A tokenizer of the library that marks the start of each word and never merges across it; ids are in order."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    ids = {token: place for place, token in enumerate(dict.fromkeys(tokens))}
+    tokenizer = Tokenizer(models.BPE(vocab=ids, merges=list(merges), unk_token=UNKNOWN_PIECE if ids else None))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement=BLANK, prepend_scheme="always")
     return tokenizer
-
-
-def _library() -> Any:
-    try:
-        import tokenizers
-    except ImportError:
-        raise InputError(
-            "subwords need the tokenizers package, which is not installed", mend="pip install 'seqwise[translation]'"
-        ) from None
-    return tokenizers

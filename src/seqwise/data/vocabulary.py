@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import json
 import os
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from seqwise.data.readers import write_atomically
-from seqwise.data.records import read_record
 from seqwise.errors import InputError
 
 __all__ = ["Vocabulary"]
@@ -43,6 +40,9 @@ class Vocabulary:
     Not implemented: subwords; split text into them before.
     """
 
+    # Not a WordLevel model of `tokenizers`: on words already split it takes five times as long as this look-up,
+    # it drops empty labels, and its errors name no file and no near token. On the disk it is one (`save_tokenizer`).
+
     tokens: tuple[str, ...]
     unknown: str | None = None
     end: str | None = None
@@ -73,6 +73,11 @@ class Vocabulary:
         """The id of the end token, or None."""
         return None if self.end is None else self._ids[self.end]
 
+    @property
+    def unknown_id(self) -> int | None:
+        """The id of the unknown token, or None."""
+        return None if self.unknown is None else self._ids[self.unknown]
+
     def encode(
         self, tokens: Iterable[str], *, path: str | os.PathLike[str] | None = None, line: int | None = None
     ) -> list[int]:
@@ -85,7 +90,7 @@ class Vocabulary:
             >>> Vocabulary(("?", "a"), unknown="?").encode("aba")
             [1, 0, 1]
         """
-        fallback = None if self.unknown is None else self._ids[self.unknown]
+        fallback = self.unknown_id
         ids = []
         for token in tokens:
             index = self._ids.get(token, fallback)
@@ -149,34 +154,3 @@ class Vocabulary:
         specials = [special for special in (unknown, end) if special is not None]
         kept = [token for token, count in counts.items() if count >= minimum_count and token not in specials]
         return cls((*specials, *sorted(kept, key=lambda token: (-counts[token], token))), unknown=unknown, end=end)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the vocabulary as JSON, one token a line, whole or not at all.
-
-        Example:
-            >>> file = getfixture("tmp_path") / "labels.json"
-            >>> Vocabulary(("a", "b")).save(file)
-            >>> Vocabulary.load(file)
-            Vocabulary(tokens=('a', 'b'), unknown=None, end=None)
-        """
-        fields = {"unknown": self.unknown, "end": self.end, "tokens": self.tokens}
-        write_atomically(path, json.dumps(fields, ensure_ascii=False, indent=1) + "\n")
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Vocabulary:
-        """Read what `save` wrote.
-
-        Raises:
-            InputError: the file cannot be read, is no JSON, or holds no sound vocabulary.
-        """
-        mend = "save the vocabulary again"
-        fields = read_record(path, ["tokens", "unknown", "end"], what="vocabulary", mend=mend)
-        tokens, specials = fields["tokens"], (fields["unknown"], fields["end"])
-        if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
-            raise InputError("tokens is not a list of strings", path=path, mend=mend)
-        if not all(special is None or isinstance(special, str) for special in specials):
-            raise InputError("unknown and end must be a string or null", path=path, mend=mend)
-        try:
-            return cls(tuple(tokens), unknown=specials[0], end=specials[1])
-        except InputError as error:
-            raise InputError(error.problem, path=path, mend=error.mend or mend) from None

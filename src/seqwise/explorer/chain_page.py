@@ -15,8 +15,8 @@ from seqwise.explorer.chain_views import energy_view, sequences_view, sweep_in_w
 from seqwise.explorer.widgets import Status, begin_page, button, choice, html, section, slider, status_line
 from seqwise.explorer.work import Job
 from seqwise.runs.explore.chains import MOST_CHAINS, Watched, adjust, advance, pin, start
+from seqwise.runs.run import MaskedRun
 from seqwise.runs.sampling_settings import SampleSettings
-from seqwise.runs.sequence_run import SequenceRun
 
 __all__ = ["chain_page"]
 
@@ -80,7 +80,7 @@ class Views:
     step: Any
 
 
-def chain_page(run: SequenceRun, name: str) -> None:
+def chain_page(run: MaskedRun, name: str) -> None:
     """Make the page for one visitor.
 
     Args:
@@ -115,15 +115,16 @@ def chain_page(run: SequenceRun, name: str) -> None:
     ui.timer(0.1, again, once=True)
 
 
-def _problem_controls(run: SequenceRun, again: Callable[[], Any]) -> Controls:
+def _problem_controls(run: MaskedRun, again: Callable[[], Any]) -> Controls:
     from nicegui import ui
 
-    lengths = run.lengths
+    lengths = run.codec.lengths
     usual = max(lengths, key=lambda length: lengths[length]) if lengths else 6
     # Of subwords and sources, the length is better left to whoever types.
-    blank = "" if run.conditional else ("" if run.settings.units == "characters" else " ").join("_" * usual)
+    reads_source = run.codec.conditional
+    blank = "" if reads_source else ("" if run.codec.units == "characters" else " ").join("_" * usual)
     with ui.element("div").classes("controls"):
-        source = ui.input("Source").classes("grow").props("outlined dense").mark("Source") if run.conditional else None
+        source = ui.input("Source").classes("grow").props("outlined dense").mark("Source") if reads_source else None
         text = ui.input("Sequence, _ for what is to be drawn", value=blank).classes("grow").props("outlined dense")
         text.mark("Sequence")
         for field in (text, *([source] if source else [])):
@@ -196,7 +197,7 @@ async def _idle(visit: Visit) -> None:
         await asyncio.sleep(0.05)
 
 
-async def _begin(run: SequenceRun, visit: Visit, controls: Controls, views: Views, status: Status) -> None:
+async def _begin(run: MaskedRun, visit: Visit, controls: Controls, views: Views, status: Status) -> None:
     await _idle(visit)
     try:
         settings = controls.settings()
@@ -212,7 +213,7 @@ async def _begin(run: SequenceRun, visit: Visit, controls: Controls, views: View
     _enable(visit, views)
 
 
-def _start(run: SequenceRun, text: str, source: str, settings: SampleSettings) -> Watched:
+def _start(run: MaskedRun, text: str, source: str, settings: SampleSettings) -> Watched:
     return start(run, text or "", settings, source=source or "")
 
 

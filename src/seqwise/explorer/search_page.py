@@ -27,7 +27,7 @@ from seqwise.runs.explore.questions import Question, read_question
 from seqwise.runs.explore.searches import MOST_SLOTS, SCORES, Setup
 from seqwise.runs.explore.suggestions import Suggestions
 from seqwise.runs.report.examples import ALPHAS
-from seqwise.runs.run import Run
+from seqwise.runs.run import OutputRun
 from seqwise.runs.settings import trained_score
 
 __all__ = ["search_page"]
@@ -56,7 +56,7 @@ class Controls:
     k: Slider
     alpha: Slider
 
-    def question(self, run: Run) -> Question:
+    def question(self, run: OutputRun) -> Question:
         """What is typed."""
         return read_question(run, self.text.value or "", self.right.value or "")
 
@@ -79,7 +79,7 @@ class Views:
     errors: Any
 
 
-def search_page(run: Run, name: str, suggestions: Suggestions) -> None:
+def search_page(run: OutputRun, name: str, suggestions: Suggestions) -> None:
     """Make the page for one visitor.
 
     It opens on the example on which the searches disagree most, as far as a moment allows to tell; the other examples
@@ -138,7 +138,7 @@ def _offer(suggestions: Suggestions, chooser: Any) -> None:
     chooser.set_options(names, value=chooser.value)
 
 
-def _controls(run: Run, refresh: Any, suggestions: Suggestions) -> Controls:
+def _controls(run: OutputRun, refresh: Any, suggestions: Suggestions) -> Controls:
     from nicegui import ui
 
     with section("Input"):
@@ -203,7 +203,7 @@ def _move(step: Slider, by: int, show_step: Callable[[], None]) -> None:
     show_step()
 
 
-async def _compute(run: Run, visit: Visit, controls: Controls, views: Views, status: Status) -> None:
+async def _compute(run: OutputRun, visit: Visit, controls: Controls, views: Views, status: Status) -> None:
     """Answer what is asked now; the page stays usable, and an earlier answer stays until there is another."""
     from nicegui import run as threads
 
@@ -218,10 +218,10 @@ async def _compute(run: Run, visit: Visit, controls: Controls, views: Views, sta
         _show(run, visit, found, views)
         unseen = ", ".join(dict.fromkeys(question.unseen.values()))
         note = f" Training never saw {unseen}, which counts as wrong." if unseen else ""
-        status.say(f"Found for {run.source_text(question.example)!r}.{note}")
+        status.say(f"Found for {run.codec.source_text(question.example)!r}.{note}")
 
 
-def _show(run: Run, visit: Visit, found: Answer, views: Views) -> None:
+def _show(run: OutputRun, visit: Visit, found: Answer, views: Views) -> None:
     same = visit.answer is not None and visit.answer.question == found.question
     visit.answer, last = found, max(len(found.lattice.steps), 1)
     views.step.place(views.step.value if same else last, last=last)
@@ -230,7 +230,7 @@ def _show(run: Run, visit: Visit, found: Answer, views: Views) -> None:
     _show_step(run, visit, views)
 
 
-def _show_step(run: Run, visit: Visit, views: Views) -> None:
+def _show_step(run: OutputRun, visit: Visit, views: Views) -> None:
     found = visit.answer
     if found is None or not found.lattice.steps:
         return

@@ -15,14 +15,14 @@ from seqwise.runs.report.drawing import draw_lattice
 from seqwise.runs.report.examples import lattice_in_words, lattice_palette, lattice_table
 from seqwise.runs.report.lattice import Lattice, Node
 from seqwise.runs.report.page import render_block
-from seqwise.runs.run import Run
+from seqwise.runs.run import OutputRun
 
 __all__ = ["bias_view", "errors_view", "lattice_view", "outputs_view", "step_in_words"]
 
 UNMIXED = 0.995  # weight from which on a relaxed slot counts as one candidate
 
 
-def lattice_view(run: Run, answer: Answer, step: int) -> Markup:
+def lattice_view(run: OutputRun, answer: Answer, step: int) -> Markup:
     """The lattice after so many steps, with its numbers in a folded table.
 
     Args:
@@ -30,7 +30,7 @@ def lattice_view(run: Run, answer: Answer, step: int) -> Markup:
         answer: what was found.
         step: from 1; later steps are left out.
     """
-    words, whole, question = run.target_vocabulary.tokens, answer.lattice, answer.question
+    words, whole, question = run.codec.target_vocabulary.tokens, answer.lattice, answer.question
     shown = Lattice(whole.steps[:step])
     what = f"{_setup_in_words(answer)}, the first {len(shown.steps)} of {len(whole.steps)} steps"
     drawing = draw_lattice(
@@ -58,7 +58,7 @@ def _setup_in_words(answer: Answer) -> str:
     return f"{setup.search}{slots} by {setup.score} scores{alpha}"
 
 
-def step_in_words(run: Run, answer: Answer, step: int) -> str:
+def step_in_words(run: OutputRun, answer: Answer, step: int) -> str:
     """What one step did: what the best slot added, which prefixes a hard beam gave up, what a relaxed one mixed.
 
     Args:
@@ -66,7 +66,7 @@ def step_in_words(run: Run, answer: Answer, step: int) -> str:
         answer: what was found.
         step: from 1.
     """
-    words, nodes = run.target_vocabulary.tokens, answer.lattice.steps[step - 1]
+    words, nodes = run.codec.target_vocabulary.tokens, answer.lattice.steps[step - 1]
     live = [node for node in nodes if node.is_live]
     if not live:
         return f"Step {step}: no slot is left."
@@ -130,11 +130,11 @@ def outputs_view(outputs: Sequence[Scored]) -> Markup:
     return render_block(Table("Outputs with both scores, the highest of each column marked", columns, rows))
 
 
-def _output(run: Run, tokens: Sequence[int]) -> str:
-    return run.target_text(run.target_vocabulary.decode(tokens)) or "(empty)"
+def _output(run: OutputRun, tokens: Sequence[int]) -> str:
+    return run.codec.target_text(run.codec.target_vocabulary.decode(tokens)) or "(empty)"
 
 
-def bias_view(run: Run, bias: LabelBias, step: int) -> Markup:
+def bias_view(run: OutputRun, bias: LabelBias, step: int) -> Markup:
     """The prefixes of the local beam after a step, each with its local share and what raw scores give it, then and on.
 
     Args:
@@ -156,7 +156,7 @@ def bias_view(run: Run, bias: LabelBias, step: int) -> Markup:
     return render_block(Paragraph(said)) + render_block(table)
 
 
-def _mass_row(run: Run, prefix: Prefix) -> list[str | Markup]:
+def _mass_row(run: OutputRun, prefix: Prefix) -> list[str | Markup]:
     masses = prefix.global_masses
     text = _output(run, prefix.tokens)
     name = f"{'* ' if prefix.is_gold else ''}{text}{'' if prefix.on_beam else ' (off)'}"
@@ -177,7 +177,7 @@ def _bar(share: float) -> Markup:
     )
 
 
-def errors_view(run: Run, errors: SearchErrors, *, score: str) -> Markup:
+def errors_view(run: OutputRun, errors: SearchErrors, *, score: str) -> Markup:
     """What larger beams find, and whether the beam that is asked about has made a search error.
 
     Args:

@@ -14,7 +14,6 @@ from seqwise.explorer.chain_page import chain_page
 from seqwise.explorer.search_page import search_page
 from seqwise.runs.explore.suggestions import Suggestions
 from seqwise.runs.run import Run
-from seqwise.runs.sequence_run import SequenceRun
 
 __all__ = ["PORT", "free_port", "is_loopback", "page_of", "require_nicegui", "serve"]
 
@@ -34,14 +33,14 @@ def require_nicegui() -> None:
         raise InputError("the explorer needs NiceGUI", mend="pip install 'seqwise[explore]'") from error
 
 
-def page_of(run: Run | SequenceRun, name: str) -> Callable[[], None]:
+def page_of(run: Run[Any, Any], name: str) -> Callable[[], None]:
     """What makes the page of a run, anew for each visitor, so that none sees what another does.
 
     Args:
         run: what is explored.
         name: what it is called.
     """
-    if isinstance(run, Run):
+    if run.codec.purpose == "predict":
         suggestions = Suggestions(run)
         return lambda: search_page(run, name, suggestions)
     return lambda: chain_page(run, name)
@@ -79,7 +78,7 @@ def free_port(host: str, port: int) -> int:
         raise InputError(problem, mend="give another --port, or 0 for any that is free") from error
 
 
-def serve(run: Run | SequenceRun, name: str, *, host: str = "127.0.0.1", port: int = PORT) -> None:
+def serve(run: Run[Any, Any], name: str, *, host: str = "127.0.0.1", port: int = PORT) -> None:
     """Serve the page of a run until it is interrupted.
 
     Args:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from seqwise.data.subwords import BLANK, UNKNOWN_PIECE, Subwords
+from seqwise.data.subwords import UNKNOWN_PIECE, Subwords
+from seqwise.data.tokenizer import END, Tokenizer, library_tokenizer
+from seqwise.data.vocabulary import Vocabulary
 
 __all__ = ["subword_tokenizer"]
 
-END, PADDING = "</s>", "<pad>"
+PADDING = "<pad>"
 
 
 def subword_tokenizer(subwords: Subwords) -> Any:
@@ -22,12 +24,7 @@ def subword_tokenizer(subwords: Subwords) -> Any:
     Returns:
         A ``PreTrainedTokenizerFast``, which is saved and loaded as any other.
 
-    Raises:
-        InputError: ``tokenizers`` is not installed.
-
     Example:
-        >>> import pytest
-        >>> _ = pytest.importorskip("tokenizers")
         >>> from seqwise.data.subwords import learn_subwords
         >>> tokenizer = subword_tokenizer(learn_subwords(["low lower", "low"], size=9))
         >>> tokenizer("lower  low")["input_ids"], tokenizer.decode([9, 1, 4, 9, 10], skip_special_tokens=True)
@@ -35,18 +32,13 @@ def subword_tokenizer(subwords: Subwords) -> Any:
         >>> len(tokenizer)
         12
     """
-    splitter = subwords.tokenizer  # which says so where the library is missing
-    from tokenizers import Regex, Tokenizer, decoders, normalizers, processors
     from transformers import PreTrainedTokenizerFast
 
-    tokenizer = Tokenizer.from_str(splitter.to_str())
-    tokenizer.add_special_tokens([END, PADDING])
-    tokenizer.normalizer = normalizers.Sequence(
-        [normalizers.NFC(), normalizers.Replace(Regex(rf"[\s{BLANK}]+"), " "), normalizers.Strip()]
+    vocabulary = Vocabulary(
+        tuple(dict.fromkeys((UNKNOWN_PIECE, *subwords.pieces, END))), unknown=UNKNOWN_PIECE, end=END
     )
-    tokenizer.decoder = decoders.Metaspace(replacement=BLANK, prepend_scheme="always")
-    ending = [(END, tokenizer.token_to_id(END))]
-    tokenizer.post_processor = processors.TemplateProcessing(single=f"$A {END}", special_tokens=ending)
+    tokenizer = library_tokenizer(Tokenizer(vocabulary, "subwords", subwords))
+    tokenizer.add_special_tokens([PADDING])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, unk_token=UNKNOWN_PIECE, eos_token=END, pad_token=PADDING
     )

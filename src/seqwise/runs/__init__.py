@@ -7,25 +7,12 @@ from typing import TYPE_CHECKING
 from seqwise._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from seqwise.runs.loading import build_model, build_vocabularies, load_run, new_run
-    from seqwise.runs.masked_model import (
-        MaskedRun,
-        SequenceScore,
-        load_masked_run,
-        read_sequences,
-        save_masked_run,
-        score_sequences,
-    )
+    from seqwise.runs.decoder_choice import best_decoder, choose_decoder
+    from seqwise.runs.inputs import read_sequences
+    from seqwise.runs.loading import build_codec, build_model, load_run, new_run, save_run
     from seqwise.runs.masked_model_settings import MaskedModelSettings
-    from seqwise.runs.run import (
-        Prediction,
-        Run,
-        best_decoder,
-        choose_decoder,
-        predict,
-        require_enough_candidates,
-        save_run,
-    )
+    from seqwise.runs.run import MaskedRun, OutputRun, Prediction, Run, predict, require_enough_candidates
+    from seqwise.runs.scoring import SequenceScore, score_sequences
     from seqwise.runs.settings import Settings
     from seqwise.runs.training import train_run
 else:
@@ -33,30 +20,31 @@ else:
         __name__,
         "seqwise.runs.settings",
         "seqwise.runs.masked_model_settings",
+        "seqwise.runs.inputs",
+        "seqwise.runs.decoder_choice",
         "seqwise.runs.run",
+        "seqwise.runs.scoring",
         "seqwise.runs.loading",
-        "seqwise.runs.masked_model",
         "seqwise.runs.training",
     )
 
 __all__ = [
     "MaskedModelSettings",
     "MaskedRun",
+    "OutputRun",
     "Prediction",
     "Run",
     "SequenceScore",
     "Settings",
     "best_decoder",
+    "build_codec",
     "build_model",
-    "build_vocabularies",
     "choose_decoder",
-    "load_masked_run",
     "load_run",
     "new_run",
     "predict",
     "read_sequences",
     "require_enough_candidates",
-    "save_masked_run",
     "save_run",
     "score_sequences",
     "train_run",

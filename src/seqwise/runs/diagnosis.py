@@ -15,7 +15,6 @@ import torch
 
 from seqwise.data.batches import EncodedExample, collate
 from seqwise.data.readers import Example
-from seqwise.data.subwords import normalize_text
 from seqwise.decoding import Decoder, Hypothesis, decode_examples, evaluation_mode, steps_after
 from seqwise.errors import InputError
 from seqwise.evaluation.diagnosis import ExposureGap, LengthBias, exposure_gap, length_bias
@@ -23,19 +22,11 @@ from seqwise.evaluation.label_bias import LabelBias, explore_label_bias
 from seqwise.evaluation.log_partitions import LogPartitionReport, log_partition_report
 from seqwise.evaluation.metrics import Sums
 from seqwise.evaluation.slot_ranking import SlotRanking, rank_slots
-from seqwise.evaluation.translation import bleu
 from seqwise.models.protocols import StepModel
 from seqwise.runs.findings import BEAM_SIZES, Diagnosis, meanings
-from seqwise.runs.measures import (
-    gold_ids,
-    known_targets,
-    log_partitions_of,
-    references_by_source,
-    signatures,
-    tagging_measures,
-    transduction_measures,
-)
-from seqwise.runs.run import Run
+from seqwise.runs.measures import gold_ids, known_targets, log_partitions_of
+from seqwise.runs.measures import measure_outputs as measure_written
+from seqwise.runs.run import OutputRun
 from seqwise.search.candidates import Score, global_, local, shifted
 from seqwise.search.selectors import HardTopK
 
@@ -61,7 +52,7 @@ Search = tuple[str, int]
 """The name of a score, and the size of a beam."""
 
 
-def estimate_constant(run: Run, examples: Sequence[Example]) -> float:
+def estimate_constant(run: OutputRun, examples: Sequence[Example]) -> float:
     """The mean of log Z over gold tokens (end tokens counted), for :func:`~seqwise.search.shifted`; in nats a token.
 
     Args:
@@ -78,7 +69,7 @@ def estimate_constant(run: Run, examples: Sequence[Example]) -> float:
         >>> isinstance(estimate_constant(run, examples), float)
         True
     """
-    log_partitions_N = log_partitions_of(run, run.encode(known_targets(run, examples)))
+    log_partitions_N = log_partitions_of(run, run.codec.encode(known_targets(run, examples)))
     if not len(log_partitions_N):
         raise InputError("the run cannot write any of these targets", mend="give data with the labels of training")
     return log_partitions_N.double().mean().item()
@@ -94,7 +85,7 @@ def development_constant(folder: Path) -> float | None:
     return float(value) if known else None
 
 
-def measure_outputs(run: Run, examples: Sequence[Example], outputs: Sequence[Hypothesis]) -> dict[str, Sums]:
+def measure_outputs(run: OutputRun, examples: Sequence[Example], outputs: Sequence[Hypothesis]) -> dict[str, Sums]:
     """The measures of the run's task, as :func:`~seqwise.runs.measures.measure` takes them, of outputs at hand.
 
     Args:
@@ -102,23 +93,8 @@ def measure_outputs(run: Run, examples: Sequence[Example], outputs: Sequence[Hyp
         examples: with their targets.
         outputs: one for each example of a tagger, one for each distinct source of a transducer, in their order.
     """
-    written = [tuple(run.target_vocabulary.decode(output.tokens)) for output in outputs]
-    if run.settings.task == "tag":
-        return tagging_measures(written, [example.target for example in examples])
-    references = references_by_source(examples)[1]
-    texts = [run.target_text(tokens) for tokens in written]
-    seen = normalize_text if run.writes_text else str
-    wanted = [list(dict.fromkeys(seen(" ".join(tokens)) for tokens in options)) for options in references]
-    if not run.writes_text:
-        measures = transduction_measures(written, references)
-    else:
-        measures = transduction_measures(
-            [tuple(text.split()) for text in texts], [[tuple(text.split()) for text in options] for options in wanted]
-        )
-        del measures["word error"]  # hardly any text is right to the last word
-    if "BLEU" in signatures(run, examples):
-        measures["BLEU"] = bleu(texts, wanted, tokenize="13a" if run.writes_text else "none")
-    return measures
+    written = [tuple(run.codec.target_vocabulary.decode(output.tokens)) for output in outputs]
+    return measure_written(run, examples, written)
 
 
 @dataclass(frozen=True)
@@ -135,25 +111,25 @@ class _Data:
         return [self.sources[number] for number in self.known]
 
 
-def _prepare(run: Run, examples: Sequence[Example]) -> _Data:
+def _prepare(run: OutputRun, examples: Sequence[Example]) -> _Data:
     groups: dict[Hashable, list[int]] = {}
     for index, example in enumerate(examples):
         groups.setdefault(index if run.settings.task == "tag" else example.source, []).append(index)
-    targets = [example.target for example in run.split(examples)]
-    writable = set(run.target_vocabulary.tokens)
+    targets = [example.target for example in run.codec.split(examples)]
+    writable = set(run.codec.target_vocabulary.tokens)
     known, references = [], []
     for number, indices in enumerate(groups.values()):
         options = [examples[index] for index in indices if writable.issuperset(targets[index])]
         if options:
             known.append(number)
-            references.append(list(dict.fromkeys(one.target_ids for one in run.encode(options))))
+            references.append(list(dict.fromkeys(one.target_ids for one in run.codec.encode(options))))
     firsts = [indices[0] for indices in groups.values()]
-    sources = run.encode_sources([examples[index] for index in firsts])
+    sources = run.codec.encode_sources([examples[index] for index in firsts])
     return _Data(sources, [len(targets[index]) for index in firsts], known, references)
 
 
 def diagnose(
-    run: Run,
+    run: OutputRun,
     examples: Sequence[Example],
     *,
     beam_size: int | None = None,
@@ -197,7 +173,7 @@ def diagnose(
     return Diagnosis(k, measured, constant, log_partitions, exposure, lengths, ranking)
 
 
-def _beam_size(run: Run, asked: int | None) -> int:
+def _beam_size(run: OutputRun, asked: int | None) -> int:
     if asked is not None and asked < 1:
         raise InputError(f"the beam must have at least one slot, got {asked}")
     return run.settings.beam_size if asked is None else asked
@@ -216,8 +192,8 @@ def _counter(on_progress: OnProgress | None, part: str, total: int) -> Callable[
     return advance
 
 
-def _log_partitions(run: Run, examples: Sequence[Example]) -> LogPartitionReport | None:
-    encoded = run.encode(known_targets(run, examples))
+def _log_partitions(run: OutputRun, examples: Sequence[Example]) -> LogPartitionReport | None:
+    encoded = run.codec.encode(known_targets(run, examples))
     if not encoded:
         return None
     lengths = [len(one.target_ids) for one in encoded]
@@ -225,7 +201,7 @@ def _log_partitions(run: Run, examples: Sequence[Example]) -> LogPartitionReport
 
 
 def _search(
-    run: Run,
+    run: OutputRun,
     sources: Sequence[EncodedExample],
     searches: Sequence[tuple[str, int, Score]],
     on_progress: OnProgress | None,
@@ -234,7 +210,7 @@ def _search(
     advance = _counter(on_progress, "searching", len(searches) * len(sources))
     found: dict[Search, list[Hypothesis]] = {}
     for name, size, score in searches:
-        decoder = Decoder(run.allowed(HardTopK(size)), score)
+        decoder = Decoder(run.codec.allowed(HardTopK(size)), score)
         best = decode_examples(run.model, sources, decoder, on_progress=advance)
         found[name, size] = [outputs[0] for outputs in best]
     return found
@@ -254,12 +230,14 @@ def _exposure(
     return gaps
 
 
-def _rank(run: Run, data: _Data, k: int, on_progress: OnProgress | None) -> SlotRanking | None:
+def _rank(run: OutputRun, data: _Data, k: int, on_progress: OnProgress | None) -> SlotRanking | None:
     if not data.known or k < 2:
         return None
     advance = _counter(on_progress, "ranking slots", len(data.known))
     try:
-        return rank_slots(run.model, data.known_sources, data.references, k=k, allowed=run.allowed, on_progress=advance)
+        return rank_slots(
+            run.model, data.known_sources, data.references, k=k, allowed=run.codec.allowed, on_progress=advance
+        )
     except InputError:  # one token each, or gold on no beam: there is nothing to rank
         return None
 
@@ -271,7 +249,7 @@ def _thirds(lengths: Sequence[int]) -> list[int]:
     return sorted(edges - {ordered[0]})
 
 
-def explore(run: Run, example: Example, *, beam_size: int | None = None, support: int = 4096) -> LabelBias:
+def explore(run: OutputRun, example: Example, *, beam_size: int | None = None, support: int = 4096) -> LabelBias:
     """The label-bias explorer on one example: the prefixes of its local beam, with gold beside them.
 
     Args:
@@ -289,9 +267,9 @@ def explore(run: Run, example: Example, *, beam_size: int | None = None, support
         problem = f"the target has {len(example.target)} tokens and the source {len(example.source)}"
         mend = "give a label for each token, or none"
         raise InputError(problem, path=example.path or None, line=example.line or None, mend=mend)
-    (source,) = run.encode_sources([example])
+    (source,) = run.codec.encode_sources([example])
     gold = gold_ids(run, example)
-    support = min(support, max(1, CANDIDATES_AT_ONCE // len(run.target_vocabulary)))
+    support = min(support, max(1, CANDIDATES_AT_ONCE // len(run.codec.target_vocabulary)))
     with evaluation_mode(model), torch.no_grad():
         return explore_label_bias(
             model,
@@ -300,5 +278,5 @@ def explore(run: Run, example: Example, *, beam_size: int | None = None, support
             k=k,
             gold=gold,
             support=support,
-            allowed=run.allowed,
+            allowed=run.codec.allowed,
         )

@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from seqwise.data.fasta import each_entry
 from seqwise.data.readers import (
+    BLANKS,
     Example,
     FilePath,
     Units,
     each_input,
+    each_pair,
     each_sentence,
     each_source,
     read_columns,
+    read_lines,
     read_pairs,
     require_aligned,
+    require_some,
 )
 from seqwise.data.spooled import spooled
 from seqwise.errors import InputError
+from seqwise.runs.masked_model_settings import Format, MaskedModelSettings
 from seqwise.runs.settings import Settings
 from seqwise.runs.settings import Units as SideUnits
 
 __all__ = [
+    "Format",
     "Reader",
     "digest_of",
+    "each_sequence",
     "example_of",
     "file_units",
     "input_units",
@@ -34,6 +44,7 @@ __all__ = [
     "line_reader",
     "names_a_file",
     "read_examples",
+    "read_sequences",
     "recorded_file",
     "require_own_labels",
     "training_reader",
@@ -121,6 +132,47 @@ def read_examples(settings: Settings, path: FilePath) -> list[Example]:
     return read_pairs(
         path, source_units=file_units(settings.source_units), target_units=file_units(settings.target_units)
     )
+
+
+def read_sequences(path: FilePath, settings: MaskedModelSettings) -> list[Example]:
+    r"""Read a file in the format of a masked model; blank lines of a file with one sequence a line are left out.
+
+    Returns:
+        Examples whose target is the sequence; the source is empty but for pairs, and the key the name of FASTA.
+
+    Raises:
+        InputError: the file cannot be read as that, with its line.
+
+    Example:
+        >>> file = getfixture("tmp_path") / "a.txt"
+        >>> _ = file.write_text("the dog\n\nruns\n")
+        >>> [(example.target, example.line) for example in read_sequences(file, MaskedModelSettings())]
+        [(('the', 'dog'), 1), (('runs',), 3)]
+    """
+    units = {"units": settings.units, "source_units": settings.source_units}
+    return require_some(list(each_sequence(path, format=settings.format, **units)), path)
+
+
+def each_sequence(path: FilePath, *, format: Format, units: SideUnits, source_units: SideUnits) -> Iterator[Example]:
+    """The examples of :func:`read_sequences`, one at a time; none is no error."""
+    if format == "pairs":
+        yield from each_pair(path, source_units=file_units(source_units), target_units=file_units(units))
+    elif format == "fasta":
+        for entry in each_entry(path):
+            yield replace(entry, target=("".join(entry.target),)) if units == "subwords" else entry
+    else:
+        yield from _each_line(path, file_units(units))
+
+
+def _each_line(path: FilePath, units: Units) -> Iterator[Example]:
+    for number, text in read_lines(path):
+        if "\t" in text:
+            problem, mend = "a tab in a sequence", "give one sequence a line; source, tab, sequence is --format pairs"
+            raise InputError(problem, path=path, line=number, mend=mend)
+        if text.strip(" "):
+            words = tuple(word for word in BLANKS.split(text) if word)
+            tokens = {"words": words, "characters": tuple(text), "text": (text.strip(" "),)}[units]
+            yield Example((), tokens, os.fspath(path), number)
 
 
 def recorded_file(path: Path, folder: Path) -> Path:

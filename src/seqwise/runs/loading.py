@@ -1,98 +1,97 @@
-"""Runs made from data, and runs read from their folders, of every kind."""
+"""Runs made from data, saved to their folders and read back, of every kind."""
 
 from __future__ import annotations
 
+import json
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from seqwise.data.durable import write_atomically
 from seqwise.data.readers import Example
-from seqwise.data.subwords import (
-    Subwords,
-    learn_subwords,
-    load_subwords,
-)
+from seqwise.data.records import read_record
+from seqwise.data.tokenizer import END, Tokenizer, reading_tokenizer, writing_tokenizer
 from seqwise.data.vocabulary import Vocabulary
 from seqwise.errors import InputError
 from seqwise.models.chain import ChainTagger
+from seqwise.models.conditional import ConditionalMaskedTransformer
+from seqwise.models.masked import MaskedLSTM, MaskedTransformer
 from seqwise.models.recurrent import EncoderDecoder, Tagger
 from seqwise.models.transformer import Transformer
-from seqwise.runs.hub import model_folder, run_folder
-from seqwise.runs.run import END, UNKNOWN, Run, SequenceModel, _split, _units, start_normalized
+from seqwise.runs.codecs import Codec, MaskedCodec, Purpose, TokenizerCodec
+from seqwise.runs.hub import HUB_RUN, holds_run, model_folder, run_folder
+from seqwise.runs.hugging_face_codecs import GeneratorCodec, MaskedTextCodec, TaggerCodec
+from seqwise.runs.masked_model_settings import MaskedModelSettings, load_masked_settings, save_masked_settings
+from seqwise.runs.model_names import HUB_NAME
+from seqwise.runs.pretrained import (
+    holds_pretrained,
+    is_encoder,
+    load_masked_language_model,
+    load_model_and_tokenizer,
+    pretrained_source,
+)
+from seqwise.runs.run import MaskedRun, OutputRun, Run, require_purpose
 from seqwise.runs.settings import Settings, load_settings, names_pretrained, over_encoder
-from seqwise.runs.stages import resolve
-from seqwise.runs.tagger_run import load_tagger_run, new_tagger_run
-from seqwise.runs.transformers_run import load_transformers_run, new_transformers_run
-from seqwise.training.checkpoints import load_model_file, verify
+from seqwise.runs.stages import SELF_NORMALIZING, resolve, stages
+from seqwise.training.checkpoints import load_model_file, publishing, verify
+from seqwise.training.configuration import dump_configuration, load_configuration
 
-__all__ = ["build_model", "build_vocabularies", "load_run", "new_run"]
+__all__ = ["build_codec", "build_model", "load_run", "new_run", "save_run", "save_settings"]
+
+MODEL, CODEC, CONFIGURATION, SETTINGS = "model", "codec.json", "configuration.yaml", "settings.json"
+
+OutputModel = Tagger | ChainTagger | EncoderDecoder | Transformer
+MaskedModel = MaskedLSTM | MaskedTransformer | ConditionalMaskedTransformer
+
+POOLER = ("pooler.",)
+"""The layer that summarises a text for a head: many folders lack its weights, and no tagger reads them."""
 
 
-def new_run(examples: Sequence[Example], settings: Settings) -> Run:
-    """What training starts from: subwords and vocabularies of the training data, and a model with new weights.
+# --------------------------------------------------------------------------------------------------------- new
 
-    Or a trained model of transformers with its tokenizer, where the settings name one; under a tagger, its encoder.
+
+def new_run(examples: Sequence[Example], settings: Settings) -> OutputRun:
+    """Make the run that training starts from: tokenizers of the training data, and a model with new weights.
+
+    Or a trained Hugging Face model with its tokenizer, where the settings name one; under a tagger, its encoder.
     """
     if over_encoder(settings):
-        return new_tagger_run(examples, settings)
+        return _new_tagger_run(examples, settings)
     if names_pretrained(settings.model):
-        return new_transformers_run(settings)
-    subwords = _learn_subwords(examples, settings)
-    source, target = build_vocabularies(_split(examples, *subwords), settings, target_subwords=subwords[1])
-    return Run(settings, build_model(settings, source, target), source, target, *subwords)
+        return _generator_run(settings, pretrained_source(settings.model))
+    codec = build_codec(examples, settings)
+    return Run(settings, build_model(settings, codec), codec)
 
 
-def _learn_subwords(examples: Sequence[Example], settings: Settings) -> tuple[Subwords | None, Subwords | None]:
-    """Subwords of each side that is made of them.
+def build_codec(examples: Sequence[Example], settings: Settings) -> TokenizerCodec:
+    """Make a tokenizer of each side of training data.
 
     Each side has its own: the model shares no embeddings between the two, and a joint vocabulary would make every
     search choose among pieces that only occur in sources.
     """
-    learnt: list[Subwords | None] = []
-    for side in ("source", "target"):
-        texts = (getattr(example, side)[0] for example in examples)
-        subwords = _units(settings, side) == "subwords"
-        learnt.append(learn_subwords(texts, size=settings.subword_vocabulary) if subwords else None)
-    return learnt[0], learnt[1]
+    transduces = settings.task == "transduce"
+    size, end = settings.subword_vocabulary, END if transduces else None
+    units = (settings.source_units, settings.target_units) if transduces else ("words", "words")
+    sources, targets = [example.source for example in examples], [example.target for example in examples]
+    source = reading_tokenizer(sources, units=units[0], subword_vocabulary=size, minimum_count=settings.minimum_count)
+    return TokenizerCodec(source, writing_tokenizer(targets, units=units[1], subword_vocabulary=size, end=end))
 
 
-def build_vocabularies(
-    examples: Sequence[Example], settings: Settings, *, target_subwords: Subwords | None = None
-) -> tuple[Vocabulary, Vocabulary]:
-    """Source and target vocabularies of training data; the source is open unless ``minimum_count`` is 1.
-
-    Args:
-        examples: with texts already split into subwords.
-        settings: what the two sides are made of, and ``minimum_count``.
-        target_subwords: all of them can be written, whether or not the training data need them.
-    """
-    units = _units(settings, "source")
-    minimum_count = settings.minimum_count or (1 if units == "characters" else 2)
-    # Subwords that only other texts need, and characters that are none, are unknown whatever the count.
-    source = Vocabulary.build(
-        (example.source for example in examples),
-        minimum_count=minimum_count,
-        unknown=None if minimum_count == 1 and units != "subwords" else UNKNOWN,
-    )
-    end = END if settings.task == "transduce" else None
-    targets = [example.target for example in examples] if target_subwords is None else [target_subwords.pieces]
-    return source, Vocabulary.build(targets, end=end)
-
-
-def build_model(settings: Settings, source: Vocabulary, target: Vocabulary) -> SequenceModel:
+def build_model(settings: Settings, codec: TokenizerCodec) -> OutputModel:
     """A model with new weights, drawn from the settings' seed."""
     with torch.random.fork_rng():
         torch.manual_seed(settings.seed)
-        model = _draw_model(settings, source, target)
-    start_normalized(model, settings)
+        model = _draw_model(settings, codec.source.vocabulary, codec.target.vocabulary)
+    _start_normalized(model, settings)
     return model
 
 
-def _draw_model(settings: Settings, source: Vocabulary, target: Vocabulary) -> SequenceModel:
+def _draw_model(settings: Settings, source: Vocabulary, target: Vocabulary) -> OutputModel:
     sizes: dict[str, Any] = {
         "source_size": len(source),
         "target_size": len(target),
@@ -115,51 +114,240 @@ def _draw_model(settings: Settings, source: Vocabulary, target: Vocabulary) -> S
     return EncoderDecoder(**sizes, end=target.end_id, embedding_size=settings.embedding_size)
 
 
-def load_run(name: str | os.PathLike[str]) -> Run:
-    """Read a run back, every file checked against its manifest.
+def _start_normalized(model: nn.Module, settings: Settings) -> None:
+    """Lower the output biases of a new model by log V, if it is trained to be self-normalised first.
+
+    So log Z is about 0 from the first step (Devlin et al., ACL 2014, section 2.4). From log Z = log V, the penalty
+    would drown the likelihood for as long as the model has learnt nothing.
+    """
+    if stages(settings)[0].settings.objective in SELF_NORMALIZING and isinstance(model.head, nn.Linear):
+        nn.init.constant_(model.head.bias, -math.log(model.head.out_features))
+
+
+def _new_tagger_run(examples: Sequence[Example], settings: Settings) -> OutputRun:
+    """The trained encoder that the settings name, under a decoder with new weights."""
+    from seqwise.hugging_face import pretrained_tagger
+
+    source = pretrained_source(settings.model)
+    labels = Vocabulary.build(example.target for example in examples)
+    sizes = {name: getattr(settings, name) for name in ("hidden_size", "label_embedding_size", "dropout")}
+    with torch.random.fork_rng():
+        torch.manual_seed(settings.seed)
+        options: dict[str, Any] = {"unread": POOLER, "dtype": torch.float32}
+        backbone, tokenizer = load_model_and_tokenizer(source, _encoder_loader, kind="encoder", **options)
+        # With their names, the folder says by itself what it writes.
+        backbone.config.id2label = dict(enumerate(labels.tokens))
+        backbone.config.label2id = {label: place for place, label in enumerate(labels.tokens)}
+        model = pretrained_tagger(backbone, num_labels=len(labels), **sizes)
+    _start_normalized(model, settings)
+    return Run(settings, model, TaggerCodec.over(model, tokenizer, labels, source=source))
+
+
+def _generator_run(settings: Settings, source: Path | str) -> OutputRun:
+    """The encoder-decoder or causal model of a folder or a name on the hub."""
+    from seqwise.hugging_face import step_model
+
+    kind = "encoder-decoder or causal language model"
+    model, tokenizer = load_model_and_tokenizer(source, _generator_loader, kind=kind, dtype=torch.float32)
+    try:
+        adapted = step_model(model.eval())
+    except InputError as error:
+        raise InputError(error.problem, path=source, mend=error.mend) from None
+    if adapted.end is None:
+        raise InputError("the model has no end token", path=source, mend="set eos_token_id in its generation config")
+    return Run(settings, adapted, GeneratorCodec(tokenizer, adapted))
+
+
+def _encoder_loader(config: Mapping[str, Any]) -> Any:
+    from transformers import AutoModel
+
+    if not is_encoder(config):
+        named = next(iter(config.get("architectures") or ()), config.get("model_type"))
+        problem = f"the model ({named}) is no encoder, which --task tag needs"
+        raise InputError(problem, mend="name one such as BERT, or use --task transduce")
+    return AutoModel
+
+
+def _generator_loader(config: Mapping[str, Any]) -> Any:
+    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+    )
+
+    kind = config.get("model_type")
+    masked = any(name.endswith("ForMaskedLM") for name in config.get("architectures") or ())
+    if masked or is_encoder(config):
+        what = "a masked language model" if masked else "an encoder"
+        mend = "tag with it (--task tag), or use it with seqwise score or seqwise sample"
+        raise InputError(f"the model is {what}, which writes no text", mend=mend)
+    # Some encoder-decoders have decoders that can be had on their own.
+    reads = kind in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES or kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    return AutoModelForSeq2SeqLM if reads else AutoModelForCausalLM
+
+
+# ------------------------------------------------------------------------------------------------------- saved
+
+
+def save_run(run: Run[Any, Codec], folder: str | os.PathLike[str]) -> None:
+    """Write settings and model; the model folder appears whole or not at all."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with publishing(folder / MODEL) as partial:
+        run.codec.save(run.model, partial)
+        write_atomically(partial / CODEC, json.dumps({"kind": run.codec.kind}) + "\n")
+        if run.codec.purpose == "predict":
+            save_settings(run.settings, folder)
+        else:
+            save_masked_settings(run.settings, folder / SETTINGS)
+
+
+def save_settings(settings: Settings, folder: Path) -> None:
+    """Write ``configuration.yaml``, unless it says the same already: it may be the user's own, with comments."""
+    path = folder / CONFIGURATION
+    if not path.exists() or resolve(load_configuration(Settings, path, {})) != settings:
+        write_atomically(path, dump_configuration(settings))
+
+
+# ------------------------------------------------------------------------------------------------------ loaded
+
+
+def load_run(name: str | os.PathLike[str], *, to: Purpose | None = None) -> Run[Any, Any]:
+    """Read a run back, every file checked against its manifest; or a Hugging Face masked model.
 
     Args:
         name: a folder; or, as a str and where there is no such path, a name on the hub.
+        to: what the run is for; one that does not do it is refused. Only "score" looks for masked models on the hub
+            that were not trained here.
 
     Raises:
         InputError: the folder is missing, is no run, or a file of it is damaged; the message names the file. Or the hub
             has no such run.
     """
+    pretrained = None if to == "predict" else _pretrained(name, on_hub=to == "score")
+    if pretrained is not None:
+        return _masked_text_run(MaskedModelSettings(units="subwords"), pretrained)
     folder = run_folder(name)
+    inside = _trained_model(folder, _GIVE[to])
+    verify(inside)
+    record = read_record(inside / CODEC, ["kind"], what="codec of a run", mend=_GIVE[to])
+    if record["kind"] not in list(_LOADERS):  # it may be anything, such as a list
+        raise InputError(f"there is no codec {record['kind']!r}", path=inside / CODEC, mend=_GIVE[to])
+    codec_class, load = _LOADERS[record["kind"]]
+    if to is not None:
+        require_purpose(codec_class, to, path=folder)
+    return load(folder, inside)
+
+
+_GIVE: dict[Purpose | None, str] = {
+    "predict": "give the --output of a seqwise train",
+    "score": "give the --output of a seqwise masked-model train, or a folder of a Hugging Face masked model",
+    None: "give the --output of a seqwise train or masked-model train",
+}
+
+
+def _pretrained(name: str | os.PathLike[str], *, on_hub: bool) -> Path | str | None:
+    """The folder or the name on the hub of a masked model that is no run of ours, or None."""
+    folder = Path(name)
+    if holds_pretrained(folder) and not (folder / CODEC).exists():
+        return folder
+    if not on_hub or not isinstance(name, str) or os.path.lexists(folder) or not HUB_NAME.fullmatch(name):
+        return None
+    return None if HUB_RUN.fullmatch(name) and holds_run(name) else name
+
+
+def _trained_model(folder: Path, give: str) -> Path:
+    """The model folder of a run; where there is none, the message says why."""
     if not folder.is_dir():
-        raise InputError("there is no such run folder", path=folder, mend="give the --output of a seqwise train")
+        raise InputError("there is no such run folder", path=folder, mend=give)
     inside = model_folder(folder)
     if not inside.is_dir():
         unfinished = (folder / "checkpoints").is_dir() or (folder / "warm-start").is_dir()
-        mend = "run the same seqwise train again to finish it" if unfinished else "give the --output of a seqwise train"
+        mend = "run the same training command again to finish it" if unfinished else give
         raise InputError("the folder holds no trained model", path=folder, mend=mend)
-    if (inside / "sequence_vocabulary.json").exists():
-        mend = "use it with seqwise score or seqwise sample"
-        raise InputError("the folder holds a masked model, which predicts no outputs", path=folder, mend=mend)
-    verify(inside)
-    settings = resolve(load_settings(folder / "configuration.yaml", {}))
-    if over_encoder(settings):
-        return load_tagger_run(settings, inside)
-    if names_pretrained(settings.model):
-        return load_transformers_run(settings, inside)
-    source = Vocabulary.load(inside / "source_vocabulary.json")
-    target = Vocabulary.load(inside / "target_vocabulary.json")
+    return inside
+
+
+def _output_settings(folder: Path) -> Settings:
+    return resolve(load_settings(folder / CONFIGURATION, {}))
+
+
+def _load_tokenizer_run(folder: Path, inside: Path) -> OutputRun:
+    settings, codec = _output_settings(folder), TokenizerCodec.load(inside)
     try:
-        model = build_model(settings, source, target)
+        model = build_model(settings, codec)
     except InputError as error:
         mend = "restore it as it was saved"
-        raise InputError(error.problem, path=folder / "configuration.yaml", mend=mend) from error
-    _load_weights(model, inside / "model.safetensors")
-    subwords = [
-        load_subwords(inside / f"{side}_subwords.json") if _units(settings, side) == "subwords" else None
-        for side in ("source", "target")
-    ]
-    return Run(settings, model.eval(), source, target, *subwords)
-
-
-def _load_weights(model: nn.Module, path: Path) -> None:
+        raise InputError(error.problem, path=folder / CONFIGURATION, mend=mend) from error
     try:
-        model.load_state_dict(load_model_file(path))
+        model.load_state_dict(load_model_file(inside / "model.safetensors"))
     except RuntimeError as error:
         problem = f"the weights do not fit the configuration ({str(error).splitlines()[-1].strip()})"
-        raise InputError(problem, path=path, mend="restore configuration.yaml as it was saved") from error
+        mend = "restore configuration.yaml as it was saved"
+        raise InputError(problem, path=inside / "model.safetensors", mend=mend) from error
+    return Run(settings, model.eval(), codec)
+
+
+def _load_generator_run(folder: Path, inside: Path) -> OutputRun:
+    return _generator_run(_output_settings(folder), inside)
+
+
+def _load_tagger_run(folder: Path, inside: Path) -> OutputRun:
+    from seqwise.hugging_face.tagger import load_tagger
+
+    settings, model = _output_settings(folder), load_tagger(inside)
+    return Run(settings, model, TaggerCodec.load(inside, model))
+
+
+def _load_masked_run(folder: Path, inside: Path) -> MaskedRun:
+    settings = load_masked_settings(folder / SETTINGS)
+    codec = MaskedCodec.load(inside, format=settings.format)
+    return Run(settings, _load_masked_model(settings, folder, codec.sequence, codec.source), codec)
+
+
+def _load_masked_text_run(folder: Path, inside: Path) -> MaskedRun:
+    return _masked_text_run(load_masked_settings(folder / SETTINGS), inside)
+
+
+def _masked_text_run(settings: MaskedModelSettings, source: Path | str) -> MaskedRun:
+    model, codec = load_masked_language_model(source)
+    return Run(settings, model, MaskedTextCodec(model, codec))
+
+
+def _load_masked_model(
+    settings: MaskedModelSettings, folder: Path, sequence: Tokenizer, source: Tokenizer | None
+) -> MaskedModel:
+    inside = model_folder(folder)
+    weights, sizes = load_model_file(inside / "model.safetensors"), {"vocab_size": len(sequence.vocabulary)}
+    if source is not None:
+        sizes["source_size"] = len(source.vocabulary)
+    try:
+        config: dict[str, Any] = json.loads((inside / "config.json").read_bytes())
+        model = masked_model_class(settings)(**config)
+        if any(config.get(name) != size for name, size in sizes.items()):
+            raise ValueError("vocabulary and model are of different sizes")
+        model.load_state_dict(weights)
+    except (RuntimeError, TypeError, ValueError, OSError) as error:
+        problem = f"settings, vocabulary and weights do not fit each other ({str(error).splitlines()[-1].strip()})"
+        raise InputError(problem, path=folder, mend="take another copy") from error
+    return model.eval()
+
+
+def masked_model_class(settings: MaskedModelSettings) -> type[MaskedModel]:
+    """The class of the model that the settings describe."""
+    if settings.conditional:
+        return ConditionalMaskedTransformer
+    return MaskedLSTM if settings.model == "lstm" else MaskedTransformer
+
+
+_LOADERS: dict[str, tuple[type[Codec], Callable[[Path, Path], Run[Any, Any]]]] = {
+    codec.kind: (codec, load)
+    for codec, load in (
+        (TokenizerCodec, _load_tokenizer_run),
+        (GeneratorCodec, _load_generator_run),
+        (TaggerCodec, _load_tagger_run),
+        (MaskedCodec, _load_masked_run),
+        (MaskedTextCodec, _load_masked_text_run),
+    )
+}
+"""By the kind in ``codec.json``: its codec, and the run of a folder and its model folder."""

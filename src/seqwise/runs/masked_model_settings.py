@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import json
 import math
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
+from seqwise.data.durable import write_atomically
 from seqwise.errors import InputError
 from seqwise.runs.settings import Units
 from seqwise.training.configuration import setting
@@ -16,7 +18,7 @@ from seqwise.training.configuration import setting
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Format", "MaskedModelSettings", "load_masked_settings", "require_read"]
+__all__ = ["Format", "MaskedModelSettings", "load_masked_settings", "require_read", "save_masked_settings"]
 
 Format = Literal["sequences", "fasta", "pairs"]
 """How a file holds sequences: one a line, FASTA, or source, tab, sequence."""
@@ -178,6 +180,11 @@ def load_masked_settings(path: Path) -> MaskedModelSettings:
         return MaskedModelSettings(**record)
     except (InputError, TypeError):  # the latter where a text stands for a number
         raise InputError(problem, path=path, mend=mend) from None
+
+
+def save_masked_settings(settings: MaskedModelSettings, path: Path) -> None:
+    """Write the settings of a run."""
+    write_atomically(path, json.dumps(asdict(settings), indent=1, sort_keys=True) + "\n")
 
 
 def _require_choices(settings: MaskedModelSettings) -> None:

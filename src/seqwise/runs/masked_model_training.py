@@ -7,7 +7,7 @@ import math
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -17,26 +17,18 @@ import torch
 from seqwise.data.batches import Batch, EncodedExample, collate
 from seqwise.data.durable import discard_partials, holds_nothing, write_atomically
 from seqwise.data.readers import Example
-from seqwise.data.subwords import UNKNOWN_PIECE, Subwords, learn_subwords
+from seqwise.data.tokenizer import reading_tokenizer, writing_tokenizer
 from seqwise.data.vocabulary import Vocabulary
 from seqwise.errors import InputError
 from seqwise.evaluation.signature import sha256_of_examples, sign, signature_line
 from seqwise.models.conditional import ConditionalMaskedTransformer
 from seqwise.objectives.masked_likelihood import conditional_masked_objective, masked_cross_entropy, masked_objective
-from seqwise.runs.masked_model import (
-    MODEL,
-    SETTINGS,
-    MaskedRun,
-    Model,
-    model_class,
-    read_sequences,
-    room_for,
-    save_masked_run,
-    save_settings,
-    score_sequences,
-    sequence_tokens,
-)
-from seqwise.runs.masked_model_settings import MaskedModelSettings, load_masked_settings
+from seqwise.runs.codecs import MaskedCodec
+from seqwise.runs.inputs import read_sequences
+from seqwise.runs.loading import MODEL, SETTINGS, MaskedModel, masked_model_class, save_run
+from seqwise.runs.masked_model_settings import MaskedModelSettings, load_masked_settings, save_masked_settings
+from seqwise.runs.run import MaskedRun, Run
+from seqwise.runs.scoring import room_for, score_sequences
 from seqwise.runs.training_summary import loss_warnings
 from seqwise.training.checkpoints import last_complete
 from seqwise.training.lock import sole_writer
@@ -46,7 +38,7 @@ from seqwise.training.trainer import Progress, TrainingResult, fit, read_losses
 __all__ = ["measure_masked_run", "new_masked_run", "train_masked_model"]
 
 
-def new_masked_run(examples: Sequence[Example], settings: MaskedModelSettings) -> MaskedRun:
+def new_masked_run(examples: Sequence[Example], settings: MaskedModelSettings) -> Run[MaskedModelSettings, MaskedCodec]:
     """What training starts from: subwords and vocabularies of the training data, and a model with new weights.
 
     Raises:
@@ -56,39 +48,32 @@ def new_masked_run(examples: Sequence[Example], settings: MaskedModelSettings) -
     Example:
         >>> settings = MaskedModelSettings(units="characters", hidden_size=8, num_heads=2)
         >>> run = new_masked_run([Example((), ("a", "b")), Example((), ("b",))], settings)
-        >>> run.vocabulary.tokens, dict(run.lengths)
+        >>> run.codec.sequence.vocabulary.tokens, dict(run.codec.lengths)
         (('b', 'a'), {1: 1, 2: 1})
     """
-    subwords = _learn(settings.units, settings, (one.target for one in examples))
-    sequences = [sequence_tokens(one.target, subwords) for one in examples]
-    if subwords is None:
-        vocabulary = _vocabulary(sequences, settings, units=settings.units)
-    else:  # pieces that the data do not need can be written all the same
-        vocabulary = Vocabulary.build([subwords.pieces])
-    _require_two_tokens(vocabulary)
-    source_vocabulary, source_subwords = None, None
-    if settings.conditional:
-        source_subwords = _learn(settings.source_units, settings, (one.source for one in examples))
-        sources = (sequence_tokens(one.source, source_subwords) for one in examples)
-        source_vocabulary = _vocabulary(sources, settings, units=settings.source_units)
-    lengths = dict(sorted(Counter(map(len, sequences)).items()))
+    codec = _new_codec(examples, settings)
+    _require_two_tokens(codec.sequence.vocabulary)
+    lengths = codec.lengths
     max_length = settings.max_length or max(lengths)
-    require_short(examples, map(len, sequences), max_length=max_length if settings.conditional else None)
-    model = _new_model(settings, vocabulary, source_vocabulary, max_length=max_length)
-    return MaskedRun(settings, model, vocabulary, source_vocabulary, subwords, source_subwords, lengths)
+    if settings.conditional:
+        require_short(examples, (len(codec.sequence.split(one.target)) for one in examples), max_length=max_length)
+    return Run(settings, _new_model(settings, codec, max_length=max_length), codec)
 
 
-def _learn(units: str, settings: MaskedModelSettings, texts: Iterator[tuple[str, ...]]) -> Subwords | None:
-    if units != "subwords":
-        return None
-    return learn_subwords((text for (text,) in texts), size=settings.subword_vocabulary)
-
-
-def _vocabulary(sequences: Iterable[Sequence[str]], settings: MaskedModelSettings, *, units: str) -> Vocabulary:
-    minimum_count = settings.minimum_count or (1 if units == "characters" else 2)
-    # Subwords that only other texts need, and characters that are none, are unknown whatever the count.
-    unknown = None if minimum_count == 1 and units != "subwords" else UNKNOWN_PIECE
-    return Vocabulary.build(sequences, minimum_count=minimum_count, unknown=unknown)
+def _new_codec(examples: Sequence[Example], settings: MaskedModelSettings) -> MaskedCodec:
+    sides: dict[str, Any] = {"subword_vocabulary": settings.subword_vocabulary}
+    targets = [example.target for example in examples]
+    if settings.units == "subwords":  # pieces that the data do not need can be written all the same
+        sequence = writing_tokenizer(targets, units="subwords", **sides)
+    else:
+        sequence = reading_tokenizer(targets, units=settings.units, minimum_count=settings.minimum_count, **sides)
+    lengths = dict(sorted(Counter(len(sequence.split(target)) for target in targets).items()))
+    source = None
+    if settings.conditional:
+        sources = [example.source for example in examples]
+        sides["minimum_count"] = settings.minimum_count
+        source = reading_tokenizer(sources, units=settings.source_units, **sides)
+    return MaskedCodec(sequence, source, lengths, settings.format)
 
 
 def _require_two_tokens(vocabulary: Vocabulary) -> None:
@@ -99,30 +84,28 @@ def _require_two_tokens(vocabulary: Vocabulary) -> None:
         raise InputError(f"the training data have {only}, so there is nothing to choose from", mend=mend)
 
 
-def require_short(examples: Sequence[Example], lengths: Iterable[int], *, max_length: int | None) -> None:
-    """Refuse the first example whose sequence is longer than a conditional model can predict; None: no limit."""
+def require_short(examples: Sequence[Example], lengths: Iterable[int], *, max_length: int) -> None:
+    """Refuse the first example whose sequence is longer than a conditional model can predict."""
     for one, length in zip(examples, lengths, strict=True):
-        if max_length is not None and length > max_length:
+        if length > max_length:
             problem = f"a sequence of {length} tokens, where max_length is {max_length}"
             mend = f"drop the line, or train with --max-length {length}"
             raise InputError(problem, path=one.path or None, line=one.line or None, mend=mend)
 
 
-def _new_model(
-    settings: MaskedModelSettings, vocabulary: Vocabulary, source: Vocabulary | None, *, max_length: int
-) -> Model:
-    sizes: dict[str, Any] = {"vocab_size": len(vocabulary)}
+def _new_model(settings: MaskedModelSettings, codec: MaskedCodec, *, max_length: int) -> MaskedModel:
+    sizes: dict[str, Any] = {"vocab_size": len(codec.sequence.vocabulary)}
     sizes |= {name: getattr(settings, name) for name in ("hidden_size", "feedforward_size")}
     if settings.model == "lstm":
         sizes["embedding_size"] = settings.embedding_size
     else:
         sizes |= {name: getattr(settings, name) for name in ("num_layers", "num_heads", "dropout")}
-    if source is not None:
-        sizes |= {"source_size": len(source), "max_length": max_length}
+    if codec.source is not None:
+        sizes |= {"source_size": len(codec.source.vocabulary), "max_length": max_length}
     with torch.random.fork_rng():
         torch.manual_seed(settings.seed)
         try:
-            return model_class(settings)(**sizes)
+            return masked_model_class(settings)(**sizes)
         except (RuntimeError, MemoryError, TypeError, OverflowError):  # which one depends on how much too large it is
             raise InputError("there is no room for a model of these sizes", mend="give smaller ones") from None
 
@@ -177,7 +160,7 @@ def _train(
     if settings.format == "sequences" and examples[0].target[0].startswith(">"):
         print(f"seqwise: {train} begins with '>'; if it is FASTA, use --format fasta", file=sys.stderr)
     run = new_masked_run(examples, settings)
-    encoded = run.encode(examples)
+    encoded = run.codec.encode(examples)
     _check_held_out(run, examples, held_out)
     from_first(lambda: _claim(output, settings))
     result = _fit(run, encoded, examples, output=output, on_progress=on_progress)
@@ -185,8 +168,8 @@ def _train(
         "steps": result.steps,
         "mean_loss": result.mean_loss,
         "sequences": len(encoded),
-        "tokens": sum(length * count for length, count in run.lengths.items()),
-        "vocabulary": len(run.vocabulary),
+        "tokens": sum(length * count for length, count in run.codec.lengths.items()),
+        "vocabulary": len(run.codec.allowed_V),
     }
     if not is_first():
         return metrics
@@ -196,7 +179,7 @@ def _train(
         learning_rate=settings.learning_rate,
         epochs=settings.epochs,
     )
-    save_masked_run(run, output)
+    save_run(run, output)
     if held_out:
         try:
             metrics["dev"] = measure_masked_run(run, held_out, on_measured=on_measured)
@@ -218,7 +201,7 @@ def _fit(
     on_progress: Callable[[Progress], None] | None,
 ) -> TrainingResult:
     """Train the run's model in place, resuming from the checkpoints in output, and leave it in evaluation mode."""
-    settings, longest = run.settings, max(run.lengths)
+    settings, longest = run.settings, max(run.codec.lengths)
     steps = max(1, round(settings.epochs * -(-len(encoded) // settings.batch_size)))
     objective = (conditional_masked_objective if settings.conditional else masked_objective)(settings.masks)
     with room_for(f"{settings.batch_size} sequences of up to {longest} tokens", mend="give a smaller --batch-size"):
@@ -257,7 +240,7 @@ def measure_masked_run(
 
     Args:
         run: its model in evaluation mode.
-        examples: as from :func:`~seqwise.runs.masked_model.read_sequences`.
+        examples: as from :func:`~seqwise.runs.inputs.read_sequences`.
         on_measured: called with the number of measured sequences, and that of all of them.
 
     Returns:
@@ -267,13 +250,14 @@ def measure_masked_run(
         ``sequences``, ``tokens`` and ``unknown_tokens``.
 
     Raises:
-        InputError: as :func:`~seqwise.runs.masked_model.score_sequences`, or a value is not finite.
+        InputError: as :func:`~seqwise.runs.scoring.score_sequences`, or a value is not finite.
     """
     log_prob, tokens, unknown = 0.0, 0, 0
+    unknown_tokens = set() if run.codec.unknown_id is None else set(run.codec.decode([run.codec.unknown_id]))
     for place, one in enumerate(score_sequences(run, examples), start=1):
         log_prob += one.log_prob
         tokens += len(one.tokens)
-        unknown += sum(token == run.vocabulary.unknown for token in one.tokens)
+        unknown += sum(token in unknown_tokens for token in one.tokens)
         if on_measured is not None:
             on_measured(place, len(examples))
     measured = {"pseudo_perplexity": math.exp(min(-log_prob / tokens, 700.0)), **_cross_entropies(run, examples)}
@@ -285,7 +269,7 @@ def measure_masked_run(
 
 @torch.no_grad()
 def _cross_entropies(run: MaskedRun, examples: Sequence[Example]) -> dict[str, float]:
-    encoded = sorted(run.encode(examples), key=lambda one: one.lengths[::-1])
+    encoded = sorted(run.codec.encode(examples), key=lambda one: one.lengths[::-1])
     total, masked, length_total, size = 0.0, 0, 0.0, run.settings.batch_size
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -300,7 +284,7 @@ def _cross_entropies(run: MaskedRun, examples: Sequence[Example]) -> dict[str, f
             count = int(masked_BT.sum())
             total += count * float(masked_cross_entropy(run.model, batch.targets_BT, masked_BT, context))
             masked += count
-    lengths = {"length_cross_entropy": length_total / len(encoded)} if run.conditional else {}
+    lengths = {"length_cross_entropy": length_total / len(encoded)} if run.codec.conditional else {}
     return {"masked_cross_entropy": total / masked, **lengths}
 
 
@@ -308,9 +292,9 @@ def _check_held_out(run: MaskedRun, examples: Sequence[Example], held_out: Seque
     """Refuse development data before the training, not after; say on standard error what makes them doubtful."""
     if not held_out:
         return
-    lengths = [len(one.target_ids) for one in run.encode(held_out)]
-    limit = run.model.max_length if isinstance(run.model, ConditionalMaskedTransformer) else None
-    require_short(held_out, lengths, max_length=limit)
+    lengths = [len(one.target_ids) for one in run.codec.encode(held_out)]
+    if run.codec.conditional:
+        require_short(held_out, lengths, max_length=run.model.max_length)
     known = {(one.source, one.target) for one in examples}
     again = sum((one.source, one.target) in known for one in held_out)
     if again:
@@ -341,4 +325,4 @@ def _require_own(output: Path, settings: MaskedModelSettings) -> None:
 def _claim(output: Path, settings: MaskedModelSettings) -> None:
     """Say in the folder whose it is, before anything else is written."""
     discard_partials(output)
-    save_settings(settings, output)
+    save_masked_settings(settings, output / SETTINGS)

@@ -26,8 +26,8 @@ from seqwise.evaluation.metrics import (
 from seqwise.evaluation.translation import bleu, bleu_signature
 from seqwise.objectives.self_normalization import log_partitions
 from seqwise.runs.advice import advise, best_of
-from seqwise.runs.decoder_choice import decoders_for
-from seqwise.runs.run import Run, choose_decoder, predict, usual_decoder
+from seqwise.runs.decoder_choice import choose_decoder, decoders_for, usual_decoder
+from seqwise.runs.run import OutputRun, predict
 
 __all__ = [
     "decisive",
@@ -83,7 +83,9 @@ def transduction_measures(predictions: Sequence[Tokens], references: Sequence[Se
     }
 
 
-def measure(run: Run, examples: Sequence[Example], decoder: str, *, beam_size: int | None = None) -> dict[str, Sums]:
+def measure(
+    run: OutputRun, examples: Sequence[Example], decoder: str, *, beam_size: int | None = None
+) -> dict[str, Sums]:
     """Decode examples and count what is right; a target that the run cannot write is wrong.
 
     In transduction an input that occurs several times (a word with several pronunciations) is decoded once, and every
@@ -95,7 +97,7 @@ def measure(run: Run, examples: Sequence[Example], decoder: str, *, beam_size: i
     return measure_outputs(run, examples, [best[0].tokens for best in predict(run, asked, chosen)])
 
 
-def measure_outputs(run: Run, examples: Sequence[Example], written: Sequence[Tokens]) -> dict[str, Sums]:
+def measure_outputs(run: OutputRun, examples: Sequence[Example], written: Sequence[Tokens]) -> dict[str, Sums]:
     """Count what is right in outputs, as :func:`measure` does.
 
     Args:
@@ -106,44 +108,44 @@ def measure_outputs(run: Run, examples: Sequence[Example], written: Sequence[Tok
     if run.settings.task == "tag":
         return tagging_measures(written, [example.target for example in examples])
     _, references = references_by_source(examples)
-    if not run.writes_text:
+    if not run.codec.writes_text:
         measures = transduction_measures(written, references)
     else:
         wanted = [[tuple(text.split()) for text in options] for options in _texts(run, references)]
-        measures = transduction_measures([tuple(run.target_text(tokens).split()) for tokens in written], wanted)
+        measures = transduction_measures([tuple(run.codec.target_text(tokens).split()) for tokens in written], wanted)
         del measures["word error"]  # hardly any text is right to the last word
     tokenize = _bleu_tokenizer(run)
     if tokenize is not None:
-        texts = [run.target_text(tokens) for tokens in written]
+        texts = [run.codec.target_text(tokens) for tokens in written]
         measures["BLEU"] = bleu(texts, _texts(run, references), tokenize=tokenize)
     return measures
 
 
-def _bleu_tokenizer(run: Run) -> str | None:
+def _bleu_tokenizer(run: OutputRun) -> str | None:
     """How BLEU cuts texts into words, or None where there is no BLEU; what has been cut into words stays as it is."""
     if not _writes_words(run) or importlib.util.find_spec("sacrebleu") is None:
         return None
-    return "13a" if run.settings.target_units == "subwords" else "none"
+    return "13a" if run.codec.writes_text else "none"
 
 
-def _writes_words(run: Run) -> bool:
+def _writes_words(run: OutputRun) -> bool:
     return run.settings.task == "transduce" and run.settings.target_units != "characters"
 
 
-def missing_bleu(run: Run) -> str | None:
+def missing_bleu(run: OutputRun) -> str | None:
     """A line for the user about BLEU, where it would be measured if sacrebleu were installed; None elsewhere."""
     if not _writes_words(run) or importlib.util.find_spec("sacrebleu") is not None:
         return None
     return "BLEU is left out because sacrebleu is not installed; pip install 'seqwise[translation]'"
 
 
-def _texts(run: Run, references: Sequence[Sequence[Tokens]]) -> list[list[str]]:
+def _texts(run: OutputRun, references: Sequence[Sequence[Tokens]]) -> list[list[str]]:
     """References as texts, each once, those to be split into subwords as the splitting sees them."""
-    seen = normalize_text if run.writes_text else str
+    seen = normalize_text if run.codec.writes_text else str
     return [list(dict.fromkeys(seen(" ".join(tokens)) for tokens in options)) for options in references]
 
 
-def signatures(run: Run, examples: Sequence[Example]) -> dict[str, str]:
+def signatures(run: OutputRun, examples: Sequence[Example]) -> dict[str, str]:
     """How a measure counts, in the words of the library that counts it, by the measure's title."""
     tokenize = _bleu_tokenizer(run)
     if tokenize is None:
@@ -178,7 +180,7 @@ def decisive(titles: Collection[str], *, subwords: bool = False) -> tuple[str, i
 
 
 def measure_decoders(
-    run: Run, examples: Sequence[Example], *, on_measured: Callable[[int, int], None] | None = None
+    run: OutputRun, examples: Sequence[Example], *, on_measured: Callable[[int, int], None] | None = None
 ) -> dict[str, Any]:
     """All decoders side by side, as plain numbers, with the best one's name, advice, and the statistics of log Z.
 
@@ -195,9 +197,9 @@ def measure_decoders(
         found[name] = measure(run, examples, name)
         if on_measured is not None:
             on_measured(done, len(names))
-    title, sign = decisive(found["beam"], subwords=run.writes_text)
+    title, sign = decisive(found["beam"], subwords=run.codec.writes_text)
     usual = usual_decoder(run.settings)
-    log_partitions_N = log_partitions_of(run, run.encode(known_targets(run, examples)))
+    log_partitions_N = log_partitions_of(run, run.codec.encode(known_targets(run, examples)))
     mean = log_partitions_N.mean().item() if len(log_partitions_N) else None
     return {
         "decoders": _values(found),
@@ -214,7 +216,7 @@ def _values(found: Mapping[str, Mapping[str, Sums]]) -> dict[str, dict[str, floa
     return {name: {title: sums.value for title, sums in by_title.items()} for name, by_title in found.items()}
 
 
-def log_partitions_of(run: Run, encoded: Sequence[EncodedExample], *, batch_size: int = 256) -> torch.Tensor:
+def log_partitions_of(run: OutputRun, encoded: Sequence[EncodedExample], *, batch_size: int = 256) -> torch.Tensor:
     """log Z at every gold position, in nats, one dimension."""
     device = run.model.embedding_VD.device
     with evaluation_mode(run.model):
@@ -225,15 +227,17 @@ def log_partitions_of(run: Run, encoded: Sequence[EncodedExample], *, batch_size
     return torch.cat([torch.empty(0), *(part.cpu() for part in parts)])
 
 
-def known_targets(run: Run, examples: Sequence[Example]) -> list[Example]:
+def known_targets(run: OutputRun, examples: Sequence[Example]) -> list[Example]:
     """The examples whose targets the run can write whole."""
-    known = run.writable
+    known = run.codec.writable
     return [
-        example for example, split in zip(examples, run.split(examples), strict=True) if known.issuperset(split.target)
+        example
+        for example, split in zip(examples, run.codec.split(examples), strict=True)
+        if known.issuperset(split.target)
     ]
 
 
-def gold_ids(run: Run, example: Example) -> tuple[int, ...] | None:
+def gold_ids(run: OutputRun, example: Example) -> tuple[int, ...] | None:
     """The ids of a target, its end token included; a token that the run cannot write has id V, as no other has.
 
     Args:
@@ -243,20 +247,20 @@ def gold_ids(run: Run, example: Example) -> tuple[int, ...] | None:
     Example:
         >>> from seqwise.runs import Settings, new_run
         >>> run = new_run([Example(("a", "b"), ("X", "Y"))] * 2, Settings())
-        >>> gold_ids(run, Example(("a", "b"), ("Y", "Z"))), len(run.target_vocabulary)
+        >>> gold_ids(run, Example(("a", "b"), ("Y", "Z"))), len(run.codec.target_vocabulary)
         ((1, 2), 2)
     """
     if not example.target:
         return None
     if known_targets(run, [example]):
-        return run.encode([example])[0].target_ids
-    writable, end, unknown = run.writable, run.model.end, run.model.embedding_VD.shape[0]
-    ids = {token: place for place, token in enumerate(run.target_vocabulary.tokens) if token in writable}
-    written = (ids.get(token, unknown) for token in run.split([example])[0].target)
+        return run.codec.encode([example])[0].target_ids
+    writable, end, unknown = run.codec.writable, run.model.end, run.model.embedding_VD.shape[0]
+    ids = {token: place for place, token in enumerate(run.codec.target_vocabulary.tokens) if token in writable}
+    written = (ids.get(token, unknown) for token in run.codec.split([example])[0].target)
     return (*written, *(() if end is None else (end,)))
 
 
-def gold_text(run: Run, example: Example) -> str:
+def gold_text(run: OutputRun, example: Example) -> str:
     """A target as it reads, with every token marked that training never saw.
 
     Example:
@@ -265,15 +269,15 @@ def gold_text(run: Run, example: Example) -> str:
         >>> gold_text(run, Example(("a", "b"), ("Y", "Z")))
         'Y Z (unknown)'
     """
-    tokens = run.written(example)
-    known = run.writable
+    tokens = run.codec.written(example)
+    known = run.codec.writable
     unseen = dict.fromkeys(token for token in tokens if token not in known)
-    if run.writes_text:
+    if run.codec.writes_text:
         return " ".join(example.target) + (f" (unknown: {', '.join(unseen)})" if unseen else "")
-    return run.target_text(f"{token} (unknown)" if token in unseen else token for token in tokens)
+    return run.codec.target_text(f"{token} (unknown)" if token in unseen else token for token in tokens)
 
 
-def unknown_targets(run: Run, examples: Sequence[Example]) -> str | None:
+def unknown_targets(run: OutputRun, examples: Sequence[Example]) -> str | None:
     """What to tell the user about target tokens that the training data lacked, or None where there are none.
 
     Example:
@@ -282,8 +286,8 @@ def unknown_targets(run: Run, examples: Sequence[Example]) -> str | None:
         >>> unknown_targets(run, [Example(("a", "b"), ("X", "Z"), "dev.conll", 3)])
         "1 of 2 labels was never seen in training and counts as wrong; the first is dev.conll:4: 'Z'"
     """
-    targets = [run.written(example) for example in examples]
-    known = run.writable
+    targets = [run.codec.written(example) for example in examples]
+    known = run.codec.writable
     a_line_each = run.settings.task == "tag"
     places = [
         f"{example.path}:{example.line + place * a_line_each}: {token[:100]!r}"
@@ -293,18 +297,12 @@ def unknown_targets(run: Run, examples: Sequence[Example]) -> str | None:
     ]
     if not places:
         return None
-    things = _target_things(run)
+    things = run.codec.target_things
     were = "was never seen in training and counts" if len(places) == 1 else "were never seen in training and count"
     return f"{len(places):,} of {sum(map(len, targets)):,} {things} {were} as wrong; the first is {places[0]}"
 
 
-def _target_things(run: Run) -> str:
-    if run.settings.task == "tag":
-        return "labels"
-    return "target characters" if run.target_subwords else "target tokens"
-
-
-def require_known_target(run: Run, examples: Sequence[Example]) -> None:
+def require_known_target(run: OutputRun, examples: Sequence[Example]) -> None:
     """Refuse data of which the run can write nothing: whatever it predicts counts as wrong.
 
     Raises:
@@ -318,16 +316,16 @@ def require_known_target(run: Run, examples: Sequence[Example]) -> None:
         ...
         seqwise.errors.InputError: pairs.tsv:1: the run knows none of the labels in this file ...
     """
-    known = run.writable
+    known = run.codec.writable
     first: tuple[Example, str] | None = None
     for example in examples:
-        for token in run.written(example):
+        for token in run.codec.written(example):
             if token in known:
                 return
             first = first or (example, token)
     if first is not None:
         example, token = first
-        problem = f"the run knows none of the {_target_things(run)} in this file (the first is {token[:100]!r})"
+        problem = f"the run knows none of the {run.codec.target_things} in this file (the first is {token[:100]!r})"
         mend = (
             "give a token and its label on each line, in the columns of the training data"
             if run.settings.task == "tag"
@@ -336,7 +334,7 @@ def require_known_target(run: Run, examples: Sequence[Example]) -> None:
         raise InputError(problem, path=example.path or None, line=example.line or None, mend=mend)
 
 
-def unknown_sources(run: Run, examples: Sequence[Example]) -> str | None:
+def unknown_sources(run: OutputRun, examples: Sequence[Example]) -> str | None:
     """A line for the user where the run does not know most of what it is to read, or None.
 
     Example:
@@ -346,11 +344,9 @@ def unknown_sources(run: Run, examples: Sequence[Example]) -> str | None:
         'the run does not know 2 of 3 source tokens in test.conll: are they in the language of the training data?'
     """
     # Over an encoder, the first piece of a word has the id ~id, which is negative.
-    sources = [
-        run.source_vocabulary.decode(max(token, ~token) for token in one.source_ids)
-        for one in run.encode_sources(examples)
-    ]
-    unknown, total = sum(source.count(run.unknown_source or "") for source in sources), sum(map(len, sources))
+    ids = [max(token, ~token) for encoded in run.codec.encode_sources(examples) for token in encoded.source_ids]
+    unknown_id, total = run.codec.source_vocabulary.unknown_id, len(ids)
+    unknown = 0 if unknown_id is None else ids.count(unknown_id)
     if 2 * unknown <= total:
         return None
     place = f" in {examples[0].path}" if examples[0].path else ""

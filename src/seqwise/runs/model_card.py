@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -11,17 +11,14 @@ from typing import Any
 import yaml
 
 from seqwise.errors import InputError
+from seqwise.runs.codecs import Codec
 from seqwise.runs.decoder_choice import usual_decoder
-from seqwise.runs.masked_model import MaskedRun
 from seqwise.runs.masked_model_settings import MaskedModelSettings
 from seqwise.runs.model_names import HUB_NAME
-from seqwise.runs.run import Run
-from seqwise.runs.settings import Settings, names_pretrained, over_encoder, trained_score
+from seqwise.runs.run import MaskedRun, OutputRun, Run
+from seqwise.runs.settings import Settings, names_pretrained, trained_score
 
-__all__ = ["CITATION", "AnyRun", "model_card", "public_settings"]
-
-AnyRun = Run | MaskedRun
-"""What has a card: all that is trained here."""
+__all__ = ["CITATION", "model_card", "public_settings"]
 
 CITATION = """\
 @software{seqwise,
@@ -56,7 +53,7 @@ def public_settings(settings: Settings) -> Settings:
     return replace(settings, train=Path(settings.train.name), dev=dev, model=model)
 
 
-def model_card(run: AnyRun, metrics: Mapping[str, Any], *, repo: str) -> str:
+def model_card(run: Run[Any, Codec], metrics: Mapping[str, Any], *, repo: str) -> str:
     """The card of a run, Markdown with the hub's metadata before it.
 
     Args:
@@ -65,14 +62,13 @@ def model_card(run: AnyRun, metrics: Mapping[str, Any], *, repo: str) -> str:
         repo: where it is, or will be: a name on the hub, or a folder.
 
     Raises:
-        InputError: the metrics are none of this kind of run.
+        InputError: the metrics are none of this kind of run, or the model was not trained here.
     """
+    if run.codec.kind not in _CARDS:
+        mend = "give the --output of a seqwise train or masked-model train"
+        raise InputError("the model was not trained by seqwise", path=repo, mend=mend)
     try:
-        match run:
-            case MaskedRun():
-                data, parts = _tagged("masked-lm", "energy-based-model"), _masked_parts(run, metrics, repo)
-            case Run():
-                data, parts = _data_of(run), _parts(run, metrics, repo)
+        data, parts = _CARDS[run.codec.kind](run, metrics, repo)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         problem = f"the metrics are none of such a run ({error!r})"
         raise InputError(problem, path="metrics.json", mend="restore it as it was saved") from error
@@ -91,42 +87,58 @@ def _tagged(*tags: str) -> dict[str, Any]:
     return {"library_name": "seqwise", "tags": ["seqwise", *tags]}
 
 
-def _data_of(run: Run) -> dict[str, Any]:
-    """The hub's metadata of a tagger or transducer."""
-    settings = run.settings
-    found = _tagged(settings.objective)
-    if over_encoder(settings):
-        return found | {"base_model": _base_model(settings), "pipeline_tag": "token-classification"}
-    if names_pretrained(settings.model):
-        kind = None if _is_encoder_decoder(run) else "text-generation"
-        return found | {"library_name": "transformers", "base_model": _base_model(settings), "pipeline_tag": kind}
-    return found | {"pipeline_tag": "token-classification" if settings.task == "tag" else None}
-
-
 def _base_model(settings: Settings) -> str | None:
     """The name on the hub that training started from, if it was one."""
     named = HUB_NAME.fullmatch(settings.model) and not Path(settings.model.partition("/")[0]).exists()
     return settings.model if named else None
 
 
-def _is_encoder_decoder(run: Any) -> bool:
-    return bool(run.model.model.config.is_encoder_decoder)
-
-
 # ------------------------------------------------------------------------------------- taggers and transducers
 
+Card = tuple[dict[str, Any], list[str]]
+"""The hub's metadata, and the paragraphs of a card."""
 
-def _parts(run: Run, metrics: Mapping[str, Any], repo: str) -> list[str]:
+
+def _own_card(run: OutputRun, metrics: Mapping[str, Any], repo: str) -> Card:
+    """Of a model that is defined here."""
+    settings = run.settings
+    if settings.task == "tag":
+        what = f"A tagger (`{settings.model}`, {settings.encoder} encoder, {len(run.codec.target_vocabulary):,} labels)"
+    else:
+        what = f"A transducer (`{settings.model}`) from {settings.source_units} to {settings.target_units}"
+    task = "token-classification" if settings.task == "tag" else None
+    return _tagged(settings.objective) | {"pipeline_tag": task}, _parts(run, metrics, what=what, use=_use(repo))
+
+
+def _encoder_card(run: OutputRun, metrics: Mapping[str, Any], repo: str) -> Card:
+    """Of a tagger over a Hugging Face encoder."""
+    settings, labels = run.settings, len(run.codec.target_vocabulary)
+    base = public_settings(settings).model
+    what = f"A tagger with {labels:,} labels over the Hugging Face encoder `{base}`"
+    data = {"base_model": _base_model(settings), "pipeline_tag": "token-classification"}
+    return _tagged(settings.objective) | data, _parts(run, metrics, what=what, use=_use(repo))
+
+
+def _generator_card(run: OutputRun, metrics: Mapping[str, Any], repo: str) -> Card:
+    """Of a Hugging Face encoder-decoder or causal model."""
+    settings, reads = run.settings, bool(run.model.model.config.is_encoder_decoder)
+    kind = "An encoder-decoder" if reads else "A causal language model"
+    what = f"{kind} of Hugging Face that goes on from `{public_settings(settings).model}`"
+    data = {"library_name": "transformers", "base_model": _base_model(settings)}
+    data["pipeline_tag"] = None if reads else "text-generation"
+    use = _use_of_transformers(settings, repo, is_encoder_decoder=reads)
+    return _tagged(settings.objective) | data, _parts(run, metrics, what=what, use=use)
+
+
+def _parts(run: OutputRun, metrics: Mapping[str, Any], *, what: str, use: str) -> list[str]:
     settings = run.settings
     score = {"global": "raw (globally normalised)", "local": "local"}[trained_score(settings)]
-    said = f"{_what(run)}, trained with seqwise by `{settings.objective}` on {score} scores."
+    summary = f"{what}, trained with seqwise by `{settings.objective}` on {score} scores."
     if "training" in metrics:
         size, steps = metrics["train_examples"], metrics["training"]["steps"]
-        said += f" Training data: `{settings.train.name}`, {size:,} examples; {steps:,} steps."
-    whole = names_pretrained(settings.model) and not over_encoder(settings)
-    use = _use_of_transformers(run, repo) if whole else _use(repo)
+        summary += f" Training data: `{settings.train.name}`, {size:,} examples; {steps:,} steps."
     results = _results(metrics["dev"], settings) if "dev" in metrics else "None: there were no development data."
-    return [said, f"## Use\n\n{use}", f"## Results\n\n{results}", _settings(public_settings(settings))]
+    return [summary, f"## Use\n\n{use}", f"## Results\n\n{results}", _settings(public_settings(settings))]
 
 
 def _settings(settings: Settings | MaskedModelSettings) -> str:
@@ -138,19 +150,6 @@ def _settings(settings: Settings | MaskedModelSettings) -> str:
     return f"## Settings that are not the default\n\n```yaml\n{written}\n```"
 
 
-def _what(run: Run) -> str:
-    settings = run.settings
-    if names_pretrained(settings.model):
-        base = public_settings(settings).model
-        if over_encoder(settings):
-            return f"A tagger with {len(run.target_vocabulary):,} labels over the encoder of transformers `{base}`"
-        kind = "An encoder-decoder" if _is_encoder_decoder(run) else "A causal language model"
-        return f"{kind} of transformers that goes on from `{base}`"
-    if settings.task == "tag":
-        return f"A tagger (`{settings.model}`, {settings.encoder} encoder, {len(run.target_vocabulary):,} labels)"
-    return f"A transducer (`{settings.model}`) from {settings.source_units} to {settings.target_units}"
-
-
 def _use(repo: str) -> str:
     return f"""\
 ```python
@@ -158,16 +157,16 @@ from seqwise.runs import choose_decoder, load_run, predict
 from seqwise.runs.inputs import input_units, inputs_of
 run = load_run("{repo}")
 examples = inputs_of("a text", units=input_units(run.settings))
-print(run.target_text(predict(run, examples, choose_decoder(run.settings))[0][0].tokens))
+print(run.codec.target_text(predict(run, examples, choose_decoder(run.settings))[0][0].tokens))
 ```
 
 Or `seqwise predict {repo} "a text"`."""
 
 
-def _use_of_transformers(run: Run, repo: str) -> str:
-    loader = "AutoModelForSeq2SeqLM" if _is_encoder_decoder(run) else "AutoModelForCausalLM"
-    own = "" if _is_encoder_decoder(run) else "[:, inputs.input_ids.shape[1] :]"
-    search = f"num_beams={run.settings.beam_size}, length_penalty=0.0, max_new_tokens=64"
+def _use_of_transformers(settings: Settings, repo: str, *, is_encoder_decoder: bool) -> str:
+    loader = "AutoModelForSeq2SeqLM" if is_encoder_decoder else "AutoModelForCausalLM"
+    own = "" if is_encoder_decoder else "[:, inputs.input_ids.shape[1] :]"
+    search = f"num_beams={settings.beam_size}, length_penalty=0.0, max_new_tokens=64"
     plain = f"""\
 ```python
 from transformers import {loader}, AutoTokenizer
@@ -177,7 +176,7 @@ written = model.generate(**inputs, {search})
 print(tokenizer.batch_decode(written{own}, skip_special_tokens=True)[0])
 ```
 """
-    if trained_score(run.settings) == "global":
+    if trained_score(settings) == "global":
         return f"{plain}\n{_RAW_SCORES.format(repo=repo)}"
     return f'{plain}\nSuch a beam is what it was trained for; `seqwise predict {repo} "a text"` searches alike.'
 
@@ -206,21 +205,30 @@ def _number(title: str, value: float) -> str:
 # --------------------------------------------------------------------------------------------- masked models
 
 
-def _masked_parts(run: MaskedRun, metrics: Mapping[str, Any], repo: str) -> list[str]:
+def _masked_card(run: MaskedRun, metrics: Mapping[str, Any], repo: str) -> Card:
     settings = run.settings
     size = f" on {metrics['sequences']:,} sequences" if "sequences" in metrics else ""
     said = f"A masked model (`{settings.model}`) of {settings.units}, trained with seqwise{size}."
     use = f"""\
 ```python
-from seqwise.runs import score_sequences
-from seqwise.runs.pretrained import load_sequence_run
-run = load_sequence_run("{repo}")
-for one in score_sequences(run, run.read("sequences.txt")):
+from seqwise.runs import load_run, score_sequences
+run = load_run("{repo}")
+for one in score_sequences(run, run.codec.read("sequences.txt")):
     print(one.log_prob, *one.tokens)
 ```
 
 Or `seqwise score {repo} sequences.txt`; `seqwise sample {repo}` draws sequences and fills in."""
-    return [said, f"## Use\n\n{use}", f"## Results\n\n{_measured(metrics)}", _settings(settings)]
+    parts = [said, f"## Use\n\n{use}", f"## Results\n\n{_measured(metrics)}", _settings(settings)]
+    return _tagged("masked-lm", "energy-based-model"), parts
+
+
+_CARDS: dict[str, Callable[[Any, Mapping[str, Any], str], Card]] = {
+    "tokenizers": _own_card,
+    "word-pieces": _encoder_card,
+    "text": _generator_card,
+    "masked": _masked_card,
+}
+"""By the kind of the codec."""
 
 
 SAID = {

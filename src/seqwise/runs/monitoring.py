@@ -12,9 +12,10 @@ from seqwise.data.readers import Example
 from seqwise.decoding import evaluation_mode
 from seqwise.objectives.by_name import unit_by_name
 from seqwise.objectives.objective import search_targets
+from seqwise.runs.decoder_choice import usual_decoder
 from seqwise.runs.measures import decisive, known_targets, log_partitions_of, measure
 from seqwise.runs.objectives import relaxes
-from seqwise.runs.run import Run, usual_decoder
+from seqwise.runs.run import OutputRun
 from seqwise.runs.settings import Settings, trained_score
 from seqwise.search.beam import beam_search
 from seqwise.search.candidates import as_score
@@ -29,7 +30,7 @@ Monitor = Callable[[Mapping[str, float]], dict[str, float]]
 """From the schedules at a step to what is measured then, by title."""
 
 
-def monitor(run: Run, examples: Sequence[Example], settings: Settings) -> Monitor:
+def monitor(run: OutputRun, examples: Sequence[Example], settings: Settings) -> Monitor:
     """What to measure of a run that is being trained, on up to 100 examples.
 
     The measure that would decide which decoder is best, as the beam that training is for has it; the mean of log Z at
@@ -49,7 +50,7 @@ def monitor(run: Run, examples: Sequence[Example], settings: Settings) -> Monito
         ['labels right', 'mean log Z', 'spread of slots, hard', 'spread of slots, relaxed']
     """
     sample = list(examples[:MOST_EXAMPLES])
-    gold = run.encode(known_targets(run, sample))
+    gold = run.codec.encode(known_targets(run, sample))
     k, unit = settings.beam_size, unit_by_name(settings.alpha_unit)
 
     def spread(selector: Selector) -> float:
@@ -57,12 +58,12 @@ def monitor(run: Run, examples: Sequence[Example], settings: Settings) -> Monito
         score, (_, steps_B) = as_score(trained_score(settings)), search_targets(batch, run.model.end)
         with evaluation_mode(run.model), torch.no_grad():
             context = run.model.encode(batch)
-            beam = beam_search(run.model, context, run.allowed(selector), num_steps=steps_B, score=score)
+            beam = beam_search(run.model, context, run.codec.allowed(selector), num_steps=steps_B, score=score)
         return score_spread(beam.scores_BK).mean().item()
 
     def measured(values: Mapping[str, float]) -> dict[str, float]:
         sums = measure(run, sample, usual_decoder(settings))
-        title, _ = decisive(sums, subwords=run.writes_text)
+        title, _ = decisive(sums, subwords=run.codec.writes_text)
         found = {title: sums[title].value}
         if gold:
             found["mean log Z"] = log_partitions_of(run, gold).mean().item()

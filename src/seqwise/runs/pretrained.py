@@ -1,198 +1,50 @@
-"""A masked language model of transformers where a run is expected: scored and sampled by the same commands.
+"""Hugging Face models and tokenizers, read from a folder or from the hub, and refused in one line.
 
-A folder is one of these if it has a ``config.json`` with a ``model_type`` in it. Nothing of it is ever executed:
-weights are read from safetensors only, and folders that bring code of their own (``auto_map``) are refused.
+Nothing of them is ever executed: weights are read from safetensors only, and folders that bring code of their own
+(``auto_map``) are refused.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from torch import Tensor
-
-from seqwise.data.batches import EncodedExample
-from seqwise.data.fasta import each_entry
-from seqwise.data.readers import Example, FilePath, require_some
-from seqwise.data.spooled import spooled
 from seqwise.errors import InputError
-from seqwise.runs.hub import HUB_RUN, holds_run, run_folder
-from seqwise.runs.masked_model import each_sequence, load_masked_run
-from seqwise.runs.masked_model_settings import MaskedModelSettings
 from seqwise.runs.model_names import HUB_NAME
-from seqwise.runs.sequence_run import SequenceRun, Ways, fingerprint_of
-
-if TYPE_CHECKING:
-    from seqwise.hugging_face import HuggingFaceMaskedModel, TextCodec
 
 __all__ = [
-    "PretrainedRun",
+    "holds_pretrained",
     "is_encoder",
+    "load_masked_language_model",
     "load_model_and_tokenizer",
-    "load_pretrained",
-    "load_sequence_run",
-    "load_tokenizer",
+    "load_pretrained_tokenizer",
     "pretrained_source",
     "quiet",
 ]
 
-FASTA = (".fasta", ".fa", ".faa", ".fasta.gz", ".fa.gz", ".faa.gz")
 TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
 WRITERS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 """What the names of models that write text end with."""
 
 
-@dataclass(frozen=True, eq=False)
-class PretrainedRun:
-    """A masked language model of transformers that reads and writes raw text, by its tokenizer.
-
-    Attributes:
-        model: in evaluation mode, with special tokens around its sequences.
-        codec: between text and tokens.
-        settings: of raw text, one sequence a line.
-        lengths: none are known.
-    """
-
-    model: HuggingFaceMaskedModel
-    codec: TextCodec
-    settings: MaskedModelSettings = field(default_factory=lambda: MaskedModelSettings(units="subwords"))
-    lengths: Mapping[int, int] = field(default_factory=dict)
-
-    @property
-    def conditional(self) -> bool:
-        """These models read no source."""
-        return False
-
-    @property
-    def allowed_V(self) -> Tensor:
-        """Bool (V,): all tokens but special ones."""
-        return self.codec.allowed_V
-
-    @property
-    def unknown_id(self) -> int | None:
-        """What unknown characters become, or None."""
-        return self.codec.unknown_id
-
-    def read(self, path: FilePath) -> Sequence[Example]:
-        """The texts of a file, one a line; or the proteins of FASTA, which the end of its name tells."""
-        if not os.fspath(path).endswith(FASTA):
-            return require_some(spooled(each_sequence(path, self.settings)), path)
-        return require_some(spooled(map(self._protein, each_entry(path))), path)
-
-    def _protein(self, one: Example) -> Example:
-        """Letters as the tokenizer wants them: together, or with blanks between them."""
-        letters, together = one.target, "".join(one.target)
-        ids = self.codec.ids_to_fill(together)
-        apart = len(ids) == 1 < len(letters) or self.unknown_id in ids
-        return replace(one, target=(" ".join(letters) if apart else together,))
-
-    def encode(self, examples: Sequence[Example]) -> list[EncodedExample]:
-        """Texts to ids; there is no source.
-
-        Raises:
-            InputError: a text has no token, a special one, or more than the model has room for; with file and line.
-        """
-        return [EncodedExample((0,), self._ids(one, self.codec.ids) if one.target else ()) for one in examples]
-
-    def decode(self, ids: Sequence[int]) -> tuple[str, ...]:
-        """The tokens of ids."""
-        return self.codec.pieces(ids)
-
-    def phrase(self, text: str) -> Ways:
-        """How a phrase may stand in a text: after a blank or without one.
-
-        Raises:
-            InputError: it is blank, or holds a token that is never drawn.
-        """
-        if not text.strip():
-            raise InputError("a phrase is blank", mend="name a token or more")
-        return self.codec.phrase(text)
-
-    @property
-    def spell(self) -> Callable[[Sequence[int]], str]:
-        """From ids to their text."""
-        return self.codec.plain
-
-    def require_free(self, free: str) -> None:
-        """Refuse a mark of free positions that is no word.
-
-        Raises:
-            InputError: it is blank, or has a blank in it.
-        """
-        if not free or free != "".join(free.split()):
-            raise InputError(f"free: {free!r} is blank, or has a blank in it", mend="choose another token for it")
-
-    def to_fill(self, example: Example, free: str) -> tuple[int, ...]:
-        """The ids of a text, FREE where it has the tokenizer's mask token, or the mark of free positions as a word.
-
-        Raises:
-            InputError: as :meth:`encode`.
-        """
-        return self._ids(example, lambda text: self.codec.ids_to_fill(self._marked(text, free)))
-
-    def _ids(self, example: Example, encode: Any) -> tuple[int, ...]:
-        try:
-            ids: tuple[int, ...] = encode(example.target[0])
-            self.model.require_room(len(ids))
-        except InputError as error:
-            path, line = example.path or None, example.line or None
-            raise InputError(error.problem, path=path, line=line, mend=error.mend) from None
-        return ids
-
-    def _marked(self, text: str, free: str) -> str:
-        mask: str = self.codec.tokenizer.mask_token
-        return re.sub(rf"(?<!\S){re.escape(free)}(?!\S)", lambda _: mask, text)
-
-    def text(self, ids: Sequence[int]) -> str:
-        """What tokens stand for."""
-        return self.codec.text(ids)
-
-    def filled(self, example: Example, ids: Sequence[int], free: str) -> str:
-        """A text filled in; what was given stays as it was written, if that is read as the same tokens."""
-        return self.codec.filled(self._marked(example.target[0], free), ids) if example.target else self.text(ids)
-
-    def example_text(self, example: Example) -> str:
-        """The text of an example as it was written."""
-        return example.target[0]
-
-    def source_text(self, example: Example) -> str:
-        """There is none."""
-        return ""
-
-    def fingerprint(self) -> str:
-        """What tells the model, with its vocabulary and special tokens, from others."""
-        vocabulary = sorted(self.codec.tokenizer.get_vocab().items())
-        return fingerprint_of(self.model.model, repr([vocabulary, self.codec.before, self.codec.after]))
+def holds_pretrained(folder: Path) -> bool:
+    """Whether a folder has a ``config.json`` with a ``model_type`` in it."""
+    path = folder / "config.json"
+    return path.is_file() and "model_type" in _read_json(path)
 
 
-def load_sequence_run(name: str) -> SequenceRun:
-    """What scoring and sampling take: a trained masked model of ours, or one of transformers.
+def load_masked_language_model(source: Path | str) -> tuple[Any, Any]:
+    """Read a masked language model, adapted to be scored and sampled, and the codec of its tokenizer.
 
     Args:
-        name: a run folder; a folder of transformers; or, where there is no such path, either of them on the hub.
+        source: a Path is a folder, read without the network, a str a name on the hub.
 
-    Raises:
-        InputError: it is neither, or cannot be read.
-    """
-    folder = Path(name)
-    if _is_pretrained(folder):
-        return load_pretrained(folder)
-    if not os.path.lexists(folder) and HUB_NAME.fullmatch(name) and not (HUB_RUN.fullmatch(name) and holds_run(name)):
-        return load_pretrained(name)
-    return load_masked_run(run_folder(name))
-
-
-def load_pretrained(source: Path | str) -> PretrainedRun:
-    """Read a masked language model and its tokenizer from a folder, without the network, or from the hub.
-
-    Args:
-        source: a Path is a folder, a str a name on the hub.
+    Returns:
+        A :class:`~seqwise.hugging_face.HuggingFaceMaskedModel` and a :class:`~seqwise.hugging_face.TextCodec`.
 
     Raises:
         InputError: it is no masked language model, brings code or pickled weights, has no tokenizer, or is damaged.
@@ -207,7 +59,7 @@ def load_pretrained(source: Path | str) -> PretrainedRun:
     model, tokenizer = load_model_and_tokenizer(source, lambda _: AutoModelForMaskedLM, kind=kind)
     with _one_line(source, kind):
         adapted = masked_model(model.eval(), tokenizer=tokenizer)
-        return PretrainedRun(adapted, TextCodec(tokenizer, vocab_size=adapted.vocab_size))
+        return adapted, TextCodec(tokenizer, vocab_size=adapted.vocab_size)
 
 
 def pretrained_source(name: str) -> Path | str:
@@ -297,7 +149,7 @@ def load_model_and_tokenizer(
         return model, AutoTokenizer.from_pretrained(os.fspath(source), **where)
 
 
-def load_tokenizer(folder: Path) -> Any:
+def load_pretrained_tokenizer(folder: Path) -> Any:
     """Read a tokenizer of transformers alone, without the network.
 
     Args:
@@ -321,11 +173,6 @@ def _refuse_code(source: Path | str, *configurations: Mapping[str, Any]) -> None
 
 def _article(kind: str) -> str:
     return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
-
-
-def _is_pretrained(folder: Path) -> bool:
-    path = folder / "config.json"
-    return path.is_file() and "model_type" in _read_json(path)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

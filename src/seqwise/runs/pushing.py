@@ -10,8 +10,7 @@ from typing import Any
 from seqwise.errors import InputError
 from seqwise.runs.hub import HUB_RUN, hub_refusals, model_folder
 from seqwise.runs.loading import load_run
-from seqwise.runs.masked_model import load_masked_run
-from seqwise.runs.model_card import AnyRun, model_card, public_settings
+from seqwise.runs.model_card import model_card, public_settings
 from seqwise.runs.report.folders import read_json
 from seqwise.runs.run import Run
 from seqwise.training.configuration import dump_configuration
@@ -51,7 +50,7 @@ def card_of(folder: Path, *, repo: str | None = None) -> str:
     Raises:
         InputError: the folder holds no such run, or is damaged.
     """
-    return _card(folder, _loaded(folder), repo or str(folder))
+    return _card(folder, load_run(folder), repo or str(folder))
 
 
 def upload_of(folder: Path, repo: str) -> Upload:
@@ -68,13 +67,13 @@ def upload_of(folder: Path, repo: str) -> Upload:
     """
     if not HUB_RUN.fullmatch(repo):
         raise InputError("this is no name of a repository", path=repo, mend="write it as USER/NAME")
-    run, inside = _loaded(folder), model_folder(folder)
+    run, inside = load_run(folder), model_folder(folder)
     files: dict[str, Path | bytes] = {
         path.relative_to(inside).as_posix(): path
         for path in sorted(inside.rglob("*"))
         if path.is_file() and not path.name.startswith(".")
     }
-    if isinstance(run, Run):
+    if run.codec.purpose == "predict":
         files["configuration.yaml"] = dump_configuration(public_settings(run.settings)).encode()
     else:
         files["settings.json"] = folder / "settings.json"
@@ -110,12 +109,7 @@ def push(upload: Upload, *, private: bool | None = None, api: Any = None) -> str
         return str(api.create_commit(upload.repo, operations, commit_message="A run of seqwise").commit_url)
 
 
-def _loaded(folder: Path) -> AnyRun:
-    is_masked = (model_folder(folder) / "sequence_vocabulary.json").is_file()
-    return load_masked_run(folder) if is_masked else load_run(folder)
-
-
-def _card(folder: Path, run: AnyRun, repo: str) -> str:
+def _card(folder: Path, run: Run[Any, Any], repo: str) -> str:
     own = folder / CARD
     if own.is_file():
         return own.read_text(encoding="utf-8")

@@ -21,11 +21,11 @@ from typing import NamedTuple
 import torch
 
 from seqwise.errors import InputError
+from seqwise.runs.run import MaskedRun, fingerprint
 from seqwise.runs.sampling_folder import append_sweeps, claim, keep_samples, read_trace, require_disk
 from seqwise.runs.sampling_problems import Problem, at_lengths, chains_of
 from seqwise.runs.sampling_settings import MOST_PRINTED, SampleSettings
 from seqwise.runs.scoring import room_for
-from seqwise.runs.sequence_run import SequenceRun
 from seqwise.sampling.chains import Trace, load_chains, save_chains
 from seqwise.sampling.combinators import coldest
 from seqwise.sampling.problems import ChainProblem, ChainRunner, Sample, by_problem, samples_of
@@ -87,7 +87,7 @@ class SweepDone:
 
 
 def sample(
-    run: SequenceRun,
+    run: MaskedRun,
     problems: Sequence[Problem],
     settings: SampleSettings,
     *,
@@ -141,7 +141,7 @@ def sample(
 
 
 def sample_in_blocks(
-    run: SequenceRun,
+    run: MaskedRun,
     problems: Sequence[Problem],
     settings: SampleSettings,
     *,
@@ -187,7 +187,7 @@ def sample_in_blocks(
         yield from work.blocks(problems)
 
 
-def runner_of(run: SequenceRun, settings: SampleSettings) -> ChainRunner:
+def runner_of(run: MaskedRun, settings: SampleSettings) -> ChainRunner:
     """The chain runner of a run: its model, its units for phrases, and the settings.
 
     Args:
@@ -197,11 +197,11 @@ def runner_of(run: SequenceRun, settings: SampleSettings) -> ChainRunner:
     Raises:
         InputError: a phrase cannot be used.
     """
-    allowed_V = None if bool(run.allowed_V.all()) else run.allowed_V
-    return ChainRunner(run.model, settings, settings.seed, allowed_V, run.phrase, run.spell)
+    allowed_V = None if bool(run.codec.allowed_V.all()) else run.codec.allowed_V
+    return ChainRunner(run.model, settings, settings.seed, allowed_V, run.codec.phrase, run.codec.spell)
 
 
-def begin_chains(run: SequenceRun, problem: Problem, settings: SampleSettings) -> tuple[ChainRunner, ChainState]:
+def begin_chains(run: MaskedRun, problem: Problem, settings: SampleSettings) -> tuple[ChainRunner, ChainState]:
     """The chains of one problem before their first sweep, and their runner, for a caller who advances them.
 
     Args:
@@ -259,7 +259,7 @@ class _Part(NamedTuple):
 class _Sampling:
     """One call of :func:`sample`, with a folder to go on from or without."""
 
-    run: SequenceRun
+    run: MaskedRun
     runner: ChainRunner
     settings: SampleSettings
     output: Path | None
@@ -368,11 +368,11 @@ class _Sampling:
             "problem": sample.problem + 1,
             "chain": sample.chain + 1,
             "sweep": sample.sweep,
-            "text": self.run.filled(problem.example, sample.tokens, self.settings.free),
+            "text": self.run.codec.filled(problem.example, sample.tokens, self.settings.free),
             "energy": round(sample.energy, 4),
         }
-        if self.run.conditional:
-            record["source"] = self.run.source_text(problem.example)
+        if self.run.codec.conditional:
+            record["source"] = self.run.codec.source_text(problem.example)
         return json.dumps(record, ensure_ascii=False)
 
 
@@ -399,10 +399,10 @@ def collect_samples(groups: Sequence[Group], settings: SampleSettings) -> list[S
     return [best[problem] for problem in sorted(best)]
 
 
-def _fingerprints(run: SequenceRun, problems: Iterable[Problem]) -> dict[str, str]:
+def _fingerprints(run: MaskedRun, problems: Iterable[Problem]) -> dict[str, str]:
     """Hashes that tell the model, with its vocabulary, and the problems from others."""
     asked = hashlib.sha256(b"[")  # as if a list of all of them were written at once
     for number, problem in enumerate(problems):
         asked.update((", " if number else "").encode() + repr((problem.tokens, problem.source_ids)).encode())
     asked.update(b"]")
-    return {"model": run.fingerprint(), "problems": asked.hexdigest()}
+    return {"model": fingerprint(run), "problems": asked.hexdigest()}

@@ -19,12 +19,13 @@ from seqwise.data.readers import Example, read_lines
 from seqwise.data.spooled import from_plain, in_blocks, spooled_items, to_plain
 from seqwise.errors import InputError
 from seqwise.runs.inputs import example_of, file_units, inputs_of, names_a_file
+from seqwise.runs.run import MaskedRun
 from seqwise.runs.sampling_folder import require_disk
 from seqwise.runs.sampling_settings import SampleSettings
-from seqwise.runs.sequence_run import FREE, SequenceRun
 from seqwise.sampling.draws import SeededDraws
 from seqwise.sampling.length_beam import likeliest_lengths
 from seqwise.sampling.problems import ChainProblem, encode_sources
+from seqwise.sampling.starts import FREE
 
 __all__ = ["FREE", "Problem", "at_lengths", "chains_of", "problem_of", "read_problems", "unusual"]
 
@@ -47,7 +48,7 @@ class Problem:
     source_ids: tuple[int, ...] = (0,)
 
 
-def read_problems(run: SequenceRun, text: str | None, settings: SampleSettings) -> Sequence[Problem]:
+def read_problems(run: MaskedRun, text: str | None, settings: SampleSettings) -> Sequence[Problem]:
     """The problems of a file, of a text, or as many as the settings say; of many, memory holds a few.
 
     All are made at once, so that what is wrong with the last one is known before the first is sampled.
@@ -67,25 +68,25 @@ def read_problems(run: SequenceRun, text: str | None, settings: SampleSettings) 
         >>> read_problems(run, "b _ a", SampleSettings())[0].tokens
         (1, -1, 0)
     """
-    if settings.length_beam > 1 and not run.conditional:
+    if settings.length_beam > 1 and not run.codec.conditional:
         raise InputError("length_beam: the model reads no source, from which to guess a length", mend="leave it out")
     if text is None:
-        if run.conditional:
+        if run.codec.conditional:
             raise InputError("the model reads sources, and there is none", mend="give a text, a file, or - for stdin")
         return _kept(_from_nothing(run, settings))
     if settings.count != 1:
         raise InputError("count: the problems are given, and count plays no part", mend="leave it out")
-    if run.conditional and not _holds_pairs(text):
-        examples = inputs_of(text, units=file_units(run.settings.source_units))
-        return _kept(Problem((), example, run.encode([example])[0].source_ids) for example in examples)
+    if run.codec.conditional and not _holds_pairs(text):
+        examples = inputs_of(text, units=file_units(run.codec.source_units))
+        return _kept(Problem((), example, run.codec.encode([example])[0].source_ids) for example in examples)
     for name, default in (("length", None), ("length_beam", 1)):
         if getattr(settings, name) != default:
             raise InputError(f"{name}: the sequences to be filled in have their lengths", mend="leave it out")
-    run.require_free(settings.free)
+    run.codec.require_free(settings.free)
     return _kept(_to_fill(run, example, settings.free) for example in _sequences(run, text))
 
 
-def problem_of(run: SequenceRun, text: str, *, source: str = "", free: str = "_") -> Problem:
+def problem_of(run: MaskedRun, text: str, *, source: str = "", free: str = "_") -> Problem:
     """One problem that is typed: neither text is ever taken for the name of a file.
 
     Args:
@@ -104,12 +105,12 @@ def problem_of(run: SequenceRun, text: str, *, source: str = "", free: str = "_"
         >>> problem_of(run, "b _").tokens
         (1, -1)
     """
-    read = example_of(source, units=file_units(run.settings.source_units)).source if run.conditional else ()
-    if run.conditional and not text.strip():
+    read = example_of(source, units=file_units(run.codec.source_units)).source if run.codec.conditional else ()
+    if run.codec.conditional and not text.strip():
         example = Example(read, ())
-        return Problem((), example, run.encode([example])[0].source_ids)
-    run.require_free(free)
-    return _to_fill(run, Example(read, example_of(text, units=file_units(run.settings.units)).source), free)
+        return Problem((), example, run.codec.encode([example])[0].source_ids)
+    run.codec.require_free(free)
+    return _to_fill(run, Example(read, example_of(text, units=file_units(run.codec.units)).source), free)
 
 
 def chains_of(
@@ -131,7 +132,7 @@ def chains_of(
 
 
 def at_lengths(
-    run: SequenceRun, problems: Sequence[Problem], settings: SampleSettings, shortest: int, *, first: int = 0
+    run: MaskedRun, problems: Sequence[Problem], settings: SampleSettings, shortest: int, *, first: int = 0
 ) -> list[ChainProblem]:
     """Each problem at each of the lengths that it is to be tried at.
 
@@ -156,7 +157,7 @@ def at_lengths(
     return sorted(found, key=lambda task: (task.problem, task.rank))
 
 
-def unusual(run: SequenceRun, problems: Sequence[Problem]) -> list[str]:
+def unusual(run: MaskedRun, problems: Sequence[Problem]) -> list[str]:
     """What a user should know before it starts: tokens that the model does not know, lengths unlike those of training.
 
     Returns:
@@ -169,7 +170,7 @@ def unusual(run: SequenceRun, problems: Sequence[Problem]) -> list[str]:
         >>> unusual(run, [Problem((FREE, 0), Example((), ())), Problem((FREE,) * 9, Example((), ()))])
         ['1 of 2 sequences are of other lengths than those of training (2 to 2); the longest has 9 tokens']
     """
-    unknown, strange, lengths = run.unknown_id, 0, Counter[int]()
+    unknown, strange, lengths = run.codec.unknown_id, 0, Counter[int]()
     for problem in problems:
         strange += unknown in problem.tokens
         lengths[len(problem.tokens)] += 1
@@ -177,7 +178,7 @@ def unusual(run: SequenceRun, problems: Sequence[Problem]) -> list[str]:
     lines = []
     if strange:
         lines.append(f"{strange} of {len(problems)} sequences hold fixed tokens that the model does not know")
-    known = run.lengths or lengths
+    known = run.codec.lengths or lengths
     others = sum(count for length, count in lengths.items() if not min(known) <= length <= max(known))
     if others:
         lines.append(
@@ -187,14 +188,14 @@ def unusual(run: SequenceRun, problems: Sequence[Problem]) -> list[str]:
     return lines
 
 
-def _from_nothing(run: SequenceRun, settings: SampleSettings) -> Iterator[Problem]:
-    lengths = list(settings.lengths or run.lengths)
+def _from_nothing(run: MaskedRun, settings: SampleSettings) -> Iterator[Problem]:
+    lengths = list(settings.lengths or run.codec.lengths)
     if not lengths:
         mend = "give a number of tokens, or a range such as 5-9"
         raise InputError("length: the lengths of the training data are not known", mend=mend)
     # Many problems wait in a file of their own.
     require_disk(Path(tempfile.gettempdir()), settings.count * (15 + 4 * lengths[0]), what="the problems")
-    weights = torch.tensor([1.0 if settings.lengths else run.lengths[length] for length in lengths]).log()
+    weights = torch.tensor([1.0 if settings.lengths else run.codec.lengths[length] for length in lengths]).log()
     # It draws nothing: a length that came twice would be the same sequence twice.
     chosen = _drawn(weights, settings) if settings.kernel.draws else _likeliest(weights, settings)
     return (Problem((FREE,) * lengths[choice], Example((), ())) for choice in chosen)
@@ -231,17 +232,17 @@ def _holds_pairs(text: str) -> bool:
     return text != "-" and names_a_file(text) and "\t" in next(iter(read_lines(text)))[1]
 
 
-def _sequences(run: SequenceRun, text: str) -> Sequence[Example]:
+def _sequences(run: MaskedRun, text: str) -> Sequence[Example]:
     if text == "-" or names_a_file(text):
-        return run.read("/dev/stdin" if text == "-" else text)
-    return [replace(one, source=(), target=one.source) for one in inputs_of(text, units=file_units(run.settings.units))]
+        return run.codec.read("/dev/stdin" if text == "-" else text)
+    return [replace(one, source=(), target=one.source) for one in inputs_of(text, units=file_units(run.codec.units))]
 
 
-def _to_fill(run: SequenceRun, example: Example, free: str) -> Problem:
-    tokens = run.to_fill(example, free)
+def _to_fill(run: MaskedRun, example: Example, free: str) -> Problem:
+    tokens = run.codec.to_fill(example, free)
     if FREE not in tokens:
         mend = f"write {free}, a token of its own, for what is to be drawn"
-        if run.conditional:
+        if run.codec.conditional:
             mend += "; for whole outputs, give the sources alone"
         raise InputError("no position is free", path=example.path or None, line=example.line or None, mend=mend)
-    return Problem(tokens, example, run.encode([replace(example, target=())])[0].source_ids)
+    return Problem(tokens, example, run.codec.encode([replace(example, target=())])[0].source_ids)

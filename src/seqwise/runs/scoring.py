@@ -17,7 +17,7 @@ from seqwise.data.readers import Example
 from seqwise.data.spooled import in_blocks
 from seqwise.errors import InputError
 from seqwise.models.conditional import ConditionalMaskedTransformer
-from seqwise.runs.sequence_run import SequenceRun
+from seqwise.runs.run import MaskedRun
 from seqwise.sampling.energies import TokenScores, pseudo_log_likelihood
 from seqwise.sampling.lengths import of_one_length
 
@@ -52,7 +52,7 @@ class SequenceScore(TokenScores):
 
 
 def score_sequences(
-    run: SequenceRun, examples: Sequence[Example], *, max_rows: int = MAX_ROWS
+    run: MaskedRun, examples: Sequence[Example], *, max_rows: int = MAX_ROWS
 ) -> Iterator[SequenceScore]:
     """Score sequences, in the order in which they come: each of T tokens takes T masked copies of itself.
 
@@ -72,22 +72,22 @@ def score_sequences(
     if max_rows < 1:
         raise InputError(f"max_rows must be at least 1, got {max_rows}")
     for block in in_blocks(examples, BLOCK):
-        for example, one in zip(block, run.encode(block), strict=True):
+        for example, one in zip(block, run.codec.encode(block), strict=True):
             if not one.target_ids:
                 raise InputError("there is no sequence to score", path=example.path or None, line=example.line or None)
     return _scores(run, examples, max_rows)
 
 
-def _scores(run: SequenceRun, examples: Sequence[Example], max_rows: int) -> Iterator[SequenceScore]:
+def _scores(run: MaskedRun, examples: Sequence[Example], max_rows: int) -> Iterator[SequenceScore]:
     for block in in_blocks(examples, BLOCK):
         # Encoded once more: the ids of all would take more room than the examples, of which most are on the disk.
-        encoded = run.encode(block)
+        encoded = run.codec.encode(block)
         for example, one, log_probs_T in zip(block, encoded, _score_block(run, encoded, max_rows), strict=True):
-            yield SequenceScore(run.decode(one.target_ids), log_probs_T, example)
+            yield SequenceScore(run.codec.decode(one.target_ids), log_probs_T, example)
 
 
 @torch.no_grad()
-def _score_block(run: SequenceRun, block: Sequence[EncodedExample], max_rows: int) -> list[Tensor]:
+def _score_block(run: MaskedRun, block: Sequence[EncodedExample], max_rows: int) -> list[Tensor]:
     model = run.model
     device = next(model.parameters()).device
     # Of one length, those whose sources have one length come together.

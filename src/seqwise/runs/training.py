@@ -19,11 +19,11 @@ from seqwise.errors import InputError
 from seqwise.evaluation.signature import sha256_of_examples, sign, signature_line
 from seqwise.runs.effects import require_effect
 from seqwise.runs.inputs import read_examples
-from seqwise.runs.loading import new_run
+from seqwise.runs.loading import new_run, save_run, save_settings
 from seqwise.runs.measures import measure_decoders, missing_bleu, unknown_targets
 from seqwise.runs.monitoring import monitor
 from seqwise.runs.objectives import build_objective, build_schedules, loss_unit
-from seqwise.runs.run import Run, save_metrics, save_run, save_settings
+from seqwise.runs.run import OutputRun, save_metrics
 from seqwise.runs.settings import Settings, check, over_encoder, trained_score
 from seqwise.runs.stages import WARM_START_FOLDERS, resolve, stages, steps_of
 from seqwise.runs.training_summary import TrainingSummary, save_summary, summarize_training, warnings_of
@@ -40,7 +40,7 @@ OnProgress = Callable[[str, Progress], None]
 
 
 def train_stage(
-    run: Run,
+    run: OutputRun,
     encoded: Sequence[EncodedExample],
     settings: Settings,
     *,
@@ -65,7 +65,7 @@ def train_stage(
         on_progress: called after each step.
     """
     steps, model = steps_of(settings, len(encoded)), run.model
-    objective = build_objective(settings, run.target_vocabulary, encoded=encoded, start=model)
+    objective = build_objective(settings, run.codec.target_vocabulary, encoded=encoded, start=model)
     schedules = build_schedules(settings, total_steps=steps)
     result = fit(
         model,
@@ -94,7 +94,7 @@ def train_stage(
     return result
 
 
-def _new_parts(run: Run) -> list[str]:
+def _new_parts(run: OutputRun) -> list[str]:
     """Of a tagger over an encoder of transformers, what is not the encoder."""
     parts = {name.partition(".")[0] for name, _ in run.model.named_parameters()}
     return sorted(parts - {"encoder"})
@@ -156,8 +156,8 @@ def _train_run(
     examples = read_examples(settings, settings.train)
     dev = [] if settings.dev is None else read_examples(settings, settings.dev)
     run = new_run(examples, settings)
-    encoded = run.encode(examples)
-    run.encode_sources(dev)  # so that what it cannot read is said before the training, not after
+    encoded = run.codec.encode(examples)
+    run.codec.encode_sources(dev)  # so that what it cannot read is said before the training, not after
     from_first(lambda: _claim(output, settings))
     doubt = wrong_label_column(examples) if settings.task == "tag" else None
     for warning in (doubt, unknown_targets(run, dev), missing_bleu(run) if dev else None):
@@ -196,7 +196,7 @@ def _train_run(
     return metrics
 
 
-def _signed(run: Run, dev: Sequence[Example]) -> str:
+def _signed(run: OutputRun, dev: Sequence[Example]) -> str:
     """How the numbers on development data came about; of each decoder the table says which it is."""
     method = f"{run.settings.objective}, {trained_score(run.settings)} scores, beam {run.settings.beam_size}"
     return signature_line(sign(method, seeds=[run.settings.seed], data=sha256_of_examples(dev)))

@@ -19,7 +19,7 @@ from seqwise.data.readers import Example
 from seqwise.data.summary import DataSummary, most_frequent_labels, most_frequent_outputs, summarize
 from seqwise.runs.measures import decisive, measure_outputs, references_by_source
 from seqwise.runs.objectives import build_schedules, loss_unit, schedules_read
-from seqwise.runs.run import Run
+from seqwise.runs.run import OutputRun
 from seqwise.runs.settings import Settings
 from seqwise.runs.stages import stages, steps_of
 from seqwise.training.schedules import Schedule
@@ -103,7 +103,7 @@ class TrainingSummary:
 
 
 def summarize_training(
-    run: Run, train: Sequence[Example], dev: Sequence[Example], settings: Settings, *, asked: Settings
+    run: OutputRun, train: Sequence[Example], dev: Sequence[Example], settings: Settings, *, asked: Settings
 ) -> TrainingSummary:
     """Count the data, the model's parameters and the steps, and measure the baseline.
 
@@ -114,14 +114,14 @@ def summarize_training(
         settings: of the run.
         asked: the same, before the objective "auto" was resolved.
     """
-    split, split_dev = run.split(train), run.split(dev)
+    split, split_dev = run.codec.split(train), run.codec.split(dev)
     name = {"left-to-right": "left-to-right ", "bidirectional": "bidirectional "}[settings.encoder]
     return TrainingSummary(
         settings.task,
         summarize(split),
         summarize(split_dev, train=split) if dev else None,
-        len(run.source_vocabulary),
-        len(run.target_vocabulary),
+        len(run.codec.source_vocabulary),
+        len(run.codec.target_vocabulary),
         f"{name if settings.task == 'tag' and settings.model == 'lstm' else ''}{settings.model}",
         sum(weight.numel() for weight in run.model.parameters() if weight.requires_grad),
         [
@@ -139,7 +139,7 @@ def summarize_training(
     )
 
 
-def _baseline(run: Run, train: Sequence[Example], dev: Sequence[Example]) -> Baseline | None:
+def _baseline(run: OutputRun, train: Sequence[Example], dev: Sequence[Example]) -> Baseline | None:
     tags, examples = run.settings.task == "tag", dev or train
     if not tags and not dev:  # of known sources the outputs are known
         return None
@@ -147,9 +147,9 @@ def _baseline(run: Run, train: Sequence[Example], dev: Sequence[Example]) -> Bas
     outputs = (most_frequent_labels if tags else most_frequent_outputs)(train, asked)
     if not tags:  # raw text as the run would write it
         answered = [replace(one, target=output) for one, output in zip(asked, outputs, strict=True)]
-        outputs = [tuple(one.target) for one in run.split(answered)]
+        outputs = [tuple(one.target) for one in run.codec.split(answered)]
     found = measure_outputs(run, examples, outputs)
-    title, sign = decisive(found, subwords=run.writes_text)
+    title, sign = decisive(found, subwords=run.codec.writes_text)
     method = "each word's most frequent label" if tags else "each source's most frequent output, else that of all"
     values = {name: sums.value for name, sums in found.items()}
     return Baseline(method, "dev" if dev else "train", title, sign, values)

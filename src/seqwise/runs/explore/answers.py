@@ -11,7 +11,7 @@ from seqwise.runs.explore.questions import Question
 from seqwise.runs.explore.search_errors import SearchErrors, search_errors
 from seqwise.runs.explore.searches import Scored, Setup, compare, follow
 from seqwise.runs.report.lattice import Lattice
-from seqwise.runs.run import Run
+from seqwise.runs.run import OutputRun
 
 __all__ = ["PARTS", "Answer", "OnPart", "answer"]
 
@@ -46,7 +46,7 @@ class Answer:
 
 
 def answer(
-    run: Run, question: Question, setup: Setup, *, known: Answer | None = None, on_part: OnPart | None = None
+    run: OutputRun, question: Question, setup: Setup, *, known: Answer | None = None, on_part: OnPart | None = None
 ) -> Answer:
     """Compute all parts, or take those over that would come out the same.
 

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from seqwise.errors import InputError
 from seqwise.runs.explore.questions import require_short
+from seqwise.runs.run import MaskedRun
 from seqwise.runs.sampling import begin_chains
 from seqwise.runs.sampling_problems import Problem, problem_of
 from seqwise.runs.sampling_settings import SampleSettings
-from seqwise.runs.sequence_run import SequenceRun
 from seqwise.sampling import ChainState, Kernel, Trace, sample_chains
 
 __all__ = ["MOST_CHAINS", "MOST_SWEEPS", "Tally", "Watched", "adjust", "advance", "energies", "pin", "start", "tally"]
@@ -45,7 +45,7 @@ class Watched:
         since: how many sweeps there had been when the settings or pins last changed.
     """
 
-    run: SequenceRun
+    run: MaskedRun
     problem: Problem
     settings: SampleSettings
     kernel: Kernel
@@ -58,7 +58,7 @@ class Watched:
     @property
     def rows(self) -> list[tuple[str, ...]]:
         """The tokens of each chain."""
-        return [self.run.decode(ids) for ids in self.state.tokens_BT.tolist()]
+        return [self.run.codec.decode(ids) for ids in self.state.tokens_BT.tolist()]
 
     @property
     def changed_BT(self) -> Tensor:
@@ -88,7 +88,7 @@ class Tally(NamedTuple):
         return self.novel / self.proposals if self.proposals else None
 
 
-def start(run: SequenceRun, text: str, settings: SampleSettings, *, source: str = "") -> Watched:
+def start(run: MaskedRun, text: str, settings: SampleSettings, *, source: str = "") -> Watched:
     """Chains before their first sweep.
 
     Args:
@@ -157,7 +157,7 @@ def adjust(watched: Watched, settings: SampleSettings) -> Watched:
             raise InputError(f"{name} belongs to the chains from their start", mend="start again")
     if settings == watched.settings:
         return watched
-    run, allowed_V = watched.run, watched.run.allowed_V
+    run, allowed_V = watched.run, watched.run.codec.allowed_V
     kernel = settings.build_kernel(run.model, watched.state.energy, None if bool(allowed_V.all()) else allowed_V)
     return replace(watched, settings=settings, kernel=kernel, since=len(watched.done))
 

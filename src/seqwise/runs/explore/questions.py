@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from seqwise.data.batches import EncodedExample
 from seqwise.data.readers import Example
@@ -13,9 +14,7 @@ from seqwise.errors import InputError
 from seqwise.runs.inputs import example_of, file_units, input_units, read_examples, recorded_file
 from seqwise.runs.loading import load_run
 from seqwise.runs.measures import gold_ids
-from seqwise.runs.pretrained import load_sequence_run
-from seqwise.runs.run import Run
-from seqwise.runs.sequence_run import SequenceRun
+from seqwise.runs.run import OutputRun, Run
 
 __all__ = ["MOST_TOKENS", "Question", "load_explored", "read_question", "require_short"]
 
@@ -41,7 +40,7 @@ class Question:
     unseen: Mapping[int, str] = field(default_factory=dict)
 
 
-def load_explored(name: str | os.PathLike[str], *, file: Path | None = None) -> Run | SequenceRun:
+def load_explored(name: str | os.PathLike[str], *, file: Path | None = None) -> Run[Any, Any]:
     """Read what can be explored: a run of ``seqwise train``, or a masked model, ours or a Hugging Face model.
 
     Args:
@@ -61,19 +60,18 @@ def load_explored(name: str | os.PathLike[str], *, file: Path | None = None) -> 
         raise InputError("there is no such run folder", path=folder, mend=mend)
     if (folder / "chains").is_dir():
         raise InputError("the folder holds samples", path=folder, mend="give the run that they were drawn from")
-    # Of what holds no masked model for sure, the loader of the other runs says what it is.
-    if (folder / "configuration.yaml").is_file() or (folder / "model" / "vocabulary.json").is_file():
-        run = load_run(folder)
+    run = load_run(folder)
+    if run.codec.purpose == "score":
         if file is not None:
-            read_examples(run.settings, file)
-        dev = file or (run.settings.dev and recorded_file(run.settings.dev, folder))
-        return replace(run, settings=replace(run.settings, dev=dev))
+            raise InputError("--file: the page of a masked model reads no data", mend="leave it out")
+        return run
     if file is not None:
-        raise InputError("--file: the page of a masked model reads no data", mend="leave it out")
-    return load_sequence_run(os.fspath(folder))
+        read_examples(run.settings, file)
+    dev = file or (run.settings.dev and recorded_file(run.settings.dev, folder))
+    return replace(run, settings=replace(run.settings, dev=dev))
 
 
-def read_question(run: Run, text: str, right: str = "") -> Question:
+def read_question(run: OutputRun, text: str, right: str = "") -> Question:
     """Read an input and its right output.
 
     Args:
@@ -98,15 +96,15 @@ def read_question(run: Run, text: str, right: str = "") -> Question:
     require_short(example.source)
     if right.strip():
         example = replace(example, target=_right(run, right.strip(), len(example.source)))
-    (source,) = run.encode_sources([example])
+    (source,) = run.codec.encode_sources([example])
     require_short(source.source_ids)
     gold = gold_ids(run, example)
-    right_tokens, unknown = run.split([example])[0].target, run.model.embedding_VD.shape[0]
+    right_tokens, unknown = run.codec.split([example])[0].target, run.model.embedding_VD.shape[0]
     unseen = {place: right_tokens[place] for place, token in enumerate(gold or ()) if token == unknown}
     return Question(example, source, gold, unseen)
 
 
-def _right(run: Run, text: str, length: int) -> tuple[str, ...]:
+def _right(run: OutputRun, text: str, length: int) -> tuple[str, ...]:
     settings = run.settings
     if settings.task != "tag":
         return example_of(text, units=file_units(settings.target_units)).source

@@ -13,7 +13,7 @@ from seqwise.objectives.chain import best_chain_output
 from seqwise.objectives.enumeration import every_output
 from seqwise.runs.explore.questions import Question
 from seqwise.runs.explore.searches import SCORES, score_outputs
-from seqwise.runs.run import Run
+from seqwise.runs.run import OutputRun, search
 from seqwise.search.selectors import HardTopK
 
 __all__ = ["SIZES", "Found", "SearchErrors", "search_errors"]
@@ -56,7 +56,7 @@ class SearchErrors:
     exact: Found | None
 
 
-def search_errors(run: Run, question: Question, *, k: int, score: str) -> SearchErrors:
+def search_errors(run: OutputRun, question: Question, *, k: int, score: str) -> SearchErrors:
     """Search with beams of several sizes, and exactly: chains by raw scores with Viterbi, short taggings one by one.
 
     A search error is an output that another one beats by the very score that was searched by.
@@ -90,13 +90,13 @@ def _found(one: tuple[str, tuple[int, ...], float], best: float) -> Found:
     return Found(*one, short if short > 1e-4 * max(1.0, abs(best)) else 0.0)
 
 
-def _beam(run: Run, question: Question, size: int, score: str) -> tuple[tuple[int, ...], float]:
+def _beam(run: OutputRun, question: Question, size: int, score: str) -> tuple[tuple[int, ...], float]:
     decoder = Decoder(HardTopK(size), SCORES[score])
-    (outputs,) = run.search([question.source], decoder, n_best=1, length_normalization=0.0)
+    (outputs,) = search(run, [question.source], decoder, n_best=1, length_normalization=0.0)
     return outputs[0].tokens, outputs[0].score
 
 
-def _exact(run: Run, question: Question, score: str) -> tuple[str, tuple[int, ...], float] | None:
+def _exact(run: OutputRun, question: Question, score: str) -> tuple[str, tuple[int, ...], float] | None:
     model = run.model
     length = steps_after(question.source.source_ids, model)
     if isinstance(model, ChainTagger) and score == "raw":
@@ -104,7 +104,7 @@ def _exact(run: Run, question: Question, score: str) -> tuple[str, tuple[int, ..
             context = model.encode(collate([(0, question.source)]).to(model.embedding_VD.device))
             score_B, output_BT = best_chain_output(model.chain(context))
         return "exact, by Viterbi", tuple(output_BT[0].tolist()), float(score_B[0])
-    labels = len(run.target_vocabulary)
+    labels = len(run.codec.target_vocabulary)
     if model.end is not None or labels**length > MOST_OUTPUTS:
         return None
     outputs_BNT, _ = every_output(labels, torch.tensor([length]), end=None, limit=MOST_OUTPUTS)

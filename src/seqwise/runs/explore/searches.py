@@ -17,7 +17,7 @@ from seqwise.objectives.rescoring import output_scores
 from seqwise.runs.explore.questions import Question
 from seqwise.runs.measures import gold_text
 from seqwise.runs.report.lattice import Lattice, beam_lattice, drawn_steps
-from seqwise.runs.run import Run
+from seqwise.runs.run import OutputRun, search
 from seqwise.search.candidates import Score, global_, local
 from seqwise.search.selectors import HardTopK, Selector, SoftTopK
 
@@ -75,7 +75,7 @@ class Setup:
             if getattr(self, name) not in choices:
                 raise InputError(f"{name}: there is no {getattr(self, name)!r}", mend=f"choose from {choices}")
 
-    def decoder(self, run: Run) -> Decoder:
+    def decoder(self, run: OutputRun) -> Decoder:
         """The selector and the score."""
         selectors: dict[str, Selector] = {
             "greedy": HardTopK(1),
@@ -106,7 +106,7 @@ class Scored:
     is_gold: bool | None
 
 
-def follow(run: Run, question: Question, setup: Setup) -> Lattice:
+def follow(run: OutputRun, question: Question, setup: Setup) -> Lattice:
     """What every slot is made of, step by step.
 
     Args:
@@ -124,7 +124,7 @@ def follow(run: Run, question: Question, setup: Setup) -> Lattice:
     """
     decoder, model = setup.decoder(run), run.model
     steps = drawn_steps(model, question.source, k=setup.k, gold=question.gold)
-    selector = run.allowed(decoder.selector)
+    selector = run.codec.allowed(decoder.selector)
     return beam_lattice(model, question.source, selector, num_steps=steps, score=decoder.score, gold=question.gold)
 
 
@@ -174,7 +174,7 @@ def fell_off(lattice: Lattice, gold: Sequence[int]) -> int | None:
     return None
 
 
-def compare(run: Run, question: Question, *, k: int, alpha: float) -> list[Scored]:
+def compare(run: OutputRun, question: Question, *, k: int, alpha: float) -> list[Scored]:
     """The outputs of greedy, hard and relaxed search, by local and by raw scores, each with both of its scores.
 
     Args:
@@ -195,7 +195,7 @@ def compare(run: Run, question: Question, *, k: int, alpha: float) -> list[Score
     setups += [Setup(search, score, k, alpha) for search in ("beam", "relaxed beam") for score in SCORES]
     names, outputs = [], []
     for setup in setups:
-        (found,) = run.search([question.source], setup.decoder(run), n_best=1, length_normalization=0.0)
+        (found,) = search(run, [question.source], setup.decoder(run), n_best=1, length_normalization=0.0)
         end = () if run.model.end is None or not found[0].finished else (run.model.end,)
         names.append("greedy" if setup.search == "greedy" else f"{setup.search}, {setup.score} scores")
         outputs.append((*found[0].tokens, *end))
@@ -216,11 +216,13 @@ def compare(run: Run, question: Question, *, k: int, alpha: float) -> list[Score
     ]
 
 
-def _text(run: Run, output: Sequence[int]) -> str:
-    return run.target_text(run.target_vocabulary.decode(token for token in output if token != run.model.end))
+def _text(run: OutputRun, output: Sequence[int]) -> str:
+    return run.codec.target_text(
+        run.codec.target_vocabulary.decode(token for token in output if token != run.model.end)
+    )
 
 
-def score_outputs(run: Run, question: Question, outputs: Sequence[tuple[int, ...]], score: Score) -> list[float]:
+def score_outputs(run: OutputRun, question: Question, outputs: Sequence[tuple[int, ...]], score: Score) -> list[float]:
     """The scores of whole outputs, in nats.
 
     Args:

@@ -14,7 +14,7 @@ from seqwise.evaluation.metrics import edit_distance
 from seqwise.runs.decoder_choice import choose_decoder, decoders_for
 from seqwise.runs.explore.questions import MOST_TOKENS
 from seqwise.runs.inputs import read_examples
-from seqwise.runs.run import Run
+from seqwise.runs.run import OutputRun, search
 
 __all__ = ["MOST_EXAMPLES", "Suggestions", "disagreement"]
 
@@ -55,13 +55,13 @@ class Suggestions:
         ([], 'The run was trained without development data; seqwise explore --file FILE offers examples.')
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: OutputRun) -> None:
         self.run = run
         examples, self.note = _development_examples(run)
         short = [one for one in examples if 1 < len(one.source) <= MOST_TOKENS // 4 and one.target]
         # Subwords are read from the text as it stands, which is one token.
         self._examples = (short or examples)[:MOST_EXAMPLES]
-        self.texts = [(run.source_text(one), _as_typed(run, one)) for one in self._examples]
+        self.texts = [(run.codec.source_text(one), _as_typed(run, one)) for one in self._examples]
         self._disagreements: list[tuple[int, float]] = []
         self._lock = Lock()
 
@@ -98,19 +98,19 @@ class Suggestions:
         outputs: dict[int, list[tuple[int, ...]]] = {place: [] for place in encoded}
         for name in decoders_for(self.run.settings):
             decoder = choose_decoder(self.run.settings, name)
-            found = self.run.search(list(encoded.values()), decoder, n_best=1, length_normalization=0.0)
+            found = search(self.run, list(encoded.values()), decoder, n_best=1, length_normalization=0.0)
             for place, best in zip(encoded, found, strict=True):
                 outputs[place].append(best[0].tokens)
         return [disagreement(outputs.get(place, ())) for place in range(len(examples))]
 
     def _encode(self, example: Example) -> list[EncodedExample]:
         try:
-            return self.run.encode_sources([example])
+            return self.run.codec.encode_sources([example])
         except InputError:  # what the run cannot read is offered last
             return []
 
 
-def _development_examples(run: Run) -> tuple[list[Example], str]:
+def _development_examples(run: OutputRun) -> tuple[list[Example], str]:
     """The examples, or none and why."""
     offer = "seqwise explore --file FILE offers examples."
     if run.settings.dev is None:
@@ -121,6 +121,6 @@ def _development_examples(run: Run) -> tuple[list[Example], str]:
         return [], f"The run's development data cannot be read ({error}); {offer}"
 
 
-def _as_typed(run: Run, example: Example) -> str:
+def _as_typed(run: OutputRun, example: Example) -> str:
     characters = run.settings.task != "tag" and run.settings.target_units == "characters"
     return ("" if characters else " ").join(example.target)

@@ -9,11 +9,10 @@ from pathlib import Path
 from seqwise.data.readers import Example
 from seqwise.errors import InputError
 from seqwise.runs.inputs import read_examples, recorded_file
-from seqwise.runs.masked_model import MaskedRun, read_sequences
 from seqwise.runs.report.folders import Folder
-from seqwise.runs.run import Run
+from seqwise.runs.run import MaskedRun, OutputRun
 
-__all__ = ["Asked", "Data", "chosen_places", "read_data", "share_files"]
+__all__ = ["Asked", "Data", "chosen_places", "read_data", "read_sequence_data", "share_files"]
 
 
 @dataclass(frozen=True)
@@ -66,16 +65,23 @@ def share_files(folders: Sequence[Folder], files: Sequence[Path]) -> dict[str, P
     return {folder.name: file for folder, file in zip(readers, given, strict=True)}
 
 
-def read_data(folder: Folder, run: Run | MaskedRun, file: Path | None) -> Data:
+def read_sequence_data(folder: Folder, run: MaskedRun, file: Path | None) -> Data:
+    """Read the sequences that a masked model is to be shown on.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    if file is None:
+        return Data(note=f"Without --file nothing is scored by {folder.name}.")
+    return Data(str(file), run.codec.read(file), is_given=True)
+
+
+def read_data(folder: Folder, run: OutputRun, file: Path | None) -> Data:
     """Read what a run is to be shown on; development data that are no longer there are no mistake.
 
     Raises:
         InputError: the file cannot be read.
     """
-    if isinstance(run, MaskedRun):
-        if file is None:
-            return Data(note=f"Without --file nothing is scored by {folder.name}.")
-        return Data(str(file), read_sequences(file, run.settings), is_given=True)
     if file is not None:
         return Data(str(file), read_examples(run.settings, file), is_given=True)
     dev, without = run.settings.dev, "give --file to see results with intervals, log Z by position and lattices"

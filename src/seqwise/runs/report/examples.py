@@ -12,7 +12,7 @@ from seqwise.runs.report.blocks import Block, Frames, Ids, Paragraph, Table, pla
 from seqwise.runs.report.drawing import FAINTEST, Palette, draw_lattice
 from seqwise.runs.report.folders import StageLog
 from seqwise.runs.report.lattice import MOST_STEPS, Lattice, beam_lattice, drawn_steps
-from seqwise.runs.run import Run
+from seqwise.runs.run import OutputRun
 from seqwise.search.candidates import global_, local
 from seqwise.search.selectors import HardTopK, Selector, SoftTopK
 from seqwise.training.schedules import parse_schedule
@@ -36,7 +36,7 @@ SCORES = {"local": local, "raw": global_}
 
 
 def lattice_blocks(
-    run: Run, example: Example, number: int, *, name: str, logs: Sequence[StageLog], ids: Ids
+    run: OutputRun, example: Example, number: int, *, name: str, logs: Sequence[StageLog], ids: Ids
 ) -> list[Block]:
     """The lattices of one example.
 
@@ -53,20 +53,20 @@ def lattice_blocks(
         InputError: the run cannot read the source.
     """
     model, settings = run.model, run.settings
-    (source,) = run.encode_sources([example])
+    (source,) = run.codec.encode_sources([example])
     gold = gold_ids(run, example)
     k = min(settings.beam_size, MOST_SLOTS)
     steps = drawn_steps(model, source, k=k, gold=gold)
     unit = unit_by_name(settings.alpha_unit)
     plain: list[Selector] = [*(SoftTopK(k, alpha, unit) for alpha in ALPHAS), HardTopK(k)]
-    selectors = [run.allowed(one) for one in plain]
+    selectors = [run.codec.allowed(one) for one in plain]
     searches = {
         title: [beam_lattice(model, source, one, num_steps=steps, score=score, gold=gold) for one in selectors]
         for title, score in SCORES.items()
     }
     drawn = [lattice for lattices in searches.values() for lattice in lattices]
     palette = lattice_palette(drawn)
-    words = run.target_vocabulary.tokens
+    words = run.codec.target_vocabulary.tokens
     # A tagger reads its t-th input before it writes its t-th label; elsewhere nothing ties steps to inputs.
     step_names = list(example.source) if settings.task == "tag" else []
     names = [*(f"alpha {alpha:g}" for alpha in ALPHAS), "hard beam (alpha without limit)"]
@@ -131,7 +131,7 @@ def lattice_table(lattice: Lattice, caption: str, words: Sequence[str]) -> Table
     return Table(caption, columns, rows, folded=True)
 
 
-def _start(run: Run, logs: Sequence[StageLog]) -> int:
+def _start(run: OutputRun, logs: Sequence[StageLog]) -> int:
     """The place of the alpha that the soft-beam decoder has, or of the hard beam."""
     if not logs or "alpha" not in logs[-1].columns:
         return len(ALPHAS)
@@ -156,8 +156,8 @@ def lattice_palette(lattices: Sequence[Lattice]) -> Palette:
     return Palette(min(values, default=0.0), max(values, default=1.0))
 
 
-def _caption(run: Run, example: Example, has_gold: bool, palette: Palette, *, k: int, steps: int) -> str:
-    said = f"Input: {run.source_text(example)[:300]}. "
+def _caption(run: OutputRun, example: Example, has_gold: bool, palette: Palette, *, k: int, steps: int) -> str:
+    said = f"Input: {run.codec.source_text(example)[:300]}. "
     if has_gold:
         written = gold_text(run, example)
         cost = "Hamming cost" if run.settings.task == "tag" else "edit distance"

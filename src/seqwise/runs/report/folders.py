@@ -102,9 +102,9 @@ def read_folder(path: Path) -> Folder:
         if (path / "chains").is_dir():
             settings = read_json(path / "settings.json")
             return Folder(path, path.resolve().name, "samples", settings)
-        if (path / "model" / "sequence_vocabulary.json").is_file() or (path / "log.jsonl").is_file():
+        if (path / "model" / "codec.json").is_file() or (path / "log.jsonl").is_file():
             return _masked(path)
-    if (path / "model" / "vocabulary.json").is_file():
+    if (path / "model" / "tokenizer.json").is_file():
         problem = "the folder holds a log-linear language model, on which there is no report"
         raise InputError(problem, path=path, mend=_WANTED)
     raise InputError("the folder holds no run", path=path, mend=_WANTED)

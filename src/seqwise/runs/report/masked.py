@@ -9,11 +9,12 @@ from markupsafe import Markup
 
 from seqwise.data.readers import Example
 from seqwise.evaluation.metrics import Counts, bootstrap_interval
-from seqwise.runs.masked_model import MaskedRun, SequenceScore, score_sequences
 from seqwise.runs.report.blocks import Block, Paragraph, Table, plain_number
 from seqwise.runs.report.curves import metrics_rows
 from seqwise.runs.report.drawing import Palette
 from seqwise.runs.report.folders import Folder
+from seqwise.runs.run import MaskedRun
+from seqwise.runs.scoring import SequenceScore, score_sequences
 
 __all__ = ["metrics_tables", "scored_blocks"]
 
@@ -52,7 +53,7 @@ def scored_blocks(
         on_progress: called with 1 after each sequence.
 
     Raises:
-        InputError: as :func:`~seqwise.runs.masked_model.score_sequences`.
+        InputError: as :func:`~seqwise.runs.scoring.score_sequences`.
     """
     losses, lengths, shown = [], [], {}
     for place, one in enumerate(score_sequences(run, examples)):

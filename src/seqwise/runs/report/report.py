@@ -12,12 +12,11 @@ from seqwise.evaluation.metrics import Estimate
 from seqwise.evaluation.signature import sha256_of_examples, sign, signature_line
 from seqwise.runs.decoder_choice import decoders_for
 from seqwise.runs.loading import load_run
-from seqwise.runs.masked_model import load_masked_run
 from seqwise.runs.measures import unknown_targets
 from seqwise.runs.report.blocks import Block, Frames, Ids, Paragraph, Section, Table
 from seqwise.runs.report.chains import read_sampling
 from seqwise.runs.report.curves import curve_blocks, settings_tables
-from seqwise.runs.report.data import Asked, Data, chosen_places, read_data, share_files
+from seqwise.runs.report.data import Asked, Data, chosen_places, read_data, read_sequence_data, share_files
 from seqwise.runs.report.examples import lattice_blocks
 from seqwise.runs.report.folders import Folder, Kind, read_folders
 from seqwise.runs.report.masked import metrics_tables, scored_blocks
@@ -31,7 +30,7 @@ from seqwise.runs.report.training import (
     signatures_of,
     slot_spread,
 )
-from seqwise.runs.run import Run
+from seqwise.runs.run import OutputRun
 
 __all__ = ["OnProgress", "write_report"]
 
@@ -178,7 +177,7 @@ def _training(folders: Sequence[Folder], page: Writing) -> Section:
     )
 
 
-def _measured(run: Run, data: Data, name: str, on_progress: OnProgress) -> dict[str, dict[str, Estimate]]:
+def _measured(run: OutputRun, data: Data, name: str, on_progress: OnProgress) -> dict[str, dict[str, Estimate]]:
     found, decoders = {}, decoders_for(run.settings)
     for done, decoder in enumerate(decoders):
         on_progress(f"measuring {name}", done, len(decoders))
@@ -189,7 +188,7 @@ def _measured(run: Run, data: Data, name: str, on_progress: OnProgress) -> dict[
 
 def _lattices(
     folders: Sequence[Folder],
-    loaded: Mapping[str, Run],
+    loaded: Mapping[str, OutputRun],
     data: Mapping[str, Data],
     page: Writing,
 ) -> list[Section]:
@@ -239,8 +238,8 @@ def _masked(folders: Sequence[Folder], page: Writing) -> Section:
     for folder in folders:
         data = Data(note=f"{folder.name} has no trained model yet.")
         if folder.has_model:
-            run = load_masked_run(folder.path)
-            data = read_data(folder, run, page.files.get(folder.name))
+            run = load_run(folder.path)
+            data = read_sequence_data(folder, run, page.files.get(folder.name))
             if data.is_given:
                 total, done = len(data.examples), 0
 

@@ -18,7 +18,7 @@ from seqwise.runs.monitoring import score_spread
 from seqwise.runs.report.blocks import Block, Ids, Paragraph, Table, plain_number
 from seqwise.runs.report.folders import Folder, is_number
 from seqwise.runs.report.plots import Line, line_plot
-from seqwise.runs.run import Run
+from seqwise.runs.run import OutputRun
 from seqwise.search.selectors import HardTopK
 
 __all__ = [
@@ -51,7 +51,7 @@ class Spread:
 
 
 @torch.no_grad()
-def slot_spread(run: Run, examples: Sequence[Example]) -> Spread:
+def slot_spread(run: OutputRun, examples: Sequence[Example]) -> Spread:
     """The standard deviation of the cumulative local scores over the live slots of a beam, step by step.
 
     :func:`~seqwise.runs.monitoring.score_spread` after each step, averaged over those of the first 200 examples that
@@ -63,8 +63,8 @@ def slot_spread(run: Run, examples: Sequence[Example]) -> Spread:
     """
     sums: list[float] = []
     counts: list[int] = []
-    decoder = Decoder(run.allowed(HardTopK(run.settings.beam_size)), DECODERS["beam"](1, 1.0, None).score)
-    encoded = run.encode_sources(examples[:MOST_EXAMPLES])
+    decoder = Decoder(run.codec.allowed(HardTopK(run.settings.beam_size)), DECODERS["beam"](1, 1.0, None).score)
+    encoded = run.codec.encode_sources(examples[:MOST_EXAMPLES])
     with evaluation_mode(run.model):
         for one in encoded:
             context = run.model.encode(collate([(0, one)]).to(run.model.embedding_VD.device))
@@ -154,19 +154,19 @@ def _about_dev(folder: Folder, dev: Mapping[str, object]) -> str:
     return f"{said} {advice[:1].upper()}{advice[1:]}." if isinstance(advice, str) and advice else said
 
 
-def measure_run(run: Run, examples: Sequence[Example], decoder: str) -> dict[str, Estimate]:
+def measure_run(run: OutputRun, examples: Sequence[Example], decoder: str) -> dict[str, Estimate]:
     """All measures of a decoder with their intervals, as ``seqwise evaluate`` has them."""
     return {title: bootstrap_interval(sums) for title, sums in measure(run, examples, decoder).items()}
 
 
-def signatures_of(run: Run, examples: Sequence[Example]) -> list[str]:
+def signatures_of(run: OutputRun, examples: Sequence[Example]) -> list[str]:
     """How measures count that can be counted in several ways, a line each."""
     return [f"{title}: {signature}" for title, signature in signatures(run, examples).items()]
 
 
-def measured_log_partitions(run: Run, examples: Sequence[Example]) -> LogPartitionReport | None:
+def measured_log_partitions(run: OutputRun, examples: Sequence[Example]) -> LogPartitionReport | None:
     """log Z on gold prefixes of examples; None where the run can write none of the targets."""
-    encoded = run.encode(known_targets(run, examples))
+    encoded = run.codec.encode(known_targets(run, examples))
     if not encoded:
         return None
     lengths = [len(one.target_ids) for one in encoded]

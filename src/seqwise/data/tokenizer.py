@@ -1,0 +1,220 @@
+"""Tokenizers: the text of one side of the examples to ids and back, made from training data and kept in a folder.
+
+A folder holds ``tokenizer.json`` and ``tokenizer_config.json`` as Hugging Face has them, so that
+``AutoTokenizer.from_pretrained`` reads it too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from seqwise.data.durable import write_atomically
+from seqwise.data.records import read_json_object
+from seqwise.data.subwords import (
+    BLANK,
+    UNKNOWN_PIECE,
+    Subwords,
+    bpe,
+    join_pieces,
+    learn_subwords,
+    normalize_text,
+    split_text,
+    subwords_of,
+)
+from seqwise.data.vocabulary import Vocabulary
+from seqwise.errors import InputError
+
+__all__ = [
+    "END",
+    "TextUnits",
+    "Tokenizer",
+    "load_tokenizer",
+    "reading_tokenizer",
+    "save_tokenizer",
+    "writing_tokenizer",
+]
+
+TextUnits = Literal["words", "characters", "subwords"]
+"""What the texts of a side are split into."""
+
+END = "</s>"
+"""The token that ends a target."""
+
+TOKENIZER, CONFIG = "tokenizer.json", "tokenizer_config.json"
+MEND = "save the tokenizer again"
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """The tokens of one side and their ids; of subwords, that side of an example is one token, its raw text.
+
+    Args:
+        vocabulary: the tokens that have an id.
+        units: what they are; characters are joined without blanks.
+        subwords: what raw text is split into; None for words and characters.
+
+    Example:
+        >>> letters = Tokenizer(Vocabulary(("a", "b", "?"), unknown="?"), "characters")
+        >>> letters.encode("abc"), letters.join(letters.vocabulary.decode([1, 0]))
+        ((0, 1, 2), 'ba')
+    """
+
+    vocabulary: Vocabulary
+    units: TextUnits = "words"
+    subwords: Subwords | None = None
+
+    def split(self, tokens: Sequence[str]) -> tuple[str, ...]:
+        """The tokens of one side of an example: the pieces of its raw text, where there are subwords."""
+        return tuple(tokens) if self.subwords is None or not tokens else split_text(tokens[0], self.subwords)
+
+    def encode(self, tokens: Sequence[str], *, path: str | None = None, line: int | None = None) -> tuple[int, ...]:
+        """The ids of one side of an example; ``path`` and ``line`` say where it stands, for the error only.
+
+        Raises:
+            InputError: a token is unknown, and there is no unknown token.
+        """
+        return tuple(self.vocabulary.encode(self.split(tokens), path=path, line=line))
+
+    def join(self, tokens: Iterable[str]) -> str:
+        """Tokens as text: without blanks between characters, and subwords put together."""
+        return join_pieces(tokens) if self.subwords is not None else self.as_read(tokens)
+
+    def as_read(self, tokens: Iterable[str]) -> str:
+        """One side of an example as it stood in its file."""
+        return ("" if self.units == "characters" else " ").join(tokens)
+
+    def characters(self, tokens: Sequence[str]) -> Sequence[str]:
+        """One side of an example in what can be known or unknown: of subwords the characters, else the tokens."""
+        if self.subwords is None:
+            return tokens
+        return [character for text in tokens for character in normalize_text(text) if character != " "]
+
+
+def reading_tokenizer(
+    sides: Sequence[Sequence[str]], *, units: TextUnits, subword_vocabulary: int, minimum_count: int | None
+) -> Tokenizer:
+    """Make a tokenizer of what is read: rare tokens become the unknown token.
+
+    Args:
+        sides: one side of each training example.
+        units: what they are split into.
+        subword_vocabulary: how many subwords are learnt at most.
+        minimum_count: how often a token must occur; by default once for characters, else twice. At 1 there is no
+            unknown token, except for subwords: those that only other texts need are unknown whatever the count.
+
+    Example:
+        >>> reading_tokenizer(["aab", "b"], units="characters", subword_vocabulary=9, minimum_count=None).encode("ab")
+        (0, 1)
+    """
+    subwords = _learn(sides, units, subword_vocabulary)
+    minimum_count = minimum_count or (1 if units == "characters" else 2)
+    unknown = None if minimum_count == 1 and subwords is None else UNKNOWN_PIECE
+    split: Iterable[Sequence[str]] = sides if subwords is None else (split_text(side[0], subwords) for side in sides)
+    return Tokenizer(Vocabulary.build(split, minimum_count=minimum_count, unknown=unknown), units, subwords)
+
+
+def writing_tokenizer(
+    sides: Sequence[Sequence[str]], *, units: TextUnits, subword_vocabulary: int, end: str | None = None
+) -> Tokenizer:
+    """Make a tokenizer of what is written: every token of the training data; of subwords also what they do not need.
+
+    Args:
+        sides: one side of each training example.
+        units: what they are split into.
+        subword_vocabulary: how many subwords are learnt at most.
+        end: the token that ends a text, or None.
+
+    Example:
+        >>> writing_tokenizer([["B", "A"], ["B"]], units="words", subword_vocabulary=9, end="$").vocabulary.tokens
+        ('$', 'B', 'A')
+    """
+    subwords = _learn(sides, units, subword_vocabulary)
+    return Tokenizer(Vocabulary.build(sides if subwords is None else [subwords.pieces], end=end), units, subwords)
+
+
+def _learn(sides: Sequence[Sequence[str]], units: TextUnits, size: int) -> Subwords | None:
+    return learn_subwords((side[0] for side in sides), size=size) if units == "subwords" else None
+
+
+# ------------------------------------------------------------------------------------------------------- files
+
+
+def library_tokenizer(tokenizer: Tokenizer) -> Any:
+    """The tokenizer as one of the ``tokenizers`` library, which splits and joins texts in the same way.
+
+    Subwords without an id in the vocabulary have ids above all others: merges need them.
+    """
+    from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
+    from tokenizers import Tokenizer as LibraryTokenizer
+
+    vocabulary, subwords = tokenizer.vocabulary, tokenizer.subwords
+    made: Any
+    if subwords is not None:
+        made = bpe((*vocabulary.tokens, UNKNOWN_PIECE, *subwords.pieces), subwords.merges)
+        blanks = normalizers.Replace(Regex(rf"[\s{BLANK}]+"), " ")
+        made.normalizer = normalizers.Sequence([normalizers.NFC(), blanks, normalizers.Strip()])
+        made.decoder = decoders.Metaspace(replacement=BLANK, prepend_scheme="always")
+    else:
+        ids = {token: place for place, token in enumerate(vocabulary.tokens)}
+        # The library wants a name for the unknown token even where there is none.
+        made = LibraryTokenizer(models.WordLevel(ids, unk_token=vocabulary.unknown or UNKNOWN_PIECE))
+        made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        if tokenizer.units == "characters":
+            made.pre_tokenizer, made.decoder = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated"), decoders.Fuse()
+    if vocabulary.end is not None:
+        made.add_special_tokens([vocabulary.end])
+        special = [(vocabulary.end, vocabulary.end_id)]
+        made.post_processor = processors.TemplateProcessing(single=["$A", vocabulary.end], special_tokens=special)
+    return made
+
+
+def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
+    """Write ``tokenizer.json`` and ``tokenizer_config.json``.
+
+    Example:
+        >>> folder = getfixture("tmp_path")
+        >>> save_tokenizer(Tokenizer(Vocabulary(("a", "b"))), folder)
+        >>> load_tokenizer(folder).vocabulary.tokens
+        ('a', 'b')
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    vocabulary = tokenizer.vocabulary
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "units": tokenizer.units,
+        "vocabulary_size": len(vocabulary),
+        "unk_token": vocabulary.unknown,
+        "eos_token": vocabulary.end,
+    }
+    write_atomically(folder / TOKENIZER, library_tokenizer(tokenizer).to_str(pretty=True) + "\n")
+    write_atomically(folder / CONFIG, json.dumps(config, ensure_ascii=False, indent=1) + "\n")
+
+
+def load_tokenizer(folder: Path) -> Tokenizer:
+    """Read what :func:`save_tokenizer` wrote.
+
+    Raises:
+        InputError: a file cannot be read, is no JSON, or holds no sound tokenizer.
+    """
+    path = folder / TOKENIZER
+    config = read_json_object(folder / CONFIG, what="tokenizer", mend=MEND)
+    model: Any = read_json_object(path, what="tokenizer", mend=MEND).get("model")
+    units, size = config.get("units"), config.get("vocabulary_size")
+    specials = {name: config.get(f"{short}_token") for name, short in (("unknown", "unk"), ("end", "eos"))}
+    if units not in ("words", "characters", "subwords") or not isinstance(size, int):
+        raise InputError("no tokenizer: units and vocabulary_size are missing", path=folder / CONFIG, mend=MEND)
+    if not all(special is None or isinstance(special, str) for special in specials.values()):
+        raise InputError("unk_token and eos_token must be a string or null", path=folder / CONFIG, mend=MEND)
+    ids = model.get("vocab") if isinstance(model, dict) else None
+    if not isinstance(ids, dict) or sorted(map(repr, ids.values())) != sorted(map(repr, range(len(ids)))):
+        raise InputError("no tokenizer: the tokens do not have the ids from 0 on", path=path, mend=MEND)
+    tokens = sorted(ids, key=ids.__getitem__)
+    try:
+        vocabulary = Vocabulary(tuple(tokens[:size]), **specials)
+        return Tokenizer(vocabulary, units, subwords_of(model) if units == "subwords" else None)
+    except InputError as error:
+        raise InputError(error.problem, path=path, mend=error.mend or MEND) from None

@@ -1,0 +1,471 @@
+"""Codecs: between the examples of a run and the ids of its model. All that differs between kinds of runs is here.
+
+=================== ============================================================ ===========================
+kind                text                                                         class
+=================== ============================================================ ===========================
+``tokenizers``      words, characters or subwords on both sides                  :class:`TokenizerCodec`
+``text``            raw text, by the tokenizer of a Hugging Face model           ``GeneratorCodec``
+``word-pieces``     words, in pieces of a Hugging Face encoder, and labels       ``TaggerCodec``
+``masked``          sequences of a masked model, with sources or without         :class:`MaskedCodec`
+``masked-text``     raw text, by the tokenizer of a Hugging Face masked model    ``MaskedTextCodec``
+=================== ============================================================ ===========================
+
+The first three write outputs that are searched for (:class:`OutputCodec`), the others sequences that are scored and
+sampled (:class:`SequenceCodec`). Those of Hugging Face models are in :mod:`seqwise.runs.hugging_face_codecs`.
+
+Shapes: V vocabulary.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from seqwise.data.batches import EncodedExample, encode_examples
+from seqwise.data.durable import write_atomically
+from seqwise.data.readers import BLANKS, Example, FilePath, require_some
+from seqwise.data.records import read_record
+from seqwise.data.spooled import spooled
+from seqwise.data.subwords import normalize_text
+from seqwise.data.tokenizer import TextUnits, Tokenizer, load_tokenizer, save_tokenizer
+from seqwise.data.vocabulary import Vocabulary
+from seqwise.errors import InputError
+from seqwise.runs.inputs import Format, each_sequence, file_units
+from seqwise.sampling.problems import Ways
+from seqwise.sampling.starts import FREE
+from seqwise.search.selectors import Selector
+
+__all__ = [
+    "Codec",
+    "MaskedCodec",
+    "OutputCodec",
+    "Purpose",
+    "SequenceCodec",
+    "TokenizerCodec",
+    "Ways",
+    "place_of",
+    "save_own_model",
+    "set_derived",
+]
+
+Purpose = Literal["predict", "score"]
+"""Whether a run writes outputs, or scores and samples sequences."""
+
+LENGTHS = "lengths.json"
+
+
+class Codec(ABC):
+    """Between examples and ids, and to and from a folder, of any kind of run.
+
+    Attributes:
+        kind: its name in ``codec.json``.
+        purpose: which commands take the run.
+    """
+
+    kind: ClassVar[str]
+    purpose: ClassVar[Purpose]
+
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """Everything that ids depend on, written out."""
+
+    @abstractmethod
+    def encode(self, examples: Sequence[Example]) -> list[EncodedExample]:
+        """Examples to ids; what cannot be read is refused with its file and line."""
+
+    @abstractmethod
+    def save(self, model: Any, folder: Path) -> None:
+        """Write the model, and what turns text into ids and back."""
+
+    def source_text(self, example: Example) -> str:
+        """The source of an example as it was written."""
+        return " ".join(example.source)
+
+
+class OutputCodec(Codec):
+    """Of a tagger, transducer or language model: sources are read, and outputs searched for. By default, of words.
+
+    Attributes:
+        source_vocabulary: the source tokens that the model has embeddings for, with the unknown one.
+        target_vocabulary: the tokens that the model scores.
+        writes_text: whether a target is one token, its raw text.
+        target_things: the plural of what :meth:`written` counts, for messages.
+    """
+
+    purpose: ClassVar[Purpose] = "predict"
+    source_vocabulary: Vocabulary
+    target_vocabulary: Vocabulary
+    writes_text: bool = False
+    target_things: str = "labels"
+
+    @property
+    def writable(self) -> set[str]:
+        """All that :meth:`written` may give of a target that can be written."""
+        return set(self.target_vocabulary.tokens) - {self.target_vocabulary.unknown}
+
+    def written(self, example: Example) -> Sequence[str]:
+        """A target in what can be known or unknown."""
+        return example.target
+
+    def split(self, examples: Sequence[Example]) -> list[Example]:
+        """Both sides as tokens; raw texts are split."""
+        return list(examples)
+
+    def encode_sources(self, examples: Sequence[Example]) -> list[EncodedExample]:
+        """Ids of the sources alone; whatever the targets are, they are not read."""
+        return self.encode([replace(example, target=()) for example in examples])
+
+    def target_text(self, tokens: Iterable[str]) -> str:
+        """Tokens that the model wrote, as text."""
+        return " ".join(tokens)
+
+    def allowed(self, selector: Selector) -> Selector:
+        """The same choice among the tokens that may be written."""
+        return selector
+
+
+class SequenceCodec(Codec):
+    """Of a masked model: whole sequences are scored and sampled.
+
+    Attributes:
+        units: what sequences are read from a file as.
+        source_units: the same for sources.
+        conditional: whether each sequence has a source.
+        lengths: how many training sequences have each length; empty where that is not known.
+        allowed_V: bool (V,), the tokens that may be proposed.
+        unknown_id: the unknown token, or None.
+        spell: from ids to the text in which a phrase is looked for as words; None where it is looked for as tokens.
+    """
+
+    purpose: ClassVar[Purpose] = "score"
+    units: TextUnits
+    source_units: TextUnits
+    conditional: bool
+    lengths: Mapping[int, int]
+    allowed_V: Tensor
+    unknown_id: int | None
+    spell: Callable[[Sequence[int]], str] | None
+
+    @abstractmethod
+    def read(self, path: FilePath) -> Sequence[Example]:
+        """The sequences of a file, as targets. Of many, memory holds a few."""
+
+    @abstractmethod
+    def decode(self, ids: Sequence[int]) -> tuple[str, ...]:
+        """The tokens of ids."""
+
+    @abstractmethod
+    def phrase(self, text: str) -> Ways:
+        """How a phrase may stand in a sequence."""
+
+    def require_free(self, free: str) -> None:
+        """Refuse a mark of free positions that could be taken for something else.
+
+        Raises:
+            InputError: it is blank, has a blank in it, or is a token of its own.
+        """
+        if not free or free != "".join(free.split()):
+            raise InputError(f"free: {free!r} is blank, or has a blank in it", mend="choose another token for it")
+
+    @abstractmethod
+    def to_fill(self, example: Example, free: str) -> tuple[int, ...]:
+        """The ids of a sequence, FREE where it has the mark of free positions."""
+
+    @abstractmethod
+    def text(self, ids: Sequence[int]) -> str:
+        """A sequence as it would stand in a file."""
+
+    @abstractmethod
+    def filled(self, example: Example, ids: Sequence[int], free: str) -> str:
+        """The same of an example with the mark of free positions; what was given stays as it was written."""
+
+    def example_text(self, example: Example) -> str:
+        """The sequence of an example as it was written."""
+        return " ".join(example.target)
+
+
+def place_of(example: Example) -> dict[str, Any]:
+    """The file and line of an example, for an :class:`InputError`.
+
+    Example:
+        >>> place_of(Example(("a",), (), "a.txt", 3))
+        {'path': 'a.txt', 'line': 3}
+    """
+    return {"path": example.path or None, "line": example.line or None}
+
+
+def set_derived(codec: Codec, **values: Any) -> None:
+    """Set the attributes that follow from the fields of a frozen codec."""
+    for name, value in values.items():
+        object.__setattr__(codec, name, value)
+
+
+def save_own_model(model: Any, folder: Path) -> None:
+    """Write a model that is defined here, without the card that says that it has been published."""
+    model.save_pretrained(folder)
+    (folder / "README.md").unlink(missing_ok=True)
+
+
+# ------------------------------------------------------------------------------------------------------ outputs
+
+
+@dataclass(frozen=True)
+class TokenizerCodec(OutputCodec):
+    """A tokenizer for each side; where it has subwords, that side of an example is one token, its raw text."""
+
+    source: Tokenizer
+    target: Tokenizer
+
+    kind: ClassVar[str] = "tokenizers"
+
+    def __post_init__(self) -> None:
+        # A tagger's labels have no end token.
+        things = "labels" if self.target.vocabulary.end is None else "target tokens"
+        set_derived(
+            self,
+            source_vocabulary=self.source.vocabulary,
+            target_vocabulary=self.target.vocabulary,
+            writes_text=self.target.subwords is not None,
+            target_things=things if self.target.subwords is None else "target characters",
+        )
+
+    @property
+    def identity(self) -> str:
+        """Both tokenizers."""
+        return repr(self)
+
+    def written(self, example: Example) -> Sequence[str]:
+        """The target tokens; of subwords, the characters."""
+        return self.target.characters(example.target)
+
+    def split(self, examples: Sequence[Example]) -> list[Example]:
+        """Raw texts to subwords, where there are any.
+
+        Raises:
+            InputError: a text is blank.
+        """
+        return [
+            replace(
+                example, source=_split(example, "source", self.source), target=_split(example, "target", self.target)
+            )
+            for example in examples
+        ]
+
+    def encode(self, examples: Sequence[Example]) -> list[EncodedExample]:
+        """Tokens to ids.
+
+        Raises:
+            InputError: a label is unknown, or a text is blank.
+        """
+        return encode_examples(self.split(examples), self.source.vocabulary, self.target.vocabulary)
+
+    def source_text(self, example: Example) -> str:
+        """The source as it was written."""
+        return self.source.as_read(example.source)
+
+    def target_text(self, tokens: Iterable[str]) -> str:
+        """Without blanks between characters, and subwords put together."""
+        return self.target.join(tokens)
+
+    def save(self, model: Any, folder: Path) -> None:
+        """Write the model, and a folder for each tokenizer."""
+        save_own_model(model, folder)
+        save_tokenizer(self.source, folder / "source")
+        save_tokenizer(self.target, folder / "target")
+
+    @classmethod
+    def load(cls, folder: Path) -> TokenizerCodec:
+        """Read the tokenizers that :meth:`save` wrote."""
+        return cls(load_tokenizer(folder / "source"), load_tokenizer(folder / "target"))
+
+
+def _split(example: Example, side: str, tokenizer: Tokenizer) -> tuple[str, ...]:
+    tokens: tuple[str, ...] = getattr(example, side)
+    pieces = tokenizer.split(tokens)
+    if tokens and not pieces:
+        raise InputError(f"the {side} is blank", **place_of(example), mend="fill it in or drop the line")
+    return pieces
+
+
+# ------------------------------------------------------------------------------------------------ masked models
+
+
+@dataclass(frozen=True)
+class MaskedCodec(SequenceCodec):
+    """Sequences of a masked model; with subwords, a side of an example is one token, its raw text.
+
+    Args:
+        sequence: of V tokens; the model scores all of them, the unknown token included, which is never proposed.
+        source: or None where there are no sources.
+        lengths: how many training sequences have each length.
+        format: of files.
+    """
+
+    sequence: Tokenizer
+    source: Tokenizer | None = None
+    lengths: Mapping[int, int] = field(default_factory=dict)
+    format: Format = "sequences"
+
+    kind: ClassVar[str] = "masked"
+
+    def __post_init__(self) -> None:
+        vocabulary = self.sequence.vocabulary
+        set_derived(
+            self,
+            units=self.sequence.units,
+            source_units="words" if self.source is None else self.source.units,
+            conditional=self.source is not None,
+            allowed_V=torch.tensor([token != vocabulary.unknown for token in vocabulary.tokens]),
+            unknown_id=vocabulary.unknown_id,
+            # Words are looked for as tokens, and characters form none.
+            spell=None if self.sequence.subwords is None else self.text,
+        )
+
+    @property
+    def identity(self) -> str:
+        """The tokens of the sequences."""
+        return repr(self.sequence.vocabulary.tokens)
+
+    def read(self, path: FilePath) -> Sequence[Example]:
+        """The sequences of a file in the format."""
+        examples = each_sequence(path, format=self.format, units=self.units, source_units=self.source_units)
+        return require_some(spooled(examples), path)
+
+    def encode(self, examples: Sequence[Example]) -> list[EncodedExample]:
+        """Tokens to ids: the sequence is the target, and the source ``(0,)`` where the model reads none.
+
+        Raises:
+            InputError: a token is unknown and there is no unknown token, or there is no source where one is read; with
+                file and line.
+        """
+        return [EncodedExample(self._source_ids(example), self._sequence_ids(example)) for example in examples]
+
+    def _source_ids(self, example: Example) -> tuple[int, ...]:
+        if self.source is None:
+            return (0,)
+        ids = self.source.encode(example.source, **place_of(example))
+        if not ids:
+            raise InputError("the source is blank", **place_of(example), mend="fill it in or drop the line")
+        return ids
+
+    def _sequence_ids(self, example: Example) -> tuple[int, ...]:
+        subwords = self.sequence.subwords
+        if subwords is not None and example.target:
+            strange = set(normalize_text(example.target[0])) - {" ", *subwords.pieces}
+            if strange:
+                problem = f"the character {min(strange)!r} is in no training sequence"
+                raise InputError(problem, **place_of(example), mend="drop or replace it")
+        ids = self.sequence.encode(example.target, **place_of(example))
+        if example.target and not ids:
+            raise InputError("the sequence is blank", **place_of(example), mend="fill it in or drop the line")
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> tuple[str, ...]:
+        """The tokens of ids."""
+        return tuple(self.sequence.vocabulary.decode(ids))
+
+    def phrase(self, text: str) -> Ways:
+        """The one way to write a phrase.
+
+        Raises:
+            InputError: it is blank, or holds a token that is unknown.
+        """
+        words = tuple(word for word in BLANKS.split(text) if word)
+        tokens = {"words": words, "characters": tuple(text), "text": (text,) if words else ()}[file_units(self.units)]
+        pieces = self.sequence.split(tokens)
+        if not pieces:
+            raise InputError("a phrase is blank", mend="name a token or more")
+        ids = tuple(self.sequence.vocabulary.encode(pieces))
+        for piece, token in zip(pieces, ids, strict=True):
+            if not self.allowed_V[token]:
+                raise InputError(f"the token {piece!r} is unknown to the run", mend="it is never drawn; name others")
+        return (ids,)
+
+    def require_free(self, free: str) -> None:
+        """Refuse a mark of free positions that could be taken for something else.
+
+        Raises:
+            InputError: it is a token of the run, or no token at all.
+        """
+        super().require_free(free)
+        mend, subwords = "choose another token for it", self.sequence.subwords
+        if self.units == "characters" and len(free) != 1:
+            raise InputError(f"free: the sequences are made of characters, and {free!r} is not one", mend=mend)
+        if free in (self.sequence.vocabulary.tokens if subwords is None else subwords.pieces):
+            raise InputError(f"free: {free!r} is a token of the run", mend=mend)
+
+    def to_fill(self, example: Example, free: str) -> tuple[int, ...]:
+        """The ids of a sequence, FREE where it has the mark of free positions.
+
+        Raises:
+            InputError: a token is unknown, with file and line.
+        """
+        tokens: list[int] = []
+        for part in self._parts(example.target, free):
+            tokens += [FREE] if part is None else self.encode([replace(example, target=part)])[0].target_ids
+        return tuple(tokens)
+
+    def _parts(self, target: Sequence[str], free: str) -> Iterator[tuple[str, ...] | None]:
+        """The fixed tokens, piece by piece, and None for each free position."""
+        if self.sequence.subwords is None:
+            yield from (None if token == free else (token,) for token in target)
+            return
+        fixed: list[str] = []
+        for word in target[0].split():
+            if word != free:
+                fixed.append(word)
+                continue
+            if fixed:
+                yield (" ".join(fixed),)
+            fixed = []
+            yield None
+        if fixed:
+            yield (" ".join(fixed),)
+
+    def filled(self, example: Example, ids: Sequence[int], free: str) -> str:
+        """A sequence as it would stand in a file; what was given stays as it was written, unknown tokens too."""
+        if not example.target or self.sequence.subwords is not None:
+            return self.text(ids)
+        drawn = zip(example.target, self.decode(ids), strict=True)
+        return self.sequence.as_read(new if token == free else token for token, new in drawn)
+
+    def text(self, ids: Sequence[int]) -> str:
+        """A sequence as it would stand in a file."""
+        return self.sequence.join(self.sequence.vocabulary.decode(ids))
+
+    def example_text(self, example: Example) -> str:
+        """The sequence of an example as it was written."""
+        return self.sequence.as_read(example.target)
+
+    def source_text(self, example: Example) -> str:
+        """The source of an example as it was written."""
+        return "" if self.source is None else self.source.as_read(example.source)
+
+    @classmethod
+    def load(cls, folder: Path, *, format: Format) -> MaskedCodec:
+        """Read what :meth:`save` wrote, for files in this format.
+
+        Raises:
+            InputError: a file is missing, or is damaged.
+        """
+        source = load_tokenizer(folder / "source") if format == "pairs" else None
+        record = read_record(folder / LENGTHS, ["lengths"], what="counts of lengths", mend="take another copy")
+        lengths = {int(length): count for length, count in record["lengths"].items()}
+        return cls(load_tokenizer(folder / "sequence"), source, lengths, format)
+
+    def save(self, model: Any, folder: Path) -> None:
+        """Write the model, a folder for each tokenizer, and the lengths."""
+        save_own_model(model, folder)
+        save_tokenizer(self.sequence, folder / "sequence")
+        if self.source is not None:
+            save_tokenizer(self.source, folder / "source")
+        lengths = {str(length): count for length, count in sorted(self.lengths.items())}
+        write_atomically(folder / LENGTHS, json.dumps({"lengths": lengths}, indent=1) + "\n")

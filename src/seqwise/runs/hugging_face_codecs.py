@@ -1,0 +1,400 @@
+"""Codecs by the tokenizers of Hugging Face models: those that write text, encoders under a tagger, and masked models.
+
+Shapes: V vocabulary.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from seqwise.data.batches import EncodedExample
+from seqwise.data.fasta import each_entry
+from seqwise.data.readers import Example, FilePath, require_some
+from seqwise.data.spooled import spooled
+from seqwise.data.subwords import normalize_text
+from seqwise.data.tokenizer import TextUnits, Tokenizer, load_tokenizer, save_tokenizer
+from seqwise.data.vocabulary import Vocabulary
+from seqwise.errors import InputError
+from seqwise.runs.codecs import OutputCodec, SequenceCodec, Ways, place_of, set_derived
+from seqwise.runs.inputs import each_sequence
+from seqwise.runs.pretrained import load_pretrained_tokenizer, quiet
+from seqwise.search.selectors import Selector
+
+if TYPE_CHECKING:
+    from seqwise.hugging_face import HuggingFaceMaskedModel, TextCodec
+
+__all__ = ["GeneratorCodec", "MaskedTextCodec", "TaggerCodec", "piece_vocabulary"]
+
+FORBIDDING = ("bad_words_ids", "suppress_tokens", "begin_suppress_tokens")
+"""What is taken from a generation config: which tokens are never written. How to search is the decoder's to say."""
+
+FASTA = (".fasta", ".fa", ".faa", ".fasta.gz", ".fa.gz", ".faa.gz")
+
+
+def piece_vocabulary(tokenizer: Any, size: int, *, end: int | None = None) -> Vocabulary:
+    """The tokens by id; ids that have none, or one that another has, get a name of their own.
+
+    Args:
+        tokenizer: of a Hugging Face model.
+        size: how many the model has embeddings for.
+        end: the id of the one that ends a text, or None.
+    """
+    known = min(size, len(tokenizer))
+    names: list[str] = []
+    taken: set[str] = set()
+    for place, token in enumerate(tokenizer.convert_ids_to_tokens(list(range(known))) + [None] * (size - known)):
+        name = token if isinstance(token, str) and token not in taken else f"<id {place}>"
+        names.append(name)
+        taken.add(name)
+    unknown = tokenizer.unk_token_id
+    if unknown == end or unknown is None or unknown >= size:
+        return Vocabulary(tuple(names), end=None if end is None else names[end])
+    return Vocabulary(tuple(names), unknown=names[unknown], end=None if end is None else names[end])
+
+
+# ------------------------------------------------------------------------------ encoder-decoders, causal models
+
+
+@dataclass(frozen=True)
+class GeneratorCodec(OutputCodec):
+    """Raw text by the tokenizer of an encoder-decoder or causal model; a side of an example is one token, its text.
+
+    A causal language model continues its source, the prompt, by the target: with a blank between the two, and in the
+    tokens that the tokenizer makes of the whole.
+
+    Args:
+        tokenizer: the model's own.
+        model: as :func:`~seqwise.hugging_face.step_model` adapts it; its limits and its end token are read.
+    """
+
+    tokenizer: Any
+    model: Any
+
+    kind: ClassVar[str] = "text"
+
+    def __post_init__(self) -> None:
+        pieces = piece_vocabulary(self.tokenizer, len(self.model.embedding_VD), end=self.model.end)
+        set_derived(
+            self,
+            source_vocabulary=pieces,
+            target_vocabulary=pieces,
+            writes_text=True,
+            target_things="target tokens",
+        )
+
+    @property
+    def identity(self) -> str:
+        """The tokenizer's vocabulary."""
+        return repr(sorted(self.tokenizer.get_vocab().items()))
+
+    def written(self, example: Example) -> Sequence[str]:
+        """The tokens of a target, the end token left out."""
+        ids = self._ids(example, "target") if example.target else ()
+        return self.target_vocabulary.decode(token for token in ids if token != self.model.end)
+
+    def split(self, examples: Sequence[Example]) -> list[Example]:
+        """Raw texts to tokens."""
+        return [
+            replace(
+                example,
+                source=tuple(self.target_vocabulary.decode(self._ids(example, "source"))),
+                target=tuple(self.written(example)),
+            )
+            for example in examples
+        ]
+
+    def encode(self, examples: Sequence[Example]) -> list[EncodedExample]:
+        """Texts to ids, special tokens included.
+
+        Raises:
+            InputError: a text is blank, or longer than the model has positions; with its file and line.
+        """
+        encoded = [
+            EncodedExample(self._ids(example, "source"), self._ids(example, "target") if example.target else ())
+            for example in examples
+        ]
+        for example, ids in zip(examples, encoded, strict=True):
+            self._require_steps(ids.source_ids, ids.target_ids, **place_of(example))
+        if encoded:  # for they may come into one batch
+            sides = zip(*((ids.source_ids, ids.target_ids) for ids in encoded), strict=True)
+            self._require_steps(*(max(side, key=len) for side in sides))
+        return encoded
+
+    def target_text(self, tokens: Iterable[str]) -> str:
+        """The text of tokens, without special ones."""
+        vocabulary = self.target_vocabulary
+        ids = vocabulary.encode([token for token in tokens if token != vocabulary.end])
+        return normalize_text(self.tokenizer.decode(ids, skip_special_tokens=True))
+
+    def allowed(self, selector: Selector) -> Selector:
+        """The same choice among the tokens that the model's generation config does not forbid."""
+        from transformers import GenerationConfig
+
+        from seqwise.hugging_face import generation_selector
+
+        own = self.model.model.generation_config
+        forbidden = {name: getattr(own, name, None) for name in FORBIDDING}
+        # Sequences of tokens that are not to be written cannot be excluded one by one.
+        forbidden["bad_words_ids"] = [word for word in forbidden["bad_words_ids"] or [] if len(word) == 1] or None
+        special = {
+            name: getattr(own, name) for name in ("bos_token_id", "decoder_start_token_id", "forced_bos_token_id")
+        }
+        config = GenerationConfig(**forbidden, **special, eos_token_id=self.model.end)
+        return generation_selector(selector, self.model, generation_config=config)
+
+    def save(self, model: Any, folder: Path) -> None:
+        """Write what ``from_pretrained`` reads."""
+        with quiet():
+            model.model.save_pretrained(folder)
+            self.tokenizer.save_pretrained(folder)
+
+    def _ids(self, example: Example, side: str) -> tuple[int, ...]:
+        text = getattr(example, side)[0]
+        if not self.model.model.config.is_encoder_decoder:
+            ids = self._prompt(text) if side == "source" else self._continuation(example.source[0], text)
+        else:
+            ids = self._read(**({"text": text} if side == "source" else {"text_target": text}))
+        if side == "target" and ids[-1:] != (self.model.end,):
+            ids = (*ids, self.model.end)
+        if not text.strip() or not ids:
+            raise InputError(f"the {side} is blank", **place_of(example), mend="fill it in or drop the line")
+        positions: int | None = getattr(self.model.model.config, "max_position_embeddings", None)
+        if positions is not None and len(ids) > positions:
+            problem = f"the {side} has {len(ids)} tokens, and the model has {positions} positions"
+            raise InputError(problem, **place_of(example), mend="shorten it, or drop the line")
+        return ids
+
+    def _read(self, **text: Any) -> tuple[int, ...]:
+        return tuple(self.tokenizer(**text, truncation=False, padding=False, verbose=False)["input_ids"])
+
+    def _prompt(self, text: str) -> tuple[int, ...]:
+        """A prompt with its special tokens but for the end token, behind which nothing would be written."""
+        ids = self._read(text=text)
+        return ids[:-1] if ids[-1:] == (self.model.end,) else ids
+
+    def _continuation(self, prompt: str, text: str) -> tuple[int, ...]:
+        """The tokens of a text behind a prompt; where the two run together, those of the text alone."""
+        before = self._read(text=prompt, add_special_tokens=False)
+        whole = self._read(text=f"{prompt} {text}", add_special_tokens=False)
+        if whole[: len(before)] == before:
+            return whole[len(before) :]
+        return self._read(text=text, add_special_tokens=False)
+
+    def _require_steps(
+        self, source: Sequence[int], target: Sequence[int], *, path: str | None = None, line: int | None = None
+    ) -> None:
+        most = self.model.most_steps(source)
+        if most is not None and len(target) > most:
+            which = "the source" if path else "the longest source"
+            left = f"{max(most, 0)} positions for a target of {len(target)}"
+            problem = f"{which} has {len(source)} tokens, which leave {left}"
+            raise InputError(problem, path=path, line=line, mend="shorten one of them")
+
+
+# ------------------------------------------------------------------------------------- taggers over encoders
+
+
+@dataclass(frozen=True)
+class TaggerCodec(OutputCodec):
+    """Words in the pieces of an encoder's tokenizer, the first of which carries the label of its word.
+
+    ``RUN/model`` is a folder of :func:`~seqwise.hugging_face.save_tagger`, which ``load_tagger`` reads, with the labels
+    and the tokenizer (beside the encoder's configuration, in ``backbone``) under one manifest.
+
+    Args:
+        tokenizer: the encoder's own.
+        source_vocabulary: the pieces that the encoder has embeddings for.
+        target_vocabulary: the labels.
+        positions: how many pieces a sentence may have, or None.
+    """
+
+    tokenizer: Any
+    source_vocabulary: Vocabulary
+    target_vocabulary: Vocabulary
+    positions: int | None
+
+    kind: ClassVar[str] = "word-pieces"
+
+    @classmethod
+    def over(cls, model: Any, tokenizer: Any, labels: Vocabulary, *, source: Path | str) -> TaggerCodec:
+        """The codec of a tagger, by the tokenizer and the limits of its encoder.
+
+        Raises:
+            InputError: the tokenizer has more tokens than the encoder has embeddings; ``source`` says where it is.
+        """
+        from seqwise.hugging_face.masked_model import num_positions
+
+        backbone = model.encoder.backbone
+        size = backbone.get_input_embeddings().num_embeddings
+        if len(tokenizer) > size:
+            problem = f"the tokenizer has {len(tokenizer):,} tokens, and the encoder has embeddings for {size:,}"
+            raise InputError(problem, path=source, mend="save it after model.resize_token_embeddings(len(tokenizer))")
+        return cls(tokenizer, piece_vocabulary(tokenizer, size), labels, num_positions(backbone))
+
+    @property
+    def identity(self) -> str:
+        """The pieces and the labels."""
+        return repr([sorted(self.tokenizer.get_vocab().items()), self.target_vocabulary])
+
+    def encode(self, examples: Sequence[Example]) -> list[EncodedExample]:
+        """Words to pieces, special tokens around them, and labels to ids.
+
+        Raises:
+            InputError: nothing is made of a word, a sentence has more pieces than the encoder has positions, or a label
+                is unknown; with the file and the line.
+        """
+        return [
+            EncodedExample(
+                self._pieces(example), tuple(self.target_vocabulary.encode(example.target, **place_of(example)))
+            )
+            for example in examples
+        ]
+
+    def encode_sources(self, examples: Sequence[Example]) -> list[EncodedExample]:
+        """Pieces of the sources alone; of the targets only whether there are some matters, for the line of an error."""
+        return [EncodedExample(self._pieces(example), ()) for example in examples]
+
+    def _pieces(self, example: Example) -> tuple[int, ...]:
+        from seqwise.hugging_face.tagger import unread_words, word_pieces
+
+        if not example.source:
+            raise InputError("the source is empty", **place_of(example), mend="fill it in or drop the example")
+        for place in unread_words(self.tokenizer, example.source):
+            # With labels, every word has a line of its own.
+            line = example.line + place * bool(example.target) if example.line else None
+            problem = f"the tokenizer makes nothing of {example.source[place]!r}"
+            raise InputError(problem, path=example.path or None, line=line, mend="replace the word, or drop it")
+        ids = word_pieces(self.tokenizer, example.source)
+        if self.positions is not None and len(ids) > self.positions:
+            problem = f"the sentence has {len(ids)} pieces, and the encoder has {self.positions} positions"
+            raise InputError(problem, **place_of(example), mend="split the sentence")
+        return ids
+
+    def save(self, model: Any, folder: Path) -> None:
+        """Write what ``load_tagger`` reads, the tokenizer and the labels."""
+        from seqwise.hugging_face.tagger import BACKBONE, save_tagger
+
+        with quiet():
+            save_tagger(model, folder)
+            self.tokenizer.save_pretrained(folder / BACKBONE)
+        save_tokenizer(Tokenizer(self.target_vocabulary), folder / "target")
+
+    @classmethod
+    def load(cls, folder: Path, model: Any) -> TaggerCodec:
+        """Read what :meth:`save` wrote beside a tagger."""
+        from seqwise.hugging_face.tagger import BACKBONE
+
+        labels = load_tokenizer(folder / "target").vocabulary
+        return cls.over(model, load_pretrained_tokenizer(folder / BACKBONE), labels, source=folder)
+
+
+# ----------------------------------------------------------------------------------------------- masked models
+
+
+@dataclass(frozen=True, eq=False)
+class MaskedTextCodec(SequenceCodec):
+    """Raw text by the tokenizer of a Hugging Face masked model, with special tokens around its sequences.
+
+    Args:
+        model: as :func:`~seqwise.hugging_face.masked_model` adapts it; its limits are read.
+        codec: between text and tokens.
+    """
+
+    model: HuggingFaceMaskedModel
+    codec: TextCodec
+
+    kind: ClassVar[str] = "masked-text"
+    units: TextUnits = field(init=False, default="subwords")
+    source_units: TextUnits = field(init=False, default="words")
+    conditional: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        set_derived(
+            self,
+            lengths={},
+            allowed_V=self.codec.allowed_V,
+            unknown_id=self.codec.unknown_id,
+            spell=self.codec.plain,
+        )
+
+    @property
+    def identity(self) -> str:
+        """The tokenizer's vocabulary, and the special tokens."""
+        return repr([sorted(self.codec.tokenizer.get_vocab().items()), self.codec.before, self.codec.after])
+
+    def read(self, path: FilePath) -> Sequence[Example]:
+        """The texts of a file, one a line; or the proteins of FASTA, where its name ends like one."""
+        if os.fspath(path).endswith(FASTA):
+            return require_some(spooled(map(self._protein, each_entry(path))), path)
+        examples = each_sequence(path, format="sequences", units=self.units, source_units=self.source_units)
+        return require_some(spooled(examples), path)
+
+    def _protein(self, entry: Example) -> Example:
+        """Letters as the tokenizer wants them: together, or with blanks between them."""
+        letters, together = entry.target, "".join(entry.target)
+        ids = self.codec.ids_to_fill(together)
+        apart = len(ids) == 1 < len(letters) or self.unknown_id in ids
+        return replace(entry, target=(" ".join(letters) if apart else together,))
+
+    def encode(self, examples: Sequence[Example]) -> list[EncodedExample]:
+        """Texts to ids; there is no source.
+
+        Raises:
+            InputError: a text has no token, a special one, or more than the model has room for; with file and line.
+        """
+        return [
+            EncodedExample((0,), self._ids(example, self.codec.ids) if example.target else ()) for example in examples
+        ]
+
+    def decode(self, ids: Sequence[int]) -> tuple[str, ...]:
+        """The tokens of ids."""
+        return self.codec.pieces(ids)
+
+    def phrase(self, text: str) -> Ways:
+        """How a phrase may stand in a text: after a blank or without one.
+
+        Raises:
+            InputError: it is blank, or holds a token that is never drawn.
+        """
+        if not text.strip():
+            raise InputError("a phrase is blank", mend="name a token or more")
+        return self.codec.phrase(text)
+
+    def to_fill(self, example: Example, free: str) -> tuple[int, ...]:
+        """The ids of a text, FREE where it has the tokenizer's mask token, or the mark of free positions as a word.
+
+        Raises:
+            InputError: as :meth:`encode`.
+        """
+        return self._ids(example, lambda text: self.codec.ids_to_fill(self._marked(text, free)))
+
+    def _ids(self, example: Example, encode: Callable[[str], tuple[int, ...]]) -> tuple[int, ...]:
+        try:
+            ids = encode(example.target[0])
+            self.model.require_room(len(ids))
+        except InputError as error:
+            raise InputError(error.problem, **place_of(example), mend=error.mend) from None
+        return ids
+
+    def _marked(self, text: str, free: str) -> str:
+        mask: str = self.codec.tokenizer.mask_token
+        return re.sub(rf"(?<!\S){re.escape(free)}(?!\S)", lambda _: mask, text)
+
+    def text(self, ids: Sequence[int]) -> str:
+        """The text of tokens."""
+        return self.codec.text(ids)
+
+    def filled(self, example: Example, ids: Sequence[int], free: str) -> str:
+        """A text filled in; what was given stays as it was written, if that is read as the same tokens."""
+        return self.codec.filled(self._marked(example.target[0], free), ids) if example.target else self.text(ids)
+
+    def save(self, model: Any, folder: Path) -> None:
+        """Write what ``from_pretrained`` reads."""
+        with quiet():
+            model.model.save_pretrained(folder)
+            self.codec.tokenizer.save_pretrained(folder)
