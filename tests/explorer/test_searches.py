@@ -144,7 +144,7 @@ def test_runs_are_told_apart_by_their_folders(tmp_path: Path) -> None:
     for name, message in (
         ("samples", "holds samples"),
         ("gone", "no such run folder"),
-        ("", "no trained masked model"),
+        ("", "no trained model"),
     ):
         with pytest.raises(InputError, match=message):
             load_explored(tmp_path / name)

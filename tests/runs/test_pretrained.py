@@ -104,7 +104,7 @@ def test_a_sampling_that_was_killed_ends_the_same(
         real(*arguments, **options)
 
     with monkeypatch.context() as patched:
-        patched.setattr(sampling, function, kill)
+        patched.setattr(sampling, "append_sweeps", kill)
         assert seqwise("sample", folder, *flags, "--output", tmp_path / "killed").code == 130
     again = seqwise("sample", folder, *flags, "--output", tmp_path / "killed")
     assert again.out == whole.out and files(tmp_path / "killed") == files(tmp_path / "whole")
