@@ -76,7 +76,7 @@ for name in ("tagger", "encoder-decoder", "transformer"):
 
 
 def interpreted(program: str) -> None:
-    command = [sys.executable, "-c", PRELUDE + program, str(Path(__file__).parent)]
+    command = [sys.executable, "-c", PRELUDE + program, str(Path(__file__).parents[1])]
     where = {**os.environ, "TRITON_INTERPRET": "1"}
     ended = subprocess.run(command, env=where, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr
