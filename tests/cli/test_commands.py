@@ -217,7 +217,7 @@ def test_a_finished_training_run_again_changes_nothing(
     seqwise: Command, data: Path, tagger: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = {path: path.read_bytes() for path in sorted(tagger.rglob("*")) if path.is_file()}
-    monkeypatch.setattr("seqwise.training.hugging_face.SequenceTrainer.training_step", None)  # no step is taken
+    monkeypatch.setattr("seqwise.training.sequence_trainer.SequenceTrainer.compute_loss", None)  # no step is taken
     arguments = ["--train", data / "train.conll", "--dev", data / "dev.conll", *SHORT, "--output", tagger]
     assert seqwise("train", *arguments).code == 0
     assert {path: path.read_bytes() for path in sorted(tagger.rglob("*")) if path.is_file()} == before
@@ -265,10 +265,10 @@ STEPS = [*TINY, "--objective=relaxed-beam", "--epochs=2", "--warm-start-epochs=2
 KILLED = """
 import os, signal, sys
 from seqwise import cli
-from seqwise.training import hugging_face
+from seqwise.training import trainer
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background is born deaf to it
-before, left = hugging_face._AfterStep.on_step_end, [int(sys.argv.pop(1))]
+before, left = trainer._AfterStep.on_step_end, [int(sys.argv.pop(1))]
 
 def killed(self, args, state, control, **more):
     before(self, args, state, control, **more)
@@ -276,7 +276,7 @@ def killed(self, args, state, control, **more):
     if left[0] == 0:
         os.kill(os.getpid(), signal.SIGKILL)
 
-hugging_face._AfterStep.on_step_end = killed
+trainer._AfterStep.on_step_end = killed
 cli.main()
 """
 

@@ -705,6 +705,64 @@ def _right(model: Any, data: Sequence[Pair]) -> float:
     return right / len(data)
 
 
+@pytest.mark.parametrize("name", ["BART", "GPT-2"])
+def test_a_folder_is_trained_like_the_model_in_it(name: str, tmp_path: Path) -> None:
+    made(name).save_pretrained(tmp_path / "start")
+    model, data = made(name), rows(pairs(8), name)
+    options: dict[str, Any] = {"objective": "relaxed-beam", "beam_size": 2, "max_steps": 2}
+    trained(model, data, tmp_path, **options)
+    for start in (str(tmp_path / "start"), tmp_path / "start"):
+        trainer = trained(start, data, tmp_path, **options)
+        require_same_weights(trainer.model, model)
+    trainer.save_model(str(tmp_path / "end"))
+    loaded = type(model).from_pretrained(tmp_path / "end")
+    require_same_weights(loaded, model)
+
+
+def test_a_folder_without_safetensors_is_refused(tmp_path: Path) -> None:
+    config = SearchAwareConfig(str(tmp_path), use_cpu=True, report_to="none")
+    made("GPT-2").save_pretrained(tmp_path / "pickled")
+    weights = tmp_path / "pickled" / "model.safetensors"
+    torch.save(made("GPT-2").state_dict(), tmp_path / "pickled" / "pytorch_model.bin")
+    weights.unlink()
+    with pytest.raises(InputError, match=r"pickled: cannot be loaded as a model .*in safetensors"):
+        SearchAwareTrainer(str(tmp_path / "pickled"), config)
+
+
+def test_a_model_is_adapted_once_and_its_forward_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also through two trainings, evaluation between steps, and the end token of a tokenizer."""
+    from seqwise.hugging_face import trainer as module
+
+    adapted: list[Any] = []
+    adapt = module.step_model
+    monkeypatch.setattr(module, "step_model", lambda model: adapted.append(model) or adapt(model))
+    model, data = made("Marian"), rows(pairs(8), "Marian")
+    options: dict[str, Any] = {"objective": "hinge", "beam_size": 2, "max_steps": 2, "eval_strategy": "steps"}
+    trainer = made_trainer(model, data, tmp_path, eval_dataset=data, eval_steps=1, **options)
+    forward = model.forward
+    for _ in range(2):
+        trainer.train()
+        assert model.forward == forward and "forward" not in vars(model)
+    assert adapted == [model]
+
+
+def test_a_model_made_for_each_training_is_adapted_each_time(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"objective": "relaxed-beam", "beam_size": 2, "max_steps": 2, "use_cpu": True}
+    options |= {"report_to": "none", "disable_tqdm": True, "save_strategy": "no", "logging_steps": 1}
+    config = SearchAwareConfig(str(tmp_path), **options)
+    data = rows(pairs(8), "Marian")
+    trainer = SearchAwareTrainer(
+        args=config, model_init=lambda: made("Marian"), data_collator=padded, train_dataset=data
+    )
+    trainer.remove_callback(transformers.PrinterCallback)
+    weights = []
+    for _ in range(2):
+        trainer.train()
+        weights.append(copy.deepcopy(trainer.model))
+    require_same_weights(*weights)
+    assert apart(weights[0], made("Marian")) > 1e-5
+
+
 # ---------------------------------------------------------------------------------------- what is refused
 
 

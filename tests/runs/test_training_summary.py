@@ -20,7 +20,7 @@ from seqwise.data.synthetic import label_bias_toy
 from seqwise.runs import Settings
 from seqwise.runs.training_summary import Baseline, loss_warnings, warnings_of
 from seqwise.training import trainer
-from seqwise.training.hugging_face import Progress
+from seqwise.training.trainer import Progress
 
 SENTENCES = [
     Example(("the", "cat", "saw", "the", "dog"), ("DET", "NOUN", "VERB", "DET", "NOUN")),

@@ -31,8 +31,7 @@ from seqwise.objectives.objective import Objective
 from seqwise.runs.kept_lines import write_in_blocks
 from seqwise.runs.settings import Settings
 from seqwise.training import processes
-from seqwise.training.joint import collate_share
-from seqwise.training.trainer import fit
+from seqwise.training.trainer import StepBatches, fit
 
 LAUNCHED = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 END, LABELS, LETTERS = 4, 5, 8
@@ -121,14 +120,24 @@ def test_those_of_masked_models_are_too_though_the_means_are_over_other_things()
     require_sum_of_shares(model, masked_objective(every_second))
 
 
-def test_rows_are_shared_and_whoever_has_none_counts_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("parts", [1, 2])
+def test_rows_are_shared_and_whoever_has_none_counts_for_nothing(parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """7 rows in batches of 2: the fourth batch has one."""
     monkeypatch.setenv("WORLD_SIZE", "3")
-    found = []
+    seen: dict[int, list[int]] = {}
     for rank in range(3):
         monkeypatch.setenv("RANK", str(rank))
-        found.append(collate_share(list(zip((7, 8), examples(2), strict=True))))
-    assert [one["batch"].indices_B.tolist() for one in found] == [[7], [8], [7]]
-    assert [one["weight"] for one in found] == [1, 1, 0] and all(one["indices"] == [7, 8] for one in found)
+        batches = StepBatches(examples(7), batch_size=2, seed=0, steps=4, parts=parts)
+        assert len(batches) == 4 * parts
+        for number in range(4 * parts):
+            item = batches[number]
+            own, step = item["batch"].indices_B.tolist(), number // parts
+            assert len(own) == 1 and own[0] in item["indices"]
+            seen.setdefault(step, []).extend(own if item["weight"] else [])
+            assert item["weight"] in (0.0, 1.0) and item["indices"] == batches[step * parts]["indices"]
+    for step, own in seen.items():
+        assert sorted(own) == sorted(batches[step * parts]["indices"])
+    assert sorted(row for own in seen.values() for row in own) == list(range(7))
 
 
 OBJECTIVES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Objective]]] = {
@@ -149,6 +158,16 @@ def train_all(folder: Path) -> dict[str, dict[str, Tensor]]:
         fit(model, objective(), examples(7), output=folder / name, schedules=schedules, save_every=3, **TRAINED)
         found[name] = model.state_dict()
     return found
+
+
+def train_in_parts(folder: Path) -> dict[str, Tensor]:
+    """Each batch in two parts, of which some have no row in one of the processes."""
+    model = writer()
+    schedules = {"alpha": lambda step: 1.0 + step}
+    objective = OBJECTIVES["relaxed beam"][1]()
+    options = {**TRAINED, "gradient_accumulation_steps": 2, "schedules": schedules}
+    fit(model, objective, examples(7), output=folder, **options)
+    return model.state_dict()
 
 
 def train_to_no_number(folder: Path) -> str:
@@ -185,6 +204,7 @@ def together(folder: Path) -> None:
     weights = train_all(folder)
     write_in_blocks(folder / "squares", range(23), squares, claim={"of": "n"}, block=5)
     said = train_to_no_number(folder / "no number"), train_with_other_settings(folder / "early update")
+    weights["parts"] = train_in_parts(folder / "parts")
     torch.save((weights, said), folder / f"process-{processes.rank()}")
 
 
@@ -228,6 +248,13 @@ def test_two_processes_come_to_the_weights_of_one(both: tuple[Path, Path], name:
     logs = [[json.loads(line) for line in (root / name / "log.jsonl").open()] for root in both]
     assert [line["loss"] for line in logs[1]] == pytest.approx([line["loss"] for line in logs[0]], rel=1e-6)
     assert [line["step"] for line in logs[1]] == list(range(1, 8))
+
+
+def test_parts_of_a_batch_in_two_processes_come_to_the_weights_of_the_batch(both: tuple[Path, Path]) -> None:
+    expected, shared = torch.load(both[0] / "process-0")[0], torch.load(both[1] / "process-1")[0]
+    for part, weight in expected["relaxed beam"].items():
+        torch.testing.assert_close(expected["parts"][part], weight, rtol=0, atol=1e-6, msg=part)
+        torch.testing.assert_close(shared["parts"][part], weight, rtol=0, atol=1e-6, msg=part)
 
 
 def test_one_process_goes_on_where_two_have_stopped(both: tuple[Path, Path], tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from seqwise import models
 from seqwise.data import Example, Vocabulary, encode_examples
 from seqwise.data.batches import Batch, EncodedExample
 from seqwise.errors import InputError
+from seqwise.models.transformer import Transformer
 from seqwise.objectives import cross_entropy_objective, relaxed_beam_objective
 from seqwise.training.checkpoints import last_complete, seal
 from seqwise.training.schedules import linear
@@ -162,6 +163,69 @@ def test_it_is_adamw_with_clipping_on_the_batches_of_the_sampler(tmp_path: Path)
     assert result.resumed_from is None
 
 
+def smooth_cross_entropy(model: Tagger, batch: Batch, values: dict[str, float]) -> Tensor:
+    scores = model.output(model.embedding(batch.sources_BS))
+    return nn.functional.cross_entropy(scores.flatten(0, 1), batch.targets_BT.flatten())
+
+
+def test_parts_of_a_batch_have_the_gradient_of_the_batch(tmp_path: Path) -> None:
+    """Rows of very different lengths, so that a mean of means would be another loss; 3 parts of 4 rows."""
+    whole, parts = new_model().double(), new_model().double()
+    options: dict[str, Any] = {"objective": smooth_cross_entropy, "schedules": None, "train": TRAIN[:18]}
+    run(whole, tmp_path / "whole", **options)
+    run(parts, tmp_path / "parts", gradient_accumulation_steps=3, **options)
+    for (name, a), b in zip(whole.named_parameters(), parts.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-5, msg=name)
+    expected, found = log_lines(tmp_path / "whole"), log_lines(tmp_path / "parts")
+    for name in ("step", "loss", "gradient_norm", "learning_rate"):
+        assert [line[name] for line in found] == pytest.approx([line[name] for line in expected], rel=1e-5)
+
+
+@pytest.mark.parametrize("stop", [4, 7])
+def test_resumed_in_parts_it_ends_with_the_same_weights(stop: int, tmp_path: Path) -> None:
+    def interrupt(progress: Progress) -> None:
+        if progress.step == stop + 1:
+            raise KeyboardInterrupt
+
+    whole, resumed = new_model(), new_model()
+    options: dict[str, Any] = {"gradient_accumulation_steps": 3, "save_every": stop}
+    run(whole, tmp_path / "whole", **options)
+    with pytest.raises(KeyboardInterrupt):
+        run(new_model(), tmp_path / "resumed", on_progress=interrupt, **options)
+    assert run(resumed, tmp_path / "resumed", **options).resumed_from == stop
+    assert_equal_weights(whole, resumed)
+    with pytest.raises(InputError, match=r"other gradient_accumulation_steps \(3 then, 1 now\)"):
+        run(new_model(), tmp_path / "resumed", save_every=stop)
+
+
+def test_bfloat16_computes_in_it_and_keeps_weights_as_they_are(tmp_path: Path) -> None:
+    types: set[torch.dtype] = set()
+
+    def objective(model: Tagger, batch: Batch, values: dict[str, float]) -> Tensor:
+        scores = model.output(model.embedding(batch.sources_BS))
+        types.add(scores.dtype)
+        return nn.functional.cross_entropy(scores.flatten(0, 1), batch.targets_BT.flatten())
+
+    exact, rounded = new_model(), new_model()
+    run(exact, tmp_path / "exact", objective=objective)
+    assert types == {torch.float32}
+    types.clear()
+    run(rounded, tmp_path / "rounded", objective=objective, bf16=True)
+    assert types == {torch.bfloat16} and {p.dtype for p in rounded.parameters()} == {torch.float32}
+    losses = [[line["loss"] for line in log_lines(tmp_path / name)] for name in ("exact", "rounded")]
+    assert losses[1] == pytest.approx(losses[0], rel=0.05) and losses[1] != losses[0]
+
+
+def test_a_search_trains_in_bfloat16(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"hidden_size": 8, "num_heads": 2, "feedforward_size": 16, "num_layers": 1, "dropout": 0.0}
+    model = Transformer(source_size=7, target_size=3, end=0, **sizes)
+    train = [EncodedExample(one.source_ids, (*one.target_ids[:-1], 0)) for one in TRAIN]
+    run(model, tmp_path, objective=relaxed_beam_objective(k=2), train=train, bf16=True, learning_rate=0.01)
+    losses = [line["loss"] for line in log_lines(tmp_path)]
+    assert len(losses) == STEPS and losses[-1] < losses[0]
+
+
 @pytest.mark.parametrize("what", ["loss", "gradient"])
 def test_not_a_number_stops_names_the_examples_and_keeps_the_last_checkpoint(what: str, tmp_path: Path) -> None:
     batches: list[list[int]] = []
@@ -294,6 +358,7 @@ def test_nothing_is_left_behind_between_runs(
     ("name", "value"),
     [("steps", 0), ("batch_size", 0), ("learning_rate", 0.0), ("learning_rate", math.nan), ("seed", -1),
      ("seed", 2**32), ("save_every", 0), ("clip", 0.0), ("warmup_steps", -1), ("weight_decay", -0.1),
+     ("gradient_accumulation_steps", 0),
      ("decay", "liner")],
 )  # fmt: skip
 def test_settings_out_of_range_are_named(name: str, value: Any, tmp_path: Path) -> None:

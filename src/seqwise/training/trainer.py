@@ -18,17 +18,18 @@ import sys
 import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 import torch
 import transformers
 from torch import nn
-from transformers import TrainingArguments
+from torch.utils.data import DataLoader, Dataset
+from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 
-from seqwise.data.batches import EncodedExample
+from seqwise.data.batches import BucketBatchSampler, EncodedExample, collate
 from seqwise.data.durable import write_atomically
 from seqwise.errors import InputError
 from seqwise.objectives.objective import Objective
@@ -41,18 +42,10 @@ from seqwise.training.checkpoints import (
     prune,
 )
 from seqwise.training.configuration import did_you_mean
-from seqwise.training.hugging_face import (
-    NOT_FINITE,
-    SETTINGS,
-    WEIGHTS,
-    Progress,
-    SequenceTrainer,
-    StepBatches,
-    WithObjective,
-    require_state,
-)
-from seqwise.training.processes import from_first, is_first, join
+from seqwise.training.processes import from_first, is_first, join, number_of, rank
+from seqwise.training.resumable import SETTINGS, WEIGHTS, ResumableTrainer, require_state
 from seqwise.training.schedules import AnySchedule, Schedule, parse_schedule
+from seqwise.training.sequence_trainer import SequenceTrainer, WithObjective
 
 __all__ = ["Progress", "TrainingResult", "fit", "read_losses"]
 
@@ -60,6 +53,36 @@ _DECAYS = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_wa
 
 _START_ANEW = "give another output folder, or remove this one to start again"
 _MEAN_OVER = 100  # steps in TrainingResult.mean_loss
+
+NOT_FINITE = "not-finite.json"
+"""Beside the log: the batch on which a training run came to a loss or a gradient that is not finite."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One step as it was taken.
+
+    Attributes:
+        step: its number, from 1.
+        steps: of the whole training run.
+        loss: of its batch, before the step.
+        learning_rate: that it was taken with.
+        gradient_norm: before the gradient was clipped.
+        schedules: their values.
+        seconds: since this call began to train.
+        measured: the last measurement, by title; empty before the first one.
+        seconds_left: estimated, measurements included; at least so many where ``measured`` is empty and some are due.
+    """
+
+    step: int
+    steps: int
+    loss: float
+    learning_rate: float
+    gradient_norm: float
+    schedules: dict[str, float]
+    seconds: float
+    measured: Mapping[str, float] = field(default_factory=dict)
+    seconds_left: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -94,6 +117,8 @@ def fit(
     decay: str = "linear",
     clip: float = 1.0,
     weight_decay: float = 0.0,
+    gradient_accumulation_steps: int = 1,
+    bf16: bool = False,
     save_every: int = 500,
     schedules: Mapping[str, AnySchedule] | None = None,
     measure: Callable[[Mapping[str, float]], Mapping[str, float]] | None = None,
@@ -122,6 +147,9 @@ def fit(
         decay: of the learning rate after the warm-up: "linear" or "cosine" to 0, or "constant".
         clip: longest gradient, ``math.inf`` for no limit.
         weight_decay: decoupled, on weights but not on biases and norms.
+        gradient_accumulation_steps: parts that each batch is taken in, one after the other, for less memory; the
+            gradient is that of the batch.
+        bf16: compute in bfloat16 where autocast does, which an LSTM does on GPUs alone; weights keep their precision.
         save_every: steps between checkpoints; there is always one at the end.
         schedules: name -> number, text such as "linear(1, 10)", or function of the step; their values are handed to
             the objective. ``alpha`` is read by relaxed beams, ``gold_probability`` by scheduled sampling; each
@@ -163,7 +191,10 @@ def fit(
     :class:`~seqwise.objectives.means.SumOfMeans`. Only noise differs: each process draws its own. The first process
     writes, and calls ``measure`` and ``on_progress``; all have to see ``output``.
 
-    Not implemented: gradient accumulation, mixed precision, models that one GPU has no room for.
+    Parts of a batch are weighted in the same way. (A :class:`~seqwise.objectives.means.SumOfMeans` is weighted exactly
+    over processes, and over parts by their gold tokens.)
+
+    Not implemented: models that one GPU has no room for.
     """
     output = Path(output)
     parsed = {name: parse_schedule(schedule, total_steps=steps) for name, schedule in (schedules or {}).items()}
@@ -176,12 +207,14 @@ def fit(
         "warmup_steps": warmup_steps,
         "clip": clip,
         "weight_decay": weight_decay,
+        "gradient_accumulation_steps": gradient_accumulation_steps,
+        "bf16": bf16,
     }
     _check(**chosen, save_every=save_every, measure_every=measure_every)
     if rates:  # not named where there are none, as in checkpoints from before there were any
         chosen["rates"] = _known_parts(model, rates)
     started = time.monotonic()
-    batches = StepBatches(train, batch_size=batch_size, seed=seed, steps=steps)
+    batches = StepBatches(train, batch_size=batch_size, seed=seed, steps=steps, parts=gradient_accumulation_steps)
     settings = _made_with(chosen, train, parsed)
     wrapped = WithObjective(model, objective)
     checkpoints, log_path = Path(output) / "checkpoints", Path(output) / "log.jsonl"
@@ -193,11 +226,10 @@ def fit(
         arguments = _arguments(checkpoints, settings, save_every)
         kept = log_path if is_first() else Path(os.devnull)
         with _as_it_was(model), kept.open("a", encoding="utf-8") as log:
-            trainer = SequenceTrainer(
+            trainer = _FitTrainer(
                 wrapped,
                 arguments,
                 batches,
-                clip=clip,
                 schedules=parsed,
                 settings=settings,
                 rates=rates or {},
@@ -208,6 +240,160 @@ def fit(
             _run(trainer, checkpoints, resumed_from)
     mean_loss = from_first(lambda: _mean_loss(log_path))
     return TrainingResult(steps, time.monotonic() - started, mean_loss, resumed_from)
+
+
+class StepBatches(Dataset[dict[str, Any]]):
+    """The batches of all steps, as this process takes them, by number: epoch after epoch, each in parts.
+
+    One long epoch for the Trainer, which can then skip to any step, and does not have to find our sampler to set its
+    epoch.
+
+    Args:
+        train: the examples.
+        batch_size: examples a step.
+        seed: chooses the order.
+        steps: how many there are.
+        parts: of each batch, taken one after the other.
+    """
+
+    def __init__(
+        self, train: Sequence[EncodedExample], *, batch_size: int, seed: int, steps: int, parts: int = 1
+    ) -> None:
+        self.train, self.steps, self.parts = train, steps, parts
+        self._sampler = BucketBatchSampler([example.lengths for example in train], batch_size, seed)
+        self._epoch, self._order = -1, list[list[int]]()
+
+    def __len__(self) -> int:
+        return self.steps * self.parts
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        """Return a part of the batch of a step, and the places of all rows of the batch."""
+        step, part = divmod(number, self.parts)
+        epoch, place = divmod(step, len(self._sampler))
+        if epoch != self._epoch:
+            self._sampler.set_epoch(epoch)
+            self._epoch, self._order = epoch, list(self._sampler)
+        indices = self._order[place]
+        own = indices[rank() + number_of() * part :: number_of() * self.parts]
+        # A process without a row takes part with one that counts for nothing: the others wait for its gradient.
+        batch = collate([(index, self.train[index]) for index in own or indices[:1]])
+        return {"batch": batch, "weight": 1.0 if own else 0.0, "indices": indices}
+
+
+class _FitTrainer(ResumableTrainer, SequenceTrainer):
+    """A SequenceTrainer on batches of ours, with learning rates by part and a log of every step."""
+
+    def __init__(
+        self,
+        model: WithObjective,
+        arguments: TrainingArguments,
+        batches: StepBatches,
+        *,
+        schedules: Mapping[str, Schedule],
+        settings: Mapping[str, Any],
+        rates: Mapping[str, float],
+        log: TextIO,
+        on_progress: Callable[[Progress], None] | None,
+        example_names: Callable[[int], str] | None,
+    ) -> None:
+        super().__init__(model, arguments, train_dataset=batches, schedules=schedules)
+        self.remove_callback(PrinterCallback)
+        self.add_callback(_AfterStep(self))
+        self.settings, self.rates, self.log_file, self.on_progress = settings, rates, log, on_progress
+        self.example_names = example_names or (lambda index: f"example {index}")
+        self.started = time.monotonic()
+        self._indices: list[int] = []
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        # Each process picks its rows itself. A generator of its own: a loader without one draws from torch's, once
+        # more after a resume.
+        batches: Any = self.train_dataset
+        return DataLoader(batches, batch_size=1, collate_fn=_only, generator=torch.Generator())
+
+    def compute_loss(self, model: Any, inputs: Any, *arguments: Any, **named: Any) -> Any:
+        if model.training:
+            self._indices = inputs["indices"]
+            _seed_own_noise(self.args.seed, self.state.global_step, len(self._losses))
+        return super().compute_loss(model, inputs, *arguments, **named)
+
+    def create_optimizer(self, *arguments: Any) -> Any:
+        optimizer = super().create_optimizer(*arguments)
+        if self.rates:
+            optimizer.param_groups[:] = [part for group in optimizer.param_groups for part in self._by_rate(group)]
+        return optimizer
+
+    def _by_rate(self, group: dict[str, Any]) -> list[dict[str, Any]]:
+        """Split a group of the optimiser by learning rate, weights with the group's own rate first."""
+        own = {id(weight): group["lr"] for weight in group["params"]}
+        for part, rate in self.rates.items():
+            own |= {id(p): rate for name, p in self.model.model.named_parameters() if name.startswith(part)}
+        rates = dict.fromkeys([group["lr"], *self.rates.values()])
+        split = [{**group, "lr": rate, "params": [p for p in group["params"] if own[id(p)] == rate]} for rate in rates]
+        return [part for part in split if part["params"]]
+
+    def refusal(self, problem: str) -> InputError:
+        names = [self.example_names(index) for index in self._indices]
+        examples = [
+            {"name": name, "source_ids": example.source_ids, "target_ids": example.target_ids}
+            for name, example in zip(names, (self.train_dataset.train[index] for index in self._indices), strict=True)
+        ]
+        step = self.state.global_step + 1
+        record = {"step": step, "what": problem, "schedules": self.values, "examples": examples}
+        path = Path(self.args.output_dir).with_name(NOT_FINITE)
+        if is_first():
+            write_atomically(path, json.dumps(record, indent=1) + "\n")
+        shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+        return InputError(
+            f"{problem}, on {shown}",
+            mend=f"checkpoints before it, if any, are kept in {self.args.output_dir}; lower the learning rate or "
+            f"look at these examples, which are in {path}",
+        )
+
+
+class _AfterStep(TrainerCallback):
+    """Logs each step, before the checkpoint that says it is done."""
+
+    def __init__(self, trainer: _FitTrainer) -> None:
+        self.trainer = trainer
+        self.rate = 0.0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        # A resumed state brings its own interval along.
+        state.save_steps = args.save_steps
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.rate = kwargs["optimizer"].param_groups[0]["lr"]
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if not is_first():
+            return
+        trainer, values = self.trainer, dict(self.trainer.values)
+        line = {"step": state.global_step, "loss": trainer.loss, "learning_rate": self.rate}
+        line |= {"gradient_norm": trainer.gradient_norm, **values}
+        trainer.log_file.write(json.dumps(line) + "\n")
+        trainer.log_file.flush()
+        if trainer.on_progress is not None:
+            seconds = time.monotonic() - trainer.started
+            trainer.on_progress(
+                Progress(
+                    state.global_step, args.max_steps, trainer.loss, self.rate, trainer.gradient_norm, values, seconds
+                )
+            )
+
+
+def _only(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The collator of a loader whose rows are batches."""
+    return rows[0]
+
+
+def _seed_own_noise(seed: int, step: int, part: int) -> None:
+    """Where there are several processes, give each noise of its own, which depends on nothing but the step.
+
+    One process goes through one stream of random numbers from the first step to the last.
+    """
+    if number_of() > 1:
+        digest = hashlib.sha256(f"{seed}/{step}/{rank()}{f'/{part}' if part else ''}".encode()).digest()
+        torch.manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
 
 def _begin(checkpoints: Path, log_path: Path, settings: Mapping[str, Any]) -> int | None:
@@ -270,7 +456,7 @@ def _made_with(
 
 
 def _arguments(checkpoints: Path, settings: Mapping[str, Any], save_every: int) -> TrainingArguments:
-    """The Trainer's own settings; gradients are clipped, and steps logged, by ours."""
+    """The Trainer's own settings; steps are logged by a callback, into ``log.jsonl``."""
     return TrainingArguments(
         output_dir=str(checkpoints),
         max_steps=settings["steps"],
@@ -279,7 +465,9 @@ def _arguments(checkpoints: Path, settings: Mapping[str, Any], save_every: int) 
         lr_scheduler_type=_DECAYS[settings["decay"]],
         warmup_steps=settings["warmup_steps"],
         weight_decay=settings["weight_decay"],
-        max_grad_norm=0.0,
+        max_grad_norm=float(settings["clip"]),
+        gradient_accumulation_steps=settings["gradient_accumulation_steps"],
+        bf16=settings["bf16"],
         seed=settings["seed"],
         save_strategy="steps",
         save_steps=save_every,
@@ -293,7 +481,7 @@ def _arguments(checkpoints: Path, settings: Mapping[str, Any], save_every: int) 
     )
 
 
-def _run(trainer: SequenceTrainer, checkpoints: Path, resumed_from: int | None) -> None:
+def _run(trainer: _FitTrainer, checkpoints: Path, resumed_from: int | None) -> None:
     folder = None if resumed_from is None else str(checkpoints / f"checkpoint-{resumed_from}")
     try:
         trainer.train(resume_from_checkpoint=folder)
@@ -346,6 +534,7 @@ def _check(**settings: Any) -> None:
         "warmup_steps": 0,
         "seed": 0,
         "weight_decay": 0,
+        "gradient_accumulation_steps": 1,
     }
     for name, lowest in at_least.items():
         if not settings[name] >= lowest:

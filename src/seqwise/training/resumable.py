@@ -1,0 +1,110 @@
+"""Checkpoints of the Trainer that survive a kill at any moment: a mixin that seals what the Trainer writes.
+
+The Trainer writes a checkpoint file by file under its final name. Here it writes into ``unfinished``; the folder is
+sealed (:mod:`~seqwise.training.checkpoints`), and gets its name by one rename.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from transformers import Trainer, TrainerState
+from transformers.trainer_pt_utils import safe_globals
+
+from seqwise.errors import InputError
+from seqwise.training.checkpoints import UNFINISHED, checkpoint_step, keep_checkpoint, saving
+
+__all__ = ["SETTINGS", "WEIGHTS", "ResumableTrainer", "require_state"]
+
+SETTINGS = "settings.json"
+"""In a checkpoint: the settings of the training run, so that it is not resumed with others."""
+
+WEIGHTS = "model.safetensors"
+"""In a checkpoint: the weights."""
+
+_GENERATORS, _STATE = "rng_state.pth", "trainer_state.json"
+_TENSORS = ("optimizer.pt", "scheduler.pt", _GENERATORS)
+
+
+class ResumableTrainer(Trainer):  # transformers exports it as Any
+    """A Trainer whose checkpoints are complete or absent, and hold the settings that they were made with.
+
+    Attributes:
+        settings: written into each checkpoint.
+        log_file: flushed to the disk before the checkpoint that says its steps are done.
+    """
+
+    settings: Mapping[str, Any]
+    log_file: TextIO
+
+    def store_flos(self) -> None:
+        """Count no floating-point operations: the Trainer would gather them, and only the first process saves."""
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Write the weights, which may be tied, and the settings.
+
+        Raises:
+            InputError: a weight is not finite.
+        """
+        weights = {name: tensor.detach().cpu().clone() for name, tensor in self.model.state_dict().items()}
+        for name, tensor in weights.items():
+            # The last step's loss was finite, the weights after the step need not be.
+            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                raise InputError(
+                    f"the weights {name.removeprefix('model.')} are not finite after step {self.state.global_step}",
+                    mend=f"checkpoints before it, if any, are kept in {self.args.output_dir}; lower the learning rate",
+                )
+        folder = Path(str(output_dir or self.args.output_dir))
+        folder.mkdir(parents=True, exist_ok=True)
+        # Cloned, because safetensors refuses tensors that share memory, as tied embeddings do.
+        save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / WEIGHTS)
+        (folder / SETTINGS).write_text(json.dumps(self.settings, sort_keys=True), encoding="utf-8")
+
+    # No public method of the Trainer sees a whole checkpoint before it has its name: hence the two that follow.
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return str(Path(self.args.output_dir) / UNFINISHED)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        if not self.is_world_process_zero():
+            return  # the next step waits for the first process
+        checkpoints, step = Path(self.args.output_dir), self.state.global_step
+        with saving(checkpoints / f"checkpoint-{step}"):
+            super()._save_checkpoint(model, trial)
+            # Named after its process where there are several, whose noise does not depend on it: one may resume.
+            for generators in (checkpoints / UNFINISHED / f"checkpoint-{step}").glob("rng_state_*.pth"):
+                generators.rename(generators.with_name(_GENERATORS))
+            os.fsync(self.log_file.fileno())
+            keep_checkpoint(checkpoints, step)
+
+
+def require_state(folder: Path) -> None:
+    """Check that a checkpoint has everything the Trainer resumes from; the Trainer itself ignores missing files.
+
+    Raises:
+        InputError: a file is missing or is not plain data, or the Trainer's state is that of another step.
+    """
+    mend = "remove the checkpoint, and the same command continues from the one before it"
+    for name in (*_TENSORS, _STATE):
+        if not (folder / name).is_file():
+            raise InputError("the checkpoint lacks this file", path=folder / name, mend=mend)
+    for name in _TENSORS:
+        try:
+            with safe_globals():  # weights_only: what torch reads is never executed
+                torch.load(folder / name, map_location="cpu", weights_only=True)
+        except Exception as error:  # a file from outside may fail in any way
+            problem = (str(error).splitlines() or [type(error).__name__])[0]
+            raise InputError(f"cannot be loaded as plain data ({problem})", path=folder / name, mend=mend) from error
+    try:
+        step = TrainerState.load_from_json(str(folder / _STATE)).global_step
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InputError(f"not the state of a training run ({error})", path=folder / _STATE, mend=mend) from error
+    if step != checkpoint_step(folder):
+        raise InputError(f"the state is that of step {step!r}", path=folder / _STATE, mend=mend)

@@ -1,0 +1,188 @@
+"""The Hugging Face Trainer for whole sequences: the objective, search included, runs inside the forward of one module.
+
+``fit`` trains models of this package with it, ``SearchAwareTrainer`` those of transformers. All else is the Trainer's:
+optimiser, schedule, accumulation, mixed precision, several processes, evaluation, callbacks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from functools import reduce
+from operator import add
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+from transformers import Trainer
+
+from seqwise.data.batches import Batch
+from seqwise.errors import InputError
+from seqwise.objectives.means import SumOfMeans
+from seqwise.objectives.objective import Objective
+from seqwise.training.schedules import Schedule
+
+__all__ = ["SequenceTrainer", "WithObjective", "not_finite"]
+
+
+class WithObjective(nn.Module):
+    """A model and its objective as one module, whose forward is the loss.
+
+    Args:
+        model: any module.
+        objective: see :data:`~seqwise.objectives.objective.Objective`; the parameters of one that is itself a module
+            are trained as well.
+    """
+
+    def __init__(self, model: nn.Module, objective: Objective) -> None:
+        super().__init__()
+        self.model, self.objective = model, objective
+
+    def forward(
+        self, batch: Batch, values: Mapping[str, float], num_items: Tensor | None = None, weight: float = 1.0
+    ) -> dict[str, Tensor]:
+        """Return the loss of a batch, weighted by its share of the gold tokens of an optimiser step.
+
+        The sum over all batches of the step, those of other processes included, is the loss of one batch of all rows:
+        a mean over ``n`` of ``N`` counts ``n / N``.
+
+        Args:
+            batch: may be empty; then every parameter takes part with a gradient of 0, as other processes expect.
+            values: of the schedules.
+            num_items: N, gold tokens of the step in all processes; None: the plain mean over this batch.
+            weight: 0 if no row of the batch counts, otherwise 1.
+        """
+        if len(batch) == 0:
+            return {"loss": torch.stack([parameter.sum() * 0.0 for parameter in self.parameters()]).sum()}
+        model: Any = self.model
+        num_gold = batch.target_lengths_B.sum() * weight
+        if num_items is not None and isinstance(self.objective, SumOfMeans) and _several_processes():
+            # What each mean is over is known only now, and to each process of its own rows.
+            means = self.objective.means(model, batch, values)
+            own_M = torch.stack([num_gold, *(mean.count * weight for mean in means)]).double()
+            all_M = own_M.clone()
+            distributed.all_reduce(all_M)
+            shares_M = own_M[1:] / all_M[1:].clamp(min=1) * (all_M[0] / num_items)
+            return {"loss": reduce(add, (mean.value * share for mean, share in zip(means, shares_M, strict=True)))}
+        loss = self.objective(model, batch, values)
+        loss = loss.to(torch.promote_types(loss.dtype, torch.float32))
+        return {"loss": loss if num_items is None else loss * (num_gold / num_items)}
+
+
+class SequenceTrainer(Trainer):  # transformers exports it as Any
+    """The Trainer of a :class:`WithObjective`: each step minimises ``objective(model, batch, {name: schedule(t)})``.
+
+    t is the number of optimiser steps taken so far. With n gold tokens in a batch and N in all batches that one step
+    accumulates, in all processes, the loss of the batch counts n / N.
+
+    Args:
+        model, args, others, named: as of ``transformers.Trainer``. The inputs that the collator makes have ``batch``, a
+            :class:`~seqwise.data.Batch`, and ``weight``, 0 if it does not count; see :meth:`batch_of`.
+        schedules: by name; their values are handed to the objective and logged with the loss.
+
+    Attributes:
+        loss: of the last optimiser step, over all processes; known before the step is taken.
+        gradient_norm: of the same step, before clipping.
+        values: of the schedules at that step.
+
+    Raises:
+        InputError: while training, if the loss or the gradient of a step is not finite; the step is not taken.
+    """
+
+    args: Any
+    model_accepts_loss_kwargs: bool
+    loss_is_scaled_for_ga = True  # the share of each batch takes the accumulation into account
+
+    def __init__(
+        self,
+        model: Any = None,
+        args: Any = None,
+        *others: Any,
+        schedules: Mapping[str, Schedule] | None = None,
+        **named: Any,
+    ) -> None:
+        # Reading the device makes the arguments look for GPUs. More than one would mean DataParallel, which splits
+        # tensors and not batches, and copies a model without the parts that a search calls.
+        _ = args.device
+        args._n_gpu = min(args.n_gpu, 1)
+        super().__init__(model, args, *others, **named)
+        self.schedules = dict(schedules or {})
+        self.values: dict[str, float] = {}
+        self.loss, self.gradient_norm = math.nan, math.nan
+        self._losses: list[Tensor] = []
+
+    def batch_of(self, inputs: Mapping[str, Any]) -> Batch:
+        """Return what the objective reads of the collator's output."""
+        batch: Batch = inputs["batch"]
+        return batch.to(self.args.device)
+
+    def num_gold(self, inputs: Mapping[str, Any]) -> Tensor:
+        """Count the gold tokens of the collator's output."""
+        counted: Tensor = inputs["batch"].target_lengths_B.sum() * inputs["weight"]
+        return counted
+
+    def refusal(self, problem: str) -> InputError:
+        """Make the error that ends a training run whose loss or gradient is not finite."""
+        mend = f"checkpoints before it, if any, are kept in {self.args.output_dir}; lower the learning rate"
+        return InputError(problem, mend=mend)
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
+    ) -> tuple[list[Any], Tensor | None]:
+        """Return the batches of one optimiser step, and their number of gold tokens in all processes."""
+        self._losses = []
+        samples, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
+        count = torch.stack([self.num_gold(inputs) for inputs in samples]).sum().to(device) if samples else None
+        if count is not None and self.args.world_size > 1 and self.args.average_tokens_across_devices:
+            count = self.accelerator.gather(count).sum()
+        return samples, count
+
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Tensor | None = None
+    ) -> Any:
+        """Return the objective of a batch, in training weighted by the batch's share of gold tokens."""
+        self.values = {name: schedule(self.state.global_step) for name, schedule in self.schedules.items()}
+        share = num_items_in_batch if model.training else None
+        output = model(self.batch_of(inputs), self.values, share, inputs.get("weight", 1.0))
+        loss = output["loss"]
+        if share is not None and self.args.world_size > 1 and self.args.average_tokens_across_devices:
+            loss = loss * self.args.world_size  # gradients are averaged over processes
+        if model.training:
+            self._losses.append(loss.detach())
+        return (loss, output) if return_outputs else loss
+
+    def log(self, logs: dict[str, float], *arguments: Any, **named: Any) -> None:
+        """Log; with the loss of a training step, the values of the schedules at that step."""
+        super().log({**logs, **self.values} if "loss" in logs else logs, *arguments, **named)
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+        # The only method between the gradients and the step that is given their norm; no public one is.
+        norm = super()._get_grad_norm(model, grad_norm=grad_norm)
+        loss = torch.stack(self._losses).sum()
+        if self.args.world_size > 1:
+            loss = self.accelerator.reduce(loss, reduction="mean")
+        self.loss, self.gradient_norm = float(loss), float(norm)
+        # In float16 a scaler skips steps whose gradient overflows.
+        problem = not_finite(
+            self.state.global_step + 1, self.loss, 0.0 if self.accelerator.scaler else self.gradient_norm
+        )
+        if problem is not None:
+            raise self.refusal(problem)
+        return norm
+
+
+def not_finite(step: int, loss: float, gradient_norm: float) -> str | None:
+    """Describe the loss or the gradient norm of a step, counted from 1, that is infinite or NaN; None if neither is.
+
+    Example:
+        >>> not_finite(3, float("nan"), 1.0)
+        'the loss is nan at step 3'
+    """
+    for name, value in (("loss", loss), ("gradient norm", gradient_norm)):
+        if not math.isfinite(value):
+            return f"the {name} is {value} at step {step}"
+    return None
+
+
+def _several_processes() -> bool:
+    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
