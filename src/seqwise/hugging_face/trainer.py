@@ -48,7 +48,8 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
     model, which ``AutoModelForSeq2SeqLM`` or ``AutoModelForCausalLM`` loads and ``generate`` decodes.
 
     Args:
-        model: with a language model head, or one with adapters of PEFT; or ``model_init``.
+        model: with a language model head, or one with adapters of PEFT; or the name or folder of one, which is read
+            from safetensors and without code of others; or ``model_init``.
         args: a :class:`~seqwise.hugging_face.SearchAwareConfig`.
         others, named: as of ``Seq2SeqTrainer``: collator, data sets (``datasets`` or lists of dicts), tokenizer, ...
 
