@@ -527,6 +527,9 @@ def test_entities_are_measured_as_entities(seqwise: Command, tmp_path: Path) -> 
     found = json.loads(seqwise(*evaluate, "--json", "--decoder=beam").out)["beam"]
     by_type = found["entity F1"]["by type"]
     assert {name: scores["support"] for name, scores in by_type.items()} == {"LOC": 2, "PER": 4}
+    total = next(line.split() for line in ended.out.splitlines() if line.startswith("all (micro-averaged)"))
+    value = json.loads(seqwise(*evaluate, "--json").out)["beam"]["entity F1"]["value"]
+    assert (total[-2], total[-1]) == (f"{100 * value:.1f}", "6")
     mean = sum(scores["f1"] for scores in by_type.values()) / 2
     assert found["macro-averaged entity F1"]["value"] == pytest.approx(mean)
 
@@ -729,7 +732,7 @@ BAD_FILES = [
     ("tag", b"the\tDET\ndog\t\n", ":2: the label is empty"),
     ("tag", b"the\tDET\nd\xffg\tNOUN\n", ":2: byte 0xff at column 2 is not UTF-8"),
     ("tag", b"the\tDET\nd\0g\tNOUN\n", ":2: NUL character"),
-    ("tag", b"the\ndog\n", ":1: token and label are the same"),
+    ("tag", b"the\ndog\n", ":1: 1 column, where a token and its label are needed"),
     ("tag", b"\n\n\n", ": no sentence in the file"),
     ("tag", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", ":1: byte 0x89 at column 1 is not UTF-8"),
     ("tag", gzip.compress(b"the\tDET\n" * 50, mtime=0)[:-9], "damaged gzip file"),
@@ -827,13 +830,13 @@ def test_tokens_that_are_not_known(
     assert complaint.startswith(f"{tmp_path / 'dev.tsv'}:2: unknown token 'x'")
     assert not (tmp_path / "run").exists()
     assert seqwise("predict", trained_tagger, "an unseen word").code == 0  # its vocabulary is open
-    assert seqwise("predict", trained_speller, "abx").complaint.startswith("unknown token 'x'; the nearest known")
+    assert seqwise("predict", trained_speller, "abx").complaint.startswith("unknown token 'x'; replace it")
     (tmp_path / "words.txt").write_text("ab\n" * 2000 + "ax\nba\n")
     ended = seqwise("predict", trained_speller, tmp_path / "words.txt")
     said = f"1 of 2,002 inputs could not be read; the first is {tmp_path / 'words.txt'}:2001: unknown token 'x'; "
     assert ended.code == 1 and ended.err.startswith(f"seqwise: {said}") and ended.err.count("\n") == 1
     lines = ended.out.splitlines()
-    assert len(lines) == 2002 and lines[2000].startswith("ax\terror: unknown token 'x'; the nearest known token is ")
+    assert len(lines) == 2002 and lines[2000].startswith("ax\terror: unknown token 'x'; replace it")
     assert set(lines[2001].split("\t")[1].split()) <= set("ABC") and lines[2001].startswith("ba\t")
     for place in ("kept", "again"):
         kept = seqwise("predict", trained_speller, tmp_path / "words.txt", "--output", tmp_path / place)

@@ -130,7 +130,7 @@ def test_columns_by_blanks(file):
         ("a\tA\nb\tB\tC\n", "data.tsv:2: 3 columns where the rows above have 2"),
         ("a\tA\n\nNew York\n", "data.tsv:3: 1 column where the rows above have 2"),
         ("a b c\na b\n", "data.tsv:2: 2 columns where the rows above have 3"),
-        ("a\n", "data.tsv:1: token and label are the same of 1 column;"),
+        ("a\n", "data.tsv:1: 1 column, where a token and its label are needed;"),
         ("a\tA\n\tB\n", "data.tsv:2: the token is empty"),
         ("a\tA\nb\t \n", "data.tsv:2: the label is empty"),
         ("# only\n\n", "data.tsv: no sentence"),

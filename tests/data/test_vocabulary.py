@@ -27,6 +27,11 @@ def test_unknown_tokens():
     assert Vocabulary(("?", "a"), unknown="?").encode(["a", "z"]) == [1, 0]
     with pytest.raises(InputError, match=r"^f\.tsv:3: unknown token 'i-per'; the nearest known token is 'I-PER'$"):
         Vocabulary(("</s>", "O", "I-LOC", "I-PER"), end="</s>").encode(["O", "i-per"], path="f.tsv", line=3)
+    for character in "Aáâ":
+        with pytest.raises(InputError, match=f"'{character}'; the nearest known token is 'a'$"):
+            Vocabulary(("a", "z")).encode([character])
+    with pytest.raises(InputError, match=r"unknown token 'x'; replace it$"):
+        Vocabulary(("a", "z")).encode(["x"])
     with pytest.raises(InputError, match="nearest known token is 'a'") as caught:
         Vocabulary(("a",)).encode(["\n" * 500])
     assert len(str(caught.value)) < 600 and "\n" not in str(caught.value)

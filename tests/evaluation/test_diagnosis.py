@@ -17,6 +17,7 @@ import torch
 from oracles import Case, hard_beam, log_sum_exp, tagger_case, translation_case
 from seqwise import InputError
 from seqwise.cli.console import out
+from seqwise.cli.diagnosis import _best_of_steps
 from seqwise.data.readers import Example, read_columns, read_pairs
 from seqwise.decoding import Decoder, Hypothesis, decode, decode_examples
 from seqwise.evaluation import (
@@ -30,7 +31,7 @@ from seqwise.evaluation import (
     optimal_next_tokens,
     paired_bootstrap,
 )
-from seqwise.evaluation.label_bias import percent
+from seqwise.evaluation.label_bias import Prefix, percent
 from seqwise.runs import OutputRun, Settings, load_run, new_run, save_run
 from seqwise.runs.diagnosis import Diagnosis, development_constant, diagnose, estimate_constant, explore, meanings
 from seqwise.runs.measures import measure
@@ -550,6 +551,16 @@ def test_the_explorer_prints_and_draws_one_example(seqwise: Any, folder: Path, t
                 assert f"{prefix['log_prob']:.2f}" in text and percent(prefix["global_masses"][-1]) in text
 
 
+def test_of_a_long_example_the_best_prefixes_and_gold_are_printed() -> None:
+    def prefix(place: int, *, is_gold: bool = False) -> Prefix:
+        return Prefix((place,), -1.0, 0.0, None, (0.1,), is_gold=is_gold, on_beam=not is_gold)
+
+    steps = [[*(prefix(place) for place in range(8)), prefix(9, is_gold=True)] for _ in range(30)]
+    shown, left_out = _best_of_steps(steps)
+    assert all([one.tokens[0] for one in prefixes] == [0, 1, 9] for prefixes in shown) and left_out == 30 * 6
+    assert _best_of_steps(steps[:6]) == (steps[:6], 0)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -574,7 +585,7 @@ def test_a_wrong_question_is_one_line(seqwise: Any, folder: Path, arguments: lis
         ("no-run", b"the\tDET\n", "there is no such run folder"),
         ("tagger", b"", "the file is empty"),
         ("tagger", b"\n\n", "no sentence in the file"),
-        ("tagger", b"the\ndog\n", "token and label are the same"),
+        ("tagger", b"the\ndog\n", "1 column, where a token and its label are needed"),
         ("speller", b"abc\n", "1 column where 2 were expected"),
         ("speller", b"abc\t\n", "the target is empty"),
         ("speller", b"abx\tA B\n", "unknown token 'x'"),

@@ -275,9 +275,12 @@ def test_the_panels_draw_local_mass_above_and_the_share_after_the_next_step_belo
             assert (len(disc.get_facecolors()) == 1) == prefix.on_beam
     (legend,) = figure.legends
     entries = {text.get_text(): line for text, line in zip(legend.get_texts(), legend.get_lines(), strict=True)}
-    assert [colors.to_hex(line.get_markeredgecolor()) for line in entries.values()] == ["#0072b2", "#d55e00", "#0072b2"]
-    assert list(entries) == ["gold", "other prefixes", "gold, no longer on the beam"]
-    assert [line.get_markerfacecolor() == "none" for line in entries.values()] == [False, False, True]
+    *kinds, tenth, half = entries.values()
+    assert [colors.to_hex(line.get_markeredgecolor()) for line in kinds] == ["#0072b2", "#d55e00", "#0072b2"]
+    assert list(entries)[:3] == ["gold", "other prefixes", "gold, no longer on the beam"]
+    assert [line.get_markerfacecolor() == "none" for line in kinds] == [False, False, True]
+    # A marker's size is a diameter, that of a disc an area.
+    assert [line.get_markersize() ** 2 for line in (tenth, half)] == pytest.approx([12 + 42, 12 + 210])
 
 
 def test_no_two_names_of_the_figure_overlap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

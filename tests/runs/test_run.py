@@ -761,12 +761,17 @@ def test_advice_recommends_what_is_surely_better() -> None:
     )
 
 
+def test_no_decoder_is_called_best_where_all_do_equally_well() -> None:
+    said = advice(decoders(greedy=0.0, beam=0.0, raw_beam=0.0))
+    assert said == "all decoders do equally well here (labels right); predict uses beam"
+
+
 def test_advice_does_not_follow_chance() -> None:
     rows = decoders(beam=0.5, raw_beam=0.5)
     rows["raw-beam"] = {"labels right": Counts([1, 0] * 49 + [1, 1])}
     rows["beam"] = {"labels right": Counts([0, 1] * 49 + [1, 0])}
     assert "which chance alone may do; predict goes on using beam" in advice(rows)
-    assert advice(decoders(greedy=0.5, beam=0.5, raw_beam=0.5)) == (
+    assert advice(decoders(greedy=0.4, beam=0.5, raw_beam=0.5)) == (
         "beam, which predict uses unless told otherwise, is the best decoder here"
     )
     tied = decoders(greedy=0.5, beam=0.5, raw_beam=0.5)

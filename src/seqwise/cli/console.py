@@ -89,9 +89,10 @@ def print_measures(rows: Mapping[str, Mapping[str, tuple[str, str]]]) -> None:
         2 + max(len(heading), *(len(row[title]) for row in on_one_line.values())) for title, heading in titles.items()
     )
     separator = " " if width <= out().width else "\n"
-    table = Table(
-        "decoder", *titles.values(), box=rich.box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False
-    )
+    table = Table(box=rich.box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    table.add_column("decoder", no_wrap=True, min_width=max(map(len, rows)))  # a name is typed as it stands here
+    for heading in titles.values():
+        table.add_column(heading)
     for name, row in rows.items():
         table.add_row(name, *(separator.join(filter(None, cell)) for cell in row.values()))
     out().print(table)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["diagnose"]
 
+MOST_ROWS = 60
+"""Rows of the table of one example, which a reader still looks through; of more, each step shows the best ones."""
 LONGEST_NAME = 12
 """Characters of a token in the table of one example; beside them there is room for the numbers in 80 columns."""
 
@@ -310,7 +312,8 @@ def _explore(
     steps = list(example.source) if run.settings.task == "tag" else []
     if plot is not None:
         step_names = steps or [str(step) for step in range(1, len(bias.steps))]
-        title = f"{run.codec.source_text(example)[:80]}"
+        text = run.codec.source_text(example)
+        title = text if len(text) <= 80 else f"{text[:77]}..."
         draw_label_bias(bias, plot, target_name=names.__getitem__, step_names=step_names, title=title)
     said = fate_of_gold(bias)
     if as_json:
@@ -339,14 +342,16 @@ def _print_label_bias(bias: LabelBias, steps: Sequence[str], names: Sequence[str
     _heading(title)
     tokens = {token for prefixes in bias.steps for prefix in prefixes for token in prefix.tokens}
     short = shorten_distinctly((names[token] for token in sorted(tokens)), longest=LONGEST_NAME)
-    rows = []
-    for step, prefixes in enumerate(bias.steps[1:], start=1):
+    rows, width = [], max(22, min(60, out().width - 58))
+    shown, left_out = _best_of_steps(bias.steps[1:])
+    for step, prefixes in enumerate(shown, start=1):
         for row, prefix in enumerate(prefixes):
             masses = prefix.global_masses
+            text = _shortened([short[names[token]] for token in prefix.tokens], width=width)
             rows.append(
                 (
                     f"{step} {steps[step - 1] if step <= len(steps) else ''}".strip() if row == 0 else "",
-                    ("* " if prefix.is_gold else "  ") + _shortened([short[names[token]] for token in prefix.tokens]),
+                    f"{'*' if prefix.is_gold else ' '} {text}",
                     f"{prefix.log_prob:.2f}",
                     f"{prefix.raw_score:.2f}",
                     "" if prefix.log_partition is None else f"{prefix.log_partition:.2f}",
@@ -358,6 +363,8 @@ def _print_label_bias(bias: LabelBias, steps: Sequence[str], names: Sequence[str
             )
     headings = ("step", "prefix", "log p", "raw", "log Z", "local %", "global %", "1 on", "end")
     _table(headings, rows, names=2)
+    if left_out:
+        out().print(f"{left_out} more prefixes are left out; --json has them all", style="dim", highlight=False)
     how = "exactly" if bias.exact else f"over a raw-score beam of {bias.support:,} prefixes; 0: dropped"
     out().print(
         "* gold; off: no longer on the beam. log Z: of the next step. local %: the share of all outputs that begin so, "
@@ -369,7 +376,14 @@ def _print_label_bias(bias: LabelBias, steps: Sequence[str], names: Sequence[str
     )
 
 
-def _shortened(tokens: Sequence[str], *, width: int = 22) -> str:
+def _best_of_steps(steps: Sequence[Sequence[Prefix]]) -> tuple[list[list[Prefix]], int]:
+    """The best prefixes of each step and gold, at least two, in about `MOST_ROWS` rows; and how many are left out."""
+    most = max(2, MOST_ROWS // max(1, len(steps)))
+    shown = [[prefix for place, prefix in enumerate(prefixes) if place < most or prefix.is_gold] for prefixes in steps]
+    return shown, sum(map(len, steps)) - sum(map(len, shown))
+
+
+def _shortened(tokens: Sequence[str], *, width: int) -> str:
     """The end of a prefix, as many tokens as fit and at least one."""
     kept = list(tokens[-1:])
     for token in reversed(tokens[:-1]):

@@ -19,7 +19,7 @@ from seqwise.training.processes import own_device
 
 if TYPE_CHECKING:
     from seqwise.data.readers import Example
-    from seqwise.evaluation.entities import TypeScores
+    from seqwise.evaluation.entities import EntityCounts
     from seqwise.evaluation.metrics import Estimate
     from seqwise.runs import OutputRun, Prediction
 
@@ -303,14 +303,14 @@ def evaluate(
         for name, by_title in measured.items()
     }
     signed = signatures(loaded, examples)
-    types = {
-        name: sums.by_type
+    entities = {
+        name: sums
         for name, by_title in measured.items()
         for sums in by_title.values()
         if isinstance(sums, EntityCounts)
     }
     if as_json:
-        print(json.dumps(_plain(estimates, signed, types), indent=1))
+        print(json.dumps(_plain(estimates, signed, entities), indent=1))
         return
     print_measures(
         {name: {title: _cell(title, estimate) for title, estimate in row.items()} for name, row in estimates.items()}
@@ -318,16 +318,16 @@ def evaluate(
     print(f"{len(examples)} examples; in brackets bootstrap 95% intervals")
     for title, signature in signed.items():
         print(f"{title}: {signature}")
-    if types:
+    if entities:
         name = decoder or usual_decoder(loaded.settings)
         print(f"\nEntities by type, {name}")
-        _print_types(types[name])
+        _print_types(entities[name])
 
 
 def _plain(
     estimates: Mapping[str, Mapping[str, Estimate]],
     signed: Mapping[str, str],
-    types: Mapping[str, Mapping[str, TypeScores]],
+    entities: Mapping[str, EntityCounts],
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """Every estimate as JSON has it; BLEU with its signature, entity F1 with the scores of each type."""
     plain: dict[str, dict[str, dict[str, Any]]] = {
@@ -336,12 +336,12 @@ def _plain(
     for row in plain.values():
         for title, signature in signed.items():
             row[title]["signature"] = signature
-    for name, by_type in types.items():
-        plain[name]["entity F1"]["by type"] = {kind: scores._asdict() for kind, scores in by_type.items()}
+    for name, sums in entities.items():
+        plain[name]["entity F1"]["by type"] = {kind: scores._asdict() for kind, scores in sums.by_type.items()}
     return plain
 
 
-def _print_types(by_type: Mapping[str, TypeScores]) -> None:
+def _print_types(entities: EntityCounts) -> None:
     import rich.box
     from rich.table import Table
     from rich.text import Text
@@ -350,7 +350,7 @@ def _print_types(by_type: Mapping[str, TypeScores]) -> None:
     table.add_column("type", overflow="fold")
     for heading in ("precision, %", "recall, %", "F1, %", "support"):
         table.add_column(heading, justify="right")
-    for kind, scores in by_type.items():
+    for kind, scores in {**entities.by_type, "all (micro-averaged)": entities.all_types}.items():
         shares = (f"{100 * share:.1f}" for share in (scores.precision, scores.recall, scores.f1))
         table.add_row(Text(kind), *shares, f"{scores.support:,}")  # a type may look like markup
     out().print(table)

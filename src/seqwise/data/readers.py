@@ -260,6 +260,9 @@ def _columns(count: int) -> str:
 
 
 def _require_columns(width: int, token_column: int, label_column: int, path: FilePath, line: int) -> None:
+    if width == 1:
+        problem, hint = "1 column, where a token and its label are needed", "separate them by one tab"
+        raise InputError(problem, path=path, line=line, mend=f"{hint}; sentences without labels are for predict")
     for name, column in (("token", token_column), ("label", label_column)):
         if not -width <= column < width:
             raise InputError(

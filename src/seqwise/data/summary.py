@@ -33,6 +33,7 @@ class DataSummary:
         longest_target: in tokens.
         unseen_source_tokens: of the source tokens, those that the training data lack; None for the training data.
         unseen_target_tokens: the same of the target tokens.
+        commonest_targets: the three most frequent target tokens, each with its share of all.
     """
 
     examples: int
@@ -44,6 +45,7 @@ class DataSummary:
     longest_target: int
     unseen_source_tokens: int | None = None
     unseen_target_tokens: int | None = None
+    commonest_targets: Sequence[tuple[str, float]] = ()
 
 
 def summarize(examples: Sequence[Example], *, train: Sequence[Example] | None = None) -> DataSummary:
@@ -71,6 +73,7 @@ def summarize(examples: Sequence[Example], *, train: Sequence[Example] | None = 
         *(len(count) for count in counts),
         *(max((len(getattr(one, side)) for one in examples), default=0) for side in ("source", "target")),
         *unseen,
+        [(token, count / counts[1].total()) for token, count in counts[1].most_common(3)],
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -95,16 +96,21 @@ class Vocabulary:
         for token in tokens:
             index = self._ids.get(token, fallback)
             if index is None:
-                mend = f"the nearest known token is {self._nearest(token)!r}"
-                raise InputError(f"unknown token {token[:100]!r}", path=path, line=line, mend=mend)
+                problem = f"unknown token {token[:100]!r}"
+                nearest = self._nearest(token)
+                mend = "replace it" if nearest is None else f"the nearest known token is {nearest!r}"
+                raise InputError(problem, path=path, line=line, mend=mend)
             if token == self.end:
                 problem = f"the text holds {token!r}, which marks its end"
                 raise InputError(problem, path=path, line=line, mend="remove it, or write it in another way")
             ids.append(index)
         return ids
 
-    def _nearest(self, token: str) -> str:
+    def _nearest(self, token: str) -> str | None:
         known = {name.casefold(): name for name in reversed(self.tokens) if name != self.end or len(self) == 1}
+        if len(token) == 1:  # but for its accent and its case, no character is like another
+            plain = unicodedata.normalize("NFKD", token)[0].casefold()
+            return known.get(token.casefold(), known.get(plain))
         close = difflib.get_close_matches(token[:100].casefold(), known, n=1, cutoff=0.0)
         return known[close[0]]
 

@@ -45,6 +45,7 @@ class EntityCounts(Counts):
     """
 
     by_type: Mapping[str, TypeScores]
+    all_types: TypeScores
 
     def __init__(self, tallies_NKC: Floats, types: Sequence[str]) -> None:
         right_N, predicted_N, gold_N = tallies_NKC.sum(axis=1).T
@@ -52,6 +53,7 @@ class EntityCounts(Counts):
         sums_by_type = zip(types, tallies_NKC.sum(axis=0), strict=True)
         by_type = {name: _type_scores(*sums_C) for name, sums_C in sums_by_type if sums_C.any()}
         object.__setattr__(self, "by_type", by_type)
+        object.__setattr__(self, "all_types", _type_scores(*tallies_NKC.sum(axis=(0, 1))))
 
 
 def entities(labels: Tokens) -> list[Entity]:

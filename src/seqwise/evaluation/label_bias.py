@@ -372,7 +372,7 @@ def draw_label_bias(
                 if parent in places:
                     axes.plot([step - 1, step], [places[parent], row], color=colour, alpha=0.35, lw=1, zorder=1)
                 face = colour if prefix.on_beam else "none"
-                axes.scatter(step, row, s=12 + 420 * mass(prefix), color=face, edgecolors=colour, zorder=2)
+                axes.scatter(step, row, s=_area(mass(prefix)), color=face, edgecolors=colour, zorder=2)
                 name = short_names[target_name(prefix.tokens[-1])] if prefix.tokens else ""
                 place = {"xytext": (0, 11), "textcoords": "offset points", "ha": "center"}
                 axes.annotate(name, (step, row), **place, fontsize=8, parse_math=False)
@@ -388,10 +388,19 @@ def draw_label_bias(
         Line2D([], [], ls="", marker="o", markeredgecolor=edge, markerfacecolor=face, label=name)
         for name, (edge, face) in kinds.items()
     ]
+    handles += [
+        Line2D([], [], ls="", marker="o", color="0.7", markersize=math.sqrt(_area(share)), label=f"share {share:.0%}")
+        for share in (0.1, 0.5)
+    ]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=8, frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
+
+
+def _area(share: float) -> float:
+    """The area of a prefix's disc, in square points."""
+    return 12 + 420 * share
 
 
 def _names_that_fit(names: Sequence[str], width: float, *, font_size: float) -> dict[str, str]:

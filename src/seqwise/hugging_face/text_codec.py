@@ -148,7 +148,11 @@ class TextCodec:
         for ids in ways:
             for piece, one in zip(self.pieces(ids), ids, strict=True):
                 if not self.allowed_V[one]:
-                    raise InputError(f"the token {piece!r} is never drawn", mend="name others")
+                    if one == self.unknown_id:
+                        problem = f"the phrase {text!r} has a part that the tokenizer does not know"
+                    else:
+                        problem = f"the phrase {text!r} holds {piece!r}, which is never drawn"
+                    raise InputError(problem, mend="choose words that the model can write")
         return ways
 
     def _encode(self, text: str, *, special: bool) -> tuple[int, ...]:

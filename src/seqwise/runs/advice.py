@@ -56,6 +56,9 @@ def best_of(measured: Measured, title: str, sign: int, *, usual: str) -> str:
 
 
 def _choice(measured: Measured, title: str, sign: int, best: str, usual: str) -> str:
+    values = {by_title[title].value for by_title in measured.values()}
+    if len(values) == 1 and len(measured) > 1:
+        return f"all decoders do equally well here ({title}); predict uses {usual}"
     if best == usual:
         return f"{usual}, which predict uses unless told otherwise, is the best decoder here"
     gain, sure = _gain(measured, title, sign, best, usual)

@@ -165,6 +165,9 @@ def lines_of(summary: TrainingSummary) -> list[str]:
     rows = [("train", _counts(summary, summary.train))]
     if summary.dev is not None:
         rows.append(("dev", _counts(summary, summary.dev)))
+    if summary.task == "tag":  # which shows at a glance whether these are the labels that were meant
+        shares = (f"{label} {share:.1%}" for label, share in summary.train.commonest_targets)
+        rows.append(("labels", f"most frequent: {', '.join(shares)}"))
     rows.append(("model", f"{summary.model}, {summary.parameters:,} parameters"))
     if summary.auto is not None:
         rows.append(("auto", f"stands for {summary.auto}"))

@@ -279,7 +279,7 @@ class ChainRunner:
             f"no sequence {f'of length {len(problem.tokens)} ' if whole else ''}was found that {' and '.join(what)}",
             path=problem.path,
             line=problem.line,
-            mend="leave more positions free, or give a penalty instead of a hard constraint",
+            mend=f"{'choose a larger length' if whole else 'leave more positions free'}, or give a penalty",
         )
 
 
