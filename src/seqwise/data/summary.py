@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Container, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -61,20 +61,29 @@ def summarize(examples: Sequence[Example], *, train: Sequence[Example] | None = 
         >>> found.examples, found.source_tokens, found.unseen_source_tokens, found.unseen_target_tokens
         (1, 2, 1, 0)
     """
-    counts = [Counter(token for one in examples for token in getattr(one, side)) for side in ("source", "target")]
-    unseen: list[int | None] = [None, None]
-    if train is not None:
-        for place, side in enumerate(("source", "target")):
-            known = {token for one in train for token in getattr(one, side)}
-            unseen[place] = sum(count for token, count in counts[place].items() if token not in known)
+    sources = Counter(token for example in examples for token in example.source)
+    targets = Counter(token for example in examples for token in example.target)
     return DataSummary(
-        len(examples),
-        *(count.total() for count in counts),
-        *(len(count) for count in counts),
-        *(max((len(getattr(one, side)) for one in examples), default=0) for side in ("source", "target")),
-        *unseen,
-        [(token, count / counts[1].total()) for token, count in counts[1].most_common(3)],
+        examples=len(examples),
+        source_tokens=sources.total(),
+        target_tokens=targets.total(),
+        source_types=len(sources),
+        target_types=len(targets),
+        longest_source=max((len(example.source) for example in examples), default=0),
+        longest_target=max((len(example.target) for example in examples), default=0),
+        unseen_source_tokens=_unseen(
+            sources, None if train is None else {token for one in train for token in one.source}
+        ),
+        unseen_target_tokens=_unseen(
+            targets, None if train is None else {token for one in train for token in one.target}
+        ),
+        commonest_targets=[(token, count / targets.total()) for token, count in targets.most_common(3)],
     )
+
+
+def _unseen(counts: Counter[str], known: Container[str] | None) -> int | None:
+    """Count the tokens that the training data lack; None where there is nothing to compare with."""
+    return None if known is None else sum(count for token, count in counts.items() if token not in known)
 
 
 def wrong_label_column(examples: Sequence[Example]) -> str | None:
