@@ -170,6 +170,24 @@ def train_in_parts(folder: Path) -> dict[str, Tensor]:
     return model.state_dict()
 
 
+def train_until_stopped(folder: Path) -> dict[str, Tensor]:
+    """The third evaluation is the best of those that come before patience ends, after the fifth."""
+    model, metrics = writer(), iter([1.0, 2.0, 3.0, 1.0, 2.0, 9.0])
+    options: dict[str, Any] = {**TRAINED, "measure_every": 1, "patience": 2, "evaluate": lambda: next(metrics)}
+    result = fit(model, named("cross-entropy"), examples(7), output=folder, **options)
+    assert (result.steps, result.best_step) == (5, 3)
+    return model.state_dict()
+
+
+def test_early_stopping_is_the_same_in_two_processes(both: tuple[Path, Path]) -> None:
+    expected, shared = torch.load(both[0] / "process-0")[0], torch.load(both[1] / "process-1")[0]
+    for part, weight in expected["stopped"].items():
+        torch.testing.assert_close(shared["stopped"][part], weight, rtol=0, atol=1e-6, msg=part)
+    assert {path.name for path in (both[1] / "stopped" / "checkpoints").iterdir()} == {
+        "checkpoint-3", "checkpoint-4", "checkpoint-5",
+    }  # fmt: skip
+
+
 def train_to_no_number(folder: Path) -> str:
     """Of the rows of the batch, the one at fault is the second."""
     rows = examples(2)
@@ -205,6 +223,7 @@ def together(folder: Path) -> None:
     write_in_blocks(folder / "squares", range(23), squares, claim={"of": "n"}, block=5)
     said = train_to_no_number(folder / "no number"), train_with_other_settings(folder / "early update")
     weights["parts"] = train_in_parts(folder / "parts")
+    weights["stopped"] = train_until_stopped(folder / "stopped")
     torch.save((weights, said), folder / f"process-{processes.rank()}")
 
 

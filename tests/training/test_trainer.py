@@ -318,6 +318,97 @@ def test_a_finished_run_is_not_run_again_and_other_settings_are_refused(tmp_path
         run(nn.ModuleDict({"embedding": nn.Embedding(7, 7)}), tmp_path)
 
 
+def test_the_best_weights_are_restored_and_patience_ends_the_run(tmp_path: Path) -> None:
+    """Every second step is evaluated: 1, 3, 2, 3, 2.5 (no better than the first 3, in three evaluations)."""
+    values = {2: 1.0, 4: 3.0, 6: 2.0, 8: 3.0, 10: 2.5, 12: 9.0}
+    model, weights, steps = new_model(), dict[int, dict[str, Tensor]](), [0]
+
+    def note(progress: Progress) -> None:
+        steps[0] = progress.step
+        weights[progress.step] = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+    def evaluate() -> float:
+        return values[steps[0]]
+
+    options: dict[str, Any] = {"measure_every": 2, "save_every": 5, "on_progress": note}
+    result = run(model, tmp_path / "early", evaluate=evaluate, patience=3, **options)
+    assert (result.steps, result.best_step, result.best_metric) == (10, 4, 3.0)
+    assert len(log_lines(tmp_path / "early")) == 10
+    assert kept(tmp_path / "early") == {"checkpoint-4", "checkpoint-8", "checkpoint-10"}
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, weights[4][name]), name
+    assert not torch.equal(weights[4]["output.bias"], weights[10]["output.bias"])
+    again = new_model()
+    repeated = run(again, tmp_path / "early", evaluate=lambda: 1 / 0, patience=3, **{**options, "on_progress": None})
+    assert (repeated.steps, repeated.best_step, repeated.best_metric) == (10, 4, 3.0)
+    assert_equal_weights(again, model)
+    with pytest.raises(InputError, match=r"other patience \(3 then, 2 now\)"):
+        run(new_model(), tmp_path / "early", evaluate=evaluate, patience=2, **options)
+    later = run(model, tmp_path / "late", evaluate=evaluate, **options)
+    assert (later.steps, later.best_step, later.best_metric) == (12, 12, 9.0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_killed_and_resumed_at_random_steps_the_same_weights_are_the_best(seed: int, tmp_path: Path) -> None:
+    draw = random.Random(seed)
+    options: dict[str, Any] = {"measure_every": 2, "save_every": draw.choice([1, 3, 5]), "patience": 2}
+    options["steps"] = 24
+    reference: list[Tensor] = []
+
+    def note(progress: Progress) -> None:
+        if progress.step == 11:
+            reference.append(followed.embedding.weight.detach().clone())
+
+    followed = new_model()
+    run(followed, tmp_path / "followed", steps=24, on_progress=note)
+
+    class Killed(BaseException):
+        pass
+
+    def start(output: Path, calls: float) -> tuple[Tagger, TrainingResult | None]:
+        """Train until so many steps and evaluations are begun."""
+        model, left = new_model(), [calls]
+
+        def count() -> None:
+            left[0] -= 1
+            if left[0] < 0:
+                raise Killed
+
+        def evaluate() -> float:
+            count()
+            return -float((model.embedding.weight.detach() - reference[0]).norm())
+
+        try:
+            return model, run(model, output, evaluate=evaluate, on_progress=lambda _: count(), **options)
+        except Killed:
+            return model, None
+
+    whole, expected = start(tmp_path / "whole", math.inf)
+    assert expected is not None and expected.best_step is not None
+    assert expected.best_step in (10, 12) and expected.steps == expected.best_step + 4
+    found, kills = None, 0
+    while found is None:
+        calls = draw.randrange(1, 9) if kills < 12 else math.inf
+        resumed, found = start(tmp_path / "killed", calls)
+        kills += 1
+    assert kills > 2
+    assert_equal_weights(resumed, whole)
+    for name in ("steps", "mean_loss", "best_step", "best_metric"):
+        assert getattr(found, name) == getattr(expected, name)
+    assert log_lines(tmp_path / "killed") == log_lines(tmp_path / "whole")
+    assert kept(tmp_path / "killed") == kept(tmp_path / "whole")
+
+
+def test_a_metric_that_is_no_number_and_patience_without_one_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="the development metric is nan after step 2"):
+        run(new_model(), tmp_path / "nan", evaluate=lambda: math.nan, measure_every=2)
+    with pytest.raises(InputError, match="patience: there is no development metric"):
+        run(new_model(), tmp_path / "never", patience=1)
+    with pytest.raises(InputError, match="patience must be at least 1, got 0"):
+        run(new_model(), tmp_path / "never", patience=0, evaluate=lambda: 1.0)
+    assert not (tmp_path / "never").exists()
+
+
 def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, uninterrupted: tuple[Tagger, Path]) -> None:
     run(new_model(), tmp_path)
     path = tmp_path / "checkpoints" / "checkpoint-12" / "optimizer.pt"

@@ -264,13 +264,14 @@ def discard_incomplete(folder: Path) -> None:
         _remove(folder / UNFINISHED)
 
 
-def keep_checkpoint(folder: Path, step: int, *, keep: int = 2) -> None:
+def keep_checkpoint(folder: Path, step: int, *, keep: int = 2, best: int | None = None) -> None:
     """Seal what was written for a step, give it its name among the checkpoints, and only then remove older ones.
 
     Args:
         folder: that of the checkpoints; the new one lies in ``unfinished/checkpoint-<step>`` in it.
         step: how many were taken.
         keep: how many checkpoints stay.
+        best: the step of one that stays beside them.
 
     Raises:
         InputError: as :func:`seal` and :func:`prune`.
@@ -286,15 +287,16 @@ def keep_checkpoint(folder: Path, step: int, *, keep: int = 2) -> None:
     name = f"checkpoint-{step}"
     publish(folder / UNFINISHED / name, folder / name)
     (folder / UNFINISHED).rmdir()
-    prune(folder, keep)
+    prune(folder, keep, best=best)
 
 
-def prune(folder: Path, keep: int = 2) -> None:
-    """Remove all sealed checkpoints but the newest; unsealed ones are left alone.
+def prune(folder: Path, keep: int = 2, *, best: int | None = None) -> None:
+    """Remove all sealed checkpoints but the newest and the best; unsealed ones are left alone.
 
     Args:
         folder: the folder that holds ``checkpoint-<step>`` folders.
         keep: how many stay, at least 1.
+        best: the step of one that stays beside them.
 
     Raises:
         InputError: keep is less than 1.
@@ -312,7 +314,8 @@ def prune(folder: Path, keep: int = 2) -> None:
     if keep < 1:
         raise InputError(f"keep must be at least 1, got {keep}")
     for checkpoint in [path for path in _checkpoints(folder) if (path / MANIFEST).exists()][:-keep]:
-        _remove(checkpoint)
+        if checkpoint_step(checkpoint) != best:
+            _remove(checkpoint)
 
 
 def load_model_file(path: Path) -> dict[str, Tensor]:

@@ -14,14 +14,14 @@ from typing import Any, TextIO
 
 import torch
 from safetensors.torch import save_file
-from torch import nn
+from torch import distributed, nn
 from transformers import Trainer, TrainerState
 from transformers.trainer_pt_utils import safe_globals
 
 from seqwise.errors import InputError
 from seqwise.training.checkpoints import UNFINISHED, checkpoint_step, keep_checkpoint, saving
 
-__all__ = ["SETTINGS", "WEIGHTS", "ResumableTrainer", "require_state"]
+__all__ = ["SETTINGS", "WEIGHTS", "ResumableTrainer", "has_ended", "require_state"]
 
 SETTINGS = "settings.json"
 """In a checkpoint: the settings of the training run, so that it is not resumed with others."""
@@ -74,6 +74,8 @@ class ResumableTrainer(Trainer):  # transformers exports it as Any
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         if not self.is_world_process_zero():
+            if self.state.best_global_step:
+                distributed.barrier()  # the Trainer's, in the first process
             return  # the next step waits for the first process
         checkpoints, step = Path(self.args.output_dir), self.state.global_step
         with saving(checkpoints / f"checkpoint-{step}"):
@@ -82,11 +84,20 @@ class ResumableTrainer(Trainer):  # transformers exports it as Any
             for generators in (checkpoints / UNFINISHED / f"checkpoint-{step}").glob("rng_state_*.pth"):
                 generators.rename(generators.with_name(_GENERATORS))
             os.fsync(self.log_file.fileno())
-            keep_checkpoint(checkpoints, step)
+            keep_checkpoint(checkpoints, step, best=self.state.best_global_step)
+        self.state.best_model_checkpoint = None  # where the Trainer wrote it, not where it lies
 
 
-def require_state(folder: Path) -> None:
+def has_ended(state: TrainerState) -> bool:
+    """Whether training was over when this state was saved, after the last step or stopped early."""
+    return bool(state.stateful_callbacks["TrainerControl"]["args"]["should_training_stop"])
+
+
+def require_state(folder: Path) -> TrainerState:
     """Check that a checkpoint has everything the Trainer resumes from; the Trainer itself ignores missing files.
+
+    Returns:
+        The Trainer's own state.
 
     Raises:
         InputError: a file is missing or is not plain data, or the Trainer's state is that of another step.
@@ -103,8 +114,10 @@ def require_state(folder: Path) -> None:
             problem = (str(error).splitlines() or [type(error).__name__])[0]
             raise InputError(f"cannot be loaded as plain data ({problem})", path=folder / name, mend=mend) from error
     try:
-        step = TrainerState.load_from_json(str(folder / _STATE)).global_step
-    except (ValueError, TypeError, RecursionError) as error:
+        state = TrainerState.load_from_json(str(folder / _STATE))
+        has_ended(state)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise InputError(f"not the state of a training run ({error})", path=folder / _STATE, mend=mend) from error
-    if step != checkpoint_step(folder):
-        raise InputError(f"the state is that of step {step!r}", path=folder / _STATE, mend=mend)
+    if state.global_step != checkpoint_step(folder):
+        raise InputError(f"the state is that of step {state.global_step!r}", path=folder / _STATE, mend=mend)
+    return state

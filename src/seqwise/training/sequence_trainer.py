@@ -55,8 +55,11 @@ class WithObjective(nn.Module):
         if len(batch) == 0:
             return {"loss": torch.stack([parameter.sum() * 0.0 for parameter in self.parameters()]).sum()}
         model: Any = self.model
+        if num_items is None:
+            loss = self.objective(model, batch, values)
+            return {"loss": loss.to(torch.promote_types(loss.dtype, torch.float32))}
         num_gold = batch.target_lengths_B.sum() * weight
-        if num_items is not None and isinstance(self.objective, SumOfMeans) and _several_processes():
+        if isinstance(self.objective, SumOfMeans) and _several_processes():
             # What each mean is over is known only now, and to each process of its own rows.
             means = self.objective.means(model, batch, values)
             own_M = torch.stack([num_gold, *(mean.count * weight for mean in means)]).double()
@@ -66,7 +69,7 @@ class WithObjective(nn.Module):
             return {"loss": reduce(add, (mean.value * share for mean, share in zip(means, shares_M, strict=True)))}
         loss = self.objective(model, batch, values)
         loss = loss.to(torch.promote_types(loss.dtype, torch.float32))
-        return {"loss": loss if num_items is None else loss * (num_gold / num_items)}
+        return {"loss": loss * (num_gold / num_items)}
 
 
 class SequenceTrainer(Trainer):  # transformers exports it as Any
@@ -129,13 +132,17 @@ class SequenceTrainer(Trainer):  # transformers exports it as Any
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], Tensor | None]:
-        """Return the batches of one optimiser step, and their number of gold tokens in all processes."""
+        """Return the batches of one optimiser step, and their number of gold tokens in all processes.
+
+        The number is None where one batch is the whole step.
+        """
         self._losses = []
         samples, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
-        count = torch.stack([self.num_gold(inputs) for inputs in samples]).sum().to(device) if samples else None
-        if count is not None and self.args.world_size > 1 and self.args.average_tokens_across_devices:
-            count = self.accelerator.gather(count).sum()
-        return samples, count
+        several = self.args.world_size > 1 and self.args.average_tokens_across_devices
+        if not samples or (len(samples) == 1 and not several):
+            return samples, None
+        count = torch.stack([self.num_gold(inputs) for inputs in samples]).sum().to(device)
+        return samples, self.accelerator.gather(count).sum() if several else count
 
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Tensor | None = None

@@ -27,7 +27,7 @@ import torch
 import transformers
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
-from transformers import PrinterCallback, TrainerCallback, TrainingArguments
+from transformers import EarlyStoppingCallback, PrinterCallback, TrainerCallback, TrainerState, TrainingArguments
 
 from seqwise.data.batches import BucketBatchSampler, EncodedExample, collate
 from seqwise.data.durable import write_atomically
@@ -35,7 +35,6 @@ from seqwise.errors import InputError
 from seqwise.objectives.objective import Objective
 from seqwise.training.checkpoints import (
     MEASUREMENTS,
-    checkpoint_step,
     discard_incomplete,
     last_complete,
     load_model_file,
@@ -43,7 +42,7 @@ from seqwise.training.checkpoints import (
 )
 from seqwise.training.configuration import did_you_mean
 from seqwise.training.processes import from_first, is_first, join, number_of, rank
-from seqwise.training.resumable import SETTINGS, WEIGHTS, ResumableTrainer, require_state
+from seqwise.training.resumable import SETTINGS, WEIGHTS, ResumableTrainer, has_ended, require_state
 from seqwise.training.schedules import AnySchedule, Schedule, parse_schedule
 from seqwise.training.sequence_trainer import SequenceTrainer, WithObjective
 
@@ -94,12 +93,16 @@ class TrainingResult:
         seconds: wall-clock time of this call.
         mean_loss: mean over the last 100 steps (fewer when there were fewer), the same with and without a resume.
         resumed_from: the step of the checkpoint that this call started from, or None.
+        best_step: whose weights the model has, by the development metric; None: those of the last step.
+        best_metric: at that step.
     """
 
     steps: int
     seconds: float
     mean_loss: float
     resumed_from: int | None
+    best_step: int | None = None
+    best_metric: float | None = None
 
 
 def fit(
@@ -123,6 +126,8 @@ def fit(
     schedules: Mapping[str, AnySchedule] | None = None,
     measure: Callable[[Mapping[str, float]], Mapping[str, float]] | None = None,
     measure_every: int = 100,
+    evaluate: Callable[[], float] | None = None,
+    patience: int | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     example_names: Callable[[int], str] | None = None,
 ) -> TrainingResult:
@@ -158,6 +163,9 @@ def fit(
             ``measurements.jsonl`` in ``output``. It must leave the model as it is and draw no random numbers from the
             global generators.
         measure_every: steps between two calls; the last one is after the last step.
+        evaluate: the development metric of the model as it is, higher is better; called as often as ``measure``, each
+            time with a checkpoint after it, and under the same conditions. The model ends with its best weights.
+        patience: early stopping: how many evaluations in a row without a better one end the training run.
         on_progress: called after each step, before the checkpoint that says the step is done.
         example_names: names the example of an index in error messages, for instance as "file:line".
 
@@ -211,6 +219,9 @@ def fit(
         "bf16": bf16,
     }
     _check(**chosen, save_every=save_every, measure_every=measure_every)
+    if evaluate is not None:
+        chosen |= {"measure_every": measure_every, "patience": patience}
+    _check_patience(patience, evaluate)
     if rates:  # not named where there are none, as in checkpoints from before there were any
         chosen["rates"] = _known_parts(model, rates)
     started = time.monotonic()
@@ -219,10 +230,11 @@ def fit(
     wrapped = WithObjective(model, objective)
     checkpoints, log_path = Path(output) / "checkpoints", Path(output) / "log.jsonl"
     join()
-    resumed_from = from_first(lambda: _begin(checkpoints, log_path, settings))
+    state = from_first(lambda: _begin(checkpoints, log_path, settings))
+    resumed_from = None if state is None else state.global_step
     if resumed_from is not None:
         _load_weights(wrapped, checkpoints / f"checkpoint-{resumed_from}")
-    if resumed_from != steps:
+    if state is None or not has_ended(state):
         arguments = _arguments(checkpoints, settings, save_every)
         kept = log_path if is_first() else Path(os.devnull)
         with _as_it_was(model), kept.open("a", encoding="utf-8") as log:
@@ -234,12 +246,18 @@ def fit(
                 settings=settings,
                 rates=rates or {},
                 log=log,
+                metric=evaluate,
                 on_progress=_and_measure(measure, measure_every, log_path.with_name(MEASUREMENTS), on_progress),
                 example_names=example_names,
             )
             _run(trainer, checkpoints, resumed_from)
+        state = trainer.state
     mean_loss = from_first(lambda: _mean_loss(log_path))
-    return TrainingResult(steps, time.monotonic() - started, mean_loss, resumed_from)
+    best = state.best_global_step
+    if best is not None:
+        _load_weights(wrapped, checkpoints / f"checkpoint-{best}")
+    seconds = time.monotonic() - started
+    return TrainingResult(state.global_step, seconds, mean_loss, resumed_from, best, state.best_metric)
 
 
 class StepBatches(Dataset[dict[str, Any]]):
@@ -293,13 +311,18 @@ class _FitTrainer(ResumableTrainer, SequenceTrainer):
         settings: Mapping[str, Any],
         rates: Mapping[str, float],
         log: TextIO,
+        metric: Callable[[], float] | None,
         on_progress: Callable[[Progress], None] | None,
         example_names: Callable[[int], str] | None,
     ) -> None:
-        super().__init__(model, arguments, train_dataset=batches, schedules=schedules)
+        # The metric brings its own data; the Trainer asks that there be some.
+        super().__init__(model, arguments, train_dataset=batches, eval_dataset=(), schedules=schedules)
         self.remove_callback(PrinterCallback)
         self.add_callback(_AfterStep(self))
+        if settings.get("patience") is not None:
+            self.add_callback(EarlyStoppingCallback(settings["patience"]))
         self.settings, self.rates, self.log_file, self.on_progress = settings, rates, log, on_progress
+        self.metric = metric
         self.example_names = example_names or (lambda index: f"example {index}")
         self.started = time.monotonic()
         self._indices: list[int] = []
@@ -315,6 +338,26 @@ class _FitTrainer(ResumableTrainer, SequenceTrainer):
             self._indices = inputs["indices"]
             _seed_own_noise(self.args.seed, self.state.global_step, len(self._losses))
         return super().compute_loss(model, inputs, *arguments, **named)
+
+    def evaluate(self, *arguments: Any, **named: Any) -> dict[str, float]:
+        if self.metric is None:
+            metrics: dict[str, float] = super().evaluate(*arguments, **named)
+            return metrics
+        metric = from_first(self.metric)
+        if not math.isfinite(metric):
+            problem = f"the development metric is {metric} after step {self.state.global_step}"
+            raise InputError(problem, mend="let evaluate return a finite number")
+        metrics = {"eval_metric": float(metric)}
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
+        # One group, and one kernel a step, where the groups would not differ.
+        if self.args.weight_decay == 0:
+            return [name for name, _ in model.named_parameters()]
+        names: list[str] = super().get_decay_parameter_names(model)
+        return names
 
     def create_optimizer(self, *arguments: Any) -> Any:
         optimizer = super().create_optimizer(*arguments)
@@ -364,6 +407,9 @@ class _AfterStep(TrainerCallback):
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.rate = kwargs["optimizer"].param_groups[0]["lr"]
 
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        control.should_save = True  # the best one must be there in the end, and no evaluation is made twice
+
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if not is_first():
             return
@@ -396,13 +442,13 @@ def _seed_own_noise(seed: int, step: int, part: int) -> None:
         torch.manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
 
-def _begin(checkpoints: Path, log_path: Path, settings: Mapping[str, Any]) -> int | None:
-    """Make room for a training, or clear away what comes after its last complete checkpoint, and name its step."""
+def _begin(checkpoints: Path, log_path: Path, settings: Mapping[str, Any]) -> TrainerState | None:
+    """Make room for a training run, or clear away what comes after its last complete checkpoint; return its state."""
     checkpoints.mkdir(parents=True, exist_ok=True)
-    resumed_from = _resume_point(checkpoints, settings)
-    _truncate_logs(log_path, resumed_from or 0)
-    log_path.with_name(NOT_FINITE).unlink(missing_ok=True)  # of a training that was stopped by it
-    return resumed_from
+    state = _resume_point(checkpoints, settings)
+    _truncate_logs(log_path, 0 if state is None else state.global_step)
+    log_path.with_name(NOT_FINITE).unlink(missing_ok=True)  # of a training run that was stopped by it
+    return state
 
 
 def _and_measure(
@@ -468,6 +514,11 @@ def _arguments(checkpoints: Path, settings: Mapping[str, Any], save_every: int) 
         max_grad_norm=float(settings["clip"]),
         gradient_accumulation_steps=settings["gradient_accumulation_steps"],
         bf16=settings["bf16"],
+        eval_strategy="steps" if "patience" in settings else "no",
+        eval_steps=settings.get("measure_every"),
+        metric_for_best_model="metric" if "patience" in settings else None,
+        greater_is_better=True,
+        restore_callback_states_from_checkpoint=settings.get("patience") is not None,
         seed=settings["seed"],
         save_strategy="steps",
         save_steps=save_every,
@@ -496,8 +547,8 @@ def _run(trainer: _FitTrainer, checkpoints: Path, resumed_from: int | None) -> N
         raise
 
 
-def _resume_point(checkpoints: Path, settings: Mapping[str, Any]) -> int | None:
-    """Clear away what is incomplete, see that what is complete can be gone on from, and say which step it is of."""
+def _resume_point(checkpoints: Path, settings: Mapping[str, Any]) -> TrainerState | None:
+    """Clear away what is incomplete, check that what is complete can be resumed, and return its state."""
     discard_incomplete(checkpoints)
     folder = last_complete(checkpoints)
     if folder is None:
@@ -511,9 +562,10 @@ def _resume_point(checkpoints: Path, settings: Mapping[str, Any]) -> int | None:
         if made_with.get(name) != value:
             was = "" if name == "data" else f" ({made_with.get(name)!r} then, {value!r} now)"
             raise InputError(f"the checkpoint was made with other {name}{was}", path=folder, mend=_START_ANEW)
-    require_state(folder)
-    prune(checkpoints)  # killed between a save and the removal of what it replaces, there may be no save to come
-    return checkpoint_step(folder)
+    state = require_state(folder)
+    # Killed between a save and the removal of what it replaces, there may be no save to come.
+    prune(checkpoints, best=state.best_global_step)
+    return state
 
 
 def _load_weights(wrapped: WithObjective, folder: Path) -> None:
@@ -546,6 +598,13 @@ def _check(**settings: Any) -> None:
             raise InputError(f"{name} must be greater than 0, got {settings[name]}")
     if settings["decay"] not in _DECAYS:
         raise InputError(f"unknown decay {settings['decay']!r}", mend=did_you_mean(settings["decay"], _DECAYS))
+
+
+def _check_patience(patience: int | None, evaluate: Callable[[], float] | None) -> None:
+    if patience is not None and evaluate is None:
+        raise InputError("patience: there is no development metric", mend="give evaluate as well")
+    if patience is not None and not patience >= 1:
+        raise InputError(f"patience must be at least 1, got {patience}")
 
 
 def _known_parts(model: nn.Module, rates: Mapping[str, float]) -> dict[str, float]:
