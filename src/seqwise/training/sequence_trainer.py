@@ -93,6 +93,7 @@ class SequenceTrainer(Trainer):  # transformers exports it as Any
     """
 
     args: Any
+    control: Any
     model_accepts_loss_kwargs: bool
     loss_is_scaled_for_ga = True  # the share of each batch takes the accumulation into account
 
