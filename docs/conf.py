@@ -55,6 +55,7 @@ ROOMS = {
     "models": "Models",
     "hugging_face": "Hugging Face models",
     "data": "Data",
+    "configuration": "Settings",
     "training": "Training",
     "decoding": "Decoding",
     "evaluation": "Evaluation",
