@@ -122,7 +122,7 @@ def kind_of(name: str) -> str:
 def profiled(subject: Subject, *, steps: int, rounds: int, seed: int) -> dict[str, Any]:
     """Processor seconds a step without the profiler, in so many trainings, and shares by kind with it, in one."""
     examples = examples_of(subject, max(subject.settings.batch_size * (steps + WARM_UP), 2 * subject.sources), seed)
-    settings = replace(subject.settings, epochs=(steps + WARM_UP) * subject.settings.batch_size / len(examples))
+    settings = subject.settings.with_changes(epochs=(steps + WARM_UP) * subject.settings.batch_size / len(examples))
 
     def trained(profile: Any) -> list[float]:
         run = new_run(examples, settings)

@@ -56,6 +56,7 @@ ROOMS = {
     "hugging_face": "Hugging Face models",
     "data": "Data",
     "configuration": "Settings",
+    "schedules": "Schedules",
     "training": "Training",
     "decoding": "Decoding",
     "evaluation": "Evaluation",

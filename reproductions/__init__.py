@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seqwise._lazy import lazy_names
+from seqwise.configuration import did_you_mean
 from seqwise.errors import InputError
-from seqwise.training.configuration import did_you_mean
 
 if TYPE_CHECKING:
     from reproductions.outcome import Outcome

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from reproductions.cells import claim_folder, fingerprint_of, stopwatch, train_seconds
 from reproductions.workers import Job, ProgressFactory, Report, run_jobs
+from seqwise.configuration import dump
 from seqwise.data.durable import sha256_of_file
 from seqwise.data.readers import Example, write_atomically
 from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
@@ -21,9 +22,8 @@ from seqwise.runs.decoder_choice import choose_decoder
 from seqwise.runs.loading import load_run, new_run, save_run
 from seqwise.runs.measures import known_targets, log_partitions_of
 from seqwise.runs.run import predict
-from seqwise.runs.settings import Settings, names_pretrained
+from seqwise.runs.settings import Settings
 from seqwise.runs.training import train_stage
-from seqwise.training.configuration import dump_configuration
 from seqwise.training.trainer import Progress
 
 __all__ = ["Cell", "Data", "System", "run_systems"]
@@ -208,9 +208,10 @@ def _hash(data: Data) -> str:
 def _fingerprint(system: System, measured: str, folder: Path) -> str:
     """What a cell depends on: its settings, its data and decoders, and the weights it starts from."""
     settings, files = system.settings, list[Path]()
-    if names_pretrained(settings.model):  # known by its content, wherever it lies
-        settings, files = replace(settings, model=""), sorted(Path(settings.model).iterdir())
-    parts = [dump_configuration(settings), measured, *map(sha256_of_file, files)]
+    if settings.model.pretrained:  # known by its content, wherever it lies
+        files = sorted(Path(settings.model.title).iterdir())
+        settings = settings.model_copy(update={"model": settings.model.model_copy(update={"path": ""})})
+    parts = [dump(settings), measured, *map(sha256_of_file, files)]
     if system.starts_from is not None:
         parts.append((folder / system.starts_from / "model" / "manifest.json").read_text("utf-8"))
     return fingerprint_of(*parts)

@@ -8,7 +8,7 @@ import torch
 
 from oracles import EncoderDecoderOracle, TaggerOracle, randomised
 from seqwise.data.readers import Example
-from seqwise.runs import MaskedModelSettings, MaskedRun, OutputRun, Settings, new_run
+from seqwise.runs import MaskedRun, OutputRun, masked_settings, new_run, train_settings
 from seqwise.runs.masked_model_training import new_masked_run
 
 __all__ = ["SIZES", "masked_run", "oracle_of", "speller", "tagger"]
@@ -20,7 +20,9 @@ SIZES: dict[str, Any] = {"hidden_size": 4, "embedding_size": 3, "label_embedding
 def tagger(*, model: str = "lstm", seed: int = 1) -> OutputRun:
     """A tagger of the words a, b and c with three labels, random."""
     objective = "crf" if model == "chain" else "cross-entropy"
-    settings = Settings(task="tag", model=model, objective=objective, minimum_count=1, encoder="left-to-right", **SIZES)
+    settings = train_settings(
+        task="tag", model=model, objective=objective, minimum_count=1, encoder="left-to-right", **SIZES
+    )
     run = new_run([Example(("a", "b", "c"), ("D", "N", MARKUP))], settings)
     randomised(run.model, seed, 1.5)
     return run
@@ -28,7 +30,7 @@ def tagger(*, model: str = "lstm", seed: int = 1) -> OutputRun:
 
 def speller(*, seed: int = 1) -> OutputRun:
     """From the characters a, b and c to the words A, B and C, random."""
-    settings = Settings(
+    settings = train_settings(
         task="transduce", source_units="characters", objective="cross-entropy", minimum_count=1, **SIZES
     )
     run = new_run([Example(("a", "b", "c"), ("A", "B", "C"))], settings)
@@ -38,7 +40,7 @@ def speller(*, seed: int = 1) -> OutputRun:
 
 def masked_run(*, seed: int = 0) -> MaskedRun:
     """A masked model of sequences of a, b, c and d, random."""
-    settings = MaskedModelSettings(minimum_count=1, hidden_size=8, num_layers=1, num_heads=2, feedforward_size=8)
+    settings = masked_settings(minimum_count=1, hidden_size=8, num_layers=1, num_heads=2, feedforward_size=8)
     run = new_masked_run([Example((), ("a", "b", "c", "d"))], settings)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

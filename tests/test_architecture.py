@@ -15,18 +15,17 @@ import seqwise
 from seqwise.decoding import DECODERS
 from seqwise.names import (
     DECODER_NAMES,
-    SEARCH_OBJECTIVES,
     AlphaUnitName,
     EnergyName,
     Feeding,
     ScoreName,
     VisitsName,
 )
-from seqwise.objectives import by_name
 from seqwise.sampling.energies import ENERGIES
 from seqwise.sampling.proposals import VISITS
 from seqwise.search.candidates import as_score
 from seqwise.search.feeding import FEEDINGS
+from seqwise.search.operators import ALPHA_UNITS
 
 PACKAGE = Path(seqwise.__file__).resolve().parent
 
@@ -34,6 +33,7 @@ PACKAGE = Path(seqwise.__file__).resolve().parent
 LAYERS = [
     "errors",
     "configuration",
+    "schedules",
     "_lazy",
     "names",
     "tree",
@@ -214,9 +214,8 @@ def test_every_name_of_a_setting_stands_for_something() -> None:
     assert tuple(DECODERS) == DECODER_NAMES
     for table, names in ((FEEDINGS, Feeding), (ENERGIES, EnergyName), (VISITS, VisitsName)):
         assert tuple(table) == get_args(names)
-    assert tuple(by_name._SEARCHES) == SEARCH_OBJECTIVES
     assert len({as_score(name) for name in get_args(ScoreName)}) == 2
-    assert len({by_name.unit_by_name(name) for name in get_args(AlphaUnitName)}) == 2
+    assert tuple(ALPHA_UNITS) == get_args(AlphaUnitName)
 
 
 def test_the_package_offers_what_the_design_names() -> None:

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from seqwise.configuration import (
     Config,
     OneOf,
+    changed,
     configure,
     dump,
     flags_of,
-    flat_settings,
     load,
     setting,
 )
@@ -203,7 +203,12 @@ def test_nested_and_flat_settings_give_equal_configurations(tmp_path: Path) -> N
     short = "model: transformer\nsize: 4\nheads: 2\nobjective: beam\nbeam_size: 3\n"
     assert load(Training, write(tmp_path, short)) == wanted
     assert load(Training, write(tmp_path, dump(wanted))) == wanted
-    assert configure(Training, **flat_settings(wanted)) == wanted
+    assert changed(Training, wanted, {}) == wanted
+    assert changed(Training, wanted, {"objective": "likelihood"}).beam_size == 3
+    likelihood = configure(Training, beam_size=3)
+    assert changed(Training, likelihood, {"objective": "beam"}).objective == Beam(k=3)
+    assert changed(Training, Training(objective=Beam(), beam_size=3), {"steps": 2}).objective == Beam(k=5)
+    assert changed(Training, wanted, {"model": "lstm"}).model == LSTM(size=4)
     assert configure(Training, start="beam", beam_size=2).start == Beam(k=2)
     assert configure(Training, start="none").start is None is Training().start
     assert load(Training, write(tmp_path, "start: {name: beam}\n"), {"start": "none"}).start is None

@@ -40,7 +40,7 @@ from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
 from seqwise.runs.decoder_choice import choose_decoder
 from seqwise.runs.loading import load_run
 from seqwise.runs.run import predict
-from seqwise.runs.settings import Settings
+from seqwise.runs.settings import train_settings
 
 __all__ = [
     "PARTS",
@@ -61,7 +61,7 @@ PARTS = ("dev", "test")
 
 BATCH = 128
 WORDS = re.compile(r"\w+|[^\w\s]")
-TRANSLATOR = Settings(
+TRANSLATOR = train_settings(
     task="transduce", objective="cross-entropy", minimum_count=2, embedding_size=96, hidden_size=160, dropout=0.2,
     beam_size=3, batch_size=64, learning_rate=3e-3, save_every=500,
 )  # fmt: skip

@@ -27,7 +27,7 @@ from reproductions.workers import ProgressFactory
 from seqwise.evaluation.metrics import seed_differences
 from seqwise.evaluation.report import Claim, Result, Table
 from seqwise.evaluation.verdicts import SIGNIFICANT, difference_result, interval_result
-from seqwise.runs.settings import Settings
+from seqwise.runs.settings import Settings, train_settings
 
 __all__ = ["SPELLING", "reproduce", "spelling_family", "variants"]
 
@@ -57,13 +57,13 @@ def variants(start: Settings, epochs: Mapping[str, float], seed: int) -> dict[st
     by_gaps = partial(replace, alpha_unit="gaps", alpha="exponential(1, 10)")
     # A beam of 10 takes almost twice the time of one of 5, the relaxed beam three times that of the beam CRF.
     made: dict[str, tuple[Settings, str | None]] = {
-        "dense-beam-k10": (replace(dense, beam_size=10, epochs=0.6 * dense.epochs), "sampling"),
-        "beam-crf-k10": (replace(crf, beam_size=10, epochs=0.6 * crf.epochs), "sampling"),
-        "dense-beam-twice": (replace(dense, epochs=2 * dense.epochs), "sampling"),
+        "dense-beam-k10": (dense.with_changes(beam_size=10, epochs=0.6 * dense.epochs), "sampling"),
+        "beam-crf-k10": (crf.with_changes(beam_size=10, epochs=0.6 * crf.epochs), "sampling"),
+        "dense-beam-twice": (dense.with_changes(epochs=2 * dense.epochs), "sampling"),
         "beam-crf-after-dense": (crf, "dense-beam"),
         "soft-dense-beam-gaps": (by_gaps(dense, objective="soft-dense-beam", epochs=relaxed.epochs), "sampling"),
         "beam-crf-direct": (
-            replace(crf, direct_loss_weight=0.5, alpha=relaxed.alpha, epochs=0.4 * crf.epochs), "sampling",
+            crf.with_changes(direct_loss_weight=0.5, alpha=relaxed.alpha, epochs=0.4 * crf.epochs), "sampling",
         ),
         "relaxed-beam-gaps": (by_gaps(relaxed), "sampling"),
     }  # fmt: skip
@@ -95,25 +95,25 @@ SPELLING_ROWS = {
 
 def spelling_family(seed: int) -> dict[str, System]:
     """The systems of spelling to sound for one seed; all that follow a start train for about the same time."""
-    start = Settings(
+    start = train_settings(
         task="transduce", source_units="characters", minimum_count=1, embedding_size=64, hidden_size=128,
         dropout=0.0, objective="cross-entropy", epochs=1.5, learning_rate=3e-3, beam_size=3, seed=seed, save_every=500,
     )  # fmt: skip
-    longer = replace(start, epochs=0.7, learning_rate=1.5e-3)
-    search = replace(start, learning_rate=5e-4, cross_entropy_weight=0.1)
-    dense = replace(search, objective="dense-beam", epochs=0.25, cross_entropy_weight=0.0)
-    crf = replace(search, objective="beam-crf", epochs=0.22)
-    relaxed = replace(search, objective="relaxed-beam", epochs=0.16, alpha="exponential(1, 8)")
+    longer = start.with_changes(epochs=0.7, learning_rate=1.5e-3)
+    search = start.with_changes(learning_rate=5e-4)
+    dense = search.with_changes(objective="dense-beam", epochs=0.25, cross_entropy_weight=0.0)
+    crf = search.with_changes(objective="beam-crf", epochs=0.22)
+    relaxed = search.with_changes(objective="relaxed-beam", epochs=0.16, alpha="exponential(1, 8)")
     stages: dict[str, tuple[Settings, str | None]] = {
         "cross-entropy": (start, None),
-        "self-normalized": (replace(start, objective="self-normalized"), None),
+        "self-normalized": (start.with_changes(objective="self-normalized"), None),
         "cross-entropy-longer": (longer, "cross-entropy"),
         "dense-beam-local": (dense, "cross-entropy"),
         "beam-crf-local": (crf, "cross-entropy"),
-        "dense-beam-global": (replace(dense, score="global"), "self-normalized"),
-        "beam-crf-global": (replace(crf, score="global"), "self-normalized"),
+        "dense-beam-global": (dense.with_changes(score="global"), "self-normalized"),
+        "beam-crf-global": (crf.with_changes(score="global"), "self-normalized"),
         "relaxed-hamming": (relaxed, "cross-entropy"),
-        "relaxed-edit": (replace(relaxed, cost="edit-distance"), "cross-entropy"),
+        "relaxed-edit": (relaxed.with_changes(cost="edit-distance"), "cross-entropy"),
     }
     return systems_of(stages, seed)
 

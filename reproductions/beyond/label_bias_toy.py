@@ -17,7 +17,7 @@ from reproductions.systems import Data, System, run_systems
 from reproductions.workers import ProgressFactory
 from seqwise.data.synthetic import label_bias_toy, toy_ceilings
 from seqwise.evaluation.metrics import token_accuracy
-from seqwise.runs.settings import Settings
+from seqwise.runs.settings import train_settings
 
 __all__ = ["reproduce"]
 
@@ -33,16 +33,16 @@ def load_data(seed: int) -> Data:
 
 def systems(seed: int) -> list[System]:
     """Cross-entropy, and the relaxed beam from it with local and with global scores."""
-    cross_entropy = Settings(
+    cross_entropy = train_settings(
         task="tag", encoder="left-to-right", minimum_count=1, embedding_size=32, hidden_size=64, dropout=0.0,
         objective="cross-entropy", epochs=1.3, learning_rate=3e-3, seed=seed, save_every=200,
     )  # fmt: skip
     # A search that is cold from the start leaves some labels undecided for good, other ones for each seed.
-    local = Settings(**{
-        **vars(cross_entropy), "objective": "relaxed-beam", "score": "local", "alpha": "exponential(0.1, 3)",
-        "cross_entropy_weight": 0.0, "epochs": 2.6, "learning_rate": 2e-3,
-    })  # fmt: skip
-    global_ = Settings(**{**vars(local), "score": "global"})
+    local = cross_entropy.with_changes(
+        objective="relaxed-beam", score="local", alpha="exponential(0.1, 3)", cross_entropy_weight=0.0, epochs=2.6,
+        learning_rate=2e-3,
+    )  # fmt: skip
+    global_ = local.with_changes(score="global")
     return [
         System("cross-entropy", "cross-entropy", cross_entropy),
         System("relaxed beam, local", "relaxed-local", local, starts_from="cross-entropy"),

@@ -27,11 +27,12 @@ from reproductions.beyond.protein_variants import VariantSize, measure_variants
 from reproductions.cells import fingerprint_of, stopwatch, train_seconds
 from reproductions.outcome import Outcome
 from reproductions.workers import Job, ProgressFactory, Report, run_jobs
+from seqwise.configuration import plain_values
 from seqwise.data.readers import Example, write_atomically
 from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
 from seqwise.runs.inputs import read_sequences
 from seqwise.runs.loading import load_run
-from seqwise.runs.masked_model_settings import MaskedModelSettings
+from seqwise.runs.masked_model_settings import MaskedModelSettings, masked_settings
 from seqwise.runs.masked_model_training import train_masked_model
 from seqwise.runs.scoring import score_sequences
 from seqwise.training.trainer import Progress
@@ -60,7 +61,7 @@ class Size:
 
 SIZES = {
     "cpu": Size(
-        MaskedModelSettings(
+        masked_settings(
             format="fasta", units="characters", hidden_size=64, num_layers=2, feedforward_size=256, masking="0.15",
             epochs=80.0, batch_size=32, learning_rate=3e-3,
         ),
@@ -123,7 +124,7 @@ def _jobs(
     for seed, (model, variants) in homes.items():
         name, trained = f"proteins, seed {seed}", (model / RECORD).exists()
         if not trained:
-            work = partial(train_model, folder, replace(size.settings, seed=seed), model)
+            work = partial(train_model, folder, size.settings.with_changes(seed=seed), model)
             jobs.append(Job(name, work))
         for place, wild_type in enumerate(wild_types):
             output = variants / f"{place:02}.json"
@@ -215,7 +216,7 @@ def _write_files(folder: Path, data: Proteins, wild_types: Sequence[Example]) ->
 
 def _homes(folder: Path, size: Size, data: Proteins, wild_types: Sequence[Example], seed: int) -> tuple[Path, Path]:
     """The folders of one seed's model and variants; other settings or other data have others."""
-    settings = json.dumps(asdict(replace(size.settings, seed=seed)), sort_keys=True)
+    settings = json.dumps(plain_values(size.settings.with_changes(seed=seed)), sort_keys=True)
     model = _hash(settings, sha256_of_examples(data.train), sha256_of_examples(data.dev))
     variants = _hash(model, json.dumps(asdict(size.variants), sort_keys=True), sha256_of_examples(wild_types))
     return folder / f"seed-{seed}" / f"model-{model}", folder / f"seed-{seed}" / f"variants-{variants}"

@@ -18,7 +18,7 @@ from reproductions.systems import System
 from reproductions.tasks import ENTITIES, STRESS, Task, run_task, supertags
 from reproductions.workers import ProgressFactory
 from seqwise.evaluation.report import Claim
-from seqwise.runs.settings import Settings
+from seqwise.runs.settings import Settings, train_settings
 
 __all__ = ["CORPORA", "beat_the_best", "family", "measure_corpora", "reproduce", "systems_of"]
 
@@ -48,22 +48,22 @@ def family(start: Settings, epochs: Mapping[str, float], seed: int) -> dict[str,
         epochs: of scheduled sampling, of each stage after it by key, and of the longer ones.
         seed: of weights, batches and noise.
     """
-    start = replace(start, seed=seed)
-    after = replace(start, learning_rate=start.learning_rate / 2)
-    sampling = replace(after, objective="scheduled-sampling", gold_probability="linear(1, 0.25)")
-    last = replace(start, learning_rate=start.learning_rate / 3, score="global", cross_entropy_weight=0.1)
+    start = start.with_changes(seed=seed)
+    after = start.with_changes(learning_rate=start.learning_rate / 2)
+    sampling = after.with_changes(objective="scheduled-sampling", gold_probability="linear(1, 0.25)")
+    last = partial(start.with_changes, learning_rate=start.learning_rate / 3, score="global")
     stages = {
         "cross-entropy-longer": (after, "cross-entropy"),
         "sampling": (sampling, "cross-entropy"),
         "sampling-longer": (
-            replace(sampling, gold_probability="0.25", learning_rate=start.learning_rate / 3), "sampling",
+            sampling.with_changes(gold_probability="0.25", learning_rate=start.learning_rate / 3), "sampling",
         ),
-        "dense-beam": (replace(last, objective="dense-beam", cross_entropy_weight=0.0), "sampling"),
-        "beam-crf": (replace(last, objective="beam-crf"), "sampling"),
-        "relaxed-beam": (replace(last, objective="relaxed-beam", alpha="exponential(0.5, 3)"), "sampling"),
-        "beam-crf-from-cross-entropy": (replace(last, objective="beam-crf"), "cross-entropy"),
+        "dense-beam": (last(objective="dense-beam", cross_entropy_weight=0.0), "sampling"),
+        "beam-crf": (last(objective="beam-crf"), "sampling"),
+        "relaxed-beam": (last(objective="relaxed-beam", alpha="exponential(0.5, 3)"), "sampling"),
+        "beam-crf-from-cross-entropy": (last(objective="beam-crf"), "cross-entropy"),
     }  # fmt: skip
-    trained = {key: (replace(stage, epochs=epochs[key]), before) for key, (stage, before) in stages.items()}
+    trained = {key: (stage.with_changes(epochs=epochs[key]), before) for key, (stage, before) in stages.items()}
     return systems_of({"cross-entropy": (start, None), **trained}, seed)
 
 
@@ -75,7 +75,7 @@ def systems_of(stages: Mapping[str, tuple[Settings, str | None]], seed: int) -> 
         seed: N.
 
     Example:
-        >>> found = systems_of({"plain": (Settings(), None), "longer": (Settings(), "plain")}, 3)
+        >>> found = systems_of({"plain": (train_settings(), None), "longer": (train_settings(), "plain")}, 3)
         >>> [(system.name, system.folder, system.starts_from) for system in found.values()]
         [('plain (3)', 'seed-3/plain', None), ('longer (3)', 'seed-3/longer', 'seed-3/plain')]
     """
@@ -86,7 +86,7 @@ def systems_of(stages: Mapping[str, tuple[Settings, str | None]], seed: int) -> 
     }
 
 
-_START = Settings(
+_START = train_settings(
     task="tag", encoder="left-to-right", objective="cross-entropy", beam_size=5, batch_size=32, embedding_size=100,
     hidden_size=128, label_embedding_size=64, dropout=0.2, learning_rate=4e-3, save_every=500,
 )  # fmt: skip
@@ -96,11 +96,11 @@ _EPOCHS = {
 }  # fmt: skip
 CORPORA: dict[str, tuple[Task, Settings, Mapping[str, float]]] = {
     "pmb": (
-        _left_to_right(supertags("pmb")), replace(_START, epochs=6.0), _EPOCHS,
+        _left_to_right(supertags("pmb")), _START.with_changes(epochs=6.0), _EPOCHS,
     ),
     "ner": (
         _left_to_right(ENTITIES),
-        replace(_START, hidden_size=96, label_embedding_size=16, epochs=8.0, learning_rate=6e-3),
+        _START.with_changes(hidden_size=96, label_embedding_size=16, epochs=8.0, learning_rate=6e-3),
         {
             "cross-entropy-longer": 14.0, "sampling": 3.0, "sampling-longer": 3.0, "dense-beam": 1.5, "beam-crf": 2.0,
             "relaxed-beam": 1.0, "beam-crf-from-cross-entropy": 4.0,
@@ -108,9 +108,9 @@ CORPORA: dict[str, tuple[Task, Settings, Mapping[str, float]]] = {
     ),
     "stress": (
         STRESS,
-        replace(
-            _START, minimum_count=1, embedding_size=64, hidden_size=96, label_embedding_size=16, dropout=0.1,
-            batch_size=64, epochs=4.0, learning_rate=3e-3,
+        _START.with_changes(
+            minimum_count=1, embedding_size=64, hidden_size=96, label_embedding_size=16, dropout=0.1, batch_size=64,
+            epochs=4.0, learning_rate=3e-3,
         ),
         {
             "cross-entropy-longer": 9.0, "sampling": 2.0, "sampling-longer": 2.0, "dense-beam": 1.0, "beam-crf": 1.2,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from seqwise.data.readers import Example
 from seqwise.evaluation.metrics import Counts, length_ratio, phoneme_error_rate, word_error_rate
 from seqwise.evaluation.report import Table
 from seqwise.runs.measures import references_by_source
-from seqwise.runs.settings import Settings
+from seqwise.runs.settings import train_settings
 
 __all__ = ["draw", "load_both_parts", "load_data", "reproduce", "systems", "words_right"]
 
@@ -69,23 +68,25 @@ def words_and_pronunciations(part: str) -> tuple[list[Example], list[list[tuple[
 
 def systems(seed: int) -> list[System]:
     """The systems of the stress table; the encoder reads both ways throughout."""
-    start = Settings(
+    start = train_settings(
         task="transduce", source_units="characters", minimum_count=1, embedding_size=64, hidden_size=128,
         dropout=0.0, objective="cross-entropy", epochs=4.4, learning_rate=3e-3, beam_size=3, seed=seed, save_every=500,
     )  # fmt: skip
-    longer = replace(start, epochs=2.5, learning_rate=1e-3)
-    sampling = replace(longer, objective="scheduled-sampling", epochs=1.5, gold_probability="linear(1, 0.5)")
-    search = replace(
-        longer, objective="relaxed-beam", epochs=0.8, alpha="exponential(1, 8)", cross_entropy_weight=0.1,
-        learning_rate=5e-4,
-    )  # fmt: skip
-    normalized = replace(start, objective="self-normalized")
+    longer = start.with_changes(epochs=2.5, learning_rate=1e-3)
+    sampling = longer.with_changes(objective="scheduled-sampling", epochs=1.5, gold_probability="linear(1, 0.5)")
+    search = longer.with_changes(
+        objective="relaxed-beam", epochs=0.8, alpha="exponential(1, 8)", cross_entropy_weight=0.1, learning_rate=5e-4
+    )
+    normalized = start.with_changes(objective="self-normalized")
     return [
         System("cross-entropy", "cross-entropy", start),
         System("self-normalised", "self-normalized", normalized),
-        System("relaxed beam, global", "global-from-ce", replace(search, score="global"), "cross-entropy"),
+        System("relaxed beam, global", "global-from-ce", search.with_changes(score="global"), "cross-entropy"),
         System(
-            "… from self-normalised", "global-from-self-normalized", replace(search, score="global"), "self-normalized"
+            "… from self-normalised",
+            "global-from-self-normalized",
+            search.with_changes(score="global"),
+            "self-normalized",
         ),
         System("relaxed beam, local", "relaxed-local", search, "cross-entropy"),
         System("cross-entropy, longer", "cross-entropy-longer", longer, "cross-entropy"),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -26,7 +25,7 @@ from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Counts, selected_accuracy, sequence_accuracy
 from seqwise.evaluation.report import Result, Table
 from seqwise.evaluation.verdicts import difference_result
-from seqwise.runs.settings import Settings
+from seqwise.runs.settings import train_settings
 
 __all__ = ["draw", "load_data", "reproduce", "systems"]
 
@@ -65,31 +64,30 @@ def cmu_version() -> tuple[str, ...]:
 
 def systems(seed: int) -> list[System]:
     """Every system of the table; the longer cross-entropy gets about the time of the longest search-aware training."""
-    start = Settings(
+    start = train_settings(
         task="tag", encoder="left-to-right", minimum_count=1, hidden_size=96, objective="cross-entropy", epochs=2.5,
         learning_rate=3e-3, alpha="exponential(0.5, 3)", seed=seed, save_every=500,
     )  # fmt: skip
-    longer = replace(start, epochs=6.0, learning_rate=2e-3)
-    sampling = replace(longer, objective="scheduled-sampling", epochs=1.8, gold_probability="linear(1, 0)")
-    search = replace(
-        longer,
+    longer = start.with_changes(epochs=6.0, learning_rate=2e-3)
+    sampling = longer.with_changes(objective="scheduled-sampling", epochs=1.8, gold_probability="linear(1, 0)")
+    search = longer.with_changes(
         objective="relaxed-beam",
         epochs=1.2,
         cross_entropy_weight=0.1,
         learning_rate=1e-3,
     )
-    shorter = replace(search, score="global", epochs=0.8)
-    normalized = replace(start, objective="self-normalized")
-    both_ways = replace(start, encoder="bidirectional", epochs=1.0)
+    shorter = search.with_changes(score="global", epochs=0.8)
+    normalized = start.with_changes(objective="self-normalized")
+    both_ways = start.with_changes(encoder="bidirectional", epochs=1.0)
     return [
         System("cross-entropy", "cross-entropy", start),
         System("self-normalised", "self-normalized", normalized),
-        System("relaxed beam, global", "global-from-ce", replace(search, score="global"), "cross-entropy"),
+        System("relaxed beam, global", "global-from-ce", search.with_changes(score="global"), "cross-entropy"),
         System(
-            "… from self-normalised", "global-from-self-normalized", replace(shorter, epochs=0.5), "self-normalized"
+            "… from self-normalised", "global-from-self-normalized", shorter.with_changes(epochs=0.5), "self-normalized"
         ),
-        System("relaxed beam, local", "relaxed-local", replace(search, epochs=0.5), "cross-entropy"),
-        System("beam CRF, global", "beam-crf", replace(shorter, objective="beam-crf"), "cross-entropy"),
+        System("relaxed beam, local", "relaxed-local", search.with_changes(epochs=0.5), "cross-entropy"),
+        System("beam CRF, global", "beam-crf", shorter.with_changes(objective="beam-crf"), "cross-entropy"),
         System("cross-entropy, longer", "cross-entropy-longer", longer, "cross-entropy"),
         System("scheduled sampling", "scheduled-sampling", sampling, "cross-entropy"),
         System("cross-entropy, two-way", "bidirectional", both_ways),

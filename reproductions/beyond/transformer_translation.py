@@ -27,7 +27,7 @@ from seqwise.evaluation.metrics import Sums
 from seqwise.evaluation.report import Claim
 from seqwise.evaluation.translation import bleu_signature, require_sacrebleu
 from seqwise.runs.pretrained import quiet
-from seqwise.runs.settings import Settings, adopt
+from seqwise.runs.settings import Settings, train_settings
 from seqwise.training.checkpoints import publishing
 
 __all__ = ["SIZES", "Size", "family", "make_marian", "reproduce"]
@@ -61,7 +61,7 @@ class Size:
     search: float
 
 
-_CPU = Settings(
+_CPU = train_settings(
     task="transduce", objective="cross-entropy", epochs=4.0, learning_rate=1e-3, batch_size=32, beam_size=3,
     save_every=500,
 )  # fmt: skip
@@ -72,7 +72,7 @@ SIZES = {
     ),
     "gpu": Size(
         {"hidden_size": 256, "num_layers": 4, "num_heads": 4, "feedforward_size": 1024, "dropout": 0.2},
-        replace(_CPU, epochs=20.0, batch_size=64), longer=8.0, sampling=4.0, search=2.0,
+        _CPU.with_changes(epochs=20.0, batch_size=64), longer=8.0, sampling=4.0, search=2.0,
     ),
 }  # fmt: skip
 """By scale."""
@@ -124,9 +124,9 @@ def reproduce(folder: Path, *, seeds: Sequence[int], scale: str, progress: Progr
     for task in (OWN, MARIAN):
         task.require()
     size = SIZES[scale]
-    own = replace(size.training, model="transformer", minimum_count=2, **size.shape)
+    own = size.training.with_changes(model="transformer", minimum_count=2, **size.shape)
     folders = {seed: make_marian(folder / "new-marian" / f"seed-{seed}", size.shape, seed=seed) for seed in seeds}
-    shaped = {seed: adopt(replace(size.training, model=str(path))) for seed, path in folders.items()}
+    shaped = {seed: size.training.with_changes(model=str(path)) for seed, path in folders.items()}
     for task, start in ((OWN, dict.fromkeys(seeds, own)), (MARIAN, shaped)):
         name, runs = f"transformer-translation-{task.name}", folder / task.name
         measured = run_task(
@@ -147,7 +147,7 @@ def reproduce(folder: Path, *, seeds: Sequence[int], scale: str, progress: Progr
 
 
 def _family_of(start: Mapping[int, Settings], size: Size, seed: int) -> dict[str, System]:
-    return family(replace(start[seed], seed=seed), size)
+    return family(start[seed].with_changes(seed=seed), size)
 
 
 def family(start: Settings, size: Size) -> dict[str, System]:
@@ -159,13 +159,12 @@ def family(start: Settings, size: Size) -> dict[str, System]:
 
     Example:
         >>> systems = family(SIZES["cpu"].training, SIZES["cpu"])
-        >>> systems["global"].settings.score, systems["global"].starts_from
+        >>> systems["global"].settings.trained_score, systems["global"].starts_from
         ('global', 'seed-0/cross-entropy')
     """
-    after = replace(start, learning_rate=start.learning_rate / 2)
+    after = start.with_changes(learning_rate=start.learning_rate / 2)
     # A cost through the search moves weights further than a likelihood does: a third of the rate.
-    searched = replace(
-        after,
+    searched = after.with_changes(
         objective="relaxed-beam",
         learning_rate=start.learning_rate / 6,
         epochs=size.search,
@@ -173,9 +172,8 @@ def family(start: Settings, size: Size) -> dict[str, System]:
         cross_entropy_weight=0.1,
     )
     settings = {
-        "cross-entropy-longer": replace(after, epochs=size.longer),
-        "sampling": replace(
-            after,
+        "cross-entropy-longer": after.with_changes(epochs=size.longer),
+        "sampling": after.with_changes(
             objective="scheduled-sampling",
             epochs=size.sampling,
             feeding="soft-greedy",
@@ -184,7 +182,7 @@ def family(start: Settings, size: Size) -> dict[str, System]:
             gold_probability="linear(1, 0.5)",
         ),
         "local": searched,
-        "global": replace(searched, score="global", alpha="exponential(0.5, 4)"),
+        "global": searched.with_changes(score="global", alpha="exponential(0.5, 4)"),
     }
     seed, first = start.seed, f"seed-{start.seed}/cross-entropy"
     systems = {"cross-entropy": System(f"cross-entropy ({seed})", first, start)}

@@ -13,8 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from seqwise.configuration import did_you_mean
 from seqwise.errors import InputError
-from seqwise.training.configuration import did_you_mean
 
 __all__ = ["Corpus", "File", "corpora", "find_corpus", "measure_file", "verify"]
 

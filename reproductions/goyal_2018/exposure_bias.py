@@ -8,12 +8,12 @@ relaxed beam with global scores.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from reproductions.systems import System
 from reproductions.tasks import Family, Task
-from seqwise.runs.settings import Settings
+from seqwise.runs.settings import Settings, train_settings
 
 __all__ = ["FEEDING_ROWS", "PLANS", "SEARCH_ROWS", "Plan", "family", "family_of"]
 
@@ -60,20 +60,32 @@ class Plan:
     label_costs: str = ""
 
 
-_TAGGER = Settings(task="tag", encoder="bidirectional", embedding_size=100, beam_size=3, batch_size=32, save_every=500)
-_ENTITY_TAGGER = replace(_TAGGER, hidden_size=64, label_embedding_size=8, dropout=0.2, epochs=12.0, learning_rate=6e-3)
-_SUPERTAGGER = replace(_TAGGER, hidden_size=128, label_embedding_size=64, dropout=0.3, epochs=10.0, learning_rate=4e-3)
-_TRANSLATOR = Settings(
-    task="transduce", minimum_count=2, embedding_size=96, hidden_size=160, dropout=0.2, beam_size=3, batch_size=64,
-    epochs=4.0, learning_rate=3e-3, save_every=500,
+_TAGGER = train_settings(
+    task="tag",
+    encoder="bidirectional",
+    objective="cross-entropy",
+    embedding_size=100,
+    beam_size=3,
+    batch_size=32,
+    save_every=500,
+)
+_ENTITY_TAGGER = _TAGGER.with_changes(
+    hidden_size=64, label_embedding_size=8, dropout=0.2, epochs=12.0, learning_rate=6e-3
+)
+_SUPERTAGGER = _TAGGER.with_changes(
+    hidden_size=128, label_embedding_size=64, dropout=0.3, epochs=10.0, learning_rate=4e-3
+)
+_TRANSLATOR = train_settings(
+    task="transduce", objective="cross-entropy", minimum_count=2, embedding_size=96, hidden_size=160, dropout=0.2,
+    beam_size=3, batch_size=64, epochs=4.0, learning_rate=3e-3, save_every=500,
 )  # fmt: skip
-_PAPER_SIZED = replace(
-    _SUPERTAGGER, embedding_size=512, hidden_size=512, label_embedding_size=512, learning_rate=1e-3, epochs=20.0
+_PAPER_SIZED = _SUPERTAGGER.with_changes(
+    embedding_size=512, hidden_size=512, label_embedding_size=512, learning_rate=1e-3, epochs=20.0
 )
 PLANS = {
     # A tagger that reads both ways; the papers' sizes fit a CPU. Wrongly choosing "O" costs double in searches.
     "ner": Plan(
-        {"cpu": _ENTITY_TAGGER, "gpu": replace(_ENTITY_TAGGER, epochs=20.0)},
+        {"cpu": _ENTITY_TAGGER, "gpu": _ENTITY_TAGGER.with_changes(epochs=20.0)},
         {"longer": 8, "feeding": 4, "search": 1.5, "likelihood": 2.5},
         label_costs="O=2",
     ),
@@ -84,18 +96,18 @@ PLANS = {
     ),
     # Four times the text, and as many steps; the papers' sizes on a GPU.
     "supertags-ewt": Plan(
-        {"cpu": replace(_SUPERTAGGER, epochs=3.0), "gpu": _PAPER_SIZED},
+        {"cpu": _SUPERTAGGER.with_changes(epochs=3.0), "gpu": _PAPER_SIZED},
         {"longer": 2.5, "feeding": 1.2, "search": 0.5, "likelihood": 0.8},
     ),
     "supertags-erg": Plan(
-        {"cpu": replace(_SUPERTAGGER, epochs=2.0), "gpu": replace(_PAPER_SIZED, epochs=10.0)},
+        {"cpu": _SUPERTAGGER.with_changes(epochs=2.0), "gpu": _PAPER_SIZED.with_changes(epochs=10.0)},
         {"longer": 1.7, "feeding": 0.8, "search": 0.35, "likelihood": 0.55},
     ),
     # An attention encoder-decoder over 4,000 subwords.
     "translation": Plan(
         {
             "cpu": _TRANSLATOR,
-            "gpu": replace(_TRANSLATOR, embedding_size=256, hidden_size=256, learning_rate=1e-3, epochs=10.0),
+            "gpu": _TRANSLATOR.with_changes(embedding_size=256, hidden_size=256, learning_rate=1e-3, epochs=10.0),
         },
         {"longer": 2, "feeding": 1, "search": 1, "likelihood": 1},
     ),
@@ -123,56 +135,57 @@ def family(
         budget: epochs of the second stage: "longer" for cross-entropy, "feeding", "search", "likelihood".
         label_costs: of the searches, such as "O=2".
     """
-    start = replace(start, objective="cross-entropy", seed=seed)
-    after = replace(start, learning_rate=start.learning_rate / 2)
-    settings = {"cross-entropy-longer": replace(after, epochs=budget["longer"])}
+    start = start.with_changes(objective="cross-entropy", seed=seed)
+    after = start.with_changes(learning_rate=start.learning_rate / 2)
+    settings = {"cross-entropy-longer": after.with_changes(epochs=budget["longer"])}
     unit = budget["feeding"] * steps_an_epoch / PAPER_EPOCHS
-    feeding = replace(
-        after,
+    feeding = after.with_changes(
         objective="scheduled-sampling",
         epochs=budget["feeding"],
         gold_probability=f"inverse_sigmoid(10, {unit:g})",
     )
     settings |= {
-        "sampling-greedy": replace(feeding, feeding="greedy"),
-        "sampling-sample": replace(feeding, feeding="sample"),
-        "fixed-greedy": replace(feeding, feeding="soft-greedy", alpha="2"),
-        "fixed-sample": replace(feeding, feeding="soft-sample", alpha="2"),
-        "annealed-greedy": replace(feeding, feeding="soft-greedy", alpha="exponential(1, 10)"),
-        "annealed-sample": replace(feeding, feeding="soft-sample", alpha="exponential(1, 10)"),
+        "sampling-greedy": feeding.with_changes(feeding="greedy"),
+        "sampling-sample": feeding.with_changes(feeding="sample"),
+        "fixed-greedy": feeding.with_changes(feeding="soft-greedy", alpha="2"),
+        "fixed-sample": feeding.with_changes(feeding="soft-sample", alpha="2"),
+        "annealed-greedy": feeding.with_changes(feeding="soft-greedy", alpha="exponential(1, 10)"),
+        "annealed-sample": feeding.with_changes(feeding="soft-sample", alpha="exponential(1, 10)"),
     }
     soft = settings["fixed-greedy"]
-    settings |= {key: replace(soft, gold_probability=f"inverse_sigmoid({k:g}, {unit:g})") for key, k in DECAYS.items()}
-    settings["always"] = replace(soft, gold_probability="0")
+    settings |= {
+        key: soft.with_changes(gold_probability=f"inverse_sigmoid({k:g}, {unit:g})") for key, k in DECAYS.items()
+    }
+    settings["always"] = soft.with_changes(gold_probability="0")
     # A cost through the search moves weights further than a likelihood does: a third of the rate.
-    search = replace(
-        after,
+    search = partial(
+        after.with_changes,
         learning_rate=start.learning_rate / 6,
         epochs=budget["search"],
         cross_entropy_weight=0.0,
         wrong_label_costs=label_costs,
     )
-    direct, hinge = replace(search, objective="relaxed-beam"), replace(search, objective="hinge")
+    direct, hinge = search(objective="relaxed-beam"), search(objective="hinge")
     settings |= {
-        "hinge-annealed": replace(hinge, alpha="exponential(1, 10)"),
-        "hinge-constant": replace(hinge, alpha="1"),
-        "direct-constant": replace(direct, alpha="1"),
-        "direct-annealed": replace(direct, alpha="exponential(1, 10)"),
-        "direct-mixed": replace(direct, alpha="exponential(1, 10)", cross_entropy_weight=0.1),
-        "direct-global": replace(direct, score="global", alpha="exponential(0.5, 4)", cross_entropy_weight=0.1),
-        "hard-hinge": replace(search, objective="hard-hinge"),
+        "hinge-annealed": hinge.with_changes(alpha="exponential(1, 10)"),
+        "hinge-constant": hinge.with_changes(alpha="1"),
+        "direct-constant": direct.with_changes(alpha="1"),
+        "direct-annealed": direct.with_changes(alpha="exponential(1, 10)"),
+        "direct-mixed": direct.with_changes(alpha="exponential(1, 10)", cross_entropy_weight=0.1),
+        "direct-global": direct.with_changes(score="global", alpha="exponential(0.5, 4)", cross_entropy_weight=0.1),
+        "hard-hinge": search(objective="hard-hinge"),
     }
     # Likelihoods over a beam know no costs; they train at the rate that they have where labels come left to right.
-    likelihood = replace(
-        after,
+    likelihood = partial(
+        after.with_changes,
         learning_rate=start.learning_rate / 3,
         epochs=budget["likelihood"],
         score="global",
         cross_entropy_weight=0.0,
     )
     settings |= {
-        "dense-beam": replace(likelihood, objective="dense-beam"),
-        "beam-crf": replace(likelihood, objective="beam-crf", cross_entropy_weight=0.1),
+        "dense-beam": likelihood(objective="dense-beam"),
+        "beam-crf": likelihood(objective="beam-crf", cross_entropy_weight=0.1),
     }
     folder = f"seed-{seed}"
     systems = {"cross-entropy": System(f"cross-entropy ({seed})", f"{folder}/cross-entropy", start)}

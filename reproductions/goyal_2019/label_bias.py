@@ -8,7 +8,6 @@ the classical case of label bias) or both ways ("bi"); a translator reads all.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -29,7 +28,7 @@ _TRANSLATION = PLANS["translation"]
 OWN_PLANS = {
     "translation": Plan(
         {
-            "cpu": replace(_TRANSLATION.start["cpu"], batch_size=32, epochs=6.0, learning_rate=2e-3),
+            "cpu": _TRANSLATION.start["cpu"].with_changes(batch_size=32, epochs=6.0, learning_rate=2e-3),
             "gpu": _TRANSLATION.start["gpu"],
         },
         {"longer": 2, "feeding": 1, "search": 0.5, "likelihood": 1},
@@ -59,7 +58,7 @@ def family(
     systems = exposure_bias.family(start, seed, steps_an_epoch=steps_an_epoch, budget=budget, label_costs=label_costs)
     plain, longer = (systems[key].settings for key in ("cross-entropy", "cross-entropy-longer"))
     local, global_ = (systems[key].settings for key in ("direct-mixed", "direct-global"))
-    distilled = replace(longer, objective="distillation", epochs=budget["likelihood"])
+    distilled = longer.with_changes(objective="distillation", epochs=budget["likelihood"])
     stages = {
         "self-normalized": (_normalized(plain), None),
         "self-normalized-longer": (_normalized(longer), "self-normalized"),
@@ -76,7 +75,7 @@ def family(
 
 
 def _normalized(settings: Settings) -> Settings:
-    return replace(settings, objective="self-normalized", log_partition_weight=LOG_PARTITION_WEIGHT)
+    return settings.with_changes(objective="self-normalized", log_partition_weight=LOG_PARTITION_WEIGHT)
 
 
 def family_of(task: Task, scale: str, direction: str = "bi") -> Family:
@@ -84,6 +83,6 @@ def family_of(task: Task, scale: str, direction: str = "bi") -> Family:
     plan = OWN_PLANS.get(task.name, PLANS[task.name])
     start = plan.start[scale]
     if direction == "uni":
-        start = replace(start, encoder="left-to-right")
+        start = start.with_changes(encoder="left-to-right")
     steps_an_epoch = -(-len(task.load_data().train) // start.batch_size)
     return partial(family, start, steps_an_epoch=steps_an_epoch, budget=plan.budget, label_costs=plan.label_costs)

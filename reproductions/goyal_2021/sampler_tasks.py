@@ -25,7 +25,7 @@ from seqwise.data.readers import Example, read_pairs
 from seqwise.data.subwords import learn_subwords, split_text
 from seqwise.evaluation.metrics import Counts, Sums, word_error_rate
 from seqwise.evaluation.translation import bleu_signature, require_sacrebleu
-from seqwise.runs.masked_model_settings import MaskedModelSettings
+from seqwise.runs.masked_model_settings import MaskedModelSettings, masked_settings
 from seqwise.runs.measures import references_by_source
 
 __all__ = ["GERMAN", "PHONEMES", "ROMANIAN", "SPELLING", "Part", "SamplerTask", "Size", "TaskData"]
@@ -235,24 +235,24 @@ def phonemes() -> TaskData:
 
 # ------------------------------------------------------------------------------------------------- the tasks
 
-_TRANSLATOR = MaskedModelSettings(
+_TRANSLATOR = masked_settings(
     format="pairs", minimum_count=2, hidden_size=128, num_layers=2, feedforward_size=512, dropout=0.1, epochs=12.0,
     batch_size=64, learning_rate=1e-3, save_every=500,
 )  # fmt: skip
 # The sizes of Ghazvininejad et al. (EMNLP 2019), whose models the thesis took as they were.
-_PAPER_SIZED = replace(
-    _TRANSLATOR, hidden_size=512, num_layers=6, num_heads=8, feedforward_size=2048, dropout=0.3, epochs=60.0,
+_PAPER_SIZED = _TRANSLATOR.with_changes(
+    hidden_size=512, num_layers=6, num_heads=8, feedforward_size=2048, dropout=0.3, epochs=60.0,
     batch_size=128, learning_rate=5e-4,
 )  # fmt: skip
-_SPELLER = replace(_TRANSLATOR, source_units="characters", minimum_count=1, epochs=3.0)
-_PHONEMES = MaskedModelSettings(minimum_count=1, epochs=8.0, save_every=500)
+_SPELLER = _TRANSLATOR.with_changes(source_units="characters", minimum_count=1, epochs=3.0)
+_PHONEMES = masked_settings(minimum_count=1, epochs=8.0, save_every=500)
 
 GERMAN = SamplerTask(
     "translation",
     "German to English (Tatoeba)",
     german,
     # Three times through is too few to learn pairs by heart: without dropout, development data are likelier.
-    {"cpu": replace(_TRANSLATOR, dropout=0.0, epochs=3.0), "gpu": replace(_PAPER_SIZED, epochs=30.0)},
+    {"cpu": _TRANSLATOR.with_changes(dropout=0.0, epochs=3.0), "gpu": _PAPER_SIZED.with_changes(epochs=30.0)},
     {"cpu": Size(100, 2, longest=12), "gpu": Size(3_000, 5, longest=20)},
     measure="BLEU",
     score=tasks.bleu_of_pieces,
@@ -266,7 +266,7 @@ ROMANIAN = replace(
     name="translation-ro",
     title="Romanian to English (Tatoeba)",
     load=romanian,
-    settings={"cpu": replace(_TRANSLATOR, epochs=30.0), "gpu": replace(_PAPER_SIZED, epochs=120.0)},
+    settings={"cpu": _TRANSLATOR.with_changes(epochs=30.0), "gpu": _PAPER_SIZED.with_changes(epochs=120.0)},
     left_to_right=None,
 )
 """A smaller corpus, seen more often."""
@@ -274,7 +274,7 @@ SPELLING = SamplerTask(
     "g2p",
     "spelling to sound (CMU dictionary)",
     letters,
-    {"cpu": _SPELLER, "gpu": replace(_SPELLER, hidden_size=256, num_layers=4, feedforward_size=1024, epochs=30.0)},
+    {"cpu": _SPELLER, "gpu": _SPELLER.with_changes(hidden_size=256, num_layers=4, feedforward_size=1024, epochs=30.0)},
     {"cpu": Size(200, 2), "gpu": Size(3_000, 5)},
     measure="words right",
     score=words_right,
@@ -284,7 +284,10 @@ PHONEMES = SamplerTask(
     "phonemes",
     "phoneme sequences (CMU dictionary)",
     phonemes,
-    {"cpu": _PHONEMES, "gpu": replace(_PHONEMES, hidden_size=256, num_layers=4, feedforward_size=1024, epochs=30.0)},
+    {
+        "cpu": _PHONEMES,
+        "gpu": _PHONEMES.with_changes(hidden_size=256, num_layers=4, feedforward_size=1024, epochs=30.0),
+    },
     {"cpu": Size(150, 2), "gpu": Size(2_000, 5)},
 )
 """No source and no measure: energies, acceptance and novelty alone."""

@@ -38,10 +38,10 @@ Example:
 
     >>> from pathlib import Path
     >>> from seqwise import load_run, predict
-    >>> from seqwise.runs import Settings, train_run
+    >>> from seqwise.runs import train_run, train_settings
     >>> folder = Path(tempfile.mkdtemp())
     >>> _ = (folder / "train.conll").write_text("dogs N\\nrun V\\n\\n" * 40)
-    >>> metrics = train_run(Settings(train=folder / "train.conll", epochs=2.0), folder / "run")
+    >>> metrics = train_run(train_settings(train=folder / "train.conll", epochs=2.0), folder / "run")
     >>> predict(load_run(folder / "run"), ["dogs run"])[0][0].tokens
     ('N', 'V')
 

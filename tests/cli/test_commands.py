@@ -21,9 +21,9 @@ from command_line import Command, run_main
 from seqwise import cli
 from seqwise.data import load_tokenizer
 from seqwise.decoding import DECODERS
-from seqwise.names import SEARCH_OBJECTIVES
+from seqwise.objectives.named.base import Searching
 from seqwise.runs.decoder_choice import decoders_for
-from seqwise.runs.settings import Settings
+from seqwise.runs.settings import train_settings
 
 WORDS = {"the": "DET", "a": "DET", "dog": "NOUN", "cat": "NOUN", "runs": "VERB", "sees": "VERB", "big": "ADJ"}
 TINY = ["--hidden-size=8", "--embedding-size=8", "--label-embedding-size=4", "--batch-size=8", "--beam-size=3"]
@@ -31,6 +31,7 @@ SHORT = [*TINY, "--objective=relaxed-beam", "--epochs=0.4", "--warm-start-epochs
 FROM_SCRATCH = [
     "cross-entropy", "self-normalized", "sampled-self-normalized", "unnormalized-likelihood", "noise-contrastive",
 ]  # fmt: skip
+SEARCH_OBJECTIVES = list(OneOf(Searching).members)
 OBJECTIVES = ["auto", *FROM_SCRATCH, "scheduled-sampling", "distillation", *SEARCH_OBJECTIVES]
 
 
@@ -390,7 +391,7 @@ def test_characters_come_back_as_text(seqwise: Command, trained_speller: Path) -
     assert json.loads(seqwise("predict", trained_speller, "ab", "--json").out)["input"] == "ab"
 
 
-@pytest.mark.parametrize("decoder", [*decoders_for(Settings()), "best"])
+@pytest.mark.parametrize("decoder", [*decoders_for(train_settings()), "best"])
 def test_every_decoder_predicts_a_file_line_by_line(
     seqwise: Command, trained_tagger: Path, tmp_path: Path, decoder: str
 ) -> None:
@@ -462,7 +463,7 @@ def test_evaluate_prints_a_table_within_80_columns_or_json(
         ended = seqwise("evaluate", run, data / file)
         assert ended.code == 0 and max(map(len, ended.out.splitlines())) <= 80
         names = [line.split()[0] for line in ended.out.splitlines() if line.strip().split(" ")[0] in DECODERS]
-        assert names == decoders_for(Settings())
+        assert names == decoders_for(train_settings())
         assert all(title in ended.out for title in titles)
         found = json.loads(seqwise("evaluate", run, data / file, "--json", "--decoder=beam").out)
         assert list(found) == ["beam"] and [title for title in found["beam"] if title != "BLEU"] == titles

@@ -29,7 +29,7 @@ from seqwise.data import EncodedExample, Example, collate
 from seqwise.models import ConditionalMaskedTransformer
 from seqwise.runs import sampling as module
 from seqwise.runs.loading import load_run, save_run
-from seqwise.runs.masked_model_settings import MaskedModelSettings
+from seqwise.runs.masked_model_settings import masked_settings
 from seqwise.runs.masked_model_training import new_masked_run
 from seqwise.runs.run import MaskedRun
 from seqwise.runs.sampling import Sampled, runner_of, sample
@@ -73,11 +73,11 @@ settings_of = partial(configure, SampleSettings)
 SIZES: dict[str, Any] = {"hidden_size": 8, "feedforward_size": 16}
 SETTINGS = {
     # "z" occurs once and is unknown to all of them but the characters and the subwords.
-    "words": MaskedModelSettings(**SIZES, model="lstm", embedding_size=8),
-    "characters": MaskedModelSettings(**SIZES, num_layers=1, num_heads=2, units="characters"),
-    "fasta": MaskedModelSettings(**SIZES, num_layers=1, num_heads=2, format="fasta", units="characters"),
-    "subwords": MaskedModelSettings(**SIZES, num_layers=1, num_heads=2, units="subwords", subword_vocabulary=8),
-    "pairs": MaskedModelSettings(**SIZES, num_layers=1, num_heads=2, format="pairs", source_units="characters"),
+    "words": masked_settings(**SIZES, model="lstm", embedding_size=8),
+    "characters": masked_settings(**SIZES, num_layers=1, num_heads=2, units="characters"),
+    "fasta": masked_settings(**SIZES, num_layers=1, num_heads=2, format="fasta", units="characters"),
+    "subwords": masked_settings(**SIZES, num_layers=1, num_heads=2, units="subwords", subword_vocabulary=8),
+    "pairs": masked_settings(**SIZES, num_layers=1, num_heads=2, format="pairs", source_units="characters"),
 }
 
 
@@ -992,7 +992,7 @@ def test_what_is_unusual_is_said_before_it_starts(command: Command, folders: dic
 
 def test_unknown_fixed_tokens_are_said(tmp_path: Path) -> None:
     texts = [Example((), ("the", "dog")), Example((), ("the", "dog")), Example((), ("the", "cat"))]
-    run = new_masked_run(texts, MaskedModelSettings(hidden_size=8))
+    run = new_masked_run(texts, masked_settings(hidden_size=8))
     problems = [one for text in ("the _", "_ zebra") for one in read_problems(run, text, settings_of())]
     assert unusual(run, problems) == ["1 of 2 sequences hold fixed tokens that the model does not know"]
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from pages import run_python
 from reproductions import REPRODUCTIONS
-from seqwise.runs import Settings
-from seqwise.runs.settings import ObjectiveName
+from seqwise.configuration import OneOf, flags_of
+from seqwise.objectives import ObjectiveConfig
+from seqwise.runs.settings import SETTINGS
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -31,15 +31,12 @@ def test_the_readme_has_the_library_in_about_twenty_lines() -> None:
 
 
 def test_flags_and_their_values_exist() -> None:
-    known = {field.name: str(field.type) for field in fields(Settings)}
+    known = {flag.name: flag.choices for flag in flags_of(SETTINGS)}
     for command in re.findall(r"seqwise train((?:.|\\\n)*?)(?=\n\$|\n\n|$)", CONSOLE):
         for flag, value in re.findall(r"--([a-z-]+) (\S+)", command):
             assert flag == "output" or flag.replace("-", "_") in known, flag
             if flag in ("objective", "score", "task", "source-units"):
-                from seqwise.runs import settings
-
-                names = {"objective": "ObjectiveName", "score": "ScoreName", "task": "Task", "source-units": "Units"}
-                assert value in getattr(settings, names[flag]).__args__
+                assert value in known[flag.replace("-", "_")]
 
 
 def test_reproductions_named_in_the_readme_exist() -> None:
@@ -47,7 +44,7 @@ def test_reproductions_named_in_the_readme_exist() -> None:
 
 
 def test_every_objective_is_named_and_no_number_is_missing() -> None:
-    assert all(f"`{name}`" in README for name in ObjectiveName.__args__)
+    assert all(f"`{name}`" in README for name in OneOf(ObjectiveConfig).members)
     assert set(re.findall(r"\b[A-Z]{2,}_[A-Z]{2,}\b", README)) <= {"SEQWISE_DATA"}, "a place-holder is left"
 
 

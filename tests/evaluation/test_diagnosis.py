@@ -247,9 +247,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = ["".join(draw.choices("abc", k=draw.randint(2, 4))) for _ in range(12)]
     lines = [f"{word}\t{' '.join(word.upper())}\n" for word in words]
     (folder / "dev.tsv").write_text("".join([*lines, f"{words[0]}\tA\n"]))  # one word has two answers
-    tagger = new_run(read_columns(folder / "dev.conll"), Settings(**TINY, encoder="left-to-right"))
+    tagger = new_run(read_columns(folder / "dev.conll"), train_settings(**TINY, encoder="left-to-right"))
     pairs = read_pairs(folder / "dev.tsv", source_units="characters", target_units="words")
-    speller = new_run(pairs, Settings(**TINY, task="transduce", source_units="characters"))
+    speller = new_run(pairs, train_settings(**TINY, task="transduce", source_units="characters"))
     for run, name in ((tagger, "tagger"), (speller, "speller")):
         generator = torch.Generator().manual_seed(1)
         with torch.no_grad():
@@ -602,7 +602,7 @@ def test_files_that_cannot_be_diagnosed(
 
 def test_what_looks_like_markup_is_printed_as_it_is(seqwise: Any, tmp_path: Path) -> None:
     examples = [Example(("[b]a[/b]", "x"), ("[red]", "[/red]"))] * 2
-    save_run(new_run(examples, Settings(**TINY)), tmp_path / "run")
+    save_run(new_run(examples, train_settings(**TINY)), tmp_path / "run")
     (tmp_path / "dev.conll").write_text("[b]a[/b]\t[red]\nx\t[/red]\n")
     code, text, complaint = seqwise("diagnose", tmp_path / "run", tmp_path / "dev.conll", "--example=1")
     assert (code, complaint) == (0, "") and "[b]a[/b] x" in text and "[red] [/red]" in text

@@ -192,7 +192,7 @@ def test_the_page_opens_where_searches_disagree_most_with_the_k_of_the_run(tmp_p
     inputs = list(product("abc", repeat=3))
     (tmp_path / "dev.conll").write_text("\n".join("".join(f"{word}\tD\n" for word in one) for one in inputs))
     run = tagger(seed=11)
-    run = replace(run, settings=replace(run.settings, dev=tmp_path / "dev.conll", beam_size=7))
+    run = replace(run, settings=run.settings.with_changes(dev=tmp_path / "dev.conll", beam_size=7))
     suggestions = Suggestions(run)
     suggestions.look(60)
     first = " ".join(inputs[suggestions.order()[0]])
@@ -217,7 +217,7 @@ def test_without_development_data_the_page_says_why_there_is_no_example(tmp_path
         assert not one.widget("Example").visible
 
     run = tagger()
-    visit(replace(run, settings=replace(run.settings, dev=tmp_path / "gone.conll")), scenario)
+    visit(replace(run, settings=run.settings.with_changes(dev=tmp_path / "gone.conll")), scenario)
 
 
 def test_mistakes_are_told_in_words_and_what_was_there_stays() -> None:

@@ -21,7 +21,7 @@ from seqwise.errors import InputError
 from seqwise.evaluation import edit_distance, fate_of_gold
 from seqwise.evaluation.slot_ranking import unroll_slots
 from seqwise.explorer.search_views import bias_view, errors_view, lattice_view, outputs_view, step_in_words
-from seqwise.runs import OutputRun, Settings, save_run
+from seqwise.runs import OutputRun, save_run, train_settings
 from seqwise.runs.decoder_choice import choose_decoder, decoders_for
 from seqwise.runs.explore import (
     Setup,
@@ -151,7 +151,7 @@ def test_runs_are_told_apart_by_their_folders(tmp_path: Path) -> None:
 
 
 def with_dev(run: OutputRun, dev: Path) -> OutputRun:
-    return replace(run, settings=replace(run.settings, dev=dev))
+    return replace(run, settings=run.settings.with_changes(dev=dev))
 
 
 def test_suggestions_are_examples_of_the_development_data(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_development_data_are_found_from_any_folder(tmp_path: Path, monkeypatch:
     (tmp_path / "elsewhere" / "data").mkdir(parents=True)
     (tmp_path / "elsewhere" / "data" / "dev.tsv").write_text("c\tC\n")  # of another project
     tiny = {"warm_start": "none", "objective": "cross-entropy", "epochs": 1.0, "measurements": 0, **SIZES}
-    settings = Settings(
+    settings = train_settings(
         task="transduce", source_units="characters", train=Path("data/dev.tsv"), dev=Path("data/dev.tsv"), **tiny
     )
     monkeypatch.chdir(tmp_path / "project")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from seqwise.data import write_columns
 from seqwise.data.synthetic import label_bias_toy
 from seqwise.objectives import beam_outputs, distillation_loss, distillation_objective, search_targets
 from seqwise.objectives.distillation import _union
-from seqwise.runs import Settings, load_run
+from seqwise.runs import Settings, load_run, train_settings
 from seqwise.runs.settings import check, load_settings
 from seqwise.runs.stages import stages
 from seqwise.runs.training import train_run
@@ -174,7 +173,7 @@ def toy(tmp_path: Path) -> Settings:
     """Settings of a run in three stages on a toy, seconds long."""
     examples = label_bias_toy(96, length=4, generator=torch.Generator().manual_seed(0))
     write_columns(tmp_path / "toy.conll", examples)
-    return Settings(
+    return train_settings(
         train=tmp_path / "toy.conll", encoder="left-to-right", minimum_count=1, hidden_size=8, embedding_size=8,
         label_embedding_size=4, batch_size=32, objective="beam-crf", score="global", warm_start="distilled",
         warm_start_epochs=2.0, epochs=1.0, beam_size=3, save_every=2, warm_start_learning_rate=0.02,
@@ -213,15 +212,15 @@ def test_killed_and_resumed_the_teacher_and_the_weights_are_the_same(toy: Settin
         killed += 1
     train_run(toy, tmp_path / "killed")
     assert killed == 4 and weights(tmp_path / "killed") == weights(tmp_path / "whole")
-    train_run(replace(toy, seed=1), tmp_path / "other")
+    train_run(toy.with_changes(seed=1), tmp_path / "other")
     assert weights(tmp_path / "other") != weights(tmp_path / "whole")
     assert load_run(tmp_path / "killed").settings == toy
 
 
 def test_distillation_by_itself_ends_where_the_stage_of_the_warm_start_does(toy: Settings, tmp_path: Path) -> None:
     """As an objective it starts from cross-entropy, which is its teacher."""
-    alone = replace(
-        toy, objective="distillation", warm_start="cross-entropy", score="local", learning_rate=0.01, epochs=1.0
+    alone = toy.with_changes(
+        objective="distillation", warm_start="cross-entropy", score="local", learning_rate=0.01, epochs=1.0
     )
     train_run(alone, tmp_path / "alone")
     train_run(toy, tmp_path / "whole")
@@ -240,7 +239,7 @@ def test_distillation_by_itself_ends_where_the_stage_of_the_warm_start_does(toy:
 )
 def test_settings_that_leave_nothing_to_distil(toy: Settings, change: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        check(replace(toy, **change))
+        check(toy.with_changes(**change))
 
 
 def test_the_line_of_a_bad_warm_start_is_named(tmp_path: Path) -> None:

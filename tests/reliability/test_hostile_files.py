@@ -5,13 +5,13 @@ from __future__ import annotations
 import gzip
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
 from reproductions.corpora.lexicons import read_lexicon
+from seqwise.configuration import Config, dump, load, setting
 from seqwise.data import (
     Example,
     Vocabulary,
@@ -23,22 +23,19 @@ from seqwise.data import (
     write_pairs,
 )
 from seqwise.errors import InputError
-from seqwise.runs.settings import Settings
-from seqwise.training.configuration import dump_configuration, load_configuration
+from seqwise.runs.settings import load_settings, train_settings
 
 WORDS: dict[str, Any] = {"source_units": "words", "target_units": "words"}
 LETTERS: dict[str, Any] = {"source_units": "characters", "target_units": "characters"}
 TEXTS: dict[str, Any] = {"source_units": "text", "target_units": "text"}
 
 
-@dataclass(frozen=True)
-class Inner:
+class Inner(Config):
     rate: float = 1e-3
-    names: list[str] = field(default_factory=list)
+    names: list[str] = setting([], "several")
 
 
-@dataclass(frozen=True)
-class Outer:
+class Outer(Config):
     """A configuration with a field of each kind."""
 
     steps: int = 1
@@ -48,8 +45,8 @@ class Outer:
     alpha: float | str = 1.0
     decay: Literal["linear", "constant"] = "linear"
     pair: tuple[float, str] = (1.0, "a")
-    weights: dict[str, float] = field(default_factory=dict)
-    inner: Inner = field(default_factory=Inner)
+    weights: dict[str, float] = setting({}, "by name")
+    inner: Inner = Inner()
 
 
 READERS: dict[str, Callable[[Path], Any]] = {
@@ -61,7 +58,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "lexicon": read_lexicon,
     "FASTA": read_fasta,
     "vocabulary": Vocabulary.load,
-    "configuration": lambda path: load_configuration(Outer, path, {}),
+    "configuration": lambda path: load(Outer, path),
 }
 
 SEEDS = {
@@ -132,7 +129,7 @@ def require_identity(name: str, found: Any, path: Path) -> None:
         assert Vocabulary.load(path) == found
         return
     elif name == "configuration":
-        path.write_bytes(dump_configuration(found).encode("utf-8", "surrogatepass"))
+        path.write_bytes(dump(found).encode("utf-8", "surrogatepass"))
         again = read_or_refused(name, path)
         assert again == found or "\ud800" in found.name
         return
@@ -228,6 +225,6 @@ def test_hand_made_files(name: str, content: bytes, line: int | None, tmp_path: 
 
 def test_settings_of_a_run_are_the_same_when_read_back(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
-    path.write_text(dump_configuration(Settings(task="tag", train=Path("a: b # c"), dev=Path("null"))))
-    loaded = load_configuration(Settings, path, {})
+    path.write_text(dump(train_settings(task="tag", train=Path("a: b # c"), dev=Path("null"))))
+    loaded = load_settings(path, {})
     assert (loaded.train, loaded.dev) == (Path("a: b # c"), Path("null"))

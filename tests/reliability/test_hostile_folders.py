@@ -19,9 +19,9 @@ from reliability.test_damaged_checkpoints import files, train
 from seqwise.data.readers import Example
 from seqwise.errors import InputError
 from seqwise.runs.loading import new_run, save_run
-from seqwise.runs.masked_model_settings import MaskedModelSettings
+from seqwise.runs.masked_model_settings import masked_settings
 from seqwise.runs.masked_model_training import new_masked_run
-from seqwise.runs.settings import Settings
+from seqwise.runs.settings import train_settings
 from seqwise.training.checkpoints import seal
 
 
@@ -96,13 +96,13 @@ def test_pickles_beside_a_checkpoint_s_files_are_never_executed(name: str, trap:
 
 
 def make_run(folder: Path) -> Path:
-    settings = Settings(task="tag", embedding_size=4, hidden_size=4, minimum_count=1, objective="cross-entropy")
+    settings = train_settings(task="tag", embedding_size=4, hidden_size=4, minimum_count=1, objective="cross-entropy")
     save_run(new_run([Example(("a", "b"), ("A", "B"))], settings), folder)
     return folder
 
 
 def make_masked(folder: Path) -> Path:
-    settings = MaskedModelSettings(model="lstm", hidden_size=4, embedding_size=4, minimum_count=1)
+    settings = masked_settings(model="lstm", hidden_size=4, embedding_size=4, minimum_count=1)
     save_run(new_masked_run([Example((), ("a", "b"))], settings), folder)
     return folder
 

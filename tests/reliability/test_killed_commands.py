@@ -17,7 +17,7 @@ from reliability.faults import Fault, command, run
 from seqwise.data.readers import Example
 from seqwise.evaluation.report import load_table
 from seqwise.runs.loading import save_run
-from seqwise.runs.masked_model_settings import MaskedModelSettings
+from seqwise.runs.masked_model_settings import masked_settings
 from seqwise.runs.masked_model_training import new_masked_run
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="faults are injected by means of Linux")
@@ -73,7 +73,7 @@ def sequences(path: Path, count: int) -> Path:
 
 
 def masked_run(folder: Path) -> Path:
-    settings = MaskedModelSettings(model="lstm", hidden_size=4, embedding_size=4, minimum_count=1)
+    settings = masked_settings(model="lstm", hidden_size=4, embedding_size=4, minimum_count=1)
     made = new_masked_run([Example((), tuple(LETTERS))], settings)
     save_run(replace(made, codec=replace(made.codec, lengths={3: 1})), folder / "masked")
     return folder / "masked"
@@ -103,7 +103,7 @@ def reproduce_small(*arguments: object) -> int:
 
     def small(seed: int) -> Any:
         sizes = {"batch_size": 20, "hidden_size": 8, "embedding_size": 4, "save_every": 1}
-        return [replace(one, settings=replace(one.settings, **sizes)) for one in systems(seed)]
+        return [replace(one, settings=one.settings.with_changes(**sizes)) for one in systems(seed)]
 
     recipe.load_data, recipe.systems = few, small
     return command(*arguments, application=app)

@@ -24,9 +24,9 @@ from seqwise.data.readers import Example
 from seqwise.data.spooled import in_blocks, spooled
 from seqwise.runs import inputs, masked_model
 from seqwise.runs.loading import new_run, save_run
-from seqwise.runs.masked_model_settings import MaskedModelSettings
+from seqwise.runs.masked_model_settings import masked_settings
 from seqwise.runs.masked_model_training import new_masked_run
-from seqwise.runs.settings import Settings
+from seqwise.runs.settings import train_settings
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is read as Linux tells it")
 
@@ -111,9 +111,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("runs")
     sizes: dict[str, Any] = {"hidden_size": 4, "embedding_size": 4, "minimum_count": 1}
-    tags = Settings(task="tag", objective="cross-entropy", label_embedding_size=2, **sizes)
+    tags = train_settings(task="tag", objective="cross-entropy", label_embedding_size=2, **sizes)
     save_run(new_run([Example(tuple(LETTERS), tuple("ABAB"))], tags), folder / "tagger")
-    masked = new_masked_run([Example((), tuple(LETTERS))], MaskedModelSettings(model="lstm", **sizes))
+    masked = new_masked_run([Example((), tuple(LETTERS))], masked_settings(model="lstm", **sizes))
     save_run(replace(masked, codec=replace(masked.codec, lengths={3: 1})), folder / "masked")
     return folder
 

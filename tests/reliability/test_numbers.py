@@ -6,7 +6,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
@@ -15,13 +15,13 @@ from torch import Tensor
 from oracles import Case, tagger_case, translation_case
 from reliability.test_damaged_checkpoints import Table, cross_entropy, train
 from seqwise import InputError, peaked_softmax, soft_top_k
+from seqwise.configuration import OneOf
 from seqwise.data import EncodedExample, Vocabulary, collate
 from seqwise.data.batches import Batch
 from seqwise.models import Transformer
-from seqwise.names import TrainedObjective
+from seqwise.objectives import ObjectiveConfig
 from seqwise.objectives.search_aware import direct_loss, hinge_loss
-from seqwise.runs.objectives import build_objective
-from seqwise.runs.settings import Settings
+from seqwise.runs.training import context_of
 from seqwise.search import Beam, SoftTopK, beam_search, global_, local
 from seqwise.search.operators import mean_squared_gap
 from seqwise.training.trainer import fit
@@ -124,17 +124,15 @@ def batches(case: Case) -> dict[str, Batch]:
 
 
 @pytest.mark.parametrize("kind", ["tagger", "encoder-decoder", "transformer"])
-@pytest.mark.parametrize("name", [name for name in get_args(TrainedObjective) if name != "crf"])
+@pytest.mark.parametrize("name", [name for name in OneOf(ObjectiveConfig).members if name != "crf"])
 def test_objectives_of_hardly_anything(kind: str, name: Any, promise: Any) -> None:
     case, labels = (tagger_case(1), TAGGER) if kind == "tagger" else (translation_case(1), WRITER)
-    task: Any = "tag" if kind == "tagger" else "transduce"
     if kind == "transformer":  # alone in half precision: torch has no such LSTM on every processor
         sizes: dict[str, Any] = {"num_layers": 1, "num_heads": 2, "feedforward_size": 6, "dropout": 0.0}
         case = replace(case, model=Transformer(source_size=5, target_size=4, end=1, hidden_size=4, **sizes))
-    score: Any = "local" if name == "beam-search-optimization" else "global"
-    objective = build_objective(
-        Settings(task=task, objective=name, score=score), labels, encoded=case.examples, start=case.model
-    )
+    kind_of_objective = OneOf(ObjectiveConfig).members[name]
+    score = {"score": "global"} if "score" in kind_of_objective.model_fields and "optimization" not in name else {}
+    objective = kind_of_objective(**score).build(context_of(labels, encoded=case.examples, start=case.model))
     for what, batch in batches(case).items():
         for alpha in (1e-30, 1.0, 1e30):
             with torch.autocast("cpu", torch.bfloat16, enabled=kind == "transformer"):

@@ -17,10 +17,9 @@ from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Sums, token_accuracy
 from seqwise.evaluation.report import Claim, load_table, save_table
 from seqwise.evaluation.signature import sign
-from seqwise.names import COSTED_OBJECTIVES
-from seqwise.runs.objectives import build_schedules
-from seqwise.runs.settings import Settings, check
-from seqwise.training.schedules import inverse_sigmoid
+from seqwise.objectives.named.base import Costed, Mixed
+from seqwise.runs.settings import check, train_settings
+from seqwise.schedules import inverse_sigmoid
 
 GOLD = [("A",)] * 400
 
@@ -122,26 +121,27 @@ def test_the_page_shows_every_claim_and_number(three: dict[str, Measured], tmp_p
 
 
 def test_a_family_trains_what_the_tables_name() -> None:
-    start = Settings(task="tag", epochs=2.0, learning_rate=6e-3, minimum_count=1)
+    start = train_settings(task="tag", epochs=2.0, learning_rate=6e-3, minimum_count=1)
     budget = {"longer": 3, "feeding": 1.5, "search": 1, "likelihood": 1}
     systems = family(start, 4, steps_an_epoch=100, budget=budget, label_costs="O=2")
     assert {*FEEDING_ROWS, *SEARCH_ROWS} < set(systems)
     for key, system in systems.items():
         assert system.folder == f"seed-4/{key}" and system.settings.seed == 4
-        check(replace(system.settings, train=Path("some")))
+        check(system.settings.with_changes(train=Path("some")))
         assert (system.starts_from is None) == (key == "cross-entropy")
-        costed = system.settings.objective in COSTED_OBJECTIVES
-        assert system.settings.wrong_label_costs == ("O=2" if costed else "")
-    assert systems["direct-global"].settings.score == "global"
+        objective = system.settings.objective
+        if isinstance(objective, Costed):
+            assert objective.wrong_label_costs == ("" if isinstance(objective, Mixed) else "O=2")
+    assert systems["direct-global"].settings.trained_score == "global"
     # Decay by the papers' epochs, 50 of which are our 150 steps.
-    schedule = build_schedules(systems["fixed-greedy"].settings, total_steps=150)["gold_probability"]
+    schedule = systems["fixed-greedy"].settings.objective.schedules["gold_probability"].over(150)
     assert schedule(75) == pytest.approx(10 / (10 + 2.718281828459045 ** (25 / 10)))
     assert schedule(0) == pytest.approx(10 / 11) and inverse_sigmoid(10, 3)(75) == pytest.approx(schedule(75))
-    assert build_schedules(systems["always"].settings, total_steps=150)["gold_probability"](0) == 0
+    assert systems["always"].settings.objective.schedules["gold_probability"].over(150)(0) == 0
 
 
 def test_a_family_without_the_row(tmp_path: Path) -> None:
-    settings = Settings()
+    settings = train_settings()
     task = Task("t", "t", "right", lambda: None, lambda part, outputs: count([]))  # type: ignore[arg-type, return-value]
 
     def chain(seed: int) -> dict[str, System]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from seqwise.data import read_columns, read_pairs
-from seqwise.runs import Settings, load_run, predict
+from seqwise.runs import load_run, predict, train_settings
 from seqwise.runs.decoder_choice import choose_decoder
 from seqwise.runs.training import train_run
 
@@ -39,7 +39,7 @@ def test_pairs_are_read_whole(corpora: Path, name: str, source: str, target: str
 
 
 def test_a_tagger_learns_from_a_real_file(corpora: Path, tmp_path: Path) -> None:
-    settings = Settings(
+    settings = train_settings(
         task="tag", train=corpora / "supertag-ccg-pmb/en.dev.tsv", label_column=1, encoder="left-to-right",
         hidden_size=32, embedding_size=32, objective="cross-entropy", epochs=8.0, learning_rate=5e-3, batch_size=32,
     )  # fmt: skip

@@ -23,7 +23,7 @@ from seqwise.decoding import Decoder
 from seqwise.evaluation.metrics import Counts, token_accuracy
 from seqwise.runs import load_run, predict
 from seqwise.runs.measures import log_partitions_of
-from seqwise.runs.settings import Settings, check
+from seqwise.runs.settings import Settings, check, train_settings
 from seqwise.search.candidates import shifted
 from seqwise.search.selectors import HardTopK
 
@@ -31,19 +31,20 @@ BUDGET = {"longer": 2, "feeding": 1, "search": 1, "likelihood": 1}
 
 
 def test_the_family_trains_what_the_tables_name() -> None:
-    start = Settings(task="tag", epochs=2.0, learning_rate=6e-3, minimum_count=1)
+    start = train_settings(task="tag", epochs=2.0, learning_rate=6e-3, minimum_count=1)
     systems = label_bias.family(start, 3, steps_an_epoch=100, budget=BUDGET)
     assert {*label_bias_tables.FROM_CROSS_ENTROPY, *label_bias_tables.FROM_NORMALIZED} < set(systems)
     before: set[str] = set()
     for key, system in systems.items():
         assert system.folder == f"seed-3/{key}" and system.settings.seed == 3
-        check(replace(system.settings, train=Path("some")))
+        check(system.settings.with_changes(train=Path("some")))
         assert system.starts_from is None or system.starts_from in before
         before.add(system.folder)
     # What a start is trained for, the other is too: they differ in the objective alone.
     plain, normalized = (systems[key].settings for key in ("cross-entropy", "self-normalized"))
     assert (
-        replace(plain, objective="self-normalized", log_partition_weight=label_bias.LOG_PARTITION_WEIGHT) == normalized
+        plain.with_changes(objective="self-normalized", log_partition_weight=label_bias.LOG_PARTITION_WEIGHT)
+        == normalized
     )
     assert systems["normalized-global"].settings == systems["direct-global"].settings
     assert systems["normalized-global"].starts_from == "seed-3/self-normalized"
@@ -53,7 +54,7 @@ def test_the_family_trains_what_the_tables_name() -> None:
     assert {key: systems[key] for key in exposed} == exposed, "shared systems must be the very same cells"
 
 
-START = Settings(
+START = train_settings(
     hidden_size=8, embedding_size=4, label_embedding_size=2, minimum_count=1, beam_size=2, batch_size=8,
     epochs=4.0, learning_rate=2e-2, encoder="bidirectional",
 )  # fmt: skip
@@ -141,7 +142,9 @@ def test_tables_from_beginning_to_end(tiny: Task, tmp_path: Path) -> None:
 @pytest.fixture
 def translation(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tiny labels in the place of translations; "BLEU" is the share of right ones."""
-    monkeypatch.setitem(exposure_bias.PLANS, "tiny", exposure_bias.Plan({"cpu": replace(START, epochs=1.0)}, BUDGET))
+    monkeypatch.setitem(
+        exposure_bias.PLANS, "tiny", exposure_bias.Plan({"cpu": START.with_changes(epochs=1.0)}, BUDGET)
+    )
     monkeypatch.setattr(label_bias_translation, "TRANSLATION", replace(tiny_task(), measure="BLEU"))
     count = tiny_task().count
     monkeypatch.setattr(label_bias_translation, "_overlap", lambda n, part, outputs: count(part, outputs))
@@ -201,10 +204,10 @@ def test_tables_5_5_and_5_6_show_the_systems_of_the_papers(translation: None, tm
 
 def test_raw_scores_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def one(seed: int, settings: Settings) -> dict[str, System]:
-        return {"cross-entropy": System(f"s{seed}", f"seed-{seed}/cross-entropy", replace(settings, seed=seed))}
+        return {"cross-entropy": System(f"s{seed}", f"seed-{seed}/cross-entropy", settings.with_changes(seed=seed))}
 
-    plain = replace(START, objective="cross-entropy")
-    writer = replace(plain, task="transduce", epochs=8.0)
+    plain = START.with_changes(objective="cross-entropy")
+    writer = plain.with_changes(task="transduce", epochs=8.0)
     families = {
         "tagger": (tiny_task(), partial(one, settings=plain)),
         "writer": (replace(tiny_task(), title="of own length"), partial(one, settings=writer)),

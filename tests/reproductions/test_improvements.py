@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -37,11 +36,11 @@ def test_every_system_can_be_trained_and_starts_from_one_before_it(which: str) -
         assert system.folder == f"seed-2/{key}"
         assert system.settings.seed == 2
         assert system.starts_from is None or system.starts_from in seen
-        check(replace(system.settings, train=Path("train.tsv")))
+        check(system.settings.with_changes(train=Path("train.tsv")))
         seen.add(system.folder)
     rows = VARIANTS if which != "g2p" else {**improvements.SPELLING_CONTROLS, **improvements.SPELLING_ROWS}
     assert set(rows) <= set(systems)
-    distinct = {replace(system.settings, seed=0) for system in systems.values()}
+    distinct = {system.settings.with_changes(seed=0) for system in systems.values()}
     assert len(distinct) >= len(systems) - 1  # the beam CRF is trained from two starts
 
 

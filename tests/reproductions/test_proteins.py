@@ -48,7 +48,7 @@ from seqwise.evaluation.report import load_table, save_table
 from seqwise.evaluation.signature import sign
 from seqwise.runs.inputs import read_sequences
 from seqwise.runs.loading import load_run
-from seqwise.runs.masked_model_settings import MaskedModelSettings
+from seqwise.runs.masked_model_settings import masked_settings
 from seqwise.runs.scoring import score_sequences
 from seqwise.sampling import (
     examine as examine_matrix,
@@ -451,7 +451,7 @@ def test_the_figure_shows_what_the_table_holds(tmp_path: Path, monkeypatch: pyte
 # ------------------------------------------------------------------ end to end
 
 TINY = proteins.Size(
-    MaskedModelSettings(
+    masked_settings(
         format="fasta", units="characters", hidden_size=8, num_layers=1, num_heads=2, feedforward_size=16, epochs=2.0,
         batch_size=8, save_every=2,
     ),
@@ -585,9 +585,9 @@ def test_an_interrupted_run_ends_with_the_same_numbers(tmp_path: Path, monkeypat
 def test_other_settings_have_other_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, wild_types = proteins.proteins(), proteins.proteins().test[:1]
     model, variants = proteins._homes(tmp_path, TINY, data, wild_types, 0)
-    longer = replace(TINY, settings=replace(TINY.settings, epochs=3.0))
+    longer = TINY.with_changes(settings=TINY.settings.with_changes(epochs=3.0))
     assert proteins._homes(tmp_path, longer, data, wild_types, 0)[0] != model
-    more = replace(TINY, variants=replace(TINY.variants, mutants=7))
+    more = TINY.with_changes(variants=replace(TINY.variants, mutants=7))
     assert proteins._homes(tmp_path, more, data, wild_types, 0)[0] == model
     assert proteins._homes(tmp_path, more, data, wild_types, 0)[1] != variants
     fewer = replace(data, train=data.train[:-1])

@@ -38,7 +38,7 @@ from seqwise.evaluation.report import Table, load_table, save_table
 from seqwise.evaluation.signature import sign
 from seqwise.evaluation.values import sums_of
 from seqwise.runs import load_run
-from seqwise.runs.masked_model_settings import MaskedModelSettings
+from seqwise.runs.masked_model_settings import masked_settings
 from seqwise.runs.masked_model_training import new_masked_run
 from seqwise.runs.run import MaskedRun
 from seqwise.runs.sampling_settings import SampleSettings
@@ -58,11 +58,11 @@ from seqwise.sampling import (
     table_model,
 )
 
-PAIRS = MaskedModelSettings(
+PAIRS = masked_settings(
     format="pairs", minimum_count=1, hidden_size=8, num_layers=1, num_heads=2, feedforward_size=16, epochs=4.0,
     batch_size=32, learning_rate=2e-2,
 )  # fmt: skip
-SEQUENCES = replace(PAIRS, format="sequences")
+SEQUENCES = PAIRS.with_changes(format="sequences")
 
 
 @contextlib.contextmanager
@@ -631,7 +631,7 @@ def test_what_is_done_is_read_back_and_what_has_changed_is_made_again(tmp_path: 
     assert remade(TOY, wanted[1:], seeds=[0, 1, 2]) == {"seed-2/model", "seed-2/test/gibbs", "seed-2/dev/gibbs"}
     bigger = replace(TOY, sizes={"cpu": Size(5, 2, 7)})
     assert remade(bigger, wanted[2:], seeds=[0]) == {"seed-0/dev/gibbs"}
-    other = replace(TOY, settings={"cpu": replace(PAIRS, epochs=1.0)})
+    other = replace(TOY, settings={"cpu": PAIRS.with_changes(epochs=1.0)})
     assert remade(other, wanted[1:2], seeds=[0]) == {"seed-0/model", "seed-0/test/gibbs"}
     references = Part(DATA.test.examples, [[("X",)]] * 12)
     told = replace(other, load=partial(TaskData, DATA.train, DATA.dev, references))

@@ -22,13 +22,13 @@ from seqwise.data import Example
 from seqwise.errors import InputError
 from seqwise.evaluation.metrics import length_ratio, token_accuracy
 from seqwise.evaluation.signature import sign
-from seqwise.runs import Settings, load_run
+from seqwise.runs import load_run, train_settings
 
-START = Settings(
+START = train_settings(
     hidden_size=4, embedding_size=4, label_embedding_size=2, minimum_count=1, beam_size=2, batch_size=4,
     objective="cross-entropy", epochs=1.0, learning_rate=1e-2,
 )  # fmt: skip
-SEARCH = replace(START, objective="relaxed-beam", score="global")
+SEARCH = START.with_changes(objective="relaxed-beam", score="global")
 EXAMPLES = [Example(tuple("ab"), tuple("AB"), "x", 1), Example(tuple("ba"), tuple("BA"), "x", 4)] * 4
 DATA = Data(train=EXAMPLES, test=EXAMPLES[:3])
 DECODERS = ["greedy", "beam", "raw-beam", "soft-beam"]
@@ -61,7 +61,7 @@ def test_systems_in_workers_of_their_own(tmp_path: Path) -> None:
     systems = [
         System("cross-entropy", "ce", START),
         System("relaxed beam", "beam", SEARCH, "ce"),
-        System("from new weights", "new", replace(SEARCH, seed=1)),
+        System("from new weights", "new", SEARCH.with_changes(seed=1)),
     ]
     cells = run_systems(systems, partial(Data, DATA.train, DATA.test), tmp_path, progress=no_progress)
     assert list(cells) == ["ce", "beam", "new"]
@@ -90,11 +90,11 @@ def test_a_mistake_in_a_worker_is_reported_as_it_is(tmp_path: Path) -> None:
 def test_a_system_starts_from_the_weights_of_another(tmp_path: Path) -> None:
     train(System("s", "start", START), tmp_path)
     # One step that changes nothing to speak of: what is left are the weights it started from.
-    still = replace(SEARCH, learning_rate=1e-12, epochs=0.1)
+    still = SEARCH.with_changes(learning_rate=1e-12, epochs=0.1)
     cell, _ = train(System("t", "next", still, "start"), tmp_path)
     start, then = (load_run(folder).model.state_dict() for folder in (tmp_path / "start", cell.run))
     assert all(start[name].allclose(then[name]) for name in start)
-    other, _ = train(System("u", "new", replace(still, seed=5)), tmp_path)
+    other, _ = train(System("u", "new", still.with_changes(seed=5)), tmp_path)
     assert not all(start[name].allclose(tensor) for name, tensor in load_run(other.run).model.state_dict().items())
 
 
@@ -104,15 +104,15 @@ def test_a_cell_is_made_again_when_what_it_depends_on_changes(tmp_path: Path) ->
     train(search, tmp_path)
     assert is_done(start, tmp_path) and is_done(search, tmp_path)
     assert not is_done(search, tmp_path, replace(DATA, test=EXAMPLES[:2]))  # other data
-    assert not is_done(replace(search, settings=replace(SEARCH, seed=2)), tmp_path)  # other settings
-    train(replace(start, settings=replace(START, seed=2)), tmp_path)
+    assert not is_done(replace(search, settings=SEARCH.with_changes(seed=2)), tmp_path)  # other settings
+    train(start.with_changes(settings=START.with_changes(seed=2)), tmp_path)
     assert not is_done(search, tmp_path)  # other weights to start from
     train(search, tmp_path)
     assert is_done(search, tmp_path)
 
 
 def test_an_interrupted_cell_continues_and_ends_the_same(tmp_path: Path) -> None:
-    system = System("s", "s", replace(START, epochs=4.0, save_every=2))
+    system = System("s", "s", START.with_changes(epochs=4.0, save_every=2))
     whole, _ = train(system, tmp_path / "a")
     train(system, tmp_path / "b")
     run = tmp_path / "b" / "s"

@@ -6,7 +6,6 @@ import contextlib
 import gzip
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -64,7 +63,7 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_both_models_from_beginning_to_end(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    training = replace(SIZES["cpu"].training, epochs=1.0, batch_size=8, beam_size=2)
+    training = SIZES["cpu"].training.with_changes(epochs=1.0, batch_size=8, beam_size=2)
     size = transformer_translation.Size(SHAPE, training, longer=0.5, sampling=0.5, search=0.5)
     monkeypatch.setitem(SIZES, "cpu", size)
     how = {"seeds": [0, 1], "scale": "cpu", "progress": no_progress}
@@ -110,7 +109,7 @@ def test_all_pairs_are_in_the_subwords_of_a_sixth(texts: Path) -> None:
 
 def test_another_start_is_another_cell(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The weights that a folder of transformers has are part of what a cell depends on."""
-    training = replace(SIZES["cpu"].training, epochs=0.2, batch_size=8, beam_size=2)
+    training = SIZES["cpu"].training.with_changes(epochs=0.2, batch_size=8, beam_size=2)
     for shape in (SHAPE, SHAPE | {"feedforward_size": 12}):
         size = transformer_translation.Size(shape, training, longer=0.2, sampling=0.2, search=0.2)
         monkeypatch.setitem(SIZES, "cpu", size)
@@ -121,7 +120,7 @@ def test_another_start_is_another_cell(texts: Path, monkeypatch: pytest.MonkeyPa
 
 def test_the_seconds_outlast_a_kill_while_the_run_is_saved(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed while the trained run is saved: no training is left to do, and the seconds are those there were."""
-    training = replace(SIZES["cpu"].training, model="transformer", **SHAPE, epochs=0.2, batch_size=8, beam_size=2)
+    training = SIZES["cpu"].training.with_changes(model="transformer", **SHAPE, epochs=0.2, batch_size=8, beam_size=2)
     system = systems.System("one", "one", training)
     how = {"load_data": corpora.translation, "folder": texts, "progress": no_progress, "decoders": ("greedy",)}
 
@@ -138,13 +137,13 @@ def test_the_seconds_outlast_a_kill_while_the_run_is_saved(texts: Path, monkeypa
 
 def test_systems_are_those_that_train_accepts() -> None:
     for size in SIZES.values():
-        found = family(replace(size.training, seed=3, model="transformer", **size.shape), size)
+        found = family(size.training.with_changes(seed=3, model="transformer", **size.shape), size)
         assert {system.starts_from for key, system in found.items() if key != "cross-entropy"} == {
             "seed-3/cross-entropy"
         }
         for key, system in found.items():
             assert system.folder == f"seed-3/{key}" and system.settings.seed == 3
-            check(replace(system.settings, train=Path("some")))
+            check(system.settings.with_changes(train=Path("some")))
         times = {key: system.settings.epochs for key, system in found.items()}
         assert times["cross-entropy-longer"] > times["sampling"] > times["local"] == times["global"]
 

@@ -27,6 +27,7 @@ from seqwise.runs import (
     MaskedRun,
     codecs,
     load_run,
+    masked_settings,
     read_sequences,
     save_run,
     score_sequences,
@@ -36,13 +37,13 @@ from seqwise.runs.masked_model_training import measure_masked_run, new_masked_ru
 
 SIZES: dict[str, Any] = {"hidden_size": 8, "feedforward_size": 16, "epochs": 2.0, "batch_size": 8, "save_every": 5}
 TINY: dict[str, MaskedModelSettings] = {
-    "words": MaskedModelSettings(**SIZES, num_layers=1, num_heads=2),
-    "characters": MaskedModelSettings(**SIZES, num_heads=1, units="characters", masking="0.3"),
-    "lstm": MaskedModelSettings(**SIZES, model="lstm", embedding_size=4, masking="one", warmup=0.5),
-    "subwords": MaskedModelSettings(**SIZES, num_layers=1, units="subwords", subword_vocabulary=20),
-    "fasta": MaskedModelSettings(**SIZES, num_layers=1, format="fasta", units="characters"),
-    "pairs": MaskedModelSettings(**SIZES, num_layers=1, format="pairs", source_units="characters"),
-    "subword pairs": MaskedModelSettings(
+    "words": masked_settings(**SIZES, num_layers=1, num_heads=2),
+    "characters": masked_settings(**SIZES, num_heads=1, units="characters", masking="0.3"),
+    "lstm": masked_settings(**SIZES, model="lstm", embedding_size=4, masking="one", warmup=0.5),
+    "subwords": masked_settings(**SIZES, num_layers=1, units="subwords", subword_vocabulary=20),
+    "fasta": masked_settings(**SIZES, num_layers=1, format="fasta", units="characters"),
+    "pairs": masked_settings(**SIZES, num_layers=1, format="pairs", source_units="characters"),
+    "subword pairs": masked_settings(
         **SIZES,
         num_layers=1,
         format="pairs",
@@ -160,7 +161,7 @@ def test_no_pass_has_more_rows_than_allowed(tmp_path: Path, kind: str) -> None:
 def test_measures_on_development_data(tmp_path: Path, kind: str) -> None:
     """With every position masked there is nothing random in the masks, and each token counts once."""
     run, examples = untrained(tmp_path, kind)
-    run = replace(run, settings=replace(run.settings, masking="1", batch_size=4))
+    run = replace(run, settings=run.settings.with_changes(masking="1", batch_size=4))
     encoded = run.codec.encode(examples)
     alone = [value for one in encoded for value in scores_one_by_one(run, one)]
     together = [value for one in encoded for value in scores_one_by_one(run, one, mask_all=True)]
@@ -220,7 +221,7 @@ def test_lengths_and_what_may_be_proposed(tmp_path: Path) -> None:
     assert vocabulary.tokens == ("<unk>", "a", "b") and vocabulary.unknown == "<unk>"
     assert run.codec.allowed_V.tolist() == [False, True, True] and run.codec.allowed_V.dtype == torch.bool
     assert dict(run.codec.lengths) == {1: 1, 3: 2}
-    closed = new_masked_run([Example((), ("a", "b"))], replace(TINY["words"], minimum_count=1))
+    closed = new_masked_run([Example((), ("a", "b"))], TINY["words"].with_changes(minimum_count=1))
     assert closed.codec.unknown_id is None and closed.codec.allowed_V.tolist() == [True, True]
     assert closed.codec.text([1, 0]) == "b a"
 
@@ -228,7 +229,7 @@ def test_lengths_and_what_may_be_proposed(tmp_path: Path) -> None:
 def test_new_weights_belong_to_the_seed() -> None:
     examples = [Example((), ("a", "b"))] * 2
     state = torch.get_rng_state()
-    weights = [new_masked_run(examples, replace(TINY["words"], seed=seed)).model.head.weight for seed in (0, 0, 1)]
+    weights = [new_masked_run(examples, TINY["words"].with_changes(seed=seed)).model.head.weight for seed in (0, 0, 1)]
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
 
@@ -261,7 +262,7 @@ def test_killed_and_resumed_it_is_the_same(tmp_path: Path, kind: str) -> None:
     again = train_masked_model(
         tmp_path / "train.txt",
         output,
-        replace(settings, save_every=9),
+        settings.with_changes(save_every=9),
         on_progress=lambda step: seen.append(step.step),
     )
     assert seen == [] and again == metrics
@@ -303,7 +304,7 @@ def test_it_learns(tmp_path: Path, kind: str) -> None:
         lines = [f"{symbol}\t{other}" for symbol, other in zip("abcd", "cdab", strict=True)]
     file = tmp_path / "train.txt"
     file.write_text("".join(f"{line}\n" for line in lines * 8))
-    settings = MaskedModelSettings(
+    settings = masked_settings(
         format="pairs" if kind == "pairs" else "sequences",
         model="lstm" if kind == "lstm" else "transformer",
         hidden_size=16,
@@ -359,13 +360,13 @@ def test_flags_that_are_wrong(seqwise: Command, tmp_path: Path, flags: list[str]
 def test_maskings_by_name(masking: str, counts: set[int]) -> None:
     tokens_NT = torch.zeros(400, 7, dtype=torch.long)
     tokens_NT[:, 6] = IGNORE
-    masked_NT = MaskedModelSettings(masking=masking).masks(tokens_NT)
+    masked_NT = masked_settings(masking=masking).masks(tokens_NT)
     assert set(masked_NT.sum(1).tolist()) == counts and not bool(masked_NT[:, 6].any())
 
 
 def test_a_fraction_masks_that_part() -> None:
     tokens_NT = torch.zeros(500, 40, dtype=torch.long)
-    share = float(MaskedModelSettings(masking="0.25").masks(tokens_NT).double().mean())
+    share = float(masked_settings(masking="0.25").masks(tokens_NT).double().mean())
     # 20,000 positions: a standard error of 0.003.
     assert share == pytest.approx(0.25, abs=0.012)
 
@@ -405,7 +406,7 @@ def test_a_fraction_masks_that_part() -> None:
 )
 def test_settings_out_of_range_or_without_effect_are_refused(changes: dict[str, Any], complaint: str) -> None:
     with pytest.raises(InputError) as caught:
-        MaskedModelSettings(**changes)
+        masked_settings(**changes)
     assert str(caught.value).startswith(complaint)
 
 

@@ -14,7 +14,7 @@ import torch
 from command_line import Command
 from seqwise.data import Example
 from seqwise.models import Tagger
-from seqwise.runs import Settings, new_run
+from seqwise.runs import new_run, train_settings
 from seqwise.runs.monitoring import MOST_EXAMPLES, monitor, score_spread
 from seqwise.training.trainer import fit
 
@@ -49,7 +49,7 @@ def test_the_spread_is_the_standard_deviation_over_live_slots() -> None:
 
 def test_a_relaxed_beam_is_as_wide_as_a_hard_one_or_has_merged() -> None:
     examples = tagged(20, seed=0)
-    run = new_run(examples, Settings(beam_size=3, objective="relaxed-beam"))
+    run = new_run(examples, train_settings(beam_size=3, objective="relaxed-beam"))
     measure = monitor(run, examples, run.settings)
     assert measure({"alpha": 1e-6})["spread of slots, relaxed"] < 1e-3
     hard = measure({"alpha": 1e9})
@@ -59,7 +59,7 @@ def test_a_relaxed_beam_is_as_wide_as_a_hard_one_or_has_merged() -> None:
 
 def test_only_what_an_objective_has_is_measured() -> None:
     examples = tagged(4, seed=0)
-    run = new_run(examples, Settings(objective="cross-entropy"))
+    run = new_run(examples, train_settings(objective="cross-entropy"))
     assert set(monitor(run, examples, run.settings)({})) == {"labels right", "mean log Z", "spread of slots, hard"}
     strangers = [Example(("a",), ("never seen",))]
     assert set(monitor(run, strangers, run.settings)({})) == {"labels right"}
@@ -67,7 +67,7 @@ def test_only_what_an_objective_has_is_measured() -> None:
 
 def test_a_sample_is_no_larger_than_said() -> None:
     examples = tagged(MOST_EXAMPLES + 20, seed=1)
-    run = new_run(examples, Settings(objective="cross-entropy"))
+    run = new_run(examples, train_settings(objective="cross-entropy"))
     few = monitor(run, examples[:MOST_EXAMPLES], run.settings)({})
     assert monitor(run, examples, run.settings)({}) == few
 
@@ -99,7 +99,7 @@ def test_a_training_that_is_stopped_measures_each_step_once(tmp_path: Path) -> N
     def train(folder: Path, *, until: int | None) -> None:
         torch.manual_seed(0)
         model = Tagger(source_size=5, target_size=4, embedding_size=4, hidden_size=8, label_embedding_size=2)
-        encoded = new_run(examples, Settings(minimum_count=1)).codec.encode(examples)
+        encoded = new_run(examples, train_settings(minimum_count=1)).codec.encode(examples)
 
         def measure(values: object) -> dict[str, float]:
             with torch.no_grad():

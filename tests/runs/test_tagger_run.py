@@ -42,7 +42,7 @@ from seqwise.errors import InputError  # noqa: E402
 from seqwise.hugging_face import load_tagger, pretrained_tagger, unread_words, word_pieces  # noqa: E402
 from seqwise.models import Tagger  # noqa: E402
 from seqwise.objectives import cross_entropy_objective  # noqa: E402
-from seqwise.runs import Settings, choose_decoder, load_run, new_run, predict  # noqa: E402
+from seqwise.runs import choose_decoder, load_run, new_run, predict, train_settings  # noqa: E402
 from seqwise.runs.explore.answers import answer  # noqa: E402
 from seqwise.runs.explore.questions import load_explored, read_question  # noqa: E402
 from seqwise.runs.explore.searches import Setup  # noqa: E402
@@ -50,7 +50,7 @@ from seqwise.runs.inputs import inputs_of  # noqa: E402
 from seqwise.runs.model_card import model_card  # noqa: E402
 from seqwise.runs.pretrained import is_encoder, pretrained_source  # noqa: E402
 from seqwise.runs.pushing import upload_of  # noqa: E402
-from seqwise.runs.settings import adopt, load_settings  # noqa: E402
+from seqwise.runs.settings import load_settings  # noqa: E402
 from seqwise.runs.training import train_run  # noqa: E402
 from seqwise.training.checkpoints import seal, verify  # noqa: E402
 from seqwise.training.trainer import fit  # noqa: E402
@@ -262,7 +262,7 @@ def test_a_card_and_what_goes_to_the_hub(kind: str, run: Path, files: Path, tmp_
 def replaced_model(run: Any, model: str) -> Any:
     from dataclasses import replace
 
-    return replace(run, settings=replace(run.settings, model=model))
+    return replace(run, settings=run.settings.with_changes(model=model))
 
 
 def test_a_run_outlives_the_folder_that_it_was_trained_from(files: Path, tmp_path: Path, seqwise: Command) -> None:
@@ -414,11 +414,10 @@ def test_a_decoder_learns_at_its_own_rate(files: Path, tmp_path: Path, seqwise: 
 
 
 def test_the_task_of_a_trained_model_is_to_write_unless_it_is_to_tag() -> None:
-    assert Settings(model="./my-bert").task == "transduce" == load_settings(None, {"model": "./my-bert"}).task
-    assert Settings().task == "tag" == load_settings(None, {}).task
+    assert train_settings(model="./my-bert").task == "transduce" == load_settings(None, {"model": "./my-bert"}).task
+    assert train_settings().task == "tag" == load_settings(None, {}).task
     tagger = load_settings(None, {"model": "./my-bert", "task": "tag"})
     assert (tagger.task, tagger.source_units, tagger.learning_rate) == ("tag", "words", 5e-5)
-    assert adopt(tagger) == tagger
     assert load_settings(None, {"model": "./b", "task": "tag", "learning_rate": "1e-3"}).learning_rate == 1e-3
 
 
@@ -654,7 +653,9 @@ def test_a_damaged_run_is_refused(files: Path, tmp_path: Path, seqwise: Command)
 
 
 def test_settings_of_python_are_those_of_the_command_line(files: Path, tmp_path: Path) -> None:
-    settings = Settings(task="tag", model=str(files / "BERT"), train=data(files, "BERT", "train"), minimum_count=2)
+    settings = train_settings(
+        task="tag", model=str(files / "BERT"), train=data(files, "BERT", "train"), minimum_count=2
+    )
     with pytest.raises(InputError, match="minimum_count: nothing in this training reads it"):
         train_run(settings, tmp_path / "run")
 

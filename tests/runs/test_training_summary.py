@@ -6,7 +6,6 @@ import json
 import math
 import random
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from command_line import Command
 from seqwise.data import Example
 from seqwise.data.summary import most_frequent_labels, most_frequent_outputs, summarize, wrong_label_column
 from seqwise.data.synthetic import label_bias_toy
-from seqwise.runs import Settings
+from seqwise.runs import train_settings
 from seqwise.runs.training_summary import Baseline, loss_warnings, warnings_of
 from seqwise.training import trainer
 from seqwise.training.trainer import Progress
@@ -156,7 +155,7 @@ def noisy(*values: float, noise: float = 0.3) -> list[float]:
 
 
 def kinds(losses: list[float], **settings: str) -> list[str]:
-    return list(warnings_of(losses, replace(Settings(objective="cross-entropy"), **settings)))
+    return list(warnings_of(losses, train_settings(**{"objective": "cross-entropy", **settings})))
 
 
 def test_a_loss_that_still_falls_is_told_from_one_that_has_come_to_rest() -> None:
@@ -185,7 +184,7 @@ def test_a_model_below_the_baseline_is_told(title: str, sign: int, value: float)
     def told(value: float, file: str = "dev") -> bool:
         dev = {"best decoder": "beam", "decoders": {"beam": {title: value}}}
         baseline = Baseline("guessing", file, title, sign, {title: 0.5})
-        return bool(warnings_of([1.0], Settings(objective="cross-entropy"), baseline=baseline, dev=dev))
+        return bool(warnings_of([1.0], train_settings(objective="cross-entropy"), baseline=baseline, dev=dev))
 
     assert told(value) and not told(0.5) and not told(1 - value) and not told(value, file="train")
 

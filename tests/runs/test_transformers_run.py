@@ -30,8 +30,7 @@ from seqwise.runs import load_run, predict  # noqa: E402
 from seqwise.runs.decoder_choice import choose_decoder  # noqa: E402
 from seqwise.runs.diagnosis import diagnose, explore  # noqa: E402
 from seqwise.runs.inputs import inputs_of  # noqa: E402
-from seqwise.runs.settings import Settings, adopt, load_settings, names_pretrained  # noqa: E402
-from seqwise.runs.stages import resolve  # noqa: E402
+from seqwise.runs.settings import load_settings, names_pretrained, train_settings  # noqa: E402
 from seqwise.runs.training import train_run  # noqa: E402
 from seqwise.training.checkpoints import verify  # noqa: E402
 
@@ -116,8 +115,8 @@ def test_all_decoders_predict_and_are_measured(run: Path, files: Path, seqwise: 
 
 def test_a_run_says_what_it_was_made_with(run: Path, files: Path) -> None:
     settings = yaml.safe_load((run / "configuration.yaml").read_text())
-    assert settings["model"] == str(files / "bart")
-    assert (settings["task"], settings["source_units"], settings["learning_rate"]) == ("transduce", "subwords", 0.01)
+    assert settings["model"] == {"name": "pretrained", "path": str(files / "bart")}
+    assert (settings["task"], settings["learning_rate"]) == ("transduce", 0.01)
     assert load_settings(run / "configuration.yaml", {}).learning_rate == 0.01
 
 
@@ -125,7 +124,7 @@ def test_rates_are_small_unless_they_are_given(tmp_path: Path) -> None:
     assert load_settings(None, {"model": "./some"}).learning_rate == 5e-5
     assert load_settings(None, {"model": "./some", "learning_rate": "1e-3"}).learning_rate == 1e-3
     assert load_settings(None, {}).learning_rate == 1e-3
-    (tmp_path / "settings.yaml").write_text("model: ./some\nwarm_start_learning_rate: 0.002\n")
+    (tmp_path / "settings.yaml").write_text("model: ./some\nobjective: hinge\nwarm_start_learning_rate: 0.002\n")
     from_file = load_settings(tmp_path / "settings.yaml", {})
     assert (from_file.learning_rate, from_file.warm_start_learning_rate) == (5e-5, 2e-3)
 
@@ -135,8 +134,8 @@ def test_a_folder_keeps_its_meaning_elsewhere(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "lstm").mkdir()
     monkeypatch.chdir(tmp_path)
     assert names_pretrained("mine") and not names_pretrained("lstm") and names_pretrained("./lstm")
-    assert adopt(Settings(model="mine")).model == "./mine"
-    assert resolve(Settings(model="lstm")).model == "lstm"
+    assert train_settings(model="mine").model.title == "./mine"
+    assert train_settings(model="lstm", task="transduce").model.name == "lstm"
     monkeypatch.chdir("/")
     assert names_pretrained("./mine") and not names_pretrained("mine")
 
@@ -152,7 +151,7 @@ def test_a_name_on_the_hub_with_or_without_a_user_is_looked_for_there(
         raise OSError("We couldn't connect to the hub.\nMore about it.")
 
     monkeypatch.setattr(transformers.PretrainedConfig, "get_config_dict", without_network)
-    assert adopt(Settings(model=name)).model == name
+    assert train_settings(model=name).model.title == name
     complaint = seqwise("train", *options(files, model=name), f"--output={tmp_path / 'run'}").complaint
     assert asked == [name] and complaint.startswith(f"{name}: there is no such folder, and the hub gives no such model")
     assert "where there is no network, give the folder" in complaint
@@ -376,4 +375,4 @@ def test_a_damaged_run_and_unknown_words_are_named(run: Path, files: Path, tmp_p
 
 def test_settings_of_python_are_those_of_the_command_line(files: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="hidden_size: nothing in this training reads it"):
-        train_run(Settings(model=str(files / "bart"), train=files / "train.tsv", hidden_size=8), tmp_path / "run")
+        train_run(train_settings(model=str(files / "bart"), train=files / "train.tsv", hidden_size=8), tmp_path / "run")

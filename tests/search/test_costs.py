@@ -30,7 +30,7 @@ from seqwise.objectives import (
     search_targets,
 )
 from seqwise.objectives.objective import mixed_objective
-from seqwise.runs.settings import Settings, check
+from seqwise.runs.settings import check, train_settings
 from seqwise.search import (
     HardSelection,
     HardTopK,
@@ -426,7 +426,7 @@ def test_bad_weights_of_a_mixture_are_refused(weights: list[float]) -> None:
 def test_a_setting_that_would_be_passed_over_is_refused(settings: dict[str, Any]) -> None:
     (named, *_) = [name for name in ("cost", "alpha_unit", "direct_loss_weight") if name in settings]
     with pytest.raises(InputError, match=f"^{named}"):
-        check(Settings(train=Path("train.conll"), **settings))
+        check(train_settings(train=Path("train.conll"), **settings))
 
 
 @pytest.mark.parametrize(
@@ -440,5 +440,5 @@ def test_a_setting_that_would_be_passed_over_is_refused(settings: dict[str, Any]
     ],
 )
 def test_a_setting_that_has_an_effect_is_accepted(settings: dict[str, Any]) -> None:
-    wanted = Settings(train=Path("train.conll"), **settings)
+    wanted = train_settings(train=Path("train.conll"), **settings)
     assert check(wanted) == wanted

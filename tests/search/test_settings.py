@@ -22,8 +22,8 @@ from seqwise.objectives import (
     relaxed_beam_objective,
     soft_dense_beam_objective,
 )
-from seqwise.runs.objectives import build_objective
-from seqwise.runs.settings import Settings
+from seqwise.runs.settings import train_settings
+from seqwise.runs.training import context_of
 from seqwise.search import edit_distance_cost, local, mean_squared_gap
 
 # Outputs in which an edit distance is not a Hamming distance.
@@ -80,13 +80,9 @@ def test_settings_make_the_objective(case: Case, settings: dict[str, Any], objec
     end = case.model.end
     labels = Vocabulary(("a", "$", "b", "c"), end=None if end is None else "$")
     assert labels.end_id == end
-    built = build_objective(Settings(beam_size=3, cross_entropy_weight=0.0, **settings), labels)
-    plain = build_objective(
-        Settings(
-            beam_size=3, cross_entropy_weight=0.0, objective=settings["objective"], score=settings.get("score", "local")
-        ),
-        labels,
-    )
+    built = train_settings(beam_size=3, cross_entropy_weight=0.0, **settings).objective.build(context_of(labels))
+    name, score = settings["objective"], settings.get("score", "local")
+    plain = train_settings(beam_size=3, cross_entropy_weight=0.0, objective=name, score=score).objective.build()
     values = {"alpha": 1.3}
     found = built(case.model, case.batch, values)
     torch.testing.assert_close(found, objective(case.model, case.batch, values), atol=0, rtol=0)

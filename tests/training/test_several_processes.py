@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +19,16 @@ from torch import Tensor, nn
 
 from command_line import Command
 from seqwise import InputError
+from seqwise.configuration import OneOf
 from seqwise.data import EncodedExample, collate
 from seqwise.data.batches import IGNORE
 from seqwise.models import ConditionalMaskedTransformer, EncoderDecoder, MaskedLSTM
-from seqwise.objectives import noise_log_probs, relaxed_beam_objective
-from seqwise.objectives.by_name import objective_by_name
+from seqwise.objectives import ObjectiveConfig, noise_log_probs, relaxed_beam_objective
 from seqwise.objectives.masked_likelihood import conditional_masked_objective, masked_objective
 from seqwise.objectives.means import means_of
+from seqwise.objectives.named import Context
 from seqwise.objectives.objective import Objective
 from seqwise.runs.kept_lines import write_in_blocks
-from seqwise.runs.settings import Settings
 from seqwise.training import processes
 from seqwise.training.trainer import StepBatches, fit
 
@@ -66,20 +65,22 @@ def every_second(tokens_NT: Tensor) -> Tensor:
 
 
 def named(name: str, **settings: Any) -> Objective:
-    chosen = replace(Settings(), objective=name, beam_size=2, cross_entropy_weight=0.5, **settings)
+    kind = OneOf(ObjectiveConfig).members[name]
+    shared = {"k": 2, "cross_entropy_weight": 0.5}
+    chosen: Any = kind(**{key: value for key, value in shared.items() if key in kind.model_fields}, **settings)
     noise = noise_log_probs(torch.ones(LABELS))
-    return objective_by_name(chosen, end=END, log_noise_V=lambda: noise.double(), teacher=lambda: writer().eval())
+    return chosen.build(Context(end=END, log_noise_V=lambda: noise.double(), teacher=lambda: writer().eval()))
 
 
 WRITERS = {
     "cross-entropy": {},
-    "self-normalized": {"log_partition_weight": 0.3, "log_partition_fraction": 1.0},
-    "sampled-self-normalized": {"log_partition_weight": 0.3, "log_partition_fraction": 1.0},
-    "unnormalized-likelihood": {"log_partition_weight": 0.3, "log_partition_fraction": 1.0},
+    "self-normalized": {"weight": 0.3, "fraction": 1.0},
+    "sampled-self-normalized": {"weight": 0.3, "fraction": 1.0},
+    "unnormalized-likelihood": {"weight": 0.3, "fraction": 1.0},
     "scheduled-sampling": {"feeding": "soft-greedy"},
     "distillation": {},
     "relaxed-beam": {"score": "global"},
-    "hinge": {"alpha_unit": "gaps"},
+    "hinge": {"unit": "gaps"},
     "hard-hinge": {},
     "beam-crf": {"direct_loss_weight": 0.5},
     "dense-beam": {},

@@ -26,8 +26,8 @@ from seqwise.data.batches import Batch, EncodedExample
 from seqwise.errors import InputError
 from seqwise.models.transformer import Transformer
 from seqwise.objectives import cross_entropy_objective, relaxed_beam_objective
+from seqwise.schedules import linear
 from seqwise.training.checkpoints import last_complete, seal
-from seqwise.training.schedules import linear
 from seqwise.training.trainer import Progress, TrainingResult, fit
 
 STEPS = 12
@@ -470,7 +470,7 @@ def test_a_sealed_checkpoint_from_elsewhere_is_refused(tmp_path: Path) -> None:
 
 
 def test_importing_seqwise_or_its_training_package_does_not_import_transformers() -> None:
-    code = "import sys, seqwise, seqwise.training, seqwise.training.schedules; assert 'transformers' not in sys.modules"
+    code = "import sys, seqwise, seqwise.training, seqwise.schedules; assert 'transformers' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
 
 

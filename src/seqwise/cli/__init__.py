@@ -15,7 +15,7 @@ import typer
 from seqwise.cli.diagnosis import diagnose
 from seqwise.cli.examples import examples
 from seqwise.cli.exploration import explore
-from seqwise.cli.flags import command_with_flags, flags_from_settings, without_flags
+from seqwise.cli.flags import command_with_flags, without_flags
 from seqwise.cli.layout import Command, Group
 from seqwise.cli.masked_model import masked_model
 from seqwise.cli.prediction import evaluate, predict
@@ -25,7 +25,6 @@ from seqwise.cli.scoring import score
 from seqwise.cli.sharing import card, push
 from seqwise.cli.training import train
 from seqwise.errors import InputError
-from seqwise.runs.settings import Settings
 from seqwise.training.processes import is_first, number_of, only_first_speaks, rank
 
 __all__ = ["app", "main", "run"]
@@ -49,12 +48,13 @@ UsageError: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__nam
 IN_SEVERAL_PROCESSES = ("train", "masked-model", "predict", "score", "sample")
 PATIENCE = 3  # seconds
 
-# The flags of Settings make the signature of the first, so it is registered only once they are there.
-flags_from_settings(train, Settings)
-sampling = command_with_flags("seqwise.runs.sampling_settings", "SampleSettings")
-for command in (train, predict, evaluate, score, without_flags(sample), diagnose, card, push, report, explore):
-    kind = sampling if command is sample else Command
-    app.command(cls=kind, epilog=examples(command.__name__))(command)
+with_flags = {
+    train: command_with_flags("seqwise.runs.settings", "SETTINGS"),
+    sample: command_with_flags("seqwise.runs.sampling_settings", "SampleSettings"),
+}
+commands: list[Any] = [train, predict, evaluate, score, sample, diagnose, card, push, report, explore]
+for command in commands:
+    app.command(cls=with_flags.get(command, Command), epilog=examples(command.__name__))(without_flags(command))
 app.add_typer(masked_model, name="masked-model")
 
 

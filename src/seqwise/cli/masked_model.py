@@ -12,10 +12,8 @@ import typer
 
 from seqwise.cli.console import print_warnings, progress_bars
 from seqwise.cli.examples import examples
-from seqwise.cli.flags import MetricsAsJson, flags_from_settings, given_flags
-from seqwise.cli.layout import Command, Group
-from seqwise.runs.masked_model_settings import MaskedModelSettings, require_read
-from seqwise.training.configuration import load_configuration
+from seqwise.cli.flags import MetricsAsJson, command_with_flags, given_flags, without_flags
+from seqwise.cli.layout import Group
 
 __all__ = ["masked_model"]
 
@@ -42,13 +40,11 @@ def train_command(
 
     Run the same command again to continue after an interruption.
     """
+    from seqwise.runs.masked_model_settings import load_masked_flags
     from seqwise.runs.masked_model_training import train_masked_model
 
     given = given_flags(flags)
-    if given.get("format") == "fasta":
-        given.setdefault("units", "characters")
-    settings = load_configuration(MaskedModelSettings, None, given)
-    require_read(settings, given)
+    settings = load_masked_flags(given)
     with progress_bars() as bars:
         training = bars.add_task("training", total=None, note="")
         measuring: list[Any] = []
@@ -75,13 +71,14 @@ def train_command(
     print(f"the model is in {output}; try: seqwise score {run} FILE, or seqwise sample {run}{sources}")
 
 
-# The flags of the settings make the signature, so it is registered only once they are there.
-masked_model.command("train", cls=Command, epilog=examples("masked-model train"))(
-    flags_from_settings(train_command, MaskedModelSettings)
-)
+masked_model.command(
+    "train",
+    cls=command_with_flags("seqwise.runs.masked_model_settings", "MASKED_SETTINGS"),
+    epilog=examples("masked-model train"),
+)(without_flags(train_command))
 
 
-def _print_metrics(metrics: dict[str, Any], settings: MaskedModelSettings) -> None:
+def _print_metrics(metrics: dict[str, Any], settings: Any) -> None:
     print(
         f"{metrics['sequences']:,} sequences of {metrics['tokens']:,} tokens, a vocabulary of "
         f"{metrics['vocabulary']:,}; {metrics['steps']:,} steps, loss of the last ones {metrics['mean_loss']:.3f}"

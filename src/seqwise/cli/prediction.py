@@ -172,7 +172,7 @@ def _layout(layout: str, *, task: str | None, n_best: int | None) -> str:
     Raises:
         InputError: otherwise.
     """
-    from seqwise.training.configuration import did_you_mean
+    from seqwise.configuration import did_you_mean
 
     if layout not in FORMATS:
         raise InputError(

@@ -34,14 +34,12 @@ def train(
     Settings come from flags, then from the YAML file, then from the defaults in [brackets]. Run the same command again
     to continue after an interruption.
     """
-    from seqwise.runs.effects import require_effect
     from seqwise.runs.settings import load_settings
     from seqwise.runs.training import train_run
     from seqwise.runs.training_summary import lines_of
 
     given = given_flags(flags)
     settings = load_settings(config, given)
-    require_effect(settings, path=config, flags=given)
     with progress_bars() as progress:
         bars: dict[str, Any] = {}
         measures = settings.dev is not None and settings.measurements > 0

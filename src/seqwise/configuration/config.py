@@ -17,7 +17,7 @@ from pydantic_core import core_schema
 from seqwise.configuration.written import FlagText, Written, compose, did_you_mean, shown, written_from
 from seqwise.errors import InputError
 
-__all__ = ["Config", "OneOf", "WrongValue", "explained", "flat_name", "named", "section_of", "setting"]
+__all__ = ["Config", "OneOf", "WrongValue", "explained", "flat_name", "named", "section_of", "setting", "wrong_value"]
 
 T = TypeVar("T", bound="Config")
 _INTEGER = re.compile(r"[-+]?[0-9]{1,18}")
@@ -32,6 +32,8 @@ def setting(
     panel: str | None = None,
     metavar: str | None = None,
     choices: tuple[str, ...] = (),
+    readers: str | None = None,
+    usual: str | None = None,
     ge: float | None = None,
     gt: float | None = None,
     le: float | None = None,
@@ -47,6 +49,8 @@ def setting(
         panel: the group of flags in ``--help`` that this one begins.
         metavar: what ``--help`` calls its value, where the type does not say it.
         choices: values that a shell may complete, where the type does not say them.
+        readers: which alternatives have it, in the help; by default all are named.
+        usual: the default in the help, where a function makes it.
         ge, gt, le, lt: bounds: at least, greater than, at most, below.
 
     Example:
@@ -56,7 +60,7 @@ def setting(
         Traceback (most recent call last):
         seqwise.errors.InputError: dropout must be at least 0 and below 1, got 1.0
     """
-    extra = {"flag": flag, "panel": panel, "metavar": metavar, "choices": choices}
+    extra = {"flag": flag, "panel": panel, "metavar": metavar, "choices": choices, "readers": readers, "usual": usual}
     options: dict[str, Any] = {"default_factory": default} if callable(default) else {"default": default}
     options |= {"description": text, "json_schema_extra": extra}
     return Field(**options, ge=ge, gt=gt, le=le, lt=lt)
@@ -103,6 +107,9 @@ class Config(BaseModel):
     @classmethod
     def _from_text(cls, value: Any, info: Any) -> Any:
         return _read(cls.model_fields[info.field_name].annotation, value)
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self.__dict__ == other.__dict__
 
     def replace(self: T, **changes: Any) -> T:
         """Return a copy with other values of its own fields, checked again.
@@ -172,7 +179,7 @@ class OneOf:
         members = self.members
         if name not in members:
             hint = did_you_mean(str(name), members)
-            raise WrongValue(f"must be one of {', '.join(members)}", mend=hint, got=name, key=self.base.tag)
+            raise wrong_value(f"one of {', '.join(members)}", name, mend=hint, key=self.base.tag)
         return members[name]
 
     def validate(self, value: Any) -> Config | None:
@@ -185,7 +192,7 @@ class OneOf:
             return value if isinstance(value, self.base) else None
         value = self.mapping(value)
         if not isinstance(value, Mapping):
-            raise WrongValue("must be a name or a mapping", got=value)
+            raise wrong_value("a name or a mapping", value)
         if self.base.tag not in value:
             raise InputError(
                 f"{self.base.tag} is missing", mend=f"add '{self.base.tag}: ...', one of {', '.join(self.members)}"
@@ -278,11 +285,22 @@ def _finite_number(text: str) -> float | None:
 
 
 class WrongValue(InputError):
-    """A value that is wrong, whose name is not known yet where this is raised."""
+    """A value that is wrong, where its place is not known yet: ``{name}`` in the problem stands for it.
 
-    def __init__(self, problem: str, *, got: Any, mend: str | None = None, key: str | None = None) -> None:
-        super().__init__(problem, mend=mend)
-        self.got, self.key = got, key
+    Args:
+        problem: such as "{name} must be even, got 3".
+        mend: as of :class:`~seqwise.errors.InputError`.
+        key: below which the value stands, where it is in a mapping.
+    """
+
+    def __init__(self, problem: str, *, mend: str | None = None, key: str | None = None) -> None:
+        super().__init__(problem.replace("{name}", "it", 1), mend=mend)
+        self.template, self.key = problem, key
+
+
+def wrong_value(expected: str, got: Any, *, mend: str | None = None, key: str | None = None) -> WrongValue:
+    """The error about a value that is not what was expected."""
+    return WrongValue(f"{{name}} must be {expected}, got {shown(got)}", mend=mend, key=key)
 
 
 _KINDS = {
@@ -329,17 +347,18 @@ def explained(error: ValidationError, kind: type[Config], written: Written) -> I
         expected = _KINDS.get(begin, "")
     if not expected:
         return named(InputError(f"{_name(written, loc)}: {mistake['msg']}"), written, loc)
-    return named(WrongValue(f"must be {expected}", got=got, mend=hint), written, loc)
+    return named(wrong_value(expected, got, mend=hint), written, loc)
 
 
 def named(error: InputError, written: Written, loc: tuple[Any, ...], flag: Written | None = None) -> InputError:
     """An error with the name, file and line of the value that it is about."""
-    if isinstance(error, WrongValue) and error.key and _at(written, (*loc, error.key)):
-        loc = (*loc, error.key)
+    key = error.key if isinstance(error, WrongValue) else error.problem.partition(":")[0]
+    if key and _at(written, (*loc, key)):
+        loc = (*loc, key)
     where = flag or _at(written, loc)
     problem = error.problem
     if isinstance(error, WrongValue):
-        problem = f"{where.name if where else _name(written, loc)} {problem}, got {shown(error.got)}"
+        problem = error.template.replace("{name}", where.name if where and where.name else _name(written, loc), 1)
     if where is None:  # a default, or a rule about several values: the nearest section that was given
         where = next((near for end in range(len(loc), -1, -1) if (near := _at(written, loc[:end]))), None)
     if error.path is not None or where is None or where.path is None:

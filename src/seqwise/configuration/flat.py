@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -14,11 +14,22 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from seqwise.configuration.config import Config, OneOf, WrongValue, explained, flat_name, named, section_of
-from seqwise.configuration.written import FlagText, Given, Written, did_you_mean, read_given
+from seqwise.configuration.config import Config, OneOf, explained, flat_name, named, section_of, wrong_value
+from seqwise.configuration.written import FlagText, Given, Written, did_you_mean, given_in_python, read_given
 from seqwise.errors import InputError
 
-__all__ = ["Flag", "build", "configure", "dump", "flags_of", "flat_settings", "load"]
+__all__ = [
+    "Flag",
+    "build",
+    "changed",
+    "configure",
+    "differences",
+    "dump",
+    "flags_of",
+    "flat_values",
+    "load",
+    "plain_values",
+]
 
 T = TypeVar("T", bound=Config)
 
@@ -40,7 +51,7 @@ def configure(kind: type[T] | OneOf, **flat: Any) -> T:
         >>> configure(Settings, rate=0.5)
         Settings(rate=0.5, steps=10)
     """
-    return build(kind, Given({name: Written(value, name) for name, value in flat.items()}))
+    return build(kind, given_in_python(flat))
 
 
 def load(kind: type[T] | OneOf, path: Path | None, flags: Mapping[str, str] | None = None) -> T:
@@ -80,40 +91,70 @@ def dump(configuration: Config) -> str:
         rate: 1.0e-05
         data: a.tsv
     """
-    text: str = yaml.safe_dump(_plain(configuration), sort_keys=False, allow_unicode=True)
+    text: str = yaml.safe_dump(plain_values(configuration), sort_keys=False, allow_unicode=True)
     return text
 
 
-def flat_settings(configuration: Config) -> dict[str, Any]:
-    """List the settings that were given, of all sections, by their flat names: what ``configure`` takes.
+def plain_values(configuration: Config) -> dict[str, Any]:
+    """A configuration as nested mappings of texts, numbers and lists, as YAML and JSON can hold them.
 
     Example:
-        >>> from seqwise.configuration import setting
         >>> class Settings(Config):
-        ...     k: int = setting(5, "slots of the beam", flag="beam_size")
-        ...     steps: int = 10
-        >>> flat_settings(Settings(k=3))
-        {'beam_size': 3}
+        ...     data: Path = Path("a.tsv")
+        >>> plain_values(Settings())
+        {'data': 'a.tsv'}
     """
-    found: dict[str, Any] = {}
+    return {name: _plain(getattr(configuration, name)) for name in type(configuration).model_fields}
+
+
+def changed(
+    kind: type[T] | OneOf, configuration: Config, changes: Mapping[str, Any], leave_out: Collection[str] = ()
+) -> T:
+    """Build a configuration that differs from another by some flat settings.
+
+    Options that a newly chosen alternative does not have are left out; those of the same name stay.
+
+    Args:
+        kind: as of :func:`configure`.
+        configuration: of which only what was given is kept; the rest follows the new values.
+        changes: by flat names.
+        leave_out: fields of the configuration that are not kept.
+
+    Raises:
+        InputError: as of :func:`configure`.
+
+    Example:
+        >>> class Settings(Config):
+        ...     rate: float = 1e-3
+        ...     steps: int = 10
+        >>> changed(Settings, Settings(rate=0.5), {"steps": "3"})
+        Settings(rate=0.5, steps=3)
+    """
+    start = {name: value for name, value in _set_values(configuration).items() if name not in leave_out}
+    fields = type(configuration).model_fields
+    plain = {
+        flat_name(name, info): start[name] for name, info in fields.items() if name in start and not section_of(info)
+    }
+    flags = {name: Written(value, name) for name, value in changes.items()}
+    return build(kind, Given(plain, flags, start=start))
+
+
+def _set_values(configuration: Config, above: str = "") -> dict[str, Written]:
+    """The fields that were given, sections as mappings, and the tags of all alternatives."""
+    values: dict[str, Written] = {}
     for name, info in type(configuration).model_fields.items():
-        value, section = getattr(configuration, name), section_of(info)
-        if name not in configuration.model_fields_set:
-            continue
-        if isinstance(section, OneOf):
-            found[flat_name(name, info)] = "none" if value is None else getattr(value, value.tag)
-        if isinstance(value, Config) and section is not None:
-            inner = flat_settings(value)
-            found |= {key: inner[key] for key in inner if key not in (value.tag, *found)}
-        elif section is None:
-            found[flat_name(name, info)] = value
-    return found
+        value = getattr(configuration, name)
+        if name in configuration.model_fields_set or name == configuration.tag:
+            is_none = value is None and isinstance(section_of(info), OneOf)
+            inner = _set_values(value, f"{above}{name}.") if isinstance(value, Config) else value
+            values[name] = Written("none" if is_none else inner, f"{above}{name}")
+    return values
 
 
 def _plain(value: Any) -> Any:
     """A value as YAML can hold it."""
     if isinstance(value, Config):
-        return {name: _plain(getattr(value, name)) for name in type(value).model_fields}
+        return plain_values(value)
     if isinstance(value, Mapping):
         return {key: _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -121,6 +162,63 @@ def _plain(value: Any) -> Any:
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     return value if value is None or isinstance(value, str | int | float | bool) else str(value)
+
+
+def flat_values(configuration: Config, *, only_changed: bool = False) -> dict[str, Any]:
+    """List all settings of a configuration and its sections by their flat names, as YAML could hold them.
+
+    Args:
+        configuration: of names that two sections share, the value of the outermost is listed.
+        only_changed: leave out what is as it is by default.
+
+    Example:
+        >>> class Settings(Config):
+        ...     rate: float = 1e-3
+        ...     steps: int = 10
+        >>> flat_values(Settings(rate=0.5)), flat_values(Settings(rate=0.5), only_changed=True)
+        ({'rate': 0.5, 'steps': 10}, {'rate': 0.5})
+    """
+    values: dict[str, Any] = {}
+    own: dict[str, Any] = {}
+    before: dict[str, Any] = {}
+    for name, info in type(configuration).model_fields.items():
+        value, section, flat = getattr(configuration, name), section_of(info), flat_name(name, info)
+        default = info.get_default(call_default_factory=True, validated_data=before)
+        before[name] = value
+        if isinstance(section, OneOf):
+            chosen = "none" if value is None else getattr(value, value.tag)
+            usual = getattr(default, default.tag) if isinstance(default, Config) else default
+            if not only_changed or chosen != usual:
+                own[flat] = chosen
+        if isinstance(value, Config):
+            inner = flat_values(value, only_changed=only_changed)
+            values |= {key: inner[key] for key in inner if key not in (value.tag, *own)}
+            own |= {flat: inner[flat]} if flat in inner else {}
+        elif section is None and (not only_changed or _plain(value) != _plain(default)):
+            own[flat] = _plain(value)
+    return {**values, **own}
+
+
+def differences(before: Config, after: Config) -> dict[str, tuple[Any, Any]]:
+    """List the settings in which two configurations differ, by their flat names; other alternatives by their tags.
+
+    Example:
+        >>> class Settings(Config):
+        ...     rate: float = 1e-3
+        ...     steps: int = 10
+        >>> differences(Settings(), Settings(steps=3))
+        {'steps': (10, 3)}
+    """
+    found: dict[str, tuple[Any, Any]] = {}
+    fields = {**type(before).model_fields, **type(after).model_fields}
+    for name, info in fields.items():
+        then, now = getattr(before, name, None), getattr(after, name, None)
+        if isinstance(then, Config) and isinstance(now, Config) and type(then) is type(now):
+            found |= differences(then, now)
+        elif then != now:
+            shown = [getattr(value, value.tag) if isinstance(value, Config) else _plain(value) for value in (then, now)]
+            found[flat_name(name, info)] = (shown[0], shown[1])
+    return found
 
 
 @dataclass(frozen=True)
@@ -157,9 +255,18 @@ def flags_of(kind: type[Config] | OneOf) -> list[Flag]:
         [('beam_size', 'slots of the beam', 'N', '5')]
     """
     same_name: dict[str, list[_Leaf]] = {}
+    panels: dict[str, str | None] = {}
+    panel = None
     for leaf in _leaves(kind):
+        panel = _extra(leaf.info).get("panel") or panel
+        panels.setdefault(leaf.flag, panel)
         same_name.setdefault(leaf.flag, []).append(leaf)
-    return [_flag(name, leaves) for name, leaves in same_name.items()]
+    every = {
+        name: {tag for leaf in leaves for tag in leaf.alternatives} - {"none"} for name, leaves in same_name.items()
+    }
+    flags = [_flag(name, leaves, panels[name], every) for name, leaves in same_name.items()]
+    order = list(dict.fromkeys(panels.values()))
+    return sorted(flags, key=lambda flag: order.index(flag.panel))
 
 
 @dataclass(frozen=True)
@@ -189,7 +296,7 @@ def _leaves(kind: type[Config] | OneOf, owners: tuple[tuple[str, str], ...] = ()
     for name, info in kind.model_fields.items():
         section, flag = section_of(info), flat_name(name, info)
         if isinstance(section, OneOf):
-            yield _Leaf(flag, info, owners, tuple(section.members))
+            yield _Leaf(flag, info, owners, (*(["none"] if section.optional else []), *section.members))
             for tag, member in section.members.items():
                 leaves = _leaves(member, (*owners, (flag, tag)))
                 yield from (leaf for leaf in leaves if leaf.flag != member.tag)
@@ -199,27 +306,43 @@ def _leaves(kind: type[Config] | OneOf, owners: tuple[tuple[str, str], ...] = ()
             yield _Leaf(flag, info, owners)
 
 
-def _flag(name: str, leaves: list[_Leaf]) -> Flag:
-    info = leaves[0].info
-    extra: Any = info.json_schema_extra or {}
-    text = "; ".join(dict.fromkeys(leaf.info.description or "" for leaf in leaves))
-    alternatives = tuple(dict.fromkeys(choice for leaf in leaves for choice in leaf.alternatives))
-    names = alternatives or _names(info.annotation)
+def _flag(name: str, leaves: list[_Leaf], panel: str | None, every: Mapping[str, set[str]]) -> Flag:
+    choosing = [leaf for leaf in leaves if leaf.alternatives]
+    leaves = choosing or leaves
+    info, extra = leaves[0].info, _extra(leaves[0].info)
+    text = "; ".join(dict.fromkeys(leaf.info.description for leaf in leaves if leaf.info.description))
+    tags = tuple(dict.fromkeys(tag for leaf in leaves for tag in leaf.alternatives))
+    names = extra.get("choices") or tags or _names(info.annotation)
     if not all(choice in text for choice in names):
         text += f" ({', '.join(names)})"
-    owners = dict.fromkeys(leaf.owners[-1][1] for leaf in leaves if leaf.owners)
-    if owners and all(leaf.owners for leaf in leaves):
-        text = f"{', '.join(owners)}: {text}"
-    default = "" if info.default in (None, Path(), "") or info.default_factory is not None else str(info.default)
-    panel = next((found for leaf in leaves if (found := (leaf.info.json_schema_extra or {}).get("panel"))), None)  # type: ignore[union-attr]
+    readers = extra.get("readers") or _readers(leaves, every)
+    default = extra.get("usual") or info.default
     return Flag(
         name,
-        text,
-        extra.get("metavar") or ("NAME" if alternatives else _metavar(info.annotation)),
-        tuple(extra.get("choices") or names),
-        default if info.default is not PydanticUndefined else "",
-        str(panel) if panel else None,
+        f"{readers}: {text}" if readers else text,
+        extra.get("metavar") or ("NAME" if choosing else _metavar(info.annotation)),
+        tuple(names),
+        "" if default in (None, Path(), "", PydanticUndefined, ...) else str(default),
+        panel,
     )
+
+
+def _readers(leaves: list[_Leaf], every: Mapping[str, set[str]]) -> str:
+    """The alternatives that have an option; "" where all have it."""
+    chosen: dict[str, dict[str, None]] = {}
+    for leaf in leaves:
+        owners = [(choice, tag) for choice, tag in leaf.owners if choice in every]
+        if not owners:
+            return ""
+        chosen.setdefault(owners[-1][0], {})[owners[-1][1]] = None
+    if any(every[choice] == set(tags) for choice, tags in chosen.items()):
+        return ""
+    return ", ".join(dict.fromkeys(tag for tags in chosen.values() for tag in tags))
+
+
+def _extra(info: FieldInfo) -> dict[str, Any]:
+    """What :func:`setting` keeps of a field beside its type and default."""
+    return info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
 
 
 def _metavar(kind: Any) -> str:
@@ -237,28 +360,27 @@ def build(kind: type[T] | OneOf, given: Given) -> T:
     Raises:
         InputError: as of :func:`load`.
     """
+    root = _member_of_root(kind, given) if isinstance(kind, OneOf) else kind
+    start = {name: value for name, value in (given.start or {}).items() if name in root.model_fields}
     used: set[str] = set()
-    if isinstance(kind, OneOf):
-        tag = given.value(kind.base.tag)
-        member = kind.member(tag) if tag in kind.members else None
-        if member is None:
-            wrong = WrongValue(
-                f"must be one of {', '.join(kind.members)}", got=tag, mend=did_you_mean(str(tag), kind.members)
-            )
-            raise named(wrong, Written(given.file, "", given.path), (kind.base.tag,), given.flags.get(kind.base.tag))
-        kind_of_root: Any = member
-    else:
-        kind_of_root = kind
-    placed = _placed(kind_of_root, given, Written({}, "", given.path), used)
-    for source in (given.flags, given.file):
-        for name, written in source.items():
-            if name not in used:
-                raise _unread(kind, written)
+    placed = _placed(root, given, Written(start, "", given.path), used)
+    for written in (*given.flags.values(), *(given.file.values() if given.start is None else ())):
+        if written.name not in used:
+            raise _unread(kind, written)
     try:
-        built: T = kind_of_root.model_validate(placed.plain())
+        built: Any = root.model_validate(placed.plain())
     except ValidationError as error:
-        raise explained(error, kind_of_root, placed) from None
+        raise explained(error, root, placed) from None
     return built
+
+
+def _member_of_root(kind: OneOf, given: Given) -> type[Config]:
+    tag = kind.base.tag
+    name = given.value(tag)
+    if name in kind.members:
+        return kind.members[name]
+    wrong = wrong_value(f"one of {', '.join(kind.members)}", name, mend=did_you_mean(str(name), kind.members))
+    raise named(wrong, Written({**given.file, **given.flags}, "", given.path), (tag,))
 
 
 def _placed(kind: type[Config], given: Given, here: Written, used: set[str]) -> Written:
@@ -311,10 +433,17 @@ def _placed_section(
     name = merged[tag].plain() if tag in merged else section.usual or info.default
     if name not in section.members:
         return here if written else None
-    inner = _placed(section.members[name], given, here, used)
+    member = section.members[name]
+    if given.start is not None:  # only an alternative that is new takes over what the configuration has elsewhere
+        before = written[0].value.get(tag) if written and isinstance(written[0].value, Mapping) else None
+        given = replace(given, file={}) if before is not None and before.plain() == name else given
+        here = replace(here, value={key: inner for key, inner in merged.items() if key in member.model_fields})
+    inner = _placed(member, given, here, used)
     if not written and not inner.value:
         return None
-    return replace(inner, value={tag: Written(name, tag), **inner.value})
+    place = inner if inner.path else next((child for child in inner.value.values() if child.path), inner)
+    value = {tag: Written(name, tag), **inner.value}
+    return Written(value, inner.name, place.path, place.line, place.key_line)
 
 
 def _unread(kind: type[Config] | OneOf, written: Written) -> InputError:

@@ -12,7 +12,17 @@ import yaml
 
 from seqwise.errors import InputError
 
-__all__ = ["FlagText", "Given", "Written", "compose", "did_you_mean", "read_given", "shown", "written_from"]
+__all__ = [
+    "FlagText",
+    "Given",
+    "Written",
+    "compose",
+    "did_you_mean",
+    "given_in_python",
+    "read_given",
+    "shown",
+    "written_from",
+]
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -76,29 +86,31 @@ class Written:
         return self.value
 
 
+@dataclass
 class Given:
     """Settings as they were given, before anything is known of what they mean.
 
     Args:
         file: the keys of a file, or keywords of Python.
-        flags: those of the command line.
+        flags: those of the command line; they win.
         path: the file.
+        start: a configuration that all this changes, as nested mappings.
     """
 
-    def __init__(
-        self, file: Mapping[str, Written], flags: Mapping[str, Written] | None = None, path: Path | None = None
-    ) -> None:
-        self.file, self.flags, self.path = dict(file), dict(flags or {}), path
+    file: dict[str, Written]
+    flags: dict[str, Written]
+    path: Path | None = None
+    start: dict[str, Written] | None = None
 
     def value(self, *names: str) -> Any:
         """The plain value of the first of some names that was given, nested ones with dots; None: none was.
 
         Example:
-            >>> given = Given({"model": Written({"name": "lstm"}, "model")}, {"size": Written("3", "size")})
+            >>> given = given_in_python({"model": {"name": "lstm"}, "size": "3"})
             >>> given.value("size"), given.value("model.size", "model.name"), given.value("steps")
             ('3', 'lstm', None)
         """
-        for source in (self.flags, self.file):
+        for source in (self.flags, self.file, self.start or {}):
             for name in names:
                 found: Written | None = Written(source, "")
                 for part in name.split("."):
@@ -125,6 +137,11 @@ class Given:
         if where is None or where.line is None:
             return InputError(problem, mend=hint)
         return InputError(problem, path=where.path, line=where.key_line or where.line, mend=hint)
+
+
+def given_in_python(flat: Mapping[str, Any]) -> Given:
+    """Settings that are keywords of Python."""
+    return Given({name: Written(value, name) for name, value in flat.items()}, {})
 
 
 def read_given(path: Path | None, flags: Mapping[str, str] | None = None) -> Given:

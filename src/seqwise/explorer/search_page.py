@@ -28,7 +28,6 @@ from seqwise.runs.explore.searches import MOST_SLOTS, SCORES, Setup
 from seqwise.runs.explore.suggestions import Suggestions
 from seqwise.runs.report.examples import ALPHAS
 from seqwise.runs.run import OutputRun
-from seqwise.runs.settings import trained_score
 
 __all__ = ["search_page"]
 
@@ -93,7 +92,7 @@ def search_page(run: OutputRun, name: str, suggestions: Suggestions) -> None:
     from nicegui import ui
 
     settings, visit = run.settings, Visit()
-    trained = f"{settings.objective}, {trained_score(settings)} scores, beam of {settings.beam_size}"
+    trained = f"{settings.objective.name}, {settings.trained_score} scores, beam of {settings.beam_size}"
     begin_page(f"seqwise explore: {name}", f"A run of task {settings.task}, trained by {trained}.")
 
     async def compute() -> None:
@@ -151,7 +150,7 @@ def _controls(run: OutputRun, refresh: Any, suggestions: Suggestions) -> Control
         field.on("keydown.enter", refresh)
     with section("How it is searched"), ui.element("div").classes("controls"):
         search = choice("Kind of search", ("greedy", "beam", "relaxed beam"), "beam", refresh)
-        score = choice("Scores", tuple(SCORES), "local" if trained_score(run.settings) == "local" else "raw", refresh)
+        score = choice("Scores", tuple(SCORES), "local" if run.settings.trained_score == "local" else "raw", refresh)
         k = slider("Slots of the beam, k", range(1, MOST_SLOTS + 1), min(run.settings.beam_size, MOST_SLOTS), refresh)
         alpha = slider("Alpha of the relaxed beam", ALPHAS, 1.0, refresh, shown="{:g}".format)
     return Controls(text, right, chooser, search, score, k, alpha)

@@ -1,231 +1,156 @@
-"""Arguments of a training by search-aware objectives: those of transformers, and what is minimised."""
+"""Arguments of a training run by search-aware objectives: those of the Hugging Face Trainer, and the objective."""
 
 from __future__ import annotations
 
 import copy
-import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 from transformers import Seq2SeqTrainingArguments
 
+from seqwise.configuration import Config, OneOf, changed, configure, setting
 from seqwise.errors import InputError
-from seqwise.names import (
-    ONLY_FOR,
-    SEARCH_OBJECTIVES,
-    SELF_NORMALIZING,
-    AlphaUnitName,
-    CostName,
-    Feeding,
-    FeedingPasses,
-    ScoreName,
-    TrainedObjective,
+from seqwise.objectives.named import (
+    CRF,
+    Context,
+    CrossEntropy,
+    ObjectiveConfig,
+    SelfNormalized,
 )
-from seqwise.objectives.by_name import ObjectiveSettings
-from seqwise.training.configuration import did_you_mean
-from seqwise.training.schedules import RANGES, AnySchedule, schedule_in_range
+from seqwise.objectives.named.base import NOTHING
+from seqwise.schedules import AnySchedule, Function
+
+if TYPE_CHECKING:
+    from seqwise.objectives.objective import Objective
 
 __all__ = ["SearchAwareConfig"]
 
-OBJECTIVES: tuple[str, ...] = tuple(name for name in get_args(TrainedObjective) if name != "crf")
+OBJECTIVES = tuple(name for name, kind in OneOf(ObjectiveConfig).members.items() if kind is not CRF)
 
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "objective": OBJECTIVES,
-    "score": get_args(ScoreName),
-    "cost": get_args(CostName),
-    "alpha_unit": get_args(AlphaUnitName),
-    "feeding": get_args(Feeding),
-    "feeding_passes": get_args(FeedingPasses),
-}
-_AT_LEAST_ONE = ("beam_size", "noise_tokens")
-_NOT_NEGATIVE = ("log_partition_weight", "cross_entropy_weight", "direct_loss_weight")
-_READ_BY: dict[str, tuple[str, ...]] = {
-    **{name: objectives for name, objectives in ONLY_FOR.items() if name != "wrong_label_costs"},
-    "score": SEARCH_OBJECTIVES,
-    "cross_entropy_weight": SEARCH_OBJECTIVES,
-    "feeding": ("scheduled-sampling",),
-    "feeding_passes": ("scheduled-sampling",),
-    "gold_probability": ("scheduled-sampling",),
-    "noise_tokens": ("noise-contrastive",),
-}
-"""Settings that all other objectives would pass over in silence."""
 
-_NOTHING = {"cross_entropy_weight": 0.0}
-"""Values that ask for no more than what a training does that does not read them."""
+class _Minimised(Config):
+    """An objective, to which the penalty on log Z can be added whatever it is."""
 
-_WITH_ALPHA = ("relaxed-beam", "hinge", "soft-dense-beam", "minimum-risk")
-_DEFAULT_PENALTY = 0.1
+    objective: Annotated[ObjectiveConfig, OneOf(ObjectiveConfig)] = setting(..., "what training minimises")
+    weight: float = setting(0.0, "weight of added (log Z)^2", flag="log_partition_weight", ge=0)
+    fraction: float = setting(
+        1.0, "the part of the positions that is penalised", flag="log_partition_fraction", gt=0, le=1
+    )
+
+    @property
+    def adds_penalty(self) -> bool:
+        """Whether the penalty is added to an objective that has none itself."""
+        return self.weight > 0 and not self.objective.self_normalizing
+
+    def build(self, context: Context = NOTHING) -> Objective:
+        """Make the objective, with the penalty."""
+        if not self.adds_penalty:
+            return self.objective.build(context)
+        if isinstance(self.objective, CrossEntropy):  # one pass, and one logsumexp, serve both terms
+            return SelfNormalized(weight=self.weight, fraction=self.fraction).build(context)
+        from seqwise.objectives.objective import log_partition_objective, mixed_objective
+
+        penalty = log_partition_objective(fraction=self.fraction)
+        return mixed_objective([self.objective.build(context), penalty], [1.0, self.weight])
 
 
 if TYPE_CHECKING:
     _ScheduleText = AnySchedule
+    _Objective = str | ObjectiveConfig
 else:
-    _ScheduleText = str  # HfArgumentParser reads the annotation, and a command line has text
+    _ScheduleText = _Objective = str  # HfArgumentParser reads the annotation, and a command line has text
 
 
-def _setting(default: Any, text: str) -> Any:
-    return field(default=default, metadata={"help": text})
+def _option(text: str) -> Any:
+    return field(default=None, metadata={"help": text})
 
 
 @dataclass
 class SearchAwareConfig(Seq2SeqTrainingArguments):
-    """What :class:`~seqwise.hugging_face.SearchAwareTrainer` is told: all of ``Seq2SeqTrainingArguments``, and these.
+    """Arguments of :class:`~seqwise.hugging_face.SearchAwareTrainer`: all of ``Seq2SeqTrainingArguments``, and these.
 
     Attributes:
-        objective: what training minimises, per token: "cross-entropy", "self-normalized", "sampled-self-normalized",
-            "unnormalized-likelihood", "noise-contrastive", "scheduled-sampling", "relaxed-beam", "hinge",
-            "hard-hinge", "beam-crf", "dense-beam", "soft-dense-beam", "early-update", "beam-search-optimization",
-            "minimum-risk" or "distillation" (into raw scores, of the model that training starts from).
-        beam_size: slots of the beam.
-        score: what a token adds in the search: "local" (log-softmax) or "global" (raw scores).
-        cost: "hamming" or "edit-distance".
-        alpha: inverse temperature of relaxations: a number, "linear(a, b)" or "exponential(a, b)", over all steps; or a
-            function of the step.
-        alpha_unit: "scores", or "gaps", by which alpha does not depend on the scale of the scores.
-        feeding: of scheduled sampling, what is fed in place of gold: "greedy", "sample", "soft-greedy", "soft-sample".
-        feeding_passes: "two-pass", for all positions at once, or "step-by-step".
-        gold_probability: of scheduled sampling, the probability of feeding gold: as ``alpha``, or "inverse_sigmoid(k)".
-        cross_entropy_weight: how much cross-entropy is added to an objective that sees the beam.
-        direct_loss_weight: how much relaxed-beam loss is added to "beam-crf", "dense-beam" or "soft-dense-beam".
+        objective: what training minimises, per token: one of :mod:`seqwise.objectives.named` (except CRF), such as
+            ``RelaxedBeam(k=3)``, or its name, such as "relaxed-beam". "distillation" is that into raw scores of the
+            model that training starts from. Once made, it is the objective with its options.
+        beam_size, score, cost, alpha, alpha_unit, feeding, feeding_passes, gold_probability, cross_entropy_weight,
+            direct_loss_weight, noise_tokens: options of the objective, by the names that the flags of ``seqwise train``
+            have; None leaves them as they are. Scheduled sampling has "two-pass" feeding by default. A schedule may
+            also be a function of the step.
         log_partition_weight: weight of ``(log Z)^2`` along gold, known as z-loss, in ANY objective; by default 0.1 in
             the self-normalising ones and 0 in all others.
         log_partition_fraction: the part of the positions that is penalised.
-        noise_tokens: of noise-contrastive estimation, for each gold token.
 
     Raises:
-        InputError: a setting is out of its range, nothing in this training would read it, or it cannot be had
+        InputError: an option is out of its range, not one of the objective's, or it cannot be had
             (``label_smoothing_factor``, ``torch_compile``, FSDP, DeepSpeed; activation checkpointing where single steps
             are taken).
 
     Example:
         >>> import tempfile
+        >>> from seqwise.objectives import RelaxedBeam
         >>> config = SearchAwareConfig(tempfile.mkdtemp(), objective="relaxed-beam", alpha="linear(1, 4)", use_cpu=True)
-        >>> config.steps_singly, config.schedules, config.penalty_weight
-        (True, ('alpha',), 0.0)
+        >>> config.objective == RelaxedBeam(alpha="linear(1, 4)")
+        True
         >>> SearchAwareConfig(tempfile.mkdtemp(), objective="relaxed-beem", use_cpu=True)
         Traceback (most recent call last):
         ...
-        seqwise.errors.InputError: no objective is called 'relaxed-beem'; did you mean 'relaxed-beam'?
+        seqwise.errors.InputError: objective must be one of ..., got 'relaxed-beem'; did you mean 'relaxed-beam'?
     """
 
-    objective: str = _setting("cross-entropy", f"what training minimises: {', '.join(OBJECTIVES)}")
-    beam_size: int = _setting(5, "slots of the beam in training")
-    score: str = _setting("local", "objectives that see the beam: local (log-softmax) or global (raw) scores")
-    cost: str = _setting("hamming", "what a wrong output costs: hamming or edit-distance")
-    alpha: _ScheduleText = _setting("exponential(1, 8)", "inverse temperature of relaxations: a number or a schedule")
-    alpha_unit: str = _setting("scores", "scores; or gaps: alpha is divided by the mean squared gap of the best scores")
-    feeding: str = _setting("greedy", "scheduled sampling: greedy, sample, soft-greedy or soft-sample")
-    feeding_passes: str = _setting("two-pass", "scheduled sampling: two-pass (all positions at once) or step-by-step")
-    gold_probability: _ScheduleText = _setting("linear(1, 0)", "scheduled sampling: probability of feeding gold")
-    cross_entropy_weight: float = _setting(0.1, "objectives that see the beam: weight of added cross-entropy")
-    direct_loss_weight: float = _setting(0.0, "beam-crf, (soft-)dense-beam: weight of added relaxed-beam loss")
-    log_partition_weight: float | None = _setting(None, "weight of (log Z)^2 along gold (z-loss), in any objective")
-    log_partition_fraction: float = _setting(1.0, "the part of the positions whose log Z is penalised")
-    noise_tokens: int = _setting(10, "noise-contrastive: how many for each gold token")
+    objective: _Objective = field(
+        default="cross-entropy", metadata={"help": f"what training minimises: {', '.join(OBJECTIVES)}"}
+    )
+    beam_size: int | None = _option("slots of the beam in training")
+    score: str | None = _option("objectives that see the beam: local (log-softmax) or global (raw) scores")
+    cost: str | None = _option("what a wrong output costs: hamming or edit-distance")
+    alpha: _ScheduleText | None = _option("inverse temperature of relaxations: a number or a schedule")
+    alpha_unit: str | None = _option("scores; or gaps: alpha is divided by the mean squared gap of the best scores")
+    feeding: str | None = _option("scheduled sampling: greedy, sample, soft-greedy or soft-sample")
+    feeding_passes: str | None = _option("scheduled sampling: two-pass (all positions at once) or step-by-step")
+    gold_probability: _ScheduleText | None = _option("scheduled sampling: probability of feeding gold")
+    cross_entropy_weight: float | None = _option("objectives that see the beam: weight of added cross-entropy")
+    direct_loss_weight: float | None = _option("beam-crf, (soft-)dense-beam: weight of added relaxed-beam loss")
+    log_partition_weight: float | None = _option("weight of (log Z)^2 along gold (z-loss), in any objective")
+    log_partition_fraction: float | None = _option("the part of the positions whose log Z is penalised")
+    noise_tokens: int | None = _option("noise-contrastive: how many for each gold token")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for find in (self._not_chosen, self._out_of_range, self._without_effect, self._not_supported):
-            fault = find()
+        options = {name: getattr(self, name) for name in _OPTIONS if getattr(self, name) is not None}
+        chosen: Any = self.objective
+        if isinstance(chosen, ObjectiveConfig):
+            self.minimised = changed(_Minimised, _Minimised(objective=chosen), options)
+        else:
+            if chosen == "scheduled-sampling":
+                options.setdefault("feeding_passes", "two-pass")
+            self.minimised = configure(_Minimised, objective=chosen, **options)
+        self.objective = self.minimised.objective
+        for fault in (self._not_trainable(), self._not_supported()):
             if fault is not None:
                 raise fault
 
     def to_dict(self) -> dict[str, Any]:
-        """All arguments as ``TrainingArguments.to_dict`` has them, a function by its name."""
+        """All arguments as ``TrainingArguments.to_dict`` has them, the objective and schedules as text."""
         return {name: _as_text(value) for name, value in super().to_dict().items()}
 
     def picklable(self) -> SearchAwareConfig:
         """A copy that can be saved, in which the name of a function stands for it."""
         copied = copy.copy(self)
-        for name in RANGES:
-            object.__setattr__(copied, name, _as_text(getattr(self, name)))
+        for name in ("alpha", "gold_probability"):
+            if callable(getattr(self, name)):
+                object.__setattr__(copied, name, _as_text(getattr(self, name)))
+        if any(isinstance(schedule, Function) for schedule in self.minimised.objective.schedules.values()):
+            object.__setattr__(copied, "objective", self.minimised.objective.name)
+            del copied.__dict__["minimised"]
         return copied
 
-    @property
-    def schedules(self) -> tuple[str, ...]:
-        """The schedules that the objective reads."""
-        sampled = self.objective == "scheduled-sampling"
-        soft = self.objective in _WITH_ALPHA or (sampled and self.feeding.startswith("soft"))
-        # The share of relaxed-beam loss has an alpha whatever it is added to.
-        with_alpha = ("alpha",) if soft or self.direct_loss_weight > 0 else ()
-        return with_alpha + (("gold_probability",) if sampled else ())
-
-    @property
-    def penalty_weight(self) -> float:
-        """The weight of ``(log Z)^2``, with its default in place of None."""
-        if self.log_partition_weight is not None:
-            return self.log_partition_weight
-        return _DEFAULT_PENALTY if self.objective in SELF_NORMALIZING else 0.0
-
-    @property
-    def searches(self) -> bool:
-        """Whether the objective looks at a beam of outputs."""
-        return self.objective in (*SEARCH_OBJECTIVES, "distillation")
-
-    @property
-    def steps_singly(self) -> bool:
-        """Whether the objective takes one step after the other, by the model's cache."""
-        sampled = self.objective == "scheduled-sampling" and self.feeding_passes == "step-by-step"
-        return self.searches or sampled
-
-    @property
-    def adds_penalty(self) -> bool:
-        """Whether ``(log Z)^2`` is added to an objective that has no such term itself."""
-        return self.penalty_weight > 0 and self.objective not in (*SELF_NORMALIZING, "cross-entropy")
-
-    def objective_settings(self) -> ObjectiveSettings:
-        """What :func:`~seqwise.objectives.by_name.objective_by_name` takes."""
-        values = {name: getattr(self, name) for name in _OWN}
-        # One pass, and one logsumexp, serve both terms.
-        if self.objective == "cross-entropy" and self.penalty_weight > 0:
-            values["objective"] = "self-normalized"
-        settings: Any = SimpleNamespace(**(values | {"log_partition_weight": self.penalty_weight}))
-        return settings
-
-    def _not_chosen(self) -> InputError | None:
-        if self.objective == "crf":
-            problem = "crf needs scores that form a chain, which those of no model of transformers do"
+    def _not_trainable(self) -> InputError | None:
+        if isinstance(self.objective, CRF):
+            problem = "crf needs scores that form a chain, which those of no Hugging Face model do"
             return InputError(f"objective: {problem}", mend="use beam-crf")
-        for name, known in _CHOICES.items():
-            value = getattr(self, name)
-            if value not in known:
-                what = "objective" if name == "objective" else name.replace("_", " ")
-                return InputError(f"no {what} is called {value!r}", mend=did_you_mean(str(value), known))
-        return None
-
-    def _out_of_range(self) -> InputError | None:
-        for name in _AT_LEAST_ONE:
-            if not getattr(self, name) >= 1:
-                return InputError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in _NOT_NEGATIVE:
-            value = getattr(self, name)
-            if value is not None and not 0 <= value < math.inf:
-                return InputError(f"{name} must be 0 or more, and finite, got {value}")
-        if not 0 < self.log_partition_fraction <= 1:
-            problem = f"must be greater than 0 and at most 1, got {self.log_partition_fraction}"
-            return InputError(f"log_partition_fraction {problem}")
-        for name in RANGES:
-            try:
-                schedule_in_range(name, getattr(self, name), total_steps=1)
-            except InputError as error:
-                return error
-        return None
-
-    def _without_effect(self) -> InputError | None:
-        if self.objective == "unnormalized-likelihood" and self.penalty_weight == 0:
-            problem = "log_partition_weight: with 0, nothing in unnormalized-likelihood holds the scores down"
-            return InputError(problem, mend="use a weight greater than 0, such as 0.1")
-        defaults = {one.name: one.default for one in dataclasses.fields(self)}
-        for name, objectives in _READ_BY.items():
-            value = getattr(self, name)
-            mixed = self.direct_loss_weight > 0 and name in ("alpha_unit", "cost")
-            if value not in (defaults[name], _NOTHING.get(name)) and self.objective not in objectives and not mixed:
-                mend = f"leave it out, or use one of {', '.join(objectives)}"
-                return InputError(f"{name}: {self.objective} takes no notice of it", mend=mend)
-        if self.log_partition_fraction < 1 and self.penalty_weight == 0:
+        if self.minimised.fraction < 1 and self.minimised.weight == 0 and not self.minimised.objective.self_normalizing:
             return InputError("log_partition_fraction: there is no penalty", mend="give log_partition_weight")
         return None
 
@@ -243,15 +168,18 @@ class SearchAwareConfig(Seq2SeqTrainingArguments):
         checkpointing = [
             name for name in ("activation_checkpointing", "gradient_checkpointing") if getattr(self, name, None)
         ]
-        if checkpointing and self.steps_singly:
-            problem = f"{checkpointing[0]}: {self.objective} takes single steps, which need the cache that this drops"
+        if checkpointing and self.minimised.objective.steps_singly:
+            objective = self.minimised.objective.name
+            problem = f"{checkpointing[0]}: {objective} takes single steps, which need the cache that this drops"
             others = "cross-entropy, the self-normalising objectives, noise-contrastive and two-pass scheduled-sampling"
             return InputError(problem, mend=f"leave it out; it works with {others}")
         return None
 
 
 def _as_text(value: Any) -> Any:
+    if isinstance(value, ObjectiveConfig):
+        return value.name
     return getattr(value, "__qualname__", repr(value)) if callable(value) else value
 
 
-_OWN = tuple(SearchAwareConfig.__annotations__)
+_OPTIONS = tuple(name for name in SearchAwareConfig.__annotations__ if name != "objective")

@@ -25,10 +25,9 @@ from seqwise.hugging_face.adapter import HuggingFaceStepModel
 from seqwise.hugging_face.configuration import SearchAwareConfig
 from seqwise.hugging_face.model_inputs import NEEDED, batch_from_inputs, target_labels
 from seqwise.hugging_face.step_model import step_model
-from seqwise.objectives.by_name import log_partition_objective, objective_by_name
 from seqwise.objectives.contrastive import noise_log_probs
-from seqwise.objectives.objective import Objective, mixed_objective
-from seqwise.training.schedules import schedule_in_range
+from seqwise.objectives.named import Context, Distillation
+from seqwise.objectives.objective import Objective
 from seqwise.training.sequence_trainer import SequenceTrainer, WithObjective
 
 __all__ = ["SearchAwareTrainer"]
@@ -98,7 +97,7 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
             problem = "compute_loss_func would take the place of the objective"
             raise InputError(problem, mend="leave it out, or use Seq2SeqTrainer")
         # Before a checkpoint is loaded: the teacher is what training started from.
-        self._teacher: Any = copy.deepcopy(self.model) if args.objective == "distillation" else None
+        self._teacher: Any = copy.deepcopy(self.model) if isinstance(args.objective, Distillation) else None
         if isinstance(self.processing_class, (PreTrainedTokenizerBase, ProcessorMixin)):
             align_special_tokens(self.model, self.processing_class)  # as ``train`` does: the adapter reads them
         self._plain, self._adapted = self.model, step_model(self.model)
@@ -118,7 +117,7 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
         """
         model = self.adapted()
         batch = batch_from_inputs(inputs, first=model.first if self._is_encoder_decoder else None)
-        if self.args.searches and model.end is not None and len(batch):
+        if self.args.objective.searches and model.end is not None and len(batch):
             last_B = batch.targets_BT.gather(1, batch.target_lengths_B[:, None] - 1)[:, 0]
             if bool((last_B != model.end).any()):
                 raise InputError(
@@ -149,8 +148,7 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
         if not training:
             return super()._wrap_model(model, training, dataloader)
         self.schedules = {
-            name: schedule_in_range(name, getattr(self.args, name), total_steps=self.state.max_steps)
-            for name in self.args.schedules
+            name: schedule.over(self.state.max_steps) for name, schedule in self.args.objective.schedules.items()
         }
         self.accelerator.prepare_model(self.model, evaluation_mode=True)  # evaluates in the precision of training
         return self.accelerator.prepare(WithObjective(self.adapted(), self._objective()))
@@ -168,17 +166,13 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
         return bool(self.adapted().model.config.is_encoder_decoder)
 
     def _objective(self) -> Objective:
-        config, model = self.args, self.adapted()
-        objective = objective_by_name(
-            config.objective_settings(),
+        model = self.adapted()
+        context = Context(
             end=model.end,
             log_noise_V=lambda: self._noise(model),
             teacher=lambda: step_model(self._teacher).requires_grad_(False).eval(),
         )
-        if not config.adds_penalty:
-            return objective
-        penalty = log_partition_objective(fraction=config.log_partition_fraction)
-        return mixed_objective([objective, penalty], [1.0, config.penalty_weight])
+        return self.args.minimised.build(context)
 
     def _noise(self, model: HuggingFaceStepModel) -> Tensor:
         """log q of the tokens, by how often they are gold in the training data."""

@@ -2,92 +2,153 @@
 
 from __future__ import annotations
 
-from seqwise.objectives.beam_likelihood import (
-    beam_crf_loss,
-    beam_crf_objective,
-    dense_beam_loss,
-    dense_beam_objective,
-    negative_log_share,
-    soft_dense_beam_objective,
-)
-from seqwise.objectives.by_name import log_partition_objective, objective_by_name
-from seqwise.objectives.chain import (
-    best_chain_output,
-    chain_log_partition,
-    chain_loss,
-    chain_marginals,
-    chain_score,
-    crf_objective,
-)
-from seqwise.objectives.contrastive import (
-    expected_noise_contrastive_loss,
-    noise_contrastive_loss,
-    noise_log_probs,
-    sampled_noise_contrastive_loss,
-)
-from seqwise.objectives.distillation import distillation_loss, distillation_objective
-from seqwise.objectives.enumeration import (
-    MOST_OUTPUTS,
-    enumerated_likelihood_objective,
-    enumerated_log_partition,
-    every_output,
-)
-from seqwise.objectives.likelihood import cross_entropy, gold_scores
-from seqwise.objectives.masked_likelihood import (
-    conditional_masked_objective,
-    mask_fraction,
-    mask_one,
-    mask_uniformly,
-    masked_cross_entropy,
-    masked_objective,
-)
-from seqwise.objectives.objective import (
-    CostOfGold,
-    Objective,
-    cross_entropy_objective,
-    hinge_objective,
-    mixed_objective,
-    noise_contrastive_objective,
-    relaxed_beam_objective,
-    sampled_self_normalized_objective,
-    scheduled_sampling_objective,
-    search_targets,
-    self_normalized_objective,
-    two_pass_scheduled_sampling_objective,
-    unnormalized_likelihood_objective,
-)
-from seqwise.objectives.rescoring import beam_outputs, output_scores
-from seqwise.objectives.risk import (
-    OutputCost,
-    edit_distances,
-    expected_cost,
-    hamming_distances,
-    minimum_risk_objective,
-)
-from seqwise.objectives.search_aware import direct_loss, hamming_cost, hinge_loss
-from seqwise.objectives.self_normalization import (
-    LogPartitionStatistics,
-    log_partition_statistics,
-    log_partitions,
-    sampled_self_normalized_cross_entropy,
-    self_normalized_cross_entropy,
-    unnormalized_likelihood_loss,
-)
-from seqwise.objectives.violations import (
-    beam_search_optimization_loss,
-    beam_search_optimization_objective,
-    early_update_loss,
-    early_update_objective,
-    hard_beam_hinge_objective,
-    perceptron_violation,
-)
+from typing import TYPE_CHECKING
+
+from seqwise._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from seqwise.objectives.beam_likelihood import (
+        beam_crf_loss,
+        beam_crf_objective,
+        dense_beam_loss,
+        dense_beam_objective,
+        negative_log_share,
+        soft_dense_beam_objective,
+    )
+    from seqwise.objectives.chain import (
+        best_chain_output,
+        chain_log_partition,
+        chain_loss,
+        chain_marginals,
+        chain_score,
+        crf_objective,
+    )
+    from seqwise.objectives.contrastive import (
+        expected_noise_contrastive_loss,
+        noise_contrastive_loss,
+        noise_log_probs,
+        sampled_noise_contrastive_loss,
+    )
+    from seqwise.objectives.distillation import distillation_loss, distillation_objective
+    from seqwise.objectives.enumeration import (
+        MOST_OUTPUTS,
+        enumerated_likelihood_objective,
+        enumerated_log_partition,
+        every_output,
+    )
+    from seqwise.objectives.likelihood import cross_entropy, gold_scores
+    from seqwise.objectives.masked_likelihood import (
+        conditional_masked_objective,
+        mask_fraction,
+        mask_one,
+        mask_uniformly,
+        masked_cross_entropy,
+        masked_objective,
+    )
+    from seqwise.objectives.named import (
+        CRF,
+        BeamCRF,
+        BeamSearchOptimization,
+        CrossEntropy,
+        DenseBeam,
+        Distillation,
+        EarlyUpdate,
+        HardHinge,
+        Hinge,
+        MinimumRisk,
+        NoiseContrastive,
+        ObjectiveConfig,
+        RelaxedBeam,
+        SampledSelfNormalized,
+        ScheduledSampling,
+        SelfNormalized,
+        SoftDenseBeam,
+        UnnormalizedLikelihood,
+    )
+    from seqwise.objectives.objective import (
+        CostOfGold,
+        Objective,
+        cross_entropy_objective,
+        hinge_objective,
+        log_partition_objective,
+        mixed_objective,
+        noise_contrastive_objective,
+        relaxed_beam_objective,
+        sampled_self_normalized_objective,
+        scheduled_sampling_objective,
+        search_targets,
+        self_normalized_objective,
+        two_pass_scheduled_sampling_objective,
+        unnormalized_likelihood_objective,
+    )
+    from seqwise.objectives.rescoring import beam_outputs, output_scores
+    from seqwise.objectives.risk import (
+        OutputCost,
+        edit_distances,
+        expected_cost,
+        hamming_distances,
+        minimum_risk_objective,
+    )
+    from seqwise.objectives.search_aware import direct_loss, hamming_cost, hinge_loss
+    from seqwise.objectives.self_normalization import (
+        LogPartitionStatistics,
+        log_partition_statistics,
+        log_partitions,
+        sampled_self_normalized_cross_entropy,
+        self_normalized_cross_entropy,
+        unnormalized_likelihood_loss,
+    )
+    from seqwise.objectives.violations import (
+        beam_search_optimization_loss,
+        beam_search_optimization_objective,
+        early_update_loss,
+        early_update_objective,
+        hard_beam_hinge_objective,
+        perceptron_violation,
+    )
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        "seqwise.objectives.beam_likelihood",
+        "seqwise.objectives.chain",
+        "seqwise.objectives.contrastive",
+        "seqwise.objectives.distillation",
+        "seqwise.objectives.enumeration",
+        "seqwise.objectives.likelihood",
+        "seqwise.objectives.masked_likelihood",
+        "seqwise.objectives.objective",
+        "seqwise.objectives.rescoring",
+        "seqwise.objectives.risk",
+        "seqwise.objectives.search_aware",
+        "seqwise.objectives.self_normalization",
+        "seqwise.objectives.violations",
+        "seqwise.objectives.named",
+    )
 
 __all__ = [
+    "CRF",
     "MOST_OUTPUTS",
+    "BeamCRF",
+    "BeamSearchOptimization",
     "CostOfGold",
+    "CrossEntropy",
+    "DenseBeam",
+    "Distillation",
+    "EarlyUpdate",
+    "HardHinge",
+    "Hinge",
     "LogPartitionStatistics",
+    "MinimumRisk",
+    "NoiseContrastive",
     "Objective",
+    "ObjectiveConfig",
     "OutputCost",
+    "RelaxedBeam",
+    "SampledSelfNormalized",
+    "ScheduledSampling",
+    "SelfNormalized",
+    "SoftDenseBeam",
+    "UnnormalizedLikelihood",
     "beam_crf_loss",
     "beam_crf_objective",
     "beam_outputs",
@@ -135,7 +196,6 @@ __all__ = [
     "noise_contrastive_loss",
     "noise_contrastive_objective",
     "noise_log_probs",
-    "objective_by_name",
     "output_scores",
     "perceptron_violation",
     "relaxed_beam_objective",

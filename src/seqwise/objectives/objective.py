@@ -38,6 +38,7 @@ __all__ = [
     "Objective",
     "cross_entropy_objective",
     "hinge_objective",
+    "log_partition_objective",
     "mixed_objective",
     "noise_contrastive_objective",
     "per_token",
@@ -398,3 +399,48 @@ def _linear_head(model: StepModel) -> tuple[Tensor, Tensor | None]:
         return torch.eye(len(embedding_VD), dtype=embedding_VD.dtype, device=embedding_VD.device), None
     problem = f"scores of single tokens need a linear head, which that of {type(model).__name__} is not"
     raise InputError(problem, mend="use cross_entropy_objective or self_normalized_objective")
+
+
+def log_partition_objective(*, fraction: float = 1.0) -> Objective:
+    """The penalty that draws log Z to 0, alone: ``mean_{t in H} (log Z_t)^2`` along gold; uses no schedule.
+
+    To be mixed with an objective that has none. H is all gold positions, or a fraction of them drawn anew at each call;
+    the others never touch the vocabulary.
+
+    Args:
+        fraction: gamma, in (0, 1]; ``|H| = ceil(gamma n)`` of the n gold positions.
+
+    Returns:
+        An objective, in squared nats.
+
+    Raises:
+        InputError: the fraction is outside (0, 1].
+
+    Source: Devlin et al. (ACL 2014), section 2.4; known as z-loss since PaLM (2022).
+
+    Example:
+        >>> from seqwise.data import EncodedExample, collate
+        >>> from seqwise.models import Tagger
+        >>> model = Tagger(source_size=5, target_size=2, embedding_size=4, hidden_size=8, label_embedding_size=2).eval()
+        >>> _ = nn.init.zeros_(model.head.weight), nn.init.zeros_(model.head.bias)
+        >>> loss = log_partition_objective()(model, collate([(0, EncodedExample((1, 2), (0, 1)))]), {})
+        >>> round(loss.item(), 4)  # (log 2)^2
+        0.4805
+    """
+    if not 0 < fraction <= 1:
+        raise InputError(f"the fraction of penalised positions must lie in (0, 1], got {fraction}")
+
+    def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
+        features_BTH = model.teacher_forced(model.encode(batch), batch.targets_BT)
+        features_NH = features_BTH[batch.targets_BT >= 0]
+        if len(features_NH) == 0:
+            return features_BTH.sum() * 0.0
+        if fraction < 1:
+            # Rounded first: 0.07 * 100 is 7.000000000000001 in floating point.
+            num_drawn = math.ceil(round(fraction * len(features_NH), 9))
+            features_NH = features_NH[torch.randperm(len(features_NH), device=features_NH.device)[:num_drawn]]
+        logits_NV = model.head(features_NH)
+        logits_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32))
+        return logits_NV.logsumexp(-1).square().mean()
+
+    return objective

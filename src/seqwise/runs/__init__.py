@@ -41,6 +41,7 @@ __all__ = [
     "build_model",
     "choose_decoder",
     "load_run",
+    "masked_settings",
     "new_run",
     "predict",
     "read_sequences",
@@ -48,4 +49,5 @@ __all__ = [
     "save_run",
     "score_sequences",
     "train_run",
+    "train_settings",
 ]

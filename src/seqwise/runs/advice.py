@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from seqwise.evaluation.certainty import enough_examples
 from seqwise.evaluation.metrics import Sums, paired_bootstrap
-from seqwise.runs.settings import Settings, trained_score
+from seqwise.objectives.named import SelfNormalized
+from seqwise.runs.settings import Settings
 from seqwise.runs.stages import stages
 
 __all__ = ["advise", "best_of"]
@@ -41,7 +42,8 @@ def advise(
         >>> from seqwise.evaluation.metrics import Counts
         >>> measured = {name: {"labels right": Counts([right] * 50 + [1] * 50)}
         ...             for name, right in {"beam": 0, "raw-beam": 1}.items()}
-        >>> said = advise(measured, "labels right", 1, settings=Settings(), usual="beam", mean_log_partition=3.0)
+        >>> from seqwise.runs import train_settings
+        >>> said = advise(measured, "labels right", 1, settings=train_settings(), usual="beam", mean_log_partition=3.0)
         >>> said.split(": ")[0], said.split("; ")[-1]
         ('raw-beam is 50.0 points better than beam (labels right, development data)', 'predict with --decoder raw-beam')
     """
@@ -86,11 +88,11 @@ def _collapse(measured: Measured, title: str, sign: int, settings: Settings, mea
 
 
 def _cure(settings: Settings) -> str:
-    if any(stage.settings.objective == "self-normalized" for stage in stages(settings)):
+    if any(isinstance(stage.settings.objective, SelfNormalized) for stage in stages(settings)):
         return "a larger --log-partition-weight draws log Z nearer to 0"
     return (
         "--warm-start self-normalized helps"
-        if trained_score(settings) == "global"
+        if settings.trained_score == "global"
         else "--objective self-normalized cures it"
     )
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from pathlib import Path
 
+from seqwise.configuration import did_you_mean
 from seqwise.decoding import DECODERS, Decoder
 from seqwise.errors import InputError
-from seqwise.objectives.by_name import unit_by_name
-from seqwise.runs.settings import Settings, trained_score
+from seqwise.runs.model_settings import Chain
+from seqwise.runs.settings import Settings
 from seqwise.search.candidates import as_score
-from seqwise.training.configuration import did_you_mean
-from seqwise.training.schedules import parse_schedule
+from seqwise.search.operators import ALPHA_UNITS
 
 __all__ = ["best_decoder", "choose_decoder", "decoders_for", "usual_decoder"]
 
@@ -23,17 +22,18 @@ def usual_decoder(settings: Settings) -> str:
 
     The raw beam for a model trained on global scores, otherwise the beam.
     """
-    return "raw-beam" if trained_score(settings) == "global" else "beam"
+    return "raw-beam" if settings.trained_score == "global" else "beam"
 
 
 def decoders_for(settings: Settings) -> list[str]:
     """The names of the decoders that there are for a run: Viterbi for chains only, the others for all.
 
     Example:
-        >>> decoders_for(Settings(model="chain"))[-1], len(decoders_for(Settings()))
+        >>> from seqwise.runs import train_settings
+        >>> decoders_for(train_settings(model="chain"))[-1], len(decoders_for(train_settings()))
         ('viterbi', 5)
     """
-    return [name for name in DECODERS if name != "viterbi" or settings.model == "chain"]
+    return [name for name in DECODERS if name != "viterbi" or isinstance(settings.model, Chain)]
 
 
 def best_decoder(folder: str | os.PathLike[str]) -> str:
@@ -66,13 +66,12 @@ def choose_decoder(settings: Settings, name: str | None = None, *, beam_size: in
     Raises:
         InputError: there is no such decoder, or not for this model.
     """
-    score = as_score(trained_score(settings))
+    score = as_score(settings.trained_score)
     name = name or usual_decoder(settings)
     if name not in DECODERS:
         raise InputError(f"no decoder is called {name!r}", mend=did_you_mean(name, DECODERS))
     if name not in decoders_for(settings):
         mend = f"choose one of {', '.join(decoders_for(settings))}"
         raise InputError(f"{name} is for chains (--model chain), in which a label sees the one before alone", mend=mend)
-    # The value at the end of training, which lies beyond any number of steps that the schedule itself gives.
-    final_alpha = parse_schedule(settings.alpha, total_steps=1)(math.inf)
-    return DECODERS[name](beam_size or settings.beam_size, final_alpha, score, unit_by_name(settings.alpha_unit))
+    _, final_alpha = settings.alpha.ends
+    return DECODERS[name](beam_size or settings.beam_size, final_alpha, score, ALPHA_UNITS[settings.alpha_unit])

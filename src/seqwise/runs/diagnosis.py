@@ -63,9 +63,9 @@ def estimate_constant(run: OutputRun, examples: Sequence[Example]) -> float:
         InputError: the run cannot write any of the targets.
 
     Example:
-        >>> from seqwise.runs import Settings, new_run
+        >>> from seqwise.runs import new_run, train_settings
         >>> examples = [Example(("a", "b"), ("X", "Y"))] * 2
-        >>> run = new_run(examples, Settings())
+        >>> run = new_run(examples, train_settings())
         >>> isinstance(estimate_constant(run, examples), float)
         True
     """

@@ -29,8 +29,8 @@ from seqwise.data.readers import (
 from seqwise.data.spooled import spooled
 from seqwise.errors import InputError
 from seqwise.runs.masked_model_settings import Format, MaskedModelSettings
-from seqwise.runs.settings import Settings
-from seqwise.runs.settings import Units as SideUnits
+from seqwise.runs.model_settings import Units as SideUnits
+from seqwise.runs.settings import Settings, Tagging
 
 __all__ = [
     "Format",
@@ -69,7 +69,7 @@ def file_units(units: SideUnits) -> Units:
 
 def input_units(settings: Settings) -> Units:
     """What an input of the run is read as."""
-    return file_units(settings.source_units) if settings.task == "transduce" else "words"
+    return file_units(settings.source_units)
 
 
 def training_reader(settings: Settings) -> Reader:
@@ -77,7 +77,7 @@ def training_reader(settings: Settings) -> Reader:
 
     Labels and targets may be missing. Where they are not, they are not used.
     """
-    if settings.task == "transduce":
+    if not isinstance(settings, Tagging):
         return partial(each_source, units=input_units(settings))
     hint = "one token a line and a blank line after each sentence; or, for one sentence a line, add --text"
     return partial(each_sentence, token_column=settings.token_column, label_column=settings.label_column, hint=hint)
@@ -125,7 +125,7 @@ def read_examples(settings: Settings, path: FilePath) -> list[Example]:
     Raises:
         InputError: the file cannot be read as what the settings say it is.
     """
-    if settings.task == "tag":
+    if isinstance(settings, Tagging):
         examples = read_columns(path, token_column=settings.token_column, label_column=settings.label_column)
         require_aligned(examples)
         return examples
@@ -146,10 +146,11 @@ def read_sequences(path: FilePath, settings: MaskedModelSettings) -> list[Exampl
     Example:
         >>> file = getfixture("tmp_path") / "a.txt"
         >>> _ = file.write_text("the dog\n\nruns\n")
-        >>> [(example.target, example.line) for example in read_sequences(file, MaskedModelSettings())]
+        >>> from seqwise.runs import masked_settings
+        >>> [(example.target, example.line) for example in read_sequences(file, masked_settings())]
         [(('the', 'dog'), 1), (('runs',), 3)]
     """
-    units = {"units": settings.units, "source_units": settings.source_units}
+    units = {"units": settings.units, "source_units": settings.units_of_sources}
     return require_some(list(each_sequence(path, format=settings.format, **units)), path)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from seqwise.configuration import dump
 from seqwise.data.durable import write_atomically
 from seqwise.data.readers import Example
 from seqwise.data.records import read_record
@@ -26,7 +27,13 @@ from seqwise.models.transformer import Transformer
 from seqwise.runs.codecs import Codec, MaskedCodec, Purpose, TokenizerCodec
 from seqwise.runs.hub import HUB_RUN, holds_run, model_folder, run_folder
 from seqwise.runs.hugging_face_codecs import GeneratorCodec, MaskedTextCodec, TaggerCodec
-from seqwise.runs.masked_model_settings import MaskedModelSettings, load_masked_settings, save_masked_settings
+from seqwise.runs.masked_model_settings import (
+    MaskedLSTMConfig,
+    MaskedModelSettings,
+    load_masked_settings,
+    masked_settings,
+    save_masked_settings,
+)
 from seqwise.runs.model_names import HUB_NAME
 from seqwise.runs.pretrained import (
     holds_pretrained,
@@ -36,10 +43,9 @@ from seqwise.runs.pretrained import (
     pretrained_source,
 )
 from seqwise.runs.run import MaskedRun, OutputRun, Run, require_purpose
-from seqwise.runs.settings import Settings, load_settings, names_pretrained, over_encoder
-from seqwise.runs.stages import SELF_NORMALIZING, resolve, stages
+from seqwise.runs.settings import Settings, load_settings, over_encoder
+from seqwise.runs.stages import stages
 from seqwise.training.checkpoints import load_model_file, publishing, verify
-from seqwise.training.configuration import dump_configuration, load_configuration
 
 __all__ = ["build_codec", "build_model", "load_run", "new_run", "save_run", "save_settings"]
 
@@ -62,8 +68,8 @@ def new_run(examples: Sequence[Example], settings: Settings) -> OutputRun:
     """
     if over_encoder(settings):
         return _new_tagger_run(examples, settings)
-    if names_pretrained(settings.model):
-        return _generator_run(settings, pretrained_source(settings.model))
+    if settings.model.pretrained:
+        return _generator_run(settings, pretrained_source(settings.model.title))
     codec = build_codec(examples, settings)
     return Run(settings, build_model(settings, codec), codec)
 
@@ -74,12 +80,12 @@ def build_codec(examples: Sequence[Example], settings: Settings) -> TokenizerCod
     Each side has its own: the model shares no embeddings between the two, and a joint vocabulary would make every
     search choose among pieces that only occur in sources.
     """
-    transduces = settings.task == "transduce"
-    size, end = settings.subword_vocabulary, END if transduces else None
-    units = (settings.source_units, settings.target_units) if transduces else ("words", "words")
+    own: Any = settings.model
+    subwords = {"subword_vocabulary": getattr(own, "subword_vocabulary", 0)}
+    end = END if settings.task == "transduce" else None
     sources, targets = [example.source for example in examples], [example.target for example in examples]
-    source = reading_tokenizer(sources, units=units[0], subword_vocabulary=size, minimum_count=settings.minimum_count)
-    return TokenizerCodec(source, writing_tokenizer(targets, units=units[1], subword_vocabulary=size, end=end))
+    source = reading_tokenizer(sources, units=settings.source_units, minimum_count=own.minimum_count, **subwords)
+    return TokenizerCodec(source, writing_tokenizer(targets, units=settings.target_units, end=end, **subwords))
 
 
 def build_model(settings: Settings, codec: TokenizerCodec) -> OutputModel:
@@ -92,26 +98,14 @@ def build_model(settings: Settings, codec: TokenizerCodec) -> OutputModel:
 
 
 def _draw_model(settings: Settings, source: Vocabulary, target: Vocabulary) -> OutputModel:
-    sizes: dict[str, Any] = {
-        "source_size": len(source),
-        "target_size": len(target),
-        "hidden_size": settings.hidden_size,
-        "dropout": settings.dropout,
-    }
-    if settings.task == "tag":
-        if target.end is not None:
-            problem = f"the target vocabulary of a tagger has the end token {target.end!r}"
-            raise InputError(problem, mend="build it without one: a tagger writes a label for each token")
-        sizes |= {"embedding_size": settings.embedding_size, "bidirectional": settings.encoder == "bidirectional"}
-        if settings.model == "chain":
-            return ChainTagger(**sizes)
-        return Tagger(**sizes, label_embedding_size=settings.label_embedding_size)
-    if target.end_id is None:
+    if settings.task == "tag" and target.end is not None:
+        problem = f"the target vocabulary of a tagger has the end token {target.end!r}"
+        raise InputError(problem, mend="build it without one: a tagger writes a label for each token")
+    if settings.task == "transduce" and target.end_id is None:
         raise InputError("the target vocabulary of a transduction has no end token", mend="is it a tagger?")
-    if settings.model == "transformer":
-        sizes |= {name: getattr(settings, name) for name in ("num_layers", "num_heads", "feedforward_size")}
-        return Transformer(**sizes, end=target.end_id)
-    return EncoderDecoder(**sizes, end=target.end_id, embedding_size=settings.embedding_size)
+    own: Any = settings.model
+    model: OutputModel = own.build(source_size=len(source), target_size=len(target), end=target.end_id)
+    return model
 
 
 def _start_normalized(model: nn.Module, settings: Settings) -> None:
@@ -120,7 +114,7 @@ def _start_normalized(model: nn.Module, settings: Settings) -> None:
     So log Z is about 0 from the first step (Devlin et al., ACL 2014, section 2.4). From log Z = log V, the penalty
     would drown the likelihood for as long as the model has learnt nothing.
     """
-    if stages(settings)[0].settings.objective in SELF_NORMALIZING and isinstance(model.head, nn.Linear):
+    if stages(settings)[0].settings.objective.self_normalizing and isinstance(model.head, nn.Linear):
         nn.init.constant_(model.head.bias, -math.log(model.head.out_features))
 
 
@@ -128,9 +122,10 @@ def _new_tagger_run(examples: Sequence[Example], settings: Settings) -> OutputRu
     """The trained encoder that the settings name, under a decoder with new weights."""
     from seqwise.hugging_face import pretrained_tagger
 
-    source = pretrained_source(settings.model)
+    own: Any = settings.model
+    source = pretrained_source(own.path)
     labels = Vocabulary.build(example.target for example in examples)
-    sizes = {name: getattr(settings, name) for name in ("hidden_size", "label_embedding_size", "dropout")}
+    sizes = {name: getattr(own, name) for name in ("hidden_size", "label_embedding_size", "dropout")}
     with torch.random.fork_rng():
         torch.manual_seed(settings.seed)
         options: dict[str, Any] = {"unread": POOLER, "dtype": torch.float32}
@@ -205,8 +200,8 @@ def save_run(run: Run[Any, Codec], folder: str | os.PathLike[str]) -> None:
 def save_settings(settings: Settings, folder: Path) -> None:
     """Write ``configuration.yaml``, unless it says the same already: it may be the user's own, with comments."""
     path = folder / CONFIGURATION
-    if not path.exists() or resolve(load_configuration(Settings, path, {})) != settings:
-        write_atomically(path, dump_configuration(settings))
+    if not path.exists() or load_settings(path, {}) != settings:
+        write_atomically(path, dump(settings))
 
 
 # ------------------------------------------------------------------------------------------------------ loaded
@@ -226,7 +221,7 @@ def load_run(name: str | os.PathLike[str], *, to: Purpose | None = None) -> Run[
     """
     pretrained = None if to == "predict" else _pretrained(name, on_hub=to == "score")
     if pretrained is not None:
-        return _masked_text_run(MaskedModelSettings(units="subwords"), pretrained)
+        return _masked_text_run(masked_settings(units="subwords"), pretrained)
     folder = run_folder(name)
     inside = _trained_model(folder, _GIVE[to])
     verify(inside)
@@ -269,7 +264,7 @@ def _trained_model(folder: Path, give: str) -> Path:
 
 
 def _output_settings(folder: Path) -> Settings:
-    return resolve(load_settings(folder / CONFIGURATION, {}))
+    return load_settings(folder / CONFIGURATION, {})
 
 
 def _load_tokenizer_run(folder: Path, inside: Path) -> OutputRun:
@@ -337,7 +332,7 @@ def masked_model_class(settings: MaskedModelSettings) -> type[MaskedModel]:
     """The class of the model that the settings describe."""
     if settings.conditional:
         return ConditionalMaskedTransformer
-    return MaskedLSTM if settings.model == "lstm" else MaskedTransformer
+    return MaskedLSTM if isinstance(settings.model, MaskedLSTMConfig) else MaskedTransformer
 
 
 _LOADERS: dict[str, tuple[type[Codec], Callable[[Path, Path], Run[Any, Any]]]] = {

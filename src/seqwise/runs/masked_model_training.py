@@ -8,12 +8,12 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from seqwise.configuration import differences
 from seqwise.data.batches import Batch, EncodedExample, collate
 from seqwise.data.durable import discard_partials, holds_nothing, write_atomically
 from seqwise.data.readers import Example
@@ -26,7 +26,11 @@ from seqwise.objectives.masked_likelihood import conditional_masked_objective, m
 from seqwise.runs.codecs import MaskedCodec
 from seqwise.runs.inputs import read_sequences
 from seqwise.runs.loading import MODEL, SETTINGS, MaskedModel, masked_model_class, save_run
-from seqwise.runs.masked_model_settings import MaskedModelSettings, load_masked_settings, save_masked_settings
+from seqwise.runs.masked_model_settings import (
+    MaskedModelSettings,
+    load_masked_settings,
+    save_masked_settings,
+)
 from seqwise.runs.run import MaskedRun, Run
 from seqwise.runs.scoring import room_for, score_sequences
 from seqwise.runs.training_summary import loss_warnings
@@ -46,7 +50,8 @@ def new_masked_run(examples: Sequence[Example], settings: MaskedModelSettings) -
             room for the model.
 
     Example:
-        >>> settings = MaskedModelSettings(units="characters", hidden_size=8, num_heads=2)
+        >>> from seqwise.runs.masked_model_settings import masked_settings
+        >>> settings = masked_settings(units="characters", hidden_size=8, num_heads=2)
         >>> run = new_masked_run([Example((), ("a", "b")), Example((), ("b",))], settings)
         >>> run.codec.sequence.vocabulary.tokens, dict(run.codec.lengths)
         (('b', 'a'), {1: 1, 2: 1})
@@ -54,7 +59,7 @@ def new_masked_run(examples: Sequence[Example], settings: MaskedModelSettings) -
     codec = _new_codec(examples, settings)
     _require_two_tokens(codec.sequence.vocabulary)
     lengths = codec.lengths
-    max_length = settings.max_length or max(lengths)
+    max_length = getattr(settings, "max_length", None) or max(lengths)
     if settings.conditional:
         require_short(examples, (len(codec.sequence.split(one.target)) for one in examples), max_length=max_length)
     return Run(settings, _new_model(settings, codec, max_length=max_length), codec)
@@ -72,7 +77,7 @@ def _new_codec(examples: Sequence[Example], settings: MaskedModelSettings) -> Ma
     if settings.conditional:
         sources = [example.source for example in examples]
         sides["minimum_count"] = settings.minimum_count
-        source = reading_tokenizer(sources, units=settings.source_units, **sides)
+        source = reading_tokenizer(sources, units=settings.units_of_sources, **sides)
     return MaskedCodec(sequence, source, lengths, settings.format)
 
 
@@ -95,11 +100,7 @@ def require_short(examples: Sequence[Example], lengths: Iterable[int], *, max_le
 
 def _new_model(settings: MaskedModelSettings, codec: MaskedCodec, *, max_length: int) -> MaskedModel:
     sizes: dict[str, Any] = {"vocab_size": len(codec.sequence.vocabulary)}
-    sizes |= {name: getattr(settings, name) for name in ("hidden_size", "feedforward_size")}
-    if settings.model == "lstm":
-        sizes["embedding_size"] = settings.embedding_size
-    else:
-        sizes |= {name: getattr(settings, name) for name in ("num_layers", "num_heads", "dropout")}
+    sizes |= settings.model.sizes
     if codec.source is not None:
         sizes |= {"source_size": len(codec.source.vocabulary), "max_length": max_length}
     with torch.random.fork_rng():
@@ -183,7 +184,7 @@ def _train(
     if held_out:
         try:
             metrics["dev"] = measure_masked_run(run, held_out, on_measured=on_measured)
-            signed = sign(f"masked {settings.model}", seeds=[settings.seed], data=sha256_of_examples(held_out))
+            signed = sign(f"masked {settings.model.name}", seeds=[settings.seed], data=sha256_of_examples(held_out))
             metrics["signature"] = signature_line(signed)
         except KeyboardInterrupt:
             print("stopped while measuring; run the same command again to measure the trained model", file=sys.stderr)
@@ -315,10 +316,9 @@ def _require_own(output: Path, settings: MaskedModelSettings) -> None:
         raise InputError(error.problem, path=saved, mend="give another --output") from None
     if not (output / MODEL).exists() and last_complete(output / "checkpoints") is None:
         return  # nothing came of it, so that a setting can be mended
-    for field in fields(settings):
-        then, now = getattr(before, field.name), getattr(settings, field.name)
-        if field.name != "save_every" and then != now:
-            problem = f"the run was begun with another {field.name} ({then} then, {now} now)"
+    for name, (then, now) in differences(before, settings).items():
+        if name != "save_every":
+            problem = f"the run was begun with another {name} ({then} then, {now} now)"
             raise InputError(problem, path=output, mend="give another --output, or remove this folder to start again")
 
 

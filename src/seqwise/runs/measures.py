@@ -245,8 +245,8 @@ def gold_ids(run: OutputRun, example: Example) -> tuple[int, ...] | None:
         example: its target may be empty: then there is no gold, and the result is None.
 
     Example:
-        >>> from seqwise.runs import Settings, new_run
-        >>> run = new_run([Example(("a", "b"), ("X", "Y"))] * 2, Settings())
+        >>> from seqwise.runs import new_run, train_settings
+        >>> run = new_run([Example(("a", "b"), ("X", "Y"))] * 2, train_settings())
         >>> gold_ids(run, Example(("a", "b"), ("Y", "Z"))), len(run.codec.target_vocabulary)
         ((1, 2), 2)
     """
@@ -264,8 +264,8 @@ def gold_text(run: OutputRun, example: Example) -> str:
     """A target as it reads, with every token marked that training never saw.
 
     Example:
-        >>> from seqwise.runs import Settings, new_run
-        >>> run = new_run([Example(("a", "b"), ("X", "Y"))] * 2, Settings())
+        >>> from seqwise.runs import new_run, train_settings
+        >>> run = new_run([Example(("a", "b"), ("X", "Y"))] * 2, train_settings())
         >>> gold_text(run, Example(("a", "b"), ("Y", "Z")))
         'Y Z (unknown)'
     """
@@ -281,8 +281,8 @@ def unknown_targets(run: OutputRun, examples: Sequence[Example]) -> str | None:
     """What to tell the user about target tokens that the training data lacked, or None where there are none.
 
     Example:
-        >>> from seqwise.runs import Settings, new_run
-        >>> run = new_run([Example(("a", "b"), ("X", "Y"))] * 2, Settings())
+        >>> from seqwise.runs import new_run, train_settings
+        >>> run = new_run([Example(("a", "b"), ("X", "Y"))] * 2, train_settings())
         >>> unknown_targets(run, [Example(("a", "b"), ("X", "Z"), "dev.conll", 3)])
         "1 of 2 labels was never seen in training and counts as wrong; the first is dev.conll:4: 'Z'"
     """
@@ -309,8 +309,8 @@ def require_known_target(run: OutputRun, examples: Sequence[Example]) -> None:
         InputError: no label, or no token of any target, is known; with the first.
 
     Example:
-        >>> from seqwise.runs import Settings, new_run
-        >>> run = new_run([Example(("a", "b"), ("X", "Y"))] * 2, Settings())
+        >>> from seqwise.runs import new_run, train_settings
+        >>> run = new_run([Example(("a", "b"), ("X", "Y"))] * 2, train_settings())
         >>> require_known_target(run, [Example(("shoe",), ("SH UW",), "pairs.tsv", 1)])  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         ...
@@ -338,8 +338,8 @@ def unknown_sources(run: OutputRun, examples: Sequence[Example]) -> str | None:
     """A line for the user where the run does not know most of what it is to read, or None.
 
     Example:
-        >>> from seqwise.runs import Settings, new_run
-        >>> run = new_run([Example(("a", "b"), ("X", "Y"))] * 2, Settings())
+        >>> from seqwise.runs import new_run, train_settings
+        >>> run = new_run([Example(("a", "b"), ("X", "Y"))] * 2, train_settings())
         >>> unknown_sources(run, [Example(("a", "c", "d"), ("X", "Y", "Y"), "test.conll", 3)])
         'the run does not know 2 of 3 source tokens in test.conll: are they in the language of the training data?'
     """

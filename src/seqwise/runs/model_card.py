@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from seqwise.configuration import flat_values
 from seqwise.errors import InputError
 from seqwise.runs.codecs import Codec
 from seqwise.runs.decoder_choice import usual_decoder
 from seqwise.runs.masked_model_settings import MaskedModelSettings
 from seqwise.runs.model_names import HUB_NAME
 from seqwise.runs.run import MaskedRun, OutputRun, Run
-from seqwise.runs.settings import Settings, names_pretrained, trained_score
+from seqwise.runs.settings import Settings
 
 __all__ = ["CITATION", "model_card", "public_settings"]
 
@@ -43,14 +43,15 @@ def public_settings(settings: Settings) -> Settings:
     """Settings as others may see them: of files and folders on this machine only the names are left.
 
     Example:
-        >>> public_settings(Settings(train=Path("/home/me/train.tsv"))).train.as_posix()
+        >>> from seqwise.runs import train_settings
+        >>> public_settings(train_settings(train=Path("/home/me/train.tsv"))).train.as_posix()
         'train.tsv'
     """
-    model = settings.model
-    if names_pretrained(model) and not _base_model(settings):
-        model = f"./{Path(model).name}"
+    model: Any = settings.model
+    if model.pretrained and not _base_model(settings):
+        model = model.replace(path=f"./{Path(model.path).name}")
     dev = None if settings.dev is None else Path(settings.dev.name)
-    return replace(settings, train=Path(settings.train.name), dev=dev, model=model)
+    return settings.model_copy(update={"train": Path(settings.train.name), "dev": dev, "model": model})
 
 
 def model_card(run: Run[Any, Codec], metrics: Mapping[str, Any], *, repo: str) -> str:
@@ -89,8 +90,9 @@ def _tagged(*tags: str) -> dict[str, Any]:
 
 def _base_model(settings: Settings) -> str | None:
     """The name on the hub that training started from, if it was one."""
-    named = HUB_NAME.fullmatch(settings.model) and not Path(settings.model.partition("/")[0]).exists()
-    return settings.model if named else None
+    name = settings.model.title
+    is_on_hub = HUB_NAME.fullmatch(name) and not Path(name.partition("/")[0]).exists()
+    return name if is_on_hub else None
 
 
 # ------------------------------------------------------------------------------------- taggers and transducers
@@ -103,37 +105,38 @@ def _own_card(run: OutputRun, metrics: Mapping[str, Any], repo: str) -> Card:
     """Of a model that is defined here."""
     settings = run.settings
     if settings.task == "tag":
-        what = f"A tagger (`{settings.model}`, {settings.encoder} encoder, {len(run.codec.target_vocabulary):,} labels)"
+        encoder, labels = getattr(settings.model, "encoder", ""), len(run.codec.target_vocabulary)
+        what = f"A tagger (`{settings.model.name}`, {encoder} encoder, {labels:,} labels)"
     else:
-        what = f"A transducer (`{settings.model}`) from {settings.source_units} to {settings.target_units}"
+        what = f"A transducer (`{settings.model.name}`) from {settings.source_units} to {settings.target_units}"
     task = "token-classification" if settings.task == "tag" else None
-    return _tagged(settings.objective) | {"pipeline_tag": task}, _parts(run, metrics, what=what, use=_use(repo))
+    return _tagged(settings.objective.name) | {"pipeline_tag": task}, _parts(run, metrics, what=what, use=_use(repo))
 
 
 def _encoder_card(run: OutputRun, metrics: Mapping[str, Any], repo: str) -> Card:
     """Of a tagger over a Hugging Face encoder."""
     settings, labels = run.settings, len(run.codec.target_vocabulary)
-    base = public_settings(settings).model
+    base = public_settings(settings).model.title
     what = f"A tagger with {labels:,} labels over the Hugging Face encoder `{base}`"
     data = {"base_model": _base_model(settings), "pipeline_tag": "token-classification"}
-    return _tagged(settings.objective) | data, _parts(run, metrics, what=what, use=_use(repo))
+    return _tagged(settings.objective.name) | data, _parts(run, metrics, what=what, use=_use(repo))
 
 
 def _generator_card(run: OutputRun, metrics: Mapping[str, Any], repo: str) -> Card:
     """Of a Hugging Face encoder-decoder or causal model."""
     settings, reads = run.settings, bool(run.model.model.config.is_encoder_decoder)
     kind = "An encoder-decoder" if reads else "A causal language model"
-    what = f"{kind} of Hugging Face that goes on from `{public_settings(settings).model}`"
+    what = f"{kind} of Hugging Face that goes on from `{public_settings(settings).model.title}`"
     data = {"library_name": "transformers", "base_model": _base_model(settings)}
     data["pipeline_tag"] = None if reads else "text-generation"
     use = _use_of_transformers(settings, repo, is_encoder_decoder=reads)
-    return _tagged(settings.objective) | data, _parts(run, metrics, what=what, use=use)
+    return _tagged(settings.objective.name) | data, _parts(run, metrics, what=what, use=use)
 
 
 def _parts(run: OutputRun, metrics: Mapping[str, Any], *, what: str, use: str) -> list[str]:
     settings = run.settings
-    score = {"global": "raw (globally normalised)", "local": "local"}[trained_score(settings)]
-    summary = f"{what}, trained with seqwise by `{settings.objective}` on {score} scores."
+    score = {"global": "raw (globally normalised)", "local": "local"}[settings.trained_score]
+    summary = f"{what}, trained with seqwise by `{settings.objective.name}` on {score} scores."
     if "training" in metrics:
         size, steps = metrics["train_examples"], metrics["training"]["steps"]
         summary += f" Training data: `{settings.train.name}`, {size:,} examples; {steps:,} steps."
@@ -143,9 +146,7 @@ def _parts(run: OutputRun, metrics: Mapping[str, Any], *, what: str, use: str) -
 
 def _settings(settings: Settings | MaskedModelSettings) -> str:
     """Those that are not as they are by default."""
-    usual = asdict(type(settings)())
-    changed = {name: value for name, value in asdict(settings).items() if value != usual[name]}
-    plain = {name: str(value) if isinstance(value, Path) else value for name, value in changed.items()}
+    plain = flat_values(settings, only_changed=True)
     written = yaml.safe_dump(plain, sort_keys=False).strip() if plain else "# none"
     return f"## Settings that are not the default\n\n```yaml\n{written}\n```"
 
@@ -176,7 +177,7 @@ written = model.generate(**inputs, {search})
 print(tokenizer.batch_decode(written{own}, skip_special_tokens=True)[0])
 ```
 """
-    if trained_score(settings) == "global":
+    if settings.trained_score == "global":
         return f"{plain}\n{_RAW_SCORES.format(repo=repo)}"
     return f'{plain}\nSuch a beam is what it was trained for; `seqwise predict {repo} "a text"` searches alike.'
 
@@ -208,7 +209,7 @@ def _number(title: str, value: float) -> str:
 def _masked_card(run: MaskedRun, metrics: Mapping[str, Any], repo: str) -> Card:
     settings = run.settings
     size = f" on {metrics['sequences']:,} sequences" if "sequences" in metrics else ""
-    said = f"A masked model (`{settings.model}`) of {settings.units}, trained with seqwise{size}."
+    said = f"A masked model (`{settings.model.name}`) of {settings.units}, trained with seqwise{size}."
     use = f"""\
 ```python
 from seqwise.runs import load_run, score_sequences

@@ -10,15 +10,14 @@ from torch import Tensor
 from seqwise.data.batches import collate
 from seqwise.data.readers import Example
 from seqwise.decoding import evaluation_mode
-from seqwise.objectives.by_name import unit_by_name
 from seqwise.objectives.objective import search_targets
 from seqwise.runs.decoder_choice import usual_decoder
 from seqwise.runs.measures import decisive, known_targets, log_partitions_of, measure
-from seqwise.runs.objectives import relaxes
 from seqwise.runs.run import OutputRun
-from seqwise.runs.settings import Settings, trained_score
+from seqwise.runs.settings import Settings
 from seqwise.search.beam import beam_search
 from seqwise.search.candidates import as_score
+from seqwise.search.operators import ALPHA_UNITS
 from seqwise.search.selectors import HardTopK, Selector, SoftTopK
 
 __all__ = ["MOST_EXAMPLES", "Monitor", "monitor", "score_spread"]
@@ -43,19 +42,20 @@ def monitor(run: OutputRun, examples: Sequence[Example], settings: Settings) -> 
         settings: of the stage.
 
     Example:
-        >>> from seqwise.runs import new_run
+        >>> from seqwise.runs import new_run, train_settings
         >>> examples = [Example(("a", "b"), ("X", "Y"))] * 2
-        >>> found = monitor(new_run(examples, Settings()), examples, Settings(objective="relaxed-beam"))({"alpha": 1.0})
-        >>> sorted(found)
+        >>> settings = train_settings(objective="relaxed-beam")
+        >>> measured = monitor(new_run(examples, settings), examples, settings)({"alpha": 1.0})
+        >>> sorted(measured)
         ['labels right', 'mean log Z', 'spread of slots, hard', 'spread of slots, relaxed']
     """
     sample = list(examples[:MOST_EXAMPLES])
     gold = run.codec.encode(known_targets(run, sample))
-    k, unit = settings.beam_size, unit_by_name(settings.alpha_unit)
+    k, unit = settings.beam_size, ALPHA_UNITS[settings.alpha_unit]
 
     def spread(selector: Selector) -> float:
         batch = collate(list(enumerate(gold))).to(run.model.embedding_VD.device)
-        score, (_, steps_B) = as_score(trained_score(settings)), search_targets(batch, run.model.end)
+        score, (_, steps_B) = as_score(settings.trained_score), search_targets(batch, run.model.end)
         with evaluation_mode(run.model), torch.no_grad():
             context = run.model.encode(batch)
             beam = beam_search(run.model, context, run.codec.allowed(selector), num_steps=steps_B, score=score)
@@ -68,7 +68,7 @@ def monitor(run: OutputRun, examples: Sequence[Example], settings: Settings) -> 
         if gold:
             found["mean log Z"] = log_partitions_of(run, gold).mean().item()
             found["spread of slots, hard"] = spread(HardTopK(k))
-        if gold and relaxes(settings):
+        if gold and settings.objective.relaxes:
             found["spread of slots, relaxed"] = spread(SoftTopK(k, values["alpha"], unit))
         return found
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from seqwise.configuration import dump
 from seqwise.errors import InputError
 from seqwise.runs.hub import HUB_RUN, hub_refusals, model_folder
 from seqwise.runs.loading import load_run
 from seqwise.runs.model_card import model_card, public_settings
 from seqwise.runs.report.folders import read_json
 from seqwise.runs.run import Run
-from seqwise.training.configuration import dump_configuration
 
 __all__ = ["Upload", "card_of", "push", "upload_of"]
 
@@ -74,7 +74,7 @@ def upload_of(folder: Path, repo: str) -> Upload:
         if path.is_file() and not path.name.startswith(".")
     }
     if run.codec.purpose == "predict":
-        files["configuration.yaml"] = dump_configuration(public_settings(run.settings)).encode()
+        files["configuration.yaml"] = dump(public_settings(run.settings)).encode()
     else:
         files["settings.json"] = folder / "settings.json"
     if (folder / METRICS).is_file():

@@ -122,10 +122,10 @@ def sample(
 
     Example:
         >>> from seqwise.data.readers import Example
-        >>> from seqwise.runs.masked_model_settings import MaskedModelSettings
+        >>> from seqwise.runs.masked_model_settings import masked_settings
         >>> from seqwise.runs.masked_model_training import new_masked_run
         >>> from seqwise.runs.sampling_problems import FREE
-        >>> run = new_masked_run([Example((), ("b", "a"))], MaskedModelSettings(model="lstm", minimum_count=1))
+        >>> run = new_masked_run([Example((), ("b", "a"))], masked_settings(model="lstm", minimum_count=1))
         >>> _ = run.model.eval()
         >>> settings = SampleSettings(chains=2, sweeps=3, contain=("a b",))
         >>> (first, second) = sample(run, [Problem((FREE, FREE, 0), Example((), ()))], settings).samples
@@ -166,10 +166,10 @@ def sample_in_blocks(
 
     Example:
         >>> from seqwise.data.readers import Example
-        >>> from seqwise.runs.masked_model_settings import MaskedModelSettings
+        >>> from seqwise.runs.masked_model_settings import masked_settings
         >>> from seqwise.runs.masked_model_training import new_masked_run
         >>> from seqwise.runs.sampling_problems import FREE
-        >>> run = new_masked_run([Example((), ("b", "a"))], MaskedModelSettings(model="lstm", minimum_count=1))
+        >>> run = new_masked_run([Example((), ("b", "a"))], masked_settings(model="lstm", minimum_count=1))
         >>> _ = run.model.eval()
         >>> problems = [Problem((FREE, 0), Example((), ()))] * 5000
         >>> blocks = sample_in_blocks(run, problems, SampleSettings(kernel="mask-predict"))
@@ -214,10 +214,10 @@ def begin_chains(run: MaskedRun, problem: Problem, settings: SampleSettings) -> 
 
     Example:
         >>> from seqwise.data.readers import Example
-        >>> from seqwise.runs.masked_model_settings import MaskedModelSettings
+        >>> from seqwise.runs.masked_model_settings import masked_settings
         >>> from seqwise.runs.masked_model_training import new_masked_run
         >>> from seqwise.runs.sampling_problems import FREE
-        >>> run = new_masked_run([Example((), ("b", "a"))], MaskedModelSettings(model="lstm", minimum_count=1))
+        >>> run = new_masked_run([Example((), ("b", "a"))], masked_settings(model="lstm", minimum_count=1))
         >>> _ = run.model.eval()
         >>> runner, state = begin_chains(run, Problem((FREE, 0), Example((), ())), SampleSettings(chains=3))
         >>> state.tokens_BT.shape, state.free_BT[0]

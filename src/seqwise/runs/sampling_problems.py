@@ -62,9 +62,9 @@ def read_problems(run: MaskedRun, text: str | None, settings: SampleSettings) ->
         InputError: the text cannot be read, a token is unknown, nothing is free, or a setting has no effect.
 
     Example:
-        >>> from seqwise.runs.masked_model_settings import MaskedModelSettings
+        >>> from seqwise.runs.masked_model_settings import masked_settings
         >>> from seqwise.runs.masked_model_training import new_masked_run
-        >>> run = new_masked_run([Example((), ("b", "a"))], MaskedModelSettings(minimum_count=1, hidden_size=8))
+        >>> run = new_masked_run([Example((), ("b", "a"))], masked_settings(minimum_count=1, hidden_size=8))
         >>> read_problems(run, "b _ a", SampleSettings())[0].tokens
         (1, -1, 0)
     """
@@ -99,9 +99,9 @@ def problem_of(run: MaskedRun, text: str, *, source: str = "", free: str = "_") 
         InputError: a text cannot be read, a token is unknown, or nothing is free.
 
     Example:
-        >>> from seqwise.runs.masked_model_settings import MaskedModelSettings
+        >>> from seqwise.runs.masked_model_settings import masked_settings
         >>> from seqwise.runs.masked_model_training import new_masked_run
-        >>> run = new_masked_run([Example((), ("b", "a"))], MaskedModelSettings(minimum_count=1, hidden_size=8))
+        >>> run = new_masked_run([Example((), ("b", "a"))], masked_settings(minimum_count=1, hidden_size=8))
         >>> problem_of(run, "b _").tokens
         (1, -1)
     """
@@ -164,9 +164,9 @@ def unusual(run: MaskedRun, problems: Sequence[Problem]) -> list[str]:
         A line each.
 
     Example:
-        >>> from seqwise.runs.masked_model_settings import MaskedModelSettings
+        >>> from seqwise.runs.masked_model_settings import masked_settings
         >>> from seqwise.runs.masked_model_training import new_masked_run
-        >>> run = new_masked_run([Example((), ("b", "a"))], MaskedModelSettings(minimum_count=1, hidden_size=8))
+        >>> run = new_masked_run([Example((), ("b", "a"))], masked_settings(minimum_count=1, hidden_size=8))
         >>> unusual(run, [Problem((FREE, 0), Example((), ())), Problem((FREE,) * 9, Example((), ()))])
         ['1 of 2 sequences are of other lengths than those of training (2 to 2); the longest has 9 tokens']
     """

@@ -1,182 +1,308 @@
 """What a training run is made from: every setting with its default and one line of help.
 
-The command line's flags and the keys of a YAML file are these fields.
+The command line's flags and the keys of a YAML file are these fields, and those of the chosen model, objective and warm
+start.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-import yaml
+from pydantic import PrivateAttr, field_validator, model_validator
 
+from seqwise.configuration import Config, Given, OneOf, build, changed, given_in_python, read_given, setting
 from seqwise.errors import InputError
-from seqwise.names import (
-    GLOBAL_OBJECTIVES,
-    ONLY_FOR,
-    SEARCH_OBJECTIVES,
-    AlphaUnitName,
-    CostName,
-    Feeding,
-    FeedingPasses,
-    ScoreName,
-    TrainedObjective,
+from seqwise.names import AlphaUnitName, ScoreName
+from seqwise.objectives.named import (
+    CRF,
+    AnyObjective,
+    CrossEntropy,
+    Distillation,
+    ObjectiveConfig,
+    ScheduledSampling,
+    SelfNormalized,
 )
-from seqwise.runs.label_costs import parse_label_costs
+from seqwise.objectives.named.base import BEAM, RELAXATION
+from seqwise.objectives.named.scheduled_sampling import Sampling
 from seqwise.runs.model_names import ARCHITECTURES, names_pretrained
-from seqwise.training.configuration import did_you_mean, load_configuration, setting
-from seqwise.training.schedules import RANGES, schedule_in_range
+from seqwise.runs.model_settings import (
+    Chain,
+    ModelConfig,
+    PretrainedEncoder,
+    TaggerModel,
+    TransducerModel,
+    Units,
+    model_of,
+)
+from seqwise.schedules import Alpha
 
 __all__ = [
+    "SETTINGS",
     "Settings",
-    "adopt",
+    "Tagging",
+    "Transducing",
+    "WarmStart",
     "check",
-    "line_of",
     "load_settings",
-    "names_pretrained",
     "over_encoder",
-    "parse_label_costs",
-    "trained_score",
+    "train_settings",
 ]
 
 Task = Literal["tag", "transduce"]
-ObjectiveName = Literal["auto", TrainedObjective]
-WarmStart = Literal["none", "cross-entropy", "self-normalized", "scheduled-sampling", "distilled"]
-Direction = Literal["left-to-right", "bidirectional"]
-Units = Literal["words", "characters", "subwords"]
+RATE_OF_PRETRAINED = 5e-5
+"""A learning rate that does not undo what is trained already."""
 
 
-@dataclass(frozen=True)
-class Settings:
-    """Settings of ``seqwise train``; see each field's help."""
+_TASK = (
+    "tag: one label per source token; transduce: an output of its own length; by default tag, and transduce with a "
+    "Hugging Face model"
+)
+_MODEL = (
+    "tag: lstm, or chain (a label sees the source and the label before); transduce: lstm or transformer; or a Hugging "
+    "Face model to go on with, a folder or a name on the hub (bert-base-cased, ada/bart): for --task tag an encoder "
+    "(such as BERT), else an encoder-decoder or a causal language model (which continues sources by targets)"
+)
 
-    task: Task = setting(
+
+class WarmStart(Config):
+    """What is trained before the objective; a subclass has a ``name: Literal["..."]``."""
+
+    name: str
+    epochs: float = setting(5.0, "epochs of the warm start", flag="warm_start_epochs", ge=0)
+    learning_rate: float | None = setting(
         None,
-        "tag: one label per source token; transduce: an output of its own length; by default tag, and transduce with "
-        "a model of transformers",
-        panel="Data",
+        "its highest learning rate; of a trained model 5e-5",
+        usual="0.002",
+        flag="warm_start_learning_rate",
+        gt=0,
     )
+
+    def stages(self) -> list[tuple[str, str, ObjectiveConfig, float]]:
+        """The stages in order: name, folder, objective, and the share of the epochs and of the learning rate."""
+        return [("warm start", "warm-start", CrossEntropy(), 1.0)]
+
+
+class CrossEntropyStart(WarmStart):
+    """Cross-entropy."""
+
+    name: Literal["cross-entropy"] = "cross-entropy"
+
+
+class SelfNormalizedStart(WarmStart):
+    """Self-normalised cross-entropy."""
+
+    name: Literal["self-normalized"] = "self-normalized"
+    weight: float = setting(0.1, "weight of (log Z)^2", flag="log_partition_weight", ge=0)
+    fraction: float = setting(
+        1.0, "the part of the positions that is penalised", flag="log_partition_fraction", gt=0, le=1
+    )
+
+    def stages(self) -> list[tuple[str, str, ObjectiveConfig, float]]:
+        """One stage."""
+        return [("warm start", "warm-start", SelfNormalized(weight=self.weight, fraction=self.fraction), 1.0)]
+
+
+class ScheduledSamplingStart(Sampling, WarmStart):
+    """Cross-entropy, then half as many epochs of scheduled sampling at half the learning rate."""
+
+    name: Literal["scheduled-sampling"] = "scheduled-sampling"
+
+    def stages(self) -> list[tuple[str, str, ObjectiveConfig, float]]:
+        """Two stages."""
+        sampling = ScheduledSampling(**{name: getattr(self, name) for name in Sampling.model_fields})
+        return [*super().stages(), ("scheduled sampling", "scheduled-sampling", sampling, 0.5)]
+
+
+class DistilledStart(WarmStart):
+    """Cross-entropy, then half as long its distillation into raw scores."""
+
+    name: Literal["distilled"] = "distilled"
+    k: int = setting(5, BEAM, flag="beam_size", ge=1)
+
+    def stages(self) -> list[tuple[str, str, ObjectiveConfig, float]]:
+        """Two stages; the teacher is the model of the first."""
+        return [*super().stages(), ("distillation", "distillation", Distillation(k=self.k), 0.5)]
+
+
+def _from_objective(name: str, default: Any) -> Any:
+    """A setting of decoding that is by default as in training."""
+    return lambda values: getattr(values.get("objective"), name, default)
+
+
+class Settings(Config):
+    """Settings of ``seqwise train``: :class:`Tagging` or :class:`Transducing`; see each field's help.
+
+    From flat names they are made by :func:`train_settings`.
+
+    Example:
+        >>> settings = train_settings(objective="relaxed-beam", beam_size=3, hidden_size=8)
+        >>> settings.task, settings.objective.k, settings.beam_size, settings.model.hidden_size
+        ('tag', 3, 3, 8)
+        >>> train_settings(objective="cross-entropy", cost="edit-distance")
+        Traceback (most recent call last):
+        ...
+        seqwise.errors.InputError: cost: nothing reads it here; leave it out, or use objective beam-crf, ...
+    """
+
+    tag = "task"
+
+    task: Task = setting(..., _TASK, panel="Data")
     train: Path = setting(Path(), "training data: CoNLL columns (tag) or two-column TSV (transduce), plain or gzipped")
     dev: Path | None = setting(None, "development data, for choosing how to decode")
-    token_column: int = setting(0, "tag: the column of the tokens, from 0")
-    label_column: int = setting(-1, "tag: the column of the labels, from 0; -1 is the last")
-    source_units: Units = setting("words", "transduce: what a source is made of; subwords are learnt from raw text")
-    target_units: Units = setting("words", "transduce: what a target is made of")
-    subword_vocabulary: int = setting(8000, "subwords: how many to learn at most, for each side on its own")
-    minimum_count: int | None = setting(
-        None,
-        "source tokens seen less often are trained as the unknown token; 1 refuses unknown tokens (not subwords); "
-        "by default 2 for words and subwords, 1 for characters",
-    )
-    encoder: Direction = setting("bidirectional", "tag: left-to-right sees only the source so far", panel="Model")
-    model: str = setting(
-        "lstm",
-        "tag: lstm, or chain (a label sees the source and the label before); transduce: lstm or transformer; or a "
-        "model of transformers to go on with, a folder or a name on the hub (bert-base-cased, ada/bart): for --task "
-        "tag an encoder (such as BERT), else an encoder-decoder or a causal language model (which continues sources by "
-        "targets)",
-        metavar="NAME|FOLDER",
-        choices=ARCHITECTURES,
-    )
-    embedding_size: int = setting(64, "lstm: size of source (and output) embeddings")
-    label_embedding_size: int = setting(16, "tag: size of label embeddings")
-    hidden_size: int = setting(
-        96, "size of each LSTM direction, and of the decoder of a tagger; transformer: of embeddings and layers"
-    )
-    num_layers: int = setting(2, "transformer: layers of the encoder, and of the decoder")
-    num_heads: int = setting(4, "transformer: heads of each attention")
-    feedforward_size: int = setting(512, "transformer: hidden size of the feed-forward networks")
-    dropout: float = setting(0.1, "dropout rate")
-    objective: ObjectiveName = setting(
-        "auto",
+    model: ModelConfig = setting(..., _MODEL, panel="Model")
+    objective: AnyObjective = setting(
+        ...,
         "what training minimises; auto: beam-crf over global scores left to right, else cross-entropy, which then has "
         "the epochs of the warm start as well",
         panel="Objective",
+        usual="auto",
     )
-    score: ScoreName = setting(
-        "local", "search-aware objectives: local (log-softmax) or global (raw) scores; crf, distillation: raw"
+    beam_size: int = setting(_from_objective("k", 5), BEAM, ge=1)
+    alpha: Alpha = setting(_from_objective("alpha", "exponential(1, 8)"), RELAXATION, metavar="SCHEDULE")
+    alpha_unit: AlphaUnitName = setting(
+        _from_objective("unit", "scores"), "gaps: alpha is divided by the mean squared gap of the best scores"
     )
-    beam_size: int = setting(5, "slots of the beam, in training and decoding; fewer where there are fewer candidates")
-    alpha: str = setting(
-        "exponential(1, 8)", "inverse temperature of relaxations: a number, linear(a, b) or exponential(a, b)"
-    )
-    alpha_unit: AlphaUnitName = setting("scores", "gaps: alpha is divided by the mean squared gap of the best scores")
-    feeding: Feeding = setting("greedy", "scheduled-sampling: what is fed in place of gold")
-    feeding_passes: FeedingPasses = setting(
-        "step-by-step", "scheduled-sampling: two-pass (transformer) chooses along gold, for all positions at once"
-    )
-    gold_probability: str = setting(
-        "linear(1, 0)",
-        "scheduled-sampling: probability of feeding gold: a number, linear(a, b), inverse_sigmoid(k) ...",
-    )
-    log_partition_weight: float = setting(
-        0.1, "(sampled-)self-normalized, unnormalized-likelihood: weight of (log Z)^2; the last ends at 1/(2 weight)"
-    )
-    log_partition_fraction: float = setting(1.0, "the same: the part of the positions that is penalised")
-    noise_tokens: int = setting(10, "noise-contrastive: how many for each gold token, drawn as often as they are gold")
-    wrong_label_costs: str = setting(
-        "",
-        "relaxed-beam, hinge, hard-hinge, beam-search-optimization: cost of wrongly choosing a label, as in 'O=2,X=.5'",
-        metavar="COSTS",
-    )
-    cost: CostName = setting("hamming", "the same, and minimum-risk: what a wrong output costs")
-    direct_loss_weight: float = setting(0.0, "beam-crf, dense-beam, soft-dense-beam: weight of added relaxed-beam loss")
-    cross_entropy_weight: float = setting(0.1, "search-aware objectives: weight of added cross-entropy")
-    warm_start: WarmStart = setting(
-        "cross-entropy",
+    warm_start: Annotated[WarmStart | None, OneOf(WarmStart, optional=True, usual="cross-entropy")] = setting(
+        lambda values: None if _trains_new_weights(values.get("objective")) else CrossEntropyStart(),
         "scheduled-sampling, crf, distillation, search-aware objectives: what is trained first; distilled (for raw "
         "scores): cross-entropy, whose outputs the raw scores then learn",
         panel="Optimisation",
+        usual="cross-entropy",
     )
-    warm_start_epochs: float = setting(5.0, "epochs of the warm start")
-    warm_start_learning_rate: float = setting(2e-3, "its highest learning rate; of a trained model 5e-5")
-    epochs: float = setting(5.0, "epochs of the objective itself")
-    learning_rate: float = setting(1e-3, "highest learning rate; decays linearly to 0; of a trained model 5e-5")
-    decoder_learning_rate: float = setting(
-        1e-3, "tag with an encoder of transformers: that of the decoder in each stage, for its weights are new"
+    epochs: float = setting(5.0, "epochs of the objective itself", gt=0)
+    learning_rate: float = setting(
+        lambda values: RATE_OF_PRETRAINED if getattr(values.get("model"), "pretrained", False) else 1e-3,
+        "highest learning rate; decays linearly to 0; of a trained model 5e-5",
+        usual="0.001",
+        gt=0,
     )
-    batch_size: int = setting(64, "examples in a batch")
-    clip: float = setting(1.0, "longest gradient")
-    seed: int = setting(0, "seed of initial weights, batches and noise")
-    save_every: int = setting(200, "steps between checkpoints", panel="Log")
+    batch_size: int = setting(64, "examples in a batch", ge=1)
+    clip: float = setting(1.0, "longest gradient", gt=0)
+    seed: int = setting(0, "seed of initial weights, batches and noise", ge=0, lt=2**32)
+    save_every: int = setting(200, "steps between checkpoints", panel="Log", ge=1)
     measurements: int = setting(
-        10, "how often in each stage a sample of the development data is measured, for the curves of seqwise report"
+        10,
+        "how often in each stage a sample of the development data is measured, for the curves of seqwise report",
+        ge=0,
+    )
+    _chosen_by_auto: bool = PrivateAttr(False)
+
+    @property
+    def chosen_by_auto(self) -> bool:
+        """Whether no objective was named."""
+        return self._chosen_by_auto
+
+    @property
+    def source_units(self) -> Units:
+        """What sources are made of."""
+        return self.model.units("source")
+
+    @property
+    def target_units(self) -> Units:
+        """What targets are made of."""
+        return self.model.units("target")
+
+    @property
+    def trained_score(self) -> ScoreName:
+        """Which scores the objective trains."""
+        return self.objective.trained_score
+
+    @property
+    def warm_start_learning_rate(self) -> float:
+        """The highest learning rate of the warm start, by default one for the model."""
+        given = self.warm_start.learning_rate if self.warm_start else None
+        return given or (RATE_OF_PRETRAINED if self.model.pretrained else 2e-3)
+
+    def with_changes(self, **changes: Any) -> Settings:
+        """Return other settings that differ by some flat ones.
+
+        Options that another model, objective or warm start does not have are left out.
+
+        Example:
+            >>> train_settings(objective="relaxed-beam", beam_size=3).with_changes(objective="beam-crf").objective.k
+            3
+        """
+        leave_out: tuple[str, ...] = ()
+        if "objective" in changes and "warm_start" not in changes:
+            named = OneOf(ObjectiveConfig).validate(changes["objective"])
+            leave_out = ("warm_start",) if _trains_new_weights(named) else ()
+        return changed(SETTINGS, self, changes, leave_out)
+
+    @field_validator("warm_start", mode="after")
+    @classmethod
+    def _before_what(cls, start: WarmStart | None, info: Any) -> WarmStart | None:
+        objective = info.data.get("objective")
+        if start is not None and _trains_new_weights(objective):
+            problem = f"warm_start: {objective.name} trains new weights, with nothing before it"
+            hint = "leave it out, or use an objective that goes on with a trained model"
+            raise InputError(problem, mend=hint)
+        return start
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Any:
+        objective, start = self.objective, self.warm_start
+        if isinstance(objective, CRF) and not isinstance(self.model, Chain):
+            problem = (
+                f"objective: crf needs scores that form a chain, which those of the model {self.model.title} do not"
+            )
+            raise InputError(problem, mend="use --model chain, or --objective beam-crf")
+        if isinstance(objective, Distillation) and (start is None or isinstance(start, DistilledStart)):
+            problem = "warm_start: the teacher of distillation is what the warm start trains, a local model"
+            hint = "use --warm-start cross-entropy, self-normalized or scheduled-sampling"
+            raise InputError(problem, mend=hint)
+        if isinstance(objective, Distillation) and start is not None and start.epochs == 0:
+            problem = "warm_start_epochs: the teacher of distillation is what the warm start trains, a local model"
+            raise InputError(problem, mend="use --warm-start-epochs greater than 0")
+        if isinstance(start, DistilledStart) and self.trained_score == "local":
+            problem = f"warm_start: distilled prepares raw scores, and {objective.name} is trained on local ones here"
+            other = "--score global, or " if hasattr(objective, "score") else ""
+            raise InputError(problem, mend=f"use {other}--warm-start cross-entropy")
+        in_two_passes = [stage for stage in (objective, start) if getattr(stage, "feeding_passes", "") == "two-pass"]
+        if in_two_passes and not self.model.parallel:
+            problem = "feeding_passes: only scheduled sampling of a transformer can be fed in two passes"
+            raise InputError(problem, mend="use --feeding-passes step-by-step, or --model transformer")
+        return self
+
+
+class Tagging(Settings):
+    """Settings of a tagger."""
+
+    task: Literal["tag"] = setting("tag", _TASK, panel="Data")
+    token_column: int = setting(0, "the column of the tokens, from 0", panel="Data")
+    label_column: int = setting(-1, "the column of the labels, from 0; -1 is the last")
+    model: Annotated[TaggerModel, OneOf(TaggerModel, short=model_of)] = setting(
+        "lstm", _MODEL, panel="Model", metavar="NAME|FOLDER", choices=ARCHITECTURES
     )
 
-    def __post_init__(self) -> None:
-        # Without a task, the model decides; where there is one it stays.
-        usual = "transduce" if names_pretrained(self.model) else "tag"
-        object.__setattr__(self, "task", self.task or usual)
-        for name in ("train", "dev"):  # from Python, a str will do
-            path = getattr(self, name)
-            object.__setattr__(self, name, path if path is None else Path(path))
+
+class Transducing(Settings):
+    """Settings of a transducer."""
+
+    task: Literal["transduce"] = setting("transduce", _TASK, panel="Data")
+    model: Annotated[TransducerModel, OneOf(TransducerModel, short=model_of)] = setting("lstm", _MODEL, panel="Model")
 
 
-_AT_LEAST_ONE = (
-    "beam_size", "noise_tokens", "batch_size", "save_every", "embedding_size", "label_embedding_size", "hidden_size",
-    "num_layers", "num_heads", "feedforward_size", "subword_vocabulary", "minimum_count",
-)  # fmt: skip
-_POSITIVE = ("epochs", "learning_rate", "warm_start_learning_rate", "decoder_learning_rate", "clip")
-_NOT_NEGATIVE = (
-    "log_partition_weight", "cross_entropy_weight", "direct_loss_weight", "warm_start_epochs", "measurements",
-)  # fmt: skip
+SETTINGS = OneOf(Settings)
+"""The alternatives, as ``configure`` and ``flags_of`` take them."""
 
 
-def check(settings: Settings) -> Settings:
-    """Refuse settings that cannot be trained with, though each is of the right type; return them.
+def _trains_new_weights(objective: Any) -> bool:
+    return isinstance(objective, ObjectiveConfig) and objective.from_scratch
+
+
+def train_settings(**flat: Any) -> Settings:
+    """Settings of ``seqwise train`` from flat ones, named like its flags.
 
     Raises:
-        InputError: names the setting and its range.
+        InputError: a setting cannot be used.
+
+    Example:
+        >>> train_settings(encoder="left-to-right").objective.name, train_settings().objective.name
+        ('beam-crf', 'cross-entropy')
     """
-    found = _first_fault(settings)
-    if found is not None:
-        raise found[1]
-    if settings.train == Path():
-        raise InputError("there is no training data", mend="give --train FILE, or a line 'train: FILE' in the YAML")
-    return settings
+    return _built(given_in_python(flat))
 
 
 def load_settings(path: Path | None, flags: Mapping[str, str]) -> Settings:
@@ -185,201 +311,68 @@ def load_settings(path: Path | None, flags: Mapping[str, str]) -> Settings:
     Raises:
         InputError: a setting cannot be used; where it comes from the file, its line is named.
     """
-    settings = load_configuration(Settings, path, flags)
-
-    # Given with its default value it is a wish all the same.
-    def is_given(name: str) -> bool:
-        return name in flags or (path is not None and line_of(path, name) is not None)
-
-    found = _first_fault(settings)
-    if found is None and settings.objective == "auto":
-        found = next((_auto_chooses(name) for name in CHOSEN_BY_AUTO if is_given(name)), None)
-    if found is None and names_pretrained(settings.model):
-        given = [name for name in _READ_AS_TEXT if is_given(name) and settings.task == "transduce"]
-        found = next((fault for name in given if (fault := _no_text(settings, name))), None)
-        settings = adopt(_with_small_steps(settings, is_given))
-    if found is None:
-        return settings
-    name, error = found
-    line = None if path is None or name in flags else line_of(path, name)
-    raise error if line is None else InputError(error.problem, path=path, line=line, mend=error.mend)
+    return _built(read_given(path, flags))
 
 
-def line_of(path: Path, name: str) -> int | None:
-    """Where a key stands in a YAML file that has been read before."""
-    root = yaml.compose(path.read_text("utf-8-sig"), Loader=yaml.SafeLoader)
-    # What comes through a pipe can be read only once.
-    entries = root.value if isinstance(root, yaml.MappingNode) else []
-    return next((key.start_mark.line + 1 for key, _ in entries if key.value == name), None)
+def check(settings: Settings) -> Settings:
+    """Refuse settings without training data; return them.
+
+    Raises:
+        InputError: there are none.
+    """
+    if settings.train == Path():
+        raise InputError("there is no training data", mend="give --train FILE, or a line 'train: FILE' in the YAML")
+    return settings
 
 
 def over_encoder(settings: Settings) -> bool:
-    """Whether a tagger is asked for that reads with an encoder of transformers.
+    """Whether a tagger is asked for that reads with a Hugging Face encoder.
 
     Example:
-        >>> over_encoder(Settings(model="./my-bert", task="tag")), over_encoder(Settings())
+        >>> over_encoder(train_settings(model="./my-bert", task="tag")), over_encoder(train_settings())
         (True, False)
     """
-    return settings.task == "tag" and names_pretrained(settings.model)
+    return isinstance(settings.model, PretrainedEncoder)
 
 
-def adopt(settings: Settings) -> Settings:
-    """Settings of a trained model as it will have them: what writes reads and writes raw text, by its own tokenizer.
+def _built(given: Given) -> Settings:
+    model = given.value("model.path", "model.name", "model")
+    if given.value("task") is None:
+        pretrained = model == "pretrained" or (isinstance(model, str) and names_pretrained(model))
+        given.put("task", "transduce" if pretrained or isinstance(model, TransducerModel) else "tag")
+    by_auto = given.value("objective.name", "objective") in (None, "auto")
+    if by_auto:
+        _choose_objective(given)
+    settings: Settings = build(SETTINGS, given)
+    settings._chosen_by_auto = by_auto
+    return settings
 
-    Others are returned as they are.
 
-    Example:
-        >>> adopt(Settings(model="./my-bart")).task, adopt(Settings()).task
-        ('transduce', 'tag')
+def _choose_objective(given: Given) -> None:
+    """Put what has won here in the place of the objective "auto".
+
+    A tagger that reads from left to right has to commit before it has seen what decides. It is trained with
+    cross-entropy, then with scheduled sampling, then with the beam CRF on raw scores, and searched by these: of what
+    beats the strongest controls, the best on development data (``python -m reproductions search-objectives``). Where
+    the whole input is seen, nothing has beaten cross-entropy trained longer (Tables 4.1 and 4.2, g2p), so it gets the
+    warm start's epochs as well. Everything else stays as it is set.
     """
-    if not names_pretrained(settings.model):
-        return settings
-    # With a separator a folder's name means the same wherever and whenever it is read.
-    is_plain_folder = not {"/", os.sep} & set(settings.model) and Path(settings.model).is_dir()
-    model = f".{os.sep}{settings.model}" if is_plain_folder else settings.model
-    return replace(settings, model=model, **({} if settings.task == "tag" else _READ_AS_TEXT))
-
-
-def _with_small_steps(settings: Settings, is_given: Callable[[str], bool]) -> Settings:
-    """Rates that do not undo what is trained already, unless others are asked for."""
-    rates: dict[str, Any] = {name: rate for name, rate in _RATES_OF_PRETRAINED.items() if not is_given(name)}
-    return replace(settings, **rates)
-
-
-def _no_text(settings: Settings, name: str) -> Fault | None:
-    if getattr(settings, name) == _READ_AS_TEXT[name]:
-        return None
-    return _fault(
-        name, f"{settings.model} reads and writes raw text, by its own tokenizer", f"leave {name.replace('_', '-')} out"
-    )
-
-
-_READ_AS_TEXT: dict[str, Any] = {"source_units": "subwords", "target_units": "subwords"}
-_RATES_OF_PRETRAINED = {"learning_rate": 5e-5, "warm_start_learning_rate": 5e-5}
-
-CHOSEN_BY_AUTO = ("score", "warm_start")
-Fault = tuple[str, InputError]
-"""The name of a setting, and what is wrong with it."""
-
-
-def _fault(name: str, problem: str, mend: str | None) -> Fault:
-    return name, InputError(f"{name}: {problem}", mend=mend)
-
-
-def _first_fault(settings: Settings) -> Fault | None:
-    """The first setting that is out of its range, or that does not go with the others."""
-    for find in (_number_out_of_range, _wrong_label_cost, _schedule_out_of_range, _misfit):
-        fault = find(settings)
-        if fault is not None:
-            return fault
-    return None
-
-
-def _number_out_of_range(settings: Settings) -> Fault | None:
-    for names, holds, wanted in (
-        (_AT_LEAST_ONE, lambda value: value >= 1, "at least 1"),
-        (_POSITIVE, lambda value: value > 0, "greater than 0"),
-        (_NOT_NEGATIVE, lambda value: value >= 0, "0 or more"),
-        (("seed",), lambda value: 0 <= value < 2**32, "at least 0 and below 2**32"),
-        (("dropout",), lambda value: 0 <= value < 1, "at least 0 and below 1"),
-        (("log_partition_fraction",), lambda value: 0 < value <= 1, "greater than 0 and at most 1"),
-    ):
-        for name in names:
-            if getattr(settings, name) is not None and not holds(getattr(settings, name)):
-                return name, InputError(f"{name} must be {wanted}, got {getattr(settings, name)}")
-    return None
-
-
-def _auto_chooses(name: str) -> Fault:
-    return _fault(
-        name, "the objective auto chooses it itself", f"leave {name.replace('_', '-')} out, or name an objective"
-    )
-
-
-def _misfit(settings: Settings) -> Fault | None:
-    """A setting that the others leave without effect, or that they cannot be used with."""
-    for name in CHOSEN_BY_AUTO if settings.objective == "auto" else ():
-        if getattr(settings, name) != getattr(Settings, name):
-            return _auto_chooses(name)
-    if settings.score == "global" and settings.objective not in SEARCH_OBJECTIVES + GLOBAL_OBJECTIVES:
-        problem = f"{settings.objective} is trained on local scores, whatever the score"
-        return _fault("score", problem, "use --objective relaxed-beam, or predict with --decoder raw-beam")
-    if settings.objective == "unnormalized-likelihood" and settings.log_partition_weight == 0:
-        problem = "with 0, unnormalized-likelihood has nothing that holds the scores down"
-        return _fault("log_partition_weight", problem, "use a weight greater than 0, such as 0.1")
-    for name, objectives in ONLY_FOR.items():
-        mixed = settings.direct_loss_weight > 0 and name != "direct_loss_weight"
-        if getattr(settings, name) != getattr(Settings, name) and settings.objective not in objectives and not mixed:
-            return _fault(name, f"{settings.objective} takes no notice of it", f"use one of {', '.join(objectives)}")
-    if settings.cost == "edit-distance" and settings.wrong_label_costs:
-        return _fault("cost", "edit-distance weighs all labels alike", "leave wrong-label-costs out")
-    return _misfit_of_warm_start(settings) or _misfit_of_model(settings)
-
-
-def _misfit_of_warm_start(settings: Settings) -> Fault | None:
-    if settings.objective == "distillation":
-        problem = "the teacher of distillation is what the warm start trains, a local model"
-        if settings.warm_start in ("none", "distilled"):
-            return _fault(
-                "warm_start", problem, "use --warm-start cross-entropy, self-normalized or scheduled-sampling"
-            )
-        if settings.warm_start_epochs == 0:
-            return _fault("warm_start_epochs", problem, "use --warm-start-epochs greater than 0")
-    elif settings.warm_start == "distilled" and trained_score(settings) == "local" and settings.objective != "auto":
-        problem = f"distilled prepares raw scores, and {settings.objective} is trained on local ones here"
-        other = "--score global, or " if settings.objective in SEARCH_OBJECTIVES else ""
-        return _fault("warm_start", problem, f"use {other}--warm-start cross-entropy")
-    return None
-
-
-def _misfit_of_model(settings: Settings) -> Fault | None:
-    pretrained = names_pretrained(settings.model)
-    if not pretrained and settings.model not in ARCHITECTURES:
-        near = did_you_mean(settings.model, ARCHITECTURES)
-        problem = f"must be one of {', '.join(ARCHITECTURES)}, a folder, or a name on the hub"
-        return "model", InputError(f"model {problem}, got {settings.model!r}", mend=near)
-    if settings.model == "chain" and settings.task != "tag":
-        return _fault("model", "a chain has a label for each token of the source", "use --task tag, or --model lstm")
-    if settings.objective == "crf" and settings.model != "chain":
-        problem = f"crf needs scores that form a chain, which those of the model {settings.model} do not"
-        return _fault("objective", problem, "use --model chain, or --objective beam-crf")
-    transformer, writes = settings.model == "transformer", pretrained and settings.task == "transduce"
-    if transformer and settings.task == "tag":
-        return _fault("model", "a tagger is an LSTM", "use --model lstm, or --task transduce")
-    if transformer and settings.hidden_size % settings.num_heads:
-        problem = f"{settings.hidden_size} cannot be divided among {settings.num_heads} heads"
-        return _fault("hidden_size", problem, f"use a multiple of {settings.num_heads}, or other --num-heads")
-    sampled = "scheduled-sampling" in (settings.objective, settings.warm_start)
-    if settings.feeding_passes == "two-pass" and not ((transformer or writes) and sampled):
-        problem = "only scheduled sampling of a transformer can be fed in two passes"
-        return _fault("feeding_passes", problem, "use --feeding-passes step-by-step, or --model transformer")
-    return None
-
-
-def _wrong_label_cost(settings: Settings) -> Fault | None:
+    for name in ("score", "warm_start"):
+        if given.value(name) is not None:
+            problem = f"{name}: the objective auto chooses it itself"
+            raise given.error(name, problem, f"leave {name.replace('_', '-')} out, or name an objective")
+    encoder = given.value("encoder", "model.encoder")
+    if given.value("task") == "tag" and encoder == "left-to-right":
+        for name, value in (("objective", "beam-crf"), ("score", "global"), ("warm_start", "scheduled-sampling")):
+            given.put(name, value)
+        return
+    given.put("objective", "cross-entropy")
+    epochs = [given.value(name) for name in ("warm_start_epochs", "epochs")]
     try:
-        parse_label_costs(settings.wrong_label_costs)
-    except InputError as error:
-        return _fault("wrong_label_costs", error.problem, error.mend)
-    return None
-
-
-def _schedule_out_of_range(settings: Settings) -> Fault | None:
-    for name in RANGES:
-        try:
-            schedule_in_range(name, getattr(settings, name), total_steps=1)
-        except InputError as error:
-            return name, error
-    return None
-
-
-def trained_score(settings: Settings) -> ScoreName:
-    """Which scores the objective trains: raw ones count only where the whole output is normalised.
-
-    Example:
-        >>> trained_score(Settings(objective="crf")), trained_score(Settings(objective="cross-entropy"))
-        ('global', 'local')
-    """
-    if settings.objective in GLOBAL_OBJECTIVES:
-        return "global"
-    return settings.score if settings.objective in SEARCH_OBJECTIVES else "local"
+        numbers = [5.0 if value is None else float(value) for value in epochs]
+    except (TypeError, ValueError):
+        return  # the wrong one is refused with its place
+    if numbers[0] >= 0 and numbers[1] > 0:
+        given.drop("warm_start_epochs")
+        given.put("epochs", sum(numbers))
+    given.drop("warm_start_learning_rate")

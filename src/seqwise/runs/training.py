@@ -2,38 +2,42 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
+from seqwise.configuration import differences
 from seqwise.data.batches import EncodedExample, collate
 from seqwise.data.durable import discard_partials
 from seqwise.data.readers import Example
 from seqwise.data.summary import wrong_label_column
+from seqwise.data.vocabulary import Vocabulary
 from seqwise.errors import InputError
 from seqwise.evaluation.signature import sha256_of_examples, sign, signature_line
-from seqwise.runs.effects import require_effect
+from seqwise.objectives.contrastive import noise_log_probs
+from seqwise.objectives.named import Context
 from seqwise.runs.inputs import read_examples
 from seqwise.runs.loading import new_run, save_run, save_settings
 from seqwise.runs.measures import measure_decoders, missing_bleu, unknown_targets
+from seqwise.runs.model_settings import PretrainedEncoder
 from seqwise.runs.monitoring import monitor
-from seqwise.runs.objectives import build_objective, build_schedules, loss_unit
 from seqwise.runs.run import OutputRun, save_metrics
-from seqwise.runs.settings import Settings, check, over_encoder, trained_score
-from seqwise.runs.stages import WARM_START_FOLDERS, resolve, stages, steps_of
-from seqwise.runs.training_summary import TrainingSummary, save_summary, summarize_training, warnings_of
+from seqwise.runs.settings import Settings, check, load_settings
+from seqwise.runs.stages import WARM_START_FOLDERS, stages, steps_of
+from seqwise.runs.training_summary import TrainingSummary, save_summary, summarize_training, token_of, warnings_of
 from seqwise.training.checkpoints import MEASUREMENTS, last_complete
-from seqwise.training.configuration import load_configuration
 from seqwise.training.lock import sole_writer
 from seqwise.training.processes import from_first, is_first, join
 from seqwise.training.trainer import Progress, TrainingResult, fit, read_losses
 
-__all__ = ["OnProgress", "read_examples", "train_run", "train_stage"]
+__all__ = ["OnProgress", "context_of", "read_examples", "train_run", "train_stage"]
 
 OnProgress = Callable[[str, Progress], None]
 """Called after each step with the name of the stage."""
@@ -65,8 +69,8 @@ def train_stage(
         on_progress: called after each step.
     """
     steps, model = steps_of(settings, len(encoded)), run.model
-    objective = build_objective(settings, run.codec.target_vocabulary, encoded=encoded, start=model)
-    schedules = build_schedules(settings, total_steps=steps)
+    objective = settings.objective.build(context_of(run.codec.target_vocabulary, encoded=encoded, start=model))
+    schedules = {name: schedule.over(steps) for name, schedule in settings.objective.schedules.items()}
     result = fit(
         model,
         objective,
@@ -77,7 +81,7 @@ def train_stage(
         learning_rate=settings.learning_rate,
         clip=settings.clip,
         seed=settings.seed,
-        rates=dict.fromkeys(_new_parts(run), settings.decoder_learning_rate) if over_encoder(settings) else None,
+        rates=_rates(run, settings),
         save_every=settings.save_every,
         schedules=schedules,
         measure=monitor(run, dev, settings) if dev and settings.measurements else None,
@@ -94,10 +98,35 @@ def train_stage(
     return result
 
 
-def _new_parts(run: OutputRun) -> list[str]:
-    """Of a tagger over an encoder of transformers, what is not the encoder."""
+def context_of(
+    labels: Vocabulary, *, encoded: Iterable[EncodedExample] = (), start: nn.Module | None = None
+) -> Context:
+    """Collect what objectives need to know of the outputs and the data.
+
+    Args:
+        labels: the tokens that outputs are made of.
+        encoded: the training data, whose tokens are the noise of noise-contrastive estimation.
+        start: the model that training starts from; a copy of it is the teacher of distillation.
+    """
+
+    def noise() -> Tensor:
+        counts_V = torch.ones(len(labels))  # once more each: what is never gold has to be held down too
+        for example in encoded:
+            counts_V += torch.bincount(torch.tensor(example.target_ids, dtype=torch.long), minlength=len(labels))
+        return noise_log_probs(counts_V)
+
+    def teacher(model: nn.Module) -> nn.Module:
+        return copy.deepcopy(model).requires_grad_(False).eval()
+
+    return Context(labels.end_id, labels.tokens, noise, None if start is None else partial(teacher, start))
+
+
+def _rates(run: OutputRun, settings: Settings) -> dict[str, float] | None:
+    """The learning rate of the new parts of a tagger over a Hugging Face encoder, by their names."""
+    if not isinstance(settings.model, PretrainedEncoder):
+        return None
     parts = {name.partition(".")[0] for name, _ in run.model.named_parameters()}
-    return sorted(parts - {"encoder"})
+    return dict.fromkeys(sorted(parts - {"encoder"}), settings.model.decoder_learning_rate)
 
 
 def train_run(
@@ -114,7 +143,7 @@ def train_run(
     the same weights, bit for bit.
 
     Args:
-        settings: see :class:`seqwise.runs.Settings`; the objective "auto" is saved as what it stands for.
+        settings: as :func:`~seqwise.runs.train_settings` makes them.
         output: the run folder; made if need be.
         on_start: called before the first step.
         on_progress: called with the name of the stage (see :func:`~seqwise.runs.stages.stages`) and its progress after
@@ -129,7 +158,7 @@ def train_run(
             that are not finite.
     """
     output = Path(output)
-    require_effect(check(settings))
+    check(settings)
     join()
     with sole_writer(output):
         return _train_run(settings, output, on_start=on_start, on_progress=on_progress, on_measured=on_measured)
@@ -139,8 +168,8 @@ def _with_lasting_paths(settings: Settings, output: Path) -> Settings:
     """Make the data's paths absolute where the run folder does not lie below the current one; see `recorded_file`."""
     if output.resolve().is_relative_to(Path.cwd()):
         return settings
-    dev = None if settings.dev is None else Path(settings.dev).absolute()
-    return replace(settings, train=Path(settings.train).absolute(), dev=dev)
+    dev = None if settings.dev is None else settings.dev.absolute()
+    return settings.model_copy(update={"train": settings.train.absolute(), "dev": dev})
 
 
 def _train_run(
@@ -151,7 +180,7 @@ def _train_run(
     on_progress: OnProgress | None,
     on_measured: Callable[[int, int], None] | None,
 ) -> dict[str, Any]:
-    settings = _with_lasting_paths(resolve(asked), output)
+    settings = _with_lasting_paths(asked, output)
     from_first(lambda: _require_own(output, settings))
     examples = read_examples(settings, settings.train)
     dev = [] if settings.dev is None else read_examples(settings, settings.dev)
@@ -163,7 +192,7 @@ def _train_run(
     for warning in (doubt, unknown_targets(run, dev), missing_bleu(run) if dev else None):
         if warning is not None:
             print(f"seqwise: {warning}", file=sys.stderr)
-    summary = summarize_training(run, examples, dev, settings, asked=asked)
+    summary = summarize_training(run, examples, dev, settings)
     if is_first():
         save_summary(summary, output)
         if on_start is not None:
@@ -182,7 +211,7 @@ def _train_run(
         metrics[stage.name] = {
             "steps": result.steps,
             "mean_loss": result.mean_loss,
-            "loss_unit": loss_unit(stage.settings),
+            "loss_unit": stage.settings.objective.loss_unit(token_of(settings)),
         }
     if not is_first():
         return metrics
@@ -198,7 +227,7 @@ def _train_run(
 
 def _signed(run: OutputRun, dev: Sequence[Example]) -> str:
     """How the numbers on development data came about; of each decoder the table says which it is."""
-    method = f"{run.settings.objective}, {trained_score(run.settings)} scores, beam {run.settings.beam_size}"
+    method = f"{run.settings.objective.name}, {run.settings.trained_score} scores, beam {run.settings.beam_size}"
     return signature_line(sign(method, seeds=[run.settings.seed], data=sha256_of_examples(dev)))
 
 
@@ -218,11 +247,9 @@ def _require_own(output: Path, settings: Settings) -> None:
             problem = f"the folder holds {found} but no configuration.yaml, so it is no run"
             raise InputError(problem, path=output, mend="give another --output")
         return
-    before = resolve(load_configuration(Settings, saved, {}))
-    for field in fields(Settings):
-        then, now = getattr(before, field.name), getattr(settings, field.name)
-        if field.name not in _MAY_DIFFER and then != now and not _came_to_nothing(output):
-            problem = f"the run was begun with another {field.name} ({then} then, {now} now)"
+    for name, (then, now) in differences(load_settings(saved, {}), settings).items():
+        if name not in _MAY_DIFFER and not _came_to_nothing(output):
+            problem = f"the run was begun with another {name} ({then} then, {now} now)"
             raise InputError(problem, path=output, mend="give another --output, or remove this folder to start again")
 
 

@@ -18,11 +18,10 @@ from seqwise.data.durable import write_atomically
 from seqwise.data.readers import Example
 from seqwise.data.summary import DataSummary, most_frequent_labels, most_frequent_outputs, summarize
 from seqwise.runs.measures import decisive, measure_outputs, references_by_source
-from seqwise.runs.objectives import build_schedules, loss_unit, schedules_read
 from seqwise.runs.run import OutputRun
 from seqwise.runs.settings import Settings
 from seqwise.runs.stages import stages, steps_of
-from seqwise.training.schedules import Schedule
+from seqwise.schedules import Schedule
 
 __all__ = [
     "SUMMARY",
@@ -103,7 +102,7 @@ class TrainingSummary:
 
 
 def summarize_training(
-    run: OutputRun, train: Sequence[Example], dev: Sequence[Example], settings: Settings, *, asked: Settings
+    run: OutputRun, train: Sequence[Example], dev: Sequence[Example], settings: Settings
 ) -> TrainingSummary:
     """Count the data, the model's parameters and the steps, and measure the baseline.
 
@@ -112,31 +111,35 @@ def summarize_training(
         train: the training data.
         dev: the development data; may be empty.
         settings: of the run.
-        asked: the same, before the objective "auto" was resolved.
     """
     split, split_dev = run.codec.split(train), run.codec.split(dev)
-    name = {"left-to-right": "left-to-right ", "bidirectional": "bidirectional "}[settings.encoder]
+    token = token_of(settings)
     return TrainingSummary(
         settings.task,
         summarize(split),
         summarize(split_dev, train=split) if dev else None,
         len(run.codec.source_vocabulary),
         len(run.codec.target_vocabulary),
-        f"{name if settings.task == 'tag' and settings.model == 'lstm' else ''}{settings.model}",
+        settings.model.title,
         sum(weight.numel() for weight in run.model.parameters() if weight.requires_grad),
         [
             StageSummary(
                 stage.name,
-                stage.settings.objective,
+                stage.settings.objective.name,
                 stage.settings.epochs,
                 steps_of(stage.settings, len(train)),
-                loss_unit(stage.settings),
+                stage.settings.objective.loss_unit(token),
             )
             for stage in stages(settings)
         ],
-        f"{settings.objective} with {settings.score} scores" if asked.objective == "auto" else None,
+        f"{settings.objective.name} with {settings.trained_score} scores" if settings.chosen_by_auto else None,
         _baseline(run, train, dev),
     )
+
+
+def token_of(settings: Settings) -> str:
+    """Name what outputs are made of: "label" or "token"."""
+    return "label" if settings.task == "tag" else "token"
 
 
 def _baseline(run: OutputRun, train: Sequence[Example], dev: Sequence[Example]) -> Baseline | None:
@@ -216,18 +219,19 @@ def warnings_of(
         Those of :func:`loss_warnings`, and "below the baseline", by kind.
 
     Example:
+        >>> from seqwise.runs import train_settings
         >>> nothing = Baseline("guessing", "dev", "labels right", 1, {"labels right": 0.5})
         >>> dev = {"best decoder": "beam", "decoders": {"beam": {"labels right": 0.4}}}
-        >>> warnings_of([1.0], Settings(objective="cross-entropy"), baseline=nothing, dev=dev)["below the baseline"]
+        >>> settings = train_settings(objective="cross-entropy")
+        >>> warnings_of([1.0], settings, baseline=nothing, dev=dev)["below the baseline"]
         'the model is worse than no learning: on the development data labels right 40.0%, and 50.0% by guessing'
     """
-    schedules = build_schedules(settings, total_steps=len(losses))
     found = loss_warnings(
         losses,
-        unit=loss_unit(settings),
+        unit=settings.objective.loss_unit(token_of(settings)),
         learning_rate=settings.learning_rate,
         epochs=settings.epochs,
-        schedules=[schedules[name] for name in schedules_read(settings)],
+        schedules=[schedule.over(len(losses)) for schedule in settings.objective.schedules.values()],
     )
     if baseline is not None and dev is not None and baseline.file == "dev":
         value, least = dev["decoders"][dev["best decoder"]][baseline.title], baseline.measures[baseline.title]

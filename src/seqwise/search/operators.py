@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from seqwise.errors import InputError
+from seqwise.names import AlphaUnitName
 
 __all__ = [
+    "ALPHA_UNITS",
     "LOWEST",
     "AlphaUnit",
     "finite",
@@ -262,3 +264,7 @@ def _require_k(k: int, scores_BJV: Tensor) -> None:
             f"k must lie between 1 and the number of candidates, {scores_BJV.shape[1:].numel()} "
             f"({scores_BJV.shape[1]} slots x {scores_BJV.shape[2]} tokens), got {k}"
         )
+
+
+ALPHA_UNITS: dict[AlphaUnitName, AlphaUnit] = {"scores": of_scores, "gaps": mean_squared_gap}
+"""The functions that alpha is divided by, as settings name them."""

@@ -20,7 +20,7 @@ from seqwise.data.batches import Batch
 from seqwise.errors import InputError
 from seqwise.objectives.means import SumOfMeans
 from seqwise.objectives.objective import Objective
-from seqwise.training.schedules import Schedule
+from seqwise.schedules import Schedule
 
 __all__ = ["SequenceTrainer", "WithObjective", "not_finite"]
 

@@ -33,6 +33,7 @@ from seqwise.data.batches import BucketBatchSampler, EncodedExample, collate
 from seqwise.data.durable import write_atomically
 from seqwise.errors import InputError
 from seqwise.objectives.objective import Objective
+from seqwise.schedules import AnySchedule, Schedule, parse_schedule
 from seqwise.training.checkpoints import (
     MEASUREMENTS,
     discard_incomplete,
@@ -40,10 +41,8 @@ from seqwise.training.checkpoints import (
     load_model_file,
     prune,
 )
-from seqwise.training.configuration import did_you_mean
 from seqwise.training.processes import from_first, is_first, join, number_of, rank
 from seqwise.training.resumable import SETTINGS, WEIGHTS, ResumableTrainer, has_ended, require_state
-from seqwise.training.schedules import AnySchedule, Schedule, parse_schedule
 from seqwise.training.sequence_trainer import SequenceTrainer, WithObjective
 
 __all__ = ["Progress", "TrainingResult", "fit", "read_losses"]
@@ -205,7 +204,7 @@ def fit(
     Not implemented: models that one GPU has no room for.
     """
     output = Path(output)
-    parsed = {name: parse_schedule(schedule, total_steps=steps) for name, schedule in (schedules or {}).items()}
+    parsed = {name: parse_schedule(schedule).over(steps) for name, schedule in (schedules or {}).items()}
     chosen = {
         "steps": steps,
         "batch_size": batch_size,

@@ -59,9 +59,9 @@ def answer(
 
     Example:
         >>> from seqwise.data.readers import Example
-        >>> from seqwise.runs import Settings, new_run
+        >>> from seqwise.runs import new_run, train_settings
         >>> from seqwise.runs.explore import read_question
-        >>> run = new_run([Example(("a", "b"), ("X", "Y"))] * 2, Settings())
+        >>> run = new_run([Example(("a", "b"), ("X", "Y"))] * 2, train_settings())
         >>> first = answer(run, read_question(run, "a b"), Setup(k=2))
         >>> second = answer(run, first.question, Setup(k=2, score="raw"), known=first)
         >>> second.bias is first.bias, second.errors is first.errors

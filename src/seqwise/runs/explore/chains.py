@@ -102,9 +102,9 @@ def start(run: MaskedRun, text: str, settings: SampleSettings, *, source: str = 
 
     Example:
         >>> from seqwise.data.readers import Example
-        >>> from seqwise.runs import MaskedModelSettings
+        >>> from seqwise.runs import masked_settings
         >>> from seqwise.runs.masked_model_training import new_masked_run
-        >>> run = new_masked_run([Example((), ("b", "a"))], MaskedModelSettings(model="lstm", minimum_count=1))
+        >>> run = new_masked_run([Example((), ("b", "a"))], masked_settings(model="lstm", minimum_count=1))
         >>> _ = run.model.eval()
         >>> watched = advance(start(run, "_ a", SampleSettings(chains=2)))
         >>> len(watched.done), [row[1] for row in watched.rows]

@@ -68,7 +68,7 @@ def load_explored(name: str | os.PathLike[str], *, file: Path | None = None) -> 
     if file is not None:
         read_examples(run.settings, file)
     dev = file or (run.settings.dev and recorded_file(run.settings.dev, folder))
-    return replace(run, settings=replace(run.settings, dev=dev))
+    return replace(run, settings=run.settings.with_changes(dev=dev))
 
 
 def read_question(run: OutputRun, text: str, right: str = "") -> Question:
@@ -84,8 +84,8 @@ def read_question(run: OutputRun, text: str, right: str = "") -> Question:
             given another number of labels than words.
 
     Example:
-        >>> from seqwise.runs import Settings, new_run
-        >>> run = new_run([Example(("a", "b"), ("X", "Y"))] * 2, Settings())
+        >>> from seqwise.runs import new_run, train_settings
+        >>> run = new_run([Example(("a", "b"), ("X", "Y"))] * 2, train_settings())
         >>> read_question(run, "a b", "X Y").gold
         (0, 1)
         >>> read_question(run, "a b", "X")

@@ -69,9 +69,9 @@ def search_errors(run: OutputRun, question: Question, *, k: int, score: str) -> 
 
     Example:
         >>> from seqwise.data.readers import Example
-        >>> from seqwise.runs import Settings, new_run
+        >>> from seqwise.runs import new_run, train_settings
         >>> from seqwise.runs.explore import read_question
-        >>> run = new_run([Example(("a", "b"), ("X", "Y"))] * 2, Settings())
+        >>> run = new_run([Example(("a", "b"), ("X", "Y"))] * 2, train_settings())
         >>> errors = search_errors(run, read_question(run, "a b"), k=4, score="raw")
         >>> errors.beams[errors.asked].short, errors.exact.name
         (0.0, 'exact, of all 4 outputs')

@@ -12,13 +12,13 @@ import torch
 from seqwise.data.batches import collate
 from seqwise.decoding import Decoder, evaluation_mode
 from seqwise.errors import InputError
-from seqwise.objectives.by_name import unit_by_name
 from seqwise.objectives.rescoring import output_scores
 from seqwise.runs.explore.questions import Question
 from seqwise.runs.measures import gold_text
 from seqwise.runs.report.lattice import Lattice, beam_lattice, drawn_steps
 from seqwise.runs.run import OutputRun, search
 from seqwise.search.candidates import Score, global_, local
+from seqwise.search.operators import ALPHA_UNITS
 from seqwise.search.selectors import HardTopK, Selector, SoftTopK
 
 __all__ = [
@@ -80,7 +80,7 @@ class Setup:
         selectors: dict[str, Selector] = {
             "greedy": HardTopK(1),
             "beam": HardTopK(self.k),
-            "relaxed beam": SoftTopK(self.k, self.alpha, unit_by_name(run.settings.alpha_unit)),
+            "relaxed beam": SoftTopK(self.k, self.alpha, ALPHA_UNITS[run.settings.alpha_unit]),
         }
         return Decoder(selectors[self.search], SCORES[self.score])
 
@@ -116,9 +116,9 @@ def follow(run: OutputRun, question: Question, setup: Setup) -> Lattice:
 
     Example:
         >>> from seqwise.data.readers import Example
-        >>> from seqwise.runs import Settings, new_run
+        >>> from seqwise.runs import new_run, train_settings
         >>> from seqwise.runs.explore import read_question
-        >>> run = new_run([Example(("a", "b"), ("X", "Y"))] * 2, Settings())
+        >>> run = new_run([Example(("a", "b"), ("X", "Y"))] * 2, train_settings())
         >>> [len(slots) for slots in follow(run, read_question(run, "a b"), Setup(k=3)).steps]
         [2, 3]
     """
@@ -185,9 +185,9 @@ def compare(run: OutputRun, question: Question, *, k: int, alpha: float) -> list
 
     Example:
         >>> from seqwise.data.readers import Example
-        >>> from seqwise.runs import Settings, new_run
+        >>> from seqwise.runs import new_run, train_settings
         >>> from seqwise.runs.explore import read_question
-        >>> run = new_run([Example(("a", "b"), ("X", "Y"))] * 2, Settings())
+        >>> run = new_run([Example(("a", "b"), ("X", "Y"))] * 2, train_settings())
         >>> [one.name for one in compare(run, read_question(run, "a b", "X Y"), k=2, alpha=1.0)][-2:]
         ['relaxed beam, raw scores', 'the right output']
     """

@@ -49,8 +49,8 @@ class Suggestions:
         note: why there are none; empty where there are some.
 
     Example:
-        >>> from seqwise.runs import Settings, new_run
-        >>> found = Suggestions(new_run([Example(("a", "b"), ("X", "Y"))] * 2, Settings()))
+        >>> from seqwise.runs import new_run, train_settings
+        >>> found = Suggestions(new_run([Example(("a", "b"), ("X", "Y"))] * 2, train_settings()))
         >>> found.texts, found.note
         ([], 'The run was trained without development data; seqwise explore --file FILE offers examples.')
     """

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 
 from seqwise.data.readers import Example
-from seqwise.objectives.by_name import unit_by_name
 from seqwise.runs.measures import gold_ids, gold_text
 from seqwise.runs.report.blocks import Block, Frames, Ids, Paragraph, Table, plain_number
 from seqwise.runs.report.drawing import FAINTEST, Palette, draw_lattice
@@ -14,8 +13,8 @@ from seqwise.runs.report.folders import StageLog
 from seqwise.runs.report.lattice import MOST_STEPS, Lattice, beam_lattice, drawn_steps
 from seqwise.runs.run import OutputRun
 from seqwise.search.candidates import global_, local
+from seqwise.search.operators import ALPHA_UNITS
 from seqwise.search.selectors import HardTopK, Selector, SoftTopK
-from seqwise.training.schedules import parse_schedule
 
 __all__ = [
     "ALPHAS",
@@ -57,7 +56,7 @@ def lattice_blocks(
     gold = gold_ids(run, example)
     k = min(settings.beam_size, MOST_SLOTS)
     steps = drawn_steps(model, source, k=k, gold=gold)
-    unit = unit_by_name(settings.alpha_unit)
+    unit = ALPHA_UNITS[settings.alpha_unit]
     plain: list[Selector] = [*(SoftTopK(k, alpha, unit) for alpha in ALPHAS), HardTopK(k)]
     selectors = [run.codec.allowed(one) for one in plain]
     searches = {
@@ -135,7 +134,7 @@ def _start(run: OutputRun, logs: Sequence[StageLog]) -> int:
     """The place of the alpha that the soft-beam decoder has, or of the hard beam."""
     if not logs or "alpha" not in logs[-1].columns:
         return len(ALPHAS)
-    last = parse_schedule(run.settings.alpha, total_steps=1)(math.inf)
+    _, last = run.settings.alpha.ends
     return min(range(len(ALPHAS)), key=lambda place: abs(math.log(ALPHAS[place] / last)))
 
 

@@ -8,17 +8,16 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from seqwise.configuration import flat_values
 from seqwise.data.readers import read_lines
 from seqwise.errors import InputError
-from seqwise.runs.effects import unread_settings
 from seqwise.runs.masked_model_settings import load_masked_settings
-from seqwise.runs.objectives import schedules_read
 from seqwise.runs.settings import load_settings
-from seqwise.runs.stages import resolve, stages
+from seqwise.runs.stages import stages
 from seqwise.training.checkpoints import MEASUREMENTS
 
 __all__ = ["Folder", "Kind", "StageLog", "is_number", "read_folder", "read_folders", "read_json"]
@@ -111,20 +110,17 @@ def read_folder(path: Path) -> Folder:
 
 
 def _training(path: Path) -> Folder:
-    settings = resolve(load_settings(path / "configuration.yaml", {}))
+    settings = load_settings(path / "configuration.yaml", {})
     logs = []
     for stage in stages(settings):
         file = path / stage.folder / "log.jsonl"
         if file.is_file() and file.stat().st_size:
             columns = _read_log(file)
-            for name in {"alpha", "gold_probability"} - schedules_read(stage.settings):  # all are logged
-                columns.pop(name, None)
             measurements = file.with_name(MEASUREMENTS)
             measured = _read_columns(measurements) if measurements.is_file() else {}
-            logs.append(StageLog(stage.name, stage.settings.objective, columns, measured))
-    unread = unread_settings(settings)
-    read = {name: value for name, value in asdict(settings).items() if name not in unread}
-    return _with_model(Folder(path, path.resolve().name, "training", _shown(read), logs))
+            logs.append(StageLog(stage.name, stage.settings.objective.name, columns, measured))
+    shown = {**flat_values(settings), "score": settings.trained_score}
+    return _with_model(Folder(path, path.resolve().name, "training", shown, logs))
 
 
 def _masked(path: Path) -> Folder:
@@ -132,7 +128,7 @@ def _masked(path: Path) -> Folder:
     file, logs = path / "log.jsonl", []
     if file.is_file() and file.stat().st_size:
         logs.append(StageLog("training", "masked cross-entropy", _read_log(file)))
-    return _with_model(Folder(path, path.resolve().name, "masked model", _shown(asdict(settings)), logs))
+    return _with_model(Folder(path, path.resolve().name, "masked model", flat_values(settings), logs))
 
 
 def _shown(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seqwise.errors import InputError
-from seqwise.training.schedules import constant, exponential, inverse_sigmoid, linear, parse_schedule, schedule_in_range
+from seqwise.schedules import Function, Range, Schedule, constant, exponential, inverse_sigmoid, linear, parse_schedule
 
 positive = st.floats(1e-6, 1e6)
 
@@ -52,7 +52,7 @@ def test_inverse_sigmoid_falls_through_one_half_and_never_overflows() -> None:
     ],
 )
 def test_text_becomes_the_schedule(text: str | float, step: float, value: float) -> None:
-    assert parse_schedule(text, total_steps=100)(step) == pytest.approx(value)
+    assert parse_schedule(text).over(100)(step) == pytest.approx(value)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_text_becomes_the_schedule(text: str | float, step: float, value: float)
 )
 def test_bad_text_is_refused_with_its_mend(text: str, said: str) -> None:
     with pytest.raises(InputError) as error:
-        parse_schedule(text, total_steps=100)
+        parse_schedule(text)
     assert said in str(error.value)
 
 
@@ -87,11 +87,33 @@ def test_not_finite_numbers_are_refused() -> None:
             make()
 
 
+PROBABILITY, ALPHA = Range(0, 1, "between 0 and 1"), Range(1e-30, math.inf, "greater than 0")
+
+
 def test_a_function_is_a_schedule_and_is_held_to_its_range_step_by_step() -> None:
-    assert parse_schedule(lambda step: step**2, total_steps=1)(3) == 9
-    schedule = schedule_in_range("gold_probability", lambda step: 1 - step / 4, total_steps=9)
+    assert parse_schedule(lambda step: step**2)(3) == 9
+    schedule = PROBABILITY.checked(lambda step: 1 - step / 4, "gold_probability")
     assert [schedule(step) for step in (0, 2, 4)] == [1.0, 0.5, 0.0]
+    assert schedule.over(9) is schedule
     with pytest.raises(InputError, match=r"gold_probability must stay between 0 and 1, but is -0\.25 at step 5"):
         schedule(5)
     with pytest.raises(InputError, match="alpha must stay greater than 0, but is 0 at step 0"):
-        schedule_in_range("alpha", lambda step: step, total_steps=9)
+        ALPHA.checked(lambda step: step, "alpha")
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [constant(0.1), constant(2), linear(1, 0), linear(1 / 3, 1e-7, 10), exponential(1, 8), inverse_sigmoid(10.5),
+     inverse_sigmoid(3, 7)],
+)  # fmt: skip
+def test_what_is_written_is_read_back_equal(schedule: Schedule) -> None:
+    assert parse_schedule(str(schedule)) == schedule
+    assert hash(parse_schedule(str(schedule))) == hash(schedule)
+    assert schedule.over(7)(7) == parse_schedule(str(schedule)).over(7)(7)
+
+
+def test_a_schedule_over_the_whole_training_asks_for_its_length() -> None:
+    with pytest.raises(InputError, match=r"linear\(1, 2\) has no number of steps; call over"):
+        linear(1, 2)(3)
+    assert linear(1, 2, 4).over(100) == linear(1, 2, 4)
+    assert linear(1, 2) != exponential(1, 2) and isinstance(parse_schedule(math.sqrt), Function)

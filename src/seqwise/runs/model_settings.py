@@ -1,0 +1,240 @@
+"""The models that ``seqwise train`` makes or goes on with, each with its sizes and with what text is split into."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import field_validator, model_validator
+
+from seqwise.configuration import Config, WrongValue, did_you_mean, setting
+from seqwise.errors import InputError
+from seqwise.runs.model_names import ARCHITECTURES, names_pretrained
+
+if TYPE_CHECKING:
+    from seqwise.models import ChainTagger, EncoderDecoder, Tagger, Transformer
+
+__all__ = [
+    "Chain",
+    "Direction",
+    "LSTMTagger",
+    "LSTMTransducer",
+    "ModelConfig",
+    "PretrainedEncoder",
+    "PretrainedGenerator",
+    "TaggerModel",
+    "TransducerModel",
+    "TransformerTransducer",
+    "Units",
+    "model_of",
+]
+
+Direction = Literal["left-to-right", "bidirectional"]
+Units = Literal["words", "characters", "subwords"]
+
+
+class ModelConfig(Config):
+    """A model with its options; a subclass has a ``name: Literal["..."]``."""
+
+    name: str
+
+    pretrained: ClassVar[bool] = False
+    """Whether it is a trained Hugging Face model."""
+
+    parallel: ClassVar[bool] = False
+    """Whether all positions can be computed at once."""
+
+    def units(self, side: Literal["source", "target"]) -> Units:
+        """What one side of an example is made of."""
+        return "words"
+
+    @property
+    def title(self) -> str:
+        """The name that it was asked for by."""
+        return self.name
+
+
+class TaggerModel(ModelConfig):
+    """A model that gives each source token a label."""
+
+
+class TransducerModel(ModelConfig):
+    """A model that writes an output of its own length."""
+
+
+class _OwnVocabulary(Config):
+    minimum_count: int | None = setting(
+        None,
+        "source tokens seen less often are trained as the unknown token; 1 refuses unknown tokens (not subwords); "
+        "by default 2 for words and subwords, 1 for characters",
+        ge=1,
+    )
+
+
+class _Decoder(Config):
+    hidden_size: int = setting(
+        96, "size of each LSTM direction, and of the decoder of a tagger; transformer: of embeddings and layers", ge=1
+    )
+    dropout: float = setting(0.1, "dropout rate", ge=0, lt=1)
+
+
+class _TaggerOfOurs(_Decoder, _OwnVocabulary, TaggerModel):
+    encoder: Direction = setting("bidirectional", "left-to-right sees only the source so far")
+    embedding_size: int = setting(64, "size of source (and output) embeddings", ge=1)
+
+    def _sizes(self, source_size: int, target_size: int) -> dict[str, Any]:
+        return {
+            "source_size": source_size,
+            "target_size": target_size,
+            "hidden_size": self.hidden_size,
+            "dropout": self.dropout,
+            "embedding_size": self.embedding_size,
+            "bidirectional": self.encoder == "bidirectional",
+        }
+
+
+class LSTMTagger(_TaggerOfOurs):
+    """An LSTM over the source, and one over the labels."""
+
+    name: Literal["lstm"] = "lstm"
+    label_embedding_size: int = setting(16, "size of label embeddings", ge=1)
+
+    @property
+    def title(self) -> str:
+        """Its direction as well."""
+        return f"{self.encoder} lstm"
+
+    def build(self, *, source_size: int, target_size: int, end: int | None = None) -> Tagger:
+        """Make a model with new weights."""
+        from seqwise.models import Tagger
+
+        return Tagger(**self._sizes(source_size, target_size), label_embedding_size=self.label_embedding_size)
+
+
+class Chain(_TaggerOfOurs):
+    """A linear chain: a label sees the source and the label before."""
+
+    name: Literal["chain"] = "chain"
+
+    def build(self, *, source_size: int, target_size: int, end: int | None = None) -> ChainTagger:
+        """Make a model with new weights."""
+        from seqwise.models import ChainTagger
+
+        return ChainTagger(**self._sizes(source_size, target_size))
+
+
+class _Pretrained(ModelConfig):
+    name: Literal["pretrained"] = "pretrained"
+    path: str = setting("", "a Hugging Face model: a folder, or a name on the hub", flag="model")
+
+    @field_validator("path")
+    @classmethod
+    def _with_separator(cls, path: str) -> str:
+        if not names_pretrained(path):
+            raise WrongValue(f"{{name}} must be a folder, or a name on the hub, got {path!r}")
+        # With a separator a folder's name means the same wherever and whenever it is read.
+        is_plain_folder = not {"/", os.sep} & set(path) and Path(path).is_dir()
+        return f".{os.sep}{path}" if is_plain_folder else path
+
+    @property
+    def title(self) -> str:
+        """The folder or the name on the hub."""
+        return self.path
+
+
+class PretrainedEncoder(_Pretrained, _Decoder, TaggerModel):
+    """A decoder with new weights over a trained encoder, such as BERT."""
+
+    pretrained = True
+
+    label_embedding_size: int = setting(16, "size of label embeddings", ge=1)
+    decoder_learning_rate: float = setting(
+        1e-3, "over a Hugging Face encoder: that of the decoder in each stage, for its weights are new", gt=0
+    )
+
+
+class PretrainedGenerator(_Pretrained, TransducerModel):
+    """A trained encoder-decoder or causal language model, which reads and writes raw text by its own tokenizer."""
+
+    pretrained = True
+    parallel = True
+
+    def units(self, side: Literal["source", "target"]) -> Units:
+        """Pieces of raw text."""
+        return "subwords"
+
+
+class _TransducerOfOurs(_Decoder, _OwnVocabulary, TransducerModel):
+    source_units: Units = setting("words", "what a source is made of; subwords are learnt from raw text")
+    target_units: Units = setting("words", "what a target is made of")
+    subword_vocabulary: int = setting(8000, "subwords: how many to learn at most, for each side on its own", ge=1)
+
+    @model_validator(mode="after")
+    def _learns_subwords(self) -> Any:
+        of_subwords = "subwords" in (self.source_units, self.target_units)
+        if self.subword_vocabulary != type(self).model_fields["subword_vocabulary"].default and not of_subwords:
+            hint = "leave it out, or use source_units or target_units subwords"
+            raise InputError("subword_vocabulary: nothing reads it here", mend=hint)
+        return self
+
+    def units(self, side: Literal["source", "target"]) -> Units:
+        """As they are set."""
+        return self.source_units if side == "source" else self.target_units
+
+
+class LSTMTransducer(_TransducerOfOurs):
+    """An LSTM encoder-decoder with attention."""
+
+    name: Literal["lstm"] = "lstm"
+    embedding_size: int = setting(64, "size of source (and output) embeddings", ge=1)
+
+    def build(self, *, source_size: int, target_size: int, end: int) -> EncoderDecoder:
+        """Make a model with new weights."""
+        from seqwise.models import EncoderDecoder
+
+        sizes: dict[str, Any] = {"hidden_size": self.hidden_size, "embedding_size": self.embedding_size}
+        return EncoderDecoder(source_size=source_size, target_size=target_size, end=end, dropout=self.dropout, **sizes)
+
+
+class TransformerTransducer(_TransducerOfOurs):
+    """A Transformer encoder-decoder."""
+
+    parallel = True
+
+    name: Literal["transformer"] = "transformer"
+    num_layers: int = setting(2, "layers of the encoder, and of the decoder", ge=1)
+    num_heads: int = setting(4, "heads of each attention", ge=1)
+    feedforward_size: int = setting(512, "hidden size of the feed-forward networks", ge=1)
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> Any:
+        if self.hidden_size % self.num_heads:
+            problem = f"hidden_size: {self.hidden_size} cannot be divided among {self.num_heads} heads"
+            raise InputError(problem, mend=f"use a multiple of {self.num_heads}, or other --num-heads")
+        return self
+
+    def build(self, *, source_size: int, target_size: int, end: int) -> Transformer:
+        """Make a model with new weights."""
+        from seqwise.models import Transformer
+
+        sizes = {name: getattr(self, name) for name in ("hidden_size", "num_layers", "num_heads", "feedforward_size")}
+        return Transformer(source_size=source_size, target_size=target_size, end=end, dropout=self.dropout, **sizes)
+
+
+def model_of(text: str) -> dict[str, Any]:
+    """From ``--model``: the name of an architecture, or a folder or name on the hub of a trained model.
+
+    Raises:
+        InputError: it is none of these.
+
+    Example:
+        >>> model_of("lstm"), model_of("ada/bart")
+        ({'name': 'lstm'}, {'name': 'pretrained', 'path': 'ada/bart'})
+    """
+    if text in ARCHITECTURES:
+        return {"name": text}
+    if names_pretrained(text):
+        return {"name": "pretrained", "path": text}
+    expected = f"one of {', '.join(ARCHITECTURES)}, a folder, or a name on the hub"
+    raise WrongValue(f"{{name}} must be {expected}, got {text!r}", mend=did_you_mean(text, ARCHITECTURES))

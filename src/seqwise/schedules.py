@@ -1,0 +1,342 @@
+"""Values that change while a model trains (alpha, a mixing probability, a temperature), each a function of the step."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic_core import core_schema
+
+from seqwise.configuration import WrongValue, did_you_mean
+from seqwise.errors import InputError
+
+__all__ = [
+    "Alpha",
+    "AnySchedule",
+    "Function",
+    "Probability",
+    "Range",
+    "Schedule",
+    "constant",
+    "exponential",
+    "inverse_sigmoid",
+    "linear",
+    "parse_schedule",
+]
+
+_CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*\(([^()]*)\)\s*")
+
+
+class Schedule:
+    """A value as a function of the number of optimiser steps taken so far (0 at the first step).
+
+    Subclasses are frozen dataclasses of numbers; ``str`` writes them as :func:`parse_schedule` reads them. Each goes
+    one way, so that its two ends are its extremes.
+    """
+
+    def __call__(self, step: float) -> float:
+        """The value at a step."""
+        raise NotImplementedError
+
+    def over(self, total_steps: float) -> Schedule:
+        """The same schedule over the whole training, where it says no number of steps itself."""
+        return self
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The values at the first step and in the end."""
+        whole = self.over(1)
+        return whole(0), whole(math.inf)
+
+    def __str__(self) -> str:
+        numbers: Any = dataclasses.astuple(self)  # type: ignore[call-overload]
+        defaults = [field.default for field in dataclasses.fields(self)]  # type: ignore[arg-type]
+        written = [
+            f"{number:g}" if float(f"{number:g}") == number else repr(float(number))
+            for number, default in zip(numbers, defaults, strict=True)
+            if number != default
+        ]
+        return f"{type(self).__name__}({', '.join(written)})"
+
+
+AnySchedule = str | float | Schedule | Callable[[float], float]
+"""A schedule, or what :func:`parse_schedule` makes one of: a number, text such as "linear(1, 10)", or a function."""
+
+
+@dataclass(frozen=True)
+class constant(Schedule):
+    """The same value at every step, ``v(t) = value``.
+
+    Args:
+        value: any finite number.
+
+    Raises:
+        InputError: the value is not finite.
+
+    Example:
+        >>> constant(2.0)(100), str(constant(2.0))
+        (2.0, '2')
+    """
+
+    value: float
+
+    def __post_init__(self) -> None:
+        _finite(value=self.value)
+
+    def __call__(self, step: float) -> float:
+        return self.value
+
+    def __str__(self) -> str:
+        return super().__str__().removeprefix("constant(").removesuffix(")")
+
+
+@dataclass(frozen=True)
+class _Way(Schedule):
+    """From one value to another in a number of steps, by default those of the whole training."""
+
+    start: float
+    end: float
+    steps: float | None = None
+
+    def __post_init__(self) -> None:
+        _finite(start=self.start, end=self.end)
+        if self.steps is not None:
+            _greater_than_zero(steps=self.steps)
+
+    def over(self, total_steps: float) -> Schedule:
+        """The same way, over the whole training where no number of steps was given."""
+        return self if self.steps is not None else dataclasses.replace(self, steps=float(total_steps))
+
+    def fraction(self, step: float) -> float:
+        """How much of the way is done."""
+        if self.steps is None:
+            raise InputError(
+                f"{self} has no number of steps", mend="call over(total_steps) first, or give a third number"
+            )
+        return min(max(step / self.steps, 0.0), 1.0)
+
+
+class linear(_Way):
+    """From start to end in equal differences, ``v(t) = start + (end - start) min(t / steps, 1)``.
+
+    Args:
+        start: the value at step 0.
+        end: the value at step ``steps`` and after it.
+        steps: how many steps the way takes, greater than 0; None: those of the whole training.
+
+    Raises:
+        InputError: a number is not finite, or steps is not greater than 0.
+
+    Example:
+        >>> [linear(0, 1, 4)(step) for step in (0, 1, 4, 9)]
+        [0.0, 0.25, 1.0, 1.0]
+        >>> linear(1, 10).over(90)(45), str(linear(1, 10))
+        (5.5, 'linear(1, 10)')
+    """
+
+    def __call__(self, step: float) -> float:
+        # Both ends weighted, so that the end is met exactly: start + (end - start) can miss it by rounding.
+        return self.start * (1 - self.fraction(step)) + self.end * self.fraction(step)
+
+
+class exponential(_Way):
+    """From start to end in equal ratios, ``v(t) = start^(1 - f) end^f`` with ``f = min(t / steps, 1)``.
+
+    Args:
+        start: the value at step 0, greater than 0.
+        end: the value at step ``steps`` and after it, greater than 0.
+        steps: how many steps the way takes, greater than 0; None: those of the whole training.
+
+    Raises:
+        InputError: a number is not finite or not greater than 0.
+
+    Example:
+        >>> [round(exponential(1, 100, 2)(step), 6) for step in (0, 1, 2, 3)]
+        [1.0, 10.0, 100.0, 100.0]
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _greater_than_zero(start=self.start, end=self.end)
+
+    def __call__(self, step: float) -> float:
+        return self.start ** (1 - self.fraction(step)) * self.end ** self.fraction(step)
+
+
+@dataclass(frozen=True)
+class inverse_sigmoid(Schedule):
+    """The decay of scheduled sampling, ``v(t) = k / (k + exp(t / k))`` with t = step / unit.
+
+    Args:
+        k: how slowly it falls, greater than 0; it passes one half at ``t = k ln k``. It is near 1 at first for large k,
+            and 0 in the end.
+        unit: steps to one unit of t, greater than 0: 1 to decay by steps, the steps of an epoch to decay by epochs.
+
+    Raises:
+        InputError: k or the unit is not finite or not greater than 0.
+
+    Example:
+        >>> [round(inverse_sigmoid(10)(step), 3) for step in (0, 10 * math.log(10), 1e9)]
+        [0.909, 0.5, 0.0]
+
+    Source: Bengio et al. 2015, Scheduled Sampling, section 2.4 (there k >= 1).
+    """
+
+    k: float
+    unit: float = 1.0
+
+    def __post_init__(self) -> None:
+        _greater_than_zero(k=self.k, unit=self.unit)
+
+    def __call__(self, step: float) -> float:
+        # exp overflows above 709; at 700 the value is already below 1e-300 k.
+        return self.k / (self.k + math.exp(min(step / self.unit / self.k, 700.0)))
+
+
+@dataclass(frozen=True)
+class Function(Schedule):
+    """A function of the step as a schedule, held to a range at each step.
+
+    Example:
+        >>> Function(lambda step: step / 9)(45)
+        5.0
+    """
+
+    function: Callable[[float], float]
+    range: Range | None = None
+    name: str = "the schedule"
+
+    def __call__(self, step: float) -> float:
+        value = self.function(step)
+        if self.range is not None and not self.range.lowest <= value <= self.range.highest:
+            raise InputError(f"{self.name} must stay {self.range.text}, but is {value:g} at step {step:g}")
+        return value
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The value at the first step, twice: no end is known."""
+        return self(0), self(0)
+
+    def __str__(self) -> str:
+        return getattr(self.function, "__qualname__", repr(self.function))
+
+
+_NAMED: dict[str, type[Any]] = {named.__name__: named for named in (constant, linear, exponential, inverse_sigmoid)}
+
+
+def parse_schedule(schedule: AnySchedule) -> Schedule:
+    """Make a schedule from a number, or from text such as ``linear(1, 10)``; a function of the step is one already.
+
+    Args:
+        schedule: a number (constant), or a name with its numbers: ``constant(v)``, ``linear(start, end)``,
+            ``exponential(start, end)``, ``inverse_sigmoid(k)`` or ``inverse_sigmoid(k, unit)``. A third number for
+            linear and exponential is the number of steps, by default all of the training (:meth:`Schedule.over`). Or a
+            function of the step.
+
+    Raises:
+        InputError: the text is no schedule, the name is unknown or the numbers do not fit.
+
+    Example:
+        >>> parse_schedule("linear(1, 10)").over(90)(45)
+        5.5
+        >>> parse_schedule("0.5")(45), parse_schedule(lambda step: step / 9)(45)
+        (0.5, 5.0)
+    """
+    if isinstance(schedule, Schedule):
+        return schedule
+    if callable(schedule):
+        return Function(schedule)
+    if not isinstance(schedule, str):
+        return constant(float(schedule))
+    number = _number(schedule)
+    if number is not None:
+        return constant(number)
+    match = _CALL.fullmatch(schedule)
+    if match is None:
+        raise InputError(f"{schedule!r} is not a schedule", mend="write a number or, for example, linear(1, 10)")
+    name, text = match.groups()
+    if name not in _NAMED:
+        raise InputError(f"unknown schedule {name!r} in {schedule!r}", mend=did_you_mean(name, _NAMED))
+    numbers = [_number(part) for part in text.split(",")] if text.strip() else []
+    if any(value is None for value in numbers):
+        raise InputError(f"{schedule!r} holds something that is not a number", mend="separate numbers with commas")
+    fields = dataclasses.fields(_NAMED[name])
+    required = sum(field.default is dataclasses.MISSING for field in fields)
+    if not required <= len(numbers) <= len(fields):
+        parameters = ", ".join(field.name for field in fields)
+        raise InputError(f"{schedule!r} has {len(numbers)} numbers", mend=f"write {name}({parameters})")
+    made: Schedule = _NAMED[name](*numbers)
+    return made
+
+
+@dataclass(frozen=True)
+class Range:
+    """Annotation of a setting that is a schedule: the range in which its values must stay.
+
+    Args:
+        lowest, highest: its ends, both included.
+        text: the range in words.
+
+    Example:
+        >>> Range(0, 1, "between 0 and 1").checked("linear(1, -1)")
+        Traceback (most recent call last):
+        ...
+        seqwise.configuration.config.WrongValue: it must stay between 0 and 1, but 'linear(1, -1)' reaches -1
+    """
+
+    lowest: float
+    highest: float
+    text: str
+
+    def checked(self, schedule: AnySchedule, name: str = "it") -> Schedule:
+        """A schedule that never leaves the range; a function is held to it step by step.
+
+        Raises:
+            InputError: says what is wrong with the schedule.
+        """
+        try:
+            parsed = parse_schedule(schedule)
+        except InputError as error:
+            raise WrongValue("{name}: " + error.problem, mend=error.mend) from None
+        if isinstance(parsed, Function):
+            parsed = Function(parsed.function, self, name)
+        for value in parsed.ends:
+            if not self.lowest <= value <= self.highest:
+                raise WrongValue(f"{{name}} must stay {self.text}, but {str(schedule)!r} reaches {value:g}")
+        return parsed
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        return core_schema.with_info_plain_validator_function(
+            lambda value, info: self.checked(value, info.field_name or "it")
+        )
+
+
+# What is smaller than this is 0 in the models' float32.
+Alpha = Annotated[Schedule, Range(1e-30, math.inf, "greater than 0")]
+"""A setting that is a schedule of inverse temperatures."""
+
+Probability = Annotated[Schedule, Range(0.0, 1.0, "between 0 and 1")]
+"""A setting that is a schedule of probabilities."""
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _finite(**values: float) -> None:
+    for name, value in values.items():
+        if not math.isfinite(value):
+            raise InputError(f"{name} of a schedule must be finite, got {value}")
+
+
+def _greater_than_zero(**values: float) -> None:
+    for name, value in values.items():
+        if not (math.isfinite(value) and value > 0):
+            raise InputError(f"{name} of a schedule must be greater than 0 and finite, got {value}")

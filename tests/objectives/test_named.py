@@ -1,0 +1,89 @@
+"""Named objectives: each option that one lists reaches its loss, in value or in what is computed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from oracles import Case, tagger_case, translation_case
+from seqwise import InputError
+from seqwise.configuration import OneOf
+from seqwise.models import ChainTagger
+from seqwise.objectives import CRF, BeamCRF, Distillation, Hinge, NoiseContrastive, ObjectiveConfig, noise_log_probs
+from seqwise.objectives.named import Context
+
+MEMBERS = OneOf(ObjectiveConfig).members
+TOKENS = ("a", "$", "b", "c")
+OTHER: dict[str, Any] = {
+    "k": 4, "score": "global", "cost": "edit-distance", "unit": "gaps", "cross_entropy_weight": 0.7,
+    "direct_loss_weight": 0.5, "wrong_label_costs": "b=3,c=2", "weight": 0.6, "fraction": 0.4, "noise_tokens": 3,
+    "feeding": "sample", "alpha": "3", "gold_probability": "0.4",
+}  # fmt: skip
+BESIDE: dict[str, dict[str, Any]] = {
+    # Read where relaxed-beam loss is added, or where what is fed is soft.
+    "beam-crf": {"direct_loss_weight": 0.5},
+    "dense-beam": {"direct_loss_weight": 0.5},
+    "soft-dense-beam": {"direct_loss_weight": 0.5},
+    "scheduled-sampling": {"feeding": "soft-greedy"},
+}
+SAME_LOSS = {("scheduled-sampling", "feeding_passes")}
+"""Another way to the objective; tests/search/test_feeding_two_pass.py compares the two."""
+
+
+CASES = [translation_case(seed) for seed in range(5, 9)] + [tagger_case(seed) for seed in range(2)]
+
+
+def loss_of(objective: ObjectiveConfig, case: Case) -> float:
+    end = case.model.end
+    context = Context(
+        end,
+        TOKENS,
+        lambda: noise_log_probs(torch.ones(4)).double(),
+        lambda: translation_case(11).model.eval(),
+    )
+    torch.manual_seed(3)
+    values = {name: schedule.over(10)(5) for name, schedule in objective.schedules.items()}
+    return float(objective.build(context)(case.model, case.batch, values))
+
+
+def options() -> list[tuple[str, str]]:
+    return [(name, option) for name, kind in MEMBERS.items() for option in kind.model_fields if option != "name"]
+
+
+@pytest.mark.parametrize(("name", "option"), [pair for pair in options() if pair not in SAME_LOSS])
+def test_each_option_reaches_the_loss(name: str, option: str) -> None:
+    beside = BESIDE.get(name, {})
+    beside = {key: value for key, value in beside.items() if key != option}
+    plain = MEMBERS[name](**{"k": 1, **beside} if "k" in MEMBERS[name].model_fields else beside)
+    other = MEMBERS[name](**{**{key: getattr(plain, key) for key in plain.model_fields_set}, option: OTHER[option]})
+    losses = [(loss_of(plain, case), loss_of(other, case)) for case in CASES]
+    assert any(abs(first - second) > 1e-9 for first, second in losses)
+
+
+def test_every_option_is_tried() -> None:
+    assert {option for _, option in options()} <= {*OTHER, "feeding_passes"}
+
+
+def test_a_schedule_is_listed_where_it_is_read() -> None:
+    assert set(Hinge().schedules) == {"alpha"} and BeamCRF().schedules == {}
+    assert set(BeamCRF(direct_loss_weight=1.0).schedules) == {"alpha"}
+    assert {name for name, kind in MEMBERS.items() if "gold_probability" in kind().schedules} == {"scheduled-sampling"}
+
+
+def test_what_an_objective_needs_is_asked_for() -> None:
+    for objective in (Distillation(), NoiseContrastive()):
+        with pytest.raises(InputError, match="needs"):
+            objective.build()
+    case = tagger_case(3)
+    with pytest.raises(InputError, match="chain"):
+        CRF().build()(case.model, case.batch, {})
+    assert not isinstance(case.model, ChainTagger)
+
+
+def test_what_only_added_loss_reads_is_refused_without_it() -> None:
+    with pytest.raises(InputError, match=r"^cost: beam-crf takes no notice of it; leave it out, or give direct_loss"):
+        BeamCRF(cost="edit-distance")
+    with pytest.raises(InputError, match="edit-distance weighs all labels alike"):
+        Hinge(cost="edit-distance", wrong_label_costs="a=2")

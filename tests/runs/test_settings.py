@@ -1,0 +1,231 @@
+"""Settings of training: each alternative survives YAML and flags, and what the chosen ones do not read is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seqwise import InputError
+from seqwise.configuration import Config, OneOf, dump, flags_of, plain_values
+from seqwise.objectives import CRF, Hinge, ObjectiveConfig, RelaxedBeam, ScheduledSampling
+from seqwise.runs.model_settings import LSTMTagger, TaggerModel, TransducerModel, TransformerTransducer
+from seqwise.runs.settings import (
+    SETTINGS,
+    ScheduledSamplingStart,
+    Settings,
+    Tagging,
+    Transducing,
+    WarmStart,
+    load_settings,
+    train_settings,
+)
+from seqwise.runs.training import train_run
+from seqwise.schedules import exponential
+
+
+def one_of_each() -> dict[str, Settings]:
+    """Settings with each objective, model and warm start that there is."""
+    settings: dict[str, Settings] = {}
+    for name, objective in OneOf(ObjectiveConfig).members.items():
+        model = {"model": "chain"} if objective is CRF else {}
+        settings[f"objective {name}"] = Tagging(objective=objective(), **model)
+    for task, base in ((Tagging, TaggerModel), (Transducing, TransducerModel)):
+        for name in OneOf(base).members:
+            model = {"name": name, **({"path": "ada/some-1"} if name == "pretrained" else {})}
+            settings[f"{task.__name__} {name}"] = task(objective=Hinge(), model=model)
+    for name in OneOf(WarmStart).members:
+        settings[f"warm start {name}"] = Tagging(objective=RelaxedBeam(score="global"), warm_start=name)
+    return settings
+
+
+EACH = one_of_each()
+
+
+@pytest.mark.parametrize("settings", EACH.values(), ids=EACH)
+def test_each_alternative_survives_yaml(settings: Settings, tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(dump(settings))
+    assert load_settings(path, {}) == settings
+    assert hash(load_settings(path, {})) == hash(settings)
+    assert settings.with_changes() == settings and settings.with_changes(seed=3).seed == 3
+
+
+def changed_values(config: Config) -> dict[str, Any]:
+    """Another value of each option of an alternative, as text."""
+    values = {}
+    for name, info in type(config).model_fields.items():
+        value = plain_values(config)[name]
+        choices = getattr(info.annotation, "__args__", ())
+        if name in ("name", "path") or name == "unit" or "loss_weight" in name or name == "wrong_label_costs":
+            continue
+        if isinstance(value, float) or (isinstance(value, str) and "(" in value):
+            values[name] = "0.5"
+        elif isinstance(value, int) or value is None:
+            values[name] = "8"
+        elif str in {type(choice) for choice in choices}:
+            values[name] = next(choice for choice in choices if choice != value)
+    return values
+
+
+@pytest.mark.parametrize("settings", EACH.values(), ids=EACH)
+@pytest.mark.parametrize("section", ["objective", "model", "warm_start"])
+def test_nested_settings_and_flags_are_equal(settings: Settings, section: str, tmp_path: Path) -> None:
+    chosen = getattr(settings, section)
+    if chosen is None:
+        return
+    changes = changed_values(chosen)
+    if chosen.name == "scheduled-sampling" or getattr(chosen, "direct_loss_weight", None) == 0:
+        changes = {name: text for name, text in changes.items() if name not in ("feeding_passes", "cost")}
+    if "score" in changes and settings.trained_score == "global":
+        changes["score"] = "global"
+    if section == "model" and "subwords" not in changes.values():
+        changes.pop("subword_vocabulary", None)
+    nested = {**plain_values(settings), section: {"name": chosen.name, **changes}}
+    if chosen.name == "pretrained":
+        nested["model"]["path"] = chosen.path
+    for name in ("beam_size", "alpha", "alpha_unit"):  # of decoding, by default as in training
+        nested.pop(name)
+    path = tmp_path / "s.yaml"
+    path.write_text(yaml_of(nested))
+    by_file = load_settings(path, {})
+    assert getattr(by_file, section) != chosen or not changes
+    flags = {name: str(value) for name, value in flat(settings).items()}
+    fields = type(chosen).model_fields
+    flags |= {(fields[name].json_schema_extra or {}).get("flag") or name: text for name, text in changes.items()}
+    by_flags = load_settings(None, flags)
+    assert getattr(by_flags, section) == getattr(by_file, section)
+
+
+def yaml_of(values: dict[str, Any]) -> str:
+    import yaml
+
+    return yaml.safe_dump(values)
+
+
+def flat(settings: Settings) -> dict[str, str]:
+    """The flags that choose the same alternatives."""
+    model = getattr(settings.model, "path", settings.model.name)
+    start = {} if settings.warm_start is None else {"warm_start": settings.warm_start.name}
+    score = {"score": "global"} if settings.trained_score == "global" and hasattr(settings.objective, "score") else {}
+    return {"task": settings.task, "model": model, "objective": settings.objective.name, **start, **score}
+
+
+@pytest.mark.parametrize(
+    ("named", "settings"),
+    [
+        ("token_column", {"task": "transduce", "token_column": 1}),
+        ("label_column", {"task": "transduce", "label_column": 1}),
+        ("encoder", {"task": "transduce", "encoder": "left-to-right"}),
+        ("source_units", {"source_units": "characters"}),
+        ("target_units", {"target_units": "subwords"}),
+        ("subword_vocabulary", {"task": "transduce", "subword_vocabulary": 50}),
+        ("subword_vocabulary", {"subword_vocabulary": 50}),
+        ("num_layers", {"task": "transduce", "num_layers": 3}),
+        ("num_heads", {"num_heads": 2}),
+        ("feedforward_size", {"model": "chain", "feedforward_size": 3}),
+        ("embedding_size", {"task": "transduce", "model": "transformer", "embedding_size": 3}),
+        ("label_embedding_size", {"model": "chain", "label_embedding_size": 3}),
+        ("feeding", {"objective": "hinge", "feeding": "sample"}),
+        ("feeding", {"feeding": "sample"}),
+        ("gold_probability", {"objective": "cross-entropy", "gold_probability": "0.5"}),
+        ("log_partition_weight", {"objective": "hinge", "log_partition_weight": 0.3}),
+        ("log_partition_fraction", {"objective": "cross-entropy", "log_partition_fraction": 0.3}),
+        ("log_partition_fraction", {"objective": "hinge", "warm_start": "none", "log_partition_fraction": 0.3}),
+        ("decoder_learning_rate", {"decoder_learning_rate": 0.1}),
+        ("decoder_learning_rate", {"model": "./my-bart", "decoder_learning_rate": 0.1}),
+        ("encoder", {"task": "tag", "model": "./my-bert", "encoder": "left-to-right"}),
+        ("minimum_count", {"task": "tag", "model": "./my-bert", "minimum_count": 1}),
+        ("hidden_size", {"model": "./my-bart", "hidden_size": 8}),
+        ("source_units", {"model": "./my-bart", "source_units": "words"}),
+        ("noise_tokens", {"objective": "hinge", "noise_tokens": 3}),
+        ("score", {"objective": "cross-entropy", "score": "global"}),
+        ("cost", {"objective": "dense-beam", "cost": "edit-distance"}),
+        ("wrong_label_costs", {"objective": "minimum-risk", "wrong_label_costs": "O=2"}),
+        ("cross_entropy_weight", {"objective": "crf", "model": "chain", "cross_entropy_weight": 0.5}),
+        ("cross_entropy_weight", {"objective": "distillation", "cross_entropy_weight": 0.5}),
+        ("cross_entropy_weight", {"cross_entropy_weight": 0.5}),
+        ("warm_start", {"objective": "cross-entropy", "warm_start": "self-normalized"}),
+        ("warm_start", {"objective": "cross-entropy", "warm_start_epochs": 1.0}),
+    ],
+)  # fmt: skip
+def test_what_nothing_reads_is_refused(named: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=rf"^{named}: .*; leave .*out, or (use|give) "):
+        train_settings(**settings)
+    path = tmp_path / "s.yaml"
+    path.write_text("".join(f"{name}: {value}\n" for name, value in settings.items()))
+    with pytest.raises(InputError, match=rf"s\.yaml:{len(settings)}: {named}: "):
+        load_settings(path, {})
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"warm_start_epochs": 3.0},
+        {"encoder": "left-to-right", "warm_start_learning_rate": 0.1, "gold_probability": "0.5", "feeding": "sample",
+         "cross_entropy_weight": 0.5},
+        {"token_column": 1, "label_column": 2, "embedding_size": 8, "label_embedding_size": 8},
+        {"model": "chain", "embedding_size": 8},
+        {"task": "transduce", "source_units": "subwords", "subword_vocabulary": 50, "embedding_size": 8},
+        {"task": "tag", "model": "./my-bert", "hidden_size": 8, "label_embedding_size": 8, "dropout": 0.0,
+         "token_column": 1, "decoder_learning_rate": 0.1},
+        {"task": "transduce", "model": "transformer", "num_layers": 3, "num_heads": 2, "feedforward_size": 8},
+        {"objective": "crf", "model": "chain", "warm_start_epochs": 1.0},
+        {"objective": "cross-entropy", "warm_start": "none", "beam_size": 3, "alpha": "2", "alpha_unit": "gaps"},
+        {"objective": "scheduled-sampling", "warm_start_learning_rate": 0.1, "gold_probability": "0.5"},
+        {"objective": "hinge", "warm_start": "scheduled-sampling", "feeding": "sample"},
+        {"objective": "hinge", "warm_start": "self-normalized", "log_partition_weight": 0.3},
+        {"objective": "unnormalized-likelihood", "log_partition_fraction": 0.3},
+        {"objective": "noise-contrastive", "noise_tokens": 3},
+        {"objective": "beam-crf", "direct_loss_weight": 0.5, "cost": "edit-distance", "alpha_unit": "gaps"},
+        {"task": "transduce", "model": "transformer", "objective": "hinge", "warm_start": "scheduled-sampling",
+         "feeding_passes": "two-pass"},
+    ],
+)  # fmt: skip
+def test_what_is_read_is_accepted(settings: dict[str, Any]) -> None:
+    made = train_settings(train=Path("train.conll"), **settings)
+    assert (
+        load_settings(None, {name: str(value) for name, value in {"train": "train.conll", **settings}.items()}) == made
+    )
+
+
+def test_the_same_settings_in_python() -> None:
+    made = train_settings(
+        task="transduce", model="transformer", hidden_size=8, num_heads=2, objective="relaxed-beam", beam_size=3,
+        alpha="exponential(1, 10)", score="global", warm_start="scheduled-sampling", feeding="sample", epochs=2,
+    )  # fmt: skip
+    assert made == Transducing(
+        model=TransformerTransducer(hidden_size=8, num_heads=2),
+        objective=RelaxedBeam(k=3, alpha=exponential(1, 10), score="global"),
+        warm_start=ScheduledSamplingStart(feeding="sample", alpha=exponential(1, 10)),
+        epochs=2.0,
+    )
+    assert (made.beam_size, made.alpha) == (3, exponential(1, 10))
+    assert train_settings(objective=ScheduledSampling(feeding="sample"), model=LSTMTagger(hidden_size=4)) == Tagging(
+        objective={"name": "scheduled-sampling", "feeding": "sample"}, model={"name": "lstm", "hidden_size": 4}
+    )
+
+
+def test_changes_keep_what_the_new_alternatives_have() -> None:
+    settings = train_settings(objective="relaxed-beam", beam_size=3, score="global", alpha="2", cost="edit-distance")
+    hinge = settings.with_changes(objective="hinge")
+    assert hinge.objective == Hinge(k=3, score="global", alpha="2", cost="edit-distance")
+    plain = hinge.with_changes(objective="cross-entropy")
+    assert plain.warm_start is None and plain.beam_size == 3
+    assert plain.with_changes(objective="hinge").objective == Hinge(k=3, alpha="2")
+    with pytest.raises(InputError, match="noise_tokens: nothing reads it here"):
+        settings.with_changes(noise_tokens=3)
+
+
+def test_every_flag_has_help_and_says_who_reads_it() -> None:
+    flags = {flag.name: flag for flag in flags_of(SETTINGS)}
+    assert all(flag.text and flag.panel for flag in flags.values())
+    assert flags["noise_tokens"].text.startswith("noise-contrastive: ")
+    assert set(flags["objective"].choices) == set(OneOf(ObjectiveConfig).members)
+
+
+def test_training_needs_data() -> None:
+    with pytest.raises(InputError, match="there is no training data"):
+        train_run(train_settings(), Path("missing") / "run")
