@@ -7,9 +7,11 @@ are made by hand. Models are tiny, with random weights.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import math
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +32,10 @@ from seqwise.hugging_face import SearchAwareConfig, SearchAwareTrainer, step_mod
 from seqwise.hugging_face.configuration import OBJECTIVES  # noqa: E402
 from seqwise.hugging_face.model_inputs import batch_from_inputs, target_labels  # noqa: E402
 from seqwise.objectives import (  # noqa: E402
+    BeamCRF,
     Objective,
+    RelaxedBeam,
+    ScheduledSampling,
     beam_crf_objective,
     beam_search_optimization_objective,
     cross_entropy_objective,
@@ -53,6 +58,7 @@ from seqwise.objectives import (  # noqa: E402
     two_pass_scheduled_sampling_objective,
     unnormalized_likelihood_objective,
 )
+from seqwise.schedules import linear  # noqa: E402
 from seqwise.search import global_, mean_squared_gap  # noqa: E402
 
 transformers.logging.set_verbosity_error()
@@ -769,20 +775,26 @@ def test_a_model_made_for_each_training_is_adapted_each_time(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"objective": "relaxed-beem"}, "no objective is called 'relaxed-beem'; did you mean 'relaxed-beam'"),
+        ({"objective": "relaxed-beem"}, "objective must be one of .*'relaxed-beem'; did you mean 'relaxed-beam'"),
         ({"objective": "crf"}, "crf needs scores that form a chain"),
-        ({"objective": "hinge", "score": "globl"}, "no score is called 'globl'; did you mean 'global'"),
+        (
+            {"objective": "hinge", "score": "globl"},
+            "score must be one of local, global, got 'globl'; did you mean 'global'",
+        ),
         ({"objective": "hinge", "beam_size": 0}, "beam_size must be at least 1, got 0"),
-        ({"log_partition_weight": -1.0}, "log_partition_weight must be 0 or more"),
+        ({"log_partition_weight": -1.0}, "log_partition_weight must be at least 0"),
         ({"log_partition_weight": 1.0, "log_partition_fraction": 0.0}, "log_partition_fraction must be greater than 0"),
         ({"log_partition_fraction": 0.5}, "there is no penalty; give log_partition_weight"),
-        ({"objective": "unnormalized-likelihood", "log_partition_weight": 0.0}, "nothing .* holds the scores down"),
+        (
+            {"objective": "unnormalized-likelihood", "log_partition_weight": 0.0},
+            "log_partition_weight must be greater than 0",
+        ),
         ({"objective": "hinge", "alpha": "linear(1, -1)"}, "alpha must stay greater than 0"),
         ({"objective": "hinge", "alpha": "liner(1, 2)"}, "alpha: unknown schedule 'liner'"),
-        ({"gold_probability": "2"}, "gold_probability must stay between 0 and 1"),
-        ({"feeding": "sample"}, "feeding: cross-entropy takes no notice of it"),
+        ({"objective": "scheduled-sampling", "gold_probability": "2"}, "gold_probability must stay between 0 and 1"),
+        ({"feeding": "sample"}, "feeding: nothing reads it here; leave it out, or use objective scheduled"),
         ({"objective": "beam-crf", "cost": "edit-distance"}, "cost: beam-crf takes no notice of it"),
-        ({"score": "global"}, "score: cross-entropy takes no notice of it"),
+        ({"score": "global"}, "score: nothing reads it here"),
         ({"label_smoothing_factor": 0.1}, "label_smoothing_factor: no objective smooths labels"),
         ({"torch_compile": True}, "torch_compile: a search is not compiled"),
     ],
@@ -792,9 +804,15 @@ def test_settings_that_cannot_be_trained_with_are_refused(options: dict[str, Any
         SearchAwareConfig(str(tmp_path), use_cpu=True, **options)
 
 
-def test_what_others_leave_out_may_be_said_to_be_nothing(tmp_path: Path) -> None:
-    config = SearchAwareConfig(str(tmp_path), use_cpu=True, cross_entropy_weight=0.0, log_partition_weight=0.0)
-    assert config.objective == "cross-entropy" and config.penalty_weight == 0
+def test_an_objective_with_its_options_is_the_one_of_that_name(tmp_path: Path) -> None:
+    named = SearchAwareConfig(str(tmp_path), use_cpu=True, objective="relaxed-beam", beam_size=3, alpha="linear(1, 4)")
+    made_here = SearchAwareConfig(str(tmp_path), use_cpu=True, objective=RelaxedBeam(k=3, alpha=linear(1, 4)))
+    assert named.objective == made_here.objective == RelaxedBeam(k=3, alpha=linear(1, 4))
+    assert json.loads(made_here.to_json_string())["objective"] == "relaxed-beam"
+    assert dataclasses.replace(named, seed=3).objective == named.objective
+    assert pickle.loads(pickle.dumps(made_here)).minimised == named.minimised
+    two_pass = SearchAwareConfig(str(tmp_path), use_cpu=True, objective="scheduled-sampling")
+    assert two_pass.objective == ScheduledSampling(feeding_passes="two-pass")
 
 
 def test_a_trainer_wants_its_own_arguments_and_no_other_loss(tmp_path: Path) -> None:
@@ -892,12 +910,8 @@ def test_the_configuration_can_be_written_down(tmp_path: Path) -> None:
     parsed, *_ = transformers.HfArgumentParser(SearchAwareConfig).parse_args_into_dataclasses(
         ["--output_dir", str(tmp_path), "--objective", "beam-crf", "--score", "global", "--log_partition_weight", "0.5"]
     )
-    assert (parsed.objective, parsed.score, parsed.penalty_weight, parsed.adds_penalty) == (
-        "beam-crf",
-        "global",
-        0.5,
-        True,
-    )
+    assert parsed.objective == BeamCRF(score="global")
+    assert parsed.minimised.adds_penalty and parsed.minimised.weight == 0.5
 
 
 @pytest.mark.parametrize("alpha", [2.0, lambda step: 2.0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gzip
 import io
 import json
@@ -20,6 +19,7 @@ from rich.console import Console
 
 from command_line import Command
 from seqwise.cli import console
+from seqwise.configuration import flags_of
 from seqwise.data import IGNORE, EncodedExample, Example
 from seqwise.errors import InputError
 from seqwise.runs import (
@@ -33,6 +33,8 @@ from seqwise.runs import (
     score_sequences,
     scoring,
 )
+from seqwise.runs import masked_model as module
+from seqwise.runs.masked_model_settings import MASKED_SETTINGS
 from seqwise.runs.masked_model_training import measure_masked_run, new_masked_run, train_masked_model
 
 SIZES: dict[str, Any] = {"hidden_size": 8, "feedforward_size": 16, "epochs": 2.0, "batch_size": 8, "save_every": 5}
@@ -293,7 +295,7 @@ def test_what_training_depends_on(tmp_path: Path) -> None:
     first = weights("plain", plain, TINY["words"])
     assert weights("packed", packed, TINY["words"]) == first
     for name, value in {"seed": 1, "masking": "one", "warmup": 0.5}.items():
-        assert weights(name, plain, dataclasses.replace(TINY["words"], **{name: value})) != first, name
+        assert weights(name, plain, TINY["words"].with_changes(**{name: value})) != first, name
 
 
 @pytest.mark.parametrize("kind", ["lstm", "transformer", "pairs"])
@@ -325,9 +327,9 @@ def test_it_learns(tmp_path: Path, kind: str) -> None:
 
 def test_flags_are_the_settings_and_say_their_defaults(seqwise: Command) -> None:
     said = " ".join(seqwise("masked-model", "train", "--help").out.split())
-    for field in fields(MaskedModelSettings):
-        assert f"--{field.name.replace('_', '-')} " in said
-        assert field.default is None or f"[{field.default}]" in said
+    for flag in flags_of(MASKED_SETTINGS):
+        assert f"--{flag.name.replace('_', '-')} " in said
+        assert flag.text.split()[0] in said and (not flag.default or f"[{flag.default}]" in said)
 
 
 def test_fasta_has_characters_unless_told_otherwise(seqwise: Command, tmp_path: Path) -> None:
@@ -345,7 +347,7 @@ def test_fasta_has_characters_unless_told_otherwise(seqwise: Command, tmp_path: 
     [
         (["--format", "fata"], "format must be one of sequences, fasta, pairs, got 'fata'; did you mean 'fasta'?"),
         (["--batch-size", "many"], "batch_size must be an integer, got 'many'"),
-        (["--dropout", "0.1", "--model", "lstm"], "dropout: nothing in this training reads it"),
+        (["--dropout", "0.1", "--model", "lstm"], "dropout: nothing reads it here"),
     ],
 )
 def test_flags_that_are_wrong(seqwise: Command, tmp_path: Path, flags: list[str], said: str) -> None:
@@ -374,34 +376,40 @@ def test_a_fraction_masks_that_part() -> None:
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"format": "csv"}, "format: there is no 'csv'; choose from sequences, fasta, pairs"),
-        ({"units": "bytes"}, "units: there is no 'bytes'; choose from words, characters, subwords"),
-        ({"model": "gru"}, "model: there is no 'gru'; choose from transformer, lstm"),
+        ({"format": "csv"}, "format must be one of sequences, fasta, pairs, got 'csv'"),
+        ({"units": "bytes"}, "units must be one of words, characters, subwords, got 'bytes'"),
+        ({"model": "gru"}, "model must be one of transformer, lstm, got 'gru'"),
         ({"masking": "two"}, "masking: 'two' is neither uniform nor one nor a number between 0 and 1; 0.15 masks 15%"),
         ({"masking": "0"}, "masking: '0' is neither"),
         ({"masking": "1.5"}, "masking: '1.5' is neither"),
         ({"masking": "nan"}, "masking: 'nan' is neither"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"minimum_count": 0}, "minimum_count must be at least 1, got 0"),
-        ({"epochs": 0.0}, "epochs must be finite and greater than 0, got 0.0"),
-        ({"learning_rate": math.nan}, "learning_rate must be finite and greater than 0, got nan"),
-        ({"learning_rate": math.inf}, "learning_rate must be finite and greater than 0, got inf"),
-        ({"dropout": 1.0}, "dropout must be at least 0 and less than 1, got 1.0"),
-        ({"warmup": -0.1}, "warmup must be at least 0 and less than 1, got -0.1"),
-        ({"seed": 2**32}, "seed must be at least 0 and less than 2**32, got 4294967296"),
+        ({"epochs": 0.0}, "epochs must be greater than 0, got 0.0"),
+        ({"learning_rate": math.nan}, "learning_rate must be a finite number, got nan"),
+        ({"learning_rate": math.inf}, "learning_rate must be a finite number, got inf"),
+        ({"dropout": 1.0}, "dropout must be at least 0 and below 1, got 1.0"),
+        ({"warmup": -0.1}, "warmup must be at least 0 and below 1, got -0.1"),
+        ({"seed": 2**32}, "seed must be at least 0 and below 4294967296, got 4294967296"),
         ({"hidden_size": 6}, "hidden_size: 6 cannot be divided among 4 heads; use a multiple of 4, or other --num-hea"),
-        ({"format": "fasta"}, "units: a FASTA sequence has no words; use --units characters or subwords"),
-        ({"format": "pairs", "model": "lstm"}, "model: a masked model that reads a source is a Transformer"),
+        (
+            {"format": "fasta", "units": "words"},
+            "units: a FASTA sequence has no words; use --units characters or subwords",
+        ),
+        ({"format": "pairs", "model": "lstm"}, "model must be one of transformer, got 'lstm'"),
         (
             {"source_units": "characters"},
-            "source_units: nothing in this training reads it; leave it out, or use --form",
+            "source_units: nothing reads it here; leave it out, or use format pairs",
         ),
-        ({"max_length": 9}, "max_length: nothing in this training reads it; leave it out, or use --format pairs"),
-        ({"model": "lstm", "num_layers": 3}, "num_layers: nothing in this training reads it; leave it out, or use --m"),
-        ({"model": "lstm", "dropout": 0.0}, "dropout: nothing in this training reads it"),
-        ({"embedding_size": 9}, "embedding_size: nothing in this training reads it; leave it out, or use --model lstm"),
-        ({"subword_vocabulary": 9}, "subword_vocabulary: nothing in this training reads it; leave it out, or use subw"),
-        ({"units": "subwords", "minimum_count": 1}, "minimum_count: nothing in this training reads it"),
+        ({"max_length": 9}, "max_length: nothing reads it here; leave it out, or use format pairs"),
+        (
+            {"model": "lstm", "num_layers": 3},
+            "num_layers: nothing reads it here; leave it out, or use model transformer",
+        ),
+        ({"model": "lstm", "dropout": 0.0}, "dropout: nothing reads it here"),
+        ({"embedding_size": 9}, "embedding_size: nothing reads it here; leave it out, or use model lstm"),
+        ({"subword_vocabulary": 9}, "subword_vocabulary: nothing reads it here; leave it out, or use subw"),
+        ({"units": "subwords", "minimum_count": 1}, "minimum_count: nothing reads it here"),
     ],
 )
 def test_settings_out_of_range_or_without_effect_are_refused(changes: dict[str, Any], complaint: str) -> None:
@@ -413,8 +421,8 @@ def test_settings_out_of_range_or_without_effect_are_refused(changes: dict[str, 
 def test_a_flag_without_effect_is_refused_even_with_its_default(seqwise: Command, tmp_path: Path) -> None:
     file = write(tmp_path / "train.txt", TINY["words"])
     begin = ["masked-model", "train", file, "-o", tmp_path / "run"]
-    assert seqwise(*begin, "--model=lstm", "--dropout=0.1").complaint.startswith("dropout: nothing in this training")
-    assert seqwise(*begin, "--source-units=words").complaint.startswith("source_units: nothing in this training reads")
+    assert seqwise(*begin, "--model=lstm", "--dropout=0.1").complaint.startswith("dropout: nothing reads it here")
+    assert seqwise(*begin, "--source-units=words").complaint.startswith("source_units: nothing reads it here")
     assert not (tmp_path / "run").exists()
 
 
@@ -570,7 +578,7 @@ def file(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
         (["--format=fasta", "--units=words"], ">a\nA\n", None, "units: a FASTA sequence has no words; use --units cha"),
         (["--units=subwords", "--subword-vocabulary=1"], "ab\n", None, "a subword vocabulary of 1 has no room for the"),
         (["--hidden-size=1000000000000", "--num-heads=1"], "a b\n" * 9, None, "there is no room for a model of these"),
-        (["--seed=-1"], "a b\n" * 9, None, "seed must be at least 0 and less than 2**32, got -1"),
+        (["--seed=-1"], "a b\n" * 9, None, "seed must be at least 0 and below 4294967296, got -1"),
         (["--learning-rate=1e38", "--epochs=9"], "a b\n" * 9, None, ""),
     ],
 )
@@ -633,7 +641,7 @@ def test_damage_is_noticed(seqwise: Command, trained: Path, tmp_path: Path, name
 @pytest.mark.parametrize(
     ("name", "value", "complaint"),
     [
-        ("model", "lstm", "these are not the settings of a masked model"),  # for it has heads
+        ("model", {"name": "lstm", "num_heads": 2}, "these are not the settings of a masked model"),  # for it has heads
         ("hidden_size", "many", "these are not the settings of a masked model"),
         ("format", "pairs", "source/tokenizer_config.json: no such file"),
     ],

@@ -400,7 +400,7 @@ def _choices(info: FieldInfo | None) -> tuple[Any, ...]:
 def _range(info: FieldInfo | None) -> str:
     bounds = [] if info is None else info.metadata
     texts = [
-        f"{words} {getattr(bound, name):g}"
+        f"{words} {getattr(bound, name)}"
         for name, words in _BOUNDS.items()
         for bound in bounds
         if hasattr(bound, name)

@@ -397,7 +397,9 @@ def _placed(kind: type[Config], given: Given, here: Written, used: set[str]) -> 
         flat, section = flat_name(name, info), section_of(info)
         candidates = [given.file.get(flat), here.inner(name), given.flags.get(flat)]
         written = [candidate for candidate in candidates if candidate is not None]
-        used |= {flat} & {*given.file, *given.flags}
+        # A key of a file that a nested one makes superfluous is not passed over in silence.
+        is_read = section is not None or flat in given.flags or here.inner(name) in (None, given.file.get(flat))
+        used |= {flat} & {*given.file, *given.flags} if is_read else set()
         if section is not None and all(isinstance(w.value, str | Mapping) for w in written):
             found = _placed_section(section, info, written, given, used)
         else:
