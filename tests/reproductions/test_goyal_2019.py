@@ -102,8 +102,8 @@ def test_tables_from_beginning_to_end(tiny: Task, tmp_path: Path) -> None:
     how = {"seeds": [0, 1], "scale": "cpu", "progress": no_progress}
     uni, bi = label_bias_tables.table_5_3(tmp_path, **how)
     assert (uni.name, bi.name) == ("table-5.3-tiny-uni", "table-5.3-tiny-bi")
-    assert load_run(tmp_path / "tiny-left-to-right/seed-1/normalized-global").settings.encoder == "left-to-right"
-    assert load_run(tmp_path / "tiny/seed-1/normalized-global").settings.score == "global"
+    assert load_run(tmp_path / "tiny-left-to-right/seed-1/normalized-global").settings.model.encoder == "left-to-right"
+    assert load_run(tmp_path / "tiny/seed-1/normalized-global").settings.trained_score == "global"
     texts = [[claim.text for claim in outcome.table.claims] for outcome in (uni, bi)]
     assert "From a self-normalised start, global beats local." in texts[0] and len(texts[1]) == len(texts[0]) - 2
     published = {result.published for result in uni.table.results if result.published is not None}

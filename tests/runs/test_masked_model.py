@@ -33,7 +33,6 @@ from seqwise.runs import (
     score_sequences,
     scoring,
 )
-from seqwise.runs import masked_model as module
 from seqwise.runs.masked_model_settings import MASKED_SETTINGS
 from seqwise.runs.masked_model_training import measure_masked_run, new_masked_run, train_masked_model
 

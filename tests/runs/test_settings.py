@@ -125,8 +125,6 @@ def flat(settings: Settings) -> dict[str, str]:
         ("num_layers", {"task": "transduce", "num_layers": 3}),
         ("num_heads", {"num_heads": 2}),
         ("feedforward_size", {"model": "chain", "feedforward_size": 3}),
-        ("embedding_size", {"task": "transduce", "model": "transformer", "embedding_size": 3}),
-        ("label_embedding_size", {"model": "chain", "label_embedding_size": 3}),
         ("feeding", {"objective": "hinge", "feeding": "sample"}),
         ("feeding", {"feeding": "sample"}),
         ("gold_probability", {"objective": "cross-entropy", "gold_probability": "0.5"}),
@@ -147,7 +145,6 @@ def flat(settings: Settings) -> dict[str, str]:
         ("cross_entropy_weight", {"objective": "distillation", "cross_entropy_weight": 0.5}),
         ("cross_entropy_weight", {"cross_entropy_weight": 0.5}),
         ("warm_start", {"objective": "cross-entropy", "warm_start": "self-normalized"}),
-        ("warm_start", {"objective": "cross-entropy", "warm_start_epochs": 1.0}),
     ],
 )  # fmt: skip
 def test_what_nothing_reads_is_refused(named: str, settings: dict[str, Any], tmp_path: Path) -> None:
@@ -167,7 +164,9 @@ def test_what_nothing_reads_is_refused(named: str, settings: dict[str, Any], tmp
         {"encoder": "left-to-right", "warm_start_learning_rate": 0.1, "gold_probability": "0.5", "feeding": "sample",
          "cross_entropy_weight": 0.5},
         {"token_column": 1, "label_column": 2, "embedding_size": 8, "label_embedding_size": 8},
-        {"model": "chain", "embedding_size": 8},
+        {"model": "chain", "embedding_size": 8, "label_embedding_size": 8},
+        {"task": "transduce", "model": "transformer", "embedding_size": 8, "label_embedding_size": 8},
+        {"objective": "self-normalized", "warm_start_epochs": 3.0, "warm_start_learning_rate": 0.1},
         {"task": "transduce", "source_units": "subwords", "subword_vocabulary": 50, "embedding_size": 8},
         {"task": "tag", "model": "./my-bert", "hidden_size": 8, "label_embedding_size": 8, "dropout": 0.0,
          "token_column": 1, "decoder_learning_rate": 0.1},

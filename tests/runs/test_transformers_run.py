@@ -331,11 +331,11 @@ def test_models_that_cannot_be_had_are_refused_in_one_line(
         ({"model": "lstn"}, "model must be one of lstm, transformer, chain, a folder, or a name on the hub"),
         ({"task": "tag"}, "is no encoder, which --task tag needs"),
         ({"source_units": "words"}, "source_units: "),
-        ({"hidden_size": 8}, "hidden_size: nothing in this training reads it"),
-        ({"dropout": 0.3}, "dropout: nothing in this training reads it"),
-        ({"num_layers": 3}, "num_layers: nothing in this training reads it"),
-        ({"subword_vocabulary": 30}, "subword_vocabulary: nothing in this training reads it"),
-        ({"token_column": 1}, "token_column: nothing in this training reads it"),
+        ({"hidden_size": 8}, "hidden_size: nothing reads it here"),
+        ({"dropout": 0.3}, "dropout: nothing reads it here"),
+        ({"num_layers": 3}, "num_layers: nothing reads it here"),
+        ({"subword_vocabulary": 30}, "subword_vocabulary: nothing reads it here"),
+        ({"token_column": 1}, "token_column: nothing reads it here"),
         ({"objective": "crf"}, "crf needs scores that form a chain"),
         ({"model": "no-such/model"}, "no-such/model: "),
     ],
@@ -374,5 +374,5 @@ def test_a_damaged_run_and_unknown_words_are_named(run: Path, files: Path, tmp_p
 
 
 def test_settings_of_python_are_those_of_the_command_line(files: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="hidden_size: nothing in this training reads it"):
+    with pytest.raises(InputError, match="hidden_size: nothing reads it here"):
         train_run(train_settings(model=str(files / "bart"), train=files / "train.tsv", hidden_size=8), tmp_path / "run")

@@ -34,6 +34,7 @@ def setting(
     choices: tuple[str, ...] = (),
     readers: str | None = None,
     usual: str | None = None,
+    shared: bool = False,
     ge: float | None = None,
     gt: float | None = None,
     le: float | None = None,
@@ -51,6 +52,8 @@ def setting(
         choices: values that a shell may complete, where the type does not say them.
         readers: which alternatives have it, in the help; by default all are named.
         usual: the default in the help, where a function makes it.
+        shared: whether its flat name may be given where no chosen alternative has it, so that one file of settings
+            serves to compare several.
         ge, gt, le, lt: bounds: at least, greater than, at most, below.
 
     Example:
@@ -60,7 +63,15 @@ def setting(
         Traceback (most recent call last):
         seqwise.errors.InputError: dropout must be at least 0 and below 1, got 1.0
     """
-    extra = {"flag": flag, "panel": panel, "metavar": metavar, "choices": choices, "readers": readers, "usual": usual}
+    extra = {
+        "flag": flag,
+        "panel": panel,
+        "metavar": metavar,
+        "choices": choices,
+        "readers": readers,
+        "usual": usual,
+        "shared": shared,
+    }
     options: dict[str, Any] = {"default_factory": default} if callable(default) else {"default": default}
     options |= {"description": text, "json_schema_extra": extra}
     return Field(**options, ge=ge, gt=gt, le=le, lt=lt)
@@ -400,9 +411,6 @@ def _choices(info: FieldInfo | None) -> tuple[Any, ...]:
 def _range(info: FieldInfo | None) -> str:
     bounds = [] if info is None else info.metadata
     texts = [
-        f"{words} {getattr(bound, name)}"
-        for name, words in _BOUNDS.items()
-        for bound in bounds
-        if hasattr(bound, name)
+        f"{words} {getattr(bound, name)}" for name, words in _BOUNDS.items() for bound in bounds if hasattr(bound, name)
     ]
     return " and ".join(texts)

@@ -81,7 +81,7 @@ class _Decoder(Config):
 
 class _TaggerOfOurs(_Decoder, _OwnVocabulary, TaggerModel):
     encoder: Direction = setting("bidirectional", "left-to-right sees only the source so far")
-    embedding_size: int = setting(64, "size of source (and output) embeddings", ge=1)
+    embedding_size: int = setting(64, "size of source (and output) embeddings", shared=True, ge=1)
 
     def _sizes(self, source_size: int, target_size: int) -> dict[str, Any]:
         return {
@@ -98,7 +98,7 @@ class LSTMTagger(_TaggerOfOurs):
     """An LSTM over the source, and one over the labels."""
 
     name: Literal["lstm"] = "lstm"
-    label_embedding_size: int = setting(16, "size of label embeddings", ge=1)
+    label_embedding_size: int = setting(16, "size of label embeddings", shared=True, ge=1)
 
     @property
     def title(self) -> str:
@@ -148,7 +148,7 @@ class PretrainedEncoder(_Pretrained, _Decoder, TaggerModel):
 
     pretrained = True
 
-    label_embedding_size: int = setting(16, "size of label embeddings", ge=1)
+    label_embedding_size: int = setting(16, "size of label embeddings", shared=True, ge=1)
     decoder_learning_rate: float = setting(
         1e-3, "over a Hugging Face encoder: that of the decoder in each stage, for its weights are new", gt=0
     )
@@ -187,7 +187,7 @@ class LSTMTransducer(_TransducerOfOurs):
     """An LSTM encoder-decoder with attention."""
 
     name: Literal["lstm"] = "lstm"
-    embedding_size: int = setting(64, "size of source (and output) embeddings", ge=1)
+    embedding_size: int = setting(64, "size of source (and output) embeddings", shared=True, ge=1)
 
     def build(self, *, source_size: int, target_size: int, end: int) -> EncoderDecoder:
         """Make a model with new weights."""

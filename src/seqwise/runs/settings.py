@@ -70,11 +70,12 @@ class WarmStart(Config):
     """What is trained before the objective; a subclass has a ``name: Literal["..."]``."""
 
     name: str
-    epochs: float = setting(5.0, "epochs of the warm start", flag="warm_start_epochs", ge=0)
+    epochs: float = setting(5.0, "epochs of the warm start", flag="warm_start_epochs", shared=True, ge=0)
     learning_rate: float | None = setting(
         None,
         "its highest learning rate; of a trained model 5e-5",
         usual="0.002",
+        shared=True,
         flag="warm_start_learning_rate",
         gt=0,
     )
@@ -343,6 +344,10 @@ def _built(given: Given) -> Settings:
     by_auto = given.value("objective.name", "objective") in (None, "auto")
     if by_auto:
         _choose_objective(given)
+    kind = OneOf(ObjectiveConfig).members.get(str(given.value("objective.name", "objective")))
+    if given.value("warm_start") is None and kind is not None and kind.from_scratch:
+        given.drop("warm_start_epochs")
+        given.drop("warm_start_learning_rate")
     settings: Settings = build(SETTINGS, given)
     settings._chosen_by_auto = by_auto
     return settings
