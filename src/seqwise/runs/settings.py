@@ -344,7 +344,7 @@ def _built(given: Given) -> Settings:
     by_auto = given.value("objective.name", "objective") in (None, "auto")
     if by_auto:
         _choose_objective(given)
-    kind = OneOf(ObjectiveConfig).members.get(str(given.value("objective.name", "objective")))
+    kind: Any = OneOf(ObjectiveConfig).members.get(str(given.value("objective.name", "objective")))
     if given.value("warm_start") is None and kind is not None and kind.from_scratch:
         given.drop("warm_start_epochs")
         given.drop("warm_start_learning_rate")
