@@ -322,7 +322,7 @@ def test_a_loss_that_turns_nan_stops_and_names_the_examples(
     run, train = tmp_path / "run", data / "train.conll"
     steps = iter((0.0, 0.0, torch.nan))
     monkeypatch.setattr(
-        "seqwise.runs.training.build_objective",
+        "seqwise.objectives.named.CrossEntropy.build",
         lambda *_, **__: lambda model, batch, values: model.embedding_VD.square().sum() + next(steps),
     )
     options = ["--train", train, *TINY, "--objective=cross-entropy", "--save-every=1", "--output", run]
@@ -343,7 +343,7 @@ def test_a_loss_that_is_nan_at_once_can_be_mended_in_place(
     options = ["--train", data / "train.tsv", "--task=transduce", *SHORT, "--output", tmp_path / "run"]
     with monkeypatch.context() as patch:
         patch.setattr(
-            "seqwise.runs.training.build_objective",
+            "seqwise.objectives.named.CrossEntropy.build",
             lambda *_, **__: lambda model, batch, values: 0 * model.embedding_VD.sum() + torch.nan,
         )
         complaint = seqwise("train", *options).complaint

@@ -56,7 +56,8 @@ def options() -> list[tuple[str, str]]:
 def test_each_option_reaches_the_loss(name: str, option: str) -> None:
     beside = BESIDE.get(name, {})
     beside = {key: value for key, value in beside.items() if key != option}
-    plain = MEMBERS[name](**{"k": 1, **beside} if "k" in MEMBERS[name].model_fields else beside)
+    k = {"k": 1 if option == "k" else 2} if "k" in MEMBERS[name].model_fields else {}
+    plain = MEMBERS[name](**k, **beside)
     other = MEMBERS[name](**{**{key: getattr(plain, key) for key in plain.model_fields_set}, option: OTHER[option]})
     losses = [(loss_of(plain, case), loss_of(other, case)) for case in CASES]
     assert any(abs(first - second) > 1e-9 for first, second in losses)

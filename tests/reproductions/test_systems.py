@@ -105,7 +105,7 @@ def test_a_cell_is_made_again_when_what_it_depends_on_changes(tmp_path: Path) ->
     assert is_done(start, tmp_path) and is_done(search, tmp_path)
     assert not is_done(search, tmp_path, replace(DATA, test=EXAMPLES[:2]))  # other data
     assert not is_done(replace(search, settings=SEARCH.with_changes(seed=2)), tmp_path)  # other settings
-    train(start.with_changes(settings=START.with_changes(seed=2)), tmp_path)
+    train(replace(start, settings=START.with_changes(seed=2)), tmp_path)
     assert not is_done(search, tmp_path)  # other weights to start from
     train(search, tmp_path)
     assert is_done(search, tmp_path)

@@ -21,7 +21,6 @@ from seqwise.errors import InputError  # noqa: E402
 from seqwise.objectives import cross_entropy_objective  # noqa: E402
 from seqwise.runs import load_run, train_settings  # noqa: E402
 from seqwise.runs.loading import new_run  # noqa: E402
-from seqwise.runs.settings import adopt  # noqa: E402
 
 IDS: dict[str, Any] = {"vocab_size": 10, "bos_token_id": 2, "eos_token_id": 0, "pad_token_id": 1}
 
@@ -116,7 +115,7 @@ def test_other_objectives_train_causal_models(objective: str, files: Path, tmp_p
 
 @pytest.mark.parametrize("name", KINDS)
 def test_the_loss_is_that_of_the_continuation_alone(name: str, files: Path) -> None:
-    run = new_run([], adopt(train_settings(model=str(files / name))))
+    run = new_run([], train_settings(model=str(files / name)))
     examples = [Example(("a b >",), ("b c",)), Example(("d >",), ("a",))]
     encoded = run.codec.encode(examples)
     assert [one.target_ids for one in encoded] == [(5, 6, 0), (4, 0)]
@@ -138,7 +137,7 @@ def test_a_continuation_is_read_as_it_stands_behind_its_prompt(tmp_path: Path) -
     tokenizer = byte_tokenizer()
     ids = {"vocab_size": len(tokenizer), "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1}
     folder = saved(tmp_path / "gpt2", made(gpt2(**ids), scale=1.0, dtype=torch.float32), tokenizer)
-    run = new_run([], adopt(train_settings(model=str(folder))))
+    run = new_run([], train_settings(model=str(folder)))
     (one,) = run.codec.encode([Example(("the dog",), ("sees a cat",))])
     whole = tokenizer("the dog sees a cat", add_special_tokens=False).input_ids
     assert list(one.source_ids) == [0, *whole[: len(one.source_ids) - 1]]  # without the </s> that ends a text
@@ -163,7 +162,7 @@ def test_what_does_not_fit_into_the_positions_is_refused_before_training(
 
 
 def test_a_prompt_near_the_last_position_is_continued_as_far_as_there_are_any(files: Path, seqwise: Command) -> None:
-    run = new_run([], adopt(train_settings(model=str(files / "gpt2"))))
+    run = new_run([], train_settings(model=str(files / "gpt2")))
     run.model.model.generation_config.suppress_tokens = [0]  # so that nothing ends by itself
     examples = [Example((" ".join("abcd" * 5),), ()), Example(("a",), ()), Example((" ".join("abcd" * 6),), ())]
     from seqwise.runs import choose_decoder, predict

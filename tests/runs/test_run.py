@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 import torch
-from seqwise.runs.objectives import _noise, build_objective
 
 from command_line import Command
 from seqwise.configuration import dump, flags_of
@@ -286,7 +285,7 @@ def test_schedules_go_over_the_whole_training() -> None:
 
 def test_vocabularies_are_open_unless_they_are_told_otherwise() -> None:
     words, characters = TINY.with_changes(minimum_count=None), TINY.with_changes(minimum_count=None, task="transduce")
-    characters = replace(characters, source_units="characters")
+    characters = characters.with_changes(source_units="characters")
     assert build_codec(WORDS, words).source.vocabulary.tokens == ("<unk>", "a")  # b stands once
     assert build_codec(WORDS, characters).source.vocabulary.tokens == ("a", "b")
     assert build_codec(WORDS, words).target.vocabulary.end is None
@@ -366,7 +365,7 @@ def test_inputs_from_texts_and_files(tmp_path: Path) -> None:
     assert not names_a_file("x" * 5000) and not names_a_file("the end.txt is near") and not names_a_file(str(tmp_path))
     with pytest.raises(InputError, match="no such file"):
         inputs_of("away.tsv", units="words")
-    assert input_units(TINY.with_changes(source_units="characters")) == "words"  # a tagger reads tokens
+    assert input_units(TINY) == "words"  # a tagger reads tokens
     assert input_units(TINY.with_changes(task="transduce", source_units="characters")) == "characters"
 
 
@@ -428,7 +427,9 @@ def test_a_cost_weighs_what_is_wrongly_chosen() -> None:
         settings = TINY.with_changes(
             beam_size=1, objective="relaxed-beam", cross_entropy_weight=0.0, wrong_label_costs=costs
         )
-        return build_objective(settings, run.codec.target_vocabulary)(run.model, batch, {"alpha": 1.0}).item()
+        return settings.objective.build(context_of(run.codec.target_vocabulary))(
+            run.model, batch, {"alpha": 1.0}
+        ).item()
 
     # Gold is A, and half of the mass is on B.
     assert loss("") == pytest.approx(0.5)
@@ -449,8 +450,8 @@ def test_noise_is_how_often_tokens_are_gold_and_once_more() -> None:
     encoded = run.codec.encode(WORDS)
     count = dict.fromkeys(run.codec.target_vocabulary.tokens, 1) | {"A": 3, "B": 3, "</s>": 4}
     wanted = torch.tensor([count[token] / 10 for token in run.codec.target_vocabulary.tokens])
-    torch.testing.assert_close(_noise(encoded, 3).exp(), wanted)
-    torch.testing.assert_close(_noise(encoded[:0], 3).exp(), torch.full((3,), 1 / 3))
+    torch.testing.assert_close(context_of(run.codec.target_vocabulary, encoded=encoded).log_noise_V().exp(), wanted)
+    torch.testing.assert_close(context_of(run.codec.target_vocabulary).log_noise_V().exp(), torch.full((3,), 1 / 3))
 
 
 def test_noise_contrastive_estimation_is_built_with_that_noise() -> None:
@@ -459,9 +460,11 @@ def test_noise_contrastive_estimation_is_built_with_that_noise() -> None:
     for parameter in run.model.parameters():
         parameter.data.zero_()
     encoded = run.codec.encode(WORDS)
-    objective = build_objective(run.settings, run.codec.target_vocabulary, encoded=encoded)
+    objective = run.settings.objective.build(context_of(run.codec.target_vocabulary, encoded=encoded))
     losses = torch.stack([objective(run.model, batch_of(run), {}) for _ in range(400)])
-    odds = [3 * noise for noise in context_of(run.target_vocabulary, encoded=encoded).log_noise_V().exp().tolist()]
+    odds = [
+        3 * noise for noise in context_of(run.codec.target_vocabulary, encoded=encoded).log_noise_V().exp().tolist()
+    ]
     gold = [token for example in encoded for token in example.target_ids]
     expected = sum(math.log1p(odds[token]) for token in gold) / len(gold)
     expected += sum(odd * math.log1p(1 / odd) for odd in odds)
@@ -482,17 +485,17 @@ def test_objectives_of_single_tokens_take_any_linear_head() -> None:
             ("unnormalized-likelihood", -gold + 0.3 * log_z.square().mean()),
             ("sampled-self-normalized", log_z.mean() - gold + 0.3 * log_z.square().mean()),
         ):
-            settings = run.settings.with_changes(objective=objective)
-            loss = build_objective(settings, run.codec.target_vocabulary)(run.model, batch, {})
+            settings = run.settings.with_changes(objective=objective, log_partition_weight=0.3)
+            loss = settings.objective.build(context_of(run.codec.target_vocabulary))(run.model, batch, {})
             torch.testing.assert_close(loss, expected)
 
 
 def test_distillation_needs_a_model_to_copy_and_leaves_it_alone() -> None:
     run = tiny_run(TINY.with_changes(objective="distillation"))
     with pytest.raises(InputError, match="distillation needs a trained model to start from"):
-        build_objective(run.settings, run.codec.target_vocabulary)
+        run.settings.objective.build(context_of(run.codec.target_vocabulary))
     run.model.train()
-    objective = build_objective(run.settings, run.codec.target_vocabulary, start=run.model)
+    objective = run.settings.objective.build(context_of(run.codec.target_vocabulary, start=run.model))
     assert run.model.training and all(parameter.requires_grad for parameter in run.model.parameters())
     before = copy.deepcopy(run.model).eval()
     with torch.no_grad():
@@ -553,7 +556,7 @@ def test_two_passes_are_another_objective() -> None:
     values = {"gold_probability": 0.0, "alpha": 1.0}
     for feeding in ("greedy", "soft-greedy"):
         one, two = (
-            build_objective(settings.with_changes(feeding=feeding, feeding_passes=passes), run.codec.target_vocabulary)
+            settings.with_changes(feeding=feeding, feeding_passes=passes).objective.build()
             for passes in ("step-by-step", "two-pass")
         )
         torch.manual_seed(0)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import field_validator, model_validator
 
-from seqwise.configuration import Config, WrongValue, did_you_mean, setting
+from seqwise.configuration import Config, OneOf, WrongValue, did_you_mean, setting
 from seqwise.errors import InputError
 from seqwise.runs.model_names import ARCHITECTURES, names_pretrained
 
@@ -21,6 +21,7 @@ __all__ = [
     "LSTMTagger",
     "LSTMTransducer",
     "ModelConfig",
+    "ModelsOf",
     "PretrainedEncoder",
     "PretrainedGenerator",
     "TaggerModel",
@@ -238,3 +239,27 @@ def model_of(text: str) -> dict[str, Any]:
         return {"name": "pretrained", "path": text}
     expected = f"one of {', '.join(ARCHITECTURES)}, a folder, or a name on the hub"
     raise WrongValue(f"{{name}} must be {expected}, got {text!r}", mend=did_you_mean(text, ARCHITECTURES))
+
+
+class ModelsOf(OneOf):
+    """The models of a task.
+
+    Args:
+        base: the class of these models.
+        other: the flag that chooses the other task.
+    """
+
+    def __init__(self, base: type[Config], *, other: str) -> None:
+        super().__init__(base, short=model_of)
+        self.other = other
+
+    def member(self, name: Any) -> type[Config]:
+        """Look up a model; one of the other task is refused with that hint.
+
+        Raises:
+            InputError: there is none of that name.
+        """
+        if name in ARCHITECTURES and name not in self.members:
+            problem = f"{{name}} must be one of {', '.join(self.members)}, got {name!r}"
+            raise WrongValue(problem, mend=f"use {self.other}", key=self.base.tag)
+        return super().member(name)

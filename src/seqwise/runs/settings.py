@@ -30,11 +30,11 @@ from seqwise.runs.model_names import ARCHITECTURES, names_pretrained
 from seqwise.runs.model_settings import (
     Chain,
     ModelConfig,
+    ModelsOf,
     PretrainedEncoder,
     TaggerModel,
     TransducerModel,
     Units,
-    model_of,
 )
 from seqwise.schedules import Alpha
 
@@ -273,7 +273,7 @@ class Tagging(Settings):
     task: Literal["tag"] = setting("tag", _TASK, panel="Data")
     token_column: int = setting(0, "the column of the tokens, from 0", panel="Data")
     label_column: int = setting(-1, "the column of the labels, from 0; -1 is the last")
-    model: Annotated[TaggerModel, OneOf(TaggerModel, short=model_of)] = setting(
+    model: Annotated[TaggerModel, ModelsOf(TaggerModel, other="--task transduce")] = setting(
         "lstm", _MODEL, panel="Model", metavar="NAME|FOLDER", choices=ARCHITECTURES
     )
 
@@ -282,7 +282,9 @@ class Transducing(Settings):
     """Settings of a transducer."""
 
     task: Literal["transduce"] = setting("transduce", _TASK, panel="Data")
-    model: Annotated[TransducerModel, OneOf(TransducerModel, short=model_of)] = setting("lstm", _MODEL, panel="Model")
+    model: Annotated[TransducerModel, ModelsOf(TransducerModel, other="--task tag")] = setting(
+        "lstm", _MODEL, panel="Model"
+    )
 
 
 SETTINGS = OneOf(Settings)
@@ -372,9 +374,10 @@ def _choose_objective(given: Given) -> None:
             given.put(name, value)
         return
     given.put("objective", "cross-entropy")
-    epochs = [given.value(name) for name in ("warm_start_epochs", "epochs")]
+    names = ("warm_start_epochs", "epochs")
+    epochs = [given.value(name) if name in {**given.file, **given.flags} else 5.0 for name in names]
     try:
-        numbers = [5.0 if value is None else float(value) for value in epochs]
+        numbers = [float(value) for value in epochs]
     except (TypeError, ValueError):
         return  # the wrong one is refused with its place
     if numbers[0] >= 0 and numbers[1] > 0:
