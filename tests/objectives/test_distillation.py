@@ -181,7 +181,7 @@ def toy(tmp_path: Path) -> Settings:
 
 
 def test_the_distilled_warm_start_is_three_stages(toy: Settings) -> None:
-    found = [(stage.folder, stage.settings.objective, stage.settings.epochs) for stage in stages(toy)]
+    found = [(stage.folder, stage.settings.objective.name, stage.settings.epochs) for stage in stages(toy)]
     assert found == [("warm-start", "cross-entropy", 2.0), ("distillation", "distillation", 1.0), ("", "beam-crf", 1.0)]
     assert stages(toy)[-1].settings == toy
 
@@ -219,9 +219,7 @@ def test_killed_and_resumed_the_teacher_and_the_weights_are_the_same(toy: Settin
 
 def test_distillation_by_itself_ends_where_the_stage_of_the_warm_start_does(toy: Settings, tmp_path: Path) -> None:
     """As an objective it starts from cross-entropy, which is its teacher."""
-    alone = toy.with_changes(
-        objective="distillation", warm_start="cross-entropy", score="local", learning_rate=0.01, epochs=1.0
-    )
+    alone = toy.with_changes(objective="distillation", warm_start="cross-entropy", learning_rate=0.01, epochs=1.0)
     train_run(alone, tmp_path / "alone")
     train_run(toy, tmp_path / "whole")
     logs = [(tmp_path / path / "log.jsonl").read_text() for path in ("alone", "whole/distillation")]

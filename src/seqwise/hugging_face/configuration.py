@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from transformers import Seq2SeqTrainingArguments
 
-from seqwise.configuration import Config, OneOf, changed, configure, setting
+from seqwise.configuration import Config, OneOf, changed, configure, flags_of, setting
 from seqwise.errors import InputError
 from seqwise.objectives.named import (
     CRF,
@@ -120,6 +120,9 @@ class SearchAwareConfig(Seq2SeqTrainingArguments):
         super().__post_init__()
         options = {name: getattr(self, name) for name in _OPTIONS if getattr(self, name) is not None}
         chosen: Any = self.objective
+        kind = type(chosen) if isinstance(chosen, ObjectiveConfig) else OneOf(ObjectiveConfig).members.get(chosen)
+        known = {flag.name for flag in flags_of(kind)} if kind else {*_OPTIONS}
+        options = {name: value for name, value in options.items() if name in known or name not in _COMPARED}
         if isinstance(chosen, ObjectiveConfig):
             self.minimised = changed(_Minimised, _Minimised(objective=chosen), options)
         else:
@@ -181,5 +184,8 @@ def _as_text(value: Any) -> Any:
         return value.name
     return getattr(value, "__qualname__", repr(value)) if callable(value) else value
 
+
+_COMPARED = ("beam_size", "alpha")
+"""Options that may be given where the objective has none of them, so that one script serves to compare several."""
 
 _OPTIONS = tuple(name for name in SearchAwareConfig.__annotations__ if name != "objective")
