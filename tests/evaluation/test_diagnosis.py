@@ -32,7 +32,7 @@ from seqwise.evaluation import (
     paired_bootstrap,
 )
 from seqwise.evaluation.label_bias import Prefix, percent
-from seqwise.runs import OutputRun, Settings, load_run, new_run, save_run
+from seqwise.runs import OutputRun, load_run, new_run, save_run, train_settings
 from seqwise.runs.diagnosis import Diagnosis, development_constant, diagnose, estimate_constant, explore, meanings
 from seqwise.runs.measures import measure
 from seqwise.search import HardTopK, beam_search, global_, local, shifted

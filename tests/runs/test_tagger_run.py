@@ -51,7 +51,6 @@ from seqwise.runs.model_card import model_card  # noqa: E402
 from seqwise.runs.pretrained import is_encoder, pretrained_source  # noqa: E402
 from seqwise.runs.pushing import upload_of  # noqa: E402
 from seqwise.runs.settings import load_settings  # noqa: E402
-from seqwise.runs.training import train_run  # noqa: E402
 from seqwise.training.checkpoints import seal, verify  # noqa: E402
 from seqwise.training.trainer import fit  # noqa: E402
 
@@ -652,12 +651,9 @@ def test_a_damaged_run_is_refused(files: Path, tmp_path: Path, seqwise: Command)
     assert "brings code of its own (auto_map)" in seqwise("predict", folder, "the dog").complaint
 
 
-def test_settings_of_python_are_those_of_the_command_line(files: Path, tmp_path: Path) -> None:
-    settings = train_settings(
-        task="tag", model=str(files / "BERT"), train=data(files, "BERT", "train"), minimum_count=2
-    )
+def test_settings_of_python_are_those_of_the_command_line(files: Path) -> None:
     with pytest.raises(InputError, match="minimum_count: nothing reads it here"):
-        train_run(settings, tmp_path / "run")
+        train_settings(task="tag", model=str(files / "BERT"), train=data(files, "BERT", "train"), minimum_count=2)
 
 
 def test_names_of_the_hub_are_left_to_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
