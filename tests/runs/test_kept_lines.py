@@ -33,7 +33,7 @@ def as_one_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def write(path: Path, count: int, *, blocks: Sequence[int] | None = None) -> None:
         said: list[object] = []
 
-        def from_first(function: Callable[[], object]) -> object:
+        def from_main_process(function: Callable[[], object]) -> object:
             said.extend([] if said else [function()])
             return said[0]
 
@@ -47,12 +47,12 @@ def as_one_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
                     raise Killed
                 return squares(numbers)
 
-            for name, value in (("number_of", count), ("rank", process), ("is_first", False)):
+            for name, value in (("world_size", count), ("rank", process), ("is_main_process", False)):
                 monkeypatch.setattr(kept_lines, name, lambda value=value: value)
-            monkeypatch.setattr(kept_lines, "join", lambda **_: None)
-            monkeypatch.setattr(kept_lines, "wait_for_all", lambda: None)
-            monkeypatch.setattr(kept_lines, "from_first", from_first)
-            monkeypatch.setattr(kept_lines, "share", lambda items, process=process: items[process::count])
+            monkeypatch.setattr(kept_lines, "init_process_group", lambda **_: None)
+            monkeypatch.setattr(kept_lines, "wait_for_everyone", lambda: None)
+            monkeypatch.setattr(kept_lines, "from_main_process", from_main_process)
+            monkeypatch.setattr(kept_lines, "shard", lambda items, process=process: items[process::count])
             try:
                 write_in_blocks(path, NUMBERS, some, claim=CLAIM, block=BLOCK)
             except Killed:

@@ -330,10 +330,10 @@ def test_a_machine_has_a_gpu_for_each_of_its_processes(monkeypatch: pytest.Monke
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_RANK", "1")
-    assert processes.own_device() == torch.device("cuda", 1)
+    assert processes.local_device() == torch.device("cuda", 1)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
     with pytest.raises(InputError, match="3 processes on a machine with 2 GPUs; start 2 on each"):
-        processes.own_device()
+        processes.local_device()
 
 
 def command(folder: Path, *arguments: object) -> Any:

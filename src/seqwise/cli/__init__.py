@@ -25,7 +25,7 @@ from seqwise.cli.scoring import score
 from seqwise.cli.sharing import card, push
 from seqwise.cli.training import train
 from seqwise.errors import InputError
-from seqwise.training.processes import is_first, number_of, only_first_speaks, rank
+from seqwise.training.processes import is_main_process, rank, silence_other_ranks, world_size
 
 __all__ = ["app", "main", "run"]
 
@@ -76,7 +76,7 @@ def run(application: typer.Typer, name: str) -> None:
     # A GPU-less machine need not be told so, nor a terminal be filled with what libraries say to developers.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     try:
-        with only_first_speaks():
+        with silence_other_ranks():
             status = application(prog_name=name, standalone_mode=False)
             sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
@@ -89,10 +89,10 @@ def run(application: typer.Typer, name: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except (InputError, OSError, UsageError) as error:
-        if not is_first():
+        if not is_main_process():
             # What is wrong in one process mostly is in all: the first one then says it, and torchrun ends the others.
             time.sleep(PATIENCE)
-        print(f"seqwise: {_one_line(error)}" + ("" if is_first() else f" (process {rank()})"), file=sys.stderr)
+        print(f"seqwise: {_one_line(error)}" + ("" if is_main_process() else f" (process {rank()})"), file=sys.stderr)
         sys.exit(2)
     sys.exit(status if isinstance(status, int) else 0)
 
@@ -125,6 +125,6 @@ def _top(
     """Neural sequence models that are trained, searched and sampled as whole sequences."""
     if context.invoked_subcommand is None:
         print(context.get_help())
-    elif number_of() > 1 and context.invoked_subcommand not in IN_SEVERAL_PROCESSES:
-        problem = f"seqwise {context.invoked_subcommand} runs in one process, and there are {number_of()}"
+    elif world_size() > 1 and context.invoked_subcommand not in IN_SEVERAL_PROCESSES:
+        problem = f"seqwise {context.invoked_subcommand} runs in one process, and there are {world_size()}"
         raise InputError(problem, mend="start it without torchrun")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seqwise.errors import InputError
-from seqwise.training.processes import number_of
+from seqwise.training.processes import world_size
 
 if TYPE_CHECKING:  # rich is imported where something is printed, for --help and completion do without it
     from rich.console import Console
@@ -124,7 +124,7 @@ def require_files(output: Path | None, source: str | None) -> None:
     Raises:
         InputError: there are several processes, and one of the two is not a file.
     """
-    if number_of() > 1 and output is None:
-        raise InputError(f"{number_of()} processes cannot print their lines in order", mend="give an --output")
-    if number_of() > 1 and source == "-":
-        raise InputError(f"{number_of()} processes cannot share standard input", mend="give a file")
+    if world_size() > 1 and output is None:
+        raise InputError(f"{world_size()} processes cannot print their lines in order", mend="give an --output")
+    if world_size() > 1 and source == "-":
+        raise InputError(f"{world_size()} processes cannot share standard input", mend="give a file")

@@ -15,7 +15,7 @@ from seqwise.cli.completion import choice_of, run_folders
 from seqwise.cli.console import number, out, print_measures, require_at_least_one, require_files
 from seqwise.errors import InputError
 from seqwise.names import DECODER_NAMES
-from seqwise.training.processes import own_device
+from seqwise.training.processes import local_device
 
 if TYPE_CHECKING:
     from seqwise.data.readers import Example
@@ -112,7 +112,7 @@ def predict(
     require_files(output, text or "-")
     folder = run_folder(run)
     loaded = load_run(folder, to="predict")
-    loaded.model.to(own_device())
+    loaded.model.to(local_device())
     layout = _layout("json" if as_json else layout, task=loaded.settings.task, n_best=n_best)
     read = (line_reader if plain_text else training_reader)(loaded.settings)
     examples = inputs_of(text, units=input_units(loaded.settings), read=read)

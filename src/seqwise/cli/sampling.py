@@ -13,7 +13,7 @@ import typer
 from seqwise.cli.completion import run_folders
 from seqwise.cli.console import err, progress_bars, require_files
 from seqwise.cli.flags import given_flags
-from seqwise.training.processes import is_first
+from seqwise.training.processes import is_main_process
 
 __all__ = ["sample"]
 
@@ -118,6 +118,6 @@ def _print_samples(run: Any, problems: Any, settings: Any, output: Path | None) 
             if output is not None:
                 print("stopped; run the same command again to continue", file=sys.stderr)
             raise
-    if is_first():
+    if is_main_process():
         for line in report.lines():
             print(line, file=sys.stderr)

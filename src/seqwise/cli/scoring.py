@@ -15,7 +15,7 @@ import typer
 
 from seqwise.cli.completion import run_folders
 from seqwise.cli.console import progress_bars, require_at_least_one, require_files
-from seqwise.training.processes import own_device
+from seqwise.training.processes import local_device
 
 if TYPE_CHECKING:
     from seqwise.data.readers import Example
@@ -64,7 +64,7 @@ def score(
     require_at_least_one("--max-rows", max_rows)
     require_files(output, str(file))
     loaded = load_run(run, to="score")
-    loaded.model.to(own_device())
+    loaded.model.to(local_device())
     if str(file) == "-" and sys.stdin is not None and sys.stdin.isatty():
         print("reading sequences from the terminal, up to Ctrl-D", file=sys.stderr)
     examples = loaded.codec.read("/dev/stdin" if str(file) == "-" else file)

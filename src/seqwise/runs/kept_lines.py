@@ -22,7 +22,16 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 from seqwise.data.durable import flush, rename_durably
 from seqwise.errors import InputError
 from seqwise.training.checkpoints import saving
-from seqwise.training.processes import WITHOUT_END, from_first, is_first, join, number_of, rank, share, wait_for_all
+from seqwise.training.processes import (
+    NO_TIMEOUT,
+    from_main_process,
+    init_process_group,
+    is_main_process,
+    rank,
+    shard,
+    wait_for_everyone,
+    world_size,
+)
 
 __all__ = ["write_in_blocks"]
 
@@ -66,9 +75,9 @@ def write_in_blocks(
         >>> file.read_text().split(), len(list(file.parent.iterdir()))
         (['0', '1', '4', '9', '16'], 1)
     """
-    join(patience=WITHOUT_END)
+    init_process_group(timeout=NO_TIMEOUT)
     count = -(-len(items) // block)
-    mine = share(from_first(lambda: _begin(path, {**claim, "block": str(block)}, count)))
+    mine = shard(from_main_process(lambda: _begin(path, {**claim, "block": str(block)}, count)))
     part = _part(path, rank())
     if not part.exists():
         problem = f"process {rank()} does not see the file that process 0 has made for it"
@@ -77,10 +86,10 @@ def write_in_blocks(
         on_begin(sum(len(items[number * block : (number + 1) * block]) for number in mine))
     for number in mine:
         _append(part, number, lines_of(items[number * block : (number + 1) * block]))
-    wait_for_all()
-    if is_first():
+    wait_for_everyone()
+    if is_main_process():
         _finish(path, count)
-    wait_for_all()
+    wait_for_everyone()
 
 
 def _part(path: Path, process: int) -> Path:
@@ -99,7 +108,7 @@ def _begin(path: Path, claim: Mapping[str, str], count: int) -> list[int]:
         path.parent.mkdir(parents=True, exist_ok=True)
     head = json.dumps(dict(claim), sort_keys=True).encode() + b"\n"
     kept = {one.number for part in _parts(path) for one in _kept(part, head, claim)}
-    for process in range(number_of()):
+    for process in range(world_size()):
         part = _part(path, process)
         with saving(part):
             if not part.exists() or part.stat().st_size == 0:

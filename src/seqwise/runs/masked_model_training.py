@@ -36,7 +36,7 @@ from seqwise.runs.scoring import room_for, score_sequences
 from seqwise.runs.training_summary import loss_warnings
 from seqwise.training.checkpoints import last_complete
 from seqwise.training.lock import sole_writer
-from seqwise.training.processes import from_first, is_first, join
+from seqwise.training.processes import from_main_process, init_process_group, is_main_process
 from seqwise.training.trainer import Progress, TrainingResult, fit, read_losses
 
 __all__ = ["measure_masked_run", "new_masked_run", "train_masked_model"]
@@ -141,7 +141,7 @@ def train_masked_model(
             number.
     """
     train, output, dev = Path(train), Path(output), None if dev is None else Path(dev)
-    join()
+    init_process_group()
     with sole_writer(output):
         return _train(train, output, settings, dev=dev, on_progress=on_progress, on_measured=on_measured)
 
@@ -155,7 +155,7 @@ def _train(
     on_progress: Callable[[Progress], None] | None,
     on_measured: Callable[[int, int], None] | None,
 ) -> dict[str, Any]:
-    from_first(lambda: _require_own(output, settings))
+    from_main_process(lambda: _require_own(output, settings))
     examples = read_sequences(train, settings)
     held_out = [] if dev is None else read_sequences(dev, settings)
     if settings.format == "sequences" and examples[0].target[0].startswith(">"):
@@ -163,7 +163,7 @@ def _train(
     run = new_masked_run(examples, settings)
     encoded = run.codec.encode(examples)
     _check_held_out(run, examples, held_out)
-    from_first(lambda: _claim(output, settings))
+    from_main_process(lambda: _claim(output, settings))
     result = _fit(run, encoded, examples, output=output, on_progress=on_progress)
     metrics: dict[str, Any] = {
         "steps": result.steps,
@@ -172,7 +172,7 @@ def _train(
         "tokens": sum(length * count for length, count in run.codec.lengths.items()),
         "vocabulary": len(run.codec.allowed_V),
     }
-    if not is_first():
+    if not is_main_process():
         return metrics
     metrics["warnings"] = loss_warnings(
         read_losses(output / "log.jsonl"),

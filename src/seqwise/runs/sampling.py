@@ -31,7 +31,15 @@ from seqwise.sampling.combinators import coldest
 from seqwise.sampling.problems import ChainProblem, ChainRunner, Sample, by_problem, samples_of
 from seqwise.sampling.state import ChainState, Info
 from seqwise.training.lock import sole_writer
-from seqwise.training.processes import WITHOUT_END, from_first, is_first, join, number_of, rank, wait_for_all
+from seqwise.training.processes import (
+    NO_TIMEOUT,
+    from_main_process,
+    init_process_group,
+    is_main_process,
+    rank,
+    wait_for_everyone,
+    world_size,
+)
 
 __all__ = ["Group", "Sampled", "SweepDone", "begin_chains", "runner_of", "sample", "sample_in_blocks"]
 
@@ -182,7 +190,7 @@ def sample_in_blocks(
             work.runner.require_room(chains_of(problem, settings))
     work.tasks(problems[:1])  # refuses now what it would refuse later
     _require_modesty(settings, problems, work.output)
-    join(patience=WITHOUT_END)
+    init_process_group(timeout=NO_TIMEOUT)
     with nullcontext() if work.output is None else sole_writer(work.output):
         yield from work.blocks(problems)
 
@@ -271,15 +279,15 @@ class _Sampling:
     def blocks(self, problems: Sequence[Problem]) -> Iterator[Sampled]:
         if self.output is not None:
             output, began = self.output, _fingerprints(self.run, problems)
-            from_first(lambda: claim(output, self.settings, began))
-            if number_of() > 1:
+            from_main_process(lambda: claim(output, self.settings, began))
+            if world_size() > 1:
                 # A process that waited after each block would wait for the slowest one of each.
                 every = itertools.chain.from_iterable(parts for _, parts in self.parts(problems))
-                for part in itertools.islice(every, rank(), None, number_of()):
+                for part in itertools.islice(every, rank(), None, world_size()):
                     self.advance(part)
-                wait_for_all()
+                wait_for_everyone()
         end = 0
-        for first, parts in self.parts(problems) if is_first() else ():
+        for first, parts in self.parts(problems) if is_main_process() else ():
             begin, groups, block = end, list[Group](), problems[first : first + BLOCK]
             samples, lines = list[Sample](), list[str]()
             for part in parts:

@@ -34,7 +34,7 @@ from seqwise.runs.stages import WARM_START_FOLDERS, stages, steps_of
 from seqwise.runs.training_summary import TrainingSummary, save_summary, summarize_training, token_of, warnings_of
 from seqwise.training.checkpoints import MEASUREMENTS, last_complete
 from seqwise.training.lock import sole_writer
-from seqwise.training.processes import from_first, is_first, join
+from seqwise.training.processes import from_main_process, init_process_group, is_main_process
 from seqwise.training.trainer import Progress, TrainingResult, fit, read_losses
 
 __all__ = ["OnProgress", "context_of", "read_examples", "train_run", "train_stage"]
@@ -159,7 +159,7 @@ def train_run(
     """
     output = Path(output)
     check(settings)
-    join()
+    init_process_group()
     with sole_writer(output):
         return _train_run(settings, output, on_start=on_start, on_progress=on_progress, on_measured=on_measured)
 
@@ -181,19 +181,19 @@ def _train_run(
     on_measured: Callable[[int, int], None] | None,
 ) -> dict[str, Any]:
     settings = _with_lasting_paths(asked, output)
-    from_first(lambda: _require_own(output, settings))
+    from_main_process(lambda: _require_own(output, settings))
     examples = read_examples(settings, settings.train)
     dev = [] if settings.dev is None else read_examples(settings, settings.dev)
     run = new_run(examples, settings)
     encoded = run.codec.encode(examples)
     run.codec.encode_sources(dev)  # so that what it cannot read is said before the training, not after
-    from_first(lambda: _claim(output, settings))
+    from_main_process(lambda: _claim(output, settings))
     doubt = wrong_label_column(examples) if settings.task == "tag" else None
     for warning in (doubt, unknown_targets(run, dev), missing_bleu(run) if dev else None):
         if warning is not None:
             print(f"seqwise: {warning}", file=sys.stderr)
     summary = summarize_training(run, examples, dev, settings)
-    if is_first():
+    if is_main_process():
         save_summary(summary, output)
         if on_start is not None:
             on_start(summary)
@@ -213,7 +213,7 @@ def _train_run(
             "mean_loss": result.mean_loss,
             "loss_unit": stage.settings.objective.loss_unit(token_of(settings)),
         }
-    if not is_first():
+    if not is_main_process():
         return metrics
     save_run(run, output)
     if dev:

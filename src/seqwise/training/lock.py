@@ -11,7 +11,7 @@ from pathlib import Path
 
 from seqwise.data.durable import LOCK
 from seqwise.errors import InputError
-from seqwise.training.processes import from_first, is_first
+from seqwise.training.processes import from_main_process, is_main_process
 
 __all__ = ["sole_writer"]
 
@@ -40,9 +40,9 @@ def sole_writer(folder: Path) -> Iterator[None]:
         >>> folder.exists()
         False
     """
-    made = [path for path in (folder, *folder.parents) if not path.exists()] if is_first() else []
+    made = [path for path in (folder, *folder.parents) if not path.exists()] if is_main_process() else []
     handles: list[int] = []
-    from_first(lambda: handles.append(_lock(folder)))
+    from_main_process(lambda: handles.append(_lock(folder)))
     try:
         yield
     finally:

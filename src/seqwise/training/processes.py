@@ -1,6 +1,8 @@
-"""Several processes that do one thing together, as ``torchrun`` starts them; without it there is one, the first.
+"""Several processes that do one thing together, as ``torchrun`` starts them; without it there is one, of rank 0.
 
-What each has to know is in its environment: ``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK`` and ``LOCAL_WORLD_SIZE``.
+The environment says which: ``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK`` and ``LOCAL_WORLD_SIZE``. (``PartialState`` of
+accelerate imports torch, which ``--help`` can do without, and hands on neither the result of the main process nor its
+error. Where both are in use, it joins the process group that is made here.)
 """
 
 from __future__ import annotations
@@ -18,62 +20,62 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
-    "WITHOUT_END",
-    "from_first",
-    "is_first",
-    "join",
-    "number_of",
-    "only_first_speaks",
-    "own_device",
+    "NO_TIMEOUT",
+    "from_main_process",
+    "init_process_group",
+    "is_main_process",
+    "local_device",
     "rank",
-    "share",
-    "wait_for_all",
+    "shard",
+    "silence_other_ranks",
+    "wait_for_everyone",
+    "world_size",
 ]
 
 T = TypeVar("T")
 
-WITHOUT_END = timedelta(days=365)
+NO_TIMEOUT = timedelta(days=365)
 """For work whose processes meet only when all of it is done."""
 
 
 def rank() -> int:
-    """The number of this process, from 0.
+    """Return the number of this process, from 0.
 
     Example:
-        >>> rank(), number_of(), is_first()
+        >>> rank(), world_size(), is_main_process()
         (0, 1, True)
     """
-    return int(os.environ.get("RANK", 0)) if number_of() > 1 else 0
+    return int(os.environ.get("RANK", 0)) if world_size() > 1 else 0
 
 
-def number_of() -> int:
-    """How many processes there are, on all machines."""
+def world_size() -> int:
+    """Return the number of processes on all machines."""
     return int(os.environ.get("WORLD_SIZE", 1))
 
 
-def is_first() -> bool:
-    """Whether this is the process that speaks, and writes what there is one of."""
+def is_main_process() -> bool:
+    """Whether this is rank 0, which prints, and writes the files that there is one of."""
     return rank() == 0
 
 
-def share(items: Sequence[T]) -> Sequence[T]:
-    """What of some items falls to this process: each item falls to one, and neighbours to different ones.
+def shard(items: Sequence[T]) -> Sequence[T]:
+    """Return the items of this process: each item has one process, and neighbours have different ones.
 
     Example:
-        >>> share([3, 1, 2])
+        >>> shard([3, 1, 2])
         [3, 1, 2]
     """
-    return items[rank() :: number_of()]
+    return items[rank() :: world_size()]
 
 
-def own_device() -> torch.device:
-    """The GPU of this process, or the CPU where there is none.
+def local_device() -> torch.device:
+    """Return the GPU of this process, or the CPU where there is none.
 
     Raises:
         InputError: the machine has fewer GPUs than processes.
 
     Example:
-        >>> own_device().type in ("cpu", "cuda")
+        >>> local_device().type in ("cpu", "cuda")
         True
     """
     import torch
@@ -87,32 +89,32 @@ def own_device() -> torch.device:
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
 
 
-def join(*, patience: timedelta | None = None) -> None:
-    """Meet the other processes, if there are any and they have not met; what follows may wait for them.
+def init_process_group(*, timeout: timedelta | None = None) -> None:
+    """Join the other processes, if there are any and it has not been done; what follows may wait for them.
 
     Args:
-        patience: how long one waits for another, 10 to 30 minutes if left out; a process that dies is noticed sooner.
+        timeout: how long one waits for another, 10 to 30 minutes if left out; a process that dies is noticed sooner.
 
     Raises:
-        InputError: as :func:`own_device`.
+        InputError: as :func:`local_device`.
     """
-    if number_of() == 1:
+    if world_size() == 1:
         return
     import torch
     from torch import distributed
 
     if distributed.is_initialized():
         return
-    device = own_device()
+    device = local_device()
     if device.type == "cuda":
         torch.cuda.set_device(device)
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    distributed.init_process_group(backend, timeout=patience)
+    distributed.init_process_group(backend, timeout=timeout)
     atexit.register(distributed.destroy_process_group)
 
 
-def from_first(function: Callable[[], T]) -> T:
-    """What a function returns, called by the first process alone; the others wait for it.
+def from_main_process(function: Callable[[], T]) -> T:
+    """Return the result of a function that the main process alone calls; the others wait for it.
 
     Args:
         function: its result has to survive pickling.
@@ -121,38 +123,38 @@ def from_first(function: Callable[[], T]) -> T:
         InputError: in all processes, if the function raises it.
 
     Example:
-        >>> from_first(lambda: 7)
+        >>> from_main_process(lambda: 7)
         7
     """
-    if number_of() == 1:
+    if world_size() == 1:
         return function()
     from torch import distributed
 
-    said: list[Any] = [None, None]
-    if is_first():
+    outcome: list[Any] = [None, None]
+    if is_main_process():
         try:
-            said[0] = function()
+            outcome[0] = function()
         except InputError as error:
-            said[1] = error
-    distributed.broadcast_object_list(said, src=0)
-    found, refusal = said
+            outcome[1] = error
+    distributed.broadcast_object_list(outcome, src=0)
+    result, refusal = outcome
     if refusal is not None:
         raise refusal
-    return found
+    return result
 
 
-def wait_for_all() -> None:
-    """Go on once every process has come here."""
-    if number_of() > 1:
+def wait_for_everyone() -> None:
+    """Continue once every process has come here."""
+    if world_size() > 1:
         from torch import distributed
 
         distributed.barrier()
 
 
 @contextmanager
-def only_first_speaks() -> Iterator[None]:
-    """Within it, what the other processes print goes nowhere; what they raise can be printed after it."""
-    if is_first():
+def silence_other_ranks() -> Iterator[None]:
+    """Discard what the other ranks print; what they raise can be printed afterwards."""
+    if is_main_process():
         yield
         return
     with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):

@@ -42,7 +42,7 @@ from seqwise.training.checkpoints import (
     load_model_file,
     prune,
 )
-from seqwise.training.processes import from_first, is_first, join, number_of, rank
+from seqwise.training.processes import from_main_process, init_process_group, is_main_process, rank, world_size
 from seqwise.training.resumable import SETTINGS, WEIGHTS, ResumableTrainer, has_ended, require_state
 from seqwise.training.sequence_trainer import SequenceTrainer, WithObjective
 
@@ -229,14 +229,14 @@ def fit(
     settings = _made_with(chosen, train, parsed)
     wrapped = WithObjective(model, objective)
     checkpoints, log_path = Path(output) / "checkpoints", Path(output) / "log.jsonl"
-    join()
-    state = from_first(lambda: _begin(checkpoints, log_path, settings))
+    init_process_group()
+    state = from_main_process(lambda: _begin(checkpoints, log_path, settings))
     resumed_from = None if state is None else state.global_step
     if resumed_from is not None:
         _load_weights(wrapped, checkpoints / f"checkpoint-{resumed_from}")
     if state is None or not has_ended(state):
         arguments = _arguments(checkpoints, settings, save_every)
-        kept = log_path if is_first() else Path(os.devnull)
+        kept = log_path if is_main_process() else Path(os.devnull)
         with _as_it_was(model), kept.open("a", encoding="utf-8") as log:
             trainer = _FitTrainer(
                 wrapped,
@@ -252,7 +252,7 @@ def fit(
             )
             _run(trainer, checkpoints, resumed_from)
         state = trainer.state
-    mean_loss = from_first(lambda: _mean_loss(log_path))
+    mean_loss = from_main_process(lambda: _mean_loss(log_path))
     best = state.best_global_step
     if best is not None:
         _load_weights(wrapped, checkpoints / f"checkpoint-{best}")
@@ -292,7 +292,7 @@ class StepBatches(Dataset[dict[str, Any]]):
             self._sampler.set_epoch(epoch)
             self._epoch, self._order = epoch, list(self._sampler)
         indices = self._order[place]
-        own = indices[rank() + number_of() * part :: number_of() * self.parts]
+        own = indices[rank() + world_size() * part :: world_size() * self.parts]
         # A process without a row takes part with one that counts for nothing: the others wait for its gradient.
         batch = collate([(index, self.train[index]) for index in own or indices[:1]])
         return {"batch": batch, "weight": 1.0 if own else 0.0, "indices": indices}
@@ -343,7 +343,7 @@ class _FitTrainer(ResumableTrainer, SequenceTrainer):
         if self.metric is None:
             metrics: dict[str, float] = super().evaluate(*arguments, **named)
             return metrics
-        metric = from_first(self.metric)
+        metric = from_main_process(self.metric)
         if not math.isfinite(metric):
             problem = f"the development metric is {metric} after step {self.state.global_step}"
             raise InputError(problem, mend="let evaluate return a finite number")
@@ -383,7 +383,7 @@ class _FitTrainer(ResumableTrainer, SequenceTrainer):
         step = self.state.global_step + 1
         record = {"step": step, "what": problem, "schedules": self.values, "examples": examples}
         path = Path(self.args.output_dir).with_name(NOT_FINITE)
-        if is_first():
+        if is_main_process():
             write_atomically(path, json.dumps(record, indent=1) + "\n")
         shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
         return InputError(
@@ -411,7 +411,7 @@ class _AfterStep(TrainerCallback):
         control.should_save = True  # the best one must be there in the end, and no evaluation is made twice
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if not is_first():
+        if not is_main_process():
             return
         trainer, values = self.trainer, dict(self.trainer.values)
         line = {"step": state.global_step, "loss": trainer.loss, "learning_rate": self.rate}
@@ -437,7 +437,7 @@ def _seed_own_noise(seed: int, step: int, part: int) -> None:
 
     One process goes through one stream of random numbers from the first step to the last.
     """
-    if number_of() > 1:
+    if world_size() > 1:
         digest = hashlib.sha256(f"{seed}/{step}/{rank()}{f'/{part}' if part else ''}".encode()).digest()
         torch.manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
