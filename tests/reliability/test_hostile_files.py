@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import pytest
@@ -14,7 +16,6 @@ from reproductions.corpora.lexicons import read_lexicon
 from seqwise.configuration import Config, dump, load, setting
 from seqwise.data import (
     Example,
-    Vocabulary,
     read_columns,
     read_fasta,
     read_inputs,
@@ -22,6 +23,7 @@ from seqwise.data import (
     write_columns,
     write_pairs,
 )
+from seqwise.data.tokenizer import Tokenizer, load_tokenizer, reading_tokenizer, save_tokenizer
 from seqwise.errors import InputError
 from seqwise.runs.settings import load_settings, train_settings
 
@@ -49,6 +51,29 @@ class Outer(Config):
     inner: Inner = Inner()
 
 
+SUBWORDS = reading_tokenizer([("low lower",), ("newer",)], units="subwords", minimum_count=1, subword_vocabulary=12)
+
+
+def tokenizer_file(name: str) -> str:
+    """What a folder with a tokenizer has in a file of this name."""
+    with TemporaryDirectory() as folder:
+        save_tokenizer(SUBWORDS, Path(folder))
+        return (Path(folder) / name).read_text(encoding="utf-8")
+
+
+def read_tokenizer_file(name: str, path: Path) -> Tokenizer:
+    """The tokenizer of a folder in which this file stands in for the sound one of the name."""
+    with TemporaryDirectory() as made:
+        folder = Path(made)
+        save_tokenizer(SUBWORDS, folder)
+        (folder / name).write_bytes(path.read_bytes())
+        try:
+            return load_tokenizer(folder)
+        except InputError as error:
+            assert error.path is not None and error.path.parent == folder
+            raise InputError(error.problem, path=path, line=error.line, mend=error.mend) from None
+
+
 READERS: dict[str, Callable[[Path], Any]] = {
     "columns": read_columns,
     "pairs of words": lambda path: read_pairs(path, **WORDS),
@@ -57,7 +82,8 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "inputs": lambda path: read_inputs(path, units="words"),
     "lexicon": read_lexicon,
     "FASTA": read_fasta,
-    "vocabulary": Vocabulary.load,
+    "tokenizer.json": partial(read_tokenizer_file, "tokenizer.json"),
+    "tokenizer_config.json": partial(read_tokenizer_file, "tokenizer_config.json"),
     "configuration": lambda path: load(Outer, path),
 }
 
@@ -69,7 +95,8 @@ SEEDS = {
     "inputs": "the dog\nruns\n",
     "lexicon": ";;; head\na  EY1\nb(2)  B IY1 # x\n",
     "FASTA": ">P1 a\nMAT\nLK\n\n>P2\nGG\n",
-    "vocabulary": '{"tokens": ["a", "b", "<unk>"], "unknown": "<unk>", "end": null}\n',
+    "tokenizer.json": tokenizer_file("tokenizer.json"),
+    "tokenizer_config.json": tokenizer_file("tokenizer_config.json"),
     "configuration": "steps: 3\nname: x\nshuffle: no\ndata: a/b\nalpha: linear(1, 2)\npair: [1, b]\n"
     "weights: {a: 1e3}\ninner:\n  rate: 1e-4\n  names:\n  - x\n",
 }
@@ -124,9 +151,10 @@ def require_identity(name: str, found: Any, path: Path) -> None:
     elif name.startswith("pairs"):
         units = {"words": WORDS, "characters": LETTERS, "texts": TEXTS}[name.rpartition(" ")[2]]
         again = written(lambda: write_pairs(path, found, **units), path, lambda: read_pairs(path, **units))
-    elif name == "vocabulary":
-        found.save(path)
-        assert Vocabulary.load(path) == found
+    elif name.startswith("tokenizer"):
+        with TemporaryDirectory() as folder:
+            save_tokenizer(found, Path(folder))
+            assert load_tokenizer(Path(folder)) == found
         return
     elif name == "configuration":
         path.write_bytes(dump(found).encode("utf-8", "surrogatepass"))
@@ -193,9 +221,9 @@ HAND_MADE: list[tuple[str, bytes, int | None]] = [
     ("FASTA", b"MAT\n>P\nG\n", 1),
     ("FASTA", b">P\n>Q\nG\n", 1),
     ("lexicon", b"a\n", 1),
-    ("vocabulary", b'{"tokens": [1]}', None),
-    ("vocabulary", b"[" * 100_000, None),
-    ("vocabulary", b'{"tokens": ' + b"9" * 5000 + b"}", None),
+    ("tokenizer.json", b'{"model": {"vocab": [1]}}', None),
+    ("tokenizer.json", b"[" * 100_000, None),
+    ("tokenizer_config.json", b'{"vocabulary_size": ' + b"9" * 5000 + b"}", None),
     ("configuration", LAUGHS.encode(), 1),
     ("configuration", b"steps: 1\nname: !!python/object/apply:os.system [ls]\n", 2),
     ("configuration", b"weights: &w {a: 1.0}\ninner: *w\n", 1),

@@ -22,7 +22,7 @@ import torch
 from reliability.soak import Tick, judged
 from seqwise.data.readers import Example
 from seqwise.data.spooled import in_blocks, spooled
-from seqwise.runs import inputs, masked_model
+from seqwise.runs import codecs, inputs
 from seqwise.runs.loading import new_run, save_run
 from seqwise.runs.masked_model_settings import masked_settings
 from seqwise.runs.masked_model_training import new_masked_run
@@ -186,7 +186,7 @@ def test_outputs_do_not_depend_on_where_examples_are_kept(
     asked = [name, runs / str(run), lines(tmp_path / "lines.txt", 600), *options]
     expected = seqwise(*asked)
     assert expected.code == 0 and len(expected.out.splitlines()) == 600
-    for module in (inputs, masked_model):
+    for module in (inputs, codecs):
         monkeypatch.setattr(module, "spooled", partial(spooled, in_memory=3))
     assert seqwise(*asked) == expected
     for place in ("kept", "again"):

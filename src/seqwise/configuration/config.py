@@ -258,7 +258,9 @@ def _read(kind: Any, value: Any) -> Any:
     if kind in (int, float):
         number = _finite_number(value)
         return kind(number) if number is not None and (kind is float or number == int(number)) else value
-    return Path(value) if kind is Path and "\0" not in value else value
+    if kind is Path and "\0" in value:
+        raise wrong_value("a path", value)
+    return Path(value) if kind is Path else value
 
 
 def _read_union(members: tuple[Any, ...], value: Any) -> Any:

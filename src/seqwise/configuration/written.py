@@ -192,23 +192,44 @@ def compose(text: str, path: Path | None) -> yaml.Node | None:
     return node
 
 
-def written_from(node: yaml.Node, name: str, path: Path | None, key_line: int | None = None) -> Written:
-    """A node of YAML; scalars stay as they are written: YAML would read `no` as a truth value and 1e-4 as text."""
-    line = None if node.start_mark is None else node.start_mark.line + 1
-    value: Any = None if node.tag.endswith(":null") else node.value
-    if isinstance(node, yaml.MappingNode):
-        value = {}
-        for key, inner in node.value:
-            at = key.start_mark.line + 1
-            if not isinstance(key, yaml.ScalarNode):
-                raise InputError(f"{name or 'the file'} must have names as keys", path=path, line=at)
-            dotted = f"{name}.{key.value}" if name else key.value
-            if key.value in value:
-                raise InputError(f"the key {dotted!r} stands twice", path=path, line=at, mend="remove one")
-            value[key.value] = written_from(inner, dotted, path, at)
-    elif isinstance(node, yaml.SequenceNode):
-        value = [written_from(inner, f"{name}.{place}", path) for place, inner in enumerate(node.value)]
-    return Written(value, name, path, line, key_line)
+MOST_VALUES = 100_000
+"""A file holds fewer. References that repeat references grow beyond all memory: ``a: &a [1, 1]``, ``b: &b [*a, *a]`` ..."""
+
+
+def written_from(node: yaml.Node, name: str, path: Path | None) -> Written:
+    """A node of YAML; scalars stay as they are written: YAML would read `no` as a truth value and 1e-4 as text.
+
+    Raises:
+        InputError: a key is no name or stands twice, or a reference contains itself or repeats too much.
+    """
+    outer: list[int] = []
+    count = 0
+
+    def convert(node: yaml.Node, name: str, key_line: int | None = None) -> Written:
+        nonlocal count
+        line = None if node.start_mark is None else node.start_mark.line + 1
+        count += 1
+        if id(node) in outer or count > MOST_VALUES:
+            problem = "contains itself" if id(node) in outer else f"repeats references to more than {MOST_VALUES:,} values"
+            raise InputError(f"{name or 'the file'} {problem}", path=path, line=line, mend="write the values out")
+        outer.append(id(node))
+        value: Any = None if node.tag.endswith(":null") else node.value
+        if isinstance(node, yaml.MappingNode):
+            value = {}
+            for key, inner in node.value:
+                at = key.start_mark.line + 1
+                if not isinstance(key, yaml.ScalarNode):
+                    raise InputError(f"{name or 'the file'} must have names as keys", path=path, line=at)
+                dotted = f"{name}.{key.value}" if name else key.value
+                if key.value in value:
+                    raise InputError(f"the key {dotted!r} stands twice", path=path, line=at, mend="remove one")
+                value[key.value] = convert(inner, dotted, at)
+        elif isinstance(node, yaml.SequenceNode):
+            value = [convert(inner, f"{name}.{place}") for place, inner in enumerate(node.value)]
+        outer.pop()
+        return Written(value, name, path, line, key_line)
+
+    return convert(node, name)
 
 
 def shown(value: Any) -> str:
