@@ -19,7 +19,7 @@ help:
 	@echo "make audit   known weaknesses of the packages in scripts/constraints.txt, which make lock writes from .venv"
 	@echo "make lint    ruff alone"
 	@echo "make types   mypy alone"
-	@echo "make format  let ruff mend and format what it can"
+	@echo "make format  let ruff fix and format what it can"
 	@echo "make docs    the site, in build/site: broken links, missing docstrings and failing examples fail it"
 	@echo "make figures the figures of the pages, from results/ where they show results, and the pages made of results/"
 	@echo "make setup   only make .venv"

@@ -4,7 +4,7 @@ A Transformer (4 layers of 128, 39 tokens, as many as there are phonemes), 16 ch
 from the same model, one position at a time. All systems draw the same random numbers, and have to reach the same
 states:
 
-- literal: thesis, Algorithm 4 (line 11 mended): for every proposal one forward pass for q, T for the energy of the
+- literal: thesis, Algorithm 4 (line 11 corrected): for every proposal one forward pass for q, T for the energy of the
   state and T for that of the proposal, one sequence a call.
 - batched: the same 1 + 2T passes, those of all chains and positions in one call each.
 - seqwise: ``metropolis_hastings``, which keeps the masked scores of the state: r (T - 1) passes, r the share of

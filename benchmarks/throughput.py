@@ -47,7 +47,7 @@ def lines_of(sentences: Sequence[Sentence], number: int) -> list[str]:
     fitting = (one.tokens for one in sentences if SHORTEST <= len(one.tokens) <= LONGEST)
     lines = [" ".join(words) for words in islice(fitting, number)]
     if len(lines) < number:
-        raise InputError(f"{len(lines)} sentences fit, and {number} are asked for", mend="lower --lines")
+        raise InputError(f"{len(lines)} sentences fit, and {number} are asked for", hint="lower --lines")
     return lines
 
 

@@ -98,17 +98,17 @@ def run_reproduction(
         InputError: there is no such reproduction, or it has no such scale.
     """
     if name not in REPRODUCTIONS:
-        raise InputError(f"there is no reproduction {name!r}", mend=did_you_mean(name, REPRODUCTIONS))
+        raise InputError(f"there is no reproduction {name!r}", hint=did_you_mean(name, REPRODUCTIONS))
     reproduction = REPRODUCTIONS[name]
     module, _, function = reproduction.function.partition(":")
     run: Callable[..., Iterable[Outcome]] = getattr(importlib.import_module(module), function)
     folder = folder / (reproduction.shared or name)
     if not reproduction.scales:
         if scale is not None:
-            raise InputError(f"{name!r} has one size only", mend="leave --scale out")
+            raise InputError(f"{name!r} has one size only", hint="leave --scale out")
         return run(folder, seed=seed, progress=progress)
     scale = scale or "cpu"
     if scale not in reproduction.scales:
-        raise InputError(f"there is no scale {scale!r}", mend=did_you_mean(scale, reproduction.scales))
+        raise InputError(f"there is no scale {scale!r}", hint=did_you_mean(scale, reproduction.scales))
     seeds = range(seed, seed + reproduction.scales[scale])
     return run(folder / scale, seeds=seeds, scale=scale, progress=progress)

@@ -69,8 +69,8 @@ def draw_again(name: str, path: Path) -> None:
     with TemporaryDirectory() as folder:
         (outcome,) = run_reproduction(name, Path(folder), seed=seed, scale=None, progress=progress_bars)
         if not same_numbers(outcome.table, saved):
-            mend = f"python -m reproductions {name} --results results"
-            raise SystemExit(f"results/{name}.json has other numbers than its recipe gives now; {mend}")
+            hint = f"python -m reproductions {name} --results results"
+            raise SystemExit(f"results/{name}.json has other numbers than its recipe gives now; {hint}")
         shutil.copyfile(outcome.files["figure"], path)
 
 

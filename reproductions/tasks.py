@@ -103,7 +103,7 @@ def _needed(systems: Mapping[str, System], keys: Sequence[str]) -> list[System]:
     wanted: set[str] = set()
     for key in keys:
         if key not in systems:
-            raise InputError(f"the family has no system {key!r}", mend=f"it has {', '.join(systems)}")
+            raise InputError(f"the family has no system {key!r}", hint=f"it has {', '.join(systems)}")
         folder: str | None = systems[key].folder
         while folder is not None and folder not in wanted:
             wanted.add(folder)

@@ -39,10 +39,10 @@ def judged(packages: list[dict[str, Any]], asked: int) -> tuple[int, list[str]]:
     >>> judged([{"name": "a", "version": "1", "vulns": []}], 1)
     (0, ['no known weakness in 1 of 1 packages'])
     >>> judged([{"name": "a", "version": "1", "vulns": [{"id": "X-1", "fix_versions": ["1.1", "2"]}]}], 1)
-    (1, ['a 1: X-1, mended in 1.1, 2'])
+    (1, ['a 1: X-1, fixed in 1.1, 2'])
     """
     found = [
-        f"{package['name']} {package['version']}: {one['id']}, mended in {', '.join(one['fix_versions']) or 'none'}"
+        f"{package['name']} {package['version']}: {one['id']}, fixed in {', '.join(one['fix_versions']) or 'none'}"
         for package in packages
         for one in package["vulns"]
     ]

@@ -181,7 +181,7 @@ def python_in(root: Path) -> str:
 def pip_install(root: Path, lock: int, *arguments: str, pip: tuple[str, ...] = ("-m", "pip")) -> None:
     command = [python_in(root), *pip, "install", "-qq", "--no-input", *arguments]
     if run(command, root=root, lock=lock).returncode:
-        raise SetupError(f"pip could not install {arguments[-1]} (its message is above); mend that and run make again")
+        raise SetupError(f"pip could not install {arguments[-1]} (its message is above); hint that and run make again")
 
 
 def install_pip(root: Path, lock: int) -> None:

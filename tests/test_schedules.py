@@ -1,4 +1,4 @@
-"""Schedules: the ends are met exactly, the middle follows the equation, and bad text names its mend."""
+"""Schedules: the ends are met exactly, the middle follows the equation, and bad text names its hint."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_text_becomes_the_schedule(text: str | float, step: float, value: float)
         ("linear(1, 2, 0)", "steps of a schedule must be greater than 0"),
     ],
 )
-def test_bad_text_is_refused_with_its_mend(text: str, said: str) -> None:
+def test_bad_text_is_refused_with_its_hint(text: str, said: str) -> None:
     with pytest.raises(InputError) as error:
         parse_schedule(text)
     assert said in str(error.value)

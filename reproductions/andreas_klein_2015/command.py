@@ -236,18 +236,18 @@ def rerank_command(
     from reproductions.andreas_klein_2015.reranking import read_nbest
 
     if (weight is None) == (dev is None):
-        raise InputError("either a weight or development lists are needed", mend="give --weight or --dev, not both")
+        raise InputError("either a weight or development lists are needed", hint="give --weight or --dev, not both")
     if (dev is None) != (references is None):
-        raise InputError("--dev and --references go together", mend="give both or none")
+        raise InputError("--dev and --references go together", hint="give both or none")
     if weight is not None and not math.isfinite(weight):
         raise InputError(f"--weight must be finite, got {weight}")
     if not math.isfinite(word_bonus):
         raise InputError(f"--word-bonus must be finite, got {word_bonus}")
     if measure is not None and dev is None:
-        raise InputError("--measure is what --dev is judged by", mend="leave it out, or give --dev for --weight")
+        raise InputError("--measure is what --dev is judged by", hint="leave it out, or give --dev for --weight")
     measure = measure or MEASURES[0]
     if measure not in MEASURES:
-        raise InputError(f"there is no measure {measure!r}", mend=f"choose from {', '.join(MEASURES)}")
+        raise InputError(f"there is no measure {measure!r}", hint=f"choose from {', '.join(MEASURES)}")
     loaded = load_language_model(folder)
     lists = read_nbest(nbest)
     if dev is not None and references is not None:
@@ -309,8 +309,8 @@ def _right_outputs(path: Path, lists: Sequence[NBest]) -> list[list[str]]:
         known.setdefault(example.source[0], []).append(example.target[0])
     for one in lists:
         if one.source not in known:
-            mend = f"add it to {path}"
-            raise InputError("no right output is known for this input", path=one.path, line=one.line, mend=mend)
+            hint = f"add it to {path}"
+            raise InputError("no right output is known for this input", path=one.path, line=one.line, hint=hint)
     return [known[one.source] for one in lists]
 
 

@@ -79,25 +79,25 @@ def load_language_model(name: Path | str) -> LanguageModel:
     folder = run_folder(name)
     inside = model_folder(folder)
     if not folder.is_dir():
-        mend = "give the --output of a python -m reproductions.andreas_klein_2015 train"
-        raise InputError("there is no such folder", path=folder, mend=mend)
+        hint = "give the --output of a python -m reproductions.andreas_klein_2015 train"
+        raise InputError("there is no such folder", path=folder, hint=hint)
     if not (inside / "tokenizer.json").exists():
         begun = (folder / TEXT).exists()
-        mend = (
+        hint = (
             "run the same command again to finish it"
             if begun
             else "give the --output of a python -m reproductions.andreas_klein_2015 train"
         )
-        raise InputError("the folder holds no trained language model", path=folder, mend=mend)
+        raise InputError("the folder holds no trained language model", path=folder, hint=hint)
     verify(inside)
     vocabulary = load_tokenizer(inside).vocabulary
     config = read_part(inside / "config.json", ["vocabulary_size", "num_weights", "templates"])
     model = LogLinear(**config)
     if len(vocabulary) != model.vocabulary_size:
-        raise InputError("vocabulary and model do not fit", path=inside, mend="take another copy")
+        raise InputError("vocabulary and model do not fit", path=inside, hint="take another copy")
     weights_M = load_model_file(inside / "model.safetensors").get("weights_M")
     if weights_M is None or weights_M.shape != model.weights_M.shape:
-        raise InputError("the weights do not fit the configuration", path=inside, mend="take another copy")
+        raise InputError("the weights do not fit the configuration", path=inside, hint="take another copy")
     model.load_state_dict({"weights_M": weights_M})
     return LanguageModel(model.eval(), vocabulary)
 
@@ -157,4 +157,4 @@ def _scores(
 
 def read_part(path: Path, keys: Sequence[str]) -> dict[str, Any]:
     """Read one of the JSON files of a run, which has exactly these keys."""
-    return read_record(path, keys, what="part of a language model", mend="remove the folder and train again")
+    return read_record(path, keys, what="part of a language model", hint="remove the folder and train again")

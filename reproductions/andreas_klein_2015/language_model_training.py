@@ -99,7 +99,7 @@ class LanguageModelSettings:
                 raise InputError(f"{name} must be greater than 0, got {getattr(self, name)}")
         if self.likelihood not in LIKELIHOODS:
             raise InputError(
-                f"there is no likelihood {self.likelihood!r}", mend=f"choose from {', '.join(LIKELIHOODS)}"
+                f"there is no likelihood {self.likelihood!r}", hint=f"choose from {', '.join(LIKELIHOODS)}"
             )
         _ = self.normalization  # which checks alpha and fraction
 
@@ -159,13 +159,13 @@ def fit_language_model(
             )
             done += 1
             if not math.isfinite(loss):
-                raise InputError(f"the loss is {loss} at step {done}", mend="lower the learning rate")
+                raise InputError(f"the loss is {loss} at step {done}", hint="lower the learning rate")
             if on_step is not None:
                 on_step(done, steps, loss)
             if checkpoints is not None and (done % settings.save_every == 0 or done == steps):
                 _save_checkpoint(model, state, checkpoints, done)
     if not bool(torch.isfinite(model.weights_M).all()):
-        raise InputError("after the last step a weight is not finite", mend="lower the learning rate")
+        raise InputError("after the last step a weight is not finite", hint="lower the learning rate")
     return steps
 
 
@@ -192,7 +192,7 @@ def _resume(model: LogLinear, state: AdagradState, checkpoints: Path) -> int:
     with torch.no_grad():
         for name, tensor in (("weights_M", model.weights_M), ("squares_M", state.squares_M)):
             if name not in tensors or tensors[name].shape != tensor.shape:
-                raise InputError("the checkpoint is of another model", path=last, mend="remove it")
+                raise InputError("the checkpoint is of another model", path=last, hint="remove it")
             tensor.copy_(tensors[name])
     prune(checkpoints)  # as in training by gradients: there may be no save to come that does
     return checkpoint_step(last) or 0
@@ -280,13 +280,13 @@ def _new_model(vocabulary_size: int, num_weights: int) -> LogLinear:
     try:
         return LogLinear(vocabulary_size=vocabulary_size, num_weights=num_weights)
     except (RuntimeError, MemoryError, TypeError, OverflowError):  # which one depends on how much too large it is
-        raise InputError(f"there is no room for num_weights = {num_weights}", mend="give fewer") from None
+        raise InputError(f"there is no room for num_weights = {num_weights}", hint="give fewer") from None
 
 
 def _positions(path: Path) -> int:
     number = read_part(path, ["files", "positions"])["positions"]
     if not isinstance(number, int) or number < 1:
-        raise InputError("positions is no number of positions", path=path, mend="remove the folder and train again")
+        raise InputError("positions is no number of positions", path=path, hint="remove the folder and train again")
     return number
 
 
@@ -311,21 +311,21 @@ def _claim(output: Path, settings: LanguageModelSettings, files: list[list[str]]
             begun = read_part(path, [field.name for field in fields(settings)])
         except InputError:
             problem = "the folder holds settings that are none of a language model"
-            raise InputError(problem, path=output, mend="give another --output") from None
+            raise InputError(problem, path=output, hint="give another --output") from None
         if not (output / MODEL).exists() and last_complete(output / "checkpoints") is None:
-            # Nothing came of it, so that a setting which was refused can be mended.
+            # Nothing came of it, so that a setting which was refused can be corrected.
             (output / TEXT).unlink(missing_ok=True)
         before = begun if (output / TEXT).exists() else {}
         for name, then in before.items():
             now = getattr(settings, name)
             if name != "save_every" and then != now:
                 problem = f"the run was begun with another {name} ({then} then, {now} now)"
-                raise InputError(problem, path=output, mend=another)
+                raise InputError(problem, path=output, hint=another)
         if before and read_part(output / TEXT, ["files", "positions"])["files"] != files:
-            raise InputError("the run was begun on other text", path=output, mend=another)
+            raise InputError("the run was begun on other text", path=output, hint=another)
     elif not holds_nothing(output):
         raise InputError(
-            "the folder is not empty and holds no language model", path=output, mend="give another --output"
+            "the folder is not empty and holds no language model", path=output, hint="give another --output"
         )
     discard_partials(output)
     _write(path, asdict(settings))
@@ -341,4 +341,4 @@ def _sha256(path: Path) -> str:
     except FileNotFoundError:
         raise InputError("no such file", path=path) from None
     except IsADirectoryError:
-        raise InputError("a folder where a file was expected", path=path, mend="name the files in it") from None
+        raise InputError("a folder where a file was expected", path=path, hint="name the files in it") from None

@@ -70,14 +70,14 @@ class LogLinear(nn.Module, HubModel):
             raise InputError(f"the vocabulary needs at least one word, got {vocabulary_size}")
         if num_weights < vocabulary_size:
             problem = f"{num_weights} weights cannot hold a window of {vocabulary_size} words"
-            raise InputError(problem, mend="take at least as many weights as words, better a thousand times as many")
+            raise InputError(problem, hint="take at least as many weights as words, better a thousand times as many")
         self.vocabulary_size, self.num_weights = vocabulary_size, num_weights
         self.templates = tuple(tuple(template) for template in templates)
         for template in self.templates:
             if not template or min(template) < 1 or len(set(template)) < len(template):
-                raise InputError(f"the template {template} is no set of distances from 1", mend="such as (1, 2)")
+                raise InputError(f"the template {template} is no set of distances from 1", hint="such as (1, 2)")
         if len(set(map(frozenset, self.templates))) < len(self.templates):
-            raise InputError("two templates list the same distances", mend="list each once")
+            raise InputError("two templates list the same distances", hint="list each once")
         # Row d holds the distance that each template lists at place d; -1 where it lists fewer.
         depth = max(map(len, self.templates), default=0)
         padded = [[*template, *[-1] * (depth - len(template))] for template in self.templates]
@@ -108,7 +108,7 @@ class LogLinear(nn.Module, HubModel):
         """
         if contexts_NC.dim() != 2 or contexts_NC.shape[1] < self.context_size:
             problem = f"contexts of shape {tuple(contexts_NC.shape)} where (N, {self.context_size}) was expected"
-            raise InputError(problem, mend="gather positions with the context size of the model")
+            raise InputError(problem, hint="gather positions with the context size of the model")
         _require_ids(contexts_NC, BEFORE, self.vocabulary_size)
         num_positions = len(contexts_NC)
         # (distance, word) in one number. So a feature keeps its hash if templates are added before it.
@@ -133,7 +133,7 @@ class LogLinear(nn.Module, HubModel):
         """Where the J weights of each pair of a context and a word lie in the table, int64 (N, J)."""
         if words_N.shape != contexts_NC.shape[:1]:
             raise InputError(
-                f"words of shape {tuple(words_N.shape)} for {len(contexts_NC)} contexts", mend="give one each"
+                f"words of shape {tuple(words_N.shape)} for {len(contexts_NC)} contexts", hint="give one each"
             )
         _require_ids(words_N, 0, self.vocabulary_size)
         return self.offsets(contexts_NC) + words_N[:, None]
@@ -153,7 +153,7 @@ def _require_ids(ids: Tensor, lowest: int, end: int) -> None:
     if ids.numel() and (int(ids.min()) < lowest or int(ids.max()) >= end):
         wrong = int(ids.min()) if int(ids.min()) < lowest else int(ids.max())
         raise InputError(
-            f"the id {wrong} is outside the vocabulary of {end}", mend="encode with the model's vocabulary"
+            f"the id {wrong} is outside the vocabulary of {end}", hint="encode with the model's vocabulary"
         )
 
 
@@ -319,10 +319,10 @@ def rerank(
     if word_bonus:
         lengths = list(words)
         if len(lengths) != len(nbest):
-            raise InputError(f"{len(lengths)} lengths for {len(nbest)} hypotheses", mend="give words, one number each")
+            raise InputError(f"{len(lengths)} lengths for {len(nbest)} hypotheses", hint="give words, one number each")
         lm_scores = [score + word_bonus * length for score, length in zip(lm_scores, lengths, strict=True)]
     totals = [hypothesis.score + weight * score for hypothesis, score in zip(nbest, lm_scores, strict=True)]
     if not all(map(math.isfinite, totals)):
         problem = "a score of the n-best list, or its sum with the language model's, is not a finite number"
-        raise InputError(problem, mend="lower the weight, or mend the scores")
+        raise InputError(problem, hint="lower the weight, or hint the scores")
     return [nbest[place] for place in sorted(range(len(nbest)), key=lambda place: -totals[place])]

@@ -132,7 +132,7 @@ def nearest_normalized(inputs_ND: Tensor, weights_KD: Tensor, *, norm: float = m
     inputs_ND, weights_KD = _as_model(inputs_ND, weights_KD)
     falling_D = _falling_direction(weights_KD) if len(weights_KD) > 1 else None
     if falling_D is None and len(weights_KD) > 1:
-        raise InputError("no input has Z = 1: 0 is a mixture of the weight vectors", mend="choose other weights")
+        raise InputError("no input has Z = 1: 0 is a mixture of the weight vectors", hint="choose other weights")
     points_ND = inputs_ND.clone()
     log_partition_N = (inputs_ND @ weights_KD.T).logsumexp(-1)
     if falling_D is None:
@@ -177,7 +177,7 @@ def normalizable_curve(weights_KD: Tensor, *, extent: float, num_points: int = 2
         raise InputError(f"a curve needs a positive extent and two points or more, got {extent} and {num_points}")
     falling_2 = _falling_direction(weights_KD)
     if falling_2 is None:
-        raise InputError("Z = 1 at no input, or at all of them", mend="choose weights whose convex hull excludes 0")
+        raise InputError("Z = 1 at no input, or at all of them", hint="choose weights whose convex hull excludes 0")
     falling_2 = falling_2 / torch.linalg.vector_norm(falling_2)
     across_2 = torch.stack([-falling_2[1], falling_2[0]])
     along_P = torch.linspace(-extent, extent, num_points, dtype=torch.float64, device=weights_KD.device)

@@ -59,7 +59,7 @@ def read_nbest(path: str | os.PathLike[str]) -> list[NBest]:
         >>> read_nbest(file)[0].candidates
         (Candidate(text='the dog', score=-1.5),)
     """
-    mend = "write it with seqwise predict --n-best N --json"
+    hint = "write it with seqwise predict --n-best N --json"
     lists = []
     for line, text in read_lines(path):
         if not text.strip():
@@ -67,17 +67,17 @@ def read_nbest(path: str | os.PathLike[str]) -> list[NBest]:
         try:
             record = json.loads(text)
         except (ValueError, RecursionError):
-            raise InputError("no JSON object", path=path, line=line, mend=mend) from None
+            raise InputError("no JSON object", path=path, line=line, hint=hint) from None
         try:
             candidates = tuple(_candidate(one) for one in record["outputs"])
             lists.append(NBest(_text(record["input"]), candidates, os.fspath(path), line))
         except (KeyError, TypeError, ValueError, OverflowError):
             problem = "no n-best list: expected an input and outputs, each with an output and a finite score"
-            raise InputError(problem, path=path, line=line, mend=mend) from None
+            raise InputError(problem, path=path, line=line, hint=hint) from None
         if not candidates:
-            raise InputError("a list without an output", path=path, line=line, mend=mend)
+            raise InputError("a list without an output", path=path, line=line, hint=hint)
     if not lists:
-        raise InputError("no n-best list in the file", path=path, mend=mend)
+        raise InputError("no n-best list in the file", path=path, hint=hint)
     return lists
 
 

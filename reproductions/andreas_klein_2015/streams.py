@@ -89,9 +89,9 @@ def read_sentences(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Sentence
                 empty = False
                 yield Sentence(tokens, os.fspath(path), line)
         if empty:
-            raise InputError("no word in the file", path=path, mend="one sentence a line")
+            raise InputError("no word in the file", path=path, hint="one sentence a line")
     if not named:
-        raise InputError("there is no file to read", mend="name at least one")
+        raise InputError("there is no file to read", hint="name at least one")
 
 
 def build_vocabulary(
@@ -121,8 +121,8 @@ def build_vocabulary(
     def checked() -> Iterator[tuple[str, ...]]:
         for sentence in sentences:
             if end is not None and end in sentence.tokens:
-                problem, mend = f"the text holds {end!r}, which marks its end", "remove it, or write it in another way"
-                raise InputError(problem, path=sentence.path or None, line=sentence.line or None, mend=mend)
+                problem, hint = f"the text holds {end!r}, which marks its end", "remove it, or write it in another way"
+                raise InputError(problem, path=sentence.path or None, line=sentence.line or None, hint=hint)
             yield sentence.tokens
 
     return Vocabulary.build(checked(), minimum_count=minimum_count, unknown=unknown, end=end)
@@ -152,7 +152,7 @@ def _rows(sequences: Iterable[Sequence[int]], context_size: int) -> Rows:
     flat = list(before)
     for ids in sequences:
         if len(ids) and min(ids) < 0:
-            raise InputError(f"the id {min(ids)} is negative", mend="cut padding off")
+            raise InputError(f"the id {min(ids)} is negative", hint="cut padding off")
         flat += ids
         flat += before
     text = np.array(flat, dtype=np.int64)

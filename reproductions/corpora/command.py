@@ -113,7 +113,7 @@ def check(
     root = _root()
     here = [name for name in corpora() if root is not None and (root / name).is_dir()]
     if not (names or here):
-        raise InputError("no corpus is here", mend="set SEQWISE_DATA to the folder that holds them")
+        raise InputError("no corpus is here", hint="set SEQWISE_DATA to the folder that holds them")
     wrong: list[tuple[Path, str]] = []
     for name in names or here:
         folder, files = corpus(name), find_corpus(name).files
@@ -128,7 +128,7 @@ def check(
         raise InputError(
             f"{fault}{more}",
             path=path,
-            mend="download it again",
+            hint="download it again",
         )
 
 
@@ -154,7 +154,7 @@ def download(
         find_corpus(name)
     root = to or _root()
     if root is None:
-        raise InputError("there is no folder to put corpora in", mend="give --to FOLDER, or set SEQWISE_DATA")
+        raise InputError("there is no folder to put corpora in", hint="give --to FOLDER, or set SEQWISE_DATA")
     for name in names:
         fetched, missing = fetch_corpus(name, root / name, mirror=mirror, show_progress=sys.stderr.isatty())
         print(f"{name}: {len(fetched)} files fetched into {root / name}; licence: {find_corpus(name).licence}")

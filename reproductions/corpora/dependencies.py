@@ -73,7 +73,7 @@ def read_dependencies(path: FilePath) -> list[list[Dependent]]:
             words += _word(text, len(words) + 1, path, end)
     _close(words, sentences, path, start)
     if not sentences:
-        raise InputError("no sentence in the file", path=path, mend="give a file in CoNLL-U, ten columns a word")
+        raise InputError("no sentence in the file", path=path, hint="give a file in CoNLL-U, ten columns a word")
     return sentences
 
 
@@ -82,19 +82,19 @@ def _word(text: str, number: int, path: FilePath, line: int) -> list[Dependent]:
     cells = text.split("\t")
     if len(cells) != COLUMNS:
         found = f"{len(cells)} column" + "s" * (len(cells) != 1)
-        mend = "separate the ten columns of CoNLL-U with one tab each"
-        raise InputError(f"{found} where {COLUMNS} were expected", path=path, line=line, mend=mend)
+        hint = "separate the ten columns of CoNLL-U with one tab each"
+        raise InputError(f"{found} where {COLUMNS} were expected", path=path, line=line, hint=hint)
     identifier, form, _, upos, xpos, features, head, relation, *_ = cells
     if "-" in identifier or "." in identifier:
         return []
     if identifier != str(number):
-        mend = "number the words of a sentence 1, 2, 3, with a blank line after it"
-        raise InputError(f"word {identifier[:20]!r} where {number} was expected", path=path, line=line, mend=mend)
+        hint = "number the words of a sentence 1, 2, 3, with a blank line after it"
+        raise InputError(f"word {identifier[:20]!r} where {number} was expected", path=path, line=line, hint=hint)
     if not (head.isascii() and head.isdecimal()) or len(head) > len("9999"):
-        raise InputError(f"the head {head[:20]!r} is no number", path=path, line=line, mend="give a basic tree")
+        raise InputError(f"the head {head[:20]!r} is no number", path=path, line=line, hint="give a basic tree")
     if not form or not relation.strip("_"):
         empty = "relation" if form else "word"
-        raise InputError(f"the {empty} is missing", path=path, line=line, mend=f"write the {empty} in its column")
+        raise InputError(f"the {empty} is missing", path=path, line=line, hint=f"write the {empty} in its column")
     return [Dependent(form, upos, xpos, features, int(head), relation)]
 
 
@@ -103,7 +103,7 @@ def _close(words: list[Dependent], sentences: list[list[Dependent]], path: FileP
     for number, word in enumerate(words, start=1):
         if word.head > len(words) or word.head == number:
             problem = f"the head of word {number} is {word.head}, in a sentence of {len(words)} words"
-            raise InputError(problem, path=path, line=start, mend="each head is another word, or 0")
+            raise InputError(problem, path=path, line=start, hint="each head is another word, or 0")
     if words:
         sentences.append(words)
 

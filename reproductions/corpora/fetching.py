@@ -48,7 +48,7 @@ def fetch_corpus(
     if wrong and not published:
         problem = f"{name}: no source has its files as the reproductions read them"
         hint = "give --mirror URL, the address of a folder of corpora that has it, or copy it from such a folder"
-        raise InputError(problem, mend=hint)
+        raise InputError(problem, hint=hint)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".download-") as scratch:
         for file in published:
@@ -81,11 +81,11 @@ def _one_line(url: str, target: Path) -> Iterator[None]:
     try:
         yield
     except requests.RequestException as error:
-        raise InputError(f"{url} cannot be fetched ({error})", mend="look at the address, or try again") from error
+        raise InputError(f"{url} cannot be fetched ({error})", hint="look at the address, or try again") from error
     except ValueError as error:  # pooch: the sum is another, or the protocol is unknown
         reason = " ".join(str(error).split())
         hint = "nothing was kept; look at the source, or take the corpus from elsewhere, with --mirror"
-        raise InputError(f"{url} is not the file of the catalogue ({reason})", path=target.name, mend=hint) from error
+        raise InputError(f"{url} is not the file of the catalogue ({reason})", path=target.name, hint=hint) from error
 
 
 def _make_supertags(url: str, target: Path, wanted: File, show_progress: bool) -> None:
@@ -97,12 +97,12 @@ def _make_supertags(url: str, target: Path, wanted: File, show_progress: bool) -
     except InputError as error:
         where = "" if error.line is None else f"line {error.line}: "
         hint = "look at the source, or take the corpus from elsewhere, with --mirror"
-        raise InputError(f"{url} holds no trees: {where}{error.problem}", mend=hint) from error
+        raise InputError(f"{url} holds no trees: {where}{error.problem}", hint=hint) from error
     made = target.with_name("supertags")
     write_supertags(made, sentences)
     if measure_file(made) != wanted.contents:
         hint = "nothing was kept; take the corpus from elsewhere, with --mirror"
-        raise InputError(f"{url} holds other trees: what is made of them is another file", path=target.name, mend=hint)
+        raise InputError(f"{url} holds other trees: what is made of them is another file", path=target.name, hint=hint)
     made.rename(target)
     _compress_where_wanted(target, wanted)
 

@@ -46,10 +46,10 @@ def read_lexicon(source: FilePath | Iterable[str]) -> list[tuple[str, tuple[str,
             continue
         word, *phonemes = BLANKS.split(re.split(r"[ \t]#(?:[ \t]|$)", text)[0].strip(" \t\r\n"))
         if not phonemes:
-            raise InputError(f"no phonemes for {word[:100]!r}", path=path, line=number, mend="word, blanks, phonemes")
+            raise InputError(f"no phonemes for {word[:100]!r}", path=path, line=number, hint="word, blanks, phonemes")
         entries.append((re.sub(r"(?<=.)\(\d+\)$", "", word), tuple(phonemes)))
     if not entries:
-        raise InputError("no word in the lexicon", path=path, mend="one word and its phonemes a line")
+        raise InputError("no word in the lexicon", path=path, hint="one word and its phonemes a line")
     return entries
 
 
@@ -83,7 +83,7 @@ def read_stress(lexicon: Lexicon) -> list[Example]:
         target = tuple(phoneme[-1] if phoneme[-1].isdigit() else "-" for phoneme in phonemes)
         if set(target) - set("-012"):
             problem = f"unknown stress in {' '.join(phonemes)!r}"
-            raise InputError(problem, path="lexicon", line=number, mend="use 0, 1 or 2")
+            raise InputError(problem, path="lexicon", line=number, hint="use 0, 1 or 2")
         if len(target) <= 14 and len(target) - target.count("-") >= 2:
             examples.append(Example(_without_stress(phonemes), target, "lexicon", number, word))
     return require_some(examples, "lexicon")
@@ -119,7 +119,7 @@ def read_spelling(lexicon: Lexicon, *, min_letters: int = 2, max_letters: int = 
 def _spelled(lexicon: Lexicon) -> Iterator[tuple[int, str, Sequence[str]]]:
     for number, (word, phonemes) in enumerate(lexicon, start=1):
         if not phonemes or not all(phonemes):
-            raise InputError(f"no phonemes for {word!r}", path="lexicon", line=number, mend="drop the entry")
+            raise InputError(f"no phonemes for {word!r}", path="lexicon", line=number, hint="drop the entry")
         if re.fullmatch("[A-Za-z]+", word):
             yield number, word.lower(), phonemes
 

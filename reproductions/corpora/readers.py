@@ -47,10 +47,10 @@ def corpus(name: str) -> Path:
     root = os.environ.get("SEQWISE_DATA")
     if not root:
         problem = f"the corpus {name} is needed, and SEQWISE_DATA is not set"
-        raise InputError(problem, mend=f"set SEQWISE_DATA to the folder that holds {name}")
+        raise InputError(problem, hint=f"set SEQWISE_DATA to the folder that holds {name}")
     folder = Path(root) / name
     if not folder.is_dir():
-        raise InputError("the corpus is not there", path=folder, mend="set SEQWISE_DATA to the folder that holds it")
+        raise InputError("the corpus is not there", path=folder, hint="set SEQWISE_DATA to the folder that holds it")
     return folder
 
 

@@ -285,7 +285,7 @@ def fit_enumerated(
         with torch.no_grad():
             found = loss(logits_TCV, dev_N).item()
         if not found < float("inf"):
-            raise InputError(f"the loss is {found} at step {step}", mend="take a smaller learning rate")
+            raise InputError(f"the loss is {found} at step {step}", hint="take a smaller learning rate")
         if found < best:
             best, best_step, best_weights = found, step, copy.deepcopy(model.state_dict())
         if step == steps or step - best_step >= patience:

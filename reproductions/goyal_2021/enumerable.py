@@ -64,7 +64,7 @@ class Enumerable:
             raise InputError(f"a table of {self.vocab_size}^{self.length} sequences is wanted, got {shape}")
         total = float(self.probs_N.sum())
         if not abs(total - 1) < 1e-9:
-            raise InputError(f"the probabilities sum to {total:.10g}", mend="normalise them, in float64")
+            raise InputError(f"the probabilities sum to {total:.10g}", hint="normalise them, in float64")
 
     @property
     def probs_N(self) -> Tensor:
@@ -190,7 +190,7 @@ def hidden_markov(initial_S: Tensor, transitions_SS: Tensor, emissions_SV: Tenso
         raise InputError("a hidden Markov model needs (S,) first states, (S, S) transitions and (S, V) emissions")
     for name, table in (("initial", initial_S), ("transitions", transitions_SS), ("emissions", emissions_SV)):
         if bool((table < 0).any()) or bool(((table.double().sum(-1) - 1).abs() > 1e-6).any()):
-            raise InputError(f"{name} of a hidden Markov model must be distributions", mend="make each row sum to 1")
+            raise InputError(f"{name} of a hidden Markov model must be distributions", hint="make each row sum to 1")
     # Sums of float32 are 1 to seven digits: normalised again, in float64.
     initial_S, transitions_SS, emissions_SV = (
         table.double() / table.double().sum(-1, keepdim=True) for table in (initial_S, transitions_SS, emissions_SV)
@@ -223,7 +223,7 @@ def thesis_hmm(entropy: str) -> Enumerable:
         (5.0, 6.43)
     """
     if entropy not in HMM_SHARPNESS:
-        raise InputError(f"there is no entropy {entropy!r}", mend="use low or high")
+        raise InputError(f"there is no entropy {entropy!r}", hint="use low or high")
     tables = [
         torch.tensor(weights, dtype=torch.float64) ** HMM_SHARPNESS[entropy]
         for weights in (TRANSITION_WEIGHTS, EMISSION_WEIGHTS)

@@ -209,7 +209,7 @@ class _Sampler:
     def searches(self, examples: Sequence[Example]) -> list[list[ChainProblem]]:
         """Sentences that are searched together, without a length."""
         if not self.run.codec.conditional:
-            raise InputError("the model reads no source, from which to guess a length", mend="sample with chains")
+            raise InputError("the model reads no source, from which to guess a length", hint="sample with chains")
         problems = [ChainProblem((), ids, problem=place) for place, ids in enumerate(self.sources(examples))]
         return [list(part) for part in in_blocks(problems, AT_ONCE)]
 

@@ -234,5 +234,5 @@ def _check_covered(gold_log_noise: Tensor) -> None:
     """What is never noise can be told from noise with certainty: its score would grow without end."""
     if bool((gold_log_noise == -torch.inf).any()):
         raise InputError(
-            "a sequence of the data has no probability under the noise", mend="use noise that covers all sequences"
+            "a sequence of the data has no probability under the noise", hint="use noise that covers all sequences"
         )

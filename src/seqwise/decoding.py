@@ -93,7 +93,7 @@ def as_decoder(decoder: Decoder | DecoderName, *, k: int = 5) -> Decoder:
     if isinstance(decoder, Decoder):
         return decoder
     if decoder not in DECODERS:
-        raise InputError(f"no decoder is called {decoder!r}", mend=f"choose one of {', '.join(DECODERS)}")
+        raise InputError(f"no decoder is called {decoder!r}", hint=f"choose one of {', '.join(DECODERS)}")
     return DECODERS[decoder](k, 1.0, local)
 
 
@@ -228,7 +228,7 @@ def steps_after(source_ids: Sequence[int], model: StepModel) -> int:
     most = most_steps(source_ids)
     if most is not None and most < 1 <= limit:
         problem = f"a source of {len(source_ids)} tokens leaves no position for an output"
-        raise InputError(problem, mend="shorten it")
+        raise InputError(problem, hint="shorten it")
     return limit if most is None else min(limit, most)
 
 

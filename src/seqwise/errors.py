@@ -1,4 +1,4 @@
-"""The one error that a user can mend: what is wrong, where, and what to do about it, on one line."""
+"""The one error that a user can hint: what is wrong, where, and what to do about it, on one line."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ __all__ = ["InputError"]
 
 
 class InputError(ValueError):
-    """Something the caller gave cannot be used; the message names the place and the mend.
+    """Something the caller gave cannot be used; the message names the place and a hint.
 
     Args:
         problem: what is wrong, as a clause without a full stop.
         path: the file it was found in.
         line: the line in that file, from 1.
-        mend: what would put it right, as an imperative clause.
+        hint: what would put it right, as an imperative clause.
 
     The command line prints ``str(error)`` and leaves with exit code 2.
 
     Example:
-        >>> print(InputError("3 columns where 2 were expected", path="a.tsv", line=7, mend="separate with one tab"))
+        >>> print(InputError("3 columns where 2 were expected", path="a.tsv", line=7, hint="separate with one tab"))
         a.tsv:7: 3 columns where 2 were expected; separate with one tab
         >>> print(InputError("alpha must be greater than 0, got -1.0"))
         alpha must be greater than 0, got -1.0
@@ -31,10 +31,10 @@ class InputError(ValueError):
         *,
         path: str | os.PathLike[str] | None = None,
         line: int | None = None,
-        mend: str | None = None,
+        hint: str | None = None,
     ) -> None:
         place = "" if path is None else f"{os.fspath(path)}:" if line is None else f"{os.fspath(path)}:{line}:"
-        text = f"{place} {problem}".strip() if mend is None else f"{place} {problem}; {mend}".strip()
+        text = f"{place} {problem}".strip() if hint is None else f"{place} {problem}; {hint}".strip()
         # Tokens and file names come from outside and may hold line breaks: the promise is one line.
         super().__init__("".join(c if c.isprintable() else repr(c)[1:-1] for c in text))
-        self.problem, self.path, self.line, self.mend = problem, path, line, mend
+        self.problem, self.path, self.line, self.hint = problem, path, line, hint

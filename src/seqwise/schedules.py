@@ -115,7 +115,7 @@ class _Way(Schedule):
         """How much of the way is done."""
         if self.steps is None:
             raise InputError(
-                f"{self} has no number of steps", mend="call over(total_steps) first, or give a third number"
+                f"{self} has no number of steps", hint="call over(total_steps) first, or give a third number"
             )
         return min(max(step / self.steps, 0.0), 1.0)
 
@@ -257,18 +257,18 @@ def parse_schedule(schedule: AnySchedule) -> Schedule:
         return constant(number)
     match = _CALL.fullmatch(schedule)
     if match is None:
-        raise InputError(f"{schedule!r} is not a schedule", mend="write a number or, for example, linear(1, 10)")
+        raise InputError(f"{schedule!r} is not a schedule", hint="write a number or, for example, linear(1, 10)")
     name, text = match.groups()
     if name not in _NAMED:
-        raise InputError(f"unknown schedule {name!r} in {schedule!r}", mend=did_you_mean(name, _NAMED))
+        raise InputError(f"unknown schedule {name!r} in {schedule!r}", hint=did_you_mean(name, _NAMED))
     numbers = [_number(part) for part in text.split(",")] if text.strip() else []
     if any(value is None for value in numbers):
-        raise InputError(f"{schedule!r} holds something that is not a number", mend="separate numbers with commas")
+        raise InputError(f"{schedule!r} holds something that is not a number", hint="separate numbers with commas")
     fields = dataclasses.fields(_NAMED[name])
     required = sum(field.default is dataclasses.MISSING for field in fields)
     if not required <= len(numbers) <= len(fields):
         parameters = ", ".join(field.name for field in fields)
-        raise InputError(f"{schedule!r} has {len(numbers)} numbers", mend=f"write {name}({parameters})")
+        raise InputError(f"{schedule!r} has {len(numbers)} numbers", hint=f"write {name}({parameters})")
     made: Schedule = _NAMED[name](*numbers)
     return made
 
@@ -301,7 +301,7 @@ class Range:
         try:
             parsed = parse_schedule(schedule)
         except InputError as error:
-            raise WrongValue("{name}: " + error.problem, mend=error.mend) from None
+            raise WrongValue("{name}: " + error.problem, hint=error.hint) from None
         if isinstance(parsed, Function):
             parsed = Function(parsed.function, self, name)
         for value in parsed.ends:

@@ -117,5 +117,5 @@ def _not_mixed(state: Any) -> InputError:
     )
     return InputError(
         f"the decoder state at '{_pytree.keystr(path) or 'its root'}' is {leaf.dtype}, which cannot be mixed",
-        mend="carry it as floating-point mass, or keep it out of the state",
+        hint="carry it as floating-point mass, or keep it out of the state",
     )

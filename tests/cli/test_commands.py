@@ -1,4 +1,4 @@
-"""The command line as its users meet it: every command and objective, and one line for whatever they can mend."""
+"""The command line as its users meet it: every command and objective, and one line for whatever they can hint."""
 
 from __future__ import annotations
 
@@ -297,8 +297,8 @@ def test_a_killed_training_resumes_to_the_same_weights(seqwise: Command, data: P
         assert ended.returncode == -signal.SIGKILL, ended.stderr
         assert len((killed / log).read_text().splitlines()) == steps
         assert not (killed / "model").exists()
-        mend = "run the same training command again to finish it"
-        assert mend in seqwise("predict", killed, "the dog").complaint
+        hint = "run the same training command again to finish it"
+        assert hint in seqwise("predict", killed, "the dog").complaint
     again = seqwise(*options, "--output", killed)
     assert again.code == 0 and "goes on after step 2 of 6" in again.err
     assert weights(killed) == weights(whole)
@@ -337,7 +337,7 @@ def test_a_learning_rate_out_of_all_proportion(seqwise: Command, data: Path, tmp
     assert "lower the learning rate" in seqwise("train", *options, "--learning-rate=1e38").complaint
 
 
-def test_a_loss_that_is_nan_at_once_can_be_mended_in_place(
+def test_a_loss_that_is_nan_at_once_can_be_corrected_in_place(
     seqwise: Command, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = ["--train", data / "train.tsv", "--task=transduce", *SHORT, "--output", tmp_path / "run"]
@@ -1094,7 +1094,7 @@ def test_a_run_with_something_missing(seqwise: Command, tagger: Path, name: str)
     assert complaint.startswith(str(tagger)) and ("missing" in complaint or "no" in complaint)
 
 
-def test_training_again_mends_a_damaged_model(seqwise: Command, data: Path, tagger: Path) -> None:
+def test_training_again_repairs_a_damaged_model(seqwise: Command, data: Path, tagger: Path) -> None:
     before = weights(tagger)
     damage(tagger / "model" / "model.safetensors", lambda raw: raw[:100])
     assert seqwise("train", "--train", data / "train.conll", *SHORT, "--output", tagger).code == 0

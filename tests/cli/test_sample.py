@@ -828,7 +828,7 @@ def test_few_sweeps_are_not_judged(command: Command, folders: dict[str, Path]) -
 def test_a_nucleus_alone_is_warned_of(command: Command, folders: dict[str, Path]) -> None:
     flags = ["a _ b", "--sweeps=6", "--nucleus=0.9"]
     warning = (
-        "warning: from a nucleus alone chains may never leave a part of the sequences; --full-share 0.05 mends that"
+        "warning: with a nucleus alone, chains may never leave a part of the sequences; add --full-share 0.05"
     )
     assert warning in command(folders["words"], *flags).err
     for other in ("--full-share=0.05", "--kernel=gibbs"):

@@ -366,7 +366,7 @@ def gap(own: float) -> ExposureGap:
 def test_what_the_numbers_mean_is_said() -> None:
     good = meanings(made_up(raw=140, shifted=140, next_step=180, own=1.0))
     assert "raw scores add 20.0" in good["decoders"] and "predict with --decoder raw-beam" in good["decoders"]
-    assert "20.0 points more often" in good["slot ranking"] and "little to mend" in good["exposure gap"]
+    assert "20.0 points more often" in good["slot ranking"] and "little to hint" in good["exposure gap"]
     bad = meanings(made_up(raw=20, shifted=84, next_step=141, own=2.1))
     assert "beam and greedy differ by no more than chance" in bad["decoders"]
     assert "raw scores lose 40.0: keep to beam; 80% of that is one constant" in bad["decoders"]
@@ -392,12 +392,12 @@ def test_a_gap_that_only_greedy_search_has_is_said_to_be_of_greedy_search() -> N
     found = replace(even, exposure={"greedy": gap(2.1), "beam": gap(1)})
     said = meanings(found)["exposure gap"]
     assert said.startswith("after prefixes of greedy search the right continuation costs 2.00 times as much")
-    assert said.endswith("with a beam there is little to mend")
+    assert said.endswith("with a beam there is little to repair")
     other = meanings(replace(found, exposure={"greedy": gap(1), "beam": gap(2.1)}))["exposure gap"]
     assert other.startswith("after prefixes of its own beam")
 
 
-def test_a_gap_too_small_to_mend_comes_without_advice() -> None:
+def test_a_gap_too_small_to_repair_comes_without_advice() -> None:
     found = replace(made_up(raw=100, shifted=100, next_step=140, own=1.0), exposure={"beam": gap(1.03)})
     said = meanings(found)["exposure gap"]
     assert "costs 1.03 times as much as after gold ones" in said and "scheduled-sampling" not in said

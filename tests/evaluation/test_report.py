@@ -201,7 +201,7 @@ def test_a_failed_write_leaves_the_old_table_and_no_litter(tmp_path, monkeypatch
         (b'{"title": "t", "results": ["s"]}', "not a table"),
     ],
 )
-def test_a_broken_file_is_named_with_its_mend(tmp_path, content, message):
+def test_a_broken_file_is_named_with_its_hint(tmp_path, content, message):
     path = tmp_path / "t.json"
     path.write_bytes(content)
     with pytest.raises(InputError, match=message) as caught:

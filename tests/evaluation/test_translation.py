@@ -229,7 +229,7 @@ def test_bad_input_is_refused_in_one_line(sacrebleu, make, message):
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_sacrebleu_is_said_with_its_mend(monkeypatch):
+def test_a_missing_sacrebleu_is_said_with_its_hint(monkeypatch):
     monkeypatch.setitem(sys.modules, "sacrebleu.metrics", None)
     with pytest.raises(InputError, match=r"BLEU needs sacrebleu; pip install 'seqwise\[translation\]'"):
         bleu(["a"], [["a"]])

@@ -71,7 +71,7 @@ def read_tokenizer_file(name: str, path: Path) -> Tokenizer:
             return load_tokenizer(folder)
         except InputError as error:
             assert error.path is not None and error.path.parent == folder
-            raise InputError(error.problem, path=path, line=error.line, mend=error.mend) from None
+            raise InputError(error.problem, path=path, line=error.line, hint=error.hint) from None
 
 
 READERS: dict[str, Callable[[Path], Any]] = {

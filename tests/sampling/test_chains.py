@@ -357,7 +357,7 @@ def test_how_many_sweeps_would_do_is_said(discard: int) -> None:
     assert 945 / 2 < int(said[1].replace(",", "")) - discard < 945 * 2
 
 
-def test_without_arviz_the_mend_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_arviz_the_hint_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("arviz_stats", "arviz_stats.base"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(InputError, match=r"pip install 'seqwise\[diagnostics\]'"):

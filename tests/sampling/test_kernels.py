@@ -129,7 +129,7 @@ def literal_energy(model: Any, y: Sequence[int], kind: str) -> float:
 def literal_sweep(
     model: Any, y: list[int], stream: LiteralStream, kind: str, block: int, temperature: float, heat: float
 ) -> tuple[list[int], int, int, list[int]]:
-    """Algorithm 4, line 11 mended: tokens, how many accepted and novel, how many tokens each proposal changed."""
+    """Algorithm 4, line 11 corrected: tokens, how many accepted and novel, how many tokens each proposal changed."""
     accepted = novel = 0
     changed = []
     for first in range(0, len(y), block):

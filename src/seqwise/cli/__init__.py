@@ -1,6 +1,6 @@
 """The command line: ``seqwise train | predict | evaluate | score | sample | diagnose | report | explore``; groups.
 
-Whatever the user can mend ends with one line on standard error and exit code 2.
+Whatever the user can fix ends with one line on standard error and exit code 2.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _one_line(error: Any) -> str:
         return f"{message[:1].lower()}{message[1:]}; see {command} --help"
     if isinstance(error, OSError) and error.strerror:
         # Of the disk or of permissions: nothing that a traceback would explain.
-        return str(InputError(error.strerror, path=error.filename, mend="see that there is room and permission"))
+        return str(InputError(error.strerror, path=error.filename, hint="see that there is room and permission"))
     return str(error)
 
 
@@ -127,4 +127,4 @@ def _top(
         print(context.get_help())
     elif world_size() > 1 and context.invoked_subcommand not in IN_SEVERAL_PROCESSES:
         problem = f"seqwise {context.invoked_subcommand} runs in one process, and there are {world_size()}"
-        raise InputError(problem, mend="start it without torchrun")
+        raise InputError(problem, hint="start it without torchrun")

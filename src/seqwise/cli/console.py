@@ -125,6 +125,6 @@ def require_files(output: Path | None, source: str | None) -> None:
         InputError: there are several processes, and one of the two is not a file.
     """
     if world_size() > 1 and output is None:
-        raise InputError(f"{world_size()} processes cannot print their lines in order", mend="give an --output")
+        raise InputError(f"{world_size()} processes cannot print their lines in order", hint="give an --output")
     if world_size() > 1 and source == "-":
-        raise InputError(f"{world_size()} processes cannot share standard input", mend="give a file")
+        raise InputError(f"{world_size()} processes cannot share standard input", hint="give a file")

@@ -69,9 +69,9 @@ def diagnose(
     require_at_least_one("--example", example)
     if example is not None and example > len(examples):
         problem = f"--example {example} is more than the {len(examples)} that there are"
-        raise InputError(problem, path=file, mend=f"give a number from 1 to {len(examples)}")
+        raise InputError(problem, path=file, hint=f"give a number from 1 to {len(examples)}")
     if plot is not None and example is None:
-        raise InputError("--plot draws one example", mend="add --example N")
+        raise InputError("--plot draws one example", hint="add --example N")
     if beam_size is not None:
         require_enough_candidates(loaded, examples if example is None else [examples[example - 1]], beam_size)
     unknown = unknown_targets(loaded, examples if example is None else [examples[example - 1]])

@@ -176,12 +176,12 @@ def _layout(layout: str, *, task: str | None, n_best: int | None) -> str:
 
     if layout not in FORMATS:
         raise InputError(
-            f"--format must be one of {', '.join(FORMATS)}, got {layout!r}", mend=did_you_mean(layout, FORMATS)
+            f"--format must be one of {', '.join(FORMATS)}, got {layout!r}", hint=did_you_mean(layout, FORMATS)
         )
     if layout == "columns" and task != "tag":
-        raise InputError("--format columns is for taggers, which write a label for each token", mend="leave it out")
+        raise InputError("--format columns is for taggers, which write a label for each token", hint="leave it out")
     if layout == "columns" and (n_best or 1) > 1:
-        raise InputError("--format columns has room for one output", mend="use --format json, or leave --n-best out")
+        raise InputError("--format columns has room for one output", hint="use --format json, or leave --n-best out")
     return layout
 
 
@@ -199,8 +199,8 @@ def _require_possible(
         raise InputError(f"--length-normalization must be finite, got {length_normalization}")
     slots = 1 if decoder == "greedy" else beam_size or run.settings.beam_size
     if n_best is not None and n_best > slots:
-        mend = "choose another decoder" if decoder == "greedy" else f"add --beam-size {n_best}"
-        raise InputError(f"--n-best {n_best} is more than the {slots} that the search keeps", mend=mend)
+        hint = "choose another decoder" if decoder == "greedy" else f"add --beam-size {n_best}"
+        raise InputError(f"--n-best {n_best} is more than the {slots} that the search keeps", hint=hint)
 
 
 def _named(decoder: str | None, folder: Path) -> str | None:
@@ -245,7 +245,7 @@ def _columns(
 
 def _in_place(problem: InputError) -> str:
     """The text in place of an output, without the file and the line, which its own place shows."""
-    return f"error: {InputError(problem.problem, mend=problem.mend)}"
+    return f"error: {InputError(problem.problem, hint=problem.hint)}"
 
 
 def evaluate(

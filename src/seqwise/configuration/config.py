@@ -190,7 +190,7 @@ class OneOf:
         members = self.members
         if name not in members:
             hint = did_you_mean(str(name), members)
-            raise wrong_value(f"one of {', '.join(members)}", name, mend=hint, key=self.base.tag)
+            raise wrong_value(f"one of {', '.join(members)}", name, hint=hint, key=self.base.tag)
         return members[name]
 
     def validate(self, value: Any) -> Config | None:
@@ -206,7 +206,7 @@ class OneOf:
             raise wrong_value("a name or a mapping", value)
         if self.base.tag not in value:
             raise InputError(
-                f"{self.base.tag} is missing", mend=f"add '{self.base.tag}: ...', one of {', '.join(self.members)}"
+                f"{self.base.tag} is missing", hint=f"add '{self.base.tag}: ...', one of {', '.join(self.members)}"
             )
         return self.member(value[self.base.tag]).model_validate(dict(value))
 
@@ -302,18 +302,18 @@ class WrongValue(InputError):
 
     Args:
         problem: such as "{name} must be even, got 3".
-        mend: as of :class:`~seqwise.errors.InputError`.
+        hint: as of :class:`~seqwise.errors.InputError`.
         key: below which the value stands, where it is in a mapping.
     """
 
-    def __init__(self, problem: str, *, mend: str | None = None, key: str | None = None) -> None:
-        super().__init__(problem.replace("{name}", "it", 1), mend=mend)
+    def __init__(self, problem: str, *, hint: str | None = None, key: str | None = None) -> None:
+        super().__init__(problem.replace("{name}", "it", 1), hint=hint)
         self.template, self.key = problem, key
 
 
-def wrong_value(expected: str, got: Any, *, mend: str | None = None, key: str | None = None) -> WrongValue:
+def wrong_value(expected: str, got: Any, *, hint: str | None = None, key: str | None = None) -> WrongValue:
     """The error about a value that is not what was expected."""
-    return WrongValue(f"{{name}} must be {expected}, got {shown(got)}", mend=mend, key=key)
+    return WrongValue(f"{{name}} must be {expected}, got {shown(got)}", hint=hint, key=key)
 
 
 _KINDS = {
@@ -345,9 +345,9 @@ def explained(error: ValidationError, kind: type[Config], written: Written) -> I
     section, info = _field_at(kind, written, loc)
     if kind_of_error == "extra_forbidden":
         suggestion = did_you_mean(str(loc[-1]), section.model_fields)
-        return named(InputError(f"unknown key {_name(written, loc)!r}", mend=suggestion), written, loc)
+        return named(InputError(f"unknown key {_name(written, loc)!r}", hint=suggestion), written, loc)
     if kind_of_error == "missing":
-        return named(InputError(f"{_name(written, loc)} is missing", mend=f"add a line '{loc[-1]}: ...'"), written, loc)
+        return named(InputError(f"{_name(written, loc)} is missing", hint=f"add a line '{loc[-1]}: ...'"), written, loc)
     hint: str | None = None
     got = mistake["input"]
     begin = kind_of_error.partition("_")[0]
@@ -360,7 +360,7 @@ def explained(error: ValidationError, kind: type[Config], written: Written) -> I
         expected = _KINDS.get(begin, "")
     if not expected:
         return named(InputError(f"{_name(written, loc)}: {mistake['msg']}"), written, loc)
-    return named(wrong_value(expected, got, mend=hint), written, loc)
+    return named(wrong_value(expected, got, hint=hint), written, loc)
 
 
 def named(error: InputError, written: Written, loc: tuple[Any, ...], flag: Written | None = None) -> InputError:
@@ -375,8 +375,8 @@ def named(error: InputError, written: Written, loc: tuple[Any, ...], flag: Writt
     if where is None:  # a default, or a rule about several values: the nearest section that was given
         where = next((near for end in range(len(loc), -1, -1) if (near := _at(written, loc[:end]))), None)
     if error.path is not None or where is None or where.path is None:
-        return InputError(problem, path=error.path, line=error.line, mend=error.mend)
-    return InputError(problem, path=where.path, line=where.key_line or where.line, mend=error.mend)
+        return InputError(problem, path=error.path, line=error.line, hint=error.hint)
+    return InputError(problem, path=where.path, line=where.key_line or where.line, hint=error.hint)
 
 
 def _at(written: Written, loc: tuple[Any, ...]) -> Written | None:

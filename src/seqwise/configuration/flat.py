@@ -383,7 +383,7 @@ def _member_of_root(kind: OneOf, given: Given) -> type[Config]:
     name = given.value(tag)
     if name in kind.members:
         return kind.members[name]
-    wrong = wrong_value(f"one of {', '.join(kind.members)}", name, mend=did_you_mean(str(name), kind.members))
+    wrong = wrong_value(f"one of {', '.join(kind.members)}", name, hint=did_you_mean(str(name), kind.members))
     raise named(wrong, Written({**given.file, **given.flags}, "", given.path), (tag,))
 
 
@@ -464,7 +464,7 @@ def _unread(kind: type[Config] | OneOf, written: Written) -> InputError:
     if not owners:
         what = "setting" if isinstance(written.value, FlagText) else "key"
         hint = did_you_mean(written.name, {leaf.flag for leaf in leaves})
-        return InputError(f"unknown {what} {written.name!r}", path=written.path, line=line, mend=hint)
+        return InputError(f"unknown {what} {written.name!r}", path=written.path, line=line, hint=hint)
     alternatives = " or ".join(f"{choice} {', '.join(names)}" for choice, names in owners.items())
     hint = f"leave it out, or use {alternatives}"
-    return InputError(f"{written.name}: nothing reads it here", path=written.path, line=line, mend=hint)
+    return InputError(f"{written.name}: nothing reads it here", path=written.path, line=line, hint=hint)

@@ -33,7 +33,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
         known: the names that exist.
 
     Returns:
-        an imperative clause for ``InputError(mend=...)``.
+        an imperative clause for ``InputError(hint=...)``.
 
     Example:
         >>> did_you_mean("liner", ["linear", "constant"])
@@ -135,8 +135,8 @@ class Given:
         for part in name.split("."):
             where = None if where is None else where.inner(part)
         if where is None or where.line is None:
-            return InputError(problem, mend=hint)
-        return InputError(problem, path=where.path, line=where.key_line or where.line, mend=hint)
+            return InputError(problem, hint=hint)
+        return InputError(problem, path=where.path, line=where.key_line or where.line, hint=hint)
 
 
 def given_in_python(flat: Mapping[str, Any]) -> Given:
@@ -166,7 +166,7 @@ def _read_text(path: Path) -> str:
         raise InputError("the file does not exist", path=path) from error
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
-        raise InputError("not UTF-8", path=path, line=line, mend="save the file as UTF-8") from error
+        raise InputError("not UTF-8", path=path, line=line, hint="save the file as UTF-8") from error
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror})", path=path) from error
 
@@ -193,7 +193,7 @@ def compose(text: str, path: Path | None) -> yaml.Node | None:
 
 
 MOST_VALUES = 100_000
-"""A file holds fewer. References that repeat references grow beyond all memory: ``a: &a [1, 1]``, ``b: &b [*a, *a]`` ..."""
+"""More than any file needs. References to references grow without bound: ``a: &a [1, 1]``, ``b: &b [*a, *a]`` ..."""
 
 
 def written_from(node: yaml.Node, name: str, path: Path | None) -> Written:
@@ -210,8 +210,9 @@ def written_from(node: yaml.Node, name: str, path: Path | None) -> Written:
         line = None if node.start_mark is None else node.start_mark.line + 1
         count += 1
         if id(node) in outer or count > MOST_VALUES:
-            problem = "contains itself" if id(node) in outer else f"repeats references to more than {MOST_VALUES:,} values"
-            raise InputError(f"{name or 'the file'} {problem}", path=path, line=line, mend="write the values out")
+            many = f"has more than {MOST_VALUES:,} values, repeated ones counted"
+            problem = "contains itself" if id(node) in outer else many
+            raise InputError(f"{name or 'the file'} {problem}", path=path, line=line, hint="write the values out")
         outer.append(id(node))
         value: Any = None if node.tag.endswith(":null") else node.value
         if isinstance(node, yaml.MappingNode):
@@ -222,7 +223,7 @@ def written_from(node: yaml.Node, name: str, path: Path | None) -> Written:
                     raise InputError(f"{name or 'the file'} must have names as keys", path=path, line=at)
                 dotted = f"{name}.{key.value}" if name else key.value
                 if key.value in value:
-                    raise InputError(f"the key {dotted!r} stands twice", path=path, line=at, mend="remove one")
+                    raise InputError(f"the key {dotted!r} stands twice", path=path, line=at, hint="remove one")
                 value[key.value] = convert(inner, dotted, at)
         elif isinstance(node, yaml.SequenceNode):
             value = [convert(inner, f"{name}.{place}") for place, inner in enumerate(node.value)]

@@ -94,7 +94,7 @@ def encode_examples(
     for example in examples:
         path, line = example.path or None, example.line or None
         if not example.source:
-            raise InputError("the source is empty", path=path, line=line, mend="fill it in or drop the example")
+            raise InputError("the source is empty", path=path, line=line, hint="fill it in or drop the example")
         source = tuple(source_vocabulary.encode(example.source, path=path, line=line))
         target = tuple(target_vocabulary.encode(example.target, path=path, line=line))
         encoded.append(EncodedExample(source, target + end if target else ()))

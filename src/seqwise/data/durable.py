@@ -36,9 +36,9 @@ def write_atomically(path: str | os.PathLike[str], text: str) -> None:
         rename_durably(partial, path)
     except UnicodeEncodeError as error:
         problem = f"{text[error.start]!r} has no UTF-8 form"
-        raise InputError(problem, path=path, mend="drop the lone surrogate") from None
+        raise InputError(problem, path=path, hint="drop the lone surrogate") from None
     except OSError as error:
-        raise InputError(f"cannot be written ({error.strerror})", path=path, mend="name a writable folder") from None
+        raise InputError(f"cannot be written ({error.strerror})", path=path, hint="name a writable folder") from None
     finally:
         partial.unlink(missing_ok=True)
 

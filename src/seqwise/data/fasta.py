@@ -47,8 +47,8 @@ def each_entry(path: FilePath) -> Iterator[Example]:
 
     def entry() -> Example:
         if not letters:
-            mend = "write its letters on the lines below the header, or drop the header"
-            raise InputError("the sequence is empty", path=path, line=header, mend=mend)
+            hint = "write its letters on the lines below the header, or drop the header"
+            raise InputError("the sequence is empty", path=path, line=header, hint=hint)
         return Example((), tuple(letters), os.fspath(path), start, name)
 
     for number, text in read_lines(path):
@@ -58,8 +58,8 @@ def each_entry(path: FilePath) -> Iterator[Example]:
             header, name, letters = number, (text[1:].split() or [""])[0], []
         elif text.strip() and not text.startswith(";"):
             if not header:
-                problem, mend = "a sequence without a header", "begin each sequence with a line such as >NAME"
-                raise InputError(problem, path=path, line=number, mend=mend)
+                problem, hint = "a sequence without a header", "begin each sequence with a line such as >NAME"
+                raise InputError(problem, path=path, line=number, hint=hint)
             start = start if letters else number
             letters += (letter for letter in text if not letter.isspace())
     if header:

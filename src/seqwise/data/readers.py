@@ -1,4 +1,4 @@
-"""Text files in, examples out; what cannot be read is refused with file, line and mend.
+"""Text files in, examples out; what cannot be read is refused with file, line and a hint.
 
 Every reader takes plain or gzip-compressed UTF-8. Only a line feed ends a line, so a token may hold U+2028 or U+0085.
 """
@@ -93,32 +93,32 @@ def read_lines(path: FilePath) -> Iterator[tuple[int, str]]:
             for number, raw in enumerate(iter(lambda: stream.readline(MAX_LINE_BYTES + 3), b""), start=1):
                 yield number, _line_text(raw, path, number)
     except FileNotFoundError:
-        raise InputError("no such file", path=path, mend="check the name") from None
+        raise InputError("no such file", path=path, hint="check the name") from None
     except IsADirectoryError:
-        raise InputError("this is a directory", path=path, mend="name a file in it") from None
+        raise InputError("this is a directory", path=path, hint="name a file in it") from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        mend = "copy or compress the file again"
-        raise InputError(f"damaged gzip file ({error})", path=path, line=number + 1, mend=mend) from None
+        hint = "copy or compress the file again"
+        raise InputError(f"damaged gzip file ({error})", path=path, line=number + 1, hint=hint) from None
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror or error})", path=path) from None
     if number == 0:
-        raise InputError("the file is empty", path=path, mend="give a file with at least one line")
+        raise InputError("the file is empty", path=path, hint="give a file with at least one line")
 
 
 def _line_text(raw: bytes, path: FilePath, number: int) -> str:
     body = raw.removesuffix(b"\n").removesuffix(b"\r")
     if len(body) > MAX_LINE_BYTES:
-        mend = "one example per line; split it"
-        raise InputError(f"the line is longer than {MAX_LINE_BYTES:,} bytes", path=path, line=number, mend=mend)
+        hint = "one example per line; split it"
+        raise InputError(f"the line is longer than {MAX_LINE_BYTES:,} bytes", path=path, line=number, hint=hint)
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError as error:
         problem = f"byte 0x{body[error.start]:02x} at column {error.start + 1} is not UTF-8"
-        raise InputError(problem, path=path, line=number, mend="convert the file to UTF-8, with iconv say") from None
+        raise InputError(problem, path=path, line=number, hint="convert the file to UTF-8, with iconv say") from None
     if "\0" in text:
-        raise InputError("NUL character", path=path, line=number, mend="give a text file in UTF-8") from None
+        raise InputError("NUL character", path=path, line=number, hint="give a text file in UTF-8") from None
     if "\r" in text:
-        raise InputError("carriage return inside the line", path=path, line=number, mend="end lines with LF or CRLF")
+        raise InputError("carriage return inside the line", path=path, line=number, hint="end lines with LF or CRLF")
     return text.removeprefix("\ufeff") if number == 1 else text
 
 
@@ -160,7 +160,7 @@ def read_columns(path: FilePath, *, token_column: int = 0, label_column: int = -
             examples.append(Example(tokens, labels, os.fspath(path), start))
             sentence = []
     if not examples:
-        raise InputError("no sentence in the file", path=path, mend="one token and its label a line")
+        raise InputError("no sentence in the file", path=path, hint="one token and its label a line")
     return examples
 
 
@@ -177,7 +177,7 @@ def _rows(path: FilePath, token_column: int, label_column: int) -> Iterator[tupl
         token, label = cells[token_column], cells[label_column]
         if not token.strip(" ") or not label.strip(" "):
             empty = "label" if token.strip(" ") else "token"
-            raise InputError(f"the {empty} is empty", path=path, line=number, mend=f"write the {empty} in its column")
+            raise InputError(f"the {empty} is empty", path=path, line=number, hint=f"write the {empty} in its column")
         yield number, (token, label)
 
 
@@ -200,7 +200,7 @@ def _cells(path: FilePath, *, hint: str) -> Iterator[tuple[int, str, list[str] |
         width = width or len(cells)
         if len(cells) != width:
             problem = f"{_columns(len(cells))} where the rows above have {width}"
-            raise InputError(problem, path=path, line=number, mend=hint)
+            raise InputError(problem, path=path, line=number, hint=hint)
         yield number, text, cells
 
 
@@ -244,15 +244,15 @@ def each_sentence(
             continue
         width = len(cells)
         if not -width <= token_column < width:
-            raise InputError(f"no token column {token_column} in {_columns(width)}", path=path, line=number, mend=hint)
+            raise InputError(f"no token column {token_column} in {_columns(width)}", path=path, line=number, hint=hint)
         if not cells[token_column].strip(" "):
-            raise InputError("the token is empty", path=path, line=number, mend="write the token in its column")
+            raise InputError("the token is empty", path=path, line=number, hint="write the token in its column")
         start = start if tokens else number
         tokens.append(cells[token_column])
         has_label = -width <= label_column < width and label_column % width != token_column % width
         labels.append(cells[label_column] if has_label else "")
     if not start:
-        raise InputError("no sentence in the file", path=path, mend="one token a line")
+        raise InputError("no sentence in the file", path=path, hint="one token a line")
 
 
 def _columns(count: int) -> str:
@@ -262,15 +262,15 @@ def _columns(count: int) -> str:
 def _require_columns(width: int, token_column: int, label_column: int, path: FilePath, line: int) -> None:
     if width == 1:
         problem, hint = "1 column, where a token and its label are needed", "separate them by one tab"
-        raise InputError(problem, path=path, line=line, mend=f"{hint}; sentences without labels are for predict")
+        raise InputError(problem, path=path, line=line, hint=f"{hint}; sentences without labels are for predict")
     for name, column in (("token", token_column), ("label", label_column)):
         if not -width <= column < width:
             raise InputError(
-                f"no {name} column {column} in {_columns(width)}", path=path, line=line, mend="count from 0"
+                f"no {name} column {column} in {_columns(width)}", path=path, line=line, hint="count from 0"
             )
     if token_column % width == label_column % width:
-        mend = "give two columns: the token and its label, separated by one tab"
-        raise InputError(f"token and label are the same of {_columns(width)}", path=path, line=line, mend=mend)
+        hint = "give two columns: the token and its label, separated by one tab"
+        raise InputError(f"token and label are the same of {_columns(width)}", path=path, line=line, hint=hint)
 
 
 def read_pairs(path: FilePath, *, source_units: Units, target_units: Units) -> list[Example]:
@@ -303,11 +303,11 @@ def each_pair(path: FilePath, *, source_units: Units, target_units: Units) -> It
         cells = text.split("\t")
         if len(cells) != 2:
             problem = f"{_columns(len(cells))} where 2 were expected"
-            raise InputError(problem, path=path, line=number, mend="write source, one tab, target")
+            raise InputError(problem, path=path, line=number, hint="write source, one tab, target")
         source, target = _split(cells[0], source_units), _split(cells[1], target_units)
         if not source or not target:
             side = "target" if source else "source"
-            raise InputError(f"the {side} is empty", path=path, line=number, mend="fill it in or drop the line")
+            raise InputError(f"the {side} is empty", path=path, line=number, hint="fill it in or drop the line")
         yield Example(source, target, os.fspath(path), number)
 
 
@@ -332,10 +332,10 @@ def each_input(path: FilePath, *, units: Units) -> Iterator[Example]:
     for number, text in read_lines(path):
         source = _split(text, units)
         if not source:
-            raise InputError("the line is blank", path=path, line=number, mend="one input a line; drop blank lines")
+            raise InputError("the line is blank", path=path, line=number, hint="one input a line; drop blank lines")
         if units == "text" and "\t" in source[0]:  # no text that was trained on has a tab
-            problem, mend = _columns(len(text.split("\t"))), "give the sources alone, as cut -f1 does"
-            raise InputError(f"{problem} where 1 was expected", path=path, line=number, mend=mend)
+            problem, hint = _columns(len(text.split("\t"))), "give the sources alone, as cut -f1 does"
+            raise InputError(f"{problem} where 1 was expected", path=path, line=number, hint=hint)
         yield Example(source, (), os.fspath(path), number)
 
 
@@ -363,17 +363,17 @@ def each_source(path: FilePath, *, units: Units, separator: str | None = "\t") -
         cells = text.split(separator) if separator else [text]
         if len(cells) > 2:
             problem = f"{_columns(len(cells))} where a source, or a source and its target, were expected"
-            raise InputError(problem, path=path, line=number, mend="give the sources alone, as cut -f1 does")
+            raise InputError(problem, path=path, line=number, hint="give the sources alone, as cut -f1 does")
         source = _split(cells[0], units)
         is_blank = is_blank and not source
         yield Example(source, (), os.fspath(path), number)
     if is_blank:
-        raise InputError("every line is blank", path=path, mend="one input a line")
+        raise InputError("every line is blank", path=path, hint="one input a line")
 
 
 def _split(text: str, units: Units) -> tuple[str, ...]:
     if units not in get_args(Units):
-        raise InputError(f"unknown units {units!r}", mend=f"choose one of {', '.join(get_args(Units))}")
+        raise InputError(f"unknown units {units!r}", hint=f"choose one of {', '.join(get_args(Units))}")
     if units == "characters":
         return tuple(text)
     words = [text.strip(" \t")] if units == "text" else BLANKS.split(text)
@@ -383,7 +383,7 @@ def _split(text: str, units: Units) -> tuple[str, ...]:
 def require_some(examples: Examples, path: FilePath) -> Examples:
     """The same examples; an InputError that names the file if there is none."""
     if not examples:
-        raise InputError("no example in the file", path=path, mend="one example a line")
+        raise InputError("no example in the file", path=path, hint="one example a line")
     return examples
 
 
@@ -402,9 +402,9 @@ def require_aligned(examples: Iterable[Example]) -> None:
     for example in examples:
         num_tokens, num_labels = len(example.source), len(example.target)
         if num_tokens != num_labels:
-            mend = "a tagger needs one label per token"
+            hint = "a tagger needs one label per token"
             problem = f"the source has length {num_tokens} but the target {num_labels}"
-            raise InputError(problem, path=example.path or None, line=example.line or None, mend=mend)
+            raise InputError(problem, path=example.path or None, line=example.line or None, hint=hint)
 
 
 def write_columns(path: FilePath, examples: Iterable[Example]) -> None:
@@ -466,12 +466,12 @@ def _row(cells: Sequence[str], example: Example) -> str:
 
 def _unwritable(token: str, example: Example) -> InputError:
     problem = f"{token[:100]!r} would not be read back the same" if token else "nothing to write"
-    return InputError(problem, path=example.path or None, line=example.line or None, mend="rename or drop it")
+    return InputError(problem, path=example.path or None, line=example.line or None, hint="rename or drop it")
 
 
 def _require_readable(text: str) -> str:
     if not text:
-        raise InputError("no example to write", mend="give at least one")
+        raise InputError("no example to write", hint="give at least one")
     if text.startswith("\ufeff"):
-        raise InputError("the first token begins with a byte-order mark", mend="drop the mark from the token")
+        raise InputError("the first token begins with a byte-order mark", hint="drop the mark from the token")
     return text

@@ -13,14 +13,14 @@ from seqwise.errors import InputError
 __all__ = ["read_json_object", "read_record"]
 
 
-def read_record(path: str | os.PathLike[str], keys: Sequence[str], *, what: str, mend: str) -> dict[str, Any]:
+def read_record(path: str | os.PathLike[str], keys: Sequence[str], *, what: str, hint: str) -> dict[str, Any]:
     """Read a JSON object that has exactly these keys; what stands under them is for the caller to check.
 
     Args:
         path: a UTF-8 file, plain or gzip-compressed.
         keys: in the order in which a message lists them.
         what: the file should hold, for messages, such as "vocabulary".
-        mend: for messages.
+        hint: for messages.
 
     Raises:
         InputError: the file cannot be read, is no JSON, or is something else.
@@ -28,22 +28,22 @@ def read_record(path: str | os.PathLike[str], keys: Sequence[str], *, what: str,
     Example:
         >>> file = getfixture("tmp_path") / "a.json"
         >>> _ = file.write_text('{"tokens": []}')
-        >>> read_record(file, ["tokens"], what="vocabulary", mend="save it again")
+        >>> read_record(file, ["tokens"], what="vocabulary", hint="save it again")
         {'tokens': []}
     """
-    record = read_json_object(path, what=what, mend=mend)
+    record = read_json_object(path, what=what, hint=hint)
     if set(record) != set(keys):
-        raise InputError(f"no {what}: expected exactly the keys {', '.join(keys)}", path=path, mend=mend)
+        raise InputError(f"no {what}: expected exactly the keys {', '.join(keys)}", path=path, hint=hint)
     return record
 
 
-def read_json_object(path: str | os.PathLike[str], *, what: str, mend: str) -> dict[str, Any]:
+def read_json_object(path: str | os.PathLike[str], *, what: str, hint: str) -> dict[str, Any]:
     """Read a JSON object with any keys.
 
     Args:
         path: a UTF-8 file, plain or gzip-compressed.
         what: the file should hold, for messages.
-        mend: for messages.
+        hint: for messages.
 
     Raises:
         InputError: the file cannot be read, or is no JSON object.
@@ -52,9 +52,9 @@ def read_json_object(path: str | os.PathLike[str], *, what: str, mend: str) -> d
     try:
         record = json.loads(text)
     except json.JSONDecodeError as error:
-        raise InputError(f"no valid JSON ({error.msg})", path=path, line=error.lineno, mend=mend) from None
+        raise InputError(f"no valid JSON ({error.msg})", path=path, line=error.lineno, hint=hint) from None
     except (RecursionError, ValueError):  # nested too deeply; a number of thousands of digits
-        raise InputError(f"no {what}", path=path, mend=mend) from None
+        raise InputError(f"no {what}", path=path, hint=hint) from None
     if not isinstance(record, dict):
-        raise InputError(f"no {what}: expected a JSON object", path=path, mend=mend)
+        raise InputError(f"no {what}: expected a JSON object", path=path, hint=hint)
     return record

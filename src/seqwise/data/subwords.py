@@ -32,7 +32,7 @@ UNKNOWN_PIECE = "<unk>"
 
 BLANK = "\u2581"  # the printable sign that stands for a blank at the start of a word's first piece
 FEWEST = 2  # a pair of pieces that occurs only once is no regularity
-MEND = "learn the subwords again"
+HINT = "learn the subwords again"
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def normalize_text(text: str) -> str:
         'Café noir'
     """
     if any("\ud800" <= character <= "\udfff" for character in text):
-        raise InputError("the text is not UTF-8", mend="set the terminal to UTF-8, or give a file")
+        raise InputError("the text is not UTF-8", hint="set the terminal to UTF-8, or give a file")
     return " ".join(unicodedata.normalize("NFC", text).replace(BLANK, " ").split())
 
 
@@ -99,12 +99,12 @@ def learn_subwords(texts: Iterable[str], *, size: int) -> Subwords:
     trainer = trainers.BpeTrainer(vocab_size=max(size, 0), min_frequency=FEWEST, special_tokens=[], show_progress=False)
     tokenizer.train_from_iterator(_normalized(texts, characters), trainer)
     if not characters:
-        raise InputError("there is no text to learn subwords from", mend="give at least one word")
+        raise InputError("there is no text to learn subwords from", hint="give at least one word")
     # A blank is a character too: each word's first piece begins with it.
     needed = len(characters | {" "})
     if size < needed:
         problem = f"a subword vocabulary of {size} has no room for the {needed} characters of the texts"
-        raise InputError(problem, mend=f"ask for {needed} or more")
+        raise InputError(problem, hint=f"ask for {needed} or more")
     return subwords_of(json.loads(tokenizer.to_str())["model"])
 
 
@@ -162,10 +162,10 @@ def subwords_of(model: Mapping[str, Any]) -> Subwords:
     """
     merges, known = model.get("merges"), model["vocab"]
     if not isinstance(merges, list) or not all(isinstance(merge, list) and len(merge) == 2 for merge in merges):
-        raise InputError("merges is not a list of pairs", mend=MEND)
+        raise InputError("merges is not a list of pairs", hint=HINT)
     for left, right in merges:
         if not (isinstance(left, str) and isinstance(right, str) and {left, right, left + right} <= known.keys()):
-            raise InputError(f"the merge of {left!r} and {right!r} is not among the tokens", mend=MEND)
+            raise InputError(f"the merge of {left!r} and {right!r} is not among the tokens", hint=HINT)
     characters = sorted(token for token in known if len(token) == 1)
     made = dict.fromkeys(left + right for left, right in merges)
     return Subwords((*characters, *made), tuple((left, right) for left, right in merges))

@@ -45,7 +45,7 @@ END = "</s>"
 """The token that ends a target."""
 
 TOKENIZER, CONFIG = "tokenizer.json", "tokenizer_config.json"
-MEND = "save the tokenizer again"
+HINT = "save the tokenizer again"
 
 
 @dataclass(frozen=True)
@@ -201,20 +201,20 @@ def load_tokenizer(folder: Path) -> Tokenizer:
         InputError: a file cannot be read, is no JSON, or holds no sound tokenizer.
     """
     path = folder / TOKENIZER
-    config = read_json_object(folder / CONFIG, what="tokenizer", mend=MEND)
-    model: Any = read_json_object(path, what="tokenizer", mend=MEND).get("model")
+    config = read_json_object(folder / CONFIG, what="tokenizer", hint=HINT)
+    model: Any = read_json_object(path, what="tokenizer", hint=HINT).get("model")
     units, size = config.get("units"), config.get("vocabulary_size")
     specials = {name: config.get(f"{short}_token") for name, short in (("unknown", "unk"), ("end", "eos"))}
     if units not in ("words", "characters", "subwords") or not isinstance(size, int):
-        raise InputError("no tokenizer: units and vocabulary_size are missing", path=folder / CONFIG, mend=MEND)
+        raise InputError("no tokenizer: units and vocabulary_size are missing", path=folder / CONFIG, hint=HINT)
     if not all(special is None or isinstance(special, str) for special in specials.values()):
-        raise InputError("unk_token and eos_token must be a string or null", path=folder / CONFIG, mend=MEND)
+        raise InputError("unk_token and eos_token must be a string or null", path=folder / CONFIG, hint=HINT)
     ids = model.get("vocab") if isinstance(model, dict) else None
     if not isinstance(ids, dict) or sorted(map(repr, ids.values())) != sorted(map(repr, range(len(ids)))):
-        raise InputError("no tokenizer: the tokens do not have the ids from 0 on", path=path, mend=MEND)
+        raise InputError("no tokenizer: the tokens do not have the ids from 0 on", path=path, hint=HINT)
     tokens = sorted(ids, key=ids.__getitem__)
     try:
         vocabulary = Vocabulary(tuple(tokens[:size]), **specials)
         return Tokenizer(vocabulary, units, subwords_of(model) if units == "subwords" else None)
     except InputError as error:
-        raise InputError(error.problem, path=path, mend=error.mend or MEND) from None
+        raise InputError(error.problem, path=path, hint=error.hint or HINT) from None

@@ -55,12 +55,12 @@ class Vocabulary:
             if not isinstance(token, str):
                 raise InputError(f"the token {token!r} is not a string")
             if count > 1:
-                raise InputError(f"the token {token!r} stands {count} times in the vocabulary", mend="list it once")
+                raise InputError(f"the token {token!r} stands {count} times in the vocabulary", hint="list it once")
         for name, special in (("unknown", self.unknown), ("end", self.end)):
             if special is not None and special not in self._ids:
-                raise InputError(f"the {name} token {special!r} is not in the vocabulary", mend="add it to the tokens")
+                raise InputError(f"the {name} token {special!r} is not in the vocabulary", hint="add it to the tokens")
         if self.end is not None and self.end == self.unknown:
-            raise InputError(f"{self.end!r} cannot be both the unknown and the end token", mend="rename one")
+            raise InputError(f"{self.end!r} cannot be both the unknown and the end token", hint="rename one")
 
     @cached_property
     def _ids(self) -> dict[str, int]:
@@ -98,11 +98,11 @@ class Vocabulary:
             if index is None:
                 problem = f"unknown token {token[:100]!r}"
                 nearest = self._nearest(token)
-                mend = "replace it" if nearest is None else f"the nearest known token is {nearest!r}"
-                raise InputError(problem, path=path, line=line, mend=mend)
+                hint = "replace it" if nearest is None else f"the nearest known token is {nearest!r}"
+                raise InputError(problem, path=path, line=line, hint=hint)
             if token == self.end:
                 problem = f"the text holds {token!r}, which marks its end"
-                raise InputError(problem, path=path, line=line, mend="remove it, or write it in another way")
+                raise InputError(problem, path=path, line=line, hint="remove it, or write it in another way")
             ids.append(index)
         return ids
 
@@ -124,7 +124,7 @@ class Vocabulary:
         for index in map(int, ids):
             if not 0 <= index < len(self.tokens):
                 problem = f"the id {index} is outside the vocabulary of {len(self.tokens)}"
-                raise InputError(problem, mend="cut padding off")
+                raise InputError(problem, hint="cut padding off")
             tokens.append(self.tokens[index])
         return tokens
 
@@ -154,9 +154,9 @@ class Vocabulary:
         """
         counts = Counter(token for sequence in sequences for token in sequence)
         if end is not None and end in counts:
-            raise InputError(f"the end token {end!r} occurs in the text", mend="remove it, or write it in another way")
+            raise InputError(f"the end token {end!r} occurs in the text", hint="remove it, or write it in another way")
         if minimum_count > 1 and unknown is None:
-            raise InputError("rare tokens are dropped but no token stands for them", mend="name an unknown token")
+            raise InputError("rare tokens are dropped but no token stands for them", hint="name an unknown token")
         specials = [special for special in (unknown, end) if special is not None]
         kept = [token for token, count in counts.items() if count >= minimum_count and token not in specials]
         return cls((*specials, *sorted(kept, key=lambda token: (-counts[token], token))), unknown=unknown, end=end)

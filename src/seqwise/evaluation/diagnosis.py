@@ -59,11 +59,11 @@ def optimal_next_tokens(output: Ids, references: Sequence[Ids], *, end: int | No
         [{5}, {6}, {0, 6, 7}]
     """
     if not references:
-        raise InputError("there is no reference to hold the output against", mend="give at least one")
+        raise InputError("there is no reference to hold the output against", hint="give at least one")
     if end is None:
         return _by_hamming(output, references)
     if not all(references):
-        raise InputError("a reference is empty", mend="end it with the end token")
+        raise InputError("a reference is empty", hint="end it with the end token")
     found: list[set[int]] = []
     # Distances of the prefix to y*_1..j for every j short of the end token, which is what follows the last j.
     rows = [list(range(len(reference))) for reference in references]

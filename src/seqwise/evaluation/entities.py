@@ -137,7 +137,7 @@ def macro_entity_f1(
     occurring = sorted({entity.type for labels in references for entity in entities(labels)})
     chosen = occurring if types is None else sorted(set(types))
     if absent := [name for name in chosen if name not in occurring]:
-        raise InputError(f"no reference has an entity of type {absent[0]!r}", mend=f"choose from {occurring}")
+        raise InputError(f"no reference has an entity of type {absent[0]!r}", hint=f"choose from {occurring}")
     tallies_NKC = _tallies(predictions, references, chosen)
     if not chosen:
         raise InputError("there are no types to average over: no reference has an entity, or none is asked for")
@@ -179,8 +179,8 @@ def _type_scores(right: float, predicted: float, gold: float) -> TypeScores:
 def _check_labels(reference: Tokens, number: int) -> None:
     for label in reference:
         if label != "O" and _prefix_and_type(label)[0] == "O":
-            mend = "write O, or one of B-, I-, E- and S- before the type"
-            raise InputError(f"reference {number} has the label {label!r}, which names no entity", mend=mend)
+            hint = "write O, or one of B-, I-, E- and S- before the type"
+            raise InputError(f"reference {number} has the label {label!r}, which names no entity", hint=hint)
 
 
 def _mean_f1(sums: Floats) -> Floats:

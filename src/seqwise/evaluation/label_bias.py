@@ -143,7 +143,7 @@ def explore_label_bias(
         1.0
     """
     if model.start(context)[0].shape[0] != 1:
-        raise InputError("the explorer looks at one input at a time", mend="encode a batch of one")
+        raise InputError("the explorer looks at one input at a time", hint="encode a batch of one")
     for name, value in (("num_steps", num_steps), ("k", k), ("support", support)):
         if value < 1:
             raise InputError(f"{name} must be at least 1, got {value}")
@@ -334,11 +334,11 @@ def draw_label_bias(
         InputError: the ending is another, or matplotlib is not installed.
     """
     if path.suffix not in FIGURE_ENDINGS:
-        raise InputError("a figure cannot be written to this name", path=path, mend="let it end in .png, .pdf or .svg")
+        raise InputError("a figure cannot be written to this name", path=path, hint="let it end in .png, .pdf or .svg")
     try:
         import matplotlib
     except ImportError as error:
-        raise InputError("figures need matplotlib", mend="pip install 'seqwise[demo]'") from error
+        raise InputError("figures need matplotlib", hint="pip install 'seqwise[demo]'") from error
 
     matplotlib.use("Agg")
     from matplotlib import pyplot

@@ -102,7 +102,7 @@ def log_partition_report(
     outputs = []
     for number, output_T in enumerate(log_partitions):
         if output_T.dim() != 1:
-            raise InputError(f"log Z of output {number} has shape {[*output_T.shape]}", mend="give one dimension each")
+            raise InputError(f"log Z of output {number} has shape {[*output_T.shape]}", hint="give one dimension each")
         if len(output_T):
             outputs.append(output_T)
     if not outputs:

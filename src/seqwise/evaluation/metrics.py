@@ -69,7 +69,7 @@ class Sums:
     def __post_init__(self) -> None:
         columns_NC = np.asarray(self.columns_NC, dtype=np.float64, order="F")  # they are summed column by column
         if columns_NC.ndim != 2 or not columns_NC.size:
-            raise InputError("there are no examples to measure", mend="give one row per example and at least one")
+            raise InputError("there are no examples to measure", hint="give one row per example and at least one")
         if not np.isfinite(columns_NC).all():
             raise InputError("a count is not a finite number")
         object.__setattr__(self, "columns_NC", columns_NC)
@@ -337,10 +337,10 @@ def _by_seed(*measured: PerSeed) -> list[list[Sums]]:
     seeds = dict.fromkeys(len(runs) for runs in systems)
     examples = dict.fromkeys(len(run) for runs in systems for run in runs)
     if not all(seeds):
-        raise InputError("there is no training seed to measure", mend="give at least one")
+        raise InputError("there is no training seed to measure", hint="give at least one")
     for what, numbers in (("seeds", seeds), ("examples", examples)):
         if len(numbers) > 1:
-            raise InputError(f"there are {' and '.join(map(str, numbers))} {what}", mend=f"use the same {what}")
+            raise InputError(f"there are {' and '.join(map(str, numbers))} {what}", hint=f"use the same {what}")
     return systems
 
 
@@ -379,7 +379,7 @@ def _middle(values_R: Floats, confidence: float) -> tuple[float, float]:
     if not 0 < confidence < 1:
         raise InputError(f"confidence must lie between 0 and 1, got {confidence}")
     if not len(values_R):
-        raise InputError("no resample had anything to count", mend="ask for more resamples or give more examples")
+        raise InputError("no resample had anything to count", hint="ask for more resamples or give more examples")
     low, high = np.quantile(values_R, [(1 - confidence) / 2, (1 + confidence) / 2])
     return float(low), float(high)
 
@@ -387,7 +387,7 @@ def _middle(values_R: Floats, confidence: float) -> tuple[float, float]:
 def pairs(predictions: Sequence[A], references: Sequence[B]) -> Iterator[tuple[A, B]]:
     """Each prediction with its references, after a check that there are as many of both."""
     if len(predictions) != len(references):
-        raise InputError(f"{len(predictions)} predictions for {len(references)} references", mend="give one for each")
+        raise InputError(f"{len(predictions)} predictions for {len(references)} references", hint="give one for each")
     return zip(predictions, references, strict=True)
 
 
@@ -396,5 +396,5 @@ def pairs_with_many(predictions: Sequence[A], references: Sequence[Sequence[B]])
     together = pairs(predictions, references)
     for number, options in enumerate(references, start=1):
         if not options:
-            raise InputError(f"example {number} has no reference", mend="give at least one or leave the example out")
+            raise InputError(f"example {number} has no reference", hint="give at least one or leave the example out")
     return together

@@ -232,7 +232,7 @@ def load_table(path: Path) -> Table:
     Raises:
         InputError: the file cannot be read, is not JSON, or is not a table of results.
     """
-    mend = "make it again with the command that wrote it"
+    hint = "make it again with the command that wrote it"
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
         values = _values(content)
@@ -245,11 +245,11 @@ def load_table(path: Path) -> Table:
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", path=path) from error
     except json.JSONDecodeError as error:
-        raise InputError(f"not JSON: {error.msg}", path=path, line=error.lineno, mend=mend) from error
+        raise InputError(f"not JSON: {error.msg}", path=path, line=error.lineno, hint=hint) from error
     except UnicodeDecodeError as error:
-        raise InputError("not UTF-8 text", path=path, mend=mend) from error
+        raise InputError("not UTF-8 text", path=path, hint=hint) from error
     except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
-        raise InputError(f"not a table of results ({error})", path=path, mend=mend) from error
+        raise InputError(f"not a table of results ({error})", path=path, hint=hint) from error
 
 
 def _grid(table: Table) -> rich.table.Table:

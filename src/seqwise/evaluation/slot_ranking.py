@@ -165,7 +165,7 @@ def rank_slots(
         (array([2.]), array([2.]))
     """
     if k < 2:
-        raise InputError(f"a beam of {k} has no two slots to rank", mend="use a beam of 2 or more")
+        raise InputError(f"a beam of {k} has no two slots to rank", hint="use a beam of 2 or more")
     pairs_with_many(examples, references)
     tallies = [_Tally() for _ in examples]
     order = sorted(range(len(examples)), key=lambda index: len(examples[index].source_ids))
@@ -240,7 +240,7 @@ def _ranking(tallies: Sequence[_Tally]) -> SlotRanking:
     pairs = [tally.pairs for tally in tallies]
     if not any(pairs):
         problem = "there is no step at which a beam holds the right prefix beside a wrong one"
-        raise InputError(problem, mend="use a larger beam, or longer examples")
+        raise InputError(problem, hint="use a larger beam, or longer examples")
     log_prob, log_partition, both, raw = (
         Counts(column, pairs) for column in zip(*(tally.ranked for tally in tallies), strict=True)
     )

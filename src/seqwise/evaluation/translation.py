@@ -193,9 +193,9 @@ def _metric(*, tokenize: str, lowercase: bool) -> Any:
     try:
         from sacrebleu.metrics import BLEU
     except ImportError as error:
-        raise InputError("BLEU needs sacrebleu", mend="pip install 'seqwise[translation]'") from error
+        raise InputError("BLEU needs sacrebleu", hint="pip install 'seqwise[translation]'") from error
     if tokenize not in BLEU.TOKENIZERS:
-        raise InputError(f"unknown tokenizer {tokenize!r}", mend=f"choose from {', '.join(BLEU.TOKENIZERS)}")
+        raise InputError(f"unknown tokenizer {tokenize!r}", hint=f"choose from {', '.join(BLEU.TOKENIZERS)}")
     return BLEU(tokenize=tokenize, lowercase=lowercase, max_ngram_order=MAX_ORDER)
 
 
@@ -207,8 +207,8 @@ def _statistics(
     for number, (prediction, options) in enumerate(pairs_with_many(predictions, references), start=1):
         # A string is a sequence of strings too: a bare reference would pass for one reference per character.
         if isinstance(options, str) or not all(isinstance(text, str) for text in (prediction, *options)):
-            mend = "give one text per prediction, and a list of texts per example as its references"
-            raise InputError(f"example {number} is not text beside a list of reference texts", mend=mend)
+            hint = "give one text per prediction, and a list of texts per example as its references"
+            raise InputError(f"example {number} is not text beside a list of reference texts", hint=hint)
     most = max(map(len, references), default=0)
     # sacrebleu wants its references the other way round, and None where an example has fewer than others.
     columns = [[options[r] if r < len(options) else None for options in references] for r in range(most)]

@@ -51,7 +51,7 @@ def values_of(measured: PerSeed) -> Values:
     combine = runs[0].combine
     module, function = getattr(combine, "__module__", ""), getattr(combine, "__qualname__", "")
     if not (module.startswith(PACKAGE) and hasattr(importlib.import_module(module), function)):
-        raise InputError(f"{combine} is not a function of {PACKAGE[:-1]}", mend="move it there")
+        raise InputError(f"{combine} is not a function of {PACKAGE[:-1]}", hint="move it there")
     name = f"{module.removeprefix(PACKAGE)}:{function}"
     return Values(name, tuple(tuple(_text(column_N) for column_N in run.columns_NC.T) for run in runs))
 

@@ -30,7 +30,7 @@ def require_nicegui() -> None:
     try:
         import nicegui  # noqa: F401
     except ImportError as error:
-        raise InputError("the explorer needs NiceGUI", mend="pip install 'seqwise[explore]'") from error
+        raise InputError("the explorer needs NiceGUI", hint="pip install 'seqwise[explore]'") from error
 
 
 def page_of(run: Run[Any, Any], name: str) -> Callable[[], None]:
@@ -75,7 +75,7 @@ def free_port(host: str, port: int) -> int:
             return int(taken.getsockname()[1])
     except OSError as error:
         problem = f"nothing can listen on {host}, port {port} ({error.strerror or error})"
-        raise InputError(problem, mend="give another --port, or 0 for any that is free") from error
+        raise InputError(problem, hint="give another --port, or 0 for any that is free") from error
 
 
 def serve(run: Run[Any, Any], name: str, *, host: str = "127.0.0.1", port: int = PORT) -> None:

@@ -211,14 +211,14 @@ class Status:
 
     @contextmanager
     def work(self, visit: Working, job: Job) -> Iterator[Job]:
-        """A visit has this job for as long; what goes wrong in it is said, and over where the visitor can mend it."""
+        """A visit has this job for as long; what goes wrong in it is said, and over where the visitor can fix it."""
         visit.job = job
         try:
             yield job
         except InputError as error:
             self.complain(str(error))
         except Exception as error:
-            # Nothing that a visitor can mend: the page says so in a line, and the terminal of the server has the rest.
+            # Nothing that a visitor can hint: the page says so in a line, and the terminal of the server has the rest.
             self.complain(failure(error))
             raise
         finally:

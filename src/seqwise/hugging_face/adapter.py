@@ -117,15 +117,15 @@ class HuggingFaceStepModel(nn.Module, ABC):
         return not self.model.training and not torch.is_grad_enabled()
 
     def _require_cache(self) -> None:
-        what, mend = None, ""
+        what, hint = None, ""
         if self._checkpoints:
-            what, mend = "gradient checkpointing", "call model.gradient_checkpointing_disable()"
+            what, hint = "gradient checkpointing", "call model.gradient_checkpointing_disable()"
         elif self._drops_layers:
-            what, mend = "layer drop (decoder_layerdrop)", "set model.get_decoder().layerdrop = 0.0"
+            what, hint = "layer drop (decoder_layerdrop)", "set model.get_decoder().layerdrop = 0.0"
         if what is not None:
             raise InputError(
                 f"{self._name} cannot take single steps while it trains with {what}, which keeps no cache",
-                mend=f"{mend}, or use an objective that takes all steps at once",
+                hint=f"{hint}, or use an objective that takes all steps at once",
             )
 
     def _require_positions(self, positions: int, what: str) -> None:
@@ -133,7 +133,7 @@ class HuggingFaceStepModel(nn.Module, ABC):
             if positions > limit:
                 raise InputError(
                     f"{what} needs {positions} positions, and {self._name} has {limit} ({setting})",
-                    mend="use shorter sources, or fewer steps",
+                    hint="use shorter sources, or fewer steps",
                 )
 
     @property
@@ -214,7 +214,7 @@ class HuggingFaceStepModel(nn.Module, ABC):
                 raise InputError(
                     f"{self._name} forces its first token to be {self.forced_first} (forced_bos_token_id), and a "
                     "target begins with another",
-                    mend="put it before every target, or pass a generation_config without forced_bos_token_id",
+                    hint="put it before every target, or pass a generation_config without forced_bos_token_id",
                 )
         # What is fed at ignored positions only reaches positions that are ignored as well.
         fed_BT = torch.cat([self._first_tokens(context)[:, None], targets_BT[:, :-1].clamp(min=0)], dim=1)

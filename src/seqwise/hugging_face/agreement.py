@@ -73,7 +73,7 @@ def feature_scale(model: Any) -> float:
                 return float(scale)
     raise InputError(
         f"{type(model).__name__} does more between its decoder and its output embeddings than is known here",
-        mend="use a model whose head reads the decoder's last hidden state",
+        hint="use a model whose head reads the decoder's last hidden state",
     )
 
 
@@ -106,12 +106,12 @@ def require_agreement(adapted: Any, model: nn.Module) -> None:
         if len(adapted.embedding_VD) != own().shape[-1]:
             raise InputError(
                 f"{type(plain).__name__} scores {own().shape[-1]} tokens and can be fed {len(adapted.embedding_VD)}",
-                mend="resize its token embeddings",
+                hint="resize its token embeddings",
             )
         for way, ours in (("all steps at once", at_once), ("one step at a time", by_step)):
             wanted, found = own(), ours()
             _require_same(plain, wanted[:, compared][:, :-1], found[:, compared][:, :-1], way)
-            _require_same(plain, wanted[:, -1], found[:, -1], f"{way}, after padding was written", mend=FORBID_PADDING)
+            _require_same(plain, wanted[:, -1], found[:, -1], f"{way}, after padding was written", hint=FORBID_PADDING)
         with _output_embeddings_say(plain, PROBE):
             _require_same(plain, own()[:, compared], at_once()[:, compared], "the head, given large scores")
 
@@ -211,14 +211,14 @@ def _require_same(
     ours_BTV: Tensor,
     way: str,
     *,
-    mend: str = "use another model, or report this one",
+    hint: str = "use another model, or report this one",
 ) -> None:
     apart = _share_apart(ours_BTV, own_BTV)
     if not apart <= _tolerance(own_BTV):
         raise InputError(
             f"{type(model).__name__} cannot be adapted: {way}, its scores come out {apart:.1e} (of the largest) away "
             "from its own",
-            mend=mend,
+            hint=hint,
         )
 
 
@@ -243,7 +243,7 @@ def _examined(model: nn.Module) -> Iterator[None]:
     except (AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
         raise InputError(
             f"{type(model).__name__} cannot be run as a step model: {error}",
-            mend="see whether it runs by itself, on tokens and on embeddings, with a cache",
+            hint="see whether it runs by itself, on tokens and on embeddings, with a cache",
         ) from error
 
 

@@ -122,12 +122,12 @@ tree.register_empty(SlotCopies)
 
 
 def _cannot_follow(model_name: str, kind: str) -> InputError:
-    mend = "use a model with plain attention over all steps"
+    hint = "use a model with plain attention over all steps"
     if "Sliding" in kind:
-        mend = (
+        hint = (
             "where no output is longer than the window, set config.sliding_window to None (and all config.layer_types "
             "to 'full_attention'), and load the model anew"
         )
     return InputError(
-        f"{model_name} keeps {kind}, and only plain keys and values of all steps can be gathered and mixed", mend=mend
+        f"{model_name} keeps {kind}, and only plain keys and values of all steps can be gathered and mixed", hint=hint
     )

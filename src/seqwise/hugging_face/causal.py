@@ -59,7 +59,7 @@ class CausalModel(HuggingFaceStepModel):
         if tokens_BS.shape[1] == 0 or bool((lengths_B < 1).any()):
             raise InputError(
                 f"{self._name} continues a prompt, and a source is empty",
-                mend="begin every source with the model's start token",
+                hint="begin every source with the model's start token",
             )
         self._require_positions(tokens_BS.shape[1], "the longest prompt")
         before = tokens_BS.shape[1] - 1

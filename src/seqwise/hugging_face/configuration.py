@@ -152,9 +152,9 @@ class SearchAwareConfig(Seq2SeqTrainingArguments):
     def _not_trainable(self) -> InputError | None:
         if isinstance(self.objective, CRF):
             problem = "crf needs scores that form a chain, which those of no Hugging Face model do"
-            return InputError(f"objective: {problem}", mend="use beam-crf")
+            return InputError(f"objective: {problem}", hint="use beam-crf")
         if self.minimised.fraction < 1 and self.minimised.weight == 0 and not self.minimised.objective.self_normalizing:
-            return InputError("log_partition_fraction: there is no penalty", mend="give log_partition_weight")
+            return InputError("log_partition_fraction: there is no penalty", hint="give log_partition_weight")
         return None
 
     def _not_supported(self) -> InputError | None:
@@ -166,7 +166,7 @@ class SearchAwareConfig(Seq2SeqTrainingArguments):
         }
         for name, problem in unsupported.items():
             if getattr(self, name, None):
-                return InputError(f"{name}: {problem}", mend="leave it out")
+                return InputError(f"{name}: {problem}", hint="leave it out")
         # transformers has renamed it; of the two names, a release may know one or both.
         checkpointing = [
             name for name in ("activation_checkpointing", "gradient_checkpointing") if getattr(self, name, None)
@@ -175,7 +175,7 @@ class SearchAwareConfig(Seq2SeqTrainingArguments):
             objective = self.minimised.objective.name
             problem = f"{checkpointing[0]}: {objective} takes single steps, which need the cache that this drops"
             others = "cross-entropy, the self-normalising objectives, noise-contrastive and two-pass scheduled-sampling"
-            return InputError(problem, mend=f"leave it out; it works with {others}")
+            return InputError(problem, hint=f"leave it out; it works with {others}")
         return None
 
 

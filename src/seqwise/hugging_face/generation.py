@@ -81,14 +81,14 @@ def special_tokens(model: Any, generation_config: GenerationConfig) -> SpecialTo
             raise InputError(
                 f"{name} has {len(end)} end tokens (generation_config.eos_token_id is {list(end)}), and a search needs "
                 "one",
-                mend="set generation_config.eos_token_id to the one that targets end with",
+                hint="set generation_config.eos_token_id to the one that targets end with",
             )
         end = end[0]
     if generation_config.cache_implementation not in MOVABLE_CACHES:
         raise InputError(
             f"{name} asks for a {generation_config.cache_implementation} cache "
             "(generation_config.cache_implementation), which cannot be gathered or mixed",
-            mend="set it to None",
+            hint="set it to None",
         )
     padding = getattr(model.config, "pad_token_id", None)
     if padding is not None and (padding < 0 or padding in _forbidden(generation_config, end)):
@@ -99,7 +99,7 @@ def special_tokens(model: Any, generation_config: GenerationConfig) -> SpecialTo
             raise InputError(
                 f"{name} is a causal model, whose first token follows a prompt, and generation_config."
                 f"forced_bos_token_id is {forced}",
-                mend="set it to None, and end prompts with that token",
+                hint="set it to None, and end prompts with that token",
             )
         return SpecialTokens(end, 0, None, padding)
     first = generation_config.decoder_start_token_id
@@ -108,7 +108,7 @@ def special_tokens(model: Any, generation_config: GenerationConfig) -> SpecialTo
     if not isinstance(first, int):
         raise InputError(
             f"{name} has no single start token (generation_config.decoder_start_token_id is {first})",
-            mend="set generation_config.decoder_start_token_id to one token",
+            hint="set generation_config.decoder_start_token_id to one token",
         )
     return SpecialTokens(end, first, forced, padding)
 
@@ -156,29 +156,29 @@ def generation_selector(
     for name, neutral in NEUTRAL.items():
         value = getattr(config, name, None)
         if value is not None and value not in neutral:
-            raise InputError(f"generation_config.{name} is {value}, which is not done here", mend="set it to None")
+            raise InputError(f"generation_config.{name} is {value}, which is not done here", hint="set it to None")
     end, _, forced_first, _ = special_tokens(plain, config)
     if any(len(word) != 1 for word in config.bad_words_ids or []):
         raise InputError(
             "generation_config.bad_words_ids holds words of several tokens, which are not excluded here",
-            mend="keep those of one token",
+            hint="keep those of one token",
         )
     before_end = config.min_new_tokens or 0
     if config.min_length:
         if not plain.config.is_encoder_decoder:
             raise InputError(
                 f"generation_config.min_length is {config.min_length}, which counts the prompt and its padding",
-                mend="set it to None, and min_new_tokens instead",
+                hint="set it to None, and min_new_tokens instead",
             )
         before_end = max(before_end, config.min_length - 1)  # the start token counts
     last = config.forced_eos_token_id
     if last is not None and num_steps is None:
         raise InputError(
             f"generation_config.forced_eos_token_id is {last}, and it is not said which step is the last",
-            mend="pass num_steps, or set it to None",
+            hint="pass num_steps, or set it to None",
         )
     if isinstance(last, list):
-        raise InputError("generation_config.forced_eos_token_id is a list", mend="set it to one token")
+        raise InputError("generation_config.forced_eos_token_id is a list", hint="set it to one token")
     return GenerationSelector(
         selector,
         vocabulary_size=plain.get_output_embeddings().weight.shape[0],

@@ -101,7 +101,7 @@ class HuggingFaceMaskedModel(nn.Module):
                 than the model's positions, or there is a context.
         """
         if context is not None:
-            raise InputError("this masked model reads no context", mend="leave the context out")
+            raise InputError("this masked model reads no context", hint="leave the context out")
         seen_NT, real_NT = seen_tokens(tokens_NT, masked_NT, mask_id=self.mask_id)
         self.require_room(tokens_NT.shape[1])
         if not bool(masked_NT.any()):
@@ -125,7 +125,7 @@ class HuggingFaceMaskedModel(nn.Module):
             raise InputError(
                 f"a sequence of {length} tokens and {num_special} special ones, where the model has"
                 f" {self.max_length + num_special} positions",
-                mend=f"cut it into pieces of at most {self.max_length} tokens",
+                hint=f"cut it into pieces of at most {self.max_length} tokens",
             )
 
     def _scores(self, seen_NT: Tensor, masked_NT: Tensor, real_NT: Tensor | None) -> Tensor:
@@ -135,7 +135,7 @@ class HuggingFaceMaskedModel(nn.Module):
         if self._reads_attention_mask:
             inputs["attention_mask"] = attended_NL
         elif not bool(attended_NL.all()):
-            raise InputError("the model takes no attention mask, so that rows cannot be padded", mend="sort by length")
+            raise InputError("the model takes no attention mask, so that rows cannot be padded", hint="sort by length")
         with _gathered(self.model, masked_NL) if self.head_at_masked else _untouched():
             logits = self.model(**inputs).logits
         logits_MV = logits.squeeze(0) if self.head_at_masked else logits[masked_NL]
@@ -215,12 +215,12 @@ def masked_model(
     pad_id = getattr(model.config, "pad_token_id", None)
     if tokenizer is not None:
         if mask_id is not None or before or after or special:
-            raise InputError("both a tokenizer and ids of special tokens", mend="leave the ids out")
+            raise InputError("both a tokenizer and ids of special tokens", hint="leave the ids out")
         codec = TextCodec(tokenizer, vocab_size=vocab_size)
         mask_id, before, after, allowed_V = codec.mask_id, codec.before, codec.after, codec.allowed_V
         pad_id = pad_id if pad_id is not None else getattr(tokenizer, "pad_token_id", None)
     elif mask_id is None:
-        raise InputError("the model does not say what its mask is", mend="give its tokenizer, or mask_id")
+        raise InputError("the model does not say what its mask is", hint="give its tokenizer, or mask_id")
     else:
         outside = [token for token in (mask_id, *before, *after, *special) if not 0 <= token < vocab_size]
         if outside:
@@ -255,7 +255,7 @@ def _vocab_size(model: Any) -> int:
     weight = getattr(head, "weight", None)
     if weight is None or not hasattr(model, "config"):
         raise InputError(
-            f"{type(model).__name__} has no head over a vocabulary", mend="load it with AutoModelForMaskedLM"
+            f"{type(model).__name__} has no head over a vocabulary", hint="load it with AutoModelForMaskedLM"
         )
     return len(weight)
 
@@ -312,7 +312,7 @@ def _check(adapted: HuggingFaceMaskedModel) -> None:
     name = type(_inner(adapted.model)).__name__
     room = 3 if adapted.max_length is None else min(3, adapted.max_length)
     if room < 1:
-        raise InputError(f"{name} has no positions left beside the special tokens", mend="load another model")
+        raise InputError(f"{name} has no positions left beside the special tokens", hint="load another model")
     words = adapted.allowed_V.nonzero().flatten()[:3].to(adapted.device)
     tokens_NT = words[torch.arange(2 * room, device=adapted.device) % len(words)].view(2, room)
     masked_NT = torch.tensor([[True, False, True], [False, True, True]], device=adapted.device)[:, :room]
@@ -320,8 +320,8 @@ def _check(adapted: HuggingFaceMaskedModel) -> None:
         adapted.head_at_masked = False
         full_MV = _attempt(lambda: adapted.masked_logits(tokens_NT, masked_NT))
         if full_MV is None or full_MV.shape != (int(masked_NT.sum()), adapted.vocab_size):
-            mend = "load it with AutoModelForMaskedLM"
-            raise InputError(f"{name} gives no scores of every token at every position", mend=mend)
+            hint = "load it with AutoModelForMaskedLM"
+            raise InputError(f"{name} gives no scores of every token at every position", hint=hint)
         adapted.head_at_masked = True
         own_MV = _attempt(lambda: adapted.masked_logits(tokens_NT, masked_NT))
         apart = _inner(adapted.model).base_model is not _inner(adapted.model)
@@ -332,8 +332,8 @@ def _check(adapted: HuggingFaceMaskedModel) -> None:
             ends_NT[:, -1] = words[:2]
             one_V, other_V = adapted.masked_logits(ends_NT, first_NT)
             if bool((one_V == other_V).all()):
-                mend = "load a masked language model; one that reads left to right scores itself"
-                raise InputError(f"{name} does not see what comes after a masked position", mend=mend)
+                hint = "load a masked language model; one that reads left to right scores itself"
+                raise InputError(f"{name} does not see what comes after a masked position", hint=hint)
 
 
 def _attempt(score: Callable[[], Tensor]) -> Tensor | None:

@@ -220,7 +220,7 @@ def sample_texts(
     adapted, codec = _adapt(model, tokenizer)
     allowed_V = _allowed(codec, allowed)
     if (length is None) == (texts is None):
-        raise InputError("texts are sampled at a length or from given texts", mend="give length or texts")
+        raise InputError("texts are sampled at a length or from given texts", hint="give length or texts")
     if texts is None:
         assert length is not None
         if length < 1:
@@ -230,7 +230,7 @@ def sample_texts(
         problems = [ChainProblem((FREE,) * length, num_chains=chains)]
     else:
         if num_chains is not None:
-            raise InputError("num_chains: each text is the start of one chain", mend="leave it out, or give a length")
+            raise InputError("num_chains: each text is the start of one chain", hint="leave it out, or give a length")
         problems = _from_starts(codec, _encoded(adapted, codec.ids, texts), allowed_V)
     job = _Job(adapted, codec, allowed_V, settings, seed, num_sweeps, discard, every, progress)
     return job.run(problems, codec.text)
@@ -293,7 +293,7 @@ def infill(
     for place, ids in enumerate(_encoded(adapted, codec.ids_to_fill, texts)):
         if FREE not in ids:
             mask = codec.tokenizer.mask_token
-            raise InputError(f"text {place + 1}: no position is free", mend=f"write {mask} for each token to be drawn")
+            raise InputError(f"text {place + 1}: no position is free", hint=f"write {mask} for each token to be drawn")
         chains: dict[str, Any] = {"num_chains": num_chains, "first_chain": place * num_chains}
         problems.append(ChainProblem(ids, **chains, problem=place, path=f"text {place + 1}"))
     settings, allowed_V = settings or ChainSettings(), _allowed(codec, allowed)
@@ -349,7 +349,7 @@ class _Job:
         _at_least_one("num_sweeps", self.num_sweeps)
         discard = min(7, self.num_sweeps // 2) if self.discard is None else self.discard
         if not 0 <= discard < self.num_sweeps:
-            raise InputError(f"discard: of {self.num_sweeps} sweeps {discard} are left out", mend="discard fewer")
+            raise InputError(f"discard: of {self.num_sweeps} sweeps {discard} are left out", hint="discard fewer")
         return max(discard, self.settings.burn_in if self.settings.burn_in < self.num_sweeps else 0)
 
     def _text_sample(self, sample: Sample, text: str) -> TextSample:
@@ -373,7 +373,7 @@ def _adapt(model: Any, tokenizer: Any) -> tuple[HuggingFaceMaskedModel, TextCode
         adapted = masked_model(model, tokenizer=tokenizer)
         codec = TextCodec(tokenizer, vocab_size=adapted.vocab_size)
     if adapted.training:
-        raise InputError("a model is in training mode, where dropout changes its scores", mend="call model.eval()")
+        raise InputError("a model is in training mode, where dropout changes its scores", hint="call model.eval()")
     return adapted, codec
 
 
@@ -381,7 +381,7 @@ def _encoded(
     adapted: HuggingFaceMaskedModel, encode: Callable[[str], tuple[int, ...]], texts: Sequence[str]
 ) -> list[tuple[int, ...]]:
     if isinstance(texts, str):
-        raise InputError("one text was given where several were expected", mend="give a list of texts")
+        raise InputError("one text was given where several were expected", hint="give a list of texts")
     encoded = []
     for number, text in enumerate(texts, start=1):
         with placed(number):
@@ -397,7 +397,7 @@ def _allowed(codec: TextCodec, allowed: Sequence[str] | None) -> Tensor:
     strange = next((one for one in allowed if one not in vocabulary or not codec.allowed_V[vocabulary[one]]), None)
     if strange is not None or not allowed:
         what = "no token" if strange is None else f"{strange!r} is special or no token of the vocabulary"
-        raise InputError(f"allowed: {what}", mend="give tokens as tokenizer.tokenize writes them")
+        raise InputError(f"allowed: {what}", hint="give tokens as tokenizer.tokenize writes them")
     flags_V = torch.zeros_like(codec.allowed_V)
     flags_V[[vocabulary[one] for one in allowed]] = True
     return flags_V
@@ -408,8 +408,8 @@ def _from_starts(codec: TextCodec, encoded: Sequence[tuple[int, ...]], allowed_V
     for number, ids in enumerate(encoded, start=1):
         for piece, one in zip(codec.pieces(ids), ids, strict=True):
             if not allowed_V[one]:
-                mend = "start from other texts: a chain could never come back to it"
-                raise InputError(f"text {number}: the token {piece!r} is never drawn", mend=mend)
+                hint = "start from other texts: a chain could never come back to it"
+                raise InputError(f"text {number}: the token {piece!r} is never drawn", hint=hint)
     by_length: dict[int, list[tuple[int, ...]]] = {}
     for ids in sorted(encoded, key=len):
         by_length.setdefault(len(ids), []).append(ids)

@@ -50,10 +50,10 @@ def batch_from_inputs(inputs: Mapping[str, Any], *, first: int | None) -> Batch:
     """
     for name in NEEDED:
         if inputs.get(name) is None:
-            raise InputError(f"the inputs have no {name}", mend="tokenise the data, and use a collator that pads them")
+            raise InputError(f"the inputs have no {name}", hint="tokenise the data, and use a collator that pads them")
     unread = [name for name in inputs if name not in READ and inputs[name] is not None]
     if unread:
-        raise InputError(f"the inputs have {unread[0]}, which a search would not read", mend="drop it from the data")
+        raise InputError(f"the inputs have {unread[0]}, which a search would not read", hint="drop it from the data")
     tokens_BL, labels_BL = inputs["input_ids"], target_labels(inputs, causal=first is None)
     real_BL, wanted_BL = _real(inputs), labels_BL >= 0
     _require_no_gap(real_BL, "attention_mask has a hole")
@@ -61,7 +61,7 @@ def batch_from_inputs(inputs: Mapping[str, Any], *, first: int | None) -> Batch:
     if first is None:
         if bool((wanted_BL & (labels_BL != tokens_BL)).any()):
             problem = "the labels of a causal model are its input_ids, or -100, and here they differ"
-            raise InputError(problem, mend="copy input_ids, without moving them: that is done here")
+            raise InputError(problem, hint="copy input_ids, without moving them: that is done here")
         real_BL = real_BL & (torch.cumsum(wanted_BL, dim=1) == 0)
     elif inputs.get("decoder_input_ids") is not None:
         _require_moved(inputs["decoder_input_ids"], labels_BL, first)
@@ -92,7 +92,7 @@ def target_labels(inputs: Mapping[str, Any], *, causal: bool) -> Tensor:
     real_BL = _real(inputs)
     if real_BL.shape != labels_BL.shape:
         problem = f"labels have {labels_BL.shape[1]} columns and input_ids {real_BL.shape[1]}"
-        raise InputError(f"{problem}, and a causal model has both in one row", mend="pad both to the same length")
+        raise InputError(f"{problem}, and a causal model has both in one row", hint="pad both to the same length")
     is_first_BL = real_BL & (torch.cumsum(real_BL, dim=1) == 1)
     return labels_BL.masked_fill(is_first_BL | ~real_BL, IGNORE)
 
@@ -103,7 +103,7 @@ def _real(inputs: Mapping[str, Any]) -> Tensor:
     if mask_BL is None:
         return torch.ones_like(inputs["input_ids"], dtype=torch.bool)
     if mask_BL.dim() != 2:
-        raise InputError(f"attention_mask has {mask_BL.dim()} dimensions, and 2 are read", mend="give one row a text")
+        raise InputError(f"attention_mask has {mask_BL.dim()} dimensions, and 2 are read", hint="give one row a text")
     return mask_BL > 0
 
 
@@ -112,8 +112,8 @@ def _require_no_gap(there_BL: Tensor, problem: str) -> None:
     last_B = torch.where(there_BL, columns_L, -1).amax(1)
     first_B = torch.where(there_BL, columns_L, there_BL.shape[1]).amin(1)
     if bool((there_BL.sum(1) < last_B - first_B + 1).any()):
-        mend = "pad on one side; give labels to all that follows a prompt, or split the text there"
-        raise InputError(problem, mend=mend)
+        hint = "pad on one side; give labels to all that follows a prompt, or split the text there"
+        raise InputError(problem, hint=hint)
 
 
 def _require_moved(fed_BL: Tensor, labels_BL: Tensor, first: int) -> None:
@@ -125,7 +125,7 @@ def _require_moved(fed_BL: Tensor, labels_BL: Tensor, first: int) -> None:
     if not same or bool((followed & (fed_BL[:, 1:] != labels_BL[:, :-1])).any()):
         raise InputError(
             f"decoder_input_ids are not the labels behind the start token {first}",
-            mend="drop them, or set generation_config.decoder_start_token_id to the token that they start with",
+            hint="drop them, or set generation_config.decoder_start_token_id to the token that they start with",
         )
 
 

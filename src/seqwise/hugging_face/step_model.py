@@ -77,16 +77,16 @@ def step_model(model: nn.Module, *, generation_config: GenerationConfig | None =
     if not hasattr(plain, "get_output_embeddings") or plain.get_output_embeddings() is None:
         raise InputError(
             f"{type(plain).__name__} has no language model head",
-            mend="load it with AutoModelForSeq2SeqLM or AutoModelForCausalLM",
+            hint="load it with AutoModelForSeq2SeqLM or AutoModelForCausalLM",
         )
     if not plain.can_generate():
         raise InputError(
             f"{type(plain).__name__} writes no outputs: it is neither an encoder-decoder nor a causal language model",
-            mend="load it with AutoModelForSeq2SeqLM or AutoModelForCausalLM; a masked model is for masked_model",
+            hint="load it with AutoModelForSeq2SeqLM or AutoModelForCausalLM; a masked model is for masked_model",
         )
     if plain.main_input_name != "input_ids":
         problem = f"{type(plain).__name__} reads {plain.main_input_name}, and a source is tokens"
-        raise InputError(problem, mend="use a model of texts")
+        raise InputError(problem, hint="use a model of texts")
     tokens = special_tokens(plain, plain.generation_config if generation_config is None else generation_config)
     kind = Seq2SeqModel if plain.config.is_encoder_decoder else CausalModel
     adapted = kind(plain, tokens, feature_scale(plain))

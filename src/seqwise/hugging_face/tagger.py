@@ -49,11 +49,11 @@ class PieceEncoder(nn.Module):
         starts_BS = sources_BS < 0
         words_B = starts_BS.sum(1)
         if bool((words_B < 1).any()):
-            raise InputError("a source has no word", mend="make sources with word_pieces")
+            raise InputError("a source has no word", hint="make sources with word_pieces")
         limit = num_positions(self.backbone)
         if limit is not None and sources_BS.shape[1] > limit:
             problem = f"a source has {sources_BS.shape[1]} pieces, and {type(self.backbone).__name__} has {limit}"
-            raise InputError(f"{problem} positions", mend="split it")
+            raise InputError(f"{problem} positions", hint="split it")
         is_real_BS = torch.arange(sources_BS.shape[1], device=sources_BS.device) < lengths_B[:, None]
         padding = getattr(self.backbone.config, "pad_token_id", None) or 0
         tokens_BS = torch.where(starts_BS, ~sources_BS, sources_BS).masked_fill(~is_real_BS, padding)
@@ -109,10 +109,10 @@ def pretrained_tagger(
     given: Any = model
     backbone = getattr(given, "base_model", None)
     if backbone is None or not hasattr(given, "config"):
-        raise InputError(f"{type(model).__name__} is no model of transformers", mend="load it with AutoModel")
+        raise InputError(f"{type(model).__name__} is no model of transformers", hint="load it with AutoModel")
     if getattr(given.config, "is_encoder_decoder", False):
-        mend = "use an encoder, such as BERT, or step_model"
-        raise InputError(f"{type(model).__name__} is an encoder-decoder, which writes by itself", mend=mend)
+        hint = "use an encoder, such as BERT, or step_model"
+        raise InputError(f"{type(model).__name__} is an encoder-decoder, which writes by itself", hint=hint)
     num_labels = given.config.num_labels if num_labels is None else num_labels
     if num_labels < 1:
         raise InputError(f"num_labels must be at least 1, got {num_labels}")
@@ -157,7 +157,7 @@ def word_pieces(tokenizer: Any, words: Sequence[str]) -> tuple[int, ...]:
         return tuple(tokenizer.build_inputs_with_special_tokens(marked))
     ids, firsts = _pieces(tokenizer, known)
     if len(firsts) != len(words):
-        raise InputError("a word disappears among the others", mend="replace what is no text in it")
+        raise InputError("a word disappears among the others", hint="replace what is no text in it")
     starts = set(firsts.values())
     return tuple(~one if column in starts else one for column, one in enumerate(ids))
 
@@ -181,7 +181,7 @@ def unread_words(tokenizer: Any, words: Sequence[str]) -> tuple[int, ...]:
         (1,)
     """
     if isinstance(words, str) or not words:
-        raise InputError("words were expected, at least one", mend="split the sentence")
+        raise InputError("words were expected, at least one", hint="split the sentence")
     if not getattr(tokenizer, "is_fast", False):
         return tuple(place for place, word in enumerate(words) if not _alone(tokenizer, word))
     _, firsts = _pieces(tokenizer, words)
@@ -209,7 +209,7 @@ def _marked(ids: list[int]) -> list[int]:
 
 def _unknown(tokenizer: Any, word: str) -> str:
     if getattr(tokenizer, "unk_token", None) is None:
-        raise InputError(f"the tokenizer makes nothing of {word!r} and has no unknown token", mend="replace the word")
+        raise InputError(f"the tokenizer makes nothing of {word!r} and has no unknown token", hint="replace the word")
     return str(tokenizer.unk_token)
 
 
@@ -226,7 +226,7 @@ def save_tagger(tagger: FixedAttentionTagger, folder: str | os.PathLike[str]) ->
         InputError: it is a tagger of another kind.
     """
     if not isinstance(tagger.encoder, PieceEncoder):
-        raise InputError("the encoder is none of transformers", mend="call save_pretrained")
+        raise InputError("the encoder is none of transformers", hint="call save_pretrained")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     tagger.encoder.backbone.config.save_pretrained(folder / BACKBONE)
@@ -253,18 +253,18 @@ def load_tagger(folder: str | os.PathLike[str]) -> FixedAttentionTagger:
 
     folder = Path(folder)
     verify(folder)
-    mend = "take another copy"
+    hint = "take another copy"
     sizes = read_record(
-        folder / SIZES, ["num_labels", "label_embedding_size", "hidden_size", "dropout"], what="sizes", mend=mend
+        folder / SIZES, ["num_labels", "label_embedding_size", "hidden_size", "dropout"], what="sizes", hint=hint
     )
     if "auto_map" in json.loads((folder / BACKBONE / "config.json").read_bytes()):
         problem = "the encoder brings code of its own (auto_map), which is never run"
-        raise InputError(problem, path=folder / BACKBONE, mend="take a model that transformers has")
+        raise InputError(problem, path=folder / BACKBONE, hint="take a model that transformers has")
     config = AutoConfig.from_pretrained(folder / BACKBONE, local_files_only=True, trust_remote_code=False)
     tagger = pretrained_tagger(AutoModel.from_config(config, trust_remote_code=False), **sizes)
     missing, unexpected = tagger.load_state_dict(load_model_file(folder / WEIGHTS), strict=False)
     # What a head would have read, and nothing here reads, may be there or not.
     wrong = [name for name in (*missing, *unexpected) if not name.startswith("encoder.backbone.pooler.")]
     if wrong:
-        raise InputError(f"the weights do not fit the configuration ({wrong[0]})", path=folder / WEIGHTS, mend=mend)
+        raise InputError(f"the weights do not fit the configuration ({wrong[0]})", path=folder / WEIGHTS, hint=hint)
     return tagger.eval()

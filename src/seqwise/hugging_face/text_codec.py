@@ -53,7 +53,7 @@ class TextCodec:
 
     def __init__(self, tokenizer: Any, *, vocab_size: int) -> None:
         if getattr(tokenizer, "mask_token", None) is None:
-            raise InputError("the tokenizer has no mask token", mend="give that of a masked language model")
+            raise InputError("the tokenizer has no mask token", hint="give that of a masked language model")
         self.tokenizer = tokenizer
         self.mask_id = int(tokenizer.mask_token_id)
         self.unknown_id: int | None = tokenizer.unk_token_id
@@ -61,7 +61,7 @@ class TextCodec:
         if max(known) >= vocab_size:
             raise InputError(
                 f"the tokenizer has tokens up to {max(known)}, and the model scores {vocab_size}",
-                mend="give the model's own tokenizer, or resize the model's embeddings",
+                hint="give the model's own tokenizer, or resize the model's embeddings",
             )
         added = getattr(tokenizer, "added_tokens_decoder", {})
         self._special = {*tokenizer.all_special_ids, *(token for token, one in added.items() if one.special)}
@@ -71,7 +71,7 @@ class TextCodec:
         around = self._encode(tokenizer.mask_token, special=True)
         starts = [n for n in range(len(around)) if around[n : n + len(mask_alone)] == mask_alone]
         if self.mask_id not in mask_alone or not starts:
-            raise InputError("the tokenizer does not leave its mask token as it is", mend="give another tokenizer")
+            raise InputError("the tokenizer does not leave its mask token as it is", hint="give another tokenizer")
         self.before, self.after = around[: starts[0]], around[starts[0] + len(mask_alone) :]
 
     def ids(self, text: str) -> tuple[int, ...]:
@@ -83,7 +83,7 @@ class TextCodec:
         ids = self.ids_to_fill(text)
         if FREE in ids:
             mask = self.tokenizer.mask_token
-            raise InputError(f"the mask token {mask} stands in the text", mend="give whole texts, or use infill")
+            raise InputError(f"the mask token {mask} stands in the text", hint="give whole texts, or use infill")
         return ids
 
     def ids_to_fill(self, text: str) -> tuple[int, ...]:
@@ -93,15 +93,15 @@ class TextCodec:
             InputError: there is none, or another special token is written out in it.
         """
         if not isinstance(text, str):
-            raise InputError(f"a text was expected, got {type(text).__name__}", mend="give a list of str")
+            raise InputError(f"a text was expected, got {type(text).__name__}", hint="give a list of str")
         ids = self._encode(text, special=False)
         if not ids:
-            raise InputError("the text has no token", mend="fill it in or drop it")
+            raise InputError("the text has no token", hint="fill it in or drop it")
         written = next((one for one in ids if one in self._special - {self.mask_id, self.unknown_id}), None)
         if written is not None:
             token = self.tokenizer.convert_ids_to_tokens(written)
-            mend = "leave it out; special tokens are put around the text"
-            raise InputError(f"the special token {token} stands in the text", mend=mend)
+            hint = "leave it out; special tokens are put around the text"
+            raise InputError(f"the special token {token} stands in the text", hint=hint)
         return tuple(FREE if one == self.mask_id else one for one in ids)
 
     def pieces(self, ids: Sequence[int]) -> tuple[str, ...]:
@@ -152,7 +152,7 @@ class TextCodec:
                         problem = f"the phrase {text!r} has a part that the tokenizer does not know"
                     else:
                         problem = f"the phrase {text!r} holds {piece!r}, which is never drawn"
-                    raise InputError(problem, mend="choose words that the model can write")
+                    raise InputError(problem, hint="choose words that the model can write")
         return ways
 
     def _encode(self, text: str, *, special: bool) -> tuple[int, ...]:
@@ -168,8 +168,8 @@ class TextCodec:
 
 @contextmanager
 def placed(number: int) -> Iterator[None]:
-    """Say of what the user can mend which text it is in, counted from 1."""
+    """Say of what the user can fix which text it is in, counted from 1."""
     try:
         yield
     except InputError as error:
-        raise InputError(f"text {number}: {error.problem}", mend=error.mend) from None
+        raise InputError(f"text {number}: {error.problem}", hint=error.hint) from None

@@ -89,13 +89,13 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
 
     def __init__(self, model: Any = None, args: Any = None, *others: Any, **named: Any) -> None:
         if not isinstance(args, SearchAwareConfig):
-            raise InputError(f"args is a {type(args).__name__}", mend="pass a SearchAwareConfig")
+            raise InputError(f"args is a {type(args).__name__}", hint="pass a SearchAwareConfig")
         if isinstance(model, (str, os.PathLike)):
             model = _from_pretrained(os.fspath(model))
         super().__init__(model, args, *others, **named)
         if self.compute_loss_func is not None:
             problem = "compute_loss_func would take the place of the objective"
-            raise InputError(problem, mend="leave it out, or use Seq2SeqTrainer")
+            raise InputError(problem, hint="leave it out, or use Seq2SeqTrainer")
         # Before a checkpoint is loaded: the teacher is what training started from.
         self._teacher: Any = copy.deepcopy(self.model) if isinstance(args.objective, Distillation) else None
         if isinstance(self.processing_class, (PreTrainedTokenizerBase, ProcessorMixin)):
@@ -123,7 +123,7 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
                 raise InputError(
                     f"a target does not end with the end token {model.end} (eos_token_id), and a search that "
                     "ends there is compared with it",
-                    mend="end all labels with it, or set model.generation_config.eos_token_id to None",
+                    hint="end all labels with it, or set model.generation_config.eos_token_id to None",
                 )
         return batch
 
@@ -180,7 +180,7 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
         data: Any = self.train_dataset
         if not hasattr(data, "__len__"):
             problem = "noise-contrastive estimation counts the labels beforehand, and the data set has no length"
-            raise InputError(problem, mend="give one that can be read twice")
+            raise InputError(problem, hint="give one that can be read twice")
         for place in range(len(data)):
             labels_T = torch.as_tensor(data[place]["labels"], dtype=torch.long)
             counts_V += torch.bincount(labels_T[labels_T >= 0], minlength=len(counts_V))
@@ -195,4 +195,4 @@ def _from_pretrained(name: str) -> Any:
         return kind.from_pretrained(name, use_safetensors=True, trust_remote_code=False)
     except (OSError, ValueError) as error:
         problem = f"cannot be loaded as a model ({(str(error).splitlines() or ['?'])[0]})"
-        raise InputError(problem, path=name, mend="give a model with a language model head, in safetensors") from error
+        raise InputError(problem, path=name, hint="give a model with a language model head, in safetensors") from error

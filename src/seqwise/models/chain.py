@@ -158,7 +158,7 @@ class ChainTagger(nn.Module, HubModel):
         if step >= context.scores_BSV.shape[1]:
             raise InputError(
                 f"step {step} of a tagger has no source position: the longest source has {context.scores_BSV.shape[1]}",
-                mend=ONE_LABEL_EACH,
+                hint=ONE_LABEL_EACH,
             )
         return context.scores_BSV[:, step, None] + inputs_BJD, state
 
@@ -166,7 +166,7 @@ class ChainTagger(nn.Module, HubModel):
         """Features along any fed embeddings, all steps at once."""
         if inputs_BTD.shape[1] > context.scores_BSV.shape[1]:
             problem = f"{inputs_BTD.shape[1]} labels for a source of {context.scores_BSV.shape[1]} tokens"
-            raise InputError(problem, mend=ONE_LABEL_EACH)
+            raise InputError(problem, hint=ONE_LABEL_EACH)
         return context.scores_BSV[:, : inputs_BTD.shape[1]] + inputs_BTD
 
     def teacher_forced(self, context: ChainContext, targets_BT: Tensor) -> Tensor:

@@ -126,14 +126,14 @@ class ConditionalMaskedTransformer(nn.Module, HubModel):
         if sources_BS.ndim != 2 or source_lengths_B.shape != sources_BS.shape[:1]:
             raise InputError(
                 f"sources {tuple(sources_BS.shape)} and their lengths {tuple(source_lengths_B.shape)} do not fit",
-                mend="give tensors (B, S) and (B,)",
+                hint="give tensors (B, S) and (B,)",
             )
         outside_B = (source_lengths_B < 0) | (source_lengths_B > sources_BS.shape[1])
         if bool(outside_B.any()):
             length = int(source_lengths_B[outside_B][0])
             raise InputError(
                 f"a source length of {length} where there are {sources_BS.shape[1]} positions",
-                mend="give lengths from 0 to the number of positions",
+                hint="give lengths from 0 to the number of positions",
             )
         places_S = torch.arange(1 + sources_BS.shape[1], device=sources_BS.device)
         mask_BS = places_S <= source_lengths_B[:, None]
@@ -159,12 +159,12 @@ class ConditionalMaskedTransformer(nn.Module, HubModel):
                 context is missing or has another number of rows.
         """
         if not isinstance(context, ConditionalContext):
-            raise InputError("this masked model reads a source, and none is given", mend="hand over encode's result")
+            raise InputError("this masked model reads a source, and none is given", hint="hand over encode's result")
         seen_NT, real_NT = seen_tokens(tokens_NT, masked_NT, mask_id=self.mask_id)
         if len(context.mask_BS) != len(tokens_NT):
             raise InputError(
                 f"{len(tokens_NT)} sequences with {len(context.mask_BS)} sources",
-                mend="give each sequence a row of the context",
+                hint="give each sequence a row of the context",
             )
         hidden_NTH = self._placed(self.target_embedding(seen_NT))
         readable, source_N11S = readable_positions(tokens_NT, real_NT), context.mask_BS[:, None, None]

@@ -238,22 +238,22 @@ def seen_tokens(tokens_NT: Tensor, masked_NT: Tensor, *, mask_id: int) -> tuple[
     if tokens_NT.ndim != 2 or tokens_NT.shape != masked_NT.shape or masked_NT.dtype != torch.bool:
         raise InputError(
             f"tokens {tuple(tokens_NT.shape)} and masked {tuple(masked_NT.shape)} ({masked_NT.dtype}) do not fit",
-            mend="give two tensors (N, T), the second of bools",
+            hint="give two tensors (N, T), the second of bools",
         )
     if tokens_NT.shape[1] == 0:
-        raise InputError("a sequence without a token has no position to score", mend="leave empty sequences out")
+        raise InputError("a sequence without a token has no position to score", hint="leave empty sequences out")
     padding_NT = tokens_NT == IGNORE
     if not bool(padding_NT.any()):
         return tokens_NT.masked_fill(masked_NT, mask_id), None
     if bool(padding_NT[:, 0].any()):
         row = int(padding_NT[:, 0].nonzero()[0])
-        raise InputError(f"row {row} starts with padding ({IGNORE})", mend="leave empty sequences out; pad at the end")
+        raise InputError(f"row {row} starts with padding ({IGNORE})", hint="leave empty sequences out; pad at the end")
     if bool((padding_NT[:, :-1] & ~padding_NT[:, 1:]).any()):
         row = int((padding_NT[:, :-1] & ~padding_NT[:, 1:]).any(1).nonzero()[0])
-        raise InputError(f"row {row} has padding ({IGNORE}) before a token", mend="pad at the end of a row only")
+        raise InputError(f"row {row} has padding ({IGNORE}) before a token", hint="pad at the end of a row only")
     if bool((padding_NT & masked_NT).any()):
         row = int((padding_NT & masked_NT).any(1).nonzero()[0])
-        raise InputError(f"row {row} has masked padding ({IGNORE})", mend="mask positions that hold a token")
+        raise InputError(f"row {row} has masked padding ({IGNORE})", hint="mask positions that hold a token")
     return tokens_NT.masked_fill(masked_NT | padding_NT, mask_id), ~padding_NT
 
 
@@ -288,4 +288,4 @@ def _backwards(vectors_NTX: Tensor, real_NT: Tensor | None) -> Tensor:
 
 def _refuse(context: Any) -> None:
     if context is not None:
-        raise InputError("this masked model reads no context", mend="leave the context out")
+        raise InputError("this masked model reads no context", hint="leave the context out")

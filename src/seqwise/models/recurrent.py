@@ -126,7 +126,7 @@ class FixedAttentionTagger(nn.Module):
         if step >= context.memory_BSM.shape[1]:
             raise InputError(
                 f"step {step} of a tagger has no source position: the longest source has {context.memory_BSM.shape[1]}",
-                mend=ONE_LABEL_EACH,
+                hint=ONE_LABEL_EACH,
             )
         state = context.steps.step(self.decoder, inputs_BJD, state, context.memory_BSM, step)
         return self.dropout(state[0]), state
@@ -137,7 +137,7 @@ class FixedAttentionTagger(nn.Module):
             return context.memory_BSM.new_zeros(len(inputs_BTD), 0, self.decoder.hidden_size)
         if inputs_BTD.shape[1] > context.memory_BSM.shape[1]:
             problem = f"{inputs_BTD.shape[1]} labels for a source of {context.memory_BSM.shape[1]} tokens"
-            raise InputError(problem, mend=ONE_LABEL_EACH)
+            raise InputError(problem, hint=ONE_LABEL_EACH)
         memory_BTM = context.memory_BSM[:, : inputs_BTD.shape[1]]
         return self.dropout(self.decoder(torch.cat([inputs_BTD, memory_BTM], dim=-1))[0])
 

@@ -67,7 +67,7 @@ def check_sizes(*, hidden_size: int, num_heads: int, **others: int) -> None:
     if hidden_size % num_heads != 0:
         raise InputError(
             f"hidden_size {hidden_size} cannot be divided among num_heads {num_heads}",
-            mend=f"use a multiple of {num_heads}",
+            hint=f"use a multiple of {num_heads}",
         )
 
 

@@ -344,7 +344,7 @@ def crf_objective(*, cross_entropy_weight: float = 0.0) -> Objective:
             problem = (
                 f"the exact likelihood needs scores that form a chain, which those of {type(model).__name__} do not"
             )
-            raise InputError(problem, mend="use a ChainTagger (--model chain), or beam_crf_objective (beam-crf)")
+            raise InputError(problem, hint="use a ChainTagger (--model chain), or beam_crf_objective (beam-crf)")
         context = model.encode(batch)
         chain = cast(_ChainModel, model).chain(context)._replace(lengths_B=batch.target_lengths_B)
         loss_B = chain_loss(chain, batch.targets_BT)

@@ -209,5 +209,5 @@ def _check_covered(gold_log_noise_N: Tensor, targets_N: Tensor) -> None:
     if bool(uncovered.any()):
         token = int(targets_N[uncovered][0])
         raise InputError(
-            f"gold token {token} has no probability under the noise", mend="count it at least once in the noise"
+            f"gold token {token} has no probability under the noise", hint="count it at least once in the noise"
         )

@@ -55,7 +55,7 @@ def every_output(
     if vocabulary_size**most > limit:
         raise InputError(
             f"there are {vocabulary_size}^{most} outputs, more than the {limit:,} that are enumerated at most",
-            mend="take shorter outputs or fewer tokens, a larger limit, or beam_crf_objective",
+            hint="take shorter outputs or fewer tokens, a larger limit, or beam_crf_objective",
         )
     device = num_steps_B.device
     # The digits of the numbers from 0 to V^T - 1; with no steps there is one output, the empty one.

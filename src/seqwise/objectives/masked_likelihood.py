@@ -60,12 +60,12 @@ def masked_cross_entropy(model: MaskedModel, tokens_NT: Tensor, masked_NT: Tenso
     logits_MV = model.masked_logits(tokens_NT, masked_NT, context)
     hidden_M = tokens_NT[masked_NT]
     if len(hidden_M) == 0:
-        raise InputError("no position is masked, so there is nothing to predict", mend="mask one position at least")
+        raise InputError("no position is masked, so there is nothing to predict", hint="mask one position at least")
     unknown_M = (hidden_M < 0) | (hidden_M >= model.vocab_size)
     if bool(unknown_M.any()):
         raise InputError(
             f"a masked position holds {int(hidden_M[unknown_M][0])}, which is none of the {model.vocab_size} tokens",
-            mend=f"use 0 to {model.vocab_size - 1}",
+            hint=f"use 0 to {model.vocab_size - 1}",
         )
     return cross_entropy(logits_MV, hidden_M)
 
@@ -119,7 +119,7 @@ def mask_fraction(tokens_NT: Tensor, *, fraction: float) -> Tensor:
     if not 0 < fraction <= 1:
         raise InputError(
             f"the fraction of masked positions must be greater than 0 and at most 1, got {fraction}",
-            mend="use mask_one for a single position of each row",
+            hint="use mask_one for a single position of each row",
         )
     draws_NT = _draws(tokens_NT)
     return ((draws_NT < fraction) | (_ranks(draws_NT) == 0)) & (tokens_NT != IGNORE)
@@ -221,10 +221,10 @@ def _length_cross_entropy(length_log_probs_BL: Tensor, lengths_B: Tensor) -> Ten
     if longest > max_length:
         raise InputError(
             f"a target of {longest} tokens is longer than the model's max_length {max_length}",
-            mend=f"give the model a max_length of at least {longest}, or leave such targets out",
+            hint=f"give the model a max_length of at least {longest}, or leave such targets out",
         )
     if shortest < 1:
-        raise InputError("a target is empty", mend="leave such examples out")
+        raise InputError("a target is empty", hint="leave such examples out")
     return -length_log_probs_BL.gather(1, lengths_B[:, None] - 1).mean()
 
 

@@ -199,7 +199,7 @@ def two_pass_scheduled_sampling_objective(feeding: str) -> Objective:
 def _objective_of_fed(fed: Callable[..., Tensor], feeding: str) -> Objective:
     """Cross-entropy of what ``fed`` scores."""
     if feeding not in FEEDINGS:
-        raise InputError(f"no feeding is called {feeding!r}", mend=f"choose one of {', '.join(FEEDINGS)}")
+        raise InputError(f"no feeding is called {feeding!r}", hint=f"choose one of {', '.join(FEEDINGS)}")
 
     def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
         logits_BTV = fed(
@@ -320,7 +320,7 @@ def schedule_value(values: Mapping[str, float], name: str, objective: str) -> fl
     """
     if name not in values:
         hint = f'pass schedules={{"{name}": ...}} to fit: a number, text such as "linear(0.1, 1)", or a function'
-        raise InputError(f"{objective} reads the schedule {name}, which is missing", mend=hint)
+        raise InputError(f"{objective} reads the schedule {name}, which is missing", hint=hint)
     return values[name]
 
 
@@ -398,7 +398,7 @@ def _linear_head(model: StepModel) -> tuple[Tensor, Tensor | None]:
         embedding_VD = model.embedding_VD
         return torch.eye(len(embedding_VD), dtype=embedding_VD.dtype, device=embedding_VD.device), None
     problem = f"scores of single tokens need a linear head, which that of {type(model).__name__} is not"
-    raise InputError(problem, mend="use cross_entropy_objective or self_normalized_objective")
+    raise InputError(problem, hint="use cross_entropy_objective or self_normalized_objective")
 
 
 def log_partition_objective(*, fraction: float = 1.0) -> Objective:

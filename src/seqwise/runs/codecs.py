@@ -173,7 +173,7 @@ class SequenceCodec(Codec):
             InputError: it is blank, has a blank in it, or is a token of its own.
         """
         if not free or free != "".join(free.split()):
-            raise InputError(f"free: {free!r} is blank, or has a blank in it", mend="choose another token for it")
+            raise InputError(f"free: {free!r} is blank, or has a blank in it", hint="choose another token for it")
 
     @abstractmethod
     def to_fill(self, example: Example, free: str) -> tuple[int, ...]:
@@ -291,7 +291,7 @@ def _split(example: Example, side: str, tokenizer: Tokenizer) -> tuple[str, ...]
     tokens: tuple[str, ...] = getattr(example, side)
     pieces = tokenizer.split(tokens)
     if tokens and not pieces:
-        raise InputError(f"the {side} is blank", **place_of(example), mend="fill it in or drop the line")
+        raise InputError(f"the {side} is blank", **place_of(example), hint="fill it in or drop the line")
     return pieces
 
 
@@ -353,7 +353,7 @@ class MaskedCodec(SequenceCodec):
             return (0,)
         ids = self.source.encode(example.source, **place_of(example))
         if not ids:
-            raise InputError("the source is blank", **place_of(example), mend="fill it in or drop the line")
+            raise InputError("the source is blank", **place_of(example), hint="fill it in or drop the line")
         return ids
 
     def _sequence_ids(self, example: Example) -> tuple[int, ...]:
@@ -362,10 +362,10 @@ class MaskedCodec(SequenceCodec):
             strange = set(normalize_text(example.target[0])) - {" ", *subwords.pieces}
             if strange:
                 problem = f"the character {min(strange)!r} is in no training sequence"
-                raise InputError(problem, **place_of(example), mend="drop or replace it")
+                raise InputError(problem, **place_of(example), hint="drop or replace it")
         ids = self.sequence.encode(example.target, **place_of(example))
         if example.target and not ids:
-            raise InputError("the sequence is blank", **place_of(example), mend="fill it in or drop the line")
+            raise InputError("the sequence is blank", **place_of(example), hint="fill it in or drop the line")
         return ids
 
     def decode(self, ids: Sequence[int]) -> tuple[str, ...]:
@@ -382,11 +382,11 @@ class MaskedCodec(SequenceCodec):
         tokens = {"words": words, "characters": tuple(text), "text": (text,) if words else ()}[file_units(self.units)]
         pieces = self.sequence.split(tokens)
         if not pieces:
-            raise InputError("a phrase is blank", mend="name a token or more")
+            raise InputError("a phrase is blank", hint="name a token or more")
         ids = tuple(self.sequence.vocabulary.encode(pieces))
         for piece, token in zip(pieces, ids, strict=True):
             if not self.allowed_V[token]:
-                raise InputError(f"the token {piece!r} is unknown to the run", mend="it is never drawn; name others")
+                raise InputError(f"the token {piece!r} is unknown to the run", hint="it is never drawn; name others")
         return (ids,)
 
     def require_free(self, free: str) -> None:
@@ -396,11 +396,11 @@ class MaskedCodec(SequenceCodec):
             InputError: it is a token of the run, or no token at all.
         """
         super().require_free(free)
-        mend, subwords = "choose another token for it", self.sequence.subwords
+        hint, subwords = "choose another token for it", self.sequence.subwords
         if self.units == "characters" and len(free) != 1:
-            raise InputError(f"free: the sequences are made of characters, and {free!r} is not one", mend=mend)
+            raise InputError(f"free: the sequences are made of characters, and {free!r} is not one", hint=hint)
         if free in (self.sequence.vocabulary.tokens if subwords is None else subwords.pieces):
-            raise InputError(f"free: {free!r} is a token of the run", mend=mend)
+            raise InputError(f"free: {free!r} is a token of the run", hint=hint)
 
     def to_fill(self, example: Example, free: str) -> tuple[int, ...]:
         """The ids of a sequence, FREE where it has the mark of free positions.
@@ -457,7 +457,7 @@ class MaskedCodec(SequenceCodec):
             InputError: a file is missing, or is damaged.
         """
         source = load_tokenizer(folder / "source") if format == "pairs" else None
-        record = read_record(folder / LENGTHS, ["lengths"], what="counts of lengths", mend="take another copy")
+        record = read_record(folder / LENGTHS, ["lengths"], what="counts of lengths", hint="take another copy")
         lengths = {int(length): count for length, count in record["lengths"].items()}
         return cls(load_tokenizer(folder / "sequence"), source, lengths, format)
 

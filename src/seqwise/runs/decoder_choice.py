@@ -44,14 +44,14 @@ def best_decoder(folder: str | os.PathLike[str]) -> str:
     """
     path = Path(folder) / "metrics.json"
     if not path.exists():
-        raise InputError("the file is missing, so no decoder is known to be best", path=path, mend="name a decoder")
+        raise InputError("the file is missing, so no decoder is known to be best", path=path, hint="name a decoder")
     try:
         name = json.loads(path.read_bytes())["dev"]["best decoder"]
     except (ValueError, TypeError, KeyError, RecursionError):
         problem = "no decoder is known to be best, for the run was trained without development data"
-        raise InputError(problem, path=path, mend="name a decoder, or train with --dev") from None
+        raise InputError(problem, path=path, hint="name a decoder, or train with --dev") from None
     if name not in DECODERS:
-        raise InputError(f"the best decoder {name!r} is none", path=path, mend=f"name one of {', '.join(DECODERS)}")
+        raise InputError(f"the best decoder {name!r} is none", path=path, hint=f"name one of {', '.join(DECODERS)}")
     return str(name)
 
 
@@ -69,9 +69,9 @@ def choose_decoder(settings: Settings, name: str | None = None, *, beam_size: in
     score = as_score(settings.trained_score)
     name = name or usual_decoder(settings)
     if name not in DECODERS:
-        raise InputError(f"no decoder is called {name!r}", mend=did_you_mean(name, DECODERS))
+        raise InputError(f"no decoder is called {name!r}", hint=did_you_mean(name, DECODERS))
     if name not in decoders_for(settings):
-        mend = f"choose one of {', '.join(decoders_for(settings))}"
-        raise InputError(f"{name} is for chains (--model chain), in which a label sees the one before alone", mend=mend)
+        hint = f"choose one of {', '.join(decoders_for(settings))}"
+        raise InputError(f"{name} is for chains (--model chain), in which a label sees the one before alone", hint=hint)
     _, final_alpha = settings.alpha.ends
     return DECODERS[name](beam_size or settings.beam_size, final_alpha, score, ALPHA_UNITS[settings.alpha_unit])

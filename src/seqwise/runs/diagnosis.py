@@ -71,7 +71,7 @@ def estimate_constant(run: OutputRun, examples: Sequence[Example]) -> float:
     """
     log_partitions_N = log_partitions_of(run, run.codec.encode(known_targets(run, examples)))
     if not len(log_partitions_N):
-        raise InputError("the run cannot write any of these targets", mend="give data with the labels of training")
+        raise InputError("the run cannot write any of these targets", hint="give data with the labels of training")
     return log_partitions_N.double().mean().item()
 
 
@@ -265,8 +265,8 @@ def explore(run: OutputRun, example: Example, *, beam_size: int | None = None, s
     k, model = _beam_size(run, beam_size), run.model
     if model.end is None and example.target and len(example.target) != len(example.source):
         problem = f"the target has {len(example.target)} tokens and the source {len(example.source)}"
-        mend = "give a label for each token, or none"
-        raise InputError(problem, path=example.path or None, line=example.line or None, mend=mend)
+        hint = "give a label for each token, or none"
+        raise InputError(problem, path=example.path or None, line=example.line or None, hint=hint)
     (source,) = run.codec.encode_sources([example])
     gold = gold_ids(run, example)
     support = min(support, max(1, CANDIDATES_AT_ONCE // len(run.codec.target_vocabulary)))

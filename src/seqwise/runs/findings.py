@@ -128,16 +128,16 @@ def _about_exposure(found: Diagnosis) -> str:
     greedy, beam = costs.get("greedy"), costs["beam"]
     if beam is None and greedy is None:
         return (
-            "after its own prefixes the model goes on as well as after gold ones: training on them has little to mend"
+            "after its own prefixes the model goes on as well as after gold ones: training on them has little to repair"
         )
     if beam is None:
         return (
             f"after prefixes of greedy search the right continuation costs {greedy:.2f} times as much, after those of "
-            "the beam no more than after gold ones: with a beam there is little to mend"
+            "the beam no more than after gold ones: with a beam there is little to repair"
         )
     said = f"after prefixes of its own beam the right continuation costs {beam:.2f} times as much"
     if beam < SMALL:
-        return f"{said} as after gold ones: training on such prefixes has little to mend"
+        return f"{said} as after gold ones: training on such prefixes has little to repair"
     return f"{said}: no more than that is exposure bias; --objective scheduled-sampling trains on such prefixes"
 
 

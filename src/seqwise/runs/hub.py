@@ -62,7 +62,7 @@ def run_folder(name: str | os.PathLike[str]) -> Path:
 
     # A folder of files: the cache of the hub is made of links, which the manifest of a run does not allow.
     kept = Path(constants.HF_HOME) / "seqwise" / name
-    with hub_refusals(name, "there is no such folder, and the hub gives no such run", mend="check the name"):
+    with hub_refusals(name, "there is no such folder, and the hub gives no such run", hint="check the name"):
         return Path(snapshot_download(name, allow_patterns=list(DOWNLOADED), local_dir=kept))
 
 
@@ -75,7 +75,7 @@ def holds_run(name: str) -> bool:
     from huggingface_hub import hf_hub_download
 
     try:
-        with hub_refusals(name, "the hub gives no such run", mend="check the name"):
+        with hub_refusals(name, "the hub gives no such run", hint="check the name"):
             hf_hub_download(name, _MARK)
     except InputError:
         return False
@@ -87,13 +87,13 @@ def _is_here(name: str) -> bool:
 
 
 @contextmanager
-def hub_refusals(name: str, problem: str, *, mend: str) -> Iterator[None]:
+def hub_refusals(name: str, problem: str, *, hint: str) -> Iterator[None]:
     """What the hub, or the way to it, says against something, in one line.
 
     Args:
         name: of the repository.
         problem: what cannot be done, as a clause.
-        mend: what to do about it.
+        hint: what to do about it.
     """
     from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError
 
@@ -105,4 +105,4 @@ def hub_refusals(name: str, problem: str, *, mend: str) -> Iterator[None]:
         raise
     except (transport, EntryNotFoundError, HFValidationError, OSError) as error:
         said = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(" .")
-        raise InputError(f"{problem} ({said})", path=name, mend=mend) from error
+        raise InputError(f"{problem} ({said})", path=name, hint=hint) from error

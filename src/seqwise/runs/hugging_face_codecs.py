@@ -162,11 +162,11 @@ class GeneratorCodec(OutputCodec):
         if side == "target" and ids[-1:] != (self.model.end,):
             ids = (*ids, self.model.end)
         if not text.strip() or not ids:
-            raise InputError(f"the {side} is blank", **place_of(example), mend="fill it in or drop the line")
+            raise InputError(f"the {side} is blank", **place_of(example), hint="fill it in or drop the line")
         positions: int | None = getattr(self.model.model.config, "max_position_embeddings", None)
         if positions is not None and len(ids) > positions:
             problem = f"the {side} has {len(ids)} tokens, and the model has {positions} positions"
-            raise InputError(problem, **place_of(example), mend="shorten it, or drop the line")
+            raise InputError(problem, **place_of(example), hint="shorten it, or drop the line")
         return ids
 
     def _read(self, **text: Any) -> tuple[int, ...]:
@@ -193,7 +193,7 @@ class GeneratorCodec(OutputCodec):
             which = "the source" if path else "the longest source"
             left = f"{max(most, 0)} positions for a target of {len(target)}"
             problem = f"{which} has {len(source)} tokens, which leave {left}"
-            raise InputError(problem, path=path, line=line, mend="shorten one of them")
+            raise InputError(problem, path=path, line=line, hint="shorten one of them")
 
 
 # ------------------------------------------------------------------------------------- taggers over encoders
@@ -233,7 +233,7 @@ class TaggerCodec(OutputCodec):
         size = backbone.get_input_embeddings().num_embeddings
         if len(tokenizer) > size:
             problem = f"the tokenizer has {len(tokenizer):,} tokens, and the encoder has embeddings for {size:,}"
-            raise InputError(problem, path=source, mend="save it after model.resize_token_embeddings(len(tokenizer))")
+            raise InputError(problem, path=source, hint="save it after model.resize_token_embeddings(len(tokenizer))")
         return cls(tokenizer, piece_vocabulary(tokenizer, size), labels, num_positions(backbone))
 
     @property
@@ -263,16 +263,16 @@ class TaggerCodec(OutputCodec):
         from seqwise.hugging_face.tagger import unread_words, word_pieces
 
         if not example.source:
-            raise InputError("the source is empty", **place_of(example), mend="fill it in or drop the example")
+            raise InputError("the source is empty", **place_of(example), hint="fill it in or drop the example")
         for place in unread_words(self.tokenizer, example.source):
             # With labels, every word has a line of its own.
             line = example.line + place * bool(example.target) if example.line else None
             problem = f"the tokenizer makes nothing of {example.source[place]!r}"
-            raise InputError(problem, path=example.path or None, line=line, mend="replace the word, or drop it")
+            raise InputError(problem, path=example.path or None, line=line, hint="replace the word, or drop it")
         ids = word_pieces(self.tokenizer, example.source)
         if self.positions is not None and len(ids) > self.positions:
             problem = f"the sentence has {len(ids)} pieces, and the encoder has {self.positions} positions"
-            raise InputError(problem, **place_of(example), mend="split the sentence")
+            raise InputError(problem, **place_of(example), hint="split the sentence")
         return ids
 
     def save(self, model: Any, folder: Path) -> None:
@@ -362,7 +362,7 @@ class MaskedTextCodec(SequenceCodec):
             InputError: it is blank, or holds a token that is never drawn.
         """
         if not text.strip():
-            raise InputError("a phrase is blank", mend="name a token or more")
+            raise InputError("a phrase is blank", hint="name a token or more")
         return self.codec.phrase(text)
 
     def to_fill(self, example: Example, free: str) -> tuple[int, ...]:
@@ -378,7 +378,7 @@ class MaskedTextCodec(SequenceCodec):
             ids = encode(example.target[0])
             self.model.require_room(len(ids))
         except InputError as error:
-            raise InputError(error.problem, **place_of(example), mend=error.mend) from None
+            raise InputError(error.problem, **place_of(example), hint=error.hint) from None
         return ids
 
     def _marked(self, text: str, free: str) -> str:

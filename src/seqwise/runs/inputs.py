@@ -115,8 +115,8 @@ def require_own_labels(examples: Iterable[Example], labels: Container[str]) -> N
     if first is not None:
         example, label = first
         problem = f"{label[:100]!r} stands where a label would, and the run has none of these labels"
-        mend = "for one sentence a line add --text, of other columns give the tokens alone, as cut -f1 does"
-        raise InputError(problem, path=example.path, line=example.line, mend=mend)
+        hint = "for one sentence a line add --text, of other columns give the tokens alone, as cut -f1 does"
+        raise InputError(problem, path=example.path, line=example.line, hint=hint)
 
 
 def read_examples(settings: Settings, path: FilePath) -> list[Example]:
@@ -168,8 +168,8 @@ def each_sequence(path: FilePath, *, format: Format, units: SideUnits, source_un
 def _each_line(path: FilePath, units: Units) -> Iterator[Example]:
     for number, text in read_lines(path):
         if "\t" in text:
-            problem, mend = "a tab in a sequence", "give one sequence a line; source, tab, sequence is --format pairs"
-            raise InputError(problem, path=path, line=number, mend=mend)
+            problem, hint = "a tab in a sequence", "give one sequence a line; source, tab, sequence is --format pairs"
+            raise InputError(problem, path=path, line=number, hint=hint)
         if text.strip(" "):
             words = tuple(word for word in BLANKS.split(text) if word)
             tokens = {"words": words, "characters": tuple(text), "text": (text.strip(" "),)}[units]
@@ -233,11 +233,11 @@ def example_of(text: str, *, units: Units) -> Example:
         ('/dev/null',)
     """
     if any("\ud800" <= character <= "\udfff" for character in text):
-        raise InputError("the text is not UTF-8", mend="set the terminal to UTF-8, or give a file")
+        raise InputError("the text is not UTF-8", hint="set the terminal to UTF-8, or give a file")
     words = tuple(text.split())
     tokens = {"words": words, "characters": tuple(text), "text": (text,) if words else ()}[units]
     if not tokens:
-        raise InputError("the input is empty", mend="give some text, or a file")
+        raise InputError("the input is empty", hint="give some text, or a file")
     return Example(source=tokens, target=())
 
 

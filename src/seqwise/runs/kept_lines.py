@@ -81,7 +81,7 @@ def write_in_blocks(
     part = _part(path, rank())
     if not part.exists():
         problem = f"process {rank()} does not see the file that process 0 has made for it"
-        raise InputError(problem, path=part, mend="give an --output on a disk that all machines share")
+        raise InputError(problem, path=part, hint="give an --output on a disk that all machines share")
     if on_begin is not None:
         on_begin(sum(len(items[number * block : (number + 1) * block]) for number in mine))
     for number in mine:
@@ -127,8 +127,8 @@ def _kept(part: Path, head: bytes, claim: Mapping[str, str]) -> list[_Block]:
             stream.truncate(0)
             return []
         if found != head:
-            mend = "remove it, or give another --output"
-            raise InputError(f"the file was begun with {_other(found, claim)}", path=part, mend=mend)
+            hint = "remove it, or give another --output"
+            raise InputError(f"the file was begun with {_other(found, claim)}", path=part, hint=hint)
         whole, blocks = stream.tell(), []
         for one in _blocks(stream, part):
             blocks.append(one)
@@ -173,7 +173,7 @@ def _finish(path: Path, count: int) -> None:
     missing = next((number for number in range(count) if number not in found), None)
     if missing is not None:
         problem = f"block {missing} of {count} is in none of the parts"
-        raise InputError(problem, path=path, mend="run the same command again, and no other with this --output")
+        raise InputError(problem, path=path, hint="run the same command again, and no other with this --output")
     new = path.with_name(f"{path.name}.new")
     with saving(path):
         with new.open("wb") as stream:

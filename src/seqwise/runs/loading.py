@@ -100,9 +100,9 @@ def build_model(settings: Settings, codec: TokenizerCodec) -> OutputModel:
 def _draw_model(settings: Settings, source: Vocabulary, target: Vocabulary) -> OutputModel:
     if settings.task == "tag" and target.end is not None:
         problem = f"the target vocabulary of a tagger has the end token {target.end!r}"
-        raise InputError(problem, mend="build it without one: a tagger writes a label for each token")
+        raise InputError(problem, hint="build it without one: a tagger writes a label for each token")
     if settings.task == "transduce" and target.end_id is None:
-        raise InputError("the target vocabulary of a transduction has no end token", mend="is it a tagger?")
+        raise InputError("the target vocabulary of a transduction has no end token", hint="is it a tagger?")
     own: Any = settings.model
     model: OutputModel = own.build(source_size=len(source), target_size=len(target), end=target.end_id)
     return model
@@ -147,9 +147,9 @@ def _generator_run(settings: Settings, source: Path | str) -> OutputRun:
     try:
         adapted = step_model(model.eval())
     except InputError as error:
-        raise InputError(error.problem, path=source, mend=error.mend) from None
+        raise InputError(error.problem, path=source, hint=error.hint) from None
     if adapted.end is None:
-        raise InputError("the model has no end token", path=source, mend="set eos_token_id in its generation config")
+        raise InputError("the model has no end token", path=source, hint="set eos_token_id in its generation config")
     return Run(settings, adapted, GeneratorCodec(tokenizer, adapted))
 
 
@@ -159,7 +159,7 @@ def _encoder_loader(config: Mapping[str, Any]) -> Any:
     if not is_encoder(config):
         named = next(iter(config.get("architectures") or ()), config.get("model_type"))
         problem = f"the model ({named}) is no encoder, which --task tag needs"
-        raise InputError(problem, mend="name one such as BERT, or use --task transduce")
+        raise InputError(problem, hint="name one such as BERT, or use --task transduce")
     return AutoModel
 
 
@@ -174,8 +174,8 @@ def _generator_loader(config: Mapping[str, Any]) -> Any:
     masked = any(name.endswith("ForMaskedLM") for name in config.get("architectures") or ())
     if masked or is_encoder(config):
         what = "a masked language model" if masked else "an encoder"
-        mend = "tag with it (--task tag), or use it with seqwise score or seqwise sample"
-        raise InputError(f"the model is {what}, which writes no text", mend=mend)
+        hint = "tag with it (--task tag), or use it with seqwise score or seqwise sample"
+        raise InputError(f"the model is {what}, which writes no text", hint=hint)
     # Some encoder-decoders have decoders that can be had on their own.
     reads = kind in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES or kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     return AutoModelForSeq2SeqLM if reads else AutoModelForCausalLM
@@ -225,9 +225,9 @@ def load_run(name: str | os.PathLike[str], *, to: Purpose | None = None) -> Run[
     folder = run_folder(name)
     inside = _trained_model(folder, _GIVE[to])
     verify(inside)
-    record = read_record(inside / CODEC, ["kind"], what="codec of a run", mend=_GIVE[to])
+    record = read_record(inside / CODEC, ["kind"], what="codec of a run", hint=_GIVE[to])
     if record["kind"] not in list(_LOADERS):  # it may be anything, such as a list
-        raise InputError(f"there is no codec {record['kind']!r}", path=inside / CODEC, mend=_GIVE[to])
+        raise InputError(f"there is no codec {record['kind']!r}", path=inside / CODEC, hint=_GIVE[to])
     codec_class, load = _LOADERS[record["kind"]]
     if to is not None:
         require_purpose(codec_class, to, path=folder)
@@ -254,12 +254,12 @@ def _pretrained(name: str | os.PathLike[str], *, on_hub: bool) -> Path | str | N
 def _trained_model(folder: Path, give: str) -> Path:
     """The model folder of a run; where there is none, the message says why."""
     if not folder.is_dir():
-        raise InputError("there is no such run folder", path=folder, mend=give)
+        raise InputError("there is no such run folder", path=folder, hint=give)
     inside = model_folder(folder)
     if not inside.is_dir():
         unfinished = (folder / "checkpoints").is_dir() or (folder / "warm-start").is_dir()
-        mend = "run the same training command again to finish it" if unfinished else give
-        raise InputError("the folder holds no trained model", path=folder, mend=mend)
+        hint = "run the same training command again to finish it" if unfinished else give
+        raise InputError("the folder holds no trained model", path=folder, hint=hint)
     return inside
 
 
@@ -272,14 +272,14 @@ def _load_tokenizer_run(folder: Path, inside: Path) -> OutputRun:
     try:
         model = build_model(settings, codec)
     except InputError as error:
-        mend = "restore it as it was saved"
-        raise InputError(error.problem, path=folder / CONFIGURATION, mend=mend) from error
+        hint = "restore it as it was saved"
+        raise InputError(error.problem, path=folder / CONFIGURATION, hint=hint) from error
     try:
         model.load_state_dict(load_model_file(inside / "model.safetensors"))
     except RuntimeError as error:
         problem = f"the weights do not fit the configuration ({str(error).splitlines()[-1].strip()})"
-        mend = "restore configuration.yaml as it was saved"
-        raise InputError(problem, path=inside / "model.safetensors", mend=mend) from error
+        hint = "restore configuration.yaml as it was saved"
+        raise InputError(problem, path=inside / "model.safetensors", hint=hint) from error
     return Run(settings, model.eval(), codec)
 
 
@@ -324,7 +324,7 @@ def _load_masked_model(
         model.load_state_dict(weights)
     except (RuntimeError, TypeError, ValueError, OSError) as error:
         problem = f"settings, vocabulary and weights do not fit each other ({str(error).splitlines()[-1].strip()})"
-        raise InputError(problem, path=folder, mend="take another copy") from error
+        raise InputError(problem, path=folder, hint="take another copy") from error
     return model.eval()
 
 

@@ -78,7 +78,7 @@ class _Transformer(MaskedModelConfig):
     def _heads_divide(self) -> Any:
         if self.hidden_size % self.num_heads:
             problem = f"hidden_size: {self.hidden_size} cannot be divided among {self.num_heads} heads"
-            raise InputError(problem, mend=f"use a multiple of {self.num_heads}, or other --num-heads")
+            raise InputError(problem, hint=f"use a multiple of {self.num_heads}, or other --num-heads")
         return self
 
 
@@ -169,7 +169,7 @@ class MaskedModelSettings(Config):
             fraction = math.nan
         if not 0 < fraction <= 1:
             problem = f"{{name}}: {masking!r} is neither {' nor '.join(MASKINGS)} nor a number between 0 and 1"
-            raise WrongValue(problem, mend="0.15 masks 15%")
+            raise WrongValue(problem, hint="0.15 masks 15%")
         return masking
 
     @model_validator(mode="after")
@@ -181,7 +181,7 @@ class MaskedModelSettings(Config):
             ("minimum_count", self.units != "subwords" or self.conditional, "words or characters as units"),
         ):
             if getattr(self, name) != usual[name].default and not is_read:
-                raise InputError(f"{name}: nothing reads it here", mend=f"leave it out, or use {hint}")
+                raise InputError(f"{name}: nothing reads it here", hint=f"leave it out, or use {hint}")
         return self
 
 
@@ -203,7 +203,7 @@ class FastaSettings(MaskedModelSettings):
     @classmethod
     def _no_words(cls, units: Units) -> Units:
         if units == "words":
-            raise InputError("units: a FASTA sequence has no words", mend="use --units characters or subwords")
+            raise InputError("units: a FASTA sequence has no words", hint="use --units characters or subwords")
         return units
 
 
@@ -276,4 +276,4 @@ def load_masked_settings(path: Path) -> MaskedModelSettings:
         return build(MASKED_SETTINGS, read_given(path))
     except InputError:
         problem = "these are not the settings of a masked model"
-        raise InputError(problem, path=path, mend="give the --output of a seqwise masked-model train") from None
+        raise InputError(problem, path=path, hint="give the --output of a seqwise masked-model train") from None

@@ -85,8 +85,8 @@ def _require_two_tokens(vocabulary: Vocabulary) -> None:
     known = [token for token in vocabulary.tokens if token != vocabulary.unknown]
     if len(known) < 2:
         only = f"one known token, {known[0]!r}" if known else "no known token"
-        mend = "give other data" if vocabulary.unknown is None else "give more data, or --minimum-count 1"
-        raise InputError(f"the training data have {only}, so there is nothing to choose from", mend=mend)
+        hint = "give other data" if vocabulary.unknown is None else "give more data, or --minimum-count 1"
+        raise InputError(f"the training data have {only}, so there is nothing to choose from", hint=hint)
 
 
 def require_short(examples: Sequence[Example], lengths: Iterable[int], *, max_length: int) -> None:
@@ -94,8 +94,8 @@ def require_short(examples: Sequence[Example], lengths: Iterable[int], *, max_le
     for one, length in zip(examples, lengths, strict=True):
         if length > max_length:
             problem = f"a sequence of {length} tokens, where max_length is {max_length}"
-            mend = f"drop the line, or train with --max-length {length}"
-            raise InputError(problem, path=one.path or None, line=one.line or None, mend=mend)
+            hint = f"drop the line, or train with --max-length {length}"
+            raise InputError(problem, path=one.path or None, line=one.line or None, hint=hint)
 
 
 def _new_model(settings: MaskedModelSettings, codec: MaskedCodec, *, max_length: int) -> MaskedModel:
@@ -108,7 +108,7 @@ def _new_model(settings: MaskedModelSettings, codec: MaskedCodec, *, max_length:
         try:
             return masked_model_class(settings)(**sizes)
         except (RuntimeError, MemoryError, TypeError, OverflowError):  # which one depends on how much too large it is
-            raise InputError("there is no room for a model of these sizes", mend="give smaller ones") from None
+            raise InputError("there is no room for a model of these sizes", hint="give smaller ones") from None
 
 
 def train_masked_model(
@@ -205,7 +205,7 @@ def _fit(
     settings, longest = run.settings, max(run.codec.lengths)
     steps = max(1, round(settings.epochs * -(-len(encoded) // settings.batch_size)))
     objective = (conditional_masked_objective if settings.conditional else masked_objective)(settings.masks)
-    with room_for(f"{settings.batch_size} sequences of up to {longest} tokens", mend="give a smaller --batch-size"):
+    with room_for(f"{settings.batch_size} sequences of up to {longest} tokens", hint="give a smaller --batch-size"):
         result = fit(
             run.model,
             objective,
@@ -226,7 +226,7 @@ def _fit(
     with torch.no_grad(), torch.random.fork_rng():
         last_loss = objective(model, _collated(run, encoded[: settings.batch_size]), {})
     if not bool(torch.isfinite(last_loss)):
-        raise InputError(f"after the last step the loss is {last_loss.item()}", mend="lower the learning rate")
+        raise InputError(f"after the last step the loss is {last_loss.item()}", hint="lower the learning rate")
     return result
 
 
@@ -264,7 +264,7 @@ def measure_masked_run(
     measured = {"pseudo_perplexity": math.exp(min(-log_prob / tokens, 700.0)), **_cross_entropies(run, examples)}
     for name, value in measured.items():
         if not math.isfinite(value):
-            raise InputError(f"{name} is {value} on the development data", mend="lower the learning rate")
+            raise InputError(f"{name} is {value} on the development data", hint="lower the learning rate")
     return {**measured, "sequences": len(examples), "tokens": tokens, "unknown_tokens": unknown}
 
 
@@ -308,18 +308,18 @@ def _require_own(output: Path, settings: MaskedModelSettings) -> None:
     if not saved.exists():
         if not holds_nothing(output):
             problem = "the folder is not empty and holds no masked model"
-            raise InputError(problem, path=output, mend="give another --output")
+            raise InputError(problem, path=output, hint="give another --output")
         return
     try:
         before = load_masked_settings(saved)
     except InputError as error:
-        raise InputError(error.problem, path=saved, mend="give another --output") from None
+        raise InputError(error.problem, path=saved, hint="give another --output") from None
     if not (output / MODEL).exists() and last_complete(output / "checkpoints") is None:
-        return  # nothing came of it, so that a setting can be mended
+        return  # nothing came of it, so that a setting can be corrected
     for name, (then, now) in differences(before, settings).items():
         if name != "save_every":
             problem = f"the run was begun with another {name} ({then} then, {now} now)"
-            raise InputError(problem, path=output, mend="give another --output, or remove this folder to start again")
+            raise InputError(problem, path=output, hint="give another --output, or remove this folder to start again")
 
 
 def _claim(output: Path, settings: MaskedModelSettings) -> None:

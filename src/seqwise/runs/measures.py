@@ -326,12 +326,12 @@ def require_known_target(run: OutputRun, examples: Sequence[Example]) -> None:
     if first is not None:
         example, token = first
         problem = f"the run knows none of the {run.codec.target_things} in this file (the first is {token[:100]!r})"
-        mend = (
+        hint = (
             "give a token and its label on each line, in the columns of the training data"
             if run.settings.task == "tag"
             else "give sources and targets like those of the training data, separated by a tab"
         )
-        raise InputError(problem, path=example.path or None, line=example.line or None, mend=mend)
+        raise InputError(problem, path=example.path or None, line=example.line or None, hint=hint)
 
 
 def unknown_sources(run: OutputRun, examples: Sequence[Example]) -> str | None:

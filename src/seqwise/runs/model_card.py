@@ -66,13 +66,13 @@ def model_card(run: Run[Any, Codec], metrics: Mapping[str, Any], *, repo: str) -
         InputError: the metrics are none of this kind of run, or the model was not trained here.
     """
     if run.codec.kind not in _CARDS:
-        mend = "give the --output of a seqwise train or masked-model train"
-        raise InputError("the model was not trained by seqwise", path=repo, mend=mend)
+        hint = "give the --output of a seqwise train or masked-model train"
+        raise InputError("the model was not trained by seqwise", path=repo, hint=hint)
     try:
         data, parts = _CARDS[run.codec.kind](run, metrics, repo)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         problem = f"the metrics are none of such a run ({error!r})"
-        raise InputError(problem, path="metrics.json", mend="restore it as it was saved") from error
+        raise InputError(problem, path="metrics.json", hint="restore it as it was saved") from error
     parts.append(f"## Citation\n\n```bibtex\n{CITATION}\n```")
     return "\n\n".join([_metadata(data), f"# {repo.rpartition('/')[2]}", *parts]) + "\n"
 

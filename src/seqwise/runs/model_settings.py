@@ -176,7 +176,7 @@ class _TransducerOfOurs(_Decoder, _OwnVocabulary, TransducerModel):
         of_subwords = "subwords" in (self.source_units, self.target_units)
         if self.subword_vocabulary != type(self).model_fields["subword_vocabulary"].default and not of_subwords:
             hint = "leave it out, or use source_units or target_units subwords"
-            raise InputError("subword_vocabulary: nothing reads it here", mend=hint)
+            raise InputError("subword_vocabulary: nothing reads it here", hint=hint)
         return self
 
     def units(self, side: Literal["source", "target"]) -> Units:
@@ -212,7 +212,7 @@ class TransformerTransducer(_TransducerOfOurs):
     def _heads_divide(self) -> Any:
         if self.hidden_size % self.num_heads:
             problem = f"hidden_size: {self.hidden_size} cannot be divided among {self.num_heads} heads"
-            raise InputError(problem, mend=f"use a multiple of {self.num_heads}, or other --num-heads")
+            raise InputError(problem, hint=f"use a multiple of {self.num_heads}, or other --num-heads")
         return self
 
     def build(self, *, source_size: int, target_size: int, end: int) -> Transformer:
@@ -238,7 +238,7 @@ def model_of(text: str) -> dict[str, Any]:
     if names_pretrained(text):
         return {"name": "pretrained", "path": text}
     expected = f"one of {', '.join(ARCHITECTURES)}, a folder, or a name on the hub"
-    raise WrongValue(f"{{name}} must be {expected}, got {text!r}", mend=did_you_mean(text, ARCHITECTURES))
+    raise WrongValue(f"{{name}} must be {expected}, got {text!r}", hint=did_you_mean(text, ARCHITECTURES))
 
 
 class ModelsOf(OneOf):
@@ -261,5 +261,5 @@ class ModelsOf(OneOf):
         """
         if name in ARCHITECTURES and name not in self.members:
             problem = f"{{name}} must be one of {', '.join(self.members)}, got {name!r}"
-            raise WrongValue(problem, mend=f"use {self.other}", key=self.base.tag)
+            raise WrongValue(problem, hint=f"use {self.other}", key=self.base.tag)
         return super().member(name)

@@ -79,10 +79,10 @@ def pretrained_source(name: str) -> Path | str:
     if os.path.lexists(folder):
         if not (folder / "config.json").is_file():
             problem = "the folder holds no model of transformers" if folder.is_dir() else "this is no folder"
-            raise InputError(problem, path=folder, mend="name a folder with config.json, weights and tokenizer in it")
+            raise InputError(problem, path=folder, hint="name a folder with config.json, weights and tokenizer in it")
         return folder
     if not HUB_NAME.fullmatch(name):
-        raise InputError("there is no such folder", path=folder, mend="name a folder, or a model on the hub")
+        raise InputError("there is no such folder", path=folder, hint="name a folder, or a model on the hub")
     return name
 
 
@@ -145,7 +145,7 @@ def load_model_and_tokenizer(
         missing = [name for name in loaded["missing_keys"] if not name.startswith(unread)]
         if missing:
             problem = f"no whole {kind}: {len(missing)} weights are missing, {min(missing)} among them"
-            raise InputError(problem, path=source, mend=f"take a model that was trained as {_article(kind)}")
+            raise InputError(problem, path=source, hint=f"take a model that was trained as {_article(kind)}")
         return model, AutoTokenizer.from_pretrained(os.fspath(source), **where)
 
 
@@ -168,7 +168,7 @@ def load_pretrained_tokenizer(folder: Path) -> Any:
 def _refuse_code(source: Path | str, *configurations: Mapping[str, Any]) -> None:
     if any("auto_map" in one for one in configurations):
         problem = "the model brings code of its own (auto_map), which is never run"
-        raise InputError(problem, path=source, mend="take a model that transformers has")
+        raise InputError(problem, path=source, hint="take a model that transformers has")
 
 
 def _article(kind: str) -> str:
@@ -179,7 +179,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_bytes())
     except (ValueError, RecursionError):
-        raise InputError("this is no JSON", path=path, mend="take another copy") from None
+        raise InputError("this is no JSON", path=path, hint="take another copy") from None
     return found if isinstance(found, dict) else {}
 
 
@@ -200,11 +200,11 @@ def _require_files(folder: Path) -> None:
     if not any(name.endswith(".safetensors") for name in names):
         if any(name.endswith((".bin", ".pt", ".pth", ".pkl", ".ckpt")) for name in names):
             problem = "the weights are a pickle, which could run code when it is read"
-            mend = "save them as safetensors: model.save_pretrained(folder)"
-            raise InputError(problem, path=folder, mend=mend)
-        raise InputError("the folder has no model.safetensors", path=folder, mend="save the model there")
+            hint = "save them as safetensors: model.save_pretrained(folder)"
+            raise InputError(problem, path=folder, hint=hint)
+        raise InputError("the folder has no model.safetensors", path=folder, hint="save the model there")
     if names.isdisjoint(TOKENIZERS) and not any(name.endswith(".model") for name in names):
-        raise InputError("the folder has no tokenizer", path=folder, mend="tokenizer.save_pretrained(folder)")
+        raise InputError("the folder has no tokenizer", path=folder, hint="tokenizer.save_pretrained(folder)")
 
 
 @contextmanager
@@ -235,7 +235,7 @@ def _one_line(source: Path | str, kind: str) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        raise InputError(error.problem, path=error.path or source, line=error.line, mend=error.mend) from None
+        raise InputError(error.problem, path=error.path or source, line=error.line, hint=error.hint) from None
     except (
         OSError,
         ValueError,
@@ -248,8 +248,8 @@ def _one_line(source: Path | str, kind: str) -> Iterator[None]:
     ) as error:
         said = (str(error).strip().splitlines() or [type(error).__name__])[0]
         if isinstance(source, Path):
-            mend = f"give {_article(kind)} of transformers"
-            raise InputError(f"transformers cannot load the model ({said})", path=source, mend=mend) from error
+            hint = f"give {_article(kind)} of transformers"
+            raise InputError(f"transformers cannot load the model ({said})", path=source, hint=hint) from error
         problem = f"there is no such folder, and the hub gives no such model ({said})"
-        mend = "check the name; where there is no network, give the folder of a model that was saved before"
-        raise InputError(problem, path=source, mend=mend) from error
+        hint = "check the name; where there is no network, give the folder of a model that was saved before"
+        raise InputError(problem, path=source, hint=hint) from error

@@ -66,7 +66,7 @@ def upload_of(folder: Path, repo: str) -> Upload:
         InputError: the folder holds no such run or is damaged, or the name is none.
     """
     if not HUB_RUN.fullmatch(repo):
-        raise InputError("this is no name of a repository", path=repo, mend="write it as USER/NAME")
+        raise InputError("this is no name of a repository", path=repo, hint="write it as USER/NAME")
     run, inside = load_run(folder), model_folder(folder)
     files: dict[str, Path | bytes] = {
         path.relative_to(inside).as_posix(): path
@@ -103,8 +103,8 @@ def push(upload: Upload, *, private: bool | None = None, api: Any = None) -> str
 
     api = HfApi() if api is None else api
     operations = [CommitOperationAdd(path_in_repo=name, path_or_fileobj=one) for name, one in upload.files.items()]
-    mend = "log in with: hf auth login, and see that the name is yours"
-    with hub_refusals(upload.repo, "the hub takes no such run", mend=mend):
+    hint = "log in with: hf auth login, and see that the name is yours"
+    with hub_refusals(upload.repo, "the hub takes no such run", hint=hint):
         api.create_repo(upload.repo, private=private, exist_ok=True)
         return str(api.create_commit(upload.repo, operations, commit_message="A run of seqwise").commit_url)
 

@@ -109,8 +109,8 @@ def require_purpose(codec: Codec | type[Codec], purpose: Purpose, *, path: Path 
         InputError: names the commands that take the run.
     """
     if codec.purpose != purpose:
-        other, mend = _OTHER_USE[purpose]
-        raise InputError(f"the {'run' if path is None else 'folder'} holds {other}", path=path, mend=mend)
+        other, hint = _OTHER_USE[purpose]
+        raise InputError(f"the {'run' if path is None else 'folder'} holds {other}", path=path, hint=hint)
 
 
 def require_enough_candidates(run: OutputRun, examples: Sequence[Example], beam_size: int) -> None:
@@ -125,7 +125,7 @@ def require_enough_candidates(run: OutputRun, examples: Sequence[Example], beam_
     if labels**steps < beam_size:
         raise InputError(
             f"a beam of {beam_size} is larger than the number of candidates, {labels}^{steps} = {labels**steps}",
-            mend=f"use --beam-size {labels**steps} or less",
+            hint=f"use --beam-size {labels**steps} or less",
         )
 
 

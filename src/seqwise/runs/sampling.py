@@ -238,9 +238,9 @@ def begin_chains(run: MaskedRun, problem: Problem, settings: SampleSettings) -> 
 def _require_modesty(settings: SampleSettings, problems: Sequence[Problem], output: Path | None) -> None:
     """Refuse what would print more than anybody reads, or write more than the disk has room for."""
     printed = settings.num_printed(len(problems))
-    mend = "ask for fewer problems, chains or sweeps, or print fewer of these: --every N, --best"
+    hint = "ask for fewer problems, chains or sweeps, or print fewer of these: --every N, --best"
     if printed > MOST_PRINTED:
-        raise InputError(f"{printed:,} sequences would be printed, and {MOST_PRINTED:,} at most are", mend=mend)
+        raise InputError(f"{printed:,} sequences would be printed, and {MOST_PRINTED:,} at most are", hint=hint)
     if output is not None:
         swept = len(problems) * settings.length_beam * settings.num_chains * settings.num_sweeps
         there = sum(path.stat().st_size for path in output.rglob("*") if path.is_file()) if output.is_dir() else 0
@@ -331,7 +331,7 @@ class _Sampling:
                 self.on_sweep(SweepDone(now.sweep, done, len(part.problems), total, *shares, mean_energy))
 
         length = len(part.problems[0].tokens)
-        with room_for(f"chains of {length} tokens", mend="give a smaller --max-rows, or fewer --chains"):
+        with room_for(f"chains of {length} tokens", hint="give a smaller --max-rows, or fewer --chains"):
             trace, state = self.begin(part)
             while state.sweep < settings.num_sweeps:
                 count = min(settings.save_every, settings.num_sweeps - state.sweep)
@@ -359,10 +359,10 @@ class _Sampling:
         if len(state) != len(wanted_B) * settings.num_replicas or not torch.equal(
             numbers_B // settings.num_replicas, wanted_B
         ):
-            raise InputError("the file holds other chains", path=path, mend="remove the folder and start again")
+            raise InputError("the file holds other chains", path=path, hint="remove the folder and start again")
         if state.sweep > settings.num_sweeps:
             problem = f"sweeps: the chains have made {state.sweep} already, and {settings.num_sweeps} are asked for"
-            raise InputError(problem, path=path, mend=f"ask for {state.sweep} or more, or give another --output")
+            raise InputError(problem, path=path, hint=f"ask for {state.sweep} or more, or give another --output")
         trace = read_trace(path.with_suffix(".jsonl"), num_sweeps=state.sweep, num_chains=len(wanted_B))
         return trace, state
 

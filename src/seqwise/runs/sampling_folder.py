@@ -52,7 +52,7 @@ def require_disk(folder: Path, num_bytes: int, *, what: str) -> None:
     if num_bytes > free:
         wanted, there = (f"{size / 1e9:,.0f}" if size > 1e10 else f"{size / 1e9:.3g}" for size in (num_bytes, free))
         problem = f"{what} would take at least {wanted} GB, and {there} GB are free"
-        raise InputError(problem, path=folder, mend="ask for fewer problems, chains or sweeps, or free some space")
+        raise InputError(problem, path=folder, hint="ask for fewer problems, chains or sweeps, or free some space")
 
 
 def claim(folder: Path, settings: SampleSettings, fingerprints: Mapping[str, str]) -> None:
@@ -73,16 +73,16 @@ def claim(folder: Path, settings: SampleSettings, fingerprints: Mapping[str, str
     if path.exists():
         then = _begun(path, [*fingerprints, "kernel"])
         if then is None:  # somebody else's, a run of a model perhaps, which nobody should be advised to remove
-            raise InputError("the folder holds no samples", path=folder, mend="give another --output")
+            raise InputError("the folder holds no samples", path=folder, hint="give another --output")
         for name, value in now.items():
             if name in fingerprints and value != then[name]:
-                raise InputError(f"the samples were begun with {_OTHERS[name]}", path=folder, mend=another)
+                raise InputError(f"the samples were begun with {_OTHERS[name]}", path=folder, hint=another)
             if name not in _MAY_DIFFER and value != then.get(name):
                 before, after = ("the default" if one is None else one for one in (then.get(name), value))
                 problem = f"the samples were begun with another {name} ({before} then, {after} now)"
-                raise InputError(problem, path=folder, mend=another)
+                raise InputError(problem, path=folder, hint=another)
     elif not holds_nothing(folder):
-        raise InputError("the folder is not empty and holds no samples", path=folder, mend="give another --output")
+        raise InputError("the folder is not empty and holds no samples", path=folder, hint="give another --output")
     discard_partials(folder)
     # First the settings: a folder that was killed in between must be known again as ours.
     write_atomically(path, json.dumps(now, indent=1, sort_keys=True) + "\n")
@@ -160,7 +160,7 @@ def read_trace(path: Path, *, num_sweeps: int, num_chains: int) -> Trace:
             stream.truncate(stream.tell())
         return trace_of([json.loads(line) for line in lines], num_chains=num_chains)
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, RecursionError):
-        raise InputError("the file is damaged", path=path, mend="remove the folder and start again") from None
+        raise InputError("the file is damaged", path=path, hint="remove the folder and start again") from None
 
 
 def trace_of(records: Sequence[Mapping[str, Any]], *, num_chains: int) -> Trace:

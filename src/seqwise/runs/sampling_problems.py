@@ -69,19 +69,19 @@ def read_problems(run: MaskedRun, text: str | None, settings: SampleSettings) ->
         (1, -1, 0)
     """
     if settings.length_beam > 1 and not run.codec.conditional:
-        raise InputError("length_beam: the model reads no source, from which to guess a length", mend="leave it out")
+        raise InputError("length_beam: the model reads no source, from which to guess a length", hint="leave it out")
     if text is None:
         if run.codec.conditional:
-            raise InputError("the model reads sources, and there is none", mend="give a text, a file, or - for stdin")
+            raise InputError("the model reads sources, and there is none", hint="give a text, a file, or - for stdin")
         return _kept(_from_nothing(run, settings))
     if settings.count != 1:
-        raise InputError("count: the problems are given, and count plays no part", mend="leave it out")
+        raise InputError("count: the problems are given, and count plays no part", hint="leave it out")
     if run.codec.conditional and not _holds_pairs(text):
         examples = inputs_of(text, units=file_units(run.codec.source_units))
         return _kept(Problem((), example, run.codec.encode([example])[0].source_ids) for example in examples)
     for name, default in (("length", None), ("length_beam", 1)):
         if getattr(settings, name) != default:
-            raise InputError(f"{name}: the sequences to be filled in have their lengths", mend="leave it out")
+            raise InputError(f"{name}: the sequences to be filled in have their lengths", hint="leave it out")
     run.codec.require_free(settings.free)
     return _kept(_to_fill(run, example, settings.free) for example in _sequences(run, text))
 
@@ -191,8 +191,8 @@ def unusual(run: MaskedRun, problems: Sequence[Problem]) -> list[str]:
 def _from_nothing(run: MaskedRun, settings: SampleSettings) -> Iterator[Problem]:
     lengths = list(settings.lengths or run.codec.lengths)
     if not lengths:
-        mend = "give a number of tokens, or a range such as 5-9"
-        raise InputError("length: the lengths of the training data are not known", mend=mend)
+        hint = "give a number of tokens, or a range such as 5-9"
+        raise InputError("length: the lengths of the training data are not known", hint=hint)
     # Many problems wait in a file of their own.
     require_disk(Path(tempfile.gettempdir()), settings.count * (15 + 4 * lengths[0]), what="the problems")
     weights = torch.tensor([1.0 if settings.lengths else run.codec.lengths[length] for length in lengths]).log()
@@ -241,8 +241,8 @@ def _sequences(run: MaskedRun, text: str) -> Sequence[Example]:
 def _to_fill(run: MaskedRun, example: Example, free: str) -> Problem:
     tokens = run.codec.to_fill(example, free)
     if FREE not in tokens:
-        mend = f"write {free}, a token of its own, for what is to be drawn"
+        hint = f"write {free}, a token of its own, for what is to be drawn"
         if run.codec.conditional:
-            mend += "; for whole outputs, give the sources alone"
-        raise InputError("no position is free", path=example.path or None, line=example.line or None, mend=mend)
+            hint += "; for whole outputs, give the sources alone"
+        raise InputError("no position is free", path=example.path or None, line=example.line or None, hint=hint)
     return Problem(tokens, example, run.codec.encode([replace(example, target=())])[0].source_ids)

@@ -101,7 +101,7 @@ def _warnings(settings: SampleSettings, phrase: int) -> Iterator[str]:
     kernel = settings.kernel
     if isinstance(kernel, Proposing) and kernel.follows_target and kernel.nucleus < 1 and kernel.full_share == 0:
         yield (
-            "warning: from a nucleus alone chains may never leave a part of the sequences; --full-share 0.05 mends that"
+            "warning: with a nucleus alone, chains may never leave a part of the sequences; add --full-share 0.05"
         )
     # A phrase of n tokens comes to another place in one step where it is written; visits in order take the same
     # neighbours in each sweep, which may never be those.

@@ -93,7 +93,7 @@ class SampleSettings(ChainSettings):
     def _length(cls, value: str | None) -> str | None:
         lengths = _numbers(value)
         if lengths is not None and not 1 <= lengths[0] <= lengths[-1]:
-            raise InputError(f"length: {value!r} is not a length", mend="give a number, or a range such as 5-9")
+            raise InputError(f"length: {value!r} is not a length", hint="give a number, or a range such as 5-9")
         if lengths is not None and lengths[-1] > MOST_POSITIONS:
             given = value if len(str(value)) < 40 else f"{str(value)[:30]}..."
             raise InputError(f"length: sequences of at most {MOST_POSITIONS:,} tokens are sampled, got {given!r}")
@@ -103,16 +103,16 @@ class SampleSettings(ChainSettings):
     def _printed(self) -> SampleSettings:
         for name in ("chains", "sweeps", "discard", "every"):
             if not self.kernel.draws and getattr(self, name) is not None:
-                raise InputError(f"{name}: the kernel {self.kernel.label} draws nothing", mend="leave it out")
+                raise InputError(f"{name}: the kernel {self.kernel.label} draws nothing", hint="leave it out")
         if self.best and self.every is not None:
-            raise InputError("every: of each problem the best one is printed", mend="leave it out")
+            raise InputError("every: of each problem the best one is printed", hint="leave it out")
         if self.num_discarded >= self.num_sweeps:
             problem = f"discard: of {self.num_sweeps} sweeps {self.num_discarded} are left out"
-            raise InputError(problem, mend="sample more, or discard fewer")
+            raise InputError(problem, hint="sample more, or discard fewer")
         left_out = max(self.num_discarded, self.burn_in)
         if self.every is not None and self.num_sweeps // self.every * self.every <= left_out:
             problem = f"every: of {self.num_sweeps} sweeps none would be printed, for {left_out} are left out"
-            raise InputError(problem, mend="sample more, or print more often")
+            raise InputError(problem, hint="sample more, or print more often")
         return self
 
     @property

@@ -28,14 +28,14 @@ BLOCK = 256  # sequences that are sorted by length before the first of them is g
 
 
 @contextmanager
-def room_for(what: str, *, mend: str) -> Iterator[None]:
+def room_for(what: str, *, hint: str) -> Iterator[None]:
     """Say in one line that the memory is too small for something."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "memory" not in str(error):
             raise
-        raise InputError(f"there is no room for {what}", mend=mend) from None
+        raise InputError(f"there is no room for {what}", hint=hint) from None
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +102,7 @@ def _score_block(run: MaskedRun, block: Sequence[EncodedExample], max_rows: int)
             if isinstance(model, ConditionalMaskedTransformer)
             else None
         )
-        with room_for(f"{min(max_rows, length)} sequences of {length} tokens", mend="give a smaller --max-rows"):
+        with room_for(f"{min(max_rows, length)} sequences of {length} tokens", hint="give a smaller --max-rows"):
             found_BT = pseudo_log_likelihood(model, batch.targets_BT, context=context, max_rows=max_rows)
         scored |= zip(part, found_BT.cpu(), strict=True)
     return [scored[place] for place in range(len(block))]

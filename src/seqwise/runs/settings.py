@@ -238,7 +238,7 @@ class Settings(Config):
         if start is not None and _trains_new_weights(objective):
             problem = f"warm_start: {objective.name} trains new weights, with nothing before it"
             hint = "leave it out, or use an objective that goes on with a trained model"
-            raise InputError(problem, mend=hint)
+            raise InputError(problem, hint=hint)
         return start
 
     @model_validator(mode="after")
@@ -248,22 +248,22 @@ class Settings(Config):
             problem = (
                 f"objective: crf needs scores that form a chain, which those of the model {self.model.title} do not"
             )
-            raise InputError(problem, mend="use --model chain, or --objective beam-crf")
+            raise InputError(problem, hint="use --model chain, or --objective beam-crf")
         if isinstance(objective, Distillation) and (start is None or isinstance(start, DistilledStart)):
             problem = "warm_start: the teacher of distillation is what the warm start trains, a local model"
             hint = "use --warm-start cross-entropy, self-normalized or scheduled-sampling"
-            raise InputError(problem, mend=hint)
+            raise InputError(problem, hint=hint)
         if isinstance(objective, Distillation) and start is not None and start.epochs == 0:
             problem = "warm_start_epochs: the teacher of distillation is what the warm start trains, a local model"
-            raise InputError(problem, mend="use --warm-start-epochs greater than 0")
+            raise InputError(problem, hint="use --warm-start-epochs greater than 0")
         if isinstance(start, DistilledStart) and self.trained_score == "local":
             problem = f"warm_start: distilled prepares raw scores, and {objective.name} is trained on local ones here"
             other = "--score global, or " if hasattr(objective, "score") else ""
-            raise InputError(problem, mend=f"use {other}--warm-start cross-entropy")
+            raise InputError(problem, hint=f"use {other}--warm-start cross-entropy")
         in_two_passes = [stage for stage in (objective, start) if getattr(stage, "feeding_passes", "") == "two-pass"]
         if in_two_passes and not self.model.parallel:
             problem = "feeding_passes: only scheduled sampling of a transformer can be fed in two passes"
-            raise InputError(problem, mend="use --feeding-passes step-by-step, or --model transformer")
+            raise InputError(problem, hint="use --feeding-passes step-by-step, or --model transformer")
         return self
 
 
@@ -324,7 +324,7 @@ def check(settings: Settings) -> Settings:
         InputError: there are none.
     """
     if settings.train == Path():
-        raise InputError("there is no training data", mend="give --train FILE, or a line 'train: FILE' in the YAML")
+        raise InputError("there is no training data", hint="give --train FILE, or a line 'train: FILE' in the YAML")
     return settings
 
 

@@ -94,7 +94,7 @@ def train_stage(
     with torch.no_grad(), torch.random.fork_rng():
         last_loss = objective(model, batch, {name: schedule(steps) for name, schedule in schedules.items()})
     if not bool(torch.isfinite(last_loss)):
-        raise InputError(f"after the last step the loss is {last_loss.item()}", mend="lower the learning rate")
+        raise InputError(f"after the last step the loss is {last_loss.item()}", hint="lower the learning rate")
     return result
 
 
@@ -245,12 +245,12 @@ def _require_own(output: Path, settings: Settings) -> None:
         found = next((name for name in _WRITTEN if (output / name).exists()), None)
         if found is not None:
             problem = f"the folder holds {found} but no configuration.yaml, so it is no run"
-            raise InputError(problem, path=output, mend="give another --output")
+            raise InputError(problem, path=output, hint="give another --output")
         return
     for name, (then, now) in differences(load_settings(saved, {}), settings).items():
         if name not in _MAY_DIFFER and not _came_to_nothing(output):
             problem = f"the run was begun with another {name} ({then} then, {now} now)"
-            raise InputError(problem, path=output, mend="give another --output, or remove this folder to start again")
+            raise InputError(problem, path=output, hint="give another --output, or remove this folder to start again")
 
 
 def _came_to_nothing(output: Path) -> bool:

@@ -243,7 +243,7 @@ def load_chains(
             metadata = stream.metadata() or {}
             tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise InputError(f"the chains cannot be read: {error}", path=path, mend="start the chains anew") from error
+        raise InputError(f"the chains cannot be read: {error}", path=path, hint="start the chains anew") from error
     logits = tuple(
         tensors[f"logits.{number}"] for number in range(len(tensors) - len(_SAVED)) if f"logits.{number}" in tensors
     )
@@ -271,6 +271,6 @@ def load_chains(
         raise InputError(
             "the energy of the first chain is not what the file says",
             path=path,
-            mend="load with the model, the energy and the context of the run",
+            hint="load with the model, the energy and the context of the run",
         )
     return state

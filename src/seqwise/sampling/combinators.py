@@ -231,7 +231,7 @@ def parallel_tempering(kernel_of: Callable[[Tensor], Kernel], temperatures: Sequ
     def kernel(draws: Draws, state: ChainState) -> tuple[ChainState, Info]:
         if len(state) % num_replicas:
             raise InputError(
-                f"{len(state)} chains do not divide among {num_replicas} temperatures", mend="use replicas"
+                f"{len(state)} chains do not divide among {num_replicas} temperatures", hint="use replicas"
             )
         ladder = torch.tensor(temperatures, dtype=torch.float64, device=state.energy_B.device)
         temperature_B = ladder.repeat(len(state) // num_replicas)

@@ -118,7 +118,7 @@ def transition_matrix(kernel: Kernel, states: ChainState, *, chains_per_state: i
     if moved:
         raise InputError(
             f"the kernel draws random numbers of its own ({moved[0]} changed), so that its matrix is not known",
-            mend="let it ask for every choice of the draws that it is given, or estimate with simulated_matrix",
+            hint="let it ask for every choice of the draws that it is given, or estimate with simulated_matrix",
         )
     return matrix_NN
 
@@ -407,7 +407,7 @@ def every_sequence(vocab_size: int, length: int, *, limit: int = MOST_SEQUENCES)
     if vocab_size**length > limit:
         raise InputError(
             f"there are {vocab_size}^{length} sequences, more than the {limit:,} that are enumerated at most",
-            mend="take shorter sequences or fewer tokens, or a larger limit",
+            hint="take shorter sequences or fewer tokens, or a larger limit",
         )
     powers_T = vocab_size ** torch.arange(length - 1, -1, -1)
     return torch.arange(vocab_size**length)[:, None] // powers_T % vocab_size

@@ -252,7 +252,7 @@ def _array(values_SB: Tensor) -> Any:
     if values_SB.dim() != 2 or values_SB.shape[0] < 4 or values_SB.shape[1] < 1:
         raise InputError(
             f"chains are judged by at least 4 sweeps that count, got numbers of shape {list(values_SB.shape)}",
-            mend="sample more sweeps, or discard fewer",
+            hint="sample more sweeps, or discard fewer",
         )
     return values_SB.detach().cpu().double().numpy().T
 
@@ -262,6 +262,6 @@ def _array_stats() -> Any:
         from arviz_stats.base import array_stats
     except ImportError as error:
         raise InputError(
-            "effective sample sizes and R-hat need ArviZ", mend="pip install 'seqwise[diagnostics]'"
+            "effective sample sizes and R-hat need ArviZ", hint="pip install 'seqwise[diagnostics]'"
         ) from error
     return array_stats

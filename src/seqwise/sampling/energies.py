@@ -110,7 +110,7 @@ class Energy:
             if bool((value_B.isnan() | (value_B == -torch.inf)).any()):
                 raise InputError(
                     "the energy of a sequence is not a number, or minus infinity",
-                    mend="let constraints be finite or plus infinity, and give those of infinite weight no minus sign",
+                    hint="let constraints be finite or plus infinity, and give those of infinite weight no minus sign",
                 )
             energy_B = energy_B + value_B
         return energy_B

@@ -191,7 +191,7 @@ def exact_gibbs(
         if not 0 < size <= MOST_ALTERNATIVES:
             raise InputError(
                 f"exact Gibbs would try {size} tokens at each position; it takes 1 to {MOST_ALTERNATIVES}",
-                mend="use metropolis_hastings, or for an energy without a model name the allowed tokens",
+                hint="use metropolis_hastings, or for an energy without a model name the allowed tokens",
             )
         info = arrival(energy, state)
         state = state.under(energy)

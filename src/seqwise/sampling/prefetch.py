@@ -54,12 +54,12 @@ def prefetching(energy: Energy, proposal: Proposal, *, num_ahead: int = 4, tempe
         raise InputError(f"at least 1 proposal must be scored at once, got {num_ahead}")
     known = next((i for i, model in enumerate(energy.models) if model is proposal.model), None)
     if known is None:
-        raise InputError("the proposal's model is none of the energy's", mend="use metropolis_hastings")
+        raise InputError("the proposal's model is none of the energy's", hint="use metropolis_hastings")
 
     @torch.no_grad()
     def kernel(draws: Draws, state: ChainState) -> tuple[ChainState, Info]:
         if not isinstance(draws, SeededDraws):
-            raise InputError("prefetching looks ahead in random numbers that belong to chains", mend="use SeededDraws")
+            raise InputError("prefetching looks ahead in random numbers that belong to chains", hint="use SeededDraws")
         info, state = arrival(energy, state), state.under(energy)
         temperature_B = torch.as_tensor(temperature, dtype=torch.float64, device=state.energy_B.device)
         if not bool((temperature_B > 0).all()):

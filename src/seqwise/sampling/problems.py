@@ -179,7 +179,7 @@ class ChainRunner:
         try:
             return self.phrase(text)
         except InputError as error:
-            raise InputError(f"{setting}: {error.problem}", mend=error.mend) from None
+            raise InputError(f"{setting}: {error.problem}", hint=error.hint) from None
 
     @property
     def shortest(self) -> int:
@@ -279,7 +279,7 @@ class ChainRunner:
             f"no sequence {f'of length {len(problem.tokens)} ' if whole else ''}was found that {' and '.join(what)}",
             path=problem.path,
             line=problem.line,
-            mend=f"{'choose a larger length' if whole else 'leave more positions free'}, or give a penalty",
+            hint=f"{'choose a larger length' if whole else 'leave more positions free'}, or give a penalty",
         )
 
 

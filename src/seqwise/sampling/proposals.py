@@ -77,7 +77,7 @@ def masked_conditionals(
             holds a token which may not be proposed, because it could never come back.
         nucleus: keep the smallest set of tokens that has at least this mass, and renormalise. A token outside it is
             never left either, so that the chain falls into classes that do not reach each other.
-        full_share: epsilon, which mends that: ``(1 - epsilon) q_nucleus + epsilon q``.
+        full_share: epsilon, which prevents that: ``(1 - epsilon) q_nucleus + epsilon q``.
 
     Raises:
         InputError: a value is outside its range, or no token is allowed.

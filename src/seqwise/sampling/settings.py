@@ -62,12 +62,12 @@ class ChainSettings(Config):
         constrained = [name for name in ("contain", "without") if getattr(self, name)]
         if constrained and not self.kernel.follows_target:
             problem = f"{constrained[0]}: the kernel {self.kernel.label} follows no target"
-            raise InputError(problem, mend="leave it out, or choose another kernel")
+            raise InputError(problem, hint="leave it out, or choose another kernel")
         if self.penalty is not None and not constrained:
-            raise InputError("penalty: there is no constraint", mend="add phrases to contain, or to do without")
+            raise InputError("penalty: there is no constraint", hint="add phrases to contain, or to do without")
         if isinstance(self.kernel, Forced) and self.kernel.forced and self.penalty is None and constrained:
-            mend = "leave it out, or make the constraints soft with a penalty"
-            raise InputError("forced: a proposal that is accepted unasked may break a hard constraint", mend=mend)
+            hint = "leave it out, or make the constraints soft with a penalty"
+            raise InputError("forced: a proposal that is accepted unasked may break a hard constraint", hint=hint)
         return self
 
     @property

@@ -191,13 +191,13 @@ def start_chains(
         raise InputError(f"chains start from int64 tokens of shape (chains, positions), got {tokens_BT.dtype} {shape}")
     for model in energy.models:
         if getattr(model, "training", False):
-            raise InputError("a model is in training mode, where dropout changes its scores", mend="call model.eval()")
+            raise InputError("a model is in training mode, where dropout changes its scores", hint="call model.eval()")
         outside_BT = (tokens_BT < 0) | (tokens_BT >= model.vocab_size)
         if bool(outside_BT.any()):
             raise InputError(
                 f"token {int(tokens_BT[outside_BT][0])} of an initial sequence is none of the {model.vocab_size} that"
                 " the model scores",
-                mend="fill masked positions first, with mask_predict say",
+                hint="fill masked positions first, with mask_predict say",
             )
     free_BT = torch.ones_like(tokens_BT, dtype=torch.bool) if free_BT is None else free_BT
     chain_B = torch.arange(len(tokens_BT), device=tokens_BT.device) if chain_B is None else chain_B
@@ -209,6 +209,6 @@ def start_chains(
     if not bool(energy_B.isfinite().all()):
         raise InputError(
             f"the energy of {int((~energy_B.isfinite()).sum())} of {len(energy_B)} initial sequences is not finite",
-            mend="start from sequences that keep the hard constraints",
+            hint="start from sequences that keep the hard constraints",
         )
     return ChainState(tokens_BT, energy_B, energy_BT, logits, energy, free_BT.bool(), chain_B, 0, context)

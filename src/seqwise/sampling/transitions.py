@@ -115,7 +115,7 @@ def draw_conditional(
     """One visit of exact Gibbs: the energy with every token at the masked position, and a draw by it."""
     live_B = masked_BT.any(1)
     if bool((masked_BT.sum(1) > 1).any()):
-        raise InputError("exact Gibbs visits one position at a time", mend="use blocks of 1")
+        raise InputError("exact Gibbs visits one position at a time", hint="use blocks of 1")
     rows_N = live_B.nonzero().flatten().repeat_interleave(size)
     every_N = torch.arange(size, device=rows_N.device).repeat(len(rows_N) // size)
     # The scores of all candidates would be V times those of the state: a few candidates at a time have them.

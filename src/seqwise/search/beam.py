@@ -135,7 +135,7 @@ def unroll(
     """
     score = as_score(score)
     if score.cost_weight != 0 and cost is None:
-        raise InputError("a cost-augmented score needs a cost", mend="pass cost=hamming_cost(...)")
+        raise InputError("a cost-augmented score needs a cost", hint="pass cost=hamming_cost(...)")
     beam = Beam.start(model, context)
     limit, embedding_VD = _longest(num_steps), model.embedding_VD
     costs = None if cost is None else prefix_cost(cost)

@@ -91,7 +91,7 @@ def as_score(score: Score | ScoreName) -> Score:
         return score
     named = dict(zip(get_args(ScoreName), (local, global_), strict=True))
     if score not in named:
-        raise InputError(f"no score is called {score!r}", mend=f"choose one of {', '.join(named)}")
+        raise InputError(f"no score is called {score!r}", hint=f"choose one of {', '.join(named)}")
     return named[score]
 
 

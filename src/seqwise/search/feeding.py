@@ -59,7 +59,7 @@ class GoldOr:
         if selection.scores_BK.shape[1] != 1:
             raise InputError(
                 f"what is fed must be one slot, and this selector keeps {selection.scores_BK.shape[1]}",
-                mend="use HardTopK(1) or SoftArgmax",
+                hint="use HardTopK(1) or SoftArgmax",
             )
         return selection.forced(coin_B, gold_B), carry
 
@@ -158,7 +158,7 @@ def fed_logits_in_two_passes(
     if not hasattr(model, "forced"):
         raise InputError(
             f"a {type(model).__name__} takes one step at a time, and cannot be fed in two passes",
-            mend="use scheduled sampling step by step",
+            hint="use scheduled sampling step by step",
         )
     gold_BP = targets_BT[:, :-1]
     if gold_BP.numel() == 0:  # nothing is fed but the first input

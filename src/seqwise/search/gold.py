@@ -130,7 +130,7 @@ class KeepGold:
                 _one_hot_first(tokens_B1, rivals.token_weights_BKX),
             )
         else:
-            raise InputError(f"gold cannot be kept beside a {type(rivals).__name__}", mend="select hard or soft")
+            raise InputError(f"gold cannot be kept beside a {type(rivals).__name__}", hint="select hard or soft")
         return selection, BesideGold(others_BN, rivals_carry)
 
 

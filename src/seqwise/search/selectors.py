@@ -247,5 +247,5 @@ def _check_noise(k: int, noise: Noise) -> None:
     if k > 1 and noise is not no_noise:
         raise InputError(
             f"fresh noise at each step with k = {k} is not stochastic beam search",
-            mend="use k = 1 with noise, or StochasticTopK(k)",
+            hint="use k = 1 with noise, or StochasticTopK(k)",
         )

@@ -58,7 +58,7 @@ def sole_writer(folder: Path) -> Iterator[None]:
 def _lock(folder: Path) -> int:
     """The open file that holds the lock."""
     if folder.exists() and not folder.is_dir():
-        raise InputError("the output is a file", path=folder, mend="name a folder")
+        raise InputError("the output is a file", path=folder, hint="name a folder")
     path = folder / LOCK
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -73,7 +73,7 @@ def _lock(folder: Path) -> int:
         os.write(handle, str(os.getpid()).encode())
     except OSError as error:
         problem = f"the folder cannot be made ({error.strerror})"
-        raise InputError(problem, path=folder, mend="give another --output") from error
+        raise InputError(problem, path=folder, hint="give another --output") from error
     return handle
 
 
@@ -83,8 +83,8 @@ def _lock_file(handle: int, folder: Path) -> None:
     except BlockingIOError:
         holder = os.pread(handle, 20, 0).decode(errors="replace") or "of unknown number"
         os.close(handle)
-        mend = "wait for it, or give another --output"
-        raise InputError(f"process {holder} is writing to this folder", path=folder, mend=mend) from None
+        hint = "wait for it, or give another --output"
+        raise InputError(f"process {holder} is writing to this folder", path=folder, hint=hint) from None
     except OSError as error:
         if error.errno not in _WITHOUT_LOCKS:
             os.close(handle)

@@ -84,8 +84,8 @@ def local_device() -> torch.device:
         return torch.device("cpu")
     here, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", 1)), torch.cuda.device_count()
     if here > gpus:
-        mend = f"start {gpus} on each, or hide the GPUs with CUDA_VISIBLE_DEVICES= to use CPUs"
-        raise InputError(f"{here} processes on a machine with {gpus} GPUs", mend=mend)
+        hint = f"start {gpus} on each, or hide the GPUs with CUDA_VISIBLE_DEVICES= to use CPUs"
+        raise InputError(f"{here} processes on a machine with {gpus} GPUs", hint=hint)
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
 
 

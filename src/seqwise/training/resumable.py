@@ -59,7 +59,7 @@ class ResumableTrainer(Trainer):  # transformers exports it as Any
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                 raise InputError(
                     f"the weights {name.removeprefix('model.')} are not finite after step {self.state.global_step}",
-                    mend=f"checkpoints before it, if any, are kept in {self.args.output_dir}; lower the learning rate",
+                    hint=f"checkpoints before it, if any, are kept in {self.args.output_dir}; lower the learning rate",
                 )
         folder = Path(str(output_dir or self.args.output_dir))
         folder.mkdir(parents=True, exist_ok=True)
@@ -102,22 +102,22 @@ def require_state(folder: Path) -> TrainerState:
     Raises:
         InputError: a file is missing or is not plain data, or the Trainer's state is that of another step.
     """
-    mend = "remove the checkpoint, and the same command continues from the one before it"
+    hint = "remove the checkpoint, and the same command continues from the one before it"
     for name in (*_TENSORS, _STATE):
         if not (folder / name).is_file():
-            raise InputError("the checkpoint lacks this file", path=folder / name, mend=mend)
+            raise InputError("the checkpoint lacks this file", path=folder / name, hint=hint)
     for name in _TENSORS:
         try:
             with safe_globals():  # weights_only: what torch reads is never executed
                 torch.load(folder / name, map_location="cpu", weights_only=True)
         except Exception as error:  # a file from outside may fail in any way
             problem = (str(error).splitlines() or [type(error).__name__])[0]
-            raise InputError(f"cannot be loaded as plain data ({problem})", path=folder / name, mend=mend) from error
+            raise InputError(f"cannot be loaded as plain data ({problem})", path=folder / name, hint=hint) from error
     try:
         state = TrainerState.load_from_json(str(folder / _STATE))
         has_ended(state)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise InputError(f"not the state of a training run ({error})", path=folder / _STATE, mend=mend) from error
+        raise InputError(f"not the state of a training run ({error})", path=folder / _STATE, hint=hint) from error
     if state.global_step != checkpoint_step(folder):
-        raise InputError(f"the state is that of step {state.global_step!r}", path=folder / _STATE, mend=mend)
+        raise InputError(f"the state is that of step {state.global_step!r}", path=folder / _STATE, hint=hint)
     return state

@@ -127,8 +127,8 @@ class SequenceTrainer(Trainer):  # transformers exports it as Any
 
     def refusal(self, problem: str) -> InputError:
         """Make the error that ends a training run whose loss or gradient is not finite."""
-        mend = f"checkpoints before it, if any, are kept in {self.args.output_dir}; lower the learning rate"
-        return InputError(problem, mend=mend)
+        hint = f"checkpoints before it, if any, are kept in {self.args.output_dir}; lower the learning rate"
+        return InputError(problem, hint=hint)
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device

@@ -346,7 +346,7 @@ class _FitTrainer(ResumableTrainer, SequenceTrainer):
         metric = from_main_process(self.metric)
         if not math.isfinite(metric):
             problem = f"the development metric is {metric} after step {self.state.global_step}"
-            raise InputError(problem, mend="let evaluate return a finite number")
+            raise InputError(problem, hint="let evaluate return a finite number")
         metrics = {"eval_metric": float(metric)}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
@@ -388,7 +388,7 @@ class _FitTrainer(ResumableTrainer, SequenceTrainer):
         shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
         return InputError(
             f"{problem}, on {shown}",
-            mend=f"checkpoints before it, if any, are kept in {self.args.output_dir}; lower the learning rate or "
+            hint=f"checkpoints before it, if any, are kept in {self.args.output_dir}; lower the learning rate or "
             f"look at these examples, which are in {path}",
         )
 
@@ -557,11 +557,11 @@ def _resume_point(checkpoints: Path, settings: Mapping[str, Any]) -> TrainerStat
         made_with = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         problem = f"no checkpoint of seqwise: {SETTINGS} cannot be read"
-        raise InputError(problem, path=folder, mend=_START_ANEW) from error
+        raise InputError(problem, path=folder, hint=_START_ANEW) from error
     for name, value in json.loads(json.dumps(settings)).items():
         if made_with.get(name) != value:
             was = "" if name == "data" else f" ({made_with.get(name)!r} then, {value!r} now)"
-            raise InputError(f"the checkpoint was made with other {name}{was}", path=folder, mend=_START_ANEW)
+            raise InputError(f"the checkpoint was made with other {name}{was}", path=folder, hint=_START_ANEW)
     state = require_state(folder)
     # Killed between a save and the removal of what it replaces, there may be no save to come.
     prune(checkpoints, best=state.best_global_step)
@@ -574,7 +574,7 @@ def _load_weights(wrapped: WithObjective, folder: Path) -> None:
         wrapped.load_state_dict(load_model_file(folder / WEIGHTS), strict=True)
     except RuntimeError as error:
         problem = " ".join(str(error).split())
-        raise InputError(f"the checkpoint is of another model ({problem})", path=folder, mend=_START_ANEW) from error
+        raise InputError(f"the checkpoint is of another model ({problem})", path=folder, hint=_START_ANEW) from error
 
 
 def _check(**settings: Any) -> None:
@@ -597,12 +597,12 @@ def _check(**settings: Any) -> None:
         if not settings[name] > 0:
             raise InputError(f"{name} must be greater than 0, got {settings[name]}")
     if settings["decay"] not in _DECAYS:
-        raise InputError(f"unknown decay {settings['decay']!r}", mend=did_you_mean(settings["decay"], _DECAYS))
+        raise InputError(f"unknown decay {settings['decay']!r}", hint=did_you_mean(settings["decay"], _DECAYS))
 
 
 def _check_patience(patience: int | None, evaluate: Callable[[], float] | None) -> None:
     if patience is not None and evaluate is None:
-        raise InputError("patience: there is no development metric", mend="give evaluate as well")
+        raise InputError("patience: there is no development metric", hint="give evaluate as well")
     if patience is not None and not patience >= 1:
         raise InputError(f"patience must be at least 1, got {patience}")
 
@@ -612,7 +612,7 @@ def _known_parts(model: nn.Module, rates: Mapping[str, float]) -> dict[str, floa
         if not rate > 0:
             raise InputError(f"the learning rate of {part} must be greater than 0, got {rate}")
         if not any(name.startswith(part) for name, _ in model.named_parameters()):
-            raise InputError(f"no weights of the model have names that begin with {part!r}", mend="name a part of it")
+            raise InputError(f"no weights of the model have names that begin with {part!r}", hint="name a part of it")
     return dict(rates)
 
 

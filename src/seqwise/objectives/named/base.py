@@ -209,13 +209,13 @@ class Costed(Config):
         try:
             parse_label_costs(text)
         except InputError as error:
-            raise WrongValue("{name}: " + error.problem, mend=error.mend) from None
+            raise WrongValue("{name}: " + error.problem, hint=error.hint) from None
         return text
 
     @model_validator(mode="after")
     def _one_cost(self) -> Any:
         if self.cost == "edit-distance" and self.wrong_label_costs:
-            raise InputError("cost: edit-distance weighs all labels alike", mend="leave wrong-label-costs out")
+            raise InputError("cost: edit-distance weighs all labels alike", hint="leave wrong-label-costs out")
         return self
 
     def cost_name(self, token: str) -> str:
@@ -240,7 +240,7 @@ class Costed(Config):
         unknown = [label for label in costs if label not in context.tokens]
         if unknown:
             problem = f"wrong_label_costs: no label of the training data is called {unknown[0]!r}"
-            raise InputError(problem, mend=did_you_mean(unknown[0], context.tokens))
+            raise InputError(problem, hint=did_you_mean(unknown[0], context.tokens))
         import torch
 
         from seqwise.objectives.search_aware import hamming_cost
@@ -259,7 +259,7 @@ class Mixed(Relaxed, Costed, Searching):
         for name in ("cost", "wrong_label_costs", *self._only_mixed):
             if self.direct_loss_weight == 0 and getattr(self, name) != type(self).model_fields[name].default:
                 hint = "leave it out, or give direct_loss_weight"
-                raise InputError(f"{name}: {self.name} takes no notice of it", mend=hint)
+                raise InputError(f"{name}: {self.name} takes no notice of it", hint=hint)
         return self
 
     _only_mixed: ClassVar[tuple[str, ...]] = ("unit",)
@@ -308,8 +308,8 @@ def parse_label_costs(text: str) -> dict[str, float]:
         except ValueError:
             cost = math.nan
         if not label or not 0 < cost < math.inf:
-            raise InputError(f"{entry!r} is not the cost of a label", mend="write LABEL=NUMBER, such as O=2")
+            raise InputError(f"{entry!r} is not the cost of a label", hint="write LABEL=NUMBER, such as O=2")
         if label in costs:
-            raise InputError(f"the label {label!r} has two costs", mend="give one")
+            raise InputError(f"the label {label!r} has two costs", hint="give one")
         costs[label] = cost
     return costs

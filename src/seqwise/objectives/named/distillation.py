@@ -45,7 +45,7 @@ class Distillation(ObjectiveConfig):
         from seqwise.objectives.distillation import distillation_objective
 
         if context.teacher is None:
-            raise InputError("distillation needs a trained model to start from", mend="pass start=model")
+            raise InputError("distillation needs a trained model to start from", hint="pass start=model")
         teacher: Any = context.teacher()
         objective = distillation_objective(teacher, k=self.k)
 

@@ -34,5 +34,5 @@ class NoiseContrastive(ObjectiveConfig):
         from seqwise.objectives.objective import noise_contrastive_objective
 
         if context.log_noise_V is None:
-            raise InputError("noise-contrastive estimation needs noise", mend="pass Context(log_noise_V=...)")
+            raise InputError("noise-contrastive estimation needs noise", hint="pass Context(log_noise_V=...)")
         return noise_contrastive_objective(context.log_noise_V(), num_noise=self.noise_tokens)

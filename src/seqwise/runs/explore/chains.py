@@ -111,7 +111,7 @@ def start(run: MaskedRun, text: str, settings: SampleSettings, *, source: str = 
         (1, ['a', 'a'])
     """
     if settings.num_chains > MOST_CHAINS:
-        raise InputError(f"{settings.num_chains} chains are more than one can watch", mend=f"take up to {MOST_CHAINS}")
+        raise InputError(f"{settings.num_chains} chains are more than one can watch", hint=f"take up to {MOST_CHAINS}")
     _require_replayable(settings)
     problem = problem_of(run, text.strip(), source=source.strip(), free=settings.free)
     require_short(problem.tokens or problem.source_ids)
@@ -122,8 +122,8 @@ def start(run: MaskedRun, text: str, settings: SampleSettings, *, source: str = 
 def _require_replayable(settings: SampleSettings) -> None:
     """Of the kernels, those that follow one chain each, by settings that hold in every sweep."""
     if settings.num_replicas > 1 or not settings.kernel.draws:
-        mend = "choose metropolis-hastings, delayed-acceptance, exact-gibbs or gibbs"
-        raise InputError(f"the kernel {settings.kernel.label} has no sweeps to watch", mend=mend)
+        hint = "choose metropolis-hastings, delayed-acceptance, exact-gibbs or gibbs"
+        raise InputError(f"the kernel {settings.kernel.label} has no sweeps to watch", hint=hint)
 
 
 def advance(watched: Watched) -> Watched:
@@ -136,7 +136,7 @@ def advance(watched: Watched) -> Watched:
         InputError: the chains have made as many sweeps as are kept.
     """
     if len(watched.done) >= MOST_SWEEPS:
-        raise InputError(f"the chains have made {MOST_SWEEPS:,} sweeps", mend="start again")
+        raise InputError(f"the chains have made {MOST_SWEEPS:,} sweeps", hint="start again")
     swept = sample_chains(watched.kernel, watched.state, 1, seed=watched.settings.seed)
     return replace(watched, state=swept.state, done=(*watched.done, swept))
 
@@ -154,7 +154,7 @@ def adjust(watched: Watched, settings: SampleSettings) -> Watched:
     _require_replayable(settings)
     for name in ("energy", "num_chains", "seed", "contain", "without", "penalty"):
         if getattr(settings, name) != getattr(watched.settings, name):
-            raise InputError(f"{name} belongs to the chains from their start", mend="start again")
+            raise InputError(f"{name} belongs to the chains from their start", hint="start again")
     if settings == watched.settings:
         return watched
     run, allowed_V = watched.run, watched.run.codec.allowed_V

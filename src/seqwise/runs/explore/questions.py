@@ -55,15 +55,15 @@ def load_explored(name: str | os.PathLike[str], *, file: Path | None = None) -> 
         Traceback (most recent call last):
         seqwise.errors.InputError: nowhere: there is no such run folder; give the --output of a seqwise train or masked-model train
     """  # noqa: E501
-    folder, mend = Path(name), "give the --output of a seqwise train or masked-model train"
+    folder, hint = Path(name), "give the --output of a seqwise train or masked-model train"
     if not folder.is_dir():
-        raise InputError("there is no such run folder", path=folder, mend=mend)
+        raise InputError("there is no such run folder", path=folder, hint=hint)
     if (folder / "chains").is_dir():
-        raise InputError("the folder holds samples", path=folder, mend="give the run that they were drawn from")
+        raise InputError("the folder holds samples", path=folder, hint="give the run that they were drawn from")
     run = load_run(folder)
     if run.codec.purpose == "score":
         if file is not None:
-            raise InputError("--file: the page of a masked model reads no data", mend="leave it out")
+            raise InputError("--file: the page of a masked model reads no data", hint="leave it out")
         return run
     if file is not None:
         read_examples(run.settings, file)
@@ -111,7 +111,7 @@ def _right(run: OutputRun, text: str, length: int) -> tuple[str, ...]:
     labels = tuple(text.split())
     if len(labels) != length:
         words = f"{len(labels)} label{'s' * (len(labels) != 1)} for {length} word{'s' * (length != 1)}"
-        raise InputError(f"the right output has {words}", mend="give one for each")
+        raise InputError(f"the right output has {words}", hint="give one for each")
     return labels
 
 
@@ -123,4 +123,4 @@ def require_short(tokens: tuple[object, ...]) -> None:
     """
     if len(tokens) > MOST_TOKENS:
         problem = f"the input has {len(tokens)} tokens, and the explorer takes {MOST_TOKENS} at most"
-        raise InputError(problem, mend="give a shorter one")
+        raise InputError(problem, hint="give a shorter one")

@@ -73,7 +73,7 @@ class Setup:
             raise InputError(f"k must be from 1 to {MOST_SLOTS}, got {self.k}")
         for name, choices in (("search", get_args(SearchName)), ("score", tuple(SCORES))):
             if getattr(self, name) not in choices:
-                raise InputError(f"{name}: there is no {getattr(self, name)!r}", mend=f"choose from {choices}")
+                raise InputError(f"{name}: there is no {getattr(self, name)!r}", hint=f"choose from {choices}")
 
     def decoder(self, run: OutputRun) -> Decoder:
         """The selector and the score."""

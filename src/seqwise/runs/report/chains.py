@@ -83,7 +83,7 @@ def read_sampling(folder: Folder) -> Sampling:
     """
     paths = sorted((folder.path / "chains").glob("*.jsonl"))
     if not paths:
-        raise InputError("the folder holds no chains yet", path=folder.path, mend="wait for the first sweeps")
+        raise InputError("the folder holds no chains yet", path=folder.path, hint="wait for the first sweeps")
     samples = _read_samples(folder.path / "samples.jsonl")
     each = _num_chains(folder)
     blocks = [(path, place, chains) for path in paths for place, chains in _read_chains(path, each)]
@@ -115,7 +115,7 @@ def _num_chains(folder: Folder) -> int:
         return 1 if folder.settings.get("kernel") == "mask-predict" else 5
     if not isinstance(given, int) or given < 1:
         path = folder.path / "settings.json"
-        raise InputError("the number of chains is none", path=path, mend="restore it as it was saved")
+        raise InputError("the number of chains is none", path=path, hint="restore it as it was saved")
     return given
 
 
@@ -145,14 +145,14 @@ def _read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError("the file cannot be read", path=path, mend="take another copy") from error
+        raise InputError("the file cannot be read", path=path, hint="take another copy") from error
     for number, line in enumerate(text.split("\n")[:-1], start=1):
         try:
             record = json.loads(line)
             if not isinstance(record, dict):
                 raise ValueError
         except (ValueError, RecursionError):
-            raise InputError("no JSON object", path=path, line=number, mend="take another copy") from None
+            raise InputError("no JSON object", path=path, line=number, hint="take another copy") from None
         yield number, record
 
 
@@ -163,18 +163,18 @@ def _read_samples(path: Path) -> list[SampleLine]:
             numbers = (int(record["problem"]), int(record["chain"]), int(record["sweep"]))
             found.append(SampleLine(*numbers, str(record["text"]), float(record["energy"])))
         except (KeyError, TypeError, ValueError):
-            raise InputError("no sample", path=path, line=number, mend="take another copy") from None
+            raise InputError("no sample", path=path, line=number, hint="take another copy") from None
     return found
 
 
 def _read_chains(path: Path, each: int) -> Iterator[tuple[int, Trace]]:
     """The chains of one file, as many together as belong to one problem."""
     records: list[dict[str, Any]] = []
-    mend = "take another copy, or sample again"
+    hint = "take another copy, or sample again"
     try:
         for number, record in _read_lines(path):
             if record["sweep"] != number:
-                raise InputError("the sweeps are damaged", path=path, line=number, mend=mend)
+                raise InputError("the sweeps are damaged", path=path, line=number, hint=hint)
             records.append({name: value for name, value in record.items() if name != "tokens"})
         num_chains = len(records[0]["energy"])
         if num_chains % each:
@@ -183,7 +183,7 @@ def _read_chains(path: Path, each: int) -> Iterator[tuple[int, Trace]]:
     except (IndexError, KeyError, TypeError, ValueError, RuntimeError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError("the sweeps are damaged", path=path, line=len(records) or None, mend=mend) from None
+        raise InputError("the sweeps are damaged", path=path, line=len(records) or None, hint=hint) from None
     for place in range(num_chains // each):
         yield place, trace.take(torch.arange(place * each, (place + 1) * each))
 

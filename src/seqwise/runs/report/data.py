@@ -57,10 +57,10 @@ def share_files(folders: Sequence[Folder], files: Sequence[Path]) -> dict[str, P
     if not files:
         return {}
     if not readers:
-        raise InputError("--file: samples are shown as they are, and read no data", mend="leave it out")
+        raise InputError("--file: samples are shown as they are, and read no data", hint="leave it out")
     if len(files) not in (1, len(readers)):
         problem = f"--file: {len(files)} files for {len(readers)} runs that read one"
-        raise InputError(problem, mend="give one for all of them, or one for each in their order")
+        raise InputError(problem, hint="give one for all of them, or one for each in their order")
     given = files if len(files) == len(readers) else [files[0]] * len(readers)
     return {folder.name: file for folder, file in zip(readers, given, strict=True)}
 
@@ -102,7 +102,7 @@ def chosen_places(asked: Asked, number: int, *, path: str) -> list[int]:
     for one in asked.chosen:
         if not 1 <= one <= number:
             problem = f"--example {one} is none of the {number:,} that there are"
-            raise InputError(problem, path=path or None, mend=f"give a number from 1 to {number}")
+            raise InputError(problem, path=path or None, hint=f"give a number from 1 to {number}")
     return (
         [one - 1 for one in dict.fromkeys(asked.chosen)] if asked.chosen else list(range(number))[: asked.num_examples]
     )

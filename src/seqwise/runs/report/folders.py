@@ -94,7 +94,7 @@ def read_folder(path: Path) -> Folder:
         InputError: see :func:`read_folders`.
     """
     if not path.is_dir():
-        raise InputError("there is no such folder", path=path, mend=_WANTED)
+        raise InputError("there is no such folder", path=path, hint=_WANTED)
     if (path / "configuration.yaml").is_file():
         return _training(path)
     if (path / "settings.json").is_file():
@@ -105,8 +105,8 @@ def read_folder(path: Path) -> Folder:
             return _masked(path)
     if (path / "model" / "tokenizer.json").is_file():
         problem = "the folder holds a log-linear language model, on which there is no report"
-        raise InputError(problem, path=path, mend=_WANTED)
-    raise InputError("the folder holds no run", path=path, mend=_WANTED)
+        raise InputError(problem, path=path, hint=_WANTED)
+    raise InputError("the folder holds no run", path=path, hint=_WANTED)
 
 
 def _training(path: Path) -> Folder:
@@ -152,15 +152,15 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         InputError: the file cannot be read, or holds something else.
     """
-    mend = "restore it as it was saved"
+    hint = "restore it as it was saved"
     try:
         record = json.loads(path.read_bytes())
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror})", path=path) from error
     except (ValueError, RecursionError):
-        raise InputError("no valid JSON", path=path, mend=mend) from None
+        raise InputError("no valid JSON", path=path, hint=hint) from None
     if not isinstance(record, dict):
-        raise InputError("no JSON object", path=path, mend=mend)
+        raise InputError("no JSON object", path=path, hint=hint)
     return record
 
 
@@ -168,7 +168,7 @@ def _read_log(path: Path) -> dict[str, list[float]]:
     """The columns of a log, which has at least one step."""
     columns = _read_columns(path)
     if not columns:
-        raise InputError("the log has no step yet", path=path, mend="wait for the first one")
+        raise InputError("the log has no step yet", path=path, hint="wait for the first one")
     return columns
 
 
@@ -184,7 +184,7 @@ def _read_columns(path: Path) -> dict[str, list[float]]:
         except (ValueError, TypeError, AttributeError, RecursionError):
             if number == len(lines) and not whole:
                 break  # a training that goes on is just writing it
-            raise InputError("no line of a training log", path=path, line=number, mend="take another copy") from None
+            raise InputError("no line of a training log", path=path, line=number, hint="take another copy") from None
         for name, value in record.items():
             columns.setdefault(name, []).append(value)
     return columns

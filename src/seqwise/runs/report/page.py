@@ -86,7 +86,7 @@ def _environment() -> Any:
     try:
         from jinja2 import DictLoader, Environment, StrictUndefined
     except ImportError as error:
-        raise InputError("a report is made with Jinja", mend="pip install 'seqwise[report]'") from error
+        raise InputError("a report is made with Jinja", hint="pip install 'seqwise[report]'") from error
 
     parts = DictLoader({name: _part(name) for name in ("blocks.html", "page.html")})
     return Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=False, loader=parts)
@@ -115,16 +115,16 @@ def require_own(output: Path) -> None:
         InputError: it is something else.
     """
     if output.is_dir():
-        raise InputError("the output is a folder", path=output, mend="name a file, such as report.html")
+        raise InputError("the output is a folder", path=output, hint="name a file, such as report.html")
     if not output.exists():
         return
     try:
         with output.open("rb") as stream:
             own = MARKER.encode() in stream.read(2048)
     except OSError as error:
-        raise InputError(f"cannot be read ({error.strerror})", path=output, mend="give another --output") from error
+        raise InputError(f"cannot be read ({error.strerror})", path=output, hint="give another --output") from error
     if not own:
-        raise InputError("the file is no report of seqwise", path=output, mend="give another --output, or remove it")
+        raise InputError("the file is no report of seqwise", path=output, hint="give another --output, or remove it")
 
 
 def save_page(page: str, output: Path) -> None:
@@ -138,7 +138,7 @@ def save_page(page: str, output: Path) -> None:
     size = len(page.encode("utf-8"))
     if size > MOST_BYTES:
         problem = f"the page would have {size / 1e6:.1f} MB, more than {MOST_BYTES / 1e6:g}"
-        raise InputError(problem, mend="ask for fewer --examples, or give fewer runs")
+        raise InputError(problem, hint="ask for fewer --examples, or give fewer runs")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

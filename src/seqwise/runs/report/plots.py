@@ -79,7 +79,7 @@ def line_plot(
         import matplotlib
         from matplotlib.figure import Figure as Canvas
     except ImportError as error:
-        raise InputError("a report has plots, which need matplotlib", mend="pip install 'seqwise[report]'") from error
+        raise InputError("a report has plots, which need matplotlib", hint="pip install 'seqwise[report]'") from error
 
     drawn = [(line, *thinned(line.xs, line.ys, most=MOST_POINTS)) for line in lines]
     positive = all(y > 0 for line in lines for y in line.ys if math.isfinite(y))

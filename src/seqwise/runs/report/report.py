@@ -277,7 +277,7 @@ def _samples(folders: Sequence[Folder], page: Writing) -> Section:
         wrong = [one for one in page.asked.chosen if known and one not in known]
         if wrong:
             problem = f"--example {wrong[0]} is none of the problems of {name}"
-            raise InputError(problem, mend=f"give a number from {min(known)} to {max(known)}")
+            raise InputError(problem, hint=f"give a number from {min(known)} to {max(known)}")
     return Section(
         "Samples",
         [sampling_table(samplings)],

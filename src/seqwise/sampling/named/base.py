@@ -139,7 +139,7 @@ class Proposing(Visiting):
     @model_validator(mode="after")
     def _full_share(self) -> Proposing:
         if self.full_share and self.nucleus == 1:
-            raise InputError("full_share: the nucleus holds the whole distribution", mend="lower the nucleus")
+            raise InputError("full_share: the nucleus holds the whole distribution", hint="lower the nucleus")
         return self
 
     @property
@@ -178,12 +178,12 @@ class Annealed(KernelConfig):
             return self
         if self.temperature >= 1:
             problem = f"anneal goes from temperature 1 down, and the target's is {self.temperature}"
-            raise InputError(problem, mend="give a lower one, or leave anneal out")
+            raise InputError(problem, hint="give a lower one, or leave anneal out")
         if (1 - self.temperature) / self.anneal > MOST_SWEEPS:
             number = (1 - self.temperature) / self.anneal
             shown = f"{round(number):,}" if number < 10**12 else f"{number:.3g}"
             problem = f"anneal: from 1 to {self.temperature:g} it takes {shown} sweeps, more than {MOST_SWEEPS:,}"
-            raise InputError(problem, mend="subtract more each sweep")
+            raise InputError(problem, hint="subtract more each sweep")
         return self
 
     @property
@@ -241,7 +241,7 @@ def at_most(name: str, value: int, most: int = MOST_SWEEPS) -> int:
         InputError: it is.
     """
     if value > most:
-        raise InputError(f"{name} must be at most {most}, got {value}", mend="ask for less")
+        raise InputError(f"{name} must be at most {most}, got {value}", hint="ask for less")
     return value
 
 
@@ -265,4 +265,4 @@ def numbers(name: str, value: Any, kind: type[int] | type[float]) -> Sequence[An
     except (TypeError, ValueError):
         what = "whole numbers" if kind is int else "numbers"
         problem = f"{name}: {value!r} is not a list of {what}"
-        raise InputError(problem, mend="separate them with commas: 3,2,1") from None
+        raise InputError(problem, hint="separate them with commas: 3,2,1") from None

@@ -37,8 +37,8 @@ class ParallelTempering(Forced):
         if not all(0 < temperature < math.inf for temperature in temperatures):
             raise InputError(f"temperatures must be finite and greater than 0, got {list(temperatures)}")
         if len(temperatures) < 2:
-            mend = "give the wanted one first: 1,1.5"
-            raise InputError("temperatures: parallel tempering needs two or more", mend=mend)
+            hint = "give the wanted one first: 1,1.5"
+            raise InputError("temperatures: parallel tempering needs two or more", hint=hint)
         return temperatures
 
     @property
