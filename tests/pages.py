@@ -40,7 +40,7 @@ def run_python(code: str, name: str, namespace: dict[str, Any]) -> str:
     """What a block of Python prints."""
     printed = io.StringIO()
     with redirect_stdout(printed):
-        exec(compile(code, name, "exec"), namespace)
+        exec(compile(code, name, "exec", dont_inherit=True), namespace)
     return printed.getvalue()
 
 

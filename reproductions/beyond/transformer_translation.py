@@ -158,7 +158,7 @@ def family(start: Settings, size: Size) -> dict[str, System]:
         size: the epochs of all others.
 
     Example:
-        >>> systems = family(SIZES["cpu"].training, SIZES["cpu"])
+        >>> systems = family(SIZES["cpu"].training.with_changes(model="transformer"), SIZES["cpu"])
         >>> systems["global"].settings.trained_score, systems["global"].starts_from
         ('global', 'seed-0/cross-entropy')
     """

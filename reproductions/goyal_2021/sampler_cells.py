@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from reproductions.cells import claim_folder, fingerprint_of, stopwatch, train_s
 from reproductions.goyal_2021.sampler_draws import Drawn, draw
 from reproductions.goyal_2021.sampler_tasks import Part, SamplerTask, Size
 from reproductions.workers import Job, ProgressFactory, Report, run_jobs
+from seqwise.configuration import plain_values
 from seqwise.data.readers import write_atomically
 from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
 from seqwise.objectives.masked_likelihood import conditional_masked_objective, masked_objective
@@ -290,12 +291,12 @@ def _output_lines(run: MaskedRun, part: Part, drawn: Drawn) -> list[str]:
 
 
 def _model_settings(task: SamplerTask, scale: str, seed: int) -> MaskedModelSettings:
-    return replace(task.settings[scale], seed=seed)
+    return task.settings[scale].replace(seed=seed)
 
 
 def _model_fingerprint(task: SamplerTask, scale: str, seed: int) -> str:
     data, dev = sha256_of_examples(task.load().train), sha256_of_examples(task.part("dev", scale).examples)
-    return fingerprint_of(json.dumps(asdict(_model_settings(task, scale, seed)), sort_keys=True), data, dev)
+    return fingerprint_of(json.dumps(plain_values(_model_settings(task, scale, seed)), sort_keys=True), data, dev)
 
 
 def _fingerprint(task: SamplerTask, spec: SamplerSpec, part: str, scale: str, seed: int, model: Path) -> str:

@@ -827,9 +827,7 @@ def test_few_sweeps_are_not_judged(command: Command, folders: dict[str, Path]) -
 
 def test_a_nucleus_alone_is_warned_of(command: Command, folders: dict[str, Path]) -> None:
     flags = ["a _ b", "--sweeps=6", "--nucleus=0.9"]
-    warning = (
-        "warning: with a nucleus alone, chains may never leave a part of the sequences; add --full-share 0.05"
-    )
+    warning = "warning: with a nucleus alone, chains may never leave a part of the sequences; add --full-share 0.05"
     assert warning in command(folders["words"], *flags).err
     for other in ("--full-share=0.05", "--kernel=gibbs"):
         assert "nucleus alone" not in command(folders["words"], *flags, other).err

@@ -148,7 +148,7 @@ main()
     assert said and ended.returncode == 0, ended.stderr
     # The flags of a command are read off its configuration.
     words = environment.get("COMP_WORDS", typed).split()
-    assert imported == ("imported: pydantic" if "sample" in words else "imported:")
+    assert imported == ("imported: pydantic" if {"sample", "train"} & set(words) else "imported:")
 
 
 # ---- Help -----------------------------------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ def test_a_page_has_code_and_says_what_comes_out(page: Path) -> None:
 
 def test_extensions_are_short() -> None:
     found = blocks((DOCS / "extending.md").read_text(encoding="utf-8"))
-    assert [len(block.code.splitlines()) <= MOST_LINES_OF_AN_EXTENSION for block in found] == [True] * 3
+    assert len(found) > 2 and all(len(block.code.splitlines()) <= MOST_LINES_OF_AN_EXTENSION for block in found)
 
 
 def test_launched_commands_are_understood_by_the_launcher_and_by_ours(seqwise: Command) -> None:

@@ -6,7 +6,9 @@ import gzip
 import json
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -212,10 +214,10 @@ def test_an_interrupted_training_ends_the_same(text: Path, trained: Path, tmp_pa
 def test_interrupted_before_its_last_save_cleared_away_it_is_cleared_away(
     text: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(folder: Path, keep: int) -> None:
+    def interrupted(folder: Path, keep: int, **options: Any) -> None:
         if (folder / newest).exists():
             raise Stopped
-        prune(folder, keep)
+        prune(folder, keep, **options)
 
     kept = sorted(path.name for path in (trained / "checkpoints").iterdir())
     newest, output = max(kept, key=lambda name: int(name.rpartition("-")[2])), tmp_path / "again"
@@ -234,7 +236,7 @@ def test_text_seed_and_form_of_the_file(text: Path, trained: Path, tmp_path: Pat
     packed.write_bytes(gzip.compress(text.read_bytes()))
     train_language_model([packed], tmp_path / "gz", TINY)
     assert weights(tmp_path / "gz") == weights(trained)
-    train_language_model([text], tmp_path / "seed", TINY.with_changes(seed=1))
+    train_language_model([text], tmp_path / "seed", replace(TINY, seed=1))
     assert weights(tmp_path / "seed") != weights(trained)
 
 
@@ -251,7 +253,7 @@ def test_the_normalised_positions_are_drawn_anew_for_each_batch(
 
     drawn = Normalization.draw
     monkeypatch.setattr(Normalization, "draw", draw)
-    settings = TINY.with_changes(fraction=0.6)
+    settings = replace(TINY, fraction=0.6)
     train_language_model([text], tmp_path / "drawn", settings)
     of_whole_batches = [tuple(one) for one in draws if len(one) == 10]
     assert len(of_whole_batches) > 20
@@ -263,13 +265,13 @@ def test_the_normalised_positions_are_drawn_anew_for_each_batch(
     train_language_model([text], tmp_path / "again", settings)
     assert draws == first, "and by the seed"
     draws.clear()
-    train_language_model([text], tmp_path / "other", settings.with_changes(seed=1))
+    train_language_model([text], tmp_path / "other", replace(settings, seed=1))
     assert draws != first
 
 
 def test_every_position_is_learnt_from_once_an_epoch(text: Path, tmp_path: Path) -> None:
     """Without normaliser the count of a gold word's bias moves by rate / sqrt(s), s growing: as many moves as words."""
-    settings = TINY.with_changes(fraction=0.0, epochs=1, batch_size=10**6, initial_squares=1e6, learning_rate=1e3)
+    settings = replace(TINY, fraction=0.0, epochs=1, batch_size=10**6, initial_squares=1e6, learning_rate=1e3)
     train_language_model([text], tmp_path / "counts", settings)
     run = load_language_model(tmp_path / "counts")
     bias_V = run.model.weights_M[-len(run.vocabulary) :] + math.log(len(run.vocabulary))
@@ -355,7 +357,7 @@ def test_training_without_any_normaliser_is_refused(seqwise: Command, text: Path
 
 def test_a_rate_that_is_too_high_is_said_so(text: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="lower the learning rate"):
-        train_language_model([text], tmp_path / "nan", TINY.with_changes(learning_rate=1e38))
+        train_language_model([text], tmp_path / "nan", replace(TINY, learning_rate=1e38))
 
 
 # ---- Re-ranking -----------------------------------------------------------------------------------------------------

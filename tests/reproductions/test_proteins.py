@@ -585,9 +585,9 @@ def test_an_interrupted_run_ends_with_the_same_numbers(tmp_path: Path, monkeypat
 def test_other_settings_have_other_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, wild_types = proteins.proteins(), proteins.proteins().test[:1]
     model, variants = proteins._homes(tmp_path, TINY, data, wild_types, 0)
-    longer = TINY.with_changes(settings=TINY.settings.with_changes(epochs=3.0))
+    longer = replace(TINY, settings=TINY.settings.with_changes(epochs=3.0))
     assert proteins._homes(tmp_path, longer, data, wild_types, 0)[0] != model
-    more = TINY.with_changes(variants=replace(TINY.variants, mutants=7))
+    more = replace(TINY, variants=replace(TINY.variants, mutants=7))
     assert proteins._homes(tmp_path, more, data, wild_types, 0)[0] == model
     assert proteins._homes(tmp_path, more, data, wild_types, 0)[1] != variants
     fewer = replace(data, train=data.train[:-1])

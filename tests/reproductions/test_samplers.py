@@ -386,7 +386,7 @@ def test_the_measure_of_states_is_that_of_their_outputs(runs: Path) -> None:
     measured_on, masked = task.part("test", "cpu"), load_run(runs / task.name / "seed-0" / "model")
     drawn = draw(masked, measured_on.examples, spec.sized(SIZE["cpu"], part="test", seed=0))
     pooled = [
-        (masked.vocabulary.decode(ids), references)
+        (masked.codec.sequence.vocabulary.decode(ids), references)
         for sentence, references in zip(drawn.tokens, measured_on.references, strict=True)
         for chain in sentence
         for ids in chain[one.discard :]
@@ -396,7 +396,9 @@ def test_the_measure_of_states_is_that_of_their_outputs(runs: Path) -> None:
     assert one.discard == 3 and found is not None and 0 < found.value == pytest.approx(expected.value)
     start = at_epochs(one, "measure", [0])
     # Of every chain, as at all other epochs: smoothing depends on how many outputs there are.
-    starts = score([tuple(masked.vocabulary.decode(ids)) for ids in 2 * drawn.starts], 2 * measured_on.references)
+    starts = score(
+        [tuple(masked.codec.sequence.vocabulary.decode(ids)) for ids in 2 * drawn.starts], 2 * measured_on.references
+    )
     assert start is not None and start.value == pytest.approx(starts.value)
 
 

@@ -16,10 +16,10 @@ from letters import letter_tokenizer
 from pretrained import bert, made, saved, word_tokenizer
 from seqwise.data import Example, Tokenizer, Vocabulary
 from seqwise.errors import InputError
-from seqwise.runs import MaskedModelSettings, Run, Settings, load_run, new_run, predict, save_run, score_sequences
+from seqwise.runs import Run, load_run, masked_settings, new_run, predict, save_run, score_sequences
 from seqwise.runs.masked_model_training import new_masked_run
 from seqwise.runs.run import fingerprint
-from seqwise.runs.settings import adopt
+from seqwise.runs.settings import train_settings
 from seqwise.training.checkpoints import seal
 
 WORDS = [Example(("the", "dog"), ("D", "N")), Example(("a", "cat"), ("D", "N"))]
@@ -28,7 +28,9 @@ TEXTS = [Example((), ("the dog sees",)), Example((), ("a cat",))]
 
 
 def tagger(folder: Path) -> Any:
-    return new_run(WORDS, Settings(objective="cross-entropy", minimum_count=1, hidden_size=4, embedding_size=4))
+    return new_run(
+        WORDS, train_settings(task="tag", objective="cross-entropy", minimum_count=1, hidden_size=4, embedding_size=4)
+    )
 
 
 def generator(folder: Path) -> Any:
@@ -37,16 +39,18 @@ def generator(folder: Path) -> Any:
     ids = {"pad_token_id": 1, "eos_token_id": 0, "bos_token_id": 2, "decoder_start_token_id": 2}
     model = transformers.BartForConditionalGeneration(transformers.BartConfig(**sizes, **ids))
     saved(folder / "bart", model, letter_tokenizer())
-    return new_run([], adopt(Settings(objective="cross-entropy", model=str(folder / "bart"))))
+    return new_run([], train_settings(objective="cross-entropy", model=str(folder / "bart")))
 
 
 def encoder(folder: Path) -> Any:
     saved(folder / "bert", bert(), word_tokenizer())
-    return new_run(WORDS, Settings(objective="cross-entropy", task="tag", model=str(folder / "bert"), hidden_size=4))
+    return new_run(
+        WORDS, train_settings(objective="cross-entropy", task="tag", model=str(folder / "bert"), hidden_size=4)
+    )
 
 
 def masked(folder: Path) -> Any:
-    return new_masked_run(SEQUENCES, MaskedModelSettings(minimum_count=1, hidden_size=8, num_heads=2))
+    return new_masked_run(SEQUENCES, masked_settings(minimum_count=1, hidden_size=8, num_heads=2))
 
 
 def masked_text(folder: Path) -> Any:
@@ -127,7 +131,7 @@ def changed_weight(run: Any) -> Any:
 
 CHANGES: dict[str, Callable[[Any], Any]] = {
     "weights": changed_weight,
-    "settings": lambda run: replace(run, settings=replace(run.settings, beam_size=2)),
+    "settings": lambda run: replace(run, settings=run.settings.replace(beam_size=2)),
     "codec": lambda run: replace(
         run, codec=replace(run.codec, target=Tokenizer(Vocabulary(run.codec.target_vocabulary.tokens[::-1])))
     ),

@@ -415,8 +415,6 @@ def test_bad_weights_of_a_mixture_are_refused(weights: list[float]) -> None:
     [
         {"cost": "edit-distance", "objective": "beam-crf"},
         {"cost": "edit-distance", "objective": "cross-entropy"},
-        {"alpha_unit": "gaps", "objective": "dense-beam"},
-        {"alpha_unit": "gaps", "objective": "hard-hinge"},
         {"direct_loss_weight": 0.5, "objective": "relaxed-beam"},
         {"direct_loss_weight": 0.5},
         {"cost": "edit-distance", "objective": "hinge", "wrong_label_costs": "O=2"},
@@ -424,7 +422,7 @@ def test_bad_weights_of_a_mixture_are_refused(weights: list[float]) -> None:
     ],
 )
 def test_a_setting_that_would_be_passed_over_is_refused(settings: dict[str, Any]) -> None:
-    (named, *_) = [name for name in ("cost", "alpha_unit", "direct_loss_weight") if name in settings]
+    (named, *_) = [name for name in ("cost", "direct_loss_weight") if name in settings]
     with pytest.raises(InputError, match=f"^{named}"):
         check(train_settings(train=Path("train.conll"), **settings))
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from seqwise.configuration.config import Config, OneOf, explained, flat_name, named, section_of, wrong_value
+from seqwise.configuration.config import Config, OneOf, WrongValue, explained, flat_name, named, section_of, wrong_value
 from seqwise.configuration.written import FlagText, Given, Written, did_you_mean, given_in_python, read_given
 from seqwise.errors import InputError
 
@@ -422,7 +422,10 @@ def _placed_section(
         if isinstance(section, OneOf) and section.optional and candidate.value == "none":
             merged = {}
             continue
-        mapping = section.mapping(candidate.value) if isinstance(section, OneOf) else candidate.value
+        try:
+            mapping = section.mapping(candidate.value) if isinstance(section, OneOf) else candidate.value
+        except WrongValue as error:
+            raise named(error, candidate, (), candidate) from None
         if not isinstance(mapping, Mapping):
             return candidate
         merged |= {

@@ -32,7 +32,10 @@ __all__ = [
 ]
 
 Direction = Literal["left-to-right", "bidirectional"]
+"""What a tagger has read of the input when it writes a label: all before it, or all."""
+
 Units = Literal["words", "characters", "subwords"]
+"""What a text is split into."""
 
 
 class ModelConfig(Config):

@@ -100,9 +100,7 @@ def _warnings(settings: SampleSettings, phrase: int) -> Iterator[str]:
         yield f"warning: burn-in takes {settings.burn_in} sweeps, so that none of these is of the target"
     kernel = settings.kernel
     if isinstance(kernel, Proposing) and kernel.follows_target and kernel.nucleus < 1 and kernel.full_share == 0:
-        yield (
-            "warning: with a nucleus alone, chains may never leave a part of the sequences; add --full-share 0.05"
-        )
+        yield ("warning: with a nucleus alone, chains may never leave a part of the sequences; add --full-share 0.05")
     # A phrase of n tokens comes to another place in one step where it is written; visits in order take the same
     # neighbours in each sweep, which may never be those.
     if phrase > 1 and (getattr(kernel, "visits", "in-order") == "in-order" or kernel.largest_block < phrase):

@@ -250,19 +250,17 @@ class Costed(Config):
 
 
 class Mixed(Relaxed, Costed, Searching):
-    """Options of an objective to which relaxed-beam loss can be added."""
+    """Options of an objective to which relaxed-beam loss can be added; alpha and its unit serve decoding as well."""
 
     direct_loss_weight: float = setting(0.0, "weight of added relaxed-beam loss", ge=0)
 
     @model_validator(mode="after")
     def _reads_cost(self) -> Any:
-        for name in ("cost", "wrong_label_costs", *self._only_mixed):
+        for name in ("cost", "wrong_label_costs"):
             if self.direct_loss_weight == 0 and getattr(self, name) != type(self).model_fields[name].default:
                 hint = "leave it out, or give direct_loss_weight"
                 raise InputError(f"{name}: {self.name} takes no notice of it", hint=hint)
         return self
-
-    _only_mixed: ClassVar[tuple[str, ...]] = ("unit",)
 
     @property
     def schedules(self) -> dict[str, Schedule]:

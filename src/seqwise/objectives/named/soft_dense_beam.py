@@ -20,8 +20,6 @@ class SoftDenseBeam(Mixed):
 
     name: Literal["soft-dense-beam"] = "soft-dense-beam"
 
-    _only_mixed = ()
-
     @property
     def relaxes(self) -> bool:
         """Always: the rivals of gold come from a relaxed beam."""
