@@ -1,6 +1,6 @@
-"""Where does the time of a training go?
+"""Where does the time of a training run go?
 
-The trainings of the recipes, by their own settings, on random data of the sizes that their corpora have: a few dozen
+Training runs of the reproductions, with their own settings, on random data of the sizes of their corpora: a few dozen
 steps as ``seqwise train`` makes them, in processor milliseconds a step. Shares are of what torch's own operations
 take, by its profiler; *Python* is what is left: the loop over positions, the graph that is built and walked, the
 Trainer's own work. *Optimiser* is counted by itself: its operations are among the others. Shares are a few per cent too
@@ -51,7 +51,7 @@ class Subject(NamedTuple):
 
 
 def subjects() -> dict[str, Subject]:
-    """By name; those of a recipe follow each other."""
+    """By name; those of a reproduction follow each other."""
     of_stress = {system.folder: system.settings for system in stress.systems(0)}
 
     def family(task: str) -> dict[str, Settings]:

@@ -35,7 +35,7 @@ def claim_folder(output: Path, fingerprint: str) -> None:
     """
     marker = output / "fingerprint"
     if not holds_nothing(output) and not marker.exists():
-        raise InputError("the folder is not of this recipe", path=output, hint="give another --output")
+        raise InputError("the folder is not of this reproduction", path=output, hint="give another --output")
     if not (marker.exists() and marker.read_text("utf-8") == fingerprint):
         output.mkdir(parents=True, exist_ok=True)
         # The marker goes last, so that a folder which is only half empty is still known as ours.

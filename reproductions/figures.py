@@ -1,4 +1,4 @@
-"""Figures of recipes, drawn with matplotlib from the tables that are saved: one made later is the recipe's own."""
+"""Figures of reproductions, drawn with matplotlib from saved tables alone."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ PAPERS = {
 HEAD = """\
 # What the papers claim, and what we found
 
-Made by `python -m reproductions.make_claims_page` from the claims in `results/`, which the recipes wrote; do not edit.
+Made by `python -m reproductions.make_claims_page` from the claims in `results/`; do not edit.
 
 A claim **holds** where the difference has its sign with p < 0.05, is **reversed** where the opposite is so, and
 otherwise was **not seen**; it was **not tested** where no test would say anything. Theorems, and what a figure draws,

@@ -1,4 +1,4 @@
-"""Make the pictures of docs/: of results/*.json, of recipes of seconds, and of library calls.
+"""Make the pictures of docs/: of results/*.json, of reproductions of seconds, and of library calls.
 
 Two are made elsewhere, because they show a run or a browser: explorer.png by scripts/make_explorer_picture.py, and
 label-bias.png by the command in docs/label-bias.md.
@@ -30,19 +30,19 @@ from seqwise.runs.report.lattice import Lattice, beam_lattice
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
 
-# Recipes whose figure is all in their table: the name of the table, and what draws it.
+# Reproductions whose figure is all in their table: the name of the table, and what draws it.
 BY_TABLE: dict[str, Callable[[Table, Path], None]] = {
     "stress": stress.draw,
     "g2p": spelling.draw,
     "figure-6.1": figure_6_1.draw,
     **{
         name: sampler_figures.draw
-        for name, recipe in PAGES.items()
-        if recipe.removeprefix("figure-") in sampler_figures.FIGURES
+        for name, reproduction in PAGES.items()
+        if reproduction.removeprefix("figure-") in sampler_figures.FIGURES
     },
     "proteins": protein_table.draw,
 }
-# Recipes of seconds whose figure has points that no table holds.
+# Reproductions of seconds whose figure has points that no table holds.
 AGAIN = ("figure-1", "figure-3.1")
 
 
@@ -54,12 +54,12 @@ def pictures() -> dict[str, Callable[[Path], None]]:
 
 
 def draw_table(name: str, path: Path) -> None:
-    """The figure of a recipe, from the results that it has saved."""
+    """The figure of a reproduction, from the results that it has saved."""
     BY_TABLE[name](load_table(RESULTS / f"{name}.json"), path)
 
 
 def draw_again(name: str, path: Path) -> None:
-    """The figure of a recipe that is run again, with the seed of its results.
+    """The figure of a reproduction that is run again, with the seed of its results.
 
     Raises:
         SystemExit: other numbers come out than are saved, so that it would be the figure of another table.
@@ -70,7 +70,7 @@ def draw_again(name: str, path: Path) -> None:
         (outcome,) = run_reproduction(name, Path(folder), seed=seed, scale=None, progress=progress_bars)
         if not same_numbers(outcome.table, saved):
             hint = f"python -m reproductions {name} --results results"
-            raise SystemExit(f"results/{name}.json has other numbers than its recipe gives now; {hint}")
+            raise SystemExit(f"results/{name}.json has other numbers than its reproduction gives now; {hint}")
         shutil.copyfile(outcome.files["figure"], path)
 
 

@@ -13,7 +13,7 @@ from seqwise.evaluation.verdicts import recompute
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# In the order of the page: file, and the recipe that writes it.
+# In the order of the page: file, and the reproduction that writes it.
 PAGES = {
     "table-3.1-ner": "table-3.1",
     "table-3.1-translation": "table-3.1",
@@ -64,14 +64,14 @@ PAGES = {
 
 # Results that other pages show.
 ELSEWHERE = ("reliability", "soak")
-# What the papers have and no recipe makes.
-WITHOUT_RECIPE = {"figure-6.1-phonemes": "Figure 6.1 on phoneme sequences"}
+# What the papers have and no reproduction makes.
+NOT_REPRODUCED = {"figure-6.1-phonemes": "Figure 6.1 on phoneme sequences"}
 TRAINED = ("table-3.1-ner", "table-3.1-translation", "table-3.2", "table-4.1", "table-4.2")
 
 HEAD = """\
 # Results
 
-Made by `python -m reproductions.make_results_page` from the files in `results/`, which the recipes wrote; do not edit.
+Made by `python -m reproductions.make_results_page` from the files in `results/`; do not edit.
 
 The papers' corpora cannot be had openly, so ours are others, and smaller: **directions and sizes of differences can be
 compared with the papers', absolute numbers cannot.** Tables over several seeds give the mean; ± is half of a bootstrap
@@ -134,11 +134,11 @@ def load_tables(folder: Path) -> dict[str, Table]:
 def _missing(tables: Mapping[str, Table]) -> str:
     """What should be on the page and is not."""
     lines = [
-        f"- `results/{name}.json`: `python -m reproductions {recipe}` makes it."
-        for name, recipe in PAGES.items()
+        f"- `results/{name}.json`: `python -m reproductions {reproduction}` makes it."
+        for name, reproduction in PAGES.items()
         if name not in tables
     ]
-    lines += [f"- {title}: no recipe makes it yet." for name, title in WITHOUT_RECIPE.items() if name not in tables]
+    lines += [f"- {title}: not reproduced yet." for name, title in NOT_REPRODUCED.items() if name not in tables]
     return "Not made yet, and so not on this page:\n\n" + "\n".join(lines) + "\n"
 
 

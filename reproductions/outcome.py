@@ -1,4 +1,4 @@
-"""What a recipe hands back: a table for the eye, the same numbers with signatures for the record, and a sentence."""
+"""Results of a reproduction: a table for the eye, the same numbers with signatures for the record, and a sentence."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a recipe found.
+    """What a reproduction found.
 
     Attributes:
         name: file name of the saved results, without ending.

@@ -1,6 +1,6 @@
 """Several systems trained on the same data, two at a time, each in a run folder of its own.
 
-A recipe names its systems; each says which other system's weights it starts from. Every system is one resumable cell:
+A reproduction names its systems, and for each the one whose weights it starts from. Every system is one resumable cell:
 run again, a finished one is read back and an interrupted one continues.
 """
 

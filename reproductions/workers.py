@@ -25,7 +25,7 @@ WORKERS = 2
 """How many jobs run at a time; 0: one after another in this process."""
 
 ProgressFactory = Callable[[], AbstractContextManager[ProgressBars]]
-"""Makes the progress bars of a recipe."""
+"""Makes the progress bars of a reproduction."""
 
 Report = Callable[[int, int, str], None]
 """Called by a job with the steps that are done, how many there will be, and a note."""

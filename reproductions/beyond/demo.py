@@ -13,6 +13,6 @@ __all__ = ["reproduce"]
 
 
 def reproduce(folder: Path, *, seed: int, progress: ProgressFactory) -> Iterator[Outcome]:
-    """Run both recipes in folders of their own; the first is there to be looked at while the second runs."""
+    """Run both reproductions in folders of their own; the first is there to be looked at while the second runs."""
     yield from label_bias_toy.reproduce(folder / "label-bias-toy", seed=seed, progress=progress)
     yield from stress.reproduce(folder / "stress", seed=seed, progress=progress)

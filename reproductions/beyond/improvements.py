@@ -72,7 +72,7 @@ def variants(start: Settings, epochs: Mapping[str, float], seed: int) -> dict[st
 
 # ---------------------------------------------------------------------------------------- spelling to sound
 
-# The words of the recipe g2p, a third of them decoded, with a measure that is better when it is higher.
+# The words of the reproduction g2p, a third of them decoded, with a measure that is better when it is higher.
 SPELLING = Task(
     "g2p",
     "spelling to sound (CMU dictionary)",

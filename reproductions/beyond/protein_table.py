@@ -48,7 +48,7 @@ MODEL = "masked Transformer"
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """All numbers of the recipe.
+    """All numbers of the reproduction.
 
     Attributes:
         data: the sequences; of the development data those are, which models and counts are measured on.
@@ -204,7 +204,7 @@ def draw(table: Table, path: Path) -> None:
     """Energy against distance, and how log-odds rank variants, with bootstrap 95% intervals; saved as PNG.
 
     Args:
-        table: of the recipe, as made or as read back from JSON.
+        table: of the reproduction, as made or as read back from JSON.
         path: of the picture.
     """
     import matplotlib

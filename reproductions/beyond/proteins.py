@@ -6,7 +6,7 @@ and is measured beside counts of residues. Samplers can be compared by a poor mo
 ::
 
     {train,dev,wild-types}.fasta
-    seed-N/model-HASH/          a run, for seqwise score and seqwise sample, and recipe.json
+    seed-N/model-HASH/          a run, for seqwise score and seqwise sample, and record.json
     seed-N/variants-HASH/       a file for each wild type
 """
 
@@ -39,7 +39,7 @@ from seqwise.training.trainer import Progress
 
 __all__ = ["SIZES", "Size", "measure_wild_type", "reproduce", "train_model"]
 
-RECORD = "recipe.json"
+RECORD = "record.json"
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def train_model(folder: Path, settings: MaskedModelSettings, output: Path, repor
     Args:
         folder: holds the files of sequences.
         settings: of the model.
-        output: takes the run and, at last, ``recipe.json``.
+        output: takes the run and, at last, ``record.json``.
         report: told of the steps.
     """
     watch = stopwatch(output)

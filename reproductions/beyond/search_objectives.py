@@ -140,7 +140,7 @@ def reproduce(folder: Path, *, seeds: Sequence[int], scale: str, progress: Progr
 
 
 def measure_corpora(
-    recipe: str,
+    reproduction: str,
     names: Iterable[str],
     make: Callable[[Settings, Mapping[str, float], int], Mapping[str, System]],
     rows: Sequence[Row],
@@ -152,7 +152,7 @@ def measure_corpora(
     """Train systems on one corpus after the other: the name of each table, its task, its runs, and what was measured.
 
     Args:
-        recipe: what the names of the tables begin with.
+        reproduction: what the names of the tables begin with.
         names: of :data:`CORPORA`.
         make: the systems of a seed, from the start and the epochs of a corpus: :func:`family` or what contains it.
         rows: of each table.
@@ -162,7 +162,7 @@ def measure_corpora(
     """
     for name in names:
         task, start, epochs = CORPORA[name]
-        table, runs = f"{recipe}-{name}", folder / name
+        table, runs = f"{reproduction}-{name}", folder / name
         measured = run_task(task, partial(make, start, epochs), rows, table, runs, seeds=seeds, progress=progress)
         yield table, task, runs, measured
 

@@ -129,7 +129,7 @@ def draw(table: Table, path: Path, *, part: str = "test") -> None:
     """The word error rate of each system with each decoder; saved as PNG.
 
     Args:
-        table: of the recipe, as made or as read back from JSON.
+        table: of the reproduction, as made or as read back from JSON.
         path: of the picture.
         part: what was measured on, "dev" or "test".
     """

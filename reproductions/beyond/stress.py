@@ -194,7 +194,7 @@ def draw(table: Table, path: Path) -> None:
     """The words that each system gets right with each decoder; saved as PNG.
 
     Args:
-        table: of the recipe, as made or as read back from JSON.
+        table: of the reproduction, as made or as read back from JSON.
         path: of the picture.
     """
     title = "Streaming stress assignment: words entirely right (test, %)"

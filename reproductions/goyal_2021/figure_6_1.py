@@ -249,7 +249,7 @@ def draw(table: Table, path: Path) -> None:
     """One panel for each distribution, one line for each method, bars of Student's 95% intervals; saved as PNG.
 
     Args:
-        table: of the recipe, as made or as read back from JSON.
+        table: of the reproduction, as made or as read back from JSON.
         path: of the picture.
     """
     import matplotlib

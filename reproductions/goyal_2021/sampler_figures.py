@@ -122,7 +122,7 @@ def run_figure(
         figure: which.
         task: what is sampled.
         folder: takes the runs of all tasks, and the figure.
-        seeds, scale, progress: as of any recipe.
+        seeds, scale, progress: as of any reproduction.
     """
     how: dict[str, Any] = {"seeds": seeds, "scale": scale, "progress": progress}
     measured = measure_samplers(task, figure.rows, folder, **how)

@@ -75,7 +75,7 @@ def run_table_6_6(
     Args:
         task: one with a measure.
         folder: of all tables; the runs are in a folder of it.
-        seeds, scale, progress: as of any recipe.
+        seeds, scale, progress: as of any reproduction.
     """
     how: dict[str, Any] = {"seeds": seeds, "scale": scale, "progress": progress}
     measured, dev = _choose(task, folder / RUNS, how)

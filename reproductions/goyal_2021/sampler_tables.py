@@ -121,7 +121,7 @@ def run_table(
         table: which.
         task: what is sampled.
         folder: takes the runs of all tasks.
-        seeds, scale, progress: as of any recipe.
+        seeds, scale, progress: as of any reproduction.
     """
     how: dict[str, Any] = {"seeds": seeds, "scale": scale, "progress": progress}
     measured = measure_samplers(task, table.rows, folder, **how)
@@ -330,7 +330,7 @@ def every_task(run: Callable[[SamplerTask, Path], Outcome], folder: Path) -> Ite
 
     Args:
         run: makes one, from a task and the folder of its runs.
-        folder: of the recipe's runs.
+        folder: of the reproduction's runs.
     """
     for task in TASKS:
         task.require()

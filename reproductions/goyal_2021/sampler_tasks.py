@@ -184,7 +184,7 @@ def left_to_right(
     Args:
         examples: of the test data of :func:`german`.
         folder: that of the tables of Chapter 3.
-        seeds, scale, progress: as of any recipe.
+        seeds, scale, progress: as of any reproduction.
     """
     task = tasks.TRANSLATION
     family = family_of(task, scale)
@@ -204,7 +204,7 @@ def left_to_right(
 
 @cache
 def letters() -> TaskData:
-    """Letters in, phonemes out: the words and the split of the recipe g2p."""
+    """Letters in, phonemes out: the words and the split of the reproduction g2p."""
     dev, test = (Part(*spelling.words_and_pronunciations(part)) for part in ("dev", "test"))
     return TaskData(spelling.load_data().train, dev, test)
 

@@ -206,7 +206,7 @@ def measure_samplers(
         task: what is sampled.
         rows: in the order of the table.
         folder: takes the runs of all tasks.
-        seeds, scale, progress: as of any recipe.
+        seeds, scale, progress: as of any reproduction.
         part: "dev" or "test".
 
     Returns:

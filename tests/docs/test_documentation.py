@@ -154,7 +154,7 @@ def test_results_that_no_page_shows_are_refused_and_missing_ones_are_named(scrip
     shutil.copy(ROOT / "results" / "table-3.2.json", tmp_path / "table-3.2.json")
     page = make_results_page.page(tmp_path)
     assert "`results/table-6.6-translation-ro.json`: `python -m reproductions table-6.6` makes it." in page
-    assert "Figure 6.1 on phoneme sequences: no recipe makes it" in page and "results/table-3.2.json`: " not in page
+    assert "Figure 6.1 on phoneme sequences: not reproduced yet" in page and "results/table-3.2.json`: " not in page
     shutil.copy(ROOT / "results" / "table-3.2.json", tmp_path / "table-9.9.json")
     with pytest.raises(SystemExit, match=r"no page shows table-9\.9"):
         make_results_page.page(tmp_path)
@@ -261,7 +261,7 @@ def test_a_picture_is_that_of_the_committed_results(scripts: None, name: str, tm
 
 
 @pytest.mark.parametrize("factor, same", [(1.0, True), (1.0001, True), (1.01, False)])
-def test_a_recipe_that_is_run_again_must_give_the_saved_numbers(
+def test_a_reproduction_that_is_run_again_must_give_the_saved_numbers(
     scripts: None, factor: float, same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from reproductions import make_figures
@@ -279,6 +279,8 @@ def test_a_recipe_that_is_run_again_must_give_the_saved_numbers(
         make_figures.draw_again("figure-3.1", tmp_path / "figure.png")
         assert (tmp_path / "figure.png").read_bytes() == b"points"
     else:
-        with pytest.raises(SystemExit, match=r"^results/figure-3\.1\.json has other numbers than its recipe gives now"):
+        with pytest.raises(
+            SystemExit, match=r"^results/figure-3\.1\.json has other numbers than its reproduction gives now"
+        ):
             make_figures.draw_again("figure-3.1", tmp_path / "figure.png")
         assert not (tmp_path / "figure.png").exists()

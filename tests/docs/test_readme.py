@@ -1,4 +1,4 @@
-"""What the README shows, runs: its Python, its flags, its recipes and its commands."""
+"""What the README shows, runs: its Python, its flags, its reproductions and its commands."""
 
 from __future__ import annotations
 

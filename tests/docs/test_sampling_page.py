@@ -124,7 +124,7 @@ def test_the_numbers_of_the_proteins_are_the_saved_ones() -> None:
     assert shown == proteins_block(), f"put this between the marks of docs/sampling.md:\n\n{proteins_block()}"
 
 
-def test_recipes_and_linked_files_exist() -> None:
+def test_reproductions_and_linked_files_exist() -> None:
     assert set(re.findall(r"`python -m reproductions ([a-z0-9.-]+)`", PAGE)) <= set(REPRODUCTIONS)
     for target in re.findall(r"\]\((?!http)([^)#]+)\)", PAGE):
         assert (ROOT / "docs" / target).exists(), target

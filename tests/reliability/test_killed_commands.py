@@ -60,7 +60,7 @@ def weights(output: str) -> Callable[[Path], tuple[bytes, list[str]]]:
 
 
 def numbers(root: Path) -> Any:
-    """Of a recipe, its numbers but for those of the clock, and its weights."""
+    """Of a reproduction, its numbers but for those of the clock, and its weights."""
     table = load_table(root / "runs" / "label-bias-toy" / "results" / "label-bias-toy.json")
     found = [(one.system, one.measure, one.value) for one in table.results if one.measure != "training seconds"]
     return found, {path.parent.parent.name: path.read_bytes() for path in root.rglob("model/model.safetensors")}
@@ -87,15 +87,15 @@ def score_by_fours(*arguments: object) -> int:
 
 
 def reproduce_small(*arguments: object) -> int:
-    """The recipe of the toy with few sequences, all in this process."""
+    """The reproduction of the toy with few sequences, all in this process."""
     from reproductions import workers
-    from reproductions.beyond import label_bias_toy as recipe
+    from reproductions.beyond import label_bias_toy as reproduction
     from reproductions.command import app
     from reproductions.systems import Data
     from seqwise.data.synthetic import label_bias_toy
 
     workers.WORKERS = 0
-    systems = recipe.systems
+    systems = reproduction.systems
 
     def few(seed: int) -> Data:
         generator = torch.Generator().manual_seed(seed)
@@ -105,7 +105,7 @@ def reproduce_small(*arguments: object) -> int:
         sizes = {"batch_size": 20, "hidden_size": 8, "embedding_size": 4, "save_every": 1}
         return [replace(one, settings=one.settings.with_changes(**sizes)) for one in systems(seed)]
 
-    recipe.load_data, recipe.systems = few, small
+    reproduction.load_data, reproduction.systems = few, small
     return command(*arguments, application=app)
 
 

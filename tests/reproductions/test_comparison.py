@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from reproductions.comparison import HEADINGS, Measured, Row, best_on_dev, compare, examine, measure_rows
-from reproductions.corpora import readers as recipe_corpora
+from reproductions.corpora import readers as corpora_readers
 from reproductions.goyal_2018.exposure_bias import FEEDING_ROWS, SEARCH_ROWS, family
 from reproductions.systems import Cell, System
 from reproductions.tasks import ENTITIES, TRANSLATION, Task, _needed, run_task, supertags
@@ -169,12 +169,12 @@ def test_what_is_missing_is_said_before_any_training(tmp_path: Path) -> None:
 def test_a_corpus_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("SEQWISE_DATA", raising=False)
     with pytest.raises(InputError, match=r"the corpus some is needed, and SEQWISE_DATA is not set; set SEQWISE_DATA"):
-        recipe_corpora.corpus("some")
+        corpora_readers.corpus("some")
     monkeypatch.setenv("SEQWISE_DATA", str(tmp_path))
     with pytest.raises(InputError, match=r"some: the corpus is not there; set SEQWISE_DATA"):
-        recipe_corpora.corpus("some")
+        corpora_readers.corpus("some")
     (tmp_path / "some").mkdir()
-    assert recipe_corpora.corpus("some") == tmp_path / "some"
+    assert corpora_readers.corpus("some") == tmp_path / "some"
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_tasks_read_their_corpora(
 def test_translation_is_measured_as_text(corpora: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("sacrebleu")
     monkeypatch.setenv("SEQWISE_DATA", str(corpora))
-    references = recipe_corpora.translation_references("dev")
+    references = corpora_readers.translation_references("dev")
     assert len(references) == 2199 and max(map(len, references)) > 1
     pieces = [tuple(f"\u2581{word}" for word in options[-1].split()) for options in references]
     assert TRANSLATION.count("dev", pieces).value == pytest.approx(1.0)

@@ -38,13 +38,13 @@ def test_every_corpus_is_pinned_and_licensed() -> None:
         assert all(re.match(r"github\.com/[\w.-]+/[\w.-]+@[0-9a-f]{12,40}( |$)", one) for one in corpus.sources)
 
 
-def test_recipes_are_those_that_there_are() -> None:
+def test_reproductions_are_those_that_there_are() -> None:
     assert {
         name for one in catalogue.corpora().values() for name in (*one.needed_by, *one.read_where_present_by)
     } <= set(REPRODUCTIONS)
 
 
-def test_every_corpus_that_a_recipe_reads_is_in_the_catalogue() -> None:
+def test_every_corpus_that_a_reproduction_reads_is_in_the_catalogue() -> None:
     """By the names in the code: those given to `corpus`, and those of the folders of column files."""
     source = "\n".join(path.read_text("utf-8") for path in REPRODUCTION_FILES.rglob("*.py") if path.stem != "catalogue")
     read = set(re.findall(r"\bcorpus\(\"([^\"]+)\"\)", source)) | {folder for folder, *_ in readers.SUPERTAGS.values()}

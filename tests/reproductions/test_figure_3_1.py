@@ -201,7 +201,7 @@ def test_the_order_of_animals_does_not_hang_on_the_seed(seed: int) -> None:
         assert [panel.words(toy.at(theta))[1] for theta in (-2.0, 0.0, 2.0)] == ["kitten", "dog", "cat"]
 
 
-def test_the_recipe_writes_its_figure_and_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reproduction_writes_its_figure_and_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figure_3_1, "POINTS", 41)
     (outcome,) = run_reproduction("figure-3.1", tmp_path, seed=0, scale=None, progress=no_progress)
     figure = outcome.files["figure"].read_bytes()

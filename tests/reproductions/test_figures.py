@@ -1,4 +1,4 @@
-"""Figures of recipes: what is drawn is what the table holds, and a table read back draws the recipe's own picture."""
+"""Figures of reproductions show what their tables hold, and a table read back draws the same picture."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_bars_below_and_above() -> None:
     assert interval_bars([replace(bare, low=3.0, high=8.0), bare]) == [[1.0, 0.0], [4.0, 0.0]]
 
 
-# ------------------------------------------------------------------ the recipes that draw by decoder
+# ------------------------------------------------------------------ the reproductions that draw by decoder
 
 GOLD = [("0", "-", str(place % 3)) for place in range(30)]
 
@@ -121,25 +121,25 @@ def cells_of(systems: list[Any]) -> dict[str, Cell]:
 
 
 @pytest.mark.parametrize(
-    ("recipe", "how"), [(stress, {}), (spelling, {"part": "test"}), (spelling, {"part": "dev"})],
+    ("reproduction", "how"), [(stress, {}), (spelling, {"part": "test"}), (spelling, {"part": "dev"})],
     ids=["stress", "spelling", "spelling-dev"],
 )  # fmt: skip
-def test_the_recipe_draws_what_it_saves(
-    recipe: Any, how: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_reproduction_draws_what_it_saves(
+    reproduction: Any, how: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     examples = [Example(("x",) * 3, target) for target in GOLD]
-    monkeypatch.setattr(recipe, "run_systems", lambda systems, *_, **how: cells_of(systems))
+    monkeypatch.setattr(reproduction, "run_systems", lambda systems, *_, **how: cells_of(systems))
     monkeypatch.setattr(stress, "load_data", lambda: Data(examples, examples, examples))
     monkeypatch.setattr(stress, "_write_own_data", lambda folder, data: None)
     monkeypatch.setattr(spelling, "words_and_pronunciations", lambda part: (examples, [[target] for target in GOLD]))
-    (outcome,) = recipe.reproduce(tmp_path, seed=0, progress=no_progress, **how)
+    (outcome,) = reproduction.reproduce(tmp_path, seed=0, progress=no_progress, **how)
     save_table(outcome.table, tmp_path / "table.json")
     for table in (outcome.table, load_table(tmp_path / "table.json")):
-        recipe.draw(table, tmp_path / "again.png", **how)
+        reproduction.draw(table, tmp_path / "again.png", **how)
         assert (tmp_path / "again.png").read_bytes() == outcome.files["figure"].read_bytes()
     # And nothing else would do: other numbers are another picture.
     higher = [replace(one, value=one.value + 1) for one in outcome.table.results]
-    recipe.draw(replace(outcome.table, results=tuple(higher)), tmp_path / "other.png", **how)
+    reproduction.draw(replace(outcome.table, results=tuple(higher)), tmp_path / "other.png", **how)
     assert (tmp_path / "other.png").read_bytes() != outcome.files["figure"].read_bytes()
 
 

@@ -1,4 +1,4 @@
-"""The recipe of improvements: what it shares, what it chooses by, and how little of the test data it looks at."""
+"""The reproduction of improvements: what it shares, what it chooses by, and how little of the test data it looks at."""
 
 from __future__ import annotations
 

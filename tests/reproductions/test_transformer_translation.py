@@ -1,4 +1,4 @@
-"""The recipe transformer-translation on a tiny corpus: both models are trained, searched and measured."""
+"""The reproduction transformer-translation on a tiny corpus: both models are trained, searched and measured."""
 
 from __future__ import annotations
 

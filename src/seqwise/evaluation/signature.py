@@ -175,7 +175,7 @@ def _git_revision(file: Path) -> str | None:
     try:
         answer("ls-files", "--error-unmatch", file.name)
         revision = answer("describe", "--always", "--exclude=*")
-        # Code alone counts: results that a recipe writes into the checkout do not change what ran.
+        # Code alone counts: results that a reproduction writes into the checkout do not change what ran.
         edited = answer("status", "--porcelain", "--untracked-files=no", "--", ":(top)*.py")
         return f"{revision}-dirty" if edited else revision or None
     except (OSError, subprocess.SubprocessError):

@@ -1,4 +1,4 @@
-"""The tests behind intervals, p-values and verdicts: made once when a recipe runs, and again from a file of results."""
+"""Tests behind intervals, p-values and verdicts: run with a reproduction, and again from a file of results."""
 
 from __future__ import annotations
 
