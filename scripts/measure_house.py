@@ -1,0 +1,139 @@
+"""Count the house: lines of each room, import circles, public names, and the files of one setting.
+
+Usage: python scripts/measure_house.py [--setting alpha_unit]
+
+Lines are those of Python files with docstrings, without blank lines at their ends; nothing is imported, all is read
+from syntax trees.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "seqwise"
+BESIDE = ("reproductions", "benchmarks", "scripts", "tests")
+
+
+def main() -> None:
+    """Print what has been counted."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--setting", default="alpha_unit", help="the setting whose files are listed")
+    options = parser.parse_args()
+    rooms = {room: lines_of(files) for room, files in sorted(by_room(PACKAGE).items())}
+    print(table("room", rooms))
+    beside = {name: lines_of(python_files(ROOT / name)) for name in BESIDE}
+    print(table("beside the package", {"package": sum(rooms.values()), **beside}))
+    imports = {name: imported(name, tree) for name, tree in modules(PACKAGE)}
+    circles = list(circles_of(imports))
+    print(f"modules: {len(imports)}; import circles: {len(circles)}")
+    for circle in circles:
+        print("  " + " -> ".join(circle))
+    public = public_names(PACKAGE)
+    print(f"public names, in __all__ of packages: {sum(map(len, public.values()))}")
+    files = mentioning(PACKAGE, options.setting)
+    print(f"files of the package that name {options.setting!r}: {len(files)}")
+    for path in files:
+        print(f"  {path.relative_to(PACKAGE)}")
+
+
+def table(title: str, numbers: Mapping[str, int]) -> str:
+    """Numbers, one a line.
+
+    Example:
+        >>> print(table("room", {"data": 7, "search": 12}))
+        room      lines
+        data          7
+        search       12
+    """
+    width = max(len(title), *map(len, numbers))
+    return "\n".join([f"{title:<{width}}  lines", *(f"{name:<{width}}  {lines:5d}" for name, lines in numbers.items())])
+
+
+def python_files(folder: Path) -> list[Path]:
+    """All Python files below a folder, in order."""
+    return sorted(path for path in folder.rglob("*.py") if "__pycache__" not in path.parts)
+
+
+def lines_of(files: Iterable[Path]) -> int:
+    """Count the lines of files."""
+    return sum(len(path.read_text(encoding="utf-8").rstrip().splitlines()) for path in files)
+
+
+def by_room(package: Path) -> dict[str, list[Path]]:
+    """The files of each subpackage; modules of the package itself are rooms of their own."""
+    rooms: dict[str, list[Path]] = defaultdict(list)
+    for path in python_files(package):
+        first = path.relative_to(package).parts[0]
+        rooms[first].append(path)
+    return dict(rooms)
+
+
+def modules(package: Path) -> Iterator[tuple[str, ast.Module]]:
+    """Dotted name and syntax tree of every module."""
+    for path in python_files(package):
+        parts = (package.name, *path.relative_to(package).with_suffix("").parts)
+        name = ".".join(part for part in parts if part != "__init__")
+        yield name, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported(name: str, tree: ast.Module) -> set[str]:
+    """Modules of the same package that a module imports when it is imported itself."""
+    package = name.partition(".")[0]
+    found: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] == package:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names if alias.name.partition(".")[0] == package}
+    return found - {name}
+
+
+def circles_of(imports: Mapping[str, set[str]]) -> Iterator[list[str]]:
+    """Import circles: sets of modules of which each leads to each other.
+
+    Example:
+        >>> list(circles_of({"a": {"b"}, "b": {"c"}, "c": {"b"}}))
+        [['b', 'c']]
+    """
+    reached = {name: _reached(name, imports) for name in imports}
+    done: set[str] = set()
+    for name in sorted(imports):
+        circle = sorted(other for other in reached[name] if name in reached.get(other, ()))
+        if circle and name not in done:
+            done.update(circle)
+            yield circle
+
+
+def _reached(start: str, imports: Mapping[str, set[str]]) -> set[str]:
+    found: set[str] = set()
+    waiting = list(imports[start])
+    while waiting:
+        name = waiting.pop()
+        if name in imports and name not in found:
+            found.add(name)
+            waiting += imports[name]
+    return found
+
+
+def public_names(package: Path) -> dict[str, list[str]]:
+    """``__all__`` of each package: dotted name -> names."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(package.rglob("__init__.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.Assign) and any(getattr(one, "id", "") == "__all__" for one in node.targets):
+                found[".".join((package.name, *path.relative_to(package).parts[:-1]))] = ast.literal_eval(node.value)
+    return found
+
+
+def mentioning(package: Path, name: str) -> list[Path]:
+    """Files in which a name stands as an identifier or in a text of code."""
+    return [path for path in python_files(package) if name in path.read_text(encoding="utf-8")]
+
+
+if __name__ == "__main__":
+    main()
