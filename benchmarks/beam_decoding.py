@@ -1,4 +1,4 @@
-"""How many tokens a second does beam search write, beside ``generate`` of transformers?
+"""How many tokens a second does beam search write, beside ``generate`` of Transformers?
 
 A Marian-shaped model with random weights (3 + 3 layers of 256, 8,000 tokens), k = 4, log-probabilities added up, no
 length penalty. All decode the same sources and have to write the same tokens; no output can end before the last step,

@@ -39,7 +39,7 @@ class System:
     Args:
         name: as the table prints it.
         folder: the name of its run folder.
-        settings: of its own training stage; their ``model`` may be a folder of transformers.
+        settings: of its own training stage; their ``model`` may be the folder of a Hugging Face model.
         starts_from: the folder of the system whose weights it starts from, or None for new weights.
     """
 

@@ -1,4 +1,4 @@
-"""A task for models of transformers that is learnt in seconds: letters to the letters after them, in raw text."""
+"""A task for Hugging Face models that is learnt in seconds: letters to the letters after them, in raw text."""
 
 from __future__ import annotations
 

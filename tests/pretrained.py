@@ -1,4 +1,4 @@
-"""Tiny masked language models of transformers with random weights, and tokenizers for them, made without a network.
+"""Tiny masked Hugging Face models with random weights, and tokenizers for them, made without a network.
 
 And what strangers do to folders of models: code, pickles, files that are cut or missing.
 """

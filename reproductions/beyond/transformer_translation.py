@@ -1,4 +1,4 @@
-"""Transformers that translate German to English: one of seqwise, and one of transformers in the shape of Marian.
+"""Transformers that translate German to English: one of seqwise, and a Hugging Face model in the shape of Marian.
 
 Both read the pairs of Table 3.1 in the same subwords and start from new weights. Cross-entropy is what all others start
 from; a longer one is the control, and the seconds of all are among the results, for a relaxed beam takes longer than
@@ -212,7 +212,7 @@ def _claims(measured: Mapping[str, Measured]) -> list[Claim]:
 
 
 def make_marian(folder: Path, shape: Mapping[str, Any], *, seed: int) -> Path:
-    """Write a Marian-shaped model of transformers with new weights, and a tokenizer of the corpus' subwords.
+    """Write a Marian-shaped Hugging Face model with new weights, and a tokenizer of the corpus' subwords.
 
     Args:
         folder: takes what ``from_pretrained`` reads; what is there is replaced.

@@ -132,7 +132,7 @@ def test_a_chain_is_trained_and_searched_like_any_tagger(
     ended = seqwise("train", *options, "--dev", data / "dev.conll", "--output", tmp_path / "run")
     assert ended.code == 0 and only_below_the_baseline(ended.err)
     best = {"crf": "raw-beam"}.get(objective, "beam")
-    assert f"{best}, which predict uses unless told otherwise" in ended.out or f"than {best}" in ended.out
+    assert f"{best}, which predict uses by default" in ended.out or f"than {best}" in ended.out
     # Two words: a beam of all pairs of labels finds the best output too.
     predict = ["predict", tmp_path / "run", "the dog", "--n-best=1"]
     searched = seqwise(*predict, "--beam-size=16")

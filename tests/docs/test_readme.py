@@ -16,7 +16,7 @@ from seqwise.runs.settings import SETTINGS
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 OTHERS = README.partition("## Models that you already have")[2].partition("\n## ")[0]
-"""Its blocks go on from each other, with models of transformers: see test_hugging_face_page.py."""
+"""Its blocks go on from each other, with Hugging Face models: see test_hugging_face_page.py."""
 PYTHON = re.findall(r"```python\n(.*?)```", README.replace(OTHERS, ""), flags=re.DOTALL)
 CONSOLE = "\n".join(re.findall(r"```console\n(.*?)```", README, flags=re.DOTALL))
 

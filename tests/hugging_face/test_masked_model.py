@@ -1,4 +1,4 @@
-"""Masked language models of transformers: their own scores, exact chains, special tokens that stay, text in and out."""
+"""Masked Hugging Face models: their own scores, exact chains, special tokens that stay, text in and out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models of transformers as step models: the same scores, the same outputs, gradients, and clear refusals.
+"""Hugging Face models as step models: the same scores, the same outputs, gradients, and clear refusals.
 
 The oracle is always the model itself, run whole and without a cache on one unpadded row. Shapes: B batch, J and K
 slots, T steps, V vocabulary.

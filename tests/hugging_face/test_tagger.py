@@ -1,4 +1,4 @@
-"""Taggers over encoders of transformers: words from pieces, steps that agree, raw scores that are searched, folders."""
+"""Taggers over Hugging Face encoders: words from pieces, steps that agree, raw scores that are searched, folders."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_what_is_no_encoder_and_what_does_not_fit_are_refused() -> None:
     heads = {"encoder_attention_heads": 1, "decoder_attention_heads": 1}
     with pytest.raises(InputError, match="BartModel is an encoder-decoder"):
         pretrained_tagger(transformers.BartModel(transformers.BartConfig(vocab_size=12, **sizes, **heads)))
-    with pytest.raises(InputError, match="Linear is no model of transformers"):
+    with pytest.raises(InputError, match="Linear is no Hugging Face model"):
         pretrained_tagger(torch.nn.Linear(2, 2))
     with pytest.raises(InputError, match="num_labels must be at least 1"):
         pretrained_tagger(MODELS["BERT"](), num_labels=0)

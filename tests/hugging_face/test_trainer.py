@@ -1,4 +1,4 @@
-"""Training models of transformers by search-aware objectives, against their own Trainer and their own scores.
+"""Training Hugging Face models by search-aware objectives, against their own Trainer and their own scores.
 
 The oracles are ``Seq2SeqTrainer``, the model's own loss on unpadded rows, and objectives computed apart on batches that
 are made by hand. Models are tiny, with random weights.

@@ -41,7 +41,7 @@ def tagger(folder: Path) -> list[str]:
 
 
 def bart(folder: Path) -> list[str]:
-    """An encoder-decoder of transformers with its tokenizer."""
+    """A Hugging Face encoder-decoder with its tokenizer."""
     from transformers import BartConfig, BartForConditionalGeneration
 
     from pretrained import WORDS, saved, word_tokenizer
@@ -182,7 +182,7 @@ SLOW = pytest.mark.slow
     indirect=["whole"],
 )
 def test_killed_at_random_moments(whole: Whole, count: int, tmp_path: Path, promise: Any) -> None:
-    name = "an LSTM" if "--task=tag" in whole.arguments else "a model folder of transformers"
+    name = "an LSTM" if "--task=tag" in whole.arguments else "a Hugging Face model"
     kills = kill_at_random(whole, tmp_path / "run", count, random.Random(0))
     promise(f"training of {name} killed at random moments", kills, RESUMED)
 
@@ -192,7 +192,7 @@ def test_killed_at_random_moments(whole: Whole, count: int, tmp_path: Path, prom
 def test_killed_at_each_event_of_a_save(whole: Whole, tmp_path: Path, promise: Any) -> None:
     events = of_a_save(whole.events)
     kills = kill_inside(whole, tmp_path / "run", events, ["power", "kill"])
-    promise("training of a model folder of transformers killed inside a save", kills, RESUMED)
+    promise("training of a Hugging Face model killed inside a save", kills, RESUMED)
 
 
 @pytest.mark.parametrize("whole", ["tagger"], indirect=True)

@@ -108,7 +108,7 @@ def test_all_pairs_are_in_the_subwords_of_a_sixth(texts: Path) -> None:
 
 
 def test_another_start_is_another_cell(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The weights that a folder of transformers has are part of what a cell depends on."""
+    """The weights that the folder of a Hugging Face model has are part of what a cell depends on."""
     training = SIZES["cpu"].training.with_changes(epochs=0.2, batch_size=8, beam_size=2)
     for shape in (SHAPE, SHAPE | {"feedforward_size": 12}):
         size = transformer_translation.Size(shape, training, longer=0.2, sampling=0.2, search=0.2)

@@ -88,7 +88,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tagger on raw scores, models of transformers on raw and on local scores, and a masked model."""
+    """A tagger on raw scores, Hugging Face models on raw and on local scores, and a masked model."""
     folder = tmp_path_factory.mktemp("my-own-folder")
     torch.manual_seed(0)
     (folder / "train.conll").write_text("the\tDET\ndog\tNOUN\n\na\tDET\ncat\tNOUN\n\n" * 4)

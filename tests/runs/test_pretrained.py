@@ -1,4 +1,4 @@
-"""seqwise score and sample over folders of transformers: results, resumption, and what is never run or fetched."""
+"""seqwise score and sample over folders of Hugging Face models: results, resumption, refusals."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(made_once: Path, tmp_path: Path) -> Path:
-    """A masked language model of transformers, as it is saved."""
+    """A Hugging Face masked language model, as it is saved."""
     return Path(shutil.copytree(made_once, tmp_path / "my-bert"))
 
 

@@ -785,9 +785,9 @@ def test_advice_does_not_follow_chance() -> None:
     rows = decoders(beam=0.5, raw_beam=0.5)
     rows["raw-beam"] = {"labels right": Counts([1, 0] * 49 + [1, 1])}
     rows["beam"] = {"labels right": Counts([0, 1] * 49 + [1, 0])}
-    assert "which chance alone may do; predict goes on using beam" in advice(rows)
+    assert "within chance; predict keeps using beam" in advice(rows)
     assert advice(decoders(greedy=0.4, beam=0.5, raw_beam=0.5)) == (
-        "beam, which predict uses unless told otherwise, is the best decoder here"
+        "beam, which predict uses by default, is best here (labels right); raw-beam as good"
     )
     tied = decoders(greedy=0.5, beam=0.5, raw_beam=0.5)
     assert best_of(tied, "labels right", 1, usual="raw-beam") == "raw-beam"

@@ -1,4 +1,4 @@
-"""``seqwise train --task tag --model FOLDER``: a tagger over an encoder of transformers, from files to everything else.
+"""``seqwise train --task tag --model FOLDER``: a tagger over a Hugging Face encoder, from files to everything else.
 
 Encoders are tiny, with random weights, and saved in a folder with a tokenizer made here; nothing comes from a network.
 """
@@ -479,7 +479,7 @@ def _larger_tokenizer(folder: Path) -> None:
         (cut, "transformers cannot load the model"),
         (_fewer_layers, "no whole encoder: 16 weights are missing"),
         (_larger_tokenizer, "the tokenizer has 13 tokens, and the encoder has embeddings for 12; save it after"),
-        (without("config.json"), "the folder holds no model of transformers; name a folder with config.json"),
+        (without("config.json"), "the folder holds no Hugging Face model; name a folder with config.json"),
         (without("*.safetensors"), "the folder has no model.safetensors; save the model there"),
         (without("tokenizer*"), "the folder has no tokenizer; tokenizer.save_pretrained(folder)"),
         (shutil.rmtree, "there is no such folder; name a folder"),
@@ -660,7 +660,7 @@ def test_names_of_the_hub_are_left_to_the_hub(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     assert pretrained_source("ada/bert") == "ada/bert"
     (tmp_path / "ada" / "bert").mkdir(parents=True)
-    with pytest.raises(InputError, match="ada/bert: the folder holds no model of transformers"):
+    with pytest.raises(InputError, match="ada/bert: the folder holds no Hugging Face model"):
         pretrained_source("ada/bert")
     (tmp_path / "ada" / "bert" / "config.json").write_text("{}")
     assert pretrained_source("ada/bert") == Path("ada/bert")

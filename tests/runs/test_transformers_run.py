@@ -1,4 +1,4 @@
-"""``seqwise train --model FOLDER``: an encoder-decoder of transformers from the command line, end to end.
+"""``seqwise train --model FOLDER``: a Hugging Face encoder-decoder from the command line, end to end.
 
 Causal models are in test_causal_runs.py.
 
@@ -309,7 +309,7 @@ def _masked(folder: Path) -> None:
         (pickled, "the weights are a pickle, which could run code"),
         (_masked, "a masked language model, which writes no text"),
         (cut, "transformers cannot load the model"),
-        (without("config.json"), "the folder holds no model of transformers"),
+        (without("config.json"), "the folder holds no Hugging Face model"),
         (without("tokenizer*"), "the folder has no tokenizer"),
         (shutil.rmtree, "there is no such folder"),
     ],

@@ -18,7 +18,7 @@ def explore(
         typer.Argument(
             metavar="RUN",
             autocompletion=run_folders,
-            help="the --output of a train or masked-model train, or a folder with a masked model of transformers",
+            help="the --output of a train or masked-model train, or a folder with a Hugging Face masked model",
         ),
     ],
     *,

@@ -80,7 +80,7 @@ def predict(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="FILE", help="takes the lines; killed, the same command goes on where it was"
+            "--output", "-o", metavar="FILE", help="write there; the same command resumes after an interruption"
         ),
     ] = None,
 ) -> None:

@@ -24,7 +24,7 @@ def sample(
         typer.Argument(
             metavar="RUN",
             autocompletion=run_folders,
-            help="the --output of a masked-model train; or a masked language model of transformers: a folder, or a"
+            help="the --output of a masked-model train; or a Hugging Face masked language model: a folder, or a"
             " name on the hub",
         ),
     ],

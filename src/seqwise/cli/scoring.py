@@ -31,7 +31,7 @@ def score(
         typer.Argument(
             metavar="RUN",
             autocompletion=run_folders,
-            help="the --output of a masked-model train; or a masked language model of transformers: a folder, or a"
+            help="the --output of a masked-model train; or a Hugging Face masked language model: a folder, or a"
             " name on the hub",
         ),
     ],
@@ -50,7 +50,7 @@ def score(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="FILE", help="takes the lines; killed, the same command goes on where it was"
+            "--output", "-o", metavar="FILE", help="write there; the same command resumes after an interruption"
         ),
     ] = None,
 ) -> None:

@@ -29,7 +29,7 @@ def train(
     as_json: MetricsAsJson = False,
     **flags: str | None,
 ) -> None:
-    """Train a model on your own files: a new one, or one of transformers that you have.
+    """Train a model on your own files: a new one, or a Hugging Face model that you have.
 
     Settings come from flags, then from the YAML file, then from the defaults in [brackets]. Run the same command again
     to continue after an interruption.

@@ -31,7 +31,7 @@ class HuggingFaceStepModel(nn.Module, ABC):
     """What both kinds of models have in common; made by :func:`~seqwise.hugging_face.step_model`.
 
     Attributes:
-        model: the model of transformers, which holds all weights.
+        model: the Hugging Face model, which holds all weights.
         end: the token that ends an output, or None.
         shares: whether slots share their keys and values where there are no gradients.
     """

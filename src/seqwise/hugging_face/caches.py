@@ -1,4 +1,4 @@
-"""Key-value caches of transformers as nests of tensors that can be gathered and mixed, and back.
+"""Key-value caches of Hugging Face models as nests of tensors that can be gathered and mixed, and back.
 
 Shapes: B batch, J slots, N heads, S source or prompt length, T steps so far, A size of a head; keys and values of one
 layer are (B J, N, T, A) in a cache and (B, J, N, T, A) in a decoder state.

@@ -1,4 +1,4 @@
-"""A causal language model of transformers as a step model: it continues a prompt.
+"""A Hugging Face causal language model as a step model: it continues a prompt.
 
 Shapes: B batch, J slots, S prompt length, P = S - 1 prompt tokens before the last, T target length, N heads, A size of
 a head, D embedding, H hidden size.

@@ -56,7 +56,7 @@ def special_tokens(model: Any, generation_config: GenerationConfig) -> SpecialTo
     """Where outputs start and end.
 
     Args:
-        model: of transformers.
+        model: a Hugging Face model.
         generation_config: says it.
 
     Returns:
@@ -132,7 +132,7 @@ def generation_selector(
 
     Args:
         selector: hard or soft.
-        model: of transformers, or an adapted one.
+        model: a Hugging Face model, or an adapted one.
         num_steps: the number of steps of every search; needed where a last token is forced.
         generation_config: the model's own by default.
 

@@ -19,7 +19,7 @@ def head_of(model: nn.Module) -> nn.Module:
     """The head of a language model: ``W h + b`` where it is no more than that, so that single scores can be had.
 
     Args:
-        model: a model of transformers with output embeddings.
+        model: a Hugging Face model with output embeddings.
 
     Returns:
         Its own linear layer, or a module without parameters of its own, which reads those of the model at every call.

@@ -1,4 +1,4 @@
-"""Any masked language model of transformers as a masked model that energies, samplers and training objectives drive.
+"""Any Hugging Face masked language model as a masked model that energies, samplers and training objectives drive.
 
 What is scored and sampled are the *free* tokens of a sequence. The special tokens that the model expects around them
 (``[CLS] ... [SEP]``, ``<cls> ... <eos>``) are put there by the adapter, are never masked, and are no part of an energy.
@@ -29,7 +29,7 @@ MAX_TOKENS = 2**14
 
 
 class HuggingFaceMaskedModel(nn.Module):
-    """A masked language model of transformers with special tokens around it; made by :func:`masked_model`.
+    """A Hugging Face masked language model with special tokens around it; made by :func:`masked_model`.
 
     It shares the parameters of the wrapped model, which is trained and saved as before. Whether dropout is on is the
     wrapped model's mode.
@@ -165,7 +165,7 @@ def masked_model(
     special: Sequence[int] = (),
     max_tokens: int = MAX_TOKENS,
 ) -> HuggingFaceMaskedModel:
-    """Adapt a masked language model of transformers to :class:`~seqwise.models.MaskedModel`.
+    """Adapt a Hugging Face masked language model to :class:`~seqwise.models.MaskedModel`.
 
     ``f(w, y without t) = logits[t, w]`` of the model for ``before + y with the mask at t + after``. The head is applied
     at masked positions only: the model's own ``forward`` runs, with the backbone's output reduced to these positions.

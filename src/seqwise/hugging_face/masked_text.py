@@ -1,4 +1,4 @@
-"""Masked language models of transformers, with text in and text out: scoring, sampling, infilling.
+"""Masked Hugging Face models, with text in and text out: scoring, sampling, infilling.
 
 What is scored and drawn are tokens; special tokens stand around them and never change. Lengths are counted in tokens
 without them. A token of which a text is made may not come back when the text is read again (a piece of a word drawn
@@ -123,7 +123,7 @@ def pseudo_log_likelihoods(
     Texts of one length share passes. The tokens alone are scored, the special ones around them are not.
 
     Args:
-        model: of transformers, in evaluation mode; or what :func:`~seqwise.hugging_face.masked_model` made of it.
+        model: a Hugging Face model, in evaluation mode; or what :func:`~seqwise.hugging_face.masked_model` made of it.
         tokenizer: the model's own. ESM's takes residues with and without blanks, ProtBert's with blanks.
         texts: to score; unknown characters are scored as the unknown token.
         max_rows: how many masked sequences go together; fewer need less memory.
@@ -176,7 +176,7 @@ def sample_texts(
     conditionals and accepts so that the target is kept; special tokens are never proposed.
 
     Args:
-        model: of transformers, in evaluation mode; or what :func:`~seqwise.hugging_face.masked_model` made of it.
+        model: a Hugging Face model, in evaluation mode; or what :func:`~seqwise.hugging_face.masked_model` made of it.
         tokenizer: the model's own.
         length: how many tokens; the first chain starts from the greedy fill, the others from sequences that are drawn
             token by token.

@@ -1,4 +1,4 @@
-"""What a data collator of transformers makes, as batches of ours: padding on either side, labels of -100.
+"""Batches from a Hugging Face data collator: padding on either side, labels of -100.
 
 Shapes: B batch, L columns, S source length, T target length.
 """
@@ -24,7 +24,7 @@ READ = (*NEEDED, "attention_mask", "decoder_input_ids")
 
 
 def batch_from_inputs(inputs: Mapping[str, Any], *, first: int | None) -> Batch:
-    """The sources and targets of what a model of transformers would be called with.
+    """The sources and targets of what a Hugging Face model would be called with.
 
     An encoder-decoder reads ``input_ids`` and writes ``labels``. A causal model has both in one row: what has a label
     is the target, what stands before it the prompt, which is never empty: the first token of a row is no target, as

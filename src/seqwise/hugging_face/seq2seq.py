@@ -1,4 +1,4 @@
-"""An encoder-decoder of transformers as a step model.
+"""A Hugging Face encoder-decoder as a step model.
 
 Shapes: B batch, J slots, S source length, T target length, N heads, A size of a head, D embedding, H hidden size.
 """

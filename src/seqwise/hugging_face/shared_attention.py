@@ -1,4 +1,4 @@
-"""A decoder of transformers reads one cache for all slots of an input, by an attention function of ours.
+"""A Hugging Face decoder reads one cache for all slots of an input, by an attention function of ours.
 
 Shapes: B batch, J slots, N heads, G of them for each head of keys, C columns of keys, S source length, A size of a
 head.

@@ -1,4 +1,4 @@
-"""Any seq2seq or causal language model of transformers as a step model: its cache is its decoder state."""
+"""Any Hugging Face seq2seq or causal language model as a step model: its cache is its decoder state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["HuggingFaceStepModel", "step_model"]
 
 
 def step_model(model: nn.Module, *, generation_config: GenerationConfig | None = None) -> HuggingFaceStepModel:
-    """Adapt a seq2seq or causal language model of transformers to search: a step model that is exactly that model.
+    """Adapt a Hugging Face seq2seq or causal language model to search: a step model that is exactly that model.
 
     Scores are the model's own, whatever its generation config says but for one thing: where it forces a first token
     (``forced_bos_token_id``, as mBART's language), that token is the first of every output, at score 0, and the first

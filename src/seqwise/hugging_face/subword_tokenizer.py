@@ -1,4 +1,4 @@
-"""Subwords learnt here as a tokenizer of transformers, for a model that is made there from nothing."""
+"""Subwords learnt here as a Hugging Face tokenizer, for a model that is made there from nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PADDING = "<pad>"
 
 
 def subword_tokenizer(subwords: Subwords) -> Any:
-    """A tokenizer of transformers that splits text as :func:`~seqwise.data.subwords.split_text` does.
+    """A Hugging Face tokenizer that splits text as :func:`~seqwise.data.subwords.split_text` does.
 
     Ids: 0 the unknown character, then the pieces in order, ``</s>`` and ``<pad>``. Every text ends in ``</s>``.
 

@@ -1,4 +1,4 @@
-"""A token classifier with left context: an encoder of transformers under a decoder that reads the labels before.
+"""A token classifier with left context: a Hugging Face encoder under a decoder that reads the labels before.
 
 Shapes: B batch, S source length in pieces, W words of the longest source, M encoder output.
 """
@@ -28,7 +28,7 @@ BACKBONE, SIZES, WEIGHTS = "backbone", "tagger.json", "model.safetensors"
 
 
 class PieceEncoder(nn.Module):
-    """An encoder of transformers, of whose outputs those of the first piece of each word are kept.
+    """A Hugging Face encoder, of whose outputs those of the first piece of each word are kept.
 
     Args:
         backbone: a model without a head.
@@ -72,7 +72,7 @@ def pretrained_tagger(
     label_embedding_size: int = 16,
     dropout: float = 0.1,
 ) -> FixedAttentionTagger:
-    """A tagger that reads its source with an encoder of transformers and knows which label it gave last.
+    """A tagger that reads its source with a Hugging Face encoder and knows which label it gave last.
 
     ``h_i = LSTM(h_{i-1}, [E[y_{i-1}]; m_i])``, ``f(h_i, w) = W_w . h_i + b_w``, with m_i what the encoder makes of the
     first piece of word i. A token classifier decides on every word alone, and beam search has nothing to do there; here
@@ -80,7 +80,7 @@ def pretrained_tagger(
     objectives, :func:`~seqwise.training.trainer.fit` and all decoders take it.
 
     Args:
-        model: of transformers, with or without a head, which is not used: BERT, DistilBERT, ModernBERT, RoBERTa, ESM,
+        model: a Hugging Face model, with or without a head, which is not used: BERT, DistilBERT, ModernBERT, RoBERTa,
             ... Its weights are shared, and trained along; the tagger is in the mode (train or eval) that it is in. A
             causal one sees no word that is still to come.
         num_labels: V; by default ``config.num_labels``.
@@ -109,7 +109,7 @@ def pretrained_tagger(
     given: Any = model
     backbone = getattr(given, "base_model", None)
     if backbone is None or not hasattr(given, "config"):
-        raise InputError(f"{type(model).__name__} is no model of transformers", hint="load it with AutoModel")
+        raise InputError(f"{type(model).__name__} is no Hugging Face model", hint="load it with AutoModel")
     if getattr(given.config, "is_encoder_decoder", False):
         hint = "use an encoder, such as BERT, or step_model"
         raise InputError(f"{type(model).__name__} is an encoder-decoder, which writes by itself", hint=hint)
@@ -226,7 +226,7 @@ def save_tagger(tagger: FixedAttentionTagger, folder: str | os.PathLike[str]) ->
         InputError: it is a tagger of another kind.
     """
     if not isinstance(tagger.encoder, PieceEncoder):
-        raise InputError("the encoder is none of transformers", hint="call save_pretrained")
+        raise InputError("the encoder is no Hugging Face model", hint="call save_pretrained")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     tagger.encoder.backbone.config.save_pretrained(folder / BACKBONE)

@@ -23,7 +23,7 @@ __all__ = ["TextCodec", "placed"]
 
 
 class TextCodec:
-    """Text to the ids of free tokens and back, by a tokenizer of transformers.
+    """Text to the ids of free tokens and back, by a Hugging Face tokenizer.
 
     Args:
         tokenizer: fast or slow; it must have a mask token.

@@ -1,4 +1,4 @@
-"""The Trainer of transformers with the whole search inside the forward that accelerate wraps."""
+"""The Hugging Face Trainer with the whole search inside the forward that accelerate wraps."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
     ) -> Any:
         """Return in training the objective, weighted by the batch's share of gold tokens; else the model's own loss."""
         if return_outputs or not model.training:
-            # Past SequenceTrainer, to the Trainer of transformers.
+            # Past SequenceTrainer, to the Hugging Face Trainer.
             return super(SequenceTrainer, self).compute_loss(model, inputs, return_outputs, num_items_in_batch)
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 

@@ -32,7 +32,7 @@ def advise(
         title: the measure to go by.
         sign: +1 if more of it is better, -1 if less is.
         settings: what the run was trained with.
-        usual: the decoder that prediction uses unless told otherwise.
+        usual: the decoder that prediction uses by default.
         mean_log_partition: mean log Z on the examples, in nats, or None where it is not known.
 
     Returns:
@@ -62,11 +62,14 @@ def _choice(measured: Measured, title: str, sign: int, best: str, usual: str) ->
     if len(values) == 1 and len(measured) > 1:
         return f"all decoders do equally well here ({title}); predict uses {usual}"
     if best == usual:
-        return f"{usual}, which predict uses unless told otherwise, is the best decoder here"
+        value = measured[usual][title].value
+        equals = [name for name in measured if name != usual and measured[name][title].value == value]
+        also = f"; {', '.join(equals)} as good" if equals else ""
+        return f"{usual}, which predict uses by default, is best here ({title}){also}"
     gain, sure = _gain(measured, title, sign, best, usual)
     better = f"{best} is {gain:.1f} points better than {usual} ({title}, development data)"
     if not sure:
-        return f"{better}, which chance alone may do; predict goes on using {usual}"
+        return f"{better}, within chance; predict keeps using {usual}"
     raw = best in ("raw-beam", "interpolated-beam") and usual == "beam"
     why = ": this model's unnormalised scores hold look-ahead that the local ones discard" if raw else ""
     return f"{better}{why}; predict with --decoder {best}"

@@ -138,7 +138,7 @@ def _about_exposure(found: Diagnosis) -> str:
     said = f"after prefixes of its own beam the right continuation costs {beam:.2f} times as much"
     if beam < SMALL:
         return f"{said} as after gold ones: training on such prefixes has little to repair"
-    return f"{said}: no more than that is exposure bias; --objective scheduled-sampling trains on such prefixes"
+    return f"{said}, an upper bound on exposure bias; --objective scheduled-sampling trains on such prefixes"
 
 
 def _about_lengths(found: Diagnosis) -> str:

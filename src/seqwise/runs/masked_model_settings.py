@@ -128,7 +128,7 @@ class MaskedModelSettings(Config):
         "by default 2, for characters 1",
         ge=1,
     )
-    model: MaskedModelConfig = setting(..., "lstm is two of them, not of pairs")
+    model: MaskedModelConfig = setting(..., "lstm: one in each direction; no pairs")
     masking: str = setting(
         "uniform",
         "uniform (between one and all tokens), one, or a number: the probability of each token",
@@ -189,7 +189,9 @@ class SequenceSettings(MaskedModelSettings):
     """Settings of a model of sequences, one a line."""
 
     format: Literal["sequences"] = setting("sequences", _FORMAT)
-    model: Annotated[_OfSequences, OneOf(_OfSequences)] = setting("transformer", "lstm is two of them, not of pairs")
+    model: Annotated[_OfSequences, OneOf(_OfSequences)] = setting(
+        "transformer", "lstm: one in each direction; no pairs"
+    )
 
 
 class FastaSettings(MaskedModelSettings):
@@ -197,7 +199,9 @@ class FastaSettings(MaskedModelSettings):
 
     format: Literal["fasta"] = setting("fasta", _FORMAT)
     units: Units = setting("characters", MaskedModelSettings.model_fields["units"].description or "")
-    model: Annotated[_OfSequences, OneOf(_OfSequences)] = setting("transformer", "lstm is two of them, not of pairs")
+    model: Annotated[_OfSequences, OneOf(_OfSequences)] = setting(
+        "transformer", "lstm: one in each direction; no pairs"
+    )
 
     @field_validator("units")
     @classmethod
@@ -217,7 +221,7 @@ class PairSettings(MaskedModelSettings):
     max_length: int | None = setting(
         None, "the longest sequence that has a probability; by default that of the training data", ge=1
     )
-    model: Annotated[_OfPairs, OneOf(_OfPairs)] = setting("transformer", "lstm is two of them, not of pairs")
+    model: Annotated[_OfPairs, OneOf(_OfPairs)] = setting("transformer", "lstm: one in each direction; no pairs")
 
     @property
     def units_of_sources(self) -> Units:

@@ -63,13 +63,13 @@ def load_masked_language_model(source: Path | str) -> tuple[Any, Any]:
 
 
 def pretrained_source(name: str) -> Path | str:
-    """Where a model of transformers is: the path of a folder, or, where there is no such path, a name on the hub.
+    """Where a Hugging Face model is: the path of a folder, or, where there is no such path, a name on the hub.
 
     Args:
         name: either of them.
 
     Raises:
-        InputError: the folder holds no model of transformers, or there is none and it is no name of the hub.
+        InputError: the folder holds no Hugging Face model, or there is none and it is no name of the hub.
 
     Example:
         >>> pretrained_source("ada/bert")
@@ -78,7 +78,7 @@ def pretrained_source(name: str) -> Path | str:
     folder = Path(name)
     if os.path.lexists(folder):
         if not (folder / "config.json").is_file():
-            problem = "the folder holds no model of transformers" if folder.is_dir() else "this is no folder"
+            problem = "the folder holds no Hugging Face model" if folder.is_dir() else "this is no folder"
             raise InputError(problem, path=folder, hint="name a folder with config.json, weights and tokenizer in it")
         return folder
     if not HUB_NAME.fullmatch(name):
@@ -87,7 +87,7 @@ def pretrained_source(name: str) -> Path | str:
 
 
 def is_encoder(config: Mapping[str, Any]) -> bool:
-    """Whether a model of transformers reads a text as a whole and writes none: BERT, ModernBERT, ESM and their like.
+    """Whether a Hugging Face model reads a text as a whole and writes none: BERT, ModernBERT, ESM and their like.
 
     Args:
         config: what is in its ``config.json``.
@@ -120,7 +120,7 @@ def load_model_and_tokenizer(
 
     Args:
         source: a Path is a folder, a str a name on the hub.
-        loader: from the model's configuration to one of the ``AutoModelFor...`` of transformers.
+        loader: from the model's configuration to one of the ``AutoModelFor...`` classes of Transformers.
         kind: what it loads, for messages.
         unread: what the names of weights begin with that may be missing, for nothing reads them.
         options: of ``from_pretrained``.
@@ -150,7 +150,7 @@ def load_model_and_tokenizer(
 
 
 def load_pretrained_tokenizer(folder: Path) -> Any:
-    """Read a tokenizer of transformers alone, without the network.
+    """Read a Hugging Face tokenizer alone, without the network.
 
     Args:
         folder: with its files, and the ``config.json`` of its model.
@@ -248,7 +248,7 @@ def _one_line(source: Path | str, kind: str) -> Iterator[None]:
     ) as error:
         said = (str(error).strip().splitlines() or [type(error).__name__])[0]
         if isinstance(source, Path):
-            hint = f"give {_article(kind)} of transformers"
+            hint = f"give a Hugging Face {kind}"
             raise InputError(f"transformers cannot load the model ({said})", path=source, hint=hint) from error
         problem = f"there is no such folder, and the hub gives no such model ({said})"
         hint = "check the name; where there is no network, give the folder of a model that was saved before"

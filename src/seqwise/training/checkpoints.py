@@ -1,7 +1,7 @@
 """Checkpoints that are complete or are none: a manifest, written last, with the size and SHA-256 of each file.
 
 A process may die, the power may go or the disk may be full between any two writes. So the files of a checkpoint are
-written into a folder of another name and flushed; then the manifest is, which a folder must have to count; then the
+written into a temporary folder and flushed; then the manifest is written, without which a folder is ignored; then the
 folder gets its name by one rename, and the folder around it, which holds that name, is flushed.
 """
 

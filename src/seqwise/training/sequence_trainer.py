@@ -1,6 +1,6 @@
 """The Hugging Face Trainer for whole sequences: the objective, search included, runs inside the forward of one module.
 
-``fit`` trains models of this package with it, ``SearchAwareTrainer`` those of transformers. All else is the Trainer's:
+``fit`` trains models of this package with it, ``SearchAwareTrainer`` those of Hugging Face. All else is the Trainer's:
 optimiser, schedule, accumulation, mixed precision, several processes, evaluation, callbacks.
 """
 
