@@ -128,7 +128,7 @@ class MaskedModelSettings(Config):
         "by default 2, for characters 1",
         ge=1,
     )
-    model: MaskedModelConfig = setting(..., "lstm: one in each direction; no pairs")
+    model: MaskedModelConfig = setting(..., "lstm: one each way, no pairs")
     masking: str = setting(
         "uniform",
         "uniform (between one and all tokens), one, or a number: the probability of each token",
@@ -189,9 +189,7 @@ class SequenceSettings(MaskedModelSettings):
     """Settings of a model of sequences, one a line."""
 
     format: Literal["sequences"] = setting("sequences", _FORMAT)
-    model: Annotated[_OfSequences, OneOf(_OfSequences)] = setting(
-        "transformer", "lstm: one in each direction; no pairs"
-    )
+    model: Annotated[_OfSequences, OneOf(_OfSequences)] = setting("transformer", "lstm: one each way, no pairs")
 
 
 class FastaSettings(MaskedModelSettings):
@@ -199,9 +197,7 @@ class FastaSettings(MaskedModelSettings):
 
     format: Literal["fasta"] = setting("fasta", _FORMAT)
     units: Units = setting("characters", MaskedModelSettings.model_fields["units"].description or "")
-    model: Annotated[_OfSequences, OneOf(_OfSequences)] = setting(
-        "transformer", "lstm: one in each direction; no pairs"
-    )
+    model: Annotated[_OfSequences, OneOf(_OfSequences)] = setting("transformer", "lstm: one each way, no pairs")
 
     @field_validator("units")
     @classmethod
@@ -221,7 +217,7 @@ class PairSettings(MaskedModelSettings):
     max_length: int | None = setting(
         None, "the longest sequence that has a probability; by default that of the training data", ge=1
     )
-    model: Annotated[_OfPairs, OneOf(_OfPairs)] = setting("transformer", "lstm: one in each direction; no pairs")
+    model: Annotated[_OfPairs, OneOf(_OfPairs)] = setting("transformer", "lstm: one each way, no pairs")
 
     @property
     def units_of_sources(self) -> Units:
