@@ -236,7 +236,7 @@ def load_run(name: str | os.PathLike[str], *, to: Purpose | None = None) -> Run[
 
 _GIVE: dict[Purpose | None, str] = {
     "predict": "give the --output of a seqwise train",
-    "score": "give the --output of a seqwise masked-model train, or a folder of a Hugging Face masked model",
+    "score": "give the --output of a seqwise masked-model train, or the folder of a Hugging Face masked model",
     None: "give the --output of a seqwise train or masked-model train",
 }
 
