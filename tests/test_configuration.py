@@ -229,7 +229,7 @@ def test_nested_and_flat_settings_give_equal_configurations(tmp_path: Path) -> N
         ("model:\n  name: lstm\n  size: 0\n", 3, "model.size must be at least 1, got 0"),
         ("model:\n  name: lstm\n  dropout: 1\n", 3, "model.dropout must be at least 0 and below 1, got 1.0"),
         ("steps: 2\nsize: 0\n", 2, "size must be at least 1, got 0"),
-        ("steps: 2\nheads: 2\n", 2, "heads: nothing reads it here; leave it out, or use model transformer"),
+        ("steps: 2\nheads: 2\n", 2, "heads: has no effect here; leave it out, or use model transformer"),
         ("model: [lstm]\n", 1, "model must be a name or a mapping, got a list"),
         ("objective: {k: 3}\n", 1, "unknown key 'objective.k'"),
         ("objective:\n  name: beam\n  k: x\n", 3, "objective.k must be an integer, got 'x'"),
@@ -244,7 +244,7 @@ def test_a_mistake_in_an_alternative_names_its_line(tmp_path: Path, text: str, l
 
 
 def test_a_flag_that_no_chosen_alternative_has_is_refused() -> None:
-    with pytest.raises(InputError, match=r"^heads: nothing reads it here; leave it out, or use model transformer$"):
+    with pytest.raises(InputError, match=r"^heads: has no effect here; leave it out, or use model transformer$"):
         load(Training, None, {"heads": "2"})
     with pytest.raises(
         InputError, match=r"^objective must be one of likelihood, beam, got 'beem'; did you mean 'beam'\?"

@@ -963,7 +963,7 @@ SETTINGS = [
     ("alpha: linear(1, -1, 50)", "but 'linear(1, -1, 50)' reaches -1"),
     ("alpha: inverse_sigmoid(5)", "alpha must stay greater than 0"),
     ("alpha: liner(1, 2)", "alpha: unknown schedule 'liner' in 'liner(1, 2)'; did you mean 'linear'?"),
-    ("gold_probability: 1.5", "gold_probability: nothing reads it here; leave it out, or use objective scheduled-samp"),
+    ("gold_probability: 1.5", "gold_probability: has no effect here; leave it out, or use objective scheduled-samp"),
     ("learning_rate: 0", "learning_rate must be greater than 0, got 0"),
     ("learning_rate: fast", "learning_rate must be a finite number, got 'fast'"),
     ("learning_rate: .nan", "learning_rate must be a finite number"),
@@ -974,9 +974,9 @@ SETTINGS = [
     ("objective: relaxed_beam", "did you mean 'relaxed-beam'?"),
     ("task: tagging", "did you mean 'tag'?"),
     ("model: transformer", "model must be one of lstm, chain, pretrained, got 'transformer'"),
-    ("feeding_passes: two-pass", "feeding_passes: nothing reads it here"),
-    ("subword_vocabulary: 0", "subword_vocabulary: nothing reads it here"),
-    ("wrong_label_costs: O=two", "wrong_label_costs: nothing reads it here"),
+    ("feeding_passes: two-pass", "feeding_passes: has no effect here"),
+    ("subword_vocabulary: 0", "subword_vocabulary: has no effect here"),
+    ("wrong_label_costs: O=two", "wrong_label_costs: has no effect here"),
 ]
 
 
@@ -996,7 +996,7 @@ def test_a_setting_that_cannot_be_used(seqwise: Command, data: Path, tmp_path: P
 def test_a_global_score_that_nothing_would_use_is_refused(seqwise: Command, data: Path, tmp_path: Path) -> None:
     options = ["--train", data / "train.conll", "--objective", "cross-entropy", "--score", "global"]
     complaint = seqwise("train", *options, "--output", tmp_path / "run").complaint
-    assert "score: nothing reads it here; leave it out, or use objective beam-crf" in complaint
+    assert "score: has no effect here; leave it out, or use objective beam-crf" in complaint
 
 
 @pytest.mark.parametrize(

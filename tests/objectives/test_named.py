@@ -84,7 +84,7 @@ def test_what_an_objective_needs_is_asked_for() -> None:
 
 
 def test_what_only_added_loss_reads_is_refused_without_it() -> None:
-    with pytest.raises(InputError, match=r"^cost: beam-crf takes no notice of it; leave it out, or give direct_loss"):
+    with pytest.raises(InputError, match=r"^cost: beam-crf does not use it; leave it out, or give direct_loss"):
         BeamCRF(cost="edit-distance")
     with pytest.raises(InputError, match="edit-distance weighs all labels alike"):
         Hinge(cost="edit-distance", wrong_label_costs="a=2")

@@ -346,7 +346,7 @@ def test_fasta_has_characters_unless_told_otherwise(seqwise: Command, tmp_path: 
     [
         (["--format", "fata"], "format must be one of sequences, fasta, pairs, got 'fata'; did you mean 'fasta'?"),
         (["--batch-size", "many"], "batch_size must be an integer, got 'many'"),
-        (["--dropout", "0.1", "--model", "lstm"], "dropout: nothing reads it here"),
+        (["--dropout", "0.1", "--model", "lstm"], "dropout: has no effect here"),
     ],
 )
 def test_flags_that_are_wrong(seqwise: Command, tmp_path: Path, flags: list[str], said: str) -> None:
@@ -398,17 +398,17 @@ def test_a_fraction_masks_that_part() -> None:
         ({"format": "pairs", "model": "lstm"}, "model must be one of transformer, got 'lstm'"),
         (
             {"source_units": "characters"},
-            "source_units: nothing reads it here; leave it out, or use format pairs",
+            "source_units: has no effect here; leave it out, or use format pairs",
         ),
-        ({"max_length": 9}, "max_length: nothing reads it here; leave it out, or use format pairs"),
+        ({"max_length": 9}, "max_length: has no effect here; leave it out, or use format pairs"),
         (
             {"model": "lstm", "num_layers": 3},
-            "num_layers: nothing reads it here; leave it out, or use model transformer",
+            "num_layers: has no effect here; leave it out, or use model transformer",
         ),
-        ({"model": "lstm", "dropout": 0.0}, "dropout: nothing reads it here"),
-        ({"embedding_size": 9}, "embedding_size: nothing reads it here; leave it out, or use model lstm"),
-        ({"subword_vocabulary": 9}, "subword_vocabulary: nothing reads it here; leave it out, or use subw"),
-        ({"units": "subwords", "minimum_count": 1}, "minimum_count: nothing reads it here"),
+        ({"model": "lstm", "dropout": 0.0}, "dropout: has no effect here"),
+        ({"embedding_size": 9}, "embedding_size: has no effect here; leave it out, or use model lstm"),
+        ({"subword_vocabulary": 9}, "subword_vocabulary: has no effect here; leave it out, or use subw"),
+        ({"units": "subwords", "minimum_count": 1}, "minimum_count: has no effect here"),
     ],
 )
 def test_settings_out_of_range_or_without_effect_are_refused(changes: dict[str, Any], complaint: str) -> None:
@@ -420,8 +420,8 @@ def test_settings_out_of_range_or_without_effect_are_refused(changes: dict[str, 
 def test_a_flag_without_effect_is_refused_even_with_its_default(seqwise: Command, tmp_path: Path) -> None:
     file = write(tmp_path / "train.txt", TINY["words"])
     begin = ["masked-model", "train", file, "-o", tmp_path / "run"]
-    assert seqwise(*begin, "--model=lstm", "--dropout=0.1").complaint.startswith("dropout: nothing reads it here")
-    assert seqwise(*begin, "--source-units=words").complaint.startswith("source_units: nothing reads it here")
+    assert seqwise(*begin, "--model=lstm", "--dropout=0.1").complaint.startswith("dropout: has no effect here")
+    assert seqwise(*begin, "--source-units=words").complaint.startswith("source_units: has no effect here")
     assert not (tmp_path / "run").exists()
 
 

@@ -404,7 +404,7 @@ def test_a_cost_from_a_file_is_refused_with_its_line(tmp_path: Path) -> None:
         load_settings(path, {})
     path.write_text("objective: beam-crf\nwrong_label_costs: O=2\n")
     with pytest.raises(
-        InputError, match=r"s\.yaml:2: wrong_label_costs: beam-crf takes no notice of it; leave it out, or give direct"
+        InputError, match=r"s\.yaml:2: wrong_label_costs: beam-crf does not use it; leave it out, or give direct"
     ):
         load_settings(path, {})
     assert load_settings(path, {"objective": "hinge"}).objective.wrong_label_costs == "O=2"
@@ -534,9 +534,9 @@ def test_the_model_is_chosen_by_its_name() -> None:
             "log_partition_weight must be greater than 0",
         ),
         ({"objective": "noise-contrastive", "noise_tokens": 0}, "noise_tokens must be at least 1"),
-        ({"noise_tokens": 1}, "noise_tokens: nothing reads it here; leave it out, or use objective noise-contrastive"),
+        ({"noise_tokens": 1}, "noise_tokens: has no effect here; leave it out, or use objective noise-contrastive"),
         ({"num_heads": 3}, "hidden_size: 4 cannot be divided among 3 heads; use a multiple of 3"),
-        ({"feeding_passes": "two-pass"}, "feeding_passes: nothing reads it here"),
+        ({"feeding_passes": "two-pass"}, "feeding_passes: has no effect here"),
         ({"model": "lstm", "feeding_passes": "two-pass", "objective": "scheduled-sampling"}, "feeding_passes: only"),
         ({"num_layers": 0}, "num_layers must be at least 1"),
         ({"subword_vocabulary": 0}, "subword_vocabulary must be at least 1"),

@@ -214,7 +214,7 @@ def test_changes_keep_what_the_new_alternatives_have() -> None:
     plain = hinge.with_changes(objective="cross-entropy")
     assert plain.warm_start is None and plain.beam_size == 3
     assert plain.with_changes(objective="hinge").objective == Hinge(k=3, alpha="2")
-    with pytest.raises(InputError, match="noise_tokens: nothing reads it here"):
+    with pytest.raises(InputError, match="noise_tokens: has no effect here"):
         settings.with_changes(noise_tokens=3)
 
 

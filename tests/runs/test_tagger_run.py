@@ -39,7 +39,7 @@ from pretrained import (  # noqa: E402
 from seqwise.data import EncodedExample, Example, load_tokenizer, read_columns  # noqa: E402
 from seqwise.decoding import DECODERS, decode_examples  # noqa: E402
 from seqwise.errors import InputError  # noqa: E402
-from seqwise.hugging_face import load_tagger, pretrained_tagger, unread_words, word_pieces  # noqa: E402
+from seqwise.hugging_face import load_tagger, pretrained_tagger, word_pieces, words_without_pieces  # noqa: E402
 from seqwise.models import Tagger  # noqa: E402
 from seqwise.objectives import cross_entropy_objective  # noqa: E402
 from seqwise.runs import choose_decoder, load_run, new_run, predict, train_settings  # noqa: E402
@@ -424,14 +424,14 @@ def test_the_task_of_a_trained_model_is_to_write_unless_it_is_to_tag() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"minimum_count": 3}, "minimum_count: nothing reads it here"),
-        ({"encoder": "left-to-right", "objective": "cross-entropy"}, "encoder: nothing reads it here"),
-        ({"encoder": "left-to-right"}, "encoder: nothing reads it here"),
+        ({"minimum_count": 3}, "minimum_count: has no effect here"),
+        ({"encoder": "left-to-right", "objective": "cross-entropy"}, "encoder: has no effect here"),
+        ({"encoder": "left-to-right"}, "encoder: has no effect here"),
         ({"task": "tag", "model": "lstm", "decoder_learning_rate": 0.1}, "decoder_learning_rate: nothing reads it"),
         ({"decoder_learning_rate": 0}, "decoder_learning_rate must be greater than 0"),
-        ({"num_layers": 3}, "num_layers: nothing reads it here"),
-        ({"source_units": "characters"}, "source_units: nothing reads it here"),
-        ({"subword_vocabulary": 30}, "subword_vocabulary: nothing reads it here"),
+        ({"num_layers": 3}, "num_layers: has no effect here"),
+        ({"source_units": "characters"}, "source_units: has no effect here"),
+        ({"subword_vocabulary": 30}, "subword_vocabulary: has no effect here"),
         ({"objective": "crf"}, "crf needs scores that form a chain"),
         ({"objective": "scheduled-sampling", "feeding_passes": "two-pass"}, "feeding_passes: only scheduled sampling"),
         ({"model": "no-such/model"}, "no-such/model: "),
@@ -652,7 +652,7 @@ def test_a_damaged_run_is_refused(files: Path, tmp_path: Path, seqwise: Command)
 
 
 def test_settings_of_python_are_those_of_the_command_line(files: Path) -> None:
-    with pytest.raises(InputError, match="minimum_count: nothing reads it here"):
+    with pytest.raises(InputError, match="minimum_count: has no effect here"):
         train_settings(task="tag", model=str(files / "BERT"), train=data(files, "BERT", "train"), minimum_count=2)
 
 
@@ -679,11 +679,11 @@ def test_a_tokenizer_of_bytes_reads_every_word_as_behind_a_blank() -> None:
 
 
 def test_words_that_disappear_are_known_by_their_place(tmp_path: Path) -> None:
-    assert unread_words(word_tokenizer(), ["the", " ", "cat", "\t"]) == (1, 3)
-    assert unread_words(byte_tokenizer(), ["the", "\u00ad"]) == ()
-    assert unread_words(esm_tokenizer(tmp_path / "esm"), ["MK", " ", "V"]) == (1,)
+    assert words_without_pieces(word_tokenizer(), ["the", " ", "cat", "\t"]) == (1, 3)
+    assert words_without_pieces(byte_tokenizer(), ["the", "\u00ad"]) == ()
+    assert words_without_pieces(esm_tokenizer(tmp_path / "esm"), ["MK", " ", "V"]) == (1,)
     with pytest.raises(InputError, match="words were expected, at least one"):
-        unread_words(word_tokenizer(), [])
+        words_without_pieces(word_tokenizer(), [])
 
 
 # ---------------------------------------------------------------------------------------- documentation

@@ -48,7 +48,7 @@ SIZES: dict[str, Any] = {
     "eos_token_id": 0,
     "bos_token_id": 2,
     "decoder_start_token_id": 2,
-    "forced_eos_token_id": 0,  # as BART has it: a matter of generate, which is not heeded here
+    "forced_eos_token_id": 0,  # as BART has it: a matter of generate, which has no effect here
     "dropout": 0.05,
     "init_std": 0.3,
 }
@@ -331,11 +331,11 @@ def test_models_that_cannot_be_had_are_refused_in_one_line(
         ({"model": "lstn"}, "model must be one of lstm, transformer, chain, a folder, or a name on the hub"),
         ({"task": "tag"}, "is no encoder, which --task tag needs"),
         ({"source_units": "words"}, "source_units: "),
-        ({"hidden_size": 8}, "hidden_size: nothing reads it here"),
-        ({"dropout": 0.3}, "dropout: nothing reads it here"),
-        ({"num_layers": 3}, "num_layers: nothing reads it here"),
-        ({"subword_vocabulary": 30}, "subword_vocabulary: nothing reads it here"),
-        ({"token_column": 1}, "token_column: nothing reads it here"),
+        ({"hidden_size": 8}, "hidden_size: has no effect here"),
+        ({"dropout": 0.3}, "dropout: has no effect here"),
+        ({"num_layers": 3}, "num_layers: has no effect here"),
+        ({"subword_vocabulary": 30}, "subword_vocabulary: has no effect here"),
+        ({"token_column": 1}, "token_column: has no effect here"),
         ({"objective": "crf"}, "crf needs scores that form a chain"),
         ({"model": "no-such/model"}, "no-such/model: "),
     ],
@@ -374,5 +374,5 @@ def test_a_damaged_run_and_unknown_words_are_named(run: Path, files: Path, tmp_p
 
 
 def test_settings_of_python_are_those_of_the_command_line(files: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="hidden_size: nothing reads it here"):
+    with pytest.raises(InputError, match="hidden_size: has no effect here"):
         train_run(train_settings(model=str(files / "bart"), train=files / "train.tsv", hidden_size=8), tmp_path / "run")

@@ -87,7 +87,7 @@ def test_an_option_is_taken_where_it_is_read_and_refused_elsewhere(name: str, op
     if name in READ_BY[option]:
         assert getattr(configure(ChainSettings, **given).kernel, option) == VALUES[option]
         return
-    with pytest.raises(InputError, match="nothing reads it here; leave it out, or use kernel") as refused:
+    with pytest.raises(InputError, match="has no effect here; leave it out, or use kernel") as refused:
         configure(ChainSettings, **given)
     if option != "anneal":
         assert all(owner in str(refused.value) for owner in READ_BY[option])

@@ -366,7 +366,7 @@ def build(kind: type[T] | OneOf, given: Given) -> T:
     placed = _placed(root, given, Written(start, "", given.path), used)
     for written in (*given.flags.values(), *(given.file.values() if given.start is None else ())):
         if written.name not in used and not _is_shared(kind, written.name):
-            raise _unread(kind, written)
+            raise _without_effect(kind, written)
     try:
         built: Any = root.model_validate(placed.plain())
     except ValidationError as error:
@@ -455,7 +455,7 @@ def _placed_section(
     return Written(value, inner.name, place.path, place.line, place.key_line)
 
 
-def _unread(kind: type[Config] | OneOf, written: Written) -> InputError:
+def _without_effect(kind: type[Config] | OneOf, written: Written) -> InputError:
     """The error about a flat setting that none of the chosen alternatives has."""
     leaves = list(_leaves(kind))
     owners: dict[str, dict[str, None]] = {}
@@ -470,4 +470,4 @@ def _unread(kind: type[Config] | OneOf, written: Written) -> InputError:
         return InputError(f"unknown {what} {written.name!r}", path=written.path, line=line, hint=hint)
     alternatives = " or ".join(f"{choice} {', '.join(names)}" for choice, names in owners.items())
     hint = f"leave it out, or use {alternatives}"
-    return InputError(f"{written.name}: nothing reads it here", path=written.path, line=line, hint=hint)
+    return InputError(f"{written.name}: has no effect here", path=written.path, line=line, hint=hint)

@@ -21,7 +21,7 @@ from seqwise.hugging_face.masked_text import (
 )
 from seqwise.hugging_face.step_model import HuggingFaceStepModel, step_model
 from seqwise.hugging_face.subword_tokenizer import subword_tokenizer
-from seqwise.hugging_face.tagger import load_tagger, pretrained_tagger, save_tagger, unread_words, word_pieces
+from seqwise.hugging_face.tagger import load_tagger, pretrained_tagger, save_tagger, word_pieces, words_without_pieces
 from seqwise.hugging_face.text_codec import TextCodec
 
 if TYPE_CHECKING:
@@ -49,6 +49,6 @@ __all__ = [
     "save_tagger",
     "step_model",
     "subword_tokenizer",
-    "unread_words",
     "word_pieces",
+    "words_without_pieces",
 ]

@@ -51,9 +51,9 @@ def batch_from_inputs(inputs: Mapping[str, Any], *, first: int | None) -> Batch:
     for name in NEEDED:
         if inputs.get(name) is None:
             raise InputError(f"the inputs have no {name}", hint="tokenise the data, and use a collator that pads them")
-    unread = [name for name in inputs if name not in READ and inputs[name] is not None]
-    if unread:
-        raise InputError(f"the inputs have {unread[0]}, which a search would not read", hint="drop it from the data")
+    ignored = [name for name in inputs if name not in READ and inputs[name] is not None]
+    if ignored:
+        raise InputError(f"the inputs have {ignored[0]}, which a search would not read", hint="drop it from the data")
     tokens_BL, labels_BL = inputs["input_ids"], target_labels(inputs, causal=first is None)
     real_BL, wanted_BL = _real(inputs), labels_BL >= 0
     _require_no_gap(real_BL, "attention_mask has a hole")

@@ -23,7 +23,7 @@ def step_model(model: nn.Module, *, generation_config: GenerationConfig | None =
     Scores are the model's own, whatever its generation config says but for one thing: where it forces a first token
     (``forced_bos_token_id``, as mBART's language), that token is the first of every output, at score 0, and the first
     of every target. What it forbids (``suppress_tokens``, the padding in Marian's ``bad_words_ids``, ...) is a matter
-    of search: :func:`~seqwise.hugging_face.generation.generation_selector` heeds it as ``generate`` does.
+    of search: :func:`~seqwise.hugging_face.generation.generation_selector` respects it as ``generate`` does.
 
     The keys and values of the output so far are the decoder state and follow selections, gathered or mixed; those of
     the source (of the prompt, in a causal model) are kept once for each input. Where nothing asks for gradients and the

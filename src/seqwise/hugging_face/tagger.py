@@ -21,7 +21,7 @@ from seqwise.hugging_face.masked_model import num_positions
 from seqwise.models.recurrent import Context, FixedAttentionTagger
 from seqwise.training.checkpoints import load_model_file, seal, verify
 
-__all__ = ["PieceEncoder", "load_tagger", "pretrained_tagger", "save_tagger", "unread_words", "word_pieces"]
+__all__ = ["PieceEncoder", "load_tagger", "pretrained_tagger", "save_tagger", "word_pieces", "words_without_pieces"]
 
 BACKBONE, SIZES, WEIGHTS = "backbone", "tagger.json", "model.safetensors"
 """In a folder of :func:`save_tagger`: the folder of the encoder's configuration, and two files."""
@@ -133,7 +133,8 @@ def word_pieces(tokenizer: Any, words: Sequence[str]) -> tuple[int, ...]:
     Args:
         tokenizer: the model's own, fast or slow. One of bytes (RoBERTa, ModernBERT, GPT-2) reads each word as it does
             behind a blank, the first one too, whatever its ``add_prefix_space``.
-        words: one at least. One of which the tokenizer makes nothing is the unknown token: see :func:`unread_words`.
+        words: one at least. One that the tokenizer gives no piece is the unknown token: see
+            :func:`words_without_pieces`.
 
     Returns:
         Ids with the special tokens around them; ``~id``, which is negative, where a word begins.
@@ -150,8 +151,8 @@ def word_pieces(tokenizer: Any, words: Sequence[str]) -> tuple[int, ...]:
         >>> word_pieces(tokenizer, ["dogs", "run"])
         (2, -6, 6, -8, 3)
     """
-    unread = set(unread_words(tokenizer, words))
-    known = [_unknown(tokenizer, word) if place in unread else word for place, word in enumerate(words)]
+    without = set(words_without_pieces(tokenizer, words))
+    known = [_unknown(tokenizer, word) if place in without else word for place, word in enumerate(words)]
     if not getattr(tokenizer, "is_fast", False):
         marked = [marked for word in known for marked in _marked(_alone(tokenizer, word))]
         return tuple(tokenizer.build_inputs_with_special_tokens(marked))
@@ -162,7 +163,7 @@ def word_pieces(tokenizer: Any, words: Sequence[str]) -> tuple[int, ...]:
     return tuple(~one if column in starts else one for column, one in enumerate(ids))
 
 
-def unread_words(tokenizer: Any, words: Sequence[str]) -> tuple[int, ...]:
+def words_without_pieces(tokenizer: Any, words: Sequence[str]) -> tuple[int, ...]:
     """The places of words of which a tokenizer makes nothing, such as soft hyphens and blanks of no width.
 
     Args:
@@ -177,7 +178,7 @@ def unread_words(tokenizer: Any, words: Sequence[str]) -> tuple[int, ...]:
         >>> tokenizers = pytest.importorskip("tokenizers")
         >>> from transformers import BertTokenizer
         >>> tokenizer = BertTokenizer(vocab={"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4, "dog": 5})
-        >>> unread_words(tokenizer, ["dog", "\u200b", "cat"])
+        >>> words_without_pieces(tokenizer, ["dog", "\u200b", "cat"])
         (1,)
     """
     if isinstance(words, str) or not words:

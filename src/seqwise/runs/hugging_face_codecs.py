@@ -260,11 +260,11 @@ class TaggerCodec(OutputCodec):
         return [EncodedExample(self._pieces(example), ()) for example in examples]
 
     def _pieces(self, example: Example) -> tuple[int, ...]:
-        from seqwise.hugging_face.tagger import unread_words, word_pieces
+        from seqwise.hugging_face.tagger import word_pieces, words_without_pieces
 
         if not example.source:
             raise InputError("the source is empty", **place_of(example), hint="fill it in or drop the example")
-        for place in unread_words(self.tokenizer, example.source):
+        for place in words_without_pieces(self.tokenizer, example.source):
             # With labels, every word has a line of its own.
             line = example.line + place * bool(example.target) if example.line else None
             problem = f"the tokenizer makes nothing of {example.source[place]!r}"

@@ -128,7 +128,7 @@ def _new_tagger_run(examples: Sequence[Example], settings: Settings) -> OutputRu
     sizes = {name: getattr(own, name) for name in ("hidden_size", "label_embedding_size", "dropout")}
     with torch.random.fork_rng():
         torch.manual_seed(settings.seed)
-        options: dict[str, Any] = {"unread": POOLER, "dtype": torch.float32}
+        options: dict[str, Any] = {"unused": POOLER, "dtype": torch.float32}
         backbone, tokenizer = load_model_and_tokenizer(source, _encoder_loader, kind="encoder", **options)
         # With their names, the folder says by itself what it writes.
         backbone.config.id2label = dict(enumerate(labels.tokens))

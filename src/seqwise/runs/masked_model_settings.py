@@ -110,7 +110,7 @@ class MaskedModelSettings(Config):
         True
         >>> masked_settings(model="lstm", num_heads=8)
         Traceback (most recent call last):
-        seqwise.errors.InputError: num_heads: nothing reads it here; leave it out, or use model transformer
+        seqwise.errors.InputError: num_heads: has no effect here; leave it out, or use model transformer
     """
 
     tag = "format"
@@ -181,7 +181,7 @@ class MaskedModelSettings(Config):
             ("minimum_count", self.units != "subwords" or self.conditional, "words or characters as units"),
         ):
             if getattr(self, name) != usual[name].default and not is_read:
-                raise InputError(f"{name}: nothing reads it here", hint=f"leave it out, or use {hint}")
+                raise InputError(f"{name}: has no effect here", hint=f"leave it out, or use {hint}")
         return self
 
 

@@ -179,7 +179,7 @@ class _TransducerOfOurs(_Decoder, _OwnVocabulary, TransducerModel):
         of_subwords = "subwords" in (self.source_units, self.target_units)
         if self.subword_vocabulary != type(self).model_fields["subword_vocabulary"].default and not of_subwords:
             hint = "leave it out, or use source_units or target_units subwords"
-            raise InputError("subword_vocabulary: nothing reads it here", hint=hint)
+            raise InputError("subword_vocabulary: has no effect here", hint=hint)
         return self
 
     def units(self, side: Literal["source", "target"]) -> Units:

@@ -113,7 +113,7 @@ def load_model_and_tokenizer(
     loader: Callable[[Mapping[str, Any]], Any],
     *,
     kind: str,
-    unread: tuple[str, ...] = (),
+    unused: tuple[str, ...] = (),
     **options: Any,
 ) -> tuple[Any, Any]:
     """Read any model and its tokenizer from a folder, without the network, or from the hub.
@@ -122,7 +122,7 @@ def load_model_and_tokenizer(
         source: a Path is a folder, a str a name on the hub.
         loader: from the model's configuration to one of the ``AutoModelFor...`` classes of Transformers.
         kind: what it loads, for messages.
-        unread: what the names of weights begin with that may be missing, for nothing reads them.
+        unused: what the names of weights begin with that may be missing, for nothing reads them.
         options: of ``from_pretrained``.
 
     Raises:
@@ -142,7 +142,7 @@ def load_model_and_tokenizer(
         model, loaded = loader(config).from_pretrained(
             os.fspath(source), use_safetensors=True, output_loading_info=True, **where, **options
         )
-        missing = [name for name in loaded["missing_keys"] if not name.startswith(unread)]
+        missing = [name for name in loaded["missing_keys"] if not name.startswith(unused)]
         if missing:
             problem = f"no whole {kind}: {len(missing)} weights are missing, {min(missing)} among them"
             raise InputError(problem, path=source, hint=f"take a model that was trained as {_article(kind)}")

@@ -259,7 +259,7 @@ class Mixed(Relaxed, Costed, Searching):
         for name in ("cost", "wrong_label_costs"):
             if self.direct_loss_weight == 0 and getattr(self, name) != type(self).model_fields[name].default:
                 hint = "leave it out, or give direct_loss_weight"
-                raise InputError(f"{name}: {self.name} takes no notice of it", hint=hint)
+                raise InputError(f"{name}: {self.name} does not use it", hint=hint)
         return self
 
     @property

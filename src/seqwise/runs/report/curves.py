@@ -87,9 +87,9 @@ def curve_blocks(folders: Sequence[Folder], *, ids: Ids) -> list[Block]:
     if blind and folders[0].kind == "training":
         blocks.append(Paragraph(f"{', '.join(blind)}: no development data were measured on the way, so that there are "
                                 "no curves of their measures, of log Z and of the spread of slots."))  # fmt: skip
-    unread = [folder.name for folder in with_logs if not any("alpha" in log.columns for log in folder.logs)]
-    if unread and folders[0].kind == "training":
-        blocks.append(Paragraph(f"No objective of {', '.join(unread)} reads alpha."))
+    without = [folder.name for folder in with_logs if not any("alpha" in log.columns for log in folder.logs)]
+    if without and folders[0].kind == "training":
+        blocks.append(Paragraph(f"No objective of {', '.join(without)} reads alpha."))
     return blocks
 
 
