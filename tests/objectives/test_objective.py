@@ -387,13 +387,16 @@ def test_a_step_against_the_gradient_lowers_each_objective(name: str) -> None:
         (hinge_objective(k=2), "alpha"),
         (soft_dense_beam_objective(k=2), "alpha"),
         (scheduled_sampling_objective("greedy"), "gold_probability"),
+        (scheduled_sampling_objective("soft-greedy"), "alpha"),
     ],
 )
 def test_a_schedule_that_is_missing_is_named_with_the_objective(objective: Any, schedule: str) -> None:
     case = tagger_case(0)
-    assert objective(case.model, case.batch, {schedule: 0.5}).isfinite()
+    values = {"alpha": 0.5, "gold_probability": 0.5}
+    assert objective(case.model, case.batch, values).isfinite()
+    del values[schedule]
     with pytest.raises(InputError, match=rf"_objective reads the schedule {schedule}, which is missing"):
-        objective(case.model, case.batch, {})
+        objective(case.model, case.batch, values)
 
 
 @pytest.mark.parametrize(

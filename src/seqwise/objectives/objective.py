@@ -201,12 +201,15 @@ def _objective_of_fed(fed: Callable[..., Tensor], feeding: str) -> Objective:
     if feeding not in FEEDINGS:
         raise InputError(f"no feeding is called {feeding!r}", hint=f"choose one of {', '.join(FEEDINGS)}")
 
+    soft = feeding.startswith("soft")
+
     def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
+        alpha = schedule_value(values, "alpha", "scheduled_sampling_objective") if soft else 1.0
         logits_BTV = fed(
             model,
             model.encode(batch),
             batch.targets_BT,
-            otherwise=FEEDINGS[feeding](values.get("alpha", 1.0)),
+            otherwise=FEEDINGS[feeding](alpha),
             gold_probability=schedule_value(values, "gold_probability", "scheduled_sampling_objective"),
         )
         return cross_entropy(logits_BTV, batch.targets_BT)
