@@ -1,0 +1,116 @@
+"""Learning rates by development data: the same number of trials for every system, controls included.
+
+Systems are tuned in the order in which they start from each other: a second stage starts from the best checkpoint of
+the best trial of its start. Test outputs are kept beside those of the development data, and not looked at.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from reproductions.systems import Cell, Data, System, run_systems
+from reproductions.workers import ProgressFactory
+from seqwise.data.readers import write_atomically
+from seqwise.evaluation.metrics import Sums
+
+__all__ = ["RATES", "tune", "with_rates"]
+
+RATES = (1.0, 0.4, 0.15)
+"""Learning rates that are tried, as parts of the one that a system comes with."""
+
+TRIALS = "trials"
+"""The folder of the trials, and the name of the JSON file about them."""
+
+
+def tune(
+    systems: Sequence[System],
+    load_data: Callable[[], Data],
+    count: Callable[[Sequence[tuple[str, ...]]], Sums],
+    folder: Path,
+    *,
+    decoders: Sequence[str],
+    rates: Sequence[float] = RATES,
+    progress: ProgressFactory,
+) -> dict[str, float]:
+    """Try every system with several learning rates, and choose by its best decoder on development data.
+
+    Args:
+        systems: of one seed, each after the one that it starts from.
+        load_data: as of :func:`~reproductions.systems.run_systems`.
+        count: the measure of outputs on the development data; higher is better.
+        folder: takes the trials, in ``trials/FOLDER/NUMBER``, and ``trials.json`` with what each of them came to.
+        decoders: what each trial is searched with.
+        rates: parts of a system's own learning rate.
+        progress: makes the progress bars.
+
+    Returns:
+        The best part of each system's learning rate, by the system's folder; of equals, the first.
+    """
+    trials: dict[str, list[System]] = {}
+    scores: dict[str, list[float]] = {}
+    best: dict[str, System] = {}
+    for level in _levels(systems):
+        trials |= {system.folder: _trials(system, rates, best) for system in level}
+        # All that came before is named again: it is read back, and what starts from it depends on its weights.
+        every = [trial for several in trials.values() for trial in several]
+        cells = run_systems(every, load_data, folder, progress=progress, decoders=decoders)
+        for system in level:
+            several = trials[system.folder]
+            scores[system.folder] = [_on_dev(cells[trial.folder], count) for trial in several]
+            best[system.folder] = max(zip(scores[system.folder], several, strict=True), key=lambda pair: pair[0])[1]
+    chosen = {name: rates[trials[name].index(trial)] for name, trial in best.items()}
+    record = {
+        name: {
+            "learning_rates": [trial.settings.learning_rate for trial in trials[name]],
+            "development": scores[name],
+            "chosen": best[name].settings.learning_rate,
+        }
+        for name in trials
+    }
+    write_atomically(folder / f"{TRIALS}.json", json.dumps(record, indent=1) + "\n")
+    return chosen
+
+
+def with_rates(systems: Mapping[str, System], chosen: Mapping[str, float]) -> dict[str, System]:
+    """Give systems the learning rates that were chosen, by their keys; others stay as they are.
+
+    Args:
+        systems: by key.
+        chosen: parts of their learning rates, by key.
+    """
+    return {key: _at(system, chosen.get(key, 1.0)) for key, system in systems.items()}
+
+
+def _at(system: System, part: float) -> System:
+    rate = part * system.settings.learning_rate
+    return replace(system, settings=system.settings.with_changes(learning_rate=rate))
+
+
+def _trials(system: System, rates: Sequence[float], best: Mapping[str, System]) -> list[System]:
+    before = None if system.starts_from is None else best[system.starts_from].folder
+    named = partial(replace, starts_from=before)
+    return [
+        named(_at(system, rate), name=f"{system.name}, trial {number}", folder=f"{TRIALS}/{system.folder}/{number}")
+        for number, rate in enumerate(rates, start=1)
+    ]
+
+
+def _levels(systems: Sequence[System]) -> list[list[System]]:
+    """Those that start from nothing, those that start from these, and so on."""
+    levels: list[list[System]] = []
+    placed: set[str | None] = {None}
+    waiting = list(systems)
+    while waiting:
+        level = [system for system in waiting if system.starts_from in placed]
+        levels.append(level)
+        placed |= {system.folder for system in level}
+        waiting = [system for system in waiting if system.folder not in placed]
+    return levels
+
+
+def _on_dev(cell: Cell, count: Callable[[Sequence[tuple[str, ...]]], Sums]) -> float:
+    return max(count(outputs).value for outputs in cell.dev_outputs.values())
