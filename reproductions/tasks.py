@@ -10,11 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 from reproductions.beyond import stress
 from reproductions.comparison import HEADINGS, Measured, Row, measure_rows
 from reproductions.corpora import readers as corpora
 from reproductions.systems import Data, System, run_systems
+from reproductions.tuning import Trial, tune, with_rates
 from reproductions.workers import ProgressFactory
 from seqwise.data.readers import Example
 from seqwise.data.subwords import join_pieces
@@ -74,6 +76,7 @@ def run_task(
     *,
     seeds: Sequence[int],
     progress: ProgressFactory,
+    rates: Sequence[float] = (),
 ) -> dict[str, Measured]:
     """Train the systems of some rows and those that they start from, or read them back, and measure them.
 
@@ -85,15 +88,28 @@ def run_task(
         folder: takes the runs, which tables on the same task share.
         seeds: one training of each system for each.
         progress: makes the progress bars.
+        rates: see :func:`reproductions.tuning.tune`, which tries each of them with the first seed, on development data;
+            by default every system has the learning rate that it comes with. The best trials stand for that seed.
 
     Raises:
         InputError: the corpus is not at hand, or the family has no such row.
     """
     task.require()
     # Seed by seed, so that an interrupted table has whole seeds.
-    systems = [system for seed in seeds for system in _needed(family(seed), [row.key for row in rows])]
-    cells = run_systems(systems, task.load_data, folder, progress=progress, decoders=task.decoders)
     dev, test = (partial(task.count, part) for part in ("dev", "test"))
+    keys = [row.key for row in rows]
+    options: dict[str, Any] = {"progress": progress, "decoders": task.decoders}
+    best: dict[str, Trial] = {}
+    parts: dict[str, float] = {}
+    if rates:
+        record, first = folder / f"trials-{table}.json", family(seeds[0])
+        best = tune(_needed(first, keys), task.load_data, dev, folder, record=record, rates=rates, **options)
+        parts = {key: best[system.folder].part for key, system in first.items() if system.folder in best}
+    systems = [trial.system for trial in best.values()]
+    for seed in seeds[1:] if best else seeds:
+        systems += _needed(with_rates(family(seed), parts), keys)
+    cells = run_systems(systems, task.load_data, folder, **options)
+    cells |= {name: cells[trial.system.folder] for name, trial in best.items()}
     return measure_rows(table, rows, cells, seeds, dev=dev, test=test)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -17,13 +17,36 @@ from reproductions.workers import ProgressFactory
 from seqwise.data.readers import write_atomically
 from seqwise.evaluation.metrics import Sums
 
-__all__ = ["RATES", "tune", "with_rates"]
+__all__ = ["RATES", "Trial", "rates_of", "tune", "with_rates"]
 
 RATES = (1.0, 0.4, 0.15)
 """Learning rates that are tried, as parts of the one that a system comes with."""
 
 TRIALS = "trials"
-"""The folder of the trials, and the name of the JSON file about them."""
+"""The folder of the trials."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A system with one of the learning rates.
+
+    Args:
+        system: a cell of its own.
+        part: of the learning rate that the system came with.
+    """
+
+    system: System
+    part: float
+
+
+def rates_of(scale: str) -> tuple[float, ...]:
+    """The learning rates that are tried at a scale; none where every system has the rate that it comes with.
+
+    Example:
+        >>> rates_of("cpu"), len(rates_of("converged"))
+        ((), 3)
+    """
+    return RATES if scale == "converged" else ()
 
 
 def tune(
@@ -32,47 +55,48 @@ def tune(
     count: Callable[[Sequence[tuple[str, ...]]], Sums],
     folder: Path,
     *,
+    record: Path,
     decoders: Sequence[str],
     rates: Sequence[float] = RATES,
     progress: ProgressFactory,
-) -> dict[str, float]:
+) -> dict[str, Trial]:
     """Try every system with several learning rates, and choose by its best decoder on development data.
 
     Args:
         systems: of one seed, each after the one that it starts from.
         load_data: as of :func:`~reproductions.systems.run_systems`.
         count: the measure of outputs on the development data; higher is better.
-        folder: takes the trials, in ``trials/FOLDER/NUMBER``, and ``trials.json`` with what each of them came to.
+        folder: takes the trials, in ``trials/FOLDER/NUMBER``.
+        record: takes what each trial came to, as JSON.
         decoders: what each trial is searched with.
         rates: parts of a system's own learning rate.
         progress: makes the progress bars.
 
     Returns:
-        The best part of each system's learning rate, by the system's folder; of equals, the first.
+        The best trial of each system, by the system's folder; of equals, the first.
     """
-    trials: dict[str, list[System]] = {}
+    trials: dict[str, list[Trial]] = {}
     scores: dict[str, list[float]] = {}
-    best: dict[str, System] = {}
+    best: dict[str, Trial] = {}
     for level in _levels(systems):
         trials |= {system.folder: _trials(system, rates, best) for system in level}
         # All that came before is named again: it is read back, and what starts from it depends on its weights.
-        every = [trial for several in trials.values() for trial in several]
+        every = [trial.system for several in trials.values() for trial in several]
         cells = run_systems(every, load_data, folder, progress=progress, decoders=decoders)
         for system in level:
             several = trials[system.folder]
-            scores[system.folder] = [_on_dev(cells[trial.folder], count) for trial in several]
+            scores[system.folder] = [_on_dev(cells[trial.system.folder], count) for trial in several]
             best[system.folder] = max(zip(scores[system.folder], several, strict=True), key=lambda pair: pair[0])[1]
-    chosen = {name: rates[trials[name].index(trial)] for name, trial in best.items()}
-    record = {
+    written = {
         name: {
-            "learning_rates": [trial.settings.learning_rate for trial in trials[name]],
+            "learning_rates": [trial.system.settings.learning_rate for trial in trials[name]],
             "development": scores[name],
-            "chosen": best[name].settings.learning_rate,
+            "chosen": best[name].system.settings.learning_rate,
         }
         for name in trials
     }
-    write_atomically(folder / f"{TRIALS}.json", json.dumps(record, indent=1) + "\n")
-    return chosen
+    write_atomically(record, json.dumps(written, indent=1) + "\n")
+    return best
 
 
 def with_rates(systems: Mapping[str, System], chosen: Mapping[str, float]) -> dict[str, System]:
@@ -90,12 +114,17 @@ def _at(system: System, part: float) -> System:
     return replace(system, settings=system.settings.with_changes(learning_rate=rate))
 
 
-def _trials(system: System, rates: Sequence[float], best: Mapping[str, System]) -> list[System]:
-    before = None if system.starts_from is None else best[system.starts_from].folder
+def _trials(system: System, rates: Sequence[float], best: Mapping[str, Trial]) -> list[Trial]:
+    before = None if system.starts_from is None else best[system.starts_from].system.folder
     named = partial(replace, starts_from=before)
     return [
-        named(_at(system, rate), name=f"{system.name}, trial {number}", folder=f"{TRIALS}/{system.folder}/{number}")
-        for number, rate in enumerate(rates, start=1)
+        Trial(
+            named(
+                _at(system, part), name=f"{system.name}, trial {number}", folder=f"{TRIALS}/{system.folder}/{number}"
+            ),
+            part,
+        )
+        for number, part in enumerate(rates, start=1)
     ]
 
 
