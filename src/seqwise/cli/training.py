@@ -42,7 +42,7 @@ def train(
     settings = load_settings(config, given)
     with progress_bars() as progress:
         bars: dict[str, Any] = {}
-        measures = settings.dev is not None and settings.measurements > 0
+        measures = False
 
         def advance(stage: str, step: Any) -> None:
             if stage not in bars:
@@ -61,6 +61,8 @@ def train(
             progress.update(bars["dev"], completed=done)
 
         def begin(summary: Any) -> None:
+            nonlocal measures
+            measures = summary.evaluation is not None
             for line in () if as_json else lines_of(summary):
                 print(line, flush=True)
 
@@ -75,11 +77,34 @@ def train(
     what = trained_now if set(bars) - {"dev"} else f"{steps} were taken before"
     loss = f"loss of the last ones {trained['mean_loss']:.4g} ({trained['loss_unit']})"
     print(textwrap.fill(f"{what}; {loss}", 80, subsequent_indent="  ", break_on_hyphens=False))
+    for line in _lengths(metrics):
+        print(textwrap.fill(line, 80, subsequent_indent="  ", break_on_hyphens=False))
     if "dev" in metrics:
         _print_dev(metrics["dev"])
     if "diverged" in metrics.get("warnings", {}):
         return
     print(f"the run is in {output}; try: seqwise predict {shlex.quote(str(output))} TEXT")
+
+
+def _lengths(metrics: dict[str, Any]) -> list[str]:
+    """Where each stage was at its best on the development data; or, where it was not evaluated, how its loss fell."""
+    lines = []
+    for name, stage in metrics.items():
+        if isinstance(stage, dict) and "best" in stage:
+            best = stage["best"]
+            title = next(title for title in best if title not in ("step", "epoch"))
+            ended = "stopped early, at" if stage["stopped_early"] else "ended with"
+            lines.append(
+                f"{name}: best after epoch {best['epoch']:.3g}, step {best['step']:,} ({title} "
+                f"{number(title, best[title])} on the evaluated sample); {ended} step {stage['steps']:,}"
+            )
+    falls = metrics["training"].get("loss_of_last_fifths", ())
+    if len(falls) == 2:
+        before, last = falls
+        fell = "fell" if last < before else "rose"
+        lines.append(f"not evaluated on the way, fixed length: the loss {fell} from {before:.4g} to {last:.4g} in the "
+                     "last two fifths of the steps")  # fmt: skip
+    return lines
 
 
 def _print_dev(dev: dict[str, Any]) -> None:

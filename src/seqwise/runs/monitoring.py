@@ -7,38 +7,44 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from seqwise.data.batches import collate
+from seqwise.data.batches import EncodedExample, collate
 from seqwise.data.readers import Example
 from seqwise.decoding import evaluation_mode
 from seqwise.objectives.objective import search_targets
+from seqwise.objectives.named import CrossEntropy
 from seqwise.runs.decoder_choice import usual_decoder
 from seqwise.runs.measures import decisive, known_targets, log_partitions_of, measure
 from seqwise.runs.run import OutputRun
 from seqwise.runs.settings import Settings
+from seqwise.runs.sizing import evaluated_examples
 from seqwise.search.beam import beam_search
 from seqwise.search.candidates import as_score
 from seqwise.search.operators import ALPHA_UNITS
 from seqwise.search.selectors import HardTopK, Selector, SoftTopK
 
-__all__ = ["MOST_EXAMPLES", "Monitor", "monitor", "score_spread"]
+__all__ = ["CROSS_ENTROPY", "MOST_EXAMPLES", "Monitor", "monitor", "score_spread"]
 
 MOST_EXAMPLES = 100
-"""Examples of a sample, the first ones: enough for a curve, and few enough that training is not kept waiting."""
+"""Examples of which log Z and spreads are taken: enough for a curve, and few enough that training need not wait."""
+
+CROSS_ENTROPY = "cross-entropy"
+"""Title of the cross-entropy of the gold tokens, in nats per token."""
 
 Monitor = Callable[[Mapping[str, float]], dict[str, float]]
 """From the schedules at a step to what is measured then, by title."""
 
 
 def monitor(run: OutputRun, examples: Sequence[Example], settings: Settings) -> Monitor:
-    """What to measure of a run that is being trained, on up to 100 examples.
+    """What to measure of a run that is being trained, on a sample of the development data.
 
-    The measure that would decide which decoder is best, as the beam that training is for has it; the mean of log Z at
-    gold positions; and the spread of the scores in a beam (:func:`score_spread`), hard and, where the objective has a
-    relaxed one, relaxed at the alpha of the step: a relaxed beam whose slots have merged is no beam.
+    The measure that would decide which decoder is best, as the beam that training is for has it, on up to 500 examples
+    (:func:`~seqwise.runs.sizing.evaluated_examples`); and on up to 100 of them the cross-entropy and the mean of log Z
+    at gold positions, and the spread of the scores in a beam (:func:`score_spread`), hard and, where the objective has
+    a relaxed one, relaxed at the alpha of the step: a relaxed beam whose slots have merged is no beam.
 
     Args:
         run: its model is measured as it is at each call, in evaluation mode and without gradients.
-        examples: development data.
+        examples: development data; the sample is spread evenly over them.
         settings: of the stage.
 
     Example:
@@ -47,10 +53,10 @@ def monitor(run: OutputRun, examples: Sequence[Example], settings: Settings) -> 
         >>> settings = train_settings(objective="relaxed-beam")
         >>> measured = monitor(new_run(examples, settings), examples, settings)({"alpha": 1.0})
         >>> sorted(measured)
-        ['labels right', 'mean log Z', 'spread of slots, hard', 'spread of slots, relaxed']
+        ['cross-entropy', 'labels right', 'mean log Z', 'spread of slots, hard', 'spread of slots, relaxed']
     """
-    sample = list(examples[:MOST_EXAMPLES])
-    gold = run.codec.encode(known_targets(run, sample))
+    sample = _sample(examples, evaluated_examples(settings))
+    gold = run.codec.encode(known_targets(run, _sample(sample, MOST_EXAMPLES)))
     k, unit = settings.beam_size, ALPHA_UNITS[settings.alpha_unit]
 
     def spread(selector: Selector) -> float:
@@ -66,6 +72,7 @@ def monitor(run: OutputRun, examples: Sequence[Example], settings: Settings) -> 
         title, _ = decisive(sums, subwords=run.codec.writes_text)
         found = {title: sums[title].value}
         if gold:
+            found[CROSS_ENTROPY] = _cross_entropy(run, gold)
             found["mean log Z"] = log_partitions_of(run, gold).mean().item()
             found["spread of slots, hard"] = spread(HardTopK(k))
         if gold and settings.objective.relaxes:
@@ -73,6 +80,20 @@ def monitor(run: OutputRun, examples: Sequence[Example], settings: Settings) -> 
         return found
 
     return measured
+
+
+def _sample(examples: Sequence[Example], most: int) -> list[Example]:
+    """Examples spread evenly, at most so many different sources; of each source all examples, as references."""
+    sources = list(dict.fromkeys(example.source for example in examples))
+    count = min(most, len(sources))
+    chosen = {sources[place * len(sources) // count] for place in range(count)}
+    return [example for example in examples if example.source in chosen]
+
+
+def _cross_entropy(run: OutputRun, gold: Sequence[EncodedExample]) -> float:
+    batch = collate(list(enumerate(gold))).to(run.model.embedding_VD.device)
+    with evaluation_mode(run.model), torch.no_grad():
+        return CrossEntropy().build()(run.model, batch, {}).item()
 
 
 def score_spread(scores_BK: Tensor) -> Tensor:

@@ -54,6 +54,15 @@ Task = Literal["tag", "transduce"]
 RATE_OF_PRETRAINED = 5e-5
 """A learning rate that does not undo what is trained already."""
 
+SIZED = "sized to the data"
+"""Help on a setting that :func:`seqwise.runs.sizing.sized` chooses where it is not given."""
+
+PATIENCE = "evaluations in a row without a better one that end a stage; none: all epochs are trained"
+EVALUATE_EVERY = (
+    "steps between evaluations on a sample of the development data; the best weights are kept; 0: never, and the last "
+    "weights are kept"
+)
+
 
 _TASK = (
     "tag: one label per source token; transduce: an output of its own length; by default tag, and transduce with a "
@@ -70,11 +79,13 @@ class WarmStart(Config):
     """What is trained before the objective; a subclass has a ``name: Literal["..."]``."""
 
     name: str
-    epochs: float = setting(5.0, "epochs of the warm start", flag="warm_start_epochs", shared=True, ge=0)
+    epochs: float = setting(
+        5.0, "the most epochs of the warm start", usual=SIZED, flag="warm_start_epochs", shared=True, ge=0
+    )
     learning_rate: float | None = setting(
         None,
         "its highest learning rate; of a trained model 5e-5",
-        usual="0.002",
+        usual=SIZED,
         shared=True,
         flag="warm_start_learning_rate",
         gt=0,
@@ -151,12 +162,14 @@ class Settings(Config):
 
     task: Task = setting(..., _TASK, panel="Data")
     train: Path = setting(Path(), "training data: CoNLL columns (tag) or two-column TSV (transduce), plain or gzipped")
-    dev: Path | None = setting(None, "development data, for choosing how to decode")
+    dev: Path | None = setting(
+        None, "development data, for stopping when the model is at its best, and for choosing how to decode"
+    )
     model: ModelConfig = setting(..., _MODEL, panel="Model")
     objective: AnyObjective = setting(
         ...,
-        "what training minimises; auto: beam-crf over global scores left to right, else cross-entropy, which then has "
-        "the epochs of the warm start as well",
+        "what training minimises; auto: beam-crf over global scores left to right, else cross-entropy, to which "
+        "epochs of a warm start are added",
         panel="Objective",
         usual="auto",
     )
@@ -172,22 +185,19 @@ class Settings(Config):
         panel="Optimisation",
         usual="cross-entropy",
     )
-    epochs: float = setting(5.0, "epochs of the objective itself", gt=0)
+    epochs: float = setting(5.0, "the most epochs of the objective itself", usual=SIZED, gt=0)
     learning_rate: float = setting(
         lambda values: RATE_OF_PRETRAINED if getattr(values.get("model"), "pretrained", False) else 1e-3,
         "highest learning rate; decays linearly to 0; of a trained model 5e-5",
-        usual="0.001",
+        usual=SIZED,
         gt=0,
     )
-    batch_size: int = setting(64, "examples in a batch", ge=1)
+    batch_size: int = setting(64, "examples in a batch", usual=SIZED, ge=1)
     clip: float = setting(1.0, "longest gradient", gt=0)
+    patience: int | None = setting(5, PATIENCE, ge=1)
+    evaluate_every: int = setting(0, EVALUATE_EVERY, usual=SIZED, ge=0)
     seed: int = setting(0, "seed of initial weights, batches and noise", ge=0, lt=2**32)
     save_every: int = setting(200, "steps between checkpoints", panel="Log", ge=1)
-    measurements: int = setting(
-        10,
-        "how often in each stage a sample of the development data is measured, for the curves of seqwise report",
-        ge=0,
-    )
     _chosen_by_auto: bool = PrivateAttr(False)
 
     @property
@@ -318,13 +328,20 @@ def load_settings(path: Path | None, flags: Mapping[str, str]) -> Settings:
 
 
 def check(settings: Settings) -> Settings:
-    """Refuse settings without training data; return them.
+    """Refuse settings without training data, or with an evaluation that nothing can be evaluated on; return them.
 
     Raises:
         InputError: there are none.
     """
     if settings.train == Path():
         raise InputError("there is no training data", hint="give --train FILE, or a line 'train: FILE' in the YAML")
+    given = settings.model_fields_set
+    if settings.dev is None and "evaluate_every" in given and settings.evaluate_every:
+        raise InputError("evaluate_every: there is no development data", hint="give --dev FILE, or leave it out")
+    is_evaluated = settings.dev is not None and (settings.evaluate_every or "evaluate_every" not in given)
+    if not is_evaluated and "patience" in given and settings.patience is not None:
+        problem = "patience: nothing is evaluated while training"
+        raise InputError(problem, hint="give --dev FILE, without --evaluate-every 0, or leave it out")
     return settings
 
 
@@ -362,7 +379,7 @@ def _choose_objective(given: Given) -> None:
     cross-entropy, then with scheduled sampling, then with the beam CRF on raw scores, and searched by these: of what
     beats the strongest controls, the best on development data (``python -m reproductions search-objectives``). Where
     the whole input is seen, nothing has beaten cross-entropy trained longer (Tables 4.1 and 4.2, g2p), so it gets the
-    warm start's epochs as well. Everything else stays as it is set.
+    epochs of a warm start, where they are given, as well. Everything else stays as it is set.
     """
     for name in ("score", "warm_start"):
         if given.value(name) is not None:
@@ -374,13 +391,16 @@ def _choose_objective(given: Given) -> None:
             given.put(name, value)
         return
     given.put("objective", "cross-entropy")
-    names = ("warm_start_epochs", "epochs")
-    epochs = [given.value(name) if name in {**given.file, **given.flags} else 5.0 for name in names]
-    try:
-        numbers = [float(value) for value in epochs]
-    except (TypeError, ValueError):
-        return  # the wrong one is refused with its place
-    if numbers[0] >= 0 and numbers[1] > 0:
+    written = [value for name in ("warm_start_epochs", "epochs") if (value := given.value(name)) is not None]
+    if len(written) == 2:
+        try:
+            warm_start, epochs = map(float, written)
+        except (TypeError, ValueError):
+            return  # the wrong one is refused with its place
+        if warm_start >= 0 and epochs > 0:
+            given.drop("warm_start_epochs")
+            given.put("epochs", warm_start + epochs)
+    elif given.value("warm_start_epochs") is not None:
+        given.put("epochs", given.value("warm_start_epochs"))
         given.drop("warm_start_epochs")
-        given.put("epochs", sum(numbers))
     given.drop("warm_start_learning_rate")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import json
+import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -25,13 +28,21 @@ from seqwise.objectives.contrastive import noise_log_probs
 from seqwise.objectives.named import Context
 from seqwise.runs.inputs import read_examples
 from seqwise.runs.loading import new_run, save_run, save_settings
-from seqwise.runs.measures import measure_decoders, missing_bleu, unknown_targets
+from seqwise.runs.measures import decisive, measure_decoders, missing_bleu, require_known_target, unknown_targets
 from seqwise.runs.model_settings import PretrainedEncoder
-from seqwise.runs.monitoring import monitor
+from seqwise.runs.monitoring import CROSS_ENTROPY, monitor
 from seqwise.runs.run import OutputRun, save_metrics
 from seqwise.runs.settings import Settings, check, load_settings
+from seqwise.runs.sizing import sized
 from seqwise.runs.stages import WARM_START_FOLDERS, stages, steps_of
-from seqwise.runs.training_summary import TrainingSummary, save_summary, summarize_training, token_of, warnings_of
+from seqwise.runs.training_summary import (
+    TrainingSummary,
+    last_fifths,
+    save_summary,
+    summarize_training,
+    token_of,
+    warnings_of,
+)
 from seqwise.training.checkpoints import MEASUREMENTS, last_complete
 from seqwise.training.lock import sole_writer
 from seqwise.training.processes import from_main_process, init_process_group, is_main_process
@@ -51,6 +62,7 @@ def train_stage(
     folder: Path,
     examples: Sequence[Example] = (),
     dev: Sequence[Example] = (),
+    fingerprints: Mapping[str, str] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> TrainingResult:
     """Train a run's model in place with the objective of the settings, resuming from the folder's checkpoints.
@@ -64,13 +76,16 @@ def train_stage(
         settings: read from ``objective`` on; the number of steps is ``epochs`` times the batches of one epoch.
         folder: takes ``log.jsonl``, ``measurements.jsonl`` where there is something to measure, and ``checkpoints``.
         examples: the same examples as text, to name them in error messages.
-        dev: what is measured ``measurements`` times while the model is being trained; see
-            :func:`~seqwise.runs.monitoring.monitor`.
+        dev: a sample of it is measured every ``evaluate_every`` steps, see :func:`~seqwise.runs.monitoring.monitor`.
+            The model ends with the weights that were best on it, and training stops after ``patience`` evaluations
+            without better ones.
+        fingerprints: see :func:`~seqwise.training.trainer.fit`.
         on_progress: called after each step.
     """
     steps, model = steps_of(settings, len(encoded)), run.model
     objective = settings.objective.build(context_of(run.codec.target_vocabulary, encoded=encoded, start=model))
     schedules = {name: schedule.over(steps) for name, schedule in settings.objective.schedules.items()}
+    evaluation = _Evaluation(run, dev, settings) if dev and settings.evaluate_every else None
     result = fit(
         model,
         objective,
@@ -84,8 +99,11 @@ def train_stage(
         rates=_rates(run, settings),
         save_every=settings.save_every,
         schedules=schedules,
-        measure=monitor(run, dev, settings) if dev and settings.measurements else None,
-        measure_every=max(1, steps // max(1, settings.measurements)),
+        measure=None if evaluation is None else evaluation.measure,
+        measure_every=max(1, settings.evaluate_every),
+        evaluate=None if evaluation is None else evaluation.metric,
+        patience=None if evaluation is None else settings.patience,
+        fingerprints=fingerprints,
         on_progress=on_progress,
         example_names=(lambda index: f"{examples[index].path}:{examples[index].line}") if examples else None,
     )
@@ -96,6 +114,39 @@ def train_stage(
     if not bool(torch.isfinite(last_loss)):
         raise InputError(f"after the last step the loss is {last_loss.item()}", hint="lower the learning rate")
     return result
+
+
+class _Evaluation:
+    """Measures a run on development data, and makes one number of it, higher is better.
+
+    That is the measure that decides which decoder is best, less a hair of the cross-entropy: as long as no entity is
+    found, or no output is right, a model that learns still gets better.
+    """
+
+    def __init__(self, run: OutputRun, dev: Sequence[Example], settings: Settings) -> None:
+        self._monitor, self._dev = monitor(run, dev, settings), dev
+        self._subwords = run.codec.writes_text
+        self._measured: dict[str, float] = {}
+
+    def measure(self, values: Mapping[str, float]) -> dict[str, float]:
+        """Measure the model as it is."""
+        self._measured = self._monitor(values)
+        return self._measured
+
+    def metric(self) -> float:
+        """Return the metric of the last measurement."""
+        title, sign = decisive(self._measured, subwords=self._subwords)
+        value = self._measured[title]
+        if not math.isfinite(value):
+            path = self._dev[0].path or None
+            hint = "give other development data, or --evaluate-every 0"
+            raise InputError(f"{title} is {value} on the development data", path=path, hint=hint)
+        cross_entropy = self._measured.get(CROSS_ENTROPY, 0.0)
+        return sign * value - _HAIR * min(cross_entropy, 100.0)
+
+
+_HAIR = 1e-6
+"""Weight of the cross-entropy in the metric of early stopping: less than one more right answer counts."""
 
 
 def context_of(
@@ -180,13 +231,14 @@ def _train_run(
     on_progress: OnProgress | None,
     on_measured: Callable[[int, int], None] | None,
 ) -> dict[str, Any]:
-    settings = _with_lasting_paths(asked, output)
+    examples = read_examples(asked, asked.train)
+    settings = sized(_with_lasting_paths(asked, output), len(examples))
     from_main_process(lambda: _require_own(output, settings))
-    examples = read_examples(settings, settings.train)
     dev = [] if settings.dev is None else read_examples(settings, settings.dev)
     run = new_run(examples, settings)
     encoded = run.codec.encode(examples)
     run.codec.encode_sources(dev)  # so that what it cannot read is said before the training, not after
+    require_known_target(run, dev)
     from_main_process(lambda: _claim(output, settings))
     doubt = wrong_label_column(examples) if settings.task == "tag" else None
     for warning in (doubt, unknown_targets(run, dev), missing_bleu(run) if dev else None):
@@ -206,6 +258,7 @@ def _train_run(
             folder=output / stage.folder,
             examples=examples,
             dev=dev,
+            fingerprints={"development data": sha256_of_examples(dev)} if settings.evaluate_every else None,
             on_progress=None if on_progress is None else _named(on_progress, stage.name),
         )
         metrics[stage.name] = {
@@ -213,6 +266,8 @@ def _train_run(
             "mean_loss": result.mean_loss,
             "loss_unit": stage.settings.objective.loss_unit(token_of(settings)),
         }
+        if result.best_step is not None:
+            metrics[stage.name] |= _best(result, stage.settings, len(examples), output / stage.folder)
     if not is_main_process():
         return metrics
     save_run(run, output)
@@ -220,9 +275,24 @@ def _train_run(
         metrics["dev"] = measure_decoders(run, dev, on_measured=on_measured)
         metrics["dev"]["signature"] = _signed(run, dev)
     losses = read_losses(output / "log.jsonl")
-    metrics["warnings"] = warnings_of(losses, settings, baseline=summary.baseline, dev=metrics.get("dev"))
+    if not settings.evaluate_every:
+        metrics["training"]["loss_of_last_fifths"] = [fmean(part) for part in last_fifths(losses) if part]
+    metrics["warnings"] = warnings_of(
+        losses, settings, baseline=summary.baseline, dev=metrics.get("dev"), best_step=result.best_step
+    )
     save_metrics(output, metrics)
     return metrics
+
+
+def _best(result: TrainingResult, settings: Settings, num_examples: int, folder: Path) -> dict[str, Any]:
+    """The step whose weights are kept, its measurement, and whether training stopped before its last step."""
+    lines = (folder / MEASUREMENTS).read_text(encoding="utf-8").splitlines()
+    measured = next(line for line in map(json.loads, lines) if line["step"] == result.best_step)
+    steps_an_epoch = -(-num_examples // settings.batch_size)
+    return {
+        "best": measured | {"epoch": measured["step"] / steps_an_epoch},
+        "stopped_early": result.steps < steps_of(settings, num_examples),
+    }
 
 
 def _signed(run: OutputRun, dev: Sequence[Example]) -> str:
@@ -232,7 +302,7 @@ def _signed(run: OutputRun, dev: Sequence[Example]) -> str:
 
 
 # What a training may be continued with: the data are compared by the checkpoints, the rest does not touch the weights.
-_MAY_DIFFER = {"train", "dev", "save_every", "measurements"}
+_MAY_DIFFER = {"train", "dev", "save_every"}
 _WRITTEN = (
     "model", "model.partial", "checkpoints", *WARM_START_FOLDERS, "log.jsonl", MEASUREMENTS, "metrics.json",
 )  # fmt: skip
@@ -248,7 +318,7 @@ def _require_own(output: Path, settings: Settings) -> None:
             raise InputError(problem, path=output, hint="give another --output")
         return
     for name, (then, now) in differences(load_settings(saved, {}), settings).items():
-        if name not in _MAY_DIFFER and not _came_to_nothing(output):
+        if (name not in _MAY_DIFFER or None in (then, now)) and not _came_to_nothing(output):
             problem = f"the run was begun with another {name} ({then} then, {now} now)"
             raise InputError(problem, path=output, hint="give another --output, or remove this folder to start again")
 

@@ -20,14 +20,17 @@ from seqwise.data.summary import DataSummary, most_frequent_labels, most_frequen
 from seqwise.runs.measures import decisive, measure_outputs, references_by_source
 from seqwise.runs.run import OutputRun
 from seqwise.runs.settings import Settings
+from seqwise.runs.sizing import evaluated_examples
 from seqwise.runs.stages import stages, steps_of
 from seqwise.schedules import Schedule
 
 __all__ = [
     "SUMMARY",
     "Baseline",
+    "Evaluation",
     "StageSummary",
     "TrainingSummary",
+    "last_fifths",
     "lines_of",
     "loss_warnings",
     "save_summary",
@@ -44,13 +47,29 @@ FEWEST_STEPS = 50  # of which a fifth has a standard error
 
 @dataclass(frozen=True)
 class StageSummary:
-    """A stage of training: its name, objective, epochs and steps, and the unit of its loss."""
+    """A stage of training: its name, objective, epochs and steps, highest learning rate, and the unit of its loss."""
 
     name: str
     objective: str
     epochs: float
     steps: int
+    learning_rate: float
     loss_unit: str
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How often a stage is evaluated on the development data.
+
+    Attributes:
+        every: steps between two evaluations.
+        examples: how many are decoded, at most.
+        patience: evaluations without a better one that end the stage; None: it takes all its steps.
+    """
+
+    every: int
+    examples: int
+    patience: int | None
 
 
 @dataclass(frozen=True)
@@ -84,7 +103,9 @@ class TrainingSummary:
         target_vocabulary: how many labels or target tokens it can write, with the end token where there is one.
         model: its name.
         parameters: how many numbers are trained.
+        batch_size: examples in a batch.
         stages: in order.
+        evaluation: see there; None where only the end counts.
         auto: what the objective "auto" stands for, if it was asked for.
         baseline: see there; None for a transduction without development data.
     """
@@ -96,7 +117,9 @@ class TrainingSummary:
     target_vocabulary: int
     model: str
     parameters: int
+    batch_size: int
     stages: Sequence[StageSummary]
+    evaluation: Evaluation | None
     auto: str | None
     baseline: Baseline | None
 
@@ -122,19 +145,29 @@ def summarize_training(
         len(run.codec.target_vocabulary),
         settings.model.title,
         sum(weight.numel() for weight in run.model.parameters() if weight.requires_grad),
+        settings.batch_size,
         [
             StageSummary(
                 stage.name,
                 stage.settings.objective.name,
                 stage.settings.epochs,
                 steps_of(stage.settings, len(train)),
+                stage.settings.learning_rate,
                 stage.settings.objective.loss_unit(token),
             )
             for stage in stages(settings)
         ],
+        _evaluation(dev, settings),
         f"{settings.objective.name} with {settings.trained_score} scores" if settings.chosen_by_auto else None,
         _baseline(run, train, dev),
     )
+
+
+def _evaluation(dev: Sequence[Example], settings: Settings) -> Evaluation | None:
+    if not dev or not settings.evaluate_every:
+        return None
+    examples = min(evaluated_examples(settings), len(dev))
+    return Evaluation(settings.evaluate_every, examples, settings.patience)
 
 
 def token_of(settings: Settings) -> str:
@@ -174,14 +207,34 @@ def lines_of(summary: TrainingSummary) -> list[str]:
     rows.append(("model", f"{summary.model}, {summary.parameters:,} parameters"))
     if summary.auto is not None:
         rows.append(("auto", f"stands for {summary.auto}"))
+    evaluation = summary.evaluation
+    most = "" if evaluation is None or evaluation.patience is None else "at most "
     for place, stage in enumerate(summary.stages, start=1):
-        steps = f"{stage.epochs:g} epoch{'' if stage.epochs == 1 else 's'}, {stage.steps:,} steps"
+        steps = f"{most}{stage.epochs:g} epoch{'' if stage.epochs == 1 else 's'}, {stage.steps:,} steps"
         rows.append((f"stage {place}", f"{stage.objective}, {steps}; loss: {stage.loss_unit}"))
+    rates = dict.fromkeys(f"{stage.learning_rate:g}" for stage in summary.stages)
+    rows.append(("batches", f"of {summary.batch_size:,}; learning rate {', then '.join(rates)}"))
+    rows.append(("length", _length(summary)))
     if summary.baseline is not None:
         of = summary.baseline
         rows.append(("baseline", f"{of.title} {_percent(of, of.measures[of.title])} on {of.file} by {of.method}"))
     options: dict[str, Any] = {"subsequent_indent": " " * 10, "break_on_hyphens": False}
     return [line for name, text in rows for line in textwrap.wrap(f"{name:<9} {text}", WIDTH, **options)]
+
+
+def _length(summary: TrainingSummary) -> str:
+    evaluation = summary.evaluation
+    if evaluation is None:
+        return "fixed: " + (
+            "without --dev, nothing says when to stop"
+            if summary.dev is None
+            else "no evaluation on the development data before the end"
+        )
+    measured = f"evaluated every {evaluation.every:,} steps on {evaluation.examples:,} development examples, best kept"
+    if evaluation.patience is None:
+        return measured
+    evaluations = f"{evaluation.patience} evaluation{'' if evaluation.patience == 1 else 's'}"
+    return f"{measured}; a stage stops after {evaluations} without a better one"
 
 
 def _counts(summary: TrainingSummary, data: DataSummary) -> str:
@@ -206,6 +259,7 @@ def warnings_of(
     *,
     baseline: Baseline | None = None,
     dev: Mapping[str, Any] | None = None,
+    best_step: int | None = None,
 ) -> dict[str, str]:
     """The reasons to doubt a training run that has come to its end.
 
@@ -214,6 +268,8 @@ def warnings_of(
         settings: of that stage.
         baseline: from the summary.
         dev: the metrics on the development data.
+        best_step: the step whose weights were best on the development data; before the last one, it is no matter
+            whether the loss was still falling.
 
     Returns:
         Those of :func:`loss_warnings`, and "below the baseline", by kind.
@@ -233,6 +289,8 @@ def warnings_of(
         epochs=settings.epochs,
         schedules=[schedule.over(len(losses)) for schedule in settings.objective.schedules.values()],
     )
+    if best_step is not None and best_step < len(losses):
+        found.pop("still falling", None)
     if baseline is not None and dev is not None and baseline.file == "dev":
         value, least = dev["decoders"][dev["best decoder"]][baseline.title], baseline.measures[baseline.title]
         if baseline.sign * (value - least) < 0:
@@ -267,8 +325,9 @@ def loss_warnings(
         >>> list(loss_warnings([1.0] * 50 + [1.1e10] * 50, unit="nats", learning_rate=1.0, epochs=1))
         ['diverged']
     """
-    size = max(1, len(losses) // 5)
-    first, before, last = losses[:size], losses[-2 * size : -size], losses[-size:]
+    before, last = last_fifths(losses)
+    size = len(last)
+    first = losses[:size]
     start, end = statistics.fmean(first), statistics.fmean(last)
 
     def steady(since: int) -> bool:
@@ -284,6 +343,17 @@ def loss_warnings(
             said = f"the loss was still falling, from {end + fall:.4g} to {end:.4g} in the last two fifths of the steps"
             return {"still falling": f"{said}; try --epochs {2 * epochs:g}"}
     return {}
+
+
+def last_fifths(losses: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
+    """Split off the losses of the last two fifths of the steps.
+
+    Example:
+        >>> last_fifths([5.0, 4.0, 3.0, 2.0, 1.0])
+        ([2.0], [1.0])
+    """
+    size = max(1, len(losses) // 5)
+    return losses[-2 * size : -size], losses[-size:]
 
 
 def _error(*samples: Sequence[float]) -> float:

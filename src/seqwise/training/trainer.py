@@ -128,6 +128,7 @@ def fit(
     measure_every: int = 100,
     evaluate: Callable[[], float] | None = None,
     patience: int | None = None,
+    fingerprints: Mapping[str, str] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     example_names: Callable[[int], str] | None = None,
 ) -> TrainingResult:
@@ -166,6 +167,8 @@ def fit(
         evaluate: the development metric of the model as it is, higher is better; called as often as ``measure``, each
             time with a checkpoint after it, and under the same conditions. The model ends with its best weights.
         patience: early stopping: how many evaluations in a row without a better one end the training run.
+        fingerprints: by name, of what else the result depends on, such as "development data"; a checkpoint that was
+            made with others is refused.
         on_progress: called after each step, before the checkpoint that says the step is done.
         example_names: names the example of an index in error messages, for instance as "file:line".
 
@@ -224,6 +227,8 @@ def fit(
     _check_patience(patience, evaluate)
     if rates:  # not named where there are none, as in checkpoints from before there were any
         chosen["rates"] = _known_parts(model, rates)
+    if fingerprints:
+        chosen["fingerprints"] = dict(fingerprints)
     started = time.monotonic()
     batches = StepBatches(train, batch_size=batch_size, seed=seed, steps=steps, parts=gradient_accumulation_steps)
     settings = _made_with(chosen, train, parsed)
@@ -559,7 +564,12 @@ def _resume_point(checkpoints: Path, settings: Mapping[str, Any]) -> TrainerStat
         problem = f"no checkpoint of seqwise: {SETTINGS} cannot be read"
         raise InputError(problem, path=folder, hint=_START_ANEW) from error
     for name, value in json.loads(json.dumps(settings)).items():
-        if made_with.get(name) != value:
+        if name == "fingerprints":
+            others = [part for part in value if (made_with.get(name) or {}).get(part) != value[part]]
+            if others:
+                problem = f"the checkpoint was made with other {others[0]}"
+                raise InputError(problem, path=folder, hint=_START_ANEW)
+        elif made_with.get(name) != value:
             was = "" if name == "data" else f" ({made_with.get(name)!r} then, {value!r} now)"
             raise InputError(f"the checkpoint was made with other {name}{was}", path=folder, hint=_START_ANEW)
     state = require_state(folder)
