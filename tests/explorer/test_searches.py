@@ -204,7 +204,7 @@ def test_development_data_are_found_from_any_folder(tmp_path: Path, monkeypatch:
     (tmp_path / "project" / "data" / "dev.tsv").write_text("ab\tA B\nca\tC A\n")
     (tmp_path / "elsewhere" / "data").mkdir(parents=True)
     (tmp_path / "elsewhere" / "data" / "dev.tsv").write_text("c\tC\n")  # of another project
-    tiny = {"warm_start": "none", "objective": "cross-entropy", "epochs": 1.0, "measurements": 0, **SIZES}
+    tiny = {"warm_start": "none", "objective": "cross-entropy", "epochs": 1.0, "evaluate_every": 0, **SIZES}
     settings = train_settings(
         task="transduce", source_units="characters", train=Path("data/dev.tsv"), dev=Path("data/dev.tsv"), **tiny
     )

@@ -60,36 +60,39 @@ def test_a_relaxed_beam_is_as_wide_as_a_hard_one_or_has_merged() -> None:
 def test_only_what_an_objective_has_is_measured() -> None:
     examples = tagged(4, seed=0)
     run = new_run(examples, train_settings(objective="cross-entropy"))
-    assert set(monitor(run, examples, run.settings)({})) == {"labels right", "mean log Z", "spread of slots, hard"}
+    expected = {"labels right", "cross-entropy", "mean log Z", "spread of slots, hard"}
+    assert set(monitor(run, examples, run.settings)({})) == expected
     strangers = [Example(("a",), ("never seen",))]
     assert set(monitor(run, strangers, run.settings)({})) == {"labels right"}
 
 
-def test_a_sample_is_no_larger_than_said() -> None:
-    examples = tagged(MOST_EXAMPLES + 20, seed=1)
-    run = new_run(examples, train_settings(objective="cross-entropy"))
-    few = monitor(run, examples[:MOST_EXAMPLES], run.settings)({})
-    assert monitor(run, examples, run.settings)({}) == few
+def test_a_sample_is_spread_evenly() -> None:
+    sources = [tuple(f"{number:03d}") for number in range(3 * MOST_EXAMPLES)]
+    examples = [Example(source, tuple("xy"[digit > "4"] for digit in source)) for source in sources]
+    run = new_run(examples, train_settings(objective="cross-entropy", beam_size=2))
+    sample = monitor(run, examples[::3], run.settings)({})
+    assert monitor(run, examples, run.settings)({}) == sample
+    assert monitor(run, examples[:MOST_EXAMPLES], run.settings)({}) != sample
 
 
 def test_looking_does_not_change_the_training(seqwise: Command, tmp_path: Path) -> None:
     train, dev = (write_conll(tmp_path / f"{name}.conll", tagged(24, seed=seed)) for seed, name in enumerate("ab"))
-    for name, flags in (("blind", ["--measurements=0"]), ("seeing", []), ("often", ["--measurements=3"])):
-        ended = seqwise("train", "--train", train, "--dev", dev, *STAGES, *flags, "--output", tmp_path / name)
+    for name, every in (("blind", 0), ("seeing", 1), ("often", 2)):
+        flags = [f"--evaluate-every={every}", "--patience=none", "--output", tmp_path / name]
+        ended = seqwise("train", "--train", train, "--dev", dev, *STAGES, "--warm-start=none", *flags)
         assert ended.code == 0, ended.err
-    weights = {(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("blind", "seeing", "often")}
-    assert len(weights) == 1
+    assert len({(tmp_path / name / "log.jsonl").read_bytes() for name in ("blind", "seeing", "often")}) == 1
     assert not (tmp_path / "blind" / "measurements.jsonl").exists()
-    for folder in ("", "warm-start"):
-        seen = lines_of(tmp_path / "seeing" / folder / "measurements.jsonl")
-        assert [line["step"] for line in seen] == [1, 2, 3, 4, 5, 6]
-        often = lines_of(tmp_path / "often" / folder / "measurements.jsonl")
-        assert often == [line for line in seen if line["step"] in (2, 4, 6)]
-    # After the last step, it is what the whole of the development data came to, all of which was looked at.
-    dev_metrics = json.loads((tmp_path / "seeing" / "metrics.json").read_text())["dev"]
-    last = lines_of(tmp_path / "seeing" / "measurements.jsonl")[-1]
-    assert last["labels right"] == dev_metrics["decoders"]["beam"]["labels right"]
-    assert last["mean log Z"] == pytest.approx(dev_metrics["mean log Z"], rel=1e-6)
+    seen = lines_of(tmp_path / "seeing" / "measurements.jsonl")
+    assert [line["step"] for line in seen] == [1, 2, 3, 4, 5, 6]
+    often = lines_of(tmp_path / "often" / "measurements.jsonl")
+    assert often == [line for line in seen if line["step"] in (2, 4, 6)]
+    # The weights that are kept are the best, and all of the development data was looked at.
+    metrics = json.loads((tmp_path / "seeing" / "metrics.json").read_text())
+    best = max(seen, key=lambda line: (line["labels right"], -line["cross-entropy"]))
+    assert metrics["training"]["best"] == best | {"epoch": best["step"] / 3}
+    assert best["labels right"] == metrics["dev"]["decoders"]["beam"]["labels right"]
+    assert best["mean log Z"] == pytest.approx(metrics["dev"]["mean log Z"], rel=1e-6)
 
 
 def test_a_training_that_is_stopped_measures_each_step_once(tmp_path: Path) -> None:

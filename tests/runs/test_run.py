@@ -62,6 +62,7 @@ from seqwise.runs.settings import (
     check,
     load_settings,
 )
+from seqwise.runs.sizing import sized
 from seqwise.runs.stages import stages
 from seqwise.runs.training import context_of, train_run
 from seqwise.search.candidates import global_, local
@@ -261,7 +262,7 @@ def test_auto_trains_its_three_stages(tmp_path: Path) -> None:
     metrics = train_run(settings, tmp_path / "run")
     assert {"warm start", "scheduled sampling", "training"} < set(metrics)
     run = load_run(tmp_path / "run")
-    assert run.settings == named
+    assert run.settings == sized(named, 6)
     weights = (tmp_path / "run/model/model.safetensors").read_bytes()
     # The same command again, and one that names what auto stands for, go on with the same run.
     train_run(settings, tmp_path / "run")

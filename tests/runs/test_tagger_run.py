@@ -128,7 +128,7 @@ LEARNT: dict[str, Any] = {
     "decoder_learning_rate": 0.01,
     "hidden_size": 16,
     "save_every": 1000,
-    "measurements": 1,
+    "evaluate_every": 0,
 }
 NEW = ("first_input_D", "label_embedding.", "decoder.", "head.")
 """What the names of the decoder's weights begin with."""

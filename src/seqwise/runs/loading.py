@@ -44,6 +44,7 @@ from seqwise.runs.pretrained import (
 )
 from seqwise.runs.run import MaskedRun, OutputRun, Run, require_purpose
 from seqwise.runs.settings import Settings, load_settings, over_encoder
+from seqwise.runs.sizing import sized_like
 from seqwise.runs.stages import stages
 from seqwise.training.checkpoints import load_model_file, publishing, verify
 
@@ -200,7 +201,7 @@ def save_run(run: Run[Any, Codec], folder: str | os.PathLike[str]) -> None:
 def save_settings(settings: Settings, folder: Path) -> None:
     """Write ``configuration.yaml``, unless it says the same already: it may be the user's own, with comments."""
     path = folder / CONFIGURATION
-    if not path.exists() or load_settings(path, {}) != settings:
+    if not path.exists() or sized_like(load_settings(path, {}), settings) != settings:
         write_atomically(path, dump(settings))
 
 

@@ -6,7 +6,9 @@ from typing import Any
 
 from seqwise.runs.settings import Settings
 
-__all__ = ["evaluated_examples", "sized"]
+__all__ = ["evaluated_examples", "sized", "sized_like"]
+
+_SIZES = ("batch_size", "epochs", "learning_rate", "evaluate_every", "patience")
 
 
 def sized(settings: Settings, num_examples: int) -> Settings:
@@ -37,7 +39,8 @@ def sized(settings: Settings, num_examples: int) -> Settings:
         batch_size = 16 if num_examples < 8_000 else 32 if num_examples < 30_000 else 64
     steps_an_epoch = -(-num_examples // batch_size)
     pretrained = settings.model.pretrained
-    epochs = float(round(min(max(4_000 / steps_an_epoch, 3 if pretrained else 6), 10 if pretrained else 25)))
+    fewest, most = (3, 10) if pretrained else (6, 25)
+    epochs = float(round(min(max(8_000 / steps_an_epoch, fewest), most)))
     first_rate = settings.warm_start_learning_rate if pretrained else _rate(settings, batch_size)
     goes_on = settings.warm_start is not None
     choices: dict[str, Any] = {
@@ -54,6 +57,22 @@ def sized(settings: Settings, num_examples: int) -> Settings:
     changes = {name: value for name, value in choices.items() if name == "warm_start" or name not in given}
     chosen = settings.model_copy(update=changes)
     return chosen if chosen.evaluate_every else chosen.model_copy(update={"patience": None})
+
+
+def sized_like(settings: Settings, other: Settings) -> Settings:
+    """Take over from other settings what :func:`sized` would choose, unless it was given.
+
+    Example:
+        >>> from seqwise.runs.settings import train_settings
+        >>> sized_like(train_settings(epochs=3.0), sized(train_settings(), 100)).batch_size
+        16
+    """
+    changes: dict[str, Any] = {name: getattr(other, name) for name in _SIZES if name not in settings.model_fields_set}
+    start, other_start = settings.warm_start, other.warm_start
+    if start is not None and other_start is not None:
+        names = {"epochs", "learning_rate"} - start.model_fields_set
+        changes["warm_start"] = start.model_copy(update={name: getattr(other_start, name) for name in names})
+    return settings.model_copy(update=changes)
 
 
 def _rate(settings: Settings, batch_size: int) -> float:

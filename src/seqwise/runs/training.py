@@ -33,7 +33,7 @@ from seqwise.runs.model_settings import PretrainedEncoder
 from seqwise.runs.monitoring import CROSS_ENTROPY, monitor
 from seqwise.runs.run import OutputRun, save_metrics
 from seqwise.runs.settings import Settings, check, load_settings
-from seqwise.runs.sizing import sized
+from seqwise.runs.sizing import sized, sized_like
 from seqwise.runs.stages import WARM_START_FOLDERS, stages, steps_of
 from seqwise.runs.training_summary import (
     TrainingSummary,
@@ -317,7 +317,7 @@ def _require_own(output: Path, settings: Settings) -> None:
             problem = f"the folder holds {found} but no configuration.yaml, so it is no run"
             raise InputError(problem, path=output, hint="give another --output")
         return
-    for name, (then, now) in differences(load_settings(saved, {}), settings).items():
+    for name, (then, now) in differences(sized_like(load_settings(saved, {}), settings), settings).items():
         if (name not in _MAY_DIFFER or None in (then, now)) and not _came_to_nothing(output):
             problem = f"the run was begun with another {name} ({then} then, {now} now)"
             raise InputError(problem, path=output, hint="give another --output, or remove this folder to start again")

@@ -1,0 +1,189 @@
+"""Training that stops at its best on development data: what is kept, what a kill leaves, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from command_line import Command
+from seqwise.data import Example
+from seqwise.errors import InputError
+from seqwise.evaluation.metrics import Counts
+from seqwise.runs import load_run, new_run, train_run, train_settings
+from seqwise.runs.settings import Settings
+from seqwise.runs.sizing import sized
+from seqwise.runs.stages import stages
+from seqwise.runs.training import read_examples, train_stage
+from seqwise.training.checkpoints import load_model_file
+from seqwise.training.trainer import Progress
+
+SIZES: dict[str, Any] = {"hidden_size": 6, "embedding_size": 6, "label_embedding_size": 3, "beam_size": 2}
+
+
+def tagged(count: int, *, seed: int) -> list[Example]:
+    """Each label is that of the token before, or noise."""
+    draw = random.Random(seed)
+    examples = []
+    for _ in range(count):
+        source = tuple(draw.choices("abcd", k=draw.randint(2, 6)))
+        labels = [token.upper() if draw.random() < 0.7 else draw.choice("ABCD") for token in ("a", *source[:-1])]
+        examples.append(Example(source, tuple(labels)))
+    return examples
+
+
+def write(path: Path, examples: list[Example]) -> Path:
+    pairs = (zip(example.source, example.target, strict=True) for example in examples)
+    path.write_text("\n".join("".join(f"{token}\t{label}\n" for token, label in pair) for pair in pairs))
+    return path
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    folder = tmp_path_factory.mktemp("data")
+    files = {name: write(folder / name, tagged(24, seed=seed)) for seed, name in enumerate(("train", "dev"))}
+    return train_settings(
+        **files, **SIZES, objective="relaxed-beam", warm_start_epochs=20.0, epochs=10.0, batch_size=4,
+        evaluate_every=3, patience=2, learning_rate=0.02, warm_start_learning_rate=0.05, save_every=4,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def whole(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A run that was never killed, and its metrics."""
+    folder = tmp_path_factory.mktemp("whole")
+    return folder / "run", train_run(settings, folder / "run")
+
+
+def measurements(folder: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (folder / "measurements.jsonl").read_text().splitlines()]
+
+
+def test_each_stage_stops_by_itself_and_starts_from_the_best_of_the_one_before(
+    settings: Settings, whole: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    trained_run, metrics = whole
+    for name, folder, steps in (("warm start", "warm-start", 120), ("training", "", 60)):
+        seen, stage = measurements(trained_run / folder), metrics[name]
+        best = max(seen, key=lambda line: (line["labels right"], -line["cross-entropy"]))
+        assert stage["best"] == best | {"epoch": best["step"] / 6}
+        assert stage["stopped_early"] and stage["steps"] == best["step"] + 2 * 3 == seen[-1]["step"] < steps
+    # The second stage alone, from the best checkpoint of the first, comes to the same weights.
+    assert settings.dev is not None
+    examples, dev = (read_examples(settings, path) for path in (settings.train, settings.dev))
+    run = new_run(examples, settings)
+    best_of_first = f"warm-start/checkpoints/checkpoint-{metrics['warm start']['best']['step']}/model.safetensors"
+    weights = load_model_file(trained_run / best_of_first)
+    run.model.load_state_dict({name.removeprefix("model."): weight for name, weight in weights.items()})
+    last = stages(settings)[-1].settings
+    train_stage(run, run.codec.encode(examples), last, folder=tmp_path / "alone", dev=dev)
+    trained = load_run(trained_run).model.state_dict()
+    assert all(torch.equal(trained[name], weight) for name, weight in run.model.state_dict().items())
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_killed_and_resumed_it_stops_at_the_same_bytes(
+    seed: int, settings: Settings, whole: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    draw = random.Random(seed)
+    trained_run, metrics = whole
+    for _ in range(5):
+        left = draw.randrange(1, 14)
+
+        def count(stage: str, progress: Progress) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise Killed
+
+        try:
+            train_run(settings, tmp_path / "killed", on_progress=count)
+        except Killed:
+            continue
+        break
+    killed = train_run(settings, tmp_path / "killed")
+    assert killed == metrics
+    for name in ("model/model.safetensors", "log.jsonl", "measurements.jsonl", "warm-start/measurements.jsonl"):
+        assert (tmp_path / "killed" / name).read_bytes() == (trained_run / name).read_bytes()
+
+
+def test_only_what_is_not_given_is_sized() -> None:
+    settings = train_settings(dev="dev", objective="hinge", epochs=3.0, warm_start_learning_rate=0.1)
+    small, large = sized(settings, 100), sized(settings, 50_000)
+    for chosen in (small, large):
+        assert (chosen.epochs, chosen.warm_start_learning_rate, chosen.patience) == (3.0, 0.1, 5)
+        assert sized(chosen, 7) == chosen
+    assert small.batch_size < large.batch_size and small.evaluate_every < large.evaluate_every
+    assert small.warm_start is not None and large.warm_start is not None
+    assert small.warm_start.epochs > large.warm_start.epochs
+    fixed = sized(train_settings(), 100)
+    assert (fixed.evaluate_every, fixed.patience) == (0, None)
+
+
+def test_a_model_that_finds_no_entity_yet_gets_better_by_its_cross_entropy(tmp_path: Path) -> None:
+    """The F1 of entities is 0 at first, which is no reason to stop."""
+    sources = [one.source + (("e",) if place % 4 == 0 else ()) for place, one in enumerate(tagged(48, seed=0))]
+    examples = [Example(source, tuple("B-X" if token == "e" else "O" for token in source)) for source in sources]
+    files = {name: write(tmp_path / name, examples) for name in ("train", "dev")}
+    settings = train_settings(**files, **SIZES, epochs=30.0, batch_size=8, learning_rate=0.01)
+    metrics = train_run(settings.with_changes(evaluate_every=8, patience=3), tmp_path / "run")
+    seen = measurements(tmp_path / "run")
+    assert [line["entity F1"] for line in seen[:4]] == [0.0] * 4  # one more than the patience
+    assert metrics["training"]["best"]["entity F1"] > 0.9
+
+
+REFUSED = {
+    "empty": (["--dev={empty}"], "empty: the file is empty"),
+    "other task": (["--dev={pairs}"], "pairs:1: the run knows none of the labels in this file"),
+    "patience 0": (["--dev={dev}", "--patience=0"], "patience must be at least 1, got 0"),
+    "patience without dev": (["--patience=3"], "patience: nothing is evaluated while training"),
+    "patience without evaluation": (["--dev={dev}", "--evaluate-every=0", "--patience=3"], "patience: nothing is"),
+    "evaluation without dev": (["--evaluate-every=10"], "evaluate_every: there is no development data"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_evaluated_is_refused_in_one_line(case: str, tmp_path: Path, seqwise: Command) -> None:
+    files = {name: write(tmp_path / name, tagged(8, seed=0)) for name in ("train", "dev")}
+    files |= {"empty": tmp_path / "empty", "pairs": tmp_path / "pairs"}
+    files["empty"].write_text("")
+    files["pairs"].write_text("the dog\tder Hund\nthe cat\tdie Katze\n")
+    flags, message = REFUSED[case]
+    flags = [flag.format(**files) for flag in flags]
+    ended = seqwise("train", "--train", files["train"], "--output", tmp_path / "run", "--epochs=1", *flags)
+    assert ended.code == 2 and message in ended.err and ended.err.count("\n") <= 1, ended.err
+    assert not (tmp_path / "run" / "model").exists()
+
+
+def test_other_development_data_are_refused_in_the_middle(settings: Settings, tmp_path: Path) -> None:
+    class Killed(BaseException):
+        pass
+
+    def kill(stage: str, progress: Progress) -> None:
+        if progress.step == 8:
+            raise Killed
+
+    with pytest.raises(Killed):
+        train_run(settings, tmp_path / "run", on_progress=kill)
+    other = write(tmp_path / "other", tagged(24, seed=5))
+    with pytest.raises(InputError, match="made with other development data"):
+        train_run(settings.with_changes(dev=other), tmp_path / "run")
+    with pytest.raises(InputError, match="begun with another (dev|evaluate_every|patience)"):
+        train_run(train_settings(train=settings.train, **SIZES), tmp_path / "run")
+
+
+def test_a_measure_that_is_not_defined_is_refused(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undefined = Counts([1.0])
+    monkeypatch.setattr(Counts, "value", property(lambda self: float("nan") if self is undefined else 1.0))
+    monkeypatch.setattr("seqwise.runs.monitoring.measure", lambda *_: {"labels right": undefined})
+    with pytest.raises(InputError, match=r"dev: labels right is nan on the development data; give other"):
+        train_run(settings, tmp_path / "run")
