@@ -175,7 +175,7 @@ def test_other_development_data_are_refused_in_the_middle(settings: Settings, tm
     other = write(tmp_path / "other", tagged(24, seed=5))
     with pytest.raises(InputError, match="made with other development data"):
         train_run(settings.with_changes(dev=other), tmp_path / "run")
-    with pytest.raises(InputError, match="begun with another (dev|evaluate_every|patience)"):
+    with pytest.raises(InputError, match=r"begun with another (dev|evaluate_every|patience)"):
         train_run(train_settings(train=settings.train, **SIZES), tmp_path / "run")
 
 

@@ -91,7 +91,9 @@ def files(tmp_path: Path) -> list[object]:
 
 
 def test_training_begins_with_what_it_found(files: list[object], tmp_path: Path, seqwise: Command) -> None:
-    ended = seqwise(*files, "--dev", tmp_path / "dev.conll", "--encoder=left-to-right", "--epochs=2", "--warm-start-epochs=5")
+    ended = seqwise(
+        *files, "--dev", tmp_path / "dev.conll", "--encoder=left-to-right", "--epochs=2", "--warm-start-epochs=5"
+    )
     assert ended.code == 0, ended.err
     found = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (found["train"]["examples"], found["train"]["source_tokens"], found["train"]["target_types"]) == (2, 5, 2)

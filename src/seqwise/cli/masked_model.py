@@ -32,7 +32,7 @@ def train_command(
     train: Annotated[Path, typer.Argument(metavar="TRAIN", help="sequences, plain or gzip, in the --format")],
     *,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="RUN", help="the folder to make or to continue")],
-    dev: Annotated[Path | None, typer.Option(metavar="FILE", help="measure the model on it at the end")] = None,
+    dev: Annotated[Path | None, typer.Option(metavar="FILE", help="stop when the model is at its best on it")] = None,
     as_json: MetricsAsJson = False,
     **flags: str | None,
 ) -> None:
@@ -83,6 +83,12 @@ def _print_metrics(metrics: dict[str, Any], settings: Any) -> None:
         f"{metrics['sequences']:,} sequences of {metrics['tokens']:,} tokens, a vocabulary of "
         f"{metrics['vocabulary']:,}; {metrics['steps']:,} steps, loss of the last ones {metrics['mean_loss']:.3f}"
     )
+    if "best" in metrics:
+        best, ended = metrics["best"], "stopped early, at" if metrics["stopped_early"] else "ended with"
+        print(
+            f"best after epoch {best['epoch']:.3g}, step {best['step']:,} (cross-entropy of masked tokens "
+            f"{best['masked_cross_entropy']:.3f} on the evaluated sample); {ended} step {metrics['steps']:,}"
+        )
     if "dev" not in metrics:
         return
     dev = metrics["dev"]

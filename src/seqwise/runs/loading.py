@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from seqwise.configuration import dump
+from seqwise.configuration import differences, dump
 from seqwise.data.durable import write_atomically
 from seqwise.data.readers import Example
 from seqwise.data.records import read_record
@@ -65,14 +65,32 @@ POOLER = ("pooler.",)
 def new_run(examples: Sequence[Example], settings: Settings) -> OutputRun:
     """Make the run that training starts from: tokenizers of the training data, and a model with new weights.
 
-    Or a trained Hugging Face model with its tokenizer, where the settings name one; under a tagger, its encoder.
+    Or a trained Hugging Face model with its tokenizer, where the settings name one; under a tagger, its encoder. Or the
+    model and the codec of another run, where the settings name it as ``init``.
+
+    Raises:
+        InputError: what the settings name cannot be read, or the other run is of another task or has another model.
     """
+    if settings.init is not None:
+        return _going_on(settings, settings.init)
     if over_encoder(settings):
         return _new_tagger_run(examples, settings)
     if settings.model.pretrained:
         return _generator_run(settings, pretrained_source(settings.model.title))
     codec = build_codec(examples, settings)
     return Run(settings, build_model(settings, codec), codec)
+
+
+def _going_on(settings: Settings, folder: Path) -> OutputRun:
+    """The model and codec of a run, with new settings."""
+    before: OutputRun = load_run(folder, to="predict")
+    if before.settings.task != settings.task:
+        problem = f"init: the run is of another task ({before.settings.task}, not {settings.task})"
+        raise InputError(problem, path=folder, hint="give a run of this task")
+    for name, (then, now) in differences(before.settings.model, settings.model).items():
+        problem = f"init: the run has another {'model' if name == 'name' else name} ({then}, not {now})"
+        raise InputError(problem, path=folder, hint="leave the settings of the model out: those of the run are taken")
+    return Run(settings, before.model.train(), before.codec)
 
 
 def build_codec(examples: Sequence[Example], settings: Settings) -> TokenizerCodec:

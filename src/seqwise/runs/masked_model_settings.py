@@ -26,6 +26,7 @@ from seqwise.configuration import (
 from seqwise.data.durable import write_atomically
 from seqwise.errors import InputError
 from seqwise.runs.model_settings import Units
+from seqwise.runs.settings import EVALUATE_EVERY, PATIENCE, SIZED
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -134,10 +135,12 @@ class MaskedModelSettings(Config):
         "uniform (between one and all tokens), one, or a number: the probability of each token",
         metavar="HOW",
     )
-    epochs: float = setting(20.0, "how often each sequence is seen", gt=0)
-    batch_size: int = setting(64, "sequences of a step", ge=1)
+    epochs: float = setting(20.0, "how often each sequence is seen at most", usual=SIZED, gt=0)
+    batch_size: int = setting(64, "sequences of a step", usual=SIZED, ge=1)
     learning_rate: float = setting(1e-3, "the highest; it falls linearly to 0", gt=0)
     warmup: float = setting(0.05, "the part of the steps in which it rises to that", ge=0, lt=1)
+    patience: int | None = setting(5, PATIENCE, ge=1)
+    evaluate_every: int = setting(0, EVALUATE_EVERY, usual=SIZED, ge=0)
     seed: int = setting(0, "of weights, batches, masks and dropout", ge=0, lt=2**32)
     save_every: int = setting(500, "steps between checkpoints", ge=1)
 

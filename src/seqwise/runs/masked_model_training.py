@@ -7,7 +7,7 @@ import math
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from seqwise.data.durable import discard_partials, holds_nothing, write_atomical
 from seqwise.data.readers import Example
 from seqwise.data.tokenizer import reading_tokenizer, writing_tokenizer
 from seqwise.data.vocabulary import Vocabulary
+from seqwise.decoding import evaluation_mode
 from seqwise.errors import InputError
 from seqwise.evaluation.signature import sha256_of_examples, sign, signature_line
 from seqwise.models.conditional import ConditionalMaskedTransformer
@@ -33,7 +34,9 @@ from seqwise.runs.masked_model_settings import (
 )
 from seqwise.runs.run import MaskedRun, Run
 from seqwise.runs.scoring import room_for, score_sequences
-from seqwise.runs.training_summary import loss_warnings
+from seqwise.runs.settings import require_evaluation
+from seqwise.runs.sizing import evaluated_examples, sample_evenly, sized_masked
+from seqwise.runs.training_summary import best_of_stage, loss_warnings
 from seqwise.training.checkpoints import last_complete
 from seqwise.training.lock import sole_writer
 from seqwise.training.processes import from_main_process, init_process_group, is_main_process
@@ -129,7 +132,8 @@ def train_masked_model(
         train: in the format of the settings, plain or gzip.
         output: the run folder; made if need be.
         settings: see there.
-        dev: a file to measure the model on at the end, see :func:`measure_masked_run`.
+        dev: a file that a sample is evaluated of every ``evaluate_every`` steps, for stopping when the model is at its
+            best, and that the model is measured on at the end, see :func:`measure_masked_run`.
         on_progress: called after each step.
         on_measured: called with the number of measured sequences, and that of all of them.
 
@@ -155,16 +159,18 @@ def _train(
     on_progress: Callable[[Progress], None] | None,
     on_measured: Callable[[int, int], None] | None,
 ) -> dict[str, Any]:
-    from_main_process(lambda: _require_own(output, settings))
     examples = read_sequences(train, settings)
     held_out = [] if dev is None else read_sequences(dev, settings)
+    require_evaluation(settings, has_dev=dev is not None)
+    settings = sized_masked(settings, len(examples), evaluated=bool(held_out))
+    from_main_process(lambda: _require_own(output, settings))
     if settings.format == "sequences" and examples[0].target[0].startswith(">"):
         print(f"seqwise: {train} begins with '>'; if it is FASTA, use --format fasta", file=sys.stderr)
     run = new_masked_run(examples, settings)
     encoded = run.codec.encode(examples)
     _check_held_out(run, examples, held_out)
     from_main_process(lambda: _claim(output, settings))
-    result = _fit(run, encoded, examples, output=output, on_progress=on_progress)
+    result = _fit(run, encoded, examples, held_out, output=output, on_progress=on_progress)
     metrics: dict[str, Any] = {
         "steps": result.steps,
         "mean_loss": result.mean_loss,
@@ -172,6 +178,11 @@ def _train(
         "tokens": sum(length * count for length, count in run.codec.lengths.items()),
         "vocabulary": len(run.codec.allowed_V),
     }
+    if result.best_step is not None:
+        steps_an_epoch = -(-len(encoded) // settings.batch_size)
+        metrics |= best_of_stage(
+            result, steps=_steps(settings, len(encoded)), steps_an_epoch=steps_an_epoch, folder=output
+        )
     if not is_main_process():
         return metrics
     metrics["warnings"] = loss_warnings(
@@ -179,6 +190,7 @@ def _train(
         unit="nats per masked token",
         learning_rate=settings.learning_rate,
         epochs=settings.epochs,
+        best_step=result.best_step,
     )
     save_run(run, output)
     if held_out:
@@ -197,14 +209,28 @@ def _fit(
     run: MaskedRun,
     encoded: Sequence[EncodedExample],
     examples: Sequence[Example],
+    held_out: Sequence[Example],
     *,
     output: Path,
     on_progress: Callable[[Progress], None] | None,
 ) -> TrainingResult:
     """Train the run's model in place, resuming from the checkpoints in output, and leave it in evaluation mode."""
     settings, longest = run.settings, max(run.codec.lengths)
-    steps = max(1, round(settings.epochs * -(-len(encoded) // settings.batch_size)))
+    steps = _steps(settings, len(encoded))
     objective = (conditional_masked_objective if settings.conditional else masked_objective)(settings.masks)
+    measured: dict[str, float] = {}
+    sample = sample_evenly(held_out, evaluated_examples(settings), key=lambda one: (one.source, one.target))
+    if not settings.evaluate_every:
+        sample = []
+
+    def measure(_: Mapping[str, float]) -> dict[str, float]:
+        with evaluation_mode(run.model):
+            measured.update(_cross_entropies(run, sample))
+        return dict(measured)
+
+    def evaluate() -> float:
+        return -sum(measured.values())
+
     with room_for(f"{settings.batch_size} sequences of up to {longest} tokens", hint="give a smaller --batch-size"):
         result = fit(
             run.model,
@@ -217,6 +243,11 @@ def _fit(
             seed=settings.seed,
             warmup_steps=round(settings.warmup * steps),
             save_every=settings.save_every,
+            measure=measure if sample else None,
+            measure_every=max(1, settings.evaluate_every),
+            evaluate=evaluate if sample else None,
+            patience=settings.patience if sample else None,
+            fingerprints={"development data": sha256_of_examples(held_out)} if sample else None,
             on_progress=on_progress,
             example_names=lambda index: f"{examples[index].path}:{examples[index].line}",
         )
@@ -228,6 +259,10 @@ def _fit(
     if not bool(torch.isfinite(last_loss)):
         raise InputError(f"after the last step the loss is {last_loss.item()}", hint="lower the learning rate")
     return result
+
+
+def _steps(settings: MaskedModelSettings, num_examples: int) -> int:
+    return max(1, round(settings.epochs * -(-num_examples // settings.batch_size)))
 
 
 def _collated(run: MaskedRun, encoded: Sequence[EncodedExample]) -> Batch:

@@ -10,13 +10,13 @@ from torch import Tensor
 from seqwise.data.batches import EncodedExample, collate
 from seqwise.data.readers import Example
 from seqwise.decoding import evaluation_mode
-from seqwise.objectives.objective import search_targets
 from seqwise.objectives.named import CrossEntropy
+from seqwise.objectives.objective import search_targets
 from seqwise.runs.decoder_choice import usual_decoder
 from seqwise.runs.measures import decisive, known_targets, log_partitions_of, measure
 from seqwise.runs.run import OutputRun
 from seqwise.runs.settings import Settings
-from seqwise.runs.sizing import evaluated_examples
+from seqwise.runs.sizing import evaluated_examples, sample_evenly
 from seqwise.search.beam import beam_search
 from seqwise.search.candidates import as_score
 from seqwise.search.operators import ALPHA_UNITS
@@ -55,8 +55,10 @@ def monitor(run: OutputRun, examples: Sequence[Example], settings: Settings) -> 
         >>> sorted(measured)
         ['cross-entropy', 'labels right', 'mean log Z', 'spread of slots, hard', 'spread of slots, relaxed']
     """
-    sample = _sample(examples, evaluated_examples(settings))
-    gold = run.codec.encode(known_targets(run, _sample(sample, MOST_EXAMPLES)))
+    # All examples of a source, for each of its targets is a right answer.
+    sample = sample_evenly(examples, evaluated_examples(settings), key=lambda example: example.source)
+    few = sample_evenly(sample, MOST_EXAMPLES, key=lambda example: example.source)
+    gold = run.codec.encode(known_targets(run, few))
     k, unit = settings.beam_size, ALPHA_UNITS[settings.alpha_unit]
 
     def spread(selector: Selector) -> float:
@@ -80,14 +82,6 @@ def monitor(run: OutputRun, examples: Sequence[Example], settings: Settings) -> 
         return found
 
     return measured
-
-
-def _sample(examples: Sequence[Example], most: int) -> list[Example]:
-    """Examples spread evenly, at most so many different sources; of each source all examples, as references."""
-    sources = list(dict.fromkeys(example.source for example in examples))
-    count = min(most, len(sources))
-    chosen = {sources[place * len(sources) // count] for place in range(count)}
-    return [example for example in examples if example.source in chosen]
 
 
 def _cross_entropy(run: OutputRun, gold: Sequence[EncodedExample]) -> float:

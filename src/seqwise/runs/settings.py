@@ -12,7 +12,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import PrivateAttr, field_validator, model_validator
 
-from seqwise.configuration import Config, Given, OneOf, build, changed, given_in_python, read_given, setting
+from seqwise.configuration import (
+    Config,
+    Given,
+    OneOf,
+    build,
+    changed,
+    flat_values,
+    given_in_python,
+    plain_values,
+    read_given,
+    setting,
+)
 from seqwise.errors import InputError
 from seqwise.names import AlphaUnitName, ScoreName
 from seqwise.objectives.named import (
@@ -47,6 +58,7 @@ __all__ = [
     "check",
     "load_settings",
     "over_encoder",
+    "require_evaluation",
     "train_settings",
 ]
 
@@ -138,6 +150,9 @@ class DistilledStart(WarmStart):
         return [*super().stages(), ("distillation", "distillation", Distillation(k=self.k), 0.5)]
 
 
+_USUAL_START = CrossEntropyStart()
+
+
 def _from_objective(name: str, default: Any) -> Any:
     """A setting of decoding that is by default as in training."""
     return lambda values: getattr(values.get("objective"), name, default)
@@ -166,6 +181,11 @@ class Settings(Config):
         None, "development data, for stopping when the model is at its best, and for choosing how to decode"
     )
     model: ModelConfig = setting(..., _MODEL, panel="Model")
+    init: Path | None = setting(
+        None,
+        "a run to go on with: its weights, vocabulary and model settings, and its objective where none is named",
+        metavar="RUN",
+    )
     objective: AnyObjective = setting(
         ...,
         "what training minimises; auto: beam-crf over global scores left to right, else cross-entropy, to which "
@@ -179,7 +199,7 @@ class Settings(Config):
         _from_objective("unit", "scores"), "gaps: alpha is divided by the mean squared gap of the best scores"
     )
     warm_start: Annotated[WarmStart | None, OneOf(WarmStart, optional=True, usual="cross-entropy")] = setting(
-        lambda values: None if _trains_new_weights(values.get("objective")) else CrossEntropyStart(),
+        lambda values: None if values.get("init") or _trains_new_weights(values.get("objective")) else _USUAL_START,
         "scheduled-sampling, crf, distillation, search-aware objectives: what is trained first; distilled (for raw "
         "scores): cross-entropy, whose outputs the raw scores then learn",
         panel="Optimisation",
@@ -259,11 +279,12 @@ class Settings(Config):
                 f"objective: crf needs scores that form a chain, which those of the model {self.model.title} do not"
             )
             raise InputError(problem, hint="use --model chain, or --objective beam-crf")
-        if isinstance(objective, Distillation) and (start is None or isinstance(start, DistilledStart)):
+        untaught = start is None and self.init is None
+        if isinstance(objective, Distillation) and (untaught or isinstance(start, DistilledStart)):
             problem = "warm_start: the teacher of distillation is what the warm start trains, a local model"
             hint = "use --warm-start cross-entropy, self-normalized or scheduled-sampling"
             raise InputError(problem, hint=hint)
-        if isinstance(objective, Distillation) and start is not None and start.epochs == 0:
+        if isinstance(objective, Distillation) and start is not None and start.epochs == 0 and self.init is None:
             problem = "warm_start_epochs: the teacher of distillation is what the warm start trains, a local model"
             raise InputError(problem, hint="use --warm-start-epochs greater than 0")
         if isinstance(start, DistilledStart) and self.trained_score == "local":
@@ -335,14 +356,27 @@ def check(settings: Settings) -> Settings:
     """
     if settings.train == Path():
         raise InputError("there is no training data", hint="give --train FILE, or a line 'train: FILE' in the YAML")
+    require_evaluation(settings, has_dev=settings.dev is not None)
+    return settings
+
+
+def require_evaluation(settings: Any, *, has_dev: bool) -> None:
+    """Refuse settings of an evaluation where there is none.
+
+    Args:
+        settings: with ``patience`` and ``evaluate_every``.
+        has_dev: whether there are development data.
+
+    Raises:
+        InputError: one of these was given, and there is nothing to evaluate.
+    """
     given = settings.model_fields_set
-    if settings.dev is None and "evaluate_every" in given and settings.evaluate_every:
+    is_evaluated = has_dev and (settings.evaluate_every > 0 or "evaluate_every" not in given)
+    if "evaluate_every" in given and settings.evaluate_every and not has_dev:
         raise InputError("evaluate_every: there is no development data", hint="give --dev FILE, or leave it out")
-    is_evaluated = settings.dev is not None and (settings.evaluate_every or "evaluate_every" not in given)
-    if not is_evaluated and "patience" in given and settings.patience is not None:
+    if "patience" in given and settings.patience is not None and not is_evaluated:
         problem = "patience: nothing is evaluated while training"
         raise InputError(problem, hint="give --dev FILE, without --evaluate-every 0, or leave it out")
-    return settings
 
 
 def over_encoder(settings: Settings) -> bool:
@@ -356,6 +390,7 @@ def over_encoder(settings: Settings) -> bool:
 
 
 def _built(given: Given) -> Settings:
+    _go_on(given)
     model = given.value("model.path", "model.name", "model")
     if given.value("task") is None:
         pretrained = model == "pretrained" or (isinstance(model, str) and names_pretrained(model))
@@ -370,6 +405,27 @@ def _built(given: Given) -> Settings:
     settings: Settings = build(SETTINGS, given)
     settings._chosen_by_auto = by_auto
     return settings
+
+
+def _go_on(given: Given) -> None:
+    """Put task, model and objective of the run that is to be gone on with in the place of what was not given."""
+    missing = [name for name in ("task", "model", "objective") if given.value(name) is None]
+    if given.value("init") is None or not missing:
+        return
+    saved = Path(str(given.value("init"))) / "configuration.yaml"
+    if not saved.is_file():
+        raise given.error("init", f"init: {saved.parent} is no run of seqwise train", "give the --output of one")
+    before = load_settings(saved, {})
+    if "task" not in missing and given.value("task") != before.task:
+        problem = f"init: the run is of another task ({before.task}, not {given.value('task')})"
+        raise given.error("init", problem, "give a run of this task, or leave the task out")
+    if "model" in missing:
+        for name in flat_values(before.model):
+            if name != "name" and given.value(name) is not None:
+                raise given.error(name, f"{name}: the run in init decides it", "leave it out")
+    for name in missing:
+        value = getattr(before, name)
+        given.put(name, plain_values(value) if isinstance(value, Config) else value)
 
 
 def _choose_objective(given: Given) -> None:

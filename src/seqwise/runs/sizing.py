@@ -2,20 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from seqwise.runs.settings import Settings
+from seqwise.data.readers import Example
+from seqwise.runs.masked_model_settings import MaskedModelSettings
+from seqwise.runs.settings import RATE_OF_PRETRAINED, Settings
 
-__all__ = ["evaluated_examples", "sized", "sized_like"]
+__all__ = ["Sizes", "evaluated_examples", "sample_evenly", "sized", "sized_like", "sized_masked", "sizes_for"]
 
 _SIZES = ("batch_size", "epochs", "learning_rate", "evaluate_every", "patience")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What suits an amount of training data.
+
+    Args:
+        batch_size: examples in a batch.
+        epochs: at most.
+        evaluate_every: steps.
+    """
+
+    batch_size: int
+    epochs: float
+    evaluate_every: int
+
+
+def sizes_for(num_examples: int, *, batch_size: int | None = None, pretrained: bool = False) -> Sizes:
+    """Size training to the data.
+
+    Small data are seen often, in small batches: a model learns little in a few hundred steps, however large its
+    batches. With development data the epochs are the most there may be, since training stops at its best.
+
+    Args:
+        num_examples: of the training data.
+        batch_size: where it is known.
+        pretrained: whether the model is trained already, and learns in a few epochs.
+
+    Example:
+        >>> sizes_for(1_500)
+        Sizes(batch_size=16, epochs=25.0, evaluate_every=100)
+        >>> sizes_for(100_000)
+        Sizes(batch_size=64, epochs=6.0, evaluate_every=1000)
+    """
+    batch_size = batch_size or (16 if num_examples < 8_000 else 32 if num_examples < 30_000 else 64)
+    steps_an_epoch = -(-num_examples // batch_size)
+    fewest, most = (3, 10) if pretrained else (6, 25)
+    epochs = float(round(min(max(8_000 / steps_an_epoch, fewest), most)))
+    return Sizes(batch_size, epochs, min(max(steps_an_epoch, 100), 1_000))
 
 
 def sized(settings: Settings, num_examples: int) -> Settings:
     """Choose the settings that depend on the amount of training data, unless they were given.
 
-    Small data are seen often, in small batches: a model learns little in a few hundred steps, however large its
-    batches. With development data the epochs are the most there may be, since training stops at its best.
+    A stage that goes on with trained weights has half of the epochs, and two fifths of the learning rate.
 
     Args:
         settings: those that were given stay as they are.
@@ -27,35 +69,51 @@ def sized(settings: Settings, num_examples: int) -> Settings:
 
     Example:
         >>> from seqwise.runs.settings import train_settings
-        >>> small, large = (sized(train_settings(dev="dev.tsv"), count) for count in (1_500, 100_000))
-        >>> small.batch_size, small.learning_rate, small.epochs, small.evaluate_every
-        (16, 0.005, 25.0, 100)
-        >>> large.batch_size, large.learning_rate, large.epochs, large.evaluate_every
-        (64, 0.003, 6.0, 1000)
+        >>> chosen = sized(train_settings(dev="dev.tsv", objective="hinge", epochs=3.0), 1_500)
+        >>> chosen.batch_size, chosen.warm_start.learning_rate, chosen.learning_rate, chosen.epochs
+        (16, 0.005, 0.002, 3.0)
     """
-    given = settings.model_fields_set
-    batch_size = settings.batch_size
-    if "batch_size" not in given:
-        batch_size = 16 if num_examples < 8_000 else 32 if num_examples < 30_000 else 64
-    steps_an_epoch = -(-num_examples // batch_size)
-    pretrained = settings.model.pretrained
-    fewest, most = (3, 10) if pretrained else (6, 25)
-    epochs = float(round(min(max(8_000 / steps_an_epoch, fewest), most)))
-    first_rate = settings.warm_start_learning_rate if pretrained else _rate(settings, batch_size)
-    goes_on = settings.warm_start is not None
+    given, start, pretrained = settings.model_fields_set, settings.warm_start, settings.model.pretrained
+    known_batch_size = settings.batch_size if "batch_size" in given else None
+    sizes = sizes_for(num_examples, batch_size=known_batch_size, pretrained=pretrained)
+    first_rate = RATE_OF_PRETRAINED if pretrained else _rate(settings, sizes.batch_size)
+    goes_on = start is not None or settings.init is not None
     choices: dict[str, Any] = {
-        "batch_size": batch_size,
-        "epochs": max(1.0, epochs / 2) if goes_on else epochs,
-        "learning_rate": settings.learning_rate if pretrained else first_rate * (0.4 if goes_on else 1.0),
-        "evaluate_every": 0 if settings.dev is None else min(max(steps_an_epoch, 100), 1_000),
+        "batch_size": sizes.batch_size,
+        "epochs": sizes.epochs / 2 if goes_on else sizes.epochs,
+        "learning_rate": first_rate * (0.4 if goes_on and not pretrained else 1.0),
+        "evaluate_every": 0 if settings.dev is None else sizes.evaluate_every,
     }
-    start = settings.warm_start
+    choices = {name: value for name, value in choices.items() if name not in given}
     if start is not None:
-        of_start = {"epochs": epochs, "learning_rate": first_rate}
+        of_start = {"epochs": sizes.epochs, "learning_rate": first_rate}
         changes = {name: value for name, value in of_start.items() if name not in start.model_fields_set}
         choices["warm_start"] = start.model_copy(update=changes)
-    changes = {name: value for name, value in choices.items() if name == "warm_start" or name not in given}
-    chosen = settings.model_copy(update=changes)
+    chosen = settings.model_copy(update=choices)
+    return chosen if chosen.evaluate_every else chosen.model_copy(update={"patience": None})
+
+
+def sized_masked(settings: MaskedModelSettings, num_examples: int, *, evaluated: bool) -> MaskedModelSettings:
+    """Choose those of the settings of a masked model, unless they were given.
+
+    Args:
+        settings: those that were given stay as they are.
+        num_examples: of the training data.
+        evaluated: whether there are development data.
+
+    Example:
+        >>> from seqwise.runs.masked_model_settings import masked_settings
+        >>> sized_masked(masked_settings(epochs=2.0), 1_500, evaluated=False).batch_size
+        16
+    """
+    given = settings.model_fields_set
+    sizes = sizes_for(num_examples, batch_size=settings.batch_size if "batch_size" in given else None)
+    choices = {
+        "batch_size": sizes.batch_size,
+        "epochs": sizes.epochs,
+        "evaluate_every": sizes.evaluate_every if evaluated else 0,
+    }
+    chosen = settings.model_copy(update={name: value for name, value in choices.items() if name not in given})
     return chosen if chosen.evaluate_every else chosen.model_copy(update={"patience": None})
 
 
@@ -82,7 +140,7 @@ def _rate(settings: Settings, batch_size: int) -> float:
     return 5e-3 if batch_size <= 32 else 3e-3
 
 
-def evaluated_examples(settings: Settings) -> int:
+def evaluated_examples(settings: Settings | MaskedModelSettings) -> int:
     """How many development examples an evaluation decodes at most: a quarter of those trained on since the last one.
 
     Example:
@@ -91,3 +149,17 @@ def evaluated_examples(settings: Settings) -> int:
         [100, 400, 500]
     """
     return min(max(settings.evaluate_every * settings.batch_size // 4, 100), 500)
+
+
+def sample_evenly(examples: Sequence[Example], most: int, *, key: Callable[[Example], Hashable]) -> list[Example]:
+    """Choose examples spread evenly, with at most so many different keys; of each of these keys all examples.
+
+    Example:
+        >>> examples = [Example((letter,), ()) for letter in "abcdefaa"]
+        >>> ["".join(example.source) for example in sample_evenly(examples, 3, key=lambda example: example.source)]
+        ['a', 'c', 'e', 'a', 'a']
+    """
+    keys = list(dict.fromkeys(map(key, examples)))
+    count = min(most, len(keys))
+    chosen = {keys[place * len(keys) // count] for place in range(count)}
+    return [example for example in examples if key(example) in chosen]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import math
 import os
 import sys
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 
 from seqwise.configuration import differences
 from seqwise.data.batches import EncodedExample, collate
-from seqwise.data.durable import discard_partials
+from seqwise.data.durable import discard_partials, sha256_of_file
 from seqwise.data.readers import Example
 from seqwise.data.summary import wrong_label_column
 from seqwise.data.vocabulary import Vocabulary
@@ -26,6 +25,7 @@ from seqwise.errors import InputError
 from seqwise.evaluation.signature import sha256_of_examples, sign, signature_line
 from seqwise.objectives.contrastive import noise_log_probs
 from seqwise.objectives.named import Context
+from seqwise.runs.hub import model_folder
 from seqwise.runs.inputs import read_examples
 from seqwise.runs.loading import new_run, save_run, save_settings
 from seqwise.runs.measures import decisive, measure_decoders, missing_bleu, require_known_target, unknown_targets
@@ -37,13 +37,14 @@ from seqwise.runs.sizing import sized, sized_like
 from seqwise.runs.stages import WARM_START_FOLDERS, stages, steps_of
 from seqwise.runs.training_summary import (
     TrainingSummary,
+    best_of_stage,
     last_fifths,
     save_summary,
     summarize_training,
     token_of,
     warnings_of,
 )
-from seqwise.training.checkpoints import MEASUREMENTS, last_complete
+from seqwise.training.checkpoints import MANIFEST, MEASUREMENTS, last_complete
 from seqwise.training.lock import sole_writer
 from seqwise.training.processes import from_main_process, init_process_group, is_main_process
 from seqwise.training.trainer import Progress, TrainingResult, fit, read_losses
@@ -219,8 +220,8 @@ def _with_lasting_paths(settings: Settings, output: Path) -> Settings:
     """Make the data's paths absolute where the run folder does not lie below the current one; see `recorded_file`."""
     if output.resolve().is_relative_to(Path.cwd()):
         return settings
-    dev = None if settings.dev is None else settings.dev.absolute()
-    return settings.model_copy(update={"train": settings.train.absolute(), "dev": dev})
+    paths = {name: getattr(settings, name) for name in ("train", "dev", "init")}
+    return settings.model_copy(update={name: path.absolute() for name, path in paths.items() if path is not None})
 
 
 def _train_run(
@@ -249,6 +250,11 @@ def _train_run(
         save_summary(summary, output)
         if on_start is not None:
             on_start(summary)
+    fingerprints = {}
+    if settings.evaluate_every:
+        fingerprints["development data"] = sha256_of_examples(dev)
+    if settings.init is not None:
+        fingerprints["initial weights"] = sha256_of_file(model_folder(settings.init) / MANIFEST)
     metrics: dict[str, Any] = {"train_examples": len(examples), "dev_examples": len(dev)}
     for stage in stages(settings):
         result = train_stage(
@@ -258,7 +264,7 @@ def _train_run(
             folder=output / stage.folder,
             examples=examples,
             dev=dev,
-            fingerprints={"development data": sha256_of_examples(dev)} if settings.evaluate_every else None,
+            fingerprints=fingerprints,
             on_progress=None if on_progress is None else _named(on_progress, stage.name),
         )
         metrics[stage.name] = {
@@ -267,7 +273,12 @@ def _train_run(
             "loss_unit": stage.settings.objective.loss_unit(token_of(settings)),
         }
         if result.best_step is not None:
-            metrics[stage.name] |= _best(result, stage.settings, len(examples), output / stage.folder)
+            metrics[stage.name] |= best_of_stage(
+                result,
+                steps=steps_of(stage.settings, len(examples)),
+                steps_an_epoch=-(-len(examples) // settings.batch_size),
+                folder=output / stage.folder,
+            )
     if not is_main_process():
         return metrics
     save_run(run, output)
@@ -284,17 +295,6 @@ def _train_run(
     return metrics
 
 
-def _best(result: TrainingResult, settings: Settings, num_examples: int, folder: Path) -> dict[str, Any]:
-    """The step whose weights are kept, its measurement, and whether training stopped before its last step."""
-    lines = (folder / MEASUREMENTS).read_text(encoding="utf-8").splitlines()
-    measured = next(line for line in map(json.loads, lines) if line["step"] == result.best_step)
-    steps_an_epoch = -(-num_examples // settings.batch_size)
-    return {
-        "best": measured | {"epoch": measured["step"] / steps_an_epoch},
-        "stopped_early": result.steps < steps_of(settings, num_examples),
-    }
-
-
 def _signed(run: OutputRun, dev: Sequence[Example]) -> str:
     """How the numbers on development data came about; of each decoder the table says which it is."""
     method = f"{run.settings.objective.name}, {run.settings.trained_score} scores, beam {run.settings.beam_size}"
@@ -302,7 +302,7 @@ def _signed(run: OutputRun, dev: Sequence[Example]) -> str:
 
 
 # What a training may be continued with: the data are compared by the checkpoints, the rest does not touch the weights.
-_MAY_DIFFER = {"train", "dev", "save_every"}
+_MAY_DIFFER = {"train", "dev", "init", "save_every"}
 _WRITTEN = (
     "model", "model.partial", "checkpoints", *WARM_START_FOLDERS, "log.jsonl", MEASUREMENTS, "metrics.json",
 )  # fmt: skip

@@ -23,6 +23,8 @@ from seqwise.runs.settings import Settings
 from seqwise.runs.sizing import evaluated_examples
 from seqwise.runs.stages import stages, steps_of
 from seqwise.schedules import Schedule
+from seqwise.training.checkpoints import MEASUREMENTS
+from seqwise.training.trainer import TrainingResult
 
 __all__ = [
     "SUMMARY",
@@ -30,6 +32,7 @@ __all__ = [
     "Evaluation",
     "StageSummary",
     "TrainingSummary",
+    "best_of_stage",
     "last_fifths",
     "lines_of",
     "loss_warnings",
@@ -268,8 +271,7 @@ def warnings_of(
         settings: of that stage.
         baseline: from the summary.
         dev: the metrics on the development data.
-        best_step: the step whose weights were best on the development data; before the last one, it is no matter
-            whether the loss was still falling.
+        best_step: see :func:`loss_warnings`.
 
     Returns:
         Those of :func:`loss_warnings`, and "below the baseline", by kind.
@@ -288,9 +290,8 @@ def warnings_of(
         learning_rate=settings.learning_rate,
         epochs=settings.epochs,
         schedules=[schedule.over(len(losses)) for schedule in settings.objective.schedules.values()],
+        best_step=best_step,
     )
-    if best_step is not None and best_step < len(losses):
-        found.pop("still falling", None)
     if baseline is not None and dev is not None and baseline.file == "dev":
         value, least = dev["decoders"][dev["best decoder"]][baseline.title], baseline.measures[baseline.title]
         if baseline.sign * (value - least) < 0:
@@ -301,7 +302,13 @@ def warnings_of(
 
 
 def loss_warnings(
-    losses: Sequence[float], *, unit: str, learning_rate: float, epochs: float, schedules: Sequence[Schedule] = ()
+    losses: Sequence[float],
+    *,
+    unit: str,
+    learning_rate: float,
+    epochs: float,
+    schedules: Sequence[Schedule] = (),
+    best_step: int | None = None,
 ) -> dict[str, str]:
     """Compare the losses of fifths of the steps: has the loss risen, or was it still falling?
 
@@ -317,6 +324,8 @@ def loss_warnings(
         learning_rate: that training was done with, for the hint.
         epochs: the same.
         schedules: those that the loss depends on.
+        best_step: the step whose weights were best on the development data; before the last one, it is no matter
+            whether the loss was still falling.
 
     Returns:
         By kind ("diverged" or "still falling"), a sentence without a final full stop.
@@ -337,12 +346,27 @@ def loss_warnings(
     if risen or end > 10 * max(abs(losses[0]), 1):
         said = f"the loss rose from {min(start, losses[0]):.4g} to {end:.4g} ({unit}): the model is of no use"
         return {"diverged": f"{said}; try --learning-rate {learning_rate / 10:g}"}
-    if steady(len(losses) - 2 * size):
+    if steady(len(losses) - 2 * size) and best_step in (None, len(losses)):
         fall = statistics.fmean(before) - end
         if fall > 2 * _error(before, last) and fall > (start - end) / 100:
             said = f"the loss was still falling, from {end + fall:.4g} to {end:.4g} in the last two fifths of the steps"
             return {"still falling": f"{said}; try --epochs {2 * epochs:g}"}
     return {}
+
+
+def best_of_stage(result: TrainingResult, *, steps: int, steps_an_epoch: int, folder: Path) -> dict[str, Any]:
+    """Describe the step whose weights are kept, with its measurement, and whether training stopped before its end.
+
+    Args:
+        result: of a stage that was evaluated.
+        steps: that it could have taken.
+        steps_an_epoch: batches of an epoch.
+        folder: of the stage.
+    """
+    lines = (folder / MEASUREMENTS).read_text(encoding="utf-8").splitlines()
+    measured = next(line for line in map(json.loads, lines) if line["step"] == result.best_step)
+    epoch = measured["step"] / steps_an_epoch
+    return {"best": measured | {"epoch": epoch}, "stopped_early": result.steps < steps}
 
 
 def last_fifths(losses: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:

@@ -1,0 +1,114 @@
+"""A run that goes on with the weights of another one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from command_line import Command
+from seqwise.errors import InputError
+from seqwise.runs import load_run, new_run, train_run, train_settings
+from seqwise.runs.loading import load_settings
+from seqwise.runs.training import read_examples, train_stage
+from seqwise.training.trainer import Progress
+
+SIZES: dict[str, Any] = {"hidden_size": 6, "embedding_size": 5, "label_embedding_size": 3}
+
+
+def write(path: Path, tokens: Sequence[str], *, seed: int = 0) -> Path:
+    draw = random.Random(seed)
+    sentences = [draw.choices(tokens, k=draw.randint(1, 5)) for _ in range(16)]
+    path.write_text("\n".join("".join(f"{token}\t{token.upper()}\n" for token in sentence) for sentence in sentences))
+    return path
+
+
+@pytest.fixture(scope="module")
+def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of cross-entropy."""
+    folder = tmp_path_factory.mktemp("before")
+    settings = train_settings(train=write(folder / "train", "abcd"), epochs=2.0, encoder="left-to-right", **SIZES,
+                              objective="cross-entropy", beam_size=2)  # fmt: skip
+    train_run(settings, folder / "run")
+    return folder / "run"
+
+
+@pytest.mark.parametrize("objective", [None, "relaxed-beam", "distillation", "beam-crf"])
+def test_it_begins_with_the_weights_of_the_other_run(objective: str | None, before: Path, tmp_path: Path) -> None:
+    chosen = {} if objective is None else {"objective": objective}
+    train = write(tmp_path / "more", "abcde", seed=1)  # e is unknown, and stands for itself in no label
+    train.write_text(train.read_text().replace("\tE", "\tA"))
+    settings = train_settings(init=before, train=train, epochs=2.0, batch_size=8, beam_size=2, **chosen)
+    other = load_run(before)
+    assert settings.model == other.settings.model and settings.warm_start is None
+    assert settings.objective.name == (objective or "cross-entropy")
+    train_run(settings, tmp_path / "run")
+    # Done by hand, it comes to the same weights, with the vocabulary of the other run.
+    examples = read_examples(settings, train)
+    run = new_run(examples, settings)
+    for name, weight in other.model.state_dict().items():
+        assert torch.equal(run.model.state_dict()[name], weight)
+    saved = load_settings(tmp_path / "run" / "configuration.yaml", {})
+    train_stage(run, other.codec.encode(examples), saved, folder=tmp_path / "by-hand")
+    trained = load_run(tmp_path / "run")
+    assert trained.codec == other.codec and trained.settings.init == settings.init
+    for name, weight in run.model.state_dict().items():
+        assert torch.equal(trained.model.state_dict()[name], weight)
+
+
+def test_a_run_needs_the_one_it_came_from_no_more(before: Path, tmp_path: Path) -> None:
+    train_run(train_settings(init=before, train=before.parent / "train", epochs=1.0), tmp_path / "run")
+    text = (tmp_path / "run" / "configuration.yaml").read_text()
+    assert f"init: {before}" in text
+    (tmp_path / "run" / "configuration.yaml").write_text(text.replace(str(before), "gone"))
+    assert load_run(tmp_path / "run").settings.init == Path("gone")
+
+
+def test_killed_and_resumed_from_a_run_that_has_changed_is_refused(before: Path, tmp_path: Path) -> None:
+    class Killed(BaseException):
+        pass
+
+    def kill(stage: str, progress: Progress) -> None:
+        if progress.step == 3:
+            raise Killed
+
+    settings = train_settings(init=before, train=before.parent / "train", epochs=4.0, batch_size=8, save_every=2)
+    train_run(settings, tmp_path / "whole")
+    with pytest.raises(Killed):
+        train_run(settings, tmp_path / "killed", on_progress=kill)
+    other = train_settings(train=before.parent / "train", epochs=1.0, encoder="left-to-right", **SIZES, seed=3,
+                           objective="cross-entropy", beam_size=2)  # fmt: skip
+    train_run(other, tmp_path / "other")
+    with pytest.raises(InputError, match="made with other initial weights"):
+        train_run(settings.with_changes(init=tmp_path / "other"), tmp_path / "killed")
+    train_run(settings, tmp_path / "killed")
+    weights = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("whole", "killed")]
+    assert weights[0] == weights[1]
+
+
+REFUSED = {
+    "no run": (["--init=nowhere"], "init: nowhere is no run of seqwise train; give the --output of one"),
+    "other task": (["--init={run}", "--task=transduce"], "init: the run is of another task (tag, not transduce)"),
+    "other size": (["--init={run}", "--hidden-size=7"], "hidden_size: the run in init decides it; leave it out"),
+    "other model": (
+        ["--init={run}", "--model=chain", "--objective=crf", "--task=tag"],
+        "init: the run has another model (lstm, not chain)",
+    ),
+    "unknown label": (["--init={run}", "--train={labels}"], "labels:1: "),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_run_that_does_not_fit_is_refused_in_one_line(
+    case: str, before: Path, tmp_path: Path, seqwise: Command
+) -> None:
+    labels = tmp_path / "labels"
+    labels.write_text("a\tnew\n")
+    flags, message = REFUSED[case]
+    flags = [flag.format(run=before, labels=labels) for flag in flags]
+    ended = seqwise("train", "--train", before.parent / "train", *flags, "--output", tmp_path / "run")
+    assert ended.code == 2 and message in ended.err and ended.err.count("\n") <= 1, ended.err
