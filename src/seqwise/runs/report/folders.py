@@ -115,19 +115,21 @@ def _training(path: Path) -> Folder:
     for stage in stages(settings):
         file = path / stage.folder / "log.jsonl"
         if file.is_file() and file.stat().st_size:
-            columns = _read_log(file)
-            measurements = file.with_name(MEASUREMENTS)
-            measured = _read_columns(measurements) if measurements.is_file() else {}
-            logs.append(StageLog(stage.name, stage.settings.objective.name, columns, measured))
+            logs.append(_stage_log(stage.name, stage.settings.objective.name, file))
     shown = {**flat_values(settings), "score": settings.trained_score}
     return _with_model(Folder(path, path.resolve().name, "training", shown, logs))
+
+
+def _stage_log(name: str, objective: str, file: Path) -> StageLog:
+    columns, measurements = _read_log(file), file.with_name(MEASUREMENTS)
+    return StageLog(name, objective, columns, _read_columns(measurements) if measurements.is_file() else {})
 
 
 def _masked(path: Path) -> Folder:
     settings = load_masked_settings(path / "settings.json")
     file, logs = path / "log.jsonl", []
     if file.is_file() and file.stat().st_size:
-        logs.append(StageLog("training", "masked cross-entropy", _read_log(file)))
+        logs.append(_stage_log("training", "masked cross-entropy", file))
     return _with_model(Folder(path, path.resolve().name, "masked model", flat_values(settings), logs))
 
 
