@@ -187,3 +187,27 @@ def test_a_measure_that_is_not_defined_is_refused(
     monkeypatch.setattr("seqwise.runs.monitoring.measure", lambda *_: {"labels right": undefined})
     with pytest.raises(InputError, match=r"dev: labels right is nan on the development data; give other"):
         train_run(settings, tmp_path / "run")
+
+
+# ------------------------------------------------------------------------------------------------- masked models
+
+
+def test_a_masked_model_stops_at_its_best(tmp_path: Path, seqwise: Command) -> None:
+    draw = random.Random(0)
+    for name in ("train", "dev"):  # nothing can be learnt but how frequent each token is
+        lines = (" ".join(draw.choices("abcd", [8, 4, 2, 1], k=5)) for _ in range(24))
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+    sizes = ["--hidden-size=8", "--num-heads=2", "--num-layers=1", "--feedforward-size=8", "--learning-rate=0.05"]
+    options = [tmp_path / "train", *sizes, "--batch-size=8", "--epochs=40", "--output", tmp_path / "run"]
+    evaluated = ["--dev", tmp_path / "dev", "--evaluate-every=3", "--patience=2"]
+    metrics = json.loads(seqwise("masked-model", "train", *options, *evaluated, "--json").out)
+    seen = measurements(tmp_path / "run")
+    best = min(seen, key=lambda line: line["masked_cross_entropy"])
+    assert metrics["best"] == best | {"epoch": best["step"] / 3}
+    assert metrics["stopped_early"] and metrics["steps"] == best["step"] + 2 * 3 == seen[-1]["step"] < 120
+    assert metrics["dev"]["masked_cross_entropy"] == pytest.approx(best["masked_cross_entropy"], rel=1e-5)
+    before = (tmp_path / "run" / "model" / "model.safetensors").read_bytes()
+    assert seqwise("masked-model", "train", *options, *evaluated).code == 0
+    assert (tmp_path / "run" / "model" / "model.safetensors").read_bytes() == before
+    for flag, message in (("--patience=2", "patience: nothing is evaluated"), ("--evaluate-every=2", "evaluate_every")):
+        assert seqwise("masked-model", "train", *options, flag).complaint.startswith(message)

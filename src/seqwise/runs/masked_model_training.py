@@ -35,7 +35,7 @@ from seqwise.runs.masked_model_settings import (
 from seqwise.runs.run import MaskedRun, Run
 from seqwise.runs.scoring import room_for, score_sequences
 from seqwise.runs.settings import require_evaluation
-from seqwise.runs.sizing import evaluated_examples, sample_evenly, sized_masked
+from seqwise.runs.sizing import as_begun, evaluated_examples, sample_evenly, sized_masked
 from seqwise.runs.training_summary import best_of_stage, loss_warnings
 from seqwise.training.checkpoints import last_complete
 from seqwise.training.lock import sole_writer
@@ -162,7 +162,10 @@ def _train(
     examples = read_sequences(train, settings)
     held_out = [] if dev is None else read_sequences(dev, settings)
     require_evaluation(settings, has_dev=dev is not None)
-    settings = sized_masked(settings, len(examples), evaluated=bool(held_out))
+    asked, settings = settings, sized_masked(settings, len(examples), evaluated=bool(held_out))
+    finished = (output / MODEL).exists() and (output / SETTINGS).exists()
+    if finished and "evaluate_every" not in asked.model_fields_set:
+        settings = as_begun(settings, load_masked_settings(output / SETTINGS))
     from_main_process(lambda: _require_own(output, settings))
     if settings.format == "sequences" and examples[0].target[0].startswith(">"):
         print(f"seqwise: {train} begins with '>'; if it is FASTA, use --format fasta", file=sys.stderr)

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from seqwise.data.readers import Example
 from seqwise.runs.masked_model_settings import MaskedModelSettings
 from seqwise.runs.settings import RATE_OF_PRETRAINED, Settings
 
-__all__ = ["Sizes", "evaluated_examples", "sample_evenly", "sized", "sized_like", "sized_masked", "sizes_for"]
+__all__ = [
+    "Sizes",
+    "as_begun",
+    "evaluated_examples",
+    "sample_evenly",
+    "sized",
+    "sized_like",
+    "sized_masked",
+    "sizes_for",
+]
+
+AnySettings = TypeVar("AnySettings", Settings, MaskedModelSettings)
 
 _SIZES = ("batch_size", "epochs", "learning_rate", "evaluate_every", "patience")
 
@@ -131,6 +142,20 @@ def sized_like(settings: Settings, other: Settings) -> Settings:
         names = {"epochs", "learning_rate"} - start.model_fields_set
         changes["warm_start"] = start.model_copy(update={name: getattr(other_start, name) for name in names})
     return settings.model_copy(update=changes)
+
+
+def as_begun(settings: AnySettings, saved: AnySettings) -> AnySettings:
+    """Leave out the evaluation while training where a run was begun without one.
+
+    Development data that come later are what the trained model is measured on.
+
+    Args:
+        settings: sized.
+        saved: those that the run was begun with.
+    """
+    if "evaluate_every" in saved.model_fields_set and not saved.evaluate_every:
+        return settings.model_copy(update={"evaluate_every": 0, "patience": None})
+    return settings
 
 
 def _rate(settings: Settings, batch_size: int) -> float:

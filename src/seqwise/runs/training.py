@@ -27,13 +27,13 @@ from seqwise.objectives.contrastive import noise_log_probs
 from seqwise.objectives.named import Context
 from seqwise.runs.hub import model_folder
 from seqwise.runs.inputs import read_examples
-from seqwise.runs.loading import new_run, save_run, save_settings
+from seqwise.runs.loading import CONFIGURATION, new_run, save_run, save_settings
 from seqwise.runs.measures import decisive, measure_decoders, missing_bleu, require_known_target, unknown_targets
 from seqwise.runs.model_settings import PretrainedEncoder
 from seqwise.runs.monitoring import CROSS_ENTROPY, monitor
 from seqwise.runs.run import OutputRun, save_metrics
 from seqwise.runs.settings import Settings, check, load_settings
-from seqwise.runs.sizing import sized, sized_like
+from seqwise.runs.sizing import as_begun, sized, sized_like
 from seqwise.runs.stages import WARM_START_FOLDERS, stages, steps_of
 from seqwise.runs.training_summary import (
     TrainingSummary,
@@ -234,6 +234,9 @@ def _train_run(
 ) -> dict[str, Any]:
     examples = read_examples(asked, asked.train)
     settings = sized(_with_lasting_paths(asked, output), len(examples))
+    saved = output / CONFIGURATION
+    if saved.exists() and "evaluate_every" not in asked.model_fields_set:
+        settings = as_begun(settings, load_settings(saved, {}))
     from_main_process(lambda: _require_own(output, settings))
     dev = [] if settings.dev is None else read_examples(settings, settings.dev)
     run = new_run(examples, settings)
@@ -310,7 +313,7 @@ _WRITTEN = (
 
 def _require_own(output: Path, settings: Settings) -> None:
     """Refuse an output that holds anything but a run of the same settings: training replaces and removes files."""
-    saved = output / "configuration.yaml"
+    saved = output / CONFIGURATION
     if not saved.exists():
         found = next((name for name in _WRITTEN if (output / name).exists()), None)
         if found is not None:
@@ -318,7 +321,7 @@ def _require_own(output: Path, settings: Settings) -> None:
             raise InputError(problem, path=output, hint="give another --output")
         return
     for name, (then, now) in differences(sized_like(load_settings(saved, {}), settings), settings).items():
-        if (name not in _MAY_DIFFER or None in (then, now)) and not _came_to_nothing(output):
+        if (name not in _MAY_DIFFER or now is None) and not _came_to_nothing(output):
             problem = f"the run was begun with another {name} ({then} then, {now} now)"
             raise InputError(problem, path=output, hint="give another --output, or remove this folder to start again")
 
