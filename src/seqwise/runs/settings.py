@@ -208,11 +208,19 @@ class Settings(Config):
     epochs: float = setting(5.0, "the most epochs of the objective itself", usual=SIZED, gt=0)
     learning_rate: float = setting(
         lambda values: RATE_OF_PRETRAINED if getattr(values.get("model"), "pretrained", False) else 1e-3,
-        "highest learning rate; decays linearly to 0; of a trained model 5e-5",
+        "highest learning rate; of a trained model 5e-5",
         usual=SIZED,
         gt=0,
     )
+    decay: Literal["linear", "cosine", "constant"] = setting(
+        "linear", "of the learning rate in each stage: linear or cosine to 0, or constant"
+    )
+    weight_decay: float = setting(0.0, "of AdamW, on weights but not on biases and norms", ge=0)
     batch_size: int = setting(64, "examples in a batch", usual=SIZED, ge=1)
+    gradient_accumulation_steps: int = setting(
+        1, "parts that each batch is taken in, one after the other, for less memory", ge=1
+    )
+    bf16: bool = setting(False, "compute in bfloat16 where autocast does; weights keep their precision")
     clip: float = setting(1.0, "longest gradient", gt=0)
     patience: int | None = setting(5, PATIENCE, ge=1)
     evaluate_every: int = setting(0, EVALUATE_EVERY, usual=SIZED, ge=0)

@@ -95,6 +95,10 @@ def train_stage(
         steps=steps,
         batch_size=settings.batch_size,
         learning_rate=settings.learning_rate,
+        decay=settings.decay,
+        weight_decay=settings.weight_decay,
+        gradient_accumulation_steps=settings.gradient_accumulation_steps,
+        bf16=settings.bf16,
         clip=settings.clip,
         seed=settings.seed,
         rates=_rates(run, settings),
@@ -211,9 +215,16 @@ def train_run(
     """
     output = Path(output)
     check(settings)
+    _require_bf16(settings)
     init_process_group()
     with sole_writer(output):
         return _train_run(settings, output, on_start=on_start, on_progress=on_progress, on_measured=on_measured)
+
+
+def _require_bf16(settings: Settings) -> None:
+    if settings.bf16 and not settings.model.parallel and not torch.cuda.is_available():
+        hint = "leave it out, or use --model transformer"
+        raise InputError("bf16: without a GPU, an LSTM does not compute in bfloat16", hint=hint)
 
 
 def _with_lasting_paths(settings: Settings, output: Path) -> Settings:
