@@ -7,12 +7,13 @@ BIN := .venv/bin
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow mutants reliability soak lock audit lint types format docs figures clean
+.PHONY: help setup demo test test-all test-slow mutants reliability soak lock audit lint types format docs figures clean
 
 help:
 	@echo "make demo    train, decode and compare on a small task (sets everything up first)"
 	@echo "make test    ruff, mypy, then pytest with the doctests (sets everything up first)"
-	@echo "make test-slow    the tests that make test leaves out, because they take minutes"
+	@echo "make test-all     make test, then the tests that it leaves out, because they take seconds each: what the checks run"
+	@echo "make test-slow    the tests that these leave out, because they take minutes"
 	@echo "make reliability  all tests of reliability, and docs/reliability.md from what they found"
 	@echo "make mutants changes search, objectives and sampling a little, 600 times: do the tests notice? takes hours"
 	@echo "make soak    ten minutes each of training, search and sampling: memory and speed must stay as they are"
@@ -38,7 +39,10 @@ demo: setup
 	$(BIN)/python -m reproductions demo
 
 test: lint types
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile $(PYTEST)
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile -m "not slow and not thorough" $(PYTEST)
+
+test-all: test
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile -m "thorough and not slow" $(PYTEST)
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow $(PYTEST)

@@ -32,7 +32,7 @@ Made by `make reliability` and `make soak` from what the tests in `tests/reliabi
 in every one of its cases, or this page would not have been written. "Killed" is SIGKILL, half of the time with
 everything lost that had not been flushed to the disk; "resumed without a hand" means that the same command was run
 again, and nothing else done.
-`make test` runs most of them, with fewer cases; `make test-slow` the rest.
+`make test-all` runs most of them, with fewer cases; `make test-slow` the rest.
 """
 
 

@@ -195,6 +195,7 @@ class Counting(ManyModels):
         return logits + 5.0 * torch.nn.functional.one_hot(torch.tensor(self.end), logits.shape[-1])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "selector",
     [HardTopK(3), HardTopK(1), SoftTopK(3, 1e7), SoftTopK(3, 2.0)],
@@ -221,6 +222,7 @@ def test_stopping_early_changes_nothing(monkeypatch: pytest.MonkeyPatch, selecto
 # ---------------------------------------------------------------------------------------- the batch
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("decoder_name", DECODERS)
 @pytest.mark.parametrize("name", CASES)
 def test_outputs_do_not_depend_on_the_batch(name: str, decoder_name: str) -> None:

@@ -30,7 +30,7 @@ from seqwise.search import (
     unroll,
 )
 
-# Not ours to hint: torch-struct's distributions do not say which arguments they take.
+# Not ours to fix: torch-struct's distributions do not say which arguments they take.
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not define `arg_constraints`")
 
 TOLERANCE = {"atol": 1e-10, "rtol": 1e-10}

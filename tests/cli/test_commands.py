@@ -101,6 +101,7 @@ def only_below_the_baseline(said: str) -> bool:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("task", ["tag", "transduce"])
 def test_every_objective_trains_on_both_tasks(
@@ -124,6 +125,7 @@ def test_every_objective_trains_on_both_tasks(
     assert len((tmp_path / "run" / "log.jsonl").read_text().splitlines()) == metrics["training"]["steps"] == steps
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("objective", ["crf", "beam-crf", "noise-contrastive", "relaxed-beam"])
 def test_a_chain_is_trained_and_searched_like_any_tagger(
     seqwise: Command, data: Path, tmp_path: Path, objective: str
@@ -155,6 +157,7 @@ def weights(run: Path) -> bytes:
     return (run / "model" / "model.safetensors").read_bytes()
 
 
+@pytest.mark.thorough
 def test_yaml_flags_and_gzip_say_the_same(seqwise: Command, data: Path, tmp_path: Path) -> None:
     lines = ["hidden_size: 8", "embedding_size: 8", "batch_size: 8", "objective: cross-entropy", "epochs: 1"]
     config = tmp_path / "settings.yaml"
@@ -179,6 +182,7 @@ def test_columns_can_be_chosen(seqwise: Command, tmp_path: Path) -> None:
     assert set(load_tokenizer(run / "model" / "target").vocabulary.tokens) == set(WORDS.values())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("change", [lambda raw: b"\xef\xbb\xbf" + raw, lambda raw: raw.replace(b"\n", b"\r\n")])
 def test_byte_order_marks_and_crlf_change_nothing(
     seqwise: Command, data: Path, tmp_path: Path, change: Callable[[bytes], bytes]
@@ -193,6 +197,7 @@ def test_byte_order_marks_and_crlf_change_nothing(
     assert weights(runs[0]) == weights(runs[1])
 
 
+@pytest.mark.thorough
 def test_columns_that_are_swapped_and_pairs_read_as_columns_are_asked_about(
     seqwise: Command, data: Path, tmp_path: Path
 ) -> None:
@@ -285,6 +290,7 @@ cli.main()
 """
 
 
+@pytest.mark.thorough
 def test_a_killed_training_resumes_to_the_same_weights(seqwise: Command, data: Path, tmp_path: Path) -> None:
     """6 steps of warm start and 6 of the relaxed beam; killed at step 3 of the first, then of the second."""
     options = ["train", "--train", data / "train.conll", *STEPS]
@@ -307,6 +313,7 @@ def test_a_killed_training_resumes_to_the_same_weights(seqwise: Command, data: P
         assert (killed / log).read_bytes() == (whole / log).read_bytes()
 
 
+@pytest.mark.thorough
 def test_ctrl_c_says_how_to_go_on(data: Path, tmp_path: Path) -> None:
     script = KILLED.replace("SIGKILL", "SIGINT")
     options = ["train", "--train", data / "train.conll", *STEPS, "--output", tmp_path / "run"]
@@ -338,6 +345,7 @@ def test_a_learning_rate_out_of_all_proportion(seqwise: Command, data: Path, tmp
     assert "lower the learning rate" in seqwise("train", *options, "--learning-rate=1e38").complaint
 
 
+@pytest.mark.thorough
 def test_a_loss_that_is_nan_at_once_can_be_corrected_in_place(
     seqwise: Command, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -564,6 +572,7 @@ def translator(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
+@pytest.mark.thorough
 def test_a_sentence_is_translated(
     seqwise: Command, translator: Path, tmp_path: Path, standard_input: Callable[[Path], None]
 ) -> None:
@@ -646,6 +655,7 @@ def test_a_subword_vocabulary_that_is_too_small(seqwise: Command, translator: Pa
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("model", ["lstm", "transformer"])
 def test_a_killed_training_on_subwords_resumes_to_the_same_weights(
     seqwise: Command, translator: Path, tmp_path: Path, model: str
@@ -688,6 +698,7 @@ def test_help_names_every_command_and_every_setting(seqwise: Command) -> None:
         assert max(map(len, said.out.splitlines())) <= 80
 
 
+@pytest.mark.thorough
 def test_trainings_say_their_metrics_as_json(seqwise: Command, data: Path, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("a b\na b c\nb c\n" * 3)
     small = ["--hidden-size=8", "--num-heads=2", "--feedforward-size=8", "--epochs=1"]
@@ -774,6 +785,7 @@ def test_files_that_are_not_there_or_no_files(seqwise: Command, trained_tagger: 
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.thorough
 def test_labels_that_are_not_known_count_as_wrong_with_one_warning(
     seqwise: Command, data: Path, trained_tagger: Path, tmp_path: Path
 ) -> None:
@@ -1103,6 +1115,7 @@ def test_training_again_repairs_a_damaged_model(seqwise: Command, data: Path, ta
     assert weights(tagger) == before
 
 
+@pytest.mark.thorough
 def test_a_damaged_last_checkpoint_is_trained_again(
     seqwise: Command, data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -1125,6 +1138,7 @@ def process(*arguments: object, **options: object) -> subprocess.CompletedProces
     return subprocess.run(command, text=True, capture_output=True, timeout=120, **options)
 
 
+@pytest.mark.thorough
 def test_a_reader_that_has_gone_is_no_error(trained_tagger: Path) -> None:
     code = "from seqwise.cli import main; main()"
     texts = "the dog runs\n" * 20_000  # more than a pipe holds
@@ -1139,6 +1153,7 @@ def test_a_reader_that_has_gone_is_no_error(trained_tagger: Path) -> None:
         assert (running.wait(timeout=60), said) == (0, b"")
 
 
+@pytest.mark.thorough
 def test_exit_codes_of_the_process(tmp_path: Path) -> None:
     ended = process("predict", tmp_path / "nowhere", "x")
     assert (ended.returncode, ended.stdout) == (2, "")

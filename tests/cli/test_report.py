@@ -217,6 +217,7 @@ def log_measured(folder: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (folder / "measurements.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.thorough
 def test_the_numbers_of_a_training_are_those_of_its_log(report: partial[Page], runs: Path, data: Path) -> None:
     page = report(runs / "tagger", "--examples=1")
     for stage, folder in (("warm start", "warm-start"), ("training", "")):
@@ -252,6 +253,7 @@ def test_the_numbers_of_a_training_are_those_of_its_log(report: partial[Page], r
     assert "torch:" in next(page.root.all("footer")).text
 
 
+@pytest.mark.thorough
 def test_results_log_z_and_spread_are_those_of_the_file(report: partial[Page], runs: Path, data: Path) -> None:
     page = report(runs / "tagger", "--file", data / "dev.conll", "--examples=1")
     run = load_run(runs / "tagger")
@@ -289,6 +291,7 @@ TITLE = re.compile(
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["tagger", "speller"])
 def test_lattices_are_the_searches_that_they_show(report: partial[Page], runs: Path, data: Path, name: str) -> None:
     """Every frame of the slider against a search of its own: scores, costs, tokens and back-pointers."""
@@ -350,6 +353,7 @@ def lines_of(svg: Element) -> dict[tuple[int, int, int], float]:
     return found
 
 
+@pytest.mark.thorough
 def test_opacities_are_back_pointer_weights(report: partial[Page], runs: Path, data: Path) -> None:
     """Against weights from the softmax over squared gaps, written out by hand for two steps of a tagger."""
     page = report(runs / "other", "--file", data / "dev.conll", "--example=1")
@@ -461,6 +465,7 @@ def test_boxes_of_long_labels_say_what_tells_them_apart() -> None:
     assert texts(Lattice((nodes[:1],)), beside=(Lattice((nodes,)),)) == texts(Lattice((nodes,)))[:1]
 
 
+@pytest.mark.thorough
 def test_runs_stand_side_by_side(report: partial[Page], runs: Path, data: Path) -> None:
     page = report(runs / "tagger", runs / "other", "--file", data / "dev.conll")
     assert page.table("Settings that differ")[0] == ["setting", "tagger", "other"]
@@ -478,6 +483,7 @@ def test_runs_stand_side_by_side(report: partial[Page], runs: Path, data: Path) 
     assert [row[0] for row in twice.table("What this page")[1:]] == ["tagger (1)", "tagger (2)"]
 
 
+@pytest.mark.thorough
 def test_all_kinds_go_on_one_page(report: partial[Page], runs: Path, data: Path) -> None:
     names = ("tagger", "speller", "mlm", "samples")
     page = report(*(runs / name for name in names), "--examples=1")
@@ -621,6 +627,7 @@ def test_autocorrelation_is_its_definition() -> None:
     assert math.isnan(autocorrelation(torch.ones(9, 2), lags=1)[0])
 
 
+@pytest.mark.thorough
 def test_a_sampling_and_a_training_that_go_on_can_be_looked_at(
     report: partial[Page], runs: Path, tmp_path: Path
 ) -> None:
@@ -646,6 +653,7 @@ def test_a_sampling_and_a_training_that_go_on_can_be_looked_at(
 # ---- What comes from outside, and bad input -------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_tokens_are_text_and_nothing_else(report: partial[Page], runs: Path, data: Path) -> None:
     """Scripts in sources, labels, sequences and samples: every page above holds them too, and `check` looked."""
     page = report(runs / "tagger", "--file", data / "dev.conll", "--examples=2")
@@ -667,6 +675,7 @@ def test_long_lines_are_drawn_by_means_and_said_to_be() -> None:
     assert thinned([1, 2], [math.nan, math.inf], most=1) == ([], [])
 
 
+@pytest.mark.thorough
 def test_only_reports_are_replaced(seqwise: Command, runs: Path, tmp_path: Path) -> None:
     page = tmp_path / "new" / "page.html"
     assert seqwise("report", runs / "mlm", "--output", page).out == f"the report is in {page}\n"
@@ -678,6 +687,7 @@ def test_only_reports_are_replaced(seqwise: Command, runs: Path, tmp_path: Path)
     assert "the output is a folder" in seqwise("report", runs / "mlm", "-o", tmp_path).complaint
 
 
+@pytest.mark.thorough
 def test_mistakes_end_in_one_line(seqwise: Command, runs: Path, data: Path, tmp_path: Path) -> None:
     def said(*arguments: object) -> str:
         complaint = seqwise("report", *arguments, "--output", tmp_path / "page.html").complaint

@@ -189,6 +189,7 @@ KERNELS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", KERNELS)
 def test_samples_are_distributed_as_the_target_says(name: str) -> None:
     """1200 chains after their last sweep; the unknown symbol is no part of the space, nor what breaks a constraint."""
@@ -341,6 +342,7 @@ def every_kernel() -> dict[str, tuple[dict[str, Any], Callable[..., Kernel]]]:
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", every_kernel())
 def test_every_setting_reaches_the_kernel(name: str) -> None:
     """The same states, counts and flags of burn-in, sweep by sweep, as those of a kernel that is made by hand."""
@@ -601,6 +603,7 @@ class Killed(BaseException):
     """Nobody catches it."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", KEPT)
 def test_killed_at_any_moment_it_ends_with_the_same_files(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -672,6 +675,7 @@ cli.main()
 """
 
 
+@pytest.mark.thorough
 def test_a_killed_process_is_continued_by_the_same_command(
     command: Command, folders: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -942,6 +946,7 @@ BAD: list[tuple[str, list[str], str]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("kind", "arguments", "what"), BAD, ids=[" ".join([kind, *flags]) for kind, flags, _ in BAD])
 def test_what_cannot_be_is_refused_in_one_line(
     command: Command, folders: dict[str, Path], kind: str, arguments: list[str], what: str
@@ -1027,6 +1032,7 @@ def test_absurd_numbers_that_do_no_harm_are_taken(command: Command, folders: dic
         settings_of(sweeps=10**7, discard=10**7 - 10, every=10**6 * 7)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kept", [{}, {"every": 3}, {"every": 7, "temperature": 0.5, "anneal": 0.1}, {"best": True}])
 def test_as_many_sequences_are_printed_as_were_counted_on(kept: dict[str, Any]) -> None:
     run = build("words")
@@ -1034,6 +1040,7 @@ def test_as_many_sequences_are_printed_as_were_counted_on(kept: dict[str, Any]) 
     assert len(sample(run, read_problems(run, None, settings), settings).samples) == settings.num_printed(4)
 
 
+@pytest.mark.thorough
 def test_what_would_fill_the_disk_is_refused(
     command: Command, folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,6 +65,7 @@ CASES: dict[str, tuple[str, tuple[str | None, ...], dict[str, Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", CASES)
 def test_many_blocks_come_to_what_one_does(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Samples, the report, and how far it is said to be; of each problem the chains are advanced alone, to the bit."""
@@ -163,6 +164,7 @@ def test_problems_on_the_disk_are_those_in_memory(name: str, small: pytest.Monke
     assert module._fingerprints(run, in_memory[:4]) != told_apart
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("output", [False, True])
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_the_command_prints_the_same_in_blocks(
@@ -222,6 +224,7 @@ def asked_of(name: str) -> tuple[Any, Any, SampleSettings]:
     return run, read_problems(run, None, settings), settings
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", LASTING)
 def test_killed_in_any_block_it_ends_with_the_same_files(name: str, small: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Killed at each of the savings of all blocks, and within and after each writing of samples, again and again."""
@@ -329,6 +332,7 @@ cli.main()
 """
 
 
+@pytest.mark.thorough
 def test_a_killed_command_has_printed_the_blocks_that_are_done(
     runs: Path, seqwise: Command, small: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

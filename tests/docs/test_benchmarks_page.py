@@ -122,6 +122,7 @@ def test_what_was_asked_for_runs_in_turn_and_what_is_quick_is_not_kept(
     assert more.count("```text\n2.5 times\n```") == 3 and more.startswith(page.rstrip())
 
 
+@pytest.mark.thorough
 def test_one_that_fails_ends_the_run(benchmarks: ModuleType, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as error:
         benchmarks.measure("chain_log_partition", ["--no-such-flag"])

@@ -31,6 +31,7 @@ MOST_LINES_OF_AN_EXTENSION = 30
 MOST_BYTES_OF_A_PICTURE = 150_000
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
 def test_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if page.stem in NEEDED:
@@ -240,6 +241,7 @@ def test_every_picture_is_made_and_every_one_is_shown(scripts: None) -> None:
 OF_RESULTS = [path.name for path in sorted(DOCS.glob("*.png")) if (ROOT / "results" / f"{path.stem}.json").exists()]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "figure-3.1.png")) for name in OF_RESULTS]
 )

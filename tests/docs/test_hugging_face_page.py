@@ -54,6 +54,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("title", list(BLOCKS))
 def test_a_block_runs_on_its_own(
     title: str, folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -130,6 +131,7 @@ CHECKS = {
 }
 
 
+@pytest.mark.thorough
 def test_the_readme_has_all_of_it_in_a_few_lines_each(
     folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,6 +38,7 @@ def value(name: str, measure: str, system: str) -> float:
 # ------------------------------------------------------------------ code
 
 
+@pytest.mark.thorough
 def test_the_code_prints_what_the_page_says() -> None:
     pytest.importorskip("arviz_stats")
     assert len(BLOCKS) >= 6
@@ -193,6 +194,7 @@ def records(result: Ran) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
 
 
+@pytest.mark.thorough
 def test_the_commands_run(ran: list[Ran]) -> None:
     for command, result in zip(COMMANDS, ran, strict=True):
         assert result.exit_code == 0, f"{command}\n{result.output}\n{result.exception!r}"

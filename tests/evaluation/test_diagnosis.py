@@ -366,7 +366,7 @@ def gap(own: float) -> ExposureGap:
 def test_what_the_numbers_mean_is_said() -> None:
     good = meanings(made_up(raw=140, shifted=140, next_step=180, own=1.0))
     assert "raw scores add 20.0" in good["decoders"] and "predict with --decoder raw-beam" in good["decoders"]
-    assert "20.0 points more often" in good["slot ranking"] and "little to hint" in good["exposure gap"]
+    assert "20.0 points more often" in good["slot ranking"] and "little to repair" in good["exposure gap"]
     bad = meanings(made_up(raw=20, shifted=84, next_step=141, own=2.1))
     assert "beam and greedy differ by no more than chance" in bad["decoders"]
     assert "raw scores lose 40.0: keep to beam; 80% of that is one constant" in bad["decoders"]

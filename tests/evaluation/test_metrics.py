@@ -362,6 +362,7 @@ def test_seed_draws_do_not_depend_on_the_block_size(monkeypatch):
     assert bootstrap_interval(runs, seed=1, resamples=101) == whole
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("num_seeds", "least", "most"), [(3, 0.6, 0.82), (25, 0.83, 0.97)])
 def test_few_seeds_are_understated_as_the_docstring_says_and_many_are_not(num_seeds, least, most):
     # Seeds differ far more than examples do: the interval is that of a mean of so few normal draws. With 3 seeds, the

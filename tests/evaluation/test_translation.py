@@ -45,6 +45,7 @@ def by_sacrebleu(sacrebleu, predictions, references, **options):
     return sacrebleu.corpus_bleu(predictions, columns, **options)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("longest", [2, 4, 5, 12])
 def test_bleu_is_that_of_sacrebleu(sacrebleu, longest):
     values = []

@@ -199,6 +199,7 @@ def test_suggestions_look_at_what_time_allows_and_go_on(tmp_path: Path, monkeypa
     assert found.is_complete
 
 
+@pytest.mark.thorough
 def test_development_data_are_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "project" / "data").mkdir(parents=True)
     (tmp_path / "project" / "data" / "dev.tsv").write_text("ab\tA B\nca\tC A\n")

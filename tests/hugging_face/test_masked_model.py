@@ -289,6 +289,7 @@ def without_ratio(energy: Any, proposal: Any) -> Any:
     return torch.no_grad()(kernel)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["BERT", "RoBERTa", "ESM"])
 @pytest.mark.parametrize("reading", ["raw", "local"])
 def test_transitions_leave_the_enumerated_target_as_it_is(name: str, reading: str) -> None:
@@ -485,6 +486,7 @@ def words_of(text: str) -> list[str]:
     return re.findall("[a-z]+", text)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kernel_of", [metropolis_hastings, delayed_acceptance])
 @pytest.mark.parametrize("setting", ["contain", "without"])
 @pytest.mark.parametrize("name", SPELT)

@@ -168,6 +168,7 @@ CASTING = ["T5", "Llama", "Qwen2", "BLOOM", "MPT", "Gemma 2", "Cohere", "Granite
 # ---------------------------------------------------------------------------------------- the same scores
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "scale_embedding"),
     [(name, False) for name in EXACT + CASTING] + [(name, True) for name in ("Marian", "BART", "mBART")],
@@ -314,6 +315,7 @@ def _generated(model: Any, source: list[int], k: int, steps: int, **settings: An
 PARITY = ["Marian", "BART", "T5", "GPT-2", "Llama"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", PARITY)
 def test_hard_beams_are_those_of_generate_on_a_hundred_random_models(name: str) -> None:
     """20 models of each of 5 kinds, where nothing ends, so that the definitions are the same: all k outputs, in order.
@@ -343,6 +345,7 @@ def test_hard_beams_are_those_of_generate_on_a_hundred_random_models(name: str) 
     assert len(distinct) > 20
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", PARITY)
 def test_greedy_outputs_end_where_those_of_generate_end(name: str) -> None:
     """With one slot the definitions are the same at the end token too."""
@@ -361,6 +364,7 @@ def test_greedy_outputs_end_where_those_of_generate_end(name: str) -> None:
     assert 0 < ended < 30
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("power", [0.6, 1.0, 2.0])
 @pytest.mark.parametrize("name", ["Marian", "BART", "T5", "GPT-2"])
 def test_length_normalisation_is_the_length_penalty_of_generate(name: str, power: float) -> None:
@@ -428,6 +432,7 @@ SETTINGS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["Marian", "mBART", "GPT-2"])
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: "+".join(settings))
 def test_what_a_generation_config_forbids_is_forbidden_as_in_generate(name: str, settings: dict[str, Any]) -> None:
@@ -574,6 +579,7 @@ CHECKED = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["Marian", "GPT-2"])
 def test_the_gradient_of_the_relaxed_beam_is_right(name: str) -> None:
     """Through cache, fed embeddings, source and head, tied weights included."""
@@ -625,6 +631,7 @@ def test_padding_that_is_mixed_has_a_gradient(name: str) -> None:
     assert gradient_VD[1].all() and not gradient_VD[pad].any(), "as in the model"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["Marian", "T5", "GPT-2"])
 def test_every_objective_trains_it(name: str) -> None:
     """One step down the gradient lowers the loss."""
@@ -842,6 +849,7 @@ def test_the_forced_first_token_is_the_first_of_every_output_at_score_zero() -> 
     assert step_model(model, generation_config=free).forced_first is None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "forced", "tied"),
     [("Marian", None, True), ("BART", 4, True), ("mBART", 4, False), ("GPT-2", None, True), ("T5", None, False)],

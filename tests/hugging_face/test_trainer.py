@@ -219,6 +219,7 @@ def apart(model: Any, other: Any) -> float:
 # ---------------------------------------------------------------------------------------- the same as Seq2SeqTrainer
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["Marian", "BART", "T5", "GPT-2"])
 def test_cross_entropy_is_that_of_seq2seq_trainer_step_by_step(name: str, tmp_path: Path) -> None:
     data = rows(pairs(32), name)
@@ -234,6 +235,7 @@ def test_cross_entropy_is_that_of_seq2seq_trainer_step_by_step(name: str, tmp_pa
     assert "forward" not in vars(ours)  # and nothing was left behind
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("passes", ["two-pass", "step-by-step"])
 @pytest.mark.parametrize("name", ["Marian", "GPT-2"])
 def test_scheduled_sampling_that_always_feeds_gold_is_cross_entropy(name: str, passes: str, tmp_path: Path) -> None:
@@ -342,6 +344,7 @@ FIRST_STEP: dict[str, tuple[dict[str, Any], Callable[[Sequence[Pair], Any], Obje
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", FIRST_STEP)
 def test_the_loss_of_a_step_is_the_objective_computed_apart(case: str, tmp_path: Path) -> None:
     settings, objective_of = FIRST_STEP[case]
@@ -430,6 +433,7 @@ def test_the_penalty_of_a_fraction_is_a_mean_over_each_such_subset() -> None:
 # ---------------------------------------------------------------------------------------- how it is trained
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("objective", ["cross-entropy", "relaxed-beam"])
 def test_four_batches_of_four_are_one_of_sixteen(objective: str, tmp_path: Path) -> None:
     """The lengths differ, so that a mean of four means would be another loss."""
@@ -477,6 +481,7 @@ def test_two_processes_are_one_with_batches_twice_as_large(tmp_path: Path) -> No
 SAMPLED = {"objective": "scheduled-sampling", "feeding": "soft-sample", "log_partition_weight": 0.1}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("objective", "options"),
     [
@@ -530,6 +535,7 @@ def test_schedules_are_reported_with_the_loss(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("problem", ["loss", "gradient norm"])
 def test_a_step_that_is_not_finite_stops_the_training(problem: str, tmp_path: Path) -> None:
     model = made("BART")
@@ -548,6 +554,7 @@ def test_a_step_that_is_not_finite_stops_the_training(problem: str, tmp_path: Pa
     assert trainer.state.global_step == 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("evaluated_before", [False, True])
 def test_bfloat16_reaches_into_the_search(evaluated_before: bool, tmp_path: Path) -> None:
     """Also where accelerate has wrapped the model before the objective was there."""
@@ -580,6 +587,7 @@ CHECKPOINTED = {
 
 
 # Without a cache a causal model reads prompt and target at once, and draws dropout for both in one: other numbers.
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "dropout"), [("BART", 0.0), ("BART", 0.3), ("GPT-2", 0.0)])
 @pytest.mark.parametrize("case", CHECKPOINTED)
 def test_activation_checkpointing_changes_nothing_but_memory(
@@ -643,6 +651,7 @@ def test_lists_and_datasets_are_the_same_with_the_collator_of_transformers(tmp_p
     require_same_weights(models[0], models[2])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("objective", ["cross-entropy", "relaxed-beam"])
 @pytest.mark.parametrize("name", ["Marian", "GPT-2"])
 def test_the_side_and_the_ids_of_padding_change_nothing(name: str, objective: str, tmp_path: Path) -> None:
@@ -678,6 +687,7 @@ def test_adapters_are_trained_and_nothing_else(tmp_path: Path) -> None:
     require_same_weights(model.unload(), before)
 
 
+@pytest.mark.thorough
 def test_search_aware_training_raises_held_out_accuracy_and_the_model_decodes_without_us(tmp_path: Path) -> None:
     model = made("GPT-2", seed=1)
     data, held_out = rows(pairs(400, seed=1, longest=3), "GPT-2"), pairs(60, seed=2, longest=3)
@@ -711,6 +721,7 @@ def _right(model: Any, data: Sequence[Pair]) -> float:
     return right / len(data)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["BART", "GPT-2"])
 def test_a_folder_is_trained_like_the_model_in_it(name: str, tmp_path: Path) -> None:
     made(name).save_pretrained(tmp_path / "start")
@@ -735,6 +746,7 @@ def test_a_folder_without_safetensors_is_refused(tmp_path: Path) -> None:
         SearchAwareTrainer(str(tmp_path / "pickled"), config)
 
 
+@pytest.mark.thorough
 def test_a_model_is_adapted_once_and_its_forward_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also through two trainings, evaluation between steps, and the end token of a tokenizer."""
     from seqwise.hugging_face import trainer as module
@@ -752,6 +764,7 @@ def test_a_model_is_adapted_once_and_its_forward_stays(tmp_path: Path, monkeypat
     assert adapted == [model]
 
 
+@pytest.mark.thorough
 def test_a_model_made_for_each_training_is_adapted_each_time(tmp_path: Path) -> None:
     options: dict[str, Any] = {"objective": "relaxed-beam", "beam_size": 2, "max_steps": 2, "use_cpu": True}
     options |= {"report_to": "none", "disable_tqdm": True, "save_strategy": "no", "logging_steps": 1}
@@ -833,6 +846,7 @@ def test_targets_that_do_not_end_are_refused_by_a_search_and_by_nothing_else(tmp
     assert len(losses(trained(made("Marian"), data, tmp_path, max_steps=1))) == 1
 
 
+@pytest.mark.thorough
 def test_rows_without_a_label_play_no_part(tmp_path: Path) -> None:
     data, empty = rows(pairs(3), "Marian"), {"input_ids": [3, END], "labels": [-100]}
     models = [made("Marian", dtype=torch.float64) for _ in range(3)]
@@ -914,6 +928,7 @@ def test_the_configuration_can_be_written_down(tmp_path: Path) -> None:
     assert parsed.minimised.adds_penalty and parsed.minimised.weight == 0.5
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("alpha", [2.0, lambda step: 2.0])
 def test_a_schedule_may_be_a_number_or_a_function(alpha: Any, tmp_path: Path) -> None:
     model, other = made("Marian"), made("Marian")

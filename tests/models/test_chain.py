@@ -94,6 +94,7 @@ def test_everything_equals_enumeration(recursion: str) -> None:
         torch.testing.assert_close(chain_loss(chain, gold_BT), losses_B, **TOLERANCE)
 
 
+@pytest.mark.thorough
 def test_gradients_equal_those_of_the_enumerated_sum(recursion: str) -> None:
     """The oracle's gradient is autograd's through a logsumexp over all outputs; the inputs are weighted unequally."""
     weights_B = torch.tensor([1.0, -2.0, 5.0, 0.3], dtype=torch.float64)

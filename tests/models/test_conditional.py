@@ -331,6 +331,7 @@ def test_sizes_that_cannot_be_are_refused(name: str) -> None:
         ConditionalMaskedTransformer(source_size=3, vocab_size=3, max_length=3, hidden_size=6)
 
 
+@pytest.mark.thorough
 def test_it_learns_to_reverse_a_string_and_how_long_that_is() -> None:
     strings = [string for length in (1, 2, 3) for string in itertools.product(range(3), repeat=length)]
     batch = collate([(i, EncodedExample(string, string[::-1])) for i, string in enumerate(strings)])

@@ -77,6 +77,7 @@ def test_every_slot_steps_by_itself(kind: str) -> None:
             torch.testing.assert_close(whole[:, j, None], alone, **TOLERANCE)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_batch_order_and_padding_change_nothing(kind: str) -> None:
     draw = np.random.default_rng(0)

@@ -442,6 +442,7 @@ class SearchLoss(nn.Module):
         return direct_loss(beam, self.alpha) + 0.1 * gold_scores(forced_BTV, case.batch.targets_BT, local).mean()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("alpha", "scale"), [(1.5, 0.8), (100.0, 0.3)])
 def test_the_relaxed_beam_passes_gradcheck(alpha: float, scale: float) -> None:
     """With respect to every parameter, through mixed caches. Smaller weights at alpha = 100: nothing is one-hot."""

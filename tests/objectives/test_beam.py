@@ -174,6 +174,7 @@ def beam_crf_by_loop(oracle: Any, gold: list[int], k: int, c: float) -> tuple[fl
 # ---------------------------------------------------------------------------------------- equal to the loops
 
 
+@pytest.mark.thorough
 @each_model
 @each_score
 @each_size
@@ -188,6 +189,7 @@ def test_dense_beam_loss_equals_the_loop(name: str, score: Any, k: int) -> None:
     assert restarts > 0 or k == 5
 
 
+@pytest.mark.thorough
 @each_model
 @each_score
 @pytest.mark.parametrize("likelihood", [False, True], ids=["perceptron", "likelihood"])
@@ -205,6 +207,7 @@ def test_early_update_equals_the_loop(name: str, score: Any, likelihood: bool, k
     assert any(stops) or k == 5
 
 
+@pytest.mark.thorough
 @each_model
 @each_score
 @each_size
@@ -220,6 +223,7 @@ def test_beam_search_optimization_equals_the_loop(name: str, score: Any, k: int)
     assert violations > 0
 
 
+@pytest.mark.thorough
 @each_model
 @each_score
 @each_size
@@ -232,6 +236,7 @@ def test_soft_dense_beam_loss_equals_the_loop(name: str, score: Any, k: int) -> 
         assert found == pytest.approx(wanted, abs=1e-10)
 
 
+@pytest.mark.thorough
 @each_model
 @each_score
 @each_size
@@ -277,6 +282,7 @@ def cut(tokens: Sequence[int], end: int | None) -> tuple[int, ...]:
     return tuple(tokens[: list(tokens).index(end) + 1] if end in tokens else tokens)
 
 
+@pytest.mark.thorough
 @each_model
 @each_score
 @pytest.mark.parametrize("k", [2, 5])
@@ -564,6 +570,7 @@ OBJECTIVES: dict[str, Objective] = {
 each_objective = pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
 
 
+@pytest.mark.thorough
 @each_model
 @each_objective
 def test_no_row_depends_on_the_others(name: str, objective: Objective) -> None:

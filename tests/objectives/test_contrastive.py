@@ -78,6 +78,7 @@ def test_the_expected_loss_is_the_mean_over_every_draw_of_noise(num_noise: int) 
     assert found.item() == pytest.approx(total, abs=1e-12)
 
 
+@pytest.mark.thorough
 def test_the_sampled_loss_has_that_mean_and_its_gradient() -> None:
     """4,000 draws; each component within five standard errors. One target is ignored."""
     generator = torch.Generator().manual_seed(1)

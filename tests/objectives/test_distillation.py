@@ -191,6 +191,7 @@ def weights(run: Path) -> bytes:
     return (run / "model" / "model.safetensors").read_bytes()
 
 
+@pytest.mark.thorough
 def test_killed_and_resumed_the_teacher_and_the_weights_are_the_same(toy: Settings, tmp_path: Path) -> None:
     train_run(toy, tmp_path / "whole")
 
@@ -218,6 +219,7 @@ def test_killed_and_resumed_the_teacher_and_the_weights_are_the_same(toy: Settin
     assert load_run(tmp_path / "killed").settings == sized(toy, 96)
 
 
+@pytest.mark.thorough
 def test_distillation_by_itself_ends_where_the_stage_of_the_warm_start_does(toy: Settings, tmp_path: Path) -> None:
     """As an objective it starts from cross-entropy, which is its teacher."""
     alone = toy.with_changes(objective="distillation", warm_start="cross-entropy", learning_rate=0.01, epochs=1.0)

@@ -249,6 +249,7 @@ def test_refusals_of_the_conditional_objective() -> None:
         masked_objective(mask_one)(model, ragged(), {})
 
 
+@pytest.mark.thorough
 def test_the_trainer_takes_the_objective_and_its_seed_fixes_the_masks(tmp_path: Path) -> None:
     train = [EncodedExample((0,), target) for target in ((0, 1, 2), (1, 2), (3,), (2, 2, 1, 0))]
     weights = []

@@ -52,6 +52,7 @@ def options() -> list[tuple[str, str]]:
     return [(name, option) for name, kind in MEMBERS.items() for option in kind.model_fields if option != "name"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "option"), [pair for pair in options() if pair not in SAME_LOSS])
 def test_each_option_reaches_the_loss(name: str, option: str) -> None:
     beside = BESIDE.get(name, {})

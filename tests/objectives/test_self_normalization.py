@@ -193,6 +193,7 @@ def test_free_scores_end_at_the_true_distribution_and_log_partition_one_over_two
         )
 
 
+@pytest.mark.thorough
 def test_a_bias_alone_makes_the_mean_log_partition_one_over_two_alpha(monkeypatch: pytest.MonkeyPatch) -> None:
     """Scores are not free (two features, six positions), and only two positions are normalised at a time."""
     features, head, bias, targets = problem(4, num_positions=6)

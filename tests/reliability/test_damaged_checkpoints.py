@@ -67,6 +67,7 @@ def require_passed_over(checkpoints: Path, path: Path, caplog: pytest.LogCapture
     assert path.name in record.getMessage(), record.getMessage()
 
 
+@pytest.mark.thorough
 def test_cut_and_flipped_files_are_passed_over(
     checkpoints: Path, caplog: pytest.LogCaptureFixture, promise: Any
 ) -> None:

@@ -178,6 +178,7 @@ def written(write: Callable[[], None], path: Path, read: Callable[[], list[Examp
     return read()
 
 
+@pytest.mark.thorough
 def test_generated_files_are_read_or_refused(tmp_path: Path, promise: Any) -> None:
     draw, read, count = random.Random(0), 0, 5000
     path = tmp_path / "file"

@@ -50,6 +50,7 @@ def same(decoder: Decoder, one: list[Hypothesis], other: list[Hypothesis]) -> bo
     return alike and all(abs(x.score - y.score) <= 1e-10 for x, y in zip(one, other, strict=True))
 
 
+@pytest.mark.thorough
 def test_searches_do_not_depend_on_their_company(promise: Any) -> None:
     draw, count, longest = np.random.default_rng(0), 200, EncodedExample((1,) * 12, ())
     for number in range(count):

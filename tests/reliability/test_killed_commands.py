@@ -159,6 +159,7 @@ FAST = {"sample": 9, "score": 9, "reproduce": 3}
 SLOW = {"sample": 30, "score": 30, "reproduce": 20, "masked-model train": 20, "language-model train": 20}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", FAST)
 def test_killed_it_is_resumed(name: str, folder: Path, tmp_path: Path, promise: Any) -> None:
     same, of = kill_and_resume(works(folder)[name], tmp_path, FAST[name])

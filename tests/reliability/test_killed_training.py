@@ -164,6 +164,7 @@ def kill_at_random(whole: Whole, output: Path, count: int, draw: random.Random) 
     return kills
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("whole", ["tagger"], indirect=True)
 def test_killed_inside_a_save_training_ends_with_the_same_weights(whole: Whole, tmp_path: Path, promise: Any) -> None:
     events = of_a_save(whole.events)
@@ -176,6 +177,7 @@ def test_killed_inside_a_save_training_ends_with_the_same_weights(whole: Whole, 
 SLOW = pytest.mark.slow
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "whole, count",
     [("tagger", 6), pytest.param("tagger", 50, marks=SLOW), pytest.param("bart", 10, marks=SLOW)],
@@ -208,6 +210,7 @@ def test_killed_before_and_after_training(whole: Whole, tmp_path: Path, promise:
     promise("training killed before its first step and after its last", len(points), RESUMED)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("whole", ["tagger"], indirect=True)
 def test_killed_after_the_last_save_and_before_it_cleared_away(whole: Whole, tmp_path: Path, promise: Any) -> None:
     output, old = tmp_path / "run", f"remove checkpoints/checkpoint-{STEPS - 2 * EVERY}/"
@@ -262,6 +265,7 @@ def fail_inside(whole: Whole, output: Path, points: Sequence[str], how: Sequence
     return len(points)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("whole", ["tagger"], indirect=True)
 def test_a_disk_that_fails_inside_a_save_is_said(whole: Whole, tmp_path: Path, promise: Any) -> None:
     events = of_a_save(whole.events)

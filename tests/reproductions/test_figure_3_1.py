@@ -84,6 +84,7 @@ def naive_beam(toy: Toy, k: int) -> tuple[int, ...]:
     return beam[0][1]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("theta", [-2.9, -1.3, -0.4, 0.8, 1.3, 2.5])
 def test_curves_are_what_naive_decoders_give(toy: Toy, theta: float) -> None:
     sampling, beam = sampling_panel(), beam_panel()
@@ -96,6 +97,7 @@ def test_curves_are_what_naive_decoders_give(toy: Toy, theta: float) -> None:
     assert list(beam.words(toy)) == toy.words.decode(list(best))
 
 
+@pytest.mark.thorough
 def test_the_beam_is_not_greedy(toy: Toy, swept: list[tuple[Panel, Sweep]]) -> None:
     (_, sampling), (panel, beam) = swept
     for greedy_jump, beam_jump in zip(sampling.jumps, beam.jumps, strict=True):
@@ -114,6 +116,7 @@ def largest_step(values: list[float]) -> float:
     return max(abs(after - before) for before, after in itertools.pairwise(values))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("which", [SAMPLING, BEAM])
 def test_jumps_stay_on_a_finer_grid_and_soft_steps_shrink(
     toy: Toy, swept: list[tuple[Panel, Sweep]], which: int
@@ -194,6 +197,7 @@ def test_every_switch_within_a_cell_is_found(toy: Toy) -> None:
     assert found.jumps == [high for _, high in found.switches]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [1, 3])
 def test_the_order_of_animals_does_not_hang_on_the_seed(seed: int) -> None:
     toy = make_toy(seed)
@@ -201,6 +205,7 @@ def test_the_order_of_animals_does_not_hang_on_the_seed(seed: int) -> None:
         assert [panel.words(toy.at(theta))[1] for theta in (-2.0, 0.0, 2.0)] == ["kitten", "dog", "cat"]
 
 
+@pytest.mark.thorough
 def test_the_reproduction_writes_its_figure_and_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figure_3_1, "POINTS", 41)
     (outcome,) = run_reproduction("figure-3.1", tmp_path, seed=0, scale=None, progress=no_progress)

@@ -98,6 +98,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> Task:
     return tiny_task()
 
 
+@pytest.mark.thorough
 def test_tables_from_beginning_to_end(tiny: Task, tmp_path: Path) -> None:
     how = {"seeds": [0, 1], "scale": "cpu", "progress": no_progress}
     uni, bi = label_bias_tables.table_5_3(tmp_path, **how)
@@ -171,6 +172,7 @@ def test_claims_on_global_and_local_face_the_right_way() -> None:
     assert list(verdicts.values()) == ["reversed", "reversed", "holds", "holds", "holds"]
 
 
+@pytest.mark.thorough
 def test_tables_5_5_and_5_6_show_the_systems_of_the_papers(translation: None, tmp_path: Path) -> None:
     """All start from a self-normalised model; published are numbers of development data, beside ours."""
     how = {"seeds": [0], "scale": "cpu", "progress": no_progress}
@@ -202,6 +204,7 @@ def test_tables_5_5_and_5_6_show_the_systems_of_the_papers(translation: None, tm
     ]
 
 
+@pytest.mark.thorough
 def test_raw_scores_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def one(seed: int, settings: Settings) -> dict[str, System]:
         return {"cross-entropy": System(f"s{seed}", f"seed-{seed}/cross-entropy", settings.with_changes(seed=seed))}
@@ -233,6 +236,7 @@ def test_raw_scores_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert [claim.text[:30] for claim in outcome.table.claims].count("a tiny corpus: the raw beam be") == 1
 
 
+@pytest.mark.thorough
 def test_source_lengths_are_in_words(corpora: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tokenizers")
     monkeypatch.setenv("SEQWISE_DATA", str(corpora))

@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [0, 1])
 def test_global_scores_pass_the_ceiling_of_local_ones(seed: int, tmp_path: Path) -> None:
     flags = ["--json", "--seed", str(seed), "--output", str(tmp_path / "runs"), "--results", str(tmp_path / "results")]

@@ -396,6 +396,7 @@ def unigram_perplexity(training: Positions, test: Positions) -> float:
     return float((counts_V / counts_V.sum()).log()[test.words_N].mean().neg().exp())
 
 
+@pytest.mark.thorough
 def test_a_small_language_is_learnt_and_normalized() -> None:
     """Perplexity far below the unigrams', near that of the language; log Z near its optimum, unless gamma is 0."""
     test = a_language(2, 1000)

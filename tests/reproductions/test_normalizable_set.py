@@ -66,6 +66,7 @@ def test_a_logistic_model_is_never_normalised() -> None:
     assert not in_normalizable_set(torch.randn(100, 2), weights).any()
 
 
+@pytest.mark.thorough
 def test_emptiness_equals_the_largest_angle_between_neighbours() -> None:
     """In the plane, 0 is in the convex hull exactly if no two neighbouring directions are more than pi apart."""
     draw = np.random.default_rng(1)
@@ -79,6 +80,7 @@ def test_emptiness_equals_the_largest_angle_between_neighbours() -> None:
     assert 30 < sum(seen) < 120
 
 
+@pytest.mark.thorough
 def test_emptiness_in_more_dimensions_and_at_the_edges() -> None:
     draw = np.random.default_rng(2)
     for D in (1, 3, 6):
@@ -112,6 +114,7 @@ def test_one_class_is_a_hyperplane(norm: float) -> None:
     assert not everywhere.distances_N.any()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("norm", NORMS)
 def test_points_are_on_the_set_and_as_far_as_said(norm: float) -> None:
     for inputs, weights in problems(0, 8):
@@ -123,6 +126,7 @@ def test_points_are_on_the_set_and_as_far_as_said(norm: float) -> None:
             assert np.linalg.norm(point - given, ord=norm) == pytest.approx(distance, rel=1e-12, abs=1e-15)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("norm", NORMS)
 def test_outside_the_distance_is_optimal_by_duality(norm: float) -> None:
     """For every distribution p over classes, ``log Z >= p . scores + H(p)``, so no point of the set is nearer than
@@ -181,6 +185,7 @@ def test_inside_the_largest_difference_equals_that_of_the_best_corner() -> None:
     assert checked > 30
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("norm", NORMS)
 def test_in_the_plane_no_point_of_the_set_is_nearer(norm: float) -> None:
     """Two classes: every point of the set has scores (log p, log (1 - p)), which the weights map back to the plane."""

@@ -33,6 +33,7 @@ def absolute_log_partitions(inputs: Floats, weights: Floats) -> Floats:
 # ---------------------------------------------------------------------------------------- theorem 1
 
 
+@pytest.mark.thorough
 def test_theorem_1_holds_on_random_problems_in_both_norms() -> None:
     draw = np.random.default_rng(0)
     ratios = []

@@ -272,6 +272,7 @@ def energy_by_hand(model: Any, tokens_T: Tensor) -> Tensor:
     return total
 
 
+@pytest.mark.thorough
 def test_variants_of_a_small_model_have_the_energies_that_enumeration_gives() -> None:
     model, wild_T = small()
     size = VariantSize(distances=(1, 2, 3), mutants=2_000, chains=500, sweeps=30, proposals=90)
@@ -371,6 +372,7 @@ class Independent:
         return self.scores_TV[masked_NT.nonzero(as_tuple=True)[1]]
 
 
+@pytest.mark.thorough
 def test_annealed_chains_come_near_the_lowest_energy_of_many() -> None:
     scores_TV = torch.randn(9, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     wild_T = scores_TV.argmax(1)
@@ -481,6 +483,7 @@ def numbers(outcome: Any) -> dict[tuple[str, str], float]:
     return {key: value for key, value in found.items() if key[1] != "training seconds"}
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("toy")
 def test_the_reproduction_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
@@ -547,6 +550,7 @@ def test_the_reproduction_from_end_to_end(tmp_path: Path, monkeypatch: pytest.Mo
     assert dates == {"2001-01-01"}
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("toy")
 def test_an_interrupted_run_ends_with_the_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")

@@ -46,12 +46,14 @@ def test_every_number_is_signed(path: Path) -> None:
         )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda path: path.stem)
 def test_numbers_come_out_again_from_the_values_in_the_file(path: Path) -> None:
     differing = [(one, problem) for one, problem in recompute(load_table(path)) if problem not in ("", "no values")]
     assert not differing
 
 
+@pytest.mark.thorough
 def test_the_demo_has_the_values_of_every_number() -> None:
     for name in ("stress", "label-bias-toy"):
         table = load_table(RESULTS / f"{name}.json")

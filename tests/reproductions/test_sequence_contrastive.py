@@ -221,6 +221,7 @@ def noises() -> list[tuple[SequenceNoise, Tensor]]:
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("which", [0, 1, 2])
 def test_samples_estimate_the_expected_loss_without_bias(which: int) -> None:
     noise, log_noise = noises()[which]

@@ -136,6 +136,7 @@ def test_every_order_of_a_whole_buffer_is_as_probable() -> None:
     assert sum((count - 500) ** 2 / 500 for count in counts.values()) < 20.5
 
 
+@pytest.mark.thorough
 def test_memory_does_not_grow_with_the_text(tmp_path: Path) -> None:
     """Peak of allocated memory on 5 MB of text, less than twice that on a tenth of it and far below the text itself."""
     words = [f"a-rather-long-word-{number:04}" for number in range(400)]

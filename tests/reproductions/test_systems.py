@@ -57,6 +57,7 @@ def is_done(system: System, folder: Path, data: Data = DATA) -> bool:
     return _is_done(system, _hash(data) + "".join(DECODERS), folder, {system.starts_from or ""})
 
 
+@pytest.mark.thorough
 def test_systems_in_workers_of_their_own(tmp_path: Path) -> None:
     systems = [
         System("cross-entropy", "ce", START),
@@ -80,6 +81,7 @@ def test_systems_in_workers_of_their_own(tmp_path: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == written
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_mistake_in_a_worker_is_reported_as_it_is(tmp_path: Path) -> None:
     bad = [Example(("c",), ("A",), "test.tsv", 9)]
@@ -87,6 +89,7 @@ def test_a_mistake_in_a_worker_is_reported_as_it_is(tmp_path: Path) -> None:
         run_systems([System("s", "s", START)], partial(Data, DATA.train, bad), tmp_path, progress=no_progress)
 
 
+@pytest.mark.thorough
 def test_a_system_starts_from_the_weights_of_another(tmp_path: Path) -> None:
     train(System("s", "start", START), tmp_path)
     # One step that changes nothing to speak of: what is left are the weights it started from.
@@ -98,6 +101,7 @@ def test_a_system_starts_from_the_weights_of_another(tmp_path: Path) -> None:
     assert not all(start[name].allclose(tensor) for name, tensor in load_run(other.run).model.state_dict().items())
 
 
+@pytest.mark.thorough
 def test_a_cell_is_made_again_when_what_it_depends_on_changes(tmp_path: Path) -> None:
     start, search = System("s", "start", START), System("t", "next", SEARCH, "start")
     train(start, tmp_path)
@@ -111,6 +115,7 @@ def test_a_cell_is_made_again_when_what_it_depends_on_changes(tmp_path: Path) ->
     assert is_done(search, tmp_path)
 
 
+@pytest.mark.thorough
 def test_an_interrupted_cell_continues_and_ends_the_same(tmp_path: Path) -> None:
     system = System("s", "s", START.with_changes(epochs=4.0, save_every=2))
     whole, _ = train(system, tmp_path / "a")

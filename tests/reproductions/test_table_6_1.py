@@ -141,6 +141,7 @@ def test_new_models_leave_the_global_random_state_alone() -> None:
 # ------------------------------------------------------------------ small runs
 
 
+@pytest.mark.thorough
 def test_table_6_1_is_made_and_signed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     short_fits(monkeypatch)
     monkeypatch.setattr(phonemes, "find_lexicon", lambda: None)
@@ -170,6 +171,7 @@ def test_table_6_1_is_made_and_signed(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "5.9643" in text and "(6.74)" in text and "…" not in text
 
 
+@pytest.mark.thorough
 def test_figure_6_1_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
     short_fits(monkeypatch)
@@ -200,6 +202,7 @@ def test_the_methods_start_where_they_should() -> None:
 # ------------------------------------------------------------------ noise and contrast
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["left to right", "any order"])
 def test_noise_is_learnt_and_normalized(name: str) -> None:
     distribution = palindromes()
@@ -216,6 +219,7 @@ def test_noise_is_learnt_and_normalized(name: str) -> None:
         assert (log_noise_ON[0] - log_noise_ON[1]).abs().max() > 0.01
 
 
+@pytest.mark.thorough
 def test_contrast_lies_between_the_noise_and_the_truth() -> None:
     distribution = palindromes()
     train_N, dev_N = train_and_dev(distribution, 10_000, seed=0)
@@ -397,6 +401,7 @@ def test_where_the_dictionary_is_looked_for(corpora: Path, tmp_path: Path, monke
 # ------------------------------------------------------------------ the real thing
 
 
+@pytest.mark.thorough
 def test_the_order_of_the_objectives_on_a_thousand_palindromes() -> None:
     found = table_6_1.measure(palindromes(), 1_000, seed=0)
     assert palindromes().entropy < found["LL"] < found["PLL"] < found["MLM, local"] < found["MLM, raw"]

@@ -62,6 +62,7 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         function.cache_clear()
 
 
+@pytest.mark.thorough
 def test_both_models_from_beginning_to_end(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     training = SIZES["cpu"].training.with_changes(epochs=1.0, batch_size=8, beam_size=2)
     size = transformer_translation.Size(SHAPE, training, longer=0.5, sampling=0.5, search=0.5)
@@ -107,6 +108,7 @@ def test_all_pairs_are_in_the_subwords_of_a_sixth(texts: Path) -> None:
     assert sampler_tasks.german.__wrapped__().train == every.train
 
 
+@pytest.mark.thorough
 def test_another_start_is_another_cell(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The weights that the folder of a Hugging Face model has are part of what a cell depends on."""
     training = SIZES["cpu"].training.with_changes(epochs=0.2, batch_size=8, beam_size=2)

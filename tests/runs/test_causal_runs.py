@@ -65,6 +65,7 @@ def run(request: pytest.FixtureRequest, files: Path, tmp_path_factory: pytest.Te
     return folder
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("decoder", "beams"), [("greedy", 1), ("beam", 3)])
 def test_what_was_trained_here_decodes_without_us_and_as_with_us(
     decoder: str, beams: int, run: Path, files: Path, seqwise: Command
@@ -84,6 +85,7 @@ def test_what_was_trained_here_decodes_without_us_and_as_with_us(
     assert sum(right) >= 10  # what was learnt: the next letter
 
 
+@pytest.mark.thorough
 def test_a_run_is_measured_diagnosed_and_reported_on(run: Path, files: Path, tmp_path: Path, seqwise: Command) -> None:
     pytest.importorskip("matplotlib")
     found = json.loads(seqwise("evaluate", run, files / "dev.tsv", "--json").out)
@@ -100,6 +102,7 @@ def test_a_run_is_measured_diagnosed_and_reported_on(run: Path, files: Path, tmp
     assert "edit distance" in page.read_text()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("objective", ["relaxed-beam", "self-normalized"])
 def test_other_objectives_train_causal_models(objective: str, files: Path, tmp_path: Path, seqwise: Command) -> None:
     short = {"epochs": 0.2, "beam_size": 2, "objective": objective}

@@ -22,6 +22,8 @@ from seqwise.runs.training import read_examples, train_stage
 from seqwise.training.checkpoints import load_model_file
 from seqwise.training.trainer import Progress
 
+pytestmark = pytest.mark.thorough
+
 SIZES: dict[str, Any] = {"hidden_size": 6, "embedding_size": 6, "label_embedding_size": 3, "beam_size": 2}
 
 

@@ -119,6 +119,7 @@ def pushed(hub: FakeHub, runs: Path, name: str) -> Path:
     return hub.folder / "ada" / name
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["tagger", "bart", "gpt2"])
 def test_a_pushed_run_is_the_run(name: str, runs: Path, hub: FakeHub, seqwise: Command) -> None:
     said = seqwise("push", runs / name, f"ada/{name}")

@@ -17,6 +17,8 @@ from seqwise.runs.loading import load_settings
 from seqwise.runs.training import read_examples, train_stage
 from seqwise.training.trainer import Progress
 
+pytestmark = pytest.mark.thorough
+
 SIZES: dict[str, Any] = {"hidden_size": 6, "embedding_size": 5, "label_embedding_size": 3}
 
 

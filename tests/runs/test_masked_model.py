@@ -115,6 +115,7 @@ def untrained(tmp_path: Path, kind: str) -> tuple[MaskedRun, list[Example]]:
     return run, examples
 
 
+@pytest.mark.thorough
 @each_kind
 @pytest.mark.parametrize("max_rows", [1, 7, 256])
 def test_scores_are_those_of_single_positions(
@@ -235,6 +236,7 @@ def test_new_weights_belong_to_the_seed() -> None:
     assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["words", "lstm", "subword pairs"])
 def test_killed_and_resumed_it_is_the_same(tmp_path: Path, kind: str) -> None:
     """Stopped before, at and after a checkpoint, with what a crash inside a save leaves behind."""
@@ -269,6 +271,7 @@ def test_killed_and_resumed_it_is_the_same(tmp_path: Path, kind: str) -> None:
     assert seen == [] and again == metrics
 
 
+@pytest.mark.thorough
 def test_stopped_it_says_how_to_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
@@ -284,6 +287,7 @@ def test_stopped_it_says_how_to_go_on(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "dev" in json.loads((train(tmp_path, TINY["words"], dev=dev) / "metrics.json").read_text())
 
 
+@pytest.mark.thorough
 def test_what_training_depends_on(tmp_path: Path) -> None:
     def weights(name: str, file: Path, settings: MaskedModelSettings) -> bytes:
         train_masked_model(file, tmp_path / name, settings)
@@ -297,6 +301,7 @@ def test_what_training_depends_on(tmp_path: Path) -> None:
         assert weights(name, plain, TINY["words"].with_changes(**{name: value})) != first, name
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["lstm", "transformer", "pairs"])
 def test_it_learns(tmp_path: Path, kind: str) -> None:
     """Four symbols, of which the others (or the source) tell each: guessing has a pseudo-perplexity of 4."""
@@ -431,6 +436,7 @@ def test_a_flag_without_effect_is_refused_even_with_its_default(seqwise: Command
 SMALL = ["--hidden-size=8", "--feedforward-size=16", "--num-layers=1", "--epochs=1", "--batch-size=16"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["words", "fasta", "pairs", "subwords"])
 def test_from_files_to_scores(seqwise: Command, tmp_path: Path, kind: str) -> None:
     settings = TINY[kind]

@@ -75,6 +75,7 @@ def test_a_sample_is_spread_evenly() -> None:
     assert monitor(run, examples[:MOST_EXAMPLES], run.settings)({}) != sample
 
 
+@pytest.mark.thorough
 def test_looking_does_not_change_the_training(seqwise: Command, tmp_path: Path) -> None:
     train, dev = (write_conll(tmp_path / f"{name}.conll", tagged(24, seed=seed)) for seed, name in enumerate("ab"))
     for name, every in (("blind", 0), ("seeing", 1), ("often", 2)):
@@ -95,6 +96,7 @@ def test_looking_does_not_change_the_training(seqwise: Command, tmp_path: Path) 
     assert best["mean log Z"] == pytest.approx(metrics["dev"]["mean log Z"], rel=1e-6)
 
 
+@pytest.mark.thorough
 def test_a_training_that_is_stopped_measures_each_step_once(tmp_path: Path) -> None:
     class Stop(Exception):
         pass

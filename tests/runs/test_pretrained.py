@@ -73,6 +73,7 @@ def test_samples_keep_what_is_written(seqwise: Command, folder: Path) -> None:
         assert record["text"].startswith("the ") and record["text"].endswith(".") and "x" not in record["text"]
 
 
+@pytest.mark.thorough
 def test_whole_texts_of_a_length(seqwise: Command, folder: Path, tmp_path: Path) -> None:
     ended = seqwise("sample", folder, "--length=4-5", "--count=3", "--contain=a cat", "--blocks=2,1", "--chains=2")
     assert len(ended.records) == 6

@@ -249,6 +249,7 @@ def test_what_auto_chooses_may_not_be_given(tmp_path: Path) -> None:
     assert load_settings(tmp_path / "c.yaml", {"objective": "hinge"}).warm_start.name == "cross-entropy"
 
 
+@pytest.mark.thorough
 def test_auto_trains_its_three_stages(tmp_path: Path) -> None:
     write_columns(
         tmp_path / "train.conll", [Example(tuple("abc"), tuple("ABC")), Example(tuple("ba"), tuple("BA"))] * 3
@@ -875,6 +876,7 @@ def held(tmp_path: Path) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
         holder.kill()
 
 
+@pytest.mark.thorough
 def test_a_folder_has_one_writer_and_a_dead_one_keeps_nobody_out(
     held: tuple[Path, subprocess.Popen[str]], tmp_path: Path, seqwise: Command
 ) -> None:

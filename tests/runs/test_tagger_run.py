@@ -150,6 +150,7 @@ def run(kind: str, files: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 # --------------------------------------------------------------------------------- a run like every other
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("decoder", ["greedy", "beam", "interpolated-beam", "raw-beam", "soft-beam"])
 def test_what_a_run_finds_is_what_the_tagger_finds_in_python(
     decoder: str, kind: str, run: Path, files: Path, seqwise: Command
@@ -179,6 +180,7 @@ def test_what_a_run_finds_is_what_the_tagger_finds_in_python(
         assert sum(found == example.target for found, example in zip(right, examples, strict=True)) >= 20
 
 
+@pytest.mark.thorough
 def test_training_is_that_of_pretrained_tagger_bit_for_bit(kind: str, run: Path, files: Path, tmp_path: Path) -> None:
     examples = read_columns(data(files, kind, "train"))
     trained: Any = load_tagger(run / "model")
@@ -198,6 +200,7 @@ def test_training_is_that_of_pretrained_tagger_bit_for_bit(kind: str, run: Path,
         assert name.startswith("encoder.backbone.pooler.") or torch.equal(tensor, own[name]), name
 
 
+@pytest.mark.thorough
 def test_a_run_is_measured_diagnosed_and_reported_on(
     kind: str, run: Path, files: Path, tmp_path: Path, seqwise: Command
 ) -> None:
@@ -291,6 +294,7 @@ def sha256(folder: Path) -> str:
     return hashlib.sha256((folder / "model" / "model.safetensors").read_bytes()).hexdigest()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS, scope="function")
 def test_a_training_that_was_killed_ends_with_the_same_weights(
     kind: str, files: Path, tmp_path: Path, seqwise: Command
@@ -308,6 +312,7 @@ def test_a_training_that_was_killed_ends_with_the_same_weights(
     assert sha256(whole) == sha256(killed)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "objective",
     [
@@ -532,6 +537,7 @@ def test_what_an_encoder_is(config: dict[str, Any], expected: bool) -> None:
     assert is_encoder(config) is expected
 
 
+@pytest.mark.thorough
 def test_an_encoder_with_another_head_or_none_tags_and_does_not_write(
     files: Path, tmp_path: Path, seqwise: Command
 ) -> None:
@@ -689,6 +695,7 @@ def test_words_that_disappear_are_known_by_their_place(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------- documentation
 
 
+@pytest.mark.thorough
 def test_the_commands_of_the_page_run(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (DOCS / "hugging-face.md").read_text(encoding="utf-8")
     (block,) = blocks(page.split("## Tag with a BERT")[1].split("\n## ")[0], "console")

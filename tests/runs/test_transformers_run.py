@@ -78,6 +78,7 @@ def run(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("decoder", "beams"), [("greedy", 1), ("beam", 3)])
 def test_what_was_trained_here_decodes_without_us_and_as_with_us(
     decoder: str, beams: int, run: Path, files: Path, seqwise: Command
@@ -99,6 +100,7 @@ def test_what_was_trained_here_decodes_without_us_and_as_with_us(
     assert records[0]["outputs"][0]["output"] == (files / "dev.tsv").read_text().splitlines()[0].split("\t")[1]
 
 
+@pytest.mark.thorough
 def test_all_decoders_predict_and_are_measured(run: Path, files: Path, seqwise: Command) -> None:
     found = json.loads(seqwise("evaluate", run, files / "dev.tsv", "--json").out)
     assert set(found) == {"greedy", "beam", "interpolated-beam", "raw-beam", "soft-beam"}
@@ -157,6 +159,7 @@ def test_a_name_on_the_hub_with_or_without_a_user_is_looked_for_there(
     assert "where there is no network, give the folder" in complaint
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "objective",
     [
@@ -186,6 +189,7 @@ def test_other_objectives_train_too(objective: dict[str, Any], files: Path, tmp_
     assert any(not torch.equal(a, b) for a, b in zip(before.parameters(), after.parameters(), strict=True))
 
 
+@pytest.mark.thorough
 def test_a_training_that_was_killed_ends_with_the_same_weights(files: Path, tmp_path: Path, seqwise: Command) -> None:
     """With dropout and a warm start; the second training finds the checkpoints of a part of the first."""
     whole, killed = tmp_path / "whole", tmp_path / "killed"
@@ -209,6 +213,7 @@ def test_sources_near_the_last_position_are_decoded(run: Path, seqwise: Command)
     assert "the source has 25 tokens, and the model has 24 positions; shorten it" in said
 
 
+@pytest.mark.thorough
 def test_a_run_is_diagnosed_and_reported_on_up_to_the_last_position(
     run: Path, files: Path, tmp_path: Path, seqwise: Command
 ) -> None:
@@ -259,6 +264,7 @@ def _suppressing(run: Path, *tokens: int) -> Any:
     return loaded
 
 
+@pytest.mark.thorough
 def test_the_explorer_and_the_slot_ranking_search_as_the_run_does(run: Path) -> None:
     examples = [Example(("a a",), ("a c a",)), Example(("c a",), ("a c",))]
     free = explore(load_run(run), examples[0], beam_size=4)
@@ -280,6 +286,7 @@ def test_the_explorer_and_the_slot_ranking_search_as_the_run_does(run: Path) -> 
     assert len(ranked) > 20 and not any(5 in tokens for tokens in ranked)
 
 
+@pytest.mark.thorough
 def test_the_global_shares_are_over_what_the_run_may_write(run: Path) -> None:
     """With the end and one other token to write, a step adds one output; their shares sum to 1; other gold has none."""
     loaded = _suppressing(run, *(token for token in range(10) if token not in (0, 4)))

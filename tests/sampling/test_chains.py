@@ -88,6 +88,7 @@ KERNELS = kernels(MODEL)
 MILD = table_model(num_positions=4, vocab_size=3, seed=1, scale=0.4)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", list(KERNELS))
 def test_a_chain_goes_the_same_way_alone_and_among_others(name: str) -> None:
     state = state_with()
@@ -139,6 +140,7 @@ def test_what_cannot_be_loaded_is_refused(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["chains.safetensors"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["in order", "mixed blocks", "exact Gibbs", "prefetching", "tempering"])
 def test_the_histogram_of_many_chains_is_the_target(name: str) -> None:
     """4000 chains from one sequence, after some sweeps, by chi-square over all 81 sequences."""
@@ -307,6 +309,7 @@ def test_a_report_leaves_out_what_warms_up_and_counts_what_it_costs() -> None:
         diagnose_chains(chains, discard=198)
 
 
+@pytest.mark.thorough
 def test_what_speaks_against_chains_is_said() -> None:
     pytest.importorskip("arviz_stats")
     state = start_chains(ENERGY, every_sequence(3, 4)[::20])
@@ -341,6 +344,7 @@ def test_chains_that_do_not_move_are_told_what_may_set_them_free(num_still: int)
     assert (len(timid) == 1) == (num_still == 5)  # that they disagree follows
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("discard", [0, 2000])
 def test_how_many_sweeps_would_do_is_said(discard: int) -> None:
     """As ``R-hat^2 - 1 = chains / ESS``, an autocorrelation of 0.9 takes 1.9 / 0.1 / (1.01^2 - 1) = 945 sweeps.

@@ -79,6 +79,7 @@ PROPOSALS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "energy",
     [raw_energy(MODEL), local_energy(MODEL), raw_energy(MODEL) + 0.5 * local_energy(OTHER)],
@@ -139,6 +140,7 @@ def test_a_mixture_is_its_kernels_by_their_weights() -> None:
     assert torch.allclose(mixed, 0.25 * first + 0.75 * second, rtol=0, atol=1e-14)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", list(sweeps()))
 def test_every_kernel_leaves_its_target_unchanged(name: str) -> None:
     kernel, states, temperature = sweeps()[name]
@@ -155,6 +157,7 @@ def test_a_sweep_in_order_is_right_though_not_reversible() -> None:
     assert report.holds()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("num_positions", "temperatures"), [(2, [1.0, 1.7]), (1, [1.0, 1.7, 3.0])])
 def test_parallel_tempering_leaves_the_product_of_its_targets_unchanged(
     num_positions: int, temperatures: list[float]
@@ -261,6 +264,7 @@ def test_tokens_that_are_not_allowed_are_never_proposed() -> None:
         assert report.num_classes == 8
 
 
+@pytest.mark.thorough
 def test_blocks_of_all_sizes_move_a_phrase_that_single_positions_cannot() -> None:
     """Three tokens in five positions: the middle one of its places cannot be left one change at a time."""
     model = table_model(num_positions=5, vocab_size=3, seed=1)
@@ -281,6 +285,7 @@ def test_blocks_of_all_sizes_move_a_phrase_that_single_positions_cannot() -> Non
         assert report.irreducible
 
 
+@pytest.mark.thorough
 def test_as_many_visits_as_free_positions_are_that_many_single_ones() -> None:
     model = table_model(num_positions=3, vocab_size=2, seed=2)
     energy, every = local_energy(model), every_sequence(2, 3)
@@ -523,6 +528,7 @@ def redrawn(probs_N: Tensor, states_NT: Tensor, seed: int) -> Callable[[Tensor],
     return lambda y: states_NT[torch.multinomial(probs_N, len(y), replacement=True, generator=generator)]
 
 
+@pytest.mark.thorough
 def test_simulated_matrices_of_right_and_wrong_samplers() -> None:
     states_NT = every_sequence(2, 3)
     target_N = torch.linspace(1, 2, 8, dtype=torch.float64).softmax(0)
@@ -541,6 +547,7 @@ def test_simulated_matrices_of_right_and_wrong_samplers() -> None:
         assert int(wrong.gaps_N.argmax()) == 7
 
 
+@pytest.mark.thorough
 def test_right_samplers_are_not_refused_more_often_than_the_level_says() -> None:
     """Of 400 simulations no more than 5 in 100 at the level 0.05, within 3 standard errors; rare states included."""
     target_N = torch.tensor([0.6, 0.3, 0.09, 0.009, 0.001], dtype=torch.float64)

@@ -148,6 +148,7 @@ def literal_sweep(
     return y, accepted, novel, changed
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", list(MODELS))
 @pytest.mark.parametrize(
     ("kind", "block", "temperature", "heat"), [("raw", 1, 1.0, 1.0), ("local", 1, 0.8, 1.5), ("local", 2, 1.0, 2.0)]
@@ -493,6 +494,7 @@ KERNELS_BY_ROWS: dict[str, Callable[[Any, int], Kernel]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", list(KERNELS_BY_ROWS))
 @pytest.mark.parametrize("max_rows", [1, 4, 7])
 def test_a_model_is_given_no_more_rows_than_it_may(name: str, max_rows: int) -> None:

@@ -41,6 +41,7 @@ def settings_of(name: str, **options: Any) -> ChainSettings:
     return configure(ChainSettings, kernel=name, **{**OPTIONS.get(name, {}), **options})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("energy", ["local", "raw"])
 @pytest.mark.parametrize("name", OPTIONS)
 def test_a_named_kernel_leaves_its_enumerated_target_as_it_is(name: str, energy: str) -> None:

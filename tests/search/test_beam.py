@@ -59,6 +59,7 @@ def live(values: Tensor) -> list[float]:
 # ---------------------------------------------------------------------------------------- against loops
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("score_name", SCORES)
 @pytest.mark.parametrize("model_name", ["tagger", "encoder-decoder"])
 def test_the_relaxed_beam_equals_algorithm_3(model_name: str, score_name: str) -> None:
@@ -113,6 +114,7 @@ def test_the_relaxed_beam_equals_algorithm_3(model_name: str, score_name: str) -
     assert num_clear > 0.9 * num_slots
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("score_name", SCORES)
 @pytest.mark.parametrize("model_name", ["tagger", "encoder-decoder"])
 def test_the_hard_beam_equals_algorithm_1(model_name: str, score_name: str) -> None:
@@ -231,6 +233,7 @@ class SearchLoss(nn.Module):
         return hinge_loss(beam, gold_scores(logits_BTV, case.batch.targets_BT, self.score), self.alpha)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["direct", "hinge"])
 @pytest.mark.parametrize("score_name", ["local", "global"])
 @pytest.mark.parametrize("model_name", ["tagger", "encoder-decoder"])
@@ -269,6 +272,7 @@ class ScoreTable:
         return features
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("end", [None, 1])
 @pytest.mark.parametrize("kind", ["direct", "hinge"])
 def test_gradcheck_of_every_single_score(kind: str, end: int | None) -> None:
@@ -382,6 +386,7 @@ def test_a_sharp_relaxed_beam_is_the_hard_beam_of_a_real_model(model_name: str) 
         assert torch.equal(backtrace(soft)[alive], backtrace(hard)[alive])
 
 
+@pytest.mark.thorough
 def test_the_relaxed_loss_is_continuous_and_the_hard_one_is_not() -> None:
     """Along a line through parameter space, hypotheses ending or not on the way, for 200 models at once (figure 3.1).
 
@@ -504,6 +509,7 @@ def rebatched(case: Case, draw: np.random.Generator) -> tuple[Any, list[int]]:
     return collate(list(enumerate(examples))), rows
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("model_name", ["tagger", "encoder-decoder"])
 def test_results_do_not_depend_on_the_batch(model_name: str) -> None:
     """Encoder outputs, hard and soft scores and costs, and the direct loss of each example, to 1e-10, 60 cases."""

@@ -146,6 +146,7 @@ def edit_cost(case: Case) -> tuple[Any, Tensor, Tensor]:
     return edit_distance_cost(gold_BT, case.vocabulary_size, end=case.model.end), gold_BT, num_steps_B
 
 
+@pytest.mark.thorough
 @each_model
 @each_score
 def test_a_hard_beam_ends_with_the_edit_distances_of_its_outputs(name: str, score: Any) -> None:

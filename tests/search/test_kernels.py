@@ -167,6 +167,7 @@ CASES = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", [CERTIFIED, DENSE], ids=["certified", "dense"])
 @pytest.mark.parametrize(("name", "score", "k", "alpha", "scale", "unit", "kind"), CASES)
 def test_values_and_gradients_equal_the_plain_form(
@@ -416,6 +417,7 @@ def test_the_bound_is_never_below_the_mass_that_is_left_out(dtype: torch.dtype) 
     assert nearest > 0.5  # and no bound that says nothing
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("tolerance", [1e-12, 1e-7, 1e-3])
 def test_what_is_certified_leaves_out_no_more_than_the_tolerance(tolerance: float) -> None:
     draw, certified, narrow = np.random.default_rng(7), 0, 0
@@ -557,6 +559,7 @@ class LargestTensor(TorchDispatchMode):
         return result
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("score", [local, global_], ids=["local", "global"])
 @pytest.mark.parametrize("form", [CERTIFIED, DENSE], ids=["certified", "dense"])
 @pytest.mark.parametrize("name", ["tagger", "encoder-decoder", "transformer"])

@@ -180,6 +180,7 @@ def train_until_stopped(folder: Path) -> dict[str, Tensor]:
     return model.state_dict()
 
 
+@pytest.mark.thorough
 def test_early_stopping_is_the_same_in_two_processes(both: tuple[Path, Path]) -> None:
     expected, shared = torch.load(both[0] / "process-0")[0], torch.load(both[1] / "process-1")[0]
     for part, weight in expected["stopped"].items():

@@ -95,6 +95,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tagger, Pat
     return model, output
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("stop", [4, 5, 6, 8, 11])
 def test_stopped_at_any_step_the_objective_sees_each_step_once(
     stop: int, tmp_path: Path, uninterrupted: tuple[Tagger, Path]
@@ -181,6 +182,7 @@ def test_parts_of_a_batch_have_the_gradient_of_the_batch(tmp_path: Path) -> None
         assert [line[name] for line in found] == pytest.approx([line[name] for line in expected], rel=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("stop", [4, 7])
 def test_resumed_in_parts_it_ends_with_the_same_weights(stop: int, tmp_path: Path) -> None:
     def interrupt(progress: Progress) -> None:
@@ -216,6 +218,7 @@ def test_bfloat16_computes_in_it_and_keeps_weights_as_they_are(tmp_path: Path) -
     assert losses[1] == pytest.approx(losses[0], rel=0.05) and losses[1] != losses[0]
 
 
+@pytest.mark.thorough
 def test_a_search_trains_in_bfloat16(tmp_path: Path) -> None:
     sizes: dict[str, Any] = {"hidden_size": 8, "num_heads": 2, "feedforward_size": 16, "num_layers": 1, "dropout": 0.0}
     train = [EncodedExample(one.source_ids, (*one.target_ids[:-1], 0)) for one in TRAIN]
@@ -318,6 +321,7 @@ def test_a_finished_run_is_not_run_again_and_other_settings_are_refused(tmp_path
         run(nn.ModuleDict({"embedding": nn.Embedding(7, 7)}), tmp_path)
 
 
+@pytest.mark.thorough
 def test_the_best_weights_are_restored_and_patience_ends_the_run(tmp_path: Path) -> None:
     """Every second step is evaluated: 1, 3, 2, 3, 2.5 (no better than the first 3, in three evaluations)."""
     values = {2: 1.0, 4: 3.0, 6: 2.0, 8: 3.0, 10: 2.5, 12: 9.0}
@@ -348,6 +352,7 @@ def test_the_best_weights_are_restored_and_patience_ends_the_run(tmp_path: Path)
     assert (later.steps, later.best_step, later.best_metric) == (12, 12, 9.0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(4))
 def test_killed_and_resumed_at_random_steps_the_same_weights_are_the_best(seed: int, tmp_path: Path) -> None:
     draw = random.Random(seed)
@@ -474,6 +479,7 @@ def test_importing_seqwise_or_its_training_package_does_not_import_transformers(
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("written", "meant"), [("linear(1, 2)", linear(1, 2, STEPS)), (1.5, lambda step: 1.5), ("1.5", lambda step: 1.5)]
 )
@@ -486,6 +492,7 @@ def test_schedules_and_folders_may_be_plain_values(written: Any, meant: Any, kin
     assert_equal_weights(model, other)
 
 
+@pytest.mark.thorough
 def test_labels_that_end_with_an_end_token_are_refused_by_a_tagger(tmp_path: Path) -> None:
     labels = Vocabulary(("</s>", "A", "B"), end="</s>")
     data = encode_examples([Example(("x",), ("A",)), Example(("x", "x"), ("A", "B"))], Vocabulary(("x",)), labels)
