@@ -432,7 +432,7 @@ def test_the_task_of_a_trained_model_is_to_write_unless_it_is_to_tag() -> None:
         ({"minimum_count": 3}, "minimum_count: has no effect here"),
         ({"encoder": "left-to-right", "objective": "cross-entropy"}, "encoder: has no effect here"),
         ({"encoder": "left-to-right"}, "encoder: has no effect here"),
-        ({"task": "tag", "model": "lstm", "decoder_learning_rate": 0.1}, "decoder_learning_rate: nothing reads it"),
+        ({"task": "tag", "model": "lstm", "decoder_learning_rate": 0.1}, "decoder_learning_rate: has no effect"),
         ({"decoder_learning_rate": 0}, "decoder_learning_rate must be greater than 0"),
         ({"num_layers": 3}, "num_layers: has no effect here"),
         ({"source_units": "characters"}, "source_units: has no effect here"),
