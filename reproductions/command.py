@@ -54,7 +54,8 @@ def reproduce(
         str | None,
         typer.Option(
             metavar="SCALE",
-            help="of a table: cpu (an hour on two cores, 3 seeds) or gpu (the papers' sizes, 5 seeds) [cpu]",
+            help="of a table: cpu (an hour on two cores, 3 seeds), gpu (the papers' sizes, 5 seeds) or, of some, "
+            "converged (tuned and stopped by development data, 5 seeds, many hours) [cpu]",
         ),
     ] = None,
 ) -> None:

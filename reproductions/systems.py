@@ -151,7 +151,13 @@ def _train_and_decode(
             report(progress.step, progress.steps + 1, f"loss {progress.loss:.3f}")
 
     result = train_stage(
-        run, run.codec.encode(data.train), system.settings, folder=output, examples=data.train, on_progress=on_progress
+        run,
+        run.codec.encode(data.train),
+        system.settings,
+        folder=output,
+        examples=data.train,
+        dev=data.dev,  # looked at where the settings evaluate
+        on_progress=on_progress,
     )
     save_run(run, output)
     report(result.steps, result.steps + 1, "decoding")

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from reproductions.systems import System
 from reproductions.tasks import Family, Task
+from seqwise.errors import InputError
 from seqwise.runs.settings import Settings, train_settings
 
 __all__ = ["FEEDING_ROWS", "PLANS", "SEARCH_ROWS", "Plan", "family", "family_of"]
@@ -59,6 +61,47 @@ class Plan:
     budget: Mapping[str, float]
     label_costs: str = ""
 
+    def start_at(self, scale: str) -> Settings:
+        """The cross-entropy training at a scale.
+
+        Raises:
+            InputError: there is none.
+        """
+        if scale not in self.start:
+            raise InputError(f"there is no scale {scale!r} of this task", hint=f"use {' or '.join(self.start)}")
+        return self.start[scale]
+
+    def options_at(self, scale: str, num_examples: int) -> tuple[Settings, dict[str, Any]]:
+        """The start of a family at a scale, and its other options.
+
+        At the scale "converged" development data end each stage: two evaluations an epoch, six without a better one.
+
+        Args:
+            scale: of the start.
+            num_examples: of the training data.
+        """
+        start = self.start_at(scale)
+        steps_an_epoch = -(-num_examples // start.batch_size)
+        options: dict[str, Any] = {"steps_an_epoch": steps_an_epoch, "label_costs": self.label_costs}
+        if scale != "converged":
+            return start, {**options, "budget": self.budget}
+        start = start.with_changes(evaluate_every=max(1, steps_an_epoch // 2), patience=6)
+        return start, {**options, "budget": TO_THE_END, "slower": ALIKE, "cross_entropy_weight": 0.0}
+
+
+TO_THE_END = {"longer": 30.0, "feeding": 16.0, "search": 8.0, "likelihood": 8.0}
+"""The most epochs of a second stage that development data end."""
+
+SLOWER = {"longer": 2.0, "feeding": 2.0, "search": 6.0, "likelihood": 3.0}
+"""By how much the learning rates of the second stage are below that of the start.
+
+A cost through the search moves weights further than a likelihood does; likelihoods over a beam train at the rate that
+they have where labels come left to right.
+"""
+
+ALIKE = dict.fromkeys(SLOWER, 1.0)
+"""The same where each system's rate is chosen by :func:`reproductions.tuning.tune`."""
+
 
 _TAGGER = train_settings(
     task="tag",
@@ -82,25 +125,34 @@ _TRANSLATOR = train_settings(
 _PAPER_SIZED = _SUPERTAGGER.with_changes(
     embedding_size=512, hidden_size=512, label_embedding_size=512, learning_rate=1e-3, epochs=20.0
 )
+_TO_THE_END = _SUPERTAGGER.with_changes(epochs=50.0, batch_size=16, learning_rate=5e-3, beam_size=5)
 PLANS = {
     # A tagger that reads both ways; the papers' sizes fit a CPU. Wrongly choosing "O" costs double in searches.
     "ner": Plan(
-        {"cpu": _ENTITY_TAGGER, "gpu": _ENTITY_TAGGER.with_changes(epochs=20.0)},
+        {
+            "cpu": _ENTITY_TAGGER,
+            "gpu": _ENTITY_TAGGER.with_changes(epochs=20.0),
+            "converged": _ENTITY_TAGGER.with_changes(epochs=40.0, batch_size=16, learning_rate=5e-3, beam_size=5),
+        },
         {"longer": 8, "feeding": 4, "search": 1.5, "likelihood": 2.5},
         label_costs="O=2",
     ),
     # A tagger that reads both ways, of a fifth of the papers' size at the scale "cpu".
     "supertags": Plan(
-        {"cpu": _SUPERTAGGER, "gpu": _PAPER_SIZED},
+        {"cpu": _SUPERTAGGER, "gpu": _PAPER_SIZED, "converged": _TO_THE_END},
         {"longer": 10, "feeding": 5, "search": 2, "likelihood": 3.5},
     ),
     # Four times the text, and as many steps; the papers' sizes on a GPU.
     "supertags-ewt": Plan(
-        {"cpu": _SUPERTAGGER.with_changes(epochs=3.0), "gpu": _PAPER_SIZED},
+        {"cpu": _SUPERTAGGER.with_changes(epochs=3.0), "gpu": _PAPER_SIZED, "converged": _TO_THE_END},
         {"longer": 2.5, "feeding": 1.2, "search": 0.5, "likelihood": 0.8},
     ),
     "supertags-erg": Plan(
-        {"cpu": _SUPERTAGGER.with_changes(epochs=2.0), "gpu": _PAPER_SIZED.with_changes(epochs=10.0)},
+        {
+            "cpu": _SUPERTAGGER.with_changes(epochs=2.0),
+            "gpu": _PAPER_SIZED.with_changes(epochs=10.0),
+            "converged": _TO_THE_END,
+        },
         {"longer": 1.7, "feeding": 0.8, "search": 0.35, "likelihood": 0.55},
     ),
     # An attention encoder-decoder over 4,000 subwords.
@@ -117,14 +169,19 @@ PLANS = {
 
 def family_of(task: Task, scale: str) -> Family:
     """The systems of a task with a plan at a scale, as a function of the seed."""
-    plan = PLANS[task.name]
-    start = plan.start[scale]
-    steps_an_epoch = -(-len(task.load_data().train) // start.batch_size)
-    return partial(family, start, steps_an_epoch=steps_an_epoch, budget=plan.budget, label_costs=plan.label_costs)
+    start, options = PLANS[task.name].options_at(scale, len(task.load_data().train))
+    return partial(family, start, **options)
 
 
 def family(
-    start: Settings, seed: int, *, steps_an_epoch: int, budget: Mapping[str, float], label_costs: str = ""
+    start: Settings,
+    seed: int,
+    *,
+    steps_an_epoch: int,
+    budget: Mapping[str, float],
+    label_costs: str = "",
+    slower: Mapping[str, float] = SLOWER,
+    cross_entropy_weight: float = 0.1,
 ) -> dict[str, System]:
     """Every system of a task for one seed, by key; each lies in the folder ``seed-N/key``.
 
@@ -134,12 +191,14 @@ def family(
         steps_an_epoch: batches of the training data.
         budget: epochs of the second stage: "longer" for cross-entropy, "feeding", "search", "likelihood".
         label_costs: of the searches, such as "O=2".
+        slower: by how much the learning rates of the second stage are below that of the start.
+        cross_entropy_weight: of the searches "direct-mixed" and "direct-global".
     """
     start = start.with_changes(objective="cross-entropy", seed=seed)
-    after = start.with_changes(learning_rate=start.learning_rate / 2)
-    settings = {"cross-entropy-longer": after.with_changes(epochs=budget["longer"])}
+    after = {kind: start.with_changes(learning_rate=start.learning_rate / factor) for kind, factor in slower.items()}
+    settings = {"cross-entropy-longer": after["longer"].with_changes(epochs=budget["longer"])}
     unit = budget["feeding"] * steps_an_epoch / PAPER_EPOCHS
-    feeding = after.with_changes(
+    feeding = after["feeding"].with_changes(
         objective="scheduled-sampling",
         epochs=budget["feeding"],
         gold_probability=f"inverse_sigmoid(10, {unit:g})",
@@ -157,28 +216,25 @@ def family(
         key: soft.with_changes(gold_probability=f"inverse_sigmoid({k:g}, {unit:g})") for key, k in DECAYS.items()
     }
     settings["always"] = soft.with_changes(gold_probability="0")
-    # A cost through the search moves weights further than a likelihood does: a third of the rate.
     search = partial(
-        after.with_changes,
-        learning_rate=start.learning_rate / 6,
+        after["search"].with_changes,
         epochs=budget["search"],
         cross_entropy_weight=0.0,
         wrong_label_costs=label_costs,
     )
     direct, hinge = search(objective="relaxed-beam"), search(objective="hinge")
+    mixed = direct.with_changes(cross_entropy_weight=cross_entropy_weight)
     settings |= {
         "hinge-annealed": hinge.with_changes(alpha="exponential(1, 10)"),
         "hinge-constant": hinge.with_changes(alpha="1"),
         "direct-constant": direct.with_changes(alpha="1"),
         "direct-annealed": direct.with_changes(alpha="exponential(1, 10)"),
-        "direct-mixed": direct.with_changes(alpha="exponential(1, 10)", cross_entropy_weight=0.1),
-        "direct-global": direct.with_changes(score="global", alpha="exponential(0.5, 4)", cross_entropy_weight=0.1),
+        "direct-mixed": mixed.with_changes(alpha="exponential(1, 10)"),
+        "direct-global": mixed.with_changes(score="global", alpha="exponential(0.5, 4)"),
         "hard-hinge": search(objective="hard-hinge"),
     }
-    # Likelihoods over a beam know no costs; they train at the rate that they have where labels come left to right.
     likelihood = partial(
-        after.with_changes,
-        learning_rate=start.learning_rate / 3,
+        after["likelihood"].with_changes,
         epochs=budget["likelihood"],
         score="global",
         cross_entropy_weight=0.0,

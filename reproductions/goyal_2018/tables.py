@@ -9,6 +9,7 @@ from reproductions.comparison import Measured, Row, best_on_dev, compare, examin
 from reproductions.goyal_2018.exposure_bias import FEEDING_ROWS, SEARCH_ROWS, family_of
 from reproductions.outcome import Outcome
 from reproductions.tasks import ENTITIES, TRANSLATION, Task, run_task, supertags
+from reproductions.tuning import rates_of
 from reproductions.workers import ProgressFactory
 from seqwise.evaluation.report import Claim
 
@@ -86,7 +87,8 @@ def table_3_2(folder: Path, *, seeds: Sequence[int], scale: str, progress: Progr
     runs = folder / ENTITIES.name
     ENTITIES.require()
     systems = family_of(ENTITIES, scale)
-    measured = run_task(ENTITIES, systems, rows, "table-3.2", runs, seeds=seeds, progress=progress)
+    rates = rates_of(scale)
+    measured = run_task(ENTITIES, systems, rows, "table-3.2", runs, seeds=seeds, progress=progress, rates=rates)
     source, greedy = "thesis, Table 3.2", (GREEDY, GREEDY)
     always = measured["always"]
     claims = [
@@ -177,7 +179,8 @@ def _searched(
     rows[0] = Row(first.key, first.name, {**first.published, **greedy})
     runs = folder / task.name
     task.require()
-    return run_task(task, family_of(task, scale), rows, table, runs, seeds=seeds, progress=progress), runs
+    systems, rates = family_of(task, scale), rates_of(scale)
+    return run_task(task, systems, rows, table, runs, seeds=seeds, progress=progress, rates=rates), runs
 
 
 def _more_claims(measured: Mapping[str, Measured], source: str) -> list[Claim]:

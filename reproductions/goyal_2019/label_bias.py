@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from reproductions.goyal_2018 import exposure_bias
 from reproductions.goyal_2018.exposure_bias import PLANS, Plan
@@ -43,19 +44,15 @@ def runs_of(task: Task, folder: Path, direction: str = "bi") -> Path:
     return folder / f"{task.name}{own}"
 
 
-def family(
-    start: Settings, seed: int, *, steps_an_epoch: int, budget: Mapping[str, float], label_costs: str = ""
-) -> dict[str, System]:
+def family(start: Settings, seed: int, *, budget: Mapping[str, float], **options: Any) -> dict[str, System]:
     """Every system of a task for one seed, by key; each lies in the folder ``seed-N/key``.
 
     Args:
         start: the cross-entropy training; the self-normalised start is trained alike.
         seed: of weights, batches and noise.
-        steps_an_epoch: batches of the training data.
-        budget: as of :func:`reproductions.goyal_2018.exposure_bias.family`.
-        label_costs: as there.
+        budget, options: as of :func:`reproductions.goyal_2018.exposure_bias.family`.
     """
-    systems = exposure_bias.family(start, seed, steps_an_epoch=steps_an_epoch, budget=budget, label_costs=label_costs)
+    systems = exposure_bias.family(start, seed, budget=budget, **options)
     plain, longer = (systems[key].settings for key in ("cross-entropy", "cross-entropy-longer"))
     local, global_ = (systems[key].settings for key in ("direct-mixed", "direct-global"))
     distilled = longer.with_changes(objective="distillation", epochs=budget["likelihood"])
@@ -81,8 +78,7 @@ def _normalized(settings: Settings) -> Settings:
 def family_of(task: Task, scale: str, direction: str = "bi") -> Family:
     """The systems of a task at a scale, as a function of the seed; the direction is of taggers."""
     plan = OWN_PLANS.get(task.name, PLANS[task.name])
-    start = plan.start[scale]
+    start, options = plan.options_at(scale, len(task.load_data().train))
     if direction == "uni":
         start = start.with_changes(encoder="left-to-right")
-    steps_an_epoch = -(-len(task.load_data().train) // start.batch_size)
-    return partial(family, start, steps_an_epoch=steps_an_epoch, budget=plan.budget, label_costs=plan.label_costs)
+    return partial(family, start, **options)

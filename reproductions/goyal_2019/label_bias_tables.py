@@ -11,6 +11,7 @@ from reproductions.comparison import Measured, Row, best_on_dev, compare, examin
 from reproductions.goyal_2019.label_bias import family_of, runs_of
 from reproductions.outcome import Outcome
 from reproductions.tasks import TRANSLATION, Task, run_task, supertags
+from reproductions.tuning import rates_of
 from reproductions.workers import ProgressFactory
 from seqwise.evaluation.log_partitions import LogPartitionSummary, summarize_log_partitions
 from seqwise.evaluation.metrics import Counts, Sums
@@ -160,7 +161,8 @@ def _supertagging(
         task = supertags(name)
         runs, table = runs_of(task, folder, direction), f"table-{number}-{name}-{direction}"
         rows, systems = published_rows(names, PUBLISHED[direction]), family_of(task, scale, direction)
-        measured = run_task(task, systems, rows, table, runs, seeds=seeds, progress=progress)
+        rates = rates_of(scale)
+        measured = run_task(task, systems, rows, table, runs, seeds=seeds, progress=progress, rates=rates)
         yield compare(
             table,
             f"Table {number}, {task.title}, {DIRECTIONS[direction]}: {task.measure}",
