@@ -125,6 +125,7 @@ def test_the_package_imports_nothing_beside_it(name: str, path: Path, syntax: as
     assert not beside, f"{path.name} imports {beside[0]}, which the wheel does not carry"
 
 
+@pytest.mark.thorough
 @each_module()
 def test_only_the_tree_module_knows_pytrees(name: str, path: Path, syntax: ast.Module) -> None:
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]

@@ -74,6 +74,7 @@ def test_backtrace_follows_the_pointers() -> None:
                 assert backtrace(beam)[b, k].tolist() == path[::-1]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("score", [local, global_, interpolated(0.5)], ids=["local", "global", "interpolated"])
 @pytest.mark.parametrize("name", CASES)
 def test_decoding_equals_algorithm_1(name: str, score: Any) -> None:

@@ -148,6 +148,7 @@ def test_what_a_chain_is_needed_for_says_so(seqwise: Command, data: Path, tmp_pa
     assert "use --task tag" in seqwise(*train, "--task=transduce", "--model=chain").complaint
 
 
+@pytest.mark.thorough
 def test_viterbi_is_for_chains(seqwise: Command, trained_tagger: Path, data: Path) -> None:
     for command in (["predict", trained_tagger, "the dog"], ["evaluate", trained_tagger, data / "dev.conll"]):
         assert "viterbi is for chains" in seqwise(*command, "--decoder=viterbi").complaint
@@ -173,6 +174,7 @@ def test_yaml_flags_and_gzip_say_the_same(seqwise: Command, data: Path, tmp_path
     assert "epochs: 0.5\n" in saved and "learning_rate: 0.01\n" in saved
 
 
+@pytest.mark.thorough
 def test_columns_can_be_chosen(seqwise: Command, tmp_path: Path) -> None:
     rows = "".join(f"1\t{word}\t{label}\t_\n" for word, label in WORDS.items())
     (tmp_path / "wide.conll").write_text(f"# a comment\n{rows}\n" * 3)
@@ -365,6 +367,7 @@ def test_a_loss_that_is_nan_at_once_can_be_corrected_in_place(
 # ------------------------------------------------------------------------------------- predict, evaluate
 
 
+@pytest.mark.thorough
 def test_the_run_folder_is_all_that_prediction_needs(
     seqwise: Command, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -396,6 +399,7 @@ def test_one_text_gives_ranked_outputs_with_scores(seqwise: Command, trained_tag
     assert [one["score"] for one in found["outputs"]] == pytest.approx(scores[:2], abs=1e-3)
 
 
+@pytest.mark.thorough
 def test_characters_come_back_as_text(seqwise: Command, trained_speller: Path) -> None:
     ended = seqwise("predict", trained_speller, "ab", "--n-best=1")
     assert ended.out.startswith("1  ") and set(ended.out.split()[2:]) <= set("ABC")
@@ -833,6 +837,7 @@ def test_a_missing_sacrebleu_is_said_once(
     assert seqwise("evaluate", trained_tagger, data / "dev.conll", "--decoder=beam").err == ""
 
 
+@pytest.mark.thorough
 def test_tokens_that_are_not_known(
     seqwise: Command, data: Path, trained_tagger: Path, trained_speller: Path, tmp_path: Path
 ) -> None:
@@ -906,6 +911,7 @@ def test_blank_and_broken_lines_of_inputs(seqwise: Command, trained_tagger: Path
 COLUMNS = "# first\n\nthe\tDET\ndog\tNOUN\n\n\n-DOCSTART- -X-\n\n# second\nruns\tVERB\n"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("labels", ["right", "wrong", "_", "none", "blanks"])
 def test_columns_are_predicted_line_by_line_whatever_their_labels(
     seqwise: Command, trained_tagger: Path, tmp_path: Path, standard_input: Callable[[Path], None], labels: str

@@ -362,6 +362,7 @@ def test_every_setting_reaches_the_kernel(name: str) -> None:
         assert ours.invariant_S.tolist() == [sweep >= settings.burn_in for sweep in range(8)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kernel", ["metropolis-hastings", "exact-gibbs", "gibbs", "mask-predict"])
 def test_a_model_is_given_no_more_rows_than_it_may(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Starts included; problems of one length may together be more."""
@@ -1016,6 +1017,7 @@ def test_chains_that_do_not_move_have_no_effective_sample_size(command: Command,
     assert found is not None and found[1] == found[2]
 
 
+@pytest.mark.thorough
 def test_absurd_numbers_that_do_no_harm_are_taken(command: Command, folders: dict[str, Path]) -> None:
     flags = ["--length=3", "--chains=2", "--sweeps=6"]
     for more in (

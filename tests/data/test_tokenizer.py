@@ -43,6 +43,7 @@ def test_labels_of_any_characters_come_back(
     assert load_tokenizer(tmp_path) == made
 
 
+@pytest.mark.thorough
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.tuples(st.text(st.characters(exclude_categories=["Cs"]), min_size=1)), min_size=1), st.integers(1, 3)

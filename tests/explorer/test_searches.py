@@ -86,6 +86,7 @@ def test_a_question_is_read_in_the_units_of_the_run() -> None:
     assert question.gold is not None and run.codec.target_vocabulary.decode(question.gold) == ["B", "A", "</s>"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("make", "text", "right", "seen", "shown"),
     [

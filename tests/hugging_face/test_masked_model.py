@@ -313,6 +313,7 @@ def test_transitions_leave_the_enumerated_target_as_it_is(name: str, reading: st
     assert examine(transition_matrix(by_settings, states), target_N).holds(1e-10)
 
 
+@pytest.mark.thorough
 def test_special_tokens_neither_appear_nor_move_in_a_thousand_transitions() -> None:
     """Of a model that likes special tokens best."""
     model, tokenizer = tiny("BERT")

@@ -402,6 +402,7 @@ def _literal_beam(model: Any, source: list[int], k: int, steps: int) -> list[tup
     return beam
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["Marian", "T5", "GPT-2"])
 def test_outputs_that_end_are_those_of_a_literal_beam(name: str) -> None:
     model = _of(name)
@@ -464,6 +465,7 @@ def test_what_a_generation_config_forbids_is_forbidden_as_in_generate(name: str,
     assert changed > 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("setting", ["min_new_tokens", "min_length"])
 def test_an_end_that_comes_too_early_is_forbidden_as_in_generate(setting: str) -> None:
     model = _of("Marian")
@@ -532,6 +534,7 @@ def test_a_one_hot_mixture_is_a_choice(name: str) -> None:
     torch.testing.assert_close(soft[1], hard[1].dense(), rtol=0, atol=1e-12)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("score", [local, global_], ids=["local", "global"])
 @pytest.mark.parametrize("name", ["Marian", "BART", "T5", "GPT-2", "Llama"])
 def test_a_relaxed_beam_of_large_alpha_is_the_hard_beam(name: str, score: Any) -> None:

@@ -388,6 +388,7 @@ def test_every_objective_is_among_those() -> None:
 # ---------------------------------------------------------------------------------------- z-loss
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["T5", "GPT-2"])
 def test_z_loss_is_the_literal_one(name: str, tmp_path: Path) -> None:
     """Sums of exponentials of the model's own scores, row by row, without padding."""
@@ -411,6 +412,7 @@ def test_z_loss_is_the_literal_one(name: str, tmp_path: Path) -> None:
     assert squares / count > 0.5
 
 
+@pytest.mark.thorough
 def test_the_penalty_of_a_fraction_is_a_mean_over_each_such_subset() -> None:
     adapted, data = step_model(made("Marian")), pairs(2, seed=4)
     batch = encoded(data, "Marian")
@@ -839,6 +841,7 @@ def test_a_trainer_wants_its_own_arguments_and_no_other_loss(tmp_path: Path) -> 
         SearchAwareTrainer(transformers.BertModel(transformers.BertConfig(num_hidden_layers=1)), config)
 
 
+@pytest.mark.thorough
 def test_targets_that_do_not_end_are_refused_by_a_search_and_by_nothing_else(tmp_path: Path) -> None:
     data = [{"input_ids": [3, END], "labels": [3, 4]}] * 4
     with pytest.raises(InputError, match="a target does not end with the end token 0"):

@@ -252,6 +252,7 @@ def test_beam_crf_equals_the_loop(name: str, score: Any, k: int) -> None:
     assert True in present or k == 1
 
 
+@pytest.mark.thorough
 @each_model
 @each_score
 @each_size

@@ -124,6 +124,7 @@ def test_both_losses_are_unbiased_over_all_draws(monkeypatch: pytest.MonkeyPatch
                 torch.testing.assert_close(found, wanted, atol=1e-12, rtol=1e-12)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", LOSSES)
 def test_every_set_of_positions_is_drawn_equally_often(name: str) -> None:
     """Six pairs of four positions, told apart by the loss."""

@@ -86,6 +86,7 @@ def continued(output: Path, last: Path) -> None:
     train(output, steps=4)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "training_args.bin", "optimizer.bin", "adapter_model.bin"])
 def test_pickles_beside_a_checkpoint_s_files_are_never_executed(name: str, trap: Trap, tmp_path: Path) -> None:
     train(tmp_path / "run", steps=2)

@@ -197,6 +197,7 @@ def test_killed_at_each_event_of_a_save(whole: Whole, tmp_path: Path, promise: A
     promise("training of a Hugging Face model killed inside a save", kills, RESUMED)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("whole", ["tagger"], indirect=True)
 def test_killed_before_and_after_training(whole: Whole, tmp_path: Path, promise: Any) -> None:
     early = whole.events[: whole.events.index("rename configuration.yaml") + 1]

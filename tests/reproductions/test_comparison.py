@@ -104,6 +104,7 @@ def test_a_table_holds_what_it_shows(three: dict[str, Measured], tmp_path: Path)
     assert outcome.lesson.startswith("HOLDS: This is better. (better 77.5")
 
 
+@pytest.mark.thorough
 def test_the_page_shows_every_claim_and_number(three: dict[str, Measured], tmp_path: Path) -> None:
     from reproductions import make_results_page as module
 

@@ -38,6 +38,7 @@ def test_pairs_are_read_whole(corpora: Path, name: str, source: str, target: str
     assert len(read_pairs(corpora / name, source_units=source, target_units=target)) == lines
 
 
+@pytest.mark.thorough
 def test_a_tagger_learns_from_a_real_file(corpora: Path, tmp_path: Path) -> None:
     settings = train_settings(
         task="tag", train=corpora / "supertag-ccg-pmb/en.dev.tsv", label_column=1, encoder="left-to-right",

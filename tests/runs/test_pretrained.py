@@ -90,6 +90,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("time", [1, 2])
 def test_a_sampling_that_was_killed_ends_the_same(
     seqwise: Command, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, time: int

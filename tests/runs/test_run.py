@@ -371,6 +371,7 @@ def test_inputs_from_texts_and_files(tmp_path: Path) -> None:
     assert input_units(TINY.with_changes(task="transduce", source_units="characters")) == "characters"
 
 
+@pytest.mark.thorough
 def test_training_tells_its_progress_by_stage(tmp_path: Path) -> None:
     (tmp_path / "train.tsv").write_text("a\tA\nb\tB\n\n" * 4)
     seen: list[tuple[str, int, int]] = []

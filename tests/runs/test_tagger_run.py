@@ -590,6 +590,7 @@ def stripping_bert(files: Path, tmp_path: Path) -> Path:
     return Path(folder)
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_read_is_named_in_prediction_and_evaluation_too(
     files: Path, tmp_path: Path, seqwise: Command
 ) -> None:

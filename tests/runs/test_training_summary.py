@@ -90,6 +90,7 @@ def files(tmp_path: Path) -> list[object]:
     return ["train", "--train", tmp_path / "train.conll", "--output", tmp_path / "run", *TINY]
 
 
+@pytest.mark.thorough
 def test_training_begins_with_what_it_found(files: list[object], tmp_path: Path, seqwise: Command) -> None:
     ended = seqwise(
         *files, "--dev", tmp_path / "dev.conll", "--encoder=left-to-right", "--epochs=2", "--warm-start-epochs=5"

@@ -284,6 +284,7 @@ def test_the_tail_is_judged_by_its_two_quantiles() -> None:
 Feature = Callable[[Tensor], Tensor]
 
 
+@pytest.mark.thorough
 def test_a_report_leaves_out_what_warms_up_and_counts_what_it_costs() -> None:
     pytest.importorskip("arviz_stats")
     kernel = KERNELS["in order"]

@@ -390,6 +390,7 @@ WRONG: dict[str, Callable[[Energy], Kernel]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("energy", [raw_energy(MODEL), local_energy(MODEL)], ids=["raw", "local"])
 @pytest.mark.parametrize("name", list(WRONG))
 def test_a_wrong_kernel_is_found_out(name: str, energy: Energy) -> None:

@@ -580,6 +580,7 @@ def test_a_search_of_no_steps_is_the_empty_hypothesis() -> None:
 # ---------------------------------------------------------------------------------------- the rest
 
 
+@pytest.mark.thorough
 def test_finished_hypotheses_never_change_score() -> None:
     """Once ended, an output keeps its score and its cost-free stay, however much longer the search goes on."""
     for seed in range(20):

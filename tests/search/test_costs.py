@@ -248,6 +248,7 @@ def soft_beam_with_edits(oracle: Any, gold: list[int], *, k: int, alpha: float, 
     return slots
 
 
+@pytest.mark.thorough
 @each_model
 @each_score
 def test_a_relaxed_beam_mixes_rows_and_costs(name: str, score: Any) -> None:

@@ -127,6 +127,7 @@ def fresh_noise(k: int) -> Any:
     return selector
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "k"), [("tagger", 1), ("tagger", 2), ("tagger", 3), ("encoder-decoder", 2)])
 def test_the_ordered_outputs_are_drawn_without_replacement(name: str, k: int) -> None:
     """Chi-square over all ordered choices."""

@@ -169,6 +169,7 @@ def smooth_cross_entropy(model: Tagger, batch: Batch, values: dict[str, float]) 
     return nn.functional.cross_entropy(scores.flatten(0, 1), batch.targets_BT.flatten())
 
 
+@pytest.mark.thorough
 def test_parts_of_a_batch_have_the_gradient_of_the_batch(tmp_path: Path) -> None:
     """Rows of very different lengths, so that a mean of means would be another loss; 3 parts of 4 rows."""
     whole, parts = new_model().double(), new_model().double()
@@ -200,6 +201,7 @@ def test_resumed_in_parts_it_ends_with_the_same_weights(stop: int, tmp_path: Pat
         run(new_model(), tmp_path / "resumed", save_every=stop)
 
 
+@pytest.mark.thorough
 def test_bfloat16_computes_in_it_and_keeps_weights_as_they_are(tmp_path: Path) -> None:
     types: set[torch.dtype] = set()
 
@@ -231,6 +233,7 @@ def test_a_search_trains_in_bfloat16(tmp_path: Path) -> None:
     assert losses[1] == pytest.approx(losses[0], rel=0.1) and losses[1] != losses[0]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("what", ["loss", "gradient"])
 def test_not_a_number_stops_names_the_examples_and_keeps_the_last_checkpoint(what: str, tmp_path: Path) -> None:
     batches: list[list[int]] = []
@@ -414,6 +417,7 @@ def test_a_metric_that_is_no_number_and_patience_without_one_are_refused(tmp_pat
     assert not (tmp_path / "never").exists()
 
 
+@pytest.mark.thorough
 def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, uninterrupted: tuple[Tagger, Path]) -> None:
     run(new_model(), tmp_path)
     path = tmp_path / "checkpoints" / "checkpoint-12" / "optimizer.pt"
@@ -425,6 +429,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, uninterrupted: tupl
     assert_equal_weights(model, uninterrupted[0])
 
 
+@pytest.mark.thorough
 def test_nothing_is_left_behind_between_runs(
     tmp_path: Path, uninterrupted: tuple[Tagger, Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
