@@ -297,6 +297,10 @@ FIRST_STEP: dict[str, tuple[dict[str, Any], Callable[[Sequence[Pair], Any], Obje
         {"log_partition_weight": 0.5},
         lambda *_: self_normalized_objective(weight=0.5),
     ),
+    "cross-entropy, smoothed, z-loss": (
+        {"label_smoothing": 0.2, "log_partition_weight": 0.3},
+        lambda *_: _z(0.3, cross_entropy_objective(label_smoothing=0.2)),
+    ),
     "self-normalized": ({}, lambda *_: self_normalized_objective(weight=0.1)),
     "sampled-self-normalized": (
         {"log_partition_weight": 0.3, "log_partition_fraction": 0.4},
@@ -810,7 +814,8 @@ def test_a_model_made_for_each_training_is_adapted_each_time(tmp_path: Path) -> 
         ({"feeding": "sample"}, "feeding: has no effect here; leave it out, or use objective scheduled"),
         ({"objective": "beam-crf", "cost": "edit-distance"}, "cost: beam-crf does not use it"),
         ({"score": "global"}, "score: has no effect here"),
-        ({"label_smoothing_factor": 0.1}, "label_smoothing_factor: no objective smooths labels"),
+        ({"label_smoothing_factor": 0.1}, "label_smoothing_factor: .*; give label_smoothing"),
+        ({"label_smoothing": 0.1, "objective": "beam-crf"}, "label_smoothing: has no effect here"),
         ({"torch_compile": True}, "torch_compile: a search is not compiled"),
     ],
 )

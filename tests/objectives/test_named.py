@@ -19,7 +19,7 @@ TOKENS = ("a", "$", "b", "c")
 OTHER: dict[str, Any] = {
     "k": 4, "score": "global", "cost": "edit-distance", "unit": "gaps", "cross_entropy_weight": 0.7,
     "direct_loss_weight": 0.5, "wrong_label_costs": "b=3,c=2", "weight": 0.6, "fraction": 0.4, "noise_tokens": 3,
-    "feeding": "sample", "alpha": "3", "gold_probability": "0.4",
+    "feeding": "sample", "alpha": "3", "gold_probability": "0.4", "label_smoothing": 0.3,
 }  # fmt: skip
 BESIDE: dict[str, dict[str, Any]] = {
     # Read where relaxed-beam loss is added, or where what is fed is soft.

@@ -16,6 +16,7 @@ import oracles
 from oracles import Case, tagger_case, translation_case
 from seqwise import InputError
 from seqwise.objectives import (
+    CrossEntropy,
     beam_crf_objective,
     beam_search_optimization_objective,
     cross_entropy,
@@ -37,6 +38,7 @@ from seqwise.objectives import (
     self_normalized_objective,
     soft_dense_beam_objective,
 )
+from seqwise.objectives.objective import teacher_forced_logits
 from seqwise.search import Beam, HardTopK, beam_search, global_, interpolated, local
 
 pytestmark = pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad=True to a scalar")
@@ -153,6 +155,28 @@ def test_cross_entropy_equals_torch_and_ignores_negative_targets() -> None:
         (expected_gradient,) = torch.autograd.grad(expected, logits_BTV)
         (gradient,) = torch.autograd.grad(found, logits_BTV)
         torch.testing.assert_close(gradient, expected_gradient, **TOLERANCE)
+
+
+@pytest.mark.parametrize("case", [tagger_case(3), translation_case(5)], ids=["labels", "outputs with an end"])
+def test_smoothed_cross_entropy_is_that_of_torch_over_all_tokens_and_without_padding(case: Case) -> None:
+    batch = case.batch
+    assert (batch.targets_BT < 0).any()
+    logits_BTV = teacher_forced_logits(case.model, case.model.encode(batch), batch)
+    gold_N = batch.targets_BT[batch.targets_BT >= 0]
+    logits_NV = logits_BTV[batch.targets_BT >= 0]
+    losses = {}
+    for smoothing in (0.0, 0.1, 0.9):
+        losses[smoothing] = CrossEntropy(label_smoothing=smoothing).build()(case.model, batch, {})
+        torch.testing.assert_close(losses[smoothing], F.cross_entropy(logits_NV, gold_N, label_smoothing=smoothing))
+        mixture_NV = (1 - smoothing) * F.one_hot(gold_N, logits_NV.shape[-1]) + smoothing / logits_NV.shape[-1]
+        torch.testing.assert_close(losses[smoothing], -(mixture_NV * logits_NV.log_softmax(-1)).sum(-1).mean())
+    assert losses[0.0] == cross_entropy(logits_BTV, batch.targets_BT) and losses[0.0] != losses[0.1]
+
+
+@pytest.mark.parametrize("smoothing", [-0.1, 1.0, math.nan])
+def test_label_smoothing_out_of_range_is_refused(smoothing: float) -> None:
+    with pytest.raises(InputError, match="label_smoothing must be at least 0 and below 1"):
+        cross_entropy_objective(label_smoothing=smoothing)
 
 
 def test_cross_entropy_of_no_targets_is_zero() -> None:

@@ -66,6 +66,15 @@ def test_only_what_an_objective_has_is_measured() -> None:
     assert set(monitor(run, strangers, run.settings)({})) == {"labels right"}
 
 
+def test_what_is_measured_is_not_smoothed() -> None:
+    examples, plain = tagged(4, seed=0), train_settings(objective="cross-entropy")
+    measured = [
+        monitor(new_run(examples, settings), examples, settings)({})["cross-entropy"]
+        for settings in (plain, plain.with_changes(label_smoothing=0.5))
+    ]
+    assert measured[0] == measured[1]
+
+
 def test_a_sample_is_spread_evenly() -> None:
     sources = [tuple(f"{number:03d}") for number in range(3 * MOST_EXAMPLES)]
     examples = [Example(source, tuple("xy"[digit > "4"] for digit in source)) for source in sources]

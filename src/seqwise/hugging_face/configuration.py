@@ -47,7 +47,7 @@ class _Minimised(Config):
         """Make the objective, with the penalty."""
         if not self.adds_penalty:
             return self.objective.build(context)
-        if isinstance(self.objective, CrossEntropy):  # one pass, and one logsumexp, serve both terms
+        if self.objective == CrossEntropy():  # one pass, and one logsumexp, serve both terms
             return SelfNormalized(weight=self.weight, fraction=self.fraction).build(context)
         from seqwise.objectives.objective import log_partition_objective, mixed_objective
 
@@ -75,9 +75,9 @@ class SearchAwareConfig(Seq2SeqTrainingArguments):
             ``RelaxedBeam(k=3)``, or its name, such as "relaxed-beam". "distillation" is that into raw scores of the
             model that training starts from. Once made, it is the objective with its options.
         beam_size, score, cost, alpha, alpha_unit, feeding, feeding_passes, gold_probability, cross_entropy_weight,
-            direct_loss_weight, noise_tokens: options of the objective, by the names that the flags of ``seqwise train``
-            have; None leaves them as they are. Scheduled sampling has "two-pass" feeding by default. A schedule may
-            also be a function of the step.
+            direct_loss_weight, noise_tokens, label_smoothing: options of the objective, by the names that the flags of
+            ``seqwise train`` have; None leaves them as they are. Scheduled sampling has "two-pass" feeding by default.
+            A schedule may also be a function of the step.
         log_partition_weight: weight of ``(log Z)^2`` along gold, known as z-loss, in ANY objective; by default 0.1 in
             the self-normalising ones and 0 in all others.
         log_partition_fraction: the part of the positions that is penalised.
@@ -115,6 +115,7 @@ class SearchAwareConfig(Seq2SeqTrainingArguments):
     log_partition_weight: float | None = _option("weight of (log Z)^2 along gold (z-loss), in any objective")
     log_partition_fraction: float | None = _option("the part of the positions whose log Z is penalised")
     noise_tokens: int | None = _option("noise-contrastive: how many for each gold token")
+    label_smoothing: float | None = _option("cross-entropy: part of a gold token's probability that all tokens share")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -159,14 +160,15 @@ class SearchAwareConfig(Seq2SeqTrainingArguments):
 
     def _not_supported(self) -> InputError | None:
         unsupported: Mapping[str, Any] = {
-            "label_smoothing_factor": "no objective smooths labels",
+            "label_smoothing_factor": "it would smooth the evaluation as well",
             "torch_compile": "a search is not compiled",
             "fsdp": "a search calls the parts of a model one by one, which a sharded model does not allow",
             "deepspeed": "a search calls the parts of a model one by one, which a sharded model does not allow",
         }
         for name, problem in unsupported.items():
             if getattr(self, name, None):
-                return InputError(f"{name}: {problem}", hint="leave it out")
+                hint = "give label_smoothing" if name == "label_smoothing_factor" else "leave it out"
+                return InputError(f"{name}: {problem}", hint=hint)
         # transformers has renamed it; of the two names, a release may know one or both.
         checkpointing = [
             name for name in ("activation_checkpointing", "gradient_checkpointing") if getattr(self, name, None)

@@ -64,7 +64,7 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
     The values of the schedules are logged with the loss, and follow the global step: a resumed training ends with the
     same weights, bit for bit. On one machine only one GPU is used by one process.
 
-    Not implemented: FSDP, DeepSpeed, ``torch_compile``, label smoothing; activation checkpointing inside a search;
+    Not implemented: FSDP, DeepSpeed, ``torch_compile``; activation checkpointing inside a search;
     targets with gaps (several turns of a dialogue); objectives that need other inputs than tokens; checkpoints that
     survive a kill while they are written.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -12,12 +14,16 @@ from seqwise.search.candidates import Score, as_score
 __all__ = ["cross_entropy", "gold_scores"]
 
 
-def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+def cross_entropy(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
     """Mean negative log-probability of the targets, ``mean_t (log Z_t - f(h_t, y_t))``, in nats per token.
+
+    With label smoothing e the target is a mixture of the gold token and of all V tokens alike, the end token among
+    them: ``mean_t ((1 - e) (log Z_t - f(h_t, y_t)) + e / V sum_w (log Z_t - f(h_t, w)))``.
 
     Args:
         logits: unnormalised scores, (..., V).
-        targets: int64 of the leading shape; negative entries are ignored.
+        targets: int64 of the leading shape; negative entries are ignored, smoothed or not.
+        label_smoothing: e, in [0, 1).
 
     Returns:
         A scalar; 0 when every target is ignored.
@@ -26,10 +32,13 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
         >>> import torch
         >>> cross_entropy(torch.zeros(1, 2, 4), torch.tensor([[3, -100]]))
         tensor(1.3863)
+
+    Source: Szegedy et al. (CVPR 2016), section 7, for label smoothing.
     """
     counted = targets >= 0
     ignored = targets.masked_fill(~counted, IGNORE).flatten()
-    total = F.cross_entropy(logits.reshape(-1, logits.shape[-1]), ignored, ignore_index=IGNORE, reduction="sum")
+    options: dict[str, Any] = {"ignore_index": IGNORE, "label_smoothing": label_smoothing, "reduction": "sum"}
+    total = F.cross_entropy(logits.reshape(-1, logits.shape[-1]), ignored, **options)
     return total / counted.sum().clamp(min=1)
 
 

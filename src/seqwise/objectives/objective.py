@@ -61,11 +61,22 @@ CostOfGold = Callable[[Tensor, int], Cost]
 """``cost(gold_BT, vocab_size)``: the cost of each token at each step, given the gold outputs (negative: no gold)."""
 
 
-def cross_entropy_objective() -> Objective:
-    """Teacher forcing with cross-entropy; uses no schedule."""
+def cross_entropy_objective(*, label_smoothing: float = 0.0) -> Objective:
+    """Teacher forcing with cross-entropy; uses no schedule.
+
+    Args:
+        label_smoothing: the part of each gold token's probability that is spread over all tokens; see
+            :func:`~seqwise.objectives.likelihood.cross_entropy`.
+
+    Raises:
+        InputError: the label smoothing is outside [0, 1).
+    """
+    if not 0 <= label_smoothing < 1:
+        raise InputError(f"label_smoothing must be at least 0 and below 1, got {label_smoothing}")
 
     def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
-        return cross_entropy(teacher_forced_logits(model, model.encode(batch), batch), batch.targets_BT)
+        logits_BTV = teacher_forced_logits(model, model.encode(batch), batch)
+        return cross_entropy(logits_BTV, batch.targets_BT, label_smoothing=label_smoothing)
 
     return objective
 
