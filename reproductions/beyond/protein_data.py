@@ -6,7 +6,7 @@ import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations, pairwise
 
@@ -33,17 +33,22 @@ PRIOR = 20.0  # how many residues' worth the unigrams count beside the bigrams o
 
 @dataclass(frozen=True)
 class Proteins:
-    """Sequences to train on, to measure a model on, and to take wild types from; each part in the order of the file."""
+    """Sequences to train on, to measure a model on, and to take wild types from; each part in the order of the file.
+
+    ``sources`` names the file with its SHA-256.
+    """
 
     train: list[Example]
     dev: list[Example]
     test: list[Example]
+    sources: tuple[str, ...] = ()
 
 
 @cache
 def proteins() -> Proteins:
     """Short proteins of E. coli and yeast (UniProt), split by family; from the folder that ``SEQWISE_DATA`` names."""
-    return split_by_family(read_fasta(corpora.corpus("protein-short") / FILE))
+    path = corpora.corpus("protein-short") / FILE
+    return replace(split_by_family(read_fasta(path)), sources=(corpora.source_of(path),))
 
 
 def families(sequences: Sequence[Sequence[str]], *, size: int = 6, share: float = 0.1) -> list[int]:

@@ -24,7 +24,7 @@ import torch
 from reproductions.beyond.protein_data import Proteins, choose_wild_types, proteins, residue_shares
 from reproductions.beyond.protein_table import Measured, build_outcome, draw
 from reproductions.beyond.protein_variants import VariantSize, measure_variants
-from reproductions.cells import fingerprint_of, stopwatch, train_seconds
+from reproductions.cells import fingerprint_of, stopwatch, train_seconds, trained_on
 from reproductions.outcome import Outcome
 from reproductions.workers import Job, ProgressFactory, Report, run_jobs
 from seqwise.configuration import plain_values
@@ -100,8 +100,8 @@ def reproduce(folder: Path, *, seeds: Sequence[int], scale: str, progress: Progr
         nats=[model["nats"] for model in models],
         seconds=[model["seconds"] for model in models],
         variants=[[_by_distance(cell["variants"]) for cell in row] for row in cells],
-        model_signature=_signature(models[0], seeds, data.dev),
-        variant_signature=_signature(cells[0][0], seeds, wild_types),
+        model_signature=_signature(models[0], seeds, data.dev, data),
+        variant_signature=_signature(cells[0][0], seeds, wild_types, data),
     )
     figure = folder / "proteins.png"
     run = homes[seeds[0]][0]
@@ -236,6 +236,10 @@ def _by_distance(variants: Mapping[str, Mapping[str, float]]) -> dict[str, dict[
     return {name: {int(distance): value for distance, value in row.items()} for name, row in variants.items()}
 
 
-def _signature(record: Mapping[str, Any], seeds: Sequence[int], data: Sequence[Example]) -> Signature:
-    """That of one record, for all of them."""
-    return replace(Signature(**record["signature"]), seeds=tuple(seeds), data=sha256_of_examples(data))
+def _signature(
+    record: Mapping[str, Any], seeds: Sequence[int], measured_on: Sequence[Example], data: Proteins
+) -> Signature:
+    """The signature of one record, for all of them; the names of their folders hold them to these training data."""
+    training = trained_on(data.train, data.sources)
+    of_record = Signature(**record["signature"])
+    return replace(of_record, seeds=tuple(seeds), data=sha256_of_examples(measured_on), training=training)

@@ -19,6 +19,7 @@ __all__ = [
     "PIECES",
     "corpus",
     "named_entities",
+    "source_of",
     "supertags",
     "translation",
     "translation_references",
@@ -73,7 +74,7 @@ def _columns(name: str, *files: str) -> Data:
         return read_columns(folder / file, label_column=1)
 
     train, dev, test = map(read, files)
-    return Data(train=train, dev=dev, test=test, sources=(_source(folder / files[0]),))
+    return Data(train=train, dev=dev, test=test, sources=(source_of(folder / files[0]),))
 
 
 @cache
@@ -105,10 +106,10 @@ def translation_text() -> Data:
 
 
 def _translation_sources() -> tuple[str, ...]:
-    return (_source(corpus("mt-de-en-tatoeba") / "train.tsv.gz"),)
+    return (source_of(corpus("mt-de-en-tatoeba") / "train.tsv.gz"),)
 
 
-def _source(path: Path) -> str:
+def source_of(path: Path) -> str:
     """A training file by folder, name and SHA-256, as a signature lists it."""
     return f"{path.parent.name}/{path.name} {sha256_of_file(path)}"
 

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import torch
 from safetensors.numpy import load_file, save_file
 
-from reproductions.cells import claim_folder, fingerprint_of, stopwatch, train_seconds
+from reproductions.cells import claim_folder, fingerprint_of, stopwatch, train_seconds, trained_on
 from reproductions.goyal_2021.sampler_draws import Drawn, draw
 from reproductions.goyal_2021.sampler_tasks import Part, SamplerTask, Size
 from reproductions.workers import Job, ProgressFactory, Report, run_jobs
@@ -216,7 +216,8 @@ def sample_cell(
         numbers |= _diagnose(drawn, settings)
     save_file({name: np.ascontiguousarray(values) for name, values in numbers.items()}, output / NUMBERS)
     write_atomically(output / "outputs.jsonl", "".join(_output_lines(run, measured_on, drawn)))
-    signature = sign(spec.key, seeds=[seed], data=sha256_of_examples(measured_on.examples))
+    training = trained_on(task.load().train, task.load().sources)
+    signature = sign(spec.key, seeds=[seed], data=sha256_of_examples(measured_on.examples), training=training)
     record = {
         "fingerprint": fingerprint,
         # Made here and kept, so that a cell that is read back later is not signed as new.

@@ -62,11 +62,12 @@ class Part:
 
 @dataclass(frozen=True)
 class TaskData:
-    """Sequences to train on, what choices are made on, and what is reported on."""
+    """Sequences to train on and what they were read from, what choices are made on, and what is reported on."""
 
     train: list[Example]
     dev: Part
     test: Part
+    sources: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ def german() -> TaskData:
         Part(examples, list(corpora.translation_references(part)))
         for part, examples in (("dev", data.dev), ("test", data.test))
     )
-    return TaskData(data.train, dev, test)
+    return TaskData(data.train, dev, test, data.sources)
 
 
 @cache
@@ -171,7 +172,8 @@ def romanian() -> TaskData:
         texts = [[" ".join(option) for option in options] for options in translations]
         return Part([split(pair) for pair in pairs], texts)
 
-    return TaskData([split(pair) for pair in train], part("valid.tsv.gz"), part("test.tsv.gz"))
+    sources = (corpora.source_of(folder / "train.tsv.gz"),)
+    return TaskData([split(pair) for pair in train], part("valid.tsv.gz"), part("test.tsv.gz"), sources)
 
 
 def left_to_right(
@@ -206,7 +208,8 @@ def left_to_right(
 def letters() -> TaskData:
     """Letters in, phonemes out: the words and the split of the reproduction g2p."""
     dev, test = (Part(*spelling.words_and_pronunciations(part)) for part in ("dev", "test"))
-    return TaskData(spelling.load_data().train, dev, test)
+    data = spelling.load_data()
+    return TaskData(data.train, dev, test, data.sources)
 
 
 def words_right(outputs: Sequence[Tokens], references: Sequence[Any]) -> Sums:
@@ -230,7 +233,8 @@ def phonemes() -> TaskData:
         examples = [one for place, one in placed if low <= place < high]
         return Part(examples, [None] * len(examples))
 
-    return TaskData([one for place, one in placed if place < PHONEME_PARTS["dev"][0]], part("dev"), part("test"))
+    train = [one for place, one in placed if place < PHONEME_PARTS["dev"][0]]
+    return TaskData(train, part("dev"), part("test"), stress.cmu_version())
 
 
 # ------------------------------------------------------------------------------------------------- the tasks

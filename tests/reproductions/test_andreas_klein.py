@@ -33,9 +33,11 @@ from reproductions.andreas_klein_2015.tables import (
 )
 from reproductions.comparison import judge, no_worse
 from reproductions.corpora import readers as corpora_readers
+from seqwise.data.readers import Example
 from seqwise.evaluation.metrics import Counts
 from seqwise.evaluation.report import load_table, save_table
-from seqwise.evaluation.signature import sign
+from seqwise.evaluation.signature import sha256_of_examples, sign
+from seqwise.evaluation.values import sums_of
 
 SIZE = Size(positions=100, num_weights=2000, translator_epochs=1.0)
 
@@ -171,7 +173,7 @@ def tiny() -> tuple[Text, Translations]:
         return f"the {chance.choice(NOUNS)} runs {chance.choice(['home', 'away', 'home'])} ."
 
     known = [Sentence(split_words(sentence())) for _ in range(300)]
-    text = Text(known, [Sentence(split_words(sentence())) for _ in range(30)], build_vocabulary(known))
+    text = Text(known, [Sentence(split_words(sentence())) for _ in range(30)], build_vocabulary(known), ("tiny 1",))
     right = {part: [sentence() for _ in range(25)] for part in ("dev", "test")}
     candidates = {
         part: [
@@ -197,7 +199,9 @@ def test_a_table_from_a_tiny_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     # The language model knows the order of words, the translator does not.
     assert found["no language model, word bonus", "BLEU"].value < 20 < 60 < found["γ = 0.1", "BLEU"].value
     assert found["γ = 0", "R"].value > 3 > found["γ = 0.1", "R"].value
-    assert found["γ = 0.1", "weight"].value > 0
+    weights = found["γ = 0.1", "weight"]
+    by_seed = [sums.value for sums in sums_of(weights.values[0])]
+    assert len(by_seed) == 2 and sum(by_seed) / 2 == pytest.approx(weights.value) and weights.value > 0
     assert 1 < found["cross-entropy", "perplexity"].value < 6
     assert found["normalised, α = 0.1 (Devlin)", "BLEU"].published == 20.1
     verdicts = {claim.text: claim.verdict for claim in first.table.claims}
@@ -244,6 +248,8 @@ def test_measures_are_those_of_the_cell(tmp_path: Path) -> None:
     assert one.deviation[0].value == pytest.approx(sum(abs(value - mean) for value in values) / len(values))
     assert one.loss[0].value == pytest.approx(mean - sum(score for score, _ in cell.held_out) / len(values))
     assert one.signature.seeds == (3,) and one.signature.method == "t: γ = 0.1"
+    known = sha256_of_examples(Example(sentence.tokens, ()) for sentence in text.train)
+    assert one.signature.training == (f"examples {known}", *text.sources)
     assert alone.value < one.bleu[0].value
     # Test lists turned round change what is measured, not what is chosen.
     turned = {**lists.candidates, "test": [some[::-1] for some in lists.candidates["test"]]}

@@ -45,7 +45,7 @@ from seqwise.cli import app
 from seqwise.data.readers import Example
 from seqwise.errors import InputError
 from seqwise.evaluation.report import load_table, save_table
-from seqwise.evaluation.signature import sign
+from seqwise.evaluation.signature import sha256_of_examples, sign
 from seqwise.runs.inputs import read_sequences
 from seqwise.runs.loading import load_run
 from seqwise.runs.masked_model_settings import masked_settings
@@ -467,7 +467,7 @@ TINY = proteins.Size(
 def toy(monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(0)
     sequences = ["M" + "".join(chance.choices("ACDEFG", k=chance.randint(7, 11))) for _ in range(40)]
-    data = Proteins(examples(*sequences[:30]), examples(*sequences[30:35]), examples(*sequences[35:]))
+    data = Proteins(examples(*sequences[:30]), examples(*sequences[30:35]), examples(*sequences[35:]), ("toy 1",))
     monkeypatch.setattr(proteins, "proteins", lambda: data)
     monkeypatch.setattr(proteins, "SIZES", {"cpu": TINY})
     monkeypatch.setattr(workers, "WORKERS", 0)
@@ -496,6 +496,7 @@ def test_the_reproduction_from_end_to_end(tmp_path: Path, monkeypatch: pytest.Mo
     assert 1 < found["masked Transformer", "pseudo-perplexity"].value < 20
     for result in found.values():
         assert result.signature.seeds == (0, 1) and len(result.signature.data) == 64
+        assert result.signature.training == (f"examples {sha256_of_examples(proteins.proteins().train)}", "toy 1")
         assert result.low is None or result.low <= result.value <= result.high
     assert found["unigrams", "pseudo-perplexity"].signature.data != found["uniform mutants", "d = 1"].signature.data
     written = [json.loads(file.read_text()) for file in (tmp_path / "one").glob("seed-*/variants-*/*.json")]

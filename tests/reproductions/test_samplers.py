@@ -35,7 +35,7 @@ from seqwise.data import Example
 from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Counts, Sums
 from seqwise.evaluation.report import Table, load_table, save_table
-from seqwise.evaluation.signature import sign
+from seqwise.evaluation.signature import sha256_of_examples, sign
 from seqwise.evaluation.values import sums_of
 from seqwise.runs import load_run
 from seqwise.runs.masked_model_settings import masked_settings
@@ -82,12 +82,12 @@ def part(examples: list[Example]) -> Part:
     return Part(examples, [[one.target] for one in examples])
 
 
-DATA = TaskData(words(96, 1), part(words(8, 2)), part(words(12, 3)))
+DATA = TaskData(words(96, 1), part(words(8, 2)), part(words(12, 3)), ("words 1",))
 SIZE = {"cpu": Size(sentences=5, chains=2, sweeps=6)}
 TOY = SamplerTask(
     "toy",
     "capitals",
-    partial(TaskData, DATA.train, DATA.dev, DATA.test),
+    partial(TaskData, DATA.train, DATA.dev, DATA.test, DATA.sources),
     {"cpu": PAIRS},
     SIZE,
     "words right",
@@ -619,7 +619,8 @@ def test_what_is_done_is_read_back_and_what_has_changed_is_made_again(tmp_path: 
     assert list(cells) == [("test", "local"), ("test", "gibbs"), ("dev", "gibbs")]
     assert cells["test", "gibbs"][1].numbers["local_NCS"].shape == (5, 2, 6)
     assert cells["dev", "gibbs"][1].numbers["local_NCS"].shape == (2, 1, 6)
-    assert cells["test", "local"][1].signature.seeds == (1,)
+    signature = cells["test", "local"][1].signature
+    assert signature.seeds == (1,) and signature.training == (f"examples {sha256_of_examples(DATA.train)}", "words 1")
     before = written(tmp_path)
     again = run_samplers(TOY, wanted, tmp_path, **SEEDS)
     assert written(tmp_path) == before
