@@ -63,22 +63,24 @@ def claim_folder(output: Path, fingerprint: str) -> None:
         write_atomically(marker, fingerprint)
 
 
-def stopwatch(output: Path) -> Callable[[int, int], None]:
-    """What to call after each step, and with it how many there are; from now on the CPU time of this process counts.
+def stopwatch(output: Path, *, every: int = 0) -> Callable[[int, int], None]:
+    """Measure the CPU time of this process from now on; returns a function of the step and of how many there are.
 
     An interrupted training is seen from its checkpoint on, and what was before is taken to have been as fast. The last
     step writes it down before its checkpoint says that there is nothing left to see.
 
     Args:
         output: the folder of the training.
+        every: steps between evaluations, each of which may turn out to be the last step; 0: the training runs to
+            the end.
     """
     began, first = time.process_time(), 0
 
     def after(step: int, steps: int) -> None:
         nonlocal first
         first = first or step
-        if step == steps:
-            write_atomically(output / SECONDS, json.dumps((time.process_time() - began) * steps / (steps + 1 - first)))
+        if step == steps or (every and step % every == 0):
+            write_atomically(output / SECONDS, json.dumps((time.process_time() - began) * step / (step + 1 - first)))
 
     return after
 

@@ -143,7 +143,7 @@ def _train_and_decode(
     if system.starts_from is not None:
         run.model.load_state_dict(load_run(folder / system.starts_from).model.state_dict())
 
-    watch = stopwatch(output)
+    watch = stopwatch(output, every=system.settings.evaluate_every)
 
     def on_progress(progress: Progress) -> None:
         watch(progress.step, progress.steps)

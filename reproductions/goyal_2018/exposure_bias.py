@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from reproductions.systems import System
@@ -17,7 +18,7 @@ from reproductions.tasks import Family, Task
 from seqwise.errors import InputError
 from seqwise.runs.settings import Settings, train_settings
 
-__all__ = ["FEEDING_ROWS", "PLANS", "SEARCH_ROWS", "Plan", "family", "family_of"]
+__all__ = ["DIRECTIONS", "FEEDING_ROWS", "PLANS", "SEARCH_ROWS", "Plan", "family", "family_of", "runs_of"]
 
 # Decay is counted in the papers' epochs, of which they trained 50; ours are shorter trainings with the same decay.
 PAPER_EPOCHS = 50
@@ -43,6 +44,8 @@ SEARCH_ROWS = {
     "dense-beam": "dense beam loss, global",
     "beam-crf": "beam CRF, global",
 }
+DIRECTIONS = {"uni": "left to right", "bi": "both ways"}
+"""How a tagger reads its input."""
 DECAYS = {"decay-100": 100.0, "decay-1": 1.0}
 """k = 10 is the row "fixed-greedy"."""
 
@@ -71,7 +74,7 @@ class Plan:
             raise InputError(f"there is no scale {scale!r} of this task", hint=f"use {' or '.join(self.start)}")
         return self.start[scale]
 
-    def options_at(self, scale: str, num_examples: int) -> tuple[Settings, dict[str, Any]]:
+    def options_at(self, scale: str, num_examples: int, direction: str = "bi") -> tuple[Settings, dict[str, Any]]:
         """The start of a family at a scale, and its other options.
 
         At the scale "converged" development data end each stage: two evaluations an epoch, six without a better one.
@@ -79,8 +82,11 @@ class Plan:
         Args:
             scale: of the start.
             num_examples: of the training data.
+            direction: "uni" for a tagger that reads left to right.
         """
         start = self.start_at(scale)
+        if direction == "uni":
+            start = start.with_changes(encoder="left-to-right")
         steps_an_epoch = -(-num_examples // start.batch_size)
         options: dict[str, Any] = {"steps_an_epoch": steps_an_epoch, "label_costs": self.label_costs}
         if scale != "converged":
@@ -167,9 +173,14 @@ PLANS = {
 """By name of the task."""
 
 
-def family_of(task: Task, scale: str) -> Family:
-    """The systems of a task with a plan at a scale, as a function of the seed."""
-    start, options = PLANS[task.name].options_at(scale, len(task.load_data().train))
+def runs_of(task: Task, folder: Path, direction: str = "bi") -> Path:
+    """The folder of a task's runs; taggers that read left to right ("uni") have their own."""
+    return folder / (f"{task.name}-left-to-right" if direction == "uni" else task.name)
+
+
+def family_of(task: Task, scale: str, direction: str = "bi") -> Family:
+    """The systems of a task with a plan at a scale, as a function of the seed; the direction is of taggers."""
+    start, options = PLANS[task.name].options_at(scale, len(task.load_data().train), direction)
     return partial(family, start, **options)
 
 

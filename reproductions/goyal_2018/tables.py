@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from reproductions.comparison import Measured, Row, best_on_dev, compare, examine
-from reproductions.goyal_2018.exposure_bias import FEEDING_ROWS, SEARCH_ROWS, family_of
+from reproductions.goyal_2018.exposure_bias import DIRECTIONS, FEEDING_ROWS, SEARCH_ROWS, family_of, runs_of
 from reproductions.outcome import Outcome
 from reproductions.tasks import ENTITIES, TRANSLATION, Task, run_task, supertags
 from reproductions.tuning import rates_of
@@ -115,31 +116,41 @@ PUBLISHED_4_2: Published = {
     "direct-annealed": (51.86, 56.15, 51.96, 56.38),
 }  # fmt: skip
 GREEDY_4 = {"supertags": (80.15, 80.35), "ner": (50.21, 54.92)}
+# Where no cross-entropy is mixed in, "direct-mixed" is "direct-annealed".
+PURE_SEARCH_ROWS = {key: name for key, name in SEARCH_ROWS.items() if key != "direct-mixed"} | {
+    "direct-global": "direct loss, global, alpha .5 to 4"
+}
 SEARCH_CONTROLS = {**BASELINES, "sampling-greedy": "scheduled sampling, greedy"}
 
 
-def table_4_1(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> list[Outcome]:
-    """Training through the relaxed beam, for supertagging."""
+def table_4_1(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
+    """Training through the relaxed beam, for supertagging, both ways and left to right.
+
+    The paper's 80% is far below what a tagger that reads both ways comes to: its numbers stand beside both.
+    """
     source = "AAAI 2018, Table 1; thesis, Table 4.1"
-    task = supertags("pmb")
-    measured, runs = _searched(task, PUBLISHED_4_1, "table-4.1", folder, seeds, scale, progress)
-    beams = (BEAM, BEAM)
-    claims = [
-        examine(
-            "The direct loss improves a beam's result over cross-entropy's.",
-            source, measured["direct-annealed"], measured["cross-entropy"], decoders=beams,
-        ),
-        examine(
-            "The hinge improves a beam's result over cross-entropy's.",
-            source, measured["hinge-annealed"], measured["cross-entropy"], decoders=beams,
-        ),
-        examine(
-            "The direct loss beats the hinge.",
-            source, measured["direct-annealed"], measured["hinge-annealed"], decoders=beams,
-        ),
-        *_more_claims(measured, source),
-    ]  # fmt: skip
-    return [_outcome("table-4.1", "Table 4.1", task, measured, SEARCH_CONTROLS, claims, runs)]
+    task, beams = supertags("pmb"), (BEAM, BEAM)
+    task.require()
+    for direction, words in DIRECTIONS.items():
+        name = "table-4.1" if direction == "bi" else f"table-4.1-{direction}"
+        measured, runs = _searched(task, PUBLISHED_4_1, name, folder, seeds, scale, progress, direction)
+        claims = [
+            examine(
+                "The direct loss improves a beam's result over cross-entropy's.",
+                source, measured["direct-annealed"], measured["cross-entropy"], decoders=beams,
+            ),
+            examine(
+                "The hinge improves a beam's result over cross-entropy's.",
+                source, measured["hinge-annealed"], measured["cross-entropy"], decoders=beams,
+            ),
+            examine(
+                "The direct loss beats the hinge.",
+                source, measured["direct-annealed"], measured["hinge-annealed"], decoders=beams,
+            ),
+            *_more_claims(measured, source),
+        ]  # fmt: skip
+        read = replace(task, title=f"{task.title}, {words}")
+        yield _outcome(name, "Table 4.1", read, measured, SEARCH_CONTROLS, claims, runs)
 
 
 def table_4_2(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> list[Outcome]:
@@ -172,20 +183,22 @@ def _searched(
     seeds: Sequence[int],
     scale: str,
     progress: ProgressFactory,
+    direction: str = "bi",
 ) -> tuple[dict[str, Measured], Path]:
-    rows = _rows({**SEARCH_CONTROLS, **SEARCH_ROWS}, published, [BEAM, SOFT])
+    searched = PURE_SEARCH_ROWS if scale == "converged" else SEARCH_ROWS
+    rows = _rows({**SEARCH_CONTROLS, **searched}, published, [BEAM, SOFT])
     first = rows[0]
     greedy = dict(zip(((GREEDY, "dev"), (GREEDY, "test")), GREEDY_4[task.name], strict=True))
     rows[0] = Row(first.key, first.name, {**first.published, **greedy})
-    runs = folder / task.name
+    runs = runs_of(task, folder, direction)
     task.require()
-    systems, rates = family_of(task, scale), rates_of(scale)
+    systems, rates = family_of(task, scale, direction), rates_of(scale)
     return run_task(task, systems, rows, table, runs, seeds=seeds, progress=progress, rates=rates), runs
 
 
 def _more_claims(measured: Mapping[str, Measured], source: str) -> list[Claim]:
     annealed = measured["direct-annealed"]
-    searched = best_on_dev(measured, list(SEARCH_ROWS))
+    searched = best_on_dev(measured, [key for key in SEARCH_ROWS if key in measured])
     return [
         examine(
             "Annealing alpha beats alpha = 1.", source, annealed, measured["direct-constant"], decoders=(BEAM, BEAM)

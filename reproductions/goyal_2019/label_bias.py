@@ -40,8 +40,8 @@ OWN_PLANS = {
 
 def runs_of(task: Task, folder: Path, direction: str = "bi") -> Path:
     """The folder of a task's runs; what is trained otherwise than in the tables of Chapters 3 and 4 has its own."""
-    own = "-left-to-right" if direction == "uni" else "-small-batches" if task.name in OWN_PLANS else ""
-    return folder / f"{task.name}{own}"
+    runs = exposure_bias.runs_of(task, folder, direction)
+    return runs.with_name(f"{runs.name}-small-batches") if task.name in OWN_PLANS else runs
 
 
 def family(start: Settings, seed: int, *, budget: Mapping[str, float], **options: Any) -> dict[str, System]:
@@ -78,7 +78,5 @@ def _normalized(settings: Settings) -> Settings:
 def family_of(task: Task, scale: str, direction: str = "bi") -> Family:
     """The systems of a task at a scale, as a function of the seed; the direction is of taggers."""
     plan = OWN_PLANS.get(task.name, PLANS[task.name])
-    start, options = plan.options_at(scale, len(task.load_data().train))
-    if direction == "uni":
-        start = start.with_changes(encoder="left-to-right")
+    start, options = plan.options_at(scale, len(task.load_data().train), direction)
     return partial(family, start, **options)

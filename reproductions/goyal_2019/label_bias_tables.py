@@ -8,6 +8,7 @@ from itertools import product
 from pathlib import Path
 
 from reproductions.comparison import Measured, Row, best_on_dev, compare, examine, judge, no_worse
+from reproductions.goyal_2018.exposure_bias import DIRECTIONS
 from reproductions.goyal_2019.label_bias import family_of, runs_of
 from reproductions.outcome import Outcome
 from reproductions.tasks import TRANSLATION, Task, run_task, supertags
@@ -32,7 +33,6 @@ __all__ = [
 
 CORPORA = ("pmb", "ewt", "erg")
 """Names of supertag corpora, the quickest first."""
-DIRECTIONS = {"uni": "left to right", "bi": "both ways"}
 SOURCE = "NAACL 2019, Table {}; thesis, Table 5.{}"
 RAW_BEAM = "NAACL 2019, section 3.2"
 OURS = "not in the papers"

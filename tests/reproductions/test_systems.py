@@ -102,6 +102,14 @@ def test_a_system_starts_from_the_weights_of_another(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
+def test_a_cell_that_development_data_end(tmp_path: Path) -> None:
+    steps = 2 * 1_000  # of which the third evaluation without a better one is the last
+    settings = START.with_changes(epochs=1_000.0, learning_rate=1e-30, evaluate_every=3, patience=2)
+    cell, notes = train(System("cross-entropy", "ce", settings), tmp_path, replace(DATA, dev=EXAMPLES[:2]))
+    assert notes[-1] == "decoding" and cell.train_seconds > 0
+    assert len((cell.run / "log.jsonl").read_text().splitlines()) < steps
+
+
 def test_a_cell_is_made_again_when_what_it_depends_on_changes(tmp_path: Path) -> None:
     start, search = System("s", "start", START), System("t", "next", SEARCH, "start")
     train(start, tmp_path)

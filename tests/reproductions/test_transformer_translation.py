@@ -193,3 +193,12 @@ def test_what_was_trained_before_a_kill_counts(tmp_path: Path, monkeypatch: pyte
     for step in range(5, 9):
         watch(step, 8)
     assert train_seconds(tmp_path) == 6.0
+
+
+def test_what_development_data_end_is_measured_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([100.0, 103.0, 106.0])
+    monkeypatch.setattr("reproductions.cells.time.process_time", lambda: next(clock))
+    watch = stopwatch(tmp_path, every=2)
+    for step in range(1, 5):  # of eight
+        watch(step, 8)
+    assert train_seconds(tmp_path) == 6.0
