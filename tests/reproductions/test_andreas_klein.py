@@ -15,7 +15,7 @@ import rich.progress
 import torch
 from rich.console import Console
 
-from reproductions import run_reproduction
+from reproductions import run_reproduction, workers
 from reproductions.andreas_klein_2015 import figure_1, language_models
 from reproductions.andreas_klein_2015 import tables as andreas_klein
 from reproductions.andreas_klein_2015.language_models import Size, Text, Translations, run_cells, split_words
@@ -33,6 +33,7 @@ from reproductions.andreas_klein_2015.tables import (
 )
 from reproductions.comparison import judge, no_worse
 from reproductions.corpora import readers as corpora_readers
+from reproductions.systems import Data
 from seqwise.data.readers import Example
 from seqwise.evaluation.metrics import Counts
 from seqwise.evaluation.report import load_table, save_table
@@ -270,6 +271,25 @@ def test_the_translator_alone_has_a_word_bonus_as_well(tmp_path: Path) -> None:
     cells = run_cells(TABLE_1[2:3], text, lists, tmp_path, size=SIZE, seeds=[0], progress=no_progress)
     _, alone = measure("t", TABLE_1[2:3], cells, lists)
     assert alone.value == pytest.approx(1.0)
+
+
+@pytest.mark.thorough
+def test_lists_are_made_by_a_translator_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = [Example(("▁ein", f"▁{noun}"), ("▁a", f"▁{noun}")) for noun in NOUNS]
+    references = {part: [["a " + noun] for noun in NOUNS] for part in ("dev", "test")}
+    monkeypatch.setattr(corpora_readers, "translation", lambda: Data(train=pairs * 4, dev=pairs, test=pairs))
+    monkeypatch.setattr(corpora_readers, "translation_references", references.get)
+    monkeypatch.setattr(workers, "WORKERS", 0)
+    monkeypatch.setitem(language_models.SIZES, "cpu", replace(SIZE, translator_epochs=2.0, candidates=3))
+    lists = language_models.translations(tmp_path, "cpu", progress=no_progress)
+    assert lists.references == references
+    for part in ("dev", "test"):
+        assert [len(candidates) for candidates in lists.candidates[part]] == [3] * len(NOUNS)
+        for candidates in lists.candidates[part]:
+            assert sorted(candidates, key=lambda one: -one.score) == candidates
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    assert language_models.translations(tmp_path, "cpu", progress=no_progress) == lists
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
 @pytest.mark.slow
