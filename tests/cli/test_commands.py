@@ -843,9 +843,15 @@ def test_tokens_that_are_not_known(
 ) -> None:
     (tmp_path / "dev.tsv").write_text("ab\tB A\nax\tA B\n")
     task = ["--task=transduce", "--source-units=characters", "--dev", tmp_path / "dev.tsv"]
-    complaint = seqwise("train", *task, "--train", data / "train.tsv", *SHORT, "--output", tmp_path / "run").complaint
-    assert complaint.startswith(f"{tmp_path / 'dev.tsv'}:2: unknown token 'x'")
-    assert not (tmp_path / "run").exists()
+    trained = seqwise("train", *task, "--train", data / "train.tsv", *SHORT, "--output", tmp_path / "run")
+    said = (
+        f"1 of 2 inputs could not be read (counted as wrong); the first is {tmp_path / 'dev.tsv'}:2: unknown token 'x'"
+    )
+    assert trained.code == 0 and f"seqwise: {said}; replace it\n" in trained.err
+    (tmp_path / "none.tsv").write_text("ax\tA B\nxx\tA\n")
+    task[-1] = tmp_path / "none.tsv"
+    complaint = seqwise("train", *task, "--train", data / "train.tsv", *SHORT, "--output", tmp_path / "none").complaint
+    assert complaint.startswith(f"{tmp_path / 'none.tsv'}:1: unknown token 'x'") and not (tmp_path / "none").exists()
     assert seqwise("predict", trained_tagger, "an unseen word").code == 0  # its vocabulary is open
     assert seqwise("predict", trained_speller, "abx").complaint.startswith("unknown token 'x'; replace it")
     (tmp_path / "words.txt").write_text("ab\n" * 2000 + "ax\nba\n")
@@ -882,6 +888,40 @@ def test_tokens_that_are_not_known(
 )
 def test_a_wrong_question(seqwise: Command, trained_tagger: Path, arguments: list[str], said: str) -> None:
     assert said in seqwise("predict", trained_tagger, *arguments).complaint
+
+
+@pytest.mark.thorough
+def test_an_input_that_cannot_be_read_counts_as_wrong(
+    seqwise: Command, data: Path, trained_speller: Path, tmp_path: Path
+) -> None:
+    def measured(file: Path) -> dict[str, dict[str, float]]:
+        return {
+            name: {title: estimate["value"] for title, estimate in row.items()}
+            for name, row in json.loads(seqwise("evaluate", trained_speller, file, "--json").out).items()
+        }
+
+    known = (data / "dev.tsv").read_text()
+    count = len({line.split("\t")[0] for line in known.splitlines()})
+    file = tmp_path / "test.tsv"
+    file.write_text(f"ax\tA B\n{known}")
+    ended = seqwise("evaluate", trained_speller, file)
+    said = (
+        f"1 of {1 + known.count(chr(10))} inputs could not be read (counted as wrong); the first is {file}:1: unknown"
+    )
+    assert ended.code == 1 and ended.err.startswith(f"seqwise: {said} token 'x'; replace it\n")
+    before, after = measured(data / "dev.tsv"), measured(file)
+    assert {*before} == {*after} and len(after) == 5
+    for name, row in before.items():
+        assert after[name]["word error"] == pytest.approx((row["word error"] * count + 1) / (count + 1))
+        assert after[name]["length ratio"] < row["length ratio"]
+    ended = seqwise("diagnose", trained_speller, file, "--json")
+    assert ended.code == 0 and "could not be read (left out); the first is" in ended.err
+    assert json.loads(ended.out)["examples"] == known.count("\n")
+    ended = seqwise("report", trained_speller, "--file", file, "--examples", "2", "--output", tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text("utf-8")
+    assert ended.code == 0 and "cannot read this example" in page and "counted as wrong" in page
+    file.write_text("ax\tA B\n")
+    assert seqwise("evaluate", trained_speller, file).complaint.startswith(f"{file}:1: unknown token 'x'")
 
 
 def test_evaluate_refuses_what_predict_refuses(seqwise: Command, data: Path, trained_tagger: Path) -> None:

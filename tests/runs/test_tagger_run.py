@@ -552,31 +552,41 @@ def test_an_encoder_with_another_head_or_none_tags_and_does_not_write(
         assert len(load_run(tmp_path / "run" / folder.name).codec.target_vocabulary) == 5
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (
-            "the\tD\n\u00ad\tN\n\ndog\tN\n",
-            "{path}:2: the tokenizer makes nothing of '\\xad'; replace the word, or drop it",
-        ),
-        (
-            "dog\tN\n\n" + "the\tD\n" * 13,
-            "{path}:3: the sentence has 15 pieces, and the encoder has 14 positions; split",
-        ),
-        ("dog N\ncat\n", "{path}:2: "),
-    ],
-)
-@pytest.mark.parametrize("part", ["train", "dev"])
+UNREADABLE = [
+    (
+        "the\tD\n\u00ad\tN\n\ndog\tN\n",
+        "{path}:2: the tokenizer makes nothing of '\\xad'; replace the word, or drop it",
+    ),
+    (
+        "dog\tN\n\n" + "the\tD\n" * 13,
+        "{path}:3: the sentence has 15 pieces, and the encoder has 14 positions; split",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "said"), [*UNREADABLE, ("dog N\ncat\n", "{path}:2: ")])
 def test_sentences_that_cannot_be_read_are_named(
-    text: str, said: str, part: str, files: Path, tmp_path: Path, seqwise: Command
+    text: str, said: str, files: Path, tmp_path: Path, seqwise: Command
 ) -> None:
     (tmp_path / "some.conll").write_text(text)
-    bert = stripping_bert(files, tmp_path)
-    where: dict[str, Any] = {part: tmp_path / "some.conll"}
-    given = options(files, model=bert, **where)
+    given = options(files, model=stripping_bert(files, tmp_path), train=tmp_path / "some.conll")
     complaint = seqwise("train", *given, f"--output={tmp_path / 'run'}").complaint
     assert said.format(path=tmp_path / "some.conll") in complaint
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("text", "said"), UNREADABLE)
+def test_development_sentences_that_cannot_be_read_count_as_wrong(
+    text: str, said: str, files: Path, tmp_path: Path, seqwise: Command
+) -> None:
+    (tmp_path / "some.conll").write_text(text)
+    how: dict[str, Any] = {"epochs": 0.1, "objective": "cross-entropy", "dev": tmp_path / "some.conll"}
+    given = options(files, model=stripping_bert(files, tmp_path), **how)
+    ended = seqwise("train", *given, f"--output={tmp_path / 'run'}")
+    named = f"1 of 2 inputs could not be read (counted as wrong); the first is {said.format(path=how['dev'])}"
+    assert ended.code == 0 and named in ended.err
+    measured = json.loads((tmp_path / "run" / "metrics.json").read_text())["dev"]["decoders"]["greedy"]
+    assert measured["sequences right"] in (0.0, 0.5)
 
 
 def stripping_bert(files: Path, tmp_path: Path) -> Path:
@@ -607,7 +617,9 @@ def test_what_cannot_be_read_is_named_in_prediction_and_evaluation_too(
     assert [line.split("\t")[0] for line in ended.out.splitlines()] == ["the", "", "the", "\u00ad", ""]
     assert "the sentence has 22 pieces, and the" in seqwise("predict", folder, "dog " * 20).complaint
     (tmp_path / "test.conll").write_text("the\tD\n\ndog\tSUBJ\n\u00ad\tN\n")
-    assert f"{tmp_path / 'test.conll'}:4: the tok" in seqwise("evaluate", folder, tmp_path / "test.conll").complaint
+    ended = seqwise("evaluate", folder, tmp_path / "test.conll")
+    named = f"1 of 2 inputs could not be read (counted as wrong); the first is {tmp_path / 'test.conll'}:4: the tok"
+    assert ended.code == 1 and named in ended.err
     (tmp_path / "test.conll").write_text("the\tD\ndog\tNEW\n")
     ended = seqwise("evaluate", folder, tmp_path / "test.conll", "--decoder", "beam")
     line = (

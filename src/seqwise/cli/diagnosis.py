@@ -60,7 +60,8 @@ def diagnose(
     from seqwise.runs import load_run, require_enough_candidates
     from seqwise.runs.hub import run_folder
     from seqwise.runs.inputs import read_examples
-    from seqwise.runs.measures import unknown_targets
+    from seqwise.runs.measures import unknown_targets, unread_sources
+    from seqwise.runs.run import readable
 
     folder = run_folder(run)
     loaded = load_run(folder)
@@ -72,15 +73,16 @@ def diagnose(
         raise InputError(problem, path=file, hint=f"give a number from 1 to {len(examples)}")
     if plot is not None and example is None:
         raise InputError("--plot draws one example", hint="add --example N")
+    chosen = examples if example is None else [examples[example - 1]]
     if beam_size is not None:
-        require_enough_candidates(loaded, examples if example is None else [examples[example - 1]], beam_size)
-    unknown = unknown_targets(loaded, examples if example is None else [examples[example - 1]])
-    if unknown is not None:
-        print(f"seqwise: {unknown}", file=sys.stderr)
+        require_enough_candidates(loaded, chosen, beam_size)
+    for warning in (unread_sources(loaded, chosen, handled="left out"), unknown_targets(loaded, chosen)):
+        if warning is not None:
+            print(f"seqwise: {warning}", file=sys.stderr)
     if example is not None:
-        _explore(loaded, examples[example - 1], example, beam_size=beam_size, plot=plot, as_json=as_json)
+        _explore(loaded, chosen[0], example, beam_size=beam_size, plot=plot, as_json=as_json)
         return
-    _diagnose(loaded, examples, folder, beam_size=beam_size, as_json=as_json)
+    _diagnose(loaded, readable(loaded, chosen), folder, beam_size=beam_size, as_json=as_json)
 
 
 def _diagnose(

@@ -107,7 +107,7 @@ def predict(
         training_reader,
     )
     from seqwise.runs.kept_lines import write_in_blocks
-    from seqwise.runs.run import fingerprint, unreadable
+    from seqwise.runs.run import fingerprint, reading_problems
 
     require_files(output, text or "-")
     folder = run_folder(run)
@@ -121,7 +121,8 @@ def predict(
     _require_possible(loaded, decoder, beam_size=beam_size, n_best=n_best, length_normalization=length_normalization)
     one_text = not examples[0].path
     # All of them, so that the last line's mistake is known before the first output.
-    problems = unreadable(loaded, examples)
+    by_example = zip(examples, reading_problems(loaded, examples), strict=True)
+    problems = {example.line: problem for example, problem in by_example if problem is not None}
     if one_text and problems:
         raise problems[0]
     if beam_size is not None:
@@ -267,6 +268,9 @@ def evaluate(
 
     Where labels name entities (B-PER, I-PER, O): their F1 over all types together (micro-averaged), the mean of the F1
     of each type (macro-averaged), and a table with precision, recall, F1 and number of gold entities of each type.
+
+    An input that cannot be read, such as one with a letter that the training data lack, counts as wrong, and the exit
+    code is 1.
     """
     from seqwise.evaluation.entities import EntityCounts
     from seqwise.evaluation.metrics import bootstrap_interval
@@ -281,6 +285,7 @@ def evaluate(
         signatures,
         unknown_sources,
         unknown_targets,
+        unread_sources,
     )
 
     folder = run_folder(run)
@@ -295,7 +300,9 @@ def evaluate(
         name: measure(loaded, examples, name, beam_size=beam_size)
         for name in (decoders_for(loaded.settings) if decoder is None else [decoder])
     }
-    for warning in (unknown_sources(loaded, examples), unknown_targets(loaded, examples), missing_bleu(loaded)):
+    unread = unread_sources(loaded, examples)
+    unknown = (unknown_sources(loaded, examples), unknown_targets(loaded, examples))
+    for warning in (unread, *unknown, missing_bleu(loaded)):
         if warning is not None:
             print(f"seqwise: {warning}", file=sys.stderr)
     estimates = {
@@ -311,17 +318,22 @@ def evaluate(
     }
     if as_json:
         print(json.dumps(_plain(estimates, signed, entities), indent=1))
-        return
-    print_measures(
-        {name: {title: _cell(title, estimate) for title, estimate in row.items()} for name, row in estimates.items()}
-    )
-    print(f"{len(examples)} examples; in brackets bootstrap 95% intervals")
-    for title, signature in signed.items():
-        print(f"{title}: {signature}")
-    if entities:
-        name = decoder or usual_decoder(loaded.settings)
-        print(f"\nEntities by type, {name}")
-        _print_types(entities[name])
+    else:
+        print_measures(
+            {
+                name: {title: _cell(title, estimate) for title, estimate in row.items()}
+                for name, row in estimates.items()
+            }
+        )
+        print(f"{len(examples)} examples; in brackets bootstrap 95% intervals")
+        for title, signature in signed.items():
+            print(f"{title}: {signature}")
+        if entities:
+            name = decoder or usual_decoder(loaded.settings)
+            print(f"\nEntities by type, {name}")
+            _print_types(entities[name])
+    if unread is not None:
+        raise typer.Exit(1)
 
 
 def _plain(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -27,7 +27,7 @@ from seqwise.evaluation.translation import bleu, bleu_signature
 from seqwise.objectives.self_normalization import log_partitions
 from seqwise.runs.advice import advise, best_of
 from seqwise.runs.decoder_choice import choose_decoder, decoders_for, usual_decoder
-from seqwise.runs.run import OutputRun, predict
+from seqwise.runs.run import OutputRun, predict, readable, reading_problems
 
 __all__ = [
     "decisive",
@@ -46,6 +46,7 @@ __all__ = [
     "transduction_measures",
     "unknown_sources",
     "unknown_targets",
+    "unread_sources",
 ]
 
 Tokens = tuple[str, ...]
@@ -86,7 +87,7 @@ def transduction_measures(predictions: Sequence[Tokens], references: Sequence[Se
 def measure(
     run: OutputRun, examples: Sequence[Example], decoder: str, *, beam_size: int | None = None
 ) -> dict[str, Sums]:
-    """Decode examples and count what is right; a target that the run cannot write is wrong.
+    """Decode examples and count what is right; a source that the run cannot read, or a target not write, is wrong.
 
     In transduction an input that occurs several times (a word with several pronunciations) is decoded once, and every
     one of its targets is a correct answer. Targets made of subwords are compared as texts. BLEU is among the measures
@@ -94,7 +95,9 @@ def measure(
     """
     chosen = choose_decoder(run.settings, decoder, beam_size=beam_size)
     asked = examples if run.settings.task == "tag" else references_by_source(examples)[0]
-    return measure_outputs(run, examples, [best[0].tokens for best in predict(run, asked, chosen)])
+    found = iter(predict(run, readable(run, asked), chosen))
+    written = [next(found)[0].tokens if problem is None else () for problem in reading_problems(run, asked)]
+    return measure_outputs(run, examples, written)
 
 
 def measure_outputs(run: OutputRun, examples: Sequence[Example], written: Sequence[Tokens]) -> dict[str, Sums]:
@@ -228,13 +231,10 @@ def log_partitions_of(run: OutputRun, encoded: Sequence[EncodedExample], *, batc
 
 
 def known_targets(run: OutputRun, examples: Sequence[Example]) -> list[Example]:
-    """The examples whose targets the run can write whole."""
+    """The examples whose sources the run can read, and whose targets it can write whole."""
     known = run.codec.writable
-    return [
-        example
-        for example, split in zip(examples, run.codec.split(examples), strict=True)
-        if known.issuperset(split.target)
-    ]
+    splits = zip(examples, run.codec.split(examples), strict=True)
+    return readable(run, [example for example, split in splits if known.issuperset(split.target)])
 
 
 def gold_ids(run: OutputRun, example: Example) -> tuple[int, ...] | None:
@@ -334,6 +334,38 @@ def require_known_target(run: OutputRun, examples: Sequence[Example]) -> None:
         raise InputError(problem, path=example.path or None, line=example.line or None, hint=hint)
 
 
+def unread_sources(
+    run: OutputRun,
+    examples: Sequence[Example],
+    *,
+    handled: Literal["counted as wrong", "left out"] = "counted as wrong",
+) -> str | None:
+    """A line for the user about examples whose sources the run cannot read, or None where it can read all.
+
+    Args:
+        run: a trained run.
+        examples: with their sources.
+        handled: where the examples end up that it cannot read.
+
+    Raises:
+        InputError: it can read none of them.
+
+    Example:
+        >>> from seqwise.runs import new_run, train_settings
+        >>> letters = train_settings(task="transduce", source_units="characters")
+        >>> run = new_run([Example(("a", "b"), ("X",))] * 2, letters)
+        >>> unread_sources(run, [Example(("b",), ("X",)), Example(("c",), ("X",), "a.tsv", 2)])
+        "1 of 2 inputs could not be read (counted as wrong); the first is a.tsv:2: unknown token 'c'; replace it"
+    """
+    problems = [problem for problem in reading_problems(run, examples) if problem is not None]
+    if not problems:
+        return None
+    if len(problems) == len(examples):
+        raise problems[0]
+    inputs = f"{len(problems):,} of {len(examples):,} inputs"
+    return f"{inputs} could not be read ({handled}); the first is {problems[0]}"
+
+
 def unknown_sources(run: OutputRun, examples: Sequence[Example]) -> str | None:
     """A line for the user where the run does not know most of what it is to read, or None.
 
@@ -344,7 +376,8 @@ def unknown_sources(run: OutputRun, examples: Sequence[Example]) -> str | None:
         'the run does not know 2 of 3 source tokens in test.conll: are they in the language of the training data?'
     """
     # Over an encoder, the first piece of a word has the id ~id, which is negative.
-    ids = [max(token, ~token) for encoded in run.codec.encode_sources(examples) for token in encoded.source_ids]
+    encoded_examples = run.codec.encode_sources(readable(run, examples))
+    ids = [max(token, ~token) for encoded in encoded_examples for token in encoded.source_ids]
     unknown_id, total = run.codec.source_vocabulary.unknown_id, len(ids)
     unknown = 0 if unknown_id is None else ids.count(unknown_id)
     if 2 * unknown <= total:

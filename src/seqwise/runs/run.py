@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -45,10 +46,11 @@ __all__ = [
     "Run",
     "fingerprint",
     "predict",
+    "readable",
+    "reading_problems",
     "require_enough_candidates",
     "require_purpose",
     "search",
-    "unreadable",
 ]
 
 S_co = TypeVar("S_co", covariant=True)
@@ -119,8 +121,9 @@ def require_enough_candidates(run: OutputRun, examples: Sequence[Example], beam_
     Raises:
         InputError: it is, for each of the examples.
     """
-    encoded = (example for block in in_blocks(examples, 1024) for example in run.codec.encode_sources(block))
-    steps = max(steps_after(example.source_ids, run.model) for example in encoded)
+    blocks = in_blocks(examples, 1024)
+    encoded = (example for block in blocks for example in run.codec.encode_sources(readable(run, block)))
+    steps = max((steps_after(example.source_ids, run.model) for example in encoded), default=0)
     labels = len(run.codec.target_vocabulary)
     if labels**steps < beam_size:
         raise InputError(
@@ -129,25 +132,36 @@ def require_enough_candidates(run: OutputRun, examples: Sequence[Example], beam_
         )
 
 
-def unreadable(run: OutputRun, examples: Sequence[Example]) -> dict[int, InputError]:
-    """The examples of a file that a run cannot read, by their line, with what is wrong; blank lines are left out."""
-    problems: dict[int, InputError] = {}
+def reading_problems(run: OutputRun, examples: Sequence[Example]) -> Iterator[InputError | None]:
+    """Say of each example what keeps a run from reading its source; None where nothing does, as of a blank line.
+
+    Example:
+        >>> from seqwise.runs import new_run, train_settings
+        >>> letters = train_settings(task="transduce", source_units="characters")
+        >>> run = new_run([Example(("a", "b"), ("X",))] * 2, letters)
+        >>> [str(problem) for problem in reading_problems(run, [Example(("b",), ()), Example(("c",), (), "a.tsv", 2)])]
+        ['None', "a.tsv:2: unknown token 'c'; replace it"]
+    """
     for block in in_blocks(examples, 1024):
-        written = [example for example in block if example.source]
-        try:
-            _require_readable(run, written)
-        except InputError:
-            for example in written:
-                try:
-                    _require_readable(run, [example])
-                except InputError as error:
-                    problems[example.line] = error
-    return problems
+        if _reading_problem(run, block) is None:
+            yield from repeat(None, len(block))
+        else:
+            yield from (_reading_problem(run, [example]) for example in block)
 
 
-def _require_readable(run: OutputRun, examples: Sequence[Example]) -> None:
-    for encoded in run.codec.encode_sources(examples):
-        steps_after(encoded.source_ids, run.model)
+def _reading_problem(run: OutputRun, examples: Sequence[Example]) -> InputError | None:
+    try:
+        for encoded in run.codec.encode_sources([example for example in examples if example.source]):
+            steps_after(encoded.source_ids, run.model)
+    except InputError as error:
+        return error
+    return None
+
+
+def readable(run: OutputRun, examples: Sequence[Example]) -> list[Example]:
+    """The examples whose sources a run can read."""
+    problems = reading_problems(run, examples)
+    return [example for example, problem in zip(examples, problems, strict=True) if problem is None]
 
 
 def predict(

@@ -28,7 +28,14 @@ from seqwise.objectives.named import Context
 from seqwise.runs.hub import model_folder
 from seqwise.runs.inputs import read_examples
 from seqwise.runs.loading import CONFIGURATION, new_run, save_run, save_settings
-from seqwise.runs.measures import decisive, measure_decoders, missing_bleu, require_known_target, unknown_targets
+from seqwise.runs.measures import (
+    decisive,
+    measure_decoders,
+    missing_bleu,
+    require_known_target,
+    unknown_targets,
+    unread_sources,
+)
 from seqwise.runs.model_settings import PretrainedEncoder
 from seqwise.runs.monitoring import CROSS_ENTROPY, monitor
 from seqwise.runs.run import OutputRun, save_metrics
@@ -252,11 +259,11 @@ def _train_run(
     dev = [] if settings.dev is None else read_examples(settings, settings.dev)
     run = new_run(examples, settings)
     encoded = run.codec.encode(examples)
-    run.codec.encode_sources(dev)  # so that what it cannot read is said before the training, not after
+    unread = unread_sources(run, dev)
     require_known_target(run, dev)
     from_main_process(lambda: _claim(output, settings))
     doubt = wrong_label_column(examples) if settings.task == "tag" else None
-    for warning in (doubt, unknown_targets(run, dev), missing_bleu(run) if dev else None):
+    for warning in (doubt, unread, unknown_targets(run, dev), missing_bleu(run) if dev else None):
         if warning is not None:
             print(f"seqwise: {warning}", file=sys.stderr)
     summary = summarize_training(run, examples, dev, settings)

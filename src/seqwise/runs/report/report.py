@@ -12,7 +12,7 @@ from seqwise.evaluation.metrics import Estimate
 from seqwise.evaluation.signature import sha256_of_examples, sign, signature_line
 from seqwise.runs.decoder_choice import decoders_for
 from seqwise.runs.loading import load_run
-from seqwise.runs.measures import unknown_targets
+from seqwise.runs.measures import unknown_targets, unread_sources
 from seqwise.runs.report.blocks import Block, Frames, Ids, Paragraph, Section, Table
 from seqwise.runs.report.chains import read_sampling
 from seqwise.runs.report.curves import curve_blocks, settings_tables
@@ -30,7 +30,7 @@ from seqwise.runs.report.training import (
     signatures_of,
     slot_spread,
 )
-from seqwise.runs.run import OutputRun
+from seqwise.runs.run import OutputRun, reading_problems
 
 __all__ = ["OnProgress", "write_report"]
 
@@ -151,8 +151,8 @@ def _training(folders: Sequence[Folder], page: Writing) -> Section:
             run = loaded[folder.name]
             measured[folder.name] = _measured(run, one, folder.name, page.on_progress)
             page.footer.extend(signatures_of(run, one.examples))
-            unknown = unknown_targets(run, one.examples)
-            notes += [Paragraph(f"{folder.name}: {unknown}.")] if unknown is not None else []
+            doubts = (unread_sources(run, one.examples), unknown_targets(run, one.examples))
+            notes += [Paragraph(f"{folder.name}: {doubt}.") for doubt in doubts if doubt is not None]
     results = decoder_tables(folders, measured, {name: one.name for name, one in data.items()})
     with_data = {name: one.examples for name, one in data.items() if one.examples}
     reports = {name: measured_log_partitions(loaded[name], examples) for name, examples in with_data.items()}
@@ -205,6 +205,10 @@ def _lattices(
     for done, (place, folder) in enumerate(jobs):
         page.on_progress("drawing lattices", done, len(jobs))
         example, run = data[folder.name].examples[place], loaded[folder.name]
+        problem = next(reading_problems(run, [example]))
+        if problem is not None:
+            sections.setdefault(place, []).append(Paragraph(f"{folder.name} cannot read this example: {problem}."))
+            continue
         blocks = lattice_blocks(run, example, place + 1, name=folder.name, logs=folder.logs, ids=page.ids)
         size = sum(
             len(drawing)

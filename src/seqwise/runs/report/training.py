@@ -18,7 +18,7 @@ from seqwise.runs.monitoring import score_spread
 from seqwise.runs.report.blocks import Block, Ids, Paragraph, Table, plain_number
 from seqwise.runs.report.folders import Folder, is_number
 from seqwise.runs.report.plots import Line, line_plot
-from seqwise.runs.run import OutputRun
+from seqwise.runs.run import OutputRun, readable
 from seqwise.search.selectors import HardTopK
 
 __all__ = [
@@ -64,7 +64,7 @@ def slot_spread(run: OutputRun, examples: Sequence[Example]) -> Spread:
     sums: list[float] = []
     counts: list[int] = []
     decoder = Decoder(run.codec.allowed(HardTopK(run.settings.beam_size)), DECODERS["beam"](1, 1.0, None).score)
-    encoded = run.codec.encode_sources(examples[:MOST_EXAMPLES])
+    encoded = run.codec.encode_sources(readable(run, examples[:MOST_EXAMPLES]))
     with evaluation_mode(run.model):
         for one in encoded:
             context = run.model.encode(collate([(0, one)]).to(run.model.embedding_VD.device))
