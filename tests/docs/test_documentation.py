@@ -41,8 +41,8 @@ def test_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path, monkeypatch:
     run_page(page)
 
 
-def test_there_are_five_guides() -> None:
-    titles = {"tagging", "transduction", "translation", "scoring", "sampling"}
+def test_there_are_six_guides() -> None:
+    titles = {"tagging", "training", "transduction", "translation", "scoring", "sampling"}
     assert {page.stem for page in RUN if page.parent.name == "guides"} == titles
 
 

@@ -1,51 +1,57 @@
-"""What the README shows, runs: its Python, its flags, its reproductions and its commands."""
+"""What the README shows, runs: its Python, its flags, its commands, its links and its calls."""
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pages import run_python
-from reproductions import REPRODUCTIONS
+from command_line import Command
+from pages import blocks, run_python
 from seqwise.configuration import OneOf, flags_of
 from seqwise.objectives import ObjectiveConfig
 from seqwise.runs.settings import SETTINGS
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-OTHERS = README.partition("## Models that you already have")[2].partition("\n## ")[0]
-"""Its blocks go on from each other, with Hugging Face models: see test_hugging_face_page.py."""
-PYTHON = re.findall(r"```python\n(.*?)```", README.replace(OTHERS, ""), flags=re.DOTALL)
-CONSOLE = "\n".join(re.findall(r"```console\n(.*?)```", README, flags=re.DOTALL))
+METHODS = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+CONSOLE = "\n".join(block.code for block in blocks(README, "console"))
 
 
-@pytest.mark.parametrize("block", PYTHON, ids=range(len(PYTHON)))
-def test_a_python_block_runs(block: str) -> None:
-    assert run_python(block, "README.md", {}).strip(), "the block prints nothing to look at"
+@pytest.mark.thorough
+def test_the_quickstarts_run(small_models: None) -> None:
+    pytest.importorskip("arviz_stats")
+    namespace: dict[str, Any] = {}
+    for number, block in enumerate(blocks(README, "python"), start=1):
+        assert len([line for line in block.code.splitlines() if line]) <= 10, "short is the point"
+        printed = run_python(block.code, f"README.md, block {number}", namespace)
+    assert len(namespace["sampled"].texts) == 4 and "R-hat" in printed
 
 
-def test_the_readme_has_the_library_in_about_twenty_lines() -> None:
-    assert len(PYTHON) >= 1 and len([line for line in PYTHON[0].splitlines() if line.strip()]) <= 22
+def test_commands_and_flags_exist(seqwise: Command) -> None:
+    known = {flag.name for flag in flags_of(SETTINGS)}
+    text = CONSOLE + "\n".join(re.findall(r"`(seqwise [^`]+)`", README))
+    for command in re.findall(r"seqwise ([a-z-]+)", text):
+        assert seqwise(command, "--help").code == 0, command
+    for flag in re.findall(r"--([a-z-]+)", "".join(re.findall(r"seqwise train(.*)", text))):
+        assert flag == "output" or flag.replace("-", "_") in known, flag
 
 
-def test_flags_and_their_values_exist() -> None:
-    known = {flag.name: flag.choices for flag in flags_of(SETTINGS)}
-    for command in re.findall(r"seqwise train((?:.|\\\n)*?)(?=\n\$|\n\n|$)", CONSOLE):
-        for flag, value in re.findall(r"--([a-z-]+) (\S+)", command):
-            assert flag == "output" or flag.replace("-", "_") in known, flag
-            if flag in ("objective", "score", "task", "source-units"):
-                assert value in known[flag.replace("-", "_")]
+@pytest.mark.parametrize("page", [README, METHODS], ids=["README", "methods"])
+def test_calls_of_the_methods_exist(page: str) -> None:
+    choices = {flag.name: flag.choices for flag in flags_of(SETTINGS)}
+    for flag, value in re.findall(r"`[^`]*--(objective|feeding|score|decoder|warm-start) ([a-z-]+)", page):
+        assert flag == "decoder" or value in choices[flag.replace("-", "_")], value
+    names = set(re.findall(r"`([A-Za-z]+_[a-z_]+|[A-Z][A-Za-z]+K)(?:\(.*?\))?`", page))
+    modules = [importlib.import_module(f"seqwise{room}") for room in ("", ".sampling", ".hugging_face")]
+    assert all(any(hasattr(module, name) for module in modules) for name in names), names
 
 
-def test_reproductions_named_in_the_readme_exist() -> None:
-    assert set(re.findall(r"`python -m reproductions ([a-z0-9.-]+)`", README)) <= set(REPRODUCTIONS)
-
-
-def test_every_objective_is_named_and_no_number_is_missing() -> None:
-    assert all(f"`{name}`" in README for name in OneOf(ObjectiveConfig).members)
-    assert set(re.findall(r"\b[A-Z]{2,}_[A-Z]{2,}\b", README)) <= {"SEQWISE_DATA"}, "a place-holder is left"
+def test_every_objective_is_among_the_methods() -> None:
+    assert [name for name in OneOf(ObjectiveConfig).members if f"`{name}`" not in METHODS] == []
 
 
 def test_linked_files_exist() -> None:
@@ -54,7 +60,7 @@ def test_linked_files_exist() -> None:
         assert (ROOT / target).exists(), target
 
 
-def test_make_targets_named_in_the_readme_exist() -> None:
+def test_make_targets_exist() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for target in re.findall(r"\$ make ([a-z]+)", CONSOLE):
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
