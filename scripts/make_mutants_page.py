@@ -17,8 +17,8 @@ HEAD = """\
 
 Made by `make mutants`; do not edit. A mutant is the code with one small change: another operator, number or argument.
 A sample of all mutants of search, objectives and sampling, drawn with a fixed seed, is tested by the tests that run the
-changed function. A mutant that no test fails on has survived: either the change makes no difference to anybody, or
-something is not tested.
+changed function, and by mypy where no test fails. What neither catches has survived: either the change makes no
+difference, for the reason given, or something is not tested.
 """
 
 
@@ -31,19 +31,30 @@ def page(result: dict[str, Any]) -> str:
     ]
     rows.append(("all", f"{result['sampled']}", *(f"{count}" for count in result["counts"].values())))
     survivors = [
-        (f"`{mutant['file'].removeprefix('src/seqwise/')}:{mutant['line']}`", *map(_code, _change(mutant)))
+        (
+            f"`{mutant['file'].removeprefix('src/seqwise/')}:{mutant['line']}`",
+            *map(_code, _change(mutant)),
+            mutant["reason"] or f"**{mutant['status']}**",
+        )
         for mutant in result["survivors"]
     ]
     signature = Signature(**{**result["signature"], "seeds": tuple(result["signature"]["seeds"]), "training": ()})
     parts = [
         HEAD,
-        f"{result['sampled']} of {result['mutants']:,} mutants.\n",
+        f"{result['sampled']} of {result['mutants']:,} mutants; caught are {_caught(result):.1%} of those that change"
+        " something.\n",
         grid(("room", "mutants", *statuses), rows),
         "## Survivors\n",
-        grid(("where", "code", "mutant"), survivors),
+        grid(("where", "code", "mutant", "why"), survivors),
         f"`{signature_line(signature)}`\n",
     ]
     return "\n".join(parts)
+
+
+def _caught(result: dict[str, Any]) -> float:
+    counts = result["counts"]
+    caught: int = sum(counts.get(status, 0) for status in ("killed", "timed out", "refused by mypy"))
+    return caught / (result["sampled"] - counts.get("changes nothing", 0))
 
 
 def _change(mutant: dict[str, Any]) -> tuple[str, str]:

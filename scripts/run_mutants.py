@@ -1,10 +1,12 @@
 """Change the code a little, many times, and see whether the tests notice: writes results/mutants.json.
 
-Usage: python scripts/run_mutants.py [--mutants 600] [--seed 0] [--children 2] [--folder build/mutants]
+Usage: python scripts/run_mutants.py [--mutants 600] [--seed 0] [--children 2] [--folder build/mutants] [--again]
 
 mutmut makes all mutants of search, objectives and sampling; a sample of them, drawn with a fixed seed, is tested by
-those tests that run the mutated function. What has been tested already is kept in the folder, so that a run that was
-stopped goes on. [tool.mutmut] in pyproject.toml says what is mutated and which tests are run.
+those tests that run the mutated function. What these let through, mypy checks, which `make test` runs as well. Results
+are kept in the folder, so that a run that was stopped goes on; --again tests with today's tests what was not caught.
+[tool.mutmut] in pyproject.toml says what is mutated and which tests are run, scripts/equivalent_mutants.toml which
+survivors change nothing, and why.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import random
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -28,10 +31,13 @@ from seqwise.evaluation.signature import sign
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULT = ROOT / "results" / "mutants.json"
+EQUIVALENT = ROOT / "scripts" / "equivalent_mutants.toml"
 
 # Exit codes of pytest, and those that mutmut adds.
 STATUS = {0: "survived", 1: "killed", 3: "killed", 5: "not run by any test", 33: "not run by any test"}
 TIMED_OUT = (24, -24, 36, 152, 255)
+UNCAUGHT = ("survived", "not run by any test")
+TYPES = "type_errors.json"
 COPIED = ("benchmarks", "docs", "reproductions", "scripts", "src", "tests", "README.md", "pyproject.toml")
 
 
@@ -42,12 +48,21 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
     parser.add_argument("--children", type=int, default=2, help="processes at a time")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "mutants", help="where the tests run")
+    parser.add_argument("--again", action="store_true", help="test with today's tests what was not caught")
     parser.add_argument("--only-report", action="store_true", help="write what is known by now, and test nothing")
     options = parser.parse_args()
     if not options.only_report:
         _prepare(options.folder)
+        if options.again:
+            for name in ("tests", "reproductions"):
+                _copy(name, options.folder)
         chosen = _sample(options.folder, options.mutants, options.seed)
-        _mutmut(options.folder, "run", "--max-children", str(options.children), *chosen)
+        codes = _exit_codes(options.folder)
+        open_ones = ("not tested", *(UNCAUGHT if options.again else ()))
+        waiting = [name for name in chosen if _status(codes[name]) in open_ones]
+        if waiting:
+            _mutmut(options.folder, "run", "--max-children", str(options.children), *waiting)
+        _check_types(options.folder, chosen)
     chosen = _sample(options.folder, options.mutants, options.seed)
     write_atomically(RESULT, json.dumps(_report(options.folder, chosen, options.seed), indent=1) + "\n")
     print(f"{RESULT.relative_to(ROOT)} is written", file=sys.stderr)
@@ -59,14 +74,38 @@ def _prepare(folder: Path) -> None:
         return
     folder.mkdir(parents=True, exist_ok=True)
     for name in COPIED:
-        source, target = ROOT / name, folder / name
-        if source.is_dir():
-            shutil.copytree(source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy2(source, target)
+        _copy(name, folder)
     _mutmut(folder, "run", "no.such.mutant", check=False)  # which stops once mutants and statistics are there
     if not (folder / "mutants" / "mutmut-stats.json").exists():
         raise SystemExit("mutmut has not got as far as its statistics: do all tests pass without mutants?")
+
+
+def _copy(name: str, folder: Path) -> None:
+    source, target = ROOT / name, folder / name
+    if source.is_dir():
+        shutil.copytree(source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    else:
+        shutil.copy2(source, target)
+
+
+def _check_types(folder: Path, chosen: list[str]) -> None:
+    """Let mypy look at those that no test failed on, one after another; kept in the folder."""
+    path, codes = folder / TYPES, _exit_codes(folder)
+    errors: dict[str, str] = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    for name in chosen:
+        if name in errors or _status(codes[name]) not in UNCAUGHT:
+            continue
+        file = folder / _changed_file(folder, name)
+        source = file.read_bytes()
+        try:
+            _mutmut(folder, "apply", name)
+            command = [sys.executable, "-m", "mypy", "--no-error-summary", str(file.relative_to(folder))]
+            done = subprocess.run(command, cwd=folder, text=True, stdout=subprocess.PIPE)
+        finally:
+            file.write_bytes(source)
+        own = [line for line in done.stdout.splitlines() if file.name in line and ": error:" in line]
+        errors[name] = own[0].partition(": error: ")[2] if own else ""
+        write_atomically(path, json.dumps(errors, indent=1) + "\n")
 
 
 def _mutmut(folder: Path, *arguments: str, check: bool = True) -> str:
@@ -102,8 +141,21 @@ def _status(code: int | None) -> str:
 def _report(folder: Path, chosen: list[str], seed: int) -> dict[str, Any]:
     codes = _exit_codes(folder)
     statuses = {name: _status(codes[name]) for name in chosen}
-    survivors = [_described(folder, name) for name in chosen if statuses[name] == "survived"]
-    untested = [name for name in chosen if statuses[name] == "not run by any test"]
+    path = folder / TYPES
+    errors = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    reasons = tomllib.loads(EQUIVALENT.read_text("utf-8"))["equivalent"]
+    survivors = []
+    for name in chosen:
+        if statuses[name] not in UNCAUGHT:
+            continue
+        if errors.get(name):
+            statuses[name] = "refused by mypy"
+            continue
+        mutant = {**_described(folder, name), "status": statuses[name], "reason": ""}
+        for reason in reasons:
+            if all(mutant[key] == reason[key] for key in ("file", "before", "after")):
+                mutant["reason"], statuses[name] = reason["reason"], "changes nothing"
+        survivors.append(mutant)
     files = sorted(folder.glob("src/seqwise/*/**/*.py"))
     signature = sign(f"mutants of {len(codes)}, sampled", seeds=[seed], data=f"{len(files)} files")
     return {
@@ -112,7 +164,6 @@ def _report(folder: Path, chosen: list[str], seed: int) -> dict[str, Any]:
         "counts": dict(Counter(statuses.values()).most_common()),
         "by_room": {room: dict(counts) for room, counts in _by_room(statuses).items()},
         "survivors": sorted(survivors, key=lambda survivor: (survivor["file"], survivor["line"])),
-        "not_run": untested,
         "signature": asdict(signature),
     }
 
@@ -127,7 +178,7 @@ def _by_room(statuses: dict[str, str]) -> dict[str, Counter[str]]:
 def _described(folder: Path, name: str) -> dict[str, Any]:
     """File and line of a mutant, and what the line was and is."""
     difference = _mutmut(folder, "show", name).splitlines()
-    file = next(line.removeprefix("--- ") for line in difference if line.startswith("--- "))
+    file = _changed_file(folder, name)
     first = _first_line((folder / file).read_text("utf-8"), name)
     offset, before, after, changed = 0, [], [], None
     for line in difference[difference.index(f"+++ {file}") + 1 :]:
@@ -148,6 +199,12 @@ def _described(folder: Path, name: str) -> dict[str, Any]:
         "before": " ".join(before),
         "after": " ".join(after),
     }
+
+
+def _changed_file(folder: Path, name: str) -> str:
+    module = name.rpartition(".")[0].replace(".", "/")
+    file = f"src/{module}.py"
+    return file if (folder / file).exists() else f"src/{module}/__init__.py"
 
 
 def _first_line(source: str, name: str) -> int:

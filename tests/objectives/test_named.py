@@ -89,3 +89,11 @@ def test_what_only_added_loss_reads_is_refused_without_it() -> None:
         BeamCRF(cost="edit-distance")
     with pytest.raises(InputError, match="edit-distance weighs all labels alike"):
         Hinge(cost="edit-distance", wrong_label_costs="a=2")
+
+
+def test_the_unit_names_what_is_added() -> None:
+    plain = BeamCRF(cross_entropy_weight=0.0).loss_unit("label")
+    assert (
+        BeamCRF(cross_entropy_weight=0.0, direct_loss_weight=0.25).loss_unit("label").startswith(f"{plain}, + 0.25 x")
+    )
+    assert BeamCRF(cross_entropy_weight=0.5).loss_unit("label").startswith(f"{plain}, + 0.5 x")

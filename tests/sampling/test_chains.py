@@ -310,6 +310,17 @@ def test_a_report_leaves_out_what_warms_up_and_counts_what_it_costs() -> None:
         diagnose_chains(chains, discard=198)
 
 
+def test_a_trace_and_the_one_after_it_are_one() -> None:
+    state = start_chains(ENERGY, every_sequence(3, 4)[::20])
+    kernel = metropolis_hastings(ENERGY, PROPOSAL)
+    first = sample_chains(kernel, state, 3, seed=1)
+    later = sample_chains(kernel, first.state, 2, seed=1)
+    both = replace(first, seconds=1.5) + replace(later, seconds=0.25)
+    assert len(both) == 5 and both.seconds == 1.75 and both.state is later.state
+    assert torch.equal(both.tokens_SBT, torch.cat([first.tokens_SBT, later.tokens_SBT]))
+    assert torch.equal(both.energy_SB, torch.cat([first.energy_SB, later.energy_SB]))
+
+
 @pytest.mark.thorough
 def test_what_speaks_against_chains_is_said() -> None:
     pytest.importorskip("arviz_stats")
@@ -338,6 +349,8 @@ def test_chains_that_do_not_move_are_told_what_may_set_them_free(num_still: int)
     number = 40 * 4 * num_still
     assert bold[0].startswith(f"{who}: of {number} proposals 0 were rejected")
     assert "larger blocks" in bold[0] and "temperature" in bold[0]
+    accepted_SB[:, :num_still] = 2  # of four each: half is not most
+    assert "larger blocks" in diagnose_chains(replace(still, accepted_SB=accepted_SB), discard=10).warnings[0]
     accepted_SB[:, :num_still] = 0
     timid = diagnose_chains(replace(still, accepted_SB=accepted_SB), discard=10).warnings
     assert timid[0].startswith(f"{who}: of {number} proposals {number} were rejected")

@@ -376,6 +376,24 @@ def nucleus(logits: Tensor) -> Tensor:
     return masked_conditionals(MODEL, nucleus=0.8).log_probs(logits)
 
 
+def test_a_sweep_of_gibbs_is_the_product_of_its_visits() -> None:
+    """Each position is redrawn given what was drawn before it, with probabilities taken from the model one by one."""
+    model, every_NT = table_model(num_positions=3, vocab_size=2, seed=4), every_sequence(2, 3)
+    rows = [tuple(row) for row in every_NT.tolist()]
+    expected_NN = torch.eye(len(rows), dtype=torch.float64)
+    for place in range(3):
+        visit_NN = torch.zeros_like(expected_NN)
+        for number, row in enumerate(rows):
+            masked_1T = torch.arange(3)[None] == place
+            probs_V = model.masked_logits(torch.tensor([row]), masked_1T).double()[0].softmax(0)
+            for token, probability in enumerate(probs_V.tolist()):
+                visit_NN[number, rows.index((*row[:place], token, *row[place + 1 :]))] = probability
+        expected_NN = expected_NN @ visit_NN
+    states = start_chains(local_energy(model), every_NT)
+    swept_NN = transition_matrix(gibbs(masked_conditionals(model)), states)
+    assert torch.allclose(swept_NN, expected_NN, atol=1e-12)
+
+
 WRONG: dict[str, Callable[[Energy], Kernel]] = {
     "Gibbs on masked conditionals": lambda energy: gibbs(masked_conditionals(MODEL), visits=anywhere()),
     "Gibbs, pairs": lambda energy: gibbs(masked_conditionals(MODEL), visits=anywhere([2])),
