@@ -154,6 +154,7 @@ def train_model(folder: Path, settings: MaskedModelSettings, output: Path, repor
             report(step.step, steps + 1, f"loss {step.loss:.3f}")
 
     train, dev = (read_sequences(folder / f"{part}.fasta", settings) for part in ("train", "dev"))
+    assert settings.batch_size is not None
     steps = max(1, round(settings.epochs * -(-len(train) // settings.batch_size)))
     train_masked_model(folder / "train.fasta", output, settings, on_progress=on_progress)
     scores = score_sequences(load_run(output), dev)

@@ -87,6 +87,7 @@ class Plan:
         start = self.start_at(scale)
         if direction == "uni":
             start = start.with_changes(encoder="left-to-right")
+        assert start.batch_size is not None
         steps_an_epoch = -(-num_examples // start.batch_size)
         options: dict[str, Any] = {"steps_an_epoch": steps_an_epoch, "label_costs": self.label_costs}
         if scale != "converged":

@@ -36,6 +36,7 @@ from seqwise.runs.masked_model_settings import MaskedModelSettings
 from seqwise.runs.masked_model_training import measure_masked_run, new_masked_run
 from seqwise.runs.run import MaskedRun
 from seqwise.runs.sampling_settings import SampleSettings
+from seqwise.runs.stages import steps_of
 from seqwise.sampling import effective_sample_size, split_r_hat
 from seqwise.training.trainer import Progress, fit
 
@@ -157,7 +158,7 @@ def train_cell(task: SamplerTask, scale: str, seed: int, output: Path, report: R
     claim_folder(output, fingerprint)
     run = new_masked_run(data.train, settings)
     encoded = run.codec.encode(data.train)
-    steps = max(1, round(settings.epochs * -(-len(encoded) // settings.batch_size)))
+    steps = steps_of(settings, encoded)
 
     watch = stopwatch(output)
 
@@ -172,12 +173,10 @@ def train_cell(task: SamplerTask, scale: str, seed: int, output: Path, report: R
         encoded,
         output=output,
         steps=steps,
-        batch_size=settings.batch_size,
         learning_rate=settings.learning_rate,
-        seed=seed,
         warmup_steps=round(settings.warmup * steps),
-        save_every=settings.save_every,
         on_progress=on_progress,
+        **settings.fit_options(),
     )
     run.model.cpu().eval()
     save_run(run, output)

@@ -8,7 +8,17 @@ import random
 import pytest
 import torch
 
-from seqwise.data import IGNORE, BucketBatchSampler, EncodedExample, Example, Vocabulary, collate, encode_examples
+from seqwise.data import (
+    IGNORE,
+    BucketBatchSampler,
+    EncodedExample,
+    Example,
+    TokenBatchSampler,
+    Vocabulary,
+    collate,
+    encode_examples,
+)
+from seqwise.data.batches import batch_sampler
 from seqwise.errors import InputError
 
 LETTERS = Vocabulary(("a", "b"))
@@ -71,17 +81,49 @@ def test_each_index_once_in_batches_of_the_size(count):
     assert sorted(map(len, batches), reverse=True)[:-1] == [8] * (len(batches) - 1)
 
 
-def test_order_depends_on_seed_and_epoch_only():
+def padded(lengths: list[tuple[int, int]], batch: list[int]) -> int:
+    return len(batch) * max(max(lengths[index]) for index in batch)
+
+
+@pytest.mark.parametrize("count", [1, 7, 400, 1003])
+@pytest.mark.parametrize("batch_tokens", [1, 39, 200, 10**9])
+def test_each_index_once_in_batches_of_so_many_tokens(count: int, batch_tokens: int) -> None:
+    lengths = lengths_of(count)
+    sampler = TokenBatchSampler(lengths, batch_tokens, seed=1)
+    sizes = []
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        batches = list(sampler)
+        assert sorted(index for batch in batches for index in batch) == list(range(count))
+        assert all(padded(lengths, batch) <= batch_tokens or len(batch) == 1 for batch in batches)
+        assert len(batches) == len(sampler)
+        sizes.append(sorted(map(len, batches)))
+    assert sizes[0] == sizes[1] == sizes[2]
+    # No batch has room for the first example of the next one.
+    batches.sort(key=lambda batch: lengths[batch[0]])
+    for batch, following in itertools.pairwise(batches):
+        assert padded(lengths, [*batch, following[0]]) > batch_tokens
+
+
+def test_examples_of_one_length_change_their_batches() -> None:
+    sampler = TokenBatchSampler([(3, 3)] * 20, 12, seed=0)
+    first = {tuple(sorted(batch)) for batch in sampler}
+    sampler.set_epoch(1)
+    assert first != {tuple(sorted(batch)) for batch in sampler} and len(first) == 5
+
+
+@pytest.mark.parametrize("kind", [BucketBatchSampler, TokenBatchSampler])
+def test_order_depends_on_seed_and_epoch_only(kind: type[BucketBatchSampler | TokenBatchSampler]) -> None:
     lengths = lengths_of(500)
 
     def order(seed: int, epoch: int) -> list[list[int]]:
-        sampler = BucketBatchSampler(lengths, 8, seed)
+        sampler = kind(lengths, 100, seed)
         sampler.set_epoch(epoch)
         return list(sampler)
 
     orders = {(seed, epoch): order(seed, epoch) for seed in range(3) for epoch in range(3)}
     assert len({str(value) for value in orders.values()}) == 9
-    sampler = BucketBatchSampler(lengths, 8, 1)
+    sampler = kind(lengths, 100, 1)
     before = torch.get_rng_state()
     torch.manual_seed(99)
     for epoch in (2, 0, 2):
@@ -124,3 +166,8 @@ def test_refused_samplers():
         BucketBatchSampler([], 4, 0)
     with pytest.raises(InputError, match="batch_size must be at least 1, got 0"):
         BucketBatchSampler([(1, 1)], 0, 0)
+    with pytest.raises(InputError, match="batch_tokens must be at least 1, got 0"):
+        TokenBatchSampler([(1, 1)], 0, 0)
+    for both in (None, 3):
+        with pytest.raises(InputError, match="give batch_size or batch_tokens"):
+            batch_sampler([(1, 1)], batch_size=both, batch_tokens=both, seed=0)

@@ -12,8 +12,10 @@ import torch
 
 from command_line import Command
 from seqwise.errors import InputError
-from seqwise.runs import load_run, new_run, train_run, train_settings
+from seqwise.runs import load_run, masked_settings, new_run, train_run, train_settings
+from seqwise.runs.inputs import read_sequences
 from seqwise.runs.loading import load_settings
+from seqwise.runs.masked_model_training import new_masked_run, train_masked_model
 from seqwise.runs.training import read_examples, train_stage
 from seqwise.training.trainer import Progress
 
@@ -114,3 +116,63 @@ def test_a_run_that_does_not_fit_is_refused_in_one_line(
     flags = [flag.format(run=before, labels=labels) for flag in flags]
     ended = seqwise("train", "--train", before.parent / "train", *flags, "--output", tmp_path / "run")
     assert ended.code == 2 and message in ended.err and ended.err.count("\n") <= 1, ended.err
+
+
+# ------------------------------------------------------------------------------------------- masked models
+
+
+def pairs(path: Path, *, seed: int, longest: int = 4) -> Path:
+    draw = random.Random(seed)
+    lines = [draw.choices("abc", k=draw.randint(1, longest)) for _ in range(16)]
+    path.write_text("".join(f"{' '.join(line)}\t{' '.join(reversed(line))}\n" for line in lines))
+    return path
+
+
+@pytest.fixture(scope="module")
+def masked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of a conditional masked model."""
+    folder = tmp_path_factory.mktemp("masked")
+    sizes: dict[str, Any] = {"hidden_size": 8, "num_heads": 2, "num_layers": 1, "feedforward_size": 8}
+    settings = masked_settings(format="pairs", masking="0.5", minimum_count=1, epochs=2.0, **sizes)
+    train_masked_model(pairs(folder / "train", seed=0), folder / "run", settings)
+    return folder / "run"
+
+
+def test_a_masked_model_goes_on_with_the_weights_of_another_run(masked: Path, tmp_path: Path, seqwise: Command) -> None:
+    train = pairs(tmp_path / "more", seed=1, longest=2)
+    settings = masked_settings(init=masked, epochs=1.0, weight_decay=0.1)
+    before = load_run(masked)
+    assert settings.masking == "0.5" and settings.conditional and settings.model == before.settings.model
+    run = new_masked_run(read_sequences(train, settings), settings)
+    for name, weight in before.model.state_dict().items():
+        assert torch.equal(run.model.state_dict()[name], weight)
+    assert run.codec.sequence == before.codec.sequence and set(run.codec.lengths) == {1, 2}
+    command = ["masked-model", "train", train, "--init", masked, "--epochs=1", "--output", tmp_path / "run"]
+    for _ in range(2):  # the same command again changes nothing
+        assert seqwise(*command).code == 0
+        weights = load_run(tmp_path / "run").model.state_dict()
+        assert not torch.equal(weights["head.weight"], before.model.state_dict()["head.weight"])
+    assert load_run(tmp_path / "run").settings.learning_rate == pytest.approx(0.4 * before.settings.learning_rate)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--hidden-size=4"], "hidden_size: the run in init decides it; leave it out"),
+        (["--format=fasta"], "format: the run in init decides it; leave it out"),
+        (["--minimum-count=3"], "minimum_count: the run in init decides it; leave it out"),
+        (["--init=/nowhere"], "init: /nowhere is no run of seqwise masked-model train; give the --output of one"),
+    ],
+)
+def test_what_a_masked_run_decides_cannot_be_given(
+    flags: list[str], message: str, masked: Path, tmp_path: Path, seqwise: Command
+) -> None:
+    ended = seqwise("masked-model", "train", tmp_path, "--init", masked, *flags, "--output", tmp_path / "run")
+    assert ended.complaint == message
+
+
+def test_a_sequence_that_is_too_long_for_the_run_is_refused(masked: Path, tmp_path: Path, seqwise: Command) -> None:
+    train = tmp_path / "train"
+    train.write_text("a\ta a\na\ta a a a a\n")
+    ended = seqwise("masked-model", "train", train, "--init", masked, "--output", tmp_path / "run")
+    assert ended.complaint.startswith(f"{train}:2: a sequence of 5 tokens, where max_length is 4")

@@ -140,7 +140,7 @@ def test_the_time_left_counts_the_measurements_to_come(monkeypatch: pytest.Monke
         now[0] += 10
         return {"labels right": 0.5}
 
-    after = trainer._and_measure(measure, 2, tmp_path / "measurements.jsonl", seen.append)
+    after = trainer._and_measure(measure, 2, tmp_path / "measurements.jsonl", seen.append, {})
     assert after is not None
     for step in range(3, 8):  # resumed after step 2
         now[0] += 1

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from seqwise.data.batches import IGNORE, Batch, BucketBatchSampler, EncodedExample, collate, encode_examples
+from seqwise.data.batches import (
+    IGNORE,
+    Batch,
+    BucketBatchSampler,
+    EncodedExample,
+    TokenBatchSampler,
+    collate,
+    encode_examples,
+)
 from seqwise.data.fasta import read_fasta
 from seqwise.data.readers import (
     Example,
@@ -27,6 +35,7 @@ __all__ = [
     "EncodedExample",
     "Example",
     "Subwords",
+    "TokenBatchSampler",
     "Tokenizer",
     "Vocabulary",
     "collate",

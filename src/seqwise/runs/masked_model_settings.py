@@ -26,7 +26,7 @@ from seqwise.configuration import (
 from seqwise.data.durable import write_atomically
 from seqwise.errors import InputError
 from seqwise.runs.model_settings import Units
-from seqwise.runs.settings import EVALUATE_EVERY, PATIENCE, SIZED
+from seqwise.runs.trainer_options import SIZED, TrainerOptions
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -98,25 +98,8 @@ class ConditionalTransformerConfig(_Transformer, _OfPairs):
     """A Transformer over the source, and one over the sequence."""
 
 
-class MaskedModelSettings(Config):
-    """Settings of ``seqwise masked-model train``, for one format of data; see each field's help.
-
-    From flat names they are made by :func:`masked_settings`.
-
-    Raises:
-        InputError: a setting is out of its range, or does not go with another.
-
-    Example:
-        >>> masked_settings(format="pairs").conditional
-        True
-        >>> masked_settings(model="lstm", num_heads=8)
-        Traceback (most recent call last):
-        seqwise.errors.InputError: num_heads: has no effect here; leave it out, or use model transformer
-    """
-
-    tag = "format"
-    conditional: ClassVar[bool] = False
-    """Whether each sequence has a source."""
+class _WhatIsTrained(Config):
+    """Sequences, model and masks."""
 
     format: Format = setting(..., _FORMAT)
     units: Units = setting(
@@ -135,14 +118,33 @@ class MaskedModelSettings(Config):
         "uniform (between one and all tokens), one, or a number: the probability of each token",
         metavar="HOW",
     )
+    init: Path | None = setting(
+        None, "a run to go on with: its weights, vocabulary, model settings and masking", metavar="RUN"
+    )
     epochs: float = setting(20.0, "how often each sequence is seen at most", usual=SIZED, gt=0)
-    batch_size: int = setting(64, "sequences of a step", usual=SIZED, ge=1)
-    learning_rate: float = setting(1e-3, "the highest; it falls linearly to 0", gt=0)
+    learning_rate: float = setting(1e-3, "the highest", gt=0)
     warmup: float = setting(0.05, "the part of the steps in which it rises to that", ge=0, lt=1)
-    patience: int | None = setting(5, PATIENCE, ge=1)
-    evaluate_every: int = setting(0, EVALUATE_EVERY, usual=SIZED, ge=0)
-    seed: int = setting(0, "of weights, batches, masks and dropout", ge=0, lt=2**32)
-    save_every: int = setting(500, "steps between checkpoints", ge=1)
+
+
+class MaskedModelSettings(TrainerOptions, _WhatIsTrained):
+    """Settings of ``seqwise masked-model train``, for one format of data; see each field's help.
+
+    From flat names they are made by :func:`masked_settings`.
+
+    Raises:
+        InputError: a setting is out of its range, or does not go with another.
+
+    Example:
+        >>> masked_settings(format="pairs").conditional
+        True
+        >>> masked_settings(model="lstm", num_heads=8)
+        Traceback (most recent call last):
+        seqwise.errors.InputError: num_heads: has no effect here; leave it out, or use model transformer
+    """
+
+    tag = "format"
+    conditional: ClassVar[bool] = False
+    """Whether each sequence has a source."""
 
     @property
     def units_of_sources(self) -> Units:
@@ -251,10 +253,34 @@ def load_masked_flags(flags: Mapping[str, str]) -> MaskedModelSettings:
 
 
 def _built(given: Given) -> MaskedModelSettings:
+    if given.value("init") is not None:
+        _go_on(given)
     if given.value("format") is None:
         given.put("format", "sequences")
     settings: MaskedModelSettings = build(MASKED_SETTINGS, given)
     return settings
+
+
+_KEPT = ("format", "units", "source_units", "subword_vocabulary", "minimum_count", "max_length", "model")
+"""Settings that the run decides which is gone on with."""
+
+
+def _go_on(given: Given) -> None:
+    """Put the settings of the run that is to be gone on with in the place of what was not given."""
+    folder = Path(str(given.value("init")))
+    try:
+        before = load_masked_settings(folder / "settings.json")
+    except InputError:
+        problem = f"init: {folder} is no run of seqwise masked-model train"
+        raise given.error("init", problem, "give the --output of one") from None
+    kept = {name: value for name, value in plain_values(before).items() if name in _KEPT}
+    for name in (*kept, *kept["model"]):
+        if name != "name" and given.value(name) is not None:
+            raise given.error(name, f"{name}: the run in init decides it", "leave it out")
+    for name, value in kept.items():
+        given.put(name, value)
+    if given.value("masking") is None:
+        given.put("masking", before.masking)
 
 
 def save_masked_settings(settings: MaskedModelSettings, path: Path) -> None:

@@ -8,6 +8,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 
 from seqwise.configuration import differences
 from seqwise.data.batches import Batch, EncodedExample, collate
-from seqwise.data.durable import discard_partials, holds_nothing, write_atomically
+from seqwise.data.durable import discard_partials, holds_nothing, sha256_of_file, write_atomically
 from seqwise.data.readers import Example
 from seqwise.data.tokenizer import reading_tokenizer, writing_tokenizer
 from seqwise.data.vocabulary import Vocabulary
@@ -25,8 +26,9 @@ from seqwise.evaluation.signature import sha256_of_examples, sign, signature_lin
 from seqwise.models.conditional import ConditionalMaskedTransformer
 from seqwise.objectives.masked_likelihood import conditional_masked_objective, masked_cross_entropy, masked_objective
 from seqwise.runs.codecs import MaskedCodec
+from seqwise.runs.hub import model_folder
 from seqwise.runs.inputs import read_sequences
-from seqwise.runs.loading import MODEL, SETTINGS, MaskedModel, masked_model_class, save_run
+from seqwise.runs.loading import MODEL, SETTINGS, MaskedModel, load_run, masked_model_class, save_run
 from seqwise.runs.masked_model_settings import (
     MaskedModelSettings,
     load_masked_settings,
@@ -34,10 +36,11 @@ from seqwise.runs.masked_model_settings import (
 )
 from seqwise.runs.run import MaskedRun, Run
 from seqwise.runs.scoring import room_for, score_sequences
-from seqwise.runs.settings import require_evaluation
 from seqwise.runs.sizing import as_begun, evaluated_examples, sample_evenly, sized_masked
+from seqwise.runs.stages import steps_of
+from seqwise.runs.trainer_options import require_evaluation, require_usable, with_lasting_paths
 from seqwise.runs.training_summary import best_of_stage, loss_warnings
-from seqwise.training.checkpoints import last_complete
+from seqwise.training.checkpoints import MANIFEST, last_complete
 from seqwise.training.lock import sole_writer
 from seqwise.training.processes import from_main_process, init_process_group, is_main_process
 from seqwise.training.trainer import Progress, TrainingResult, fit, read_losses
@@ -47,6 +50,8 @@ __all__ = ["measure_masked_run", "new_masked_run", "train_masked_model"]
 
 def new_masked_run(examples: Sequence[Example], settings: MaskedModelSettings) -> Run[MaskedModelSettings, MaskedCodec]:
     """What training starts from: subwords and vocabularies of the training data, and a model with new weights.
+
+    Or the model and the vocabularies of another run, where the settings name it as ``init``.
 
     Raises:
         InputError: the data hold fewer than two known tokens or a sequence longer than ``max_length``, or there is no
@@ -59,6 +64,8 @@ def new_masked_run(examples: Sequence[Example], settings: MaskedModelSettings) -
         >>> run.codec.sequence.vocabulary.tokens, dict(run.codec.lengths)
         (('b', 'a'), {1: 1, 2: 1})
     """
+    if settings.init is not None:
+        return _going_on(examples, settings, settings.init)
     codec = _new_codec(examples, settings)
     _require_two_tokens(codec.sequence.vocabulary)
     lengths = codec.lengths
@@ -66,6 +73,21 @@ def new_masked_run(examples: Sequence[Example], settings: MaskedModelSettings) -
     if settings.conditional:
         require_short(examples, (len(codec.sequence.split(one.target)) for one in examples), max_length=max_length)
     return Run(settings, _new_model(settings, codec, max_length=max_length), codec)
+
+
+def _going_on(
+    examples: Sequence[Example], settings: MaskedModelSettings, folder: Path
+) -> Run[MaskedModelSettings, MaskedCodec]:
+    """The model and vocabularies of a run, with new settings and the lengths of the new data."""
+    before: MaskedRun = load_run(folder, to="score")
+    if not isinstance(before.codec, MaskedCodec):
+        problem = "init: the folder holds a Hugging Face model"
+        raise InputError(problem, path=folder, hint="give the --output of a seqwise masked-model train")
+    lengths = [len(before.codec.sequence.split(example.target)) for example in examples]
+    if settings.conditional:
+        require_short(examples, lengths, max_length=before.model.max_length)
+    codec = replace(before.codec, lengths=dict(sorted(Counter(lengths).items())))
+    return Run(settings, before.model.train(), codec)
 
 
 def _new_codec(examples: Sequence[Example], settings: MaskedModelSettings) -> MaskedCodec:
@@ -145,6 +167,7 @@ def train_masked_model(
             number.
     """
     train, output, dev = Path(train), Path(output), None if dev is None else Path(dev)
+    require_usable(settings, has_lstm=settings.model.name == "lstm")
     init_process_group()
     with sole_writer(output):
         return _train(train, output, settings, dev=dev, on_progress=on_progress, on_measured=on_measured)
@@ -162,7 +185,8 @@ def _train(
     examples = read_sequences(train, settings)
     held_out = [] if dev is None else read_sequences(dev, settings)
     require_evaluation(settings, has_dev=dev is not None)
-    asked, settings = settings, sized_masked(settings, len(examples), evaluated=bool(held_out))
+    asked = settings
+    settings = sized_masked(with_lasting_paths(asked, output), len(examples), evaluated=bool(held_out))
     finished = (output / MODEL).exists() and (output / SETTINGS).exists()
     if finished and "evaluate_every" not in asked.model_fields_set:
         settings = as_begun(settings, load_masked_settings(output / SETTINGS))
@@ -182,10 +206,8 @@ def _train(
         "vocabulary": len(run.codec.allowed_V),
     }
     if result.best_step is not None:
-        steps_an_epoch = -(-len(encoded) // settings.batch_size)
-        metrics |= best_of_stage(
-            result, steps=_steps(settings, len(encoded)), steps_an_epoch=steps_an_epoch, folder=output
-        )
+        steps, steps_an_epoch = steps_of(settings, encoded), len(settings.batches(encoded))
+        metrics |= best_of_stage(result, steps=steps, steps_an_epoch=steps_an_epoch, folder=output)
     if not is_main_process():
         return metrics
     metrics["warnings"] = loss_warnings(
@@ -219,12 +241,15 @@ def _fit(
 ) -> TrainingResult:
     """Train the run's model in place, resuming from the checkpoints in output, and leave it in evaluation mode."""
     settings, longest = run.settings, max(run.codec.lengths)
-    steps = _steps(settings, len(encoded))
+    steps = steps_of(settings, encoded)
     objective = (conditional_masked_objective if settings.conditional else masked_objective)(settings.masks)
     measured: dict[str, float] = {}
     sample = sample_evenly(held_out, evaluated_examples(settings), key=lambda one: (one.source, one.target))
     if not settings.evaluate_every:
         sample = []
+    fingerprints = {"development data": sha256_of_examples(held_out)} if sample else {}
+    if settings.init is not None:
+        fingerprints["initial weights"] = sha256_of_file(model_folder(settings.init) / MANIFEST)
 
     def measure(_: Mapping[str, float]) -> dict[str, float]:
         with evaluation_mode(run.model):
@@ -234,38 +259,34 @@ def _fit(
     def evaluate() -> float:
         return -sum(measured.values())
 
-    with room_for(f"{settings.batch_size} sequences of up to {longest} tokens", hint="give a smaller --batch-size"):
+    largest = max(map(len, settings.batches(encoded)))
+    with room_for(f"{largest} sequences of up to {longest} tokens", hint="give a smaller --batch-size"):
         result = fit(
             run.model,
             objective,
             encoded,
             output=output,
             steps=steps,
-            batch_size=settings.batch_size,
             learning_rate=settings.learning_rate,
-            seed=settings.seed,
             warmup_steps=round(settings.warmup * steps),
-            save_every=settings.save_every,
             measure=measure if sample else None,
             measure_every=max(1, settings.evaluate_every),
             evaluate=evaluate if sample else None,
             patience=settings.patience if sample else None,
-            fingerprints={"development data": sha256_of_examples(held_out)} if sample else None,
+            fingerprints=fingerprints,
             on_progress=on_progress,
             example_names=lambda index: f"{examples[index].path}:{examples[index].line}",
+            **settings.fit_options(),
         )
     run.model.eval()
     # Each step's loss was finite; the last step may still have left weights that overflow.
     model: Any = run.model
     with torch.no_grad(), torch.random.fork_rng():
-        last_loss = objective(model, _collated(run, encoded[: settings.batch_size]), {})
+        first_batch = [encoded[index] for index in next(iter(settings.batches(encoded)))]
+        last_loss = objective(model, _collated(run, first_batch), {})
     if not bool(torch.isfinite(last_loss)):
         raise InputError(f"after the last step the loss is {last_loss.item()}", hint="lower the learning rate")
     return result
-
-
-def _steps(settings: MaskedModelSettings, num_examples: int) -> int:
-    return max(1, round(settings.epochs * -(-num_examples // settings.batch_size)))
 
 
 def _collated(run: MaskedRun, encoded: Sequence[EncodedExample]) -> Batch:
@@ -309,7 +330,7 @@ def measure_masked_run(
 @torch.no_grad()
 def _cross_entropies(run: MaskedRun, examples: Sequence[Example]) -> dict[str, float]:
     encoded = sorted(run.codec.encode(examples), key=lambda one: one.lengths[::-1])
-    total, masked, length_total, size = 0.0, 0, 0.0, run.settings.batch_size
+    total, masked, length_total, size = 0.0, 0, 0.0, run.settings.batch_size or 64
     with torch.random.fork_rng():
         torch.manual_seed(0)
         for start in range(0, len(encoded), size):
@@ -355,7 +376,7 @@ def _require_own(output: Path, settings: MaskedModelSettings) -> None:
     if not (output / MODEL).exists() and last_complete(output / "checkpoints") is None:
         return  # nothing came of it, so that a setting can be corrected
     for name, (then, now) in differences(before, settings).items():
-        if name != "save_every":
+        if name not in ("init", "save_every", "report_to"):
             problem = f"the run was begun with another {name} ({then} then, {now} now)"
             raise InputError(problem, path=output, hint="give another --output, or remove this folder to start again")
 

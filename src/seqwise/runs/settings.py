@@ -47,6 +47,7 @@ from seqwise.runs.model_settings import (
     TransducerModel,
     Units,
 )
+from seqwise.runs.trainer_options import SIZED, TrainerOptions, require_evaluation
 from seqwise.schedules import Alpha
 
 __all__ = [
@@ -58,23 +59,12 @@ __all__ = [
     "check",
     "load_settings",
     "over_encoder",
-    "require_evaluation",
     "train_settings",
 ]
 
 Task = Literal["tag", "transduce"]
 RATE_OF_PRETRAINED = 5e-5
 """A learning rate that does not undo what is trained already."""
-
-SIZED = "sized to the data"
-"""Help on a setting that :func:`seqwise.runs.sizing.sized` chooses where it is not given."""
-
-PATIENCE = "evaluations in a row without a better one that end a stage; none: all epochs are trained"
-EVALUATE_EVERY = (
-    "steps between evaluations on a sample of the development data; the best weights are kept; 0: never, and the last "
-    "weights are kept"
-)
-
 
 _TASK = (
     "tag: one label per source token; transduce: an output of its own length; by default tag, and transduce with a "
@@ -158,22 +148,8 @@ def _from_objective(name: str, default: Any) -> Any:
     return lambda values: getattr(values.get("objective"), name, default)
 
 
-class Settings(Config):
-    """Settings of ``seqwise train``: :class:`Tagging` or :class:`Transducing`; see each field's help.
-
-    From flat names they are made by :func:`train_settings`.
-
-    Example:
-        >>> settings = train_settings(objective="relaxed-beam", beam_size=3, hidden_size=8)
-        >>> settings.task, settings.objective.k, settings.beam_size, settings.model.hidden_size
-        ('tag', 3, 3, 8)
-        >>> train_settings(objective="cross-entropy", cost="edit-distance")
-        Traceback (most recent call last):
-        ...
-        seqwise.errors.InputError: cost: has no effect here; leave it out, or use objective beam-crf, ...
-    """
-
-    tag = "task"
+class _WhatIsTrained(Config):
+    """Data, model, objective and the stages of training."""
 
     task: Task = setting(..., _TASK, panel="Data")
     train: Path = setting(Path(), "training data: CoNLL columns (tag) or two-column TSV (transduce), plain or gzipped")
@@ -212,20 +188,25 @@ class Settings(Config):
         usual=SIZED,
         gt=0,
     )
-    decay: Literal["linear", "cosine", "constant"] = setting(
-        "linear", "of the learning rate in each stage: linear or cosine to 0, or constant"
-    )
-    weight_decay: float = setting(0.0, "of AdamW, on weights but not on biases and norms", ge=0)
-    batch_size: int = setting(64, "examples in a batch", usual=SIZED, ge=1)
-    gradient_accumulation_steps: int = setting(
-        1, "parts that each batch is taken in, one after the other, for less memory", ge=1
-    )
-    bf16: bool = setting(False, "compute in bfloat16 where autocast does; weights keep their precision")
-    clip: float = setting(1.0, "longest gradient", gt=0)
-    patience: int | None = setting(5, PATIENCE, ge=1)
-    evaluate_every: int = setting(0, EVALUATE_EVERY, usual=SIZED, ge=0)
-    seed: int = setting(0, "seed of initial weights, batches and noise", ge=0, lt=2**32)
-    save_every: int = setting(200, "steps between checkpoints", panel="Log", ge=1)
+
+
+class Settings(TrainerOptions, _WhatIsTrained):
+    """Settings of ``seqwise train``: :class:`Tagging` or :class:`Transducing`; see each field's help.
+
+    From flat names they are made by :func:`train_settings`.
+
+    Example:
+        >>> settings = train_settings(objective="relaxed-beam", beam_size=3, hidden_size=8)
+        >>> settings.task, settings.objective.k, settings.beam_size, settings.model.hidden_size
+        ('tag', 3, 3, 8)
+        >>> train_settings(objective="cross-entropy", cost="edit-distance")
+        Traceback (most recent call last):
+        ...
+        seqwise.errors.InputError: cost: has no effect here; leave it out, or use objective beam-crf, ...
+    """
+
+    tag = "task"
+
     _chosen_by_auto: bool = PrivateAttr(False)
 
     @property
@@ -366,25 +347,6 @@ def check(settings: Settings) -> Settings:
         raise InputError("there is no training data", hint="give --train FILE, or a line 'train: FILE' in the YAML")
     require_evaluation(settings, has_dev=settings.dev is not None)
     return settings
-
-
-def require_evaluation(settings: Any, *, has_dev: bool) -> None:
-    """Refuse settings of an evaluation where there is none.
-
-    Args:
-        settings: with ``patience`` and ``evaluate_every``.
-        has_dev: whether there are development data.
-
-    Raises:
-        InputError: one of these was given, and there is nothing to evaluate.
-    """
-    given = settings.model_fields_set
-    is_evaluated = has_dev and (settings.evaluate_every > 0 or "evaluate_every" not in given)
-    if "evaluate_every" in given and settings.evaluate_every and not has_dev:
-        raise InputError("evaluate_every: there is no development data", hint="give --dev FILE, or leave it out")
-    if "patience" in given and settings.patience is not None and not is_evaluated:
-        problem = "patience: nothing is evaluated while training"
-        raise InputError(problem, hint="give --dev FILE, without --evaluate-every 0, or leave it out")
 
 
 def over_encoder(settings: Settings) -> bool:

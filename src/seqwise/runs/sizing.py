@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from seqwise.data.readers import Example
 from seqwise.runs.masked_model_settings import MaskedModelSettings
 from seqwise.runs.settings import RATE_OF_PRETRAINED, Settings
+from seqwise.runs.trainer_options import TrainerOptions
 
 __all__ = [
     "Sizes",
@@ -22,6 +23,9 @@ __all__ = [
 ]
 
 AnySettings = TypeVar("AnySettings", Settings, MaskedModelSettings)
+
+FEW = 16
+"""Examples in a batch of small data."""
 
 _SIZES = ("batch_size", "epochs", "learning_rate", "evaluate_every", "patience")
 
@@ -58,7 +62,7 @@ def sizes_for(num_examples: int, *, batch_size: int | None = None, pretrained: b
         >>> sizes_for(100_000)
         Sizes(batch_size=64, epochs=6.0, evaluate_every=1000)
     """
-    batch_size = batch_size or (16 if num_examples < 8_000 else 32 if num_examples < 30_000 else 64)
+    batch_size = batch_size or (FEW if num_examples < 8_000 else 32 if num_examples < 30_000 else 64)
     steps_an_epoch = -(-num_examples // batch_size)
     fewest, most = (3, 10) if pretrained else (6, 25)
     epochs = float(round(min(max(8_000 / steps_an_epoch, fewest), most)))
@@ -85,12 +89,11 @@ def sized(settings: Settings, num_examples: int) -> Settings:
         (16, 0.005, 0.002, 3.0)
     """
     given, start, pretrained = settings.model_fields_set, settings.warm_start, settings.model.pretrained
-    known_batch_size = settings.batch_size if "batch_size" in given else None
-    sizes = sizes_for(num_examples, batch_size=known_batch_size, pretrained=pretrained)
+    sizes = sizes_for(num_examples, batch_size=_given_batch_size(settings), pretrained=pretrained)
     first_rate = RATE_OF_PRETRAINED if pretrained else _rate(settings, sizes.batch_size)
     goes_on = start is not None or settings.init is not None
     choices: dict[str, Any] = {
-        "batch_size": sizes.batch_size,
+        "batch_size": None if settings.batch_tokens else sizes.batch_size,
         "epochs": sizes.epochs / 2 if goes_on else sizes.epochs,
         "learning_rate": first_rate * (0.4 if goes_on and not pretrained else 1.0),
         "evaluate_every": 0 if settings.dev is None else sizes.evaluate_every,
@@ -107,6 +110,8 @@ def sized(settings: Settings, num_examples: int) -> Settings:
 def sized_masked(settings: MaskedModelSettings, num_examples: int, *, evaluated: bool) -> MaskedModelSettings:
     """Choose those of the settings of a masked model, unless they were given.
 
+    Trained weights that it goes on with have half of the epochs, and two fifths of the learning rate.
+
     Args:
         settings: those that were given stay as they are.
         num_examples: of the training data.
@@ -118,10 +123,11 @@ def sized_masked(settings: MaskedModelSettings, num_examples: int, *, evaluated:
         16
     """
     given = settings.model_fields_set
-    sizes = sizes_for(num_examples, batch_size=settings.batch_size if "batch_size" in given else None)
+    sizes = sizes_for(num_examples, batch_size=_given_batch_size(settings))
     choices = {
-        "batch_size": sizes.batch_size,
-        "epochs": sizes.epochs,
+        "batch_size": None if settings.batch_tokens else sizes.batch_size,
+        "epochs": sizes.epochs if settings.init is None else sizes.epochs / 2,
+        "learning_rate": settings.learning_rate * (1.0 if settings.init is None else 0.4),
         "evaluate_every": sizes.evaluate_every if evaluated else 0,
     }
     chosen = settings.model_copy(update={name: value for name, value in choices.items() if name not in given})
@@ -158,6 +164,10 @@ def as_begun(settings: AnySettings, saved: AnySettings) -> AnySettings:
     return settings
 
 
+def _given_batch_size(settings: TrainerOptions) -> int | None:
+    return settings.batch_size if "batch_size" in settings.model_fields_set else None
+
+
 def _rate(settings: Settings, batch_size: int) -> float:
     """The highest learning rate of new weights: an LSTM takes a higher one than a Transformer."""
     if settings.model.parallel:
@@ -165,7 +175,7 @@ def _rate(settings: Settings, batch_size: int) -> float:
     return 5e-3 if batch_size <= 32 else 3e-3
 
 
-def evaluated_examples(settings: Settings | MaskedModelSettings) -> int:
+def evaluated_examples(settings: TrainerOptions) -> int:
     """How many development examples an evaluation decodes at most: a quarter of those trained on since the last one.
 
     Example:
@@ -173,7 +183,7 @@ def evaluated_examples(settings: Settings | MaskedModelSettings) -> int:
         >>> [evaluated_examples(train_settings(evaluate_every=steps, batch_size=16)) for steps in (1, 100, 1000)]
         [100, 400, 500]
     """
-    return min(max(settings.evaluate_every * settings.batch_size // 4, 100), 500)
+    return min(max(settings.evaluate_every * (settings.batch_size or FEW) // 4, 100), 500)
 
 
 def sample_evenly(examples: Sequence[Example], most: int, *, key: Callable[[Example], Hashable]) -> list[Example]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from seqwise.data.batches import EncodedExample
+from seqwise.runs.masked_model_settings import MaskedModelSettings
 from seqwise.runs.settings import Settings
 
 __all__ = ["WARM_START_FOLDERS", "Stage", "stages", "steps_of"]
@@ -51,12 +54,13 @@ def stages(settings: Settings) -> list[Stage]:
     return [*found, Stage("training", "", settings)]
 
 
-def steps_of(settings: Settings, num_examples: int) -> int:
+def steps_of(settings: Settings | MaskedModelSettings, encoded: Sequence[EncodedExample]) -> int:
     """How many steps a stage takes: its epochs times the batches of one epoch.
 
     Example:
+        >>> from seqwise.data import EncodedExample
         >>> from seqwise.runs.settings import train_settings
-        >>> steps_of(train_settings(objective="cross-entropy", epochs=1.5, batch_size=4), 9)
+        >>> steps_of(train_settings(epochs=1.5, batch_size=4), [EncodedExample((0,), (0,))] * 9)
         4
     """
-    return max(1, round(settings.epochs * -(-num_examples // settings.batch_size)))
+    return max(1, round(settings.epochs * len(settings.batches(encoded))))

@@ -42,6 +42,7 @@ from seqwise.runs.run import OutputRun, save_metrics
 from seqwise.runs.settings import Settings, check, load_settings
 from seqwise.runs.sizing import as_begun, sized, sized_like
 from seqwise.runs.stages import WARM_START_FOLDERS, stages, steps_of
+from seqwise.runs.trainer_options import require_usable, with_lasting_paths
 from seqwise.runs.training_summary import (
     TrainingSummary,
     best_of_stage,
@@ -90,7 +91,7 @@ def train_stage(
         fingerprints: see :func:`~seqwise.training.trainer.fit`.
         on_progress: called after each step.
     """
-    steps, model = steps_of(settings, len(encoded)), run.model
+    steps, model = steps_of(settings, encoded), run.model
     objective = settings.objective.build(context_of(run.codec.target_vocabulary, encoded=encoded, start=model))
     schedules = {name: schedule.over(steps) for name, schedule in settings.objective.schedules.items()}
     evaluation = _Evaluation(run, dev, settings) if dev and settings.evaluate_every else None
@@ -100,16 +101,8 @@ def train_stage(
         encoded,
         output=folder,
         steps=steps,
-        batch_size=settings.batch_size,
         learning_rate=settings.learning_rate,
-        decay=settings.decay,
-        weight_decay=settings.weight_decay,
-        gradient_accumulation_steps=settings.gradient_accumulation_steps,
-        bf16=settings.bf16,
-        clip=settings.clip,
-        seed=settings.seed,
         rates=_rates(run, settings),
-        save_every=settings.save_every,
         schedules=schedules,
         measure=None if evaluation is None else evaluation.measure,
         measure_every=max(1, settings.evaluate_every),
@@ -118,9 +111,11 @@ def train_stage(
         fingerprints=fingerprints,
         on_progress=on_progress,
         example_names=(lambda index: f"{examples[index].path}:{examples[index].line}") if examples else None,
+        **settings.fit_options(),
     )
     # Each step's loss was finite; the last step may still have left weights that are not, or that overflow.
-    batch = collate(list(enumerate(encoded[: settings.batch_size]))).to(model.embedding_VD.device)
+    indices = next(iter(settings.batches(encoded)))
+    batch = collate([(index, encoded[index]) for index in indices]).to(model.embedding_VD.device)
     with torch.no_grad(), torch.random.fork_rng():
         last_loss = objective(model, batch, {name: schedule(steps) for name, schedule in schedules.items()})
     if not bool(torch.isfinite(last_loss)):
@@ -222,24 +217,10 @@ def train_run(
     """
     output = Path(output)
     check(settings)
-    _require_bf16(settings)
+    require_usable(settings, has_lstm=not settings.model.parallel)
     init_process_group()
     with sole_writer(output):
         return _train_run(settings, output, on_start=on_start, on_progress=on_progress, on_measured=on_measured)
-
-
-def _require_bf16(settings: Settings) -> None:
-    if settings.bf16 and not settings.model.parallel and not torch.cuda.is_available():
-        hint = "leave it out, or use --model transformer"
-        raise InputError("bf16: without a GPU, an LSTM does not compute in bfloat16", hint=hint)
-
-
-def _with_lasting_paths(settings: Settings, output: Path) -> Settings:
-    """Make the data's paths absolute where the run folder does not lie below the current one; see `recorded_file`."""
-    if output.resolve().is_relative_to(Path.cwd()):
-        return settings
-    paths = {name: getattr(settings, name) for name in ("train", "dev", "init")}
-    return settings.model_copy(update={name: path.absolute() for name, path in paths.items() if path is not None})
 
 
 def _train_run(
@@ -251,7 +232,7 @@ def _train_run(
     on_measured: Callable[[int, int], None] | None,
 ) -> dict[str, Any]:
     examples = read_examples(asked, asked.train)
-    settings = sized(_with_lasting_paths(asked, output), len(examples))
+    settings = sized(with_lasting_paths(asked, output), len(examples))
     saved = output / CONFIGURATION
     if saved.exists() and "evaluate_every" not in asked.model_fields_set:
         settings = as_begun(settings, load_settings(saved, {}))
@@ -266,7 +247,7 @@ def _train_run(
     for warning in (doubt, unread, unknown_targets(run, dev), missing_bleu(run) if dev else None):
         if warning is not None:
             print(f"seqwise: {warning}", file=sys.stderr)
-    summary = summarize_training(run, examples, dev, settings)
+    summary = summarize_training(run, examples, encoded, dev, settings)
     if is_main_process():
         save_summary(summary, output)
         if on_start is not None:
@@ -296,8 +277,8 @@ def _train_run(
         if result.best_step is not None:
             metrics[stage.name] |= best_of_stage(
                 result,
-                steps=steps_of(stage.settings, len(examples)),
-                steps_an_epoch=-(-len(examples) // settings.batch_size),
+                steps=steps_of(stage.settings, encoded),
+                steps_an_epoch=len(settings.batches(encoded)),
                 folder=output / stage.folder,
             )
     if not is_main_process():
@@ -323,7 +304,7 @@ def _signed(run: OutputRun, dev: Sequence[Example]) -> str:
 
 
 # What a training may be continued with: the data are compared by the checkpoints, the rest does not touch the weights.
-_MAY_DIFFER = {"train", "dev", "init", "save_every"}
+_MAY_DIFFER = {"train", "dev", "init", "save_every", "report_to"}
 _WRITTEN = (
     "model", "model.partial", "checkpoints", *WARM_START_FOLDERS, "log.jsonl", MEASUREMENTS, "metrics.json",
 )  # fmt: skip

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from seqwise.data.batches import EncodedExample
 from seqwise.data.durable import write_atomically
 from seqwise.data.readers import Example
 from seqwise.data.summary import DataSummary, most_frequent_labels, most_frequent_outputs, summarize
@@ -106,7 +107,7 @@ class TrainingSummary:
         target_vocabulary: how many labels or target tokens it can write, with the end token where there is one.
         model: its name.
         parameters: how many numbers are trained.
-        batch_size: examples in a batch.
+        batch: how large a batch is.
         stages: in order.
         evaluation: see there; None where only the end counts.
         auto: what the objective "auto" stands for, if it was asked for.
@@ -120,7 +121,7 @@ class TrainingSummary:
     target_vocabulary: int
     model: str
     parameters: int
-    batch_size: int
+    batch: str
     stages: Sequence[StageSummary]
     evaluation: Evaluation | None
     auto: str | None
@@ -128,13 +129,18 @@ class TrainingSummary:
 
 
 def summarize_training(
-    run: OutputRun, train: Sequence[Example], dev: Sequence[Example], settings: Settings
+    run: OutputRun,
+    train: Sequence[Example],
+    encoded: Sequence[EncodedExample],
+    dev: Sequence[Example],
+    settings: Settings,
 ) -> TrainingSummary:
     """Count the data, the model's parameters and the steps, and measure the baseline.
 
     Args:
         run: before training.
         train: the training data.
+        encoded: the same as ids.
         dev: the development data; may be empty.
         settings: of the run.
     """
@@ -148,13 +154,13 @@ def summarize_training(
         len(run.codec.target_vocabulary),
         settings.model.title,
         sum(weight.numel() for weight in run.model.parameters() if weight.requires_grad),
-        settings.batch_size,
+        f"{settings.batch_tokens:,} tokens" if settings.batch_tokens else f"{settings.batch_size:,}",
         [
             StageSummary(
                 stage.name,
                 stage.settings.objective.name,
                 stage.settings.epochs,
-                steps_of(stage.settings, len(train)),
+                steps_of(stage.settings, encoded),
                 stage.settings.learning_rate,
                 stage.settings.objective.loss_unit(token),
             )
@@ -216,7 +222,7 @@ def lines_of(summary: TrainingSummary) -> list[str]:
         steps = f"{most}{stage.epochs:g} epoch{'' if stage.epochs == 1 else 's'}, {stage.steps:,} steps"
         rows.append((f"stage {place}", f"{stage.objective}, {steps}; loss: {stage.loss_unit}"))
     rates = dict.fromkeys(f"{stage.learning_rate:g}" for stage in summary.stages)
-    rows.append(("batches", f"of {summary.batch_size:,}; learning rate {', then '.join(rates)}"))
+    rows.append(("batches", f"of {summary.batch}; learning rate {', then '.join(rates)}"))
     rows.append(("length", _length(summary)))
     if summary.baseline is not None:
         of = summary.baseline

@@ -30,7 +30,7 @@ from torch.utils.data import DataLoader, Dataset
 from transformers import EarlyStoppingCallback, PrinterCallback, TrainerCallback, TrainerState, TrainingArguments
 
 from seqwise.configuration import did_you_mean
-from seqwise.data.batches import BucketBatchSampler, EncodedExample, collate
+from seqwise.data.batches import BatchSampler, EncodedExample, batch_sampler, collate
 from seqwise.data.durable import write_atomically
 from seqwise.errors import InputError
 from seqwise.objectives.objective import Objective
@@ -43,6 +43,7 @@ from seqwise.training.checkpoints import (
     prune,
 )
 from seqwise.training.processes import from_main_process, init_process_group, is_main_process, rank, world_size
+from seqwise.training.reporting import require_integrations
 from seqwise.training.resumable import SETTINGS, WEIGHTS, ResumableTrainer, has_ended, require_state
 from seqwise.training.sequence_trainer import SequenceTrainer, WithObjective
 
@@ -51,6 +52,7 @@ __all__ = ["Progress", "TrainingResult", "fit", "read_losses"]
 _DECAYS = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_warmup"}
 
 _START_ANEW = "give another output folder, or remove this one to start again"
+_REPORT_EVERY = 10  # steps
 _MEAN_OVER = 100  # steps in TrainingResult.mean_loss
 
 NOT_FINITE = "not-finite.json"
@@ -112,9 +114,10 @@ def fit(
     *,
     output: str | os.PathLike[str],
     steps: int,
-    batch_size: int,
     learning_rate: float,
     seed: int,
+    batch_size: int | None = None,
+    batch_tokens: int | None = None,
     rates: Mapping[str, float] | None = None,
     warmup_steps: int = 0,
     decay: str = "linear",
@@ -122,6 +125,7 @@ def fit(
     weight_decay: float = 0.0,
     gradient_accumulation_steps: int = 1,
     bf16: bool = False,
+    fp16: bool = False,
     save_every: int = 500,
     schedules: Mapping[str, AnySchedule] | None = None,
     measure: Callable[[Mapping[str, float]], Mapping[str, float]] | None = None,
@@ -131,6 +135,7 @@ def fit(
     fingerprints: Mapping[str, str] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     example_names: Callable[[int], str] | None = None,
+    report_to: Sequence[str] = (),
 ) -> TrainingResult:
     """Train a model in place with AdamW, from the last complete checkpoint in ``output`` where there is one.
 
@@ -144,9 +149,10 @@ def fit(
         train: the examples; batches of similar length, each example once an epoch.
         output: a folder; takes ``log.jsonl`` (a line a step) and ``checkpoints`` (the last two complete ones).
         steps: optimiser steps in all.
-        batch_size: examples a batch.
         learning_rate: at its highest.
         seed: chooses the batches, and dropout and other noise.
+        batch_size: examples in a batch.
+        batch_tokens: in place of it, tokens in a batch, padding included, of the longer side.
         rates: highest rates of parts of the model, in place of ``learning_rate``, by what the names of their weights
             begin with.
         warmup_steps: steps of linear warm-up from 0.
@@ -156,6 +162,7 @@ def fit(
         gradient_accumulation_steps: parts that each batch is taken in, one after the other, for less memory; the
             gradient is that of the batch.
         bf16: compute in bfloat16 where autocast does, which an LSTM does on GPUs alone; weights keep their precision.
+        fp16: the same in float16, with a scaled loss, on GPUs alone.
         save_every: steps between checkpoints; there is always one at the end.
         schedules: name -> number, text such as "linear(1, 10)", or function of the step; their values are handed to
             the objective. ``alpha`` is read by relaxed beams, ``gold_probability`` by scheduled sampling; each
@@ -171,14 +178,17 @@ def fit(
             made with others is refused.
         on_progress: called after each step, before the checkpoint that says the step is done.
         example_names: names the example of an index in error messages, for instance as "file:line".
+        report_to: integrations of the Hugging Face Trainer that get losses, rates, measurements and the development
+            metric as well, such as "tensorboard" (into ``checkpoints/runs``) or "wandb".
 
     Returns:
         steps, seconds, mean loss and where it resumed. The caller saves the model.
 
     Raises:
-        InputError: a setting is out of range; the checkpoint in output was made with other settings, other data or
-            another model; the loss or the gradient is not finite (names step and examples, which ``not-finite.json`` in
-            ``output`` holds; the last checkpoint stays); a checkpoint cannot be written.
+        InputError: a setting is out of range, or an integration is not installed; the checkpoint in output was made
+            with other settings, other data or another model; the loss or the gradient is not finite (names step and
+            examples, which ``not-finite.json`` in ``output`` holds; the last checkpoint stays); a checkpoint cannot be
+            written.
 
     Example:
         >>> import tempfile
@@ -209,9 +219,10 @@ def fit(
     """
     output = Path(output)
     parsed = {name: parse_schedule(schedule).over(steps) for name, schedule in (schedules or {}).items()}
-    chosen = {
+    chosen: dict[str, Any] = {
         "steps": steps,
         "batch_size": batch_size,
+        "batch_tokens": batch_tokens,
         "learning_rate": learning_rate,
         "seed": seed,
         "decay": decay,
@@ -220,7 +231,9 @@ def fit(
         "weight_decay": weight_decay,
         "gradient_accumulation_steps": gradient_accumulation_steps,
         "bf16": bf16,
+        "fp16": fp16,
     }
+    require_integrations(report_to)
     _check(**chosen, save_every=save_every, measure_every=measure_every)
     if evaluate is not None:
         chosen |= {"measure_every": measure_every, "patience": patience}
@@ -230,7 +243,9 @@ def fit(
     if fingerprints:
         chosen["fingerprints"] = dict(fingerprints)
     started = time.monotonic()
-    batches = StepBatches(train, batch_size=batch_size, seed=seed, steps=steps, parts=gradient_accumulation_steps)
+    lengths = [example.lengths for example in train]
+    sampler = batch_sampler(lengths, batch_size=batch_size, batch_tokens=batch_tokens, seed=seed)
+    batches = StepBatches(train, sampler, steps=steps, parts=gradient_accumulation_steps)
     settings = _made_with(chosen, train, parsed)
     wrapped = WithObjective(model, objective)
     checkpoints, log_path = Path(output) / "checkpoints", Path(output) / "log.jsonl"
@@ -240,7 +255,8 @@ def fit(
     if resumed_from is not None:
         _load_weights(wrapped, checkpoints / f"checkpoint-{resumed_from}")
     if state is None or not has_ended(state):
-        arguments = _arguments(checkpoints, settings, save_every)
+        arguments = _arguments(checkpoints, settings, save_every, report_to)
+        measured: dict[str, float] = {}
         kept = log_path if is_main_process() else Path(os.devnull)
         with _as_it_was(model), kept.open("a", encoding="utf-8") as log:
             trainer = _FitTrainer(
@@ -252,7 +268,10 @@ def fit(
                 rates=rates or {},
                 log=log,
                 metric=evaluate,
-                on_progress=_and_measure(measure, measure_every, log_path.with_name(MEASUREMENTS), on_progress),
+                measured=measured,
+                on_progress=_and_measure(
+                    measure, measure_every, log_path.with_name(MEASUREMENTS), on_progress, measured
+                ),
                 example_names=example_names,
             )
             _run(trainer, checkpoints, resumed_from)
@@ -273,17 +292,14 @@ class StepBatches(Dataset[dict[str, Any]]):
 
     Args:
         train: the examples.
-        batch_size: examples a step.
-        seed: chooses the order.
+        sampler: of the batches of an epoch.
         steps: how many there are.
         parts: of each batch, taken one after the other.
     """
 
-    def __init__(
-        self, train: Sequence[EncodedExample], *, batch_size: int, seed: int, steps: int, parts: int = 1
-    ) -> None:
+    def __init__(self, train: Sequence[EncodedExample], sampler: BatchSampler, *, steps: int, parts: int = 1) -> None:
         self.train, self.steps, self.parts = train, steps, parts
-        self._sampler = BucketBatchSampler([example.lengths for example in train], batch_size, seed)
+        self._sampler = sampler
         self._epoch, self._order = -1, list[list[int]]()
 
     def __len__(self) -> int:
@@ -317,6 +333,7 @@ class _FitTrainer(ResumableTrainer, SequenceTrainer):
         rates: Mapping[str, float],
         log: TextIO,
         metric: Callable[[], float] | None,
+        measured: Mapping[str, float],
         on_progress: Callable[[Progress], None] | None,
         example_names: Callable[[int], str] | None,
     ) -> None:
@@ -327,7 +344,7 @@ class _FitTrainer(ResumableTrainer, SequenceTrainer):
         if settings.get("patience") is not None:
             self.add_callback(EarlyStoppingCallback(settings["patience"]))
         self.settings, self.rates, self.log_file, self.on_progress = settings, rates, log, on_progress
-        self.metric = metric
+        self.metric, self.measured = metric, measured
         self.example_names = example_names or (lambda index: f"example {index}")
         self.started = time.monotonic()
         self._indices: list[int] = []
@@ -352,7 +369,7 @@ class _FitTrainer(ResumableTrainer, SequenceTrainer):
         if not math.isfinite(metric):
             problem = f"the development metric is {metric} after step {self.state.global_step}"
             raise InputError(problem, hint="let evaluate return a finite number")
-        metrics = {"eval_metric": float(metric)}
+        metrics = {"eval_metric": float(metric), **{f"eval_{title}": value for title, value in self.measured.items()}}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
@@ -461,22 +478,23 @@ def _and_measure(
     every: int,
     path: Path,
     on_progress: Callable[[Progress], None] | None,
+    measured: dict[str, float],
 ) -> Callable[[Progress], None] | None:
-    """What is done after each step: what the caller wants, and a measurement now and then."""
+    """What is done after each step: what the caller wants, and a measurement now and then, which ``measured`` holds."""
     if measure is None and on_progress is None:
         return None
     begun: int | None = None  # the step before this call
     spent: list[float] = []  # seconds, of each measurement
-    measured: dict[str, float] = {}
 
     def after(progress: Progress) -> None:
-        nonlocal begun, measured
+        nonlocal begun
         step, steps = progress.step, progress.steps
         begun = step - 1 if begun is None else begun
         of_training = progress.seconds - sum(spent)
         if measure is not None and (step % every == 0 or step == steps):
             started = time.monotonic()
-            measured = dict(measure(progress.schedules))
+            measured.clear()
+            measured.update(measure(progress.schedules))
             spent.append(time.monotonic() - started)
             with path.open("a", encoding="utf-8") as log:
                 log.write(json.dumps({"step": step, **measured}) + "\n")
@@ -488,7 +506,7 @@ def _and_measure(
             if spent:
                 to_come = steps // every - step // every + (steps % every > 0 and step < steps)
                 left += to_come * sum(spent) / len(spent)
-            on_progress(replace(progress, measured=measured, seconds_left=left))
+            on_progress(replace(progress, measured=dict(measured), seconds_left=left))
 
     return after
 
@@ -506,12 +524,13 @@ def _made_with(
     }
 
 
-def _arguments(checkpoints: Path, settings: Mapping[str, Any], save_every: int) -> TrainingArguments:
+def _arguments(
+    checkpoints: Path, settings: Mapping[str, Any], save_every: int, report_to: Sequence[str]
+) -> TrainingArguments:
     """The Trainer's own settings; steps are logged by a callback, into ``log.jsonl``."""
     return TrainingArguments(
         output_dir=str(checkpoints),
         max_steps=settings["steps"],
-        per_device_train_batch_size=settings["batch_size"],
         learning_rate=settings["learning_rate"],
         lr_scheduler_type=_DECAYS[settings["decay"]],
         warmup_steps=settings["warmup_steps"],
@@ -519,6 +538,7 @@ def _arguments(checkpoints: Path, settings: Mapping[str, Any], save_every: int) 
         max_grad_norm=float(settings["clip"]),
         gradient_accumulation_steps=settings["gradient_accumulation_steps"],
         bf16=settings["bf16"],
+        fp16=settings["fp16"],
         eval_strategy="steps" if "patience" in settings else "no",
         eval_steps=settings.get("measure_every"),
         metric_for_best_model="metric" if "patience" in settings else None,
@@ -527,9 +547,11 @@ def _arguments(checkpoints: Path, settings: Mapping[str, Any], save_every: int) 
         seed=settings["seed"],
         save_strategy="steps",
         save_steps=save_every,
-        logging_strategy="no",
+        logging_strategy="steps" if report_to else "no",
+        logging_steps=_REPORT_EVERY,
         logging_nan_inf_filter=False,
-        report_to="none",
+        report_to=list(report_to) or "none",
+        run_name=str(checkpoints.parent),
         disable_tqdm=True,
         log_level="error",
         remove_unused_columns=False,
@@ -590,7 +612,6 @@ def _load_weights(wrapped: WithObjective, folder: Path) -> None:
 def _check(**settings: Any) -> None:
     at_least = {
         "steps": 1,
-        "batch_size": 1,
         "save_every": 1,
         "measure_every": 1,
         "warmup_steps": 0,

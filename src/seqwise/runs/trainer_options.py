@@ -1,0 +1,139 @@
+"""Options that every training run has, whatever it trains: those of the Hugging Face Trainer, and early stopping."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from pydantic import model_validator
+
+from seqwise.configuration import Config, setting
+from seqwise.errors import InputError
+
+if TYPE_CHECKING:
+    from seqwise.data.batches import BatchSampler, EncodedExample
+
+__all__ = ["SIZED", "TrainerOptions", "require_evaluation", "require_usable", "with_lasting_paths"]
+
+AnyOptions = TypeVar("AnyOptions", bound="TrainerOptions")
+
+SIZED = "sized to the data"
+"""Help on a setting that :mod:`seqwise.runs.sizing` chooses where it is not given."""
+
+
+class TrainerOptions(Config):
+    """How a model is trained, for the settings of a command; see each field's help."""
+
+    decay: Literal["linear", "cosine", "constant"] = setting(
+        "linear", "of the learning rate in each stage: linear or cosine to 0, or constant"
+    )
+    weight_decay: float = setting(0.0, "of AdamW, on weights but not on biases and norms", ge=0)
+    batch_tokens: int | None = setting(
+        None, "tokens in a batch, padding included, of the longer side, in place of the number of examples", ge=1
+    )
+    batch_size: int | None = setting(
+        lambda values: None if values.get("batch_tokens") else 64, "examples in a batch", usual=SIZED, ge=1
+    )
+    gradient_accumulation_steps: int = setting(
+        1, "parts that each batch is taken in, one after the other, for less memory", ge=1
+    )
+    bf16: bool = setting(False, "compute in bfloat16 where autocast does; weights keep their precision")
+    fp16: bool = setting(False, "the same in float16, with a scaled loss; on a GPU only")
+    clip: float = setting(1.0, "longest gradient", gt=0)
+    patience: int | None = setting(
+        5, "evaluations in a row without a better one that end a stage; none: all epochs are trained", ge=1
+    )
+    evaluate_every: int = setting(
+        0,
+        "steps between evaluations on a sample of the development data; the best weights are kept; 0: never, and the "
+        "last weights are kept",
+        usual=SIZED,
+        ge=0,
+    )
+    seed: int = setting(0, "seed of initial weights, batches and noise", ge=0, lt=2**32)
+    save_every: int = setting(200, "steps between checkpoints", ge=1)
+    report_to: str = setting(
+        "none",
+        "where losses and evaluations are logged as well: tensorboard, wandb or another integration of the Hugging "
+        "Face Trainer, or several with commas",
+        metavar="NAME",
+    )
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Any:
+        if self.batch_tokens is not None and self.batch_size is not None:
+            problem = "batch_tokens: the size of a batch is given in examples already"
+            raise InputError(problem, hint="give one of batch-size and batch-tokens")
+        if self.batch_tokens is None and self.batch_size is None:
+            raise InputError("batch_size: a batch has no size", hint="give batch-size or batch-tokens")
+        if self.bf16 and self.fp16:
+            raise InputError("fp16: bf16 is on already", hint="give one of them")
+        return self
+
+    @property
+    def integrations(self) -> tuple[str, ...]:
+        """What is reported to, by the names of the Hugging Face Trainer."""
+        names = tuple(name.strip() for name in self.report_to.split(","))
+        return () if names == ("none",) else names
+
+    def fit_options(self) -> dict[str, Any]:
+        """The options as arguments of :func:`~seqwise.training.trainer.fit`, evaluation apart."""
+        names = {*TrainerOptions.model_fields} - {"patience", "evaluate_every", "report_to"}
+        return {name: getattr(self, name) for name in names} | {"report_to": self.integrations}
+
+    def batches(self, encoded: Sequence[EncodedExample]) -> BatchSampler:
+        """The batches of the first epoch, of which the others have as many."""
+        from seqwise.data.batches import batch_sampler
+
+        lengths = [example.lengths for example in encoded]
+        return batch_sampler(lengths, batch_size=self.batch_size, batch_tokens=self.batch_tokens, seed=self.seed)
+
+
+def with_lasting_paths(settings: AnyOptions, output: Path) -> AnyOptions:
+    """Make all paths absolute where the run folder does not lie below the current one; see `recorded_file`."""
+    if output.resolve().is_relative_to(Path.cwd()):
+        return settings
+    paths = {name: value.absolute() for name, value in settings if isinstance(value, Path)}
+    return settings.model_copy(update=paths)
+
+
+def require_usable(options: TrainerOptions, *, has_lstm: bool) -> None:
+    """Refuse options that cannot be had on this machine, before anything is read or written.
+
+    Args:
+        options: see there.
+        has_lstm: whether the model has one, which CPUs do not compute in bfloat16.
+
+    Raises:
+        InputError: there is no GPU for a precision, or an integration is unknown or not installed.
+    """
+    import torch
+
+    from seqwise.training.reporting import require_integrations
+
+    if options.fp16 and not torch.cuda.is_available():
+        raise InputError("fp16: float16 needs a GPU, and there is none", hint="leave it out")
+    if options.bf16 and has_lstm and not torch.cuda.is_available():
+        hint = "leave it out, or use --model transformer"
+        raise InputError("bf16: without a GPU, an LSTM does not compute in bfloat16", hint=hint)
+    require_integrations(options.integrations)
+
+
+def require_evaluation(options: TrainerOptions, *, has_dev: bool) -> None:
+    """Refuse options of an evaluation where there is none.
+
+    Args:
+        options: see there.
+        has_dev: whether there are development data.
+
+    Raises:
+        InputError: one of these was given, and there is nothing to evaluate.
+    """
+    given = options.model_fields_set
+    is_evaluated = has_dev and (options.evaluate_every > 0 or "evaluate_every" not in given)
+    if "evaluate_every" in given and options.evaluate_every and not has_dev:
+        raise InputError("evaluate_every: there is no development data", hint="give --dev FILE, or leave it out")
+    if "patience" in given and options.patience is not None and not is_evaluated:
+        problem = "patience: nothing is evaluated while training"
+        raise InputError(problem, hint="give --dev FILE, without --evaluate-every 0, or leave it out")

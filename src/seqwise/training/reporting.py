@@ -1,0 +1,42 @@
+"""Where the Hugging Face Trainer reports to beside our own log: TensorBoard, Weights & Biases and others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
+
+from seqwise.configuration import did_you_mean
+from seqwise.errors import InputError
+
+__all__ = ["require_integrations"]
+
+PACKAGES = {"azure_ml": "azureml-sdk", "comet_ml": "comet-ml", "flyte": "flytekit"}
+"""On PyPI, where the name is not that of the integration."""
+
+
+def require_integrations(names: Sequence[str]) -> None:
+    """Refuse an integration that the Trainer does not know, or that lacks its package.
+
+    Raises:
+        InputError: names the package.
+
+    Example:
+        >>> require_integrations(["tensorbord"])
+        Traceback (most recent call last):
+        ...
+        seqwise.errors.InputError: report_to: the Trainer knows no 'tensorbord'; did you mean 'tensorboard'?
+    """
+    for name in names:
+        if name not in INTEGRATION_TO_CALLBACK:
+            hint = did_you_mean(name, INTEGRATION_TO_CALLBACK) or f"use one of {', '.join(INTEGRATION_TO_CALLBACK)}"
+            raise InputError(f"report_to: the Trainer knows no {name!r}", hint=hint)
+        try:
+            INTEGRATION_TO_CALLBACK[name]()
+        except (ImportError, RuntimeError) as error:
+            if "install" in str(error):
+                package = PACKAGES.get(name, name)
+                raise InputError(f"report_to: {package} is not installed", hint=f"pip install {package}") from error
+            raise InputError(
+                f"report_to: {str(error).splitlines()[0]}", hint="set it, or leave report-to out"
+            ) from error
