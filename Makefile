@@ -89,8 +89,7 @@ docs: setup
 
 figures: setup
 	$(BIN)/python -m reproductions.make_figures
-	$(BIN)/python -m reproductions.make_results_page
-	$(BIN)/python -m reproductions.make_claims_page
+	$(BIN)/python -m reproductions.make_pages
 
 # The lock file stays: a make that waits on it must not be left waiting on a file that is gone.
 clean:

@@ -44,7 +44,11 @@ def reproduce(
         Path, typer.Option("--output", "-o", metavar="FOLDER", show_default=False, help="takes runs and figures [runs]")
     ] = Path("runs"),
     results: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="takes the results as JSON; by default beside the runs")
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="takes the results as JSON, NAME.json or NAME-SCALE.json; by default beside the runs",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the results as JSON instead of tables")] = False,
     seed: Annotated[
@@ -64,13 +68,14 @@ def reproduce(
     Interrupted and run again, it continues where it was.
     """
     from reproductions import run_reproduction
+    from reproductions.result_files import file_stem
     from seqwise.evaluation.report import save_table
     from seqwise.evaluation.signature import signature_line
 
     outcomes = run_reproduction(what, output, seed=seed, scale=scale, progress=progress_bars)
     folder = (results or output / what / "results").resolve()
     for outcome in outcomes:
-        path = folder / f"{outcome.name}.json"
+        path = folder / f"{file_stem(outcome.name, scale)}.json"
         folder.mkdir(parents=True, exist_ok=True)
         save_table(outcome.table, path)
         if as_json:

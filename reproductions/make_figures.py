@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
-from reproductions import run_reproduction
+from reproductions import run_reproduction, what_holds_page
 from reproductions.beyond import protein_table, spelling, stress
 from reproductions.goyal_2021 import figure_6_1, sampler_figures
-from reproductions.make_results_page import PAGES
+from reproductions.result_files import NAMES, load_tables, reproduction_of
 from seqwise import HardTopK, SoftTopK, Tagger, beam_search, direct_loss, hamming_cost, soft_top_k
 from seqwise.cli.console import progress_bars
 from seqwise.data import EncodedExample, collate
@@ -37,8 +37,8 @@ BY_TABLE: dict[str, Callable[[Table, Path], None]] = {
     "figure-6.1": figure_6_1.draw,
     **{
         name: sampler_figures.draw
-        for name, reproduction in PAGES.items()
-        if reproduction.removeprefix("figure-") in sampler_figures.FIGURES
+        for name in NAMES
+        if reproduction_of(name).removeprefix("figure-") in sampler_figures.FIGURES
     },
     "proteins": protein_table.draw,
 }
@@ -50,7 +50,17 @@ def pictures() -> dict[str, Callable[[Path], None]]:
     """What makes each picture, by its name in docs/; of results, those that are committed."""
     made = {name: partial(draw_table, name) for name in BY_TABLE} | {name: partial(draw_again, name) for name in AGAIN}
     of_results = {f"{name}.png": draw for name, draw in made.items() if (RESULTS / f"{name}.json").exists()}
-    return {"soft-top-k.png": draw_soft_top_k, "relaxed-beam.gif": draw_relaxed_beam, **of_results}
+    others = {
+        "soft-top-k.png": draw_soft_top_k,
+        "relaxed-beam.gif": draw_relaxed_beam,
+        "what-holds.png": draw_what_holds,
+    }
+    return {**others, **of_results}
+
+
+def draw_what_holds(path: Path) -> None:
+    """The effects of the papers' ideas, theirs and ours."""
+    what_holds_page.draw(load_tables(RESULTS), path)
 
 
 def draw_table(name: str, path: Path) -> None:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from reproductions.make_results_page import grid
+from reproductions.markdown import grid
 from seqwise.evaluation.signature import Signature, signature_line
 
 ROOT = Path(__file__).resolve().parent.parent

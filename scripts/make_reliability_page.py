@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from reproductions.make_results_page import grid
+from reproductions.markdown import grid
 from seqwise.evaluation.report import Table, load_table
 from seqwise.evaluation.signature import signature_line
 

@@ -1,4 +1,4 @@
-"""The real corpora of the reproductions, read from the folder that ``SEQWISE_DATA`` names; see `docs/results.md`."""
+"""The real corpora of the reproductions, read from the folder that ``SEQWISE_DATA`` names; see `docs/data.md`."""
 
 from __future__ import annotations
 

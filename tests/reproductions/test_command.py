@@ -41,7 +41,7 @@ def test_reproduce_prints_tables_or_json_and_saves_them(
     from seqwise.evaluation.signature import sign
 
     def reproduction(name: str, folder: Path, *, seed: int, scale: str | None, progress: object) -> list[Outcome]:
-        assert (name, scale) == ("demo", None)
+        assert (name, scale) in (("demo", None), ("demo", "cpu"), ("demo", "converged"))
         signature = sign("a method", seeds=[seed], data="0" * 64)
         table = Table(
             "a title", (Result("a system", "beam: words right", 12.5, signature, low=1, high=20, unit="%"),), ""
@@ -54,6 +54,9 @@ def test_reproduce_prints_tables_or_json_and_saves_them(
     saved = tmp_path / "demo" / "results" / "tiny.json"
     assert os.path.relpath(saved) in ended.out
     assert json.loads(saved.read_text())
+    for scale, name in (("cpu", "tiny"), ("converged", "tiny-converged")):
+        reproduce("demo", "--output", tmp_path, "--scale", scale, "--results", tmp_path / scale)
+        assert [path.name for path in (tmp_path / scale).iterdir()] == [f"{name}.json"]
     as_json = reproduce("demo", "--output", tmp_path, "--seed=4", "--json", "--results", tmp_path / "r")
     assert json.loads(as_json.out) == json.loads((tmp_path / "r" / "tiny.json").read_text())
 

@@ -104,23 +104,6 @@ def test_a_table_holds_what_it_shows(three: dict[str, Measured], tmp_path: Path)
     assert outcome.lesson.startswith("HOLDS: This is better. (better 77.5")
 
 
-@pytest.mark.thorough
-def test_the_page_shows_every_claim_and_number(three: dict[str, Measured], tmp_path: Path) -> None:
-    from reproductions import make_results_page as module
-
-    claims = [examine("This | is better.", "the paper", three["better"], three["control"])]
-    outcome = compare(
-        "table-4.1", "Title", three, measure="labels right", controls=["control"], claims=claims, files={}
-    )
-    save_table(outcome.table, tmp_path / "table-4.1.json")
-    page = module.page(tmp_path)
-    assert page.count("**holds** | This \\| is better.") == 2
-    assert "**77.5 ±" in page and "+25.0 [" in page and "(paper 82.00)" in page and ", dev" not in page
-    committed = Path(__file__).parents[2]
-    # The page in the repository is the one that its results make.
-    assert module.page(committed / "results") == (committed / "docs" / "results.md").read_text("utf-8")
-
-
 def test_a_family_trains_what_the_tables_name() -> None:
     start = train_settings(task="tag", epochs=2.0, learning_rate=6e-3, minimum_count=1)
     budget = {"longer": 3, "feeding": 1.5, "search": 1, "likelihood": 1}

@@ -1,0 +1,160 @@
+"""The files in results/: what each is called, which command writes it, and on which page it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from reproductions import REPRODUCTIONS
+from seqwise.evaluation.report import Table, load_table
+
+__all__ = ["CHAPTERS", "ELSEWHERE", "NAMES", "Chapter", "file_stem", "load_tables", "reproduction_of"]
+
+QUICK = "cpu"
+SCALES = ("converged", "gpu", QUICK)
+"""The best evidence first."""
+
+ELSEWHERE = ("reliability", "soak")
+"""Results that pages of their own show."""
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """A page of results.
+
+    Args:
+        page: its file in docs/results/, without ending.
+        title: its heading.
+        sections: by heading, the names of the tables and figures below it.
+        lacks: figures and tables of the paper that no reproduction makes.
+    """
+
+    page: str
+    title: str
+    sections: Mapping[str, tuple[str, ...]]
+    lacks: tuple[str, ...] = ()
+
+
+def _tasks(*numbers: str, tasks: tuple[str, ...] = ("translation", "g2p", "phonemes")) -> dict[str, tuple[str, ...]]:
+    return {number.capitalize().replace("-", " "): tuple(f"{number}-{task}" for task in tasks) for number in numbers}
+
+
+def _corpora(number: str) -> tuple[str, ...]:
+    pairs = ((corpus, direction) for corpus in ("pmb", "ewt", "erg") for direction in ("uni", "bi"))
+    return tuple(f"table-{number}-{corpus}-{direction}" for corpus, direction in pairs)
+
+
+CHAPTERS = (
+    Chapter(
+        "chapter-3",
+        "Scheduled sampling and its relaxations (thesis, Chapter 3)",
+        {
+            "Table 3.1": ("table-3.1-ner", "table-3.1-translation"),
+            "Table 3.2": ("table-3.2",),
+            "Figure 3.1": ("figure-3.1",),
+        },
+    ),
+    Chapter(
+        "chapter-4",
+        "Training through the relaxed beam (thesis, Chapter 4; AAAI 2018)",
+        {"Table 4.1": ("table-4.1", "table-4.1-uni"), "Table 4.2": ("table-4.2",)},
+        lacks=("footnote 2 of AAAI 2018",),
+    ),
+    Chapter(
+        "chapter-5",
+        "Local and global normalisation (thesis, Chapter 5; NAACL 2019)",
+        {
+            "Table 5.1": (
+                *(f"table-5.1-supertags{corpus}" for corpus in ("", "-ewt", "-erg")),
+                "table-5.1-translation",
+            ),
+            "Table 5.2": _corpora("5.2"),
+            "Table 5.3": _corpora("5.3"),
+            "Table 5.4": ("table-5.4",),
+            "Table 5.5": ("table-5.5",),
+            "Table 5.6": ("table-5.6",),
+        },
+        lacks=("footnotes 3 and 4 of NAACL 2019 (beams of 10 and 5)",),
+    ),
+    Chapter(
+        "chapter-6",
+        "Masked language models as energies (thesis, Chapter 6)",
+        {
+            "Table 6.1": ("table-6.1", "table-6.1-phonemes"),
+            "Figure 6.1": ("figure-6.1",),
+            **_tasks("table-6.2", "table-6.3", "table-6.4", "table-6.5"),
+            **_tasks("table-6.6", tasks=("translation", "translation-ro", "g2p")),
+            **_tasks("figure-6.2", "figure-6.3", "figure-6.4"),
+        },
+        lacks=("Figure 6.1 on phoneme sequences",),
+    ),
+    Chapter(
+        "andreas-klein",
+        "Self-normalised language models (Andreas and Klein, NAACL 2015)",
+        {"Table 1": ("andreas-klein-1",), "Table 2": ("andreas-klein-2",), "Figure 1": ("figure-1",)},
+        lacks=("γ = 0.001 and γ = 0.01 of Andreas and Klein",),
+    ),
+    Chapter(
+        "beyond",
+        "Beyond the papers",
+        {
+            "Label bias where the ceilings are known": ("label-bias-toy",),
+            "Streaming stress assignment": ("stress",),
+            "Spelling to sound": ("g2p",),
+            "Search-aware objectives": tuple(f"search-objectives-{corpus}" for corpus in ("pmb", "ner", "stress")),
+            "What might improve on them": tuple(f"improvements-{corpus}" for corpus in ("pmb", "ner", "g2p")),
+            "Raw scores of plain models": ("raw-scores",),
+            "Transformers": ("transformer-translation-transformer", "transformer-translation-marian"),
+            "Proteins": ("proteins",),
+        },
+    ),
+)
+"""The pages, in order."""
+
+NAMES = tuple(name for chapter in CHAPTERS for names in chapter.sections.values() for name in names)
+"""Every table and figure."""
+
+
+def file_stem(name: str, scale: str | None) -> str:
+    """The file of a table's results, without ending: each scale has one of its own.
+
+    Args:
+        name: of the table.
+        scale: "cpu" or None for the quick one.
+
+    Example:
+        >>> file_stem("table-4.1", "converged"), file_stem("table-4.1", None)
+        ('table-4.1-converged', 'table-4.1')
+    """
+    return name if scale in (None, QUICK) else f"{name}-{scale}"
+
+
+def reproduction_of(name: str) -> str:
+    """The reproduction that makes a table.
+
+    Example:
+        >>> reproduction_of("table-5.2-pmb-uni")
+        'table-5.2'
+    """
+    fitting = (each for each in REPRODUCTIONS if name == each or name.startswith(f"{each}-"))
+    return max(fitting, key=len)
+
+
+def load_tables(folder: Path) -> dict[str, dict[str, Table]]:
+    """The results in a folder: by name, in the order of the pages, and by scale, the best evidence first.
+
+    Raises:
+        SystemExit: the folder has results that no page shows.
+    """
+    stems = {name: {scale: file_stem(name, scale) for scale in SCALES} for name in NAMES}
+    known = {stem for by_scale in stems.values() for stem in by_scale.values()}
+    if unshown := {path.stem for path in folder.glob("*.json")} - {*known, *ELSEWHERE}:
+        names = ", ".join(sorted(unshown))
+        raise SystemExit(f"no page shows {names}; add them to CHAPTERS in reproductions/result_files.py")
+    return {
+        name: {
+            scale: load_table(path) for scale, stem in by_scale.items() if (path := folder / f"{stem}.json").exists()
+        }
+        for name, by_scale in stems.items()
+    }

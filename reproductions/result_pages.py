@@ -1,0 +1,270 @@
+"""The pages docs/results/*.md, one a chapter, from results/*.json: settings, numbers, and the claims put to a test."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
+from pathlib import Path
+
+from reproductions.markdown import grid
+from reproductions.result_files import CHAPTERS, Chapter, file_stem, reproduction_of
+from reproductions.result_settings import settings_line
+from seqwise.evaluation.report import Claim, Result, Table
+from seqwise.evaluation.verdicts import SIGNIFICANT
+
+__all__ = ["chapter_page", "index_page", "is_ours", "lacks_values"]
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+MADE = "Made by `make figures` from the files in `results/`; do not edit.\n"
+
+INDEX = f"""\
+# Results
+
+{MADE}
+[What holds](what-holds.md) has the verdicts on ten ideas. The tables behind them, a page a chapter:
+
+{{pages}}
+How to read them. The papers' corpora cannot be had openly. Ours are others, and smaller: directions and sizes of
+differences compare with the papers', absolute numbers do not. A number is a mean over seeds; ± is half of a bootstrap
+95% interval over examples and seeds, which understates the seeds' part where there are three. Bold marks the decoder
+chosen on development data. Numbers in brackets are the papers'. "Raw" is a beam over unnormalised scores, "half-raw"
+one over f − log Z / 2. Training seconds are CPU time on one thread; "all stages" count from new weights on. An asterisk
+means p < 0.05.
+
+A claim **holds** if the difference has its sign with p < 0.05 in a paired bootstrap over examples and seeds (in a
+t-test over seeds where numbers are exact), is **reversed** if the opposite is so, else was **not seen**. It was
+**not tested** where no test would say anything. p-values are not corrected for the number of claims. Theorems and
+figures are checked and are not claims. A remark below a table holds for those after it.
+
+A result file has every interval and p-value. A new one also has the value of each example for each seed:
+`python scripts/recompute_results.py FILE` computes every interval, p-value and verdict again and compares. Files
+without these values are named on each page.
+"""
+
+# Diagnostics of the samplers, which stay in the files.
+HIDDEN = (
+    "passes", "ESS per 1,000 passes", "all chains end alike", "R-hat of the energy, median", "E_local, last state",
+    "E_local, lowest energy", "CPU seconds, NCE and its noises",
+)  # fmt: skip
+HIDDEN_ENDS = (", standard deviation over chains",)
+MEASURES = re.compile(r"words right|BLEU|macro F1|labels right")
+NOT_KEPT = "; the values of each sentence were not kept"
+NUMBERS = re.compile(r"[+-][\d.]+ \[-?[\d.]+, -?[\d.]+\]")
+
+
+def index_page(tables: Mapping[str, Mapping[str, Table]]) -> str:
+    """docs/results.md: where everything is, and what is missing.
+
+    Args:
+        tables: as :func:`~reproductions.result_files.load_tables` reads them.
+    """
+    lines = []
+    for chapter in CHAPTERS:
+        names = [name for names in chapter.sections.values() for name in names]
+        made = sum(bool(tables[name]) for name in names)
+        lines.append(f"- [{chapter.title}](results/{chapter.page}.md): {made} of {len(names)} tables and figures.")
+    return INDEX.format(pages="\n".join(lines) + "\n")
+
+
+def chapter_page(chapter: Chapter, tables: Mapping[str, Mapping[str, Table]]) -> str:
+    """One page.
+
+    Args:
+        chapter: which.
+        tables: as of :func:`index_page`.
+    """
+    there = {
+        heading: {
+            file_stem(name, scale): table for name in names for scale, table in reversed(list(tables[name].items()))
+        }
+        for heading, names in chapter.sections.items()
+    }
+    lines = [f"# {chapter.title}\n", MADE, "How to read the tables: [results](../results.md).\n"]
+    lines += _missing(chapter, tables)
+    files = {stem: table for made in there.values() for stem, table in made.items()}
+    bare = [stem for stem, table in files.items() if lacks_values(table)]
+    if bare:
+        names = ", ".join(f"`{stem}`" for stem in bare) if len(bare) < len(files) else "all on this page"
+        lines.append(f"Files without the value of each example, whose p-values cannot be computed again: {names}.\n")
+    settings: dict[str, str] = {}
+    for heading, made in there.items():
+        if made:
+            lines += _section(heading, chapter.sections[heading], made, tables, settings)
+    return _once("\n".join(lines))
+
+
+def _once(page: str) -> str:
+    """Leave out, below a table, each sentence of a note that stands further up on the page."""
+    seen: set[str] = set()
+    blocks = []
+    for block in page.split("\n\n"):
+        if block[:1] in "|#*`!-":
+            blocks.append(block)
+            continue
+        sentences = [each for each in re.split(r"(?<=\.) (?=[A-Z])", block) if each not in seen]
+        seen.update(sentences)
+        blocks += [" ".join(sentences)] if sentences else []
+    return "\n\n".join(blocks)
+
+
+def _missing(chapter: Chapter, tables: Mapping[str, Mapping[str, Table]]) -> list[str]:
+    """What should be on the page and is not."""
+    missing = [
+        f"- `results/{name}.json`: `python -m reproductions {reproduction_of(name)} --results results` makes it."
+        for names in chapter.sections.values()
+        for name in names
+        if not tables[name]
+    ]
+    missing += [f"- {what}: not reproduced." for what in chapter.lacks]
+    return ["Not made yet:\n", "\n".join(missing) + "\n"] if missing else []
+
+
+def lacks_values(table: Table) -> bool:
+    """Whether a number of the table has no values, without the time that computing it again takes."""
+    numbers = [one.values for one in table.results if one.low is not None or one.p_value is not None]
+    tested = [one.values for one in table.claims if one.kind == "claim" and one.verdict != "not tested"]
+    return not all(numbers + tested)
+
+
+def _section(
+    heading: str,
+    names: Sequence[str],
+    made: Mapping[str, Table],
+    tables: Mapping[str, Mapping[str, Table]],
+    settings: dict[str, str],
+) -> list[str]:
+    """The tables below a heading, then the claims of all of them; settings that are new on the page are added."""
+    (command,) = {f"`python -m reproductions {reproduction_of(name)} --results results`" for name in names}
+    lines = [f"## {heading}\n", f"{command}\n"]
+    for name in names:
+        for scale in reversed(list(tables[name])):
+            stem, line = file_stem(name, scale), settings_line(name, scale)
+            first = settings.setdefault(line, stem) if line else stem
+            shown = line if first == stem else f"Settings as in `{first}`."
+            lines += _numbers(stem, shown, made[stem], heading)
+    for kinds in (("claim",), ("theorem", "figure")):
+        lines += _claims(made, kinds)
+    return lines
+
+
+def _numbers(stem: str, settings: str, table: Table, heading: str) -> list[str]:
+    """Settings, picture, numbers and note of one file."""
+    title = table.title.removeprefix(heading).lstrip(":, ")
+    seeds = max(len(result.signature.seeds) for result in table.results)
+    revision = table.results[0].signature.revision
+    made = f"`{stem}`, {seeds} seed{'s' * (seeds > 1)}, revision {revision}"
+    lines = [f"**{title[:1].upper()}{title[1:]}** ({made}). {settings}".rstrip() + "\n"]
+    picture = (DOCS / f"{stem}.png").exists()
+    if picture:
+        lines.append(f"![{table.title}](../{stem}.png)\n")
+    if not (picture and stem.startswith("figure-")):
+        lines.append(_grid_of_numbers(table))
+    if table.note:
+        lines.append(table.note + "\n")
+    return lines
+
+
+def _grid_of_numbers(table: Table) -> str:
+    """Systems down, decoders across; what was measured on dev, further measures and diagnostics stay in the file."""
+    measure = table.results[0].measure.partition(": ")[2].removesuffix(", dev")
+    others = {f": {name}" for name in _measures(table) if name != measure}
+    on_test = {result.measure for result in table.results}
+    shown = [
+        result
+        for result in table.results
+        if not result.measure.endswith((*others, *HIDDEN_ENDS))
+        and result.measure not in HIDDEN
+        and not _is_beside_test(result.measure, on_test)
+    ]
+    measures = list(dict.fromkeys(result.measure for result in shown))
+    cells = {(result.system, result.measure): result for result in shown}
+    chosen = [result for result in shown if result.note == "chosen on dev"]
+    # Of all intervals the page has those that decide; the file has the others.
+    decisive = chosen or [result for result in shown if result.measure == measures[0]]
+    rows = (
+        [system, *(_cell(cells.get((system, each)), decisive) for each in measures)]
+        for system in dict.fromkeys(result.system for result in shown)
+    )
+    titles = [title.removesuffix(f": {measure}").removeprefix(f"{measure} ") for title in measures]
+    titles = [title.replace("training seconds, all stages", "seconds, all stages") for title in titles]
+    return grid((f"{measure}, %" if measure else "", *titles), rows)
+
+
+def _is_beside_test(measure: str, measures: set[str]) -> bool:
+    """Whether this is on dev what another one is on test."""
+    return measure.endswith(", dev") and measure.removesuffix(", dev") in measures
+
+
+def _measures(table: Table) -> list[str]:
+    """What is measured of each decoder, such as "words right"."""
+    names = (result.measure.partition(": ")[2].removesuffix(", dev") for result in table.results)
+    return list(dict.fromkeys(name for name in names if name and " minus " not in name))
+
+
+def _cell(result: Result | None, decisive: Sequence[Result]) -> str:
+    if result is None:
+        return ""
+    form = {"%": ".1f", "s": ".0f", "nat": ".2f"}.get(result.unit, ".3g")
+    text = f"{result.value:{form}}"
+    if result.p_value is not None:
+        sure = "*" if result.p_value < SIGNIFICANT else ""
+        return f"{result.value:+.1f} [{result.low:.1f}, {result.high:.1f}]{sure}"
+    if result.low is not None and result.high is not None and result in decisive:
+        text += f" ± {(result.high - result.low) / 2:{form}}"
+    if result.note == "chosen on dev":
+        text = f"**{text}**"
+    return text if result.published is None else f"{text} ({result.published:.4g})"
+
+
+def _claims(made: Mapping[str, Table], kinds: Sequence[str]) -> list[str]:
+    """What the tables below a heading say of claims: one line a claim; of several tables, a column each."""
+    # The last column of a table has what its rows have more than the best control.
+    claims = {
+        stem: [one for one in table.claims if one.kind in kinds and not one.text.endswith("beats the best control.")]
+        for stem, table in made.items()
+    }
+    claims = {stem: found for stem, found in claims.items() if found}
+    if not claims:
+        return []
+    title = "claim" if kinds == ("claim",) else "theorem or figure, checked"
+    rows: dict[str, dict[str, str]] = {}
+    for stem, found in claims.items():
+        for claim in found:
+            # What one corpus measures in BLEU, another measures otherwise.
+            text = claim.text if len(claims) == 1 else MEASURES.sub("quality", claim.text)
+            text += " †" * is_ours(claim)
+            verdict = f"**{claim.verdict}**" if claim.verdict in ("holds", "reversed") else claim.verdict
+            rows.setdefault(text, {})[stem] = f"{verdict}: {_evidence(claim)}"
+    columns = ["evidence"] if len(claims) == 1 else _without_common_start(list(claims))
+    lines = ([text, *(cells.get(stem, "") for stem in claims)] for text, cells in rows.items())
+    every = [claim for found in claims.values() for claim in found]
+    sources = list(dict.fromkeys(claim.source for claim in every if not is_ours(claim)))
+    sources += ["† not in the papers"] * any(map(is_ours, every))
+    return [grid((title, *columns), lines), f"Made in: {'; '.join(sources)}.\n"]
+
+
+def is_ours(claim: Claim) -> bool:
+    """Whether a claim is in none of the papers."""
+    return claim.source == "here" or claim.source.startswith("not in the")
+
+
+def _evidence(claim: Claim) -> str:
+    """The number with its interval; names stand before it where the claim leaves open which row is the best."""
+    evidence = re.sub(r", (p [<=] [\d.]+|t-test over seeds|\d of \d seeds above)", "", claim.evidence)
+    found = NUMBERS.findall(evidence)
+    if len(found) == 1 and not claim.text.startswith("The best") and claim.verdict != "not tested":
+        return found[0]
+    return evidence if found else evidence.rpartition(": ")[2].removesuffix(NOT_KEPT)
+
+
+def _without_common_start(stems: Sequence[str]) -> list[str]:
+    """What tells names apart.
+
+    Example:
+        >>> _without_common_start(["table-5.2-pmb-uni", "table-5.2-erg-bi"])
+        ['pmb-uni', 'erg-bi']
+    """
+    parts = [stem.split("-") for stem in stems]
+    shared = sum(1 for _ in takewhile(lambda words: len(set(words)) == 1, zip(*parts, strict=False)))
+    return ["-".join(part[shared:]) or stem for part, stem in zip(parts, stems, strict=True)]

@@ -1,0 +1,204 @@
+"""One line for each table: what its systems were trained with, read from the code that trains them.
+
+Results keep seeds, data and versions, not settings; so a line is that of the present code.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from reproductions.andreas_klein_2015 import language_models
+from reproductions.beyond import improvements, label_bias_toy, proteins, search_objectives, spelling, stress
+from reproductions.beyond import transformer_translation as transformers
+from reproductions.goyal_2018.exposure_bias import PLANS, SLOWER, Plan, family
+from reproductions.goyal_2019.label_bias import LOG_PARTITION_WEIGHT, OWN_PLANS
+from reproductions.goyal_2021.energy_training import fit_enumerated
+from reproductions.goyal_2021.phonemes import Setting
+from reproductions.goyal_2021.sampler_tasks import GERMAN, PHONEMES, ROMANIAN, SPELLING, SamplerTask
+from reproductions.systems import System
+from reproductions.tuning import RATES
+from seqwise.runs.settings import Settings
+
+__all__ = ["settings_line"]
+
+SIZES = {
+    "num_layers": "layers", "embedding_size": "embedding", "hidden_size": "hidden", "feedforward_size": "feed-forward",
+    "label_embedding_size": "label embedding", "dropout": "dropout",
+}  # fmt: skip
+STAGES = {
+    "longer": "longer cross-entropy",
+    "feeding": "scheduled sampling",
+    "search": "relaxed beam and hinge",
+    "likelihood": "beam likelihoods",
+}
+
+
+def settings_line(name: str, scale: str) -> str:
+    """The settings of a table at a scale, or "" where the code has none at hand.
+
+    Args:
+        name: of the table.
+        scale: that its results were made at.
+
+    Example:
+        >>> settings_line("andreas-klein-1", "cpu")
+        '300,000 positions read once, batch 128, 16,777,216 weights; the translator: 3 epochs, lists of 10.'
+        >>> settings_line("figure-1", "cpu")
+        ''
+    """
+    fitting = [beginning for beginning in LINES if name == beginning or name.startswith(f"{beginning}-")]
+    return LINES[max(fitting, key=len)](scale) if fitting else ""
+
+
+def _sizes(model: Any) -> str:
+    shown = {name: value for name, value in dict(model).items() if name in SIZES} if model is not None else {}
+    return ", ".join(f"{SIZES[name]} {shown[name]:g}" for name in SIZES if name in shown)
+
+
+def _stage(name: str, epochs: float, rate: float) -> str:
+    return f"{name} {epochs:g} × {rate:.2g}"
+
+
+def _alphas(stages: Sequence[str], systems: Mapping[str, System]) -> str:
+    """Schedules of alpha, of a relaxed feeding or of a relaxed beam."""
+    keys = {"": "direct-annealed", "of raw scores ": "direct-global"}
+    if "search" not in stages:
+        keys = {"fixed ": "fixed-greedy", "annealed ": "annealed-greedy"} if "feeding" in stages else {}
+    schedules = {name: systems[key].settings.alpha for name, key in keys.items()}
+    return ", ".join(f"{name}{_schedule(alpha)}" for name, alpha in schedules.items())
+
+
+def _schedule(alpha: Any) -> str:
+    return f"{alpha.start:g} to {alpha.end:g}" if hasattr(alpha, "end") else f"{alpha.value:g}"
+
+
+def _planned(plan: Plan, stages: Sequence[str], scale: str) -> str:
+    """Of Chapters 3 to 5; of the second stages those that a table has."""
+    start = plan.start_at(scale)
+    _, options = plan.options_at(scale, 1)
+    budget, slower = options["budget"], options.get("slower", SLOWER)
+    systems = family(start, 0, **options)
+    alphas = _alphas(stages, systems)
+    parts = [_sizes(start.model), f"batch {start.batch_size}", f"k = {start.beam_size}"]
+    parts += [f"alpha {alphas}"] if alphas else []
+    if "search" in stages:
+        parts += [f"costs {plan.label_costs}"] if plan.label_costs else []
+        mixed = options.get(
+            "cross_entropy_weight", inspect.signature(family).parameters["cross_entropy_weight"].default
+        )
+        parts.append(f"{mixed:g} cross-entropy where mixed" if mixed else "no cross-entropy mixed in")
+    if "feeding" not in stages:
+        parts.append(f"λ = {LOG_PARTITION_WEIGHT:g}")
+    trained = [_stage("cross-entropy", start.epochs, start.learning_rate)]
+    trained += [_stage(STAGES[kind], budget[kind], start.learning_rate / slower[kind]) for kind in stages]
+    line = f"{'; '.join(parts)}; epochs × rate: {', '.join(trained)}"
+    if scale != "converged":
+        return f"{line}; one setting, not tuned."
+    rates = ", ".join(f"{rate:g}" for rate in RATES)
+    return f"{line}; the epochs are the most, each stage ends at its best on dev; rates times {rates}, by dev."
+
+
+def _listed(systems: Iterable[System], scale: str) -> str:
+    """Of families that are listed system by system."""
+    systems = list(systems)
+    start = systems[0].settings
+    stages = (
+        _stage(
+            each.name.removesuffix(f" ({each.settings.seed})").replace(", ", " "),
+            each.settings.epochs,
+            each.settings.learning_rate,
+        )
+        for each in systems
+    )
+    sizes = f"{_sizes(start.model)}; batch {start.batch_size}; k = {start.beam_size}"
+    return f"{sizes}; epochs × rate: {', '.join(stages)}."
+
+
+def _searched(corpus: str, make: Callable[..., Mapping[str, System]], scale: str) -> str:
+    _, start, epochs = search_objectives.CORPORA[corpus]
+    return _listed(make(start, epochs, 0).values(), scale)
+
+
+def _variants(start: Settings, epochs: Mapping[str, float], seed: int) -> dict[str, System]:
+    """The start, and what the search objectives do not have already."""
+    systems = improvements.variants(start, epochs, seed)
+    before = search_objectives.family(start, epochs, seed)
+    return {key: system for key, system in systems.items() if key == "cross-entropy" or key not in before}
+
+
+def _sampled(task: SamplerTask, scale: str) -> str:
+    settings = task.settings[scale]
+    sizes = f"{_sizes(settings.model)}; batch {settings.batch_size}"
+    return f"{sizes}; {settings.epochs:g} epochs at {settings.learning_rate:g}."
+
+
+def _language_models(scale: str) -> str:
+    size = language_models.SIZES[scale]
+    return (
+        f"{size.positions:,} positions read once, batch {language_models.BATCH}, {size.num_weights:,} weights; the "
+        f"translator: {size.translator_epochs:g} epochs, lists of {size.candidates}."
+    )
+
+
+def _transformers(scale: str) -> str:
+    size = transformers.SIZES[scale]
+    start = size.training
+    stages = {"cross-entropy": start.epochs, "longer": size.longer, "sampling": size.sampling, "search": size.search}
+    return (
+        f"{_sizes(size.shape)}; batch {start.batch_size}; k = {start.beam_size}; rate {start.learning_rate:g}; "
+        f"epochs: {', '.join(f'{name} {epochs:g}' for name, epochs in stages.items())}."
+    )
+
+
+def _proteins(scale: str) -> str:
+    settings = proteins.SIZES[scale].settings
+    return f"{_sizes(settings.model)}; {settings.epochs:g} epochs at {settings.learning_rate:g}."
+
+
+def _phonemes(scale: str) -> str:
+    setting = Setting()
+    sizes = f"{_sizes(vars(setting))}; batch {setting.batch_size}"
+    return f"{sizes}; {setting.epochs} epochs at {setting.learning_rate:g}."
+
+
+def _enumerated(scale: str) -> str:
+    usual = inspect.signature(fit_enumerated).parameters
+    steps, rate = (usual[name].default for name in ("steps", "learning_rate"))
+    return f"Each step sees the whole space; at most {steps} steps at {rate:g}, ended by development data."
+
+
+_SAMPLED = {"translation": GERMAN, "translation-ro": ROMANIAN, "g2p": SPELLING, "phonemes": PHONEMES}
+_TAGGED = {"pmb": "supertags", "ewt": "supertags-ewt", "erg": "supertags-erg"}
+_FEEDING, _SEARCH, _LOCAL_GLOBAL = ("longer", "feeding"), ("longer", "feeding", "search", "likelihood"), (
+    "longer", "search", "likelihood",
+)  # fmt: skip
+LINES: dict[str, Callable[[str], str]] = {
+    "table-3.1-ner": partial(_planned, PLANS["ner"], _FEEDING),
+    "table-3.1-translation": partial(_planned, PLANS["translation"], _FEEDING),
+    "table-3.2": partial(_planned, PLANS["ner"], _FEEDING),
+    "table-4.1": partial(_planned, PLANS["supertags"], _SEARCH),
+    "table-4.2": partial(_planned, PLANS["ner"], _SEARCH),
+    **{f"table-5.1-{plan}": partial(_planned, PLANS[plan], ()) for plan in _TAGGED.values()},
+    "table-5.1-translation": partial(_planned, OWN_PLANS["translation"], ()),
+    **{f"table-5.{number}-{corpus}": partial(_planned, PLANS[plan], _LOCAL_GLOBAL)
+       for number in "23" for corpus, plan in _TAGGED.items()},
+    **{f"table-5.{number}": partial(_planned, OWN_PLANS["translation"], _LOCAL_GLOBAL) for number in "456"},
+    "table-6.1": _enumerated,
+    "table-6.1-phonemes": _phonemes,
+    **{f"{kind}-6.{n}-{task}": partial(_sampled, sampled)
+       for kind in ("table", "figure") for n in "23456" for task, sampled in _SAMPLED.items()},
+    "andreas-klein": _language_models,
+    "label-bias-toy": partial(_listed, label_bias_toy.systems(0)),
+    "stress": partial(_listed, stress.systems(0)),
+    "g2p": partial(_listed, spelling.systems(0)),
+    **{f"search-objectives-{corpus}": partial(_searched, corpus, search_objectives.family)
+       for corpus in search_objectives.CORPORA},
+    **{f"improvements-{corpus}": partial(_searched, corpus, _variants) for corpus in improvements.TAGGED},
+    "improvements-g2p": partial(_listed, improvements.spelling_family(0).values()),
+    "transformer-translation": _transformers,
+    "proteins": _proteins,
+}  # fmt: skip
+"""By what the name of a table begins with, the scale to its line."""

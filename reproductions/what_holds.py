@@ -1,0 +1,465 @@
+"""Ten ideas of the papers, one verdict each: the paper's effect and ours, pooled over corpora, and what is left of it.
+
+"Ours" is the paper's own comparison. Two controls stand beside it: one trained for about as long, each system with its
+best decoder on development data ("equal time"); and the paper's baseline in the decoder of the new system ("same
+decoder"). The verdict is `judge`; the pooled numbers are `pool`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from seqwise.evaluation.metrics import paired_bootstrap
+from seqwise.evaluation.report import Claim, Result, Table
+from seqwise.evaluation.values import sums_of
+
+__all__ = ["IDEAS", "VERDICTS", "Comparison", "Difference", "Evidence", "Idea", "Side", "examine", "judge", "pool"]
+
+VERDICTS = ("confirmed", "smaller", "decoder, not training", "contradicted", "undecided")
+"""What can become of an idea."""
+
+CONVERGED = "converged"
+HALF_95 = 1.96  # standard errors in half of a 95% interval
+SEEN = 1.96 + 0.84  # standard errors of an effect that a two-sided test at 5% sees four times in five
+INTERVAL = re.compile(r"([+-]?[\d.]+)(?: times)? \[(-?[\d.]+), (-?[\d.]+)\]")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A number with its 95% interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def detectable(self) -> float:
+        """The smallest true effect that a test of this precision would see with power 0.8.
+
+        Example:
+            >>> round(Difference(0.1, -1.86, 2.06).detectable, 2)
+            2.8
+        """
+        return SEEN * (self.high - self.low) / (2 * HALF_95)
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a comparison.
+
+    Args:
+        systems: names of rows, with * for any letters; of several the best on development data, with the same measure
+            there; where that was not measured, their mean.
+        measure: as in the file.
+    """
+
+    systems: tuple[str, ...]
+    measure: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What an idea comes to on one corpus: first minus second.
+
+    Args:
+        table: the name of the results.
+        first, second: as the paper compares them.
+        claim: the text of the claim that tests just this, in a file without values; "" for none.
+        equal_time: the text of the claim against the strongest control; "" for the row "minus best control" of the
+            first system.
+    """
+
+    table: str
+    first: Side
+    second: Side
+    claim: str = ""
+    equal_time: str = ""
+
+
+@dataclass(frozen=True)
+class Idea:
+    """An idea of a paper.
+
+    Args:
+        title: in a few words.
+        source: where it is made.
+        comparisons: one for each corpus.
+        unit: "points", "nats", or "% of the time" for numbers that are ratios of seconds.
+        published: the paper's effect, where the files do not have its numbers.
+        alone: there is no control but the comparison itself.
+    """
+
+    title: str
+    source: str
+    comparisons: tuple[Comparison, ...]
+    unit: str = "points"
+    published: float | None = None
+    alone: bool = False
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What came of an idea.
+
+    Attributes:
+        idea: which.
+        published: the paper's effect, a mean over corpora.
+        ours, equal_time, same_decoder: pooled; None where there is no such control.
+        tables: of which results, by name.
+        scale: "converged", "gpu" or "cpu".
+        seeds: of the least.
+        verdict: one of `VERDICTS`.
+    """
+
+    idea: Idea
+    published: float
+    ours: Difference
+    equal_time: Difference | None
+    same_decoder: Difference | None
+    tables: tuple[str, ...]
+    scale: str
+    seeds: int
+    verdict: str
+
+    @property
+    def strongest(self) -> Difference | None:
+        """The control that leaves the least of the effect."""
+        controls = [one for one in (self.equal_time, self.same_decoder) if one is not None]
+        return min(controls, key=lambda one: one.value, default=None)
+
+
+# ---------------------------------------------------------------------------------------- the rule
+
+
+def judge(
+    published: float, ours: Difference, *, equal_time: Difference | None = None, same_decoder: Difference | None = None
+) -> str:
+    """The verdict on an idea.
+
+    - "contradicted": our interval lies below 0.
+    - "decoder, not training": ours lies above 0, and in the same decoder less than half of ours is left, ours excluded.
+    - "confirmed": ours lies above 0 and is at least half of the paper's effect, and it does not go at equal time (where
+      less than half of it would be left, and all of it excluded).
+    - "smaller": the paper's effect lies above our interval, or ours goes at equal time.
+    - "undecided": none of these. Our interval holds the paper's effect.
+
+    Args:
+        published: the paper's effect, above 0.
+        ours: the same comparison here.
+        equal_time, same_decoder: what is left against the controls; None where there is none.
+
+    Example:
+        >>> judge(2.0, Difference(1.5, 0.8, 2.2)), judge(2.0, Difference(0.3, -0.4, 1.0))
+        ('confirmed', 'smaller')
+        >>> judge(2.0, Difference(0.8, -0.9, 2.5)), judge(2.0, Difference(-0.8, -1.4, -0.2))
+        ('undecided', 'contradicted')
+        >>> judge(2.0, Difference(1.5, 0.8, 2.2), same_decoder=Difference(0.1, -0.6, 0.8))
+        'decoder, not training'
+    """
+    if ours.high < 0:
+        return "contradicted"
+    if ours.low > 0 and _goes(ours, same_decoder):
+        return "decoder, not training"
+    if ours.low > 0 and ours.value >= published / 2:
+        return "smaller" if _goes(ours, equal_time) else "confirmed"
+    return "smaller" if ours.high < published else "undecided"
+
+
+def _goes(ours: Difference, control: Difference | None) -> bool:
+    """Whether a control leaves less than half of an effect, and certainly not all of it."""
+    return control is not None and control.value < ours.value / 2 and control.high < ours.value
+
+
+def pool(differences: Sequence[Difference]) -> Difference:
+    """The mean over corpora, each with the same weight, with the interval of independent corpora.
+
+    The distances of the ends from the mean add up in quadrature, each side on its own.
+
+    Example:
+        >>> pool([Difference(1.0, 0.0, 2.0), Difference(3.0, 2.0, 4.0)])
+        Difference(value=2.0, low=1.292..., high=2.707...)
+    """
+    count = len(differences)
+    value = statistics.fmean(one.value for one in differences)
+    below = math.hypot(*(one.value - one.low for one in differences)) / count
+    above = math.hypot(*(one.high - one.value for one in differences)) / count
+    return Difference(value, value - below, value + above)
+
+
+# ---------------------------------------------------------------------------------------- reading the files
+
+
+def examine(idea: Idea, tables: Mapping[str, Mapping[str, Table]]) -> Evidence | None:
+    """The evidence on an idea, of the best scale that any of its corpora has; None where there are no results.
+
+    Args:
+        idea: which.
+        tables: by name and by scale, the best evidence first.
+    """
+    scales = [scale for one in idea.comparisons for scale in tables.get(one.table, {})]
+    if not scales:
+        return None
+    scale = min(scales, key=("converged", "gpu", "cpu").index)
+    made = [(one, tables[one.table][scale]) for one in idea.comparisons if scale in tables.get(one.table, {})]
+    ours = pool([_ours(one, table, idea.unit) for one, table in made])
+    equal_time = None if idea.alone else pool([_at_equal_time(one, table, idea.unit) for one, table in made])
+    changed = any(one.first.measure != one.second.measure for one, _ in made) and idea.unit == "points"
+    same_decoder = pool([_in_same_decoder(one, table, idea.unit) for one, table in made]) if changed else None
+    published = idea.published
+    if published is None:
+        effects = [_published(one, table) for one, table in made]
+        published = statistics.fmean(effect for effect in effects if effect is not None)
+    return Evidence(
+        idea,
+        published,
+        ours,
+        equal_time,
+        same_decoder,
+        tuple(one.table for one, _ in made),
+        scale,
+        min(max(len(result.signature.seeds) for result in table.results) for _, table in made),
+        judge(published, ours, equal_time=equal_time, same_decoder=same_decoder),
+    )
+
+
+def _ours(one: Comparison, table: Table, unit: str) -> Difference:
+    if one.claim:
+        return _of_claim(_claim(table, one.claim), unit)
+    return _between(table, one.first, one.second)
+
+
+def _at_equal_time(one: Comparison, table: Table, unit: str) -> Difference:
+    if one.equal_time:
+        return _of_claim(_claim(table, one.equal_time), unit)
+    first = _chosen(table, one.first)[0]
+    (against,) = (
+        each for each in table.results if each.system == first.system and each.measure.endswith(" minus best control")
+    )
+    return _with_interval(against)
+
+
+def _in_same_decoder(one: Comparison, table: Table, unit: str) -> Difference:
+    if one.first.measure == one.second.measure:
+        return _ours(one, table, unit)
+    return _between(table, one.first, Side(one.second.systems, one.first.measure))
+
+
+def _claim(table: Table, text: str) -> Claim:
+    (found,) = (claim for claim in table.claims if claim.text == text)
+    return found
+
+
+def _of_claim(claim: Claim, unit: str) -> Difference:
+    """The numbers of a claim in a unit; of a file without values those that its evidence prints."""
+    if claim.numbers:
+        numbers = [(100 if unit == "points" else 1) * number for number in claim.numbers[:3]]
+    else:
+        (printed,) = INTERVAL.findall(claim.evidence)
+        numbers = [float(number) for number in printed]
+    if unit == "% of the time":
+        numbers = [100 - 100 / times for times in numbers]
+    return Difference(*numbers)
+
+
+def _between(table: Table, first: Side, second: Side) -> Difference:
+    """First minus second: a paired bootstrap of their values, or, without values, their own intervals in quadrature.
+
+    The second is too wide, because it does not know that the examples are the same.
+    """
+    (one,), (other,) = _chosen(table, first), _chosen(table, second)
+    if one.values and other.values:
+        value, low, high, _ = paired_bootstrap(sums_of(one.values[0]), sums_of(other.values[0]))
+        return Difference(100 * value, 100 * low, 100 * high)
+    ours, theirs = _with_interval(one), _with_interval(other)
+    value = ours.value - theirs.value
+    below = math.hypot(ours.value - ours.low, theirs.high - theirs.value)
+    above = math.hypot(ours.high - ours.value, theirs.value - theirs.low)
+    return Difference(value, value - below, value + above)
+
+
+def _with_interval(result: Result) -> Difference:
+    if result.low is None or result.high is None:
+        raise ValueError(f"{result.system!r}, {result.measure!r} has no interval")
+    return Difference(result.value, result.low, result.high)
+
+
+def _rows(table: Table, side: Side, measure: str) -> list[Result]:
+    return [
+        result
+        for result in table.results
+        if result.measure == measure and any(fnmatchcase(result.system, name) for name in side.systems)
+    ]
+
+
+def _chosen(table: Table, side: Side) -> list[Result]:
+    """The best on development data of the rows of a side; all of them where that was not measured."""
+    dev = _rows(table, side, f"{side.measure}, dev")
+    best = {max(dev, key=lambda result: result.value).system} if dev else None
+    return [one for one in _rows(table, side, side.measure) if best is None or one.system in best]
+
+
+def _published(one: Comparison, table: Table) -> float | None:
+    """The paper's effect, its rows chosen on its own development data; None where the file has no such numbers."""
+    sides = []
+    for side in (one.first, one.second):
+        dev = [result for result in _rows(table, side, f"{side.measure}, dev") if result.published is not None]
+        best = {max(dev, key=lambda result: result.published or 0.0).system} if dev else None
+        rows = [result for result in _rows(table, side, side.measure) if best is None or result.system in best]
+        numbers = [result.published for result in rows if result.published is not None]
+        if not numbers:
+            return None
+        sides.append(statistics.fmean(numbers))
+    return sides[0] - sides[1]
+
+
+# ---------------------------------------------------------------------------------------- the ideas
+
+_FEEDINGS = tuple(f"alpha-soft {kind}" for kind in ("greedy, *", "sample, *"))
+_UNI = tuple((corpus, f"{corpus}-uni") for corpus in ("pmb", "ewt", "erg"))
+_LABELS = "{}: labels right"
+_MEASURED = {"table-3.1-ner": "greedy: macro F1", "table-3.1-translation": "greedy: BLEU"}
+_SAMPLED = {"translation": "BLEU", "g2p": "words right"}
+
+IDEAS = (
+    Idea(
+        "Scheduled sampling beats cross-entropy (greedy search)",
+        "thesis, Table 3.1",
+        tuple(
+            Comparison(
+                table, Side(("scheduled sampling, *",), measure), Side(("cross-entropy",), measure),
+                "Scheduled sampling improves on cross-entropy.",
+                "Hard scheduled sampling, with its best decoder, beats longer cross-entropy.",
+            )
+            for table, measure in _MEASURED.items()
+        ),
+    ),
+    Idea(
+        "Relaxed scheduled sampling beats the hard one (greedy search)",
+        "thesis, Table 3.1",
+        tuple(
+            Comparison(
+                table, Side(_FEEDINGS, measure), Side(("scheduled sampling, *",), measure),
+                "Relaxed scheduled sampling improves on the hard one.",
+                "Relaxed scheduled sampling, with its best decoder, beats longer cross-entropy.",
+            )
+            for table, measure in _MEASURED.items()
+        ),
+    ),
+    Idea(
+        "The direct loss through the relaxed beam beats cross-entropy",
+        "AAAI 2018, Tables 1 and 2",
+        (
+            *(
+                Comparison(
+                    table,
+                    Side(("direct loss, annealed",), _LABELS.format("beam")),
+                    Side(("cross-entropy",), _LABELS.format("beam")),
+                    "The direct loss improves a beam's result over cross-entropy's.",
+                )
+                for table in ("table-4.1", "table-4.1-uni")
+            ),
+            Comparison(
+                "table-4.2", Side(("direct loss, annealed",), "beam: macro F1"),
+                Side(("cross-entropy",), "greedy: macro F1"),
+                "The direct loss with a beam improves on cross-entropy searched greedily.",
+            ),
+        ),
+    ),
+    Idea(
+        "Left to right, search-aware local training beats cross-entropy",
+        "NAACL 2019, Table 2",
+        tuple(
+            Comparison(
+                f"table-5.2-{name}", Side(("relaxed beam, local",), _LABELS.format("beam")),
+                Side(("cross-entropy",), _LABELS.format("beam")),
+                "Search-aware and local beats cross-entropy, in a beam.",
+            )
+            for _, name in _UNI
+        ),
+    ),
+    Idea(
+        "Left to right, self-normalised first, global beats local",
+        "NAACL 2019, Table 3",
+        tuple(
+            Comparison(
+                f"table-5.3-{name}", Side(("relaxed beam, global",), _LABELS.format("raw beam")),
+                Side(("relaxed beam, local",), _LABELS.format("beam")),
+                "From a self-normalised start, global beats local.",
+            )
+            for _, name in _UNI
+        ),
+    ),
+    Idea(
+        "In translation, self-normalised first, global beats cross-entropy",
+        "NAACL 2019, Table 4",
+        (
+            Comparison(
+                "table-5.4", Side(("self-normalised, then global",), "raw beam: BLEU"),
+                Side(("cross-entropy",), "beam: BLEU"),
+                "Global, self-normalised first, beats cross-entropy in a beam.",
+            ),
+        ),
+    ),
+    Idea(
+        "γ = 0.1 saves nine tenths of the training time of γ = 1",
+        "Andreas and Klein (2015), Table 1",
+        (
+            Comparison(
+                "andreas-klein-1", Side(("γ = 0.1",), "training seconds"), Side(("γ = 1",), "training seconds"),
+                "γ = 0.1 trains about ten times as fast as γ = 1.",
+            ),
+        ),
+        "% of the time",
+        published=90.0,
+        alone=True,
+    ),
+    Idea(
+        "Pseudolikelihood models data better than an MLM (E_raw)",
+        "thesis, Table 6.1",
+        (
+            Comparison(
+                "table-6.1", Side(("*",), "MLM, raw"), Side(("*",), "PLL"),
+                "Pseudolikelihood models the data better than an MLM, read as E_raw.",
+                "So it does where the MLM is read as E_local.",
+            ),
+            Comparison(
+                "table-6.1-phonemes", Side(("*",), "MLM, raw"), Side(("*",), "PLL"),
+                "Phonemes: pseudolikelihood models the data better than an MLM, read as E_raw.",
+                "Phonemes: so it does where the MLM is read as E_local.",
+            ),
+        ),
+        "nats",
+    ),
+    Idea(
+        "Metropolis-Hastings beats degenerate Gibbs (all temperatures)",
+        "thesis, Table 6.2",
+        tuple(
+            Comparison(
+                f"table-6.2-{task}", Side(("MH, local, T = *",), f"{measure}, samples"),
+                Side(("Gibbs, T = *",), f"{measure}, samples"),
+                f"MH beats degenerate Gibbs in {measure} (all temperatures).",
+                f"MH beats degenerate Gibbs in {measure} at T = 0.5.",
+            )
+            for task, measure in _SAMPLED.items()
+        ),
+    ),
+    Idea(
+        "Annealed Metropolis-Hastings (raw) beats Mask-Predict",
+        "thesis, Table 6.6",
+        tuple(
+            Comparison(
+                f"table-6.6-{task}", Side(("MH, raw, annealed by *",), f"{measure}, last state"),
+                Side(("Mask-Predict",), f"{measure}, last state"),
+                "MH (raw) beats Mask-Predict with one length, by last states.",
+                "MH (raw) beats Mask-Predict with as many passes, by last states.",
+            )
+            for task, measure in _SAMPLED.items()
+        ),
+    ),
+)  # fmt: skip
+"""One row of the page each."""

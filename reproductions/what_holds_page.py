@@ -1,0 +1,299 @@
+"""docs/what-holds.md, and the plot on it, from results/*.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from reproductions.goyal_2018.exposure_bias import PLANS, Plan
+from reproductions.goyal_2019.label_bias import OWN_PLANS
+from reproductions.goyal_2021.sampler_tasks import GERMAN, PHONEMES, SPELLING
+from reproductions.markdown import grid
+from reproductions.result_files import CHAPTERS, NAMES
+from reproductions.result_pages import is_ours, lacks_values
+from reproductions.what_holds import IDEAS, Difference, Evidence, examine
+from seqwise.evaluation.report import Table
+
+__all__ = ["CORPORA", "Corpus", "draw", "page"]
+
+Tables = Mapping[str, Mapping[str, Table]]
+SCALE_NAMES = {"converged": "converged", "gpu": "the papers' sizes", "cpu": "quick"}
+
+TITLES = ("idea", "paper", "ours", "seeds, corpora", "at equal time", "in the same decoder", "verdict")
+PAGE = """\
+# What holds
+
+Made by `make figures` from the files in `results/`; do not edit.
+
+{extent}
+
+{ideas}
+Effects are in points of F1, accuracy or BLEU where no unit stands, with 95% intervals. The paper's effect is a mean
+over the corpora that it has. **Ours** is the paper's own comparison, a mean over corpora, each with the same weight;
+its interval takes corpora as independent. **At equal time** is the same system against the strongest control that was
+trained about as long, each with its best decoder on development data. (For Metropolis-Hastings it is the best
+temperature of both, then Mask-Predict with as many passes; for pseudolikelihood the MLM read as E_local.) **In the same
+decoder** is the paper's baseline, searched as the new system is. Where a file has no values of each example, this
+column has the two systems' own intervals in quadrature, which is too wide.
+
+Verdicts. *Confirmed*: the interval lies above 0, the effect is at least half of the paper's, and it does not go at
+equal time. *Decoder, not training*: it goes in the same decoder. *Smaller*, or none: the paper's effect is excluded, or
+ours goes at equal time. *Contradicted*: the interval lies below 0. *Undecided*: the paper's effect is not excluded; the
+number is the effect that this many seeds and examples see four times in five. An effect *goes* if less than half of it
+is left, and all of it is excluded. Theorems have no verdict; [Andreas and Klein](results/andreas-klein.md) has their
+checks.
+
+![Effects of ten ideas: the paper's, ours, and what is left against the strongest control](what-holds.png)
+
+Hollow diamond: the paper. Dot with bar: ours. Grey dot: what is left against the strongest control. Grey band: what
+could not be seen.
+
+## Scale
+
+{scale}
+Seconds are CPU time of the first cross-entropy stage on one thread, in the mean over seeds. Points below plateau: what
+the best cross-entropy model at hand has more, on test; "at least" where that model was not trained to its end. The
+papers do not print the sizes of their corpora; these are from the corpora's own papers. Details: [results](results.md).
+
+## What is not here
+
+{absent}
+
+## Errata of the papers
+
+{errata}
+"""
+
+ERRATA = """\
+- *AAAI 2018, Algorithms 1 and 3.* All k slots start alike, with score 0. So each candidate is tied k ways, and the beam
+  never spreads. Here one slot is alive at first; the others have no mass.
+- *NAACL 2015, equation 5.* The signs and the factor 1/γ are lost. With them the penalty has the same expectation for
+  every γ.
+- *NAACL 2015, Theorem 2.* The printed bound lacks the range of |log Z| as a factor, and fails where |log Z| varies by
+  much more than 1. `reproductions.andreas_klein_2015.normalization_theory` has the bound that the proof gives.
+- *Thesis, Algorithm 4, line 11.* The acceptance ratio has the energies themselves. It takes exp(E(y) − E(y')).
+- *Thesis, Table 6.1, column True.* The entropy of the palindromes is 5.964 nats in closed form, not 5.32 or 5.35;
+  log 0.2 with the wrong sign gives 5.32.
+"""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A line of the table of scale; where two stand together, the second is the paper's.
+
+    Args:
+        names: of the corpora.
+        table: whose cross-entropy systems are shown.
+        plan: how they are trained.
+        amounts: of training data.
+        paper: the hidden size and the epochs of the paper's models.
+    """
+
+    names: tuple[str, str]
+    table: str
+    plan: Plan
+    amounts: tuple[str, str]
+    paper: tuple[str, str]
+
+
+_CCGBANK, _CCGBANK_TOKENS, _CCG_MODEL = "CCGbank", "0.93 million", ("512", "50")
+CORPORA = (
+    Corpus(
+        ("GermEval 2014", "CoNLL-2003 German"), "table-4.2", PLANS["ner"], ("96,499 tokens", "206,931"), ("64", "50")
+    ),
+    Corpus(
+        ("Parallel Meaning Bank, both ways", _CCGBANK), "table-4.1", PLANS["supertags"],
+        ("50,408 tokens", _CCGBANK_TOKENS), _CCG_MODEL,
+    ),
+    Corpus(
+        ("the same, left to right", _CCGBANK), "table-5.2-pmb-uni", PLANS["supertags"],
+        ("50,408 tokens", _CCGBANK_TOKENS), _CCG_MODEL,
+    ),
+    Corpus(
+        ("UD English EWT, left to right", _CCGBANK), "table-5.2-ewt-uni", PLANS["supertags-ewt"],
+        ("204,577 tokens", _CCGBANK_TOKENS), _CCG_MODEL,
+    ),
+    Corpus(
+        ("ERG, left to right", _CCGBANK), "table-5.2-erg-uni", PLANS["supertags-erg"],
+        ("315,515 tokens", _CCGBANK_TOKENS), _CCG_MODEL,
+    ),
+    Corpus(
+        ("Tatoeba, German to English", "IWSLT 2014"), "table-5.4", OWN_PLANS["translation"],
+        ("27,473 pairs", "153,000"), ("256", "not printed"),
+    ),
+)  # fmt: skip
+"""What the tables of Chapters 3 to 5 are trained on."""
+
+
+def page(tables: Tables) -> str:
+    """The whole page.
+
+    Args:
+        tables: as :func:`~reproductions.result_files.load_tables` reads them.
+    """
+    evidence = [examine(idea, tables) for idea in IDEAS]
+    made = [one for one in evidence if one is not None]
+    rows = [_row(one) for one in made]
+    rows += [_empty(idea.title, idea.source) for idea, one in zip(IDEAS, evidence, strict=True) if one is None]
+    return PAGE.format(
+        extent=_extent(made),
+        ideas=grid(TITLES, rows),
+        scale=_scale(tables),
+        absent=_absent(tables, made),
+        errata=ERRATA.rstrip(),
+    )
+
+
+def _extent(evidence: Sequence[Evidence]) -> str:
+    """The first paragraph: how far the evidence goes."""
+    converged = sum(one.scale == "converged" for one in evidence)
+    text = (
+        f"{converged or 'None'} of these {len(evidence)} verdicts {'rest' if converged > 1 else 'rests'} on training "
+        "to the end (`--scale converged`: learning rates tuned on development data, which end each stage; five seeds)."
+    )
+    if converged < len(evidence):
+        text += (
+            f" {'The others' if converged else 'They'} rest on quick tables: seconds to minutes of training at one "
+            "setting that was not tuned, three seeds mostly, small models, other and smaller corpora than the papers'. "
+            "There cross-entropy itself is points below its plateau. So a gain may be that of longer training, and a "
+            "missing gain that of too little. **Their verdicts say what such a training shows, not what the method can "
+            "do.** A converged table takes the place of a quick one as soon as its file is in `results/`."
+        )
+    return text
+
+
+def _row(one: Evidence) -> list[str]:
+    idea, unit = one.idea, "" if one.idea.unit == "points" else f" {one.idea.unit}"
+    verdict = f"**{one.verdict}**"
+    if one.verdict == "undecided":
+        verdict += f" (could have seen {one.ours.detectable:.1f}{unit})"
+    equal_time = "no control" if one.equal_time is None else _interval(one.equal_time)
+    same = "no control" if idea.alone else "the same" if one.same_decoder is None else _interval(one.same_decoder)
+    (chapter,) = (each.page for each in CHAPTERS if any(one.tables[0] in names for names in each.sections.values()))
+    title = f"[{idea.title}](results/{chapter}.md) ({idea.source})"
+    count = len(one.tables)
+    corpora = f"{one.seeds} seeds, {count} {'corpora' if count > 1 else 'corpus'}, {SCALE_NAMES[one.scale]}"
+    return [title, f"{one.published:+.1f}{unit}", f"{_interval(one.ours)}{unit}", corpora, equal_time, same, verdict]
+
+
+def _empty(title: str, source: str) -> list[str]:
+    return [f"{title} ({source})", "", "no results", "", "", "", ""]
+
+
+def _interval(difference: Difference) -> str:
+    return f"{difference.value:+.1f} [{difference.low:.1f}, {difference.high:.1f}]"
+
+
+# ---------------------------------------------------------------------------------------- scale
+
+
+def _scale(tables: Tables) -> str:
+    titles = ("corpus / the paper's", "training data", "hidden size", "epochs", "seconds", "points below plateau")
+    rows = []
+    for corpus in CORPORA:
+        for scale, table in tables.get(corpus.table, {}).items():
+            start = corpus.plan.start_at(scale)
+            most = "at most " if scale == "converged" else ""
+            hidden, epochs = corpus.paper
+            (seconds,) = (
+                one.value
+                for one in table.results
+                if one.system == "cross-entropy" and one.measure.startswith("training seconds")
+            )
+            rows.append(
+                [
+                    f"{' / '.join(corpus.names)} ({SCALE_NAMES[scale]})", " / ".join(corpus.amounts),
+                    f"{dict(start.model)['hidden_size']} / {hidden}", f"{most}{start.epochs:g} / {epochs}",
+                    f"{seconds:.0f}", _below_plateau(tables[corpus.table], table),
+                ]
+            )  # fmt: skip
+    return grid(titles, rows)
+
+
+def _below_plateau(by_scale: Mapping[str, Table], table: Table) -> str:
+    """How far the first cross-entropy stage of a table is below the best one of the best table at hand."""
+    plateau = max(_best_decoded(next(iter(by_scale.values())), ("cross-entropy", "cross-entropy, longer")))
+    (start,) = _best_decoded(table, ("cross-entropy",))
+    at_least = "" if "converged" in by_scale else "at least "
+    return f"{at_least}{max(0.0, plateau - start):.1f}"
+
+
+def _best_decoded(table: Table, systems: Sequence[str]) -> list[float]:
+    """What systems reach on test with the decoder that was chosen on development data."""
+    return [one.value for one in table.results if one.system in systems and one.note == "chosen on dev"]
+
+
+# ---------------------------------------------------------------------------------------- what is not here
+
+
+def _absent(tables: Tables, evidence: Sequence[Evidence]) -> str:
+    files = [table for by_scale in tables.values() for table in by_scale.values()]
+    bare = sum(lacks_values(table) for table in files)
+    claims = [claim for table in files for claim in table.claims if not is_ours(claim)]
+    untested = sum(claim.verdict == "not tested" for claim in claims)
+    quick = sum(one.scale != "converged" for one in evidence)
+    missing = ", ".join(f"`{name}`" for name in NAMES if not tables[name])
+    lacks = "; ".join(what for chapter in CHAPTERS for what in chapter.lacks)
+    sentences = max(task.sizes["cpu"].sentences for task in (GERMAN, SPELLING, PHONEMES))
+    lines = {
+        "The papers' corpora, which cannot be had openly, and results with models of their size (`--scale gpu`).": 1,
+        f"Converged tables of {quick} of the {len(evidence)} ideas.": quick,
+        f"Results that no file has yet: {missing}.": missing,
+        f"Not reproduced: {lacks}.": lacks,
+        f"A test of {untested} claims of the papers; the pages of their chapters say why.": untested,
+        "Sentences of more than 20 words, which Table 5.6 is about: those of Tatoeba have 6.5.": 1,
+        f"More than {sentences} test sentences for the samplers of Chapter 6.": sentences,
+        f"The value of each example in {bare} of {len(files)} files, whose p-values cannot be computed again.": bare,
+    }
+    return "\n".join(f"- {line}" for line, there in lines.items() if there)
+
+
+# ---------------------------------------------------------------------------------------- the plot
+
+OURS, GREY = "#0072B2", "#808080"
+LINEAR = 2.0  # the axis is linear up to here, and logarithmic beyond
+TICKS = (-10, -5, -2, -1, 0, 1, 2, 5, 10, 20, 50)
+
+
+def draw(tables: Tables, path: Path) -> None:
+    """Draw a line for each idea: the paper, ours with its interval, the strongest control, and what could not be seen.
+
+    Args:
+        tables: as of :func:`page`.
+        path: of the picture.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    evidence = [one for idea in IDEAS if (one := examine(idea, tables)) is not None]
+    figure, axes = pyplot.subplots(figsize=(10, 0.46 * len(evidence) + 1.2), layout="constrained")
+    axes.set_xscale("symlog", linthresh=LINEAR, linscale=0.8)
+    axes.axvline(0, color="black", lw=0.8)
+    for row, one in enumerate(evidence):
+        ours, strongest = one.ours, one.strongest
+        band = ours.detectable
+        axes.barh(row, 2 * band, left=-band, height=0.7, color="#e4e4e4", zorder=0)
+        if strongest is not None:
+            ends = [[strongest.value - strongest.low], [strongest.high - strongest.value]]
+            axes.errorbar(strongest.value, row + 0.22, xerr=ends, fmt="o", ms=4, color=GREY, lw=1, alpha=0.8)
+        axes.errorbar(
+            ours.value, row, xerr=[[ours.value - ours.low], [ours.high - ours.value]], fmt="o", ms=6, color=OURS, lw=2
+        )
+        axes.plot(one.published, row - 0.22, "D", ms=7, mfc="none", mec="black")
+    axes.set_yticks(range(len(evidence)), [_label(one) for one in evidence])
+    axes.set_xticks(TICKS, [f"{tick:g}" for tick in TICKS])
+    axes.minorticks_off()
+    axes.invert_yaxis()
+    axes.grid(axis="x", alpha=0.3)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.set_xlabel(f"effect (logarithmic beyond {LINEAR:g} points)")
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def _label(one: Evidence) -> str:
+    unit = "" if one.idea.unit == "points" else f" [{one.idea.unit}]"
+    return f"{one.idea.title}{unit}\n{one.verdict}"

@@ -1,0 +1,127 @@
+"""The pages made of results/*.json: every file is on one, what is missing is named, and theorems are no claims."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from reproductions.make_pages import pages
+from reproductions.result_files import CHAPTERS, NAMES, Chapter, file_stem, load_tables
+from reproductions.result_pages import chapter_page
+from reproductions.result_settings import settings_line
+from seqwise.evaluation.metrics import Counts
+from seqwise.evaluation.report import Claim, Result, Table, load_table, save_table
+from seqwise.evaluation.signature import sign
+from seqwise.evaluation.verdicts import difference_result, interval_result
+
+ROOT = Path(__file__).parents[2]
+MOST_BYTES = 120_000
+SIGNATURE = sign("m", seeds=[0, 1], data="0" * 64)
+CHAPTER = Chapter("page", "A chapter", {"Table 4.1": ("table-4.1", "table-4.1-uni"), "Table 4.2": ("table-4.2",)})
+
+
+def table(*claims: Claim) -> Table:
+    """Two systems, one of them with the paper's number."""
+    right, wrong = Counts([1, 1, 0, 1] * 20), Counts([1, 0, 0, 0] * 20)
+    results = (
+        interval_result("control", "beam: right", wrong, SIGNATURE, published=82.4, note="chosen on dev"),
+        Result("control", "beam: right, dev", 12.3, SIGNATURE),
+        interval_result("control", "raw beam: right", right, SIGNATURE),
+        difference_result("better", "right minus best control", right, wrong, SIGNATURE),
+    )
+    return Table("Table 4.1, a task: right", results, claims=claims)
+
+
+def shown(**by_name: Mapping[str, Table]) -> str:
+    named = {name.replace("_", "-").replace("4-", "4."): by_scale for name, by_scale in by_name.items()}
+    return chapter_page(CHAPTER, {name: named.get(name, {}) for name in NAMES})
+
+
+@pytest.mark.thorough
+def test_the_pages_are_those_of_the_committed_results() -> None:
+    made = pages(ROOT / "results")
+    for name, text in made.items():
+        assert (ROOT / "docs" / name).read_text(encoding="utf-8") == text, f"make figures writes {name}"
+    assert {path.name for path in (ROOT / "docs" / "results").iterdir()} == {f"{one.page}.md" for one in CHAPTERS}
+    assert sum(len(text.encode()) for text in made.values()) < MOST_BYTES
+    for path in (ROOT / "results").glob("table-*.json"):
+        assert any(f"`{path.stem}`" in text for text in made.values()), path.name
+
+
+def test_results_that_no_page_shows_are_refused(tmp_path: Path) -> None:
+    for name in ("table-3.2", "table-3.2-converged", "reliability"):
+        shutil.copy(ROOT / "results" / "table-3.2.json", tmp_path / f"{name}.json")
+    tables = load_tables(tmp_path)
+    assert list(tables["table-3.2"]) == ["converged", "cpu"] and not tables["table-3.1-ner"]
+    shutil.copy(ROOT / "results" / "table-3.2.json", tmp_path / "table-9.9.json")
+    with pytest.raises(SystemExit, match=r"no page shows table-9\.9"):
+        load_tables(tmp_path)
+
+
+def test_names_of_scales_are_told_from_names_of_tables() -> None:
+    stems = [file_stem(name, scale) for name in NAMES for scale in ("converged", "gpu", "cpu")]
+    assert len(set(stems)) == len(stems)
+
+
+def test_missing_files_are_named() -> None:
+    page = shown(table_4_1={"cpu": table()})
+    assert "- `results/table-4.1-uni.json`: `python -m reproductions table-4.1 --results results` makes it." in page
+    assert "`results/table-4.1.json`:" not in page and "## Table 4.2" not in page
+
+
+def test_a_table_has_its_settings_and_the_numbers_of_test() -> None:
+    page = shown(table_4_1={"cpu": table()})
+    assert settings_line("table-4.1", "cpu") in page and "k = 3" in page
+    assert "| control | **25.0 ± 10.0** (82.4) | 75.0 |" in page and "12.3" not in page
+    assert re.search(r"\| better \|  \|  \| \+50\.0 \[[\d.]+, [\d.]+\]\* \|", page)
+
+
+def test_each_scale_has_a_table_and_settings_of_its_own() -> None:
+    page = shown(table_4_1={"converged": table(), "cpu": table()})
+    assert "(`table-4.1`, 2 seeds" in page and "(`table-4.1-converged`, 2 seeds" in page
+    assert page.index("`table-4.1`, 2") < page.index("`table-4.1-converged`, 2")
+    assert settings_line("table-4.1", "converged") in page
+
+
+def test_claims_of_several_files_share_a_row() -> None:
+    claims = [
+        Claim("This helps, in BLEU.", "the paper", "holds", "a 2.0 against b 1.0: +1.2 [0.7, 1.7], p < 0.001"),
+        Claim("This helps, in words right.", "the paper", "not seen", "a 2.0 against b 1.0: +0.2 [-0.7, 1.1], p = 0.8"),
+    ]
+    page = shown(table_4_1={"cpu": table(claims[0])}, table_4_1_uni={"cpu": table(claims[1])})
+    assert "| This helps, in quality. | **holds**: +1.2 [0.7, 1.7] | not seen: +0.2 [-0.7, 1.1] |" in page
+
+
+def test_theorems_and_figures_are_not_counted_as_claims() -> None:
+    claims = [Claim(f"The {kind}.", "section 3", "holds", "seen", kind=kind) for kind in ("claim", "theorem", "figure")]
+    claimed, _, checked = shown(table_4_1={"cpu": table(*claims)}).partition("| theorem or figure, checked |")
+    assert "The claim." in claimed and "The theorem." not in claimed
+    assert "The theorem." in checked and "The figure." in checked and "The claim." not in checked
+
+
+def test_files_without_values_are_named() -> None:
+    whole = table()
+    bare = replace(whole, results=tuple(replace(one, values=()) for one in whole.results))
+    lacks = "Files without the value of each example"
+    assert lacks not in shown(table_4_1={"cpu": whole})
+    assert f"{lacks}, whose p-values cannot be computed again: all on" in shown(table_4_1={"cpu": bare})
+    page = shown(table_4_1={"cpu": bare}, table_4_2={"cpu": whole})
+    assert f"{lacks}, whose p-values cannot be computed again: `table-4.1`." in page
+
+
+def test_what_is_shown_can_be_read_back(tmp_path: Path) -> None:
+    save_table(table(), tmp_path / "table-4.1.json")
+    assert load_tables(tmp_path)["table-4.1"] == {"cpu": load_table(tmp_path / "table-4.1.json")}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_settings_are_read_from_the_code(name: str) -> None:
+    line = settings_line(name, "cpu")
+    assert line == "" or line.endswith(".")
+    # Tables of trained systems have one.
+    assert line or name in ("figure-1", "figure-3.1", "figure-6.1", "raw-scores")
