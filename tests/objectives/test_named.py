@@ -97,3 +97,9 @@ def test_the_unit_names_what_is_added() -> None:
         BeamCRF(cross_entropy_weight=0.0, direct_loss_weight=0.25).loss_unit("label").startswith(f"{plain}, + 0.25 x")
     )
     assert BeamCRF(cross_entropy_weight=0.5).loss_unit("label").startswith(f"{plain}, + 0.5 x")
+
+
+def test_a_label_that_does_not_exist_is_named() -> None:
+    context = Context(None, ("N", "V"), None, None)
+    with pytest.raises(InputError, match="'M'"):
+        Hinge(wrong_label_costs="V=2,M=3").token_cost(context)

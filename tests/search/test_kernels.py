@@ -223,10 +223,11 @@ def test_a_cost_that_knows_the_prefix(form: Form) -> None:
     assert_same(loss(expanded), loss(form), model)
 
 
-def test_inputs_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("size", ["relaxed.GROUP", "chunked.CHUNK"])
+def test_inputs_in_groups_and_in_chunks(size: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = a_model("encoder-decoder")
     expected = loss_of(model, expanded)
-    monkeypatch.setattr("seqwise.search.large_vocabulary.relaxed.GROUP", 3 * V)
+    monkeypatch.setattr(f"seqwise.search.large_vocabulary.{size}", 3 * V)
     for form in (CERTIFIED, DENSE):
         assert_same(expected, loss_of(model, form), model)
 
