@@ -1,4 +1,4 @@
-"""The command line: ``seqwise train | predict | evaluate | score | sample | diagnose | report | explore``; groups.
+"""The command line: ``seqwise train | debug-data | predict | evaluate | score | sample | diagnose | ...``.
 
 Whatever the user can fix ends with one line on standard error and exit code 2.
 """
@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from seqwise.cli.debug_data import debug_data
 from seqwise.cli.diagnosis import diagnose
 from seqwise.cli.examples import examples
 from seqwise.cli.exploration import explore
@@ -52,9 +53,23 @@ with_flags = {
     train: command_with_flags("seqwise.runs.settings", "SETTINGS"),
     sample: command_with_flags("seqwise.runs.sampling_settings", "SampleSettings"),
 }
-commands: list[Any] = [train, predict, evaluate, score, sample, diagnose, card, push, report, explore]
+commands: list[Any] = [
+    train,
+    debug_data,
+    predict,
+    evaluate,
+    score,
+    sample,
+    diagnose,
+    card,
+    push,
+    report,
+    explore,
+]
 for command in commands:
-    app.command(cls=with_flags.get(command, Command), epilog=examples(command.__name__))(without_flags(command))
+    app.command(cls=with_flags.get(command, Command), epilog=examples(command.__name__.replace("_", "-")))(
+        without_flags(command)
+    )
 app.add_typer(masked_model, name="masked-model")
 
 

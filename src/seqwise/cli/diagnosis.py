@@ -53,7 +53,7 @@ def diagnose(
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="with --example: draw it, as PNG")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of tables")] = False,
 ) -> None:
-    """Show what ails a run: decoders, log Z, exposure gap, length bias, label bias.
+    """Diagnose a run: decoders, log Z, exposure gap, length bias, label bias.
 
     Each block ends with what it means and what can be done about it. In brackets bootstrap 95% intervals.
     """

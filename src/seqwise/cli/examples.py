@@ -23,6 +23,10 @@ EXAMPLES = {
         "    --dev dev.conll --output runs/bert-tagger",
         "seqwise train --config settings.yaml --seed 1 --output runs/seed1",
     ),
+    "debug-data": (
+        "seqwise debug-data train.conll dev.conll test.conll",
+        "seqwise debug-data pairs.tsv dev.tsv --task transduce --source-units characters",
+    ),
     "predict": (
         'seqwise predict runs/tagger "the old man the boats"',
         "seqwise predict runs/tagger test.conll --format columns > labelled.conll",

@@ -1,0 +1,101 @@
+"""``seqwise debug-data``."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from seqwise.cli.console import number, require_at_least_one
+from seqwise.errors import InputError
+
+if TYPE_CHECKING:
+    from seqwise.runs.inspection import FileInspection, Lengths
+
+__all__ = ["debug_data"]
+
+WIDTH = 80
+
+
+def debug_data(
+    train: Annotated[Path, typer.Argument(metavar="TRAIN", help="training data")],
+    others: Annotated[
+        list[Path] | None, typer.Argument(metavar="[FILE]...", help="development and test data, compared with it")
+    ] = None,
+    *,
+    task: Annotated[str, typer.Option(metavar="NAME", help="tag (columns) or transduce (pairs)")] = "tag",
+    token_column: Annotated[int, typer.Option(metavar="N", help="tag: the column of the tokens, from 0")] = 0,
+    label_column: Annotated[int, typer.Option(metavar="N", help="tag: that of the labels; -1 is the last")] = -1,
+    source_units: Annotated[str, typer.Option(metavar="NAME", help="transduce: words or characters")] = "words",
+    target_units: Annotated[str, typer.Option(metavar="NAME", help="transduce: words or characters")] = "words",
+    labels: Annotated[int, typer.Option(metavar="N", help="labels that are listed, the most frequent first")] = 10,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of text, with all labels")] = False,
+) -> None:
+    """Check data files before training: counts, labels, unknown tokens, duplicates, and how far no learning gets.
+
+    Reads files as train does, and changes nothing.
+    """
+    from seqwise.runs.inputs import read_examples
+    from seqwise.runs.inspection import inspect_data
+    from seqwise.runs.settings import train_settings
+
+    require_at_least_one("--labels", labels)
+    if task == "tag":
+        options: dict[str, Any] = {"token_column": token_column, "label_column": label_column}
+    elif task == "transduce":
+        options = {"source_units": source_units, "target_units": target_units}
+    else:
+        raise InputError(f"--task must be tag or transduce, got {task!r}")
+    settings = train_settings(task=task, **options)
+    files = {str(path): read_examples(settings, path) for path in (train, *(others or ()))}
+    found = inspect_data(files, tags=task == "tag")
+    if as_json:
+        print(json.dumps([asdict(one) for one in found], indent=1, ensure_ascii=False))
+        return
+    for place, one in enumerate(found):
+        print("\n" * (place > 0) + one.name)
+        for name, text in _rows(one, tags=task == "tag", most=labels):
+            print(textwrap.fill(f"  {name:<12}{text}", WIDTH, subsequent_indent=" " * 14, break_on_hyphens=False))
+
+
+def _rows(one: FileInspection, *, tags: bool, most: int) -> Iterator[tuple[str, str]]:
+    """The lines of a file: a name and what there is to say."""
+    counts = one.summary
+    what = "sentences" if tags else "pairs"
+    yield "examples", f"{counts.examples:,} {what}"
+    yield "tokens", _tokens(counts.source_tokens, counts.source_types, counts.unseen_source_tokens)
+    yield "lengths", _in_words(one.source_lengths)
+    kind = "labels" if tags else "targets"
+    yield kind, _tokens(counts.target_tokens, counts.target_types, counts.unseen_target_tokens)
+    if not tags:
+        yield "lengths", f"{_in_words(one.target_lengths)} (targets)"
+    else:
+        listed = [f"{label.name} {label.count:,}" for label in one.labels[:most]]
+        rest = len(one.labels) - len(listed)
+        yield "", ", ".join(listed) + (f" and {rest:,} more" if rest else "")
+        new = [label.name for label in one.labels if not label.in_training_data]
+        if new:
+            yield "", f"not in the training data: {', '.join(new[:most])}" + (" ..." if len(new) > most else "")
+    if one.odd_inside:
+        yield "odd labels", f"{one.odd_inside:,} I- after neither B- nor I- of their type, first in {one.first_odd}"
+    yield "repeated", f"{one.duplicates:,} examples; {one.contradictions:,} sources again with other {kind}"
+    if one.leaked is not None:
+        yield "in training", f"{one.leaked:,} examples, {one.seen_sources:,} sources"
+    measures = ", ".join(f"{name} {number(name, value)}" for name, value in one.baseline.items())
+    yield "no learning", f"{measures} (%), by the most frequent {'label of each word' if tags else 'target'}"
+    if one.warning is not None:
+        yield "warning", one.warning
+
+
+def _tokens(tokens: int, types: int, unseen: int | None) -> str:
+    text = f"{tokens:,}, {types:,} different"
+    return text if unseen is None else f"{text}; {unseen:,} ({unseen / max(tokens, 1):.1%}) not in the training data"
+
+
+def _in_words(lengths: Lengths) -> str:
+    return f"{lengths.least} to {lengths.most}, median {lengths.median:g}, 95% at most {lengths.most_of_them}"
