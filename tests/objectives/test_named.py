@@ -91,6 +91,18 @@ def test_what_only_added_loss_reads_is_refused_without_it() -> None:
         Hinge(cost="edit-distance", wrong_label_costs="a=2")
 
 
+def test_added_loss_is_added_whatever_its_weight() -> None:
+    case = tagger_case(5)
+    plain, *losses = (
+        loss_of(BeamCRF(k=2, direct_loss_weight=weight, **({"alpha": "2"} if weight else {})), case)
+        for weight in (0.0, 0.5, 1.0, 2.0)
+    )
+    added = losses[1] - losses[0]
+    assert losses[2] - losses[1] == pytest.approx(2 * added, rel=1e-9)
+    assert losses[0] - plain == pytest.approx(added, rel=1e-9)
+    assert abs(added) > 1e-3
+
+
 def test_the_unit_names_what_is_added() -> None:
     plain = BeamCRF(cross_entropy_weight=0.0).loss_unit("label")
     assert (

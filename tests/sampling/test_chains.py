@@ -310,6 +310,23 @@ def test_a_report_leaves_out_what_warms_up_and_counts_what_it_costs() -> None:
         diagnose_chains(chains, discard=198)
 
 
+def test_one_chain_has_no_r_hat_and_two_have_one() -> None:
+    pytest.importorskip("arviz_stats")
+    kernel = exact_gibbs(local_energy(MILD))
+    for count in (1, 2):
+        chains = sample_chains(kernel, start_chains(ENERGY, every_sequence(3, 4)[:count]), 60)
+        assert any("takes two chains" in line for line in diagnose_chains(chains).warnings) == (count == 1)
+
+
+@pytest.mark.parametrize("num_sweeps", [9, 10])
+def test_the_fewest_draws_that_tell_how_many_are_needed(num_sweeps: int) -> None:
+    pytest.importorskip("arviz_stats")
+    good = sample_chains(exact_gibbs(local_energy(MILD)), start_chains(ENERGY, every_sequence(3, 4)[::20]), num_sweeps)
+    apart = replace(good, energy_SB=good.energy_SB + 50 * torch.arange(5))
+    (warning,) = [line for line in diagnose_chains(apart).warnings if "R-hat of energy" in line]
+    assert ("fewer do not tell" in warning) == (num_sweeps < 10)
+
+
 def test_a_trace_and_the_one_after_it_are_one() -> None:
     state = start_chains(ENERGY, every_sequence(3, 4)[::20])
     kernel = metropolis_hastings(ENERGY, PROPOSAL)

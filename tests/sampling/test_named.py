@@ -55,6 +55,15 @@ def test_a_named_kernel_leaves_its_enumerated_target_as_it_is(name: str, energy:
     assert examine(matrix, boltzmann(states.energy_B)).stationarity > 1e-3
 
 
+@pytest.mark.parametrize("name", ["metropolis-hastings", "gibbs", "delayed-acceptance", "parallel-tempering"])
+def test_what_is_not_allowed_is_not_proposed(name: str) -> None:
+    settings = settings_of(name, **({"temperatures": (1.0, 2.0)} if name == "parallel-tempering" else {}))
+    target = settings.build_energy(MODEL)
+    kernel = settings.build_kernel(MODEL, target, allowed_V=torch.tensor([True, False, True]))
+    trace = sample_chains(kernel, start_chains(target, torch.zeros(8, 3, dtype=torch.long)), 10, seed=1)
+    assert set(trace.tokens_SBT.unique().tolist()) == {0, 2}
+
+
 def test_there_are_no_other_names() -> None:
     (flag,) = [flag for flag in flags_of(ChainSettings) if flag.name == "kernel"]
     assert sorted(flag.choices) == sorted(NAMES)

@@ -210,14 +210,15 @@ def test_a_head_with_a_hook_is_called() -> None:
     assert_same(loss_of(model, expanded), loss_of(model, CERTIFIED), model)
 
 
+@pytest.mark.parametrize("score", [local, cost_augmented(local)], ids=["beside", "in the scores"])
 @pytest.mark.parametrize("form", [CERTIFIED, DENSE], ids=["certified", "dense"])
-def test_a_cost_that_knows_the_prefix(form: Form) -> None:
+def test_a_cost_that_knows_the_prefix(form: Form, score: Score) -> None:
     model, batch = a_model("encoder-decoder"), a_batch()
     gold_BT, num_steps_B = search_targets(batch, model.end)
 
     def loss(chosen: Form) -> Tensor:
         cost, selector = edit_distance_cost(gold_BT, V, end=2), SoftTopK(3, 2.0, form=chosen)
-        beam = beam_search(model, model.encode(batch), selector, num_steps=num_steps_B, cost=cost)
+        beam = beam_search(model, model.encode(batch), selector, num_steps=num_steps_B, cost=cost, score=score)
         return direct_loss(beam, 2.0)
 
     assert_same(loss(expanded), loss(form), model)
