@@ -206,6 +206,35 @@ def full_path(thing: Any) -> str | None:
     return f"{module}.{name}" if module and name else None
 
 
+def write_markdown(app: Any, error: Exception | None) -> None:
+    """Put each page beside its HTML as Markdown, and list them in ``llms.txt`` for readers that are programs."""
+    if error is not None or app.builder.format != "html":
+        return
+    lines = ["# seqwise", "", "> Neural sequence models that are trained, searched and sampled as whole sequences.", ""]
+    for name in ["index", *sorted(app.env.found_docs - {"index"})]:
+        source = Path(app.env.doc2path(name))
+        if source.suffix != ".md":
+            continue
+        text = source.read_text("utf-8")
+        target = Path(app.outdir) / f"{name}.md"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, "utf-8")
+        lines.append(f"- [{title_of(text)}]({name}.md): {first_sentence(text)}")
+    (Path(app.outdir) / "llms.txt").write_text("\n".join(lines) + "\n", "utf-8")
+
+
+def title_of(page: str) -> str:
+    """The first heading of a page in Markdown."""
+    return next(line for line in page.splitlines() if line.startswith("# ")).removeprefix("# ")
+
+
+def first_sentence(page: str) -> str:
+    """The first sentence below the heading, in one line, without links; "" where a page begins otherwise."""
+    paragraphs = (part for part in page.split("\n\n") if part[:1].isalnum() and not part.startswith("Made by "))
+    text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", " ".join(next(paragraphs, "").split()))
+    return re.split(r"(?<=[.]) ", text)[0]
+
+
 def setup(app: Any) -> dict[str, bool]:
     """Sphinx calls this."""
     app.connect("builder-inited", write_reference)
@@ -215,4 +244,5 @@ def setup(app: Any) -> dict[str, bool]:
     app.connect("autodoc-process-docstring", escape_signs, priority=700)
     app.connect("autodoc-skip-member", leave_out_the_foreign)
     app.connect("missing-reference", resolve_shorter_name)
+    app.connect("build-finished", write_markdown)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -42,6 +42,16 @@ def test_the_page_on_the_command_line_has_every_command(conf: Any) -> None:
     assert "--log-partition-weight" in page
 
 
+def test_pages_are_there_as_markdown_and_listed(conf: Any, tmp_path: Path) -> None:
+    pages = {path.relative_to(DOCS).with_suffix("").as_posix(): path for path in DOCS.rglob("*.md")}
+    env = SimpleNamespace(found_docs={*pages, "api/index"}, doc2path=lambda name: pages.get(name, DOCS / "a.rst"))
+    app = SimpleNamespace(env=env, outdir=tmp_path, builder=SimpleNamespace(format="html"))
+    conf.write_markdown(app, None)
+    listed = re.findall(r"^- \[.+\]\((.+)\): \S", (tmp_path / "llms.txt").read_text("utf-8"), flags=re.MULTILINE)
+    assert sorted(listed) == sorted(f"{name}.md" for name in pages)
+    assert all((tmp_path / name).read_text("utf-8") == (DOCS / name).read_text("utf-8") for name in listed)
+
+
 @pytest.mark.parametrize(
     "name, found",
     [
