@@ -219,7 +219,7 @@ def write_markdown(app: Any, error: Exception | None) -> None:
         target = Path(app.outdir) / f"{name}.md"
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, "utf-8")
-        lines.append(f"- [{title_of(text)}]({name}.md): {first_sentence(text)}")
+        lines.append(f"- [{title_of(text)}]({name}.md): {first_sentence(text)}".removesuffix(": "))
     (Path(app.outdir) / "llms.txt").write_text("\n".join(lines) + "\n", "utf-8")
 
 

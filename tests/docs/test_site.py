@@ -47,7 +47,7 @@ def test_pages_are_there_as_markdown_and_listed(conf: Any, tmp_path: Path) -> No
     env = SimpleNamespace(found_docs={*pages, "api/index"}, doc2path=lambda name: pages.get(name, DOCS / "a.rst"))
     app = SimpleNamespace(env=env, outdir=tmp_path, builder=SimpleNamespace(format="html"))
     conf.write_markdown(app, None)
-    listed = re.findall(r"^- \[.+\]\((.+)\): \S", (tmp_path / "llms.txt").read_text("utf-8"), flags=re.MULTILINE)
+    listed = re.findall(r"^- \[.+?\]\(([^)]+)\)", (tmp_path / "llms.txt").read_text("utf-8"), flags=re.MULTILINE)
     assert sorted(listed) == sorted(f"{name}.md" for name in pages)
     assert all((tmp_path / name).read_text("utf-8") == (DOCS / name).read_text("utf-8") for name in listed)
 

@@ -64,6 +64,16 @@ def test_what_is_not_allowed_is_not_proposed(name: str) -> None:
     assert set(trace.tokens_SBT.unique().tolist()) == {0, 2}
 
 
+def test_forced_sweeps_accept_everything_and_do_not_count() -> None:
+    settings = settings_of("metropolis-hastings", forced=2)
+    target = settings.build_energy(MODEL)
+    kernel = settings.build_kernel(MODEL, target)
+    trace = sample_chains(kernel, start_chains(target, every_sequence(3, 3)), 5, seed=3)
+    assert trace.invariant_S.tolist() == [False, False, True, True, True]
+    assert torch.equal(trace.accepted_SB[:2], trace.proposals_SB[:2])
+    assert int(trace.accepted_SB[2:].sum()) < int(trace.proposals_SB[2:].sum())
+
+
 def test_there_are_no_other_names() -> None:
     (flag,) = [flag for flag in flags_of(ChainSettings) if flag.name == "kernel"]
     assert sorted(flag.choices) == sorted(NAMES)
