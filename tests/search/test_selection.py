@@ -16,7 +16,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import oracles
-from seqwise import InputError
+from seqwise import InputError, beam_search, hamming_cost
+from seqwise.data import EncodedExample, collate
+from seqwise.models import EncoderDecoder
 from seqwise.search import (
     Candidates,
     Gumbel,
@@ -31,8 +33,8 @@ from seqwise.search import (
     peaked_softmax,
     soft_top_k,
 )
-from seqwise.search.operators import soft_top_k_of
-from seqwise.search.selectors import Selector, summed
+from seqwise.search.operators import AlphaUnit, of_scores, soft_top_k_of
+from seqwise.search.selectors import Form, Selector, expanded, summed
 
 TOLERANCE = {"atol": 1e-10, "rtol": 1e-10}
 EXACT = Context(prec=60)
@@ -615,3 +617,43 @@ def test_quantities_by_slot_and_masses_of_several_tokens(selector: Any) -> None:
         assert float(found[b, r]) == pytest.approx(wanted, abs=1e-10)
         assert masses[b, r].tolist() == [float(words_BKV[b, r, int(token)]) for token in tokens_BG[b]]
         assert float(selection.token_mass(2)[b, r]) == float(words_BKV[b, r, 2])
+
+
+@pytest.mark.parametrize("unit", [of_scores, mean_squared_gap])
+@pytest.mark.parametrize("form", [expanded, summed(), summed(tolerance=-1.0)], ids=["expanded", "few", "all"])
+def test_at_any_alpha_gradients_are_those_of_the_hard_search(unit: AlphaUnit, form: Form) -> None:
+    """As far as a float of 32 bits reaches and beyond, where alpha over its unit has no number."""
+    batch = collate([(0, EncodedExample((1, 2, 3), (7, 9, 0))), (1, EncodedExample((1, 2), (5, 0)))])
+    torch.manual_seed(0)
+    model = EncoderDecoder(source_size=5, target_size=600, end=0, embedding_size=8, hidden_size=8).eval()
+
+    def gradients(selector: SoftTopK | HardTopK) -> list[torch.Tensor]:
+        model.zero_grad()
+        cost = hamming_cost(batch.targets_BT, vocab_size=600)
+        context, steps_B = model.encode(batch), batch.target_lengths_B
+        beam = beam_search(model, context, selector, num_steps=steps_B, cost=cost, score=global_)
+        (beam.scores_BK.sum() + (beam.scores_BK.softmax(1) * beam.costs_BK).sum()).backward()
+        return [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in model.parameters()]
+
+    hard = gradients(HardTopK(3))
+    assert max(gradient.abs().max() for gradient in hard) > 0.1
+    for alpha in (1e20, 1e30, 1e38, 1e300):
+        for soft, gradient in zip(gradients(SoftTopK(3, alpha, unit, form)), hard, strict=True):
+            torch.testing.assert_close(soft, gradient, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("alpha", [1e10, 1e20, 1e30, 1e38, 1e300])
+@pytest.mark.parametrize("unit", [of_scores, mean_squared_gap])
+def test_gradients_of_ties_and_excluded_candidates_are_those_of_float64(unit: AlphaUnit, alpha: float) -> None:
+    """At an alpha that float64 has room for: beyond it, weights of distinct scores change no more."""
+    weights_V = torch.arange(4.0, dtype=torch.float64)
+    excluded = -math.inf
+    for scores in ([1.0, 0.0, 2.5, -1.0], [1.0, 1.0, 0.0, -1.0], [2.0, 2.0, 2.0, 0.5], [1.0, 0.0, excluded, excluded]):
+        found = []
+        for dtype in (torch.float32, torch.float64):
+            scores_BJV = torch.tensor([[scores]], dtype=dtype, requires_grad=True)
+            reached = alpha if dtype == torch.float32 else min(alpha, 1e30)
+            selection = expanded(Candidates.of_scores(scores_BJV), 2, reached, unit)
+            value = selection.scores_BK.sum() + (selection.token_weights_BKX * weights_V.to(dtype)).sum()
+            found.append(torch.autograd.grad(value, scores_BJV)[0].double())
+        torch.testing.assert_close(*found, atol=1e-5, rtol=1e-5)

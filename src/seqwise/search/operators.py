@@ -20,6 +20,7 @@ __all__ = [
     "finite",
     "hard_top_k",
     "in_range",
+    "in_units",
     "mean_squared_gap",
     "of_scores",
     "peaked_softmax",
@@ -240,6 +241,22 @@ def mean_squared_gap(best_BM: Tensor, open_BM: Tensor) -> Tensor:
     open_BR = open_BM[:, 1:].masked_fill(dead_BM[:, 1:], 0.0)
     mean_B = ((open_BR * squares_BR).sum(1) / open_BR.sum(1).clamp(min=1)).clamp(min=SMALLEST_SQUARED_GAP)
     return torch.where(dead_BM[:, 1:].all(1), 1.0, mean_B)
+
+
+def in_units(alpha: float, unit_B: Tensor) -> Tensor:
+    """Alpha over its unit for each input, (B,), with gradients for the unit.
+
+    Where the derivative ``alpha / u^2`` is out of range the weights are as good as hard, so that they do not change
+    with the unit: there it is a constant, for 0 x infinity would be NaN.
+
+    Example:
+        >>> in_units(1e300, torch.tensor([2.5]))
+        tensor([3.4028e+38])
+    """
+    constant_B = unit_B.detach()
+    wide_B = constant_B.to(torch.promote_types(unit_B.dtype, torch.float32))
+    unit_B = torch.where((alpha / wide_B / wide_B).isfinite(), unit_B, constant_B)
+    return in_range(alpha / unit_B, unit_B)
 
 
 # ---------------------------------------------------------------------------------------- argument checks

@@ -22,6 +22,7 @@ from seqwise.search.operators import (
     AlphaUnit,
     finite,
     hard_top_k,
+    in_units,
     of_scores,
     peaked_softmax,
     require_alpha,
@@ -143,11 +144,11 @@ def expanded(
     scores_BJV = candidates.scores_BJV
     k = min(k, scores_BJV.shape[1:].numel())
     maxima_BK, parents_BK, tokens_BK = hard_top_k(scores_BJV, k)
-    in_units: float | Tensor = alpha
+    over_unit: float | Tensor = alpha
     if unit is not of_scores:
         best_BM, parents_BM, tokens_BM = hard_top_k(scores_BJV, min(k + 1, scores_BJV.shape[1:].numel()))
-        in_units = (alpha / unit(best_BM, candidates.open_shares(parents_BM, tokens_BM)))[:, None, None]
-    weights_BKN, gaps_BKN = weights_and_gaps(scores_BJV.flatten(1), maxima_BK, in_units)
+        over_unit = in_units(alpha, unit(best_BM, candidates.open_shares(parents_BM, tokens_BM)))[:, None, None]
+    weights_BKN, gaps_BKN = weights_and_gaps(scores_BJV.flatten(1), maxima_BK, over_unit)
     weights_BKJV = weights_BKN.unflatten(-1, scores_BJV.shape[1:])
     return _mixture(maxima_BK, weights_BKJV, gaps_BKN, parents_BK, tokens_BK)
 

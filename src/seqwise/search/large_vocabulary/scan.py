@@ -26,7 +26,7 @@ from seqwise.search.large_vocabulary.certificate import (
     worst_maximum,
 )
 from seqwise.search.large_vocabulary.normalizers import maxima_and_log_partitions
-from seqwise.search.operators import AlphaUnit, in_range, of_scores
+from seqwise.search.operators import AlphaUnit, in_range, in_units, of_scores
 
 __all__ = [
     "MOST",
@@ -191,7 +191,7 @@ def alphas(candidates: Candidates, best: Best, choice: Choice, num_best: int) ->
     alpha_B = in_range(choice.alpha, best_BM).expand(len(best_BM)).to(best_BM.device)
     if choice.unit is not of_scores:
         open_BM = candidates.open_shares(slots_BM, token_ids(tokens_BM, candidates.end))
-        alpha_B = in_range(choice.alpha / choice.unit(best_BM, open_BM), best_BM)
+        alpha_B = in_units(choice.alpha, choice.unit(best_BM, open_BM))
     return alpha_B.clamp(min=SMALLEST)
 
 
