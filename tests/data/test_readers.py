@@ -153,7 +153,7 @@ def test_columns_that_are_not_there(file):
     [
         ("a\tA\nb\n", "data.tsv:2: 1 column where 2 were expected"),
         ("a\tA\nb\tB\tC\n", "data.tsv:2: 3 columns where 2"),
-        ("a\tA\n\n", "data.tsv:2: 1 column where 2"),
+        ("a\tA\n\n", "data.tsv:2: a blank line where a pair was expected; drop it"),
         ("a\tA\n\tB\n", "data.tsv:2: the source is empty"),
         ("a\tA\nb\t \n", "data.tsv:2: the target is empty"),
     ],

@@ -300,6 +300,9 @@ def read_pairs(path: FilePath, *, source_units: Units, target_units: Units) -> l
 def each_pair(path: FilePath, *, source_units: Units, target_units: Units) -> Iterator[Example]:
     """The examples of :func:`read_pairs`, one at a time."""
     for number, text in read_lines(path):
+        if not text.strip():
+            hint = "drop it; tokens with a label each and blank lines between sentences are for taggers"
+            raise InputError("a blank line where a pair was expected", path=path, line=number, hint=hint)
         cells = text.split("\t")
         if len(cells) != 2:
             problem = f"{_columns(len(cells))} where 2 were expected"
