@@ -248,8 +248,21 @@ def test_other_settings_into_the_same_output_are_refused(
 
 
 def test_other_data_into_the_same_output_are_refused(seqwise: Command, data: Path, tagger: Path) -> None:
-    complaint = seqwise("train", "--train", data / "dev.conll", *SHORT, "--output", tagger).complaint
-    assert "other steps" in complaint or "other data" in complaint or "another" in complaint
+    def files() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in tagger.rglob("*") if path.is_file()}
+
+    before = files()
+    doubled = tagger.parent / "doubled.conll"
+    doubled.write_text(2 * ((data / "train.conll").read_text() + "\n"))
+    for train in (data / "dev.conll", doubled):
+        ended = seqwise("train", "--train", train, "--dev", data / "dev.conll", *SHORT, "--output", tagger)
+        assert ended.complaint.endswith("to start again") and "other" in ended.complaint
+        assert files() == before
+    longer = tagger.parent / "dev.conll"
+    longer.write_text(2 * ((data / "dev.conll").read_text() + "\n"))
+    again = ["--train", data / "train.conll", "--dev", longer, *SHORT, "--output", tagger]
+    assert "the checkpoint was made with other development data" in seqwise("train", *again).complaint
+    assert files() == before
 
 
 @pytest.mark.parametrize("name", ["model", "checkpoints", "warm-start"])

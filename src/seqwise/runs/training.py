@@ -55,7 +55,7 @@ from seqwise.runs.training_summary import (
 from seqwise.training.checkpoints import MANIFEST, MEASUREMENTS, last_complete
 from seqwise.training.lock import sole_writer
 from seqwise.training.processes import from_main_process, init_process_group, is_main_process
-from seqwise.training.trainer import Progress, TrainingResult, fit, read_losses
+from seqwise.training.trainer import Progress, TrainingResult, fit, read_losses, require_same_data
 
 __all__ = ["OnProgress", "context_of", "read_examples", "train_run", "train_stage"]
 
@@ -242,6 +242,12 @@ def _train_run(
     encoded = run.codec.encode(examples)
     unread = unread_sources(run, dev)
     require_known_target(run, dev)
+    fingerprints = {}
+    if settings.evaluate_every:
+        fingerprints["development data"] = sha256_of_examples(dev)
+    if settings.init is not None:
+        fingerprints["initial weights"] = sha256_of_file(model_folder(settings.init) / MANIFEST)
+    from_main_process(lambda: require_same_data(output / stages(settings)[0].folder, encoded, fingerprints))
     from_main_process(lambda: _claim(output, settings))
     doubt = wrong_label_column(examples) if settings.task == "tag" else None
     for warning in (doubt, unread, unknown_targets(run, dev), missing_bleu(run) if dev else None):
@@ -252,11 +258,6 @@ def _train_run(
         save_summary(summary, output)
         if on_start is not None:
             on_start(summary)
-    fingerprints = {}
-    if settings.evaluate_every:
-        fingerprints["development data"] = sha256_of_examples(dev)
-    if settings.init is not None:
-        fingerprints["initial weights"] = sha256_of_file(model_folder(settings.init) / MANIFEST)
     metrics: dict[str, Any] = {"train_examples": len(examples), "dev_examples": len(dev)}
     for stage in stages(settings):
         result = train_stage(

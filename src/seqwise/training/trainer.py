@@ -47,7 +47,7 @@ from seqwise.training.reporting import require_integrations
 from seqwise.training.resumable import SETTINGS, WEIGHTS, ResumableTrainer, has_ended, require_state
 from seqwise.training.sequence_trainer import SequenceTrainer, WithObjective
 
-__all__ = ["Progress", "TrainingResult", "fit", "read_losses"]
+__all__ = ["Progress", "TrainingResult", "fit", "read_losses", "require_same_data"]
 
 _DECAYS = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_warmup"}
 
@@ -580,6 +580,28 @@ def _resume_point(checkpoints: Path, settings: Mapping[str, Any]) -> TrainerStat
     folder = last_complete(checkpoints)
     if folder is None:
         return None
+    _require_made_with(folder, settings)
+    state = require_state(folder)
+    # Killed between a save and the removal of what it replaces, there may be no save to come.
+    prune(checkpoints, best=state.best_global_step)
+    return state
+
+
+def require_same_data(output: Path, train: Sequence[EncodedExample], fingerprints: Mapping[str, str]) -> None:
+    """Refuse other data than those of the training in a folder, before anything in it is changed.
+
+    Args:
+        output, train, fingerprints: as :func:`fit` takes them; without a complete checkpoint any data will do.
+
+    Raises:
+        InputError: the last complete checkpoint was made with other data.
+    """
+    folder = last_complete(output / "checkpoints")
+    if folder is not None:
+        _require_made_with(folder, {"data": _fingerprint(train), "fingerprints": dict(fingerprints)})
+
+
+def _require_made_with(folder: Path, settings: Mapping[str, Any]) -> None:
     try:
         made_with = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -594,10 +616,6 @@ def _resume_point(checkpoints: Path, settings: Mapping[str, Any]) -> TrainerStat
         elif made_with.get(name) != value:
             was = "" if name == "data" else f" ({made_with.get(name)!r} then, {value!r} now)"
             raise InputError(f"the checkpoint was made with other {name}{was}", path=folder, hint=_START_ANEW)
-    state = require_state(folder)
-    # Killed between a save and the removal of what it replaces, there may be no save to come.
-    prune(checkpoints, best=state.best_global_step)
-    return state
 
 
 def _load_weights(wrapped: WithObjective, folder: Path) -> None:
