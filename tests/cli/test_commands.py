@@ -938,6 +938,8 @@ def test_an_input_that_cannot_be_read_counts_as_wrong(
 
 
 def test_evaluate_refuses_what_predict_refuses(seqwise: Command, data: Path, trained_tagger: Path) -> None:
+    swapped = seqwise("evaluate", data / "dev.conll", trained_tagger).complaint
+    assert swapped.startswith(f"{data / 'dev.conll'}: a file where a run folder was expected; give the --output of")
     ask = ["evaluate", trained_tagger, data / "dev.conll"]
     assert "did you mean 'raw-beam'?" in seqwise(*ask, "--decoder=raw_beam").complaint
     assert "at least 1" in seqwise(*ask, "--beam-size=0").complaint

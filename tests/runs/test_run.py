@@ -923,6 +923,10 @@ def test_predict_takes_texts_and_the_name_of_a_decoder(score: Any) -> None:
         assert predict(run, texts, name) == predict(run, examples, choose_decoder(run.settings, name))
     with pytest.raises(InputError, match="no decoder is called 'bean'"):
         predict(run, texts, "bean")  # type: ignore[arg-type]
+    with pytest.raises(
+        InputError, match=r"one text where a list of texts was expected; write predict\(run, \[text\]\)"
+    ):
+        predict(run, "a b")
 
 
 def test_a_tagger_with_an_end_token_is_refused_by_its_name() -> None:

@@ -272,6 +272,8 @@ def _pretrained(name: str | os.PathLike[str], *, on_hub: bool) -> Path | str | N
 
 def _trained_model(folder: Path, give: str) -> Path:
     """The model folder of a run; where there is none, the message says why."""
+    if folder.is_file():
+        raise InputError("a file where a run folder was expected", path=folder, hint=f"{give}, before any file")
     if not folder.is_dir():
         raise InputError("there is no such run folder", path=folder, hint=give)
     inside = model_folder(folder)

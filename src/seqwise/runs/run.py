@@ -182,8 +182,10 @@ def predict(
         length_normalization: see :func:`~seqwise.decoding.hypotheses`.
 
     Raises:
-        InputError: a text is empty, there is no such decoder, or the run is a masked model.
+        InputError: a text is empty or stands alone, there is no such decoder, or the run is a masked model.
     """
+    if isinstance(examples, str):
+        raise InputError("one text where a list of texts was expected", hint="write predict(run, [text])")
     require_purpose(run.codec, "predict")
     units = input_units(run.settings)
     inputs = [example_of(text, units=units) if isinstance(text, str) else text for text in examples]
