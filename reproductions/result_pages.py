@@ -181,7 +181,7 @@ def _grid_of_numbers(table: Table) -> str:
     cells = {(result.system, result.measure): result for result in shown}
     chosen = [result for result in shown if result.note == "chosen on dev"]
     # Of all intervals the page has those that decide; the file has the others.
-    decisive = chosen or [result for result in shown if result.measure == measures[0]]
+    decisive = chosen or [one for one in shown if one.measure == measures[0] or one.published is not None]
     rows = (
         [system, *(_cell(cells.get((system, each)), decisive) for each in measures)]
         for system in dict.fromkeys(result.system for result in shown)
@@ -234,8 +234,7 @@ def _claims(made: Mapping[str, Table], kinds: Sequence[str]) -> list[str]:
             # What one corpus measures in BLEU, another measures otherwise.
             text = claim.text if len(claims) == 1 else MEASURES.sub("quality", claim.text)
             text += " †" * is_ours(claim)
-            verdict = f"**{claim.verdict}**" if claim.verdict in ("holds", "reversed") else claim.verdict
-            rows.setdefault(text, {})[stem] = f"{verdict}: {_evidence(claim)}"
+            rows.setdefault(text, {})[stem] = _verdict(claim) + _evidence(claim)
     columns = ["evidence"] if len(claims) == 1 else _without_common_start(list(claims))
     lines = ([text, *(cells.get(stem, "") for stem in claims)] for text, cells in rows.items())
     every = [claim for found in claims.values() for claim in found]
@@ -249,13 +248,20 @@ def is_ours(claim: Claim) -> bool:
     return claim.source == "here" or claim.source.startswith("not in the")
 
 
+def _verdict(claim: Claim) -> str:
+    """The verdict of a claim; what is proved or drawn has none."""
+    if claim.kind != "claim":
+        return ""
+    return f"**{claim.verdict}**: " if claim.verdict in ("holds", "reversed") else f"{claim.verdict}: "
+
+
 def _evidence(claim: Claim) -> str:
-    """The number with its interval; names stand before it where the claim leaves open which row is the best."""
+    """The number with its interval, of a claim that says what it compares; else all of the evidence."""
     evidence = re.sub(r", (p [<=] [\d.]+|t-test over seeds|\d of \d seeds above)", "", claim.evidence)
     found = NUMBERS.findall(evidence)
     if len(found) == 1 and not claim.text.startswith("The best") and claim.verdict != "not tested":
         return found[0]
-    return evidence if found else evidence.rpartition(": ")[2].removesuffix(NOT_KEPT)
+    return evidence.removesuffix(NOT_KEPT).rpartition(": ")[2] if evidence.endswith(NOT_KEPT) else evidence
 
 
 def _without_common_start(stems: Sequence[str]) -> list[str]:

@@ -18,7 +18,7 @@ from seqwise.evaluation.metrics import paired_bootstrap
 from seqwise.evaluation.report import Claim, Result, Table
 from seqwise.evaluation.values import sums_of
 
-__all__ = ["IDEAS", "VERDICTS", "Comparison", "Difference", "Evidence", "Idea", "Side", "examine", "judge", "pool"]
+__all__ = ["IDEAS", "VERDICTS", "Contrast", "Difference", "Evidence", "Idea", "Side", "examine", "judge", "pool"]
 
 VERDICTS = ("confirmed", "smaller", "decoder, not training", "contradicted", "undecided")
 """What can become of an idea."""
@@ -63,7 +63,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Contrast:
     """What an idea comes to on one corpus: first minus second.
 
     Args:
@@ -88,7 +88,7 @@ class Idea:
     Args:
         title: in a few words.
         source: where it is made.
-        comparisons: one for each corpus.
+        contrasts: one for each corpus.
         unit: "points", "nats", or "% of the time" for numbers that are ratios of seconds.
         published: the paper's effect, where the files do not have its numbers.
         alone: there is no control but the comparison itself.
@@ -96,7 +96,7 @@ class Idea:
 
     title: str
     source: str
-    comparisons: tuple[Comparison, ...]
+    contrasts: tuple[Contrast, ...]
     unit: str = "points"
     published: float | None = None
     alone: bool = False
@@ -201,11 +201,11 @@ def examine(idea: Idea, tables: Mapping[str, Mapping[str, Table]]) -> Evidence |
         idea: which.
         tables: by name and by scale, the best evidence first.
     """
-    scales = [scale for one in idea.comparisons for scale in tables.get(one.table, {})]
+    scales = [scale for one in idea.contrasts for scale in tables.get(one.table, {})]
     if not scales:
         return None
     scale = min(scales, key=("converged", "gpu", "cpu").index)
-    made = [(one, tables[one.table][scale]) for one in idea.comparisons if scale in tables.get(one.table, {})]
+    made = [(one, tables[one.table][scale]) for one in idea.contrasts if scale in tables.get(one.table, {})]
     ours = pool([_ours(one, table, idea.unit) for one, table in made])
     equal_time = None if idea.alone else pool([_at_equal_time(one, table, idea.unit) for one, table in made])
     changed = any(one.first.measure != one.second.measure for one, _ in made) and idea.unit == "points"
@@ -227,13 +227,13 @@ def examine(idea: Idea, tables: Mapping[str, Mapping[str, Table]]) -> Evidence |
     )
 
 
-def _ours(one: Comparison, table: Table, unit: str) -> Difference:
+def _ours(one: Contrast, table: Table, unit: str) -> Difference:
     if one.claim:
         return _of_claim(_claim(table, one.claim), unit)
     return _between(table, one.first, one.second)
 
 
-def _at_equal_time(one: Comparison, table: Table, unit: str) -> Difference:
+def _at_equal_time(one: Contrast, table: Table, unit: str) -> Difference:
     if one.equal_time:
         return _of_claim(_claim(table, one.equal_time), unit)
     first = _chosen(table, one.first)[0]
@@ -243,7 +243,7 @@ def _at_equal_time(one: Comparison, table: Table, unit: str) -> Difference:
     return _with_interval(against)
 
 
-def _in_same_decoder(one: Comparison, table: Table, unit: str) -> Difference:
+def _in_same_decoder(one: Contrast, table: Table, unit: str) -> Difference:
     if one.first.measure == one.second.measure:
         return _ours(one, table, unit)
     return _between(table, one.first, Side(one.second.systems, one.first.measure))
@@ -303,7 +303,7 @@ def _chosen(table: Table, side: Side) -> list[Result]:
     return [one for one in _rows(table, side, side.measure) if best is None or one.system in best]
 
 
-def _published(one: Comparison, table: Table) -> float | None:
+def _published(one: Contrast, table: Table) -> float | None:
     """The paper's effect, its rows chosen on its own development data; None where the file has no such numbers."""
     sides = []
     for side in (one.first, one.second):
@@ -330,7 +330,7 @@ IDEAS = (
         "Scheduled sampling beats cross-entropy (greedy search)",
         "thesis, Table 3.1",
         tuple(
-            Comparison(
+            Contrast(
                 table, Side(("scheduled sampling, *",), measure), Side(("cross-entropy",), measure),
                 "Scheduled sampling improves on cross-entropy.",
                 "Hard scheduled sampling, with its best decoder, beats longer cross-entropy.",
@@ -342,7 +342,7 @@ IDEAS = (
         "Relaxed scheduled sampling beats the hard one (greedy search)",
         "thesis, Table 3.1",
         tuple(
-            Comparison(
+            Contrast(
                 table, Side(_FEEDINGS, measure), Side(("scheduled sampling, *",), measure),
                 "Relaxed scheduled sampling improves on the hard one.",
                 "Relaxed scheduled sampling, with its best decoder, beats longer cross-entropy.",
@@ -355,7 +355,7 @@ IDEAS = (
         "AAAI 2018, Tables 1 and 2",
         (
             *(
-                Comparison(
+                Contrast(
                     table,
                     Side(("direct loss, annealed",), _LABELS.format("beam")),
                     Side(("cross-entropy",), _LABELS.format("beam")),
@@ -363,7 +363,7 @@ IDEAS = (
                 )
                 for table in ("table-4.1", "table-4.1-uni")
             ),
-            Comparison(
+            Contrast(
                 "table-4.2", Side(("direct loss, annealed",), "beam: macro F1"),
                 Side(("cross-entropy",), "greedy: macro F1"),
                 "The direct loss with a beam improves on cross-entropy searched greedily.",
@@ -374,7 +374,7 @@ IDEAS = (
         "Left to right, search-aware local training beats cross-entropy",
         "NAACL 2019, Table 2",
         tuple(
-            Comparison(
+            Contrast(
                 f"table-5.2-{name}", Side(("relaxed beam, local",), _LABELS.format("beam")),
                 Side(("cross-entropy",), _LABELS.format("beam")),
                 "Search-aware and local beats cross-entropy, in a beam.",
@@ -386,7 +386,7 @@ IDEAS = (
         "Left to right, self-normalised first, global beats local",
         "NAACL 2019, Table 3",
         tuple(
-            Comparison(
+            Contrast(
                 f"table-5.3-{name}", Side(("relaxed beam, global",), _LABELS.format("raw beam")),
                 Side(("relaxed beam, local",), _LABELS.format("beam")),
                 "From a self-normalised start, global beats local.",
@@ -398,7 +398,7 @@ IDEAS = (
         "In translation, self-normalised first, global beats cross-entropy",
         "NAACL 2019, Table 4",
         (
-            Comparison(
+            Contrast(
                 "table-5.4", Side(("self-normalised, then global",), "raw beam: BLEU"),
                 Side(("cross-entropy",), "beam: BLEU"),
                 "Global, self-normalised first, beats cross-entropy in a beam.",
@@ -409,7 +409,7 @@ IDEAS = (
         "γ = 0.1 saves nine tenths of the training time of γ = 1",
         "Andreas and Klein (2015), Table 1",
         (
-            Comparison(
+            Contrast(
                 "andreas-klein-1", Side(("γ = 0.1",), "training seconds"), Side(("γ = 1",), "training seconds"),
                 "γ = 0.1 trains about ten times as fast as γ = 1.",
             ),
@@ -422,12 +422,12 @@ IDEAS = (
         "Pseudolikelihood models data better than an MLM (E_raw)",
         "thesis, Table 6.1",
         (
-            Comparison(
+            Contrast(
                 "table-6.1", Side(("*",), "MLM, raw"), Side(("*",), "PLL"),
                 "Pseudolikelihood models the data better than an MLM, read as E_raw.",
                 "So it does where the MLM is read as E_local.",
             ),
-            Comparison(
+            Contrast(
                 "table-6.1-phonemes", Side(("*",), "MLM, raw"), Side(("*",), "PLL"),
                 "Phonemes: pseudolikelihood models the data better than an MLM, read as E_raw.",
                 "Phonemes: so it does where the MLM is read as E_local.",
@@ -439,7 +439,7 @@ IDEAS = (
         "Metropolis-Hastings beats degenerate Gibbs (all temperatures)",
         "thesis, Table 6.2",
         tuple(
-            Comparison(
+            Contrast(
                 f"table-6.2-{task}", Side(("MH, local, T = *",), f"{measure}, samples"),
                 Side(("Gibbs, T = *",), f"{measure}, samples"),
                 f"MH beats degenerate Gibbs in {measure} (all temperatures).",
@@ -452,7 +452,7 @@ IDEAS = (
         "Annealed Metropolis-Hastings (raw) beats Mask-Predict",
         "thesis, Table 6.6",
         tuple(
-            Comparison(
+            Contrast(
                 f"table-6.6-{task}", Side(("MH, raw, annealed by *",), f"{measure}, last state"),
                 Side(("Mask-Predict",), f"{measure}, last state"),
                 "MH (raw) beats Mask-Predict with one length, by last states.",

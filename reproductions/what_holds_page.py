@@ -183,7 +183,7 @@ def _empty(title: str, source: str) -> list[str]:
 
 
 def _interval(difference: Difference) -> str:
-    return f"{difference.value:+.1f} [{difference.low:.1f}, {difference.high:.1f}]"
+    return f"{difference.value:+.1f} [{difference.low:.1f},\N{NO-BREAK SPACE}{difference.high:.1f}]"
 
 
 # ---------------------------------------------------------------------------------------- scale

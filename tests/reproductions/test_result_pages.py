@@ -97,11 +97,29 @@ def test_claims_of_several_files_share_a_row() -> None:
     assert "| This helps, in quality. | **holds**: +1.2 [0.7, 1.7] | not seen: +0.2 [-0.7, 1.1] |" in page
 
 
+@pytest.mark.parametrize(
+    "claim, shown_as",
+    [
+        (Claim("A beats b.", "s", "reversed", "a 1.0 against b 2.0: -1.0 [-1.5, -0.5], p < 0.001, 0 of 3 seeds above"),
+         "**reversed**: -1.0 [-1.5, -0.5]"),
+        (Claim("The best row beats b.", "s", "holds", "a 2.0 against b 1.0: +1.0 [0.5, 1.5], p < 0.001"),
+         "**holds**: a 2.0 against b 1.0: +1.0 [0.5, 1.5]"),
+        (Claim("A beats b.", "s", "not tested", "a 2.0 against b 1.0: +1.0; the values of each sentence were not kept"),
+         "not tested: +1.0"),
+        (Claim("A beats b.", "s", "holds", "d = 1: +1.0 [0.5, 1.5]; d = 2: +2.0 [1.0, 3.0]"),
+         "**holds**: d = 1: +1.0 [0.5, 1.5]; d = 2: +2.0 [1.0, 3.0]"),
+        (Claim("The set is convex.", "s", "holds", "below 0: at 401 points", kind="theorem"), "below 0: at 401 points"),
+    ],
+)  # fmt: skip
+def test_evidence_is_as_short_as_the_claim_allows(claim: Claim, shown_as: str) -> None:
+    assert f"| {claim.text} | {shown_as} |" in shown(table_4_1={"cpu": table(claim)})
+
+
 def test_theorems_and_figures_are_not_counted_as_claims() -> None:
     claims = [Claim(f"The {kind}.", "section 3", "holds", "seen", kind=kind) for kind in ("claim", "theorem", "figure")]
     claimed, _, checked = shown(table_4_1={"cpu": table(*claims)}).partition("| theorem or figure, checked |")
     assert "The claim." in claimed and "The theorem." not in claimed
-    assert "The theorem." in checked and "The figure." in checked and "The claim." not in checked
+    assert "| The theorem. | seen |" in checked and "| The figure. | seen |" in checked and "The claim." not in checked
 
 
 def test_files_without_values_are_named() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from reproductions.corpora import readers as corpora_readers
-from reproductions.what_holds import IDEAS, VERDICTS, Comparison, Difference, Idea, Side, examine, judge, pool
+from reproductions.what_holds import IDEAS, VERDICTS, Contrast, Difference, Idea, Side, examine, judge, pool
 from reproductions.what_holds_page import CORPORA, draw, page
 from seqwise.evaluation.metrics import Counts, paired_bootstrap
 from seqwise.evaluation.report import Claim, Result, Table
@@ -129,7 +129,7 @@ def without_values(made: Table) -> Table:
 
 def idea(*names: str, claim: str = "") -> Idea:
     sides = Side(("new",), RAW), Side(("old",), BEAM)
-    return Idea("An idea", "a paper", tuple(Comparison(name, *sides, claim) for name in names))
+    return Idea("An idea", "a paper", tuple(Contrast(name, *sides, claim) for name in names))
 
 
 def test_numbers_are_those_of_a_paired_bootstrap_where_a_file_has_values() -> None:
@@ -197,7 +197,7 @@ def test_the_papers_row_is_the_best_of_its_own_development_data() -> None:
 
     results = (*rows("soft, one", 90.0, 70.0, 50.0), *rows("soft, two", 80.0, 75.0, 60.0), *rows("hard", 70, 69, 40))
     sides = Side(("soft, *",), "beam: right"), Side(("hard",), "beam: right")
-    asked = Idea("An idea", "a paper", (Comparison("a", *sides),), alone=True)
+    asked = Idea("An idea", "a paper", (Contrast("a", *sides),), alone=True)
     found = examine(asked, {"a": {"cpu": Table("t", results)}})
     assert found is not None and found.published == pytest.approx(1.0) and found.ours.value == pytest.approx(20.0)
 
