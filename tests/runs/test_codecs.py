@@ -33,6 +33,11 @@ def tagger(folder: Path) -> Any:
     )
 
 
+def speller(folder: Path) -> Any:
+    settings = train_settings(task="tag", objective="cross-entropy", hidden_size=4, embedding_size=4, characters=True)
+    return new_run(WORDS, settings)
+
+
 def generator(folder: Path) -> Any:
     sizes = {"vocab_size": 10, "d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "max_position_embeddings": 12}
     sizes |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8}
@@ -59,6 +64,7 @@ def masked_text(folder: Path) -> Any:
 
 MAKERS = {
     "tokenizers": tagger,
+    "spelling": speller,
     "text": generator,
     "word-pieces": encoder,
     "masked": masked,

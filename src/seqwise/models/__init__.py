@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from seqwise.models.chain import Chain, ChainTagger, linear_chain
+from seqwise.models.characters import CharacterConvolution, spelt_source
 from seqwise.models.conditional import ConditionalContext, ConditionalMaskedTransformer
 from seqwise.models.hub import HubModel
 from seqwise.models.masked import MaskedLSTM, MaskedTransformer
@@ -14,6 +15,7 @@ from seqwise.models.transformer import Transformer
 __all__ = [
     "Chain",
     "ChainTagger",
+    "CharacterConvolution",
     "ConditionalContext",
     "ConditionalMaskedTransformer",
     "EncoderDecoder",
@@ -28,4 +30,5 @@ __all__ = [
     "Tagger",
     "Transformer",
     "linear_chain",
+    "spelt_source",
 ]

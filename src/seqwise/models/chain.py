@@ -5,6 +5,7 @@ Shapes: B batch, J slots, S source length, T steps, D embedding of a fed label (
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -98,9 +99,10 @@ class ChainTagger(nn.Module, HubModel):
         hidden_size: size of the encoder (each direction).
         bidirectional: whether the encoder also reads from right to left.
         dropout: rate on embeddings and encoder outputs.
+        num_characters: as of :class:`~seqwise.models.Tagger`.
 
     Source: Lafferty et al. (ICML 2001); Lample et al. (NAACL 2016) for the LSTM. Not implemented: scores for ending
-    with a label, which a step model would have to know the length for; characters.
+    with a label, which a step model would have to know the length for.
 
     Example:
         >>> model = ChainTagger(source_size=5, target_size=3, embedding_size=4, hidden_size=8)
@@ -119,6 +121,7 @@ class ChainTagger(nn.Module, HubModel):
         hidden_size: int = 96,
         bidirectional: bool = False,
         dropout: float = 0.1,
+        num_characters: int = 0,
     ) -> None:
         super().__init__()
         self.encoder = Encoder(
@@ -127,6 +130,7 @@ class ChainTagger(nn.Module, HubModel):
             hidden_size=hidden_size,
             bidirectional=bidirectional,
             dropout=dropout,
+            num_characters=num_characters,
         )
         self.label_scores = nn.Linear(self.encoder.output_size, target_size)
         self.first_input_D = nn.Parameter(torch.zeros(target_size))
@@ -138,6 +142,10 @@ class ChainTagger(nn.Module, HubModel):
     def embedding_VD(self) -> Tensor:
         """The transitions: what is fed after a label is what the next labels score for following it."""
         return self.transitions.weight
+
+    def most_steps(self, source_ids: Sequence[int]) -> int:
+        """How many labels a source gets."""
+        return self.encoder.num_outputs(source_ids)
 
     def encode(self, batch: Batch) -> ChainContext:
         """Read the sources and score every label at every position."""

@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from seqwise.data.batches import Batch
 from seqwise.errors import InputError
+from seqwise.models.characters import CharacterConvolution, num_spelt_words
 from seqwise.models.hub import HubModel
 from seqwise.models.lstm_steps import LSTMState, LSTMSteps
 
@@ -39,21 +40,41 @@ class Context(_Encoded):
 
 
 class Encoder(nn.Module):
-    """Embedding and a one-layer LSTM whose outputs at real positions do not depend on the padding."""
+    """Embedding and a one-layer LSTM whose outputs at real positions do not depend on the padding.
+
+    With characters, sources are spelt, and what is read of a word's characters stands beside its embedding.
+    """
 
     def __init__(
-        self, *, vocabulary_size: int, embedding_size: int, hidden_size: int, bidirectional: bool, dropout: float
+        self,
+        *,
+        vocabulary_size: int,
+        embedding_size: int,
+        hidden_size: int,
+        bidirectional: bool,
+        dropout: float,
+        num_characters: int = 0,
     ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary_size, embedding_size)
+        self.characters = CharacterConvolution(num_characters) if num_characters else None
         self.dropout = nn.Dropout(dropout)
-        self.lstm = nn.LSTM(embedding_size, hidden_size, batch_first=True, bidirectional=bidirectional)
+        input_size = embedding_size + (self.characters.output_size if self.characters else 0)
+        self.lstm = nn.LSTM(input_size, hidden_size, batch_first=True, bidirectional=bidirectional)
         self.output_size = hidden_size * (2 if bidirectional else 1)
+
+    def num_outputs(self, source_ids: Sequence[int]) -> int:
+        """How many words a source has."""
+        return num_spelt_words(source_ids) if self.characters else len(source_ids)
 
     def forward(self, sources_BS: Tensor, lengths_B: Tensor) -> Context:
         if sources_BS.shape[1] == 0:  # all are empty, and nn.LSTM refuses an empty sequence
             sources_BS = F.pad(sources_BS, (0, 1))
-        embedded_BSE = self.dropout(self.embedding(sources_BS))
+        if self.characters is None:
+            embedded_BSE = self.dropout(self.embedding(sources_BS))
+        else:
+            sources_BS, lengths_B, features_BSF = self.characters(sources_BS, lengths_B)
+            embedded_BSE = self.dropout(torch.cat([self.embedding(sources_BS), features_BSF], dim=-1))
         if self.lstm.bidirectional and bool((lengths_B < sources_BS.shape[1]).any()):
             # The backward direction would otherwise start inside the padding. An empty source is read as one padding
             # symbol, whatever else is in the batch. Packing is slow: a batch without padding does without.
@@ -161,6 +182,9 @@ class Tagger(FixedAttentionTagger, HubModel):
         label_embedding_size: size D of a fed label.
         bidirectional: whether the encoder also reads from right to left.
         dropout: rate on embeddings, encoder outputs and features.
+        num_characters: where there are any, each word is read by its characters as well
+            (:class:`~seqwise.models.characters.CharacterConvolution`), and sources are made with
+            :func:`~seqwise.models.characters.spelt_source`; 0: sources are ids of words.
 
     Source: Goyal et al. (AAAI 2018), section 3; Goyal et al. (NAACL 2019), section 4. Not implemented: several layers.
 
@@ -168,6 +192,12 @@ class Tagger(FixedAttentionTagger, HubModel):
         >>> model = Tagger(source_size=5, target_size=3, embedding_size=4, hidden_size=8, label_embedding_size=2)
         >>> model.embedding_VD.shape
         torch.Size([3, 2])
+        >>> from seqwise.data import EncodedExample, collate
+        >>> from seqwise.models import spelt_source
+        >>> model = Tagger(source_size=5, target_size=3, num_characters=9)
+        >>> batch = collate([(0, EncodedExample(spelt_source([4, 0], [[1, 2], [8]]), (0, 1)))])
+        >>> model.encode(batch).lengths_B
+        tensor([2])
     """
 
     encoder: Encoder
@@ -182,6 +212,7 @@ class Tagger(FixedAttentionTagger, HubModel):
         label_embedding_size: int = 16,
         bidirectional: bool = False,
         dropout: float = 0.1,
+        num_characters: int = 0,
     ) -> None:
         encoder = Encoder(
             vocabulary_size=source_size,
@@ -189,6 +220,7 @@ class Tagger(FixedAttentionTagger, HubModel):
             hidden_size=hidden_size,
             bidirectional=bidirectional,
             dropout=dropout,
+            num_characters=num_characters,
         )
         super().__init__(
             encoder=encoder,

@@ -4,13 +4,14 @@
 kind                text                                                         class
 =================== ============================================================ ===========================
 ``tokenizers``      words, characters or subwords on both sides                  :class:`TokenizerCodec`
+``spelling``        words with their characters, and labels                      :class:`SpellingCodec`
 ``text``            raw text, by the tokenizer of a Hugging Face model           ``GeneratorCodec``
 ``word-pieces``     words, in pieces of a Hugging Face encoder, and labels       ``TaggerCodec``
 ``masked``          sequences of a masked model, with sources or without         :class:`MaskedCodec`
 ``masked-text``     raw text, by the tokenizer of a Hugging Face masked model    ``MaskedTextCodec``
 =================== ============================================================ ===========================
 
-The first three write outputs that are searched for (:class:`OutputCodec`), the others sequences that are scored and
+The first four write outputs that are searched for (:class:`OutputCodec`), the others sequences that are scored and
 sampled (:class:`SequenceCodec`). Those of Hugging Face models are in :mod:`seqwise.runs.hugging_face_codecs`.
 
 Shapes: V vocabulary.
@@ -37,6 +38,7 @@ from seqwise.data.subwords import normalize_text
 from seqwise.data.tokenizer import TextUnits, Tokenizer, load_tokenizer, save_tokenizer
 from seqwise.data.vocabulary import Vocabulary
 from seqwise.errors import InputError
+from seqwise.models.characters import spelt_source
 from seqwise.runs.inputs import Format, each_sequence, file_units
 from seqwise.sampling.problems import Ways
 from seqwise.sampling.starts import FREE
@@ -48,6 +50,7 @@ __all__ = [
     "OutputCodec",
     "Purpose",
     "SequenceCodec",
+    "SpellingCodec",
     "TokenizerCodec",
     "Ways",
     "place_of",
@@ -122,6 +125,10 @@ class OutputCodec(Codec):
     def encode_sources(self, examples: Sequence[Example]) -> list[EncodedExample]:
         """Ids of the sources alone; whatever the targets are, they are not read."""
         return self.encode([replace(example, target=()) for example in examples])
+
+    def source_tokens(self, encoded: EncodedExample) -> Sequence[int]:
+        """The ids of a source in the source vocabulary."""
+        return encoded.source_ids
 
     def target_text(self, tokens: Iterable[str]) -> str:
         """Tokens that the model wrote, as text."""
@@ -285,6 +292,45 @@ class TokenizerCodec(OutputCodec):
     def load(cls, folder: Path) -> TokenizerCodec:
         """Read the tokenizers that :meth:`save` wrote."""
         return cls(load_tokenizer(folder / "source"), load_tokenizer(folder / "target"))
+
+
+@dataclass(frozen=True)
+class SpellingCodec(TokenizerCodec):
+    """Words and labels, and the characters of each word, of which the model reads unknown words.
+
+    Args:
+        characters: a tokenizer of the characters of words; rare ones are unknown.
+    """
+
+    characters: Tokenizer
+
+    kind: ClassVar[str] = "spelling"
+
+    def encode(self, examples: Sequence[Example]) -> list[EncodedExample]:
+        """Words to spelt sources, as of :func:`~seqwise.models.characters.spelt_source`, and labels to ids.
+
+        Raises:
+            InputError: a label is unknown.
+        """
+        return [
+            replace(encoded, source_ids=spelt_source(encoded.source_ids, map(self.characters.encode, example.source)))
+            for example, encoded in zip(examples, super().encode(examples), strict=True)
+        ]
+
+    def source_tokens(self, encoded: EncodedExample) -> Sequence[int]:
+        """The ids of the words."""
+        return [~token for token in encoded.source_ids if token < 0]
+
+    def save(self, model: Any, folder: Path) -> None:
+        """Write the model, and a folder for each tokenizer."""
+        super().save(model, folder)
+        save_tokenizer(self.characters, folder / "characters")
+
+    @classmethod
+    def load(cls, folder: Path) -> SpellingCodec:
+        """Read the tokenizers that :meth:`save` wrote."""
+        tokenizers = (load_tokenizer(folder / name) for name in ("source", "target", "characters"))
+        return cls(*tokenizers)
 
 
 def _split(example: Example, side: str, tokenizer: Tokenizer) -> tuple[str, ...]:

@@ -259,6 +259,10 @@ class TaggerCodec(OutputCodec):
         """Pieces of the sources alone; of the targets only whether there are some matters, for the line of an error."""
         return [EncodedExample(self._pieces(example), ()) for example in examples]
 
+    def source_tokens(self, encoded: EncodedExample) -> Sequence[int]:
+        """The pieces; the first one of a word has the id ``~id``, which is negative."""
+        return [max(token, ~token) for token in encoded.source_ids]
+
     def _pieces(self, example: Example) -> tuple[int, ...]:
         from seqwise.hugging_face.tagger import word_pieces, words_without_pieces
 

@@ -24,7 +24,7 @@ from seqwise.models.conditional import ConditionalMaskedTransformer
 from seqwise.models.masked import MaskedLSTM, MaskedTransformer
 from seqwise.models.recurrent import EncoderDecoder, Tagger
 from seqwise.models.transformer import Transformer
-from seqwise.runs.codecs import Codec, MaskedCodec, Purpose, TokenizerCodec
+from seqwise.runs.codecs import Codec, MaskedCodec, Purpose, SpellingCodec, TokenizerCodec
 from seqwise.runs.hub import HUB_RUN, holds_run, model_folder, run_folder
 from seqwise.runs.hugging_face_codecs import GeneratorCodec, MaskedTextCodec, TaggerCodec
 from seqwise.runs.masked_model_settings import (
@@ -104,26 +104,36 @@ def build_codec(examples: Sequence[Example], settings: Settings) -> TokenizerCod
     end = END if settings.task == "transduce" else None
     sources, targets = [example.source for example in examples], [example.target for example in examples]
     source = reading_tokenizer(sources, units=settings.source_units, minimum_count=own.minimum_count, **subwords)
-    return TokenizerCodec(source, writing_tokenizer(targets, units=settings.target_units, end=end, **subwords))
+    target = writing_tokenizer(targets, units=settings.target_units, end=end, **subwords)
+    if not getattr(own, "characters", False):
+        return TokenizerCodec(source, target)
+    words = [word for tokens in sources for word in tokens]
+    return SpellingCodec(
+        source, target, reading_tokenizer(words, units="characters", minimum_count=2, subword_vocabulary=0)
+    )
 
 
 def build_model(settings: Settings, codec: TokenizerCodec) -> OutputModel:
     """A model with new weights, drawn from the settings' seed."""
     with torch.random.fork_rng():
         torch.manual_seed(settings.seed)
-        model = _draw_model(settings, codec.source.vocabulary, codec.target.vocabulary)
+        model = _draw_model(settings, codec)
     _start_normalized(model, settings)
     return model
 
 
-def _draw_model(settings: Settings, source: Vocabulary, target: Vocabulary) -> OutputModel:
+def _draw_model(settings: Settings, codec: TokenizerCodec) -> OutputModel:
+    source, target = codec.source.vocabulary, codec.target.vocabulary
     if settings.task == "tag" and target.end is not None:
         problem = f"the target vocabulary of a tagger has the end token {target.end!r}"
         raise InputError(problem, hint="build it without one: a tagger writes a label for each token")
     if settings.task == "transduce" and target.end_id is None:
         raise InputError("the target vocabulary of a transduction has no end token", hint="is it a tagger?")
     own: Any = settings.model
-    model: OutputModel = own.build(source_size=len(source), target_size=len(target), end=target.end_id)
+    sizes: dict[str, Any] = {"source_size": len(source), "target_size": len(target), "end": target.end_id}
+    if isinstance(codec, SpellingCodec):
+        sizes["num_characters"] = len(codec.characters.vocabulary)
+    model: OutputModel = own.build(**sizes)
     return model
 
 
@@ -289,7 +299,15 @@ def _output_settings(folder: Path) -> Settings:
 
 
 def _load_tokenizer_run(folder: Path, inside: Path) -> OutputRun:
-    settings, codec = _output_settings(folder), TokenizerCodec.load(inside)
+    return _load_own_run(folder, inside, TokenizerCodec.load(inside))
+
+
+def _load_spelling_run(folder: Path, inside: Path) -> OutputRun:
+    return _load_own_run(folder, inside, SpellingCodec.load(inside))
+
+
+def _load_own_run(folder: Path, inside: Path, codec: TokenizerCodec) -> OutputRun:
+    settings = _output_settings(folder)
     try:
         model = build_model(settings, codec)
     except InputError as error:
@@ -360,6 +378,7 @@ _LOADERS: dict[str, tuple[type[Codec], Callable[[Path, Path], Run[Any, Any]]]] =
     codec.kind: (codec, load)
     for codec, load in (
         (TokenizerCodec, _load_tokenizer_run),
+        (SpellingCodec, _load_spelling_run),
         (GeneratorCodec, _load_generator_run),
         (TaggerCodec, _load_tagger_run),
         (MaskedCodec, _load_masked_run),

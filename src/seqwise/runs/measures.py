@@ -375,9 +375,8 @@ def unknown_sources(run: OutputRun, examples: Sequence[Example]) -> str | None:
         >>> unknown_sources(run, [Example(("a", "c", "d"), ("X", "Y", "Y"), "test.conll", 3)])
         'the run does not know 2 of 3 source tokens in test.conll: are they in the language of the training data?'
     """
-    # Over an encoder, the first piece of a word has the id ~id, which is negative.
     encoded_examples = run.codec.encode_sources(readable(run, examples))
-    ids = [max(token, ~token) for encoded in encoded_examples for token in encoded.source_ids]
+    ids = [token for encoded in encoded_examples for token in run.codec.source_tokens(encoded)]
     unknown_id, total = run.codec.source_vocabulary.unknown_id, len(ids)
     unknown = 0 if unknown_id is None else ids.count(unknown_id)
     if 2 * unknown <= total:

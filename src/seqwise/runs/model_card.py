@@ -225,6 +225,7 @@ Or `seqwise score {repo} sequences.txt`; `seqwise sample {repo}` draws sequences
 
 _CARDS: dict[str, Callable[[Any, Mapping[str, Any], str], Card]] = {
     "tokenizers": _own_card,
+    "spelling": _own_card,
     "word-pieces": _encoder_card,
     "text": _generator_card,
     "masked": _masked_card,

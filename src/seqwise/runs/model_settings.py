@@ -86,8 +86,9 @@ class _Decoder(Config):
 class _TaggerOfOurs(_Decoder, _OwnVocabulary, TaggerModel):
     encoder: Direction = setting("bidirectional", "left-to-right sees only the source so far")
     embedding_size: int = setting(64, "size of source (and output) embeddings", shared=True, ge=1)
+    characters: bool = setting(False, "read each word by its characters as well, for those that training data lack")
 
-    def _sizes(self, source_size: int, target_size: int) -> dict[str, Any]:
+    def _sizes(self, source_size: int, target_size: int, num_characters: int) -> dict[str, Any]:
         return {
             "source_size": source_size,
             "target_size": target_size,
@@ -95,6 +96,7 @@ class _TaggerOfOurs(_Decoder, _OwnVocabulary, TaggerModel):
             "dropout": self.dropout,
             "embedding_size": self.embedding_size,
             "bidirectional": self.encoder == "bidirectional",
+            "num_characters": num_characters,
         }
 
 
@@ -109,11 +111,12 @@ class LSTMTagger(_TaggerOfOurs):
         """Its direction as well."""
         return f"{self.encoder} lstm"
 
-    def build(self, *, source_size: int, target_size: int, end: int | None = None) -> Tagger:
+    def build(self, *, source_size: int, target_size: int, num_characters: int = 0, end: int | None = None) -> Tagger:
         """Make a model with new weights."""
         from seqwise.models import Tagger
 
-        return Tagger(**self._sizes(source_size, target_size), label_embedding_size=self.label_embedding_size)
+        sizes = self._sizes(source_size, target_size, num_characters)
+        return Tagger(**sizes, label_embedding_size=self.label_embedding_size)
 
 
 class Chain(_TaggerOfOurs):
@@ -121,11 +124,13 @@ class Chain(_TaggerOfOurs):
 
     name: Literal["chain"] = "chain"
 
-    def build(self, *, source_size: int, target_size: int, end: int | None = None) -> ChainTagger:
+    def build(
+        self, *, source_size: int, target_size: int, num_characters: int = 0, end: int | None = None
+    ) -> ChainTagger:
         """Make a model with new weights."""
         from seqwise.models import ChainTagger
 
-        return ChainTagger(**self._sizes(source_size, target_size))
+        return ChainTagger(**self._sizes(source_size, target_size, num_characters))
 
 
 class _Pretrained(ModelConfig):

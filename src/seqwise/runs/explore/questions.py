@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -97,7 +97,7 @@ def read_question(run: OutputRun, text: str, right: str = "") -> Question:
     if right.strip():
         example = replace(example, target=_right(run, right.strip(), len(example.source)))
     (source,) = run.codec.encode_sources([example])
-    require_short(source.source_ids)
+    require_short(run.codec.source_tokens(source))
     gold = gold_ids(run, example)
     right_tokens, unknown = run.codec.split([example])[0].target, run.model.embedding_VD.shape[0]
     unseen = {place: right_tokens[place] for place, token in enumerate(gold or ()) if token == unknown}
@@ -115,7 +115,7 @@ def _right(run: OutputRun, text: str, length: int) -> tuple[str, ...]:
     return labels
 
 
-def require_short(tokens: tuple[object, ...]) -> None:
+def require_short(tokens: Sequence[object]) -> None:
     """Refuse what is too long to be explored.
 
     Raises:

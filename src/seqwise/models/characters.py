@@ -1,0 +1,120 @@
+"""Words read by their characters: the ids of a spelt source, and the convolution that reads them.
+
+Shapes: B batch, S ids of a spelt source, W words, N words of the batch, U different ones, C characters, F filters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from seqwise.errors import InputError
+
+__all__ = ["CharacterConvolution", "SpeltWords", "num_spelt_words", "spelt_source"]
+
+
+def spelt_source(words: Sequence[int], characters: Iterable[Sequence[int]]) -> tuple[int, ...]:
+    """Make one sequence of the ids of words and those of their characters, for a model with ``num_characters``.
+
+    Args:
+        words: the id of each word.
+        characters: the ids of its characters.
+
+    Returns:
+        For each word ``~id``, which is negative, and then its characters.
+
+    Example:
+        >>> spelt_source([7, 0], [[1, 2], [3]])
+        (-8, 1, 2, -1, 3)
+    """
+    ids: list[int] = []
+    for word, spelling in zip(words, characters, strict=True):
+        ids += [~word, *spelling]
+    return tuple(ids)
+
+
+def num_spelt_words(source_ids: Sequence[int]) -> int:
+    """Count the words of a spelt source.
+
+    Example:
+        >>> num_spelt_words(spelt_source([7, 0], [[1, 2], [3]]))
+        2
+    """
+    return sum(token < 0 for token in source_ids)
+
+
+class SpeltWords(NamedTuple):
+    """The words of a batch, with what is read of their characters; zeros behind the last word of a row."""
+
+    words_BW: Tensor
+    lengths_B: Tensor
+    features_BWF: Tensor
+
+
+class CharacterConvolution(nn.Module):
+    """A convolution over the characters of a word, and the largest output of each filter.
+
+    ``g(w)_f = max_c relu(sum_i U_{f,i} . e(w_{c+i}) + b_f)``, i from -1 to 1, with zeros around the word. Each
+    spelling of a batch is read once.
+
+    Args:
+        num_characters: how many characters there are.
+        embedding_size: of a character.
+        num_filters: F.
+
+    Source: dos Santos and Zadrozny (ICML 2014); Ma and Hovy (ACL 2016).
+
+    Example:
+        >>> reader = CharacterConvolution(9, embedding_size=4, num_filters=6)
+        >>> reader(torch.tensor([spelt_source([7, 0], [[1, 2], [3]])]), torch.tensor([5])).features_BWF.shape
+        torch.Size([1, 2, 6])
+    """
+
+    def __init__(self, num_characters: int, *, embedding_size: int = 32, num_filters: int = 64) -> None:
+        super().__init__()
+        # One row more, of zeros, stands behind the end of a word.
+        self.embedding = nn.Embedding(num_characters + 1, embedding_size, padding_idx=num_characters)
+        self.convolution = nn.Conv1d(embedding_size, num_filters, kernel_size=3, padding=1)
+        self.output_size = num_filters
+
+    def forward(self, spelt_BS: Tensor, lengths_B: Tensor) -> SpeltWords:
+        """Take spelt sources apart, and read each word.
+
+        Raises:
+            InputError: a source does not begin with a word.
+        """
+        columns_S = torch.arange(spelt_BS.shape[1], device=spelt_BS.device)
+        is_real_BS = columns_S < lengths_B[:, None]
+        is_word_BS = is_real_BS & (spelt_BS < 0)
+        if bool((is_real_BS[:, :1] & ~is_word_BS[:, :1]).any()):
+            raise InputError("a source does not begin with a word", hint="make sources with spelt_source")
+        num_words_B = is_word_BS.sum(1)
+        words_N = ~spelt_BS[is_word_BS]
+        features_NF = self._read(self._spellings(spelt_BS, is_real_BS & ~is_word_BS, is_word_BS))
+        there_BW = torch.arange(int(num_words_B.max()), device=spelt_BS.device) < num_words_B[:, None]
+        words_BW = spelt_BS.new_zeros(there_BW.shape)
+        words_BW[there_BW] = words_N
+        features_BWF = features_NF.new_zeros(*there_BW.shape, self.output_size)
+        features_BWF[there_BW] = features_NF
+        return SpeltWords(words_BW, num_words_B, features_BWF)
+
+    def _spellings(self, spelt_BS: Tensor, is_character_BS: Tensor, is_word_BS: Tensor) -> Tensor:
+        """Characters of each word as a row, padded with the last id, (N, C)."""
+        words_so_far_BS = is_word_BS.flatten().cumsum(0).view_as(is_word_BS)
+        word_of_character = words_so_far_BS[is_character_BS] - 1
+        column_of_word_N = is_word_BS.nonzero()[:, 1]
+        place = is_character_BS.nonzero()[:, 1] - column_of_word_N[word_of_character] - 1
+        longest = int(place.max()) + 1 if len(place) else 1
+        characters_NC = spelt_BS.new_full((len(column_of_word_N), longest), self.embedding.num_embeddings - 1)
+        characters_NC[word_of_character, place] = spelt_BS[is_character_BS]
+        return characters_NC
+
+    def _read(self, characters_NC: Tensor) -> Tensor:
+        different_UC, place_N = characters_NC.unique(dim=0, return_inverse=True)
+        outputs_UFC = self.convolution(self.embedding(different_UC).transpose(1, 2)).relu()
+        is_behind_UC = different_UC == self.embedding.num_embeddings - 1
+        largest_UF = outputs_UFC.masked_fill(is_behind_UC[:, None], 0.0).amax(-1)
+        return largest_UF[place_N]
