@@ -1,4 +1,4 @@
-"""The command line: ``seqwise train | debug-data | predict | evaluate | score | sample | diagnose | ...``.
+"""The command line: ``seqwise train | tune | debug-data | predict | evaluate | score | sample | diagnose | ...``.
 
 Whatever the user can fix ends with one line on standard error and exit code 2.
 """
@@ -25,6 +25,7 @@ from seqwise.cli.sampling import sample
 from seqwise.cli.scoring import score
 from seqwise.cli.sharing import card, push
 from seqwise.cli.training import train
+from seqwise.cli.tuning import tune
 from seqwise.errors import InputError
 from seqwise.training.processes import is_main_process, rank, silence_other_ranks, world_size
 
@@ -51,10 +52,12 @@ PATIENCE = 3  # seconds
 
 with_flags = {
     train: command_with_flags("seqwise.runs.settings", "SETTINGS"),
+    tune: command_with_flags("seqwise.runs.settings", "SETTINGS"),
     sample: command_with_flags("seqwise.runs.sampling_settings", "SampleSettings"),
 }
 commands: list[Any] = [
     train,
+    tune,
     debug_data,
     predict,
     evaluate,

@@ -23,6 +23,7 @@ EXAMPLES = {
         "    --dev dev.conll --output runs/bert-tagger",
         "seqwise train --config settings.yaml --seed 1 --output runs/seed1",
     ),
+    "tune": ("seqwise tune settings.yaml --trials 30 --output tuned",),
     "debug-data": (
         "seqwise debug-data train.conll dev.conll test.conll",
         "seqwise debug-data pairs.tsv dev.tsv --task transduce --source-units characters",

@@ -1,0 +1,75 @@
+"""``seqwise tune``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from seqwise.cli.console import number, out, progress_bars
+from seqwise.cli.flags import given_flags
+
+if TYPE_CHECKING:
+    from seqwise.runs.tuning import Tuning
+
+__all__ = ["tune"]
+
+
+def tune(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="settings in YAML, as of train; flags override")],
+    *,
+    trials: Annotated[int, typer.Option(metavar="N", help="trainings in all, those of earlier calls included")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="the folder to make or to continue")],
+    as_json: Annotated[bool, typer.Option("--json", help="print the trials as JSON, and nothing else")] = False,
+    **flags: str | None,
+) -> None:
+    """Train with several settings, and write down those that development data like best.
+
+    Tuned are the learning rate and epochs of each stage, and what the objective has of these: the schedule of alpha,
+    the weight of added cross-entropy and the size of the beam. Run the same command again to continue.
+    """
+    from seqwise.runs.settings import load_settings
+    from seqwise.runs.tuning import tune as tune_settings
+
+    settings = load_settings(config, given_flags(flags))
+    with progress_bars() as progress:
+        bar = progress.add_task("trials", total=max(trials, 1), note="")
+        ended = 0
+
+        def advance(stage: str, step: Any) -> None:
+            progress.update(bar, note=f"{stage}, step {step.step:,} of {step.steps:,}")
+
+        def after(tuning: Tuning | None) -> None:
+            nonlocal ended
+            ended = 0 if tuning is None else len(tuning.trials)
+            note = "" if tuning is None else f"best {_value(tuning, tuning.trials[tuning.best].value)}"
+            progress.update(bar, completed=ended, note=note)
+
+        tuning = tune_settings(settings, output, num_trials=trials, on_trial=after, on_progress=advance)
+    if as_json:
+        print(json.dumps({**asdict(tuning), "config": str(tuning.config), "run": str(tuning.run)}))
+        return
+    _print_trials(tuning)
+    print(f"the best trial is {tuning.best + 1}; its settings: {tuning.config}, its run: {tuning.run}")
+    print(f"try: seqwise train --config {tuning.config} --output FOLDER")
+
+
+def _value(tuning: Tuning, value: float | None) -> str:
+    return "" if value is None else number(tuning.title, value)
+
+
+def _print_trials(tuning: Tuning) -> None:
+    import rich.box
+    from rich.table import Table
+
+    table = Table(box=rich.box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    for heading in ("trial", "", f"{tuning.title}, %", "settings"):
+        table.add_column(heading)
+    for place, trial in enumerate(tuning.trials):
+        state = "best" if place == tuning.best else "" if trial.state == "complete" else trial.state
+        settings = ", ".join(f"{name} {value}" for name, value in trial.settings.items())
+        table.add_row(str(place + 1), state, _value(tuning, trial.value), settings)
+    out().print(table)

@@ -1,0 +1,308 @@
+"""Search for the settings of a run that development data like best, by Optuna.
+
+::
+
+    FOLDER/study.db     the study of Optuna, from which the same command goes on
+    FOLDER/best.yaml    the settings of the best trial, as ``seqwise train --config`` reads them
+    FOLDER/trials/      the run of the best trial, and of one that was interrupted
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from seqwise.configuration import differences, dump
+from seqwise.data.durable import write_atomically
+from seqwise.errors import InputError
+from seqwise.runs.measures import decisive
+from seqwise.runs.settings import Settings, check, load_settings
+from seqwise.runs.sizing import sized
+from seqwise.runs.trainer_options import with_lasting_paths
+from seqwise.runs.training import read_examples, train_run
+from seqwise.schedules import exponential
+from seqwise.training.lock import sole_writer
+from seqwise.training.trainer import Progress
+
+__all__ = ["Trial", "Tuning", "tune"]
+
+BEST, STUDY, SETTINGS = "best.yaml", "study.db", "settings.yaml"
+CROSS_ENTROPY_WEIGHTS = (0.0, 0.03, 0.1, 0.3, 1.0)
+FIRST_TRIALS = 4
+"""Trials that nothing is compared with, before the first one may be pruned."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One choice of settings.
+
+    Attributes:
+        state: "pruned" after an evaluation that was worse than the median of the trials before, or "refused" where
+            training came to no finite numbers.
+        value: the measure on development data, with its best decoder; of a pruned trial the last evaluation; or None.
+        settings: those that were chosen, by their flat names.
+    """
+
+    state: Literal["complete", "pruned", "refused"]
+    value: float | None
+    settings: Mapping[str, float | str]
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The trials in order, and the best one.
+
+    Attributes:
+        title: of the measure.
+        trials: those of earlier calls included.
+        best: the place of the best trial.
+        config: the file with its settings.
+        run: its folder.
+    """
+
+    title: str
+    trials: list[Trial]
+    best: int
+    config: Path
+    run: Path
+
+
+def tune(
+    settings: Settings,
+    output: str | os.PathLike[str],
+    *,
+    num_trials: int,
+    on_trial: Callable[[Tuning | None], None] | None = None,
+    on_progress: Callable[[str, Progress], None] | None = None,
+) -> Tuning:
+    """Train with several settings, and keep the run that is best on the development data.
+
+    Tuned are the learning rate and the epochs of each stage, and of the objective what it has: the schedule of alpha,
+    the weight of added cross-entropy and the size of the beam. The first trial has the settings as they are; the others
+    are chosen by Optuna's tree-structured Parzen estimator. A trial whose evaluation is worse than the median of those
+    before is pruned. Killed and called again, it goes on with the trial that it was at, to the same choices.
+
+    Args:
+        settings: of the data, the model and all that is not tuned.
+        output: takes the study, the winner as YAML, and its run.
+        num_trials: of all calls together.
+        on_trial: called before the first trial and after each, with what there is so far.
+        on_progress: as of :func:`~seqwise.runs.training.train_run`.
+
+    Raises:
+        InputError: Optuna is not installed, there are no development data or no trials, the folder holds a study of
+            other settings, or no trial came to its end.
+
+    Source: Akiba et al. (KDD 2019). Not implemented: several processes on one study.
+    """
+    optuna = _optuna()
+    if num_trials < 1:
+        raise InputError(f"trials must be at least 1, got {num_trials}", hint="give --trials N")
+    if settings.dev is None:
+        hint = "give --dev FILE, or a line 'dev: FILE' in the YAML"
+        raise InputError("dev: settings are tuned on development data, and there are none", hint=hint)
+    check(settings)
+    output = Path(output)
+    settings = sized(with_lasting_paths(settings, output), len(read_examples(settings, settings.train)))
+    with sole_writer(output):
+        _claim(output, settings)
+        study = optuna.create_study(
+            storage=f"sqlite:///{(output / STUDY).resolve()}",
+            study_name="seqwise",
+            direction="maximize",
+            load_if_exists=True,
+            pruner=optuna.pruners.MedianPruner(n_startup_trials=FIRST_TRIALS, n_warmup_steps=1),
+        )
+        if not study.trials:
+            study.enqueue_trial(_as_they_are(settings))
+        for stale in study.get_trials(states=(optuna.trial.TrialState.RUNNING,)):
+            study.tell(stale.number, state=optuna.trial.TrialState.FAIL)
+            study.enqueue_trial(stale.params)
+        while True:
+            tuning = _tuning(study, settings, output)
+            if on_trial is not None:
+                on_trial(tuning)
+            if len(_ended(study)) >= num_trials:
+                break
+            # Of the seed and the trials before alone, so that an interruption changes no choice.
+            study.sampler = optuna.samplers.TPESampler(seed=settings.seed + len(_ended(study)))
+            _run_trial(study, study.ask(), settings, output, on_progress=on_progress)
+    if tuning is None:
+        raise InputError("no trial came to its end", path=output, hint="lower the learning rate, or see the data")
+    return tuning
+
+
+def _optuna() -> Any:
+    try:
+        import optuna
+    except ImportError as error:
+        raise InputError("tuning needs Optuna", hint="pip install 'seqwise[tune]'") from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
+
+
+def _claim(output: Path, settings: Settings) -> None:
+    """Say in the folder what is tuned, or refuse one that says something else."""
+    saved = output / SETTINGS
+    if not saved.exists():
+        if (output / STUDY).exists() or (output / "model").exists():
+            raise InputError("the folder holds something else", path=output, hint="give another --output")
+        write_atomically(saved, dump(settings))
+        return
+    for name, (then, now) in differences(load_settings(saved, {}), settings).items():
+        problem = f"the study was begun with another {name} ({then} then, {now} now)"
+        raise InputError(problem, path=output, hint="give another --output, or remove this folder to start again")
+
+
+# ---------------------------------------------------------------------------------------------------- the choices
+
+
+def _choices(trial: Any, settings: Settings) -> dict[str, float | str]:
+    """Draw the settings of a trial, by their flat names."""
+    objective, start = settings.objective, settings.warm_start
+
+    def around(name: str, value: float, factor: float) -> float:
+        return _rounded(trial.suggest_float(name, value / factor, value * factor, log=True))
+
+    chosen: dict[str, float | str] = {
+        "learning_rate": around("learning_rate", settings.learning_rate, 5.0),
+        "epochs": around("epochs", settings.epochs, 2.0),
+    }
+    if start is not None and start.epochs > 0:
+        chosen["warm_start_learning_rate"] = around("warm_start_learning_rate", settings.warm_start_learning_rate, 5.0)
+        chosen["warm_start_epochs"] = around("warm_start_epochs", start.epochs, 2.0)
+    if "alpha" in objective.schedules:
+        first = _rounded(trial.suggest_float("alpha_at_first", 0.1, 10.0, log=True))
+        growth = trial.suggest_float("alpha_growth", 1.0, 30.0, log=True)
+        chosen["alpha"] = str(exponential(first, _rounded(first * growth)))
+    if hasattr(objective, "cross_entropy_weight"):
+        chosen["cross_entropy_weight"] = trial.suggest_categorical("cross_entropy_weight", CROSS_ENTROPY_WEIGHTS)
+    if hasattr(objective, "k"):
+        chosen["beam_size"] = trial.suggest_int("beam_size", 2, 8)
+    return chosen
+
+
+def _as_they_are(settings: Settings) -> dict[str, float]:
+    """The settings as a choice, as far as they are among those that can be drawn."""
+    values: dict[str, float] = {"learning_rate": settings.learning_rate, "epochs": settings.epochs}
+    if settings.warm_start is not None:
+        values["warm_start_learning_rate"] = settings.warm_start_learning_rate
+        values["warm_start_epochs"] = settings.warm_start.epochs
+    if "alpha" in settings.objective.schedules:
+        alpha = settings.objective.schedules["alpha"].over(1.0)
+        values["alpha_at_first"] = min(max(alpha(0.0), 0.1), 10.0)
+        values["alpha_growth"] = min(max(alpha(1.0) / alpha(0.0), 1.0), 30.0)
+    weight = getattr(settings.objective, "cross_entropy_weight", None)
+    if weight in CROSS_ENTROPY_WEIGHTS:
+        values["cross_entropy_weight"] = weight
+    if 2 <= getattr(settings.objective, "k", 0) <= 8:
+        values["beam_size"] = settings.objective.k  # type: ignore[attr-defined]
+    return values
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.3g}")
+
+
+# ----------------------------------------------------------------------------------------------------- the trials
+
+
+def _run_trial(
+    study: Any,
+    trial: Any,
+    settings: Settings,
+    output: Path,
+    *,
+    on_progress: Callable[[str, Progress], None] | None,
+) -> None:
+    """Train with the choices of a trial, and keep its run if it is the best one."""
+    optuna, chosen = _optuna(), _choices(trial, settings)
+    trial.set_user_attr("settings", chosen)
+    states, own = optuna.trial.TrialState, settings.with_changes(**chosen)
+    folder, subwords = _folder(output, own), settings.target_units == "subwords"
+    evaluations: dict[str, int] = {}  # of the stages so far
+
+    def advance(stage: str, progress: Progress) -> None:
+        if on_progress is not None:
+            on_progress(stage, progress)
+        if not progress.measured or not settings.evaluate_every or progress.step % settings.evaluate_every:
+            return
+        evaluations[stage] = progress.step // settings.evaluate_every
+        title, sign = decisive(progress.measured, subwords=subwords)
+        value = sign * progress.measured[title]
+        if math.isfinite(value):
+            trial.report(value, sum(evaluations.values()))
+        if trial.should_prune():
+            raise optuna.TrialPruned
+
+    try:
+        metrics = train_run(own, folder, on_progress=advance)
+    except optuna.TrialPruned:
+        study.tell(trial, state=states.PRUNED)
+        shutil.rmtree(folder)
+        return
+    except InputError as error:
+        if not (folder / "checkpoints").exists() and not (folder / "warm-start").exists():
+            raise  # it did not come to any training: not the choices are wrong
+        trial.set_user_attr("refused", str(error))
+        study.tell(trial, state=states.FAIL)
+        shutil.rmtree(folder)
+        return
+    title, value = _measure(metrics, subwords=subwords)
+    study.set_user_attr("title", title)
+    before = [ended for ended in _ended(study) if ended.state == states.COMPLETE]
+    study.tell(trial, value)
+    if before and value <= max(ended.value for ended in before):
+        shutil.rmtree(folder)
+        return
+    write_atomically(output / BEST, dump(own))
+    for other in before:
+        shutil.rmtree(_folder(output, settings.with_changes(**other.user_attrs["settings"])), ignore_errors=True)
+
+
+def _measure(metrics: Mapping[str, Any], *, subwords: bool) -> tuple[str, float]:
+    """The measure that decides, of the best decoder on development data; more is better."""
+    row = metrics["dev"]["decoders"][metrics["dev"]["best decoder"]]
+    title, sign = decisive(row, subwords=subwords)
+    return title, sign * row[title]
+
+
+def _folder(output: Path, settings: Settings) -> Path:
+    """The run of a choice: the same again after an interruption."""
+    return output / "trials" / hashlib.sha256(dump(settings).encode()).hexdigest()[:12]
+
+
+def _ended(study: Any) -> list[Any]:
+    """The trials that are over; one that was interrupted is none of them."""
+    return [trial for trial in study.trials if trial.state.name in ("COMPLETE", "PRUNED") or _was_refused(trial)]
+
+
+def _was_refused(trial: Any) -> bool:
+    return trial.state.name == "FAIL" and "refused" in trial.user_attrs
+
+
+def _tuning(study: Any, settings: Settings, output: Path) -> Tuning | None:
+    """All trials so far, and the best one; None where no trial has come to its end."""
+    ended = _ended(study)
+    complete = [place for place, trial in enumerate(ended) if trial.state.name == "COMPLETE"]
+    if not complete:
+        return None
+    best = max(complete, key=lambda place: ended[place].value)
+    title = study.user_attrs["title"]
+    _, sign = decisive([title], subwords=title == "BLEU")
+
+    def trial(frozen: Any) -> Trial:
+        state: Any = "refused" if _was_refused(frozen) else frozen.state.name.lower()
+        value = frozen.value
+        if value is None and frozen.intermediate_values:
+            value = frozen.intermediate_values[max(frozen.intermediate_values)]
+        return Trial(state, None if value is None else sign * value, frozen.user_attrs["settings"])
+
+    run = _folder(output, settings.with_changes(**ended[best].user_attrs["settings"]))
+    return Tuning(title, [trial(frozen) for frozen in ended], best, output / BEST, run)

@@ -1,0 +1,176 @@
+"""Tuning: what is chosen, what is pruned, and that an interruption changes nothing."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+optuna = pytest.importorskip("optuna")
+
+from command_line import Command  # noqa: E402
+from seqwise.errors import InputError  # noqa: E402
+from seqwise.runs import load_run, train_settings, tuning  # noqa: E402
+from seqwise.runs.settings import Settings, load_settings  # noqa: E402
+from seqwise.runs.tuning import tune  # noqa: E402
+from seqwise.training.trainer import Progress  # noqa: E402
+
+SIZES: dict[str, Any] = {"hidden_size": 4, "embedding_size": 4, "batch_size": 8, "epochs": 2.0, "evaluate_every": 1}
+
+
+def write(path: Path, *, seed: int) -> Path:
+    draw = random.Random(seed)
+    sentences = [draw.choices("abc", k=draw.randint(1, 4)) for _ in range(16)]
+    path.write_text("\n".join("".join(f"{token}\t{token.upper()}\n" for token in sentence) for sentence in sentences))
+    return path
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    files = {name: write(tmp_path / name, seed=seed) for seed, name in enumerate(("train", "dev"))}
+    return train_settings(**files, **SIZES, objective="cross-entropy")
+
+
+class Trainings:
+    """In the place of ``train_run``: the measure is a function of the settings, and evaluations come step by step."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, *, interrupted_at: int | None = None) -> None:
+        self.learning_rates: list[float] = []
+        self.interrupted_at = interrupted_at
+        patch.setattr(tuning, "train_run", self)
+
+    def __call__(self, settings: Settings, folder: Path, *, on_progress: Any) -> dict[str, Any]:
+        self.learning_rates.append(settings.learning_rate)
+        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+        if self.interrupted_at == len(self.learning_rates):
+            raise KeyboardInterrupt
+        if settings.learning_rate > 0.02:
+            raise InputError("the loss is nan at step 1")
+        value = 1 - abs(settings.learning_rate - 0.01) * 50
+        for step in range(1, 5):
+            measured = {"labels right": value * step / 4, "cross-entropy": 9.0}
+            on_progress("training", Progress(step, 4, 0.5, 0.1, 1.0, {}, seconds=1.0, measured=measured))
+        return {"dev": {"best decoder": "beam", "decoders": {"beam": {"labels right": value}}}}
+
+
+def test_the_best_settings_are_kept_and_those_that_fall_behind_are_pruned(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainings = Trainings(monkeypatch)
+    found = tune(settings, tmp_path / "tuned", num_trials=14)
+    assert len(found.trials) == 14 and found.title == "labels right"
+    assert [trial.settings["learning_rate"] for trial in found.trials] == trainings.learning_rates
+    # The first trial is as the settings are, sized to the data.
+    assert found.trials[0].settings == {"learning_rate": 0.005, "epochs": 2.0}
+    complete = [trial for trial in found.trials if trial.state == "complete"]
+    assert found.trials[found.best].value == max(trial.value or 0 for trial in complete)
+    assert {trial.state for trial in found.trials} == {"complete", "pruned", "refused"}
+    assert all((trial.state == "refused") == (trial.settings["learning_rate"] > 0.02) for trial in found.trials)  # type: ignore[operator]
+    for place, trial in enumerate(found.trials):
+        if trial.state == "pruned":  # no earlier than at its second evaluation, below the median of those before
+            values = [before.value or 0 for before in found.trials[:place] if before.state == "complete"]
+            assert trial.value is not None and trial.value < sorted(values)[len(values) // 2]
+    assert [*(tmp_path / "tuned" / "trials").iterdir()] == [found.run]
+    best = load_settings(found.config, {})
+    assert best.learning_rate == found.trials[found.best].settings["learning_rate"]
+    assert best.train == settings.train and best.evaluate_every == 1
+
+
+@pytest.mark.parametrize("interrupted_at", [1, 3, 7])
+def test_an_interruption_changes_no_choice(
+    interrupted_at: int, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Trainings(monkeypatch)
+    whole = tune(settings, tmp_path / "whole", num_trials=8)
+    again = Trainings(monkeypatch, interrupted_at=interrupted_at)
+    with pytest.raises(KeyboardInterrupt):
+        tune(settings, tmp_path / "killed", num_trials=8)
+    tune(settings, tmp_path / "killed", num_trials=6) if interrupted_at < 6 else None
+    killed = tune(settings, tmp_path / "killed", num_trials=8)
+    assert killed.trials == whole.trials and killed.best == whole.best
+    assert len(again.learning_rates) == 8 + 1
+    assert killed.config.read_text() == whole.config.read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({}, {"learning_rate", "epochs"}),
+        ({"objective": "hard-hinge"}, {"cross_entropy_weight", "beam_size"}),
+        ({"objective": "beam-crf", "warm_start": "none"}, {"cross_entropy_weight", "beam_size"}),
+        ({"objective": "relaxed-beam"}, {"cross_entropy_weight", "beam_size", "alpha"}),
+        ({"objective": "distillation"}, {"beam_size"}),
+        ({"objective": "scheduled-sampling", "feeding": "soft-greedy"}, {"alpha"}),
+    ],
+)
+def test_what_an_objective_has_is_tuned(
+    options: dict[str, Any], names: set[str], settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Trainings(monkeypatch)
+    chosen = settings.with_changes(**options)
+    found = tune(chosen, tmp_path / "tuned", num_trials=2)
+    stages = {"learning_rate", "epochs"}
+    if chosen.warm_start is not None:
+        stages |= {"warm_start_learning_rate", "warm_start_epochs"}
+    assert set(found.trials[0].settings) == stages | names
+    first = found.trials[0].settings
+    assert first.get("beam_size", 5) == 5 and first.get("alpha", "exponential(1, 8)") == "exponential(1, 8)"
+    assert first.get("cross_entropy_weight", 0.1) == 0.1
+
+
+@pytest.mark.thorough
+def test_from_the_command_line_to_a_run_with_the_winner(tmp_path: Path, seqwise: Command) -> None:
+    files = {name: write(tmp_path / name, seed=seed) for seed, name in enumerate(("train", "dev"))}
+    lines = {**files, **SIZES, "objective": "hinge", "warm_start_epochs": 1.0, "beam_size": 2}
+    (tmp_path / "config.yaml").write_text("".join(f"{name}: {value}\n" for name, value in lines.items()))
+    command = ["tune", tmp_path / "config.yaml", "--output", tmp_path / "tuned"]
+    ended = seqwise(*command, "--trials=2")
+    assert ended.code == 0 and "settings" in ended.out, ended.err
+    (record,) = seqwise(*command, "--trials=3", "--json").records
+    assert len(record["trials"]) == 3 and record["title"] == "labels right"
+    best = load_run(Path(record["run"]))
+    assert seqwise("train", "--config", record["config"], "--output", tmp_path / "run").code == 0
+    for name, weight in load_run(tmp_path / "run").model.state_dict().items():
+        assert weight.equal(best.model.state_dict()[name])
+    metrics = [json.loads((folder / "metrics.json").read_text()) for folder in (tmp_path / "run", Path(record["run"]))]
+    assert metrics[0]["dev"]["decoders"] == metrics[1]["dev"]["decoders"]
+    ended = seqwise(*command, "--trials=3", "--seed=1")
+    assert "the study was begun with another seed (0 then, 1 now)" in ended.complaint
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--trials=0"], "trials must be at least 1, got 0; give --trials N"),
+        (["--trials=2"], "dev: settings are tuned on development data, and there are none; give --dev FILE"),
+        (["--trials=2", "--dev=/nowhere", "--output=.."], "..: the folder holds something else"),
+    ],
+)
+def test_what_cannot_be_tuned_is_refused_in_one_line(
+    flags: list[str], message: str, tmp_path: Path, seqwise: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "train", seed=0)
+    (tmp_path / "config.yaml").write_text(f"train: {tmp_path / 'train'}\n")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "inside").mkdir()
+    monkeypatch.chdir(tmp_path / "inside")
+    ended = seqwise("tune", tmp_path / "config.yaml", "--output=tuned", *flags)
+    assert ended.complaint.startswith(message)
+    assert not (tmp_path / "inside" / "tuned").exists()
+
+
+def test_without_optuna_the_extra_is_named(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = builtins.__import__
+
+    def without(name: str, *others: Any, **named: Any) -> Any:
+        if name == "optuna":
+            raise ImportError(name)
+        return usual(name, *others, **named)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(InputError, match=r"tuning needs Optuna; pip install 'seqwise\[tune\]'"):
+        tune(settings, tmp_path / "tuned", num_trials=1)
