@@ -175,7 +175,7 @@ def predict(
     """Search for the best outputs of each example, best first, as tokens.
 
     Args:
-        run: as :func:`load_run` returns it.
+        run: as :func:`~seqwise.runs.loading.load_run` returns it.
         examples: texts, which are split as the training data were; or examples, of which only the sources are read.
         decoder: itself or its name, with the run's beam size and alpha; None: as the model was trained to be searched.
         n_best: how many outputs for each example at most.
