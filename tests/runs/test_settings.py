@@ -62,6 +62,8 @@ def changed_values(config: Config) -> dict[str, Any]:
             continue
         if isinstance(value, float) or (isinstance(value, str) and "(" in value):
             values[name] = "0.5"
+        elif isinstance(value, bool):
+            values[name] = "no" if value else "yes"
         elif isinstance(value, int) or value is None:
             values[name] = "8"
         elif str in {type(choice) for choice in choices}:
