@@ -301,7 +301,7 @@ def each_pair(path: FilePath, *, source_units: Units, target_units: Units) -> It
     """The examples of :func:`read_pairs`, one at a time."""
     for number, text in read_lines(path):
         if not text.strip():
-            hint = "drop it; tokens with a label each and blank lines between sentences are for taggers"
+            hint = "drop it; tokens with a label each, blank lines between sentences, are for --task tag"
             raise InputError("a blank line where a pair was expected", path=path, line=number, hint=hint)
         cells = text.split("\t")
         if len(cells) != 2:
