@@ -258,8 +258,10 @@ def _run_trial(
     study.set_user_attr("title", title)
     before = [ended for ended in _ended(study) if ended.state == states.COMPLETE]
     study.tell(trial, value)
-    if before and value <= max(ended.value for ended in before):
-        shutil.rmtree(folder)
+    kept = max(before, key=lambda ended: ended.value, default=None)
+    if kept is not None and value <= kept.value:
+        if kept.user_attrs["settings"] != chosen:  # the same choice again has the same folder
+            shutil.rmtree(folder)
         return
     write_atomically(output / BEST, dump(own))
     for other in before:
