@@ -319,7 +319,7 @@ def test_a_killed_training_resumes_to_the_same_weights(seqwise: Command, data: P
         assert ended.returncode == -signal.SIGKILL, ended.stderr
         assert len((killed / log).read_text().splitlines()) == steps
         assert not (killed / "model").exists()
-        hint = "run the same training command again to finish it"
+        hint = "wait for its training, or if it was stopped run the same command again"
         assert hint in seqwise("predict", killed, "the dog").complaint
     again = seqwise(*options, "--output", killed)
     assert again.code == 0 and "goes on after step 2 of 6" in again.err

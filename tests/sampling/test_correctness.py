@@ -109,12 +109,20 @@ def sweeps() -> dict[str, tuple[Kernel, ChainState, float]]:
     def blocks(size: int) -> Kernel:
         return metropolis_hastings(small, tiny, visits=in_order(size))
 
+    # A term of the whole sequence is added in another place than those of its positions.
+    whole = small + sequence_energy(lambda tokens_BT: tokens_BT.sum(1).double())
+
     return {
         "a sweep in order": (metropolis_hastings(both, proposal), states, 1.0),
         "pairs in order": (blocks(2), few, 1.0),
         "a shuffled sweep": (metropolis_hastings(small, tiny, visits=shuffled()), few, 1.0),
         "shuffled pairs": (metropolis_hastings(small, tiny, visits=shuffled(2)), few, 1.0),
         "another temperature": (metropolis_hastings(small, tiny, temperature=0.6), few, 0.6),
+        "a whole sequence's energy, cold": (
+            metropolis_hastings(whole, tiny, temperature=0.6),
+            listed(whole, vocab_size=2),
+            0.6,
+        ),
         "another model proposes": (metropolis_hastings(small, masked_conditionals(ANOTHER)), few, 1.0),
         "mixed blocks": (metropolis_hastings(small, tiny, visits=anywhere([1, 2, 3])), few, 1.0),
         "exact Gibbs": (exact_gibbs(both), states, 1.0),
@@ -138,6 +146,12 @@ def test_a_mixture_is_its_kernels_by_their_weights() -> None:
     first, second, mixed = (transition_matrix(one, states) for one in (cold, gibbs_, mixture([cold, gibbs_], [1, 3])))
     assert float((first - second).abs().max()) > 0.05
     assert torch.allclose(mixed, 0.25 * first + 0.75 * second, rtol=0, atol=1e-14)
+
+
+def test_the_only_way_to_go_has_all_the_probability() -> None:
+    energy = local_energy(table_model(num_positions=2, vocab_size=1))
+    for kernel in (exact_gibbs(energy), exact_gibbs(energy, visits=shuffled())):
+        assert transition_matrix(kernel, listed(energy, num_positions=2, vocab_size=1)).tolist() == [[1.0]]
 
 
 @pytest.mark.thorough

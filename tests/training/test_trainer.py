@@ -506,3 +506,23 @@ def test_labels_that_end_with_an_end_token_are_refused_by_a_tagger(tmp_path: Pat
             model = tagger(source_size=1, target_size=3)
             with pytest.raises(InputError, match=r"a label for each token: .* without end='</s>'"):
                 run(model, tmp_path / f"{tagger.__name__}", objective=objective, train=data)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, which computes in float16")
+def test_half_precision_without_a_gpu_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="fp16 needs a GPU"):
+        run(new_model(), tmp_path / "never", fp16=True)
+
+
+@pytest.mark.parametrize("objective", [cross_entropy_objective(), relaxed_beam_objective(k=2)])
+def test_examples_that_do_not_fit_the_model_are_refused(objective: Any, tmp_path: Path) -> None:
+    good = EncodedExample((0, 1), (0, 1))
+    for tagger in (models.Tagger, models.ChainTagger):
+        for bad, said in (
+            (EncodedExample((0, 1), (0, 3)), "example 1 has the target id 3, the model 3 targets; make"),
+            (EncodedExample((0, 2), (0, 1)), "an id lies outside the model's vocabularies, in one of these: example"),
+            (EncodedExample((0, 1), (0,)), "example 1 has 1 labels for 2 tokens; a tagger writes a label for each"),
+            (EncodedExample((0,), (0, 1)), "example 1 has 2 labels for 1 tokens"),
+        ):
+            with pytest.raises(InputError, match=said):
+                run(tagger(source_size=2, target_size=3), tmp_path / "run", objective=objective, train=[good, bad])

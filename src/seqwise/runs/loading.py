@@ -289,7 +289,8 @@ def _trained_model(folder: Path, give: str) -> Path:
     inside = model_folder(folder)
     if not inside.is_dir():
         unfinished = (folder / "checkpoints").is_dir() or (folder / "warm-start").is_dir()
-        hint = "run the same training command again to finish it" if unfinished else give
+        finish = "wait for its training, or if it was stopped run the same command again"
+        hint = finish if unfinished else give
         raise InputError("the folder holds no trained model", path=folder, hint=hint)
     return inside
 

@@ -33,6 +33,7 @@ from seqwise.configuration import did_you_mean
 from seqwise.data.batches import BatchSampler, EncodedExample, batch_sampler, collate
 from seqwise.data.durable import write_atomically
 from seqwise.errors import InputError
+from seqwise.models.recurrent import ONE_LABEL_EACH
 from seqwise.objectives.objective import Objective
 from seqwise.schedules import AnySchedule, Schedule, parse_schedule
 from seqwise.training.checkpoints import (
@@ -188,7 +189,8 @@ def fit(
         InputError: a setting is out of range, or an integration is not installed; the checkpoint in output was made
             with other settings, other data or another model; the loss or the gradient is not finite (names step and
             examples, which ``not-finite.json`` in ``output`` holds; the last checkpoint stays); a checkpoint cannot be
-            written.
+            written; a token id lies outside the model's vocabularies, or a tagger is given another number of labels
+            than of tokens.
 
     Example:
         >>> import tempfile
@@ -249,6 +251,7 @@ def fit(
     settings = _made_with(chosen, train, parsed)
     wrapped = WithObjective(model, objective)
     checkpoints, log_path = Path(output) / "checkpoints", Path(output) / "log.jsonl"
+    _check_targets(model, train, example_names or _numbered)
     init_process_group()
     state = from_main_process(lambda: _begin(checkpoints, log_path, settings))
     resumed_from = None if state is None else state.global_step
@@ -345,7 +348,7 @@ class _FitTrainer(ResumableTrainer, SequenceTrainer):
             self.add_callback(EarlyStoppingCallback(settings["patience"]))
         self.settings, self.rates, self.log_file, self.on_progress = settings, rates, log, on_progress
         self.metric, self.measured = metric, measured
-        self.example_names = example_names or (lambda index: f"example {index}")
+        self.example_names = example_names or _numbered
         self.started = time.monotonic()
         self._indices: list[int] = []
 
@@ -359,7 +362,14 @@ class _FitTrainer(ResumableTrainer, SequenceTrainer):
         if model.training:
             self._indices = inputs["indices"]
             _seed_own_noise(self.args.seed, self.state.global_step, len(self._losses))
-        return super().compute_loss(model, inputs, *arguments, **named)
+        try:
+            return super().compute_loss(model, inputs, *arguments, **named)
+        except IndexError as error:  # an embedding's on a CPU; other devices have words of their own
+            if "out of range in self" not in str(error):
+                raise
+            names = ", ".join(self.example_names(index) for index in inputs["indices"][:8])
+            problem = f"an id lies outside the model's vocabularies, in one of these: {names}"
+            raise InputError(problem, hint="make the model with the sizes of the vocabularies") from error
 
     def evaluate(self, *arguments: Any, **named: Any) -> dict[str, float]:
         if self.metric is None:
@@ -645,8 +655,31 @@ def _check(**settings: Any) -> None:
     for name in ("learning_rate", "clip"):
         if not settings[name] > 0:
             raise InputError(f"{name} must be greater than 0, got {settings[name]}")
+    if settings["fp16"] and not torch.cuda.is_available():
+        raise InputError("fp16 needs a GPU, and there is none", hint="leave it out, or compute in bf16")
     if settings["decay"] not in _DECAYS:
         raise InputError(f"unknown decay {settings['decay']!r}", hint=did_you_mean(settings["decay"], _DECAYS))
+
+
+def _check_targets(model: nn.Module, train: Sequence[EncodedExample], name_of: Callable[[int], str]) -> None:
+    """Refuse targets that the model cannot write: a cost would count them as wrong at every step, without a word.
+
+    Without an end token, the source sets how many tokens there are.
+    """
+    embedding_VD = getattr(model, "embedding_VD", None)
+    length_of = getattr(model, "most_steps", None) if getattr(model, "end", None) is None else None
+    for index, example in enumerate(train):
+        count, largest = len(example.target_ids), max(example.target_ids, default=0)
+        if embedding_VD is not None and not 0 <= largest < len(embedding_VD):
+            problem = f"{name_of(index)} has the target id {largest}, the model {len(embedding_VD)} targets"
+            raise InputError(problem, hint="make the model with the size of the target vocabulary")
+        expected = length_of(example.source_ids) if length_of is not None else None
+        if expected not in (None, count):
+            raise InputError(f"{name_of(index)} has {count} labels for {expected} tokens", hint=ONE_LABEL_EACH)
+
+
+def _numbered(index: int) -> str:
+    return f"example {index}"
 
 
 def _check_patience(patience: int | None, evaluate: Callable[[], float] | None) -> None:
