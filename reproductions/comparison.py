@@ -13,7 +13,7 @@ from rich.text import Text
 from reproductions.outcome import HEADINGS, Outcome
 from reproductions.systems import Cell
 from seqwise.evaluation.metrics import Comparison, Sums, seed_differences
-from seqwise.evaluation.report import Claim, Result, Table
+from seqwise.evaluation.report import Claim, Curve, Result, Table
 from seqwise.evaluation.signature import Signature
 from seqwise.evaluation.values import values_of
 from seqwise.evaluation.verdicts import SIGNIFICANT, decide, difference_result, interval_result
@@ -49,6 +49,7 @@ class Measured:
         train_seconds: CPU time of its stages, those of the systems that it starts from among them; mean over seeds.
         mean_log_partition: mean log Z on the test data, in nats, mean over seeds.
         signature: that of the first seed, with all seeds in it.
+        curves: the development metric while it was trained, of each seed.
     """
 
     row: Row
@@ -58,6 +59,7 @@ class Measured:
     train_seconds: float
     mean_log_partition: float
     signature: Signature
+    curves: tuple[Curve, ...] = ()
 
     def percent(self, part: str, decoder: str) -> float:
         """The mean over seeds, in per cent."""
@@ -93,6 +95,7 @@ def measure_rows(
             sum(run.total_seconds for run in runs) / len(runs),
             sum(run.mean_log_partition for run in runs) / len(runs),
             replace(runs[0].signature, method=f"{name}: {row.name}", seeds=tuple(seeds)),
+            tuple(replace(run.curve, system=row.name) for run in runs if run.curve),
         )
     return measured
 
@@ -229,7 +232,8 @@ def compare(
     )
     grid.caption_justify = "left"
     lesson = "\n".join(f"{claim.verdict.upper()}: {claim.text} ({claim.evidence})" for claim in claims)
-    return Outcome(name, Table(title, tuple(results), claims=tuple(claims)), grid, lesson, files)
+    curves = tuple(curve for one in measured.values() for curve in one.curves)
+    return Outcome(name, Table(title, tuple(results), claims=tuple(claims), curves=curves), grid, lesson, files)
 
 
 def _cell(one: Measured, decoder: str) -> Text:

@@ -8,13 +8,16 @@ from pathlib import Path
 from reproductions.outcome import HEADINGS
 from seqwise.evaluation.report import Result, Table
 
-__all__ = ["draw_by_decoder", "interval_bars"]
+__all__ = ["draw_by_decoder", "draw_curves", "interval_bars"]
 
 # Okabe and Ito's palette: told apart by colour-blind readers too.
 COLOURS = {
     "greedy": "#999999", "beam": "#56B4E9", "interpolated-beam": "#009E73", "raw-beam": "#D55E00",
     "soft-beam": "#E69F00",
 }  # fmt: skip
+
+# Of systems, in the order of the rows; black last, because it stands out.
+SYSTEM_COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00", "#CC79A7", "#999999", "#F0E442", "#000000")
 
 
 def interval_bars(results: Sequence[Result]) -> list[list[float]]:
@@ -73,6 +76,43 @@ def draw_by_decoder(table: Table, measure: str, path: Path, *, title: str) -> No
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_title(title, loc="left")
     figure.legend(loc="outside lower center", frameon=False, ncols=len(headings))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+
+
+def draw_curves(table: Table, path: Path) -> None:
+    """The development metric of every run against CPU seconds, a colour a system, a dot at the best; saved as PNG.
+
+    Args:
+        table: with curves; a second stage begins where the stages before it ended.
+        path: of the picture; folders on the way are made.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    names = list(dict.fromkeys(curve.system for curve in table.curves))
+    figure, axes = pyplot.subplots(figsize=(9, 5), layout="constrained")
+    for curve in table.curves:
+        place = names.index(curve.system)
+        colour = SYSTEM_COLOURS[place % len(SYSTEM_COLOURS)]
+        seconds = [curve.start + after for after, _ in curve.points]
+        metric = [value for _, value in curve.points]
+        label = curve.system if curve.seed == min(one.seed for one in table.curves) else None
+        axes.plot(seconds, metric, color=colour, linewidth=1, alpha=0.7, label=label)
+        best = max(range(len(metric)), key=metric.__getitem__)
+        axes.plot(seconds[best], metric[best], "o", color=colour, markersize=4)
+    highest = max(value for curve in table.curves for _, value in curve.points)
+    plateau = min(max(value for _, value in curve.points) for curve in table.curves)
+    # What is far below where the worst run ends is the first minute of training, the same for all.
+    axes.set_ylim(plateau - 1.5 * (highest - plateau + 0.005), highest + 0.15 * (highest - plateau + 0.005))
+    axes.set(xlabel="CPU seconds, stages before included", ylabel=f"{table.curves[0].measure}, development data")
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_title(table.title, loc="left", fontsize=10)
+    figure.legend(loc="outside lower center", frameon=False, ncols=3)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)

@@ -19,8 +19,9 @@ import torch
 
 from reproductions import run_reproduction, what_holds_page
 from reproductions.beyond import protein_table, spelling, stress
+from reproductions.figures import draw_curves
 from reproductions.goyal_2021 import figure_6_1, sampler_figures
-from reproductions.result_files import NAMES, load_tables, reproduction_of
+from reproductions.result_files import NAMES, file_stem, load_tables, reproduction_of
 from seqwise import HardTopK, SoftTopK, Tagger, beam_search, direct_loss, hamming_cost, soft_top_k
 from seqwise.cli.console import progress_bars
 from seqwise.data import EncodedExample, collate
@@ -55,7 +56,13 @@ def pictures() -> dict[str, Callable[[Path], None]]:
         "relaxed-beam.gif": draw_relaxed_beam,
         "what-holds.png": draw_what_holds,
     }
-    return {**others, **of_results}
+    curves = {
+        f"{file_stem(name, scale)}.png": partial(draw_curves, table)
+        for name, by_scale in load_tables(RESULTS).items()
+        for scale, table in by_scale.items()
+        if table.curves
+    }
+    return {**others, **of_results, **curves}
 
 
 def draw_what_holds(path: Path) -> None:

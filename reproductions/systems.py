@@ -17,6 +17,7 @@ from reproductions.workers import Job, ProgressFactory, Report, run_jobs
 from seqwise.configuration import dump
 from seqwise.data.durable import sha256_of_file
 from seqwise.data.readers import Example, write_atomically
+from seqwise.evaluation.report import Curve
 from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
 from seqwise.runs.decoder_choice import choose_decoder
 from seqwise.runs.loading import load_run, new_run, save_run
@@ -24,6 +25,7 @@ from seqwise.runs.measures import known_targets, log_partitions_of
 from seqwise.runs.run import predict
 from seqwise.runs.settings import Settings
 from seqwise.runs.training import train_stage
+from seqwise.training.checkpoints import MEASUREMENTS
 from seqwise.training.trainer import Progress
 
 __all__ = ["Cell", "Data", "System", "run_systems"]
@@ -75,6 +77,7 @@ class Cell:
         total_seconds: the same with all the stages before it.
         mean_log_partition: mean log Z on the test data, in nats.
         signature: how, when and by what it was made.
+        curve: the development metric while it was trained, where it was evaluated.
     """
 
     system: str
@@ -85,6 +88,7 @@ class Cell:
     total_seconds: float
     mean_log_partition: float
     signature: Signature
+    curve: Curve | None = None
 
 
 def run_systems(
@@ -127,7 +131,8 @@ def run_systems(
     for system in systems:
         cell = _load_cell(system, folder / system.folder)
         before = 0.0 if system.starts_from is None else cells[system.starts_from].total_seconds
-        cells[system.folder] = replace(cell, total_seconds=cell.train_seconds + before)
+        curve = cell.curve and replace(cell.curve, start=before)
+        cells[system.folder] = replace(cell, total_seconds=cell.train_seconds + before, curve=curve)
     return cells
 
 
@@ -203,7 +208,19 @@ def _load_cell(system: System, output: Path) -> Cell:
     )
     signature = Signature(**record["signature"])
     seconds = record["train_seconds"]
-    return Cell(system.name, output, outputs, dev_outputs, seconds, seconds, record["mean_log_partition"], signature)
+    log_partition, curve = record["mean_log_partition"], _curve(system, output, seconds)
+    return Cell(system.name, output, outputs, dev_outputs, seconds, seconds, log_partition, signature, curve)
+
+
+def _curve(system: System, output: Path, seconds: float) -> Curve | None:
+    """The metric that ended the training, by CPU time, of which each step is taken to have used as much."""
+    path = output / MEASUREMENTS
+    if not (system.settings.evaluate_every and path.exists()):
+        return None
+    measured = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    measure, last = list(measured[0])[1], measured[-1]["step"]  # the task's metric is measured first
+    points = tuple((seconds * each["step"] / last, each[measure]) for each in measured)
+    return Curve(system.name, system.settings.seed, measure, 0.0, points)
 
 
 def _hash(data: Data) -> str:

@@ -12,13 +12,13 @@ import pytest
 import rich.progress
 
 from reproductions.beyond import spelling, stress
-from reproductions.figures import draw_by_decoder, interval_bars
+from reproductions.figures import draw_by_decoder, draw_curves, interval_bars
 from reproductions.goyal_2021 import figure_6_1
 from reproductions.goyal_2021.figure_6_1 import METHODS
 from reproductions.outcome import HEADINGS
 from reproductions.systems import Cell, Data
 from seqwise.data import Example
-from seqwise.evaluation.report import Result, Table, load_table, save_table
+from seqwise.evaluation.report import Curve, Result, Table, load_table, save_table
 from seqwise.evaluation.signature import sign
 
 pyplot = pytest.importorskip("matplotlib.pyplot")
@@ -92,6 +92,21 @@ def test_a_measure_that_the_table_lacks(tmp_path: Path) -> None:
     with pytest.raises(KeyError, match="greedy: words wrong"):
         draw_by_decoder(by_decoder(), "words wrong", tmp_path / "figure.png", title="")
     assert not (tmp_path / "figure.png").exists()
+
+
+def test_curves_begin_where_the_stages_before_ended(tmp_path: Path, drawn: list[Any]) -> None:
+    ones = tuple(Curve("one", seed, "labels right", 0.0, ((1.0, 0.5), (2.0, 0.75 + seed / 100))) for seed in (0, 1))
+    other = Curve("other", 0, "labels right", 2.0, ((5.0, 0.75), (6.0, 0.5)))
+    draw_curves(replace(by_decoder(), curves=(*ones, other)), tmp_path / "figure.png")
+    ((axes,),) = [figure.axes for figure in drawn]
+    lines = [(line.get_xydata().tolist(), line.get_color()) for line in axes.lines]
+    assert lines[::2] == [
+        ([[1, 0.5], [2, 0.75]], "#0072B2"), ([[1, 0.5], [2, 0.76]], "#0072B2"), ([[7, 0.75], [8, 0.5]], "#56B4E9")
+    ]  # fmt: skip
+    assert [points for points, _ in lines[1::2]] == [[[2, 0.75]], [[2, 0.76]], [[7, 0.75]]]  # the best of each
+    (figure,) = drawn
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["one", "other"]
+    assert axes.get_ylabel() == "labels right, development data"
 
 
 def test_bars_below_and_above() -> None:

@@ -107,7 +107,15 @@ def test_a_cell_that_development_data_end(tmp_path: Path) -> None:
     settings = START.with_changes(epochs=1_000.0, learning_rate=1e-30, evaluate_every=3, patience=2)
     cell, notes = train(System("cross-entropy", "ce", settings), tmp_path, replace(DATA, dev=EXAMPLES[:2]))
     assert notes[-1] == "decoding" and cell.train_seconds > 0
-    assert len((cell.run / "log.jsonl").read_text().splitlines()) < steps
+    assert len((cell.run / "log.jsonl").read_text().splitlines()) == 9 < steps
+    again = System("longer", "longer", settings, starts_from="ce")
+    systems, load_data = [System("cross-entropy", "ce", settings), again], partial(replace, DATA, dev=EXAMPLES[:2])
+    cells = run_systems(systems, load_data, tmp_path, progress=no_progress)
+    for found, before in ((cells["ce"].curve, 0.0), (cells["longer"].curve, cell.train_seconds)):
+        assert found is not None and found.measure == "labels right" and found.start == pytest.approx(before, rel=1e-3)
+        seconds, metric = zip(*found.points, strict=True)
+        assert len(set(metric)) == 1 and 0 <= metric[0] <= 1
+        assert seconds == pytest.approx([seconds[0], 2 * seconds[0], 3 * seconds[0]], rel=1e-3)
 
 
 def test_a_cell_is_made_again_when_what_it_depends_on_changes(tmp_path: Path) -> None:

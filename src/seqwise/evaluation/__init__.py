@@ -28,7 +28,7 @@ from seqwise.evaluation.metrics import (
     token_error_rate,
     word_error_rate,
 )
-from seqwise.evaluation.report import Claim, Result, Table, load_table, save_table
+from seqwise.evaluation.report import Claim, Curve, Result, Table, load_table, save_table
 from seqwise.evaluation.signature import Signature, describe_machine, sha256_of_examples, sign, signature_line
 from seqwise.evaluation.slot_ranking import SlotRanking, Slots, rank_slots, unroll_slots
 from seqwise.evaluation.translation import (
@@ -45,6 +45,7 @@ __all__ = [
     "Claim",
     "Comparison",
     "Counts",
+    "Curve",
     "Entity",
     "EntityCounts",
     "Estimate",

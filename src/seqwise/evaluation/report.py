@@ -30,6 +30,7 @@ from seqwise.evaluation.values import Values
 __all__ = [
     "VERDICTS",
     "Claim",
+    "Curve",
     "Result",
     "Table",
     "load_table",
@@ -127,6 +128,30 @@ class Claim:
 
 
 @dataclass(frozen=True)
+class Curve:
+    """The development metric of one training run while it went on.
+
+    Args:
+        system: the table's row.
+        seed: of the run.
+        measure: the metric's name; higher is better.
+        start: CPU seconds of the stages before it.
+        points: CPU seconds of this stage, and the metric, at each evaluation.
+    """
+
+    system: str
+    seed: int
+    measure: str
+    start: float
+    points: tuple[tuple[float, float], ...]
+
+    def __post_init__(self) -> None:
+        rounded = tuple((float(f"{seconds:.4g}"), float(f"{value:.5g}")) for seconds, value in self.points)
+        object.__setattr__(self, "points", rounded)
+        object.__setattr__(self, "start", float(f"{self.start:.4g}"))
+
+
+@dataclass(frozen=True)
 class Table:
     """Results under a title, and what they say of claims; `console.print(table)` renders it at the console's width."""
 
@@ -134,8 +159,10 @@ class Table:
     results: tuple[Result, ...]
     note: str = ""
     claims: tuple[Claim, ...] = ()
+    curves: tuple[Curve, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "curves", tuple(self.curves))
         object.__setattr__(self, "claims", tuple(self.claims))
         check_text("title", self.title)
         check_text("note", self.note)
@@ -195,7 +222,10 @@ def _plain(table: Table) -> dict[str, Any]:
     def short(fields: dict[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in fields.items() if name not in LEFT_OUT or value != LEFT_OUT[name]}
 
-    content = asdict(replace(table, results=(), claims=()))
+    content = asdict(replace(table, results=(), claims=(), curves=()))
+    content["curves"] = [asdict(curve) for curve in table.curves]
+    if not table.curves:
+        del content["curves"]
     for name in ("results", "claims"):
         content[name] = [
             short(asdict(replace(each, values=()))) | ({"values": [*map(place, each.values)]} if each.values else {})
@@ -241,7 +271,8 @@ def load_table(path: Path) -> Table:
             for result in content["results"]
         ]
         claims = [Claim(**{**claim, "values": values(claim)}) for claim in content.get("claims", ())]
-        return Table(**{**content, "results": tuple(results), "claims": tuple(claims)})
+        curves = [Curve(**curve) for curve in content.get("curves", ())]
+        return Table(**{**content, "results": tuple(results), "claims": tuple(claims), "curves": tuple(curves)})
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", path=path) from error
     except json.JSONDecodeError as error:
