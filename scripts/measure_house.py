@@ -2,8 +2,8 @@
 
 Usage: python scripts/measure_house.py [--setting alpha_unit]
 
-Lines are those of Python files with docstrings, without blank lines at their ends; nothing is imported, all is read
-from syntax trees.
+Lines are those of Python files with docstrings, without blank lines at their ends; code is what remains of them without
+docstrings, comments, imports, ``__all__`` and blank lines. Nothing is imported, all is read from syntax trees.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--setting", default="alpha_unit", help="the setting whose files are listed")
     options = parser.parse_args()
-    rooms = {room: lines_of(files) for room, files in sorted(by_room(PACKAGE).items())}
-    print(table("room", rooms))
-    beside = {name: lines_of(python_files(ROOT / name)) for name in BESIDE}
-    print(table("beside the package", {"package": sum(rooms.values()), **beside}))
+    print(table("room", {room: counted(files) for room, files in sorted(by_room(PACKAGE).items())}))
+    beside = {name: counted(python_files(ROOT / name)) for name in BESIDE}
+    print(table("beside the package", {"package": counted(python_files(PACKAGE)), **beside}))
     imports = {name: imported(name, tree) for name, tree in modules(PACKAGE)}
     circles = list(circles_of(imports))
     print(f"modules: {len(imports)}; import circles: {len(circles)}")
@@ -41,17 +40,18 @@ def main() -> None:
         print(f"  {path.relative_to(PACKAGE)}")
 
 
-def table(title: str, numbers: Mapping[str, int]) -> str:
-    """Numbers, one a line.
+def table(title: str, numbers: Mapping[str, tuple[int, int]]) -> str:
+    """Lines and code, a row for each name.
 
     Example:
-        >>> print(table("room", {"data": 7, "search": 12}))
-        room      lines
-        data          7
-        search       12
+        >>> print(table("room", {"data": (7, 5), "search": (12, 8)}))
+        room    lines   code
+        data        7      5
+        search     12      8
     """
     width = max(len(title), *map(len, numbers))
-    return "\n".join([f"{title:<{width}}  lines", *(f"{name:<{width}}  {lines:5d}" for name, lines in numbers.items())])
+    rows = (f"{name:<{width}}  {lines:5d}  {code:5d}" for name, (lines, code) in numbers.items())
+    return "\n".join([f"{title:<{width}}  lines   code", *rows])
 
 
 def python_files(folder: Path) -> list[Path]:
@@ -59,9 +59,32 @@ def python_files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*.py") if "__pycache__" not in path.parts)
 
 
-def lines_of(files: Iterable[Path]) -> int:
-    """Count the lines of files."""
-    return sum(len(path.read_text(encoding="utf-8").rstrip().splitlines()) for path in files)
+def counted(files: Iterable[Path]) -> tuple[int, int]:
+    """Count the lines of files, and the lines of code among them."""
+    texts = [path.read_text(encoding="utf-8").rstrip() for path in files]
+    return sum(len(text.splitlines()) for text in texts), sum(map(lines_of_code, texts))
+
+
+def lines_of_code(text: str) -> int:
+    """Count lines that are no docstring, comment, import or ``__all__``, and not blank.
+
+    Example:
+        >>> lines_of_code("import os\\n\\ndef f():\\n    'Say no.'\\n    # never yes\\n    return 0")
+        2
+    """
+    beside: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        is_text = (
+            isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        )
+        is_list = isinstance(node, ast.Assign) and any(
+            getattr(target, "id", "") == "__all__" for target in node.targets
+        )
+        is_import = isinstance(node, ast.Import | ast.ImportFrom)
+        if isinstance(node, ast.stmt) and (is_import or is_text or is_list):
+            beside.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    lines = ((number, line.strip()) for number, line in enumerate(text.splitlines(), 1))
+    return sum(1 for number, line in lines if line and not line.startswith("#") and number not in beside)
 
 
 def by_room(package: Path) -> dict[str, list[Path]]:
