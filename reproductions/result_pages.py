@@ -11,7 +11,7 @@ from reproductions.markdown import grid
 from reproductions.result_files import CHAPTERS, Chapter, file_stem, reproduction_of
 from reproductions.result_settings import settings_line
 from seqwise.evaluation.report import Claim, Result, Table
-from seqwise.evaluation.verdicts import SIGNIFICANT
+from seqwise.evaluation.verdicts import SIGNIFICANT, holm
 
 __all__ = ["chapter_page", "index_page", "is_ours", "lacks_values"]
 
@@ -34,8 +34,9 @@ means p < 0.05.
 
 A claim **holds** if the difference has its sign with p < 0.05 in a paired bootstrap over examples and seeds (in a
 t-test over seeds where numbers are exact), is **reversed** if the opposite is so, else was **not seen**. It was
-**not tested** where no test would say anything. p-values are not corrected for the number of claims. Theorems and
-figures are checked and are not claims. A remark below a table holds for those after it.
+**not tested** where no test would say anything. Where that is so only as long as a table's other tests are left out
+of account (Holm's correction), it "holds alone" or is "reversed alone". Theorems and figures are checked and are not
+claims. A remark below a table holds for those after it.
 
 A result file has every interval and p-value. A new one also has the value of each example for each seed:
 `python scripts/recompute_results.py FILE` computes every interval, p-value and verdict again and compares. Files
@@ -50,6 +51,8 @@ HIDDEN = (
 HIDDEN_ENDS = (", standard deviation over chains",)
 MEASURES = re.compile(r"words right|BLEU|macro F1|labels right")
 NOT_KEPT = "; the values of each sentence were not kept"
+NO_WORSE = re.compile(r"no worse|at most")
+P_VALUE = re.compile(r"p [<=] ([\d.]+)")
 NUMBERS = re.compile(r"[+-][\d.]+ \[-?[\d.]+, -?[\d.]+\]")
 
 
@@ -230,11 +233,11 @@ def _claims(made: Mapping[str, Table], kinds: Sequence[str]) -> list[str]:
     title = "claim" if kinds == ("claim",) else "theorem or figure, checked"
     rows: dict[str, dict[str, str]] = {}
     for stem, found in claims.items():
-        for claim in found:
+        for claim, alone in zip(found, _hold_alone(found), strict=True):
             # What one corpus measures in BLEU, another measures otherwise.
             text = claim.text if len(claims) == 1 else MEASURES.sub("quality", claim.text)
             text += " †" * is_ours(claim)
-            rows.setdefault(text, {})[stem] = _verdict(claim) + _evidence(claim)
+            rows.setdefault(text, {})[stem] = _verdict(claim, " alone" * alone) + _evidence(claim)
     columns = ["evidence"] if len(claims) == 1 else _without_common_start(list(claims))
     lines = ([text, *(cells.get(stem, "") for stem in claims)] for text, cells in rows.items())
     every = [claim for found in claims.values() for claim in found]
@@ -248,11 +251,28 @@ def is_ours(claim: Claim) -> bool:
     return claim.source == "here" or claim.source.startswith("not in the")
 
 
-def _verdict(claim: Claim) -> str:
+def _hold_alone(claims: Sequence[Claim]) -> list[bool]:
+    """Whether a verdict would not be one if the tests of all these claims were corrected for their number."""
+    tests = {place: p_value for place, claim in enumerate(claims) if (p_value := _p_value(claim)) is not None}
+    adjusted = dict(zip(tests, holm(list(tests.values())), strict=True))
+    return [adjusted.get(place, 0.0) >= SIGNIFICANT for place in range(len(claims))]
+
+
+def _p_value(claim: Claim) -> float | None:
+    """The p-value that decides a claim; None where an interval does."""
+    stated = P_VALUE.search(claim.evidence)
+    if claim.kind != "claim" or stated is None or NO_WORSE.search(claim.text):
+        return None
+    return claim.numbers[3] if len(claim.numbers) > 3 else float(stated[1])
+
+
+def _verdict(claim: Claim, alone: str) -> str:
     """The verdict of a claim; what is proved or drawn has none."""
     if claim.kind != "claim":
         return ""
-    return f"**{claim.verdict}**: " if claim.verdict in ("holds", "reversed") else f"{claim.verdict}: "
+    if claim.verdict not in ("holds", "reversed"):
+        return f"{claim.verdict}: "
+    return f"{claim.verdict}{alone}: " if alone else f"**{claim.verdict}**: "
 
 
 def _evidence(claim: Claim) -> str:

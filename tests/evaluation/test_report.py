@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import os
 import platform
@@ -24,7 +25,7 @@ from seqwise.evaluation.metrics import Counts, Sums, bootstrap_interval, paired_
 from seqwise.evaluation.report import Claim, Result, Table, load_table, save_table
 from seqwise.evaluation.signature import Signature, describe_machine, sha256_of_examples, sign, signature_line
 from seqwise.evaluation.values import sums_of, values_by_seed, values_of
-from seqwise.evaluation.verdicts import decide, difference_result, interval_result, recompute, student_result
+from seqwise.evaluation.verdicts import decide, difference_result, holm, interval_result, recompute, student_result
 
 SIGNATURE = Signature("hinge, k = 3", (1, 2), "1a2b" * 16, "0.1.0", "2.13", "3.11", "CPU, 2 cores", "2026-01-31", "abc")
 
@@ -314,6 +315,15 @@ def test_numbers_that_do_not_come_out_again_are_named(tmp_path):
     problems = [problem for _, problem in recompute(broken)]
     assert problems[0] == "no values" and problems[1].startswith("p_value is 0.5, comes out as")
     assert problems[2].startswith("the verdict is") and problems[3].startswith("the numbers are (9.0")
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=5))
+def test_holm_is_the_closure_of_bonferroni(p_values):
+    """A test counts if Bonferroni's does in every set of tests that it belongs to."""
+    places = range(len(p_values))
+    sets = [each for size in range(1, len(p_values) + 1) for each in itertools.combinations(places, size)]
+    closed = [max(len(each) * min(p_values[i] for i in each) for each in sets if place in each) for place in places]
+    assert holm(p_values) == pytest.approx([min(1.0, p_value) for p_value in closed])
 
 
 def test_a_text_of_values_is_kept_once(tmp_path):

@@ -115,6 +115,21 @@ def test_evidence_is_as_short_as_the_claim_allows(claim: Claim, shown_as: str) -
     assert f"| {claim.text} | {shown_as} |" in shown(table_4_1={"cpu": table(claim)})
 
 
+def test_verdicts_that_holms_correction_takes_back_hold_alone() -> None:
+    tests = (("A", "holds", 0.01), ("B", "reversed", 0.04), ("C", "holds", 0.03), ("D", "not seen", 0.6))
+    claims = [
+        Claim(f"{name} helps.", "s", verdict, f"a 2.0 against b 1.0: +1.0 [0.5, 1.5], p = {p_value:.3f}")
+        for name, verdict, p_value in tests
+    ]
+    # Four tests: .01 becomes .04, and .03 becomes .09, as does the larger .04.
+    margin = replace(claims[1], text="E is no worse.")
+    page = shown(table_4_1={"cpu": table(*claims, margin)})
+    assert "| A helps. | **holds**: +1.0" in page and "| B helps. | reversed alone: +1.0" in page
+    assert "| C helps. | holds alone: +1.0" in page and "| D helps. | not seen: +1.0" in page
+    assert "| E is no worse. | **reversed**: +1.0" in page
+    assert "| B helps. | **reversed**: +1.0" in shown(table_4_1={"cpu": table(claims[1])})
+
+
 def test_theorems_and_figures_are_not_counted_as_claims() -> None:
     claims = [Claim(f"The {kind}.", "section 3", "holds", "seen", kind=kind) for kind in ("claim", "theorem", "figure")]
     claimed, _, checked = shown(table_4_1={"cpu": table(*claims)}).partition("| theorem or figure, checked |")

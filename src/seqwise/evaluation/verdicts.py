@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 from seqwise.evaluation.metrics import Comparison, PerSeed, bootstrap_interval, paired_bootstrap
 from seqwise.evaluation.report import Claim, Result, Table
@@ -16,6 +17,7 @@ __all__ = [
     "SIGNIFICANT",
     "decide",
     "difference_result",
+    "holm",
     "interval_result",
     "recompute",
     "student_interval",
@@ -155,6 +157,23 @@ def decide(rule: str, first: Values, second: Values) -> tuple[str, tuple[float, 
         return direction if test.p_value < SIGNIFICANT else "not seen", tuple(test)
     margin = float(rule.removeprefix("no worse by "))
     return "holds" if test.low >= -margin else "reversed" if test.high < -margin else "not seen", tuple(test)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Adjust p-values of tests that are read together: one below 0.05 then has a chance of 5% for all of them.
+
+    The i-th smallest of m becomes the largest of ``(m - j + 1) p_j`` over all j up to i, at most 1.
+
+    Source: Holm, A simple sequentially rejective multiple test procedure, 1979.
+
+    Example:
+        >>> [round(p_value, 3) for p_value in holm([0.01, 0.04, 0.03])]
+        [0.03, 0.06, 0.06]
+    """
+    order = sorted(range(len(p_values)), key=p_values.__getitem__)
+    scaled = [(len(order) - rank) * p_values[place] for rank, place in enumerate(order)]
+    adjusted = dict(zip(order, accumulate(scaled, max), strict=True))
+    return [min(1.0, adjusted[place]) for place in range(len(p_values))]
 
 
 def recompute(table: Table) -> Iterator[tuple[Result | Claim, str]]:
