@@ -30,6 +30,7 @@ from seqwise.objectives import (
     enumerated_log_partition,
     every_output,
     search_targets,
+    unnormalized_likelihood_objective,
 )
 from seqwise.objectives import chain as chain_module
 from seqwise.search import HardTopK, Score, SoftTopK, backtrace, beam_search, global_, interpolated, local, viterbi
@@ -552,3 +553,18 @@ def test_beam_outputs_of_a_full_beam_are_every_output() -> None:
             for rows, live in ((found_BKT, found_live_BK), (every_BNT, every_live_BN))
         )
         assert mine == theirs and len(mine) == int(every_live_BN[b].sum())
+
+
+def test_single_scores_of_a_chain_are_its_features() -> None:
+    """Its head is the identity; the unnormalised likelihood of all gold positions, from the logits by hand."""
+    case = Case(2)
+    model, targets_BT = case.model, case.batch.targets_BT
+    logits_BTV = model.teacher_forced(model.encode(case.batch), targets_BT)
+    expected, count = 0.0, 0
+    for logits_TV, targets_T in zip(logits_BTV.tolist(), targets_BT.tolist(), strict=True):
+        for logits_V, target in zip(logits_TV, targets_T, strict=True):
+            if target >= 0:
+                expected += 0.3 * log_sum_exp(logits_V) ** 2 - logits_V[target]
+                count += 1
+    found = unnormalized_likelihood_objective(weight=0.3, fraction=1.0)(model, case.batch, {})
+    assert found.item() == pytest.approx(expected / count, abs=1e-9)

@@ -114,3 +114,16 @@ def test_a_word_at_the_beginning_of_byte_pairs_is_there_already() -> None:
         model, tokens_BT, free_BT, phrases, chain_B=chain_B, greedy_B=greedy_B, seed=0, allowed_V=codec.allowed_V
     )
     assert bool(found_B.all()) and all("cat runs" in codec.plain(row) for row in started_BT.tolist())
+
+
+def test_a_soft_phrase_without_room_leaves_ordinary_starts() -> None:
+    """Chains with room get the phrase; the others start as they would without it, and count as found."""
+    model = table_model(num_positions=3, vocab_size=4)
+    tokens_BT, free_BT = torch.zeros(4, 3).long(), torch.ones(4, 3).bool()
+    free_BT[1] = free_BT[3] = torch.tensor([True, False, True])
+    options = {"chain_B": torch.arange(4), "greedy_B": torch.zeros(4).bool(), "seed": 0}
+    phrases = Phrases(required=[[(2, 1)]], penalty=1.0)
+    started_BT, found_B = phrase_starts(model, tokens_BT, free_BT, phrases, **options)
+    assert bool(found_B.all()) and contains(2, 1)(started_BT).tolist() == [True, False, True, False]
+    without_BT, _ = phrase_starts(model, tokens_BT, free_BT, Phrases(), **options)
+    assert torch.equal(started_BT[1::2], without_BT[1::2]) and started_BT[1::2, 1].tolist() == [0, 0]
