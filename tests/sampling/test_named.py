@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from seqwise.sampling import (
     ParallelTempering,
     Trace,
     boltzmann,
+    contains,
     examine,
     run_problems,
     sample_chains,
@@ -148,3 +150,30 @@ def test_traces_follow_each_other() -> None:
     assert sorted(joined.tokens) == [2, 4, 5, 6, 7]
     assert all(torch.equal(tokens_BT, whole.tokens[sweep]) for sweep, tokens_BT in joined.tokens.items())
     assert joined.share("accepted", discard=2) == int(whole.accepted_SB[2:].sum()) / int(whole.proposals_SB[2:].sum())
+
+
+@pytest.mark.parametrize(("tokens", "has_room"), [((FREE, FREE, 0), True), ((0, FREE, 1), True), ((FREE, 0, 2), False)])
+def test_a_phrase_without_room_is_refused(tokens: tuple[int, ...], has_room: bool) -> None:
+    """Of two ways one fits: (2, 1) does over what is free or stands there already, (1, 1, 1, 1) nowhere."""
+    ways = {"wanted": [(1, 1, 1, 1), (2, 1)]}
+    runner = ChainRunner(MODEL, ChainSettings(contain=("wanted",)), phrase=lambda text: ways[text])
+    problem = ChainProblem(tokens, num_chains=2)
+    if has_room:
+        assert bool(contains(2, 1)(runner.start([problem]).tokens_BT).all())
+        return
+    with pytest.raises(InputError, match="no sequence was found that contains 'wanted'"):
+        runner.start([problem])
+
+
+def test_a_phrase_longer_than_a_free_sequence_is_refused_by_its_length() -> None:
+    runner = ChainRunner(MODEL, ChainSettings(contain=("wanted",)), phrase=lambda _: [(1, 1, 1, 1)])
+    with pytest.raises(InputError, match="no sequence of length 3 was found"):
+        runner.start([ChainProblem((FREE,) * 3)])
+
+
+def test_settings_are_flat_as_json_has_them() -> None:
+    settings = settings_of("metropolis-hastings", blocks=(3, 2, 1), contain=("a", "b"))
+    flat = settings.flat()
+    assert flat["blocks"] == [3, 2, 1] and flat["contain"] == ["a", "b"] and flat["kernel"] == "metropolis-hastings"
+    assert json.loads(json.dumps(flat)) == flat
+    assert configure(ChainSettings, **{name: value for name, value in flat.items() if value is not None}) == settings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from functools import partial
 from typing import Any
@@ -29,6 +30,7 @@ from seqwise.sampling import (
     transition_matrix,
 )
 from seqwise.sampling.correctness import every_sequence
+from seqwise.sampling.energies import Energy
 from seqwise.sampling.phrases import Phrases, phrase_starts
 
 wanted = partial(configure, ChainSettings)
@@ -127,3 +129,13 @@ def test_a_soft_phrase_without_room_leaves_ordinary_starts() -> None:
     assert bool(found_B.all()) and contains(2, 1)(started_BT).tolist() == [True, False, True, False]
     without_BT, _ = phrase_starts(model, tokens_BT, free_BT, Phrases(), **options)
     assert torch.equal(started_BT[1::2], without_BT[1::2]) and started_BT[1::2, 1].tolist() == [0, 0]
+
+
+def test_phrases_of_tokens_cost_their_penalty() -> None:
+    """Over all sequences of three tokens: once for what is missing, and for each way of what is there."""
+    phrases = Phrases(required=[[(1, 2), (0, 0)]], forbidden=[(2,), (1, 0)], penalty=0.5)
+    found_B = phrases.constrain(Energy()).of_sequences(every_sequence(3, 3))
+    for tokens, energy in zip(itertools.product(range(3), repeat=3), found_B.tolist(), strict=True):
+        pairs = set(itertools.pairwise(tokens))
+        expected = 0.5 * (not pairs & {(1, 2), (0, 0)}) + 0.5 * (2 in tokens) + 0.5 * ((1, 0) in pairs)
+        assert energy == pytest.approx(expected, abs=1e-12)

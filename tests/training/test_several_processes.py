@@ -21,11 +21,11 @@ from command_line import Command
 from seqwise import InputError
 from seqwise.configuration import OneOf
 from seqwise.data import BucketBatchSampler, EncodedExample, collate
-from seqwise.data.batches import IGNORE
+from seqwise.data.batches import IGNORE, Batch
 from seqwise.models import ConditionalMaskedTransformer, EncoderDecoder, MaskedLSTM
 from seqwise.objectives import ObjectiveConfig, noise_log_probs, relaxed_beam_objective
 from seqwise.objectives.masked_likelihood import conditional_masked_objective, masked_objective
-from seqwise.objectives.means import means_of
+from seqwise.objectives.means import Mean, SumOfMeans
 from seqwise.objectives.named import Context
 from seqwise.objectives.objective import Objective
 from seqwise.runs.kept_lines import write_in_blocks
@@ -95,6 +95,13 @@ def gradients(model: nn.Module, loss: Tensor) -> Tensor:
     options = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
     found = torch.autograd.grad(loss, list(model.parameters()), **options)
     return torch.cat([one.flatten() for one in found])
+
+
+def means_of(objective: Any, model: Any, batch: Batch, values: dict[str, float]) -> Sequence[Mean]:
+    """What an objective sums: its own means, or one over the gold tokens of the batch."""
+    if isinstance(objective, SumOfMeans):
+        return objective.means(model, batch, values)
+    return [Mean(objective(model, batch, values), batch.target_lengths_B.sum())]
 
 
 def require_sum_of_shares(model: nn.Module, objective: Objective) -> None:

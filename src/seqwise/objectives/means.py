@@ -9,14 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor
 
 from seqwise.data.batches import Batch
-from seqwise.models.protocols import StepModel
 
-__all__ = ["Mean", "SumOfMeans", "means_of"]
+__all__ = ["Mean", "SumOfMeans"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,30 +49,3 @@ class SumOfMeans:
 
     def __call__(self, model: Any, batch: Batch, values: Mapping[str, float]) -> Tensor:
         return reduce(add, (mean.value for mean in self.means(model, batch, values)))
-
-
-def means_of(
-    objective: Callable[[StepModel, Batch, Mapping[str, float]], Tensor],
-    model: Any,
-    batch: Batch,
-    values: Mapping[str, float],
-) -> Sequence[Mean]:
-    """An objective as the means that it is the sum of.
-
-    With ``n_p`` the counts of the parts of a batch and ``N`` their sum, ``sum_p (n_p / N) mean_p`` is the mean of the
-    whole batch, and so are the gradients.
-
-    Args:
-        objective: a :class:`SumOfMeans`, or any other: one mean over the gold tokens of the batch.
-        model, batch, values: what it is called with.
-
-    Example:
-        >>> import torch
-        >>> from seqwise.data import EncodedExample, collate
-        >>> batch = collate([(0, EncodedExample((1,), (0, 1))), (1, EncodedExample((1,), (0,)))])
-        >>> means_of(lambda *_: torch.tensor(0.25), None, batch, {})
-        [Mean(value=tensor(0.2500), count=tensor(3))]
-    """
-    if isinstance(objective, SumOfMeans):
-        return objective.means(model, batch, values)
-    return [Mean(objective(cast(StepModel, model), batch, values), batch.target_lengths_B.sum())]
