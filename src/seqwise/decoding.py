@@ -54,7 +54,7 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class Decoder:
-    """How outputs are searched for at test time: a selector and a score."""
+    """Search for outputs at test time: a selector and a score."""
 
     selector: Selector
     score: Score
@@ -68,7 +68,7 @@ DECODERS: dict[str, Callable[..., Decoder]] = {
     "soft-beam": lambda k, alpha, score, unit=of_scores: Decoder(SoftTopK(k, alpha, unit), score),
     "viterbi": lambda k, alpha, score, unit=of_scores: Decoder(viterbi, score),
 }
-"""How to search, by name; made from the beam size, alpha, the score that the model was trained with, and alpha's unit.
+"""Decoders by name; each is made from the beam size, alpha and its unit, and the score that the model was trained with.
 
 Greedy search and the hard beams do not depend on how the model was trained: the beam adds up local scores, the raw beam
 unnormalised ones, and the interpolated beam ``f - log Z / 2``. The soft beam repeats the search of training. Viterbi
@@ -196,7 +196,7 @@ def decode(
 
 
 def step_limit(source_length: int, end: int | None, *, ratio: float = 2.0, extra: int = 10) -> int:
-    """How many tokens to write at most: the source length for a tagger, else ``ratio * source_length + extra``.
+    """Largest number of tokens to write: the source length for a tagger, else ``ratio * source_length + extra``.
 
     It depends on the input alone, so that outputs do not depend on the batch.
 
@@ -208,7 +208,7 @@ def step_limit(source_length: int, end: int | None, *, ratio: float = 2.0, extra
 
 
 def steps_after(source_ids: Sequence[int], model: StepModel) -> int:
-    """How many steps to search after a source: :func:`step_limit`, or fewer where the model cannot take as many.
+    """Number of search steps after a source: :func:`step_limit`, or fewer where the model cannot take as many.
 
     Args:
         source_ids: of an encoded example.

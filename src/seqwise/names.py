@@ -27,10 +27,10 @@ Feeding = Literal["greedy", "sample", "soft-greedy", "soft-sample"]  # what is f
 FeedingPasses = Literal["step-by-step", "two-pass"]  # how scheduled sampling is done
 
 DecoderName = Literal["greedy", "beam", "interpolated-beam", "raw-beam", "soft-beam", "viterbi"]
-"""How outputs are searched for; viterbi is for chains."""
+"""Names of decoders; viterbi is for chains."""
 
 DECODER_NAMES: tuple[DecoderName, ...] = get_args(DecoderName)
-"""How outputs are searched for; viterbi is for chains."""
+"""Names of decoders; viterbi is for chains."""
 
 EnergyName = Literal["local", "raw"]
 """Minus the pseudo-log-likelihood, or minus the sum of the scores as they are."""

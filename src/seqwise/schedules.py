@@ -112,7 +112,7 @@ class _Way(Schedule):
         return self if self.steps is not None else dataclasses.replace(self, steps=float(total_steps))
 
     def fraction(self, step: float) -> float:
-        """How much of the way is done."""
+        """Share of the way that is done."""
         if self.steps is None:
             raise InputError(
                 f"{self} has no number of steps", hint="call over(total_steps) first, or give a third number"

@@ -110,7 +110,7 @@ def mix(state: State, weights_BKJ: Tensor) -> State:
 
 
 def _not_mixed(state: Any) -> InputError:
-    """What to say of a leaf that is no floating-point number."""
+    """Message about a leaf that is no floating-point number."""
     leaves, _ = _pytree.tree_flatten_with_path(state)
     path, leaf = next(
         (path, leaf) for path, leaf in leaves if isinstance(leaf, Tensor) and not leaf.is_floating_point()

@@ -1,4 +1,4 @@
-"""What every command prints with: two consoles, progress bars, and tables of measures that fit the terminal."""
+"""Output of every command: two consoles, progress bars, and tables of measures that fit the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``--help`` ends with: for every command, what one would type."""
+"""Examples at the end of ``--help``: for every command, what one would type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How ``--help`` is laid out: options in groups, and a list of commands that is not cut; and how it is quick."""
+"""Layout of ``--help``: options in groups, a list of commands that is not cut, and no slow import."""
 
 from __future__ import annotations
 

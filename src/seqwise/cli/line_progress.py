@@ -17,7 +17,7 @@ __all__ = ["LineProgress", "TimeLeftColumn", "seconds_left", "time_left"]
 
 
 def seconds_left(task: Task) -> int | None:
-    """How long a task will take, by its last half minute; None where that is not known.
+    """Time that a task will take, by its last half minute; None where that is not known.
 
     Steps of more than half a minute, and the first one, go by the task's field ``pace``, seconds for each step.
     """

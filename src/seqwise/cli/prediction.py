@@ -238,7 +238,7 @@ def _json_line(run: OutputRun, example: Example, outputs: Sequence[Prediction], 
 def _columns(
     example: Example, outputs: Sequence[Prediction], problem: InputError | None, *, is_first: bool
 ) -> Iterator[str]:
-    """What stood before a sentence, or one blank line, and its tokens with their labels."""
+    """Lines that stood before a sentence, or one blank line, and its tokens with their labels."""
     yield from example.key.split("\n")[:-1] or ([] if is_first else [""])
     labels = outputs[0].tokens if outputs else [_in_place(problem) if problem else ""] * len(example.source)
     yield from ("\t".join(row) for row in zip(example.source, labels, strict=True))

@@ -131,7 +131,7 @@ def _keep(
 
 @dataclass
 class _Totals:
-    """What all lines come to, counted from the lines: the same whether or not some were written before."""
+    """Sums over all lines, counted from the lines: the same whether or not some were written before."""
 
     sequences: int = 0
     log_prob: float = 0.0

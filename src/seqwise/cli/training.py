@@ -87,7 +87,7 @@ def train(
 
 
 def _lengths(metrics: dict[str, Any]) -> list[str]:
-    """Where each stage was at its best on the development data; or, where it was not evaluated, how its loss fell."""
+    """Best point of each stage on the development data; or, where it was not evaluated, the fall of its loss."""
     lines = []
     for name, stage in metrics.items():
         if isinstance(stage, dict) and "best" in stage:

@@ -1,4 +1,4 @@
-"""What a configuration is: frozen settings with types and ranges, and a choice between several of them."""
+"""Configurations: frozen settings with types and ranges, and a choice between several of them."""
 
 from __future__ import annotations
 

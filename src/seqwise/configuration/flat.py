@@ -341,7 +341,7 @@ def _readers(leaves: list[_Leaf], every: Mapping[str, set[str]]) -> str:
 
 
 def _extra(info: FieldInfo) -> dict[str, Any]:
-    """What :func:`setting` keeps of a field beside its type and default."""
+    """Notes that :func:`setting` keeps of a field beside its type and default."""
     return info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
 
 

@@ -163,7 +163,7 @@ class BatchSampler(Sampler[list[int]], ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """How many batches an epoch has."""
+        """Number of batches of an epoch."""
 
     @abstractmethod
     def batches(self, order: list[int]) -> list[list[int]]:
@@ -208,7 +208,7 @@ class BucketBatchSampler(BatchSampler):
         self.batch_size = batch_size
 
     def __len__(self) -> int:
-        """How many batches an epoch has."""
+        """Number of batches of an epoch."""
         return -(-len(self.lengths) // self.batch_size)
 
     def batches(self, order: list[int]) -> list[list[int]]:
@@ -250,7 +250,7 @@ class TokenBatchSampler(BatchSampler):
         self._num_batches = len(self.batches(list(range(len(lengths)))))
 
     def __len__(self) -> int:
-        """How many batches an epoch has."""
+        """Number of batches of an epoch."""
         return self._num_batches
 
     def batches(self, order: list[int]) -> list[list[int]]:

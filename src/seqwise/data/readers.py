@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 Units = Literal["words", "characters", "text"]
-"""What a side of a pair is made of; "text" is the side as it stands, one token, to be split into subwords later."""
+"""Units of a side of a pair; "text" is the side as it stands, one token, to be split into subwords later."""
 FilePath = str | os.PathLike[str]
 Examples = TypeVar("Examples", bound="Sequence[Example]")
 

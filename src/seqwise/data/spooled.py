@@ -43,7 +43,7 @@ def spooled(examples: Iterable[Example], *, in_memory: int = IN_MEMORY) -> Seque
 def spooled_items(
     items: Iterable[T], plain: Callable[[T], Any], item: Callable[[Any], T], *, in_memory: int = IN_MEMORY
 ) -> Sequence[T]:
-    """What :func:`spooled` does, for whatever can be written as JSON.
+    """Spool, as :func:`spooled` does, whatever can be written as JSON.
 
     Args:
         items: read once.

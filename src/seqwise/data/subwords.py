@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 UNKNOWN_PIECE = "<unk>"
-"""What stands for a character that was in none of the texts learnt from."""
+"""Token for a character that was in no training text."""
 
 BLANK = "\u2581"  # the printable sign that stands for a blank at the start of a word's first piece
 FEWEST = 2  # a pair of pieces that occurs only once is no regularity

@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 TextUnits = Literal["words", "characters", "subwords"]
-"""What the texts of a side are split into."""
+"""Units that the texts of a side are split into."""
 
 END = "</s>"
 """The token that ends a target."""

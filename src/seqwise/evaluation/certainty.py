@@ -25,7 +25,7 @@ def enough_examples(sums: Sums) -> bool:
 
 
 def num_examples(sums: Sums) -> int:
-    """How many examples a measure rests on; those that add nothing to any sum, as without a pair to rank, do not count.
+    """Number of examples that a measure rests on; those that add nothing to any sum do not count.
 
     Example:
         >>> from seqwise.evaluation.metrics import Counts

@@ -1,4 +1,4 @@
-"""What a model does on its own prefixes, and to the length of its outputs: exposure gap and length bias.
+"""Exposure gap and length bias: a model on its own prefixes, and the length of its outputs.
 
 Shapes: B batch, T output length, V vocabulary, R optimal next tokens of one position.
 """
@@ -128,7 +128,7 @@ def exposure_gap(
     batch_size: int = 64,
     on_progress: Callable[[int], None] | None = None,
 ) -> ExposureGap:
-    """How much worse a model goes on from its own prefixes than from gold ones.
+    """Measure how much worse a model continues its own prefixes than gold ones.
 
     With O(prefix) the next tokens that are right after a prefix (:func:`optimal_next_tokens`),
 
@@ -211,7 +211,7 @@ def _losses(
 
 @dataclass(frozen=True)
 class LengthBias:
-    """How long a search's outputs are; one entry for each example.
+    """Lengths of a search's outputs; one entry for each example.
 
     Attributes:
         empty: share of outputs without any token.

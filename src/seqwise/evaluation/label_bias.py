@@ -65,7 +65,7 @@ class Prefix:
 
     @property
     def growth(self) -> float | None:
-        """What the next step multiplies the global share by (the local one: 1); None after the last, or of share 0."""
+        """Factor of the next step on the global share (the local one: 1); None after the last, or of share 0."""
         if len(self.global_masses) < 2 or not self.global_masses[0]:
             return None
         return self.global_masses[1] / self.global_masses[0]
@@ -166,7 +166,7 @@ def explore_label_bias(
 
 
 def fate_of_gold(bias: LabelBias) -> str:
-    """What becomes of gold on the beam, in a sentence without full stop.
+    """Sentence, without full stop, that tells the fate of gold on the beam.
 
     Args:
         bias: what :func:`explore_label_bias` found, with gold.

@@ -1,4 +1,4 @@
-"""How far from normalised a model is: log Z over all positions, by position, and by the length of the output.
+"""Summaries of how far from normalised a model is: log Z over all positions, by position, and by output length.
 
 Shapes: T the length of one output.
 """

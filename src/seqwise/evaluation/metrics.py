@@ -48,7 +48,7 @@ INDICES_AT_ONCE = 2**20
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """What each example adds to the C sums that a measure is a function of: combine(sum over n of columns_NC[n]).
+    """Summands of each example, of the C sums that a measure is a function of: combine(sum over n of columns_NC[n]).
 
     Args:
         columns_NC: one row per example.
@@ -86,7 +86,7 @@ class Sums:
 
 
 class Counts(Sums):
-    """What each example adds to both sides of a ratio: sum(numerators_N) / sum(denominators_N).
+    """Summands of each example, of both sides of a ratio: sum(numerators_N) / sum(denominators_N).
 
     Args:
         numerators_N: one number per example.

@@ -38,9 +38,9 @@ __all__ = [
 ]
 
 VERDICTS = ("holds", "reversed", "not seen", "not tested")
-"""What can become of a claim."""
+"""Verdicts on a claim."""
 KINDS = ("claim", "theorem", "figure")
-"""What a claim is; what a proof or a drawing says is checked, and counted among no claims."""
+"""Kinds of claims; a theorem or a figure is checked, and counted among no claims."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Claim:
-    """What a paper says, and whether it is so here.
+    """Statement of a paper, and whether it holds here.
 
     Args:
         text: the claim, in a sentence.

@@ -1,4 +1,4 @@
-"""How a number was made: method, seeds, data, versions, machine, day and revision, on one line."""
+"""Signature of a number: method, seeds, data, versions, machine, day and revision, on one line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Signature", "check_text", "describe_machine", "sha256_of_examples", 
 
 
 class SourceAndTarget(Protocol):
-    """What is hashed of an example: any object with these two attributes, such as `seqwise.data` examples."""
+    """Parts of an example that are hashed: any object with these two attributes, such as `seqwise.data` examples."""
 
     @property
     def source(self) -> Sequence[str]: ...
@@ -33,7 +33,7 @@ class SourceAndTarget(Protocol):
 
 @dataclass(frozen=True)
 class Signature:
-    """What one needs to know to make a number again; `sign` fills it in, `signature_line` prints it.
+    """Record of what it takes to make a number again; `sign` fills it in, `signature_line` prints it.
 
     ``data`` is the SHA-256 of the evaluated examples, ``date`` the day in UTC, ``revision`` git's name for the source
     that ran (ending in "-dirty" where its code had been edited), or None outside a checkout. ``training`` lists what

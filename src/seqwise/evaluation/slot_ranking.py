@@ -1,4 +1,4 @@
-"""What tells the right slot of a beam from a wrong one: the probability of its prefix, or the log Z of its next step.
+"""Statistics that tell the right slot of a beam from a wrong one: its prefix probability, or log Z of its next step.
 
 Shapes: B batch, J slots before a step, K after it, T tokens written so far, V vocabulary.
 """
@@ -99,7 +99,7 @@ def unroll_slots(model: StepModel, context: Any, decoder: Decoder, *, num_steps:
 
 @dataclass(frozen=True)
 class SlotRanking:
-    """How often a statistic is higher for the right slot than for the best wrong one, a tie counted half.
+    """Share of cases in which a statistic is higher for the right slot than for the best wrong one, a tie counted half.
 
     Attributes:
         log_prob: by ``log p(prefix)``, what a local beam has to go by.
@@ -129,7 +129,7 @@ def rank_slots(
     batch_size: int = 256,
     on_progress: Callable[[int], None] | None = None,
 ) -> SlotRanking:
-    """How well prefix probability and the next step's log Z tell the right slot of a beam from the best wrong one.
+    """Measure how well prefix probability and the next step's log Z tell the right slot from the best wrong one.
 
     At every step of a beam search the slots are y_1 .. y_t; the right one is a prefix of a reference. Where the best
     right slot r and the best wrong slot w (best by the search's own score) can both still be lengthened, they make a
@@ -187,7 +187,7 @@ def rank_slots(
 
 @dataclass
 class _Tally:
-    """What one example adds: pairs, those ranked rightly by each statistic, steps, and steps with gold on the beam."""
+    """Sums of one example: pairs, those ranked rightly by each statistic, steps, and steps with gold on the beam."""
 
     pairs: int = 0
     ranked: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0)

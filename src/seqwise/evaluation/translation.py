@@ -66,7 +66,7 @@ def bleu(
 
 
 def bleu_signature(references: Sequence[Sequence[str]], *, tokenize: str = "13a", lowercase: bool = False) -> str:
-    """How `bleu` counts with these options, in sacrebleu's words: number of references, case, tokenizer, version.
+    """Signature of `bleu` with these options, in sacrebleu's words: number of references, case, tokenizer, version.
 
     Example:
         >>> bleu_signature([["the cat sat"]]).split("|version")[0]  # doctest: +SKIP

@@ -1,4 +1,4 @@
-"""What each example adds to each sum of a measure, as it is kept with a result for whoever wants to compute it again.
+"""Per-example summands of a measure, kept with a result so that anybody can compute it again.
 
 Shapes: N examples, C sums; see `seqwise.evaluation.metrics`.
 """
@@ -35,7 +35,7 @@ class Values:
 
 
 def values_of(measured: PerSeed) -> Values:
-    """What a measurement is made of.
+    """Parts of a measurement.
 
     Args:
         measured: one measurement, or one for each training seed.

@@ -31,7 +31,7 @@ REDRAW = 1.0  # seconds between two drawings of the curves of running chains
 
 @dataclass
 class Visit:
-    """What one visitor watches."""
+    """State of one visitor's page."""
 
     watched: Watched | None = None
     job: Job | None = None
@@ -55,7 +55,7 @@ class Controls:
     target: Any
 
     def settings(self) -> SampleSettings:
-        """What is chosen; Gibbs follows no target, and so reads no temperature of one."""
+        """Settings that the visitor has chosen; Gibbs follows no target, and so reads no target temperature."""
         options: dict[str, Any] = {
             "blocks": (BLOCKS[self.block.value],),
             "proposal_temperature": TEMPERATURES[self.proposal.value],

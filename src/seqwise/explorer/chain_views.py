@@ -46,7 +46,7 @@ def _token(token: str, *, is_fixed: bool, is_changed: bool) -> Markup:
 
 
 def sweep_in_words(watched: Watched) -> str:
-    """How far the chains are, and what share of proposals was accepted: in the last sweep, and since the last change.
+    """Progress of the chains and the share of accepted proposals: in the last sweep, and since the last change.
 
     Args:
         watched: see there.

@@ -37,7 +37,7 @@ MOST_OFFERED = 20
 
 @dataclass
 class Visit:
-    """What one visitor has asked and got."""
+    """Question and answers of one visitor."""
 
     answer: Answer | None = None
     job: Job | None = None
@@ -56,11 +56,11 @@ class Controls:
     alpha: Slider
 
     def question(self, run: OutputRun) -> Question:
-        """What is typed."""
+        """Text that the visitor has typed."""
         return read_question(run, self.text.value or "", self.right.value or "")
 
     def setup(self) -> Setup:
-        """What is chosen."""
+        """Settings that the visitor has chosen."""
         return Setup(self.search.value, self.score.value, self.k.value + 1, ALPHAS[self.alpha.value])
 
 

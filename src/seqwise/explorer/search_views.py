@@ -59,7 +59,7 @@ def _setup_in_words(answer: Answer) -> str:
 
 
 def step_in_words(run: OutputRun, answer: Answer, step: int) -> str:
-    """What one step did: what the best slot added, which prefixes a hard beam gave up, what a relaxed one mixed.
+    """View of one step: the best slot's token, the prefixes that a hard beam gave up, the mixture of a relaxed one.
 
     Args:
         run: whose words are written.
@@ -178,7 +178,7 @@ def _bar(share: float) -> Markup:
 
 
 def errors_view(run: OutputRun, errors: SearchErrors, *, score: str) -> Markup:
-    """What larger beams find, and whether the beam that is asked about has made a search error.
+    """View of what larger beams find, and of whether the chosen beam has made a search error.
 
     Args:
         run: whose words are written.

@@ -18,7 +18,7 @@ from seqwise.runs.run import Run
 __all__ = ["PORT", "free_port", "is_loopback", "page_of", "require_nicegui", "serve"]
 
 PORT = 8421
-"""Where the explorer is, unless another port is given."""
+"""Default address of the explorer."""
 
 
 def require_nicegui() -> None:
@@ -34,7 +34,7 @@ def require_nicegui() -> None:
 
 
 def page_of(run: Run[Any, Any], name: str) -> Callable[[], None]:
-    """What makes the page of a run, anew for each visitor, so that none sees what another does.
+    """Maker of the page of a run, anew for each visitor, so that none sees what another does.
 
     Args:
         run: what is explored.

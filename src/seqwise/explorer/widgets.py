@@ -1,4 +1,4 @@
-"""What both pages are made of: a frame, labelled controls, and a line that says what is going on."""
+"""Parts of both pages: a frame, labelled controls, and a status line."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ class Working(Protocol):
 
 @dataclass(frozen=True)
 class Status:
-    """What is going on, in words that a screen reader says as they change."""
+    """Status line, in words that a screen reader says as they change."""
 
     label: Any
     bar: Any
@@ -198,7 +198,7 @@ class Status:
         self.label.classes(add="wrong")
 
     def show(self, job: Job | None) -> None:
-        """How far work is, once it has taken a while; None where there is none."""
+        """Progress of the work, once it has taken a while; None where there is none."""
         busy = job is not None and bool(job.part) and time.monotonic() - job.began > PATIENCE
         for widget in self.while_busy:
             widget.set_visibility(busy)
@@ -244,7 +244,7 @@ def status_line(on_stop: Callable[[], Any] | None = None) -> Status:
 
 
 def failure(error: Exception) -> str:
-    """What to say of an error that is not the visitor's.
+    """Message for an error that is not the visitor's.
 
     Example:
         >>> failure(RuntimeError("out of memory\\nat line 7"))

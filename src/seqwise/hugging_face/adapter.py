@@ -1,4 +1,4 @@
-"""What adapters of seq2seq and of causal models have in common.
+"""Base of the adapters of seq2seq and of causal models.
 
 Shapes: B batch, J slots, T target length or steps so far, L queries of a call, N heads, A size of a head, D embedding,
 H features, V vocabulary.
@@ -28,7 +28,7 @@ __all__ = ["HuggingFaceStepModel"]
 
 
 class HuggingFaceStepModel(nn.Module, ABC):
-    """What both kinds of models have in common; made by :func:`~seqwise.hugging_face.step_model`.
+    """Base of both kinds of adapters; made by :func:`~seqwise.hugging_face.step_model`.
 
     Attributes:
         model: the Hugging Face model, which holds all weights.
@@ -75,7 +75,7 @@ class HuggingFaceStepModel(nn.Module, ABC):
 
     @property
     def _width(self) -> int:
-        """How many features there are, the mark of a first step left out."""
+        """Number of features, the mark of a first step left out."""
         width: int = self.model.get_output_embeddings().weight.shape[1]
         return width
 
@@ -138,12 +138,12 @@ class HuggingFaceStepModel(nn.Module, ABC):
 
     @property
     def _num_positions(self) -> int | None:
-        """How many positions there are; None for rotary or relative ones, which never end."""
+        """Number of positions; None for rotary or relative ones, which never end."""
         return min((limit for limit, _ in self._position_limits), default=None)
 
     @cached_property
     def _position_limits(self) -> list[tuple[int, str]]:
-        """How many positions there are, and the setting that says so."""
+        """Number of positions, and the setting that says so."""
         limits = []
         table = getattr(self.model.config, "max_position_embeddings", None)
         if table is not None and sum(isinstance(part, nn.Embedding) for part in self._decoder.modules()) > 1:
@@ -164,7 +164,7 @@ class HuggingFaceStepModel(nn.Module, ABC):
         return self._decoder(inputs_embeds=inputs_BLD, return_dict=True, **arguments)
 
     def _features(self, hidden_BLH: Tensor, num_first: int) -> Tensor:
-        """What the head reads; of L slots or steps, the first few are of the first step, marked if it is forced."""
+        """Features that the head reads; of L slots or steps, the first few are of the first step, marked if forced."""
         features = hidden_BLH if self.scale == 1.0 else hidden_BLH * self.scale
         if self.forced_first is None or num_first == 0:
             return features
@@ -173,7 +173,7 @@ class HuggingFaceStepModel(nn.Module, ABC):
         return torch.cat([features, is_first], dim=-1)
 
     def most_steps(self, source_ids: Sequence[int]) -> int | None:
-        """How many steps there are positions for after a source; None where there is no limit."""
+        """Number of steps with positions after a source; None where there is no limit."""
         return self._num_positions
 
     def start(self, context: Any) -> tuple[Tensor, Past]:

@@ -41,7 +41,7 @@ def cache_of(layers: Layers) -> Any:
 
 
 def layers_of(cache: Any, model_name: str) -> Layers:
-    """What a cache holds, if it holds plain keys and values of all steps, one after the other.
+    """Contents of a cache, if it holds plain keys and values of all steps, one after the other.
 
     Args:
         cache: what a model has made or filled.
@@ -84,7 +84,7 @@ def no_steps(layers: Layers) -> Layers:
 
 
 def per_slot(layers: Layers, num_slots: int) -> Layers:
-    """What all slots of an input share, for each of them: (B, ...) to (B J, ...), copied only where J > 1."""
+    """Repeat what all slots of an input share for each of them: (B, ...) to (B J, ...), copied only where J > 1."""
     return tree.map(lambda leaf: leaf[:, None].expand(-1, num_slots, *leaf.shape[1:]).flatten(0, 1), layers)
 
 

@@ -81,7 +81,7 @@ class CausalModel(HuggingFaceStepModel):
         return Prompt(moved_BS, mask_BP, lengths_B, tree.map(moved, read), no_steps(read))
 
     def most_steps(self, source_ids: Sequence[int]) -> int | None:
-        """How many steps there are positions for behind the prompt, whose last token the first step is fed."""
+        """Number of steps with positions behind the prompt, whose last token the first step is fed."""
         limit = self._num_positions
         return None if limit is None else limit - len(source_ids) + 1
 

@@ -1,4 +1,4 @@
-"""What a generation config says about which tokens may come, exactly as ``generate`` takes it.
+"""Rules of a generation config on which tokens may come, exactly as ``generate`` takes them.
 
 Shapes: B batch, J slots, V vocabulary, X excluded candidates.
 """
@@ -53,7 +53,7 @@ class SpecialTokens(NamedTuple):
 
 
 def special_tokens(model: Any, generation_config: GenerationConfig) -> SpecialTokens:
-    """Where outputs start and end.
+    """Tokens at which outputs start and end.
 
     Args:
         model: a Hugging Face model.

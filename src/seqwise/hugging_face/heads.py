@@ -57,7 +57,7 @@ class OutputHead(nn.Module):
 
     @property
     def logits_bias(self) -> Tensor | None:
-        """What Marian and BART add to every row of scores, (1, V)."""
+        """Bias that Marian and BART add to every row of scores, (1, V)."""
         return getattr(self._model[0], "final_logits_bias", None)
 
     @property

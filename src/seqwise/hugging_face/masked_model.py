@@ -25,7 +25,7 @@ from seqwise.models.masked import seen_tokens
 __all__ = ["MAX_TOKENS", "HuggingFaceMaskedModel", "masked_model"]
 
 MAX_TOKENS = 2**14
-"""How many tokens, special ones and padding included, a model is given at once, unless the caller says otherwise."""
+"""Default number of tokens, special ones and padding included, that a model is given at once."""
 
 
 class HuggingFaceMaskedModel(nn.Module):
@@ -84,7 +84,7 @@ class HuggingFaceMaskedModel(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the parameters are."""
+        """Device of the parameters."""
         return next(self.model.parameters()).device
 
     def masked_logits(self, tokens_NT: Tensor, masked_NT: Tensor, context: Any = None) -> Tensor:
@@ -261,7 +261,7 @@ def _vocab_size(model: Any) -> int:
 
 
 def num_positions(model: Any) -> int | None:
-    """How many tokens a sequence may have: of the configuration, or of a table that leaves out places for padding."""
+    """Largest number of tokens of a sequence: of the configuration, or of a table without places for padding."""
     limits = [getattr(model.config, "max_position_embeddings", None)]
     for name, module in model.named_modules():
         if name.rpartition(".")[2] == "position_embeddings" and isinstance(module, nn.Embedding):

@@ -118,7 +118,7 @@ class SampledTexts:
 def pseudo_log_likelihoods(
     model: Any, tokenizer: Any, texts: Sequence[str], *, max_rows: int = MAX_ROWS
 ) -> list[TextScore]:
-    """How likely a masked language model finds texts: ``sum_t log p(y_t | y without t)``, a pass for each token.
+    """Score texts by a masked language model: ``sum_t log p(y_t | y without t)``, a pass for each token.
 
     Texts of one length share passes. The tokens alone are scored, the special ones around them are not.
 

@@ -98,7 +98,7 @@ def target_labels(inputs: Mapping[str, Any], *, causal: bool) -> Tensor:
 
 
 def _real(inputs: Mapping[str, Any]) -> Tensor:
-    """What is no padding."""
+    """Mask of what is no padding."""
     mask_BL: Tensor | None = inputs.get("attention_mask")
     if mask_BL is None:
         return torch.ones_like(inputs["input_ids"], dtype=torch.bool)
@@ -130,7 +130,7 @@ def _require_moved(fed_BL: Tensor, labels_BL: Tensor, first: int) -> None:
 
 
 def _moved_left(values_BL: Tensor, kept_BL: Tensor, fill: int) -> tuple[Tensor, Tensor]:
-    """What is kept of each row, from the first column on, and how much that is; as wide as the longest."""
+    """Kept part of each row, from the first column on, and its length; as wide as the longest."""
     lengths_B = kept_BL.sum(1)
     width = int(lengths_B.max()) if len(lengths_B) else 0
     order_BL = (~kept_BL).long().argsort(dim=1, stable=True)[:, :width]

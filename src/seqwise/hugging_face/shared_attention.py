@@ -73,7 +73,7 @@ class SharedCall:
         return self._own_keys, all_values
 
     def mask(self, keys: Tensor, per_slot: int) -> Tensor | None:
-        """Which of these keys the slots see, each slot asking for several heads; (B, 1, J G, C) or broadcast to it.
+        """Mask of the keys that the slots see, each slot asking for several heads; (B, 1, J G, C) or broadcast to it.
 
         Raises:
             NotImplementedError: they are not what was handed out.
@@ -101,7 +101,7 @@ class _CacheLayer(DynamicLayer):
         return self.call.put(self.layer, key_states, value_states)
 
     def get_seq_length(self) -> int:
-        """How many positions there are before this step."""
+        """Number of positions before this step."""
         return self.num_seen
 
 
@@ -150,7 +150,7 @@ def _usual(config: Any) -> str:
 
 
 def mask_of(*, config: Any = None, mask_function: Any = causal_mask_function, **others: Any) -> Any:
-    """What a decoder gets when it asks for a mask: of a shared step none, but a tensor that stands for it.
+    """Mask that a decoder gets when it asks for one: of a shared step none, but a tensor that stands for it.
 
     Raises:
         NotImplementedError: the mask of a shared step is not the plain one.

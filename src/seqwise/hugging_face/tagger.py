@@ -42,7 +42,7 @@ class PieceEncoder(nn.Module):
         self.output_size = int(backbone.config.hidden_size)
 
     def num_outputs(self, source_ids: Sequence[int]) -> int:
-        """How many words a source has."""
+        """Number of words of a source."""
         return sum(one < 0 for one in source_ids)
 
     def forward(self, sources_BS: Tensor, lengths_B: Tensor) -> Context:

@@ -144,7 +144,7 @@ class ChainTagger(nn.Module, HubModel):
         return self.transitions.weight
 
     def most_steps(self, source_ids: Sequence[int]) -> int:
-        """How many labels a source gets."""
+        """Number of labels that a source gets."""
         return self.encoder.num_outputs(source_ids)
 
     def encode(self, batch: Batch) -> ChainContext:

@@ -24,7 +24,7 @@ __all__ = ["ConditionalContext", "ConditionalMaskedTransformer"]
 
 
 class ConditionalContext(NamedTuple):
-    """What was read of B sources; each tensor has them as its first dimension, so rows can be picked and repeated.
+    """Encoding of B sources; each tensor has them as its first dimension, so rows can be picked and repeated.
 
     Attributes:
         memories: of each decoder layer the keys and values of [LENGTH] and the source, (B, heads, 1 + S, A) each.

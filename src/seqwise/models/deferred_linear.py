@@ -123,7 +123,7 @@ def exp_(values: Tensor) -> Tensor:
 
 @dataclass
 class _Notes:
-    """What the steps of one backward pass have found out about the gradient of a matrix."""
+    """Gradient of a matrix as far as the steps of one backward pass have come."""
 
     has_bias: bool
     outer: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What all models of this package share with the hub: ``from_pretrained``, ``save_pretrained`` and ``push_to_hub``."""
+"""Methods of all models of this package for the hub: ``from_pretrained``, ``save_pretrained`` and ``push_to_hub``."""
 
 from __future__ import annotations
 

@@ -222,7 +222,7 @@ class MaskedTransformer(nn.Module, HubModel):
 
 
 def seen_tokens(tokens_NT: Tensor, masked_NT: Tensor, *, mask_id: int) -> tuple[Tensor, Tensor | None]:
-    """What a masked model reads, and which positions hold a token at all.
+    """Input of a masked model, and the mask of positions that hold a token.
 
     Args:
         tokens_NT: int64, with ``IGNORE`` after the end of shorter rows.

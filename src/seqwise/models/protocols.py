@@ -1,4 +1,4 @@
-"""What search and sampling need from a model, and nothing else."""
+"""Protocols of models: all that search and sampling need from one."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Context(_Encoded):
 
     @cached_property
     def steps(self) -> LSTMSteps:
-        """What the steps along these sources have in common; another context has its own."""
+        """Parts that the steps along these sources share; another context has its own."""
         return LSTMSteps()
 
 
@@ -64,7 +64,7 @@ class Encoder(nn.Module):
         self.output_size = hidden_size * (2 if bidirectional else 1)
 
     def num_outputs(self, source_ids: Sequence[int]) -> int:
-        """How many words a source has."""
+        """Number of words of a source."""
         return num_spelt_words(source_ids) if self.characters else len(source_ids)
 
     def forward(self, sources_BS: Tensor, lengths_B: Tensor) -> Context:
@@ -123,7 +123,7 @@ class FixedAttentionTagger(nn.Module):
         self.head = nn.Linear(hidden_size, target_size)
 
     def most_steps(self, source_ids: Sequence[int]) -> int:
-        """How many labels a source gets."""
+        """Number of labels that a source gets."""
         count = getattr(self.encoder, "num_outputs", len)
         return int(count(source_ids))
 

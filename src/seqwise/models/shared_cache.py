@@ -88,11 +88,11 @@ class SharedCache:
         return f"SharedCache(inputs={batch_size}, slots={num_slots}, steps={num_steps}, columns={self._num_columns})"
 
     def __len__(self) -> int:
-        """How many steps have been taken."""
+        """Number of steps that have been taken."""
         return self.columns_BJT.shape[2]
 
     def gather(self, parents_BK: Tensor) -> SharedCache:
-        """What the parents came by, for the new slots."""
+        """Pass on what the parents came by to the new slots."""
         columns_BKT = tree.gather(self.columns_BJT, parents_BK)
         return SharedCache(self._store, columns_BKT, self._num_columns, self._prompt_B1P)
 
@@ -108,7 +108,7 @@ class SharedCache:
         return tuple(zip(leaves[::2], leaves[1::2], strict=True))
 
     def step(self) -> SharedCache:
-        """What the next step writes to, by :meth:`put`: this, and a new column for each slot."""
+        """Cache that the next step writes to, by :meth:`put`: this, and a new column for each slot."""
         batch_size, num_slots, _ = self.columns_BJT.shape
         end = self._num_columns + num_slots
         if end > self._store.room:
@@ -137,7 +137,7 @@ class SharedCache:
 
     @property
     def mask(self) -> Tensor:
-        """Which columns each slot came by, and those of its prompt; bool (B, 1, J, C), for attention to all of them."""
+        """Mask of the columns that each slot came by, and of its prompt; bool (B, 1, J, C), for attention to all."""
         if self._mask is None:
             batch_size, num_slots, _ = self.columns_BJT.shape
             seen_BJC = self._prompt_B1P.new_zeros(batch_size, num_slots, self._num_columns)
@@ -147,7 +147,7 @@ class SharedCache:
 
 
 Past = SharedCache | tuple[KeysValues, ...]
-"""What a Transformer was fed so far: one cache for all slots, or keys and values (B, J, N, T, A) of each layer."""
+"""Inputs of a Transformer so far: one cache for all slots, or keys and values (B, J, N, T, A) of each layer."""
 
 
 class _Store:

@@ -102,7 +102,7 @@ class Attention(nn.Module):
         return self._heads(self.key(hidden)), self._heads(self.value(hidden))
 
     def forward(self, hidden: Tensor, keys_values: KeysValues, mask: Tensor | None = None) -> Tensor:
-        """What each hidden vector (..., L, H) finds among the keys; a false mask hides a key from a query."""
+        """Attend from each hidden vector (..., L, H) to the keys; a false mask hides a key from a query."""
         queries, (keys, values) = self._heads(self.query(hidden)), keys_values
         # Four dimensions, because the fused kernels take no others.
         found = F.scaled_dot_product_attention(

@@ -1,4 +1,4 @@
-"""What training minimises: likelihood, self-normalisation, noise contrast, and losses of a whole search."""
+"""Objectives that training minimises: likelihood, self-normalisation, noise contrast, and losses of a whole search."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class _LogPartition(torch.autograd.Function):
 
 
 class _Forward(NamedTuple):
-    """What the forward recursion leaves for the backward one: a after each step, as it is or as logarithms."""
+    """Values that the forward recursion leaves for the backward one: a after each step, as it is or as logarithms."""
 
     log_partition_B: Tensor
     prefixes_TBV: Tensor
@@ -263,7 +263,7 @@ def chain_loss(chain: Chain, gold_BT: Tensor) -> Tensor:
 
 @torch.no_grad()
 def chain_marginals(chain: Chain) -> Tensor:
-    """How probable each label is at each position, ``p(y_t = v) = sum over outputs with y_t = v of exp(s(y) - log Z)``.
+    """Probability of each label at each position, ``p(y_t = v) = sum over outputs with y_t = v of exp(s(y) - log Z)``.
 
     Args:
         chain: scores, transitions and lengths.

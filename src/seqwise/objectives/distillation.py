@@ -21,7 +21,7 @@ __all__ = ["distillation_loss", "distillation_objective"]
 
 
 def distillation_loss(teacher_BN: Tensor, student_BN: Tensor, live_BN: Tensor) -> Tensor:
-    """How far the student's distribution over a set of outputs is from the teacher's: ``KL(q || p)``.
+    """Divergence of the student's distribution over a set of outputs from the teacher's: ``KL(q || p)``.
 
     Both scores are normalised over the set: ``q = softmax(teacher)``, ``p = softmax(student)``,
     ``KL = sum_y q(y) (log q(y) - log p(y))``. A constant added to either changes nothing.

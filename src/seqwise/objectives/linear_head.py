@@ -1,4 +1,4 @@
-"""What a linear head says of gold tokens, and log Z of a few positions, with gradients made in one pass.
+"""Scores of gold tokens by a linear head, and log Z of a few positions, with gradients made in one pass.
 
 Autograd makes a gradient as large as the weights for the gold scores, another for log Z, and adds the two up: with few
 positions drawn, that takes as long as everything else. Here the rows of the gold tokens are added to the gradient that

@@ -1,4 +1,4 @@
-"""How masked language models are trained: tokens are hidden at random, and the loss is their cross-entropy.
+"""Objectives of masked language models: tokens are hidden at random, and the loss is their cross-entropy.
 
 Shapes: N rows, T positions of the longest row (``IGNORE`` after the end of shorter ones), B batch, S source length,
 M masked positions of all rows, V vocabulary, L greatest length.

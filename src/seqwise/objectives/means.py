@@ -1,4 +1,4 @@
-"""What the mean in a loss is taken over: with it, the losses of parts of a batch give that of the whole batch.
+"""Means in a loss, and what they are over: so the losses of parts of a batch give that of the whole batch.
 
 Shapes: B batch, T target length.
 """

@@ -1,4 +1,4 @@
-"""What a training step minimises: a function of a model, a batch and the values of the schedules at that step.
+"""Objectives of a training step: functions of a model, a batch and the values of the schedules at that step.
 
 Each objective is built by a function from its fixed choices; what changes during training (alpha, the probability of
 feeding gold) comes in by name. Shapes: B batch, T target length, V vocabulary.
@@ -371,7 +371,7 @@ def mixed_objective(objectives: Sequence[Objective], weights: Sequence[float]) -
 
 
 def search_targets(batch: Batch, end: int | None) -> tuple[Tensor, Tensor]:
-    """What a search is compared with, and for how many steps it runs on each input.
+    """Outputs that a search is compared with, and the number of steps that it runs on each input.
 
     Without an end token, the gold output as it is. With one, the gold output continued by end tokens, and one step more
     than it has, so that an output that fails to end in time pays for it. The number of steps of an input depends on

@@ -30,7 +30,7 @@ Both are int64 and continued by end tokens once they have ended; beyond an input
 
 
 def hamming_distances(outputs_BKT: Tensor, gold_BT: Tensor, end: int | None) -> Tensor:
-    """How many tokens differ, place by place, end tokens after the end included.
+    """Number of tokens that differ, place by place, end tokens after the end included.
 
     Args:
         outputs_BKT: int64; a negative entry counts for nothing.

@@ -262,7 +262,7 @@ def _counted(rows: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _drawn(values_N: Tensor, fraction: float, generator: torch.Generator | None) -> Tensor:
-    """Which positions are in H: ``ceil(gamma n)`` of n, each set of them equally likely."""
+    """Mask of the positions in H: ``ceil(gamma n)`` of n, each set of them equally likely."""
     order_N = torch.rand(len(values_N), generator=generator, device=values_N.device).argsort()
     # Rounded first: 0.07 * 100 is 7.000000000000001 in floating point.
     return order_N[: math.ceil(round(fraction * len(values_N), 9))]
@@ -296,7 +296,7 @@ def log_partitions(model: StepModel, batch: Batch) -> Tensor:
 
 
 class LogPartitionStatistics(NamedTuple):
-    """How far from normalised a model is, in nats (Table 5.1 of the thesis reports mean and variance)."""
+    """Statistics of how far from normalised a model is, in nats (Table 5.1 of the thesis reports mean and variance)."""
 
     mean: float
     variance: float

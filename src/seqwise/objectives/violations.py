@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 Violation = Callable[[Tensor, Tensor], Tensor]
-"""How wrong a beam is: the score of gold (B, 1) and those of its rivals on the beam (B, N) to a loss (B,)."""
+"""Losses of a beam that lacks gold: the score of gold (B, 1) and those of its rivals (B, N) to a loss (B,)."""
 
 
 def perceptron_violation(gold_B1: Tensor, others_BN: Tensor) -> Tensor:

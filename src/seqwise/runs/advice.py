@@ -1,4 +1,4 @@
-"""What the decoders' results on development data mean, in a sentence or two."""
+"""Advice from the decoders' results on development data, in a sentence or two."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ class SequenceCodec(Codec):
 
     @abstractmethod
     def phrase(self, text: str) -> Ways:
-        """How a phrase may stand in a sequence."""
+        """Ways in which a phrase may stand in a sequence."""
 
     def require_free(self, free: str) -> None:
         """Refuse a mark of free positions that could be taken for something else.

@@ -1,4 +1,4 @@
-"""Which decoder a run is searched with: the one that is named, the best on development data, or as it was trained."""
+"""Choice of a run's decoder: the one that is named, the best on development data, or as it was trained."""
 
 from __future__ import annotations
 

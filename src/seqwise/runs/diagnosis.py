@@ -1,4 +1,4 @@
-"""What a run does on a file beyond its accuracy, measured: log Z, exposure gap, length bias, slot ranking, label bias.
+"""Measurements of a run on a file beyond its accuracy: log Z, exposure gap, length bias, slot ranking, label bias.
 
 What was found, and what it means, is in :mod:`seqwise.runs.findings`, whose names are offered here too.
 """
@@ -99,7 +99,7 @@ def measure_outputs(run: OutputRun, examples: Sequence[Example], outputs: Sequen
 
 @dataclass(frozen=True)
 class _Data:
-    """What is asked, once each; of these, which have targets that the run can write, and those targets as ids."""
+    """Inputs, once each; of these, which have targets that the run can write, and those targets as ids."""
 
     sources: list[EncodedExample]
     lengths: list[int]  # of the first reference, in tokens

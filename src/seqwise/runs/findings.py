@@ -1,4 +1,4 @@
-"""What a diagnosis found, and what it means: for each of its parts a sentence with what can be done about it."""
+"""Findings of a diagnosis: for each of its parts a sentence on what it means and what can be done about it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SMALL = 1.05
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was measured; each part has one entry for each example, so that intervals can be had.
+    """Measurements; each part has one entry for each example, so that intervals can be had.
 
     Attributes:
         beam_size: of the beams, and of the slots that were ranked.

@@ -34,7 +34,7 @@ _MARK = "manifest.json"
 
 
 def model_folder(folder: Path) -> Path:
-    """Where the model of a run is: in ``RUN/model``, or, as it comes from the hub, beside the settings.
+    """Folder of a run's model: in ``RUN/model``, or, as it comes from the hub, beside the settings.
 
     Example:
         >>> model_folder(Path("runs/tagger")).as_posix()
@@ -88,7 +88,7 @@ def _is_here(name: str) -> bool:
 
 @contextmanager
 def hub_refusals(name: str, problem: str, *, hint: str) -> Iterator[None]:
-    """What the hub, or the way to it, says against something, in one line.
+    """Message of the hub, or of the network, in one line.
 
     Args:
         name: of the repository.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["GeneratorCodec", "MaskedTextCodec", "TaggerCodec", "piece_vocabulary"]
 
 FORBIDDING = ("bad_words_ids", "suppress_tokens", "begin_suppress_tokens")
-"""What is taken from a generation config: which tokens are never written. How to search is the decoder's to say."""
+"""Fields that are taken from a generation config: tokens that are never written. The decoder says how to search."""
 
 FASTA = (".fasta", ".fa", ".faa", ".fasta.gz", ".fa.gz", ".faa.gz")
 
@@ -360,7 +360,7 @@ class MaskedTextCodec(SequenceCodec):
         return self.codec.pieces(ids)
 
     def phrase(self, text: str) -> Ways:
-        """How a phrase may stand in a text: after a blank or without one.
+        """Ways in which a phrase may stand in a text: after a blank or without one.
 
         Raises:
             InputError: it is blank, or holds a token that is never drawn.

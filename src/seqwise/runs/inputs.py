@@ -58,7 +58,7 @@ _FILE_ENDINGS = (".txt", ".tsv", ".csv", ".conll", ".gz", ".json", ".jsonl")
 
 
 def file_units(units: SideUnits) -> Units:
-    """What a side is read from a file as: subwords come from the text as it stands.
+    """Units in which a side is read from a file: subwords come from the text as it stands.
 
     Example:
         >>> file_units("subwords"), file_units("words")
@@ -68,7 +68,7 @@ def file_units(units: SideUnits) -> Units:
 
 
 def input_units(settings: Settings) -> Units:
-    """What an input of the run is read as."""
+    """Units in which an input of the run is read."""
     return file_units(settings.source_units)
 
 

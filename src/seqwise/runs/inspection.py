@@ -45,7 +45,7 @@ class Lengths:
 
 @dataclass(frozen=True)
 class FileInspection:
-    """What one file holds.
+    """Contents of one file.
 
     Attributes:
         name: of the file.

@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class _Block(NamedTuple):
-    """Where the lines of a block are."""
+    """Place of the lines of a block."""
 
     number: int
     part: Path
@@ -191,7 +191,7 @@ def _copy(block: _Block, stream: BinaryIO) -> None:
 
 
 def _other(found: bytes, claim: Mapping[str, str]) -> str:
-    """What differs, by name."""
+    """Differences, by name."""
     try:
         begun = json.loads(found)
         return next(f"another {name}" for name, value in claim.items() if begun.get(name) != value)

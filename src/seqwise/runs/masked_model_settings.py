@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 Format = Literal["sequences", "fasta", "pairs"]
-"""How a file holds sequences: one a line, FASTA, or source, tab, sequence."""
+"""Formats of a file of sequences: one a line, FASTA, or source, tab, sequence."""
 
 MASKINGS = {"uniform": "mask_uniformly", "one": "mask_one"}  # functions of seqwise.objectives.masked_likelihood
 _FORMAT = "sequences (one a line), fasta, or pairs (source, tab, sequence: a conditional model)"
@@ -57,7 +57,7 @@ class MaskedModelConfig(Config):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """What the model is made with."""
+        """Arguments that the model is made with."""
         return {name: getattr(self, name) for name in type(self).model_fields if name != "name"}
 
 
@@ -148,7 +148,7 @@ class MaskedModelSettings(TrainerOptions, _WhatIsTrained):
 
     @property
     def units_of_sources(self) -> Units:
-        """What sources are made of, where there are any."""
+        """Units of sources, where there are any."""
         return "words"
 
     @property
@@ -226,7 +226,7 @@ class PairSettings(MaskedModelSettings):
 
     @property
     def units_of_sources(self) -> Units:
-        """What sources are made of."""
+        """Units of sources."""
         return self.source_units
 
 

@@ -49,7 +49,7 @@ __all__ = ["measure_masked_run", "new_masked_run", "train_masked_model"]
 
 
 def new_masked_run(examples: Sequence[Example], settings: MaskedModelSettings) -> Run[MaskedModelSettings, MaskedCodec]:
-    """What training starts from: subwords and vocabularies of the training data, and a model with new weights.
+    """Start of training: subwords and vocabularies of the training data, and a model with new weights.
 
     Or the model and the vocabularies of another run, where the settings name it as ``init``.
 
@@ -296,7 +296,7 @@ def _collated(run: MaskedRun, encoded: Sequence[EncodedExample]) -> Batch:
 def measure_masked_run(
     run: MaskedRun, examples: Sequence[Example], *, on_measured: Callable[[int, int], None] | None = None
 ) -> dict[str, Any]:
-    """What a masked model makes of sequences that it was not trained on.
+    """Measure a masked model on sequences that it was not trained on.
 
     Args:
         run: its model in evaluation mode.

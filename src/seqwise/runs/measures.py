@@ -1,4 +1,4 @@
-"""How good a run is, by decoder: the measures of its task on a set of examples."""
+"""Quality of a run, by decoder: the measures of its task on a set of examples."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def measure_outputs(run: OutputRun, examples: Sequence[Example], written: Sequen
 
 
 def _bleu_tokenizer(run: OutputRun) -> str | None:
-    """How BLEU cuts texts into words, or None where there is no BLEU; what has been cut into words stays as it is."""
+    """Tokenizer of BLEU, or None where there is no BLEU; what has been cut into words stays as it is."""
     if not _writes_words(run) or importlib.util.find_spec("sacrebleu") is None:
         return None
     return "13a" if run.codec.writes_text else "none"
@@ -149,7 +149,7 @@ def _texts(run: OutputRun, references: Sequence[Sequence[Tokens]]) -> list[list[
 
 
 def signatures(run: OutputRun, examples: Sequence[Example]) -> dict[str, str]:
-    """How a measure counts, in the words of the library that counts it, by the measure's title."""
+    """Definitions of measures, in the words of the library that computes them, by title."""
     tokenize = _bleu_tokenizer(run)
     if tokenize is None:
         return {}
@@ -278,7 +278,7 @@ def gold_text(run: OutputRun, example: Example) -> str:
 
 
 def unknown_targets(run: OutputRun, examples: Sequence[Example]) -> str | None:
-    """What to tell the user about target tokens that the training data lacked, or None where there are none.
+    """Message about target tokens that the training data lacked, or None where there are none.
 
     Example:
         >>> from seqwise.runs import new_run, train_settings

@@ -239,7 +239,7 @@ SAID = {
     "mean": "mean log Z, nats",
     "deviation": "mean \\|log Z - mean\\|, nats",
 }
-"""How a card names measures whose own names say too little; a bar would end a cell of a table."""
+"""Longer names on a card, for measures whose own names say too little; a bar would end a cell of a table."""
 
 
 def _measured(metrics: Mapping[str, Any]) -> str:

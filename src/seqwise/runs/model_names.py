@@ -1,4 +1,4 @@
-"""What ``--model`` names: an architecture that is made here, or a trained Hugging Face model."""
+"""Names that ``--model`` takes: an architecture that is made here, or a trained Hugging Face model."""
 
 from __future__ import annotations
 

@@ -32,10 +32,10 @@ __all__ = [
 ]
 
 Direction = Literal["left-to-right", "bidirectional"]
-"""What a tagger has read of the input when it writes a label: all before it, or all."""
+"""Part of the input that a tagger has read when it writes a label: all before it, or all."""
 
 Units = Literal["words", "characters", "subwords"]
-"""What a text is split into."""
+"""Units that a text is split into."""
 
 
 class ModelConfig(Config):
@@ -50,7 +50,7 @@ class ModelConfig(Config):
     """Whether all positions can be computed at once."""
 
     def units(self, side: Literal["source", "target"]) -> Units:
-        """What one side of an example is made of."""
+        """Units of one side of an example."""
         return "words"
 
     @property

@@ -1,4 +1,4 @@
-"""What is measured while a model is being trained: a sample of the development data, now and then, for its curves."""
+"""Measurements during training, on a sample of the development data, for its curves."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Monitor = Callable[[Mapping[str, float]], dict[str, float]]
 
 
 def monitor(run: OutputRun, examples: Sequence[Example], settings: Settings) -> Monitor:
-    """What to measure of a run that is being trained, on a sample of the development data.
+    """Measurements of a run that is being trained, on a sample of the development data.
 
     The measure that would decide which decoder is best, as the beam that training is for has it, on up to 500 examples
     (:func:`~seqwise.runs.sizing.evaluated_examples`); and on up to 100 of them the cross-entropy and the mean of log Z
@@ -91,7 +91,7 @@ def _cross_entropy(run: OutputRun, gold: Sequence[EncodedExample]) -> float:
 
 
 def score_spread(scores_BK: Tensor) -> Tensor:
-    """How far apart the scores of the slots of each beam are, ``sqrt(mean_k (s_bk - mean_k s_bk)^2)``, in nats.
+    """Spread of the scores of the slots of each beam, ``sqrt(mean_k (s_bk - mean_k s_bk)^2)``, in nats.
 
     Args:
         scores_BK: minus infinity marks a dead slot, which does not count.

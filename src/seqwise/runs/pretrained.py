@@ -28,7 +28,7 @@ __all__ = [
 
 TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
 WRITERS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
-"""What the names of models that write text end with."""
+"""Endings of the names of models that write text."""
 
 
 def holds_pretrained(folder: Path) -> bool:
@@ -63,7 +63,7 @@ def load_masked_language_model(source: Path | str) -> tuple[Any, Any]:
 
 
 def pretrained_source(name: str) -> Path | str:
-    """Where a Hugging Face model is: the path of a folder, or, where there is no such path, a name on the hub.
+    """Place of a Hugging Face model: the path of a folder, or, where there is no such path, a name on the hub.
 
     Args:
         name: either of them.
@@ -229,7 +229,7 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def _one_line(source: Path | str, kind: str) -> Iterator[None]:
-    """What transformers says of a model that it cannot load, in one line."""
+    """Message of Transformers about a model that it cannot load, in one line."""
     from safetensors import SafetensorError
 
     try:

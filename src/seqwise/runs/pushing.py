@@ -22,7 +22,7 @@ CARD, METRICS = "README.md", "metrics.json"
 
 @dataclass(frozen=True)
 class Upload:
-    """What a repository will hold.
+    """Contents of a repository.
 
     Attributes:
         repo: its name, user or organisation first.
@@ -54,7 +54,7 @@ def card_of(folder: Path, *, repo: str | None = None) -> str:
 
 
 def upload_of(folder: Path, repo: str) -> Upload:
-    """What of a run goes to the hub, once the run has been loaded and found whole.
+    """Files of a run that go to the hub, once the run has been loaded and found whole.
 
     Checkpoints and logs stay; of the paths in its settings only names go along.
 

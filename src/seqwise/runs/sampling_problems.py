@@ -1,4 +1,4 @@
-"""What a masked model is to sample: whole sequences, what is free in given ones, or outputs for given sources.
+"""Problems that a masked model samples: whole sequences, what is free in given ones, or outputs for given sources.
 
 Shapes: B problems, V vocabulary.
 """
@@ -158,7 +158,7 @@ def at_lengths(
 
 
 def unusual(run: MaskedRun, problems: Sequence[Problem]) -> list[str]:
-    """What a user should know before it starts: tokens that the model does not know, lengths unlike those of training.
+    """Warnings before sampling starts: tokens that the model does not know, lengths unlike those of training.
 
     Returns:
         A line each.

@@ -1,4 +1,4 @@
-"""How far the samples of a masked run can be trusted, in a few lines.
+"""Report in a few lines on how far the samples of a masked run can be trusted.
 
 Shapes: S sweeps, B chains of one task.
 """
@@ -71,7 +71,7 @@ class SampleReport:
                 self._judged.add(group, first)
 
     def lines(self) -> list[str]:
-        """What there is to say of all that were counted in, a line each."""
+        """Lines about all chains that were counted in."""
         settings, counts = self.settings, self._counts
         proposals = max(counts["proposals"], 1)
         lines = [
@@ -85,7 +85,7 @@ class SampleReport:
 
 
 def _first_counted(settings: SampleSettings) -> int:
-    """How many first sweeps are left out; burn-in to the end, as diagnose_chains has it, is described as it is."""
+    """Number of first sweeps that are left out; burn-in to the end is described as diagnose_chains does."""
     followed = settings.burn_in < settings.num_sweeps
     return max(settings.num_discarded, settings.burn_in if followed else 0)
 
@@ -95,7 +95,7 @@ def _num_counted(settings: SampleSettings) -> int:
 
 
 def _warnings(settings: SampleSettings, phrase: int) -> Iterator[str]:
-    """What the settings alone tell, with the length of the longest phrase that must occur."""
+    """Lines that the settings alone imply, with the length of the longest phrase that must occur."""
     if settings.burn_in >= settings.num_sweeps:
         yield f"warning: burn-in takes {settings.burn_in} sweeps, so that none of these is of the target"
     kernel = settings.kernel
@@ -135,7 +135,7 @@ class _Kind:
 
 @dataclass
 class _Judged:
-    """What the chains of problems, each judged on its own, come to."""
+    """Sum of the judgements on the chains of each problem."""
 
     problems: int = 0
     ess: float = 0.0

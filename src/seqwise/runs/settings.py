@@ -1,4 +1,4 @@
-"""What a training run is made from: every setting with its default and one line of help.
+"""Settings of a training run: every one with its default and one line of help.
 
 The command line's flags and the keys of a YAML file are these fields, and those of the chosen model, objective and warm
 start.
@@ -78,7 +78,7 @@ _MODEL = (
 
 
 class WarmStart(Config):
-    """What is trained before the objective; a subclass has a ``name: Literal["..."]``."""
+    """Stage that is trained before the objective; a subclass has a ``name: Literal["..."]``."""
 
     name: str
     epochs: float = setting(
@@ -216,17 +216,17 @@ class Settings(TrainerOptions, _WhatIsTrained):
 
     @property
     def source_units(self) -> Units:
-        """What sources are made of."""
+        """Units of sources."""
         return self.model.units("source")
 
     @property
     def target_units(self) -> Units:
-        """What targets are made of."""
+        """Units of targets."""
         return self.model.units("target")
 
     @property
     def trained_score(self) -> ScoreName:
-        """Which scores the objective trains."""
+        """Scores that the objective trains."""
         return self.objective.trained_score
 
     @property

@@ -1,4 +1,4 @@
-"""How long to train, in batches of which size, at which rates and evaluated how often, where no setting says so."""
+"""Length of training, batch size, learning rate and evaluations, sized to the data where no setting says so."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SIZES = ("batch_size", "epochs", "learning_rate", "evaluate_every", "patience")
 
 @dataclass(frozen=True)
 class Sizes:
-    """What suits an amount of training data.
+    """Settings that suit an amount of training data.
 
     Args:
         batch_size: examples in a batch.
@@ -176,7 +176,7 @@ def _rate(settings: Settings, batch_size: int) -> float:
 
 
 def evaluated_examples(settings: TrainerOptions) -> int:
-    """How many development examples an evaluation decodes at most: a quarter of those trained on since the last one.
+    """Largest number of development examples of an evaluation: a quarter of those trained on since the last one.
 
     Example:
         >>> from seqwise.runs.settings import train_settings

@@ -1,4 +1,4 @@
-"""What is trained before what."""
+"""Stages of a training run, in their order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from seqwise.runs.settings import Settings
 __all__ = ["WARM_START_FOLDERS", "Stage", "stages", "steps_of"]
 
 WARM_START_FOLDERS = ("warm-start", "scheduled-sampling", "distillation")
-"""Where the stages before the last are kept, below the run folder."""
+"""Folder of the stages before the last, below the run folder."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def stages(settings: Settings) -> list[Stage]:
 
 
 def steps_of(settings: Settings | MaskedModelSettings, encoded: Sequence[EncodedExample]) -> int:
-    """How many steps a stage takes: its epochs times the batches of one epoch.
+    """Number of steps of a stage: its epochs times the batches of one epoch.
 
     Example:
         >>> from seqwise.data import EncodedExample

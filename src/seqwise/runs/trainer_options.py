@@ -23,7 +23,7 @@ SIZED = "sized to the data"
 
 
 class TrainerOptions(Config):
-    """How a model is trained, for the settings of a command; see each field's help."""
+    """Options of the trainer, for the settings of a command; see each field's help."""
 
     decay: Literal["linear", "cosine", "constant"] = setting(
         "linear", "of the learning rate in each stage: linear or cosine to 0, or constant"
@@ -73,7 +73,7 @@ class TrainerOptions(Config):
 
     @property
     def integrations(self) -> tuple[str, ...]:
-        """What is reported to, by the names of the Hugging Face Trainer."""
+        """Services that are reported to, by the names of the Hugging Face Trainer."""
         names = tuple(name.strip() for name in self.report_to.split(","))
         return () if names == ("none",) else names
 

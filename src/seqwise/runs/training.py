@@ -299,7 +299,7 @@ def _train_run(
 
 
 def _signed(run: OutputRun, dev: Sequence[Example]) -> str:
-    """How the numbers on development data came about; of each decoder the table says which it is."""
+    """Note on how the numbers on development data came about; of each decoder the table says which it is."""
     method = f"{run.settings.objective.name}, {run.settings.trained_score} scores, beam {run.settings.beam_size}"
     return signature_line(sign(method, seeds=[run.settings.seed], data=sha256_of_examples(dev)))
 

@@ -63,7 +63,7 @@ class StageSummary:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How often a stage is evaluated on the development data.
+    """Sentence about how often a stage is evaluated on the development data.
 
     Attributes:
         every: steps between two evaluations.
@@ -78,7 +78,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Baseline:
-    """How good the answers are that take no learning.
+    """Baselines that take no learning.
 
     Attributes:
         method: how they are found.
@@ -97,7 +97,7 @@ class Baseline:
 
 @dataclass(frozen=True)
 class TrainingSummary:
-    """What a training run found, and what it is going to do.
+    """Findings and plan of a training run.
 
     Attributes:
         task: "tag" or "transduce".

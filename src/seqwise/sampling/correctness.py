@@ -158,7 +158,7 @@ def simulated_matrix(step: Callable[[Tensor], Tensor], states_NT: Tensor, *, num
 
 @dataclass(frozen=True)
 class MatrixReport:
-    """What :func:`examine` found.
+    """Findings of :func:`examine`.
 
     Attributes:
         stationarity: ``max |pi K - pi|``; 0 where the target stays as it is.
@@ -220,7 +220,7 @@ def examine(matrix_NN: Tensor, target_N: Tensor) -> MatrixReport:
 
 @dataclass(frozen=True, eq=False)
 class DrawsReport:
-    """What :func:`examine_draws` found.
+    """Findings of :func:`examine_draws`.
 
     Attributes:
         gaps_N: ``(pi K - pi)_j`` in standard errors, for each state.
@@ -324,7 +324,7 @@ def _distributions(matrix_NN: Tensor, target_N: Tensor) -> tuple[Tensor, Tensor]
 
 
 def _random_states() -> dict[str, object]:
-    """Where the generators are from which a sampler of one's own may draw."""
+    """Generators from which a sampler of one's own may draw."""
     _, words, *others = np.random.get_state(legacy=True)
     return {
         "torch's state": torch.get_rng_state().tolist(),

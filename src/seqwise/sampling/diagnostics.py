@@ -1,4 +1,4 @@
-"""How far chains can be trusted: acceptance, novelty, effective sample size, and whether chains agree with each other.
+"""Diagnostics of chains: acceptance, novelty, effective sample size, and whether chains agree with each other.
 
 A low energy is no sign of a good sampler: one that follows no target can lie below the target's mean.
 
@@ -37,7 +37,7 @@ MOST_R_HAT = 1.01
 
 @dataclass(frozen=True)
 class ChainReport:
-    """What :func:`diagnose_chains` found, over the sweeps that count.
+    """Findings of :func:`diagnose_chains`, over the sweeps that count.
 
     Attributes:
         num_sweeps: how many those are.
@@ -66,7 +66,7 @@ class ChainReport:
 
 
 def effective_sample_size(values_SB: Tensor) -> float:
-    """How many independent draws would give the mean as precisely: rank-normalised bulk ESS over all chains.
+    """Number of independent draws that would give the mean as precisely: rank-normalised bulk ESS over all chains.
 
     Args:
         values_SB: a number for each sweep and chain; at least 4 sweeps.
@@ -90,7 +90,7 @@ def effective_sample_size(values_SB: Tensor) -> float:
 
 
 def tail_effective_sample_size(values_SB: Tensor) -> float:
-    """How many independent draws would give the 5% and the 95% quantile as precisely: the smaller of the two.
+    """Number of independent draws that would give the 5% and the 95% quantile as precisely: the smaller of the two.
 
     Args:
         values_SB: see :func:`effective_sample_size`.
@@ -233,7 +233,7 @@ def _stuck(chains: Trace, start: int, still_B: Tensor) -> str:
 
 
 def _advice(ess: float, *, num_sweeps: int, num_chains: int, left_out: int) -> str:
-    """How many sweeps it takes chains that mix this fast to agree: ``R-hat^2 = 1 + chains / ESS``, ESS growing with S.
+    """Advise how many sweeps chains that mix this fast need: ``R-hat^2 = 1 + chains / ESS``, ESS growing with S.
 
     Source: Vats and Knudson (2021), Revisiting the Gelman-Rubin diagnostic, section 3.
     """

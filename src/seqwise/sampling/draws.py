@@ -1,4 +1,4 @@
-"""Where the random choices of a kernel come from: choices are asked for by their probabilities, never made in place.
+"""Random choices of a kernel: they are asked for by their probabilities, never made in place.
 
 A kernel that asks for all its choices here can be run with numbers that belong to each chain alone, and can be run over
 every choice that there is, which gives its transition probabilities exactly (:mod:`seqwise.sampling.correctness`).

@@ -1,4 +1,4 @@
-"""What is sampled from: energies of whole sequences, made of a masked model's scores and of functions of the tokens.
+"""Targets of sampling: energies of whole sequences, made of a masked model's scores and of functions of the tokens.
 
 With y\\t for the sequence y whose position t is masked, and f for the model's scores there:
 
@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 MAX_ROWS = 1024
-"""How many masked sequences a model is given at once, unless the caller says otherwise."""
+"""Default number of masked sequences that a model is given at once."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Energy:
         return tuple({id(term.model): term.model for term in self.model_terms}.values())
 
     def of_sequences(self, tokens_BT: Tensor) -> Tensor:
-        """What the functions of the tokens add, float64 (B,)."""
+        """Sum of the functions of the tokens, float64 (B,)."""
         energy_B = torch.zeros(len(tokens_BT), dtype=torch.float64, device=tokens_BT.device)
         for term in self.sequence_terms:
             value_B = term.weight * term.function(tokens_BT).double()
@@ -116,7 +116,7 @@ class Energy:
         return energy_B
 
     def of_positions(self, tokens_BT: Tensor, logits: tuple[Tensor, ...]) -> Tensor:
-        """What the models add at each position, float64 (B, T), from each model's masked scores (B, T, V)."""
+        """Energy that the models add at each position, float64 (B, T), from each model's masked scores (B, T, V)."""
         energy_BT = torch.zeros(tokens_BT.shape, dtype=torch.float64, device=tokens_BT.device)
         place = {id(model): index for index, model in enumerate(self.models)}
         for term in self.model_terms:

@@ -19,7 +19,7 @@ __all__ = ["LengthContext", "LengthPrediction", "likeliest_lengths", "predict_wi
 
 
 class LengthContext(Protocol):
-    """What a model has read of B inputs, with a guess of how long the output is.
+    """Encoding of B inputs, with a guess of how long the output is.
 
     Attributes:
         length_log_probs_BL: the log-probability of length l at index l - 1, l = 1 .. L.

@@ -1,4 +1,4 @@
-"""Which sequences go together: energies and chains take one length at a time, and what fits."""
+"""Groups of sequences: energies and chains take one length at a time, and what fits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 __all__ = ["MOST_SCORES", "chains_at_once", "of_one_length"]
 
 MOST_SCORES = 2**25
-"""How many scores (chains x positions x vocabulary) the chains that are advanced together may keep."""
+"""Number of scores (chains x positions x vocabulary) that chains advanced together may keep."""
 
 
 def of_one_length(lengths: Sequence[int], most: Callable[[int], int]) -> Iterator[list[int]]:
@@ -33,7 +33,7 @@ def of_one_length(lengths: Sequence[int], most: Callable[[int], int]) -> Iterato
 
 
 def chains_at_once(length: int, *, vocab_size: int, max_rows: int) -> int:
-    """How many chains are advanced together: their scores fit the memory, and a model is given no more at once.
+    """Number of chains that are advanced together: their scores fit the memory, and a model is given no more at once.
 
     Args:
         length: of their sequences.

@@ -28,12 +28,12 @@ REMEMBERED = 2**16
 """Sequences whose text is kept, so that a chain that stays is not spelt again."""
 
 BLANKLESS = ("CJK ", "HIRAGANA ", "KATAKANA ", "THAI ", "LAO ", "KHMER ", "MYANMAR ")
-"""What the names of characters begin with that are written without blanks between words."""
+"""Beginnings of the names of characters that are written without blanks between words."""
 
 
 @dataclass(frozen=True)
 class Phrases:
-    """What sequences should contain, and do without.
+    """Phrases that sequences should contain, and do without.
 
     Attributes:
         required: phrases of which each must occur, in one of the ways that are given for it.

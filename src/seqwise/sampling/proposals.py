@@ -1,4 +1,4 @@
-"""What may come next: which positions are masked, and the distribution that is drawn from there.
+"""Proposals: which positions are masked, and the distribution that is drawn from there.
 
 The positions are chosen without a look at the tokens, and the distribution sees only what is not masked. So it is one
 and the same on the way to the new sequence and on the way back, and one function gives both the draw and the ratio.

@@ -19,7 +19,7 @@ __all__ = ["Refinement", "refine", "refinements"]
 
 
 class Refinement(NamedTuple):
-    """Where an iteration has come to.
+    """State of an iteration.
 
     Attributes:
         masked_BT: bool, the positions that were filled in it; none where a sequence was left alone.

@@ -1,4 +1,4 @@
-"""Where chains start: sequences that differ from chain to chain, and keep the hard constraints from the beginning.
+"""Starts of chains: sequences that differ from chain to chain, and keep the hard constraints from the beginning.
 
 Shapes: B chains, T positions, V vocabulary, N some of the chains, M positions that are not yet filled, in all of them.
 """
@@ -23,13 +23,13 @@ __all__ = ["FREE", "dispersed_starts", "fill_in_turn"]
 Phrase = Sequence[int]
 
 FREE = -1
-"""What stands for a token that is to be drawn, where sequences are handed over."""
+"""Number that stands for a token that is to be drawn, where sequences are handed over."""
 
 MOST_ATTEMPTS = 50
-"""How often a start is drawn anew where it broke a constraint."""
+"""Number of times that a start is drawn anew where it broke a constraint."""
 
 MOST_PLACES = 20_000
-"""How many places are tried for the phrases of one start before they are said not to fit."""
+"""Number of places that are tried for the phrases of one start before they are said not to fit."""
 
 
 @torch.no_grad()

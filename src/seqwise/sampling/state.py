@@ -1,4 +1,4 @@
-"""Where chains are, with what is known about it: the energy and the masked scores of every position.
+"""States of chains, with what is known about them: the energy and the masked scores of every position.
 
 Shapes: B chains, T positions, V vocabulary, N some of the chains.
 """
@@ -86,7 +86,7 @@ class ChainState:
 
 @dataclass(frozen=True, eq=False)
 class Info:
-    """What a transition did; the counts of transitions in a row add up.
+    """Record of a transition; the counts of transitions in a row add up.
 
     Attributes:
         proposals_B: int64, proposals made.

@@ -40,7 +40,7 @@ MANY = 4096
 
 @dataclass(frozen=True)
 class Score:
-    """What a token adds to the score of a hypothesis: ``f(h, w) - c log Z(h) - m + b d(w)``.
+    """Score that a token adds to a hypothesis: ``f(h, w) - c log Z(h) - m + b d(w)``.
 
     Args:
         log_partition_weight: c; 1 is the local (log-softmax) score, 0 the raw or global one.
@@ -217,7 +217,7 @@ class Candidates:
 
     @cached_property
     def scores_BJV(self) -> Tensor:
-        """What a selection chooses by: ``s~[i, w]``, minus infinity where a candidate is excluded."""
+        """Scores that a selection chooses by: ``s~[i, w]``, minus infinity where a candidate is excluded."""
         if self.excluded_BX is None:
             return self.all_scores_BJV
         scores_BN = self.all_scores_BJV.flatten(1).scatter(1, self.excluded_BX, -torch.inf)
@@ -261,7 +261,7 @@ class Candidates:
 
     @property
     def num_excluded(self) -> int:
-        """How many of them may not be chosen."""
+        """Number of candidates that may not be chosen."""
         return 0 if self.excluded_BX is None else self.excluded_BX.shape[1]
 
     @property
@@ -271,7 +271,7 @@ class Candidates:
 
     @property
     def asked(self) -> Asked:
-        """What the search will ask of a selection of these; for the candidates of a search only."""
+        """Questions that the search will ask of a selection of these; for the candidates of a search only."""
         assert self.embedding_VD is not None
         return Asked(self.embedding_VD, self.cost, self.end)
 

@@ -1,4 +1,4 @@
-"""How hypotheses end: the score of going on, and of staying as they are, by how much of a slot has ended.
+"""Ends of hypotheses: the score of going on, and of staying as they are, by how much of a slot has ended.
 
 Shapes: B batch, J slots, V vocabulary, M some candidates of an input.
 """
@@ -18,7 +18,7 @@ CONTINUATION_PENALTY = 30.0
 
 
 class SlotTerms(NamedTuple):
-    """What a slot adds to the scores of its tokens, (B, J) each, cost and log Z aside.
+    """Terms that a slot adds to the scores of its tokens, (B, J) each, cost and log Z aside.
 
     A token other than the end adds ``f - c log Z`` to ``going_BJ``; the end token ``opened_BJ (f - c log Z - m)`` to
     ``staying_BJ``. Minus infinity where it cannot be chosen.

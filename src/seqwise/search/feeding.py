@@ -30,7 +30,7 @@ FEEDINGS: dict[str, Callable[[float], Selector]] = {
     "soft-greedy": lambda alpha: SoftArgmax(alpha),
     "soft-sample": lambda alpha: SoftArgmax(alpha, noise=Gumbel()),
 }
-"""What is fed in place of gold, by name: a selector made from alpha (which the hard ones do not need)."""
+"""Choices of what is fed in place of gold, by name: a selector made from alpha (which the hard ones do not need)."""
 
 
 @dataclass(frozen=True)

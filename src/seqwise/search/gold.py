@@ -29,7 +29,7 @@ from seqwise.search.selectors import Selector
 __all__ = ["BesideGold", "GoldStep", "KeepGold", "Lost", "never_lost", "no_rivals", "out_of_beam", "unroll_with_gold"]
 
 Lost = Callable[[Tensor, Tensor], Tensor]
-"""Where the beam restarts from gold: the score of gold (B, 1) and of all other candidates (B, N) to a mask (B,)."""
+"""Rule for restarting from gold: the score of gold (B, 1) and of all other candidates (B, N) to a mask (B,)."""
 
 
 def out_of_beam(k: int, *, margin: float = 0.0) -> Lost:

@@ -189,8 +189,8 @@ def weights_and_gaps(scores_BN: Tensor, maxima_BK: Tensor, alpha: float | Tensor
 # ---------------------------------------------------------------------------------------- what alpha is measured in
 
 AlphaUnit = Callable[[Tensor, Tensor], Tensor]
-"""What alpha is divided by: the k + 1 best scores of each input, (B, M) in descending order, and the share of each that
-is open, (B, M) in [0, 1], to (B,), above 0."""
+"""Unit of alpha, by which it is divided: a function of the k + 1 best scores of each input, (B, M) in descending order,
+and of the share of each that is open, (B, M) in [0, 1], to (B,), above 0."""
 
 
 def of_scores(best_BM: Tensor, open_BM: Tensor) -> Tensor:

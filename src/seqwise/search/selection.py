@@ -63,7 +63,7 @@ class Selection(Protocol):
         ...
 
     def embed(self, embedding_VD: Tensor) -> Tensor:
-        """What the new slots are fed next, (B, K, D)."""
+        """Embed what the new slots are fed next, (B, K, D)."""
         ...
 
     def expect(self, values: Tensor) -> Tensor:
@@ -74,11 +74,11 @@ class Selection(Protocol):
         ...
 
     def token_mass(self, token: int) -> Tensor:
-        """How much of each new slot added this token: (B, K), in [0, 1]."""
+        """Share of each new slot that added this token: (B, K), in [0, 1]."""
         ...
 
     def token_masses(self, tokens_BG: Tensor) -> Tensor:
-        """How much of each new slot added each of these tokens, which may differ from input to input: (B, K, G)."""
+        """Share of each new slot that added each of these tokens, which may differ from input to input: (B, K, G)."""
         ...
 
     def forced(self, mask_B: Tensor, tokens_B: Tensor) -> Selection:
@@ -193,7 +193,7 @@ class SoftSelection:
 
 
 class Asked(NamedTuple):
-    """What a search asks about the tokens that a selection adds, named before anything is selected.
+    """Questions of a search about the tokens that a selection adds, named before anything is selected.
 
     Attributes:
         embedding_VD: the embedding of each token, which is mixed and fed.
@@ -207,7 +207,7 @@ class Asked(NamedTuple):
 
 
 class Added(NamedTuple):
-    """What the tokens of each slot come to: the answers to :class:`Asked`, 0 where nothing is asked."""
+    """Sums over the tokens of each slot: the answers to :class:`Asked`, 0 where nothing is asked."""
 
     fed_BKD: Tensor
     cost_BK: Tensor
@@ -215,7 +215,7 @@ class Added(NamedTuple):
 
 
 def added(selection: Selection, asked: Asked) -> Added:
-    """What the tokens of a selection come to; of a :class:`SummedSelection`, it has been summed when it was made.
+    """Sum up the tokens of a selection; of a :class:`SummedSelection`, it has been summed when it was made.
 
     Example:
         >>> one_BK = torch.ones(1, 1)

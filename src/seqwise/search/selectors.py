@@ -1,4 +1,4 @@
-"""How to choose: selectors, which turn one step's candidates into a selection (:mod:`seqwise.search.selection`).
+"""Selectors, which turn one step's candidates into a selection (:mod:`seqwise.search.selection`).
 
 Shapes: B batch, J slots before, K slots after, V vocabulary, N = J V candidates.
 """

@@ -212,7 +212,7 @@ def stochastic_beam_search(
 
 
 def importance_weights(drawn: StochasticBeam) -> Tensor:
-    """How much each drawn output counts in an unbiased estimate of an expectation: ``E[f(y)] = E[sum_k w_k f(y_k)]``.
+    """Weight of each drawn output in an unbiased estimate of an expectation: ``E[f(y)] = E[sum_k w_k f(y_k)]``.
 
     ``w = p / q`` with ``q = 1 - exp(-exp(log p - kappa))``, the probability that the output's noisy log-probability
     exceeds the threshold. The weights of one draw sum to one on average, not each time. Their variance is

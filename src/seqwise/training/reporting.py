@@ -1,4 +1,4 @@
-"""Where the Hugging Face Trainer reports to beside our own log: TensorBoard, Weights & Biases and others."""
+"""Reports of the Hugging Face Trainer beside our own log: TensorBoard, Weights & Biases and others."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What a training came to.
+    """Result of a training run.
 
     Args:
         steps: optimiser steps in all, those before a resume included.
@@ -465,7 +465,7 @@ def _only(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _seed_own_noise(seed: int, step: int, part: int) -> None:
-    """Where there are several processes, give each noise of its own, which depends on nothing but the step.
+    """Give each of several processes noise of its own, which depends on nothing but the step.
 
     One process goes through one stream of random numbers from the first step to the last.
     """
@@ -490,7 +490,7 @@ def _and_measure(
     on_progress: Callable[[Progress], None] | None,
     measured: dict[str, float],
 ) -> Callable[[Progress], None] | None:
-    """What is done after each step: what the caller wants, and a measurement now and then, which ``measured`` holds."""
+    """Callback after each step: the caller's, and from time to time a measurement, which ``measured`` holds."""
     if measure is None and on_progress is None:
         return None
     begun: int | None = None  # the step before this call
@@ -524,7 +524,7 @@ def _and_measure(
 def _made_with(
     chosen: Mapping[str, Any], train: Sequence[EncodedExample], schedules: Mapping[str, Schedule]
 ) -> dict[str, Any]:
-    """What a checkpoint keeps of how it was made, so that it is not continued in another way."""
+    """Record in a checkpoint of how it was made, so that it is not continued in another way."""
     steps = chosen["steps"]
     return {
         "data": _fingerprint(train),  # first, because other data often mean another number of steps

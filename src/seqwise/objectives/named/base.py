@@ -1,4 +1,4 @@
-"""What all named objectives have in common, and the options that several of them share."""
+"""Base of all named objectives, and the options that several of them share."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Context:
-    """What some objectives need to know of the model and the data.
+    """Context of an objective: facts about the model and the data that some of them need.
 
     Args:
         end: the token that ends an output, or None.
@@ -75,7 +75,7 @@ class ObjectiveConfig(Config):
 
     @property
     def trained_score(self) -> ScoreName:
-        """Which scores it trains: raw ones count only where the whole output is normalised."""
+        """Scores that it trains: raw ones count only where the whole output is normalised."""
         return "local"
 
     @property
@@ -152,7 +152,7 @@ class Searching(ObjectiveConfig):
         return self.score
 
     def loss_unit(self, token: str) -> str:
-        """What is counted, and the added cross-entropy."""
+        """Unit of the loss, and the added cross-entropy."""
         return self.counted(token) + self.added()
 
     def counted(self, token: str) -> str:
@@ -219,7 +219,7 @@ class Costed(Config):
         return self
 
     def cost_name(self, token: str) -> str:
-        """What is counted, in the plural."""
+        """Unit of the cost, in the plural."""
         return "cost" if self.wrong_label_costs else "edits" if self.cost == "edit-distance" else f"wrong {token}s"
 
     def token_cost(self, context: Context) -> dict[str, Any]:
@@ -273,7 +273,7 @@ class Mixed(Relaxed, Costed, Searching):
         return self.direct_loss_weight > 0
 
     def loss_unit(self, token: str) -> str:
-        """What is counted, and all that is added."""
+        """Unit of the loss, and all that is added."""
         direct = f", + {self.direct_loss_weight:g} x expected {self.cost_name(token)}"
         return super().loss_unit(token) + (direct if self.direct_loss_weight else "")
 

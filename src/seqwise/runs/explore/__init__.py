@@ -1,4 +1,4 @@
-"""What the explorer shows of a run, computed without a page.
+"""Contents of the explorer, computed without a page.
 
 ``questions.py`` reads what is typed, ``searches.py`` follows a search and scores its outputs, ``search_errors.py``
 looks for better outputs than a beam's, ``answers.py`` puts these together; ``chains.py`` advances chains of a masked

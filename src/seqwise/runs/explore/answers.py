@@ -26,7 +26,7 @@ OnPart = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """What was found for one input by one setup.
+    """Answer of one setup for one input.
 
     Attributes:
         question: the input.

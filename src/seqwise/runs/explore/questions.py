@@ -1,4 +1,4 @@
-"""What is typed into the explorer, as the run reads it; never taken for the name of a file."""
+"""Text typed into the explorer, as the run reads it; never taken for the name of a file."""
 
 from __future__ import annotations
 

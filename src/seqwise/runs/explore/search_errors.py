@@ -1,4 +1,4 @@
-"""What a beam misses: the same input searched by larger beams, and exactly where that can be done."""
+"""Search errors: the same input searched by larger beams, and exactly where that can be done."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Found:
 
 @dataclass(frozen=True)
 class SearchErrors:
-    """What beams of several sizes found.
+    """Results of beams of several sizes.
 
     Attributes:
         beams: by size, the one that was asked for among them.

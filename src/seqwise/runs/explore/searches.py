@@ -46,7 +46,7 @@ SCORES: dict[str, Score] = {"local": local, "raw": global_}
 
 @dataclass(frozen=True)
 class Setup:
-    """How is searched.
+    """Setup of a search.
 
     Args:
         search: see :data:`SearchName`.
@@ -107,7 +107,7 @@ class Scored:
 
 
 def follow(run: OutputRun, question: Question, setup: Setup) -> Lattice:
-    """What every slot is made of, step by step.
+    """Origin of every slot, step by step.
 
     Args:
         run: a trained run.

@@ -25,7 +25,7 @@ MOST_TOGETHER = 32  # examples that are searched in one batch
 
 
 def disagreement(outputs: Sequence[Sequence[int]]) -> tuple[int, float]:
-    """How much searches of one input disagree: by their different outputs, then by how far these are apart.
+    """Disagreement of searches of one input: by their different outputs, then by how far these are apart.
 
     Args:
         outputs: of each search, as ids.

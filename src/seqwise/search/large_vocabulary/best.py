@@ -26,7 +26,7 @@ def best_of_many(
     end: int | None = None,
     excluded_BX: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What :func:`~seqwise.search.operators.hard_top_k` finds, up to rounding, in half the passes over B x J x V.
+    """Result of :func:`~seqwise.search.operators.hard_top_k`, up to rounding, in half the passes over B x J x V.
 
     What a slot adds is the same for all of its tokens but the end, so the maxima of blocks of unnormalised scores are
     found first, and only the blocks that can hold one of the best are looked into.

@@ -169,7 +169,7 @@ def worst_maximum(best_scores_BX: Tensor, k: int) -> Tensor:
 
 
 def excluded_mass_bound(blocks: Blocks, inputs_B: Tensor, best: Best, k: int, alpha_B: Tensor) -> Tensor:
-    """What all candidates but the best can weigh, at most, in any of the k distributions of the soft top-k.
+    """Bound on the weight of all candidates but the best in any of the k distributions of the soft top-k.
 
     With m the smallest live one of the k maxima, v_n the score of the last of the n candidates that are kept, and M_g
     the maximum of block g, ``sum over blocks of |g| e(min(M_g, v_n)) - n e(v_n)``, ``e(s) = exp(-alpha (m - s)^2)``. A

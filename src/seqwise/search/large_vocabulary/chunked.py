@@ -35,7 +35,7 @@ CHUNK = 2**17
 
 
 class _Sums(NamedTuple):
-    """What a search asks of the weights p, a the sum of p over slots."""
+    """Sums that a search needs of the weights p, a the sum of p over slots."""
 
     scores_BK: Tensor
     parent_weights_BKJ: Tensor
@@ -46,7 +46,7 @@ class _Sums(NamedTuple):
 
 @dataclass(frozen=True)
 class _Problem:
-    """What the sums are made of, differentiable inputs aside.
+    """Inputs of the sums that need no gradient.
 
     Attributes:
         head, embedding: the matrices of the search.

@@ -35,7 +35,7 @@ Expand = Callable[[Candidates], SoftSelection]
 
 
 def default_tolerance(dtype: torch.dtype) -> float:
-    """How much mass may be left out without the numbers showing it: 1e-12 in float64, else 1e-7.
+    """Mass that may be left out without changing the printed numbers: 1e-12 in float64, else 1e-7.
 
     Example:
         >>> default_tolerance(torch.float32)

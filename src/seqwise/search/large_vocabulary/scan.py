@@ -149,14 +149,14 @@ def certify(candidates: Candidates, scan: Scan, choice: Choice) -> Kept:
 
 
 def _hopeless(blocks: Blocks, inputs_I: Tensor, best: Best, k: int, alpha_I: Tensor, choice: Choice) -> Tensor:
-    """Where more blocks than candidates may be kept have a maximum that alone outweighs the tolerance."""
+    """Mask of inputs in which the maxima of too many blocks outweigh the tolerance, each alone."""
     gaps_IM = worst_maximum(best.scores_BX, k)[:, None] - blocks.maxima_BM[inputs_I]
     heavy_IM = alpha_I[:, None] * gaps_IM.square() < -math.log(max(choice.tolerance, 1e-300))
     return heavy_IM.sum(1) > choice.most
 
 
 def _with_weight(best: Best, bound_I: Tensor, k: int, alpha_I: Tensor, tolerance: float) -> Tensor:
-    """Which candidates are needed: without the others the mass left out is still within the tolerance."""
+    """Mask of the candidates that are needed: without the others the mass left out is still within the tolerance."""
     gaps_IX = (worst_maximum(best.scores_BX, k)[:, None] - best.scores_BX).double()
     masses_IX = (-alpha_I[:, None] * gaps_IX.square()).exp()
     left_out_IX = masses_IX.flip(1).cumsum(1).flip(1) + bound_I[:, None]
@@ -201,7 +201,7 @@ def token_ids(tokens: Tensor, end: int | None) -> Tensor:
 
 
 def cost_in_scores(candidates: Candidates) -> Tensor | None:
-    """What the cost adds to the scores, (B, J, V) or (B, 1, V), or None."""
+    """Term that the cost adds to the scores, (B, J, V) or (B, 1, V), or None."""
     weight, cost = candidates.score.cost_weight, candidates.cost
     if cost is None or not candidates.augmented:
         return None
