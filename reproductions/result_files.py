@@ -15,7 +15,7 @@ QUICK = "cpu"
 SCALES = ("converged", "gpu", QUICK)
 """The best evidence first."""
 
-ELSEWHERE = ("reliability", "soak")
+ELSEWHERE = ("mutants", "reliability", "soak")
 """Results that pages of their own show."""
 
 
