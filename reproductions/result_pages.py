@@ -55,6 +55,12 @@ NO_WORSE = re.compile(r"no worse|at most")
 P_VALUE = re.compile(r"p [<=] ([\d.]+)")
 NUMBERS = re.compile(r"[+-][\d.]+ \[-?[\d.]+, -?[\d.]+\]")
 
+CURVES = """\
+Development data as training goes on, one line a seed; dots are the best checkpoints. Each system is searched as it is
+while it trains: cross-entropy and local scores by the beam of local scores, global scores by the raw beam.
+"""
+"""Caption of a figure of curves."""
+
 
 def index_page(tables: Mapping[str, Mapping[str, Table]]) -> str:
     """docs/results.md: where everything is, and what is missing.
@@ -161,6 +167,8 @@ def _numbers(stem: str, settings: str, table: Table, heading: str) -> list[str]:
     picture = (DOCS / f"{stem}.png").exists()
     if picture:
         lines.append(f"![{table.title}](../{stem}.png)\n")
+    if picture and table.curves:
+        lines.append(CURVES)
     if not (picture and stem.startswith("figure-")):
         lines.append(_grid_of_numbers(table))
     if table.note:
