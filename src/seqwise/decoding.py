@@ -19,7 +19,7 @@ from seqwise.models.protocols import StepModel
 from seqwise.names import DecoderName
 from seqwise.search.beam import HELD, Beam, backtrace, unroll
 from seqwise.search.candidates import Score, global_, interpolated, local
-from seqwise.search.operators import of_scores
+from seqwise.search.operators import AlphaUnit, of_scores
 from seqwise.search.recombination import viterbi
 from seqwise.search.selection import HardSelection
 from seqwise.search.selectors import HardTopK, Selector, SoftTopK
@@ -60,13 +60,43 @@ class Decoder:
     score: Score
 
 
+def _greedy(k: int, alpha: float, score: Score | None, unit: AlphaUnit = of_scores) -> Decoder:
+    """Take the token of the highest probability at each step."""
+    return Decoder(HardTopK(1), local)
+
+
+def _beam(k: int, alpha: float, score: Score | None, unit: AlphaUnit = of_scores) -> Decoder:
+    """Search with a beam of k hypotheses by their log-probabilities, the sums of ``f - log Z``."""
+    return Decoder(HardTopK(k), local)
+
+
+def _interpolated_beam(k: int, alpha: float, score: Score | None, unit: AlphaUnit = of_scores) -> Decoder:
+    """Search with a beam of k hypotheses by scores halfway to probabilities, ``f - log Z / 2``."""
+    return Decoder(HardTopK(k), interpolated(0.5))
+
+
+def _raw_beam(k: int, alpha: float, score: Score | None, unit: AlphaUnit = of_scores) -> Decoder:
+    """Search with a beam of k hypotheses by unnormalised scores ``f``."""
+    return Decoder(HardTopK(k), global_)
+
+
+def _soft_beam(k: int, alpha: float, score: Score, unit: AlphaUnit = of_scores) -> Decoder:
+    """Repeat the relaxed beam search of training, with k slots at inverse temperature alpha."""
+    return Decoder(SoftTopK(k, alpha, unit), score)
+
+
+def _viterbi(k: int, alpha: float, score: Score, unit: AlphaUnit = of_scores) -> Decoder:
+    """Find the best output of a chain, by the score that it was trained with."""
+    return Decoder(viterbi, score)
+
+
 DECODERS: dict[str, Callable[..., Decoder]] = {
-    "greedy": lambda k, alpha, score, unit=of_scores: Decoder(HardTopK(1), local),
-    "beam": lambda k, alpha, score, unit=of_scores: Decoder(HardTopK(k), local),
-    "interpolated-beam": lambda k, alpha, score, unit=of_scores: Decoder(HardTopK(k), interpolated(0.5)),
-    "raw-beam": lambda k, alpha, score, unit=of_scores: Decoder(HardTopK(k), global_),
-    "soft-beam": lambda k, alpha, score, unit=of_scores: Decoder(SoftTopK(k, alpha, unit), score),
-    "viterbi": lambda k, alpha, score, unit=of_scores: Decoder(viterbi, score),
+    "greedy": _greedy,
+    "beam": _beam,
+    "interpolated-beam": _interpolated_beam,
+    "raw-beam": _raw_beam,
+    "soft-beam": _soft_beam,
+    "viterbi": _viterbi,
 }
 """Decoders by name; each is made from the beam size, alpha and its unit, and the score that the model was trained with.
 
