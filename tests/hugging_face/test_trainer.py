@@ -153,7 +153,8 @@ def trained(
     model: Any, data: Any, folder: Path, *, kind: Any = SearchAwareTrainer, resume: Any = None, **options: Any
 ) -> Any:
     """A trainer that has trained the model in place, quietly."""
-    others = {name: options.pop(name) for name in ("data_collator", "callbacks", "eval_dataset") if name in options}
+    own = ("data_collator", "callbacks", "eval_dataset", "compute_metrics")
+    others = {name: options.pop(name) for name in own if name in options}
     trainer = made_trainer(model, data, folder, kind=kind, **others, **options)
     trainer.train(resume_from_checkpoint=resume)
     return trainer
@@ -833,6 +834,55 @@ def test_an_objective_with_its_options_is_the_one_of_that_name(tmp_path: Path) -
     assert pickle.loads(pickle.dumps(made_here)).minimised == named.minimised
     two_pass = SearchAwareConfig(str(tmp_path), use_cpu=True, objective="scheduled-sampling")
     assert two_pass.objective == ScheduledSampling(feeding_passes="two-pass")
+
+
+EVALUATED: dict[str, Any] = {"eval_strategy": "steps", "eval_steps": 2}
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"data": None}, "train_dataset: there is no training data"),
+        ({"data": []}, "train_dataset: there is no training data"),
+        ({"eval_dataset": [], **EVALUATED}, "eval_dataset is empty"),
+        (
+            {"metric_for_best_model": "bleu", **EVALUATED},
+            "metric_for_best_model: 'bleu' is measured by compute_metrics",
+        ),
+        (
+            {"callbacks": [transformers.EarlyStoppingCallback(2)]},
+            "EarlyStoppingCallback: there is no development metric",
+        ),
+        (
+            {"callbacks": [transformers.EarlyStoppingCallback(0)], "metric_for_best_model": "loss", **EVALUATED},
+            "early_stopping_patience must be at least 1, got 0",
+        ),
+    ],
+)
+def test_what_no_evaluation_can_be_made_of_is_refused_before_the_first_step(
+    options: dict[str, Any], problem: str, tmp_path: Path
+) -> None:
+    data = rows(pairs(4), "Marian")
+    trainer = made_trainer(made("Marian"), folder=tmp_path, **{"data": data, "eval_dataset": data, **options})
+    with pytest.raises(InputError, match=problem):
+        trainer.train()
+    assert trainer.state.global_step == 0
+
+
+@pytest.mark.parametrize(
+    ("metrics", "problem"),
+    [
+        ({"accuracy": 1.0}, r"'bleu' is not among the metrics \(eval_loss, eval_accuracy, .*eval_on_start=True"),
+        ({"bleu": math.nan}, "'bleu' is nan after step 2; let compute_metrics return a finite number"),
+    ],
+)
+def test_a_metric_that_cannot_choose_the_best_model_is_refused(
+    metrics: dict[str, float], problem: str, tmp_path: Path
+) -> None:
+    data = rows(pairs(4), "Marian")
+    options = {**EVALUATED, "metric_for_best_model": "bleu", "compute_metrics": lambda _: metrics}
+    with pytest.raises(InputError, match=problem):
+        trained(made("Marian"), data, tmp_path, eval_dataset=data, **options)
 
 
 def test_a_trainer_wants_its_own_arguments_and_no_other_loss(tmp_path: Path) -> None:

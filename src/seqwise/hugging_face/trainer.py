@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -13,6 +14,7 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
+    EarlyStoppingCallback,
     PreTrainedTokenizerBase,
     ProcessorMixin,
     Seq2SeqTrainer,
@@ -102,6 +104,57 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
             align_special_tokens(self.model, self.processing_class)  # as ``train`` does: the adapter reads them
         self._plain, self._adapted = self.model, step_model(self.model)
 
+    def train(self, *arguments: Any, **named: Any) -> Any:
+        """Train as ``Seq2SeqTrainer`` does, once there is all that it will need.
+
+        Raises:
+            InputError: there are no training data, the data of evaluations are empty, their metric cannot be had, or
+                early stopping has nothing to go by.
+        """
+        self._require_evaluation()
+        if self.train_dataset is None or _is_empty(self.train_dataset):
+            raise InputError("train_dataset: there is no training data", hint="pass at least one example")
+        return super().train(*arguments, **named)
+
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval", **generation: Any
+    ) -> dict[str, float]:
+        """Evaluate as ``Seq2SeqTrainer`` does.
+
+        Raises:
+            InputError: while training: the metric that is to choose the best model is missing, or not finite.
+        """
+        metrics: dict[str, float] = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **generation)
+        name = self.args.metric_for_best_model
+        if self.is_in_train and name is not None and metric_key_prefix == "eval":
+            value = metrics.get(f"eval_{name.removeprefix('eval_')}")
+            if value is None:
+                problem = f"metric_for_best_model: {name!r} is not among the metrics ({', '.join(metrics)})"
+                raise InputError(problem, hint="name one of them; eval_on_start=True shows it before the first step")
+            if not math.isfinite(value):
+                problem = f"metric_for_best_model: {name!r} is {value} after step {self.state.global_step}"
+                raise InputError(problem, hint="let compute_metrics return a finite number, or name another metric")
+        return metrics
+
+    def _require_evaluation(self) -> None:
+        """Refuse what would come to light only at the first evaluation, after all the steps before it."""
+        evaluates, metric = self.args.eval_strategy != "no", self.args.metric_for_best_model
+        parts = self.eval_dataset if isinstance(self.eval_dataset, dict) else {"": self.eval_dataset}
+        if evaluates and any(data is not None and _is_empty(data) for data in parts.values()):
+            raise InputError("eval_dataset is empty", hint="pass at least one example, or set eval_strategy to 'no'")
+        has_loss_alone = self.compute_metrics is None and "" in parts
+        if evaluates and has_loss_alone and metric not in (None, "loss", "eval_loss"):
+            problem = f"metric_for_best_model: {metric!r} is measured by compute_metrics, and there is none"
+            raise InputError(problem, hint="pass compute_metrics, or set metric_for_best_model to 'loss'")
+        for callback in self.callback_handler.callbacks:
+            if isinstance(callback, EarlyStoppingCallback):
+                patience = callback.early_stopping_patience
+                if not patience >= 1:
+                    raise InputError(f"early_stopping_patience must be at least 1, got {patience}")
+                if not evaluates or metric is None:
+                    problem = "EarlyStoppingCallback: there is no development metric"
+                    raise InputError(problem, hint="pass eval_dataset, and set eval_strategy and metric_for_best_model")
+
     def adapted(self) -> HuggingFaceStepModel:
         """Return the trained model as a step model; adapted, and compared with the model, once."""
         if self._plain is not self.model:  # ``model_init`` has made another
@@ -185,6 +238,11 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
             labels_T = torch.as_tensor(data[place]["labels"], dtype=torch.long)
             counts_V += torch.bincount(labels_T[labels_T >= 0], minlength=len(counts_V))
         return noise_log_probs(counts_V)
+
+
+def _is_empty(data: Any) -> bool:
+    """Whether a data set is known to have nothing in it; one without a length may have something."""
+    return hasattr(data, "__len__") and len(data) == 0
 
 
 def _from_pretrained(name: str) -> Any:

@@ -57,7 +57,7 @@ from seqwise.training.lock import sole_writer
 from seqwise.training.processes import from_main_process, init_process_group, is_main_process
 from seqwise.training.trainer import Progress, TrainingResult, fit, read_losses, require_same_data
 
-__all__ = ["OnProgress", "context_of", "read_examples", "train_run", "train_stage"]
+__all__ = ["OnProgress", "begin_run", "context_of", "read_examples", "train_run", "train_stage"]
 
 OnProgress = Callable[[str, Progress], None]
 """Called after each step with the name of the stage."""
@@ -237,11 +237,7 @@ def _train_run(
     if saved.exists() and "evaluate_every" not in asked.model_fields_set:
         settings = as_begun(settings, load_settings(saved, {}))
     from_main_process(lambda: _require_own(output, settings))
-    dev = [] if settings.dev is None else read_examples(settings, settings.dev)
-    run = new_run(examples, settings)
-    encoded = run.codec.encode(examples)
-    unread = unread_sources(run, dev)
-    require_known_target(run, dev)
+    run, encoded, dev, unread = begin_run(settings, examples)
     fingerprints = {}
     if settings.evaluate_every:
         fingerprints["development data"] = sha256_of_examples(dev)
@@ -296,6 +292,26 @@ def _train_run(
     )
     save_metrics(output, metrics)
     return metrics
+
+
+def begin_run(
+    settings: Settings, examples: Sequence[Example]
+) -> tuple[OutputRun, list[EncodedExample], list[Example], str | None]:
+    """Make a run of training data, and read the development data that it is measured on; nothing is written.
+
+    Returns:
+        The run, the training data as its model takes them, the development data, and a line for the user about those
+        of them that the run cannot read.
+
+    Raises:
+        InputError: the data are of another task, or the run cannot read or write anything of the development data.
+    """
+    dev = [] if settings.dev is None else read_examples(settings, settings.dev)
+    run = new_run(examples, settings)
+    encoded = run.codec.encode(examples)
+    unread = unread_sources(run, dev)
+    require_known_target(run, dev)
+    return run, encoded, dev, unread
 
 
 def _signed(run: OutputRun, dev: Sequence[Example]) -> str:

@@ -24,8 +24,8 @@ from seqwise.errors import InputError
 from seqwise.runs.measures import decisive
 from seqwise.runs.settings import Settings, check, load_settings
 from seqwise.runs.sizing import sized
-from seqwise.runs.trainer_options import with_lasting_paths
-from seqwise.runs.training import read_examples, train_run
+from seqwise.runs.trainer_options import require_usable, with_lasting_paths
+from seqwise.runs.training import begin_run, read_examples, train_run
 from seqwise.schedules import exponential
 from seqwise.training.lock import sole_writer
 from seqwise.training.trainer import Progress
@@ -109,7 +109,10 @@ def tune(
         raise InputError("dev: settings are tuned on development data, and there are none", hint=hint)
     check(settings)
     output = Path(output)
-    settings = sized(with_lasting_paths(settings, output), len(read_examples(settings, settings.train)))
+    examples = read_examples(settings, settings.train)
+    settings = sized(with_lasting_paths(settings, output), len(examples))
+    require_usable(settings, has_lstm=not settings.model.parallel)
+    begin_run(settings, examples)  # data that cannot be used leave no study behind
     with sole_writer(output):
         _claim(output, settings)
         study = optuna.create_study(

@@ -375,9 +375,13 @@ class _FitTrainer(ResumableTrainer, SequenceTrainer):
         if self.metric is None:
             metrics: dict[str, float] = super().evaluate(*arguments, **named)
             return metrics
-        metric = from_main_process(self.metric)
-        if not math.isfinite(metric):
-            problem = f"the development metric is {metric} after step {self.state.global_step}"
+        metric: Any = from_main_process(self.metric)
+        try:
+            is_finite = math.isfinite(metric)
+        except (TypeError, ValueError):  # no number, or a tensor of several
+            is_finite = False
+        if not is_finite:
+            problem = f"the development metric is {metric!r} after step {self.state.global_step}"
             raise InputError(problem, hint="let evaluate return a finite number")
         metrics = {"eval_metric": float(metric), **{f"eval_{title}": value for title, value in self.measured.items()}}
         self.log(metrics)
@@ -685,6 +689,8 @@ def _numbered(index: int) -> str:
 def _check_patience(patience: int | None, evaluate: Callable[[], float] | None) -> None:
     if patience is not None and evaluate is None:
         raise InputError("patience: there is no development metric", hint="give evaluate as well")
+    if patience is not None and not isinstance(patience, int):
+        raise InputError(f"patience must be an integer, got {patience!r}")
     if patience is not None and not patience >= 1:
         raise InputError(f"patience must be at least 1, got {patience}")
 
