@@ -112,6 +112,7 @@ def tune(
     examples = read_examples(settings, settings.train)
     settings = sized(with_lasting_paths(settings, output), len(examples))
     require_usable(settings, has_lstm=not settings.model.parallel)
+    _require_own(output, settings)
     begin_run(settings, examples)  # data that cannot be used leave no study behind
     with sole_writer(output):
         _claim(output, settings)
@@ -152,11 +153,17 @@ def _optuna() -> Any:
 
 def _claim(output: Path, settings: Settings) -> None:
     """Say in the folder what is tuned, or refuse one that says something else."""
+    _require_own(output, settings)
+    if not (output / SETTINGS).exists():
+        write_atomically(output / SETTINGS, dump(settings))
+
+
+def _require_own(output: Path, settings: Settings) -> None:
+    """Refuse an output that holds anything but a study of the same settings."""
     saved = output / SETTINGS
     if not saved.exists():
         if (output / STUDY).exists() or (output / "model").exists():
             raise InputError("the folder holds something else", path=output, hint="give another --output")
-        write_atomically(saved, dump(settings))
         return
     for name, (then, now) in differences(load_settings(saved, {}), settings).items():
         problem = f"the study was begun with another {name} ({then} then, {now} now)"
