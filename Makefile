@@ -7,7 +7,7 @@ BIN := .venv/bin
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-slow mutants reliability soak lock audit lint types format docs figures clean
+.PHONY: help setup demo test test-all test-slow mutants reliability soak lock audit lint types format docs figures dist clean
 
 help:
 	@echo "make demo    train, decode and compare on a small task (sets everything up first)"
@@ -23,6 +23,7 @@ help:
 	@echo "make format  let ruff fix and format what it can"
 	@echo "make docs    the site, in build/site: broken links, missing docstrings and failing examples fail it"
 	@echo "make figures the figures of the pages, from results/ where they show results, and the pages made of results/"
+	@echo "make dist    wheel and sdist in dist/, checked as a package index checks them"
 	@echo "make setup   only make .venv"
 	@echo "make clean   remove .venv and everything generated"
 
@@ -90,6 +91,12 @@ docs: setup
 figures: setup
 	$(BIN)/python -m reproductions.make_figures
 	$(BIN)/python -m reproductions.make_pages
+
+dist: setup
+	@$(BIN)/python -c 'import build, twine' 2>/dev/null || $(BIN)/python -m pip install --quiet --editable '.[release]'
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
 
 # The lock file stays: a make that waits on it must not be left waiting on a file that is gone.
 clean:

@@ -117,7 +117,7 @@ else:
         "seqwise.hugging_face",
     )
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Beam",
