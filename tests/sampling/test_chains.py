@@ -25,6 +25,8 @@ from seqwise.sampling import (
     anneal_blocks,
     anywhere,
     boltzmann,
+    burn_in,
+    by_sweep,
     coldest,
     constraint,
     contains,
@@ -50,6 +52,7 @@ from seqwise.sampling import (
     start_chains,
     table_model,
     tail_effective_sample_size,
+    to_datatree,
 )
 from seqwise.sampling.correctness import every_sequence
 
@@ -397,3 +400,39 @@ def test_without_arviz_the_hint_is_given(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(InputError, match=r"pip install 'seqwise\[diagnostics\]'"):
         split_r_hat(torch.randn(10, 2))
+
+
+def test_labelled_arrays_are_what_the_report_judges() -> None:
+    """Against ArviZ's own reading of them, by the names of their dimensions."""
+    xarray = pytest.importorskip("xarray")
+    stats = pytest.importorskip("arviz_stats.base").array_stats
+    target = local_energy(table_model(num_positions=3, vocab_size=3))
+    kernel = by_sweep([*[burn_in(exact_gibbs(target))] * 4, exact_gibbs(target)])
+    chains = sample_chains(kernel, start_chains(target, torch.zeros(4, 3).long()), 60, seed=2)
+    features: dict[str, Feature] = {"first": lambda y: y[..., 0].double()}
+    tree, report = to_datatree(chains, discard=2, features=features), diagnose_chains(chains, features=features)
+    assert isinstance(tree, xarray.DataTree)
+    for name, values in tree.posterior.data_vars.items():
+        assert values.dims == ("chain", "draw") and values.sizes["draw"] == report.num_sweeps == 56
+        assert float(stats.ess(values.values, chain_axis=0, draw_axis=1)) == report.ess[name]
+    energy, tokens = tree.posterior.energy.sel(chain=3, draw=5), tree.samples.tokens.sel(chain=3, draw=5)
+    assert energy == chains.energy_SB[4, 3] and tokens.values.tolist() == chains.tokens[5][3].tolist()
+    accepted = tree.sample_stats.accepted.sum() / tree.sample_stats.proposals.sum()
+    assert float(accepted) == pytest.approx(report.acceptance)
+
+
+def test_labelled_arrays_have_the_sequences_that_are_kept() -> None:
+    pytest.importorskip("xarray")
+    target = local_energy(table_model(num_positions=2, vocab_size=3))
+    chains = sample_chains(exact_gibbs(target), start_chains(target, torch.zeros(2, 2).long()), 6, seed=2)
+    tree = to_datatree(chains.keep(lambda sweep: sweep % 2 == 0), discard=3)
+    assert tree.samples.draw.values.tolist() == [4, 6] and tree.posterior.draw.values.tolist() == [4, 5, 6]
+    assert tree.samples.tokens.sel(draw=6).values.tolist() == chains.state.tokens_BT.tolist()
+
+
+def test_without_xarray_the_hint_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = local_energy(table_model(num_positions=2, vocab_size=3))
+    chains = sample_chains(exact_gibbs(target), start_chains(target, torch.zeros(2, 2).long()), 2)
+    monkeypatch.setitem(sys.modules, "xarray", None)
+    with pytest.raises(InputError, match=r"labelled arrays need xarray; pip install 'seqwise\[diagnostics\]'"):
+        to_datatree(chains)

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         raw_energy,
         sequence_energy,
     )
+    from seqwise.sampling.export import to_datatree
     from seqwise.sampling.kernels import delayed_acceptance, exact_gibbs, gibbs, mask_predict, metropolis_hastings
     from seqwise.sampling.length_beam import (
         likeliest_lengths,
@@ -76,6 +77,7 @@ else:
         "seqwise.sampling.diagnostics",
         "seqwise.sampling.draws",
         "seqwise.sampling.energies",
+        "seqwise.sampling.export",
         "seqwise.sampling.kernels",
         "seqwise.sampling.length_beam",
         "seqwise.sampling.lengths",
@@ -156,5 +158,6 @@ __all__ = [
     "start_chains",
     "table_model",
     "tail_effective_sample_size",
+    "to_datatree",
     "transition_matrix",
 ]

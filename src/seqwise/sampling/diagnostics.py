@@ -25,6 +25,7 @@ __all__ = [
     "diagnose_chains",
     "effective_sample_size",
     "split_r_hat",
+    "sweeps_left_out",
     "tail_effective_sample_size",
 ]
 
@@ -174,9 +175,8 @@ def diagnose_chains(
         >>> diagnose_chains(chains, discard=5, features={"sum": lambda y: y.sum(-1)}).num_sweeps
         45
     """
-    flagged = (~chains.invariant_S).nonzero().flatten().tolist()
-    followed = not flagged or flagged[-1] < len(chains) - 1
-    start = max(discard, flagged[-1] + 1 if flagged and followed else 0)
+    followed = _follow_a_target(chains)
+    start = sweeps_left_out(chains, discard)
     values = {"energy": chains.energy_SB[start:]}
     for name, feature in (features or {}).items():
         values[name] = feature(chains.tokens_SBT[start:])
@@ -218,6 +218,28 @@ def diagnose_chains(
         ess_per_pass=ess["energy"] / passes if passes else float("nan"),
         warnings=tuple(found),
     )
+
+
+def sweeps_left_out(chains: Trace, discard: int = 0) -> int:
+    """Count the first sweeps that do not count: those discarded, and all up to the last one flagged as burn-in.
+
+    Args:
+        chains: if the last sweep is flagged too, all that are not discarded count.
+        discard: how many at least.
+
+    Example:
+        >>> import torch
+        >>> none_SB = torch.zeros(3, 1)
+        >>> warmed_up = Trace(none_SB, none_SB, none_SB, none_SB, none_SB, torch.tensor([False, True, True]))
+        >>> sweeps_left_out(warmed_up), sweeps_left_out(warmed_up, 2)
+        (1, 2)
+    """
+    flagged = (~chains.invariant_S).nonzero().flatten().tolist()
+    return max(discard, flagged[-1] + 1 if flagged and _follow_a_target(chains) else 0)
+
+
+def _follow_a_target(chains: Trace) -> bool:
+    return not len(chains) or bool(chains.invariant_S[-1])
 
 
 def _stuck(chains: Trace, start: int, still_B: Tensor) -> str:
