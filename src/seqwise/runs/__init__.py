@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from seqwise.runs.decoder_choice import best_decoder, choose_decoder
     from seqwise.runs.inputs import read_sequences
     from seqwise.runs.loading import build_codec, build_model, load_run, new_run, save_run
-    from seqwise.runs.masked_model_settings import MaskedModelSettings
+    from seqwise.runs.masked_model_settings import MaskedModelSettings, masked_settings
     from seqwise.runs.run import MaskedRun, OutputRun, Prediction, Run, predict, require_enough_candidates
     from seqwise.runs.scoring import SequenceScore, score_sequences
-    from seqwise.runs.settings import Settings
+    from seqwise.runs.settings import Settings, train_settings
     from seqwise.runs.training import train_run
 else:
     __getattr__, __dir__ = lazy_names(
