@@ -795,14 +795,15 @@ def test_chains_that_disagree_are_warned_of_by_problem() -> None:
     lines = report_lines(sample(run, read_problems(run, None, settings), settings), settings)
     (worst,) = [line for line in lines if line.startswith("R-hat of the energy at worst ")]
     found = re.fullmatch(r"R-hat of the energy at worst (\S+) \((problem \d)\)", worst)
-    assert found is not None and found[2] != "problem 1"
+    assert found is not None
     # A line of a kind, of the problem whose chains agree least, whatever its number: some never leave where they are.
     stuck, some, apart = [line for line in lines if line.startswith("warning: ")]
     assert stuck.startswith(f"warning: {found[2]}: the chains do not move: ") and found[1] == "inf"
-    assert re.match(r"warning: problem 1: \d of 4 chains did not move: ", some)
+    assert re.match(r"warning: problem \d: [1-3] of 4 chains did not move: ", some)
     assert re.match(
-        r"warning: problem 1: R-hat of energy is \d\.\d+, above 1.01: the chains disagree, run about ", apart
+        r"warning: problem \d: R-hat of energy is \d\.\d+, above 1.01: the chains disagree, run about ", apart
     )
+    assert not any(line.startswith(f"warning: {found[2]}: ") for line in (some, apart))
     assert apart.endswith("(and 1 more of 3)")
 
 

@@ -1064,7 +1064,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
         lambda: transformers.MistralForCausalLM(transformers.MistralConfig(**LLAMA_SIZES)),
         "config.sliding_window to None",
     ),
-    (_mamba, "MambaForCausalLM keeps no such cache"),
+    (_mamba, "MambaForCausalLM keeps (no such cache|a LinearAttentionLayer)"),
     (lambda: _with("Llama", eos_token_id=[0, 1]), r"eos_token_id is \[0, 1\]"),
     (lambda: _with("Marian", decoder_start_token_id=[1, 2]), "decoder_start_token_id"),
     (lambda: _with("T5", decoder_start_token_id=None, bos_token_id=None), "decoder_start_token_id is None"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from pathlib import Path
@@ -15,6 +16,7 @@ from seqwise.evaluation.report import Result, load_table
 from seqwise.evaluation.verdicts import recompute
 
 RESULTS = Path(__file__).parents[2] / "results"
+TABLES = sorted(path for path in RESULTS.glob("*.json") if "results" in json.loads(path.read_bytes()))
 README = (RESULTS.parent / "README.md").read_text(encoding="utf-8")
 CONTROLS = (
     "cross-entropy", "cross-entropy, longer", "scheduled sampling", "self-normalised", "relaxed beam, local",
@@ -37,7 +39,7 @@ def value(name: str, measure: str, system: str) -> float:
     return find(name, measure, system).value
 
 
-@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
 def test_every_number_is_signed(path: Path) -> None:
     for result in load_table(path).results:
         signature = result.signature
@@ -47,7 +49,7 @@ def test_every_number_is_signed(path: Path) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
 def test_numbers_come_out_again_from_the_values_in_the_file(path: Path) -> None:
     differing = [(one, problem) for one, problem in recompute(load_table(path)) if problem not in ("", "no values")]
     assert not differing
