@@ -26,18 +26,14 @@ __all__ = ["REPRODUCTIONS", "SCALES", "Outcome", "Reproduction", "run_reproducti
 
 @dataclass(frozen=True)
 class Reproduction:
-    """Where a reproduction is, and what it takes.
+    """Where a reproduction is, and what it takes."""
 
-    Args:
-        function: "module:function"; called with a folder and ``progress``, and either ``seed``, or, where there are
-            scales, ``seeds`` and ``scale``; it gives outcomes as they come.
-        scales: how many seeds each scale has; empty for one size and one seed.
-        shared: the folder of its runs, for those that share them; by default its own name.
-    """
-
+    # "module:function"; called with a folder and ``progress``, and either ``seed``, or, where there are scales,
+    # ``seeds`` and ``scale``; it gives outcomes as they come
     function: str
+    # how many seeds each scale has; empty for one size and one seed
     scales: Mapping[str, int] = field(default_factory=dict)
-    shared: str = ""
+    shared: str = ""  # the folder of its runs, for those that share them; by default its own name
 
 
 FIVE = {"cpu": 5}
@@ -88,18 +84,7 @@ REPRODUCTIONS = {
 def run_reproduction(
     name: str, folder: Path, *, seed: int, scale: str | None, progress: ProgressFactory
 ) -> Iterable[Outcome]:
-    """Run a reproduction by name; imports what it needs and no more.
-
-    Args:
-        name: one of :data:`REPRODUCTIONS`.
-        folder: takes the runs, in a folder of their own.
-        seed: the first seed.
-        scale: "cpu" or "gpu", for those that have scales; None: "cpu".
-        progress: makes the progress bars.
-
-    Raises:
-        InputError: there is no such reproduction, or it has no such scale.
-    """
+    """Run a reproduction by name; imports what it needs and no more."""
     if name not in REPRODUCTIONS:
         raise InputError(f"there is no reproduction {name!r}", hint=did_you_mean(name, REPRODUCTIONS))
     reproduction = REPRODUCTIONS[name]

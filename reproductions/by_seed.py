@@ -10,9 +10,6 @@ import torch
 from seqwise.evaluation.report import Claim
 from seqwise.evaluation.values import values_by_seed
 from seqwise.evaluation.verdicts import decide
-from seqwise.evaluation.verdicts import student_interval as estimate
-
-__all__ = ["estimate", "judge_by_seed", "one_thread"]
 
 
 @contextmanager
@@ -33,18 +30,6 @@ def judge_by_seed(
     """Put "the first is larger than the second" to a paired t-test over seeds.
 
     There are no examples to draw again: each number is exact for its seed.
-
-    Args:
-        text: the claim.
-        source: where it is made.
-        larger, smaller: one number for each seed.
-        said: what the evidence begins with.
-        unit: what stands behind the numbers in the evidence.
-        digits: of these numbers, after the point.
-
-    Returns:
-        The claim, which holds if Student's 95% interval of the mean difference lies above 0, and is reversed if it
-        lies below; of one seed, nothing is said.
     """
     values = (values_by_seed(larger), values_by_seed(smaller))
     verdict, numbers = decide("by seed", *values)

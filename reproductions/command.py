@@ -15,8 +15,6 @@ import typer
 from seqwise.cli.console import out, progress_bars
 from seqwise.cli.examples import shown
 
-__all__ = ["app", "reproduce"]
-
 app = typer.Typer(rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]}, add_completion=False)
 """The command line of the reproductions: one command."""
 

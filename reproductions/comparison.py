@@ -18,48 +18,32 @@ from seqwise.evaluation.signature import Signature
 from seqwise.evaluation.values import values_of
 from seqwise.evaluation.verdicts import SIGNIFICANT, decide, difference_result, interval_result
 
-__all__ = ["HEADINGS", "Measured", "Row", "best_on_dev", "compare", "examine", "judge", "measure_rows", "no_worse"]
-
 MARGIN = 0.005  # half a point
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a table.
+    """One row of a table."""
 
-    Args:
-        key: the folder of its systems below that of the seed.
-        name: as the table prints it.
-        published: the paper's numbers by decoder and part, as in ``{("beam", "test"): 82.42}``.
-    """
-
-    key: str
-    name: str
+    key: str  # the folder of its systems below that of the seed
+    name: str  # as the table prints it
+    # the paper's numbers by decoder and part, as in ``{("beam", "test"): 82.42}``
     published: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A row with what was measured: by decoder, one measurement for each seed.
+    """A row with what was measured: by decoder, one measurement for each seed."""
 
-    Attributes:
-        row: what it is.
-        dev, test: by decoder.
-        chosen: the decoder that is best on the development data, in the mean over seeds.
-        train_seconds: CPU time of its stages, those of the systems that it starts from among them; mean over seeds.
-        mean_log_partition: mean log Z on the test data, in nats, mean over seeds.
-        signature: that of the first seed, with all seeds in it.
-        curves: the development metric while it was trained, of each seed.
-    """
-
-    row: Row
+    row: Row  # what it is
+    # by decoder
     dev: Mapping[str, list[Sums]]
     test: Mapping[str, list[Sums]]
-    chosen: str
-    train_seconds: float
-    mean_log_partition: float
-    signature: Signature
-    curves: tuple[Curve, ...] = ()
+    chosen: str  # the decoder that is best on the development data, in the mean over seeds
+    train_seconds: float  # CPU time of its stages, those of the systems that it starts from among them; mean over seeds
+    mean_log_partition: float  # mean log Z on the test data, in nats, mean over seeds
+    signature: Signature  # that of the first seed, with all seeds in it
+    curves: tuple[Curve, ...] = ()  # the development metric while it was trained, of each seed
 
     def percent(self, part: str, decoder: str) -> float:
         """The mean over seeds, in per cent."""
@@ -73,15 +57,7 @@ Count = Callable[[list[tuple[str, ...]]], Sums]
 def measure_rows(
     name: str, rows: Sequence[Row], cells: Mapping[str, Cell], seeds: Sequence[int], *, dev: Count, test: Count
 ) -> dict[str, Measured]:
-    """Measure every decoder of every row on both parts.
-
-    Args:
-        name: of the table, for signatures.
-        rows: in the order of the table.
-        cells: as trained, by folder ``seed-N/key``.
-        seeds: which to take.
-        dev, test: the measure of the task on each part.
-    """
+    """Measure every decoder of every row on both parts."""
     measured = {}
     for row in rows:
         runs = [cells[f"seed-{seed}/{row.key}"] for seed in seeds]
@@ -108,17 +84,7 @@ def best_on_dev(measured: Mapping[str, Measured], keys: Collection[str], *, deco
 def examine(
     text: str, source: str, better: Measured, worse: Measured, *, decoders: tuple[str, str] | None = None
 ) -> Claim:
-    """Put "this is better than that" to a paired test.
-
-    Args:
-        text: the claim.
-        source: where it is made.
-        better, worse: in the order of the claim.
-        decoders: of the two, as the claim compares them; by default each one's own choice on the development data.
-
-    Returns:
-        The claim, which holds if the difference has the claim's sign with p < 0.05.
-    """
+    """Put "this is better than that" to a paired test."""
     ours, theirs = decoders or (better.chosen, worse.chosen)
     names = [
         f"{one.row.name} {one.percent('test', decoder):.1f} ({HEADINGS[decoder]})"
@@ -130,18 +96,7 @@ def examine(
 def judge(
     text: str, source: str, better: Sequence[Sums], worse: Sequence[Sums], *, said: str = "", scale: float = 100.0
 ) -> Claim:
-    """Put "the first is larger than the second" to a paired test over examples and seeds.
-
-    Args:
-        text: the claim.
-        source: where it is made.
-        better, worse: one measurement for each seed.
-        said: what the evidence begins with.
-        scale: of the numbers in the evidence.
-
-    Returns:
-        The claim, which holds if the difference is above 0 with p < 0.05, and is reversed if it is below.
-    """
+    """Put "the first is larger than the second" to a paired test over examples and seeds."""
     return _decided("better", text, source, better, worse, said, scale)
 
 
@@ -157,15 +112,6 @@ def no_worse(
     """Put "the first is worse by no more than a margin, if at all" to a paired test: non-inferiority.
 
     That a difference is not significant is no evidence that there is none, so the 95% interval decides.
-
-    Args:
-        text, source, said: as of :func:`judge`.
-        first, second: one measurement for each seed.
-        margin: as a fraction.
-
-    Returns:
-        The claim, which holds if the whole interval of first - second lies above -margin, however far, and is reversed
-        if it lies below.
     """
     return _decided(f"no worse by {margin:g}", text, source, first, second, said, 100.0)
 
@@ -194,17 +140,7 @@ def compare(
     claims: Sequence[Claim],
     files: Mapping[str, Path],
 ) -> Outcome:
-    """The table: every number with its interval, each row against the best control, and the claims.
-
-    Args:
-        name: file name of the results, without ending.
-        title: of the table.
-        measured: the rows, in order.
-        measure: the name of what was measured, in per cent.
-        controls: keys of the rows that the others have to beat.
-        claims: as examined.
-        files: what else was written.
-    """
+    """The table: every number with its interval, each row against the best control, and the claims."""
     control = best_on_dev(measured, controls)
     results: list[Result] = []
     grid = rich.table.Table(

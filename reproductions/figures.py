@@ -8,8 +8,6 @@ from pathlib import Path
 from reproductions.outcome import HEADINGS
 from seqwise.evaluation.report import Result, Table
 
-__all__ = ["draw_by_decoder", "draw_curves", "interval_bars"]
-
 # Okabe and Ito's palette: told apart by colour-blind readers too.
 COLOURS = {
     "greedy": "#999999", "beam": "#56B4E9", "interpolated-beam": "#009E73", "raw-beam": "#D55E00",
@@ -21,37 +19,14 @@ SYSTEM_COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00", "#CC79A
 
 
 def interval_bars(results: Sequence[Result]) -> list[list[float]]:
-    """How far below and above their values the intervals of results end, as matplotlib takes error bars.
-
-    Args:
-        results: in the order of the points; one without an interval has a bar of length 0.
-
-    Returns:
-        Two lists, the lower and the upper lengths, in the unit of the results.
-
-    Example:
-        >>> from seqwise.evaluation.signature import sign
-        >>> signature = sign("greedy", seeds=[0], data="0" * 64)
-        >>> interval_bars([Result("a", "right", 60.0, signature, 58.0, 63.0), Result("b", "right", 9.0, signature)])
-        [[2.0, 0.0], [3.0, 0.0]]
-    """
+    """How far below and above their values the intervals of results end, as matplotlib takes error bars."""
     below = [0.0 if one.low is None else one.value - one.low for one in results]
     above = [0.0 if one.high is None else one.high - one.value for one in results]
     return [below, above]
 
 
 def draw_by_decoder(table: Table, measure: str, path: Path, *, title: str) -> None:
-    """One group of points for each system, one point with its 95% interval for each decoder; saved as PNG.
-
-    Args:
-        table: as :func:`~reproductions.outcome.build_outcome` makes it, or as read back from JSON.
-        measure: the name of the one to draw, such as "words right".
-        path: of the picture; folders on the way are made.
-        title: above the picture.
-
-    Raises:
-        KeyError: the table has a system without that measure for a decoder that the first system has.
-    """
+    """One group of points for each system, one point with its 95% interval for each decoder; saved as PNG."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -82,12 +57,7 @@ def draw_by_decoder(table: Table, measure: str, path: Path, *, title: str) -> No
 
 
 def draw_curves(table: Table, path: Path) -> None:
-    """The development metric of every run against CPU seconds, a colour a system, a dot at the best; saved as PNG.
-
-    Args:
-        table: with curves; a second stage begins where the stages before it ended.
-        path: of the picture; folders on the way are made.
-    """
+    """The development metric of every run against CPU seconds, a colour a system, a dot at the best; saved as PNG."""
     import matplotlib
 
     matplotlib.use("Agg")

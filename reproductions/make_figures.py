@@ -76,11 +76,7 @@ def draw_table(name: str, path: Path) -> None:
 
 
 def draw_again(name: str, path: Path) -> None:
-    """The figure of a reproduction that is run again, with the seed of its results.
-
-    Raises:
-        SystemExit: other numbers come out than are saved, so that it would be the figure of another table.
-    """
+    """The figure of a reproduction that is run again, with the seed of its results."""
     saved = load_table(RESULTS / f"{name}.json")
     (seed,) = saved.results[0].signature.seeds
     with TemporaryDirectory() as folder:

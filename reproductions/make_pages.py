@@ -9,17 +9,11 @@ from reproductions import what_holds_page
 from reproductions.result_files import CHAPTERS, load_tables
 from reproductions.result_pages import chapter_page, index_page
 
-__all__ = ["pages"]
-
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def pages(folder: Path) -> dict[str, str]:
-    """Every page by its path in docs/.
-
-    Args:
-        folder: of the results.
-    """
+    """Every page by its path in docs/."""
     tables = load_tables(folder)
     chapters = {f"results/{chapter.page}.md": chapter_page(chapter, tables) for chapter in CHAPTERS}
     return {"what-holds.md": what_holds_page.page(tables), "results.md": index_page(tables), **chapters}

@@ -4,18 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["grid"]
-
 
 def grid(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A table in Markdown, ended by a line break.
-
-    Example:
-        >>> print(grid(("a", "b"), [("1 | 2", "3")]), end="")
-        | a | b |
-        |---|---|
-        | 1 \\| 2 | 3 |
-    """
+    """A table in Markdown, ended by a line break."""
     titles = list(titles)
     head, *body = ("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in (titles, *rows))
     return "\n".join([head, "|" + "---|" * len(titles), *body]) + "\n"

@@ -15,8 +15,6 @@ from seqwise.evaluation.metrics import Counts, Sums
 from seqwise.evaluation.report import Result, Table
 from seqwise.evaluation.verdicts import interval_result
 
-__all__ = ["HEADINGS", "Measure", "Outcome", "build_outcome"]
-
 HEADINGS = {
     "greedy": "greedy", "beam": "beam", "interpolated-beam": "half-raw beam", "raw-beam": "raw beam",
     "soft-beam": "soft beam",
@@ -31,17 +29,11 @@ def _short(decoder: str) -> str:
 
 @dataclass(frozen=True)
 class Measure:
-    """One number of a decoder: its name, how it is counted, and how it is printed.
+    """One number of a decoder: its name, how it is counted, and how it is printed."""
 
-    Args:
-        name: with its direction understood, such as "words right".
-        count: per-example counts of a system's outputs.
-        unit: "%" or "" for a bare ratio.
-    """
-
-    name: str
-    count: Callable[[list[tuple[str, ...]]], Counts]
-    unit: str = "%"
+    name: str  # with its direction understood, such as "words right"
+    count: Callable[[list[tuple[str, ...]]], Counts]  # per-example counts of a system's outputs
+    unit: str = "%"  # "%" or "" for a bare ratio
 
     def scaled(self, number: float) -> float:
         """The number in the measure's unit."""
@@ -56,23 +48,14 @@ class Measure:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a reproduction found.
+    """What a reproduction found."""
 
-    Attributes:
-        name: file name of the saved results, without ending.
-        table: every number with its interval and signature.
-        picture: the same as a grid for the terminal.
-        lesson: what it teaches, in a sentence or two made from the numbers.
-        files: what else was written (figures, runs), by what it is.
-        hints: commands to try next.
-    """
-
-    name: str
-    table: Table
-    picture: rich.table.Table
-    lesson: str
-    files: Mapping[str, Path]
-    hints: tuple[str, ...] = ()
+    name: str  # file name of the saved results, without ending
+    table: Table  # every number with its interval and signature
+    picture: rich.table.Table  # the same as a grid for the terminal
+    lesson: str  # what it teaches, in a sentence or two made from the numbers
+    files: Mapping[str, Path]  # what else was written (figures, runs), by what it is
+    hints: tuple[str, ...] = ()  # commands to try next
 
 
 def build_outcome(
@@ -88,17 +71,7 @@ def build_outcome(
     comparisons: Sequence[Result] = (),
     dev: Mapping[str, Mapping[str, Sums]] | None = None,
 ) -> Outcome:
-    """Measure every decoder of every cell, with bootstrap 95% intervals.
-
-    Args:
-        name: see :class:`Outcome`; so are lesson, files and hints.
-        title: of the table.
-        cells: as trained, in the order of the rows.
-        measures: the first is printed with its interval, the others below it.
-        groups: headings put above the row of the cell with that key.
-        comparisons: further results to keep with the table, such as differences with their p-values.
-        dev: the first measure on development data, by cell and decoder; the best decoder of each cell is marked.
-    """
+    """Measure every decoder of every cell, with bootstrap 95% intervals."""
     results: list[Result] = []
     grid = rich.table.Table(
         title=title, title_justify="left", box=rich.box.SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1)

@@ -9,8 +9,6 @@ from pathlib import Path
 from reproductions import REPRODUCTIONS
 from seqwise.evaluation.report import Table, load_table
 
-__all__ = ["CHAPTERS", "ELSEWHERE", "NAMES", "Chapter", "file_stem", "load_tables", "reproduction_of"]
-
 QUICK = "cpu"
 SCALES = ("converged", "gpu", QUICK)
 """The best evidence first."""
@@ -21,19 +19,12 @@ ELSEWHERE = ("mutants", "reliability", "soak")
 
 @dataclass(frozen=True)
 class Chapter:
-    """A page of results.
+    """A page of results."""
 
-    Args:
-        page: its file in docs/results/, without ending.
-        title: its heading.
-        sections: by heading, the names of the tables and figures below it.
-        lacks: figures and tables of the paper that no reproduction makes.
-    """
-
-    page: str
-    title: str
-    sections: Mapping[str, tuple[str, ...]]
-    lacks: tuple[str, ...] = ()
+    page: str  # its file in docs/results/, without ending
+    title: str  # its heading
+    sections: Mapping[str, tuple[str, ...]]  # by heading, the names of the tables and figures below it
+    lacks: tuple[str, ...] = ()  # figures and tables of the paper that no reproduction makes
 
 
 def _tasks(*numbers: str, tasks: tuple[str, ...] = ("translation", "g2p", "phonemes")) -> dict[str, tuple[str, ...]]:
@@ -117,16 +108,7 @@ NAMES = tuple(name for chapter in CHAPTERS for names in chapter.sections.values(
 
 
 def file_stem(name: str, scale: str | None) -> str:
-    """The file of a table's results, without ending: each scale has one of its own.
-
-    Args:
-        name: of the table.
-        scale: "cpu" or None for the quick one.
-
-    Example:
-        >>> file_stem("table-4.1", "converged"), file_stem("table-4.1", None)
-        ('table-4.1-converged', 'table-4.1')
-    """
+    """The file of a table's results, without ending: each scale has one of its own."""
     return name if scale in (None, QUICK) else f"{name}-{scale}"
 
 
@@ -142,11 +124,7 @@ def reproduction_of(name: str) -> str:
 
 
 def load_tables(folder: Path) -> dict[str, dict[str, Table]]:
-    """The results in a folder: by name, in the order of the pages, and by scale, the best evidence first.
-
-    Raises:
-        SystemExit: the folder has results that no page shows.
-    """
+    """The results in a folder: by name, in the order of the pages, and by scale, the best evidence first."""
     stems = {name: {scale: file_stem(name, scale) for scale in SCALES} for name in NAMES}
     known = {stem for by_scale in stems.values() for stem in by_scale.values()}
     if unshown := {path.stem for path in folder.glob("*.json")} - {*known, *ELSEWHERE}:

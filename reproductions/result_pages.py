@@ -13,8 +13,6 @@ from reproductions.result_settings import settings_line
 from seqwise.evaluation.report import Claim, Result, Table
 from seqwise.evaluation.verdicts import SIGNIFICANT, holm
 
-__all__ = ["chapter_page", "index_page", "is_ours", "lacks_values"]
-
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 MADE = "Made by `make figures` from the files in `results/`; do not edit.\n"
 
@@ -63,11 +61,7 @@ while it trains: cross-entropy and local scores by the beam of local scores, glo
 
 
 def index_page(tables: Mapping[str, Mapping[str, Table]]) -> str:
-    """docs/results.md: where everything is, and what is missing.
-
-    Args:
-        tables: as :func:`~reproductions.result_files.load_tables` reads them.
-    """
+    """docs/results.md: where everything is, and what is missing."""
     lines = []
     for chapter in CHAPTERS:
         names = [name for names in chapter.sections.values() for name in names]
@@ -77,12 +71,7 @@ def index_page(tables: Mapping[str, Mapping[str, Table]]) -> str:
 
 
 def chapter_page(chapter: Chapter, tables: Mapping[str, Mapping[str, Table]]) -> str:
-    """One page.
-
-    Args:
-        chapter: which.
-        tables: as of :func:`index_page`.
-    """
+    """One page."""
     there = {
         heading: {
             file_stem(name, scale): table for name in names for scale, table in reversed(list(tables[name].items()))
@@ -293,12 +282,7 @@ def _evidence(claim: Claim) -> str:
 
 
 def _without_common_start(stems: Sequence[str]) -> list[str]:
-    """What tells names apart.
-
-    Example:
-        >>> _without_common_start(["table-5.2-pmb-uni", "table-5.2-erg-bi"])
-        ['pmb-uni', 'erg-bi']
-    """
+    """What tells names apart."""
     parts = [stem.split("-") for stem in stems]
     shared = sum(1 for _ in takewhile(lambda words: len(set(words)) == 1, zip(*parts, strict=False)))
     return ["-".join(part[shared:]) or stem for part, stem in zip(parts, stems, strict=True)]

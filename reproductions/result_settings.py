@@ -22,8 +22,6 @@ from reproductions.systems import System
 from reproductions.tuning import RATES
 from seqwise.runs.settings import Settings
 
-__all__ = ["settings_line"]
-
 SIZES = {
     "num_layers": "layers", "embedding_size": "embedding", "hidden_size": "hidden", "feedforward_size": "feed-forward",
     "label_embedding_size": "label embedding", "dropout": "dropout",
@@ -37,18 +35,7 @@ STAGES = {
 
 
 def settings_line(name: str, scale: str) -> str:
-    """The settings of a table at a scale, or "" where the code has none at hand.
-
-    Args:
-        name: of the table.
-        scale: that its results were made at.
-
-    Example:
-        >>> settings_line("andreas-klein-1", "cpu")
-        '300,000 positions read once, batch 128, 16,777,216 weights; the translator: 3 epochs, lists of 10.'
-        >>> settings_line("figure-1", "cpu")
-        ''
-    """
+    """The settings of a table at a scale, or "" where the code has none at hand."""
     fitting = [beginning for beginning in LINES if name == beginning or name.startswith(f"{beginning}-")]
     return LINES[max(fitting, key=len)](scale) if fitting else ""
 

@@ -28,27 +28,18 @@ from seqwise.runs.training import train_stage
 from seqwise.training.checkpoints import MEASUREMENTS
 from seqwise.training.trainer import Progress
 
-__all__ = ["Cell", "Data", "System", "run_systems"]
-
 Outputs = dict[str, list[tuple[str, ...]]]
 FOUR_DECODERS = ("greedy", "beam", "raw-beam", "soft-beam")
 
 
 @dataclass(frozen=True)
 class System:
-    """One row of a table.
+    """One row of a table."""
 
-    Args:
-        name: as the table prints it.
-        folder: the name of its run folder.
-        settings: of its own training stage; their ``model`` may be the folder of a Hugging Face model.
-        starts_from: the folder of the system whose weights it starts from, or None for new weights.
-    """
-
-    name: str
-    folder: str
-    settings: Settings
-    starts_from: str | None = None
+    name: str  # as the table prints it
+    folder: str  # the name of its run folder
+    settings: Settings  # of its own training stage; their ``model`` may be the folder of a Hugging Face model
+    starts_from: str | None = None  # the folder of the system whose weights it starts from, or None for new weights
 
 
 @dataclass(frozen=True)
@@ -66,29 +57,17 @@ class Data:
 
 @dataclass(frozen=True)
 class Cell:
-    """What one system came to.
+    """What one system came to."""
 
-    Attributes:
-        system: its name.
-        run: its run folder.
-        outputs: for each decoder, the best output for each test example.
-        dev_outputs: the same for each development example.
-        train_seconds: CPU time of its own stage, on one thread.
-        total_seconds: the same with all the stages before it.
-        mean_log_partition: mean log Z on the test data, in nats.
-        signature: how, when and by what it was made.
-        curve: the development metric while it was trained, where it was evaluated.
-    """
-
-    system: str
-    run: Path
-    outputs: Outputs
-    dev_outputs: Outputs
-    train_seconds: float
-    total_seconds: float
-    mean_log_partition: float
-    signature: Signature
-    curve: Curve | None = None
+    system: str  # its name
+    run: Path  # its run folder
+    outputs: Outputs  # for each decoder, the best output for each test example
+    dev_outputs: Outputs  # the same for each development example
+    train_seconds: float  # CPU time of its own stage, on one thread
+    total_seconds: float  # the same with all the stages before it
+    mean_log_partition: float  # mean log Z on the test data, in nats
+    signature: Signature  # how, when and by what it was made
+    curve: Curve | None = None  # the development metric while it was trained, where it was evaluated
 
 
 def run_systems(
@@ -99,19 +78,7 @@ def run_systems(
     progress: ProgressFactory,
     decoders: Sequence[str] = FOUR_DECODERS,
 ) -> dict[str, Cell]:
-    """Train and decode every system, as many at a time as there are workers, each on one thread.
-
-    Args:
-        systems: in an order in which each comes after the one it starts from.
-        load_data: a module-level function without arguments (or a ``functools.partial`` of one); each worker calls it
-            for each system, so it should keep what takes long to make.
-        folder: takes one run folder for each system.
-        progress: makes the progress bars.
-        decoders: names of :data:`seqwise.decoding.DECODERS` to search the development and test data with.
-
-    Returns:
-        The cells by folder name, in the order of the systems.
-    """
+    """Train and decode every system, as many at a time as there are workers, each on one thread."""
     measured = _hash(load_data()) + "".join(decoders)
     done: set[str] = set()
     for system in systems:  # in order, because a cell depends on the weights it starts from

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from reproductions.beyond import stress
-from reproductions.comparison import HEADINGS, Measured, Row, measure_rows
+from reproductions.comparison import Measured, Row, measure_rows
 from reproductions.corpora import readers as corpora
+from reproductions.outcome import HEADINGS
 from reproductions.systems import Data, System, run_systems
 from reproductions.tuning import Trial, tune, with_rates
 from reproductions.workers import ProgressFactory
@@ -25,40 +26,25 @@ from seqwise.evaluation.entities import macro_entity_f1
 from seqwise.evaluation.metrics import Sums, sequence_accuracy, token_accuracy
 from seqwise.evaluation.translation import bleu, require_sacrebleu
 
-__all__ = ["ENTITIES", "STRESS", "TRANSLATION", "Family", "Task", "bleu_of_pieces", "run_task", "supertags", "texts_of"]
-
 Tokens = tuple[str, ...]
 Outputs = Sequence[Tokens]
 
 
 @dataclass(frozen=True)
 class Task:
-    """A corpus with a measure.
+    """A corpus with a measure."""
 
-    Args:
-        name: of the folder of its runs.
-        title: for headings.
-        measure: the name of the measure, a share that is printed in per cent.
-        load_data: keeps what it has read.
-        count: the measure of outputs for "dev" or "test".
-        decoders: names of :data:`~reproductions.comparison.HEADINGS`, which every system is searched with.
-        check: raises an error if something that measuring needs is missing.
-    """
-
-    name: str
-    title: str
-    measure: str
-    load_data: Callable[[], Data]
-    count: Callable[[str, Outputs], Sums]
+    name: str  # of the folder of its runs
+    title: str  # for headings
+    measure: str  # the name of the measure, a share that is printed in per cent
+    load_data: Callable[[], Data]  # keeps what it has read
+    count: Callable[[str, Outputs], Sums]  # the measure of outputs for "dev" or "test"
+    # names of :data:`~reproductions.outcome.HEADINGS`, which every system is searched with
     decoders: tuple[str, ...] = tuple(HEADINGS)
-    check: Callable[[], None] = lambda: None
+    check: Callable[[], None] = lambda: None  # raises an error if something that measuring needs is missing
 
     def require(self) -> None:
-        """Read the data and look for what measuring needs, so that what is missing is said before hours of training.
-
-        Raises:
-            InputError: something is missing.
-        """
+        """Read the data and look for what measuring needs, so that what is missing is said before hours of training."""
         self.check()
         self.load_data()
 
@@ -78,22 +64,7 @@ def run_task(
     progress: ProgressFactory,
     rates: Sequence[float] = (),
 ) -> dict[str, Measured]:
-    """Train the systems of some rows and those that they start from, or read them back, and measure them.
-
-    Args:
-        task: what they are trained on.
-        family: makes them.
-        rows: keys are those of the family.
-        table: its name, for signatures.
-        folder: takes the runs, which tables on the same task share.
-        seeds: one training of each system for each.
-        progress: makes the progress bars.
-        rates: see :func:`reproductions.tuning.tune`, which tries each of them with the first seed, on development data;
-            by default every system has the learning rate that it comes with. The best trials stand for that seed.
-
-    Raises:
-        InputError: the corpus is not at hand, or the family has no such row.
-    """
+    """Train the systems of some rows and those that they start from, or read them back, and measure them."""
     task.require()
     # Seed by seed, so that an interrupted table has whole seeds.
     dev, test = (partial(task.count, part) for part in ("dev", "test"))
@@ -139,12 +110,7 @@ def _against_gold(load_data: Callable[[], Data], measure: Callable[..., Sums]) -
 
 
 def texts_of(outputs: Outputs) -> list[str]:
-    """What pieces say, as detokenised text.
-
-    Example:
-        >>> texts_of([("\u2581a", "\u2581tr", "ee")])
-        ['a tree']
-    """
+    """What pieces say, as detokenised text."""
     return [join_pieces(output) for output in outputs]
 
 

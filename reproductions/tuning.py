@@ -17,8 +17,6 @@ from reproductions.workers import ProgressFactory
 from seqwise.data.readers import write_atomically
 from seqwise.evaluation.metrics import Sums
 
-__all__ = ["RATES", "Trial", "rates_of", "tune", "with_rates"]
-
 RATES = (1.0, 0.4, 0.15)
 """Learning rates that are tried, as parts of the one that a system comes with."""
 
@@ -28,15 +26,10 @@ TRIALS = "trials"
 
 @dataclass(frozen=True)
 class Trial:
-    """A system with one of the learning rates.
+    """A system with one of the learning rates."""
 
-    Args:
-        system: a cell of its own.
-        part: of the learning rate that the system came with.
-    """
-
-    system: System
-    part: float
+    system: System  # a cell of its own
+    part: float  # of the learning rate that the system came with
 
 
 def rates_of(scale: str) -> tuple[float, ...]:
@@ -60,21 +53,7 @@ def tune(
     rates: Sequence[float] = RATES,
     progress: ProgressFactory,
 ) -> dict[str, Trial]:
-    """Try every system with several learning rates, and choose by its best decoder on development data.
-
-    Args:
-        systems: of one seed, each after the one that it starts from.
-        load_data: as of :func:`~reproductions.systems.run_systems`.
-        count: the measure of outputs on the development data; higher is better.
-        folder: takes the trials, in ``trials/FOLDER/NUMBER``.
-        record: takes what each trial came to, as JSON.
-        decoders: what each trial is searched with.
-        rates: parts of a system's own learning rate.
-        progress: makes the progress bars.
-
-    Returns:
-        The best trial of each system, by the system's folder; of equals, the first.
-    """
+    """Try every system with several learning rates, and choose by its best decoder on development data."""
     trials: dict[str, list[Trial]] = {}
     scores: dict[str, list[float]] = {}
     best: dict[str, Trial] = {}
@@ -100,12 +79,7 @@ def tune(
 
 
 def with_rates(systems: Mapping[str, System], chosen: Mapping[str, float]) -> dict[str, System]:
-    """Give systems the learning rates that were chosen, by their keys; others stay as they are.
-
-    Args:
-        systems: by key.
-        chosen: parts of their learning rates, by key.
-    """
+    """Give systems the learning rates that were chosen, by their keys; others stay as they are."""
     return {key: _at(system, chosen.get(key, 1.0)) for key, system in systems.items()}
 
 

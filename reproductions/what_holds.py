@@ -18,8 +18,6 @@ from seqwise.evaluation.metrics import paired_bootstrap
 from seqwise.evaluation.report import Claim, Result, Table
 from seqwise.evaluation.values import sums_of
 
-__all__ = ["IDEAS", "VERDICTS", "Contrast", "Difference", "Evidence", "Idea", "Side", "examine", "judge", "pool"]
-
 VERDICTS = ("confirmed", "smaller", "decoder, not training", "contradicted", "undecided")
 """What can become of an idea."""
 
@@ -39,92 +37,59 @@ class Difference:
 
     @property
     def detectable(self) -> float:
-        """The smallest true effect that a test of this precision would see with power 0.8.
-
-        Example:
-            >>> round(Difference(0.1, -1.86, 2.06).detectable, 2)
-            2.8
-        """
+        """The smallest true effect that a test of this precision would see with power 0.8."""
         return SEEN * (self.high - self.low) / (2 * HALF_95)
 
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a comparison.
+    """One side of a comparison."""
 
-    Args:
-        systems: names of rows, with * for any letters; of several the best on development data, with the same measure
-            there; where that was not measured, their mean.
-        measure: as in the file.
-    """
-
+    # names of rows, with * for any letters; of several the best on development data, with the same measure there; where
+    # that was not measured, their mean
     systems: tuple[str, ...]
-    measure: str
+    measure: str  # as in the file
 
 
 @dataclass(frozen=True)
 class Contrast:
-    """What an idea comes to on one corpus: first minus second.
+    """What an idea comes to on one corpus: first minus second."""
 
-    Args:
-        table: the name of the results.
-        first, second: as the paper compares them.
-        claim: the text of the claim that tests just this, in a file without values; "" for none.
-        equal_time: the text of the claim against the strongest control; "" for the row "minus best control" of the
-            first system.
-    """
-
-    table: str
+    table: str  # the name of the results
+    # as the paper compares them
     first: Side
     second: Side
-    claim: str = ""
+    claim: str = ""  # the text of the claim that tests just this, in a file without values; "" for none
+    # the text of the claim against the strongest control; "" for the row "minus best control" of the first system
     equal_time: str = ""
 
 
 @dataclass(frozen=True)
 class Idea:
-    """An idea of a paper.
+    """An idea of a paper."""
 
-    Args:
-        title: in a few words.
-        source: where it is made.
-        contrasts: one for each corpus.
-        unit: "points", "nats", or "% of the time" for numbers that are ratios of seconds.
-        published: the paper's effect, where the files do not have its numbers.
-        alone: there is no control but the comparison itself.
-    """
-
-    title: str
-    source: str
-    contrasts: tuple[Contrast, ...]
-    unit: str = "points"
-    published: float | None = None
-    alone: bool = False
+    title: str  # in a few words
+    source: str  # where it is made
+    contrasts: tuple[Contrast, ...]  # one for each corpus
+    unit: str = "points"  # "points", "nats", or "% of the time" for numbers that are ratios of seconds
+    published: float | None = None  # the paper's effect, where the files do not have its numbers
+    alone: bool = False  # there is no control but the comparison itself
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What came of an idea.
+    """What came of an idea."""
 
-    Attributes:
-        idea: which.
-        published: the paper's effect, a mean over corpora.
-        ours, equal_time, same_decoder: pooled; None where there is no such control.
-        tables: of which results, by name.
-        scale: "converged", "gpu" or "cpu".
-        seeds: of the least.
-        verdict: one of `VERDICTS`.
-    """
-
-    idea: Idea
-    published: float
+    idea: Idea  # which
+    published: float  # the paper's effect, a mean over corpora
+    # pooled; None where there is no such control
     ours: Difference
     equal_time: Difference | None
     same_decoder: Difference | None
-    tables: tuple[str, ...]
-    scale: str
-    seeds: int
-    verdict: str
+    tables: tuple[str, ...]  # of which results, by name
+    scale: str  # "converged", "gpu" or "cpu"
+    seeds: int  # of the least
+    verdict: str  # one of `VERDICTS`
 
     @property
     def strongest(self) -> Difference | None:
@@ -147,19 +112,6 @@ def judge(
       less than half of it would be left, and all of it excluded).
     - "smaller": the paper's effect lies above our interval, or ours goes at equal time.
     - "undecided": none of these. Our interval holds the paper's effect.
-
-    Args:
-        published: the paper's effect, above 0.
-        ours: the same comparison here.
-        equal_time, same_decoder: what is left against the controls; None where there is none.
-
-    Example:
-        >>> judge(2.0, Difference(1.5, 0.8, 2.2)), judge(2.0, Difference(0.3, -0.4, 1.0))
-        ('confirmed', 'smaller')
-        >>> judge(2.0, Difference(0.8, -0.9, 2.5)), judge(2.0, Difference(-0.8, -1.4, -0.2))
-        ('undecided', 'contradicted')
-        >>> judge(2.0, Difference(1.5, 0.8, 2.2), same_decoder=Difference(0.1, -0.6, 0.8))
-        'decoder, not training'
     """
     if ours.high < 0:
         return "contradicted"
@@ -179,10 +131,6 @@ def pool(differences: Sequence[Difference]) -> Difference:
     """The mean over corpora, each with the same weight, with the interval of independent corpora.
 
     The distances of the ends from the mean add up in quadrature, each side on its own.
-
-    Example:
-        >>> pool([Difference(1.0, 0.0, 2.0), Difference(3.0, 2.0, 4.0)])
-        Difference(value=2.0, low=1.292..., high=2.707...)
     """
     count = len(differences)
     value = statistics.fmean(one.value for one in differences)
@@ -195,12 +143,7 @@ def pool(differences: Sequence[Difference]) -> Difference:
 
 
 def examine(idea: Idea, tables: Mapping[str, Mapping[str, Table]]) -> Evidence | None:
-    """The evidence on an idea, of the best scale that any of its corpora has; None where there are no results.
-
-    Args:
-        idea: which.
-        tables: by name and by scale, the best evidence first.
-    """
+    """The evidence on an idea, of the best scale that any of its corpora has; None where there are no results."""
     scales = [scale for one in idea.contrasts for scale in tables.get(one.table, {})]
     if not scales:
         return None

@@ -15,8 +15,6 @@ from reproductions.result_pages import is_ours, lacks_values
 from reproductions.what_holds import IDEAS, Difference, Evidence, examine
 from seqwise.evaluation.report import Table
 
-__all__ = ["CORPORA", "Corpus", "draw", "page"]
-
 Tables = Mapping[str, Mapping[str, Table]]
 SCALE_NAMES = {"converged": "converged", "gpu": "the papers' sizes", "cpu": "quick"}
 
@@ -80,21 +78,13 @@ ERRATA = """\
 
 @dataclass(frozen=True)
 class Corpus:
-    """A line of the table of scale; where two stand together, the second is the paper's.
+    """A line of the table of scale; where two stand together, the second is the paper's."""
 
-    Args:
-        names: of the corpora.
-        table: whose cross-entropy systems are shown.
-        plan: how they are trained.
-        amounts: of training data.
-        paper: the hidden size and the epochs of the paper's models.
-    """
-
-    names: tuple[str, str]
-    table: str
-    plan: Plan
-    amounts: tuple[str, str]
-    paper: tuple[str, str]
+    names: tuple[str, str]  # of the corpora
+    table: str  # whose cross-entropy systems are shown
+    plan: Plan  # how they are trained
+    amounts: tuple[str, str]  # of training data
+    paper: tuple[str, str]  # the hidden size and the epochs of the paper's models
 
 
 _TOKENS = "0.93 million"  # of CCGbank's training sections
@@ -128,11 +118,7 @@ CORPORA = (
 
 
 def page(tables: Tables) -> str:
-    """The whole page.
-
-    Args:
-        tables: as :func:`~reproductions.result_files.load_tables` reads them.
-    """
+    """The whole page."""
     evidence = [examine(idea, tables) for idea in IDEAS]
     made = [one for one in evidence if one is not None]
     rows = [_row(one) for one in made]
@@ -258,12 +244,7 @@ TICKS = (-10, -5, -2, -1, 0, 1, 2, 5, 10, 20, 50)
 
 
 def draw(tables: Tables, path: Path) -> None:
-    """Draw a line for each idea: the paper, ours with its interval, the strongest control, and what could not be seen.
-
-    Args:
-        tables: as of :func:`page`.
-        path: of the picture.
-    """
+    """Draw a forest plot, a line for each idea: the paper, ours, the strongest control, and the detectable effect."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -19,8 +19,6 @@ import torch
 from rich.progress import Progress as ProgressBars
 from rich.progress import TaskID
 
-__all__ = ["WORKERS", "Job", "ProgressFactory", "Report", "run_jobs"]
-
 WORKERS = 2
 """How many jobs run at a time; 0: one after another in this process."""
 
@@ -36,38 +34,16 @@ News = tuple[str, int, int, str]
 
 @dataclass(frozen=True)
 class Job:
-    """Something to do that leaves its result in files.
+    """Something to do that leaves its result in files."""
 
-    Args:
-        name: told from all others, and printed.
-        work: called with a :data:`Report`; a module-level function, or a ``functools.partial`` of one.
-        after: the name of the job that has to be done before, where that is one of this list.
-    """
-
-    name: str
+    name: str  # told from all others, and printed
+    # called with a :data:`Report`; a module-level function, or a ``functools.partial`` of one
     work: Callable[[Report], None]
-    after: str | None = None
+    after: str | None = None  # the name of the job that has to be done before, where that is one of this list
 
 
 def run_jobs(jobs: Sequence[Job], *, progress: ProgressFactory, num_workers: int | None = None) -> None:
-    """Do every job, as many at a time as there are workers, each on one thread.
-
-    Args:
-        jobs: each after the one that it needs.
-        progress: makes the progress bars.
-        num_workers: processes; None: :data:`WORKERS`; 0: all in this process.
-
-    Raises:
-        Exception: what a job raised; the others are stopped, and what they have not written they will do again.
-
-    Example:
-        >>> import contextlib
-        >>> done = []
-        >>> bars = lambda: contextlib.nullcontext(ProgressBars(disable=True))
-        >>> run_jobs([Job("one", lambda report: done.append(1))], progress=bars, num_workers=0)
-        >>> done
-        [1]
-    """
+    """Do every job, as many at a time as there are workers, each on one thread."""
     if not jobs:
         return
     with progress() as bars:

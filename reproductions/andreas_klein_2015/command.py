@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from reproductions.andreas_klein_2015.reranking import CandidateTable, NBest
     from seqwise.evaluation.metrics import Sums
 
-__all__ = ["app"]
-
 COMMAND = "python -m reproductions.andreas_klein_2015"
 EXAMPLES = {
     "": (

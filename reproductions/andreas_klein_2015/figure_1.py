@@ -27,8 +27,6 @@ from seqwise.data.readers import Example
 from seqwise.evaluation.report import Claim, Result, Table
 from seqwise.evaluation.signature import sha256_of_examples, sign
 
-__all__ = ["THETA_K2", "Cloud", "Sample", "cloud", "reproduce", "samples"]
-
 THETA_K2 = torch.tensor([[-1.0, 1.0], [-1.0, -2.0]], dtype=torch.float64)
 """The weight vectors of the published figure."""
 
@@ -41,40 +39,24 @@ SOURCE = "Andreas and Klein (2015), Figure 1"
 
 @dataclass(frozen=True, eq=False)
 class Cloud:
-    """Inputs drawn round the curve, and what Theorem 1 says of them.
+    """Inputs drawn round the curve, and what Theorem 1 says of them."""
 
-    Attributes:
-        radius: half the side of the square, round a point of the curve, that each input is drawn from.
-        inputs_N2: the inputs.
-        distance: D, their mean distance to the set (largest difference of a feature).
-        risk: the mean |log Z|.
-        bound: on it, d B D.
-        worst: the largest ratio of |log Z| to d B times the distance of one input.
-    """
-
-    radius: float
-    inputs_N2: Tensor
-    distance: float
-    risk: float
-    bound: float
-    worst: float
+    radius: float  # half the side of the square, round a point of the curve, that each input is drawn from
+    inputs_N2: Tensor  # the inputs
+    distance: float  # D, their mean distance to the set (largest difference of a feature)
+    risk: float  # the mean |log Z|
+    bound: float  # on it, d B D
+    worst: float  # the largest ratio of |log Z| to d B times the distance of one input
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Samples of one size, and what Theorem 2 says of them.
+    """Samples of one size, and what Theorem 2 says of them."""
 
-    Attributes:
-        size: n, of each sample.
-        largest: the largest ``|mean_i |log Z(x_i)| - E|log Z||`` of all samples.
-        bound: that holds for all but a share delta of samples.
-        printed: the bound as printed.
-    """
-
-    size: int
-    largest: float
-    bound: float
-    printed: float
+    size: int  # n, of each sample
+    largest: float  # the largest ``|mean_i |log Z(x_i)| - E|log Z||`` of all samples
+    bound: float  # that holds for all but a share delta of samples
+    printed: float  # the bound as printed
 
 
 def log_partitions(inputs_N2: Tensor) -> Tensor:
@@ -83,14 +65,7 @@ def log_partitions(inputs_N2: Tensor) -> Tensor:
 
 
 def cloud(curve_P2: Tensor, radius: float, *, generator: torch.Generator, count: int) -> Cloud:
-    """Draw inputs round random points of a curve, and measure them.
-
-    Args:
-        curve_P2: points of the set.
-        radius: how far inputs may be from their point, in each feature.
-        generator: the source of random numbers.
-        count: how many.
-    """
+    """Draw inputs round random points of a curve, and measure them."""
     places = torch.randint(len(curve_P2), (count,), generator=generator)
     moves_N2 = radius * (2 * torch.rand(count, 2, generator=generator, dtype=torch.float64) - 1)
     inputs_N2 = curve_P2[places] + moves_N2
@@ -106,13 +81,7 @@ def cloud(curve_P2: Tensor, radius: float, *, generator: torch.Generator, count:
 
 
 def samples(inputs_N2: Tensor, *, generator: torch.Generator, sizes: Sequence[int] = SIZES) -> list[Sample]:
-    """Draw samples from a population of inputs, and compare their risks with that of the population.
-
-    Args:
-        inputs_N2: the population: each with the same probability.
-        generator: the source of random numbers.
-        sizes: of the samples, each drawn 200 times with replacement.
-    """
+    """Draw samples from a population of inputs, and compare their risks with that of the population."""
     risks_N = log_partitions(inputs_N2).abs()
     expected, found = risks_N.mean(), []
     for size in sizes:
@@ -130,11 +99,6 @@ def samples(inputs_N2: Tensor, *, generator: torch.Generator, sizes: Sequence[in
 
 def reproduce(folder: Path, *, seed: int, progress: ProgressFactory) -> list[Outcome]:
     """Draw the set with points round it, and check its shape and both theorems on them.
-
-    Args:
-        folder: takes the figure.
-        seed: of the points.
-        progress: makes the progress bar.
 
     Source: Andreas and Klein (NAACL 2015), Figure 1, Theorems 1 and 2. Not implemented: other weights.
     """

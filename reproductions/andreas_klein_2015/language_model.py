@@ -31,16 +31,6 @@ from seqwise.errors import InputError
 from seqwise.runs.hub import model_folder, run_folder
 from seqwise.training.checkpoints import load_model_file, publishing, verify
 
-__all__ = [
-    "LanguageModel",
-    "SentenceScore",
-    "load_language_model",
-    "read_part",
-    "save_language_model",
-    "score_sentences",
-    "score_sentences_unnormalized",
-]
-
 MODEL, TEXT = "model", "text.json"
 
 
@@ -67,15 +57,7 @@ def save_language_model(run: LanguageModel, output: Path) -> None:
 
 
 def load_language_model(name: Path | str) -> LanguageModel:
-    """Read a trained language model back, every file checked against its manifest.
-
-    Args:
-        name: a folder; or, as a str and where there is no such path, a name on the hub.
-
-    Raises:
-        InputError: the folder is missing, holds no trained language model, or a file of it is damaged. Or the hub has
-            no such run.
-    """
+    """Read a trained language model back, every file checked against its manifest."""
     folder = run_folder(name)
     inside = model_folder(folder)
     if not folder.is_dir():
@@ -118,20 +100,12 @@ class SentenceScore(NamedTuple):
 
 
 def score_sentences(run: LanguageModel, sentences: Iterable[Sentence]) -> Iterator[SentenceScore]:
-    """Score sentences as they come, with log Z at each position: J V additions a word.
-
-    Raises:
-        InputError: a sentence holds the end token, or as the sentences are read.
-    """
+    """Score sentences as they come, with log Z at each position: J V additions a word."""
     return _scores(run, sentences, run.model.log_partitions)
 
 
 def score_sentences_unnormalized(run: LanguageModel, sentences: Iterable[Sentence]) -> Iterator[SentenceScore]:
-    """Score sentences as they come by J look-ups a word; the vocabulary is never touched, however large it is.
-
-    Raises:
-        InputError: as :func:`score_sentences`.
-    """
+    """Score sentences as they come by J look-ups a word; the vocabulary is never touched, however large it is."""
     return _scores(run, sentences, None)
 
 

@@ -43,8 +43,6 @@ from seqwise.training.checkpoints import (
 )
 from seqwise.training.lock import sole_writer
 
-__all__ = ["LIKELIHOODS", "LanguageModelSettings", "fit_language_model", "train_language_model"]
-
 LIKELIHOODS: dict[str, Callable[..., Normalization]] = {
     "unnormalized": sampled_normalization,
     "normalized": penalized_normalization,
@@ -56,36 +54,22 @@ _SETTINGS = "settings.json"
 
 @dataclass(frozen=True)
 class LanguageModelSettings:
-    """How a language model is trained.
+    """How a language model is trained."""
 
-    Args:
-        likelihood: "unnormalized" (raw scores of gold words, ``alpha (log Z)^2`` on H) or "normalized" (``log Z`` on H
-            as well; with alpha 0 and fraction 1 cross-entropy).
-        alpha: weight of ``(log Z)^2``.
-        fraction: gamma, of the positions of a batch whose log Z is computed.
-        epochs: how often the text is read, after the once for the vocabulary.
-        batch_size: positions of a step.
-        learning_rate: of Adagrad, in nats.
-        initial_squares: squared gradients that Adagrad starts from.
-        num_weights: size of the hashed table.
-        minimum_count: rarer words become the unknown word.
-        shuffle_buffer: positions that are mixed with each other.
-        save_every: steps between checkpoints.
-        seed: of the order of positions and of H.
-    """
-
+    # "unnormalized" (raw scores of gold words, ``alpha (log Z)^2`` on H) or "normalized" (``log Z`` on H as well; with
+    # alpha 0 and fraction 1 cross-entropy)
     likelihood: str = "unnormalized"
-    alpha: float = 1.0
-    fraction: float = 0.1
-    epochs: int = 1
-    batch_size: int = 128
-    learning_rate: float = 0.3
-    initial_squares: float = 1.0
-    num_weights: int = 2**22
-    minimum_count: int = 2
-    shuffle_buffer: int = 2**17
-    save_every: int = 2000
-    seed: int = 0
+    alpha: float = 1.0  # weight of ``(log Z)^2``
+    fraction: float = 0.1  # gamma, of the positions of a batch whose log Z is computed
+    epochs: int = 1  # how often the text is read, after the once for the vocabulary
+    batch_size: int = 128  # positions of a step
+    learning_rate: float = 0.3  # of Adagrad, in nats
+    initial_squares: float = 1.0  # squared gradients that Adagrad starts from
+    num_weights: int = 2**22  # size of the hashed table
+    minimum_count: int = 2  # rarer words become the unknown word
+    shuffle_buffer: int = 2**17  # positions that are mixed with each other
+    save_every: int = 2000  # steps between checkpoints
+    seed: int = 0  # of the order of positions and of H
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "num_weights", "minimum_count", "save_every"):
@@ -122,21 +106,6 @@ def fit_language_model(
     """Train a model in place; interrupted and called again, it continues from its checkpoints, bit for bit.
 
     The order of positions depends on seed and epoch only, H on seed and step only.
-
-    Args:
-        model: with new weights.
-        sentences: opens the text anew for each epoch.
-        vocabulary: of the text.
-        settings: how to train.
-        num_positions: of the text, an end for each sentence included if the vocabulary has one.
-        checkpoints: folder for them; None: none are made.
-        on_step: called after each step with its number, that of all steps, and the loss.
-
-    Returns:
-        The number of steps.
-
-    Raises:
-        InputError: the loss is not finite, a checkpoint cannot be used, or the text cannot be read.
     """
     state = adagrad_state(model, initial=settings.initial_squares)
     done = 0 if checkpoints is None else _resume(model, state, checkpoints)
@@ -211,19 +180,6 @@ def train_language_model(
     The files are read as streams, once to hash them, once for the vocabulary, and once in each epoch; what is held in
     memory are the vocabulary, the table, and the shuffle buffer. Interrupted and called again with the same arguments,
     it continues from the last complete checkpoint and ends with the same weights.
-
-    Args:
-        files: plain or gzip, one sentence a line, words between blanks.
-        output: the run folder; made if need be.
-        settings: see there.
-        dev: files to measure perplexity and R on at the end.
-        on_step: see :func:`fit_language_model`.
-
-    Returns:
-        The metrics, as written to ``metrics.json``.
-
-    Raises:
-        InputError: a file cannot be read, the folder holds something else, or training came to no finite number.
     """
     with sole_writer(output):
         return _train(files, output, settings, dev=dev, on_step=on_step)

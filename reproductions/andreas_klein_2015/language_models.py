@@ -43,20 +43,6 @@ from seqwise.runs.loading import load_run
 from seqwise.runs.run import predict
 from seqwise.runs.settings import train_settings
 
-__all__ = [
-    "PARTS",
-    "SIZES",
-    "Cell",
-    "Row",
-    "Size",
-    "Text",
-    "Translations",
-    "load_text",
-    "run_cells",
-    "split_words",
-    "translations",
-]
-
 PARTS = ("dev", "test")
 """Of the lists: weights are chosen on the first and measured on the second."""
 
@@ -70,21 +56,13 @@ TRANSLATOR = train_settings(
 
 @dataclass(frozen=True)
 class Size:
-    """How much a scale trains on.
+    """How much a scale trains on."""
 
-    Args:
-        positions: of text that each language model reads, about.
-        num_weights: of its table.
-        translator_epochs: passes over the translation pairs.
-        candidates: of each list, and slots of the beam that finds them.
-        held_out: sentences of each source of text that normalisation is measured on.
-    """
-
-    positions: int
-    num_weights: int
-    translator_epochs: float
-    candidates: int = 10
-    held_out: int = 500
+    positions: int  # of text that each language model reads, about
+    num_weights: int  # of its table
+    translator_epochs: float  # passes over the translation pairs
+    candidates: int = 10  # of each list, and slots of the beam that finds them
+    held_out: int = 500  # sentences of each source of text that normalisation is measured on
 
 
 SIZES = {"cpu": Size(positions=300_000, num_weights=2**24, translator_epochs=3.0)}
@@ -93,19 +71,12 @@ SIZES = {"cpu": Size(positions=300_000, num_weights=2**24, translator_epochs=3.0
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a table.
+    """One row of a table."""
 
-    Args:
-        key: of its cells.
-        name: as the table prints it.
-        settings: of the language model; size, batch and seed are filled in.
-        published: by measure, the paper's numbers that its text gives.
-    """
-
-    key: str
-    name: str
-    settings: LanguageModelSettings
-    published: Mapping[str, float] = field(default_factory=dict)
+    key: str  # of its cells
+    name: str  # as the table prints it
+    settings: LanguageModelSettings  # of the language model; size, batch and seed are filled in
+    published: Mapping[str, float] = field(default_factory=dict)  # by measure, the paper's numbers that its text gives
 
 
 @dataclass(frozen=True)
@@ -144,38 +115,23 @@ class Translations:
 
 @dataclass(frozen=True)
 class Cell:
-    """What one language model came to.
+    """What one language model came to."""
 
-    Attributes:
-        train_seconds: CPU time on one thread.
-        scores: unnormalised log-scores of all candidates of a part, list by list.
-        held_out: for each held-out sentence its positions, unnormalised score, and log Z of each position.
-        signature: how, when and by what it was made.
-    """
-
-    train_seconds: float
-    scores: Mapping[str, list[list[float]]]
+    train_seconds: float  # CPU time on one thread
+    scores: Mapping[str, list[list[float]]]  # unnormalised log-scores of all candidates of a part, list by list
+    # for each held-out sentence its positions, unnormalised score, and log Z of each position
     held_out: list[tuple[float, list[float]]]
-    signature: Signature
+    signature: Signature  # how, when and by what it was made
 
 
 def split_words(text: str) -> tuple[str, ...]:
-    """Words and punctuation marks.
-
-    Example:
-        >>> split_words("Don't go.")
-        ('Don', "'", 't', 'go', '.')
-    """
+    """Words and punctuation marks."""
     return tuple(WORDS.findall(text))
 
 
 @cache
 def load_text(scale: str) -> Text:
-    """English of Europarl and Tatoeba, mixed, cut to the size; the vocabulary is that of all of it (V = 15,403).
-
-    Raises:
-        InputError: a corpus is not at hand.
-    """
+    """English of Europarl and Tatoeba, mixed, cut to the size; the vocabulary is that of all of it (V = 15,403)."""
     size = SIZES[scale]
     files = sorted(corpora.corpus("lm-text-en").glob("europarl-*"))
     europarl = [Sentence(split_words(" ".join(sentence.tokens))) for sentence in read_sentences(files)]
@@ -241,17 +197,7 @@ def run_cells(
     seeds: Sequence[int],
     progress: ProgressFactory,
 ) -> dict[str, list[Cell]]:
-    """Train and measure every row with every seed, or read finished cells back; by the key of the row.
-
-    Args:
-        rows: of the table.
-        text: what to train and measure on.
-        lists: what to score.
-        folder: takes a file for each cell; tables that share it share cells.
-        size: of the table of weights.
-        seeds: one language model of each row for each.
-        progress: makes the progress bar.
-    """
+    """Train and measure every row with every seed, or read finished cells back; by the key of the row."""
     data = text.digest() + lists.digest()
     cells: dict[str, list[Cell]] = {row.key: [] for row in rows}
     threads = torch.get_num_threads()

@@ -17,8 +17,6 @@ from reproductions.andreas_klein_2015.streams import BEFORE, Positions, gather_p
 from seqwise.errors import InputError
 from seqwise.models.hub import HubModel
 
-__all__ = ["HeldOut", "LogLinear", "Scored", "held_out", "rerank", "sentence_scores"]
-
 TEMPLATES = ((1,), (1, 2), (1, 2, 3), (2,), (3,), (1, 3), (2, 3))
 
 
@@ -38,26 +36,10 @@ class LogLinear(nn.Module, HubModel):
 
     Weights start at 0 and the bias at -log V, so that log Z = 0.
 
-    Args:
-        vocabulary_size: V, the end token counted.
-        num_weights: size M of the table, at least V; the bias comes on top.
-        templates: for each feature its distances, from 1; none twice.
-
-    Raises:
-        InputError: a size or a template makes no sense.
-
     Source: Andreas and Klein (2015), section 5, with features similar to Biadsy et al. (2014); windows after the
     n-gram part of Mikolov et al. (2011), "Strategies for training large scale neural network language models"; the
     start of the bias from Devlin et al. (2014). Not implemented: the back-off features of Biadsy et al., which fire
     where an n-gram was not seen in training; signed hashing; more than one device.
-
-    Example:
-        >>> model = LogLinear(vocabulary_size=5, num_weights=64, templates=((1,), (1, 2)))
-        >>> contexts_NC = torch.tensor([[3, 1], [4, -1]])
-        >>> model.word_scores(contexts_NC, torch.tensor([0, 2])), model.context_size
-        (tensor([-1.6094, -1.6094], grad_fn=<SumBackward1>), 2)
-        >>> model.log_partitions(contexts_NC).abs() < 1e-6
-        tensor([True, True])
     """
 
     distances_DJ: Tensor
@@ -98,14 +80,7 @@ class LogLinear(nn.Module, HubModel):
         return max((distance for template in self.templates for distance in template), default=0)
 
     def offsets(self, contexts_NC: Tensor) -> Tensor:
-        """Where the window of each feature begins, int64 (N, J); the bias first.
-
-        Args:
-            contexts_NC: ids, the nearest word first, `BEFORE` before the sentence; further words than C are left out.
-
-        Raises:
-            InputError: fewer than C context words, or an id that is none.
-        """
+        """Where the window of each feature begins, int64 (N, J); the bias first."""
         if contexts_NC.dim() != 2 or contexts_NC.shape[1] < self.context_size:
             problem = f"contexts of shape {tuple(contexts_NC.shape)} where (N, {self.context_size}) was expected"
             raise InputError(problem, hint="gather positions with the context size of the model")
@@ -122,11 +97,7 @@ class LogLinear(nn.Module, HubModel):
         return torch.cat([hashed_NJ.new_full((num_positions, 1), self.num_weights), hashed_NJ], dim=1)
 
     def word_scores(self, contexts_NC: Tensor, words_N: Tensor) -> Tensor:
-        """Scores of one word a position, (N,), by J look-ups each; the vocabulary is not touched.
-
-        Raises:
-            InputError: an id outside the vocabulary, not as many words as contexts, or as `offsets`.
-        """
+        """Scores of one word a position, (N,), by J look-ups each; the vocabulary is not touched."""
         return self.weights_M[self.addresses(contexts_NC, words_N)].sum(dim=-1)
 
     def addresses(self, contexts_NC: Tensor, words_N: Tensor) -> Tensor:
@@ -222,21 +193,7 @@ class HeldOut(NamedTuple):
 def held_out(model: LogLinear, batches: Iterable[Positions], *, block_size: int = 64) -> HeldOut:
     """Perplexity and normalisation risk ``R = mean_n |log Z(x_n)|`` of a model, in one pass over a text.
 
-    Args:
-        model: a log-linear model.
-        batches: such as `seqwise.data.stream_positions` yields; 8 bytes a position are kept of them.
-        block_size: of how many positions all scores are held in memory at a time.
-
-    Raises:
-        InputError: there is no position.
-
     Source: Andreas and Klein (2015), section 5.
-
-    Example:
-        >>> model = LogLinear(vocabulary_size=4, num_weights=64, templates=((1,),))
-        >>> measures = held_out(model, [gather_positions([[3, 1]], context_size=1)])
-        >>> round(measures.perplexity, 3), round(measures.risk, 3)
-        (4.0, 0.0)
     """
     log_partitions, total = [], 0.0
     for positions in batches:
@@ -254,17 +211,7 @@ def held_out(model: LogLinear, batches: Iterable[Positions], *, block_size: int 
 
 @torch.no_grad()
 def sentence_scores(model: LogLinear, sequences: Sequence[Sequence[int]]) -> Tensor:
-    """Unnormalised scores of sentences, ``sum_t f(x_t, y_t)``, (S,), in nats: no normaliser, J look-ups a word.
-
-    Args:
-        model: best one trained to normalise itself, or scores of different contexts are not on one scale.
-        sequences: the ids of each sentence, the end id included if it was in training.
-
-    Example:
-        >>> model = LogLinear(vocabulary_size=4, num_weights=64, templates=((1,),))
-        >>> sentence_scores(model, [[3, 1], [2]])
-        tensor([-2.7726, -1.3863])
-    """
+    """Unnormalised scores of sentences, ``sum_t f(x_t, y_t)``, (S,), in nats: no normaliser, J look-ups a word."""
     positions = gather_positions(sequences, context_size=model.context_size)
     device = model.weights_M.device
     lengths_S = torch.tensor([len(ids) for ids in sequences], dtype=torch.int64, device=device)
@@ -294,24 +241,7 @@ def rerank(
 ) -> list[AnyScored]:
     """The hypotheses of an input by falling ``score + weight (lm_score + word_bonus words)``; ties stay in order.
 
-    Args:
-        nbest: hypotheses with the score of the model that made them.
-        lm_scores: one each, from `sentence_scores`, in nats.
-        weight: of the language model; 0 ranks by the first score alone. Choose it on development data.
-        word_bonus: nats a word. A language model whose log Z is about c pays c for every word: -c takes that off, such
-            as ``-1 / (2 alpha)`` after training with `sampled_normalization`.
-        words: the length of each hypothesis; read where there is a bonus.
-
-    Raises:
-        InputError: not as many scores, or lengths, as hypotheses, or a sum that is not finite.
-
     Source: Andreas and Klein (2015), section 5, where the language model is a feature of translation.
-
-    Example:
-        >>> from types import SimpleNamespace
-        >>> nbest = [SimpleNamespace(text="a dog", score=-1.0), SimpleNamespace(text="the dog", score=-1.5)]
-        >>> [hypothesis.text for hypothesis in rerank(nbest, [-9.0, -7.0], weight=0.5)]
-        ['the dog', 'a dog']
     """
     lm_scores = [float(score) for score in lm_scores]
     if len(lm_scores) != len(nbest):

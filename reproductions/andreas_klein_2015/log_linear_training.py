@@ -18,17 +18,6 @@ from reproductions.andreas_klein_2015.log_linear import LogLinear, window_sums
 from reproductions.andreas_klein_2015.streams import Positions
 from seqwise.errors import InputError
 
-__all__ = [
-    "AdagradState",
-    "Normalization",
-    "adagrad_state",
-    "adagrad_step",
-    "exact_normalization",
-    "language_model_loss",
-    "penalized_normalization",
-    "sampled_normalization",
-]
-
 _STRETCH = 2**15  # three pieces of the tables of this size stay in a cache while they are worked on
 
 
@@ -53,12 +42,7 @@ class Normalization:
 
 
 def exact_normalization() -> Normalization:
-    """The penalty log Z at every position, which makes the loss cross-entropy.
-
-    Example:
-        >>> exact_normalization().fraction
-        1.0
-    """
+    """The penalty log Z at every position, which makes the loss cross-entropy."""
     return Normalization(1.0, lambda log_partitions: log_partitions)
 
 
@@ -68,19 +52,7 @@ def _require_weight(alpha: float) -> None:
 
 
 def sampled_normalization(alpha: float, *, fraction: float) -> Normalization:
-    """The penalty ``alpha (log Z)^2`` on a random fraction gamma of the positions (Andreas and Klein 2015, equation 5).
-
-    Args:
-        alpha: 0 or more, in nats per squared nat.
-        fraction: gamma in [0, 1]; 0 leaves scores without any bound, which the paper calls pathological.
-
-    Raises:
-        InputError: alpha is negative or not finite, or the fraction outside [0, 1].
-
-    Example:
-        >>> sampled_normalization(2.0, fraction=0.1).penalty(torch.tensor([3.0]))
-        tensor([18.])
-    """
+    """Penalise ``alpha (log Z)^2`` on a random fraction gamma of the positions (Andreas and Klein 2015, equation 5)."""
     _require_weight(alpha)
     return Normalization(fraction, lambda log_partitions: alpha * log_partitions.square())
 
@@ -91,17 +63,6 @@ def penalized_normalization(alpha: float, *, fraction: float = 1.0) -> Normaliza
     At fraction 1 that is the objective which Andreas and Klein compare with. Below it, log Z of the likelihood too is
     that of H alone, whose mean stands for the mean of all: an unbiased estimate, with its optimum at log Z near 0 and
     not at ``1 / (2 alpha)``.
-
-    Args:
-        alpha: 0 or more, in nats per squared nat.
-        fraction: gamma in [0, 1].
-
-    Raises:
-        InputError: alpha is negative or not finite, or the fraction outside [0, 1].
-
-    Example:
-        >>> penalized_normalization(2.0).penalty(torch.tensor([3.0]))
-        tensor([21.])
     """
     _require_weight(alpha)
     return Normalization(fraction, lambda log_partitions: log_partitions + alpha * log_partitions.square())
@@ -119,26 +80,7 @@ def language_model_loss(
 
     With `exact_normalization` it is cross-entropy.
 
-    Args:
-        model: a log-linear model.
-        positions: N of them, at least one.
-        normalization: what to do about log Z.
-        generator: the source of random numbers for H, on the CPU.
-
-    Returns:
-        A scalar, in nats per position. Its gradient is dense, (M,): to train on large tables use `adagrad_step`.
-
-    Raises:
-        InputError: there is no position.
-
     Source: Andreas and Klein (2015), section 4, equation 5.
-
-    Example:
-        >>> model = LogLinear(vocabulary_size=4, num_weights=64, templates=((1,),))
-        >>> from reproductions.andreas_klein_2015.streams import gather_positions
-        >>> positions = gather_positions([[3, 1]], context_size=1)
-        >>> language_model_loss(model, positions, sampled_normalization(1.0, fraction=0.5))
-        tensor(1.3863, grad_fn=<AddBackward0>)
     """
     if len(positions.words_N) == 0:
         raise InputError("there is no position to learn from")
@@ -158,13 +100,7 @@ class AdagradState:
 
 
 def adagrad_state(model: LogLinear, *, initial: float = 1.0) -> AdagradState:
-    """The state before the first step.
-
-    Args:
-        model: the model to be trained.
-        initial: what the squares start from, greater than 0. At 0 the first gradient of a weight, however small, would
-            move it by a full learning rate, and the first normaliser of a context all of its V words.
-    """
+    """The state before the first step."""
     if not initial > 0:
         raise InputError(f"the initial squares must be greater than 0, got {initial}")
     return AdagradState(torch.full_like(model.weights_M, initial), torch.zeros_like(model.weights_M))
@@ -187,30 +123,7 @@ def adagrad_step(
     positions, so that the learning rate and the initial squares mean the same at every batch size. A position outside H
     touches J weights; one in H touches its J windows, J V weights.
 
-    Args:
-        model: changed in place.
-        state: from `adagrad_state`, changed in place.
-        positions: N of them, at least one.
-        normalization: what to do about log Z.
-        learning_rate: how far a weight moves at most, in nats.
-        generator: the source of random numbers for H, on the CPU.
-        block_size: of how many positions of H all scores are held in memory at a time.
-
-    Returns:
-        The loss before the step, in nats per position.
-
-    Raises:
-        InputError: there is no position, or the learning rate is not a finite number greater than 0.
-
     Source: Duchi et al. (2011), diagonal Adagrad; Andreas and Klein (2015), section 5. Not implemented: regularisation.
-
-    Example:
-        >>> model = LogLinear(vocabulary_size=4, num_weights=64, templates=((1,),))
-        >>> from reproductions.andreas_klein_2015.streams import gather_positions
-        >>> positions, state = gather_positions([[3, 1]], context_size=1), adagrad_state(model)
-        >>> losses = [adagrad_step(model, state, positions, exact_normalization(), learning_rate=0.5) for _ in range(9)]
-        >>> losses[0] > 1.38 and losses[-1] < 0.7
-        True
     """
     num_positions = len(positions.words_N)
     if num_positions == 0:

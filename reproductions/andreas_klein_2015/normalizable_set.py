@@ -15,14 +15,6 @@ from torch.nn import functional as F
 
 from seqwise.errors import InputError
 
-__all__ = [
-    "Projection",
-    "in_normalizable_set",
-    "nearest_normalized",
-    "normalizable_curve",
-    "normalizable_set_is_empty",
-]
-
 
 def in_normalizable_set(inputs_ND: Tensor, weights_KD: Tensor, *, tolerance: float = 1e-9) -> Tensor:
     """Which inputs are in ``{x: Z(x; theta) = 1}``: those with ``|log Z(x; theta)| <= tolerance``.
@@ -30,23 +22,7 @@ def in_normalizable_set(inputs_ND: Tensor, weights_KD: Tensor, *, tolerance: flo
     A binary model with one weight vector, whose scores are ``(theta . x, 0)``, has ``Z > 1`` everywhere: give it as two
     classes, one with zero weights, and no input is in the set.
 
-    Args:
-        inputs_ND: features of each input.
-        weights_KD: theta, one row for each class.
-        tolerance: in nats, 0 or more.
-
-    Returns:
-        bool, (N,).
-
-    Raises:
-        InputError: the shapes do not fit, a number is not finite, or the tolerance is negative.
-
     Source: Andreas and Klein (NAACL 2015), definition 1.
-
-    Example:
-        >>> halves = torch.tensor([[-1.0, 0.0], [0.0, -1.0]], dtype=torch.float64).mul(math.log(2))
-        >>> in_normalizable_set(torch.tensor([[1.0, 1.0], [0.0, 0.0]]), halves)
-        tensor([ True, False])
     """
     if not tolerance >= 0:
         raise InputError(f"the tolerance on log Z must not be negative, got {tolerance}")
@@ -62,23 +38,7 @@ def normalizable_set_is_empty(weights_KD: Tensor) -> bool:
     is 0 and Z exceeds 1 by the other classes. If it does not, some direction lowers every score; along it log Z falls
     from log K without end, through 0.
 
-    Args:
-        weights_KD: theta, one row for each class.
-
-    Returns:
-        True also where 0 is within some millionths (of the largest weight) of the hull: then the set is so far away
-        that it does not matter.
-
-    Raises:
-        InputError: the weights are not a matrix of finite numbers with a row and a column.
-
     Source: not in Andreas and Klein (2015), who say "solutions, if any exist"; Gordan's theorem of the alternative.
-
-    Example:
-        >>> normalizable_set_is_empty(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]))
-        True
-        >>> normalizable_set_is_empty(torch.tensor([[-1.0, 1.0], [-1.0, -2.0]]))
-        False
     """
     weights_KD = _as_weights(weights_KD)
     return len(weights_KD) > 1 and _falling_direction(weights_KD) is None
@@ -105,27 +65,9 @@ def nearest_normalized(inputs_ND: Tensor, weights_KD: Tensor, *, norm: float = m
       the boundary point reached, until the distance no longer shrinks. It never grows on the way. The result is on the
       set, but in general only a local minimum: an upper bound of the distance, so that theorem 1 holds with it.
 
-    Args:
-        inputs_ND: features of each input.
-        weights_KD: theta, one row for each class.
-        norm: ``math.inf`` for the largest difference of a feature, as in definition 2, or 2 for the Euclidean distance.
-
-    Returns:
-        Points and distances, float64. With ``math.inf`` the nearest point need not be unique.
-
-    Raises:
-        InputError: no input is normalised, the shapes do not fit, a number is not finite, or the norm is another one.
-
     Source: Andreas and Klein (NAACL 2015), definition 2 and equation 3, which leave the method open; for the barrier,
     Boyd and Vandenberghe (2004), section 11.3. Not implemented: features that must keep their value, such as a constant
     one for a bias; sparse features (time and memory grow with D squared, and K + 1 times K for inputs inside).
-
-    Example:
-        >>> one_class = torch.tensor([[1.0, 1.0]])
-        >>> nearest_normalized(torch.tensor([[2.0, 0.0]]), one_class).distances_N  # by the point (1, -1)
-        tensor([1.], dtype=torch.float64)
-        >>> nearest_normalized(torch.tensor([[2.0, 0.0]]), one_class, norm=2).distances_N
-        tensor([1.4142], dtype=torch.float64)
     """
     if norm not in (2, math.inf):
         raise InputError(f"distances are measured in the norm 2 or inf, got {norm}")
@@ -152,23 +94,7 @@ def normalizable_curve(weights_KD: Tensor, *, extent: float, num_points: int = 2
     With v a direction in which every score falls, and w one at right angles to it, each line ``a w + b v`` meets the
     curve exactly once; so it is the graph of a convex function of a, which runs evenly from -extent to extent.
 
-    Args:
-        weights_KD: theta with two features; not empty in the sense of :func:`normalizable_set_is_empty`.
-        extent: how far the curve is followed to each side, in units of x, measured at right angles to v.
-        num_points: P, 2 or more.
-
-    Returns:
-        (P, 2), float64.
-
-    Raises:
-        InputError: there are not two features, the set is empty or the whole plane, or another argument is bad.
-
     Source: Andreas and Klein (NAACL 2015), figure 1, with theta {[-1, 1], [-1, -2]}.
-
-    Example:
-        >>> curve_P2 = normalizable_curve(torch.tensor([[-1.0, 1.0], [-1.0, -2.0]]), extent=2.0, num_points=3)
-        >>> bool(in_normalizable_set(curve_P2, torch.tensor([[-1.0, 1.0], [-1.0, -2.0]])).all())
-        True
     """
     weights_KD = _as_weights(weights_KD)
     if weights_KD.shape[1] != 2:

@@ -6,8 +6,6 @@ import math
 
 from seqwise.errors import InputError
 
-__all__ = ["approximate_normalization_bound", "generalization_bound", "printed_generalization_bound"]
-
 
 def approximate_normalization_bound(*, num_features: int, weight_bound: float, mean_distance: float) -> float:
     """Theorem 1: inputs that are near a normalised set on average are nearly normalised: ``E|log Z(X)| <= d B D``.
@@ -16,23 +14,7 @@ def approximate_normalization_bound(*, num_features: int, weight_bound: float, m
     largest change of a feature. With the Euclidean distance and a bound on Euclidean norms the factor d falls away
     (footnote 3): give ``num_features=1``. One class with all its weights at B or -B attains the bound.
 
-    Args:
-        num_features: d.
-        weight_bound: B, at least every ``||theta_y||_inf``.
-        mean_distance: D, the expected distance of an input to ``{x: Z(x; theta) = 1}``, in the largest difference of a
-            feature; :func:`~seqwise.objectives.nearest_normalized` measures it.
-
-    Returns:
-        The bound on the expected ``|log Z|``, in nats.
-
-    Raises:
-        InputError: d is less than 1, or B or D is negative or not finite.
-
     Source: Andreas and Klein (NAACL 2015), theorem 1, footnote 3 and the appendix.
-
-    Example:
-        >>> approximate_normalization_bound(num_features=10, weight_bound=0.5, mean_distance=0.1)
-        0.5
     """
     if num_features < 1 or not (0 <= weight_bound < math.inf and 0 <= mean_distance < math.inf):
         problem = "theorem 1 needs d >= 1, and finite B and D of 0 or more"
@@ -55,27 +37,8 @@ def generalization_bound(
     The printed bound (:func:`printed_generalization_bound`) lacks M. Without it no bound of this kind can hold, for
     |log Z| is in nats and grows with B and R. So this function follows the proof.
 
-    Args:
-        num_features: d.
-        num_classes: k.
-        weight_bound: B, at least every ``||theta_y||_inf`` that training could have chosen.
-        radius: R, at least every ``||x||_inf``.
-        num_examples: n, drawn independently.
-        delta: probability with which the bound may fail, in (0, 1).
-
-    Returns:
-        The bound, in nats.
-
-    Raises:
-        InputError: d, k or n is less than 1, B or R is negative or not finite, or delta is not in (0, 1).
-
     Source: Andreas and Klein (NAACL 2015), theorem 2 and its appendix. Not implemented: an effective dimension where
     features are correlated, other layers than the last.
-
-    Example:
-        >>> sizes = {"num_features": 1, "num_classes": 2, "weight_bound": 1.0, "radius": 1.0}
-        >>> round(generalization_bound(**sizes, num_examples=10_000, delta=0.05), 4)
-        0.0565
     """
     spread = _spread(num_features, num_classes, weight_bound, radius, num_examples, delta)
     cover = num_features * num_classes * math.log(max(1, math.ceil(num_examples * spread)))
@@ -92,26 +55,7 @@ def printed_generalization_bound(
     varies by much more: see :func:`generalization_bound`, which holds. Where ``n d B R < 1``, the logarithm of the size
     of the cover is taken as 0.
 
-    Args:
-        num_features: d.
-        num_classes: k.
-        weight_bound: B.
-        radius: R.
-        num_examples: n.
-        delta: in (0, 1).
-
-    Returns:
-        The printed value, in nats.
-
-    Raises:
-        InputError: d, k or n is less than 1, B or R is negative or not finite, or delta is not in (0, 1).
-
     Source: Andreas and Klein (NAACL 2015), theorem 2 (equation 4), with the denominators that its proof implies.
-
-    Example:
-        >>> sizes = {"num_features": 1, "num_classes": 2, "weight_bound": 1.0, "radius": 1.0}
-        >>> round(printed_generalization_bound(**sizes, num_examples=10_000, delta=0.05), 4)
-        0.0656
     """
     spread = _spread(num_features, num_classes, weight_bound, radius, num_examples, delta)
     cover = num_features * num_classes * math.log(max(1.0, num_examples * spread))

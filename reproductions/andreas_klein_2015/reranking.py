@@ -20,8 +20,6 @@ from seqwise.data.readers import read_lines
 from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Floats, Sums
 
-__all__ = ["WEIGHTS", "Candidate", "CandidateTable", "NBest", "Tuned", "candidate_table", "read_nbest", "tune"]
-
 WEIGHTS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0)
 """Weights of a second score that are tried, from the smallest up."""
 
@@ -45,20 +43,7 @@ class NBest:
 
 
 def read_nbest(path: str | os.PathLike[str]) -> list[NBest]:
-    r"""Read the lists that ``seqwise predict --json --n-best`` writes: one object a line, blank lines left out.
-
-    Args:
-        path: a UTF-8 file, plain or gzip-compressed.
-
-    Raises:
-        InputError: the file cannot be read, holds no list, or a line is something else, with its number.
-
-    Example:
-        >>> file = getfixture("tmp_path") / "lists.jsonl"
-        >>> _ = file.write_text('{"input": "der Hund", "outputs": [{"output": "the dog", "score": -1.5}]}\n')
-        >>> read_nbest(file)[0].candidates
-        (Candidate(text='the dog', score=-1.5),)
-    """
+    r"""Read the lists that ``seqwise predict --json --n-best`` writes: one object a line, blank lines left out."""
     hint = "write it with seqwise predict --n-best N --json"
     lists = []
     for line, text in read_lines(path):
@@ -96,19 +81,12 @@ def _text(value: Any) -> str:
 
 @dataclass(frozen=True, eq=False)
 class CandidateTable:
-    """All candidates of all inputs in a row, with both scores.
+    """All candidates of all inputs in a row, with both scores."""
 
-    Attributes:
-        starts_N: where the candidates of each input begin.
-        scores_H: of the model that made them.
-        seconds_H: the second scores.
-        words_H: length of each candidate, in words.
-    """
-
-    starts_N: npt.NDArray[np.intp]
-    scores_H: Floats
-    seconds_H: Floats
-    words_H: Floats
+    starts_N: npt.NDArray[np.intp]  # where the candidates of each input begin
+    scores_H: Floats  # of the model that made them
+    seconds_H: Floats  # the second scores
+    words_H: Floats  # length of each candidate, in words
 
     def best(self, weight: float, *, word_bonus: float = 0.0) -> npt.NDArray[np.intp]:
         """Where each input's best is by ``score + weight (second + word_bonus words)``, (N,); of equals the first.
@@ -126,20 +104,7 @@ class CandidateTable:
 
 
 def candidate_table(lists: Sequence[Sequence[Candidate]], seconds: Iterable[Sequence[float]]) -> CandidateTable:
-    """Put candidates and their second scores side by side.
-
-    Args:
-        lists: the candidates of each input, at least one.
-        seconds: as many scores for each input.
-
-    Raises:
-        InputError: there is no input, an input without a candidate, not as many scores, or one that is no number.
-
-    Example:
-        >>> table = candidate_table([[Candidate("a dog", -1.0), Candidate("the dog", -1.5)]], [[-9.0, -7.0]])
-        >>> table.best(0.0).tolist(), table.best(0.5).tolist()
-        ([0], [1])
-    """
+    """Put candidates and their second scores side by side."""
     seconds = [list(scores) for scores in seconds]
     if not lists or not all(lists):
         raise InputError("there is an input without a candidate to rank, or no input")
@@ -167,23 +132,8 @@ def tune(
 ) -> Tuned:
     """Choose the weight of the second score by what the best candidates are worth: a search over a grid.
 
-    Args:
-        table: of development data.
-        counts: a measure of all candidates, one row for each of the H; more is better.
-        weights: of equally good ones the first is taken.
-        word_bonuses: likewise.
-
-    Raises:
-        InputError: not as many rows as candidates, or nothing to try.
-
     Source: Andreas and Klein (2015), section 5, have the language model as one feature among those that a translation
     system tunes. Not implemented: more than two features, and searches finer than the grid.
-
-    Example:
-        >>> from seqwise.evaluation.metrics import Counts
-        >>> table = candidate_table([[Candidate("a dog", -1.0), Candidate("the dog", -1.5)]], [[-9.0, -7.0]])
-        >>> tune(table, Counts([0, 1]), weights=[0.0, 0.5, 1.0])
-        Tuned(weight=0.5, word_bonus=0.0, value=1.0)
     """
     if len(counts) != len(table.scores_H):
         raise InputError(f"{len(counts)} rows of counts for {len(table.scores_H)} candidates")

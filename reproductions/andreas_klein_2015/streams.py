@@ -18,16 +18,6 @@ from seqwise.data.readers import BLANKS, read_lines
 from seqwise.data.vocabulary import Vocabulary
 from seqwise.errors import InputError
 
-__all__ = [
-    "BEFORE",
-    "Positions",
-    "Sentence",
-    "build_vocabulary",
-    "gather_positions",
-    "read_sentences",
-    "stream_positions",
-]
-
 BEFORE = -1
 """What stands in a context before the first word of a sentence; it is no word and has no id."""
 
@@ -45,15 +35,10 @@ class Sentence(NamedTuple):
 
 
 class Positions(NamedTuple):
-    """N places in a text: what stands before each, and the word that stands there.
+    """N places in a text: what stands before each, and the word that stands there."""
 
-    Args:
-        contexts_NC: int64; column d - 1 holds the word at distance d to the left, `BEFORE` where there is none.
-        words_N: int64, the word to predict.
-    """
-
-    contexts_NC: Tensor
-    words_N: Tensor
+    contexts_NC: Tensor  # int64; column d - 1 holds the word at distance d to the left, `BEFORE` where there is none
+    words_N: Tensor  # int64, the word to predict
 
     def to(self, device: torch.device | str | int) -> Positions:
         """The same positions on another device."""
@@ -64,19 +49,6 @@ def read_sentences(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Sentence
     r"""Yield the sentences of files, plain or gzip: one a line, words between blanks, blank lines left out.
 
     One line is held in memory at a time.
-
-    Args:
-        paths: the files, in the order in which they are read.
-
-    Raises:
-        InputError: there is no path, a file without a word, or as `seqwise.data.readers.read_lines`; raised when the
-            place is reached.
-
-    Example:
-        >>> file = getfixture("tmp_path") / "a.txt"
-        >>> _ = file.write_text("the dog\n\nruns\n")
-        >>> [(sentence.tokens, sentence.line) for sentence in read_sentences([file])]
-        [(('the', 'dog'), 1), (('runs',), 3)]
 
     Not implemented: splitting paragraphs into sentences, and punctuation from words.
     """
@@ -101,22 +73,7 @@ def build_vocabulary(
     unknown: str | None = "<unk>",
     end: str | None = "</s>",
 ) -> Vocabulary:
-    r"""The vocabulary of a text, in one pass; memory grows with the number of distinct words only.
-
-    Args:
-        sentences: from `read_sentences`, say.
-        minimum_count: how often a word must occur to be kept.
-        unknown: what stands for every other word; it may occur in the text.
-        end: what is predicted after the last word of each sentence, or None; it must not occur in the text.
-
-    Raises:
-        InputError: the end token occurs, with file and line, or as `Vocabulary.build`.
-
-    Example:
-        >>> sentences = [Sentence(("the", "dog")), Sentence(("the", "cat"))]
-        >>> build_vocabulary(sentences, minimum_count=2).tokens
-        ('<unk>', '</s>', 'the')
-    """
+    r"""The vocabulary of a text, in one pass; memory grows with the number of distinct words only."""
 
     def checked() -> Iterator[tuple[str, ...]]:
         for sentence in sentences:
@@ -129,20 +86,7 @@ def build_vocabulary(
 
 
 def gather_positions(sequences: Iterable[Sequence[int]], *, context_size: int) -> Positions:
-    """Every position of some sentences, one after the other; no context reaches into the sentence before.
-
-    Args:
-        sequences: the ids of each sentence, the end id included where one is to be predicted.
-        context_size: C, the number of words to the left that are kept.
-
-    Raises:
-        InputError: the context size or an id is negative.
-
-    Example:
-        >>> contexts_NC, words_N = gather_positions([[5, 6, 7], [8]], context_size=2)
-        >>> words_N.tolist(), contexts_NC.tolist()
-        ([5, 6, 7, 8], [[-1, -1], [5, -1], [6, 5], [-1, -1]])
-    """
+    """Every position of some sentences, one after the other; no context reaches into the sentence before."""
     _require_context_size(context_size)
     return _as_positions(_rows(sequences, context_size))
 
@@ -179,24 +123,6 @@ def stream_positions(
     Memory: the buffer, one chunk of a few thousand positions and one line, however long the text is. The buffer mixes
     like this: each time it is full, a random half of it leaves in random order, and the text fills it up again. A
     position may wait arbitrarily long, but never leaves more than ``shuffle_buffer`` positions before its turn.
-
-    Args:
-        sentences: the text, from `read_sentences`, say.
-        vocabulary: its end token, if it has one, is predicted after the last word of each sentence.
-        context_size: C, the number of words to the left that are kept.
-        batch_size: N of every batch but the last.
-        shuffle_buffer: how many positions are mixed with each other; 0 keeps the order of the text.
-        seed: of the mixing; give each epoch another.
-
-    Raises:
-        InputError: at once, a size that makes no sense; when the place is reached, a word that the vocabulary does not
-            know and has no unknown token for, with file and line, or as `read_sentences`.
-
-    Example:
-        >>> vocabulary = Vocabulary(("</s>", "the", "dog"), end="</s>")
-        >>> batch, = stream_positions([Sentence(("the", "dog"))], vocabulary, context_size=1, batch_size=8)
-        >>> batch.contexts_NC.tolist(), batch.words_N.tolist()
-        ([[-1], [1], [2]], [1, 2, 0])
 
     Not implemented: resuming in the middle of a text.
     """

@@ -37,8 +37,6 @@ from seqwise.evaluation.translation import bleu, require_sacrebleu
 from seqwise.evaluation.values import values_by_seed
 from seqwise.evaluation.verdicts import decide, interval_result
 
-__all__ = ["TABLE_1", "TABLE_2", "Measured", "about_as_fast", "measure", "table_1", "table_2", "with_weight"]
-
 WORD_BONUSES = (-1.0, -0.5, 0.0, 0.5, 1.0, 2.0)
 
 PLAIN = LanguageModelSettings()
@@ -71,27 +69,16 @@ TABLE_2 = (
 
 @dataclass(frozen=True)
 class Measured:
-    """A row with what was measured, one of each for each seed.
+    """A row with what was measured, one of each for each seed."""
 
-    Attributes:
-        row: what it is.
-        tuned: weight and word bonus chosen on the development lists, and BLEU there.
-        bleu: on test.
-        risk: mean |log Z| on held-out text.
-        deviation: mean |log Z - mean| there.
-        loss: negative log-likelihood there, normalised.
-        seconds: of training.
-        signature: of the first seed, with all seeds in it.
-    """
-
-    row: Row
-    tuned: list[Tuned]
-    bleu: list[Sums]
-    risk: list[Sums]
-    deviation: list[Sums]
-    loss: list[Sums]
-    seconds: list[float]
-    signature: Signature
+    row: Row  # what it is
+    tuned: list[Tuned]  # weight and word bonus chosen on the development lists, and BLEU there
+    bleu: list[Sums]  # on test
+    risk: list[Sums]  # mean |log Z| on held-out text
+    deviation: list[Sums]  # mean |log Z - mean| there
+    loss: list[Sums]  # negative log-likelihood there, normalised
+    seconds: list[float]  # of training
+    signature: Signature  # of the first seed, with all seeds in it
 
 
 def measure(
@@ -100,12 +87,6 @@ def measure(
     """Tune each system on the development lists and measure it on test; and the translator without language model.
 
     The last has a word bonus too, chosen likewise: else what a longer output gains would pass for the language model's.
-
-    Args:
-        name: of the table, for signatures.
-        rows: of the table.
-        cells: by key of the row, one for each seed.
-        lists: that the cells have scored.
     """
     counts = {part: _all_counts(lists, part) for part in PARTS}
 
@@ -168,14 +149,6 @@ def about_as_fast(text: str, source: str, slow: Sequence[float], fast: Sequence[
     """Put "so many times as fast" to a test: the 95% interval of the ratio must lie within a quarter of it.
 
     The interval is Student's, of the logarithms of the ratios by seed; a quarter is a factor of 1.25 either way.
-
-    Args:
-        text, source: of the claim.
-        slow, fast: seconds, one for each seed.
-        times: the ratio that is claimed.
-
-    Returns:
-        The claim: reversed if the interval lies below 1, so that the "fast" one is slower.
     """
     values, rule = (values_by_seed(slow), values_by_seed(fast)), f"about {times:g} times"
     verdict, numbers = decide(rule, *values)
@@ -189,12 +162,7 @@ def about_as_fast(text: str, source: str, slow: Sequence[float], fast: Sequence[
 
 
 def with_weight(claim: Claim, *rows: Measured) -> Claim:
-    """A claim on translations, or "not tested" where a language model got weight 0: its lists are ranked without it.
-
-    Args:
-        claim: as tested.
-        rows: that it compares.
-    """
+    """A claim on translations, or "not tested" where a language model got weight 0: its lists are ranked without it."""
     unused = [(one.row.name, sum(tuned.weight == 0 for tuned in one.tuned), len(one.tuned)) for one in rows]
     zeros = ", ".join(f"{name} in {count} of {seeds} seeds" for name, count, seeds in unused if count)
     if not zeros:

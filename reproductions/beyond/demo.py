@@ -9,8 +9,6 @@ from reproductions.beyond import label_bias_toy, stress
 from reproductions.outcome import Outcome
 from reproductions.workers import ProgressFactory
 
-__all__ = ["reproduce"]
-
 
 def reproduce(folder: Path, *, seed: int, progress: ProgressFactory) -> Iterator[Outcome]:
     """Run both reproductions in folders of their own; the first is there to be looked at while the second runs."""

@@ -17,8 +17,8 @@ import rich.table
 
 from reproductions.beyond.search_objectives import CORPORA, SEARCHED, beat_the_best, family, measure_corpora, systems_of
 from reproductions.beyond.spelling import load_both_parts, words_right
-from reproductions.comparison import HEADINGS, Measured, Row, best_on_dev, compare, examine
-from reproductions.outcome import Outcome
+from reproductions.comparison import Measured, Row, best_on_dev, compare, examine
+from reproductions.outcome import HEADINGS, Outcome
 from reproductions.systems import System
 from reproductions.tasks import Task, run_task
 from reproductions.workers import ProgressFactory
@@ -26,8 +26,6 @@ from seqwise.evaluation.metrics import seed_differences
 from seqwise.evaluation.report import Claim, Result, Table
 from seqwise.evaluation.verdicts import SIGNIFICANT, difference_result, interval_result
 from seqwise.runs.settings import Settings, train_settings
-
-__all__ = ["SPELLING", "reproduce", "spelling_family", "variants"]
 
 TAGGED = ("pmb", "ner")
 WINNERS = ("dense-beam", "beam-crf")
@@ -45,11 +43,7 @@ VARIANTS = {
 
 
 def variants(start: Settings, epochs: Mapping[str, float], seed: int) -> dict[str, System]:
-    """The family of the search objectives and, after it, every variant.
-
-    Args:
-        start, epochs, seed: as of :func:`reproductions.beyond.search_objectives.family`.
-    """
+    """The family of the search objectives and, after it, every variant."""
     systems = family(start, epochs, seed)
     dense, crf, relaxed = (systems[key].settings for key in (*WINNERS, RELAXED))
     by_gaps = {"alpha_unit": "gaps", "alpha": "exponential(1, 10)"}
@@ -162,15 +156,7 @@ def reproduce(folder: Path, *, seeds: Sequence[int], scale: str, progress: Progr
 
 
 def on_dev(name: str, title: str, measured: Mapping[str, Measured], measure: str, runs: Path) -> Outcome:
-    """Every row on development data beside the winner, and of the test data one comparison.
-
-    Args:
-        name: file name of the results, without ending.
-        title: of the table.
-        measured: the winners and their variants.
-        measure: the name of what was measured, in per cent.
-        runs: the folder of the runs.
-    """
+    """Every row on development data beside the winner, and of the test data one comparison."""
     winner = best_on_dev(measured, WINNERS)
     best = best_on_dev(measured, [key for key in measured if key not in (*WINNERS, RELAXED)])
     grid = rich.table.Table(

@@ -19,8 +19,6 @@ from seqwise.data.synthetic import label_bias_toy, toy_ceilings
 from seqwise.evaluation.metrics import token_accuracy
 from seqwise.runs.settings import train_settings
 
-__all__ = ["reproduce"]
-
 LENGTH, FLIP = 10, 0.1
 
 

@@ -15,17 +15,6 @@ from seqwise.data.fasta import read_fasta
 from seqwise.data.readers import Example
 from seqwise.errors import InputError
 
-__all__ = [
-    "Proteins",
-    "bigram_nats",
-    "choose_wild_types",
-    "families",
-    "proteins",
-    "residue_shares",
-    "split_by_family",
-    "unigram_nats",
-]
-
 FILE = "uniprot_ecoli_yeast_len20-128.fasta.gz"
 HELD_OUT = 0.1  # of the sequences, for development data and again for test data
 PRIOR = 20.0  # how many residues' worth the unigrams count beside the bigrams of one residue
@@ -57,19 +46,7 @@ def families(sequences: Sequence[Sequence[str]], *, size: int = 6, share: float 
     Two sequences are linked if they share a word of ``size`` residues, and with it at least ``share`` of the distinct
     words of the one that has fewer.
 
-    Args:
-        sequences: of residues.
-        size: of a word.
-        share: between 0 and 1.
-
-    Returns:
-        For each sequence the place of the first member of its family.
-
     Not implemented: alignment. Relatives that have diverged, and share no word, are not found.
-
-    Example:
-        >>> families(["MKLVINDE", "MAAAAAAA", "MKLVINDQ"], size=4)
-        [0, 1, 0]
     """
     words = [{tuple(one[place : place + size]) for place in range(len(one) - size + 1)} for one in sequences]
     holders: dict[tuple[str, ...], list[int]] = defaultdict(list)
@@ -95,14 +72,6 @@ def split_by_family(examples: Sequence[Example], *, seed: int = 0) -> Proteins:
     """A tenth of the sequences each for development and test data, by whole families in random order.
 
     A part is full once it has at least its tenth, so that a large family may make it larger.
-
-    Raises:
-        InputError: there are too few families for three parts.
-
-    Example:
-        >>> parts = split_by_family([Example((), tuple(8 * letter)) for letter in "ACDEFGHIKL"])
-        >>> len(parts.train), len(parts.dev), len(parts.test)
-        (8, 1, 1)
     """
     family = families([one.target for one in examples])
     order = sorted(set(family))
@@ -122,15 +91,7 @@ def split_by_family(examples: Sequence[Example], *, seed: int = 0) -> Proteins:
 
 
 def choose_wild_types(examples: Sequence[Example], *, count: int, lengths: tuple[int, int]) -> list[Example]:
-    """So many sequences of a length in a range, the same whenever it is asked for; all where there are fewer.
-
-    Raises:
-        InputError: there is none.
-
-    Example:
-        >>> choose_wild_types([Example((), tuple("MAC")), Example((), tuple("MA"))], count=5, lengths=(3, 9))[0].target
-        ('M', 'A', 'C')
-    """
+    """So many sequences of a length in a range, the same whenever it is asked for; all where there are fewer."""
     low, high = lengths
     places = [place for place, one in enumerate(examples) if low <= len(one.target) <= high]
     if not places:
@@ -142,14 +103,6 @@ def unigram_nats(train: Sequence[Example], held_out: Sequence[Example]) -> list[
     """``- sum_t log p(y_t)`` of each held-out sequence, t from the second residue on, by the shares of residues there.
 
     The first residue is methionine, the start of every protein, which nothing has to predict.
-
-    Raises:
-        InputError: a residue is in no training sequence.
-
-    Example:
-        >>> nats = unigram_nats([Example((), tuple("MAAC"))], [Example((), tuple("MAC"))])
-        >>> [round(math.exp(-value), 4) for value in nats]
-        [0.2222]
     """
     shares = residue_shares(train)
     return [-math.fsum(math.log(_share(shares, residue)) for residue in one.target[1:]) for one in held_out]
@@ -162,14 +115,6 @@ def bigram_nats(train: Sequence[Example], held_out: Sequence[Example]) -> list[f
     and b after it; the end of the sequence counts as a residue. ``p(w | a) = (n(a, w) + 20 p(w)) / (n(a) + 20)``, with
     the p(w) of :func:`unigram_nats` (of the end: one for each sequence). So this is the pseudo-log-likelihood of the
     chain: what a masked model's is to be compared with.
-
-    Raises:
-        InputError: a residue is in no training sequence.
-
-    Example:
-        >>> train = [Example((), tuple("M" + 20 * "AC"))]
-        >>> bigram_nats(train, [Example((), tuple("MAC"))])[0] < unigram_nats(train, [Example((), tuple("MAC"))])[0]
-        True
     """
     shares, end = residue_shares(train), ""
     ends = len(train) / max(sum(len(one.target) - 1 for one in train), 1)

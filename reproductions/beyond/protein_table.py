@@ -20,8 +20,6 @@ from seqwise.evaluation.report import Claim, Result, Table
 from seqwise.evaluation.signature import Signature
 from seqwise.evaluation.verdicts import interval_result
 
-__all__ = ["Measured", "build_outcome", "draw", "examine"]
-
 TITLE = "Proteins: the energy of variants at fixed distances of a wild type"
 SOURCE = "not in the papers"
 EXACT = 0.1  # nats by which log-odds may be off, in the mean, to be called the energy
@@ -48,23 +46,16 @@ MODEL = "masked Transformer"
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """All numbers of the reproduction.
+    """All numbers of the reproduction."""
 
-    Attributes:
-        data: the sequences; of the development data those are, which models and counts are measured on.
-        distances: Hamming distances.
-        nats: of each seed, for each development sequence minus the sum of ``log p(y_t | all others)``, t from 2 on.
-        seconds: CPU seconds of each seed's training.
-        variants: of each seed and wild type, what
-            :func:`~reproductions.beyond.protein_variants.measure_variants` gives.
-        model_signature, variant_signature: how they were made.
-    """
-
-    data: Proteins
-    distances: Sequence[int]
+    data: Proteins  # the sequences; of the development data those are, which models and counts are measured on
+    distances: Sequence[int]  # Hamming distances
+    # of each seed, for each development sequence minus the sum of ``log p(y_t | all others)``, t from 2 on
     nats: Sequence[Sequence[float]]
-    seconds: Sequence[float]
+    seconds: Sequence[float]  # CPU seconds of each seed's training
+    # of each seed and wild type, what :func:`~reproductions.beyond.protein_variants.measure_variants` gives
     variants: Sequence[Sequence[Mapping[str, Mapping[int, float]]]]
+    # how they were made
     model_signature: Signature
     variant_signature: Signature
 
@@ -86,13 +77,7 @@ class Measured:
 
 
 def build_outcome(measured: Measured, files: Mapping[str, Path], hints: tuple[str, ...]) -> Outcome:
-    """The table, the claims and a grid for the terminal.
-
-    Args:
-        measured: see there.
-        files: what was written, by what it is.
-        hints: commands to try next.
-    """
+    """The table, the claims and a grid for the terminal."""
     claims = examine(measured)
     results = [*_model_results(measured), *_variant_results(measured)]
     note = (
@@ -201,12 +186,7 @@ def _grid(measured: Measured, results: Sequence[Result]) -> rich.table.Table:
 
 
 def draw(table: Table, path: Path) -> None:
-    """Energy against distance, and how log-odds rank variants, with bootstrap 95% intervals; saved as PNG.
-
-    Args:
-        table: of the reproduction, as made or as read back from JSON.
-        path: of the picture.
-    """
+    """Energy against distance, and how log-odds rank variants, with bootstrap 95% intervals; saved as PNG."""
     import matplotlib
 
     matplotlib.use("Agg")

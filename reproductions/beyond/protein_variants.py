@@ -36,38 +36,20 @@ from seqwise.sampling import (
     start_chains,
 )
 
-__all__ = [
-    "VariantSize",
-    "WithoutWildType",
-    "distance_is",
-    "likeliest_substitutions",
-    "log_odds",
-    "measure_variants",
-    "mutate",
-    "rank_correlation",
-]
-
 COLDEST = 0.1
 """The temperature of the target in the last sweep of annealed chains."""
 
 
 @dataclass(frozen=True)
 class VariantSize:
-    """How much is drawn for one wild type.
+    """How much is drawn for one wild type."""
 
-    Args:
-        distances: Hamming distances.
-        mutants: random variants of each kind and distance.
-        chains: of each sampler and distance, each from a uniform mutant of its own: no more than there are mutants.
-        sweeps: fewest sweeps of a chain; the first quarter is not counted.
-        proposals: a chain of a small distance makes more sweeps, until it has made so many proposals.
-    """
-
-    distances: tuple[int, ...] = (1, 2, 4, 8, 16)
-    mutants: int = 64
+    distances: tuple[int, ...] = (1, 2, 4, 8, 16)  # Hamming distances
+    mutants: int = 64  # random variants of each kind and distance
+    # of each sampler and distance, each from a uniform mutant of its own: no more than there are mutants
     chains: int = 4
-    sweeps: int = 20
-    proposals: int = 64
+    sweeps: int = 20  # fewest sweeps of a chain; the first quarter is not counted
+    proposals: int = 64  # a chain of a small distance makes more sweeps, until it has made so many proposals
 
     def num_sweeps(self, distance: int) -> int:
         """Of each chain."""
@@ -75,18 +57,7 @@ class VariantSize:
 
 
 class WithoutWildType:
-    """A masked model that gives the wild type's residue no chance at any masked position: to propose mutants from.
-
-    Args:
-        model: whose scores are given for all other residues.
-        wild_T: int64.
-
-    Example:
-        >>> from seqwise.sampling import table_model
-        >>> model = WithoutWildType(table_model(num_positions=2, vocab_size=3), torch.tensor([1, 0]))
-        >>> model.masked_logits(torch.tensor([[1, 0]]), torch.tensor([[True, True]])).isinf().nonzero().tolist()
-        [[0, 1], [1, 0]]
-    """
+    """A masked model that gives the wild type's residue no chance at any masked position: to propose mutants from."""
 
     def __init__(self, model: MaskedModel, wild_T: Tensor) -> None:
         self.model, self.wild_T = model, wild_T
@@ -110,21 +81,7 @@ def distance_is(wild_T: Tensor, distance: int) -> Callable[[Tensor], Tensor]:
 
 
 def mutate(wild_T: Tensor, places_ND: Tensor, weights_V: Tensor, *, generator: torch.Generator) -> Tensor:
-    """Put a drawn residue at each of the given places, by weights, but never the wild type's.
-
-    Args:
-        wild_T: int64.
-        places_ND: int64, D different positions for each variant.
-        weights_V: at least 0; at least two residues greater.
-        generator: of the random numbers.
-
-    Returns:
-        int64 (N, T).
-
-    Example:
-        >>> mutate(torch.tensor([0, 0]), torch.tensor([[1]]), torch.tensor([1.0, 1.0]), generator=torch.Generator())
-        tensor([[0, 1]])
-    """
+    """Put a drawn residue at each of the given places, by weights, but never the wild type's."""
     weights_NDV = weights_V.expand(*places_ND.shape, -1).scatter(2, wild_T[places_ND][..., None], 0.0)
     drawn_M = torch.multinomial(weights_NDV.flatten(0, 1), 1, generator=generator)
     return wild_T.repeat(len(places_ND), 1).scatter(1, places_ND, drawn_M.view(places_ND.shape))
@@ -133,44 +90,20 @@ def mutate(wild_T: Tensor, places_ND: Tensor, weights_V: Tensor, *, generator: t
 def log_odds(log_probs_TV: Tensor, wild_T: Tensor, tokens_NT: Tensor) -> Tensor:
     """Each substitution on its own, added up: ``sum_t log p(y_t | x without t) - log p(x_t | x without t)``.
 
-    Args:
-        log_probs_TV: at each position of the wild type x, that position alone masked.
-        wild_T: x.
-        tokens_NT: variants y.
-
-    Returns:
-        (N,), nats.
-
     Source: Meier et al. (NeurIPS 2021), the score "masked marginals", with one mask at a time.
-
-    Example:
-        >>> log_probs_TV = torch.tensor([[0.5, 0.5], [0.75, 0.25]]).log()
-        >>> log_odds(log_probs_TV, torch.tensor([0, 0]), torch.tensor([[0, 0], [1, 1]])).exp()
-        tensor([1.0000, 0.3333])
     """
     of_variants_NT = log_probs_TV.expand(len(tokens_NT), -1, -1).gather(2, tokens_NT[..., None]).squeeze(2)
     return (of_variants_NT - log_probs_TV.gather(1, wild_T[:, None]).squeeze(1)).sum(1)
 
 
 def likeliest_substitutions(log_probs_TV: Tensor, wild_T: Tensor, places_D: Tensor) -> Tensor:
-    """The variant with the highest log-odds that differs at exactly these places: int64 (T,).
-
-    Example:
-        >>> log_probs_TV = torch.tensor([[0.2, 0.5, 0.3], [0.6, 0.3, 0.1]]).log()
-        >>> likeliest_substitutions(log_probs_TV, torch.tensor([1, 0]), torch.tensor([0, 1]))
-        tensor([2, 1])
-    """
+    """The variant with the highest log-odds that differs at exactly these places: int64 (T,)."""
     others_TV = log_probs_TV.scatter(1, wild_T[:, None], -torch.inf)
     return wild_T.scatter(0, places_D, others_TV[places_D].argmax(1))
 
 
 def rank_correlation(first_N: Tensor, second_N: Tensor) -> float:
-    """Spearman's: the correlation of ranks, for numbers that differ; not a number where there are fewer than 3.
-
-    Example:
-        >>> rank_correlation(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 8.0, 9.0]))
-        1.0
-    """
+    """Spearman's: the correlation of ranks, for numbers that differ; not a number where there are fewer than 3."""
     if len(first_N) < 3:
         return math.nan
     ranks_2N = torch.stack([each_N.argsort().argsort().double() for each_N in (first_N, second_N)])
@@ -191,24 +124,6 @@ def measure_variants(
 
     The free positions and the random mutants depend on the wild type alone, so that models of several seeds are
     measured on the same ones. The first residue, methionine in every protein, stays.
-
-    Args:
-        model: in evaluation mode.
-        wild_T: int64.
-        size: see there.
-        shares_V: of the residues, for unigram mutants.
-        seed: of the chains.
-        report: called before each distance with how many are done.
-
-    Returns:
-        By quantity and distance: the mean energies of "uniform", "unigram", "gibbs" and "mh"; the energy of the variant
-        with the highest "log-odds", and the lowest that "annealed" chains come by; of Metropolis-Hastings "accepted",
-        "novel", "passes" (of a proposal), "r-hat" (if ArviZ is there and chains move); "rank correlation" and "error"
-        (mean absolute difference) of log-odds against minus the energy, over random variants whose positions are
-        random too.
-
-    Raises:
-        InputError: the wild type has too few positions for a distance.
     """
     length = len(wild_T)
     if max(size.distances) >= length:

@@ -37,26 +37,17 @@ from seqwise.runs.masked_model_training import train_masked_model
 from seqwise.runs.scoring import score_sequences
 from seqwise.training.trainer import Progress
 
-__all__ = ["SIZES", "Size", "measure_wild_type", "reproduce", "train_model"]
-
 RECORD = "record.json"
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much is trained and drawn.
+    """How much is trained and drawn."""
 
-    Args:
-        settings: of the masked model; each seed puts itself in.
-        wild_types: how many held-out sequences are changed.
-        lengths: of those, the shortest and the longest.
-        variants: of each of them.
-    """
-
-    settings: MaskedModelSettings
-    wild_types: int
-    lengths: tuple[int, int]
-    variants: VariantSize
+    settings: MaskedModelSettings  # of the masked model; each seed puts itself in
+    wild_types: int  # how many held-out sequences are changed
+    lengths: tuple[int, int]  # of those, the shortest and the longest
+    variants: VariantSize  # of each of them
 
 
 SIZES = {
@@ -74,17 +65,7 @@ SIZES = {
 
 
 def reproduce(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> list[Outcome]:
-    """Train a masked model with each seed, propose variants of held-out proteins, and compare their energies.
-
-    Args:
-        folder: takes the runs, what was measured of each wild type, and the figure; continued if interrupted.
-        seeds: of models and chains; data and wild types are the same for all.
-        scale: "cpu".
-        progress: makes the progress bars.
-
-    Raises:
-        InputError: ``SEQWISE_DATA`` names no folder with the proteins.
-    """
+    """Train a masked model with each seed, propose variants of held-out proteins, and compare their energies."""
     size, data = SIZES[scale], proteins()
     wild_types = choose_wild_types(data.test, count=size.wild_types, lengths=size.lengths)
     _write_files(folder, data, wild_types)
@@ -138,14 +119,7 @@ def _jobs(
 
 
 def train_model(folder: Path, settings: MaskedModelSettings, output: Path, report: Report) -> None:
-    """Train the model of one seed, from its last checkpoint where there is one, and measure it on development data.
-
-    Args:
-        folder: holds the files of sequences.
-        settings: of the model.
-        output: takes the run and, at last, ``record.json``.
-        report: told of the steps.
-    """
+    """Train the model of one seed, from its last checkpoint where there is one, and measure it on development data."""
     watch = stopwatch(output)
 
     def on_progress(step: Progress) -> None:
@@ -178,17 +152,7 @@ def measure_wild_type(
     shares: Mapping[str, float],
     seed: int,
 ) -> None:
-    """Propose variants of one wild type by all ways, and write down what they came to.
-
-    Args:
-        model: the folder of its run.
-        wild_type: a protein.
-        size: see there.
-        output: the file to write.
-        report: told of the distances.
-        shares: of each residue, for unigram mutants.
-        seed: of the chains.
-    """
+    """Propose variants of one wild type by all ways, and write down what they came to."""
     run = load_run(model)
     (encoded,) = run.codec.encode([wild_type])
     shares_V = torch.tensor([shares.get(residue, 0.0) for residue in run.codec.sequence.vocabulary.tokens])

@@ -35,8 +35,6 @@ from seqwise.runs.run import OutputRun, predict
 from seqwise.search.candidates import shifted
 from seqwise.search.selectors import HardTopK
 
-__all__ = ["reproduce"]
-
 KEY = "cross-entropy"
 RANKED = 1000
 """So many test examples are searched for pairs of slots."""

@@ -20,8 +20,6 @@ from reproductions.workers import ProgressFactory
 from seqwise.evaluation.report import Claim
 from seqwise.runs.settings import Settings, train_settings
 
-__all__ = ["CORPORA", "beat_the_best", "family", "measure_corpora", "reproduce", "systems_of"]
-
 CONTROLS = {
     "cross-entropy": "cross-entropy",
     "cross-entropy-longer": "cross-entropy, longer",
@@ -41,13 +39,7 @@ def _left_to_right(task: Task) -> Task:
 
 
 def family(start: Settings, epochs: Mapping[str, float], seed: int) -> dict[str, System]:
-    """Every system for one seed by key; scores are global wherever a search is trained through.
-
-    Args:
-        start: the cross-entropy training.
-        epochs: of scheduled sampling, of each stage after it by key, and of the longer ones.
-        seed: of weights, batches and noise.
-    """
+    """Every system for one seed by key; scores are global wherever a search is trained through."""
     start = start.with_changes(seed=seed)
     after = start.with_changes(learning_rate=start.learning_rate / 2)
     sampling = after.with_changes(objective="scheduled-sampling", gold_probability="linear(1, 0.25)")
@@ -69,10 +61,6 @@ def family(start: Settings, epochs: Mapping[str, float], seed: int) -> dict[str,
 
 def systems_of(stages: Mapping[str, tuple[Settings, str | None]], seed: int) -> dict[str, System]:
     """Systems by key, each in the folder ``seed-N/key``.
-
-    Args:
-        stages: by key, settings with that seed in them, and the key of the system that is trained before (None: none).
-        seed: N.
 
     Example:
         >>> found = systems_of({"plain": (train_settings(), None), "longer": (train_settings(), "plain")}, 3)
@@ -149,17 +137,7 @@ def measure_corpora(
     seeds: Sequence[int],
     progress: ProgressFactory,
 ) -> Iterator[tuple[str, Task, Path, dict[str, Measured]]]:
-    """Train systems on one corpus after the other: the name of each table, its task, its runs, and what was measured.
-
-    Args:
-        reproduction: what the names of the tables begin with.
-        names: of :data:`CORPORA`.
-        make: the systems of a seed, from the start and the epochs of a corpus: :func:`family` or what contains it.
-        rows: of each table.
-        folder: takes the runs of each corpus, in a folder of its name.
-        seeds: one training of each system for each.
-        progress: makes the progress bars.
-    """
+    """Train and measure systems on one corpus after the other; yields table name, task, run folder and measurements."""
     for name in names:
         task, start, epochs = CORPORA[name]
         table, runs = f"{reproduction}-{name}", folder / name

@@ -23,8 +23,6 @@ from seqwise.evaluation.report import Table
 from seqwise.runs.measures import references_by_source
 from seqwise.runs.settings import train_settings
 
-__all__ = ["draw", "load_both_parts", "load_data", "reproduce", "systems", "words_right"]
-
 PARTS = {"dev": (0.90, 0.95), "test": (0.95, 1.0)}
 EVERY = 3  # one in so many words of each part is used where both parts are decoded for many systems
 
@@ -126,13 +124,7 @@ def reproduce(folder: Path, *, seed: int, progress: ProgressFactory, part: str =
 
 
 def draw(table: Table, path: Path, *, part: str = "test") -> None:
-    """The word error rate of each system with each decoder; saved as PNG.
-
-    Args:
-        table: of the reproduction, as made or as read back from JSON.
-        path: of the picture.
-        part: what was measured on, "dev" or "test".
-    """
+    """The word error rate of each system with each decoder; saved as PNG."""
     title = f"Spelling to sound: word error rate ({part}, %; lower is better)"
     draw_by_decoder(table, "word error", path, title=title)
 

@@ -27,8 +27,6 @@ from seqwise.evaluation.report import Result, Table
 from seqwise.evaluation.verdicts import difference_result
 from seqwise.runs.settings import train_settings
 
-__all__ = ["draw", "load_data", "reproduce", "systems"]
-
 GLOBAL = ("global-from-ce", "global-from-self-normalized")
 CONTROLS = ("cross-entropy", "cross-entropy-longer", "scheduled-sampling", "self-normalized", "relaxed-local")
 
@@ -191,12 +189,7 @@ def _lesson(cells: Mapping[str, Cell], dev: OnDev, measure: Measure) -> tuple[st
 
 
 def draw(table: Table, path: Path) -> None:
-    """The words that each system gets right with each decoder; saved as PNG.
-
-    Args:
-        table: of the reproduction, as made or as read back from JSON.
-        path: of the picture.
-    """
+    """The words that each system gets right with each decoder; saved as PNG."""
     title = "Streaming stress assignment: words entirely right (test, %)"
     draw_by_decoder(table, "words right", path, title=title)
 

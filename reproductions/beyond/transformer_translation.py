@@ -30,8 +30,6 @@ from seqwise.runs.pretrained import quiet
 from seqwise.runs.settings import Settings, train_settings
 from seqwise.training.checkpoints import publishing
 
-__all__ = ["SIZES", "Size", "family", "make_marian", "reproduce"]
-
 NAMES = {
     "cross-entropy": "cross-entropy",
     "cross-entropy-longer": "cross-entropy, longer",
@@ -46,16 +44,11 @@ POSITIONS = 256
 
 @dataclass(frozen=True)
 class Size:
-    """How large the models are, and how long they are trained.
+    """How large the models are, and how long they are trained."""
 
-    Args:
-        shape: settings of a Transformer.
-        training: with cross-entropy, which all systems start from.
-        longer, sampling, search: epochs of the second stage.
-    """
-
-    shape: Mapping[str, Any]
-    training: Settings
+    shape: Mapping[str, Any]  # settings of a Transformer
+    training: Settings  # with cross-entropy, which all systems start from
+    # epochs of the second stage
     longer: float
     sampling: float
     search: float
@@ -151,17 +144,7 @@ def _family_of(start: Mapping[int, Settings], size: Size, seed: int) -> dict[str
 
 
 def family(start: Settings, size: Size) -> dict[str, System]:
-    """The systems of one seed, by key; each lies in the folder ``seed-N/key``.
-
-    Args:
-        start: the cross-entropy training, with its seed and model.
-        size: the epochs of all others.
-
-    Example:
-        >>> systems = family(SIZES["cpu"].training.with_changes(model="transformer"), SIZES["cpu"])
-        >>> systems["global"].settings.trained_score, systems["global"].starts_from
-        ('global', 'seed-0/cross-entropy')
-    """
+    """The systems of one seed, by key; each lies in the folder ``seed-N/key``."""
     after = start.with_changes(learning_rate=start.learning_rate / 2)
     # A cost through the search moves weights further than a likelihood does: a third of the rate.
     searched = after.with_changes(
@@ -212,16 +195,7 @@ def _claims(measured: Mapping[str, Measured]) -> list[Claim]:
 
 
 def make_marian(folder: Path, shape: Mapping[str, Any], *, seed: int) -> Path:
-    """Write a Marian-shaped Hugging Face model with new weights, and a tokenizer of the corpus' subwords.
-
-    Args:
-        folder: takes what ``from_pretrained`` reads; what is there is replaced.
-        shape: settings of a Transformer.
-        seed: of the weights; the same one makes the same bytes.
-
-    Returns:
-        The folder.
-    """
+    """Write a Marian-shaped Hugging Face model with new weights, and a tokenizer of the corpus' subwords."""
     from transformers import MarianConfig, MarianMTModel
 
     from seqwise.hugging_face import subword_tokenizer

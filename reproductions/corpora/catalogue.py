@@ -16,59 +16,39 @@ from typing import Any, BinaryIO, cast
 from seqwise.configuration import did_you_mean
 from seqwise.errors import InputError
 
-__all__ = ["Corpus", "File", "corpora", "find_corpus", "measure_file", "verify"]
-
 TABLE = Path(__file__).with_name("corpora.toml")
 
 
 @dataclass(frozen=True)
 class File:
-    """What a file has to be.
+    """What a file has to be."""
 
-    Attributes:
-        size, sha256: of its bytes.
-        contents: of what is compressed in it, where it is compressed. A compressed file of other bytes is as good if
-            its contents are the same: reproductions read nothing else.
-        url: where it is published as it is, but for compression.
-        trees: where the dependency trees are published that its supertags are made of.
-    """
-
+    # of its bytes
     size: int
     sha256: str
+    # of what is compressed in it, where it is compressed. A compressed file of other bytes is as good if its contents
+    # are the same: reproductions read nothing else.
     contents: File | None = None
-    url: str | None = None
-    trees: str | None = None
+    url: str | None = None  # where it is published as it is, but for compression
+    trees: str | None = None  # where the dependency trees are published that its supertags are made of
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """A folder of data.
+    """A folder of data."""
 
-    Attributes:
-        contents: what is in it.
-        sources: public repositories with their commits, and what was taken from there.
-        licence: under which it may be used.
-        files: by name.
-        needed_by: reproductions that cannot run without it.
-        read_where_present_by: reproductions that read it where it is, and something else where it is not.
-    """
-
-    contents: str
-    sources: tuple[str, ...]
-    licence: str
-    files: Mapping[str, File]
-    needed_by: tuple[str, ...] = ()
+    contents: str  # what is in it
+    sources: tuple[str, ...]  # public repositories with their commits, and what was taken from there
+    licence: str  # under which it may be used
+    files: Mapping[str, File]  # by name
+    needed_by: tuple[str, ...] = ()  # reproductions that cannot run without it
+    # reproductions that read it where it is, and something else where it is not
     read_where_present_by: tuple[str, ...] = ()
 
 
 @cache
 def corpora() -> dict[str, Corpus]:
-    """Read the catalogue: every corpus by the name of its folder.
-
-    Example:
-        >>> corpora()["cmudict"].files["cmudict-0.7b.phones"].size
-        382
-    """
+    """Read the catalogue: every corpus by the name of its folder."""
     return {name: _corpus(row) for name, row in tomllib.loads(TABLE.read_text("utf-8")).items()}
 
 
@@ -83,26 +63,14 @@ def _file(row: Mapping[str, Any]) -> File:
 
 
 def find_corpus(name: str) -> Corpus:
-    """Look a corpus up by name.
-
-    Raises:
-        InputError: there is none of that name.
-
-    Example:
-        >>> find_corpus("cmudict").licence
-        'BSD-2-Clause'
-    """
+    """Look a corpus up by name."""
     if name not in corpora():
         raise InputError(f"there is no corpus {name!r}", hint=did_you_mean(name, corpora()))
     return corpora()[name]
 
 
 def measure_file(path: Path) -> File:
-    """Measure size and SHA-256 of a file, and of its contents where its name says that it is compressed.
-
-    Raises:
-        OSError: it cannot be read, or is not compressed though its name says so.
-    """
+    """Measure size and SHA-256 of a file, and of its contents where its name says that it is compressed."""
     with path.open("rb") as stream:
         outside = _measure(stream)
     if path.suffix != ".gz":
@@ -121,15 +89,7 @@ def _measure(stream: BinaryIO, *, most: float = math.inf) -> File:
 
 
 def verify(folder: Path, files: Mapping[str, File]) -> Iterator[tuple[str, str]]:
-    """Yield each file of a corpus with what is wrong with it, "" where nothing is.
-
-    Example:
-        >>> folder = getfixture("tmp_path")
-        >>> _ = (folder / "a").write_text("one"), (folder / "b").write_text("two")
-        >>> files = {"a": measure_file(folder / "a"), "b": measure_file(folder / "a"), "c": measure_file(folder / "a")}
-        >>> dict(verify(folder, files))
-        {'a': '', 'b': 'its SHA-256 is another', 'c': 'is missing'}
-    """
+    """Yield each file of a corpus with what is wrong with it, "" where nothing is."""
     for name, wanted in files.items():
         path = folder / name
         if not path.is_file():

@@ -14,8 +14,6 @@ from seqwise.cli.examples import shown
 from seqwise.cli.layout import Group
 from seqwise.errors import InputError
 
-__all__ = ["app"]
-
 COMMAND = "python -m reproductions.corpora"
 EXAMPLES = {
     "": (

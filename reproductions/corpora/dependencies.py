@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from seqwise.data.readers import FilePath, read_lines, write_atomically
 from seqwise.errors import InputError
 
-__all__ = ["CORE", "Dependent", "dependency_supertags", "read_dependencies", "write_supertags"]
-
 COLUMNS = 10
 CORE = ("ccomp", "cop", "csubj", "expl", "iobj", "nsubj", "obj", "xcomp")
 """Relations that a supertag names; all others but punctuation are written ``+``."""
@@ -18,46 +16,20 @@ CORE = ("ccomp", "cop", "csubj", "expl", "iobj", "nsubj", "obj", "xcomp")
 
 @dataclass(frozen=True)
 class Dependent:
-    """A word of a dependency tree.
+    """A word of a dependency tree."""
 
-    Args:
-        form: the word as it is written.
-        upos: its universal part of speech.
-        xpos: its part of speech in the language's own tag set.
-        features: its morphological features, as they stand.
-        head: the number of its head in the sentence, from 1; 0 for the root.
-        relation: to its head, with its subtype.
-    """
-
-    form: str
-    upos: str
-    xpos: str
-    features: str
-    head: int
-    relation: str
+    form: str  # the word as it is written
+    upos: str  # its universal part of speech
+    xpos: str  # its part of speech in the language's own tag set
+    features: str  # its morphological features, as they stand
+    head: int  # the number of its head in the sentence, from 1; 0 for the root
+    relation: str  # to its head, with its subtype
 
 
 def read_dependencies(path: FilePath) -> list[list[Dependent]]:
     r"""Read the basic trees of a CoNLL-U file, plain or gzip.
 
     Words only: lines of ranges (``1-2``), of empty nodes (``1.1``) and comments are left out.
-
-    Args:
-        path: the file.
-
-    Returns:
-        The words of each sentence.
-
-    Raises:
-        InputError: a row without ten columns, words that are not numbered from 1, a head that is no word of the
-            sentence, no sentence at all, or as :func:`~seqwise.data.readers.read_lines`.
-
-    Example:
-        >>> file = getfixture("tmp_path") / "a.conllu"
-        >>> rows = ["1\tdogs\tdog\tNOUN\tNNS\t_\t2\tnsubj\t_\t_", "2\tbark\tbark\tVERB\tVBP\t_\t0\troot\t_\t_", ""]
-        >>> _ = file.write_text("\n".join(rows))
-        >>> [(word.form, word.head) for word in read_dependencies(file)[0]]
-        [('dogs', 2), ('bark', 0)]
 
     Source: universaldependencies.org/format.html. Not implemented: enhanced dependencies.
     """
@@ -115,18 +87,7 @@ def dependency_supertags(words: Sequence[Dependent]) -> list[str]:
     root; and, where it has dependents other than punctuation, ``[L_R]``: on each side the sorted set of core relations
     among them (:data:`CORE`), and ``+`` if there is any other.
 
-    Args:
-        words: of one sentence.
-
-    Returns:
-        One label a word.
-
     Source: after Ouchi, Duh and Matsumoto (EACL 2014), whose labels split dependents by side in the same way.
-
-    Example:
-        >>> tree = [("dogs", 2, "nsubj"), ("bark", 0, "root"), ("loudly", 2, "advmod"), (".", 2, "punct")]
-        >>> dependency_supertags([Dependent(form, "_", "_", "_", head, relation) for form, head, relation in tree])
-        ['nsubj>', 'root^[nsubj_+]', 'advmod<', 'punct<']
     """
     sides: list[tuple[set[str], set[str]]] = [(set(), set()) for _ in words]
     for number, word in enumerate(words, start=1):
@@ -151,17 +112,7 @@ def _side(kinds: set[str]) -> str:
 
 
 def write_supertags(path: FilePath, sentences: Iterable[Sequence[Dependent]]) -> None:
-    """Write a column file: word, supertag, ``XPOS|FEATS|DEPREL``, universal part of speech; a blank line each sentence.
-
-    Raises:
-        InputError: the file cannot be written.
-
-    Example:
-        >>> file = getfixture("tmp_path") / "a.tsv"
-        >>> write_supertags(file, [[Dependent("Go", "VERB", "VB", "_", 0, "root")]])
-        >>> file.read_text()
-        'Go\\troot^\\tVB|_|root\\tVERB\\n\\n'
-    """
+    """Write a column file: word, supertag, ``XPOS|FEATS|DEPREL``, UPOS; a blank line after each sentence."""
     rows = []
     for words in sentences:
         for word, supertag in zip(words, dependency_supertags(words), strict=True):

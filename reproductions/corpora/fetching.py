@@ -15,8 +15,6 @@ from reproductions.corpora.dependencies import read_dependencies, write_supertag
 from seqwise.data.durable import rename_durably
 from seqwise.errors import InputError
 
-__all__ = ["fetch_corpus"]
-
 RETRIES = 3
 TIMEOUT = 30.0  # seconds without a byte
 
@@ -25,20 +23,6 @@ def fetch_corpus(
     name: str, folder: Path, *, mirror: str | None = None, show_progress: bool = False
 ) -> tuple[list[str], list[str]]:
     """Fetch the files of a corpus that are missing or damaged.
-
-    Args:
-        name: of the corpus.
-        folder: that of the corpus; made if need be.
-        mirror: the address of a folder of corpora, such as ``https://data.example.org/corpora``; None: from the sources
-            of the corpus, those files that are published as they are, or as dependency trees.
-        show_progress: a bar for each file, on standard error (needs tqdm, which Transformers brings).
-
-    Returns:
-        The names of the files that were fetched, and of those that are still missing and need a mirror.
-
-    Raises:
-        InputError: nothing of it is published and no mirror was given; a server refuses, breaks off or sends another
-            file than the catalogue names. Files that were fetched before stay.
 
     Not implemented: resuming inside a file; making the files that were put together from several sources.
     """

@@ -5,18 +5,11 @@ from __future__ import annotations
 from reproductions.corpora.catalogue import File, corpora, measure_file
 from reproductions.corpora.readers import corpus
 
-__all__ = ["lines_of"]
-
 NOT_DATA = "README.md"
 
 
 def lines_of(name: str, file: str, measured: File) -> list[str]:
-    """The lines of the table for one file.
-
-    Example:
-        >>> lines_of("cmudict", "a", File(3, "00"))
-        ['[cmudict.files."a"]', 'size = 3', 'sha256 = "00"']
-    """
+    """The lines of the table for one file."""
     lines = [f'[{name}.files."{file}"]', f"size = {measured.size}", f'sha256 = "{measured.sha256}"']
     if measured.contents is not None:
         lines.append(f'contents = {{ size = {measured.contents.size}, sha256 = "{measured.contents.sha256}" }}')

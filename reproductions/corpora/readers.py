@@ -15,18 +15,6 @@ from seqwise.data.subwords import Subwords, learn_subwords, split_text
 from seqwise.errors import InputError
 from seqwise.runs.measures import references_by_source
 
-__all__ = [
-    "PIECES",
-    "corpus",
-    "named_entities",
-    "source_of",
-    "supertags",
-    "translation",
-    "translation_references",
-    "translation_subwords",
-    "translation_text",
-]
-
 PIECES = 4000
 """Size of the joint subword vocabulary of a translation pair."""
 EVERY = 6  # one in so many training pairs is used: 27,473
@@ -40,11 +28,7 @@ SUPERTAGS = {
 
 
 def corpus(name: str) -> Path:
-    """The folder of a corpus.
-
-    Raises:
-        InputError: ``SEQWISE_DATA`` is not set, or has no such folder.
-    """
+    """The folder of a corpus."""
     root = os.environ.get("SEQWISE_DATA")
     if not root:
         problem = f"the corpus {name} is needed, and SEQWISE_DATA is not set"
@@ -79,11 +63,7 @@ def _columns(name: str, *files: str) -> Data:
 
 @cache
 def translation(*, every: int = EVERY) -> Data:
-    """German to English, Tatoeba, in the subwords of every sixth training pair; each source of other parts once.
-
-    Args:
-        every: one in so many training pairs is used.
-    """
+    """German to English, Tatoeba, in the subwords of every sixth training pair; each source of other parts once."""
     train, dev, test = ([_split(pair, translation_subwords()) for pair in pairs] for pairs in _translation(every))
     return Data(train=train, dev=dev, test=test, sources=_translation_sources())
 

@@ -18,8 +18,6 @@ from reproductions.tasks import Family, Task
 from seqwise.errors import InputError
 from seqwise.runs.settings import Settings, train_settings
 
-__all__ = ["DIRECTIONS", "FEEDING_ROWS", "PLANS", "SEARCH_ROWS", "Plan", "family", "family_of", "runs_of"]
-
 # Decay is counted in the papers' epochs, of which they trained 50; ours are shorter trainings with the same decay.
 PAPER_EPOCHS = 50
 
@@ -52,24 +50,15 @@ DECAYS = {"decay-100": 100.0, "decay-1": 1.0}
 
 @dataclass(frozen=True)
 class Plan:
-    """How the systems of a task are trained.
+    """How the systems of a task are trained."""
 
-    Args:
-        start: by scale, the cross-entropy training that all systems start from.
-        budget: epochs of the second stage: "longer" for cross-entropy, "feeding", "search", "likelihood".
-        label_costs: of the searches, such as "O=2".
-    """
-
-    start: Mapping[str, Settings]
+    start: Mapping[str, Settings]  # by scale, the cross-entropy training that all systems start from
+    # epochs of the second stage: "longer" for cross-entropy, "feeding", "search", "likelihood"
     budget: Mapping[str, float]
-    label_costs: str = ""
+    label_costs: str = ""  # of the searches, such as "O=2"
 
     def start_at(self, scale: str) -> Settings:
-        """The cross-entropy training at a scale.
-
-        Raises:
-            InputError: there is none.
-        """
+        """The cross-entropy training at a scale."""
         if scale not in self.start:
             raise InputError(f"there is no scale {scale!r} of this task", hint=f"use {' or '.join(self.start)}")
         return self.start[scale]
@@ -78,11 +67,6 @@ class Plan:
         """The start of a family at a scale, and its other options.
 
         At the scale "converged" development data end each stage: two evaluations an epoch, six without a better one.
-
-        Args:
-            scale: of the start.
-            num_examples: of the training data.
-            direction: "uni" for a tagger that reads left to right.
         """
         start = self.start_at(scale)
         if direction == "uni":
@@ -195,17 +179,7 @@ def family(
     slower: Mapping[str, float] = SLOWER,
     cross_entropy_weight: float = 0.1,
 ) -> dict[str, System]:
-    """Every system of a task for one seed, by key; each lies in the folder ``seed-N/key``.
-
-    Args:
-        start: the cross-entropy training that the others start from.
-        seed: of weights, batches and noise.
-        steps_an_epoch: batches of the training data.
-        budget: epochs of the second stage: "longer" for cross-entropy, "feeding", "search", "likelihood".
-        label_costs: of the searches, such as "O=2".
-        slower: by how much the learning rates of the second stage are below that of the start.
-        cross_entropy_weight: of the searches "direct-mixed" and "direct-global".
-    """
+    """Every system of a task for one seed, by key; each lies in the folder ``seed-N/key``."""
     start = start.with_changes(objective="cross-entropy", seed=seed)
     after = {kind: start.with_changes(learning_rate=start.learning_rate / factor) for kind, factor in slower.items()}
     settings = {"cross-entropy-longer": after["longer"].with_changes(epochs=budget["longer"])}

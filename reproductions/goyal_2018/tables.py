@@ -14,8 +14,6 @@ from reproductions.tuning import rates_of
 from reproductions.workers import ProgressFactory
 from seqwise.evaluation.report import Claim
 
-__all__ = ["table_3_1", "table_3_2", "table_4_1", "table_4_2"]
-
 Published = Mapping[str, Sequence[float]]
 BASELINES = {"cross-entropy": "cross-entropy", "cross-entropy-longer": "cross-entropy, longer"}
 GREEDY, BEAM, SOFT = "greedy", "beam", "soft-beam"

@@ -18,8 +18,6 @@ from reproductions.systems import System
 from reproductions.tasks import Family, Task
 from seqwise.runs.settings import Settings
 
-__all__ = ["family", "family_of", "runs_of"]
-
 LOG_PARTITION_WEIGHT = 0.05
 """lambda: E[log Z] is no more than some tenths then, and the tags suffer little."""
 
@@ -45,13 +43,7 @@ def runs_of(task: Task, folder: Path, direction: str = "bi") -> Path:
 
 
 def family(start: Settings, seed: int, *, budget: Mapping[str, float], **options: Any) -> dict[str, System]:
-    """Every system of a task for one seed, by key; each lies in the folder ``seed-N/key``.
-
-    Args:
-        start: the cross-entropy training; the self-normalised start is trained alike.
-        seed: of weights, batches and noise.
-        budget, options: as of :func:`reproductions.goyal_2018.exposure_bias.family`.
-    """
+    """Every system of a task for one seed, by key; each lies in the folder ``seed-N/key``."""
     systems = exposure_bias.family(start, seed, budget=budget, **options)
     plain, longer = (systems[key].settings for key in ("cross-entropy", "cross-entropy-longer"))
     local, global_ = (systems[key].settings for key in ("direct-mixed", "direct-global"))

@@ -20,17 +20,6 @@ from seqwise.evaluation.report import Claim, Result
 from seqwise.runs.loading import load_run
 from seqwise.runs.measures import known_targets, log_partitions_of
 
-__all__ = [
-    "CORPORA",
-    "best_beats_longer",
-    "examined",
-    "published_rows",
-    "raw_beam_hurts",
-    "table_5_1",
-    "table_5_2",
-    "table_5_3",
-]
-
 CORPORA = ("pmb", "ewt", "erg")
 """Names of supertag corpora, the quickest first."""
 SOURCE = "NAACL 2019, Table {}; thesis, Table 5.{}"
@@ -80,13 +69,7 @@ Statement = tuple[str, str, str]
 
 
 def examined(measured: Mapping[str, Measured], source: str, *statements: Statement) -> list[Claim]:
-    """Put statements to paired tests, each system searched by a beam over the scores that it was trained with.
-
-    Args:
-        measured: the rows by key.
-        source: where the statements are made.
-        statements: in order.
-    """
+    """Put statements to paired tests, each system searched by a beam over the scores that it was trained with."""
     return [
         examine(text, source, measured[better], measured[worse], decoders=(_beam_of(better), _beam_of(worse)))
         for text, better, worse in statements
@@ -117,10 +100,6 @@ DISTILLED_START_HELPS = (
 
 def published_rows(names: Mapping[str, str], published: Mapping[str, Mapping[str, float]]) -> list[Row]:
     """Rows with the papers' numbers.
-
-    Args:
-        names: key to name.
-        published: test results by key and decoder.
 
     Example:
         >>> [row.published for row in published_rows({"a": "one", "b": "other"}, {"a": {"beam": 77.8}})]

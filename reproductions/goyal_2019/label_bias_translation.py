@@ -10,7 +10,7 @@ from pathlib import Path
 import rich.box
 import rich.table
 
-from reproductions.comparison import HEADINGS, Measured, best_on_dev, compare, judge
+from reproductions.comparison import Measured, best_on_dev, compare, judge
 from reproductions.corpora import readers as corpora
 from reproductions.goyal_2019.label_bias import family_of, runs_of
 from reproductions.goyal_2019.label_bias_tables import (
@@ -27,7 +27,7 @@ from reproductions.goyal_2019.label_bias_tables import (
     published_rows,
     raw_beam_hurts,
 )
-from reproductions.outcome import Outcome
+from reproductions.outcome import HEADINGS, Outcome
 from reproductions.tasks import TRANSLATION, Task, bleu_of_pieces, run_task, texts_of
 from reproductions.workers import ProgressFactory
 from seqwise.data.subwords import join_pieces
@@ -35,8 +35,6 @@ from seqwise.evaluation.metrics import Sums
 from seqwise.evaluation.report import Claim, Result, Table
 from seqwise.evaluation.translation import bins_by_length, bleu_length_ratio, ngram_overlap, subset
 from seqwise.evaluation.verdicts import interval_result
-
-__all__ = ["table_5_4", "table_5_5", "table_5_6"]
 
 Outputs = Sequence[tuple[str, ...]]
 PUBLISHED = {

@@ -23,19 +23,6 @@ from seqwise.models.masked import MaskedLSTM
 from seqwise.models.protocols import MaskedModel
 from seqwise.sampling.correctness import MOST_SEQUENCES, every_sequence
 
-__all__ = [
-    "EnergyLoss",
-    "Fit",
-    "enumerated_logits",
-    "fit_enumerated",
-    "likelihood_loss",
-    "local_scores",
-    "masked_loss",
-    "projection_loss",
-    "pseudolikelihood_loss",
-    "raw_scores",
-]
-
 EnergyLoss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """From ``logits_TCV`` and ``weights_N`` to nats per sequence, a tensor without dimensions."""
 Scores: TypeAlias = Callable[[Tensor], Tensor]
@@ -47,22 +34,6 @@ def enumerated_logits(model: MaskedModel, length: int, *, limit: int = MOST_SEQU
 
     A :class:`~seqwise.models.masked.MaskedLSTM` takes one pass over a tree of prefixes and one of suffixes; of any
     other model, ``masked_logits`` is asked with T V^(T-1) rows.
-
-    Args:
-        model: a masked model.
-        length: T.
-        limit: the largest V^T.
-
-    Returns:
-        ``logits_TCV``, with gradients.
-
-    Raises:
-        InputError: there are too many sequences.
-
-    Example:
-        >>> model = MaskedLSTM(vocab_size=3, embedding_size=4, hidden_size=8, feedforward_size=8)
-        >>> enumerated_logits(model, 4).shape
-        torch.Size([4, 27, 3])
     """
     size = model.vocab_size
     sequences_NT = every_sequence(size, length, limit=limit)
@@ -83,10 +54,6 @@ def raw_scores(logits_TCV: Tensor) -> Tensor:
     training as an MLM leaves it free, so E_raw of a model trained that way is not identified (:func:`local_scores` is).
 
     Source: Goyal's thesis (2021), section 6.2.1.
-
-    Example:
-        >>> raw_scores(torch.tensor([[[0.0, 1.0], [0.0, 5.0]], [[0.0, 0.0], [7.0, 0.0]]])).tolist()  # 00, 01, 10, 11
-        [0.0, 0.0, 8.0, 5.0]
     """
     size = logits_TCV.shape[-1]
     return torch.stack(
@@ -103,10 +70,6 @@ def local_scores(logits_TCV: Tensor) -> Tensor:
     """``-E_local(y) = sum_t log p_mlm(y_t | y\\t)`` of every sequence, ``p_mlm = softmax(f)``: (N,).
 
     Source: Goyal's thesis (2021), section 6.2.4.
-
-    Example:
-        >>> local_scores(torch.zeros(3, 4, 2)).exp().tolist()
-        [0.125, 0.125, 0.125, 0.125, 0.125, 0.125, 0.125, 0.125]
     """
     return raw_scores(logits_TCV.log_softmax(-1))
 
@@ -116,17 +79,7 @@ def likelihood_loss(logits_TCV: Tensor, weights_N: Tensor, *, scores: Scores = r
 
     With the true distribution as weights this is the cross-entropy of the model, at best the entropy.
 
-    Args:
-        logits_TCV: see :func:`enumerated_logits`.
-        weights_N: the share of each sequence, summing to 1.
-        scores: of which energy: :func:`raw_scores` or :func:`local_scores`.
-
     Source: Goyal's thesis (2021), section 6.2.2, item 1.
-
-    Example:
-        >>> uniform = torch.full((8,), 1 / 8)
-        >>> round(likelihood_loss(torch.zeros(3, 4, 2), uniform).item(), 4)  # 3 log 2
-        2.0794
     """
     scores_N = scores(logits_TCV)
     return scores_N.logsumexp(0) - (weights_N.to(scores_N) * scores_N).sum()
@@ -137,18 +90,7 @@ def pseudolikelihood_loss(logits_TCV: Tensor, weights_N: Tensor, *, scores: Scor
 
     ``p(w | y\\t) = softmax over w of -E(y with y_t = w)``: V energies for each conditional, all of which are at hand.
 
-    Args:
-        logits_TCV, weights_N, scores: as for :func:`likelihood_loss`.
-
-    Returns:
-        Nats per sequence (summed over positions).
-
     Source: Goyal's thesis (2021), section 6.2.2, item 2.
-
-    Example:
-        >>> uniform = torch.full((8,), 1 / 8)
-        >>> round(pseudolikelihood_loss(torch.zeros(3, 4, 2), uniform).item(), 4)
-        2.0794
     """
     scores_N = scores(logits_TCV)
     length, _, size = logits_TCV.shape
@@ -161,17 +103,7 @@ def masked_loss(logits_TCV: Tensor, weights_N: Tensor) -> Tensor:
 
     In expectation over one masked position it is T times what MLM training minimises.
 
-    Args:
-        logits_TCV, weights_N: as for :func:`likelihood_loss`.
-
-    Returns:
-        Nats per sequence (summed over positions).
-
     Source: Goyal's thesis (2021), section 6.2.2.
-
-    Example:
-        >>> round(masked_loss(torch.zeros(3, 4, 2), torch.full((8,), 1 / 8)).item(), 4)
-        2.0794
     """  # noqa: E501
     scores_N = local_scores(logits_TCV)
     return -(weights_N.to(scores_N) * scores_N).sum()
@@ -182,19 +114,7 @@ def projection_loss(teacher_TCV: Tensor, *, pseudolikelihood_weight: float = 0.0
 
     ``sum_y w(y) sum_t KL(p_mlm(. | y\\t) || p(. | y\\t; theta))``, plus, with a weight, the pseudolikelihood of y.
 
-    Args:
-        teacher_TCV: scores of the trained MLM in every context; no gradient flows into them.
-        pseudolikelihood_weight: 0 for KL alone, 1 for KL + PL.
-
-    Returns:
-        A loss of the logits of the energy, and of weights that say in which contexts it is measured.
-
     Source: Goyal's thesis (2021), section 6.2.2, "Adapting MLM free conditionals for energy models".
-
-    Example:
-        >>> teacher = torch.randn(3, 4, 2)
-        >>> bool(projection_loss(teacher)(torch.randn(3, 4, 2), torch.full((8,), 1 / 8)) > 0)
-        True
     """
     teacher_TCV = teacher_TCV.detach().log_softmax(-1)
     probs_TCV = teacher_TCV.exp()
@@ -224,17 +144,11 @@ def _true_conditionals(scores_N: Tensor, length: int, size: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Fit:
-    """How a training went.
+    """How a training went."""
 
-    Attributes:
-        steps: done, those after the best included.
-        best_step: whose weights were kept; 0 for the initial ones.
-        loss: the objective on the development data at that step, in nats per sequence.
-    """
-
-    steps: int
-    best_step: int
-    loss: float
+    steps: int  # done, those after the best included
+    best_step: int  # whose weights were kept; 0 for the initial ones
+    loss: float  # the objective on the development data at that step, in nats per sequence
 
 
 def fit_enumerated(
@@ -254,26 +168,6 @@ def fit_enumerated(
 
     AdamW on the exact gradient of ``loss(logits, train_N)``, its norm clipped. The weights that end up in the model are
     those with the lowest ``loss(logits, dev_N)``; training ends ``patience`` steps after these.
-
-    Args:
-        model: a masked model; changed in place, in the mode that it is in (dropout would blur what decides to stop).
-        loss: of the table of its scores, as :func:`masked_loss`.
-        length: T.
-        train_N: share of each sequence in the training data.
-        dev_N: the same of the data that decides when to stop.
-        steps: at most.
-        patience: how many steps without a better loss on the development data end the training.
-        learning_rate, weight_decay: of AdamW.
-        largest_gradient: norm above which the gradient is scaled down.
-
-    Raises:
-        InputError: steps or patience less than 1, or the loss is not finite.
-
-    Example:
-        >>> model = MaskedLSTM(vocab_size=2, embedding_size=4, hidden_size=8, feedforward_size=8)
-        >>> data = torch.tensor([0.5, 0.0, 0.0, 0.5])
-        >>> fit_enumerated(model, likelihood_loss, length=2, train_N=data, dev_N=data, steps=40).loss < 1.3
-        True
     """
     if steps < 1 or patience < 1:
         raise InputError(f"steps and patience must be at least 1, got {steps} and {patience}")

@@ -16,19 +16,6 @@ from reproductions.corpora.lexicons import Lexicon
 from seqwise.errors import InputError
 from seqwise.sampling.correctness import every_sequence
 
-__all__ = [
-    "HMM_SHARPNESS",
-    "Enumerable",
-    "empirical_weights",
-    "hidden_markov",
-    "palindrome_entropy",
-    "palindromes",
-    "phoneme_sequences",
-    "sequence_numbers",
-    "thesis_hmm",
-]
-
-
 # Weights of a cycle of four states, each fond of a token of its own; raised to the power of a sharpness.
 TRANSITION_WEIGHTS = ((2, 6, 1, 1), (1, 2, 6, 1), (1, 1, 2, 6), (6, 1, 1, 2))
 EMISSION_WEIGHTS = ((8, 4, 2, 1, 1), (1, 8, 4, 2, 1), (1, 1, 8, 4, 2), (2, 1, 1, 8, 4))
@@ -38,25 +25,11 @@ HMM_SHARPNESS = {"low": 2.575, "high": 1.935}
 
 @dataclass(frozen=True, eq=False)
 class Enumerable:
-    """A distribution over V^T sequences of one length, as a table.
+    """A distribution over V^T sequences of one length, as a table."""
 
-    Args:
-        vocab_size: V.
-        length: T.
-        log_probs_N: float64, log-probability of each sequence in the order of :func:`every_sequence`.
-
-    Raises:
-        InputError: the table has another size than V^T, or does not sum to 1.
-
-    Example:
-        >>> coin = Enumerable(2, 1, torch.tensor([0.25, 0.75], dtype=torch.float64).log())
-        >>> round(coin.entropy, 4), coin.sample(4, generator=torch.Generator().manual_seed(0)).shape
-        (0.5623, torch.Size([4, 1]))
-    """
-
-    vocab_size: int
-    length: int
-    log_probs_N: Tensor
+    vocab_size: int  # V
+    length: int  # T
+    log_probs_N: Tensor  # float64, log-probability of each sequence in the order of :func:`every_sequence`
 
     def __post_init__(self) -> None:
         if self.log_probs_N.shape != (self.vocab_size**self.length,):
@@ -84,15 +57,7 @@ class Enumerable:
 
 
 def sequence_numbers(tokens_BT: Tensor, vocab_size: int) -> Tensor:
-    """The place of each sequence in :func:`every_sequence`.
-
-    Raises:
-        InputError: a token outside 0 .. V - 1.
-
-    Example:
-        >>> sequence_numbers(torch.tensor([[1, 0], [1, 1]]), 2).tolist()
-        [2, 3]
-    """
+    """The place of each sequence in :func:`every_sequence`."""
     if bool(((tokens_BT < 0) | (tokens_BT >= vocab_size)).any()):
         raise InputError(f"every token must lie between 0 and {vocab_size - 1}")
     powers_T = vocab_size ** torch.arange(tokens_BT.shape[1] - 1, -1, -1, device=tokens_BT.device)
@@ -100,15 +65,7 @@ def sequence_numbers(tokens_BT: Tensor, vocab_size: int) -> Tensor:
 
 
 def empirical_weights(tokens_BT: Tensor, vocab_size: int) -> Tensor:
-    """The share of each of the V^T sequences among those given: float64, (V^T,), summing to 1.
-
-    Raises:
-        InputError: no sequence, or a token outside 0 .. V - 1.
-
-    Example:
-        >>> empirical_weights(torch.tensor([[0, 1], [1, 1], [1, 1]]), 2).tolist()
-        [0.0, 0.3333333333333333, 0.0, 0.6666666666666666]
-    """
+    """The share of each of the V^T sequences among those given: float64, (V^T,), summing to 1."""
     if not len(tokens_BT):
         raise InputError("there is no sequence to count")
     numbers_B = sequence_numbers(tokens_BT, vocab_size)
@@ -120,19 +77,7 @@ def palindromes(*, vocab_size: int = 5, length: int = 5, share: float = 0.8) -> 
 
     ``p(y) = share / M`` for the ``M = V^ceil(T/2)`` palindromes, ``(1 - share) / (V^T - M)`` for the others.
 
-    Args:
-        vocab_size: V, at least 2.
-        length: T, at least 2.
-        share: strictly between 0 and 1.
-
-    Raises:
-        InputError: an argument out of range.
-
     Source: Goyal's thesis (2021), section 6.2.3 (i).
-
-    Example:
-        >>> round(palindromes().entropy, 4)
-        5.9643
     """
     if vocab_size < 2 or length < 2 or not 0 < share < 1:
         raise InputError(
@@ -157,10 +102,6 @@ def palindrome_entropy(*, vocab_size: int = 5, length: int = 5, share: float = 0
     ``-0.2 log 0.2 + 0.2 log 3000``, becomes ``0.2 log 0.2 + 0.2 log 3000``.
 
     Source: Goyal's thesis (2021), Table 6.1, first rows, column "True".
-
-    Example:
-        >>> round(palindrome_entropy(), 4), round(-0.8 * math.log(0.8 / 125) + 0.2 * math.log(0.2 * 3000), 2)
-        (5.9643, 5.32)
     """
     count = vocab_size ** math.ceil(length / 2)
     return -share * math.log(share / count) - (1 - share) * math.log((1 - share) / (vocab_size**length - count))
@@ -170,20 +111,6 @@ def hidden_markov(initial_S: Tensor, transitions_SS: Tensor, emissions_SV: Tenso
     """The sequences of a hidden Markov model with their exact probabilities, by the forward algorithm.
 
     ``p(y) = sum_z p(z_1) o(y_1 | z_1) prod_{t > 1} a(z_t | z_{t-1}) o(y_t | z_t)``.
-
-    Args:
-        initial_S: probability of each first state.
-        transitions_SS: a, from the state of the row to that of the column.
-        emissions_SV: o, of each token in the state of the row.
-        length: T.
-
-    Raises:
-        InputError: shapes do not fit, or a row is no distribution.
-
-    Example:
-        >>> eye = torch.eye(2)
-        >>> hidden_markov(torch.tensor([0.5, 0.5]), eye, eye, length=3).probs_N.tolist()
-        [0.5, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.5]
     """
     num_states, vocab_size = emissions_SV.shape
     if initial_S.shape != (num_states,) or transitions_SS.shape != (num_states, num_states):
@@ -210,17 +137,7 @@ def thesis_hmm(entropy: str) -> Enumerable:
     The thesis gives no parameters; these have its entropies, 5.0 and 6.43 nats. Each state prefers its successor on a
     cycle and a token of its own; both tables are powers of one table of whole numbers (:data:`HMM_SHARPNESS`).
 
-    Args:
-        entropy: "low" or "high".
-
-    Raises:
-        InputError: another word.
-
     Source: Goyal's thesis (2021), section 6.2.3 (ii).
-
-    Example:
-        >>> round(thesis_hmm("low").entropy, 2), round(thesis_hmm("high").entropy, 2)
-        (5.0, 6.43)
     """
     if entropy not in HMM_SHARPNESS:
         raise InputError(f"there is no entropy {entropy!r}", hint="use low or high")
@@ -240,18 +157,7 @@ def phoneme_sequences(lexicon: Lexicon, *, max_length: int = 6) -> list[tuple[st
     test: of the 77,653 entries of the CMU dictionary 0.7b with at most 6 phonemes, which is the thesis' count, 61,144
     differ. Split the result as it is.
 
-    Args:
-        lexicon: ``(word, phonemes)``, with or without stress digits:
-        :func:`~reproductions.corpora.lexicons.read_lexicon`. max_length: the longest to keep.
-
-    Raises:
-        InputError: none is that short.
-
     Source: Goyal's thesis (2021), section 6.2.3, real data.
-
-    Example:
-        >>> phoneme_sequences([("read", ["R", "EH1", "D"]), ("red", ["R", "EH1", "D"]), ("a", ["AH0"])])
-        [('AH',), ('R', 'EH', 'D')]
     """
     found: set[tuple[str, ...]] = {
         tuple(phoneme.rstrip("0123456789") for phoneme in phonemes)

@@ -34,8 +34,6 @@ from seqwise.models import Tagger
 from seqwise.objectives import cross_entropy, direct_loss, hamming_cost
 from seqwise.search import FEEDINGS, Beam, HardTopK, SoftTopK, backtrace, beam_search, fed_logits, local
 
-__all__ = ["Panel", "Sweep", "Toy", "beam_panel", "make_toy", "reproduce", "sampling_panel", "sweep"]
-
 ALPHAS = (1.0, 3.0, 10.0, 100.0)
 INTERVAL = (-3.0, 3.0)
 POINTS = 401
@@ -87,42 +85,27 @@ class Toy:
 
 @dataclass(frozen=True)
 class Panel:
-    """The curves of one panel.
+    """The curves of one panel."""
 
-    Args:
-        name: of the search.
-        title: above the panel.
-        unit: of the objectives.
-        label: of the vertical axis.
-        decisions: all hard decisions that the hard objective depends on, to be compared.
-        words: the words that the hard decisions write.
-        curves: objectives by name: "hard" first, "alpha = 1" and so on, and others to compare with.
-    """
-
-    name: str
-    title: str
-    unit: str
-    label: str
-    decisions: Callable[[Toy], object]
-    words: Callable[[Toy], Sequence[str]]
+    name: str  # of the search
+    title: str  # above the panel
+    unit: str  # of the objectives
+    label: str  # of the vertical axis
+    decisions: Callable[[Toy], object]  # all hard decisions that the hard objective depends on, to be compared
+    words: Callable[[Toy], Sequence[str]]  # the words that the hard decisions write
+    # objectives by name: "hard" first, "alpha = 1" and so on, and others to compare with
     curves: Mapping[str, Callable[[Toy], float]]
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A panel's curves along theta.
+    """A panel's curves along theta."""
 
-    Attributes:
-        thetas: in ascending order.
-        values: of each curve at each theta.
-        switches: pairs of parameters at most 1e-9 apart, between which the hard decisions change.
-        across: of each curve, the absolute change across each switch.
-    """
-
-    thetas: Sequence[float]
-    values: Mapping[str, Sequence[float]]
+    thetas: Sequence[float]  # in ascending order
+    values: Mapping[str, Sequence[float]]  # of each curve at each theta
+    # pairs of parameters at most 1e-9 apart, between which the hard decisions change
     switches: Sequence[tuple[float, float]]
-    across: Mapping[str, Sequence[float]]
+    across: Mapping[str, Sequence[float]]  # of each curve, the absolute change across each switch
 
     @property
     def jumps(self) -> list[float]:
@@ -143,11 +126,7 @@ class Sweep:
 
 
 def make_toy(seed: int) -> Toy:
-    """Train the tagger for a second, by cross-entropy on every translation of every sentence.
-
-    Args:
-        seed: of the weights.
-    """
+    """Train the tagger for a second, by cross-entropy on every translation of every sentence."""
     examples = [
         Example(("le", source, "crie", "ainsi"), ("the", animal, *cry.split()))
         for source, animals in ANIMALS.items()
@@ -243,14 +222,7 @@ def beam_panel() -> Panel:
 
 
 def sweep(toy: Toy, panel: Panel, *, points: int, tick: Callable[[], None] = lambda: None) -> Sweep:
-    """Compute every curve of a panel at evenly spaced parameters, and pin down where hard decisions switch.
-
-    Args:
-        toy: trained; its one parameter is left where it was.
-        panel: what to compute.
-        points: how many parameters, both ends of the interval included.
-        tick: called after each point.
-    """
+    """Compute every curve of a panel at evenly spaced parameters, and pin down where hard decisions switch."""
     start = toy.model.encoder.embedding.weight[toy.moved, 0].item()
     low, high = INTERVAL
     thetas = [low + (high - low) * point / (points - 1) for point in range(points)]
@@ -291,11 +263,6 @@ def pin_down(toy: Toy, panel: Panel, left: Point, right: Point) -> Iterator[tupl
 
 def reproduce(folder: Path, *, seed: int, progress: ProgressFactory) -> list[Outcome]:
     """Draw both panels, and measure how continuous each curve is and how near to the hard one.
-
-    Args:
-        folder: takes the figure.
-        seed: of the weights.
-        progress: makes the progress bar.
 
     Source: thesis, section 3.3.1, Figure 3.1 (a drawing without numbers; this one is computed). The second panel, for
     the beam search of chapter 4, has no counterpart there. Not implemented: sampled decisions.

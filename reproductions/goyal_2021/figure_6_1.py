@@ -19,6 +19,7 @@ import rich.box
 import rich.table
 import torch
 
+from reproductions.by_seed import judge_by_seed, one_thread
 from reproductions.figures import interval_bars
 from reproductions.goyal_2021.energy_training import (
     EnergyLoss,
@@ -33,9 +34,7 @@ from reproductions.goyal_2021.energy_training import (
 from reproductions.goyal_2021.enumerable import Enumerable
 from reproductions.goyal_2021.table_6_1 import (
     DISTRIBUTIONS,
-    judge_by_seed,
     new_model,
-    one_thread,
     sign_distribution,
     train_and_dev,
 )
@@ -44,8 +43,6 @@ from reproductions.workers import ProgressFactory
 from seqwise.evaluation.report import Claim, Result, Table
 from seqwise.evaluation.verdicts import student_result
 from seqwise.models.masked import MaskedLSTM
-
-__all__ = ["METHODS", "SIZES", "Curves", "draw", "examine", "measure", "reproduce"]
 
 SOURCE = "Goyal's thesis (2021), Figure 6.1"
 SHOWN = ("palindromes", "HMM, low entropy")
@@ -59,35 +56,18 @@ NEAR = 0.1  # nats from the entropy
 
 @dataclass(frozen=True)
 class Curves:
-    """What one distribution gave; every list has a number for each seed, in nats per sequence.
+    """What one distribution gave; every list has a number for each seed, in nats per sequence."""
 
-    Attributes:
-        name: one of the distributions.
-        entropy: of it.
-        mlm: NLL of the MLM that the others start from, by reading, "raw" and "local".
-        by_method: NLL (of E_raw) by method and number of sequences.
-    """
-
-    name: str
-    entropy: float
-    mlm: Mapping[str, list[float]]
-    by_method: Mapping[tuple[str, int], list[float]]
+    name: str  # one of the distributions
+    entropy: float  # of it
+    mlm: Mapping[str, list[float]]  # NLL of the MLM that the others start from, by reading, "raw" and "local"
+    by_method: Mapping[tuple[str, int], list[float]]  # NLL (of E_raw) by method and number of sequences
 
 
 def measure(
     distribution: Enumerable, sizes: Sequence[int], *, seed: int, mlm_size: int = MLM_SIZE
 ) -> tuple[dict[str, float], dict[tuple[str, int], float]]:
-    """Train an MLM on much data, and each method on each amount of other data; NLL against the truth.
-
-    Args:
-        distribution: the truth.
-        sizes: how many sequences the methods see, the fifth that decides when to stop among them.
-        seed: of all data and of new weights.
-        mlm_size: how many sequences the MLM sees.
-
-    Returns:
-        NLL of the MLM by reading, and of the others by method and size.
-    """
+    """Train an MLM on much data, and each method on each amount of other data; NLL against the truth."""
     length = distribution.length
     # Far from the seeds of the small data, which are to be others.
     train_N, dev_N = train_and_dev(distribution, mlm_size, seed=1_000_000 + seed)
@@ -125,12 +105,6 @@ def _start(method: str, mlm: MaskedLSTM, distribution: Enumerable, seed: int) ->
 
 def reproduce(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> list[Outcome]:
     """Train 4 methods on 5 amounts of 2 kinds of data with each seed; draw NLL against size.
-
-    Args:
-        folder: takes the figure.
-        seeds: of data and initial weights.
-        scale: "cpu".
-        progress: makes the progress bar.
 
     Source: Goyal's thesis (2021), Figure 6.1. Not implemented: its panel of phonemes.
     """
@@ -246,12 +220,7 @@ def _grid(title: str, every: Sequence[Curves]) -> rich.table.Table:
 
 
 def draw(table: Table, path: Path) -> None:
-    """One panel for each distribution, one line for each method, bars of Student's 95% intervals; saved as PNG.
-
-    Args:
-        table: of the reproduction, as made or as read back from JSON.
-        path: of the picture.
-    """
+    """One panel for each distribution, one line for each method, bars of Student's 95% intervals; saved as PNG."""
     import matplotlib
 
     matplotlib.use("Agg")

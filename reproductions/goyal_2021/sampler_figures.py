@@ -26,18 +26,6 @@ from reproductions.workers import ProgressFactory
 from seqwise.evaluation.metrics import Counts, Sums
 from seqwise.evaluation.report import Claim, Result, Table
 
-__all__ = [
-    "FIGURES",
-    "SamplerFigure",
-    "at_epochs",
-    "draw",
-    "figure_6_2",
-    "figure_6_3",
-    "figure_6_4",
-    "run_figure",
-    "shown_epochs",
-]
-
 UNITS = {"energy": ("E_local", "nat"), "measure": ("{measure}", "%"), "acceptance": ("acceptance", "%"),
          "novel": ("novel", "%")}  # fmt: skip
 # Okabe and Ito's palette: told apart by colour-blind readers too.
@@ -48,31 +36,17 @@ Rows = Mapping[str, Measured]
 
 @dataclass(frozen=True)
 class SamplerFigure:
-    """A figure: what is drawn of which samplers, and what the thesis says of it.
+    """A figure: what is drawn of which samplers, and what the thesis says of it."""
 
-    Args:
-        number: such as "6.2".
-        title: without the task.
-        rows: one line each; their names are those of the legend.
-        panels: keys of what is drawn: "energy", "measure", "acceptance", "novel".
-        claims: measured rows by key to claims.
-    """
-
-    number: str
-    title: str
-    rows: Sequence[SamplerRow]
-    panels: Sequence[str]
-    claims: Callable[[Rows], list[Claim]]
+    number: str  # such as "6.2"
+    title: str  # without the task
+    rows: Sequence[SamplerRow]  # one line each; their names are those of the legend
+    panels: Sequence[str]  # keys of what is drawn: "energy", "measure", "acceptance", "novel"
+    claims: Callable[[Rows], list[Claim]]  # measured rows by key to claims
 
 
 def at_epochs(cell: SamplerCell, panel: str, epochs: Sequence[int]) -> Sums | None:
-    """A number of some epochs together, their states or proposals pooled; None where there is none.
-
-    Args:
-        cell: of chains.
-        panel: a key of a panel; the start (epoch 0) has neither acceptance nor novelty.
-        epochs: from 0.
-    """
+    """A number of some epochs together, their states or proposals pooled; None where there is none."""
     numbers, parts = cell.numbers, []
     chains = numbers["local_NCS"].shape[1]
     for epoch in epochs:
@@ -98,12 +72,7 @@ def at_epochs(cell: SamplerCell, panel: str, epochs: Sequence[int]) -> Sums | No
 
 
 def shown_epochs(sweeps: int) -> list[int]:
-    """The epochs that are kept and drawn: all up to 7, every third one after, and the last.
-
-    Example:
-        >>> shown_epochs(12)
-        [0, 1, 2, 3, 4, 5, 6, 7, 10, 12]
-    """
+    """The epochs that are kept and drawn: all up to 7, every third one after, and the last."""
     return [epoch for epoch in range(sweeps + 1) if epoch <= 7 or epoch % 3 == 1 or epoch == sweeps]
 
 
@@ -116,14 +85,7 @@ def run_figure(
     scale: str,
     progress: ProgressFactory,
 ) -> Outcome:
-    """Make one figure on one task; whatever the tables have made of it is read back.
-
-    Args:
-        figure: which.
-        task: what is sampled.
-        folder: takes the runs of all tasks, and the figure.
-        seeds, scale, progress: as of any reproduction.
-    """
+    """Make one figure on one task; whatever the tables have made of it is read back."""
     how: dict[str, Any] = {"seeds": seeds, "scale": scale, "progress": progress}
     measured = measure_samplers(task, figure.rows, folder, **how)
     name = f"figure-{figure.number}-{task.name}"
@@ -156,12 +118,7 @@ def _results(name: str, one: Measured, panel: str, epoch: int, seeds: Sequence[i
 
 
 def draw(table: Table, path: Path) -> None:
-    """One panel for each measure, one line for each sampler, bands of 95% intervals; saved as PNG.
-
-    Args:
-        table: of a figure, as made or as read back from JSON.
-        path: of the picture.
-    """
+    """One panel for each measure, one line for each sampler, bands of 95% intervals; saved as PNG."""
     import matplotlib
 
     matplotlib.use("Agg")

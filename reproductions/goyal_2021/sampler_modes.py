@@ -29,8 +29,6 @@ from seqwise.evaluation.signature import sha256_of_examples, sign
 from seqwise.names import EnergyName
 from seqwise.runs.sampling_settings import SampleSettings
 
-__all__ = ["MODE_TASKS", "run_table_6_6", "table_6_6"]
-
 MODE_TASKS: tuple[SamplerTask, ...] = (GERMAN, ROMANIAN, SPELLING)
 """What the table is made on, one outcome for each."""
 
@@ -70,13 +68,7 @@ def _mode(energy: EnergyName, rate: float) -> SamplerSpec:
 def run_table_6_6(
     task: SamplerTask, folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory
 ) -> Outcome:
-    """Choose rates and states on development data, then measure everything on test data, once.
-
-    Args:
-        task: one with a measure.
-        folder: of all tables; the runs are in a folder of it.
-        seeds, scale, progress: as of any reproduction.
-    """
+    """Choose rates and states on development data, then measure everything on test data, once."""
     how: dict[str, Any] = {"seeds": seeds, "scale": scale, "progress": progress}
     measured, dev = _choose(task, folder / RUNS, how)
     # How many iterations and candidates they have is known only now.

@@ -22,8 +22,6 @@ from seqwise.evaluation.report import Claim, Result, Table
 from seqwise.evaluation.signature import Signature
 from seqwise.evaluation.verdicts import interval_result, student_result
 
-__all__ = ["about", "results_of", "sampled_result", "sampler_outcome"]
-
 
 def sampler_outcome(
     name: str,
@@ -37,19 +35,7 @@ def sampler_outcome(
     note: str = "",
     more: Sequence[Result] = (),
 ) -> Outcome:
-    """The table: every quantity of every row with its interval, the thesis' numbers beside them, and the claims.
-
-    Args:
-        name: of the table, such as "table-6.2".
-        title: of the table, without the task.
-        task: what was sampled.
-        measured: the rows, in order.
-        claims: as examined.
-        scale: "cpu" or "gpu".
-        folder: of the runs of all tasks.
-        note: what else is to be known.
-        more: further results.
-    """
+    """The table: every quantity of every row with its interval, the thesis' numbers beside them, and the claims."""
     results = [result for one in measured.values() for result in results_of(name, one)]
     title = f"{title}, {task.title}"
     first = next(iter(measured.values()))

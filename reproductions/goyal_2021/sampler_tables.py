@@ -24,23 +24,6 @@ from seqwise.evaluation.report import Claim
 from seqwise.names import EnergyName
 from seqwise.runs.sampling_settings import SampleSettings
 
-__all__ = [
-    "BLOCKS",
-    "COLDEST",
-    "RUNS",
-    "TABLES",
-    "TASKS",
-    "SamplerTable",
-    "degenerate",
-    "every_task",
-    "metropolis",
-    "run_table",
-    "table_6_2",
-    "table_6_3",
-    "table_6_4",
-    "table_6_5",
-]
-
 TASKS: tuple[SamplerTask, ...] = (GERMAN, SPELLING, PHONEMES)
 """What the tables are made on, one outcome for each."""
 RUNS = "samplers"
@@ -59,27 +42,12 @@ Rows = Mapping[str, Measured]
 
 
 def metropolis(key: str, energy: EnergyName = "local", **settings: Any) -> SamplerSpec:
-    """Metropolis-Hastings in random order.
-
-    Args:
-        key: of its folder.
-        energy: "local" or "raw".
-        settings: others of :class:`~seqwise.runs.sampling_settings.SampleSettings`.
-
-    Example:
-        >>> metropolis("raw", "raw").settings.kernel.visits
-        'shuffled'
-    """
+    """Metropolis-Hastings in random order."""
     return SamplerSpec(key, configure(SampleSettings, energy=energy, visits="shuffled", **settings))
 
 
 def degenerate(key: str, **settings: Any) -> SamplerSpec:
-    """Degenerate Gibbs in random order; its states are evaluated by E_local.
-
-    Example:
-        >>> degenerate("gibbs").settings.kernel.label
-        'gibbs'
-    """
+    """Degenerate Gibbs in random order; its states are evaluated by E_local."""
     return SamplerSpec(key, configure(SampleSettings, kernel="gibbs", visits="shuffled", **settings))
 
 
@@ -89,21 +57,13 @@ _PLAIN: dict[EnergyName, SamplerSpec] = {"local": LOCAL, "raw": RAW}
 
 @dataclass(frozen=True)
 class SamplerTable:
-    """A table: its rows, and what the thesis says of them.
+    """A table: its rows, and what the thesis says of them."""
 
-    Args:
-        number: such as "6.2".
-        title: without the task.
-        rows: in order.
-        claims: measured rows by key to claims.
-        note: what else is to be known.
-    """
-
-    number: str
-    title: str
-    rows: Sequence[SamplerRow]
-    claims: Callable[[Rows], list[Claim]]
-    note: str = ""
+    number: str  # such as "6.2"
+    title: str  # without the task
+    rows: Sequence[SamplerRow]  # in order
+    claims: Callable[[Rows], list[Claim]]  # measured rows by key to claims
+    note: str = ""  # what else is to be known
 
 
 def run_table(
@@ -115,14 +75,7 @@ def run_table(
     scale: str,
     progress: ProgressFactory,
 ) -> Outcome:
-    """Make one table on one task; whatever other tables have made of it is read back.
-
-    Args:
-        table: which.
-        task: what is sampled.
-        folder: takes the runs of all tasks.
-        seeds, scale, progress: as of any reproduction.
-    """
+    """Make one table on one task; whatever other tables have made of it is read back."""
     how: dict[str, Any] = {"seeds": seeds, "scale": scale, "progress": progress}
     measured = measure_samplers(task, table.rows, folder, **how)
     name, title = f"table-{table.number}", f"Table {table.number}: {table.title}"
@@ -326,12 +279,7 @@ TABLES = {
 
 
 def every_task(run: Callable[[SamplerTask, Path], Outcome], folder: Path) -> Iterator[Outcome]:
-    """A table or figure of each task, after looking for what all of them need.
-
-    Args:
-        run: makes one, from a task and the folder of its runs.
-        folder: of the reproduction's runs.
-    """
+    """A table or figure of each task, after looking for what all of them need."""
     for task in TASKS:
         task.require()
     for task in TASKS:

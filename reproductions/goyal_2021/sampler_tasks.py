@@ -28,8 +28,6 @@ from seqwise.evaluation.translation import bleu_signature, require_sacrebleu
 from seqwise.runs.masked_model_settings import MaskedModelSettings, masked_settings
 from seqwise.runs.measures import references_by_source
 
-__all__ = ["GERMAN", "PHONEMES", "ROMANIAN", "SPELLING", "Part", "SamplerTask", "Size", "TaskData"]
-
 Tokens = tuple[str, ...]
 
 ROMANIAN_PIECES = 2000
@@ -38,23 +36,13 @@ PHONEME_PARTS = {"dev": (0.90, 0.95), "test": (0.95, 1.0)}
 
 @dataclass(frozen=True)
 class Part:
-    """What is measured on: examples, and for each the right answers; none where there is no source.
-
-    Example:
-        >>> Part([Example(("a",), ()), Example(("b",), ())], [["A"], ["B"]]).drawn(1).references
-        [['B']]
-    """
+    """What is measured on: examples, and for each the right answers; none where there is no source."""
 
     examples: list[Example]
     references: list[Any]
 
     def drawn(self, count: int, *, longest: int | None = None) -> Part:
-        """So many of those that are not too long, the same whenever it is asked for, in order; all if there are fewer.
-
-        Args:
-            count: how many.
-            longest: tokens of a source; None: any number.
-        """
+        """Return a fixed random sample of ``count`` examples with sources of at most ``longest`` tokens, in order."""
         short = [place for place, one in enumerate(self.examples) if longest is None or len(one.source) <= longest]
         places = sorted(random.Random(0).sample(short, min(count, len(short))))
         return Part([self.examples[place] for place in places], [self.references[place] for place in places])
@@ -72,56 +60,35 @@ class TaskData:
 
 @dataclass(frozen=True)
 class Size:
-    """How much is sampled.
+    """How much is sampled."""
 
-    Args:
-        sentences: of the test data; half as many of the development data.
-        chains: for each of them; one on development data.
-        sweeps: of each chain; the first 7 are not counted (half of them where there are fewer than 14).
-        longest: sentences with a longer source are left out, as in the thesis' "De-En (20)"; None: none.
-    """
-
-    sentences: int
-    chains: int
-    sweeps: int = 33
+    sentences: int  # of the test data; half as many of the development data
+    chains: int  # for each of them; one on development data
+    sweeps: int = 33  # of each chain; the first 7 are not counted (half of them where there are fewer than 14)
+    # sentences with a longer source are left out, as in the thesis' "De-En (20)"; None: none
     longest: int | None = None
 
 
 @dataclass(frozen=True)
 class SamplerTask:
-    """A masked model's data and sizes, and how its samples are measured.
+    """A masked model's data and sizes, and how its samples are measured."""
 
-    Args:
-        name: of the folder of its runs.
-        title: for headings.
-        load: keeps what it has read.
-        settings: of the masked model, by scale.
-        sizes: by scale.
-        measure: the name of the measure, a share that is printed in per cent; "" where there is none.
-        score: outputs and their references to what each adds to the measure; None where there is none.
-        check: raises an error if something that measuring needs is missing.
-        note: how the measure counts, from the references of the test data.
-        left_to_right: what a left-to-right model says for some examples of the test data, one list for each seed: a
-            control for Table 6.6; None where there is none.
-    """
-
-    name: str
-    title: str
-    load: Callable[[], TaskData]
-    settings: Mapping[str, MaskedModelSettings]
-    sizes: Mapping[str, Size]
-    measure: str = ""
+    name: str  # of the folder of its runs
+    title: str  # for headings
+    load: Callable[[], TaskData]  # keeps what it has read
+    settings: Mapping[str, MaskedModelSettings]  # of the masked model, by scale
+    sizes: Mapping[str, Size]  # by scale
+    measure: str = ""  # the name of the measure, a share that is printed in per cent; "" where there is none
+    # outputs and their references to what each adds to the measure; None where there is none
     score: Callable[[Sequence[Tokens], Sequence[Any]], Sums] | None = None
-    check: Callable[[], None] | None = None
-    note: Callable[[Sequence[Any]], str] | None = None
+    check: Callable[[], None] | None = None  # raises an error if something that measuring needs is missing
+    note: Callable[[Sequence[Any]], str] | None = None  # how the measure counts, from the references of the test data
+    # what a left-to-right model says for some examples of the test data, one list for each seed: a control for Table
+    # 6.6; None where there is none
     left_to_right: Callable[..., list[list[Tokens]]] | None = None
 
     def require(self) -> None:
-        """Read the data and look for what measuring needs, so that what is missing is said before hours of work.
-
-        Raises:
-            InputError: something is missing.
-        """
+        """Read the data and look for what measuring needs, so that what is missing is said before hours of work."""
         if self.check is not None:
             self.check()
         self.load()
@@ -182,11 +149,6 @@ def left_to_right(
     """What the longer cross-entropy translator of Table 3.1 says in a beam; read back where that table has been made.
 
     It has seen a sixth of the pairs that the masked translator sees, more often.
-
-    Args:
-        examples: of the test data of :func:`german`.
-        folder: that of the tables of Chapter 3.
-        seeds, scale, progress: as of any reproduction.
     """
     task = tasks.TRANSLATION
     family = family_of(task, scale)

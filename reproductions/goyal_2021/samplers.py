@@ -26,37 +26,18 @@ from reproductions.workers import ProgressFactory
 from seqwise.evaluation.metrics import Counts, Sums
 from seqwise.evaluation.report import Claim
 
-__all__ = [
-    "MEASURES",
-    "QUANTITIES",
-    "Measured",
-    "Quantity",
-    "SamplerRow",
-    "by_states",
-    "compare_rows",
-    "judge_seeds",
-    "judge_sums",
-    "measure_samplers",
-]
-
 States = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number of a cell, with sentences to draw again.
+    """A number of a cell, with sentences to draw again."""
 
-    Args:
-        name: as printed; "{measure}" stands for that of the task.
-        of: a cell to the sums that it is made of, or None where it has no such number.
-        unit: "%", "nat" or "" for a bare number.
-        heading: of its column in the terminal; "" for none.
-    """
-
-    name: str
+    name: str  # as printed; "{measure}" stands for that of the task
+    # a cell to the sums that it is made of, or None where it has no such number
     of: Callable[[SamplerCell], Sums | None]
-    unit: str = "%"
-    heading: str = ""
+    unit: str = "%"  # "%", "nat" or "" for a bare number
+    heading: str = ""  # of its column in the terminal; "" for none
 
     @property
     def scale(self) -> float:
@@ -147,37 +128,24 @@ MEASURES = ("samples", "last", "lowest")
 
 @dataclass(frozen=True)
 class SamplerRow:
-    """A row of a table.
+    """A row of a table."""
 
-    Args:
-        name: as printed.
-        spec: the sampler.
-        published: the thesis' numbers for German to English, by keys of :data:`QUANTITIES`, as fractions; energies in
-            thousands, of the thesis' whole set.
-    """
-
-    name: str
-    spec: SamplerSpec
+    name: str  # as printed
+    spec: SamplerSpec  # the sampler
+    # the thesis' numbers for German to English, by keys of :data:`QUANTITIES`, as fractions; energies in thousands, of
+    # the thesis' whole set
     published: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """A row with its cells, one for each seed.
+    """A row with its cells, one for each seed."""
 
-    Attributes:
-        name: as printed.
-        task: what was sampled.
-        cells: one for each seed.
-        published: see :class:`SamplerRow`; empty for other tasks.
-        chosen: which of the measures was chosen on development data; "" where there was no choice.
-    """
-
-    name: str
-    task: SamplerTask
-    cells: Sequence[SamplerCell]
-    published: Mapping[str, float] = field(default_factory=dict)
-    chosen: str = ""
+    name: str  # as printed
+    task: SamplerTask  # what was sampled
+    cells: Sequence[SamplerCell]  # one for each seed
+    published: Mapping[str, float] = field(default_factory=dict)  # see :class:`SamplerRow`; empty for other tasks
+    chosen: str = ""  # which of the measures was chosen on development data; "" where there was no choice
 
     def sums(self, quantity: str) -> list[Sums] | None:
         """A quantity of each seed, or None where this row has none such."""
@@ -200,18 +168,7 @@ def measure_samplers(
     progress: ProgressFactory,
     part: str = "test",
 ) -> dict[str, Measured]:
-    """Run the samplers of some rows, or read them back.
-
-    Args:
-        task: what is sampled.
-        rows: in the order of the table.
-        folder: takes the runs of all tasks.
-        seeds, scale, progress: as of any reproduction.
-        part: "dev" or "test".
-
-    Returns:
-        By the samplers' keys.
-    """
+    """Run the samplers of some rows, or read them back."""
     wanted = [(part, row.spec) for row in rows]
     cells = run_samplers(task, wanted, folder / task.name, seeds=seeds, scale=scale, progress=progress)
     is_theirs = task.name == "translation"
@@ -227,17 +184,7 @@ def measure_samplers(
 def compare_rows(
     text: str, source: str, quantity: str, larger: Measured | Sequence[Measured], smaller: Measured | Sequence[Measured]
 ) -> list[Claim]:
-    """Put "the first is larger than the second" to a test; of several rows together, their states are pooled.
-
-    Args:
-        text: the claim, in which "{measure}" stands for that of the task.
-        source: where it is made.
-        quantity: a key of :data:`QUANTITIES`.
-        larger, smaller: in the order of the claim.
-
-    Returns:
-        One claim, or none where a row has no such number.
-    """
+    """Put "the first is larger than the second" to a test; of several rows together, their states are pooled."""
     both = [[one] if isinstance(one, Measured) else list(one) for one in (larger, smaller)]
     task, kind = both[0][0].task, QUANTITIES[quantity]
     pooled = []
@@ -267,11 +214,6 @@ def judge_sums(
     """Put "the first is larger than the second" to a paired bootstrap over sentences and seeds.
 
     Where a task has no test sentences but draws of the model alone (no measure), to a paired t-test over seeds.
-
-    Args:
-        task: decides which.
-        text, source, said, scale: as of :func:`~reproductions.comparison.judge`.
-        larger, smaller: one measurement for each seed.
     """
     if task.measure:
         return judge(text, source, larger, smaller, said=said, scale=scale)
@@ -281,10 +223,5 @@ def judge_sums(
 
 
 def judge_seeds(text: str, source: str, larger: Sequence[float], smaller: Sequence[float], *, said: str = "") -> Claim:
-    """Put "the first is larger than the second" to a paired t-test over seeds; of one seed, nothing is said.
-
-    Args:
-        text, source, said: as of :func:`~reproductions.comparison.judge`.
-        larger, smaller: one number for each seed.
-    """
+    """Put "the first is larger than the second" to a paired t-test over seeds; of one seed, nothing is said."""
     return judge_by_seed(text, source, larger, smaller, said=said, unit=", t-test over seeds", digits=2)

@@ -20,8 +20,6 @@ from reproductions.goyal_2021.sequence_noise import Orders, fill_log_probs, left
 from seqwise.models.masked import MaskedLSTM
 from seqwise.sampling.correctness import every_sequence
 
-__all__ = ["NOISES", "fit_contrasted", "train_noise"]
-
 NOISES: Mapping[str, Callable[[int], Orders]] = {"left to right": left_to_right, "any order": shuffled_orders}
 """By name, the orders in which masks are filled."""
 NUM_NOISE = 10  # for each sequence of the data
@@ -29,19 +27,7 @@ NOISE_STEPS, NOISE_BATCH, NOISE_ORDERS = 200, 64, 10
 
 
 def train_noise(vocab_size: int, train_N: Tensor, orders: Orders, *, length: int, seed: int) -> Tensor:
-    """Train a small masked model to fill rows of masks.
-
-    Args:
-        vocab_size: V.
-        train_N: share of each sequence in the training data.
-        orders: in which masks are filled.
-        length: T.
-        seed: of weights, batches and orders.
-
-    Returns:
-        Log q of every sequence, float32, (O, N). Where orders are drawn, ten of them are, once for all, and those that
-        differ count: each is a noise of its own.
-    """
+    """Train a small masked model to fill rows of masks."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = MaskedLSTM(vocab_size=vocab_size, embedding_size=16, hidden_size=32, feedforward_size=32)
@@ -61,18 +47,7 @@ def train_noise(vocab_size: int, train_N: Tensor, orders: Orders, *, length: int
 def fit_contrasted(
     model: MaskedLSTM, log_noise_ON: Tensor, *, length: int, train_N: Tensor, dev_N: Tensor, seed: int
 ) -> float:
-    """Train E_raw by noise-contrastive estimation, with early stopping on the same loss of the development data.
-
-    Args:
-        model: changed in place.
-        log_noise_ON: log q of every sequence, one row for each order.
-        length: T.
-        train_N, dev_N: share of each sequence in the data.
-        seed: of the thousand sequences of noise that log Z is guessed from.
-
-    Returns:
-        What stood for log Z. It stays as it was guessed before training: the biases of the head learn the rest.
-    """
+    """Train E_raw by noise-contrastive estimation, with early stopping on the same loss of the development data."""
     with torch.no_grad():
         scores_N = raw_scores(enumerated_logits(model, length))
         generator = torch.Generator().manual_seed(seed)

@@ -20,15 +20,6 @@ from reproductions.goyal_2021.sequence_noise import SequenceNoise
 from seqwise.errors import InputError
 from seqwise.objectives.contrastive import noise_contrastive_loss
 
-__all__ = [
-    "Contrast",
-    "estimated_log_partition",
-    "expected_sequence_contrastive_loss",
-    "ranking_contrastive_loss",
-    "sampled_sequence_contrastive_loss",
-    "sequence_contrastive_loss",
-]
-
 Contrast: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """A loss of scores and log q of the data (B,), then of the noise (B, K): :func:`sequence_contrastive_loss`."""
 
@@ -48,27 +39,7 @@ def sequence_contrastive_loss(
     In expectation it is least where ``-E - log Z = log p`` for every sequence that the noise has, so that what is
     learnt as log Z becomes the log Z of the energy.
 
-    Args:
-        gold_scores_B: minus the energy of each sequence.
-        gold_log_noise_B: log q of each.
-        noise_scores_BK: minus the energies of sequences drawn from q.
-        noise_log_noise_BK: log q of these.
-        log_partition: what stands for log Z: a parameter, to learn it, or a fixed number, for energies that can shift
-            themselves (every head with a bias can).
-
-    Returns:
-        A scalar, in nats per sequence of the data; 0 where there is none.
-
-    Raises:
-        InputError: there are no noise sequences.
-
     Source: Gutmann and Hyvarinen (AISTATS 2010), section 2; Goyal's thesis (2021), chapter 7.
-
-    Example:
-        >>> scores_B, scores_BK, log_noise = torch.zeros(1), torch.zeros(1, 1), torch.tensor(0.25).log()
-        >>> given = scores_B, log_noise.expand(1), scores_BK, log_noise.expand(1, 1)
-        >>> round(sequence_contrastive_loss(*given, log_partition=math.log(4)).item(), 4)  # two coins: 2 log 2
-        1.3863
     """
     return noise_contrastive_loss(
         gold_scores_B - log_partition, gold_log_noise_B, noise_scores_BK - log_partition, noise_log_noise_BK
@@ -84,20 +55,7 @@ def ranking_contrastive_loss(
 
     In expectation it is least where ``-E = log p`` up to a constant, which nothing tells.
 
-    Args:
-        gold_scores_B, gold_log_noise_B, noise_scores_BK, noise_log_noise_BK: as for :func:`sequence_contrastive_loss`.
-
-    Returns:
-        A scalar, in nats per sequence of the data.
-
-    Raises:
-        InputError: there are no sequences, or no noise sequences.
-
     Source: Ma and Collins (EMNLP 2018), section 3, the ranking objective.
-
-    Example:
-        >>> ranking_contrastive_loss(torch.zeros(1), torch.zeros(1), torch.zeros(1, 3), torch.zeros(1, 3)).exp()
-        tensor(4.)
     """
     if noise_scores_BK.numel() == 0:
         raise InputError("noise-contrastive estimation needs at least one noise sequence for each of the data, got 0")
@@ -117,33 +75,7 @@ def sampled_sequence_contrastive_loss(
 ) -> Tensor:
     """Draw K noise sequences for each of the data, score all in one call, and contrast them.
 
-    Args:
-        scores: from sequences (.., T) to minus their energies, with gradients: for two LSTMs
-            ``lambda tokens: sequence_scores(model, tokens).raw``.
-        tokens_BT: int64, the data.
-        noise: what to tell them from; no gradient flows into it.
-        num_noise: K, 1 or more.
-        contrast: :func:`sequence_contrastive_loss`, with ``functools.partial`` for its log Z, or
-            :func:`ranking_contrastive_loss`.
-        generator: the source of random numbers.
-
-    Returns:
-        A scalar, in nats per sequence of the data.
-
-    Raises:
-        InputError: K is less than 1, or a sequence of the data has no probability under the noise.
-
     Source: Goyal's thesis (2021), chapter 7. Not implemented: noise shared between the sequences of a batch.
-
-    Example:
-        >>> from reproductions.goyal_2021.enumerable import palindromes
-        >>> from reproductions.goyal_2021.sequence_noise import table_noise
-        >>> loss = sampled_sequence_contrastive_loss(
-        ...     lambda tokens_BT: torch.zeros(len(tokens_BT)), torch.tensor([[0, 1, 2, 1, 0]]),
-        ...     table_noise(palindromes()), num_noise=3, contrast=ranking_contrastive_loss,
-        ... )
-        >>> loss.shape
-        torch.Size([])
     """
     _check_number(num_noise)
     count = len(tokens_BT)
@@ -168,28 +100,7 @@ def expected_sequence_contrastive_loss(
 
         - sum_y w(y) log sigmoid(odds(y)) - K sum_y q(y) log sigmoid(-odds(y))
 
-    Args:
-        scores_N: minus the energy of every sequence, as :func:`~reproductions.goyal_2021.energy_training.raw_scores`.
-        weights_N: the share of each in the data.
-        log_noise: log q of every sequence, (N,), or (.., N) for as many orders: the loss is the mean over them.
-        num_noise: K, 1 or more; enters as a weight only.
-        log_partition: as for :func:`sequence_contrastive_loss`.
-
-    Returns:
-        A scalar, in nats per sequence of the data.
-
-    Raises:
-        InputError: K is less than 1, or a sequence of the data has no probability under the noise.
-
     Source: Gutmann and Hyvarinen (AISTATS 2010), section 2.
-
-    Example:
-        >>> uniform = torch.full((4,), 0.25)
-        >>> loss = expected_sequence_contrastive_loss(
-        ...     torch.zeros(4), uniform, uniform.log(), num_noise=1, log_partition=math.log(4)
-        ... )
-        >>> round(loss.item(), 4)
-        1.3863
     """
     _check_number(num_noise)
     log_noise = log_noise.to(scores_N)
@@ -204,22 +115,7 @@ def expected_sequence_contrastive_loss(
 
 
 def estimated_log_partition(noise_scores_B: Tensor, noise_log_noise_B: Tensor) -> Tensor:
-    """``log mean_b exp(-E(y'_b)) / q(y'_b)``, log Z by importance sampling: where to start, or to fix, log Z.
-
-    Args:
-        noise_scores_B: minus the energies of sequences drawn from q.
-        noise_log_noise_B: log q of these.
-
-    Returns:
-        A scalar. The mean without its logarithm is unbiased for Z wherever q covers the space.
-
-    Raises:
-        InputError: there is no sequence.
-
-    Example:
-        >>> estimated_log_partition(torch.zeros(3), torch.full((3,), 0.25).log()).exp()
-        tensor(4.)
-    """
+    """``log mean_b exp(-E(y'_b)) / q(y'_b)``, log Z by importance sampling: where to start, or to fix, log Z."""
     if noise_scores_B.numel() == 0:
         raise InputError("an estimate of log Z needs at least one sequence of noise")
     return (noise_scores_B - noise_log_noise_B).logsumexp(0) - math.log(len(noise_scores_B))

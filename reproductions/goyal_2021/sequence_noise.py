@@ -23,52 +23,23 @@ from reproductions.goyal_2021.enumerable import Enumerable, sequence_numbers
 from seqwise.errors import InputError
 from seqwise.models.protocols import MaskedModel
 
-__all__ = [
-    "Orders",
-    "SequenceNoise",
-    "fill_log_probs",
-    "fill_masks",
-    "filling_noise",
-    "left_to_right",
-    "shuffled_orders",
-    "table_noise",
-]
-
 Orders: TypeAlias = Callable[[int, torch.Generator | None], Tensor]
 """From a number of sequences to the order in which each is filled: (B, T), the positions from the first to the last."""
 
 
 @dataclass(frozen=True)
 class SequenceNoise:
-    """What sequences are told from.
+    """What sequences are told from."""
 
-    Args:
-        draw: from a number of sequences and a generator to ``tokens_BT`` and ``log q``, (B,).
-        log_probs: from sequences ``tokens_BT`` and a generator to ``log q``, (B,). Where the noise has a part that is
-            not in the tokens (an order), it is drawn here as it is there, and both are conditioned on it.
-
-    Example:
-        >>> coin = SequenceNoise(
-        ...     draw=lambda count, generator: (torch.randint(2, (count, 1)), torch.full((count,), 0.5).log()),
-        ...     log_probs=lambda tokens_BT, generator: torch.full((len(tokens_BT),), 0.5).log(),
-        ... )
-        >>> coin.draw(3, None)[0].shape
-        torch.Size([3, 1])
-    """
-
+    # from a number of sequences and a generator to ``tokens_BT`` and ``log q``, (B,)
     draw: Callable[[int, torch.Generator | None], tuple[Tensor, Tensor]]
+    # from sequences ``tokens_BT`` and a generator to ``log q``, (B,). Where the noise has a part that is not in the
+    # tokens (an order), it is drawn here as it is there, and both are conditioned on it.
     log_probs: Callable[[Tensor, torch.Generator | None], Tensor]
 
 
 def table_noise(distribution: Enumerable) -> SequenceNoise:
-    """Noise from a table of all sequences.
-
-    Example:
-        >>> from reproductions.goyal_2021.enumerable import palindromes
-        >>> tokens_BT, log_noise_B = table_noise(palindromes()).draw(4, torch.Generator().manual_seed(0))
-        >>> tokens_BT.shape, log_noise_B.shape
-        (torch.Size([4, 5]), torch.Size([4]))
-    """
+    """Noise from a table of all sequences."""
 
     def draw(count: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
         numbers_B = torch.multinomial(distribution.probs_N, count, replacement=True, generator=generator)
@@ -82,22 +53,12 @@ def table_noise(distribution: Enumerable) -> SequenceNoise:
 
 
 def left_to_right(length: int) -> Orders:
-    """The one order that makes a masked model autoregressive.
-
-    Example:
-        >>> left_to_right(3)(2, None).tolist()
-        [[0, 1, 2], [0, 1, 2]]
-    """
+    """The one order that makes a masked model autoregressive."""
     return lambda count, generator: torch.arange(length).expand(count, length)
 
 
 def shuffled_orders(length: int) -> Orders:
-    """Every order as likely as the other, drawn anew for each sequence.
-
-    Example:
-        >>> shuffled_orders(3)(2, torch.Generator().manual_seed(0)).sort(-1).values.tolist()
-        [[0, 1, 2], [0, 1, 2]]
-    """
+    """Every order as likely as the other, drawn anew for each sequence."""
     return lambda count, generator: torch.rand(count, length, generator=generator).argsort(-1)
 
 
@@ -106,21 +67,8 @@ def filling_noise(model: MaskedModel, orders: Orders) -> SequenceNoise:
 
     ``log q(y | order) = sum_j log p_mlm(y_(order_j) | y at order_1 .. order_(j - 1), masks elsewhere)``, exactly.
 
-    Args:
-        model: any masked model that takes no context, in evaluation mode. It should have been trained with several
-            positions masked at a time: with one, it knows nothing of a row of masks.
-        orders: :func:`left_to_right` or :func:`shuffled_orders`.
-
     Source: Goyal's thesis (2021), chapter 7, which wishes for such noise. Not implemented: the probability of a
     sequence over all orders, several positions at a time.
-
-    Example:
-        >>> from seqwise.models.masked import MaskedLSTM
-        >>> model = MaskedLSTM(vocab_size=5, embedding_size=4, hidden_size=8, feedforward_size=8)
-        >>> noise = filling_noise(model, shuffled_orders(3))
-        >>> tokens_BT, log_noise_B = noise.draw(4, torch.Generator().manual_seed(0))
-        >>> tokens_BT.shape, bool((log_noise_B < 0).all())
-        (torch.Size([4, 3]), True)
     """
 
     def log_probs(tokens_BT: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -138,25 +86,7 @@ def fill_masks(
 ) -> tuple[Tensor, Tensor]:
     """Draw sequences by filling masks in the given orders, one position of each sequence at a time.
 
-    Args:
-        model: see :func:`filling_noise`.
-        orders_BT: int64, each row a permutation of the positions.
-        generator: the source of random numbers.
-
-    Returns:
-        ``tokens_BT`` and ``log q(y | order)``, (B,).
-
-    Raises:
-        InputError: a row is no permutation.
-
     Source: Goyal's thesis (2021), chapter 7, as above. Not implemented: temperatures, several positions at a time.
-
-    Example:
-        >>> from seqwise.models.masked import MaskedLSTM
-        >>> model = MaskedLSTM(vocab_size=5, embedding_size=4, hidden_size=8, feedforward_size=8)
-        >>> tokens_BT, log_probs_B = fill_masks(model, torch.tensor([[1, 0, 2]]))
-        >>> bool((fill_log_probs(model, tokens_BT, torch.tensor([[1, 0, 2]])) - log_probs_B).abs() < 1e-5)
-        True
     """
     ranks_BT = _ranks(orders_BT)
     tokens_BT = torch.zeros_like(orders_BT)
@@ -177,24 +107,8 @@ def fill_log_probs(model: MaskedModel, tokens_BT: Tensor, orders_BT: Tensor) -> 
     Minus its mean is a loss: over :func:`left_to_right` that of an autoregressive model, over
     :func:`shuffled_orders` that of one which does not care about the order.
 
-    Args:
-        model, orders_BT: see :func:`fill_masks`.
-        tokens_BT: int64.
-
-    Returns:
-        (B,), with gradients.
-
-    Raises:
-        InputError: a row is no permutation, or the two shapes differ.
-
     Source: Uria, Murray and Larochelle (ICML 2014), for the loss over random orders. Not implemented: their estimate
     from one step of each order.
-
-    Example:
-        >>> from seqwise.models.masked import MaskedLSTM
-        >>> model = MaskedLSTM(vocab_size=5, embedding_size=4, hidden_size=8, feedforward_size=8)
-        >>> fill_log_probs(model, torch.tensor([[4, 0, 2]]), torch.tensor([[1, 0, 2]])).shape
-        torch.Size([1])
     """
     if tokens_BT.shape != orders_BT.shape:
         raise InputError(f"tokens {tuple(tokens_BT.shape)} and orders {tuple(orders_BT.shape)} do not fit")

@@ -23,7 +23,7 @@ import rich.table
 import torch
 from torch import Tensor
 
-from reproductions.by_seed import estimate, judge_by_seed, one_thread
+from reproductions.by_seed import judge_by_seed, one_thread
 from reproductions.goyal_2021 import phonemes
 from reproductions.goyal_2021.energy_training import (
     EnergyLoss,
@@ -52,21 +52,6 @@ from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
 from seqwise.evaluation.verdicts import student_result
 from seqwise.models.masked import MaskedLSTM
 
-__all__ = [
-    "DISTRIBUTIONS",
-    "ROWS",
-    "Cell",
-    "Row",
-    "estimate",
-    "examine",
-    "judge_by_seed",
-    "new_model",
-    "one_thread",
-    "reproduce",
-    "sign_distribution",
-    "train_and_dev",
-]
-
 SOURCE = "Goyal's thesis (2021), Table 6.1"
 NOT_IN_THESIS = "not in the thesis"
 DISTRIBUTIONS = {
@@ -89,19 +74,12 @@ SECONDS, CONTRAST_SECONDS = "CPU seconds", "CPU seconds, NCE and its noises"
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table.
+    """A row of the table."""
 
-    Args:
-        name: as printed.
-        distribution: one of :data:`DISTRIBUTIONS`.
-        size: how many sequences are drawn.
-        published: the thesis' numbers by measure.
-    """
-
-    name: str
-    distribution: str
-    size: int
-    published: Mapping[str, float] = field(default_factory=dict)
+    name: str  # as printed
+    distribution: str  # one of :data:`DISTRIBUTIONS`
+    size: int  # how many sequences are drawn
+    published: Mapping[str, float] = field(default_factory=dict)  # the thesis' numbers by measure
 
 
 def _published(*numbers: float) -> dict[str, float]:
@@ -122,17 +100,12 @@ ROWS = (
 
 @dataclass(frozen=True)
 class Cell:
-    """A row of the table with what was measured, one number for each seed, in nats per sequence.
+    """A row of the table with what was measured, one number for each seed, in nats per sequence."""
 
-    Attributes:
-        row: what it is.
-        entropy: of the true distribution.
-        by_measure: NLL by objective and reading; what PLL and MLM training minimise, of the models they trained; NLL of
-            the noises of NCE, and by how much NCE's log Z is too small; CPU seconds.
-    """
-
-    row: Row
-    entropy: float
+    row: Row  # what it is
+    entropy: float  # of the true distribution
+    # NLL by objective and reading; what PLL and MLM training minimise, of the models they trained; NLL of the noises of
+    # NCE, and by how much NCE's log Z is too small; CPU seconds
     by_measure: Mapping[str, list[float]]
 
 
@@ -197,12 +170,6 @@ def reproduce(folder: Path, *, seeds: Sequence[int], scale: str, progress: Progr
     """Train 3 objectives and 2 contrasts on 6 data sets with each seed, and set them beside the true entropies.
 
     The row of phonemes comes after that, where there is a CMU dictionary: `reproductions.goyal_2021.phonemes`.
-
-    Args:
-        folder: takes the cells of the phoneme row; of the others, nothing is kept but the numbers.
-        seeds: of data and initial weights.
-        scale: "cpu".
-        progress: makes the progress bar.
 
     Source: Goyal's thesis (2021), Table 6.1.
     """

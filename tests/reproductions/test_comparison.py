@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from reproductions.comparison import HEADINGS, Measured, Row, best_on_dev, compare, examine, measure_rows
+from reproductions.comparison import Measured, Row, best_on_dev, compare, examine, measure_rows
 from reproductions.corpora import readers as corpora_readers
 from reproductions.goyal_2018.exposure_bias import FEEDING_ROWS, SEARCH_ROWS, family
+from reproductions.outcome import HEADINGS
 from reproductions.systems import Cell, System
 from reproductions.tasks import ENTITIES, TRANSLATION, Task, _needed, run_task, supertags
 from seqwise.errors import InputError

@@ -16,14 +16,16 @@ import rich.progress
 import torch
 from rich.console import Console
 
+from reproductions.by_seed import judge_by_seed
 from reproductions.goyal_2021 import figure_6_1, phonemes, sequence_contrast, table_6_1
 from reproductions.goyal_2021.enumerable import palindromes, phoneme_sequences
 from reproductions.goyal_2021.figure_6_1 import METHODS, Curves
 from reproductions.goyal_2021.large_spaces import Readings
 from reproductions.goyal_2021.phonemes import Setting
-from reproductions.goyal_2021.table_6_1 import ROWS, Cell, estimate, judge_by_seed, train_and_dev
+from reproductions.goyal_2021.table_6_1 import ROWS, Cell, train_and_dev
 from seqwise.errors import InputError
 from seqwise.evaluation.report import load_table, save_table
+from seqwise.evaluation.verdicts import student_interval as estimate
 from seqwise.models import MaskedLSTM
 
 
