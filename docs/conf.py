@@ -77,17 +77,39 @@ def modules_of(room: str) -> list[str]:
     return [name for name in names if not any(part.startswith("_") for part in name.split("."))]
 
 
-def section_on(module: str) -> str:
-    """What the reference says of one module; a package's own names are those of its modules."""
+def public_names(room: str) -> set[str]:
+    """The names in the ``__all__`` of a room and of the packages inside it; of a room that is one module, its own."""
+    packages = [importlib.import_module(name) for name in modules_of(room)]
+    return {name for package in packages for name in getattr(package, "__all__", ())}
+
+
+def defined_in(module: str, names: set[str]) -> list[str]:
+    """Those of the names that a module defines, in the order of its source."""
+    found = importlib.import_module(module)
+    own = {
+        name
+        for name in names & vars(found).keys()
+        if getattr(vars(found)[name], "__module__", module) in (module, "typing", "builtins", "collections.abc")
+    }
+    assigned = re.findall(r"^(?:class |def )?(\w+)(?=[(:]| = |: .* = )", inspect.getsource(found), flags=re.MULTILINE)
+    return [name for name in dict.fromkeys(assigned) if name in own]
+
+
+def section_on(module: str, names: set[str]) -> str:
+    """What the reference says of one module: its docstring and its public names; "" where it has none of these."""
     is_package = hasattr(importlib.import_module(module), "__path__")
+    own = [] if is_package else defined_in(module, names)
+    if not own and not is_package and module.count(".") > 1:
+        return ""
     title = f"``{module}``"
-    members = "   :no-members:\n" if is_package else ""
+    members = f"   :members: {', '.join(own)}\n" if own else "   :no-members:\n"
     return f"{title}\n{'-' * len(title)}\n\n.. automodule:: {module}\n{members}\n"
 
 
 def room_page(room: str, title: str) -> str:
     """One page of the reference."""
-    return f"{title}\n{'=' * len(title)}\n\n" + "\n".join(map(section_on, modules_of(room)))
+    names = public_names(room)
+    return f"{title}\n{'=' * len(title)}\n\n" + "\n".join(section_on(module, names) for module in modules_of(room))
 
 
 def command_line_page() -> str:

@@ -15,8 +15,8 @@ from pathlib import Path
 from reproductions.cells import claim_folder, fingerprint_of, stopwatch, train_seconds, trained_on
 from reproductions.workers import Job, ProgressFactory, Report, run_jobs
 from seqwise.configuration import dump
-from seqwise.data.durable import sha256_of_file
-from seqwise.data.readers import Example, write_atomically
+from seqwise.data.durable import sha256_of_file, write_atomically
+from seqwise.data.readers import Example
 from seqwise.evaluation.report import Curve
 from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
 from seqwise.runs.decoder_choice import choose_decoder

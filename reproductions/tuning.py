@@ -14,7 +14,7 @@ from pathlib import Path
 
 from reproductions.systems import Cell, Data, System, run_systems
 from reproductions.workers import ProgressFactory
-from seqwise.data.readers import write_atomically
+from seqwise.data.durable import write_atomically
 from seqwise.evaluation.metrics import Sums
 
 RATES = (1.0, 0.4, 0.15)

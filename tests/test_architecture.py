@@ -98,6 +98,26 @@ def all_of(syntax: ast.Module) -> list[str] | None:
     return None
 
 
+def listed_names() -> Iterator[tuple[str, str]]:
+    """Module and name of all that a package imports from its modules and lists."""
+    for package, path, syntax in MODULES:
+        listed = all_of(syntax) or ()
+        for node in ast.walk(syntax):
+            if path.name == "__init__.py" and isinstance(node, ast.ImportFrom) and node.module:
+                yield from ((node.module, alias.name) for alias in node.names if alias.name in listed)
+        yield from ((package, name) for name in listed)
+
+
+LISTED = set(listed_names())
+
+
+@each_module()
+def test_packages_list_what_is_public(name: str, path: Path, syntax: ast.Module) -> None:
+    """And so do rooms that are one module; the names of other modules are for the package alone."""
+    may_list = path.name == "__init__.py" or name.count(".") == 1
+    assert may_list or all_of(syntax) is None, f"{path.name}: list public names in the package's __init__.py"
+
+
 def test_the_tree_is_read() -> None:
     assert len(MODULES) > 15
     assert {"seqwise", "seqwise.tree", "seqwise.search.beam"} <= {name for name, _, _ in MODULES}
@@ -139,22 +159,18 @@ def test_only_the_tree_module_knows_pytrees(name: str, path: Path, syntax: ast.M
 
 @each_module()
 def test_every_module_and_public_definition_has_a_docstring(name: str, path: Path, syntax: ast.Module) -> None:
-    """Modules, and the functions and classes in ``__all__`` (all public ones where there is none) with their methods.
+    """Modules, and functions and classes without an underscore, with their methods.
 
-    A public constant has a string below it, or a comment above or beside it.
+    A constant that a package lists has a string below it, or a comment above or beside it.
     """
     lines = path.read_text(encoding="utf-8").splitlines()
     if not syntax.body:
         return
     assert ast.get_docstring(syntax), f"{path.name} has no docstring"
-    public = all_of(syntax)
     undocumented = []
 
-    def is_public(identifier: str) -> bool:
-        return identifier in public if public is not None else not identifier.startswith("_")
-
     for place, node in enumerate(syntax.body):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and is_public(node.name):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node.name[0] != "_":
             members = [node, *(node.body if isinstance(node, ast.ClassDef) else [])]
             for member in members:
                 if not isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -177,7 +193,7 @@ def test_every_module_and_public_definition_has_a_docstring(name: str, path: Pat
             )
             described |= "#" in lines[node.lineno - 1] or lines[node.lineno - 2].lstrip().startswith("#")
             if not described:
-                undocumented += [(n, node.lineno) for n in names if public is not None and n in public]
+                undocumented += [(n, node.lineno) for n in names if (name, n) in LISTED]
     places = ", ".join(f"{n} ({path.name}:{line})" for n, line in undocumented)
     assert not undocumented, f"without a docstring: {places}"
 

@@ -34,7 +34,8 @@ from reproductions.cells import trained_on
 from reproductions.corpora import readers as corpora
 from reproductions.systems import System, run_systems
 from reproductions.workers import ProgressFactory
-from seqwise.data.readers import Example, read_pairs, write_atomically
+from seqwise.data.durable import write_atomically
+from seqwise.data.readers import Example, read_pairs
 from seqwise.data.subwords import join_pieces
 from seqwise.data.vocabulary import Vocabulary
 from seqwise.evaluation.signature import Signature, sha256_of_examples, sign

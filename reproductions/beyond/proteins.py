@@ -28,7 +28,8 @@ from reproductions.cells import fingerprint_of, stopwatch, train_seconds, traine
 from reproductions.outcome import Outcome
 from reproductions.workers import Job, ProgressFactory, Report, run_jobs
 from seqwise.configuration import plain_values
-from seqwise.data.readers import Example, write_atomically
+from seqwise.data.durable import write_atomically
+from seqwise.data.readers import Example
 from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
 from seqwise.runs.inputs import read_sequences
 from seqwise.runs.loading import load_run

@@ -196,7 +196,8 @@ def draw(table: Table, path: Path) -> None:
 
 def _write_own_data(folder: Path, data: Data) -> None:
     """A small file pair and a configuration, so that "train on your own data" can be tried as it stands."""
-    from seqwise.data.readers import write_atomically, write_columns
+    from seqwise.data.durable import write_atomically
+    from seqwise.data.readers import write_columns
 
     def sample(examples: list[Example], count: int) -> list[Example]:
         return examples[:: max(1, len(examples) // count)][:count]

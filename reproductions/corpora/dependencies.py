@@ -6,7 +6,8 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from seqwise.data.readers import FilePath, read_lines, write_atomically
+from seqwise.data.durable import write_atomically
+from seqwise.data.readers import FilePath, read_lines
 from seqwise.errors import InputError
 
 COLUMNS = 10

@@ -39,7 +39,8 @@ from reproductions.goyal_2021.large_spaces import (
 )
 from reproductions.outcome import Outcome
 from reproductions.workers import ProgressFactory
-from seqwise.data.readers import Example, write_atomically
+from seqwise.data.durable import write_atomically
+from seqwise.data.readers import Example
 from seqwise.errors import InputError
 from seqwise.evaluation.report import Claim, Result, Table
 from seqwise.evaluation.signature import Signature, sha256_of_examples, sign

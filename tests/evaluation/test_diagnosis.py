@@ -33,7 +33,8 @@ from seqwise.evaluation import (
 )
 from seqwise.evaluation.label_bias import Prefix, percent
 from seqwise.runs import OutputRun, load_run, new_run, save_run, train_settings
-from seqwise.runs.diagnosis import Diagnosis, development_constant, diagnose, estimate_constant, explore, meanings
+from seqwise.runs.diagnosis import development_constant, diagnose, estimate_constant, explore
+from seqwise.runs.findings import Diagnosis, meanings
 from seqwise.runs.measures import measure
 from seqwise.search import HardTopK, beam_search, global_, local, shifted
 

@@ -15,10 +15,11 @@ from seqwise.data import Example
 from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Counts
 from seqwise.runs import load_run, new_run, train_run, train_settings
+from seqwise.runs.inputs import read_examples
 from seqwise.runs.settings import Settings
 from seqwise.runs.sizing import sized
 from seqwise.runs.stages import stages
-from seqwise.runs.training import read_examples, train_stage
+from seqwise.runs.training import train_stage
 from seqwise.training.checkpoints import load_model_file
 from seqwise.training.trainer import Progress
 

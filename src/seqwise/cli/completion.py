@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["choice_of", "run_folders"]
-
 MARKS = {"configuration.yaml", "settings.json", "config.json", "metrics.json"}  # one of these is in every run or model
 DEPTH = 2  # levels of folders below the one that is typed
 

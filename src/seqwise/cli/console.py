@@ -17,17 +17,6 @@ if TYPE_CHECKING:  # rich is imported where something is printed, for --help and
     from rich.console import Console
     from rich.progress import Progress
 
-__all__ = [
-    "err",
-    "number",
-    "out",
-    "print_measures",
-    "print_warnings",
-    "progress_bars",
-    "require_at_least_one",
-    "require_files",
-]
-
 WITHOUT_UNIT = ("length ratio", "BLEU")
 
 

@@ -17,8 +17,6 @@ from seqwise.errors import InputError
 if TYPE_CHECKING:
     from seqwise.runs.inspection import FileInspection, Lengths
 
-__all__ = ["debug_data"]
-
 WIDTH = 80
 
 

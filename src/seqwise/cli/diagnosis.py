@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from seqwise.evaluation.metrics import Sums
     from seqwise.evaluation.slot_ranking import SlotRanking
     from seqwise.runs import OutputRun
-    from seqwise.runs.diagnosis import Diagnosis
-
-__all__ = ["diagnose"]
+    from seqwise.runs.findings import Diagnosis
 
 MOST_ROWS = 60
 """Rows of the table of one example, which a reader still looks through; of more, each step shows the best ones."""
@@ -88,8 +86,9 @@ def diagnose(
 def _diagnose(
     run: OutputRun, examples: Sequence[Example], folder: Path, *, beam_size: int | None, as_json: bool
 ) -> None:
-    from seqwise.runs.diagnosis import development_constant, meanings
+    from seqwise.runs.diagnosis import development_constant
     from seqwise.runs.diagnosis import diagnose as measure
+    from seqwise.runs.findings import meanings
 
     constant = development_constant(folder)
     with progress_bars() as progress:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["EXAMPLES", "examples", "shown"]
-
 EXAMPLES = {
     "": (
         "seqwise train --train train.conll --dev dev.conll --output runs/tagger",

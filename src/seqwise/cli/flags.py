@@ -12,8 +12,6 @@ import typer
 from seqwise.cli.completion import choice_of
 from seqwise.cli.layout import Command
 
-__all__ = ["MetricsAsJson", "command_with_flags", "given_flags", "without_flags"]
-
 MetricsAsJson = Annotated[bool, typer.Option("--json", help="print what metrics.json holds, and nothing else")]
 """The flag of every command that trains."""
 

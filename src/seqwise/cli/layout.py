@@ -8,8 +8,6 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
-__all__ = ["Command", "Group"]
-
 
 class _AsGiven:
     """Stands in for what converts values, and imports pydantic for it, where there is nothing to convert."""

@@ -13,8 +13,6 @@ from rich.text import Text
 
 from seqwise.cli.console import err
 
-__all__ = ["LineProgress", "TimeLeftColumn", "seconds_left", "time_left"]
-
 
 def seconds_left(task: Task) -> int | None:
     """Time that a task will take, by its last half minute; None where that is not known.

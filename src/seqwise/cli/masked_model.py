@@ -15,8 +15,6 @@ from seqwise.cli.examples import examples
 from seqwise.cli.flags import MetricsAsJson, command_with_flags, given_flags, without_flags
 from seqwise.cli.layout import Group
 
-__all__ = ["masked_model"]
-
 masked_model = typer.Typer(cls=Group, rich_markup_mode=None, epilog=examples("masked-model"))
 """The group of commands."""
 

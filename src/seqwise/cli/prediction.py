@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from seqwise.evaluation.metrics import Estimate
     from seqwise.runs import OutputRun, Prediction
 
-__all__ = ["evaluate", "predict"]
-
 RunFolder = Annotated[
     str,
     typer.Argument(

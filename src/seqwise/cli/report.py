@@ -10,8 +10,6 @@ import typer
 from seqwise.cli.completion import run_folders
 from seqwise.cli.console import progress_bars, require_at_least_one
 
-__all__ = ["report"]
-
 
 def report(
     runs: Annotated[

@@ -15,8 +15,6 @@ from seqwise.cli.console import err, progress_bars, require_files
 from seqwise.cli.flags import given_flags
 from seqwise.training.processes import is_main_process
 
-__all__ = ["sample"]
-
 
 def sample(
     run: Annotated[

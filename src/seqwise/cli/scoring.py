@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from seqwise.runs.run import MaskedRun
     from seqwise.runs.scoring import SequenceScore
 
-__all__ = ["score"]
-
 
 def score(
     run: Annotated[

@@ -9,8 +9,6 @@ import typer
 
 from seqwise.cli.completion import run_folders
 
-__all__ = ["card", "push"]
-
 RunFolder = Annotated[
     Path,
     typer.Argument(

@@ -15,8 +15,6 @@ import typer
 from seqwise.cli.console import number, print_measures, print_warnings, progress_bars
 from seqwise.cli.flags import MetricsAsJson, given_flags
 
-__all__ = ["train"]
-
 
 def train(
     *,

@@ -15,8 +15,6 @@ from seqwise.cli.flags import given_flags
 if TYPE_CHECKING:
     from seqwise.runs.tuning import Tuning
 
-__all__ = ["tune"]
-
 
 def tune(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="settings in YAML, as of train; flags override")],

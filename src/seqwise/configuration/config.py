@@ -17,8 +17,6 @@ from pydantic_core import core_schema
 from seqwise.configuration.written import FlagText, Written, compose, did_you_mean, shown, written_from
 from seqwise.errors import InputError
 
-__all__ = ["Config", "OneOf", "WrongValue", "explained", "flat_name", "named", "section_of", "setting", "wrong_value"]
-
 T = TypeVar("T", bound="Config")
 _INTEGER = re.compile(r"[-+]?[0-9]{1,18}")
 _TRUTH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}

@@ -18,19 +18,6 @@ from seqwise.configuration.config import Config, OneOf, WrongValue, explained, f
 from seqwise.configuration.written import FlagText, Given, Written, did_you_mean, given_in_python, read_given
 from seqwise.errors import InputError
 
-__all__ = [
-    "Flag",
-    "build",
-    "changed",
-    "configure",
-    "differences",
-    "dump",
-    "flags_of",
-    "flat_values",
-    "load",
-    "plain_values",
-]
-
 T = TypeVar("T", bound=Config)
 
 

@@ -12,18 +12,6 @@ import yaml
 
 from seqwise.errors import InputError
 
-__all__ = [
-    "FlagText",
-    "Given",
-    "Written",
-    "compose",
-    "did_you_mean",
-    "given_in_python",
-    "read_given",
-    "shown",
-    "written_from",
-]
-
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Suggest the nearest known name for an unknown one, or list all of them where none is near.

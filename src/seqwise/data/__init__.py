@@ -11,6 +11,7 @@ from seqwise.data.batches import (
     collate,
     encode_examples,
 )
+from seqwise.data.durable import write_atomically
 from seqwise.data.fasta import read_fasta
 from seqwise.data.readers import (
     Example,
@@ -19,7 +20,6 @@ from seqwise.data.readers import (
     read_lines,
     read_pairs,
     require_aligned,
-    write_atomically,
     write_columns,
     write_pairs,
 )

@@ -19,18 +19,6 @@ from seqwise.data.readers import Example
 from seqwise.data.vocabulary import Vocabulary
 from seqwise.errors import InputError
 
-__all__ = [
-    "IGNORE",
-    "Batch",
-    "BatchSampler",
-    "BucketBatchSampler",
-    "EncodedExample",
-    "TokenBatchSampler",
-    "batch_sampler",
-    "collate",
-    "encode_examples",
-]
-
 IGNORE = -100  # what torch.nn.functional.cross_entropy leaves out unasked
 
 CHUNK_BATCHES = 50

@@ -9,10 +9,8 @@ from pathlib import Path
 
 from seqwise.errors import InputError
 
-__all__ = ["LOCK", "discard_partials", "flush", "holds_nothing", "rename_durably", "sha256_of_file", "write_atomically"]
-
 LOCK = ".seqwise.lock"
-"""In an output folder while something is written to it: see :func:`~seqwise.training.lock.sole_writer`."""
+"""In an output folder while something is written to it: see ``sole_writer``."""
 
 _PARTIAL = re.compile(r"\..+\.[0-9]+\.partial")
 

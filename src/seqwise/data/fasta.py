@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from seqwise.data.readers import Example, FilePath, read_lines, require_some
 from seqwise.errors import InputError
 
-__all__ = ["each_entry", "read_fasta"]
-
 
 def read_fasta(path: FilePath) -> list[Example]:
     r"""Read a FASTA file, plain or gzip: a header ``>NAME words``, then the letters of a sequence on one line or more.

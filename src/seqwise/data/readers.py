@@ -17,24 +17,6 @@ from typing import IO, Literal, TypeVar, cast, get_args
 from seqwise.data.durable import write_atomically
 from seqwise.errors import InputError
 
-__all__ = [
-    "Example",
-    "Units",
-    "each_input",
-    "each_pair",
-    "each_sentence",
-    "each_source",
-    "read_columns",
-    "read_inputs",
-    "read_lines",
-    "read_pairs",
-    "require_aligned",
-    "require_some",
-    "write_atomically",
-    "write_columns",
-    "write_pairs",
-]
-
 Units = Literal["words", "characters", "text"]
 """Units of a side of a pair; "text" is the side as it stands, one token, to be split into subwords later."""
 FilePath = str | os.PathLike[str]

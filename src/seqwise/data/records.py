@@ -10,8 +10,6 @@ from typing import Any
 from seqwise.data.readers import read_lines
 from seqwise.errors import InputError
 
-__all__ = ["read_json_object", "read_record"]
-
 
 def read_record(path: str | os.PathLike[str], keys: Sequence[str], *, what: str, hint: str) -> dict[str, Any]:
     """Read a JSON object that has exactly these keys; what stands under them is for the caller to check.

@@ -11,8 +11,6 @@ from typing import IO, Any, Generic, TypeVar, overload
 
 from seqwise.data.readers import Example
 
-__all__ = ["from_plain", "in_blocks", "spooled", "spooled_items", "to_plain"]
-
 IN_MEMORY = 8192
 BLOCK = 256
 

@@ -16,17 +16,6 @@ from typing import Any
 
 from seqwise.errors import InputError
 
-__all__ = [
-    "UNKNOWN_PIECE",
-    "Subwords",
-    "bpe",
-    "join_pieces",
-    "learn_subwords",
-    "normalize_text",
-    "split_text",
-    "subwords_of",
-]
-
 UNKNOWN_PIECE = "<unk>"
 """Token for a character that was in no training text."""
 

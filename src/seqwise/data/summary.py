@@ -9,8 +9,6 @@ from typing import TypeVar
 
 from seqwise.data.readers import Example
 
-__all__ = ["DataSummary", "most_frequent_labels", "most_frequent_outputs", "summarize", "wrong_label_column"]
-
 Tokens = tuple[str, ...]
 Key = TypeVar("Key", bound=Hashable)
 Answer = TypeVar("Answer", bound=Hashable)

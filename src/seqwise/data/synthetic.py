@@ -7,8 +7,6 @@ import torch
 from seqwise.data.readers import Example
 from seqwise.errors import InputError
 
-__all__ = ["label_bias_toy", "toy_ceilings"]
-
 
 def label_bias_toy(
     num_examples: int, *, length: int = 10, flip: float = 0.1, generator: torch.Generator

@@ -28,16 +28,6 @@ from seqwise.data.subwords import (
 from seqwise.data.vocabulary import Vocabulary
 from seqwise.errors import InputError
 
-__all__ = [
-    "END",
-    "TextUnits",
-    "Tokenizer",
-    "load_tokenizer",
-    "reading_tokenizer",
-    "save_tokenizer",
-    "writing_tokenizer",
-]
-
 TextUnits = Literal["words", "characters", "subwords"]
 """Units that the texts of a side are split into."""
 

@@ -12,8 +12,6 @@ from functools import cached_property
 
 from seqwise.errors import InputError
 
-__all__ = ["Vocabulary"]
-
 
 @dataclass(frozen=True)
 class Vocabulary:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from seqwise.evaluation.metrics import Sums
 
-__all__ = ["FEWEST", "enough_examples", "num_examples"]
-
 FEWEST = 10
 """Examples without which nothing is sure: the bootstrap of one has no width, and that of a few hardly any."""
 

@@ -18,8 +18,6 @@ from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Counts, pairs, pairs_with_many
 from seqwise.models.protocols import StepModel
 
-__all__ = ["ExposureGap", "LengthBias", "exposure_gap", "length_bias", "optimal_next_tokens"]
-
 Ids = tuple[int, ...]
 
 # An output with fewer tokens than this share of its reference is short.

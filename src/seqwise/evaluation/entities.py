@@ -14,8 +14,6 @@ import numpy as np
 from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Counts, Floats, Sums, Tokens, pairs
 
-__all__ = ["Entity", "EntityCounts", "TypeScores", "entities", "entity_f1", "macro_entity_f1"]
-
 PREFIXES = frozenset("BIES")
 
 

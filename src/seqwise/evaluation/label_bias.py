@@ -27,8 +27,6 @@ from seqwise.search.gold import KeepGold, never_lost, no_rivals
 from seqwise.search.selection import Selection
 from seqwise.search.selectors import HardTopK, Selector
 
-__all__ = ["LabelBias", "Prefix", "draw_label_bias", "explore_label_bias", "fate_of_gold"]
-
 Ids = tuple[int, ...]
 
 FIGURE_ENDINGS = (".png", ".pdf", ".svg")

@@ -15,8 +15,6 @@ from seqwise.errors import InputError
 from seqwise.evaluation.translation import bins_by_length
 from seqwise.objectives.self_normalization import log_partition_statistics
 
-__all__ = ["LogPartitionReport", "LogPartitionSummary", "log_partition_report", "summarize_log_partitions"]
-
 
 @dataclass(frozen=True)
 class LogPartitionSummary:

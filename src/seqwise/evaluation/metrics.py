@@ -18,24 +18,6 @@ import numpy.typing as npt
 
 from seqwise.errors import InputError
 
-__all__ = [
-    "Comparison",
-    "Counts",
-    "Estimate",
-    "Sums",
-    "bootstrap_interval",
-    "edit_distance",
-    "length_ratio",
-    "paired_bootstrap",
-    "phoneme_error_rate",
-    "seed_differences",
-    "selected_accuracy",
-    "sequence_accuracy",
-    "token_accuracy",
-    "token_error_rate",
-    "word_error_rate",
-]
-
 Tokens: TypeAlias = Sequence[str]
 Floats: TypeAlias = npt.NDArray[np.float64]
 A = TypeVar("A")

@@ -27,16 +27,6 @@ from seqwise.errors import InputError
 from seqwise.evaluation.signature import Signature, check_text, signature_line
 from seqwise.evaluation.values import Values
 
-__all__ = [
-    "VERDICTS",
-    "Claim",
-    "Curve",
-    "Result",
-    "Table",
-    "load_table",
-    "save_table",
-]
-
 VERDICTS = ("holds", "reversed", "not seen", "not tested")
 """Verdicts on a claim."""
 KINDS = ("claim", "theorem", "figure")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-__all__ = ["shorten_distinctly"]
-
 
 def shorten_distinctly(names: Iterable[str], *, longest: int) -> dict[str, str]:
     """Shorten names so that different ones stay different: what they have in common gives way to "…".

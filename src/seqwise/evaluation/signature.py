@@ -19,10 +19,8 @@ import torch
 
 from seqwise.errors import InputError
 
-__all__ = ["Signature", "check_text", "describe_machine", "sha256_of_examples", "sign", "signature_line"]
 
-
-class SourceAndTarget(Protocol):
+class _SourceAndTarget(Protocol):
     """Parts of an example that are hashed: any object with these two attributes, such as `seqwise.data` examples."""
 
     @property
@@ -108,7 +106,7 @@ def signature_line(signature: Signature) -> str:
     return " | ".join(f"{name}:{' '.join(text.split())}" for name, text in shown.items() if text)
 
 
-def sha256_of_examples(examples: Iterable[SourceAndTarget]) -> str:
+def sha256_of_examples(examples: Iterable[_SourceAndTarget]) -> str:
     """SHA-256, in hexadecimal, of the sources and targets of the examples in order.
 
     Where they were read from does not count: a copy of a file under another name has the same hash. Each example

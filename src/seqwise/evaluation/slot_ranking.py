@@ -22,8 +22,6 @@ from seqwise.search.beam import Beam, backtrace, unroll
 from seqwise.search.candidates import Score, as_score, local
 from seqwise.search.selectors import HardTopK, Selector
 
-__all__ = ["SlotRanking", "Slots", "rank_slots", "unroll_slots"]
-
 Ids = tuple[int, ...]
 
 

@@ -16,16 +16,6 @@ import numpy.typing as npt
 from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Counts, Floats, Sums, pairs_with_many
 
-__all__ = [
-    "bins_by_length",
-    "bleu",
-    "bleu_length_ratio",
-    "bleu_signature",
-    "ngram_overlap",
-    "require_sacrebleu",
-    "subset",
-]
-
 MAX_ORDER = 4
 
 

@@ -14,8 +14,6 @@ import numpy as np
 from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Counts, Floats, PerSeed, Sums
 
-__all__ = ["Values", "sums_of", "values_by_seed", "values_of"]
-
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 PACKAGE = "seqwise.evaluation."
 

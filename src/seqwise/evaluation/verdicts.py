@@ -13,17 +13,6 @@ from seqwise.evaluation.report import Claim, Result, Table
 from seqwise.evaluation.signature import Signature
 from seqwise.evaluation.values import Values, sums_of, values_by_seed, values_of
 
-__all__ = [
-    "SIGNIFICANT",
-    "decide",
-    "difference_result",
-    "holm",
-    "interval_result",
-    "recompute",
-    "student_interval",
-    "student_result",
-]
-
 SIGNIFICANT = 0.05
 """The p-value below which a difference counts."""
 T_95 = {2: 12.71, 3: 4.303, 4: 3.182, 5: 2.776}  # Student's t, 97.5%, by number of seeds

@@ -18,8 +18,6 @@ from seqwise.runs.explore.chains import MOST_CHAINS, Watched, adjust, advance, p
 from seqwise.runs.run import MaskedRun
 from seqwise.runs.sampling_settings import SampleSettings
 
-__all__ = ["chain_page"]
-
 TEMPERATURES = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0)
 NUCLEI = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0)
 BLOCKS = tuple(range(1, 9))

@@ -9,8 +9,6 @@ from seqwise.runs.report.blocks import Ids, Table, plain_number
 from seqwise.runs.report.page import render_block
 from seqwise.runs.report.plots import Line, line_plot
 
-__all__ = ["energy_view", "sequences_view", "sweep_in_words"]
-
 FEWEST_DRAWN = 2  # sweeps that make a line
 
 

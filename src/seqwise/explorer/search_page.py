@@ -29,8 +29,6 @@ from seqwise.runs.explore.suggestions import Suggestions
 from seqwise.runs.report.examples import ALPHAS
 from seqwise.runs.run import OutputRun
 
-__all__ = ["search_page"]
-
 FIRST_LOOK = 1.0  # seconds in which examples are compared before the page opens on one
 MOST_OFFERED = 20
 

@@ -17,8 +17,6 @@ from seqwise.runs.report.lattice import Lattice, Node
 from seqwise.runs.report.page import render_block
 from seqwise.runs.run import OutputRun
 
-__all__ = ["bias_view", "errors_view", "lattice_view", "outputs_view", "step_in_words"]
-
 UNMIXED = 0.995  # weight from which on a relaxed slot counts as one candidate
 
 

@@ -15,8 +15,6 @@ from seqwise.explorer.search_page import search_page
 from seqwise.runs.explore.suggestions import Suggestions
 from seqwise.runs.run import Run
 
-__all__ = ["PORT", "free_port", "is_loopback", "page_of", "require_nicegui", "serve"]
-
 PORT = 8421
 """Default address of the explorer."""
 

@@ -15,19 +15,6 @@ from seqwise.errors import InputError
 from seqwise.explorer.work import Job
 from seqwise.runs.report.page import block_style
 
-__all__ = [
-    "Slider",
-    "Status",
-    "begin_page",
-    "button",
-    "choice",
-    "html",
-    "raw_slider",
-    "section",
-    "slider",
-    "status_line",
-]
-
 ACCENT = "#0b57a4"  # white on it is easy to read
 PATIENCE = 0.4  # seconds of work before it is said that there is any
 

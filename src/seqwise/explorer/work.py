@@ -7,8 +7,6 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-__all__ = ["Job", "Stopped", "latest"]
-
 
 class Stopped(Exception):
     """Raised inside work that is to stop."""

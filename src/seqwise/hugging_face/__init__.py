@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from seqwise._lazy import lazy_names
+from seqwise.hugging_face.adapter import HuggingFaceStepModel
 from seqwise.hugging_face.generation import generation_selector
 from seqwise.hugging_face.masked_model import HuggingFaceMaskedModel, masked_model
 from seqwise.hugging_face.masked_text import (
@@ -19,7 +20,7 @@ from seqwise.hugging_face.masked_text import (
     pseudo_log_likelihoods,
     sample_texts,
 )
-from seqwise.hugging_face.step_model import HuggingFaceStepModel, step_model
+from seqwise.hugging_face.step_model import step_model
 from seqwise.hugging_face.subword_tokenizer import subword_tokenizer
 from seqwise.hugging_face.tagger import load_tagger, pretrained_tagger, save_tagger, word_pieces, words_without_pieces
 from seqwise.hugging_face.text_codec import TextCodec

@@ -24,8 +24,6 @@ from seqwise.hugging_face.heads import head_of
 from seqwise.models.heads import ForcedFirst
 from seqwise.models.shared_cache import Past, SharedCache
 
-__all__ = ["HuggingFaceStepModel"]
-
 
 class HuggingFaceStepModel(nn.Module, ABC):
     """Base of both kinds of adapters; made by :func:`~seqwise.hugging_face.step_model`.

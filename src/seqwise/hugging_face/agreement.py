@@ -19,8 +19,6 @@ from seqwise.decoding import evaluation_mode
 from seqwise.errors import InputError
 from seqwise.models.shared_cache import Past
 
-__all__ = ["feature_scale", "require_agreement", "slots_may_share"]
-
 LOGGER = logging.getLogger(__name__)
 
 # How far scores may lie apart, as a share of the largest: what a fault would exceed, and rounding would not. Some

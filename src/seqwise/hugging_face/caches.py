@@ -17,8 +17,6 @@ from seqwise import tree
 from seqwise.errors import InputError
 from seqwise.models.shared_cache import KeysValues
 
-__all__ = ["Layers", "SlotCopies", "cache_of", "layers_of", "no_steps", "per_slot", "two_caches_of"]
-
 Layers = tuple[KeysValues, ...]
 """Keys and values of each layer."""
 

@@ -21,8 +21,6 @@ from seqwise.hugging_face.caches import Layers, cache_of, layers_of, no_steps
 from seqwise.hugging_face.shared_attention import SharedCall, shared_call
 from seqwise.models.shared_cache import SharedCache
 
-__all__ = ["CausalModel", "Prompt"]
-
 
 class Prompt(NamedTuple):
     """The prompts of a causal model.

@@ -24,8 +24,6 @@ from seqwise.schedules import AnySchedule, Function
 if TYPE_CHECKING:
     from seqwise.objectives.objective import Objective
 
-__all__ = ["SearchAwareConfig"]
-
 OBJECTIVES = tuple(name for name, kind in OneOf(ObjectiveConfig).members.items() if kind is not CRF)
 
 

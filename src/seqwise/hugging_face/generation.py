@@ -18,8 +18,6 @@ from seqwise.search.candidates import Candidates
 from seqwise.search.selection import Selection
 from seqwise.search.selectors import Selector
 
-__all__ = ["GenerationSelector", "SpecialTokens", "generation_selector", "special_tokens"]
-
 # What would change scores and is not done here, with the values at which it does nothing.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "repetition_penalty": (1.0,),

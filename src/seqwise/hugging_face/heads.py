@@ -12,8 +12,6 @@ from torch import Tensor, nn
 
 from seqwise.models.heads import LinearOverLayer
 
-__all__ = ["LinearHead", "OutputHead", "head_of"]
-
 
 def head_of(model: nn.Module) -> nn.Module:
     """The head of a language model: ``W h + b`` where it is no more than that, so that single scores can be had.

@@ -22,8 +22,6 @@ from seqwise.errors import InputError
 from seqwise.hugging_face.text_codec import TextCodec
 from seqwise.models.masked import seen_tokens
 
-__all__ = ["MAX_TOKENS", "HuggingFaceMaskedModel", "masked_model"]
-
 MAX_TOKENS = 2**14
 """Default number of tokens, special ones and padding included, that a model is given at once."""
 

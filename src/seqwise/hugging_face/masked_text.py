@@ -29,8 +29,6 @@ from seqwise.sampling.problems import ChainProblem, Progress, Sample, run_proble
 from seqwise.sampling.settings import ChainSettings
 from seqwise.sampling.starts import FREE
 
-__all__ = ["SampledTexts", "TextSample", "TextScore", "infill", "pseudo_log_likelihoods", "sample_texts"]
-
 
 @dataclass(frozen=True, eq=False)
 class TextScore(TokenScores):

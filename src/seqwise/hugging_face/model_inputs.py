@@ -14,8 +14,6 @@ from torch import Tensor
 from seqwise.data.batches import IGNORE, Batch
 from seqwise.errors import InputError
 
-__all__ = ["NEEDED", "batch_from_inputs", "target_labels"]
-
 NEEDED = ("input_ids", "labels")
 """Inputs of a model without which nothing can be trained here."""
 

@@ -19,8 +19,6 @@ from seqwise.hugging_face.caches import Layers, SlotCopies, cache_of, layers_of,
 from seqwise.hugging_face.shared_attention import SharedCall, shared_call
 from seqwise.models.shared_cache import SharedCache
 
-__all__ = ["Seq2SeqModel", "Source"]
-
 
 class Source(NamedTuple):
     """The encoded sources of an encoder-decoder.

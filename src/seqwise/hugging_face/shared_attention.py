@@ -23,8 +23,6 @@ from transformers.masking_utils import bidirectional_mask_function, causal_mask_
 from seqwise.hugging_face.caches import Layers, cache_of
 from seqwise.models.shared_cache import SharedCache
 
-__all__ = ["SharedCall", "shared_call"]
-
 NAME = "seqwise_shared_cache"
 # What attention may be told and needs not know, as positions and places are those of the shared cache.
 KNOWN = ("position_ids", "cache_position", "use_cache", "is_causal", "return_dict")

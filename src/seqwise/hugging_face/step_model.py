@@ -14,8 +14,6 @@ from seqwise.hugging_face.causal import CausalModel
 from seqwise.hugging_face.generation import special_tokens
 from seqwise.hugging_face.seq2seq import Seq2SeqModel
 
-__all__ = ["HuggingFaceStepModel", "step_model"]
-
 
 def step_model(model: nn.Module, *, generation_config: GenerationConfig | None = None) -> HuggingFaceStepModel:
     """Adapt a Hugging Face seq2seq or causal language model to search: a step model that is exactly that model.

@@ -8,8 +8,6 @@ from seqwise.data.subwords import UNKNOWN_PIECE, Subwords
 from seqwise.data.tokenizer import END, Tokenizer, library_tokenizer
 from seqwise.data.vocabulary import Vocabulary
 
-__all__ = ["subword_tokenizer"]
-
 PADDING = "<pad>"
 
 

@@ -21,8 +21,6 @@ from seqwise.hugging_face.masked_model import num_positions
 from seqwise.models.recurrent import Context, FixedAttentionTagger
 from seqwise.training.checkpoints import load_model_file, seal, verify
 
-__all__ = ["PieceEncoder", "load_tagger", "pretrained_tagger", "save_tagger", "word_pieces", "words_without_pieces"]
-
 BACKBONE, SIZES, WEIGHTS = "backbone", "tagger.json", "model.safetensors"
 """In a folder of :func:`save_tagger`: the folder of the encoder's configuration, and two files."""
 

@@ -19,8 +19,6 @@ import torch
 from seqwise.errors import InputError
 from seqwise.sampling.starts import FREE
 
-__all__ = ["TextCodec", "placed"]
-
 
 class TextCodec:
     """Text to the ids of free tokens and back, by a Hugging Face tokenizer.

@@ -32,8 +32,6 @@ from seqwise.objectives.named import Context, Distillation
 from seqwise.objectives.objective import Objective
 from seqwise.training.sequence_trainer import SequenceTrainer, WithObjective
 
-__all__ = ["SearchAwareTrainer"]
-
 
 class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
     """``Seq2SeqTrainer`` for any seq2seq or causal language model, by any objective of this package.
@@ -165,7 +163,7 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
         """Return the inputs of the model as sources and targets.
 
         Raises:
-            InputError: as of :func:`~seqwise.hugging_face.model_inputs.batch_from_inputs`; or a target does not end,
+            InputError: as of ``batch_from_inputs``; or a target does not end,
                 and the objective searches.
         """
         model = self.adapted()

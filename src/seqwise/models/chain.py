@@ -16,8 +16,6 @@ from seqwise.errors import InputError
 from seqwise.models.hub import HubModel
 from seqwise.models.recurrent import ONE_LABEL_EACH, Encoder, shifted_right
 
-__all__ = ["Chain", "ChainContext", "ChainTagger", "linear_chain"]
-
 
 class Chain(NamedTuple):
     """Scores of outputs that decompose over neighbours: ``s(y) = sum_t u_t[y_t] + sum_{t > 1} A[y_{t-1}, y_t]``.

@@ -13,8 +13,6 @@ from torch import Tensor, nn
 
 from seqwise.errors import InputError
 
-__all__ = ["CharacterConvolution", "SpeltWords", "num_spelt_words", "spelt_source"]
-
 
 def spelt_source(words: Sequence[int], characters: Iterable[Sequence[int]]) -> tuple[int, ...]:
     """Make one sequence of the ids of words and those of their characters, for a model with ``num_characters``.

@@ -20,8 +20,6 @@ from seqwise.models.masked import masked_places, readable_positions, seen_tokens
 from seqwise.models.shared_cache import KeysValues
 from seqwise.models.transformer import DecoderLayer, EncoderLayer, check_sizes, initialise, sinusoids
 
-__all__ = ["ConditionalContext", "ConditionalMaskedTransformer"]
-
 
 class ConditionalContext(NamedTuple):
     """Encoding of B sources; each tensor has them as its first dimension, so rows can be picked and repeated.

@@ -24,8 +24,6 @@ from torch.nn import functional as F
 from seqwise.models.heads import linear_weights
 from seqwise.models.products import Products
 
-__all__ = ["DeferredLinear", "exp_"]
-
 # How many scores a tile of the last pass holds: what it makes of them should find them in the processor's cache.
 TILE = 2**19
 

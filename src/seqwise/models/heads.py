@@ -11,8 +11,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-__all__ = ["ForcedFirst", "LinearOverLayer", "linear_weights"]
-
 
 class LinearOverLayer(nn.Linear, ABC):
     """A head ``f = W h + b`` that asks a linear layer of another model, and adds a constant to its answer.

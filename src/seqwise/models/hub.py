@@ -8,8 +8,6 @@ from huggingface_hub import PyTorchModelHubMixin
 
 from seqwise.errors import InputError
 
-__all__ = ["HubModel"]
-
 
 class HubModel(PyTorchModelHubMixin, library_name="seqwise", tags=["seqwise"]):
     """Weights as safetensors and arguments as JSON, in a folder or on the hub; no pickle is ever read.

@@ -15,8 +15,6 @@ from torch.nn import functional as F
 
 from seqwise.models.deferred_linear import DeferredLinear
 
-__all__ = ["LSTMState", "LSTMSteps", "lstm_cell", "lstm_step"]
-
 LSTMState = tuple[Tensor, Tensor]
 """Hidden and cell state of each slot, (B, J, H)."""
 

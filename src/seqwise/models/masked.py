@@ -23,8 +23,6 @@ from seqwise.models.hub import HubModel
 from seqwise.models.lstm_steps import LSTMState, lstm_step
 from seqwise.models.transformer import EncoderLayer, check_sizes, initialise, sinusoids
 
-__all__ = ["MaskedLSTM", "MaskedTransformer"]
-
 PAIRS_AT_ONCE = 2**12
 
 

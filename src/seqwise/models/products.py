@@ -11,8 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["Products"]
-
 # From so many weights on, and as far as so many rows, oneDNN is the faster one. More weights are not copied.
 LARGE, LARGEST = 2**19, 2**22
 FEW, MANY = 3, 256

@@ -8,8 +8,6 @@ from torch import Tensor
 
 from seqwise.data.batches import Batch
 
-__all__ = ["MaskedModel", "ParallelModel", "StepModel"]
-
 
 class StepModel(Protocol):
     """A model that writes its output one token at a time, for J hypotheses of each of B inputs.

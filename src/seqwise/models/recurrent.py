@@ -21,8 +21,6 @@ from seqwise.models.characters import CharacterConvolution, num_spelt_words
 from seqwise.models.hub import HubModel
 from seqwise.models.lstm_steps import LSTMState, LSTMSteps
 
-__all__ = ["Context", "EncoderDecoder", "FixedAttentionTagger", "Tagger"]
-
 
 class _Encoded(NamedTuple):
     memory_BSM: Tensor

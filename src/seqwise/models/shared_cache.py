@@ -13,8 +13,6 @@ from torch import Tensor
 
 from seqwise import tree
 
-__all__ = ["KeysValues", "Past", "SharedCache"]
-
 KeysValues = tuple[Tensor, Tensor]
 """Keys and values of a layer."""
 

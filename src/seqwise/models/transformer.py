@@ -20,8 +20,6 @@ from seqwise.models.hub import HubModel
 from seqwise.models.recurrent import shifted_right
 from seqwise.models.shared_cache import KeysValues, Past, SharedCache
 
-__all__ = ["Transformer", "TransformerContext"]
-
 
 class TransformerContext(NamedTuple):
     """The encoded sources: keys and values of each decoder layer, (B, N, S, A) each, and which positions are real."""

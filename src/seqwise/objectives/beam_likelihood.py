@@ -21,15 +21,6 @@ from seqwise.search.gold import Lost, never_lost, no_rivals, out_of_beam, unroll
 from seqwise.search.operators import AlphaUnit, of_scores
 from seqwise.search.selectors import HardTopK, Selector, SoftTopK
 
-__all__ = [
-    "beam_crf_loss",
-    "beam_crf_objective",
-    "dense_beam_loss",
-    "dense_beam_objective",
-    "negative_log_share",
-    "soft_dense_beam_objective",
-]
-
 
 def negative_log_share(gold_B1: Tensor, others_BN: Tensor) -> Tensor:
     """Gold's negative log-probability among itself and others: ``log(e^gold + sum_i e^other_i) - gold``.

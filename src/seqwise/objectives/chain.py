@@ -19,15 +19,6 @@ from seqwise.models.chain import Chain
 from seqwise.models.protocols import StepModel
 from seqwise.objectives.objective import Objective, per_token, plus_likelihood
 
-__all__ = [
-    "best_chain_output",
-    "chain_log_partition",
-    "chain_loss",
-    "chain_marginals",
-    "chain_score",
-    "crf_objective",
-]
-
 
 class _ChainModel(Protocol):
     def chain(self, context: Any) -> Chain: ...

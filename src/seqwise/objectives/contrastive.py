@@ -14,13 +14,6 @@ from torch.nn import functional as F
 from seqwise.errors import InputError
 from seqwise.objectives.self_normalization import require_fit, require_tokens
 
-__all__ = [
-    "expected_noise_contrastive_loss",
-    "noise_contrastive_loss",
-    "noise_log_probs",
-    "sampled_noise_contrastive_loss",
-]
-
 
 def noise_log_probs(counts_V: Tensor, *, power: float = 1.0) -> Tensor:
     """Unigram noise from token counts: ``q(w)`` proportional to ``count(w) ** power``.

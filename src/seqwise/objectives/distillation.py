@@ -17,8 +17,6 @@ from seqwise.objectives.rescoring import beam_outputs, cut_at_end, output_scores
 from seqwise.search.candidates import global_, local
 from seqwise.search.selectors import HardTopK
 
-__all__ = ["distillation_loss", "distillation_objective"]
-
 
 def distillation_loss(teacher_BN: Tensor, student_BN: Tensor, live_BN: Tensor) -> Tensor:
     """Divergence of the student's distribution over a set of outputs from the teacher's: ``KL(q || p)``.

@@ -20,8 +20,6 @@ from seqwise.objectives.objective import Objective, per_token, plus_likelihood, 
 from seqwise.objectives.rescoring import output_scores
 from seqwise.search.candidates import Score, as_score, global_
 
-__all__ = ["MOST_OUTPUTS", "enumerated_likelihood_objective", "enumerated_log_partition", "every_output"]
-
 MOST_OUTPUTS = 10_000
 """V^T beyond which enumeration is refused, unless the caller says otherwise."""
 

@@ -11,8 +11,6 @@ from seqwise.data.batches import IGNORE
 from seqwise.names import ScoreName
 from seqwise.search.candidates import Score, as_score
 
-__all__ = ["cross_entropy", "gold_scores"]
-
 
 def cross_entropy(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
     """Mean negative log-probability of the targets, ``mean_t (log Z_t - f(h_t, y_t))``, in nats per token.

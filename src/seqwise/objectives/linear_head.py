@@ -18,8 +18,6 @@ from torch.autograd.function import once_differentiable
 from seqwise.models.deferred_linear import exp_
 from seqwise.models.products import Products
 
-__all__ = ["gold_scores_and_log_partitions"]
-
 
 def gold_scores_and_log_partitions(
     features_NH: Tensor, weight_VH: Tensor, bias_V: Tensor | None, targets_N: Tensor, drawn_M: Tensor

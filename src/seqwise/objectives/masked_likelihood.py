@@ -20,15 +20,6 @@ from seqwise.objectives.likelihood import cross_entropy
 from seqwise.objectives.means import Mean, SumOfMeans
 from seqwise.objectives.objective import Objective
 
-__all__ = [
-    "conditional_masked_objective",
-    "mask_fraction",
-    "mask_one",
-    "mask_uniformly",
-    "masked_cross_entropy",
-    "masked_objective",
-]
-
 
 def masked_cross_entropy(model: MaskedModel, tokens_NT: Tensor, masked_NT: Tensor, context: Any = None) -> Tensor:
     """Mean negative log-probability of what is masked, ``mean_(t in M) -log softmax(f(., h(y\\M)))[y_t]``, in nats.

@@ -15,8 +15,6 @@ from torch import Tensor
 
 from seqwise.data.batches import Batch
 
-__all__ = ["Mean", "SumOfMeans"]
-
 
 @dataclass(frozen=True, eq=False)
 class Mean:

@@ -33,27 +33,6 @@ from seqwise.search.feeding import FEEDINGS, fed_logits, fed_logits_in_two_passe
 from seqwise.search.operators import AlphaUnit, of_scores
 from seqwise.search.selectors import SoftTopK
 
-__all__ = [
-    "CostOfGold",
-    "Objective",
-    "cross_entropy_objective",
-    "hinge_objective",
-    "log_partition_objective",
-    "mixed_objective",
-    "noise_contrastive_objective",
-    "per_token",
-    "plus_likelihood",
-    "relaxed_beam_objective",
-    "sampled_self_normalized_objective",
-    "schedule_value",
-    "scheduled_sampling_objective",
-    "search_targets",
-    "self_normalized_objective",
-    "teacher_forced_logits",
-    "two_pass_scheduled_sampling_objective",
-    "unnormalized_likelihood_objective",
-]
-
 Objective = Callable[[StepModel, Batch, Mapping[str, float]], Tensor]
 """``objective(model, batch, values)``: a scalar loss; ``values`` holds the schedules at this step, by name."""
 

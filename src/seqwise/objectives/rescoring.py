@@ -19,8 +19,6 @@ from seqwise.search.beam import backtrace, beam_search
 from seqwise.search.candidates import Score
 from seqwise.search.selectors import HardTopK
 
-__all__ = ["beam_outputs", "cut_at_end", "output_scores"]
-
 
 @torch.no_grad()
 def beam_outputs(

@@ -20,8 +20,6 @@ from seqwise.search.costs import levenshtein_row
 from seqwise.search.operators import peaked_softmax
 from seqwise.search.selectors import HardTopK
 
-__all__ = ["OutputCost", "edit_distances", "expected_cost", "hamming_distances", "minimum_risk_objective"]
-
 OutputCost = Callable[[Tensor, Tensor, int | None], Tensor]
 """The cost of complete outputs: outputs (B, K, T), gold (B, T) and the end token (or None) to (B, K), no gradient.
 

@@ -12,8 +12,6 @@ from seqwise.search.beam import Beam
 from seqwise.search.costs import Cost
 from seqwise.search.operators import peaked_softmax
 
-__all__ = ["direct_loss", "hamming_cost", "hinge_loss"]
-
 
 def hamming_cost(gold_BT: Tensor, vocab_size: int, weights: Tensor | None = None) -> Cost:
     """The Hamming cost ``d_t(w) = weight[w] [w != y*_t]``: 1 (or its weight) for every token that is not the gold one.

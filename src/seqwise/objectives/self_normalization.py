@@ -27,15 +27,6 @@ from seqwise.errors import InputError
 from seqwise.models.protocols import StepModel
 from seqwise.objectives.linear_head import gold_scores_and_log_partitions
 
-__all__ = [
-    "LogPartitionStatistics",
-    "log_partition_statistics",
-    "log_partitions",
-    "sampled_self_normalized_cross_entropy",
-    "self_normalized_cross_entropy",
-    "unnormalized_likelihood_loss",
-]
-
 
 def self_normalized_cross_entropy(
     logits: Tensor, targets: Tensor, weight: float, fraction: float = 1.0, *, generator: torch.Generator | None = None

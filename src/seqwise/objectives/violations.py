@@ -30,15 +30,6 @@ from seqwise.search.costs import Cost
 from seqwise.search.gold import no_rivals, out_of_beam, unroll_with_gold
 from seqwise.search.selectors import HardTopK
 
-__all__ = [
-    "beam_search_optimization_loss",
-    "beam_search_optimization_objective",
-    "early_update_loss",
-    "early_update_objective",
-    "hard_beam_hinge_objective",
-    "perceptron_violation",
-]
-
 Violation = Callable[[Tensor, Tensor], Tensor]
 """Losses of a beam that lacks gold: the score of gold (B, 1) and those of its rivals (B, N) to a loss (B,)."""
 

@@ -10,8 +10,6 @@ from seqwise.objectives.named import SelfNormalized
 from seqwise.runs.settings import Settings
 from seqwise.runs.stages import stages
 
-__all__ = ["advise", "best_of"]
-
 Measured = Mapping[str, Mapping[str, Sums]]
 """Decoder to title to measure."""
 

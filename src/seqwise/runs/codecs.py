@@ -39,24 +39,11 @@ from seqwise.data.tokenizer import TextUnits, Tokenizer, load_tokenizer, save_to
 from seqwise.data.vocabulary import Vocabulary
 from seqwise.errors import InputError
 from seqwise.models.characters import spelt_source
-from seqwise.runs.inputs import Format, each_sequence, file_units
+from seqwise.runs.inputs import each_sequence, file_units
+from seqwise.runs.masked_model_settings import Format
 from seqwise.sampling.problems import Ways
 from seqwise.sampling.starts import FREE
 from seqwise.search.selectors import Selector
-
-__all__ = [
-    "Codec",
-    "MaskedCodec",
-    "OutputCodec",
-    "Purpose",
-    "SequenceCodec",
-    "SpellingCodec",
-    "TokenizerCodec",
-    "Ways",
-    "place_of",
-    "save_own_model",
-    "set_derived",
-]
 
 Purpose = Literal["predict", "score"]
 """Whether a run writes outputs, or scores and samples sequences."""

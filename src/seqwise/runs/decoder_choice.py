@@ -14,8 +14,6 @@ from seqwise.runs.settings import Settings
 from seqwise.search.candidates import as_score
 from seqwise.search.operators import ALPHA_UNITS
 
-__all__ = ["best_decoder", "choose_decoder", "decoders_for", "usual_decoder"]
-
 
 def usual_decoder(settings: Settings) -> str:
     """The name of the decoder that searches as the model was trained to be searched.

@@ -23,23 +23,12 @@ from seqwise.evaluation.log_partitions import LogPartitionReport, log_partition_
 from seqwise.evaluation.metrics import Sums
 from seqwise.evaluation.slot_ranking import SlotRanking, rank_slots
 from seqwise.models.protocols import StepModel
-from seqwise.runs.findings import BEAM_SIZES, Diagnosis, meanings
+from seqwise.runs.findings import BEAM_SIZES, Diagnosis
 from seqwise.runs.measures import gold_ids, known_targets, log_partitions_of
 from seqwise.runs.measures import measure_outputs as measure_written
 from seqwise.runs.run import OutputRun
 from seqwise.search.candidates import Score, global_, local, shifted
 from seqwise.search.selectors import HardTopK
-
-__all__ = [
-    "BEAM_SIZES",
-    "Diagnosis",
-    "development_constant",
-    "diagnose",
-    "estimate_constant",
-    "explore",
-    "meanings",
-    "measure_outputs",
-]
 
 # The explorer's global shares are summed over this many candidates at most, which bounds its memory.
 CANDIDATES_AT_ONCE = 2**24

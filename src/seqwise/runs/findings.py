@@ -12,8 +12,6 @@ from seqwise.evaluation.metrics import Comparison, Sums, paired_bootstrap
 from seqwise.evaluation.slot_ranking import SlotRanking
 from seqwise.runs.measures import decisive
 
-__all__ = ["BEAM_SIZES", "Diagnosis", "meanings"]
-
 BEAM_SIZES = (1, 2, 5, 10, 20)
 """Of the searches whose lengths are compared."""
 

@@ -22,8 +22,6 @@ from typing import Any
 
 from seqwise.errors import InputError
 
-__all__ = ["HUB_RUN", "holds_run", "hub_refusals", "model_folder", "run_folder"]
-
 HUB_RUN = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 """The name of a repository: a user or an organisation, a slash, and its own."""
 

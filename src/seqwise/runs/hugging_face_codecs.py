@@ -20,15 +20,14 @@ from seqwise.data.subwords import normalize_text
 from seqwise.data.tokenizer import TextUnits, Tokenizer, load_tokenizer, save_tokenizer
 from seqwise.data.vocabulary import Vocabulary
 from seqwise.errors import InputError
-from seqwise.runs.codecs import OutputCodec, SequenceCodec, Ways, place_of, set_derived
+from seqwise.runs.codecs import OutputCodec, SequenceCodec, place_of, set_derived
 from seqwise.runs.inputs import each_sequence
 from seqwise.runs.pretrained import load_pretrained_tokenizer, quiet
+from seqwise.sampling.problems import Ways
 from seqwise.search.selectors import Selector
 
 if TYPE_CHECKING:
     from seqwise.hugging_face import HuggingFaceMaskedModel, TextCodec
-
-__all__ = ["GeneratorCodec", "MaskedTextCodec", "TaggerCodec", "piece_vocabulary"]
 
 FORBIDDING = ("bad_words_ids", "suppress_tokens", "begin_suppress_tokens")
 """Fields that are taken from a generation config: tokens that are never written. The decoder says how to search."""

@@ -32,24 +32,6 @@ from seqwise.runs.masked_model_settings import Format, MaskedModelSettings
 from seqwise.runs.model_settings import Units as SideUnits
 from seqwise.runs.settings import Settings, Tagging
 
-__all__ = [
-    "Format",
-    "Reader",
-    "digest_of",
-    "each_sequence",
-    "example_of",
-    "file_units",
-    "input_units",
-    "inputs_of",
-    "line_reader",
-    "names_a_file",
-    "read_examples",
-    "read_sequences",
-    "recorded_file",
-    "require_own_labels",
-    "training_reader",
-]
-
 Reader = Callable[[FilePath], Iterable[Example]]
 """Reads the inputs of a file."""
 

@@ -19,8 +19,6 @@ from seqwise.errors import InputError
 from seqwise.evaluation.metrics import sequence_accuracy
 from seqwise.runs.measures import tagging_measures
 
-__all__ = ["FileInspection", "Label", "Lengths", "inspect_data"]
-
 Tokens = tuple[str, ...]
 
 

@@ -33,8 +33,6 @@ from seqwise.training.processes import (
     world_size,
 )
 
-__all__ = ["write_in_blocks"]
-
 T = TypeVar("T")
 
 

@@ -48,8 +48,6 @@ from seqwise.runs.sizing import sized_like
 from seqwise.runs.stages import stages
 from seqwise.training.checkpoints import load_model_file, publishing, verify
 
-__all__ = ["build_codec", "build_model", "load_run", "new_run", "save_run", "save_settings"]
-
 MODEL, CODEC, CONFIGURATION, SETTINGS = "model", "codec.json", "configuration.yaml", "settings.json"
 
 OutputModel = Tagger | ChainTagger | EncoderDecoder | Transformer

@@ -31,16 +31,6 @@ from seqwise.runs.trainer_options import SIZED, TrainerOptions
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "MASKED_SETTINGS",
-    "Format",
-    "MaskedModelSettings",
-    "load_masked_flags",
-    "load_masked_settings",
-    "masked_settings",
-    "save_masked_settings",
-]
-
 Format = Literal["sequences", "fasta", "pairs"]
 """Formats of a file of sequences: one a line, FASTA, or source, tab, sequence."""
 

@@ -45,8 +45,6 @@ from seqwise.training.lock import sole_writer
 from seqwise.training.processes import from_main_process, init_process_group, is_main_process
 from seqwise.training.trainer import Progress, TrainingResult, fit, read_losses
 
-__all__ = ["measure_masked_run", "new_masked_run", "train_masked_model"]
-
 
 def new_masked_run(examples: Sequence[Example], settings: MaskedModelSettings) -> Run[MaskedModelSettings, MaskedCodec]:
     """Start of training: subwords and vocabularies of the training data, and a model with new weights.

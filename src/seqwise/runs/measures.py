@@ -29,26 +29,6 @@ from seqwise.runs.advice import advise, best_of
 from seqwise.runs.decoder_choice import choose_decoder, decoders_for, usual_decoder
 from seqwise.runs.run import OutputRun, predict, readable, reading_problems
 
-__all__ = [
-    "decisive",
-    "gold_ids",
-    "gold_text",
-    "known_targets",
-    "log_partitions_of",
-    "measure",
-    "measure_decoders",
-    "measure_outputs",
-    "missing_bleu",
-    "references_by_source",
-    "require_known_target",
-    "signatures",
-    "tagging_measures",
-    "transduction_measures",
-    "unknown_sources",
-    "unknown_targets",
-    "unread_sources",
-]
-
 Tokens = tuple[str, ...]
 
 

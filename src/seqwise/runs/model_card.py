@@ -18,8 +18,6 @@ from seqwise.runs.model_names import HUB_NAME
 from seqwise.runs.run import MaskedRun, OutputRun, Run
 from seqwise.runs.settings import Settings
 
-__all__ = ["CITATION", "model_card", "public_settings"]
-
 CITATION = """\
 @software{seqwise,
   title = {seqwise},

@@ -6,8 +6,6 @@ import os
 import re
 from pathlib import Path
 
-__all__ = ["ARCHITECTURES", "HUB_NAME", "names_pretrained"]
-
 ARCHITECTURES = ("lstm", "transformer", "chain")
 """Models that are made here, with new weights."""
 

@@ -15,22 +15,6 @@ from seqwise.runs.model_names import ARCHITECTURES, names_pretrained
 if TYPE_CHECKING:
     from seqwise.models import ChainTagger, EncoderDecoder, Tagger, Transformer
 
-__all__ = [
-    "Chain",
-    "Direction",
-    "LSTMTagger",
-    "LSTMTransducer",
-    "ModelConfig",
-    "ModelsOf",
-    "PretrainedEncoder",
-    "PretrainedGenerator",
-    "TaggerModel",
-    "TransducerModel",
-    "TransformerTransducer",
-    "Units",
-    "model_of",
-]
-
 Direction = Literal["left-to-right", "bidirectional"]
 """Part of the input that a tagger has read when it writes a label: all before it, or all."""
 

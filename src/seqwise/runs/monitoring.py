@@ -22,8 +22,6 @@ from seqwise.search.candidates import as_score
 from seqwise.search.operators import ALPHA_UNITS
 from seqwise.search.selectors import HardTopK, Selector, SoftTopK
 
-__all__ = ["CROSS_ENTROPY", "MOST_EXAMPLES", "Monitor", "monitor", "score_spread"]
-
 MOST_EXAMPLES = 100
 """Examples of which log Z and spreads are taken: enough for a curve, and few enough that training need not wait."""
 

@@ -16,16 +16,6 @@ from typing import Any
 from seqwise.errors import InputError
 from seqwise.runs.model_names import HUB_NAME
 
-__all__ = [
-    "holds_pretrained",
-    "is_encoder",
-    "load_masked_language_model",
-    "load_model_and_tokenizer",
-    "load_pretrained_tokenizer",
-    "pretrained_source",
-    "quiet",
-]
-
 TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
 WRITERS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 """Endings of the names of models that write text."""

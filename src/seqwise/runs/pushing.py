@@ -15,8 +15,6 @@ from seqwise.runs.model_card import model_card, public_settings
 from seqwise.runs.report.folders import read_json
 from seqwise.runs.run import Run
 
-__all__ = ["Upload", "card_of", "push", "upload_of"]
-
 CARD, METRICS = "README.md", "metrics.json"
 
 

@@ -39,20 +39,6 @@ from seqwise.runs.inputs import example_of, input_units
 from seqwise.runs.masked_model_settings import MaskedModelSettings
 from seqwise.runs.settings import Settings
 
-__all__ = [
-    "MaskedRun",
-    "OutputRun",
-    "Prediction",
-    "Run",
-    "fingerprint",
-    "predict",
-    "readable",
-    "reading_problems",
-    "require_enough_candidates",
-    "require_purpose",
-    "search",
-]
-
 S_co = TypeVar("S_co", covariant=True)
 C_co = TypeVar("C_co", bound=Codec, covariant=True)
 

@@ -41,8 +41,6 @@ from seqwise.training.processes import (
     world_size,
 )
 
-__all__ = ["Group", "Sampled", "SweepDone", "begin_chains", "runner_of", "sample", "sample_in_blocks"]
-
 SWEEP_BYTES, LINE_BYTES = 25, 50  # on the disk, of a chain in one sweep and of a printed sequence: at the very least
 BLOCK = 4096  # problems that are in memory together, with all that their chains went through
 

@@ -28,8 +28,6 @@ from seqwise.runs.sampling_settings import SampleSettings
 from seqwise.sampling.chains import PER_CHAIN, Trace
 from seqwise.training.checkpoints import saving
 
-__all__ = ["append_sweeps", "claim", "keep_samples", "read_trace", "require_disk", "trace_of"]
-
 _SETTINGS, _SAMPLES = "settings.json", "samples.jsonl"
 _MAY_DIFFER = ("sweeps", "save_every")
 _COLUMNS = tuple(name.split("_")[0] for name in (*PER_CHAIN, "invariant_S"))

@@ -27,8 +27,6 @@ from seqwise.sampling.length_beam import likeliest_lengths
 from seqwise.sampling.problems import ChainProblem, encode_sources
 from seqwise.sampling.starts import FREE
 
-__all__ = ["FREE", "Problem", "at_lengths", "chains_of", "problem_of", "read_problems", "unusual"]
-
 AT_ONCE = 64  # sources that are read together for their lengths
 DRAWN = 4096  # lengths that are drawn together
 

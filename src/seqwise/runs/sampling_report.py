@@ -18,8 +18,6 @@ from seqwise.sampling.diagnostics import FEWEST_DRAWS, ChainReport, diagnose_cha
 from seqwise.sampling.named.base import Proposing
 from seqwise.sampling.problems import by_problem
 
-__all__ = ["SampleReport", "report_lines"]
-
 FEWEST = 4  # sweeps by which chains can be judged
 
 Key = tuple[int, int]  # problem, and rank of the length

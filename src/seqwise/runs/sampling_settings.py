@@ -12,8 +12,6 @@ from seqwise.errors import InputError
 from seqwise.sampling.named.base import MOST_POSITIONS, at_most
 from seqwise.sampling.settings import ChainSettings
 
-__all__ = ["SampleSettings"]
-
 BURN_IN = 7
 """Sweeps that are not counted, where there are enough; Goyal (2021), section 6.4."""
 

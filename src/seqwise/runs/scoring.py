@@ -21,8 +21,6 @@ from seqwise.runs.run import MaskedRun
 from seqwise.sampling.energies import TokenScores, pseudo_log_likelihood
 from seqwise.sampling.lengths import of_one_length
 
-__all__ = ["SequenceScore", "room_for", "score_sequences"]
-
 MAX_ROWS = 256
 BLOCK = 256  # sequences that are sorted by length before the first of them is given back
 

@@ -50,18 +50,6 @@ from seqwise.runs.model_settings import (
 from seqwise.runs.trainer_options import SIZED, TrainerOptions, require_evaluation
 from seqwise.schedules import Alpha
 
-__all__ = [
-    "SETTINGS",
-    "Settings",
-    "Tagging",
-    "Transducing",
-    "WarmStart",
-    "check",
-    "load_settings",
-    "over_encoder",
-    "train_settings",
-]
-
 Task = Literal["tag", "transduce"]
 RATE_OF_PRETRAINED = 5e-5
 """A learning rate that does not undo what is trained already."""

@@ -11,17 +11,6 @@ from seqwise.runs.masked_model_settings import MaskedModelSettings
 from seqwise.runs.settings import RATE_OF_PRETRAINED, Settings
 from seqwise.runs.trainer_options import TrainerOptions
 
-__all__ = [
-    "Sizes",
-    "as_begun",
-    "evaluated_examples",
-    "sample_evenly",
-    "sized",
-    "sized_like",
-    "sized_masked",
-    "sizes_for",
-]
-
 AnySettings = TypeVar("AnySettings", Settings, MaskedModelSettings)
 
 FEW = 16

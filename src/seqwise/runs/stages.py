@@ -9,8 +9,6 @@ from seqwise.data.batches import EncodedExample
 from seqwise.runs.masked_model_settings import MaskedModelSettings
 from seqwise.runs.settings import Settings
 
-__all__ = ["WARM_START_FOLDERS", "Stage", "stages", "steps_of"]
-
 WARM_START_FOLDERS = ("warm-start", "scheduled-sampling", "distillation")
 """Folder of the stages before the last, below the run folder."""
 

@@ -14,8 +14,6 @@ from seqwise.errors import InputError
 if TYPE_CHECKING:
     from seqwise.data.batches import BatchSampler, EncodedExample
 
-__all__ = ["SIZED", "TrainerOptions", "require_evaluation", "require_usable", "with_lasting_paths"]
-
 AnyOptions = TypeVar("AnyOptions", bound="TrainerOptions")
 
 SIZED = "sized to the data"

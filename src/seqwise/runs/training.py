@@ -57,8 +57,6 @@ from seqwise.training.lock import sole_writer
 from seqwise.training.processes import from_main_process, init_process_group, is_main_process
 from seqwise.training.trainer import Progress, TrainingResult, fit, read_losses, require_same_data
 
-__all__ = ["OnProgress", "begin_run", "context_of", "read_examples", "train_run", "train_stage"]
-
 OnProgress = Callable[[str, Progress], None]
 """Called after each step with the name of the stage."""
 
@@ -85,7 +83,7 @@ def train_stage(
         settings: read from ``objective`` on; the number of steps is ``epochs`` times the batches of one epoch.
         folder: takes ``log.jsonl``, ``measurements.jsonl`` where there is something to measure, and ``checkpoints``.
         examples: the same examples as text, to name them in error messages.
-        dev: a sample of it is measured every ``evaluate_every`` steps, see :func:`~seqwise.runs.monitoring.monitor`.
+        dev: a sample of it is measured every ``evaluate_every`` steps, see ``monitor``.
             The model ends with the weights that were best on it, and training stops after ``patience`` evaluations
             without better ones.
         fingerprints: see :func:`~seqwise.training.trainer.fit`.
@@ -204,7 +202,7 @@ def train_run(
         settings: as :func:`~seqwise.runs.train_settings` makes them.
         output: the run folder; made if need be.
         on_start: called before the first step.
-        on_progress: called with the name of the stage (see :func:`~seqwise.runs.stages.stages`) and its progress after
+        on_progress: called with the name of the stage (see ``stages``) and its progress after
             each step.
         on_measured: called after training with the number of decoders that have been measured, and that of all.
 

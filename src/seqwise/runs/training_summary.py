@@ -27,21 +27,6 @@ from seqwise.schedules import Schedule
 from seqwise.training.checkpoints import MEASUREMENTS
 from seqwise.training.trainer import TrainingResult
 
-__all__ = [
-    "SUMMARY",
-    "Baseline",
-    "Evaluation",
-    "StageSummary",
-    "TrainingSummary",
-    "best_of_stage",
-    "last_fifths",
-    "lines_of",
-    "loss_warnings",
-    "save_summary",
-    "summarize_training",
-    "warnings_of",
-]
-
 SUMMARY = "summary.json"
 """In a run folder: the summary."""
 

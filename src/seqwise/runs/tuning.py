@@ -21,16 +21,15 @@ from typing import Any, Literal
 from seqwise.configuration import differences, dump
 from seqwise.data.durable import write_atomically
 from seqwise.errors import InputError
+from seqwise.runs.inputs import read_examples
 from seqwise.runs.measures import decisive
 from seqwise.runs.settings import Settings, check, load_settings
 from seqwise.runs.sizing import sized
 from seqwise.runs.trainer_options import require_usable, with_lasting_paths
-from seqwise.runs.training import begin_run, read_examples, train_run
+from seqwise.runs.training import begin_run, train_run
 from seqwise.schedules import exponential
 from seqwise.training.lock import sole_writer
 from seqwise.training.trainer import Progress
-
-__all__ = ["Trial", "Tuning", "tune"]
 
 BEST, STUDY, SETTINGS = "best.yaml", "study.db", "settings.yaml"
 CROSS_ENTROPY_WEIGHTS = (0.0, 0.03, 0.1, 0.3, 1.0)

@@ -26,8 +26,6 @@ from seqwise.sampling.draws import SeededDraws
 from seqwise.sampling.energies import Energy, rows_of
 from seqwise.sampling.state import ChainState, Info, Kernel, evaluate
 
-__all__ = ["PER_CHAIN", "Trace", "load_chains", "sample_chains", "save_chains"]
-
 
 @dataclass(frozen=True, eq=False)
 class Trace:

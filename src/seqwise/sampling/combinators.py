@@ -19,19 +19,6 @@ from seqwise.errors import InputError
 from seqwise.sampling.draws import Draws
 from seqwise.sampling.state import ChainState, Info, Kernel
 
-__all__ = [
-    "anneal_blocks",
-    "anneal_target",
-    "burn_in",
-    "by_sweep",
-    "coldest",
-    "cycle",
-    "mixture",
-    "parallel_tempering",
-    "repeat",
-    "replicas",
-]
-
 
 def cycle(*kernels: Kernel) -> Kernel:
     """One kernel after the other.

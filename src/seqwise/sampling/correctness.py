@@ -23,20 +23,6 @@ from seqwise.errors import InputError
 from seqwise.models.protocols import MaskedModel
 from seqwise.sampling.state import ChainState, Kernel
 
-__all__ = [
-    "DrawsReport",
-    "MatrixReport",
-    "TableModel",
-    "boltzmann",
-    "every_sequence",
-    "examine",
-    "examine_draws",
-    "simulated_matrix",
-    "table_model",
-    "transition_matrix",
-]
-
-
 MOST_SEQUENCES = 1_000_000
 """V^T beyond which a table of all sequences is refused."""
 

@@ -18,17 +18,6 @@ from torch import Tensor
 from seqwise.errors import InputError
 from seqwise.sampling.chains import Trace
 
-__all__ = [
-    "FEWEST_DRAWS",
-    "MOST_R_HAT",
-    "ChainReport",
-    "diagnose_chains",
-    "effective_sample_size",
-    "split_r_hat",
-    "sweeps_left_out",
-    "tail_effective_sample_size",
-]
-
 FEWEST_DRAWS = 10
 """Draws of each chain below which an effective sample size is unknown: its estimate is a constant for 4 to 9."""
 

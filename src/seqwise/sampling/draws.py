@@ -13,8 +13,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["Draws", "SeededDraws"]
-
 
 class Draws(Protocol):
     """Random choices for B chains; a chain that is not live gets an arbitrary answer and uses up nothing."""

@@ -25,23 +25,6 @@ from seqwise import tree
 from seqwise.errors import InputError
 from seqwise.models.protocols import MaskedModel
 
-__all__ = [
-    "ENERGIES",
-    "MAX_ROWS",
-    "Energy",
-    "TokenScores",
-    "constraint",
-    "contains",
-    "joint_logits",
-    "local_energy",
-    "lone_logits",
-    "pseudo_log_likelihood",
-    "pseudo_perplexity",
-    "raw_energy",
-    "rows_of",
-    "sequence_energy",
-]
-
 MAX_ROWS = 1024
 """Default number of masked sequences that a model is given at once."""
 

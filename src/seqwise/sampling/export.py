@@ -14,8 +14,6 @@ from seqwise.errors import InputError
 from seqwise.sampling.chains import Trace
 from seqwise.sampling.diagnostics import sweeps_left_out
 
-__all__ = ["to_datatree"]
-
 
 def to_datatree(
     chains: Trace,

@@ -26,8 +26,6 @@ from seqwise.sampling.refinement import refinements
 from seqwise.sampling.state import ChainState, Info, Kernel
 from seqwise.sampling.transitions import arrival, counts, draw_conditional, moved_to, propose, settle
 
-__all__ = ["delayed_acceptance", "exact_gibbs", "gibbs", "mask_predict", "metropolis_hastings"]
-
 MOST_ALTERNATIVES = 256
 """The vocabulary beyond which exact Gibbs is refused."""
 

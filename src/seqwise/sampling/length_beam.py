@@ -15,8 +15,6 @@ from seqwise.models.protocols import MaskedModel
 from seqwise.sampling.energies import MAX_ROWS, rows_of
 from seqwise.sampling.refinement import refine
 
-__all__ = ["LengthContext", "LengthPrediction", "likeliest_lengths", "predict_with_lengths"]
-
 
 class LengthContext(Protocol):
     """Encoding of B inputs, with a guess of how long the output is.

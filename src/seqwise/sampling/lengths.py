@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["MOST_SCORES", "chains_at_once", "of_one_length"]
-
 MOST_SCORES = 2**25
 """Number of scores (chains x positions x vocabulary) that chains advanced together may keep."""
 

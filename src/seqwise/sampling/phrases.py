@@ -19,8 +19,6 @@ from seqwise.models.protocols import MaskedModel
 from seqwise.sampling.energies import Energy, constraint, contains
 from seqwise.sampling.starts import Phrase, dispersed_starts
 
-__all__ = ["Phrases", "has_words", "phrase_starts"]
-
 Condition = Callable[[Tensor], Tensor]
 """Tokens (B, T) to bool (B,)."""
 

@@ -17,8 +17,6 @@ from seqwise.sampling.proposals import Proposal
 from seqwise.sampling.state import ChainState, Info, Kernel
 from seqwise.sampling.transitions import arrival, update_scores
 
-__all__ = ["prefetching"]
-
 
 def prefetching(energy: Energy, proposal: Proposal, *, num_ahead: int = 4, temperature: float | Tensor = 1.0) -> Kernel:
     """A sweep in order, one position at a time, with the next differing proposals scored in one call of the model.

@@ -29,18 +29,6 @@ from seqwise.sampling.settings import ChainSettings
 from seqwise.sampling.starts import FREE
 from seqwise.sampling.state import ChainState, Info, Kernel, start_chains
 
-__all__ = [
-    "ChainProblem",
-    "ChainRunner",
-    "Progress",
-    "Sample",
-    "Ways",
-    "by_problem",
-    "encode_sources",
-    "run_problems",
-    "samples_of",
-]
-
 Ways = tuple[tuple[int, ...], ...]
 """The ways in which a phrase may stand in a sequence, each as ids; the first is written into initial sequences."""
 

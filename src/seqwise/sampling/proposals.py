@@ -18,8 +18,6 @@ from seqwise.errors import InputError
 from seqwise.models.protocols import MaskedModel
 from seqwise.sampling.draws import Draws
 
-__all__ = ["VISITS", "Proposal", "Visits", "anywhere", "in_order", "masked_conditionals", "shuffled"]
-
 
 @dataclass(frozen=True, eq=False)
 class Proposal:

@@ -15,8 +15,6 @@ from seqwise.errors import InputError
 from seqwise.models.protocols import MaskedModel
 from seqwise.sampling.energies import MAX_ROWS, joint_logits
 
-__all__ = ["Refinement", "refine", "refinements"]
-
 
 class Refinement(NamedTuple):
     """State of an iteration.

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from seqwise.sampling.energies import Energy
     from seqwise.sampling.state import Kernel
 
-__all__ = ["ChainSettings"]
-
 
 class ChainSettings(Config):
     """Target, kernel and constraints of chains.

@@ -18,8 +18,6 @@ from seqwise.sampling.energies import MAX_ROWS, contains, joint_logits, rows_of
 from seqwise.sampling.proposals import shuffled
 from seqwise.sampling.refinement import refine
 
-__all__ = ["FREE", "dispersed_starts", "fill_in_turn"]
-
 Phrase = Sequence[int]
 
 FREE = -1

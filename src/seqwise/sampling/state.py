@@ -15,8 +15,6 @@ from seqwise.errors import InputError
 from seqwise.sampling.draws import Draws
 from seqwise.sampling.energies import Energy, lone_logits, rows_of
 
-__all__ = ["ChainState", "Info", "Kernel", "evaluate", "start_chains"]
-
 
 @dataclass(frozen=True, eq=False)
 class ChainState:

@@ -17,8 +17,6 @@ from seqwise.sampling.energies import Energy, joint_logits, lone_logits, rows_of
 from seqwise.sampling.proposals import Proposal
 from seqwise.sampling.state import ChainState, Info, evaluate
 
-__all__ = ["Proposed", "arrival", "counts", "draw_conditional", "moved_to", "propose", "settle", "update_scores"]
-
 
 @dataclass(frozen=True, eq=False)
 class Proposed:

@@ -23,8 +23,6 @@ from seqwise.search.costs import Cost, prefix_cost
 from seqwise.search.selection import Asked, Selection, added
 from seqwise.search.selectors import Selector
 
-__all__ = ["HELD", "Beam", "Step", "backtrace", "beam_search", "unroll"]
-
 HELD = -1
 """The token recorded where an input had already ended and its beam only waited for the rest of the batch."""
 

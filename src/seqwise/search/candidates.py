@@ -22,18 +22,6 @@ from seqwise.search.large_vocabulary.matrices import Matrices
 from seqwise.search.operators import finite, hard_top_k
 from seqwise.search.selection import Asked
 
-__all__ = [
-    "MANY",
-    "Candidates",
-    "Score",
-    "as_score",
-    "cost_augmented",
-    "global_",
-    "interpolated",
-    "local",
-    "shifted",
-]
-
 # J x V from which on it pays not to expand the candidates: below, the time goes into starting operations.
 MANY = 4096
 

@@ -19,8 +19,6 @@ from torch import Tensor
 
 from seqwise.search.selection import Selection
 
-__all__ = ["Cost", "PrefixCost", "edit_distance_cost", "levenshtein_row", "prefix_cost"]
-
 
 class PrefixCost(Protocol):
     """A cost of each token that depends on the prefix it lengthens."""

@@ -10,8 +10,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["SlotTerms", "finish", "open_shares", "slot_terms"]
-
 # How strongly a partly finished slot is kept from going on: the score of "go on" falls by this times F / (1 - F), with
 # F its finished mass. Any value that is large beside differences of scores will do; at F = 1 "go on" is excluded.
 CONTINUATION_PENALTY = 30.0

@@ -22,8 +22,6 @@ from seqwise.search.noise import Gumbel
 from seqwise.search.selection import Selection
 from seqwise.search.selectors import HardTopK, Selector, SoftArgmax
 
-__all__ = ["FEEDINGS", "GoldOr", "fed_logits", "fed_logits_in_two_passes"]
-
 FEEDINGS: dict[str, Callable[[float], Selector]] = {
     "greedy": lambda alpha: HardTopK(1),
     "sample": lambda alpha: HardTopK(1, noise=Gumbel()),

@@ -26,8 +26,6 @@ from seqwise.search.costs import Cost
 from seqwise.search.selection import HardSelection, Selection, SoftSelection
 from seqwise.search.selectors import Selector
 
-__all__ = ["BesideGold", "GoldStep", "KeepGold", "Lost", "never_lost", "no_rivals", "out_of_beam", "unroll_with_gold"]
-
 Lost = Callable[[Tensor, Tensor], Tensor]
 """Rule for restarting from gold: the score of gold (B, 1) and of all other candidates (B, N) to a mask (B,)."""
 

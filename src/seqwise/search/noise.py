@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Gumbel", "Noise", "no_noise"]
-
 Noise = Callable[[Tensor, torch.Generator | None], Tensor]
 """Scores and a generator to noisy scores of the same shape."""
 

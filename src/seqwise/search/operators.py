@@ -13,23 +13,6 @@ from torch import Tensor
 from seqwise.errors import InputError
 from seqwise.names import AlphaUnitName
 
-__all__ = [
-    "ALPHA_UNITS",
-    "LOWEST",
-    "AlphaUnit",
-    "finite",
-    "hard_top_k",
-    "in_range",
-    "in_units",
-    "mean_squared_gap",
-    "of_scores",
-    "peaked_softmax",
-    "require_alpha",
-    "soft_top_k",
-    "soft_top_k_of",
-    "weights_and_gaps",
-]
-
 # Scores nearer to each other than the root of this are told apart by rounding.
 SMALLEST_SQUARED_GAP = 1e-8
 # In the place of minus infinity: its square is finite, the weight at such a distance 0, and 0 times it is 0.

@@ -12,8 +12,6 @@ import torch
 from seqwise.search.candidates import Candidates
 from seqwise.search.selection import HardSelection
 
-__all__ = ["viterbi"]
-
 
 def viterbi(
     candidates: Candidates, carry: Any = None, generator: torch.Generator | None = None

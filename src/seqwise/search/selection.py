@@ -37,8 +37,6 @@ from torch.utils.checkpoint import checkpoint
 
 from seqwise import tree
 
-__all__ = ["Added", "Asked", "HardSelection", "Selection", "SoftSelection", "SummedSelection", "added"]
-
 
 class Selection(Protocol):
     """K slots made from J: their scores, where they came from, and how everything else follows."""

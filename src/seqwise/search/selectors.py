@@ -30,17 +30,6 @@ from seqwise.search.operators import (
 )
 from seqwise.search.selection import HardSelection, Selection, SoftSelection
 
-__all__ = [
-    "Form",
-    "HardTopK",
-    "Selector",
-    "SoftArgmax",
-    "SoftTopK",
-    "automatic",
-    "expanded",
-    "summed",
-]
-
 
 class Selector(Protocol):
     """Chooses from one step's candidates: any function of this signature.

@@ -26,16 +26,6 @@ from seqwise.search.noise import Gumbel
 from seqwise.search.operators import peaked_softmax
 from seqwise.search.selection import HardSelection
 
-__all__ = [
-    "Draw",
-    "StochasticBeam",
-    "StochasticTopK",
-    "conditional_gumbels",
-    "importance_weights",
-    "normalized_importance_weights",
-    "stochastic_beam_search",
-]
-
 
 @dataclass(frozen=True)
 class StochasticBeam:

@@ -24,23 +24,6 @@ from torch import Tensor
 from seqwise.data.durable import flush, rename_durably, sha256_of_file
 from seqwise.errors import InputError
 
-__all__ = [
-    "MANIFEST",
-    "MEASUREMENTS",
-    "UNFINISHED",
-    "checkpoint_step",
-    "discard_incomplete",
-    "keep_checkpoint",
-    "last_complete",
-    "load_model_file",
-    "prune",
-    "publish",
-    "publishing",
-    "saving",
-    "seal",
-    "verify",
-]
-
 UNFINISHED = "unfinished"
 """Among checkpoints: the folder in which the next one is written."""
 

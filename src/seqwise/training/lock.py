@@ -13,8 +13,6 @@ from seqwise.data.durable import LOCK
 from seqwise.errors import InputError
 from seqwise.training.processes import from_main_process, is_main_process
 
-__all__ = ["sole_writer"]
-
 # File systems that know no locks say so in one of these ways: there, nobody is kept out.
 _WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 

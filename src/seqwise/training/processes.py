@@ -19,19 +19,6 @@ from seqwise.errors import InputError
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "NO_TIMEOUT",
-    "from_main_process",
-    "init_process_group",
-    "is_main_process",
-    "local_device",
-    "rank",
-    "shard",
-    "silence_other_ranks",
-    "wait_for_everyone",
-    "world_size",
-]
-
 T = TypeVar("T")
 
 NO_TIMEOUT = timedelta(days=365)

@@ -9,8 +9,6 @@ from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 from seqwise.configuration import did_you_mean
 from seqwise.errors import InputError
 
-__all__ = ["require_integrations"]
-
 PACKAGES = {"azure_ml": "azureml-sdk", "comet_ml": "comet-ml", "flyte": "flytekit"}
 """On PyPI, where the name is not that of the integration."""
 

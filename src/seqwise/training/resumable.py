@@ -21,8 +21,6 @@ from transformers.trainer_pt_utils import safe_globals
 from seqwise.errors import InputError
 from seqwise.training.checkpoints import UNFINISHED, checkpoint_step, keep_checkpoint, saving
 
-__all__ = ["SETTINGS", "WEIGHTS", "ResumableTrainer", "has_ended", "require_state"]
-
 SETTINGS = "settings.json"
 """In a checkpoint: the settings of the training run, so that it is not resumed with others."""
 

@@ -22,8 +22,6 @@ from seqwise.objectives.means import SumOfMeans
 from seqwise.objectives.objective import Objective
 from seqwise.schedules import Schedule
 
-__all__ = ["SequenceTrainer", "WithObjective", "not_finite"]
-
 
 class WithObjective(nn.Module):
     """A model and its objective as one module, whose forward is the loss.

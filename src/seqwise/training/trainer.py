@@ -48,8 +48,6 @@ from seqwise.training.reporting import require_integrations
 from seqwise.training.resumable import SETTINGS, WEIGHTS, ResumableTrainer, has_ended, require_state
 from seqwise.training.sequence_trainer import SequenceTrainer, WithObjective
 
-__all__ = ["Progress", "TrainingResult", "fit", "read_losses", "require_same_data"]
-
 _DECAYS = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_warmup"}
 
 _START_ANEW = "give another output folder, or remove this one to start again"

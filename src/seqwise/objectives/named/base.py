@@ -19,21 +19,6 @@ if TYPE_CHECKING:
 
     from seqwise.objectives.objective import Objective
 
-__all__ = [
-    "BEAM",
-    "NOTHING",
-    "RELAXATION",
-    "AnyObjective",
-    "Context",
-    "Costed",
-    "Mixed",
-    "ObjectiveConfig",
-    "Penalized",
-    "Relaxed",
-    "Searching",
-    "parse_label_costs",
-]
-
 
 @dataclass(frozen=True)
 class Context:

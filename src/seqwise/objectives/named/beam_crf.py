@@ -9,8 +9,6 @@ from seqwise.objectives.named.base import NOTHING, Context, Mixed
 if TYPE_CHECKING:
     from seqwise.objectives.objective import Objective
 
-__all__ = ["BeamCRF"]
-
 
 class BeamCRF(Mixed):
     """Likelihood normalised over the outputs of a beam.

@@ -9,8 +9,6 @@ from seqwise.objectives.named.base import NOTHING, Context, Costed, Searching
 if TYPE_CHECKING:
     from seqwise.objectives.objective import Objective
 
-__all__ = ["BeamSearchOptimization"]
-
 
 class BeamSearchOptimization(Costed, Searching):
     """Margin violations wherever gold falls out of the beam, which then begins anew from gold.

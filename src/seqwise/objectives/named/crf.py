@@ -10,8 +10,6 @@ from seqwise.objectives.named.base import NOTHING, Context, ObjectiveConfig
 if TYPE_CHECKING:
     from seqwise.objectives.objective import Objective
 
-__all__ = ["CRF"]
-
 
 class CRF(ObjectiveConfig):
     """Likelihood of a linear chain, normalised over all outputs.

@@ -10,8 +10,6 @@ from seqwise.objectives.named.base import NOTHING, Context, ObjectiveConfig
 if TYPE_CHECKING:
     from seqwise.objectives.objective import Objective
 
-__all__ = ["CrossEntropy"]
-
 
 class CrossEntropy(ObjectiveConfig):
     """Cross-entropy of the gold tokens.

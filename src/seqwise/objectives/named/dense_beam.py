@@ -9,8 +9,6 @@ from seqwise.objectives.named.base import NOTHING, Context, Mixed
 if TYPE_CHECKING:
     from seqwise.objectives.objective import Objective
 
-__all__ = ["DenseBeam"]
-
 
 class DenseBeam(Mixed):
     """Likelihood of gold among the slots of a beam, at every step.

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from seqwise.models.protocols import StepModel
     from seqwise.objectives.objective import Objective
 
-__all__ = ["Distillation"]
-
 
 class Distillation(ObjectiveConfig):
     """Learn as raw scores what the beam of a local model prefers.

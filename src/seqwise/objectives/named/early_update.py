@@ -9,8 +9,6 @@ from seqwise.objectives.named.base import NOTHING, Context, Searching
 if TYPE_CHECKING:
     from seqwise.objectives.objective import Objective
 
-__all__ = ["EarlyUpdate"]
-
 
 class EarlyUpdate(Searching):
     """The perceptron where gold falls out of the beam.

@@ -9,8 +9,6 @@ from seqwise.objectives.named.base import NOTHING, Context, Costed, Searching
 if TYPE_CHECKING:
     from seqwise.objectives.objective import Objective
 
-__all__ = ["HardHinge"]
-
 
 class HardHinge(Costed, Searching):
     """A hinge on the hard beam.

@@ -9,8 +9,6 @@ from seqwise.objectives.named.base import NOTHING, Context, Costed, Relaxed, Sea
 if TYPE_CHECKING:
     from seqwise.objectives.objective import Objective
 
-__all__ = ["Hinge"]
-
 
 class Hinge(Relaxed, Costed, Searching):
     """A hinge on the relaxed beam, searched with the cost.

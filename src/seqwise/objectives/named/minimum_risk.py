@@ -12,8 +12,6 @@ from seqwise.schedules import Alpha, Schedule
 if TYPE_CHECKING:
     from seqwise.objectives.objective import Objective
 
-__all__ = ["MinimumRisk"]
-
 
 class MinimumRisk(Searching):
     """Expected cost of the outputs of a beam.

@@ -11,8 +11,6 @@ from seqwise.objectives.named.base import NOTHING, Context, ObjectiveConfig
 if TYPE_CHECKING:
     from seqwise.objectives.objective import Objective
 
-__all__ = ["NoiseContrastive"]
-
 
 class NoiseContrastive(ObjectiveConfig):
     """Tell gold tokens from tokens drawn as often as they are gold.

@@ -9,8 +9,6 @@ from seqwise.objectives.named.base import NOTHING, Context, Costed, Relaxed, Sea
 if TYPE_CHECKING:
     from seqwise.objectives.objective import Objective
 
-__all__ = ["RelaxedBeam"]
-
 
 class RelaxedBeam(Relaxed, Costed, Searching):
     """Expected cost of the outputs of a relaxed beam.

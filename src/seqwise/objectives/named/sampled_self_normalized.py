@@ -9,8 +9,6 @@ from seqwise.objectives.named.base import NOTHING, Context, Penalized
 if TYPE_CHECKING:
     from seqwise.objectives.objective import Objective
 
-__all__ = ["SampledSelfNormalized"]
-
 
 class SampledSelfNormalized(Penalized):
     """Raw scores of the gold tokens, and log Z at a part of the positions.

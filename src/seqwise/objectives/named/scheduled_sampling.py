@@ -12,8 +12,6 @@ from seqwise.schedules import Alpha, Probability, Schedule
 if TYPE_CHECKING:
     from seqwise.objectives.objective import Objective
 
-__all__ = ["Sampling", "ScheduledSampling"]
-
 
 class Sampling(Config):
     """Options of scheduled sampling."""

@@ -9,8 +9,6 @@ from seqwise.objectives.named.base import NOTHING, Context, Penalized
 if TYPE_CHECKING:
     from seqwise.objectives.objective import Objective
 
-__all__ = ["SelfNormalized"]
-
 
 class SelfNormalized(Penalized):
     """Cross-entropy, and a penalty that draws log Z to 0.

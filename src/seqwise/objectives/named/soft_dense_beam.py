@@ -9,8 +9,6 @@ from seqwise.objectives.named.base import NOTHING, Context, Mixed
 if TYPE_CHECKING:
     from seqwise.objectives.objective import Objective
 
-__all__ = ["SoftDenseBeam"]
-
 
 class SoftDenseBeam(Mixed):
     """Likelihood of gold among the slots of a relaxed beam, at every step.

@@ -10,8 +10,6 @@ from seqwise.objectives.named.base import NOTHING, Context, Penalized
 if TYPE_CHECKING:
     from seqwise.objectives.objective import Objective
 
-__all__ = ["UnnormalizedLikelihood"]
-
 
 class UnnormalizedLikelihood(Penalized):
     """Raw scores of the gold tokens, held down by a penalty on log Z alone.

@@ -13,8 +13,6 @@ from seqwise.runs.explore.searches import Scored, Setup, compare, follow
 from seqwise.runs.report.lattice import Lattice
 from seqwise.runs.run import OutputRun
 
-__all__ = ["PARTS", "Answer", "OnPart", "answer"]
-
 SUPPORT = 512  # prefixes that global shares are summed over, which a page can wait for
 
 PARTS = ("the search", "outputs", "label bias", "search errors")

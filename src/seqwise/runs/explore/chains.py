@@ -20,8 +20,6 @@ from seqwise.runs.sampling_problems import Problem, problem_of
 from seqwise.runs.sampling_settings import SampleSettings
 from seqwise.sampling import ChainState, Kernel, Trace, sample_chains
 
-__all__ = ["MOST_CHAINS", "MOST_SWEEPS", "Tally", "Watched", "adjust", "advance", "energies", "pin", "start", "tally"]
-
 MOST_CHAINS = 8
 """More than one can watch."""
 

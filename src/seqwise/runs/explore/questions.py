@@ -16,8 +16,6 @@ from seqwise.runs.loading import load_run
 from seqwise.runs.measures import gold_ids
 from seqwise.runs.run import OutputRun, Run
 
-__all__ = ["MOST_TOKENS", "Question", "load_explored", "read_question", "require_short"]
-
 MOST_TOKENS = 100
 """Longer inputs are refused: every one of their steps would be searched several times over."""
 
@@ -29,7 +27,7 @@ class Question:
     Attributes:
         example: as it was typed.
         source: encoded, without the right output.
-        gold: the right output as ids, end token included (see :func:`~seqwise.runs.measures.gold_ids`); None where
+        gold: the right output as ids, end token included (see ``gold_ids``); None where
             there is none.
         unseen: by their places in gold, the tokens of the right output that training never saw.
     """

@@ -16,8 +16,6 @@ from seqwise.runs.explore.searches import SCORES, score_outputs
 from seqwise.runs.run import OutputRun, search
 from seqwise.search.selectors import HardTopK
 
-__all__ = ["SIZES", "Found", "SearchErrors", "search_errors"]
-
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 """Beams that are tried, beside the one that is asked for."""
 

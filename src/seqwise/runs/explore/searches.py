@@ -21,19 +21,6 @@ from seqwise.search.candidates import Score, global_, local
 from seqwise.search.operators import ALPHA_UNITS
 from seqwise.search.selectors import HardTopK, Selector, SoftTopK
 
-__all__ = [
-    "MOST_SLOTS",
-    "SCORES",
-    "Scored",
-    "SearchName",
-    "Setup",
-    "compare",
-    "dropped",
-    "fell_off",
-    "follow",
-    "score_outputs",
-]
-
 MOST_SLOTS = 16
 """Larger beams cannot be drawn so that one can read them."""
 

@@ -16,8 +16,6 @@ from seqwise.runs.explore.questions import MOST_TOKENS
 from seqwise.runs.inputs import read_examples
 from seqwise.runs.run import OutputRun, search
 
-__all__ = ["MOST_EXAMPLES", "Suggestions", "disagreement"]
-
 MOST_EXAMPLES = 200
 """More of the development data are not looked at."""
 

@@ -9,8 +9,6 @@ from typing import ClassVar
 
 from markupsafe import Markup
 
-__all__ = ["Block", "Figure", "Frames", "Ids", "Key", "Paragraph", "Section", "Table", "plain_number"]
-
 
 class Ids:
     """Names for what is referred to inside the page, each handed out once.

@@ -23,8 +23,6 @@ from seqwise.runs.report.folders import Folder
 from seqwise.runs.sampling_folder import trace_of
 from seqwise.sampling import ChainReport, Trace, diagnose_chains
 
-__all__ = ["ProblemChains", "SampleLine", "Sampling", "autocorrelation", "read_sampling"]
-
 FEWEST = 4  # sweeps by which chains can be judged
 
 

@@ -10,8 +10,6 @@ from seqwise.runs.report.blocks import Block, Ids, Key, Paragraph, Table, plain_
 from seqwise.runs.report.folders import Folder, StageLog
 from seqwise.runs.report.plots import Line, line_plot
 
-__all__ = ["curve_blocks", "metrics_rows", "settings_tables", "shown_value"]
-
 Columns = Mapping[str, Sequence[float]]
 
 TITLES = {

@@ -12,8 +12,6 @@ from seqwise.runs.inputs import read_examples, recorded_file
 from seqwise.runs.report.folders import Folder
 from seqwise.runs.run import MaskedRun, OutputRun
 
-__all__ = ["Asked", "Data", "chosen_places", "read_data", "read_sequence_data", "share_files"]
-
 
 @dataclass(frozen=True)
 class Asked:

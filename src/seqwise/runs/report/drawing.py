@@ -11,8 +11,6 @@ from markupsafe import Markup
 from seqwise.evaluation.short_names import shorten_distinctly
 from seqwise.runs.report.lattice import Lattice, Node
 
-__all__ = ["FAINTEST", "Palette", "draw_lattice"]
-
 FAINTEST = 0.01
 """Lines of less weight are not drawn."""
 

@@ -16,15 +16,6 @@ from seqwise.search.candidates import global_, local
 from seqwise.search.operators import ALPHA_UNITS
 from seqwise.search.selectors import HardTopK, Selector, SoftTopK
 
-__all__ = [
-    "ALPHAS",
-    "MOST_SLOTS",
-    "lattice_blocks",
-    "lattice_in_words",
-    "lattice_palette",
-    "lattice_table",
-]
-
 ALPHAS = tuple(2.0**power for power in range(-5, 7))
 """Where the slider stands still; behind the last one is the hard beam."""
 

@@ -20,8 +20,6 @@ from seqwise.runs.settings import load_settings
 from seqwise.runs.stages import stages
 from seqwise.training.checkpoints import MEASUREMENTS
 
-__all__ = ["Folder", "Kind", "StageLog", "is_number", "read_folder", "read_folders", "read_json"]
-
 Kind = Literal["training", "masked model", "samples"]
 """The run of ``seqwise train``, that of ``seqwise masked-model train``, or the output of ``seqwise sample``."""
 

@@ -21,8 +21,6 @@ from seqwise.search.candidates import Score, local
 from seqwise.search.costs import Cost, edit_distance_cost
 from seqwise.search.selectors import HardTopK, Selector
 
-__all__ = ["MOST_STEPS", "Lattice", "Node", "beam_lattice", "drawn_steps"]
-
 MOST_STEPS = 20
 """More steps than these are searched, but not drawn."""
 

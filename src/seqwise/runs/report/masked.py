@@ -16,8 +16,6 @@ from seqwise.runs.report.folders import Folder
 from seqwise.runs.run import MaskedRun
 from seqwise.runs.scoring import SequenceScore, score_sequences
 
-__all__ = ["metrics_tables", "scored_blocks"]
-
 DEEPEST = 6.0  # nats; what is less likely has the same colour
 
 

@@ -12,11 +12,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from seqwise.data.readers import write_atomically
+from seqwise.data.durable import write_atomically
 from seqwise.errors import InputError
 from seqwise.runs.report.blocks import Block, Section
-
-__all__ = ["MARKER", "MOST_BYTES", "block_style", "render_block", "render_page", "require_own", "save_page"]
 
 MARKER = '<meta name="generator" content="seqwise report">'
 """What tells a report of ours from other pages; among the first 2048 bytes."""

@@ -18,8 +18,6 @@ from markupsafe import Markup, escape
 from seqwise.errors import InputError
 from seqwise.runs.report.blocks import Figure, Ids, plain_number
 
-__all__ = ["LINE_STYLES", "MOST_POINTS", "Line", "line_plot", "thinned"]
-
 LINE_STYLES = ("-", "--", "-.", ":")
 """With the colours they tell lines apart, also where colours cannot be."""
 

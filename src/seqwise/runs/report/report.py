@@ -32,8 +32,6 @@ from seqwise.runs.report.training import (
 )
 from seqwise.runs.run import OutputRun, reading_problems
 
-__all__ = ["OnProgress", "write_report"]
-
 OnProgress = Callable[[str, int, int], None]
 """Called with the name of a part, how much of it is done, and how much there is."""
 

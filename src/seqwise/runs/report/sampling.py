@@ -20,8 +20,6 @@ from seqwise.runs.report.plots import Line, line_plot
 from seqwise.sampling import ChainReport
 from seqwise.sampling.diagnostics import FEWEST_DRAWS
 
-__all__ = ["marked", "sampling_section", "sampling_table"]
-
 MOST_LAGS = 40
 MOST_TRACES = 10  # chains of a plot
 MOST_ROWS = 100  # problems of a table

@@ -21,18 +21,6 @@ from seqwise.runs.report.plots import Line, line_plot
 from seqwise.runs.run import OutputRun, readable
 from seqwise.search.selectors import HardTopK
 
-__all__ = [
-    "Spread",
-    "decoder_tables",
-    "heading",
-    "log_partition_blocks",
-    "measure_run",
-    "measured_log_partitions",
-    "percent",
-    "signatures_of",
-    "slot_spread",
-]
-
 _ORDER = {name: place for place, name in enumerate(DECODERS)}  # JSON has them by the alphabet
 MOST_EXAMPLES = 200  # of which the spread of slots is taken
 

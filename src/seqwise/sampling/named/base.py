@@ -20,18 +20,6 @@ if TYPE_CHECKING:
     from seqwise.sampling.proposals import Proposal, Visits
     from seqwise.sampling.state import Kernel
 
-__all__ = [
-    "MOST_POSITIONS",
-    "Annealed",
-    "AnyKernel",
-    "Forced",
-    "KernelConfig",
-    "Proposing",
-    "Visiting",
-    "at_most",
-    "numbers",
-]
-
 MOST_SWEEPS = 10**6
 """Limit of annealing, of forced acceptance and of Mask-Predict: a larger number is taken for a slip of the pen."""
 

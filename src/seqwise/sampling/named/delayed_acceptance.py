@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from seqwise.sampling.energies import Energy
     from seqwise.sampling.state import Kernel
 
-__all__ = ["DelayedAcceptance"]
-
 
 class DelayedAcceptance(Forced, Annealed):
     """Metropolis-Hastings that first looks at the energy near the change only.

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from seqwise.sampling.energies import Energy
     from seqwise.sampling.state import Kernel
 
-__all__ = ["ExactGibbs"]
-
 
 class ExactGibbs(Visiting, Annealed):
     """Draw each position from the true conditional of the target.

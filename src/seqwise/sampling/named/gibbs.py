@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from seqwise.sampling.energies import Energy
     from seqwise.sampling.state import Kernel
 
-__all__ = ["Gibbs"]
-
 
 class Gibbs(Proposing):
     """Draw from the masked conditionals and keep everything: degenerate Gibbs, which follows no target.

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from seqwise.sampling.energies import Energy
     from seqwise.sampling.state import Kernel
 
-__all__ = ["MaskPredict"]
-
 
 class MaskPredict(KernelConfig):
     """Fill in the likeliest tokens, again and again: a search, which draws nothing.

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from seqwise.sampling.energies import Energy
     from seqwise.sampling.state import Kernel
 
-__all__ = ["MetropolisHastings"]
-
 
 class MetropolisHastings(Forced, Annealed):
     """Propose from the masked conditionals and accept so that the target is kept.

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from seqwise.sampling.energies import Energy
     from seqwise.sampling.state import Kernel
 
-__all__ = ["ParallelTempering"]
-
 
 class ParallelTempering(Forced):
     """Metropolis-Hastings at several temperatures, whose chains exchange what they hold.

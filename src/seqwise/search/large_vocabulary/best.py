@@ -12,8 +12,6 @@ from seqwise.search.ending import SlotTerms
 from seqwise.search.large_vocabulary.certificate import best_candidates, block_maxima
 from seqwise.search.large_vocabulary.normalizers import maxima_and_log_partitions
 
-__all__ = ["best_of_many"]
-
 
 @torch.no_grad()
 def best_of_many(

@@ -14,18 +14,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = [
-    "BLOCK",
-    "Best",
-    "Blocks",
-    "best_candidates",
-    "block_maxima",
-    "excluded_mass_bound",
-    "full_maxima",
-    "takes_all",
-    "worst_maximum",
-]
-
 # Scores in a block.
 BLOCK = 64
 

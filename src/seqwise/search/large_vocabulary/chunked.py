@@ -28,8 +28,6 @@ from seqwise.search.large_vocabulary.scan import Choice, Kept, Scan, alphas, tok
 from seqwise.search.operators import LOWEST, of_scores
 from seqwise.search.selection import Added
 
-__all__ = ["sums_of_all"]
-
 # Scores in a chunk: a few arrays of this size should fit the processor's cache.
 CHUNK = 2**17
 

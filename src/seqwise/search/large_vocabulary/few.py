@@ -19,8 +19,6 @@ from seqwise.search.large_vocabulary.scan import Choice, Kept, Scan, alphas, cos
 from seqwise.search.operators import finite, of_scores, weights_and_gaps
 from seqwise.search.selection import SoftSelection
 
-__all__ = ["few_logits", "few_scores", "mixed_rows", "top_k_of_few"]
-
 
 def top_k_of_few(candidates: Candidates, head: DeferredLinear, scan: Scan, kept: Kept, choice: Choice) -> SoftSelection:
     """The soft top-k of the kept candidates alone: no other token has weight."""

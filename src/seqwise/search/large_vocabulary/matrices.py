@@ -12,8 +12,6 @@ from torch import Tensor
 
 from seqwise.models.deferred_linear import DeferredLinear
 
-__all__ = ["Matrices"]
-
 
 class Matrices:
     """The head and the embedding of one search, each made ready by the step that first asks for it.

@@ -12,8 +12,6 @@ from torch import Tensor
 
 from seqwise.search.large_vocabulary.certificate import full_maxima
 
-__all__ = ["fits_one_pass", "maxima_and_log_partitions"]
-
 
 def maxima_and_log_partitions(logits_BJV: Tensor, *, normalized: bool) -> tuple[Tensor, Tensor]:
     """The largest score of each full block of a slot, (B, J, V // 64), and ``log Z``, (B, J).

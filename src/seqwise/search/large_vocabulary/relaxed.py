@@ -26,8 +26,6 @@ from seqwise.search.large_vocabulary.matrices import Matrices
 from seqwise.search.large_vocabulary.scan import Choice, certify, kept_of, scan_of, scan_scores
 from seqwise.search.selection import Added, SoftSelection, SummedSelection, added
 
-__all__ = ["default_tolerance", "relaxed_top_k"]
-
 # Scores of one group of inputs, which bounds what is held at a time (in floats).
 GROUP = 2**25
 

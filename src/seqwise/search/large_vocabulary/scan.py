@@ -28,20 +28,6 @@ from seqwise.search.large_vocabulary.certificate import (
 from seqwise.search.large_vocabulary.normalizers import maxima_and_log_partitions
 from seqwise.search.operators import AlphaUnit, in_range, in_units, of_scores
 
-__all__ = [
-    "MOST",
-    "Choice",
-    "Kept",
-    "Scan",
-    "alphas",
-    "certify",
-    "cost_in_scores",
-    "kept_of",
-    "scan_of",
-    "scan_scores",
-    "token_ids",
-]
-
 # How many candidates are kept at most: from about twice as many on, taking all of them is no slower.
 MOST = 512
 # How many are tried first; four times as many next.

@@ -19,8 +19,6 @@ from torch import Tensor
 
 from seqwise.search.large_vocabulary.certificate import BLOCK
 
-__all__ = ["scan_rows"]
-
 # Blocks of a tile, which one program reads: 4,096 scores, some dozens for each of its threads.
 TILE_BLOCKS = 64
 
