@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seqwise._lazy import lazy_names
-from seqwise.configuration import did_you_mean
+from seqwise.configuration.written import did_you_mean
 from seqwise.errors import InputError
 
 if TYPE_CHECKING:

@@ -8,8 +8,9 @@ import torch
 
 from oracles import EncoderDecoderOracle, TaggerOracle, randomised
 from seqwise.data.readers import Example
-from seqwise.runs import MaskedRun, OutputRun, masked_settings, new_run, train_settings
+from seqwise.runs import masked_settings, new_run, train_settings
 from seqwise.runs.masked_model_training import new_masked_run
+from seqwise.runs.run import MaskedRun, OutputRun
 
 __all__ = ["SIZES", "masked_run", "oracle_of", "speller", "tagger"]
 

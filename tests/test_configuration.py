@@ -9,16 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seqwise.configuration import (
-    Config,
-    OneOf,
-    changed,
-    configure,
-    dump,
-    flags_of,
-    load,
-    setting,
-)
+from seqwise.configuration import Config, OneOf, configure, dump, load, setting
+from seqwise.configuration.flat import changed, flags_of
 from seqwise.errors import InputError
 
 

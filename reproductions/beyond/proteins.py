@@ -27,7 +27,7 @@ from reproductions.beyond.protein_variants import VariantSize, measure_variants
 from reproductions.cells import fingerprint_of, stopwatch, train_seconds, trained_on
 from reproductions.outcome import Outcome
 from reproductions.workers import Job, ProgressFactory, Report, run_jobs
-from seqwise.configuration import plain_values
+from seqwise.configuration.flat import plain_values
 from seqwise.data.durable import write_atomically
 from seqwise.data.readers import Example
 from seqwise.evaluation.signature import Signature, sha256_of_examples, sign

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from seqwise.configuration import did_you_mean
+from seqwise.configuration.written import did_you_mean
 from seqwise.errors import InputError
 
 TABLE = Path(__file__).with_name("corpora.toml")

@@ -27,7 +27,7 @@ from reproductions.cells import claim_folder, fingerprint_of, stopwatch, train_s
 from reproductions.goyal_2021.sampler_draws import Drawn, draw
 from reproductions.goyal_2021.sampler_tasks import Part, SamplerTask, Size
 from reproductions.workers import Job, ProgressFactory, Report, run_jobs
-from seqwise.configuration import plain_values
+from seqwise.configuration.flat import plain_values
 from seqwise.data.durable import write_atomically
 from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
 from seqwise.objectives.masked_likelihood import conditional_masked_objective, masked_objective

@@ -11,7 +11,8 @@ from typing import Annotated, Any
 
 from pydantic_core import core_schema
 
-from seqwise.configuration import WrongValue, did_you_mean
+from seqwise.configuration.config import WrongValue
+from seqwise.configuration.written import did_you_mean
 from seqwise.errors import InputError
 
 __all__ = [

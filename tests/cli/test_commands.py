@@ -19,7 +19,8 @@ import torch
 
 from command_line import Command, run_main
 from seqwise import cli
-from seqwise.configuration import OneOf, flags_of
+from seqwise.configuration import OneOf
+from seqwise.configuration.flat import flags_of
 from seqwise.data import load_tokenizer
 from seqwise.decoding import DECODERS
 from seqwise.objectives.named.base import Searching

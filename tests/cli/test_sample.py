@@ -24,7 +24,8 @@ import torch
 
 from command_line import Command
 from seqwise import InputError
-from seqwise.configuration import configure, flags_of
+from seqwise.configuration import configure
+from seqwise.configuration.flat import flags_of
 from seqwise.data import EncodedExample, Example, collate
 from seqwise.models import ConditionalMaskedTransformer
 from seqwise.runs import sampling as module

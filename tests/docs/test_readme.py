@@ -11,7 +11,8 @@ import pytest
 
 from command_line import Command
 from pages import blocks, run_python
-from seqwise.configuration import OneOf, flags_of
+from seqwise.configuration import OneOf
+from seqwise.configuration.flat import flags_of
 from seqwise.objectives import ObjectiveConfig
 from seqwise.runs.settings import SETTINGS
 

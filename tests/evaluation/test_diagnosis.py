@@ -32,10 +32,11 @@ from seqwise.evaluation import (
     paired_bootstrap,
 )
 from seqwise.evaluation.label_bias import Prefix, percent
-from seqwise.runs import OutputRun, load_run, new_run, save_run, train_settings
+from seqwise.runs import load_run, new_run, save_run, train_settings
 from seqwise.runs.diagnosis import development_constant, diagnose, estimate_constant, explore
 from seqwise.runs.findings import Diagnosis, meanings
 from seqwise.runs.measures import measure
+from seqwise.runs.run import OutputRun
 from seqwise.search import HardTopK, beam_search, global_, local, shifted
 
 Ids = tuple[int, ...]

@@ -21,7 +21,7 @@ from seqwise.errors import InputError
 from seqwise.evaluation import edit_distance, fate_of_gold
 from seqwise.evaluation.slot_ranking import unroll_slots
 from seqwise.explorer.search_views import bias_view, errors_view, lattice_view, outputs_view, step_in_words
-from seqwise.runs import OutputRun, save_run, train_settings
+from seqwise.runs import save_run, train_settings
 from seqwise.runs.decoder_choice import choose_decoder, decoders_for
 from seqwise.runs.explore import (
     Setup,
@@ -38,7 +38,7 @@ from seqwise.runs.explore.answers import PARTS, answer
 from seqwise.runs.explore.questions import MOST_TOKENS
 from seqwise.runs.explore.suggestions import MOST_EXAMPLES
 from seqwise.runs.report.lattice import Lattice
-from seqwise.runs.run import search
+from seqwise.runs.run import OutputRun, search
 from seqwise.runs.training import train_run
 
 RUNS = {"tagger": (tagger, "a c b", "D N D"), "speller": (speller, "acb", "A C")}

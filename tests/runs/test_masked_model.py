@@ -19,12 +19,11 @@ from rich.console import Console
 
 from command_line import Command
 from seqwise.cli import console
-from seqwise.configuration import flags_of
+from seqwise.configuration.flat import flags_of
 from seqwise.data import IGNORE, EncodedExample, Example
 from seqwise.errors import InputError
 from seqwise.runs import (
     MaskedModelSettings,
-    MaskedRun,
     codecs,
     load_run,
     masked_settings,
@@ -35,6 +34,7 @@ from seqwise.runs import (
 )
 from seqwise.runs.masked_model_settings import MASKED_SETTINGS
 from seqwise.runs.masked_model_training import measure_masked_run, new_masked_run, train_masked_model
+from seqwise.runs.run import MaskedRun
 
 SIZES: dict[str, Any] = {"hidden_size": 8, "feedforward_size": 16, "epochs": 2.0, "batch_size": 8, "save_every": 5}
 TINY: dict[str, MaskedModelSettings] = {

@@ -17,7 +17,8 @@ import pytest
 import torch
 
 from command_line import Command
-from seqwise.configuration import dump, flags_of
+from seqwise.configuration import dump
+from seqwise.configuration.flat import flags_of
 from seqwise.data import Batch, Example, Vocabulary, collate, join_pieces, write_columns
 from seqwise.data.durable import LOCK
 from seqwise.decoding import DECODERS
@@ -26,24 +27,11 @@ from seqwise.evaluation.metrics import Counts, Sums
 from seqwise.models import EncoderDecoder, Transformer
 from seqwise.objectives import distillation_objective
 from seqwise.objectives.named.base import parse_label_costs
-from seqwise.runs import (
-    OutputRun,
-    Prediction,
-    Run,
-    Settings,
-    best_decoder,
-    build_codec,
-    build_model,
-    choose_decoder,
-    load_run,
-    new_run,
-    predict,
-    save_run,
-    train_settings,
-)
+from seqwise.runs import Prediction, Run, Settings, choose_decoder, load_run, new_run, predict, save_run, train_settings
 from seqwise.runs.advice import advise, best_of
-from seqwise.runs.decoder_choice import usual_decoder
+from seqwise.runs.decoder_choice import best_decoder, usual_decoder
 from seqwise.runs.inputs import file_units, input_units, inputs_of, names_a_file
+from seqwise.runs.loading import build_codec, build_model
 from seqwise.runs.measures import (
     decisive,
     known_targets,
@@ -56,7 +44,7 @@ from seqwise.runs.measures import (
     tagging_measures,
     unknown_targets,
 )
-from seqwise.runs.run import require_enough_candidates
+from seqwise.runs.run import OutputRun, require_enough_candidates
 from seqwise.runs.settings import (
     SETTINGS,
     check,

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from seqwise import InputError
-from seqwise.configuration import Config, OneOf, dump, flags_of, plain_values
+from seqwise.configuration import Config, OneOf, dump
+from seqwise.configuration.flat import flags_of, plain_values
 from seqwise.objectives import CRF, Hinge, ObjectiveConfig, RelaxedBeam, ScheduledSampling
 from seqwise.runs.model_settings import LSTMTagger, TaggerModel, TransducerModel, TransformerTransducer
 from seqwise.runs.settings import (

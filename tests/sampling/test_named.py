@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from seqwise.configuration import configure, flags_of
+from seqwise.configuration import configure
+from seqwise.configuration.flat import flags_of
 from seqwise.errors import InputError
 from seqwise.sampling import (
     ChainProblem,

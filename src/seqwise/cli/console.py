@@ -63,12 +63,7 @@ def number(title: str, value: float) -> str:
 
 
 def print_measures(rows: Mapping[str, Mapping[str, tuple[str, str]]]) -> None:
-    """A table with a row for each decoder and a column for each measure.
-
-    Args:
-        rows: decoder to title to value and interval; the interval, which may be empty, goes below its value where
-            the terminal is too narrow for both on one line.
-    """
+    """A table with a row for each decoder and a column for each measure."""
     import rich.box
     from rich.table import Table
 
@@ -94,25 +89,13 @@ def print_warnings(metrics: Mapping[str, Any]) -> None:
 
 
 def require_at_least_one(flag: str, value: int | None) -> None:
-    """Refuse a flag's number below 1.
-
-    Raises:
-        InputError: it is.
-    """
+    """Refuse a flag's number below 1."""
     if value is not None and value < 1:
         raise InputError(f"{flag} must be at least 1, got {value}")
 
 
 def require_files(output: Path | None, source: str | None) -> None:
-    """Refuse a standard input that several processes would share, or a standard output.
-
-    Args:
-        output: where the lines go; None for standard output.
-        source: where they come from; "-" for standard input.
-
-    Raises:
-        InputError: there are several processes, and one of the two is not a file.
-    """
+    """Refuse a standard input that several processes would share, or a standard output."""
     if world_size() > 1 and output is None:
         raise InputError(f"{world_size()} processes cannot print their lines in order", hint="give an --output")
     if world_size() > 1 and source == "-":

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from seqwise.evaluation.log_partitions import LogPartitionReport
     from seqwise.evaluation.metrics import Sums
     from seqwise.evaluation.slot_ranking import SlotRanking
-    from seqwise.runs import OutputRun
     from seqwise.runs.findings import Diagnosis
+    from seqwise.runs.run import OutputRun
 
 MOST_ROWS = 60
 """Rows of the table of one example, which a reader still looks through; of more, each step shows the best ones."""
@@ -55,11 +55,11 @@ def diagnose(
 
     Each block ends with what it means and what can be done about it. In brackets bootstrap 95% intervals.
     """
-    from seqwise.runs import load_run, require_enough_candidates
+    from seqwise.runs import load_run
     from seqwise.runs.hub import run_folder
     from seqwise.runs.inputs import read_examples
     from seqwise.runs.measures import unknown_targets, unread_sources
-    from seqwise.runs.run import readable
+    from seqwise.runs.run import readable, require_enough_candidates
 
     folder = run_folder(run)
     loaded = load_run(folder)

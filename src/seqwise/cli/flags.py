@@ -22,10 +22,6 @@ def command_with_flags(module: str, name: str) -> type[Command]:
     Flags are taken as text, which is read as in YAML, with the same messages. The command has them all as its
     ``**flags``, of which :func:`given_flags` tells those that were given. A setting that the command's own signature
     names stays as it is there.
-
-    Args:
-        module: where the configuration is; imported when the command is used.
-        name: of the configuration, as of :func:`~seqwise.configuration.flags_of`.
     """
 
     class WithFlags(Command):
@@ -52,7 +48,7 @@ def without_flags(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _with_flags(command: Callable[..., None], kind: Any) -> Callable[..., None]:
-    from seqwise.configuration import flags_of
+    from seqwise.configuration.flat import flags_of
 
     def whole(**values: Any) -> None:
         command(**values)

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from seqwise.data.readers import Example
     from seqwise.evaluation.entities import EntityCounts
     from seqwise.evaluation.metrics import Estimate
-    from seqwise.runs import OutputRun, Prediction
+    from seqwise.runs import Prediction
+    from seqwise.runs.run import OutputRun
 
 RunFolder = Annotated[
     str,
@@ -93,7 +94,7 @@ def predict(
     output, and the exit code is 1. With --output, torchrun may start several processes, which share the inputs.
     """
     from seqwise.data.spooled import in_blocks, spooled
-    from seqwise.runs import choose_decoder, load_run, require_enough_candidates
+    from seqwise.runs import choose_decoder, load_run
     from seqwise.runs import predict as predict_examples
     from seqwise.runs.hub import run_folder
     from seqwise.runs.inputs import (
@@ -105,7 +106,7 @@ def predict(
         training_reader,
     )
     from seqwise.runs.kept_lines import write_in_blocks
-    from seqwise.runs.run import fingerprint, reading_problems
+    from seqwise.runs.run import fingerprint, reading_problems, require_enough_candidates
 
     require_files(output, text or "-")
     folder = run_folder(run)
@@ -166,12 +167,8 @@ def predict(
 
 
 def _layout(layout: str, *, task: str | None, n_best: int | None) -> str:
-    """The format of the output, if the run can write it.
-
-    Raises:
-        InputError: otherwise.
-    """
-    from seqwise.configuration import did_you_mean
+    """The format of the output, if the run can write it."""
+    from seqwise.configuration.written import did_you_mean
 
     if layout not in FORMATS:
         raise InputError(
@@ -187,11 +184,7 @@ def _layout(layout: str, *, task: str | None, n_best: int | None) -> str:
 def _require_possible(
     run: OutputRun, decoder: str | None, *, beam_size: int | None, n_best: int | None, length_normalization: float
 ) -> None:
-    """Numbers that a search can do something with.
-
-    Raises:
-        InputError: otherwise.
-    """
+    """Numbers that a search can do something with."""
     require_at_least_one("--beam-size", beam_size)
     require_at_least_one("--n-best", n_best)
     if not math.isfinite(length_normalization):
@@ -204,7 +197,7 @@ def _require_possible(
 
 def _named(decoder: str | None, folder: Path) -> str | None:
     """The name of a decoder; the best one on the development data where that is asked for."""
-    from seqwise.runs import best_decoder
+    from seqwise.runs.decoder_choice import best_decoder
 
     return best_decoder(folder) if decoder == "best" else decoder
 
@@ -272,7 +265,7 @@ def evaluate(
     """
     from seqwise.evaluation.entities import EntityCounts
     from seqwise.evaluation.metrics import bootstrap_interval
-    from seqwise.runs import load_run, require_enough_candidates
+    from seqwise.runs import load_run
     from seqwise.runs.decoder_choice import decoders_for, usual_decoder
     from seqwise.runs.hub import run_folder
     from seqwise.runs.inputs import read_examples
@@ -285,6 +278,7 @@ def evaluate(
         unknown_targets,
         unread_sources,
     )
+    from seqwise.runs.run import require_enough_candidates
 
     folder = run_folder(run)
     loaded = load_run(folder, to="predict")

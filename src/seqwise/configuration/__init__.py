@@ -23,38 +23,7 @@ Nothing here imports torch.
 
 from __future__ import annotations
 
-from seqwise.configuration.config import Config, OneOf, WrongValue, setting
-from seqwise.configuration.flat import (
-    Flag,
-    build,
-    changed,
-    configure,
-    differences,
-    dump,
-    flags_of,
-    flat_values,
-    load,
-    plain_values,
-)
-from seqwise.configuration.written import Given, did_you_mean, given_in_python, read_given
+from seqwise.configuration.config import Config, OneOf, setting
+from seqwise.configuration.flat import configure, dump, load
 
-__all__ = [
-    "Config",
-    "Flag",
-    "Given",
-    "OneOf",
-    "WrongValue",
-    "build",
-    "changed",
-    "configure",
-    "did_you_mean",
-    "differences",
-    "dump",
-    "flags_of",
-    "flat_values",
-    "given_in_python",
-    "load",
-    "plain_values",
-    "read_given",
-    "setting",
-]
+__all__ = ["Config", "OneOf", "configure", "dump", "load", "setting"]

@@ -298,7 +298,7 @@ def _finite_number(text: str) -> float | None:
 class WrongValue(InputError):
     """A value that is wrong, where its place is not known yet: ``{name}`` in the problem stands for it.
 
-    Args:
+    Attributes:
         problem: such as "{name} must be even, got 3".
         hint: as of :class:`~seqwise.errors.InputError`.
         key: below which the value stands, where it is in a mapping.

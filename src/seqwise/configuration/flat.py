@@ -100,22 +100,6 @@ def changed(
     """Build a configuration that differs from another by some flat settings.
 
     Options that a newly chosen alternative does not have are left out; those of the same name stay.
-
-    Args:
-        kind: as of :func:`configure`.
-        configuration: of which only what was given is kept; the rest follows the new values.
-        changes: by flat names.
-        leave_out: fields of the configuration that are not kept.
-
-    Raises:
-        InputError: as of :func:`configure`.
-
-    Example:
-        >>> class Settings(Config):
-        ...     rate: float = 1e-3
-        ...     steps: int = 10
-        >>> changed(Settings, Settings(rate=0.5), {"steps": "3"})
-        Settings(rate=0.5, steps=3)
     """
     start = {name: value for name, value in _set_values(configuration).items() if name not in leave_out}
     fields = type(configuration).model_fields
@@ -153,10 +137,6 @@ def _plain(value: Any) -> Any:
 
 def flat_values(configuration: Config, *, only_changed: bool = False) -> dict[str, Any]:
     """List all settings of a configuration and its sections by their flat names, as YAML could hold them.
-
-    Args:
-        configuration: of names that two sections share, the value of the outermost is listed.
-        only_changed: leave out what is as it is by default.
 
     Example:
         >>> class Settings(Config):
@@ -212,7 +192,7 @@ def differences(before: Config, after: Config) -> dict[str, tuple[Any, Any]]:
 class Flag:
     """One command-line flag: all fields of one flat name.
 
-    Args:
+    Attributes:
         name: the flat name.
         text: the line of help.
         metavar: what its value is called.
@@ -233,13 +213,6 @@ def flags_of(kind: type[Config] | OneOf) -> list[Flag]:
     """List the flags of a configuration, those of every alternative included.
 
     The help of an option that not all alternatives have begins with the names of those that do.
-
-    Example:
-        >>> from seqwise.configuration import setting
-        >>> class Settings(Config):
-        ...     k: int = setting(5, "slots of the beam", flag="beam_size")
-        >>> [(flag.name, flag.text, flag.metavar, flag.default) for flag in flags_of(Settings)]
-        [('beam_size', 'slots of the beam', 'N', '5')]
     """
     same_name: dict[str, list[_Leaf]] = {}
     panels: dict[str, str | None] = {}
@@ -260,7 +233,7 @@ def flags_of(kind: type[Config] | OneOf) -> list[Flag]:
 class _Leaf:
     """A field of some alternative.
 
-    Args:
+    Attributes:
         flag: its flat name.
         info: its default, help and bounds.
         owners: the alternatives that it belongs to: pairs of the flat name that chooses and the chosen tag.
@@ -342,11 +315,7 @@ def _names(kind: Any) -> tuple[str, ...]:
 
 
 def build(kind: type[T] | OneOf, given: Given) -> T:
-    """Build a configuration from what was given; see :func:`load`.
-
-    Raises:
-        InputError: as of :func:`load`.
-    """
+    """Build a configuration from what was given; see :func:`load`."""
     root = _member_of_root(kind, given) if isinstance(kind, OneOf) else kind
     start = {name: value for name, value in (given.start or {}).items() if name in root.model_fields}
     used: set[str] = set()
@@ -375,14 +344,7 @@ def _member_of_root(kind: OneOf, given: Given) -> type[Config]:
 
 
 def _placed(kind: type[Config], given: Given, here: Written, used: set[str]) -> Written:
-    """A section with the flat settings where they belong: those of a file below what is nested there, flags above.
-
-    Args:
-        kind: the class of the section.
-        given: all flat settings.
-        here: the section as a mapping.
-        used: takes the names of the flat settings that have found their place.
-    """
+    """A section with the flat settings where they belong: those of a file below what is nested there, flags above."""
     values = dict(here.value)
     for name, info in kind.model_fields.items():
         flat, section = flat_name(name, info), section_of(info)

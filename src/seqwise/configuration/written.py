@@ -42,7 +42,7 @@ class FlagText(str):
 class Written:
     """A value as it was written: text, None, an object from Python, or a list of or a mapping to these.
 
-    Args:
+    Attributes:
         value: see above.
         name: as the user knows it: dotted, or the flat name.
         path: the file.
@@ -78,7 +78,7 @@ class Written:
 class Given:
     """Settings as they were given, before anything is known of what they mean.
 
-    Args:
+    Attributes:
         file: the keys of a file, or keywords of Python.
         flags: those of the command line; they win.
         path: the file.
@@ -91,13 +91,7 @@ class Given:
     start: dict[str, Written] | None = None
 
     def value(self, *names: str) -> Any:
-        """The plain value of the first of some names that was given, nested ones with dots; None: none was.
-
-        Example:
-            >>> given = given_in_python({"model": {"name": "lstm"}, "size": "3"})
-            >>> given.value("size"), given.value("model.size", "model.name"), given.value("steps")
-            ('3', 'lstm', None)
-        """
+        """The plain value of the first of some names that was given, nested ones with dots; None: none was."""
         for source in (self.flags, self.file, self.start or {}):
             for name in names:
                 found: Written | None = Written(source, "")
@@ -133,11 +127,7 @@ def given_in_python(flat: Mapping[str, Any]) -> Given:
 
 
 def read_given(path: Path | None, flags: Mapping[str, str] | None = None) -> Given:
-    """Read a YAML file and flags without looking at what they mean.
-
-    Raises:
-        InputError: the file cannot be read, or is no YAML with a mapping of names.
-    """
+    """Read a YAML file and flags without looking at what they mean."""
     root = None if path is None else compose(_read_text(path), path)
     written = Written({}, "") if root is None else written_from(root, "", path)
     if not isinstance(written.value, dict):
@@ -160,11 +150,7 @@ def _read_text(path: Path) -> str:
 
 
 def compose(text: str, path: Path | None) -> yaml.Node | None:
-    """Parse YAML into nodes, which know their lines.
-
-    Raises:
-        InputError: it is no YAML.
-    """
+    """Parse YAML into nodes, which know their lines."""
     try:
         node: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
@@ -185,11 +171,7 @@ MOST_VALUES = 100_000
 
 
 def written_from(node: yaml.Node, name: str, path: Path | None) -> Written:
-    """A node of YAML; scalars stay as they are written: YAML would read `no` as a truth value and 1e-4 as text.
-
-    Raises:
-        InputError: a key is no name or stands twice, or a reference contains itself or repeats too much.
-    """
+    """A node of YAML; scalars stay as they are written: YAML would read `no` as a truth value and 1e-4 as text."""
     outer: list[int] = []
     count = 0
 

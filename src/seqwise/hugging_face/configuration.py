@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from transformers import Seq2SeqTrainingArguments
 
-from seqwise.configuration import Config, OneOf, changed, configure, flags_of, setting
+from seqwise.configuration import Config, OneOf, configure, setting
+from seqwise.configuration.flat import changed, flags_of
 from seqwise.errors import InputError
 from seqwise.objectives.named import (
     CRF,

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from seqwise._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from seqwise.runs.decoder_choice import best_decoder, choose_decoder
+    from seqwise.runs.decoder_choice import choose_decoder
     from seqwise.runs.inputs import read_sequences
-    from seqwise.runs.loading import build_codec, build_model, load_run, new_run, save_run
+    from seqwise.runs.loading import load_run, new_run, save_run
     from seqwise.runs.masked_model_settings import MaskedModelSettings, masked_settings
-    from seqwise.runs.run import MaskedRun, OutputRun, Prediction, Run, predict, require_enough_candidates
-    from seqwise.runs.scoring import SequenceScore, score_sequences
+    from seqwise.runs.run import Prediction, Run, predict
+    from seqwise.runs.scoring import score_sequences
     from seqwise.runs.settings import Settings, train_settings
     from seqwise.runs.training import train_run
 else:
@@ -30,22 +30,15 @@ else:
 
 __all__ = [
     "MaskedModelSettings",
-    "MaskedRun",
-    "OutputRun",
     "Prediction",
     "Run",
-    "SequenceScore",
     "Settings",
-    "best_decoder",
-    "build_codec",
-    "build_model",
     "choose_decoder",
     "load_run",
     "masked_settings",
     "new_run",
     "predict",
     "read_sequences",
-    "require_enough_candidates",
     "save_run",
     "score_sequences",
     "train_run",

@@ -24,26 +24,6 @@ def advise(
 
     A difference counts where its 95% interval (paired bootstrap over the examples) leaves out 0, and there are ten
     examples or more (:func:`~seqwise.evaluation.certainty.enough_examples`): the interval of one is a point.
-
-    Args:
-        measured: the measures of every decoder on the same examples.
-        title: the measure to go by.
-        sign: +1 if more of it is better, -1 if less is.
-        settings: what the run was trained with.
-        usual: the decoder that prediction uses by default.
-        mean_log_partition: mean log Z on the examples, in nats, or None where it is not known.
-
-    Returns:
-        One or two sentences without a final full stop.
-
-    Example:
-        >>> from seqwise.evaluation.metrics import Counts
-        >>> measured = {name: {"labels right": Counts([right] * 50 + [1] * 50)}
-        ...             for name, right in {"beam": 0, "raw-beam": 1}.items()}
-        >>> from seqwise.runs import train_settings
-        >>> said = advise(measured, "labels right", 1, settings=train_settings(), usual="beam", mean_log_partition=3.0)
-        >>> said.split(": ")[0], said.split("; ")[-1]
-        ('raw-beam is 50.0 points better than beam (labels right, development data)', 'predict with --decoder raw-beam')
     """
     best = best_of(measured, title, sign, usual=usual)
     warning = _collapse(measured, title, sign, settings, mean_log_partition)

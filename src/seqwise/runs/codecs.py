@@ -161,11 +161,7 @@ class SequenceCodec(Codec):
         """Ways in which a phrase may stand in a sequence."""
 
     def require_free(self, free: str) -> None:
-        """Refuse a mark of free positions that could be taken for something else.
-
-        Raises:
-            InputError: it is blank, has a blank in it, or is a token of its own.
-        """
+        """Refuse a mark of free positions that could be taken for something else."""
         if not free or free != "".join(free.split()):
             raise InputError(f"free: {free!r} is blank, or has a blank in it", hint="choose another token for it")
 
@@ -241,11 +237,7 @@ class TokenizerCodec(OutputCodec):
         return self.target.characters(example.target)
 
     def split(self, examples: Sequence[Example]) -> list[Example]:
-        """Raw texts to subwords, where there are any.
-
-        Raises:
-            InputError: a text is blank.
-        """
+        """Raw texts to subwords, where there are any."""
         return [
             replace(
                 example, source=_split(example, "source", self.source), target=_split(example, "target", self.target)
@@ -254,11 +246,7 @@ class TokenizerCodec(OutputCodec):
         ]
 
     def encode(self, examples: Sequence[Example]) -> list[EncodedExample]:
-        """Tokens to ids.
-
-        Raises:
-            InputError: a label is unknown, or a text is blank.
-        """
+        """Tokens to ids."""
         return encode_examples(self.split(examples), self.source.vocabulary, self.target.vocabulary)
 
     def source_text(self, example: Example) -> str:
@@ -285,7 +273,7 @@ class TokenizerCodec(OutputCodec):
 class SpellingCodec(TokenizerCodec):
     """Words and labels, and the characters of each word, of which the model reads unknown words.
 
-    Args:
+    Attributes:
         characters: a tokenizer of the characters of words; rare ones are unknown.
     """
 
@@ -294,11 +282,7 @@ class SpellingCodec(TokenizerCodec):
     kind: ClassVar[str] = "spelling"
 
     def encode(self, examples: Sequence[Example]) -> list[EncodedExample]:
-        """Words to spelt sources, as of :func:`~seqwise.models.characters.spelt_source`, and labels to ids.
-
-        Raises:
-            InputError: a label is unknown.
-        """
+        """Words to spelt sources, as of :func:`~seqwise.models.characters.spelt_source`, and labels to ids."""
         return [
             replace(encoded, source_ids=spelt_source(encoded.source_ids, map(self.characters.encode, example.source)))
             for example, encoded in zip(examples, super().encode(examples), strict=True)
@@ -335,7 +319,7 @@ def _split(example: Example, side: str, tokenizer: Tokenizer) -> tuple[str, ...]
 class MaskedCodec(SequenceCodec):
     """Sequences of a masked model; with subwords, a side of an example is one token, its raw text.
 
-    Args:
+    Attributes:
         sequence: of V tokens; the model scores all of them, the unknown token included, which is never proposed.
         source: or None where there are no sources.
         lengths: how many training sequences have each length.
@@ -373,12 +357,7 @@ class MaskedCodec(SequenceCodec):
         return require_some(spooled(examples), path)
 
     def encode(self, examples: Sequence[Example]) -> list[EncodedExample]:
-        """Tokens to ids: the sequence is the target, and the source ``(0,)`` where the model reads none.
-
-        Raises:
-            InputError: a token is unknown and there is no unknown token, or there is no source where one is read; with
-                file and line.
-        """
+        """Tokens to ids: the sequence is the target, and the source ``(0,)`` where the model reads none."""
         return [EncodedExample(self._source_ids(example), self._sequence_ids(example)) for example in examples]
 
     def _source_ids(self, example: Example) -> tuple[int, ...]:
@@ -406,11 +385,7 @@ class MaskedCodec(SequenceCodec):
         return tuple(self.sequence.vocabulary.decode(ids))
 
     def phrase(self, text: str) -> Ways:
-        """The one way to write a phrase.
-
-        Raises:
-            InputError: it is blank, or holds a token that is unknown.
-        """
+        """The one way to write a phrase."""
         words = tuple(word for word in BLANKS.split(text) if word)
         tokens = {"words": words, "characters": tuple(text), "text": (text,) if words else ()}[file_units(self.units)]
         pieces = self.sequence.split(tokens)
@@ -423,11 +398,7 @@ class MaskedCodec(SequenceCodec):
         return (ids,)
 
     def require_free(self, free: str) -> None:
-        """Refuse a mark of free positions that could be taken for something else.
-
-        Raises:
-            InputError: it is a token of the run, or no token at all.
-        """
+        """Refuse a mark of free positions that could be taken for something else."""
         super().require_free(free)
         hint, subwords = "choose another token for it", self.sequence.subwords
         if self.units == "characters" and len(free) != 1:
@@ -436,11 +407,7 @@ class MaskedCodec(SequenceCodec):
             raise InputError(f"free: {free!r} is a token of the run", hint=hint)
 
     def to_fill(self, example: Example, free: str) -> tuple[int, ...]:
-        """The ids of a sequence, FREE where it has the mark of free positions.
-
-        Raises:
-            InputError: a token is unknown, with file and line.
-        """
+        """The ids of a sequence, FREE where it has the mark of free positions."""
         tokens: list[int] = []
         for part in self._parts(example.target, free):
             tokens += [FREE] if part is None else self.encode([replace(example, target=part)])[0].target_ids
@@ -484,11 +451,7 @@ class MaskedCodec(SequenceCodec):
 
     @classmethod
     def load(cls, folder: Path, *, format: Format) -> MaskedCodec:
-        """Read what :meth:`save` wrote, for files in this format.
-
-        Raises:
-            InputError: a file is missing, or is damaged.
-        """
+        """Read what :meth:`save` wrote, for files in this format."""
         source = load_tokenizer(folder / "source") if format == "pairs" else None
         record = read_record(folder / LENGTHS, ["lengths"], what="counts of lengths", hint="take another copy")
         lengths = {int(length): count for length, count in record["lengths"].items()}

@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from seqwise.configuration import did_you_mean
+from seqwise.configuration.written import did_you_mean
 from seqwise.decoding import DECODERS, Decoder
 from seqwise.errors import InputError
 from seqwise.runs.model_settings import Chain
@@ -24,22 +24,12 @@ def usual_decoder(settings: Settings) -> str:
 
 
 def decoders_for(settings: Settings) -> list[str]:
-    """The names of the decoders that there are for a run: Viterbi for chains only, the others for all.
-
-    Example:
-        >>> from seqwise.runs import train_settings
-        >>> decoders_for(train_settings(model="chain"))[-1], len(decoders_for(train_settings()))
-        ('viterbi', 5)
-    """
+    """The names of the decoders that there are for a run: Viterbi for chains only, the others for all."""
     return [name for name in DECODERS if name != "viterbi" or isinstance(settings.model, Chain)]
 
 
 def best_decoder(folder: str | os.PathLike[str]) -> str:
-    """The name of the decoder that was best on the development data of a run.
-
-    Raises:
-        InputError: there were none, or the run's ``metrics.json`` cannot be read.
-    """
+    """The name of the decoder that was best on the development data of a run."""
     path = Path(folder) / "metrics.json"
     if not path.exists():
         raise InputError("the file is missing, so no decoder is known to be best", path=path, hint="name a decoder")

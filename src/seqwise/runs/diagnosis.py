@@ -42,22 +42,7 @@ Search = tuple[str, int]
 
 
 def estimate_constant(run: OutputRun, examples: Sequence[Example]) -> float:
-    """The mean of log Z over gold tokens (end tokens counted), for :func:`~seqwise.search.shifted`; in nats a token.
-
-    Args:
-        run: a trained run.
-        examples: development data; examples that hold what the run cannot write are left out.
-
-    Raises:
-        InputError: the run cannot write any of the targets.
-
-    Example:
-        >>> from seqwise.runs import new_run, train_settings
-        >>> examples = [Example(("a", "b"), ("X", "Y"))] * 2
-        >>> run = new_run(examples, train_settings())
-        >>> isinstance(estimate_constant(run, examples), float)
-        True
-    """
+    """The mean of log Z over gold tokens (end tokens counted), for :func:`~seqwise.search.shifted`; in nats a token."""
     log_partitions_N = log_partitions_of(run, run.codec.encode(known_targets(run, examples)))
     if not len(log_partitions_N):
         raise InputError("the run cannot write any of these targets", hint="give data with the labels of training")
@@ -75,13 +60,7 @@ def development_constant(folder: Path) -> float | None:
 
 
 def measure_outputs(run: OutputRun, examples: Sequence[Example], outputs: Sequence[Hypothesis]) -> dict[str, Sums]:
-    """The measures of the run's task, as :func:`~seqwise.runs.measures.measure` takes them, of outputs at hand.
-
-    Args:
-        run: where the outputs come from.
-        examples: with their targets.
-        outputs: one for each example of a tagger, one for each distinct source of a transducer, in their order.
-    """
+    """The measures of the run's task, as :func:`~seqwise.runs.measures.measure` takes them, of outputs at hand."""
     written = [tuple(run.codec.target_vocabulary.decode(output.tokens)) for output in outputs]
     return measure_written(run, examples, written)
 
@@ -125,19 +104,7 @@ def diagnose(
     constant: float | None = None,
     on_progress: OnProgress | None = None,
 ) -> Diagnosis:
-    """Measure a run's decoders, its log Z, and what its own prefixes, beams and raw scores do to it.
-
-    Args:
-        run: a trained run.
-        examples: with gold targets. An input that occurs several times in transduction counts once, and all of its
-            targets are right.
-        beam_size: by default as in training.
-        constant: what shifted-beam takes off each token, better from other data; by default the mean of log Z here.
-        on_progress: called as the work goes on.
-
-    Raises:
-        InputError: there are no examples, a source cannot be read by the run, or the beam has no slot.
-    """
+    """Measure a run's decoders, its log Z, and what its own prefixes, beams and raw scores do to it."""
     k, data, model = _beam_size(run, beam_size), _prepare(run, examples), run.model
     log_partitions = _log_partitions(run, examples)
     if constant is None and log_partitions is not None:
@@ -239,18 +206,7 @@ def _thirds(lengths: Sequence[int]) -> list[int]:
 
 
 def explore(run: OutputRun, example: Example, *, beam_size: int | None = None, support: int = 4096) -> LabelBias:
-    """The label-bias explorer on one example: the prefixes of its local beam, with gold beside them.
-
-    Args:
-        run: a trained run.
-        example: its target is shown as far as the run can write it.
-        beam_size: by default as in training.
-        support: how many slots the global shares are summed over; fewer where the vocabulary is large.
-
-    Raises:
-        InputError: the source cannot be read by the run, the beam has no slot, or a tagger's target has another length
-            than the source.
-    """
+    """The label-bias explorer on one example: the prefixes of its local beam, with gold beside them."""
     k, model = _beam_size(run, beam_size), run.model
     if model.end is None and example.target and len(example.target) != len(example.source):
         problem = f"the target has {len(example.target)} tokens and the source {len(example.source)}"

@@ -47,10 +47,6 @@ def meanings(found: Diagnosis, *, subwords: bool = False) -> dict[str, str]:
 
     A difference counts where its 95% interval (paired bootstrap over the examples) leaves out 0, and there are
     :data:`~seqwise.evaluation.certainty.FEWEST` examples or more.
-
-    Args:
-        found: the diagnosis.
-        subwords: whether outputs are texts made of subwords.
     """
     return {
         "decoders": _about_decoders(found, subwords=subwords),

@@ -43,16 +43,7 @@ def model_folder(folder: Path) -> Path:
 
 
 def run_folder(name: str | os.PathLike[str]) -> Path:
-    """The folder of a run.
-
-    Args:
-        name: a Path is a folder. So is a str, unless there is no such path and it could be a name of the hub: then the
-            run is downloaded, once, and checked for a newer version later. What begins with a folder that is here
-            ("runs/tager") is no name of the hub.
-
-    Raises:
-        InputError: the hub has no such run, or cannot be reached.
-    """
+    """The folder of a run."""
     folder = Path(name)
     if not isinstance(name, str) or os.path.lexists(folder) or not HUB_RUN.fullmatch(name) or _is_here(name):
         return folder
@@ -65,11 +56,7 @@ def run_folder(name: str | os.PathLike[str]) -> Path:
 
 
 def holds_run(name: str) -> bool:
-    """Whether the hub has a run of ours under a name; False where it cannot say.
-
-    Args:
-        name: user or organisation, slash, repository.
-    """
+    """Whether the hub has a run of ours under a name; False where it cannot say."""
     from huggingface_hub import hf_hub_download
 
     try:
@@ -86,13 +73,7 @@ def _is_here(name: str) -> bool:
 
 @contextmanager
 def hub_refusals(name: str, problem: str, *, hint: str) -> Iterator[None]:
-    """Message of the hub, or of the network, in one line.
-
-    Args:
-        name: of the repository.
-        problem: what cannot be done, as a clause.
-        hint: what to do about it.
-    """
+    """Message of the hub, or of the network, in one line."""
     from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError
 
     # Of httpx or of httpx2, by the version of huggingface_hub: what a connection that fails raises, too.

@@ -36,13 +36,7 @@ FASTA = (".fasta", ".fa", ".faa", ".fasta.gz", ".fa.gz", ".faa.gz")
 
 
 def piece_vocabulary(tokenizer: Any, size: int, *, end: int | None = None) -> Vocabulary:
-    """The tokens by id; ids that have none, or one that another has, get a name of their own.
-
-    Args:
-        tokenizer: of a Hugging Face model.
-        size: how many the model has embeddings for.
-        end: the id of the one that ends a text, or None.
-    """
+    """The tokens by id; ids that have none, or one that another has, get a name of their own."""
     known = min(size, len(tokenizer))
     names: list[str] = []
     taken: set[str] = set()
@@ -66,7 +60,7 @@ class GeneratorCodec(OutputCodec):
     A causal language model continues its source, the prompt, by the target: with a blank between the two, and in the
     tokens that the tokenizer makes of the whole.
 
-    Args:
+    Attributes:
         tokenizer: the model's own.
         model: as :func:`~seqwise.hugging_face.step_model` adapts it; its limits and its end token are read.
     """
@@ -108,11 +102,7 @@ class GeneratorCodec(OutputCodec):
         ]
 
     def encode(self, examples: Sequence[Example]) -> list[EncodedExample]:
-        """Texts to ids, special tokens included.
-
-        Raises:
-            InputError: a text is blank, or longer than the model has positions; with its file and line.
-        """
+        """Texts to ids, special tokens included."""
         encoded = [
             EncodedExample(self._ids(example, "source"), self._ids(example, "target") if example.target else ())
             for example in examples
@@ -205,7 +195,7 @@ class TaggerCodec(OutputCodec):
     ``RUN/model`` is a folder of :func:`~seqwise.hugging_face.save_tagger`, which ``load_tagger`` reads, with the labels
     and the tokenizer (beside the encoder's configuration, in ``backbone``) under one manifest.
 
-    Args:
+    Attributes:
         tokenizer: the encoder's own.
         source_vocabulary: the pieces that the encoder has embeddings for.
         target_vocabulary: the labels.
@@ -221,11 +211,7 @@ class TaggerCodec(OutputCodec):
 
     @classmethod
     def over(cls, model: Any, tokenizer: Any, labels: Vocabulary, *, source: Path | str) -> TaggerCodec:
-        """The codec of a tagger, by the tokenizer and the limits of its encoder.
-
-        Raises:
-            InputError: the tokenizer has more tokens than the encoder has embeddings; ``source`` says where it is.
-        """
+        """The codec of a tagger, by the tokenizer and the limits of its encoder."""
         from seqwise.hugging_face.masked_model import num_positions
 
         backbone = model.encoder.backbone
@@ -241,12 +227,7 @@ class TaggerCodec(OutputCodec):
         return repr([sorted(self.tokenizer.get_vocab().items()), self.target_vocabulary])
 
     def encode(self, examples: Sequence[Example]) -> list[EncodedExample]:
-        """Words to pieces, special tokens around them, and labels to ids.
-
-        Raises:
-            InputError: nothing is made of a word, a sentence has more pieces than the encoder has positions, or a label
-                is unknown; with the file and the line.
-        """
+        """Words to pieces, special tokens around them, and labels to ids."""
         return [
             EncodedExample(
                 self._pieces(example), tuple(self.target_vocabulary.encode(example.target, **place_of(example)))
@@ -303,7 +284,7 @@ class TaggerCodec(OutputCodec):
 class MaskedTextCodec(SequenceCodec):
     """Raw text by the tokenizer of a Hugging Face masked model, with special tokens around its sequences.
 
-    Args:
+    Attributes:
         model: as :func:`~seqwise.hugging_face.masked_model` adapts it; its limits are read.
         codec: between text and tokens.
     """
@@ -345,11 +326,7 @@ class MaskedTextCodec(SequenceCodec):
         return replace(entry, target=(" ".join(letters) if apart else together,))
 
     def encode(self, examples: Sequence[Example]) -> list[EncodedExample]:
-        """Texts to ids; there is no source.
-
-        Raises:
-            InputError: a text has no token, a special one, or more than the model has room for; with file and line.
-        """
+        """Texts to ids; there is no source."""
         return [
             EncodedExample((0,), self._ids(example, self.codec.ids) if example.target else ()) for example in examples
         ]
@@ -359,21 +336,13 @@ class MaskedTextCodec(SequenceCodec):
         return self.codec.pieces(ids)
 
     def phrase(self, text: str) -> Ways:
-        """Ways in which a phrase may stand in a text: after a blank or without one.
-
-        Raises:
-            InputError: it is blank, or holds a token that is never drawn.
-        """
+        """Ways in which a phrase may stand in a text: after a blank or without one."""
         if not text.strip():
             raise InputError("a phrase is blank", hint="name a token or more")
         return self.codec.phrase(text)
 
     def to_fill(self, example: Example, free: str) -> tuple[int, ...]:
-        """The ids of a text, FREE where it has the tokenizer's mask token, or the mark of free positions as a word.
-
-        Raises:
-            InputError: as :meth:`encode`.
-        """
+        """The ids of a text, FREE where it has the tokenizer's mask token, or the mark of free positions as a word."""
         return self._ids(example, lambda text: self.codec.ids_to_fill(self._marked(text, free)))
 
     def _ids(self, example: Example, encode: Callable[[str], tuple[int, ...]]) -> tuple[int, ...]:

@@ -40,12 +40,7 @@ _FILE_ENDINGS = (".txt", ".tsv", ".csv", ".conll", ".gz", ".json", ".jsonl")
 
 
 def file_units(units: SideUnits) -> Units:
-    """Units in which a side is read from a file: subwords come from the text as it stands.
-
-    Example:
-        >>> file_units("subwords"), file_units("words")
-        ('text', 'words')
-    """
+    """Units in which a side is read from a file: subwords come from the text as it stands."""
     return "text" if units == "subwords" else units
 
 
@@ -73,13 +68,6 @@ def line_reader(settings: Settings) -> Reader:
 def require_own_labels(examples: Iterable[Example], labels: Container[str]) -> None:
     """Refuse columns whose labels all belong to something else: they may be no labels, and the file no columns.
 
-    Args:
-        examples: to be predicted; those without labels, or with "_" in their place, are fine.
-        labels: those of the run.
-
-    Raises:
-        InputError: there are labels, and not one of them is known.
-
     Example:
         >>> examples = [Example(("the", "runs"), ("dog", "fast"), "a.txt", 1)]
         >>> require_own_labels(examples, {"DET", "NOUN"})  # doctest: +ELLIPSIS
@@ -102,11 +90,7 @@ def require_own_labels(examples: Iterable[Example], labels: Container[str]) -> N
 
 
 def read_examples(settings: Settings, path: FilePath) -> list[Example]:
-    """Read a data file as the task wants it.
-
-    Raises:
-        InputError: the file cannot be read as what the settings say it is.
-    """
+    """Read a data file as the task wants it."""
     if isinstance(settings, Tagging):
         examples = read_columns(path, token_column=settings.token_column, label_column=settings.label_column)
         require_aligned(examples)
@@ -163,33 +147,13 @@ def recorded_file(path: Path, folder: Path) -> Path:
 
     Training records paths as they were given, relative to the folder where it was started, if the run folder lies in
     that folder or below it; else it records absolute paths. So the file is looked for from the run folder upwards.
-
-    Args:
-        path: as the settings have it.
-        folder: of the run.
-
-    Returns:
-        The file; or the path as it is, where there is no such file.
     """
     above = folder.resolve()
     return next((place / path for place in (above, *above.parents) if (place / path).is_file()), path)
 
 
 def inputs_of(text: str | None, *, units: Units, read: Reader | None = None) -> Sequence[Example]:
-    """Examples of a file or of standard input, with their lines; or one, without a path, of the text itself.
-
-    Args:
-        text: a text, the name of a file, or None or "-" for standard input.
-        units: "words", "characters" or "text", which is one token whatever is in it.
-        read: how a file is read; by default one input a line.
-
-    Raises:
-        InputError: the file cannot be read, or there is nothing in the text.
-
-    Example:
-        >>> inputs_of("the dog", units="words")[0].source
-        ('the', 'dog')
-    """
+    """Examples of a file or of standard input, with their lines; or one, without a path, of the text itself."""
     read = read or partial(each_input, units=units)
     if text is None or text == "-":
         if sys.stdin is not None and sys.stdin.isatty():
@@ -202,13 +166,6 @@ def inputs_of(text: str | None, *, units: Units, read: Reader | None = None) -> 
 
 def example_of(text: str, *, units: Units) -> Example:
     """An example of the text itself, which is never taken for the name of a file.
-
-    Args:
-        text: of one input.
-        units: see :func:`inputs_of`.
-
-    Raises:
-        InputError: there is nothing in the text, or it is no text.
 
     Example:
         >>> example_of("/dev/null", units="words").source
@@ -237,12 +194,7 @@ def digest_of(examples: Iterable[Example]) -> str:
 
 
 def names_a_file(text: str) -> bool:
-    """A file that is there, or plainly the name of one that should be; a folder may be called as a word is.
-
-    Example:
-        >>> names_a_file("missing.tsv"), names_a_file("the dog"), names_a_file("/")
-        (True, False, False)
-    """
+    """A file that is there, or plainly the name of one that should be; a folder may be called as a word is."""
     path = Path(text)
     try:
         if path.exists():

@@ -79,16 +79,6 @@ class FileInspection:
 def inspect_data(files: Mapping[str, Sequence[Example]], *, tags: bool) -> list[FileInspection]:
     """Inspect training data, and other files beside them.
 
-    Args:
-        files: examples by file name; the first file has the training data.
-        tags: whether targets are labels, one for each source token.
-
-    Returns:
-        An inspection for each file, in order.
-
-    Raises:
-        InputError: there is no file, or one without examples.
-
     Example:
         >>> train = [Example(("the", "cat"), ("D", "N")), Example(("the", "cat"), ("D", "V"))]
         >>> _, dev = inspect_data({"train": train, "dev": [Example(("a", "cat"), ("D", "N"))]}, tags=True)
@@ -127,12 +117,7 @@ def _inspect(name: str, examples: Sequence[Example], train: Sequence[Example], *
 
 
 def _odd_inside(labels: Tokens) -> int:
-    """Labels I-X that follow neither B-X nor I-X.
-
-    Example:
-        >>> _odd_inside(("I-A", "I-A", "B-A", "I-B", "O")), _odd_inside(("B-A", "I-A", "O"))
-        (2, 0)
-    """
+    """Labels I-X that follow neither B-X nor I-X."""
     before = ("O", *labels)
     return sum(
         label.startswith("I-") and previous not in (label, f"B{label[1:]}")

@@ -54,25 +54,7 @@ def write_in_blocks(
     block: int,
     on_begin: Callable[[int], None] | None = None,
 ) -> None:
-    """Write the lines of many items to a file, from where a killed call has left it, and in all processes together.
-
-    Args:
-        path: the file; it is whole or not there.
-        items: what lines are made of, the same in every process.
-        lines_of: the lines of one block of items, which depend on nothing else.
-        claim: what the lines depend on, by name.
-        block: how many items are taken together.
-        on_begin: called with the number of items whose lines this process is going to make.
-
-    Raises:
-        InputError: what was begun depends on something else, or the file cannot be written.
-
-    Example:
-        >>> file = getfixture("tmp_path") / "squares"
-        >>> write_in_blocks(file, range(5), lambda some: [str(n * n) for n in some], claim={"of": "n"}, block=2)
-        >>> file.read_text().split(), len(list(file.parent.iterdir()))
-        (['0', '1', '4', '9', '16'], 1)
-    """
+    """Write the lines of many items to a file, from where a killed call has left it, and in all processes together."""
     init_process_group(timeout=NO_TIMEOUT)
     count = -(-len(items) // block)
     mine = shard(from_main_process(lambda: _begin(path, {**claim, "block": str(block)}, count)))

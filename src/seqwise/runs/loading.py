@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from seqwise.configuration import differences, dump
+from seqwise.configuration import dump
+from seqwise.configuration.flat import differences
 from seqwise.data.durable import write_atomically
 from seqwise.data.readers import Example
 from seqwise.data.records import read_record

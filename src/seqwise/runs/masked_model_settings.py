@@ -11,18 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import field_validator, model_validator
 
-from seqwise.configuration import (
-    Config,
-    Given,
-    OneOf,
-    WrongValue,
-    build,
-    changed,
-    given_in_python,
-    plain_values,
-    read_given,
-    setting,
-)
+from seqwise.configuration import Config, OneOf, setting
+from seqwise.configuration.config import WrongValue
+from seqwise.configuration.flat import build, changed, plain_values
+from seqwise.configuration.written import Given, given_in_python, read_given
 from seqwise.data.durable import write_atomically
 from seqwise.errors import InputError
 from seqwise.runs.model_settings import Units
@@ -234,11 +226,7 @@ def masked_settings(**flat: Any) -> MaskedModelSettings:
 
 
 def load_masked_flags(flags: Mapping[str, str]) -> MaskedModelSettings:
-    """Settings from flags.
-
-    Raises:
-        InputError: a setting cannot be used.
-    """
+    """Settings from flags."""
     return _built(read_given(None, flags))
 
 
@@ -280,9 +268,6 @@ def save_masked_settings(settings: MaskedModelSettings, path: Path) -> None:
 
 def load_masked_settings(path: Path) -> MaskedModelSettings:
     """Read the settings of a run.
-
-    Raises:
-        InputError: the file cannot be read, or does not hold the settings of a masked model.
 
     Example:
         >>> file = getfixture("tmp_path") / "settings.json"

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from seqwise.configuration import differences
+from seqwise.configuration.flat import differences
 from seqwise.data.batches import Batch, EncodedExample, collate
 from seqwise.data.durable import discard_partials, holds_nothing, sha256_of_file, write_atomically
 from seqwise.data.readers import Example
@@ -50,17 +50,6 @@ def new_masked_run(examples: Sequence[Example], settings: MaskedModelSettings) -
     """Start of training: subwords and vocabularies of the training data, and a model with new weights.
 
     Or the model and the vocabularies of another run, where the settings name it as ``init``.
-
-    Raises:
-        InputError: the data hold fewer than two known tokens or a sequence longer than ``max_length``, or there is no
-            room for the model.
-
-    Example:
-        >>> from seqwise.runs.masked_model_settings import masked_settings
-        >>> settings = masked_settings(units="characters", hidden_size=8, num_heads=2)
-        >>> run = new_masked_run([Example((), ("a", "b")), Example((), ("b",))], settings)
-        >>> run.codec.sequence.vocabulary.tokens, dict(run.codec.lengths)
-        (('b', 'a'), {1: 1, 2: 1})
     """
     if settings.init is not None:
         return _going_on(examples, settings, settings.init)
@@ -147,22 +136,6 @@ def train_masked_model(
 
     Interrupted and called again with the same arguments, it continues from the last complete checkpoint and ends with
     the same weights, bit for bit.
-
-    Args:
-        train: in the format of the settings, plain or gzip.
-        output: the run folder; made if need be.
-        settings: see there.
-        dev: a file that a sample is evaluated of every ``evaluate_every`` steps, for stopping when the model is at its
-            best, and that the model is measured on at the end, see :func:`measure_masked_run`.
-        on_progress: called after each step.
-        on_measured: called with the number of measured sequences, and that of all of them.
-
-    Returns:
-        The metrics, as written to ``metrics.json``; in other processes than the first, those of the training alone.
-
-    Raises:
-        InputError: a file cannot be read or used, the folder holds something else, or training came to no finite
-            number.
     """
     train, output, dev = Path(train), Path(output), None if dev is None else Path(dev)
     require_usable(settings, has_lstm=settings.model.name == "lstm")
@@ -294,22 +267,7 @@ def _collated(run: MaskedRun, encoded: Sequence[EncodedExample]) -> Batch:
 def measure_masked_run(
     run: MaskedRun, examples: Sequence[Example], *, on_measured: Callable[[int, int], None] | None = None
 ) -> dict[str, Any]:
-    """Measure a masked model on sequences that it was not trained on.
-
-    Args:
-        run: its model in evaluation mode.
-        examples: as from :func:`~seqwise.runs.inputs.read_sequences`.
-        on_measured: called with the number of measured sequences, and that of all of them.
-
-    Returns:
-        ``pseudo_perplexity``, exp of the mean of ``-log p(token | all others)`` over all tokens;
-        ``masked_cross_entropy``, nats a masked token under the masks of training, drawn once for each sequence with a
-        fixed seed; ``length_cross_entropy``, nats a sequence, where the model is conditional; and the numbers of
-        ``sequences``, ``tokens`` and ``unknown_tokens``.
-
-    Raises:
-        InputError: as :func:`~seqwise.runs.scoring.score_sequences`, or a value is not finite.
-    """
+    """Measure a masked model on sequences that it was not trained on."""
     log_prob, tokens, unknown = 0.0, 0, 0
     unknown_tokens = set() if run.codec.unknown_id is None else set(run.codec.decode([run.codec.unknown_id]))
     for place, one in enumerate(score_sequences(run, examples), start=1):

@@ -81,13 +81,7 @@ def measure(
 
 
 def measure_outputs(run: OutputRun, examples: Sequence[Example], written: Sequence[Tokens]) -> dict[str, Sums]:
-    """Count what is right in outputs, as :func:`measure` does.
-
-    Args:
-        run: whose outputs they could be.
-        examples: with the right answers.
-        written: for each example an output, as the run writes it; in transduction for each distinct source.
-    """
+    """Count what is right in outputs, as :func:`measure` does."""
     if run.settings.task == "tag":
         return tagging_measures(written, [example.target for example in examples])
     _, references = references_by_source(examples)
@@ -147,16 +141,7 @@ def references_by_source(examples: Sequence[Example]) -> tuple[list[Example], li
 
 
 def decisive(titles: Collection[str], *, subwords: bool = False) -> tuple[str, int]:
-    """The measure that decides which decoder is best, and +1 if more of it is better, or -1.
-
-    Args:
-        titles: of the measures that there are.
-        subwords: whether outputs are texts made of subwords; only these are judged by BLEU.
-
-    Example:
-        >>> decisive(["sequences right", "labels right"]), decisive(["word error", "token error", "BLEU"])
-        (('labels right', 1), ('word error', -1))
-    """
+    """The measure that decides which decoder is best, and +1 if more of it is better, or -1."""
     order = {"BLEU": 1} if subwords else {}
     order |= {"entity F1": 1, "labels right": 1, "word error": -1, "token error": -1}
     return next((title, sign) for title, sign in order.items() if title in titles)
@@ -168,11 +153,6 @@ def measure_decoders(
     """All decoders side by side, as plain numbers, with the best one's name, advice, and the statistics of log Z.
 
     Examples with a target that the run cannot write have no log Z; where there is no other, the statistics are None.
-
-    Args:
-        run: a trained run.
-        examples: development data.
-        on_measured: called with the number of decoders that have been measured, and that of all of them.
     """
     names = list(decoders_for(run.settings))
     found: dict[str, dict[str, Sums]] = {}
@@ -220,10 +200,6 @@ def known_targets(run: OutputRun, examples: Sequence[Example]) -> list[Example]:
 def gold_ids(run: OutputRun, example: Example) -> tuple[int, ...] | None:
     """The ids of a target, its end token included; a token that the run cannot write has id V, as no other has.
 
-    Args:
-        run: a trained run.
-        example: its target may be empty: then there is no gold, and the result is None.
-
     Example:
         >>> from seqwise.runs import new_run, train_settings
         >>> run = new_run([Example(("a", "b"), ("X", "Y"))] * 2, train_settings())
@@ -258,14 +234,7 @@ def gold_text(run: OutputRun, example: Example) -> str:
 
 
 def unknown_targets(run: OutputRun, examples: Sequence[Example]) -> str | None:
-    """Message about target tokens that the training data lacked, or None where there are none.
-
-    Example:
-        >>> from seqwise.runs import new_run, train_settings
-        >>> run = new_run([Example(("a", "b"), ("X", "Y"))] * 2, train_settings())
-        >>> unknown_targets(run, [Example(("a", "b"), ("X", "Z"), "dev.conll", 3)])
-        "1 of 2 labels was never seen in training and counts as wrong; the first is dev.conll:4: 'Z'"
-    """
+    """Message about target tokens that the training data lacked, or None where there are none."""
     targets = [run.codec.written(example) for example in examples]
     known = run.codec.writable
     a_line_each = run.settings.task == "tag"
@@ -284,9 +253,6 @@ def unknown_targets(run: OutputRun, examples: Sequence[Example]) -> str | None:
 
 def require_known_target(run: OutputRun, examples: Sequence[Example]) -> None:
     """Refuse data of which the run can write nothing: whatever it predicts counts as wrong.
-
-    Raises:
-        InputError: no label, or no token of any target, is known; with the first.
 
     Example:
         >>> from seqwise.runs import new_run, train_settings
@@ -322,14 +288,6 @@ def unread_sources(
 ) -> str | None:
     """A line for the user about examples whose sources the run cannot read, or None where it can read all.
 
-    Args:
-        run: a trained run.
-        examples: with their sources.
-        handled: where the examples end up that it cannot read.
-
-    Raises:
-        InputError: it can read none of them.
-
     Example:
         >>> from seqwise.runs import new_run, train_settings
         >>> letters = train_settings(task="transduce", source_units="characters")
@@ -347,14 +305,7 @@ def unread_sources(
 
 
 def unknown_sources(run: OutputRun, examples: Sequence[Example]) -> str | None:
-    """A line for the user where the run does not know most of what it is to read, or None.
-
-    Example:
-        >>> from seqwise.runs import new_run, train_settings
-        >>> run = new_run([Example(("a", "b"), ("X", "Y"))] * 2, train_settings())
-        >>> unknown_sources(run, [Example(("a", "c", "d"), ("X", "Y", "Y"), "test.conll", 3)])
-        'the run does not know 2 of 3 source tokens in test.conll: are they in the language of the training data?'
-    """
+    """A line for the user where the run does not know most of what it is to read, or None."""
     encoded_examples = run.codec.encode_sources(readable(run, examples))
     ids = [token for encoded in encoded_examples for token in run.codec.source_tokens(encoded)]
     unknown_id, total = run.codec.source_vocabulary.unknown_id, len(ids)

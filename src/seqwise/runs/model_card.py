@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from seqwise.configuration import flat_values
+from seqwise.configuration.flat import flat_values
 from seqwise.errors import InputError
 from seqwise.runs.codecs import Codec
 from seqwise.runs.decoder_choice import usual_decoder
@@ -53,16 +53,7 @@ def public_settings(settings: Settings) -> Settings:
 
 
 def model_card(run: Run[Any, Codec], metrics: Mapping[str, Any], *, repo: str) -> str:
-    """The card of a run, Markdown with the hub's metadata before it.
-
-    Args:
-        run: a trained run.
-        metrics: what is in its ``metrics.json``.
-        repo: where it is, or will be: a name on the hub, or a folder.
-
-    Raises:
-        InputError: the metrics are none of this kind of run, or the model was not trained here.
-    """
+    """The card of a run, Markdown with the hub's metadata before it."""
     if run.codec.kind not in _CARDS:
         hint = "give the --output of a seqwise train or masked-model train"
         raise InputError("the model was not trained by seqwise", path=repo, hint=hint)

@@ -18,12 +18,6 @@ def names_pretrained(model: str) -> bool:
     """Whether a model is no architecture but a trained one: a folder, or a name on the hub.
 
     A name without a separator is one of the hub if it has a hyphen or a digit, which a misspelt architecture has not.
-
-    Example:
-        >>> [names_pretrained(name) for name in ("./my-bart", "Helsinki-NLP/opus-mt-de-en", "bert-base-cased", "gpt2")]
-        [True, True, True, True]
-        >>> names_pretrained("lstm"), names_pretrained("transfomer")
-        (False, False)
     """
     separators = {"/", os.sep, os.altsep or "/"}
     is_plain_hub_name = HUB_NAME.fullmatch(model) is not None and re.search(r"[-0-9]", model) is not None

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import field_validator, model_validator
 
-from seqwise.configuration import Config, OneOf, WrongValue, did_you_mean, setting
+from seqwise.configuration import Config, OneOf, setting
+from seqwise.configuration.config import WrongValue
+from seqwise.configuration.written import did_you_mean
 from seqwise.errors import InputError
 from seqwise.runs.model_names import ARCHITECTURES, names_pretrained
 
@@ -218,9 +220,6 @@ class TransformerTransducer(_TransducerOfOurs):
 def model_of(text: str) -> dict[str, Any]:
     """From ``--model``: the name of an architecture, or a folder or name on the hub of a trained model.
 
-    Raises:
-        InputError: it is none of these.
-
     Example:
         >>> model_of("lstm"), model_of("ada/bart")
         ({'name': 'lstm'}, {'name': 'pretrained', 'path': 'ada/bart'})
@@ -236,7 +235,7 @@ def model_of(text: str) -> dict[str, Any]:
 class ModelsOf(OneOf):
     """The models of a task.
 
-    Args:
+    Attributes:
         base: the class of these models.
         other: the flag that chooses the other task.
     """
@@ -246,11 +245,7 @@ class ModelsOf(OneOf):
         self.other = other
 
     def member(self, name: Any) -> type[Config]:
-        """Look up a model; one of the other task is refused with that hint.
-
-        Raises:
-            InputError: there is none of that name.
-        """
+        """Look up a model; one of the other task is refused with that hint."""
         if name in ARCHITECTURES and name not in self.members:
             problem = f"{{name}} must be one of {', '.join(self.members)}, got {name!r}"
             raise WrongValue(problem, hint=f"use {self.other}", key=self.base.tag)

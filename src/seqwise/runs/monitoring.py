@@ -39,19 +39,6 @@ def monitor(run: OutputRun, examples: Sequence[Example], settings: Settings) -> 
     (:func:`~seqwise.runs.sizing.evaluated_examples`); and on up to 100 of them the cross-entropy and the mean of log Z
     at gold positions, and the spread of the scores in a beam (:func:`score_spread`), hard and, where the objective has
     a relaxed one, relaxed at the alpha of the step: a relaxed beam whose slots have merged is no beam.
-
-    Args:
-        run: its model is measured as it is at each call, in evaluation mode and without gradients.
-        examples: development data; the sample is spread evenly over them.
-        settings: of the stage.
-
-    Example:
-        >>> from seqwise.runs import new_run, train_settings
-        >>> examples = [Example(("a", "b"), ("X", "Y"))] * 2
-        >>> settings = train_settings(objective="relaxed-beam")
-        >>> measured = monitor(new_run(examples, settings), examples, settings)({"alpha": 1.0})
-        >>> sorted(measured)
-        ['cross-entropy', 'labels right', 'mean log Z', 'spread of slots, hard', 'spread of slots, relaxed']
     """
     # All examples of a source, for each of its targets is a right answer.
     sample = sample_evenly(examples, evaluated_examples(settings), key=lambda example: example.source)
@@ -89,18 +76,7 @@ def _cross_entropy(run: OutputRun, gold: Sequence[EncodedExample]) -> float:
 
 
 def score_spread(scores_BK: Tensor) -> Tensor:
-    """Spread of the scores of the slots of each beam, ``sqrt(mean_k (s_bk - mean_k s_bk)^2)``, in nats.
-
-    Args:
-        scores_BK: minus infinity marks a dead slot, which does not count.
-
-    Returns:
-        Shape (B,); 0 where an input has not got two live slots.
-
-    Example:
-        >>> score_spread(torch.tensor([[-1.0, -3.0, -torch.inf], [-1.0, -torch.inf, -torch.inf]]))
-        tensor([1., 0.])
-    """
+    """Spread of the scores of the slots of each beam, ``sqrt(mean_k (s_bk - mean_k s_bk)^2)``, in nats."""
     live_BK = torch.isfinite(scores_BK)
     count_B1 = live_BK.sum(1, keepdim=True).clamp(min=1)
     zeroed_BK = scores_BK.masked_fill(~live_BK, 0.0)

@@ -30,15 +30,6 @@ def holds_pretrained(folder: Path) -> bool:
 def load_masked_language_model(source: Path | str) -> tuple[Any, Any]:
     """Read a masked language model, adapted to be scored and sampled, and the codec of its tokenizer.
 
-    Args:
-        source: a Path is a folder, read without the network, a str a name on the hub.
-
-    Returns:
-        A :class:`~seqwise.hugging_face.HuggingFaceMaskedModel` and a :class:`~seqwise.hugging_face.TextCodec`.
-
-    Raises:
-        InputError: it is no masked language model, brings code or pickled weights, has no tokenizer, or is damaged.
-
     Not implemented: adapters without their base model.
     """
     from transformers import AutoModelForMaskedLM
@@ -53,18 +44,7 @@ def load_masked_language_model(source: Path | str) -> tuple[Any, Any]:
 
 
 def pretrained_source(name: str) -> Path | str:
-    """Place of a Hugging Face model: the path of a folder, or, where there is no such path, a name on the hub.
-
-    Args:
-        name: either of them.
-
-    Raises:
-        InputError: the folder holds no Hugging Face model, or there is none and it is no name of the hub.
-
-    Example:
-        >>> pretrained_source("ada/bert")
-        'ada/bert'
-    """
+    """Place of a Hugging Face model: the path of a folder, or, where there is no such path, a name on the hub."""
     folder = Path(name)
     if os.path.lexists(folder):
         if not (folder / "config.json").is_file():
@@ -77,15 +57,7 @@ def pretrained_source(name: str) -> Path | str:
 
 
 def is_encoder(config: Mapping[str, Any]) -> bool:
-    """Whether a Hugging Face model reads a text as a whole and writes none: BERT, ModernBERT, ESM and their like.
-
-    Args:
-        config: what is in its ``config.json``.
-
-    Example:
-        >>> is_encoder({"model_type": "bert"}), is_encoder({"model_type": "bart"}), is_encoder({"model_type": "gpt2"})
-        (True, False, False)
-    """
+    """Whether a Hugging Face model reads a text as a whole and writes none: BERT, ModernBERT, ESM and their like."""
     from transformers.models.auto.modeling_auto import (
         MODEL_FOR_MASKED_LM_MAPPING_NAMES,
         MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
@@ -106,18 +78,7 @@ def load_model_and_tokenizer(
     unused: tuple[str, ...] = (),
     **options: Any,
 ) -> tuple[Any, Any]:
-    """Read any model and its tokenizer from a folder, without the network, or from the hub.
-
-    Args:
-        source: a Path is a folder, a str a name on the hub.
-        loader: from the model's configuration to one of the ``AutoModelFor...`` classes of Transformers.
-        kind: what it loads, for messages.
-        unused: what the names of weights begin with that may be missing, for nothing reads them.
-        options: of ``from_pretrained``.
-
-    Raises:
-        InputError: it is no such model, brings code or pickled weights, has no tokenizer, or is damaged.
-    """
+    """Read any model and its tokenizer from a folder, without the network, or from the hub."""
     from transformers import AutoTokenizer
 
     local = isinstance(source, Path)
@@ -140,14 +101,7 @@ def load_model_and_tokenizer(
 
 
 def load_pretrained_tokenizer(folder: Path) -> Any:
-    """Read a Hugging Face tokenizer alone, without the network.
-
-    Args:
-        folder: with its files, and the ``config.json`` of its model.
-
-    Raises:
-        InputError: there is none, it brings code, or is damaged.
-    """
+    """Read a Hugging Face tokenizer alone, without the network."""
     from transformers import AutoTokenizer
 
     with quiet(), _one_line(folder, "tokenizer"):

@@ -39,15 +39,7 @@ class Upload:
 
 
 def card_of(folder: Path, *, repo: str | None = None) -> str:
-    """The model card of a run: its own ``README.md`` where there is one, or what its settings and metrics say.
-
-    Args:
-        folder: of ``seqwise train`` or ``seqwise masked-model train``.
-        repo: the name to be loaded by; the folder's own by default.
-
-    Raises:
-        InputError: the folder holds no such run, or is damaged.
-    """
+    """The model card of a run: its own ``README.md`` where there is one, or what its settings and metrics say."""
     return _card(folder, load_run(folder), repo or str(folder))
 
 
@@ -55,13 +47,6 @@ def upload_of(folder: Path, repo: str) -> Upload:
     """Files of a run that go to the hub, once the run has been loaded and found whole.
 
     Checkpoints and logs stay; of the paths in its settings only names go along.
-
-    Args:
-        folder: of ``seqwise train`` or ``seqwise masked-model train``.
-        repo: user or organisation, slash, name.
-
-    Raises:
-        InputError: the folder holds no such run or is damaged, or the name is none.
     """
     if not HUB_RUN.fullmatch(repo):
         raise InputError("this is no name of a repository", path=repo, hint="write it as USER/NAME")
@@ -83,17 +68,6 @@ def upload_of(folder: Path, repo: str) -> Upload:
 
 def push(upload: Upload, *, private: bool | None = None, api: Any = None) -> str:
     """Make the repository if need be, and put the files there in one commit.
-
-    Args:
-        upload: from :func:`upload_of`.
-        private: who may see a new repository; None: as is usual for the account.
-        api: an ``HfApi``; by default one with the token of ``hf auth login``.
-
-    Returns:
-        The address of the commit.
-
-    Raises:
-        InputError: the hub refuses, or cannot be reached.
 
     Not implemented: files of an older version that this one does not have are left there.
     """

@@ -91,22 +91,14 @@ _OTHER_USE: dict[Purpose, tuple[str, str]] = {
 
 
 def require_purpose(codec: Codec | type[Codec], purpose: Purpose, *, path: Path | None = None) -> None:
-    """Refuse the codec of a run that does not do what it is loaded for.
-
-    Raises:
-        InputError: names the commands that take the run.
-    """
+    """Refuse the codec of a run that does not do what it is loaded for."""
     if codec.purpose != purpose:
         other, hint = _OTHER_USE[purpose]
         raise InputError(f"the {'run' if path is None else 'folder'} holds {other}", path=path, hint=hint)
 
 
 def require_enough_candidates(run: OutputRun, examples: Sequence[Example], beam_size: int) -> None:
-    """A beam asked for by hand must not be larger than the set of possible outputs.
-
-    Raises:
-        InputError: it is, for each of the examples.
-    """
+    """A beam asked for by hand must not be larger than the set of possible outputs."""
     blocks = in_blocks(examples, 1024)
     encoded = (example for block in blocks for example in run.codec.encode_sources(readable(run, block)))
     steps = max((steps_after(example.source_ids, run.model) for example in encoded), default=0)

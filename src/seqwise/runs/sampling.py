@@ -108,35 +108,8 @@ def sample(
     (:func:`~seqwise.sampling.starts.dispersed_starts`); each has the phrases that must occur written in. The unknown
     symbol is never proposed.
 
-    Args:
-        run: its model in evaluation mode.
-        problems: from :func:`~seqwise.runs.sampling_problems.read_problems`.
-        settings: target, kernel, constraints, and numbers of chains and sweeps.
-        output: a folder to keep everything in. Killed and called again with the same arguments, it goes on from the
-            last saving and ends with the same files, byte for byte; with more sweeps, it goes on as far. Several
-            processes, which need one, share the groups of chains that are advanced together.
-        on_sweep: called after each sweep of each group of chains.
-
-    Returns:
-        Everything; in other processes than the first, nothing.
-
-    Raises:
-        InputError: a phrase or the output cannot be used, or no start keeps the constraints.
-
     Source: Goyal (2021), sections 6.3 and 6.4; Ghazvininejad et al. (EMNLP 2019), section 4, for several lengths. Not
     implemented: moves between lengths.
-
-    Example:
-        >>> from seqwise.data.readers import Example
-        >>> from seqwise.runs.masked_model_settings import masked_settings
-        >>> from seqwise.runs.masked_model_training import new_masked_run
-        >>> from seqwise.runs.sampling_problems import FREE
-        >>> run = new_masked_run([Example((), ("b", "a"))], masked_settings(model="lstm", minimum_count=1))
-        >>> _ = run.model.eval()
-        >>> settings = SampleSettings(chains=2, sweeps=3, contain=("a b",))
-        >>> (first, second) = sample(run, [Problem((FREE, FREE, 0), Example((), ()))], settings).samples
-        >>> first.tokens, second.tokens, first.sweep
-        ((0, 1, 0), (0, 1, 0), 3)
     """
     blocks = list(sample_in_blocks(run, problems, settings, output=output, on_sweep=on_sweep))
     return Sampled(
@@ -154,34 +127,7 @@ def sample_in_blocks(
     output: str | os.PathLike[str] | None = None,
     on_sweep: Callable[[SweepDone], None] | None = None,
 ) -> Iterator[Sampled]:
-    """The same as :func:`sample`, a few thousand problems at a time, so that memory does not grow with their number.
-
-    Args:
-        run: its model in evaluation mode.
-        problems: best taken slice by slice, as those of :func:`~seqwise.runs.sampling_problems.read_problems` are.
-        settings: see :func:`sample`.
-        output: see there. Samples are there as soon as their chains have come to the end.
-        on_sweep: see there.
-
-    Returns:
-        Blocks of problems that follow each other, each when it is done; in other processes than the first, none.
-
-    Raises:
-        InputError: as :func:`sample`. Before the first sweep, unless chains find no start though each phrase that must
-            occur has room, or the memory or the disk is too small.
-
-    Example:
-        >>> from seqwise.data.readers import Example
-        >>> from seqwise.runs.masked_model_settings import masked_settings
-        >>> from seqwise.runs.masked_model_training import new_masked_run
-        >>> from seqwise.runs.sampling_problems import FREE
-        >>> run = new_masked_run([Example((), ("b", "a"))], masked_settings(model="lstm", minimum_count=1))
-        >>> _ = run.model.eval()
-        >>> problems = [Problem((FREE, 0), Example((), ()))] * 5000
-        >>> blocks = sample_in_blocks(run, problems, SampleSettings(kernel="mask-predict"))
-        >>> [len(block.samples) for block in blocks]
-        [4096, 904]
-    """
+    """The same as :func:`sample`, a few thousand problems at a time, so that memory does not grow with their number."""
     work = _Sampling(run, runner_of(run, settings), settings, None if output is None else Path(output), on_sweep)
     for problem in problems:
         if problem.tokens:
@@ -194,29 +140,13 @@ def sample_in_blocks(
 
 
 def runner_of(run: MaskedRun, settings: SampleSettings) -> ChainRunner:
-    """The chain runner of a run: its model, its units for phrases, and the settings.
-
-    Args:
-        run: its model in evaluation mode.
-        settings: see :func:`sample`.
-
-    Raises:
-        InputError: a phrase cannot be used.
-    """
+    """The chain runner of a run: its model, its units for phrases, and the settings."""
     allowed_V = None if bool(run.codec.allowed_V.all()) else run.codec.allowed_V
     return ChainRunner(run.model, settings, settings.seed, allowed_V, run.codec.phrase, run.codec.spell)
 
 
 def begin_chains(run: MaskedRun, problem: Problem, settings: SampleSettings) -> tuple[ChainRunner, ChainState]:
     """The chains of one problem before their first sweep, and their runner, for a caller who advances them.
-
-    Args:
-        run: its model in evaluation mode.
-        problem: of several lengths, the likeliest one is taken.
-        settings: see :func:`sample`, whose chains these are.
-
-    Raises:
-        InputError: a phrase cannot be used, or no start keeps the constraints.
 
     Example:
         >>> from seqwise.data.readers import Example

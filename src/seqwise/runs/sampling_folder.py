@@ -35,16 +35,7 @@ _OTHERS = {"model": "another model", "problems": "other problems"}
 
 
 def require_disk(folder: Path, num_bytes: int, *, what: str) -> None:
-    """Refuse what would not fit the disk that a folder is on.
-
-    Args:
-        folder: it need not be there yet.
-        num_bytes: how many it takes at least, those that are there already not included.
-        what: takes them, for the message.
-
-    Raises:
-        InputError: fewer are free.
-    """
+    """Refuse what would not fit the disk that a folder is on."""
     existing = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
     free = shutil.disk_usage(existing).free
     if num_bytes > free:
@@ -54,16 +45,7 @@ def require_disk(folder: Path, num_bytes: int, *, what: str) -> None:
 
 
 def claim(folder: Path, settings: SampleSettings, fingerprints: Mapping[str, str]) -> None:
-    """Say in a folder whose it is; refuse one that holds something else.
-
-    Args:
-        folder: that of the output, which is there.
-        settings: another number of sweeps than the first time is no other setting: it goes on as far.
-        fingerprints: what tells the "model" and the "problems" from others.
-
-    Raises:
-        InputError: the folder was begun otherwise, or is none of ours; the message names what differs.
-    """
+    """Say in a folder whose it is; refuse one that holds something else."""
     another = "give another --output, or remove this folder to start again"
     # The model first: another one may have other defaults, which would say less.
     now = {**fingerprints, "kernel": None, **settings.flat()}
@@ -97,13 +79,7 @@ def _begun(path: Path, names: Sequence[str]) -> dict[str, Any] | None:
 
 
 def append_sweeps(path: Path, trace: Trace, *, first: int) -> None:
-    """Add a line for each sweep, on the disk when this returns; the first of them is the one after so many.
-
-    Args:
-        path: the file, which holds ``first`` lines.
-        trace: of the sweeps to add, with the sequences to keep.
-        first: how many sweeps came before.
-    """
+    """Add a line for each sweep, on the disk when this returns; the first of them is the one after so many."""
     with path.open("a", encoding="utf-8") as stream:
         columns = [getattr(trace, name).tolist() for name in (*PER_CHAIN, "invariant_S")]
         for place, values in enumerate(zip(*columns, strict=True), start=1):
@@ -121,17 +97,6 @@ def keep_samples(folder: Path, lines: Iterable[str], *, begin: int) -> int:
     """Write lines to the file of samples from a place on; what stood there goes. On the disk when this returns.
 
     Who is killed in between leaves a part of them; the same command writes the file again from its first byte.
-
-    Args:
-        folder: that of the output.
-        lines: those of a block of problems, as far as it is done.
-        begin: how many bytes the blocks before it take.
-
-    Returns:
-        How many it takes with them.
-
-    Raises:
-        InputError: the file cannot be written.
     """
     path, text = folder / _SAMPLES, "".join(f"{line}\n" for line in lines).encode()
     with saving(path):
@@ -147,11 +112,7 @@ def keep_samples(folder: Path, lines: Iterable[str], *, begin: int) -> int:
 
 
 def read_trace(path: Path, *, num_sweeps: int, num_chains: int) -> Trace:
-    """Read the lines of so many sweeps, and cut off what stands behind them.
-
-    Raises:
-        InputError: the file does not hold that.
-    """
+    """Read the lines of so many sweeps, and cut off what stands behind them."""
     try:
         with path.open("rb+") as stream:
             lines = [stream.readline() for _ in range(num_sweeps)]
@@ -162,11 +123,7 @@ def read_trace(path: Path, *, num_sweeps: int, num_chains: int) -> Trace:
 
 
 def trace_of(records: Sequence[Mapping[str, Any]], *, num_chains: int) -> Trace:
-    """The trace of chains from the records of :func:`append_sweeps`, the first sweep first.
-
-    Raises:
-        ValueError, KeyError, TypeError, RuntimeError: the records are not those of such chains.
-    """
+    """The trace of chains from the records of :func:`append_sweeps`, the first sweep first."""
     if [record["sweep"] for record in records] != list(range(1, len(records) + 1)):
         raise ValueError("the sweeps do not follow each other")
 

@@ -50,21 +50,6 @@ def read_problems(run: MaskedRun, text: str | None, settings: SampleSettings) ->
     """The problems of a file, of a text, or as many as the settings say; of many, memory holds a few.
 
     All are made at once, so that what is wrong with the last one is known before the first is sampled.
-
-    Args:
-        run: whether it reads sources, and the format of its files, decide how the text is read.
-        text: a file or one line of it, "-" for standard input, or None: whole sequences are sampled.
-        settings: ``free``, ``length``, ``count``, ``length_beam`` and ``seed`` are read.
-
-    Raises:
-        InputError: the text cannot be read, a token is unknown, nothing is free, or a setting has no effect.
-
-    Example:
-        >>> from seqwise.runs.masked_model_settings import masked_settings
-        >>> from seqwise.runs.masked_model_training import new_masked_run
-        >>> run = new_masked_run([Example((), ("b", "a"))], masked_settings(minimum_count=1, hidden_size=8))
-        >>> read_problems(run, "b _ a", SampleSettings())[0].tokens
-        (1, -1, 0)
     """
     if settings.length_beam > 1 and not run.codec.conditional:
         raise InputError("length_beam: the model reads no source, from which to guess a length", hint="leave it out")
@@ -87,15 +72,6 @@ def read_problems(run: MaskedRun, text: str | None, settings: SampleSettings) ->
 def problem_of(run: MaskedRun, text: str, *, source: str = "", free: str = "_") -> Problem:
     """One problem that is typed: neither text is ever taken for the name of a file.
 
-    Args:
-        run: whether it reads sources decides what is needed.
-        text: a sequence with free positions; of a conditional run blank for a whole output.
-        source: of a conditional run.
-        free: marks a free position.
-
-    Raises:
-        InputError: a text cannot be read, a token is unknown, or nothing is free.
-
     Example:
         >>> from seqwise.runs.masked_model_settings import masked_settings
         >>> from seqwise.runs.masked_model_training import new_masked_run
@@ -114,15 +90,7 @@ def problem_of(run: MaskedRun, text: str, *, source: str = "", free: str = "_") 
 def chains_of(
     problem: Problem, settings: SampleSettings, *, place: int = 0, rank: int = 0, length: int | None = None
 ) -> ChainProblem:
-    """The chains over a problem, at one of the lengths that it is tried at.
-
-    Args:
-        problem: the problem.
-        settings: ``num_chains`` and ``length_beam`` are read.
-        place: its place among the problems, from 0.
-        rank: 0 for the likeliest length, 1 for the next, and so on.
-        length: where the problem has none of its own.
-    """
+    """The chains over a problem, at one of the lengths that it is tried at."""
     tokens = problem.tokens if length is None else (FREE,) * length
     first_chain = (place * settings.length_beam + rank) * settings.num_chains
     where = (problem.example.path or None, problem.example.line or None)
@@ -132,15 +100,7 @@ def chains_of(
 def at_lengths(
     run: MaskedRun, problems: Sequence[Problem], settings: SampleSettings, shortest: int, *, first: int = 0
 ) -> list[ChainProblem]:
-    """Each problem at each of the lengths that it is to be tried at.
-
-    Args:
-        run: a conditional one says which lengths are likely.
-        problems: some that follow each other.
-        settings: ``num_chains``, ``length_beam`` and ``length`` are read.
-        shortest: of the lengths that a conditional run may choose, beside what ``length`` says.
-        first: the place of the first of these problems among all.
-    """
+    """Each problem at each of the lengths that it is to be tried at."""
     numbered = list(enumerate(problems, first))
     found = [chains_of(problem, settings, place=place) for place, problem in numbered if problem.tokens]
     bounds: dict[str, Any] = {"shortest": shortest}
@@ -156,18 +116,7 @@ def at_lengths(
 
 
 def unusual(run: MaskedRun, problems: Sequence[Problem]) -> list[str]:
-    """Warnings before sampling starts: tokens that the model does not know, lengths unlike those of training.
-
-    Returns:
-        A line each.
-
-    Example:
-        >>> from seqwise.runs.masked_model_settings import masked_settings
-        >>> from seqwise.runs.masked_model_training import new_masked_run
-        >>> run = new_masked_run([Example((), ("b", "a"))], masked_settings(minimum_count=1, hidden_size=8))
-        >>> unusual(run, [Problem((FREE, 0), Example((), ())), Problem((FREE,) * 9, Example((), ()))])
-        ['1 of 2 sequences are of other lengths than those of training (2 to 2); the longest has 9 tokens']
-    """
+    """Warnings before sampling starts: tokens that the model does not know, lengths unlike those of training."""
     unknown, strange, lengths = run.codec.unknown_id, 0, Counter[int]()
     for problem in problems:
         strange += unknown in problem.tokens

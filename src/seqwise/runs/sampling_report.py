@@ -24,15 +24,7 @@ Key = tuple[int, int]  # problem, and rank of the length
 
 
 def report_lines(sampled: Sampled, settings: SampleSettings) -> list[str]:
-    """The lines of :class:`SampleReport` on all problems at once.
-
-    Args:
-        sampled: what came of it.
-        settings: of the sampling.
-
-    Returns:
-        A line each.
-    """
+    """The lines of :class:`SampleReport` on all problems at once."""
     report = SampleReport(settings)
     report.add(sampled.groups)
     return report.lines()

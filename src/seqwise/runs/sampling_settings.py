@@ -25,7 +25,7 @@ MOST_PRINTED = 10**8
 class SampleSettings(ChainSettings):
     """Settings of a sampling, beside those of :class:`~seqwise.sampling.ChainSettings`.
 
-    Args:
+    Attributes:
         chains: for each problem and length, at most a million; None: 5, and 1 for mask-predict, which draws nothing.
         sweeps: of each chain, at most ten millions; None: 33, and 1 for mask-predict.
         discard: sweeps that are neither counted nor printed; None: 7, or half of all where there are fewer than 14.
@@ -40,13 +40,6 @@ class SampleSettings(ChainSettings):
         free: the token that marks a free position in a file.
         seed: of all random numbers.
         save_every: sweeps between two savings.
-
-    Raises:
-        InputError: a setting is unknown to the kernel, out of its range, or does not go with another.
-
-    Example:
-        >>> SampleSettings(sweeps=10).num_discarded
-        5
     """
 
     chains: int | None = setting(None, "of each problem and length [5; mask-predict: 1]", ge=1, panel="Chains")

@@ -12,18 +12,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import PrivateAttr, field_validator, model_validator
 
-from seqwise.configuration import (
-    Config,
-    Given,
-    OneOf,
-    build,
-    changed,
-    flat_values,
-    given_in_python,
-    plain_values,
-    read_given,
-    setting,
-)
+from seqwise.configuration import Config, OneOf, setting
+from seqwise.configuration.flat import build, changed, flat_values, plain_values
+from seqwise.configuration.written import Given, given_in_python, read_given
 from seqwise.errors import InputError
 from seqwise.names import AlphaUnitName, ScoreName
 from seqwise.objectives.named import (
@@ -317,20 +308,12 @@ def train_settings(**flat: Any) -> Settings:
 
 
 def load_settings(path: Path | None, flags: Mapping[str, str]) -> Settings:
-    """Settings from a YAML file, then from flags, each in its range.
-
-    Raises:
-        InputError: a setting cannot be used; where it comes from the file, its line is named.
-    """
+    """Settings from a YAML file, then from flags, each in its range."""
     return _built(read_given(path, flags))
 
 
 def check(settings: Settings) -> Settings:
-    """Refuse settings without training data, or with an evaluation that nothing can be evaluated on; return them.
-
-    Raises:
-        InputError: there are none.
-    """
+    """Refuse settings without training data, or with an evaluation that nothing can be evaluated on; return them."""
     if settings.train == Path():
         raise InputError("there is no training data", hint="give --train FILE, or a line 'train: FILE' in the YAML")
     require_evaluation(settings, has_dev=settings.dev is not None)

@@ -23,7 +23,7 @@ _SIZES = ("batch_size", "epochs", "learning_rate", "evaluate_every", "patience")
 class Sizes:
     """Settings that suit an amount of training data.
 
-    Args:
+    Attributes:
         batch_size: examples in a batch.
         epochs: at most.
         evaluate_every: steps.
@@ -39,11 +39,6 @@ def sizes_for(num_examples: int, *, batch_size: int | None = None, pretrained: b
 
     Small data are seen often, in small batches: a model learns little in a few hundred steps, however large its
     batches. With development data the epochs are the most there may be, since training stops at its best.
-
-    Args:
-        num_examples: of the training data.
-        batch_size: where it is known.
-        pretrained: whether the model is trained already, and learns in a few epochs.
 
     Example:
         >>> sizes_for(1_500)
@@ -62,20 +57,6 @@ def sized(settings: Settings, num_examples: int) -> Settings:
     """Choose the settings that depend on the amount of training data, unless they were given.
 
     A stage that goes on with trained weights has half of the epochs, and two fifths of the learning rate.
-
-    Args:
-        settings: those that were given stay as they are.
-        num_examples: of the training data.
-
-    Returns:
-        Settings with ``batch_size``, ``learning_rate``, ``epochs``, those of the warm start, ``evaluate_every`` and
-        ``patience``.
-
-    Example:
-        >>> from seqwise.runs.settings import train_settings
-        >>> chosen = sized(train_settings(dev="dev.tsv", objective="hinge", epochs=3.0), 1_500)
-        >>> chosen.batch_size, chosen.warm_start.learning_rate, chosen.learning_rate, chosen.epochs
-        (16, 0.005, 0.002, 3.0)
     """
     given, start, pretrained = settings.model_fields_set, settings.warm_start, settings.model.pretrained
     sizes = sizes_for(num_examples, batch_size=_given_batch_size(settings), pretrained=pretrained)
@@ -100,11 +81,6 @@ def sized_masked(settings: MaskedModelSettings, num_examples: int, *, evaluated:
     """Choose those of the settings of a masked model, unless they were given.
 
     Trained weights that it goes on with have half of the epochs, and two fifths of the learning rate.
-
-    Args:
-        settings: those that were given stay as they are.
-        num_examples: of the training data.
-        evaluated: whether there are development data.
 
     Example:
         >>> from seqwise.runs.masked_model_settings import masked_settings
@@ -143,10 +119,6 @@ def as_begun(settings: AnySettings, saved: AnySettings) -> AnySettings:
     """Leave out the evaluation while training where a run was begun without one.
 
     Development data that come later are what the trained model is measured on.
-
-    Args:
-        settings: sized.
-        saved: those that the run was begun with.
     """
     if "evaluate_every" in saved.model_fields_set and not saved.evaluate_every:
         return settings.model_copy(update={"evaluate_every": 0, "patience": None})

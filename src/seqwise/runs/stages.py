@@ -17,7 +17,7 @@ WARM_START_FOLDERS = ("warm-start", "scheduled-sampling", "distillation")
 class Stage:
     """One training stage of a run; each goes on with the weights of the one before.
 
-    Args:
+    Attributes:
         name: for progress bars and metrics.
         folder: below the run folder, "" for the run folder itself.
         settings: with the objective, epochs and learning rate of this stage.
@@ -29,14 +29,7 @@ class Stage:
 
 
 def stages(settings: Settings) -> list[Stage]:
-    """List the stages of a run, in order: its warm start, if it has one, and the objective itself.
-
-    Example:
-        >>> from seqwise.runs.settings import train_settings
-        >>> settings = train_settings(objective="hinge", warm_start="scheduled-sampling")
-        >>> [stage.settings.objective.name for stage in stages(settings)]
-        ['cross-entropy', 'scheduled-sampling', 'hinge']
-    """
+    """List the stages of a run, in order: its warm start, if it has one, and the objective itself."""
     start = settings.warm_start
     first = [] if start is None or start.epochs == 0 else start.stages()
     found = []
@@ -53,12 +46,5 @@ def stages(settings: Settings) -> list[Stage]:
 
 
 def steps_of(settings: Settings | MaskedModelSettings, encoded: Sequence[EncodedExample]) -> int:
-    """Number of steps of a stage: its epochs times the batches of one epoch.
-
-    Example:
-        >>> from seqwise.data import EncodedExample
-        >>> from seqwise.runs.settings import train_settings
-        >>> steps_of(train_settings(epochs=1.5, batch_size=4), [EncodedExample((0,), (0,))] * 9)
-        4
-    """
+    """Number of steps of a stage: its epochs times the batches of one epoch."""
     return max(1, round(settings.epochs * len(settings.batches(encoded))))

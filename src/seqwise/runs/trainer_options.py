@@ -97,15 +97,7 @@ def with_lasting_paths(settings: AnyOptions, output: Path) -> AnyOptions:
 
 
 def require_usable(options: TrainerOptions, *, has_lstm: bool) -> None:
-    """Refuse options that cannot be had on this machine, before anything is read or written.
-
-    Args:
-        options: see there.
-        has_lstm: whether the model has one, which CPUs do not compute in bfloat16.
-
-    Raises:
-        InputError: there is no GPU for a precision, or an integration is unknown or not installed.
-    """
+    """Refuse options that cannot be had on this machine, before anything is read or written."""
     import torch
 
     from seqwise.training.reporting import require_integrations
@@ -119,15 +111,7 @@ def require_usable(options: TrainerOptions, *, has_lstm: bool) -> None:
 
 
 def require_evaluation(options: TrainerOptions, *, has_dev: bool) -> None:
-    """Refuse options of an evaluation where there is none.
-
-    Args:
-        options: see there.
-        has_dev: whether there are development data.
-
-    Raises:
-        InputError: one of these was given, and there is nothing to evaluate.
-    """
+    """Refuse options of an evaluation where there is none."""
     given = options.model_fields_set
     is_evaluated = has_dev and (options.evaluate_every > 0 or "evaluate_every" not in given)
     if "evaluate_every" in given and options.evaluate_every and not has_dev:

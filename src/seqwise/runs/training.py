@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seqwise.configuration import differences
+from seqwise.configuration.flat import differences
 from seqwise.data.batches import EncodedExample, collate
 from seqwise.data.durable import discard_partials, sha256_of_file
 from seqwise.data.readers import Example
@@ -76,18 +76,6 @@ def train_stage(
 
     The model as it comes is the teacher of a distillation: resumed, it has to come with the same weights again, as it
     does where the stage before is read back from its last checkpoint.
-
-    Args:
-        run: its model is trained in place; of its settings none is read.
-        encoded: the training data.
-        settings: read from ``objective`` on; the number of steps is ``epochs`` times the batches of one epoch.
-        folder: takes ``log.jsonl``, ``measurements.jsonl`` where there is something to measure, and ``checkpoints``.
-        examples: the same examples as text, to name them in error messages.
-        dev: a sample of it is measured every ``evaluate_every`` steps, see ``monitor``.
-            The model ends with the weights that were best on it, and training stops after ``patience`` evaluations
-            without better ones.
-        fingerprints: see :func:`~seqwise.training.trainer.fit`.
-        on_progress: called after each step.
     """
     steps, model = steps_of(settings, encoded), run.model
     objective = settings.objective.build(context_of(run.codec.target_vocabulary, encoded=encoded, start=model))
@@ -157,13 +145,7 @@ _HAIR = 1e-6
 def context_of(
     labels: Vocabulary, *, encoded: Iterable[EncodedExample] = (), start: nn.Module | None = None
 ) -> Context:
-    """Collect what objectives need to know of the outputs and the data.
-
-    Args:
-        labels: the tokens that outputs are made of.
-        encoded: the training data, whose tokens are the noise of noise-contrastive estimation.
-        start: the model that training starts from; a copy of it is the teacher of distillation.
-    """
+    """Collect what objectives need to know of the outputs and the data."""
 
     def noise() -> Tensor:
         counts_V = torch.ones(len(labels))  # once more each: what is never gold has to be held down too
@@ -295,15 +277,7 @@ def _train_run(
 def begin_run(
     settings: Settings, examples: Sequence[Example]
 ) -> tuple[OutputRun, list[EncodedExample], list[Example], str | None]:
-    """Make a run of training data, and read the development data that it is measured on; nothing is written.
-
-    Returns:
-        The run, the training data as its model takes them, the development data, and a line for the user about those
-        of them that the run cannot read.
-
-    Raises:
-        InputError: the data are of another task, or the run cannot read or write anything of the development data.
-    """
+    """Make a run of training data, and read the development data that it is measured on; nothing is written."""
     dev = [] if settings.dev is None else read_examples(settings, settings.dev)
     run = new_run(examples, settings)
     encoded = run.codec.encode(examples)

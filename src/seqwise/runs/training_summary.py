@@ -120,15 +120,7 @@ def summarize_training(
     dev: Sequence[Example],
     settings: Settings,
 ) -> TrainingSummary:
-    """Count the data, the model's parameters and the steps, and measure the baseline.
-
-    Args:
-        run: before training.
-        train: the training data.
-        encoded: the same as ids.
-        dev: the development data; may be empty.
-        settings: of the run.
-    """
+    """Count the data, the model's parameters and the steps, and measure the baseline."""
     split, split_dev = run.codec.split(train), run.codec.split(dev)
     token = token_of(settings)
     return TrainingSummary(
@@ -255,26 +247,7 @@ def warnings_of(
     dev: Mapping[str, Any] | None = None,
     best_step: int | None = None,
 ) -> dict[str, str]:
-    """The reasons to doubt a training run that has come to its end.
-
-    Args:
-        losses: of each step of the last stage.
-        settings: of that stage.
-        baseline: from the summary.
-        dev: the metrics on the development data.
-        best_step: see :func:`loss_warnings`.
-
-    Returns:
-        Those of :func:`loss_warnings`, and "below the baseline", by kind.
-
-    Example:
-        >>> from seqwise.runs import train_settings
-        >>> nothing = Baseline("guessing", "dev", "labels right", 1, {"labels right": 0.5})
-        >>> dev = {"best decoder": "beam", "decoders": {"beam": {"labels right": 0.4}}}
-        >>> settings = train_settings(objective="cross-entropy")
-        >>> warnings_of([1.0], settings, baseline=nothing, dev=dev)["below the baseline"]
-        'the model is worse than no learning: on the development data labels right 40.0%, and 50.0% by guessing'
-    """
+    """The reasons to doubt a training run that has come to its end."""
     found = loss_warnings(
         losses,
         unit=settings.objective.loss_unit(token_of(settings)),
@@ -308,22 +281,6 @@ def loss_warnings(
     next to 0.) It has risen where the last fifth is above the first by more than three standard errors and a tenth of
     it. Both are rules for 50 steps or more, under schedules that stand still: an alpha that grows makes another loss.
     Ten times the first loss, and more than 10, is too much under any schedule.
-
-    Args:
-        losses: of each step.
-        unit: of the loss.
-        learning_rate: that training was done with, for the hint.
-        epochs: the same.
-        schedules: those that the loss depends on.
-        best_step: the step whose weights were best on the development data; before the last one, it is no matter
-            whether the loss was still falling.
-
-    Returns:
-        By kind ("diverged" or "still falling"), a sentence without a final full stop.
-
-    Example:
-        >>> list(loss_warnings([1.0] * 50 + [1.1e10] * 50, unit="nats", learning_rate=1.0, epochs=1))
-        ['diverged']
     """
     before, last = last_fifths(losses)
     size = len(last)
@@ -346,14 +303,7 @@ def loss_warnings(
 
 
 def best_of_stage(result: TrainingResult, *, steps: int, steps_an_epoch: int, folder: Path) -> dict[str, Any]:
-    """Describe the step whose weights are kept, with its measurement, and whether training stopped before its end.
-
-    Args:
-        result: of a stage that was evaluated.
-        steps: that it could have taken.
-        steps_an_epoch: batches of an epoch.
-        folder: of the stage.
-    """
+    """Describe the step whose weights are kept, with its measurement, and whether training stopped before its end."""
     lines = (folder / MEASUREMENTS).read_text(encoding="utf-8").splitlines()
     measured = next(line for line in map(json.loads, lines) if line["step"] == result.best_step)
     epoch = measured["step"] / steps_an_epoch

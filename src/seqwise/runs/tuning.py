@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from seqwise.configuration import differences, dump
+from seqwise.configuration import dump
+from seqwise.configuration.flat import differences
 from seqwise.data.durable import write_atomically
 from seqwise.errors import InputError
 from seqwise.runs.inputs import read_examples
@@ -86,17 +87,6 @@ def tune(
     the weight of added cross-entropy and the size of the beam. The first trial has the settings as they are; the others
     are chosen by Optuna's tree-structured Parzen estimator. A trial whose evaluation is worse than the median of those
     before is pruned. Killed and called again, it goes on with the trial that it was at, to the same choices.
-
-    Args:
-        settings: of the data, the model and all that is not tuned.
-        output: takes the study, the winner as YAML, and its run.
-        num_trials: of all calls together.
-        on_trial: called before the first trial and after each, with what there is so far.
-        on_progress: as of :func:`~seqwise.runs.training.train_run`.
-
-    Raises:
-        InputError: Optuna is not installed, there are no development data or no trials, the folder holds a study of
-            other settings, or no trial came to its end.
 
     Source: Akiba et al. (KDD 2019). Not implemented: several processes on one study.
     """

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
-from seqwise.configuration import did_you_mean
+from seqwise.configuration.written import did_you_mean
 from seqwise.errors import InputError
 
 PACKAGES = {"azure_ml": "azureml-sdk", "comet_ml": "comet-ml", "flyte": "flytekit"}

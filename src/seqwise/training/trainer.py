@@ -29,7 +29,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 from transformers import EarlyStoppingCallback, PrinterCallback, TrainerCallback, TrainerState, TrainingArguments
 
-from seqwise.configuration import did_you_mean
+from seqwise.configuration.written import did_you_mean
 from seqwise.data.batches import BatchSampler, EncodedExample, batch_sampler, collate
 from seqwise.data.durable import write_atomically
 from seqwise.errors import InputError

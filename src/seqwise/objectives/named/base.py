@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import field_validator, model_validator
 
-from seqwise.configuration import Config, OneOf, WrongValue, did_you_mean, setting
+from seqwise.configuration import Config, OneOf, setting
+from seqwise.configuration.config import WrongValue
+from seqwise.configuration.written import did_you_mean
 from seqwise.errors import InputError
 from seqwise.names import AlphaUnitName, CostName, ScoreName
 from seqwise.schedules import Alpha, Schedule

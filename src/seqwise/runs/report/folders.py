@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from seqwise.configuration import flat_values
+from seqwise.configuration.flat import flat_values
 from seqwise.data.readers import read_lines
 from seqwise.errors import InputError
 from seqwise.runs.masked_model_settings import load_masked_settings
