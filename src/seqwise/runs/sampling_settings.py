@@ -9,8 +9,7 @@ from pydantic import field_validator, model_validator
 
 from seqwise.configuration import setting
 from seqwise.errors import InputError
-from seqwise.sampling.named.base import MOST_POSITIONS, at_most
-from seqwise.sampling.settings import ChainSettings
+from seqwise.sampling.settings import MOST_POSITIONS, ChainSettings, at_most
 
 BURN_IN = 7
 """Sweeps that are not counted, where there are enough; Goyal (2021), section 6.4."""

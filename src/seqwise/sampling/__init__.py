@@ -52,7 +52,12 @@ if TYPE_CHECKING:
         likeliest_lengths,
         predict_with_lengths,
     )
-    from seqwise.sampling.named import (
+    from seqwise.sampling.prefetch import prefetching
+    from seqwise.sampling.problems import ChainProblem, ChainRunner, run_problems
+    from seqwise.sampling.proposals import Visits, anywhere, in_order, masked_conditionals, shuffled
+    from seqwise.sampling.refinement import refine
+    from seqwise.sampling.settings import (
+        ChainSettings,
         DelayedAcceptance,
         ExactGibbs,
         Gibbs,
@@ -61,11 +66,6 @@ if TYPE_CHECKING:
         MetropolisHastings,
         ParallelTempering,
     )
-    from seqwise.sampling.prefetch import prefetching
-    from seqwise.sampling.problems import ChainProblem, ChainRunner, run_problems
-    from seqwise.sampling.proposals import Visits, anywhere, in_order, masked_conditionals, shuffled
-    from seqwise.sampling.refinement import refine
-    from seqwise.sampling.settings import ChainSettings
     from seqwise.sampling.starts import FREE
     from seqwise.sampling.state import ChainState, Info, Kernel, start_chains
 else:
@@ -88,9 +88,7 @@ else:
         "seqwise.sampling.refinement",
         "seqwise.sampling.starts",
         "seqwise.sampling.state",
-        # Last: its modules are named as the functions are.
         "seqwise.sampling.settings",
-        "seqwise.sampling.named",
     )
 
 __all__ = [

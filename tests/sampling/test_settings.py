@@ -28,7 +28,7 @@ from seqwise.sampling import (
     transition_matrix,
 )
 from seqwise.sampling.correctness import every_sequence
-from seqwise.sampling.named.base import numbers
+from seqwise.sampling.settings import numbers
 from seqwise.sampling.starts import FREE
 
 MODEL = table_model(num_positions=3, vocab_size=3, seed=2)
