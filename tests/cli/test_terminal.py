@@ -96,6 +96,7 @@ def test_commands_have_lines_where_there_is_no_terminal(monkeypatch: pytest.Monk
         ("seqwise tr", ["train"]),
         ("seqwise train --obj", ["--objective"]),
         ("seqwise train --objective hard", ["hard-hinge"]),
+        ("seqwise train --objective au", ["auto"]),
         ("seqwise train --model ch", ["chain"]),
         ("seqwise train --encoder l", ["left-to-right"]),
         ("seqwise train --train da", []),  # so that the shell completes the name of a file
@@ -125,6 +126,7 @@ def test_the_shell_completes(
     [
         ("seqwise --help", {}),
         ("seqwise train --help", {}),
+        ("seqwise masked-model train --help", {}),
         ("seqwise", {"_SEQWISE_COMPLETE": "complete_bash", "COMP_WORDS": "seqwise tr", "COMP_CWORD": "1"}),
         (
             "seqwise",

@@ -272,6 +272,8 @@ def _flag(name: str, leaves: list[_Leaf], panel: str | None, every: Mapping[str,
     info, extra = leaves[0].info, _extra(leaves[0].info)
     text = "; ".join(dict.fromkeys(leaf.info.description for leaf in leaves if leaf.info.description))
     tags = tuple(dict.fromkeys(tag for leaf in leaves for tag in leaf.alternatives))
+    if tags and extra.get("usual"):
+        tags = tuple(dict.fromkeys((extra["usual"], *tags)))  # "auto" stands for one of the others
     names = extra.get("choices") or tags or _names(info.annotation)
     if not all(choice in text for choice in names):
         text += f" ({', '.join(names)})"

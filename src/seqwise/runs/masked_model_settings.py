@@ -15,7 +15,6 @@ from seqwise.configuration import Config, OneOf, setting
 from seqwise.configuration.config import WrongValue
 from seqwise.configuration.flat import build, changed, plain_values
 from seqwise.configuration.written import Given, given_in_python, read_given
-from seqwise.data.durable import write_atomically
 from seqwise.errors import InputError
 from seqwise.runs.model_settings import Units
 from seqwise.runs.trainer_options import SIZED, TrainerOptions
@@ -263,6 +262,8 @@ def _go_on(given: Given) -> None:
 
 def save_masked_settings(settings: MaskedModelSettings, path: Path) -> None:
     """Write the settings of a run, as JSON."""
+    from seqwise.data.durable import write_atomically
+
     write_atomically(path, json.dumps(plain_values(settings), indent=1) + "\n")
 
 

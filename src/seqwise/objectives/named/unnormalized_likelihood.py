@@ -18,7 +18,9 @@ class UnnormalizedLikelihood(Penalized):
     """
 
     name: Literal["unnormalized-likelihood"] = "unnormalized-likelihood"
-    weight: float = setting(0.1, "weight of (log Z)^2, which ends at 1/(2 weight)", flag="log_partition_weight", gt=0)
+    weight: float = setting(
+        0.1, "unnormalized-likelihood: log Z ends near 1/(2 weight)", flag="log_partition_weight", gt=0
+    )
 
     def build(self, context: Context = NOTHING) -> Objective:
         """Make the objective."""
