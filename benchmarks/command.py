@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from seqwise.data import write_atomically
+from seqwise.data.durable import write_atomically
 
 __all__ = ["a_parser", "run"]
 

@@ -26,7 +26,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from seqwise.data import write_atomically
+from seqwise.data.durable import write_atomically
 from seqwise.evaluation.signature import sign
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -8,17 +8,8 @@ import random
 import pytest
 import torch
 
-from seqwise.data import (
-    IGNORE,
-    BucketBatchSampler,
-    EncodedExample,
-    Example,
-    TokenBatchSampler,
-    Vocabulary,
-    collate,
-    encode_examples,
-)
-from seqwise.data.batches import batch_sampler
+from seqwise.data import IGNORE, EncodedExample, Example, Vocabulary, collate, encode_examples
+from seqwise.data.batches import BatchSampler
 from seqwise.errors import InputError
 
 LETTERS = Vocabulary(("a", "b"))
@@ -74,7 +65,7 @@ def lengths_of(count: int) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("count", [1, 7, 8, 399, 400, 401, 1003])
 def test_each_index_once_in_batches_of_the_size(count):
-    sampler = BucketBatchSampler(lengths_of(count), 8, seed=1)
+    sampler = BatchSampler(lengths_of(count), batch_size=8, seed=1)
     batches = list(sampler)
     assert sorted(index for batch in batches for index in batch) == list(range(count))
     assert len(batches) == len(sampler) == -(-count // 8)
@@ -89,7 +80,7 @@ def padded(lengths: list[tuple[int, int]], batch: list[int]) -> int:
 @pytest.mark.parametrize("batch_tokens", [1, 39, 200, 10**9])
 def test_each_index_once_in_batches_of_so_many_tokens(count: int, batch_tokens: int) -> None:
     lengths = lengths_of(count)
-    sampler = TokenBatchSampler(lengths, batch_tokens, seed=1)
+    sampler = BatchSampler(lengths, batch_tokens=batch_tokens, seed=1)
     sizes = []
     for epoch in range(3):
         sampler.set_epoch(epoch)
@@ -106,24 +97,24 @@ def test_each_index_once_in_batches_of_so_many_tokens(count: int, batch_tokens: 
 
 
 def test_examples_of_one_length_change_their_batches() -> None:
-    sampler = TokenBatchSampler([(3, 3)] * 20, 12, seed=0)
+    sampler = BatchSampler([(3, 3)] * 20, batch_tokens=12, seed=0)
     first = {tuple(sorted(batch)) for batch in sampler}
     sampler.set_epoch(1)
     assert first != {tuple(sorted(batch)) for batch in sampler} and len(first) == 5
 
 
-@pytest.mark.parametrize("kind", [BucketBatchSampler, TokenBatchSampler])
-def test_order_depends_on_seed_and_epoch_only(kind: type[BucketBatchSampler | TokenBatchSampler]) -> None:
+@pytest.mark.parametrize("size", [{"batch_size": 100}, {"batch_tokens": 100}])
+def test_order_depends_on_seed_and_epoch_only(size: dict[str, int]) -> None:
     lengths = lengths_of(500)
 
     def order(seed: int, epoch: int) -> list[list[int]]:
-        sampler = kind(lengths, 100, seed)
+        sampler = BatchSampler(lengths, **size, seed=seed)
         sampler.set_epoch(epoch)
         return list(sampler)
 
     orders = {(seed, epoch): order(seed, epoch) for seed in range(3) for epoch in range(3)}
     assert len({str(value) for value in orders.values()}) == 9
-    sampler = kind(lengths, 100, 1)
+    sampler = BatchSampler(lengths, **size, seed=1)
     before = torch.get_rng_state()
     torch.manual_seed(99)
     for epoch in (2, 0, 2):
@@ -138,7 +129,7 @@ def test_order_depends_on_seed_and_epoch_only(kind: type[BucketBatchSampler | To
 
 def test_batches_hold_similar_lengths_in_no_order_of_length():
     lengths = lengths_of(4000)
-    batches = list(BucketBatchSampler(lengths, 8, seed=0))
+    batches = list(BatchSampler(lengths, batch_size=8, seed=0))
 
     def padding(groups: list[list[int]]) -> int:
         return sum(max(lengths[i][0] for i in group) - lengths[j][0] for group in groups for j in group)
@@ -153,7 +144,7 @@ def test_works_as_the_batch_sampler_of_a_loader():
     encoded = [EncodedExample((index,), (index, 0)) for index in range(11)]
     loader = torch.utils.data.DataLoader(
         list(enumerate(encoded)),  # type: ignore[arg-type]
-        batch_sampler=BucketBatchSampler([example.lengths for example in encoded], 4, seed=0),
+        batch_sampler=BatchSampler([example.lengths for example in encoded], batch_size=4, seed=0),
         collate_fn=collate,
     )
     batches = list(loader)
@@ -163,11 +154,11 @@ def test_works_as_the_batch_sampler_of_a_loader():
 
 def test_refused_samplers():
     with pytest.raises(InputError, match="no example"):
-        BucketBatchSampler([], 4, 0)
+        BatchSampler([], batch_size=4, seed=0)
     with pytest.raises(InputError, match="batch_size must be at least 1, got 0"):
-        BucketBatchSampler([(1, 1)], 0, 0)
+        BatchSampler([(1, 1)], batch_size=0, seed=0)
     with pytest.raises(InputError, match="batch_tokens must be at least 1, got 0"):
-        TokenBatchSampler([(1, 1)], 0, 0)
+        BatchSampler([(1, 1)], batch_tokens=0, seed=0)
     for both in (None, 3):
         with pytest.raises(InputError, match="give batch_size or batch_tokens"):
-            batch_sampler([(1, 1)], batch_size=both, batch_tokens=both, seed=0)
+            BatchSampler([(1, 1)], batch_size=both, batch_tokens=both, seed=0)

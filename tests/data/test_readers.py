@@ -11,17 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reproductions.corpora.lexicons import read_lexicon, read_spelling, read_stress, split_by_hash
-from seqwise.data import (
-    Example,
-    read_columns,
-    read_inputs,
-    read_lines,
-    read_pairs,
-    require_aligned,
-    write_atomically,
-    write_columns,
-    write_pairs,
-)
+from seqwise.data import Example, read_columns, read_pairs, write_columns, write_pairs
+from seqwise.data.durable import write_atomically
+from seqwise.data.readers import each_input, read_lines, require_aligned
 from seqwise.errors import InputError
 
 WORDS = {"source_units": "words", "target_units": "words"}
@@ -36,7 +28,7 @@ def pairs(path):
 
 
 def inputs(path):
-    return read_inputs(path, units="words")
+    return list(each_input(path, units="words"))
 
 
 READERS = [columns, pairs, inputs, read_lexicon]
@@ -172,7 +164,7 @@ def test_units(file):
 
 def test_inputs_have_no_target_and_no_blank_line(file):
     file.write_text("a b\nc\n")
-    assert read_inputs(file, units="words") == [
+    assert list(each_input(file, units="words")) == [
         Example(("a", "b"), (), str(file), 1),
         Example(("c",), (), str(file), 2),
     ]

@@ -14,16 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seqwise.data import (
-    Example,
-    join_pieces,
-    learn_subwords,
-    normalize_text,
-    read_inputs,
-    read_pairs,
-    split_text,
-    write_pairs,
-)
+from seqwise.data import Example, join_pieces, read_pairs, write_pairs
+from seqwise.data.readers import each_input
+from seqwise.data.subwords import learn_subwords, normalize_text, split_text
 from seqwise.errors import InputError
 
 TEXTS = ["the dog sees the other dog", "the other cat sees the dog", "a cat, a dog; <unk> </s> naïve"]
@@ -132,7 +125,7 @@ MANY = [f"w{i % 7}x{i % 5} {'ab' * (i % 4)}c" for i in range(300)]
 def test_the_order_of_texts_and_the_process_do_not_matter() -> None:
     """There are many ties here, and the library keeps words in tables that are laid out anew in each process."""
     code = f"""
-from seqwise.data import learn_subwords
+from seqwise.data.subwords import learn_subwords
 print(repr(learn_subwords({MANY[::-1]!r}, size=45)))
 """
     elsewhere = subprocess.run([sys.executable, "-c", code], check=True, timeout=120, capture_output=True, text=True)
@@ -175,4 +168,4 @@ def test_texts_are_read_whole(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"blank\.tsv:1: the target is empty"):
         read_pairs(tmp_path / "blank.tsv", source_units="text", target_units="text")
     with pytest.raises(InputError, match=r"pairs\.tsv:1: 2 columns where 1 was expected; .*cut -f1"):
-        read_inputs(tmp_path / "pairs.tsv", units="text")
+        list(each_input(tmp_path / "pairs.tsv", units="text"))

@@ -12,16 +12,9 @@ import transformers
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from seqwise.data import (
-    Tokenizer,
-    Vocabulary,
-    learn_subwords,
-    load_tokenizer,
-    normalize_text,
-    reading_tokenizer,
-    save_tokenizer,
-    writing_tokenizer,
-)
+from seqwise.data import Tokenizer, Vocabulary, load_tokenizer, save_tokenizer
+from seqwise.data.subwords import learn_subwords, normalize_text
+from seqwise.data.tokenizer import reading_tokenizer, writing_tokenizer
 from seqwise.errors import InputError
 
 TOKENS = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=4), min_size=1, max_size=8, unique=True)

@@ -28,9 +28,9 @@ from seqwise.evaluation import (
     edit_distance,
     exposure_gap,
     length_bias,
-    optimal_next_tokens,
     paired_bootstrap,
 )
+from seqwise.evaluation.diagnosis import optimal_next_tokens
 from seqwise.evaluation.label_bias import Prefix, percent
 from seqwise.runs import load_run, new_run, save_run, train_settings
 from seqwise.runs.diagnosis import development_constant, diagnose, estimate_constant, explore

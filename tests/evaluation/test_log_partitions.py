@@ -11,7 +11,8 @@ import torch
 
 from oracles import translation_case
 from seqwise import InputError
-from seqwise.evaluation import LogPartitionSummary, log_partition_report, summarize_log_partitions
+from seqwise.evaluation import log_partition_report
+from seqwise.evaluation.log_partitions import LogPartitionSummary, summarize_log_partitions
 from seqwise.objectives import log_partitions
 
 

@@ -12,7 +12,8 @@ from oracles import Case, empty_beam, extensions, log_sum_exp, tagger_case, tran
 from seqwise import InputError
 from seqwise.data import EncodedExample
 from seqwise.decoding import Decoder, step_limit
-from seqwise.evaluation import paired_bootstrap, rank_slots, unroll_slots
+from seqwise.evaluation import paired_bootstrap, rank_slots
+from seqwise.evaluation.slot_ranking import unroll_slots
 from seqwise.search import HardTopK, Score, global_, local
 
 CASES = {"tagger": tagger_case, "translation": translation_case}

@@ -24,7 +24,7 @@ from explored import masked_run, tagger
 from seqwise.explorer import chain_page, search_page, server, widgets
 from seqwise.explorer.work import Stopped
 from seqwise.runs import save_run
-from seqwise.runs.explore import Suggestions
+from seqwise.runs.explore.suggestions import Suggestions
 
 pytest.importorskip("nicegui", reason="the explorer needs NiceGUI: pip install 'seqwise[explore]'")
 pytest.importorskip("matplotlib", reason="the explorer's curves need matplotlib")

@@ -18,25 +18,17 @@ from oracles import all_outputs, gold_score, hard_beam
 from seqwise.data import collate
 from seqwise.data.readers import Example
 from seqwise.errors import InputError
-from seqwise.evaluation import edit_distance, fate_of_gold
+from seqwise.evaluation import edit_distance
+from seqwise.evaluation.label_bias import fate_of_gold
 from seqwise.evaluation.slot_ranking import unroll_slots
 from seqwise.explorer.search_views import bias_view, errors_view, lattice_view, outputs_view, step_in_words
 from seqwise.runs import save_run, train_settings
 from seqwise.runs.decoder_choice import choose_decoder, decoders_for
-from seqwise.runs.explore import (
-    Setup,
-    Suggestions,
-    compare,
-    dropped,
-    fell_off,
-    follow,
-    load_explored,
-    read_question,
-    search_errors,
-)
 from seqwise.runs.explore.answers import PARTS, answer
-from seqwise.runs.explore.questions import MOST_TOKENS
-from seqwise.runs.explore.suggestions import MOST_EXAMPLES
+from seqwise.runs.explore.questions import MOST_TOKENS, load_explored, read_question
+from seqwise.runs.explore.search_errors import search_errors
+from seqwise.runs.explore.searches import Setup, compare, dropped, fell_off, follow
+from seqwise.runs.explore.suggestions import MOST_EXAMPLES, Suggestions
 from seqwise.runs.report.lattice import Lattice
 from seqwise.runs.run import OutputRun, search
 from seqwise.runs.training import train_run

@@ -14,15 +14,8 @@ import pytest
 
 from reproductions.corpora.lexicons import read_lexicon
 from seqwise.configuration import Config, dump, load, setting
-from seqwise.data import (
-    Example,
-    read_columns,
-    read_fasta,
-    read_inputs,
-    read_pairs,
-    write_columns,
-    write_pairs,
-)
+from seqwise.data import Example, read_columns, read_fasta, read_pairs, write_columns, write_pairs
+from seqwise.data.readers import each_input
 from seqwise.data.tokenizer import Tokenizer, load_tokenizer, reading_tokenizer, save_tokenizer
 from seqwise.errors import InputError
 from seqwise.runs.settings import load_settings, train_settings
@@ -79,7 +72,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "pairs of words": lambda path: read_pairs(path, **WORDS),
     "pairs of characters": lambda path: read_pairs(path, **LETTERS),
     "pairs of texts": lambda path: read_pairs(path, **TEXTS),
-    "inputs": lambda path: read_inputs(path, units="words"),
+    "inputs": lambda path: list(each_input(path, units="words")),
     "lexicon": read_lexicon,
     "FASTA": read_fasta,
     "tokenizer.json": partial(read_tokenizer_file, "tokenizer.json"),

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from command_line import Command
 from seqwise import InputError
 from seqwise.configuration import OneOf
-from seqwise.data import BucketBatchSampler, EncodedExample, collate
-from seqwise.data.batches import IGNORE, Batch
+from seqwise.data import EncodedExample, collate
+from seqwise.data.batches import IGNORE, Batch, BatchSampler
 from seqwise.models import ConditionalMaskedTransformer, EncoderDecoder, MaskedLSTM
 from seqwise.objectives import ObjectiveConfig, noise_log_probs, relaxed_beam_objective
 from seqwise.objectives.masked_likelihood import conditional_masked_objective, masked_objective
@@ -135,7 +135,7 @@ def test_rows_are_shared_and_whoever_has_none_counts_for_nothing(parts: int, mon
     seen: dict[int, list[int]] = {}
     for rank in range(3):
         monkeypatch.setenv("RANK", str(rank))
-        sampler = BucketBatchSampler([example.lengths for example in examples(7)], 2, seed=0)
+        sampler = BatchSampler([example.lengths for example in examples(7)], batch_size=2, seed=0)
         batches = StepBatches(examples(7), sampler, steps=4, parts=parts)
         assert len(batches) == 4 * parts
         for number in range(4 * parts):

@@ -34,7 +34,7 @@ def explore(
     Serves pages on this machine until Ctrl-C. Nobody is asked for a password.
     """
     from seqwise.explorer.server import require_nicegui, serve
-    from seqwise.runs.explore import load_explored
+    from seqwise.runs.explore.questions import load_explored
 
     require_nicegui()
     loaded = load_explored(run, file=file)

@@ -6,7 +6,6 @@ Shapes: B batch, S source length, T target length; the longest of the batch.
 from __future__ import annotations
 
 import hashlib
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 
@@ -38,7 +37,7 @@ class EncodedExample:
 
     @property
     def lengths(self) -> tuple[int, int]:
-        """``(S, T)``, what `BucketBatchSampler` sorts by."""
+        """``(S, T)``, by which batches are sorted."""
         return len(self.source_ids), len(self.target_ids)
 
 
@@ -50,7 +49,7 @@ class Batch:
         sources_BS: source ids, padded with 0; only ``source_lengths_B`` tells padding from the token 0.
         source_lengths_B: source lengths, at least 1.
         targets_BT: target ids, padded with -100 (`IGNORE`); the end id, where there is one, is the last token.
-        target_lengths_B: target lengths, the end token counted; 0 when the target is what is asked for.
+        target_lengths_B: target lengths, the end token counted; 0 for prediction.
         indices_B: the place of each example in its dataset.
 
     Example:
@@ -126,124 +125,68 @@ def collate(encoded: Sequence[tuple[int, EncodedExample]]) -> Batch:
     )
 
 
-class BatchSampler(Sampler[list[int]], ABC):
+class BatchSampler(Sampler[list[int]]):
     """Batches of similar length in random order: each index once an epoch, little padding.
 
-    The order depends on ``(seed, epoch)`` only, never on a global generator or on what was drawn before; the number of
-    batches is that of any epoch.
-
-    Args:
-        lengths: ``(S, T)`` of each example, as `EncodedExample.lengths`.
-        seed: chooses the order.
-
-    Raises:
-        InputError: there is no example.
-    """
-
-    def __init__(self, lengths: Sequence[tuple[int, int]], seed: int) -> None:
-        if not lengths:
-            raise InputError("there is no example to draw batches from")
-        self.lengths, self.seed, self.epoch = list(lengths), seed, 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch whose order the next iteration gives."""
-        self.epoch = epoch
-
-    @abstractmethod
-    def __len__(self) -> int:
-        """Number of batches of an epoch."""
-
-    @abstractmethod
-    def batches(self, order: list[int]) -> list[list[int]]:
-        """Cut a random order of all indices into batches."""
-
-    def __iter__(self) -> Iterator[list[int]]:
-        # A hash, not seed + epoch: seed 0 in epoch 1 must not see the order of seed 1 in epoch 0.
-        digest = hashlib.sha256(f"{self.seed}/{self.epoch}".encode()).digest()
-        generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
-        batches = self.batches(torch.randperm(len(self.lengths), generator=generator).tolist())
-        for place in torch.randperm(len(batches), generator=generator).tolist():
-            yield batches[place]
-
-
-class BucketBatchSampler(BatchSampler):
-    """Batches of so many examples.
-
-    Shuffle all indices, sort within chunks of 50 batches by (source length, target length), cut into batches, shuffle
-    the batches.
-
-    Args:
-        lengths: ``(S, T)`` of each example, as `EncodedExample.lengths`.
-        batch_size: how many examples a batch holds; one batch an epoch may hold fewer.
-        seed: chooses the order.
-
-    Raises:
-        InputError: no example, or a batch size below 1.
+    With ``batch_size``: shuffle all indices, sort within chunks of 50 batches by (source length, target length), cut,
+    shuffle the batches; one batch an epoch may be smaller. With ``batch_tokens``, of which a batch has at most
+    ``B max(S, T)``, padding included: shuffle, sort all, cut where the next example would be one too many, shuffle the
+    batches; a longer example is a batch of its own. These cuts depend on the lengths alone, so that each epoch has as
+    many batches. The order depends on ``(seed, epoch)`` only. Not implemented: sharding over processes.
 
     Example:
-        >>> sampler = BucketBatchSampler([(1, 1), (9, 9), (1, 2), (9, 8)], batch_size=2, seed=0)
+        >>> sampler = BatchSampler([(1, 1), (9, 9), (1, 2), (9, 8)], batch_size=2, seed=0)
         >>> sampler.set_epoch(3)
         >>> len(sampler), sorted(sorted(batch) for batch in sampler)
         (2, [[0, 2], [1, 3]])
-
-    Not implemented: sharding over processes.
     """
 
-    def __init__(self, lengths: Sequence[tuple[int, int]], batch_size: int, seed: int) -> None:
-        super().__init__(lengths, seed)
-        if batch_size < 1:
-            raise InputError(f"batch_size must be at least 1, got {batch_size}")
-        self.batch_size = batch_size
+    def __init__(
+        self,
+        lengths: Sequence[tuple[int, int]],
+        *,
+        batch_size: int | None = None,
+        batch_tokens: int | None = None,
+        seed: int,
+    ) -> None:
+        if not lengths:
+            raise InputError("there is no example to draw batches from")
+        if (batch_size is None) == (batch_tokens is None):
+            problem = "a batch has a number of examples or one of tokens"
+            raise InputError(problem, hint="give batch_size or batch_tokens")
+        for name, size in (("batch_size", batch_size), ("batch_tokens", batch_tokens)):
+            if size is not None and size < 1:
+                raise InputError(f"{name} must be at least 1, got {size}")
+        self.lengths, self.seed, self.epoch = list(lengths), seed, 0
+        self.batch_size, self.batch_tokens = batch_size, batch_tokens
+        self._num_batches = len(self._cut(list(range(len(lengths)))))
 
-    def __len__(self) -> int:
-        """Number of batches of an epoch."""
-        return -(-len(self.lengths) // self.batch_size)
-
-    def batches(self, order: list[int]) -> list[list[int]]:
-        """Sort within chunks, and cut."""
-        batches: list[list[int]] = []
-        # A chunk is a whole number of batches, so only the last batch of the last chunk can be short.
-        for start in range(0, len(order), CHUNK_BATCHES * self.batch_size):
-            chunk = sorted(order[start : start + CHUNK_BATCHES * self.batch_size], key=self.lengths.__getitem__)
-            batches += [chunk[i : i + self.batch_size] for i in range(0, len(chunk), self.batch_size)]
-        return batches
-
-
-class TokenBatchSampler(BatchSampler):
-    """Batches of so many tokens: ``B max(S, T) <= batch_tokens``, with S and T the longest of the batch.
-
-    Shuffle all indices, sort all of them by (source length, target length), cut where the next example would be one too
-    many, shuffle the batches. The cuts depend on the lengths alone, so that each epoch has as many batches, of the same
-    lengths; which example of a length is in which batch differs.
-
-    Args:
-        lengths: ``(S, T)`` of each example, as `EncodedExample.lengths`.
-        batch_tokens: padding counts; a longer example is a batch of its own.
-        seed: chooses the order.
-
-    Raises:
-        InputError: no example, or a number of tokens below 1.
-
-    Example:
-        >>> sampler = TokenBatchSampler([(1, 1), (9, 9), (1, 2), (2, 1), (3, 2)], batch_tokens=6, seed=0)
-        >>> len(sampler), sorted(sorted(batch) for batch in sampler)
-        (3, [[0, 2, 3], [1], [4]])
-    """
-
-    def __init__(self, lengths: Sequence[tuple[int, int]], batch_tokens: int, seed: int) -> None:
-        super().__init__(lengths, seed)
-        if batch_tokens < 1:
-            raise InputError(f"batch_tokens must be at least 1, got {batch_tokens}")
-        self.batch_tokens = batch_tokens
-        self._num_batches = len(self.batches(list(range(len(lengths)))))
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next iteration."""
+        self.epoch = epoch
 
     def __len__(self) -> int:
         """Number of batches of an epoch."""
         return self._num_batches
 
-    def batches(self, order: list[int]) -> list[list[int]]:
-        """Sort, and cut where a batch is full."""
+    def __iter__(self) -> Iterator[list[int]]:
+        # A hash, not seed + epoch: seed 0 in epoch 1 must not see the order of seed 1 in epoch 0.
+        digest = hashlib.sha256(f"{self.seed}/{self.epoch}".encode()).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+        batches = self._cut(torch.randperm(len(self.lengths), generator=generator).tolist())
+        for place in torch.randperm(len(batches), generator=generator).tolist():
+            yield batches[place]
+
+    def _cut(self, order: list[int]) -> list[list[int]]:
+        """Cut a random order of all indices into batches."""
         batches: list[list[int]] = []
+        if self.batch_size is not None:
+            # A chunk is a whole number of batches, so only the last batch of the last chunk can be short.
+            for start in range(0, len(order), CHUNK_BATCHES * self.batch_size):
+                chunk = sorted(order[start : start + CHUNK_BATCHES * self.batch_size], key=self.lengths.__getitem__)
+                batches += [chunk[i : i + self.batch_size] for i in range(0, len(chunk), self.batch_size)]
+            return batches
+        assert self.batch_tokens is not None
         longest = 0
         for index in sorted(order, key=self.lengths.__getitem__):
             longest = max(longest, *self.lengths[index])
@@ -252,23 +195,3 @@ class TokenBatchSampler(BatchSampler):
                 longest = max(self.lengths[index])
             batches[-1].append(index)
         return batches
-
-
-def batch_sampler(
-    lengths: Sequence[tuple[int, int]], *, batch_size: int | None, batch_tokens: int | None, seed: int
-) -> BatchSampler:
-    """Make a sampler of batches of so many examples, or of so many tokens.
-
-    Raises:
-        InputError: not exactly one of the sizes is given, or it is below 1; or there is no example.
-
-    Example:
-        >>> len(batch_sampler([(3, 3)] * 4, batch_size=None, batch_tokens=6, seed=0))
-        2
-    """
-    if (batch_size is None) == (batch_tokens is None):
-        raise InputError("a batch has a number of examples or one of tokens", hint="give batch_size or batch_tokens")
-    if batch_size is not None:
-        return BucketBatchSampler(lengths, batch_size, seed)
-    assert batch_tokens is not None
-    return TokenBatchSampler(lengths, batch_tokens, seed)

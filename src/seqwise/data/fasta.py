@@ -1,4 +1,4 @@
-"""FASTA files: sequences of letters, each under a line that names it."""
+"""Reader of FASTA files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from seqwise.errors import InputError
 
 
 def read_fasta(path: FilePath) -> list[Example]:
-    r"""Read a FASTA file, plain or gzip: a header ``>NAME words``, then the letters of a sequence on one line or more.
+    r"""Read a FASTA file, plain or gzip: headers ``>NAME words``, each with the letters of its sequence below.
 
     Letters are kept as they stand; blanks among them, blank lines and old comments (lines that begin with ``;``) are
     left out.
@@ -24,7 +24,7 @@ def read_fasta(path: FilePath) -> list[Example]:
 
     Raises:
         InputError: letters before the first header, a header without letters, no sequence at all, or as
-            :func:`~seqwise.data.readers.read_lines`.
+            `read_lines`.
 
     Example:
         >>> file = getfixture("tmp_path") / "two.fasta"
@@ -39,7 +39,7 @@ def read_fasta(path: FilePath) -> list[Example]:
 
 
 def each_entry(path: FilePath) -> Iterator[Example]:
-    """The examples of :func:`read_fasta`, one at a time."""
+    """Yield the examples of :func:`read_fasta`."""
     header, name, start = 0, "", 0
     letters: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Text files in, examples out; what cannot be read is refused with file, line and a hint.
+"""Readers and writers of text files; every error names the file, the line and a hint.
 
 Every reader takes plain or gzip-compressed UTF-8. Only a line feed ends a line, so a token may hold U+2028 or U+0085.
 """
@@ -29,14 +29,14 @@ BLANKS = re.compile(r"[ \t]+")  # str.split() would also split at U+2028, U+0085
 
 @dataclass(frozen=True)
 class Example:
-    """One sequence to read, the sequence to predict from it, and where both were found.
+    """A source sequence, its target, and where both were read.
 
     Args:
         source: the S input tokens.
-        target: the T output tokens; ``()`` when they are what is asked for.
-        path: the file it came from.
-        line: the line of its first token in that file, from 1.
-        key: what a split should keep together, such as the word of a lexicon entry; may be empty.
+        target: the T output tokens; ``()`` for prediction.
+        path: the file.
+        line: the line of the first token, from 1.
+        key: name of a group that a split keeps together, such as the word of a lexicon entry; may be empty.
 
     Example:
         >>> Example(("the", "dog"), ("DET", "NOUN"), "train.tsv", 1).target
@@ -51,20 +51,9 @@ class Example:
 
 
 def read_lines(path: FilePath) -> Iterator[tuple[int, str]]:
-    r"""Yield ``(line number from 1, text without its line end)`` of a UTF-8 file, plain or gzip by its first two bytes.
+    """Yield ``(line number from 1, text without its line end)`` of a UTF-8 file, plain or gzip by its first two bytes.
 
     A byte-order mark is dropped; LF and CRLF both end a line, nothing else does. One line is held in memory at a time.
-
-    Raises:
-        InputError: the file is missing, a directory, empty, not UTF-8, a damaged gzip, or has a line with NUL, a bare
-            carriage return or more than 1,000,000 bytes.
-
-    Example:
-        >>> folder = getfixture("tmp_path")
-        >>> (folder / "a.txt").write_bytes("\ufeffone\r\ntwo\u2028three\n".encode())
-        20
-        >>> list(read_lines(folder / "a.txt"))
-        [(1, 'one'), (2, 'two\u2028three')]
     """
     number = 0
     try:
@@ -130,41 +119,11 @@ def read_columns(path: FilePath, *, token_column: int = 0, label_column: int = -
 
     Not implemented: CoNLL-U word ranges (``1-2``) and empty nodes (``1.1``), which are read as tokens.
     """
-    examples: list[Example] = []
-    sentence: list[tuple[str, str]] = []
-    start = 0
-    for number, row in itertools.chain(_rows(path, token_column, label_column), [(0, None)]):
-        if row is not None:
-            start = start if sentence else number
-            sentence.append(row)
-        elif sentence:
-            tokens, labels = zip(*sentence, strict=True)
-            examples.append(Example(tokens, labels, os.fspath(path), start))
-            sentence = []
-    if not examples:
-        raise InputError("no sentence in the file", path=path, hint="one token and its label a line")
-    return examples
-
-
-def _rows(path: FilePath, token_column: int, label_column: int) -> Iterator[tuple[int, tuple[str, str] | None]]:
-    """Each row's line and (token, label), and None for a line without a token, which may end a sentence."""
-    width = 0
-    for number, _, cells in _cells(path, hint="the same columns in each row, a blank line between sentences"):
-        if cells is None:
-            yield number, None
-            continue
-        if not width:
-            width = len(cells)
-            _require_columns(width, token_column, label_column, path, number)
-        token, label = cells[token_column], cells[label_column]
-        if not token.strip(" ") or not label.strip(" "):
-            empty = "label" if token.strip(" ") else "token"
-            raise InputError(f"the {empty} is empty", path=path, line=number, hint=f"write the {empty} in its column")
-        yield number, (token, label)
+    return list(each_sentence(path, token_column=token_column, label_column=label_column, labelled=True))
 
 
 def _cells(path: FilePath, *, hint: str) -> Iterator[tuple[int, str, list[str] | None]]:
-    """Each line with its number, its text and its cells; None for comments and for the lines that end a sentence."""
+    """Yield number, text and cells of each line; the cells of comments and of lines between sentences are None."""
     width, separator, inside = 0, BLANKS, False
     for number, text in read_lines(path):
         row = text.strip(" \t")
@@ -191,22 +150,12 @@ def each_sentence(
     *,
     token_column: int = 0,
     label_column: int = -1,
+    labelled: bool = False,
     hint: str = "the same columns in each row, a blank line between sentences",
 ) -> Iterator[Example]:
-    r"""Yield the sentences of a column file to be predicted: read like :func:`read_columns`, with or without labels.
+    r"""Yield the sentences of a column file; unless they are labelled, for prediction, labels may be missing.
 
-    Args:
-        path: the file.
-        token_column: where the token stands, from 0, or from -1 backwards.
-        label_column: where the label stands, if the file has that column; it may be empty.
-        hint: what to do about rows that are no columns.
-
-    Returns:
-        One example per sentence. Its ``target`` holds the labels, "" where there are none. Its ``key`` holds the lines
-        since the last sentence, each with its line end: blank lines, comments and document starts.
-
-    Raises:
-        InputError: ragged rows, an empty token, no token column, no sentence at all, or as `read_lines`.
+    The ``key`` of an example for prediction holds the lines before it (blank lines, comments and document starts).
 
     Example:
         >>> file = getfixture("tmp_path") / "a.tsv"
@@ -214,27 +163,33 @@ def each_sentence(
         >>> [(e.source, e.target, e.line, e.key) for e in each_sentence(file)]
         [(('the', 'dog'), ('', ''), 2, '# id 1\n'), (('runs',), ('',), 5, '\n')]
     """
-    skipped, start = "", 0
+    skipped, start, has_label = "", 0, False
     tokens: list[str] = []
     labels: list[str] = []
     for number, text, cells in itertools.chain(_cells(path, hint=hint), [(0, "", None)]):
         if cells is None:
             if tokens:
-                yield Example(tuple(tokens), tuple(labels), os.fspath(path), start, skipped)
+                yield Example(tuple(tokens), tuple(labels), os.fspath(path), start, "" if labelled else skipped)
                 skipped, tokens, labels = "", [], []
             skipped += f"{text}\n"
             continue
-        width = len(cells)
-        if not -width <= token_column < width:
-            raise InputError(f"no token column {token_column} in {_columns(width)}", path=path, line=number, hint=hint)
-        if not cells[token_column].strip(" "):
-            raise InputError("the token is empty", path=path, line=number, hint="write the token in its column")
+        if not start:  # the first row; all others are as wide
+            width = len(cells)
+            if labelled:
+                _require_columns(width, token_column, label_column, path, number)
+            elif not -width <= token_column < width:
+                problem = f"no token column {token_column} in {_columns(width)}"
+                raise InputError(problem, path=path, line=number, hint=hint)
+            has_label = -width <= label_column < width and label_column % width != token_column % width
         start = start if tokens else number
         tokens.append(cells[token_column])
-        has_label = -width <= label_column < width and label_column % width != token_column % width
         labels.append(cells[label_column] if has_label else "")
+        for name, cell in (("token", tokens[-1]), ("label", labels[-1])):
+            if not cell.strip(" ") and (labelled or name == "token"):
+                raise InputError(f"the {name} is empty", path=path, line=number, hint=f"write the {name} in its column")
     if not start:
-        raise InputError("no sentence in the file", path=path, hint="one token a line")
+        hint = "one token and its label a line" if labelled else "one token a line"
+        raise InputError("no sentence in the file", path=path, hint=hint)
 
 
 def _columns(count: int) -> str:
@@ -280,7 +235,7 @@ def read_pairs(path: FilePath, *, source_units: Units, target_units: Units) -> l
 
 
 def each_pair(path: FilePath, *, source_units: Units, target_units: Units) -> Iterator[Example]:
-    """The examples of :func:`read_pairs`, one at a time."""
+    """Yield the examples of :func:`read_pairs`."""
     for number, text in read_lines(path):
         if not text.strip():
             hint = "drop it; tokens with a label each, blank lines between sentences, are for --task tag"
@@ -296,24 +251,8 @@ def each_pair(path: FilePath, *, source_units: Units, target_units: Units) -> It
         yield Example(source, target, os.fspath(path), number)
 
 
-def read_inputs(path: FilePath, *, units: Units) -> list[Example]:
-    r"""Read one input a line, to be predicted: each example has an empty target.
-
-    Raises:
-        InputError: a blank line (outputs would no longer stand beside their inputs), a text with a tab, or as
-            `read_lines`.
-
-    Example:
-        >>> file = getfixture("tmp_path") / "inputs.txt"
-        >>> _ = file.write_text("the dog\nruns\n")
-        >>> [e.source for e in read_inputs(file, units="words")]
-        [('the', 'dog'), ('runs',)]
-    """
-    return list(each_input(path, units=units))
-
-
 def each_input(path: FilePath, *, units: Units) -> Iterator[Example]:
-    """The examples of :func:`read_inputs`, one at a time."""
+    """Yield one input a line, for prediction, with an empty target."""
     for number, text in read_lines(path):
         source = _split(text, units)
         if not source:
@@ -325,17 +264,7 @@ def each_input(path: FilePath, *, units: Units) -> Iterator[Example]:
 
 
 def each_source(path: FilePath, *, units: Units, separator: str | None = "\t") -> Iterator[Example]:
-    r"""Yield a source for each line, to be predicted; of a pair, what stands before the tab.
-
-    There are as many examples as lines: the source of a blank line is empty.
-
-    Args:
-        path: the file.
-        units: as in :func:`read_inputs`.
-        separator: between a source and its target, which is not read; None where a line is a source, whatever is in it.
-
-    Raises:
-        InputError: a line with more than two columns, nothing but blank lines, or as `read_lines`.
+    r"""Yield the source of each line, for prediction: the text before the tab, empty for a blank line.
 
     Example:
         >>> file = getfixture("tmp_path") / "pairs.tsv"
@@ -366,24 +295,14 @@ def _split(text: str, units: Units) -> tuple[str, ...]:
 
 
 def require_some(examples: Examples, path: FilePath) -> Examples:
-    """The same examples; an InputError that names the file if there is none."""
+    """Return the examples; raise an InputError that names the file if there is none."""
     if not examples:
         raise InputError("no example in the file", path=path, hint="one example a line")
     return examples
 
 
 def require_aligned(examples: Iterable[Example]) -> None:
-    """Check that each source has one target token per source token, as a tagger needs.
-
-    Raises:
-        InputError: naming the first example that has not.
-
-    Example:
-        >>> require_aligned([Example(("a", "b"), ("X",), "a.tsv", 3)])
-        Traceback (most recent call last):
-        ...
-        seqwise.errors.InputError: a.tsv:3: the source has length 2 but the target 1; a tagger needs one label per token
-    """
+    """Check that each source has one target token per source token, as a tagger needs."""
     for example in examples:
         num_tokens, num_labels = len(example.source), len(example.target)
         if num_tokens != num_labels:

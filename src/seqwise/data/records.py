@@ -1,4 +1,4 @@
-"""JSON files of one object with known keys, read with errors that name the file."""
+"""JSON files that hold one object; errors name the file."""
 
 from __future__ import annotations
 
@@ -12,16 +12,7 @@ from seqwise.errors import InputError
 
 
 def read_record(path: str | os.PathLike[str], keys: Sequence[str], *, what: str, hint: str) -> dict[str, Any]:
-    """Read a JSON object that has exactly these keys; what stands under them is for the caller to check.
-
-    Args:
-        path: a UTF-8 file, plain or gzip-compressed.
-        keys: in the order in which a message lists them.
-        what: the file should hold, for messages, such as "vocabulary".
-        hint: for messages.
-
-    Raises:
-        InputError: the file cannot be read, is no JSON, or is something else.
+    """Read a JSON object with exactly these keys.
 
     Example:
         >>> file = getfixture("tmp_path") / "a.json"
@@ -36,16 +27,7 @@ def read_record(path: str | os.PathLike[str], keys: Sequence[str], *, what: str,
 
 
 def read_json_object(path: str | os.PathLike[str], *, what: str, hint: str) -> dict[str, Any]:
-    """Read a JSON object with any keys.
-
-    Args:
-        path: a UTF-8 file, plain or gzip-compressed.
-        what: the file should hold, for messages.
-        hint: for messages.
-
-    Raises:
-        InputError: the file cannot be read, or is no JSON object.
-    """
+    """Read a JSON object; ``what`` names its contents in messages."""
     text = "\n".join(line for _, line in read_lines(path))
     try:
         record = json.loads(text)

@@ -1,4 +1,4 @@
-"""Examples by the million: a sequence of them that stays on the disk, so that memory does not grow with the file."""
+"""Sequences of examples on disk, so that memory does not grow with the file."""
 
 from __future__ import annotations
 
@@ -18,22 +18,9 @@ T = TypeVar("T")
 
 
 def spooled(examples: Iterable[Example], *, in_memory: int = IN_MEMORY) -> Sequence[Example]:
-    """Examples as a sequence: a list of a few, otherwise a file without a name that goes with the sequence.
+    """Read all examples at once, into a list if they are few, else into an unnamed temporary file.
 
-    All are read at once, so that what is wrong with the last one is known before the first is used. They are best
-    taken in their order, or slice by slice.
-
-    Args:
-        examples: read once.
-        in_memory: up to so many make a list; the file is in the folder for temporary files (``TMPDIR``).
-
-    Raises:
-        OSError: there is no room for the file.
-
-    Example:
-        >>> examples = spooled((Example(("a", str(n)), (), line=n) for n in range(1000)), in_memory=10)
-        >>> len(examples), examples[999].source, [one.line for one in examples[498:500]]
-        (1000, ('a', '999'), [498, 499])
+    A damaged last example is found before the first is used. Access is fast in order or slice by slice.
     """
     return spooled_items(examples, to_plain, from_plain, in_memory=in_memory)
 
@@ -41,22 +28,7 @@ def spooled(examples: Iterable[Example], *, in_memory: int = IN_MEMORY) -> Seque
 def spooled_items(
     items: Iterable[T], plain: Callable[[T], Any], item: Callable[[Any], T], *, in_memory: int = IN_MEMORY
 ) -> Sequence[T]:
-    """Spool, as :func:`spooled` does, whatever can be written as JSON.
-
-    Args:
-        items: read once.
-        plain: an item as JSON has it.
-        item: back from there.
-        in_memory: see there.
-
-    Raises:
-        OSError: there is no room for the file.
-
-    Example:
-        >>> pairs = spooled_items(((n, str(n)) for n in range(1000)), list, tuple, in_memory=10)
-        >>> len(pairs), pairs[-1]
-        (1000, (999, '999'))
-    """
+    """Spool items that ``plain`` turns into JSON values and ``item`` back."""
     rest = iter(items)
     first = list(itertools.islice(rest, in_memory + 1))
     if len(first) <= in_memory:
@@ -71,28 +43,18 @@ def spooled_items(
 
 
 def to_plain(example: Example) -> Any:
-    """An example as JSON has it."""
+    """Return an example as a JSON value."""
     return example.source, example.target, example.path, example.line, example.key
 
 
 def from_plain(fields: Any) -> Example:
-    """The example that :func:`to_plain` was given.
-
-    Example:
-        >>> from_plain([["a"], [], "f", 3, ""])
-        Example(source=('a',), target=(), path='f', line=3, key='')
-    """
-    source, target, *others = fields
-    return Example(tuple(source), tuple(target), *others)
+    """Return the example of a JSON value."""
+    source, target, *place = fields
+    return Example(tuple(source), tuple(target), *place)
 
 
 def in_blocks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """Slices of so many, the last one of what is left.
-
-    Example:
-        >>> [len(block) for block in in_blocks([Example(("a",), ())] * 5, 2)]
-        [2, 2, 1]
-    """
+    """Yield slices of the given size; the last may be smaller."""
     return (items[start : start + size] for start in range(0, len(items), size))
 
 
@@ -103,7 +65,7 @@ def _in_lists(items: Iterator[T]) -> Iterator[list[T]]:
 
 @dataclass(frozen=True, eq=False)
 class _Spooled(Sequence[T], Generic[T]):
-    """Blocks of a file, a line each; a block is read whenever something of it is asked for."""
+    """Sequence over a file with a block of items on each line; a block is read at each access."""
 
     file: IO[bytes]
     item: Callable[[Any], T]
@@ -130,8 +92,8 @@ class _Spooled(Sequence[T], Generic[T]):
             return []
         low, high = min(places), max(places)
         first = low // BLOCK
-        near = [one for number in range(first, high // BLOCK + 1) for one in self._block(number)]
-        return [near[number - first * BLOCK] for number in places]
+        items = [item for number in range(first, high // BLOCK + 1) for item in self._block(number)]
+        return [items[number - first * BLOCK] for number in places]
 
     def _block(self, number: int) -> list[T]:
         self.file.seek(self.starts[number])

@@ -1,8 +1,7 @@
-"""Subword vocabularies: raw text to pieces and back, learnt from text by byte-pair encoding.
+"""Subword vocabularies by byte-pair encoding, with the ``tokenizers`` library.
 
-Learning and splitting are done by the ``tokenizers`` library. Byte-pair encoding counts whole numbers, so the same
-texts always give the same pieces, which a resumed training run relies on; a unigram vocabulary is fitted with
-floating-point sums whose order changes from run to run.
+Byte-pair encoding counts whole numbers, so the same texts always give the same pieces, which a resumed training run
+relies on; a unigram vocabulary is fitted with floating-point sums whose order changes from run to run.
 """
 
 from __future__ import annotations
@@ -26,33 +25,21 @@ HINT = "learn the subwords again"
 
 @dataclass(frozen=True)
 class Subwords:
-    """The pieces that text is split into: every character learnt from, and what merges make of them.
+    """Subword vocabulary: all characters of the training text, and the results of the merges."""
 
-    Args:
-        pieces: distinct texts without white space; each is one character or the result of a merge.
-        merges: pairs of pieces in the order in which splitting puts them together.
-    """
-
-    pieces: tuple[str, ...]
-    merges: tuple[tuple[str, str], ...]
+    pieces: tuple[str, ...]  # distinct texts without white space; each is one character or the result of a merge
+    merges: tuple[tuple[str, str], ...]  # pairs of pieces in the order in which splitting puts them together
 
     @cached_property
     def splitter(self) -> Any:
-        """The tokenizer of the library that splits normalised text."""
+        """Tokenizer of the library for normalised text."""
         return bpe((UNKNOWN_PIECE, *self.pieces), self.merges)
 
 
 def normalize_text(text: str) -> str:
-    r"""Text as splitting sees it: Unicode form NFC, each run of white space one blank, none at the ends.
+    """Normalise text: Unicode form NFC, each run of white space one blank, none at the ends.
 
     The sign U+2581, which stands for a blank inside pieces, counts as white space.
-
-    Raises:
-        InputError: the text holds a lone surrogate, which no file can.
-
-    Example:
-        >>> normalize_text(" Cafe\u0301\u00a0 noir\n")
-        'Café noir'
     """
     if any("\ud800" <= character <= "\udfff" for character in text):
         raise InputError("the text is not UTF-8", hint="set the terminal to UTF-8, or give a file")
@@ -63,20 +50,6 @@ def learn_subwords(texts: Iterable[str], *, size: int) -> Subwords:
     """Learn pieces from texts: all their characters, then the most frequent pair of neighbours again and again.
 
     Pieces never reach across a blank. The result depends on how often each word occurs, not on the order of the texts.
-
-    Args:
-        texts: what to learn from, normalised by :func:`normalize_text` first.
-        size: how many pieces at most; fewer where no further pair occurs twice.
-
-    Returns:
-        The pieces, the characters first.
-
-    Raises:
-        InputError: the texts are empty, or have more characters than ``size``.
-
-    Example:
-        >>> learn_subwords(["low lower", "low"], size=9).pieces
-        ('e', 'l', 'o', 'r', 'w', '▁', 'lo', '▁lo', '▁low')
 
     Source: Sennrich et al. (ACL 2016), section 3.2; blanks as part of the pieces: Kudo and Richardson (EMNLP 2018).
     Not implemented: unigram vocabularies, BPE dropout, bytes for unknown characters.
@@ -98,7 +71,7 @@ def learn_subwords(texts: Iterable[str], *, size: int) -> Subwords:
 
 
 def _normalized(texts: Iterable[str], characters: set[str]) -> Iterator[str]:
-    """The texts as splitting sees them; on the way, their characters are collected."""
+    """Yield normalised texts, and collect their characters."""
     for text in texts:
         normalized = normalize_text(text)
         characters.update(normalized)
@@ -106,28 +79,16 @@ def _normalized(texts: Iterable[str], characters: set[str]) -> Iterator[str]:
 
 
 def split_text(text: str, subwords: Subwords) -> tuple[str, ...]:
-    """Text to pieces; a character that is no piece becomes :data:`UNKNOWN_PIECE`.
+    """Split raw text into pieces; a character that is no piece becomes ``UNKNOWN_PIECE``.
 
     ``join_pieces(split_text(text, subwords)) == normalize_text(text)`` where all characters are known.
-
-    Args:
-        text: raw text; it is normalised first.
-        subwords: what to split into.
-
-    Raises:
-        InputError: as :func:`normalize_text`.
-
-    Example:
-        >>> subwords = learn_subwords(["low lower", "low"], size=9)
-        >>> split_text("lower  low x", subwords)
-        ('▁low', 'e', 'r', '▁low', '▁', '<unk>')
     """
     normalized = normalize_text(text)
     return tuple(subwords.splitter.encode(normalized, add_special_tokens=False).tokens) if normalized else ()
 
 
 def join_pieces(pieces: Iterable[str]) -> str:
-    """Pieces back to text.
+    """Join subword pieces to text.
 
     Example:
         >>> join_pieces(["▁low", "e", "r", "▁low"])
@@ -137,13 +98,7 @@ def join_pieces(pieces: Iterable[str]) -> str:
 
 
 def subwords_of(model: Mapping[str, Any]) -> Subwords:
-    """Read the subwords of the model in a ``tokenizer.json``: the characters by code point, then the merged pieces.
-
-    Args:
-        model: with a "vocab" from tokens to ids, and "merges".
-
-    Raises:
-        InputError: the merges are not pairs of tokens that make a token.
+    """Return the subwords of a ``tokenizer.json``: its characters by code point, then its merged pieces.
 
     Example:
         >>> subwords_of({"vocab": {"</s>": 0, "ab": 1, "b": 2, "a": 3}, "merges": [["a", "b"]]}).pieces
@@ -161,7 +116,7 @@ def subwords_of(model: Mapping[str, Any]) -> Subwords:
 
 
 def bpe(tokens: Iterable[str], merges: Iterable[tuple[str, str]]) -> Any:
-    """A tokenizer of the library that marks the start of each word and never merges across it; ids are in order."""
+    """Build a tokenizer of the library that marks the start of each word and never merges across it."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     ids = {token: place for place, token in enumerate(dict.fromkeys(tokens))}

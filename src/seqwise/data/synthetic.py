@@ -1,4 +1,4 @@
-"""Tasks made up to show one effect, with the best score that any model can reach."""
+"""Synthetic tasks, with the best score that any model can reach."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from seqwise.errors import InputError
 def label_bias_toy(
     num_examples: int, *, length: int = 10, flip: float = 0.1, generator: torch.Generator
 ) -> list[Example]:
-    """Draw sequences in which only the next input decides a label: label bias and nothing else.
+    """Draw sequences with label bias alone: the next input decides a label.
 
     With x_1 .. x_T uniform on 0 .. 9 and e_t = 1 with probability ``flip``,
 
@@ -50,7 +50,7 @@ def label_bias_toy(
 
 
 def toy_ceilings(length: int, flip: float) -> tuple[float, float]:
-    """The best expected token accuracy on `label_bias_toy`, in percent: without look-ahead, and with it.
+    """Return the best expected token accuracy on `label_bias_toy`, in percent: without look-ahead, and with it.
 
     x_t is seen, so only the bit can be wrong. At the T - 1 positions before the last, a model that must commit to y_t
     after x_1 .. x_t knows nothing of the bit: x_{t+1} is uniform and independent of x_1 .. x_t and of the labels so far
@@ -59,17 +59,6 @@ def toy_ceilings(length: int, flip: float) -> tuple[float, float]:
     0, which both know. Hence
 
         without = 100 ((T - 1) / 2 + 1) / T,    with = 100 ((T - 1) (1 - flip) + 1) / T.
-
-    Args:
-        length: T, at least 1.
-        flip: the noise on the bit, in [0, 0.5].
-
-    Raises:
-        InputError: an argument out of range.
-
-    Example:
-        >>> toy_ceilings(10, 0.1)
-        (55.0, 91.0)
     """
     _check(length, flip)
     without_look_ahead = 100 * ((length - 1) / 2 + 1) / length

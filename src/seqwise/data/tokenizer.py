@@ -1,8 +1,4 @@
-"""Tokenizers: the text of one side of the examples to ids and back, made from training data and kept in a folder.
-
-A folder holds ``tokenizer.json`` and ``tokenizer_config.json`` as Hugging Face has them, so that
-``AutoTokenizer.from_pretrained`` reads it too.
-"""
+"""Tokenizers of one side of the examples, built from training data and saved for ``AutoTokenizer.from_pretrained``."""
 
 from __future__ import annotations
 
@@ -29,7 +25,7 @@ from seqwise.data.vocabulary import Vocabulary
 from seqwise.errors import InputError
 
 TextUnits = Literal["words", "characters", "subwords"]
-"""Units that the texts of a side are split into."""
+"""Units of the texts of a side."""
 
 END = "</s>"
 """The token that ends a target."""
@@ -40,12 +36,12 @@ HINT = "save the tokenizer again"
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """The tokens of one side and their ids; of subwords, that side of an example is one token, its raw text.
+    """Tokenizer of one side of the examples. With subwords, that side of an example is one token, its raw text.
 
     Args:
         vocabulary: the tokens that have an id.
-        units: what they are; characters are joined without blanks.
-        subwords: what raw text is split into; None for words and characters.
+        units: of the tokens; characters are joined without blanks.
+        subwords: pieces of raw text; None for words and characters.
 
     Example:
         >>> letters = Tokenizer(Vocabulary(("a", "b", "?"), unknown="?"), "characters")
@@ -58,11 +54,15 @@ class Tokenizer:
     subwords: Subwords | None = None
 
     def split(self, tokens: Sequence[str]) -> tuple[str, ...]:
-        """The tokens of one side of an example: the pieces of its raw text, where there are subwords."""
+        """Return the tokens of one side of an example, with subwords the pieces of its raw text."""
         return tuple(tokens) if self.subwords is None or not tokens else split_text(tokens[0], self.subwords)
 
     def encode(self, tokens: Sequence[str], *, path: str | None = None, line: int | None = None) -> tuple[int, ...]:
-        """The ids of one side of an example; ``path`` and ``line`` say where it stands, for the error only.
+        """Return the ids of one side of an example.
+
+        Args:
+            tokens: of that side.
+            path, line: its place, for the error message.
 
         Raises:
             InputError: a token is unknown, and there is no unknown token.
@@ -70,15 +70,15 @@ class Tokenizer:
         return tuple(self.vocabulary.encode(self.split(tokens), path=path, line=line))
 
     def join(self, tokens: Iterable[str]) -> str:
-        """Tokens as text: without blanks between characters, and subwords put together."""
+        """Join tokens to text: characters without blanks, subwords to words."""
         return join_pieces(tokens) if self.subwords is not None else self.as_read(tokens)
 
     def as_read(self, tokens: Iterable[str]) -> str:
-        """One side of an example as it stood in its file."""
+        """Return the text of one side of an example as in its file."""
         return ("" if self.units == "characters" else " ").join(tokens)
 
     def characters(self, tokens: Sequence[str]) -> Sequence[str]:
-        """One side of an example in what can be known or unknown: of subwords the characters, else the tokens."""
+        """Return the units of one side that may be unknown: with subwords its characters, else its tokens."""
         if self.subwords is None:
             return tokens
         return [character for text in tokens for character in normalize_text(text) if character != " "]
@@ -87,18 +87,10 @@ class Tokenizer:
 def reading_tokenizer(
     sides: Sequence[Sequence[str]], *, units: TextUnits, subword_vocabulary: int, minimum_count: int | None
 ) -> Tokenizer:
-    """Make a tokenizer of what is read: rare tokens become the unknown token.
+    """Build the tokenizer of sources.
 
-    Args:
-        sides: one side of each training example.
-        units: what they are split into.
-        subword_vocabulary: how many subwords are learnt at most.
-        minimum_count: how often a token must occur; by default once for characters, else twice. At 1 there is no
-            unknown token, except for subwords: those that only other texts need are unknown whatever the count.
-
-    Example:
-        >>> reading_tokenizer(["aab", "b"], units="characters", subword_vocabulary=9, minimum_count=None).encode("ab")
-        (0, 1)
+    Tokens below the minimum count (by default 1 for characters, else 2) become the unknown token. At 1 there is none,
+    except with subwords.
     """
     subwords = _learn(sides, units, subword_vocabulary)
     minimum_count = minimum_count or (1 if units == "characters" else 2)
@@ -110,18 +102,7 @@ def reading_tokenizer(
 def writing_tokenizer(
     sides: Sequence[Sequence[str]], *, units: TextUnits, subword_vocabulary: int, end: str | None = None
 ) -> Tokenizer:
-    """Make a tokenizer of what is written: every token of the training data; of subwords also what they do not need.
-
-    Args:
-        sides: one side of each training example.
-        units: what they are split into.
-        subword_vocabulary: how many subwords are learnt at most.
-        end: the token that ends a text, or None.
-
-    Example:
-        >>> writing_tokenizer([["B", "A"], ["B"]], units="words", subword_vocabulary=9, end="$").vocabulary.tokens
-        ('$', 'B', 'A')
-    """
+    """Build the tokenizer of targets: all tokens of the training data, or all subwords."""
     subwords = _learn(sides, units, subword_vocabulary)
     return Tokenizer(Vocabulary.build(sides if subwords is None else [subwords.pieces], end=end), units, subwords)
 
@@ -134,7 +115,7 @@ def _learn(sides: Sequence[Sequence[str]], units: TextUnits, size: int) -> Subwo
 
 
 def library_tokenizer(tokenizer: Tokenizer) -> Any:
-    """The tokenizer as one of the ``tokenizers`` library, which splits and joins texts in the same way.
+    """Convert to a tokenizer of the ``tokenizers`` library, which splits and joins texts in the same way.
 
     Subwords without an id in the vocabulary have ids above all others: merges need them.
     """

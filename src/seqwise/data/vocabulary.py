@@ -19,8 +19,8 @@ class Vocabulary:
 
     Args:
         tokens: the tokens, specials included.
-        unknown: the one of them that stands for every other token; without it an unknown token is an error.
-        end: the one of them that ends a target; it is no token of any text.
+        unknown: the token that stands for all others; without it an unknown token is an error.
+        end: the token that ends a target; no text may hold it.
 
     Raises:
         InputError: a token twice, something that is no string, no token at all, or a special that is not among them.
@@ -80,7 +80,7 @@ class Vocabulary:
     def encode(
         self, tokens: Iterable[str], *, path: str | os.PathLike[str] | None = None, line: int | None = None
     ) -> list[int]:
-        """The ids of tokens; ``path`` and ``line`` say where they stand, for the error only.
+        """Return the ids of tokens; ``path`` and ``line`` are for the error message.
 
         Raises:
             InputError: a token is not known and there is no unknown token, or the text holds the end token.
@@ -113,7 +113,7 @@ class Vocabulary:
         return known[close[0]]
 
     def decode(self, ids: Iterable[int]) -> list[str]:
-        """The tokens of ids, the end token and what follows it included.
+        """Return the tokens of ids, also those from the end token on.
 
         Raises:
             InputError: an id outside [0, V), such as padding.
@@ -135,7 +135,7 @@ class Vocabulary:
         unknown: str | None = None,
         end: str | None = None,
     ) -> Vocabulary:
-        """Count tokens and keep the frequent ones: unknown, end, then by falling count, ties by code point.
+        """Build a vocabulary of the frequent tokens: unknown, end, then by falling count, ties by code point.
 
         Args:
             sequences: the token sequences to count in.

@@ -11,9 +11,6 @@ FEWEST = 10
 def enough_examples(sums: Sums) -> bool:
     """Whether a measure rests on so many examples that the bootstrap can tell what chance may do.
 
-    Args:
-        sums: the measure; see :func:`num_examples`.
-
     Example:
         >>> from seqwise.evaluation.metrics import Counts
         >>> enough_examples(Counts([0] * 10)), enough_examples(Counts([0] * 10, [1] * 9 + [0]))
@@ -23,11 +20,5 @@ def enough_examples(sums: Sums) -> bool:
 
 
 def num_examples(sums: Sums) -> int:
-    """Number of examples that a measure rests on; those that add nothing to any sum do not count.
-
-    Example:
-        >>> from seqwise.evaluation.metrics import Counts
-        >>> num_examples(Counts([1, 0, 0], [1, 1, 0]))
-        2
-    """
+    """Number of examples that a measure rests on; those that add nothing to any sum do not count."""
     return int((sums.columns_NC != 0).any(axis=1).sum())

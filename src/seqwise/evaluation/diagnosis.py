@@ -36,25 +36,7 @@ def optimal_next_tokens(output: Ids, references: Sequence[Ids], *, end: int | No
     Where lengths differ d is the edit distance, and O holds what follows, in a reference, each place that the prefix
     can be aligned to at the fewest edits. After a right prefix that is the next token of each reference that begins so.
 
-    Args:
-        output: y_1 .. y_T, its end token included where it has one.
-        references: the right outputs, end token included.
-        end: id of the end token, or None.
-
-    Returns:
-        T sets of tokens, none of them empty.
-
-    Raises:
-        InputError: there is no reference; where all outputs have one length, a reference has another; elsewhere, a
-            reference is empty.
-
     Source: Sabour, Chan and Norouzi, Optimal Completion Distillation (ICLR 2019), section 3, for edit distance.
-
-    Example:
-        >>> optimal_next_tokens((5, 7, 7), [(5, 6, 7)], end=None)  # tagging: the mistake moves nothing
-        [{5}, {6}, {7}]
-        >>> optimal_next_tokens((5, 7, 0), [(5, 6, 7, 0)], end=0)  # 7 came too early, replaced 6, or skipped it
-        [{5}, {6}, {0, 6, 7}]
     """
     if not references:
         raise InputError("there is no reference to hold the output against", hint="give at least one")
@@ -128,7 +110,7 @@ def exposure_gap(
 ) -> ExposureGap:
     """Measure how much worse a model continues its own prefixes than gold ones.
 
-    With O(prefix) the next tokens that are right after a prefix (:func:`optimal_next_tokens`),
+    With O(prefix) the next tokens that are right after a prefix (`optimal_next_tokens`),
 
         L(Y) = sum_{y in Y} sum_t -log sum_{w in O(y_1..t-1)} p(w | x, y_1..t-1)  /  sum_{y in Y} |y|,
 

@@ -35,12 +35,7 @@ class TypeScores(NamedTuple):
 
 
 class EntityCounts(Counts):
-    """The micro-averaged F1 that `entity_f1` returns, with the scores of each type.
-
-    Args:
-        tallies_NKC: right, predicted and gold entities (C = 3) of each type in each example.
-        types: the names of the K types.
-    """
+    """The micro-averaged F1 that `entity_f1` returns, with the scores of each type."""
 
     by_type: Mapping[str, TypeScores]
     all_types: TypeScores
@@ -63,16 +58,9 @@ def entities(labels: Tokens) -> list[Entity]:
     another type begins an entity, and an entity that is never closed ends before the next O, type or end of labels.
     This reads IO, IOB1, IOB2, IOE1, IOE2 and IOBES alike.
 
-    Args:
-        labels: one label per position.
-
     Source: the script conlleval of the CoNLL shared tasks (Tjong Kim Sang and Buchholz 2000; Tjong Kim Sang and De
     Meulder 2003), whose rules these are for B, I, O and for I, E, O. It knows no S, and joins a B to an E of its type
     before it; here B begins and E ends an entity always, as in seqeval. Not implemented: its bracket representations.
-
-    Example:
-        >>> entities(["B-PER", "I-PER", "O", "I-LOC", "B-LOC"])
-        [Entity(type='PER', start=0, end=2), Entity(type='LOC', start=3, end=4), Entity(type='LOC', start=4, end=5)]
     """
     parts = [("O", ""), *map(_prefix_and_type, labels), ("O", "")]
     edges = [t for t, (before, after) in enumerate(pairwise(parts)) if _is_edge(before, after)]

@@ -35,26 +35,17 @@ GOLD, OTHERS = "#0072B2", "#D55E00"
 
 @dataclass(frozen=True)
 class Prefix:
-    """One prefix on (or gold, beside) the beam after t steps.
+    """One prefix on (or gold, beside) the beam after t steps."""
 
-    Attributes:
-        tokens: what has been written, the end token included where it has ended.
-        log_prob: ``log p(prefix) = sum_s (f_s - log Z_s)``, in nats.
-        raw_score: ``F(prefix) = sum_s f_s``, in nats.
-        log_partition: log Z of the step to come, or None where the prefix is not lengthened any more.
-        global_masses: the share of the prefix in the globally normalised distribution over outputs cut after t tokens,
-            then after t + 1, and so on to the last step; see :func:`explore_label_bias`.
-        is_gold: whether gold begins so.
-        on_beam: whether the search has kept it; false only for gold that has fallen off.
-    """
-
-    tokens: Ids
-    log_prob: float
-    raw_score: float
-    log_partition: float | None
+    tokens: Ids  # what has been written, the end token included where it has ended
+    log_prob: float  # ``log p(prefix) = sum_s (f_s - log Z_s)``, in nats
+    raw_score: float  # ``F(prefix) = sum_s f_s``, in nats
+    log_partition: float | None  # log Z of the step to come, or None where the prefix is not lengthened any more
+    # the share of the prefix in the globally normalised distribution over outputs cut after t tokens, then after t + 1,
+    # and so on to the last step; see :func:`explore_label_bias`
     global_masses: tuple[float, ...]
-    is_gold: bool
-    on_beam: bool
+    is_gold: bool  # whether gold begins so
+    on_beam: bool  # whether the search has kept it; false only for gold that has fallen off
 
     @property
     def local_mass(self) -> float:
@@ -164,11 +155,7 @@ def explore_label_bias(
 
 
 def fate_of_gold(bias: LabelBias) -> str:
-    """Sentence, without full stop, that tells the fate of gold on the beam.
-
-    Args:
-        bias: what :func:`explore_label_bias` found, with gold.
-    """
+    """Sentence, without full stop, that tells the fate of gold on the beam."""
     lost = next((step for step, prefixes in enumerate(bias.steps) if prefixes and not prefixes[-1].on_beam), None)
     golden = {step: prefix for step, prefixes in enumerate(bias.steps) for prefix in prefixes if prefix.is_gold}
     if not golden:
@@ -203,15 +190,7 @@ def fate_of_gold(bias: LabelBias) -> str:
 
 
 def percent(share: float) -> str:
-    """A share in per cent, with one decimal, but for what would seem to be nothing.
-
-    Args:
-        share: between 0 and 1.
-
-    Example:
-        >>> percent(0.5), percent(2e-4), percent(0.0)
-        ('50.0', '<0.1', '0')
-    """
+    """A share in per cent, with one decimal, but for what would seem to be nothing."""
     return "0" if share == 0 else "<0.1" if share < 0.0005 else f"{100 * share:.1f}"
 
 

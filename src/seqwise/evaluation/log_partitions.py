@@ -18,25 +18,16 @@ from seqwise.objectives.self_normalization import log_partition_statistics
 
 @dataclass(frozen=True)
 class LogPartitionSummary:
-    """log Z over some positions, in nats.
+    """log Z over some positions, in nats."""
 
-    Attributes:
-        count: number of positions.
-        mean: of log Z.
-        variance: of log Z, over these positions (divided by their number).
-        mean_absolute: mean |log Z|, the *normalisation risk* R of Andreas and Klein.
-        mean_absolute_deviation: mean |log Z - mean|: the risk that is left once one constant is taken off all scores.
-        minimum: the smallest log Z.
-        maximum: the largest.
-    """
-
-    count: int
-    mean: float
-    variance: float
-    mean_absolute: float
+    count: int  # number of positions
+    mean: float  # of log Z
+    variance: float  # of log Z, over these positions (divided by their number)
+    mean_absolute: float  # mean |log Z|, the *normalisation risk* R of Andreas and Klein
+    # mean |log Z - mean|: the risk that is left once one constant is taken off all scores
     mean_absolute_deviation: float
-    minimum: float
-    maximum: float
+    minimum: float  # the smallest log Z
+    maximum: float  # the largest
 
 
 @dataclass(frozen=True)
@@ -57,19 +48,8 @@ class LogPartitionReport:
 def summarize_log_partitions(log_partitions: Tensor) -> LogPartitionSummary:
     """Count, mean, variance, ``R = mean |log Z|``, mean |log Z - mean|, and the extremes.
 
-    Args:
-        log_partitions: log Z of each position, any shape, in nats.
-
-    Raises:
-        InputError: there is no position.
-
     Source: mean and variance, Goyal et al. (NAACL 2019), table 5.1 of Goyal's thesis; R, Andreas and Klein (NAACL
     2015), section 5.
-
-    Example:
-        >>> summary = summarize_log_partitions(torch.tensor([-1.0, 3.0]))
-        >>> summary.mean, summary.mean_absolute, summary.maximum
-        (1.0, 2.0, 3.0)
     """
     statistics = log_partition_statistics(log_partitions)
     minimum, maximum = (extreme.item() for extreme in log_partitions.aminmax())

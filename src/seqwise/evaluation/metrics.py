@@ -138,10 +138,6 @@ def selected_accuracy(
     """Token accuracy on the positions whose gold token is not in ``ignored``.
 
     With the default it is vowel accuracy in stress assignment, where letters that bear no stress mark are "-".
-
-    Example:
-        >>> selected_accuracy([list("-1-0")], [list("-1-2")]).value
-        0.5
     """
     numerators, denominators = [], []
     for prediction, reference in pairs(predictions, references):
@@ -227,12 +223,7 @@ def word_error_rate(predictions: Sequence[Tokens], pronunciations: Sequence[Sequ
 
 
 def length_ratio(predictions: Sequence[Tokens], references: Sequence[Tokens]) -> Counts:
-    """Predicted tokens per gold token: below 1, outputs are too short.
-
-    Example:
-        >>> length_ratio([["a"], ["a", "b"]], [["a", "b"], ["a", "b"]]).value
-        0.75
-    """
+    """Predicted tokens per gold token: below 1, outputs are too short."""
     lengths = [(len(prediction), len(reference)) for prediction, reference in pairs(predictions, references)]
     return Counts([ours for ours, _ in lengths], [gold for _, gold in lengths])
 
@@ -304,12 +295,7 @@ def paired_bootstrap(
 
 
 def seed_differences(first: PerSeed, second: PerSeed) -> tuple[float, ...]:
-    """first - second for each training seed; where these are few, worth printing beside the interval.
-
-    Example:
-        >>> seed_differences([Counts([1, 1]), Counts([1, 0])], [Counts([1, 0]), Counts([1, 0])])
-        (0.5, 0.0)
-    """
+    """first - second for each training seed; where these are few, worth printing beside the interval."""
     return tuple(one.value - other.value for one, other in zip(*_by_seed(first, second), strict=True))
 
 

@@ -35,37 +35,22 @@ KINDS = ("claim", "theorem", "figure")
 
 @dataclass(frozen=True)
 class Result:
-    """One measured number of one system.
+    """One measured number of one system."""
 
-    Args:
-        system: what was measured (the table's row).
-        measure: the name of the measure (the table's column).
-        value: the number, in ``unit``.
-        signature: how it was made.
-        low, high: the ends of its confidence interval, in ``unit``.
-        p_value: of the comparison that the table's note names.
-        published: the number in the paper, to compare with.
-        note: what else is to be known about it, such as the decoder that was chosen.
-        unit: "%" by default; "" for a bare number.
-        values: what the number is made of: one for an interval, two for a difference; empty where that is not kept.
-        rule: how it is made of them, see `seqwise.evaluation.verdicts`; "" for the usual way.
-
-    Raises:
-        InputError: a number that is not finite (JSON has no word for it), or a field of the wrong type.
-    """
-
-    system: str
-    measure: str
-    value: float
-    signature: Signature
+    system: str  # what was measured (the table's row)
+    measure: str  # the name of the measure (the table's column)
+    value: float  # the number, in ``unit``
+    signature: Signature  # how it was made
+    # the ends of its confidence interval, in ``unit``
     low: float | None = None
     high: float | None = None
-    p_value: float | None = None
-    published: float | None = None
-    unit: str = "%"
-    note: str = ""
+    p_value: float | None = None  # of the comparison that the table's note names
+    published: float | None = None  # the number in the paper, to compare with
+    unit: str = "%"  # "%" by default; "" for a bare number
+    note: str = ""  # what else is to be known about it, such as the decoder that was chosen
+    # what the number is made of: one for an interval, two for a difference; empty where that is not kept
     values: tuple[Values, ...] = ()
-    rule: str = ""
+    rule: str = ""  # how it is made of them, see `seqwise.evaluation.verdicts`; "" for the usual way
 
     def __post_init__(self) -> None:
         for name in ("system", "measure", "unit", "note"):
@@ -84,28 +69,18 @@ class Result:
 
 @dataclass(frozen=True)
 class Claim:
-    """Statement of a paper, and whether it holds here.
+    """Statement of a paper, and whether it holds here."""
 
-    Args:
-        text: the claim, in a sentence.
-        source: where it is made.
-        verdict: "holds", "reversed" (the opposite holds), "not seen" (no difference that a test would call one), or
-            "not tested" (no test says anything here; the evidence says why).
-        evidence: the numbers that say so.
-        kind: "claim", or "theorem" or "figure" for what is checked and not counted as a claim.
-        rule: of the test, see `seqwise.evaluation.verdicts.decide`; "" where the values are not kept.
-        values: what the test is made of, in the order of the claim.
-        numbers: the difference, the ends of its interval and, of a bootstrap, the p-value.
-    """
-
-    text: str
-    source: str
+    text: str  # the claim, in a sentence
+    source: str  # where it is made
+    # "holds", "reversed" (the opposite holds), "not seen" (no difference that a test would call one), or "not tested"
+    # (no test says anything here; the evidence says why)
     verdict: str
-    evidence: str
-    kind: str = "claim"
-    rule: str = ""
-    values: tuple[Values, ...] = ()
-    numbers: tuple[float, ...] = ()
+    evidence: str  # the numbers that say so
+    kind: str = "claim"  # "claim", or "theorem" or "figure" for what is checked and not counted as a claim
+    rule: str = ""  # of the test, see `seqwise.evaluation.verdicts.decide`; "" where the values are not kept
+    values: tuple[Values, ...] = ()  # what the test is made of, in the order of the claim
+    numbers: tuple[float, ...] = ()  # the difference, the ends of its interval and, of a bootstrap, the p-value
 
     def __post_init__(self) -> None:
         for name in ("text", "source", "evidence"):
@@ -119,21 +94,13 @@ class Claim:
 
 @dataclass(frozen=True)
 class Curve:
-    """The development metric of one training run while it went on.
+    """The development metric of one training run while it went on."""
 
-    Args:
-        system: the table's row.
-        seed: of the run.
-        measure: the metric's name; higher is better.
-        start: CPU seconds of the stages before it.
-        points: CPU seconds of this stage, and the metric, at each evaluation.
-    """
-
-    system: str
-    seed: int
-    measure: str
-    start: float
-    points: tuple[tuple[float, float], ...]
+    system: str  # the table's row
+    seed: int  # of the run
+    measure: str  # the metric's name; higher is better
+    start: float  # CPU seconds of the stages before it
+    points: tuple[tuple[float, float], ...]  # CPU seconds of this stage, and the metric, at each evaluation
 
     def __post_init__(self) -> None:
         rounded = tuple((float(f"{seconds:.4g}"), float(f"{value:.5g}")) for seconds, value in self.points)
@@ -176,11 +143,7 @@ class Table:
 
 
 def save_table(table: Table, path: Path) -> None:
-    """Write the table as JSON, whole or not at all; folders on the way are made.
-
-    Raises:
-        InputError: the file cannot be written there.
-    """
+    """Write the table as JSON, whole or not at all; folders on the way are made."""
     path = Path(path)
     text = json.dumps(_plain(table), sort_keys=True, indent=2, allow_nan=False) + "\n"
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -247,11 +210,7 @@ def _values(content: dict[str, Any]) -> Callable[[dict[str, Any]], tuple[Values,
 
 
 def load_table(path: Path) -> Table:
-    """Read a table that `save_table` wrote; the two are equal.
-
-    Raises:
-        InputError: the file cannot be read, is not JSON, or is not a table of results.
-    """
+    """Read a table that `save_table` wrote; the two are equal."""
     hint = "make it again with the command that wrote it"
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))

@@ -10,18 +10,6 @@ def shorten_distinctly(names: Iterable[str], *, longest: int) -> dict[str, str]:
 
     A short form stands for one name alone: read as a pattern in which "…" is any text, it fits no other of the names.
     As much of the beginning is kept as allows that. Where no such form is short enough, names are numbered.
-
-    Args:
-        names: in any order; each is shortened beside all the others.
-        longest: characters of a short form, at least 1. Where there are more names than so many digits can number,
-            some forms are longer.
-
-    Returns:
-        The short form of each name; a name that fits stays as it is.
-
-    Example:
-        >>> shorten_distinctly(["np", "dr(0,dl(0,np,s),np)", "dr(0,dl(0,np,s),pp)"], longest=10)
-        {'np': 'np', 'dr(0,dl(0,np,s),np)': 'dr(0,d…np)', 'dr(0,dl(0,np,s),pp)': 'dr(0,d…pp)'}
     """
     distinct = list(dict.fromkeys(names))
     short = {name: name for name in distinct if len(name) <= longest}

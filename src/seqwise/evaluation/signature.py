@@ -64,19 +64,7 @@ class Signature:
 
 
 def sign(method: str, *, seeds: Iterable[int], data: str, training: Iterable[str] = ()) -> Signature:
-    """Signature of a number made here, now, by this code.
-
-    Args:
-        method: what was run, in the field's words.
-        seeds: of every training or sampling run that went in.
-        data: SHA-256 of the evaluated examples, from `sha256_of_examples`.
-        training: what was trained on, see `Signature`.
-
-    Example:
-        >>> signature = sign("beam search, k = 3", seeds=[1, 2], data=sha256_of_examples([]))
-        >>> signature_line(signature).startswith("method:beam search, k = 3 | seeds:1,2 | data:e3b0c44298fc | seqwise:")
-        True
-    """
+    """Signature of a number made here, now, by this code."""
     return Signature(
         method=method,
         seeds=tuple(seeds),
@@ -92,12 +80,7 @@ def sign(method: str, *, seeds: Iterable[int], data: str, training: Iterable[str
 
 
 def signature_line(signature: Signature) -> str:
-    """The signature on one line, fields joined by " | ", hashes cut to 12 digits; unknown fields left out.
-
-    Example:
-        >>> print(signature_line(Signature("greedy", (7,), "ab" * 32, "0.1.0", "2.13.0", "3.11.4", "4 cores", "2026-01-31")))
-        method:greedy | seeds:7 | data:abababababab | seqwise:0.1.0 | torch:2.13.0 | python:3.11.4 | machine:4 cores | date:2026-01-31
-    """  # noqa: E501  (the example shows the line whole)
+    """The signature on one line, fields joined by " | ", hashes cut to 12 digits; unknown fields left out."""
     shown = {field.name: getattr(signature, field.name) for field in fields(signature)}
     training = (re.sub(r"\b[0-9a-f]{64}\b", lambda found: found[0][:12], source) for source in signature.training)
     shown |= {
@@ -111,11 +94,6 @@ def sha256_of_examples(examples: Iterable[_SourceAndTarget]) -> str:
 
     Where they were read from does not count: a copy of a file under another name has the same hash. Each example
     enters as a line of ASCII JSON, ``[[source tokens],[target tokens]]``, so no two data sets share a text.
-
-    Example:
-        >>> from types import SimpleNamespace
-        >>> sha256_of_examples([SimpleNamespace(source=("a", "b"), target=("X",))])[:12]
-        '9f7e449ecb59'
     """
     digest = hashlib.sha256()
     for example in examples:
@@ -134,11 +112,7 @@ def describe_machine() -> str:
 
 
 def check_text(name: str, value: Any) -> None:
-    """Refuse what is not text.
-
-    Raises:
-        InputError: naming the field.
-    """
+    """Refuse what is not text."""
     if not isinstance(value, str):
         raise InputError(f"{name} must be text, got {value!r}")
 

@@ -27,23 +27,14 @@ Ids = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Slots:
-    """The slots of a hard search before one of its steps, each scored in both ways whatever the search goes by.
+    """The slots of a hard search before one of its steps, each scored in both ways whatever the search goes by."""
 
-    Attributes:
-        prefixes_BJT: int64, the tokens written so far; :data:`~seqwise.search.HELD` where an input had ended.
-        scores_BJ: what the search goes by; minus infinity marks a dead slot.
-        log_probs_BJ: ``log p(prefix) = sum_t (f_t - log Z_t)``, in nats.
-        raw_scores_BJ: ``sum_t f_t``, in nats.
-        log_partitions_BJ: log Z of the step to come; 0 where there is none, since what has ended stays as it is.
-        open_BJ: whether a token can still be added: the slot lives, has not ended, and its input has steps left.
-    """
-
-    prefixes_BJT: Tensor
-    scores_BJ: Tensor
-    log_probs_BJ: Tensor
-    raw_scores_BJ: Tensor
-    log_partitions_BJ: Tensor
-    open_BJ: Tensor
+    prefixes_BJT: Tensor  # int64, the tokens written so far; :data:`~seqwise.search.HELD` where an input had ended
+    scores_BJ: Tensor  # what the search goes by; minus infinity marks a dead slot
+    log_probs_BJ: Tensor  # ``log p(prefix) = sum_t (f_t - log Z_t)``, in nats
+    raw_scores_BJ: Tensor  # ``sum_t f_t``, in nats
+    log_partitions_BJ: Tensor  # log Z of the step to come; 0 where there is none, since what has ended stays as it is
+    open_BJ: Tensor  # whether a token can still be added: the slot lives, has not ended, and its input has steps left
 
 
 def unrestricted(selector: Selector) -> Selector:
@@ -53,26 +44,7 @@ def unrestricted(selector: Selector) -> Selector:
 
 @torch.no_grad()
 def unroll_slots(model: StepModel, context: Any, decoder: Decoder, *, num_steps: int | Tensor) -> Iterator[Slots]:
-    """Search, and give the slots before each step with their probability, raw score and next log Z.
-
-    Args:
-        model: a step model, in evaluation mode.
-        context: what ``model.encode`` returned.
-        decoder: a hard selector and a score.
-        num_steps: as of :func:`~seqwise.search.beam_search`.
-
-    Yields:
-        The slots before the first step, the second and so on, and at last those of the final beam. The search is over
-        after the last step, or as soon as every slot has ended.
-
-    Example:
-        >>> from seqwise.models import Tagger
-        >>> model = Tagger(source_size=5, target_size=3, embedding_size=4, hidden_size=8, label_embedding_size=2).eval()
-        >>> context = model.encode(collate([(0, EncodedExample((1, 2, 3), ()))]))
-        >>> before = unroll_slots(model, context, Decoder(HardTopK(2), local), num_steps=2)
-        >>> [slots.prefixes_BJT.shape for slots in before]
-        [torch.Size([1, 1, 0]), torch.Size([1, 2, 1]), torch.Size([1, 2, 2])]
-    """
+    """Search, and give the slots before each step with their probability, raw score and next log Z."""
     beam = Beam.start(model, context)
     log_probs_BJ = raw_scores_BJ = beam.scores_BK
     steps = unroll(model, context, decoder.selector, num_steps=num_steps, score=decoder.score, end=model.end)

@@ -80,18 +80,7 @@ def ngram_overlap(
 
     It is p_n of `bleu` without smoothing or brevity penalty.
 
-    Args:
-        predictions, references, tokenize, lowercase: as in `bleu`.
-        n: length of the n-grams, 1 to 4.
-
-    Raises:
-        InputError: as in `bleu`, n out of range, or no prediction has n tokens.
-
     Source: Papineni et al., ACL 2002, section 2.1; Goyal's thesis, 2021, table 5.5.
-
-    Example:
-        >>> ngram_overlap(["the the the cat"], [["the cat"]], 1).value  # doctest: +SKIP
-        0.5
     """
     if not 1 <= n <= MAX_ORDER:
         raise InputError(f"n must be 1 to {MAX_ORDER}, got {n}")
@@ -104,36 +93,14 @@ def bleu_length_ratio(
 ) -> Counts:
     """Length of the predictions over that of the references, each the closest in length: c / r of `bleu`, in tokens.
 
-    Args:
-        predictions, references, tokenize, lowercase: as in `bleu`.
-
-    Raises:
-        InputError: as in `bleu`, or the references are empty.
-
     Source: Goyal's thesis, 2021, table 5.5.
-
-    Example:
-        >>> bleu_length_ratio(["the cat"], [["the cat sat down"]]).value  # doctest: +SKIP
-        0.5
     """
     statistics_NC = _statistics(predictions, references, tokenize=tokenize, lowercase=lowercase)
     return Counts(statistics_NC[:, 0], statistics_NC[:, 1])
 
 
 def subset(counts: Sums, indices: npt.ArrayLike) -> Sums:
-    """The same measure on some of the examples.
-
-    Args:
-        counts: of all examples.
-        indices: places of those wanted, such as a bin of `bins_by_length`.
-
-    Raises:
-        InputError: there is nothing to measure in them.
-
-    Example:
-        >>> subset(Counts([1, 0, 1, 1]), [0, 1]).value
-        0.5
-    """
+    """The same measure on some of the examples."""
     return Sums(counts.columns_NC[np.asarray(indices, dtype=np.intp)], counts.combine)
 
 
@@ -142,21 +109,7 @@ def bins_by_length(lengths: Sequence[int], edges: Sequence[int] = (20, 30, 40)) 
 
     A bin holds low <= length < high, and the last one every length from the last edge on.
 
-    Args:
-        lengths: of each example, in tokens.
-        edges: where a new bin begins, in rising order; the default is that of table 5.6 of Goyal's thesis.
-
-    Returns:
-        {"0-20": indices, ..., "40+": indices}; `subset` measures on them.
-
-    Raises:
-        InputError: the edges do not rise from above 0.
-
     Source: Goyal's thesis, 2021, table 5.6, which leaves open to which bin a length of 20 belongs.
-
-    Example:
-        >>> bins_by_length([3, 20, 45, 7])
-        {'0-20': array([0, 3]), '20-30': array([1]), '40+': array([2])}
     """
     starts = [0, *edges]
     if any(low >= high for low, high in pairwise(starts)):
@@ -169,9 +122,6 @@ def bins_by_length(lengths: Sequence[int], edges: Sequence[int] = (20, 30, 40)) 
 
 def require_sacrebleu() -> None:
     """Look for sacrebleu before long work that is measured with it.
-
-    Raises:
-        InputError: it is not installed.
 
     Example:
         >>> require_sacrebleu()  # doctest: +SKIP

@@ -20,31 +20,16 @@ PACKAGE = "seqwise.evaluation."
 
 @dataclass(frozen=True)
 class Values:
-    """One measurement for each training seed, as text.
+    """One measurement for each training seed, as text."""
 
-    Args:
-        combine: what makes the measure of the sums, as "module:function" of `seqwise.evaluation`.
-        seeds: for each training seed a text for each of the C sums. A text of digits and letters alone has one
-            character for each example: 0 to 9, then a to z for 10 to 35. Any other text has numbers between spaces.
-    """
-
-    combine: str
+    combine: str  # what makes the measure of the sums, as "module:function" of `seqwise.evaluation`
+    # for each training seed a text for each of the C sums. A text of digits and letters alone has one character for
+    # each example: 0 to 9, then a to z for 10 to 35. Any other text has numbers between spaces.
     seeds: tuple[tuple[str, ...], ...]
 
 
 def values_of(measured: PerSeed) -> Values:
-    """Parts of a measurement.
-
-    Args:
-        measured: one measurement, or one for each training seed.
-
-    Raises:
-        InputError: the measurements are of a measure that is not one of `seqwise.evaluation`.
-
-    Example:
-        >>> values_of(Counts([3, 12], [4, 40]))
-        Values(combine='metrics:_ratio', seeds=(('3c', '4.0 40.0'),))
-    """
+    """Parts of a measurement."""
     runs = [measured] if isinstance(measured, Sums) else list(measured)
     combine = runs[0].combine
     module, function = getattr(combine, "__module__", ""), getattr(combine, "__qualname__", "")
@@ -55,25 +40,12 @@ def values_of(measured: PerSeed) -> Values:
 
 
 def values_by_seed(numbers: Sequence[float]) -> Values:
-    """The values of a number that is exact for each training seed.
-
-    Example:
-        >>> [sums.value for sums in sums_of(values_by_seed([1.5, 40.0]))]
-        [1.5, 40.0]
-    """
+    """The values of a number that is exact for each training seed."""
     return values_of([Counts([number]) for number in numbers])
 
 
 def sums_of(values: Values) -> list[Sums]:
-    """The measurements that `values_of` was given, one for each training seed.
-
-    Raises:
-        InputError: there is no such measure, or a text has neither digits nor numbers.
-
-    Example:
-        >>> sums_of(values_of(Counts([1, 0, 2])))[0].value
-        1.0
-    """
+    """The measurements that `values_of` was given, one for each training seed."""
     module, _, function = values.combine.partition(":")
     try:
         combine = getattr(importlib.import_module(PACKAGE + module), function)

@@ -25,18 +25,7 @@ def interval_result(
     system: str, measure: str, measured: PerSeed, signature: Signature, *, unit: str = "%", rule: str = "",
     published: float | None = None, note: str = "",
 ) -> Result:  # fmt: skip
-    """A result with its bootstrap interval and the values that both are made of.
-
-    Args:
-        system, measure, signature, unit, published, note: see `Result`.
-        measured: one measurement, or one for each training seed.
-        rule: "" for the measure itself, "exp" for its exponential.
-
-    Example:
-        >>> from seqwise.evaluation import Counts, sign
-        >>> interval_result("greedy", "right", Counts([1, 0] * 50), sign("greedy", seeds=[0], data="0" * 64)).value
-        50.0
-    """
+    """A result with its bootstrap interval and the values that both are made of."""
     bare = Result(
         system, measure, 0.0, signature, unit=unit, rule=rule, published=published, note=note,
         values=(values_of(measured),),
@@ -47,12 +36,7 @@ def interval_result(
 def difference_result(
     system: str, measure: str, first: PerSeed, second: PerSeed, signature: Signature, *, note: str = ""
 ) -> Result:
-    """A difference in points, with the interval and the p-value of a paired bootstrap and the values of both systems.
-
-    Args:
-        system, measure, signature, note: see `Result`.
-        first, second: the difference is first - second.
-    """
+    """Return the difference first - second, with the interval and p-value of a paired bootstrap."""
     values = (values_of(first), values_of(second))
     return again(Result(system, measure, 0.0, signature, note=note, values=values))
 
@@ -61,12 +45,7 @@ def student_result(
     system: str, measure: str, numbers: Sequence[float], signature: Signature, *, unit: str, note: str = "",
     published: float | None = None,
 ) -> Result:  # fmt: skip
-    """The mean of numbers that are exact for each seed, with Student's interval, and the numbers.
-
-    Args:
-        system, measure, signature, unit, published, note: see `Result`.
-        numbers: in the unit, one for each training seed.
-    """
+    """The mean of numbers that are exact for each seed, with Student's interval, and the numbers."""
     bare = Result(
         system, measure, 0.0, signature, unit=unit, rule=BY_SEED, published=published, note=note,
         values=(values_by_seed(numbers),),
@@ -93,12 +72,7 @@ def again(result: Result) -> Result:
 
 
 def student_interval(numbers: Sequence[float]) -> tuple[float, float | None, float | None]:
-    """The mean over seeds with the ends of Student's 95% interval; of one seed, no interval.
-
-    Example:
-        >>> student_interval([2.0])
-        (2.0, None, None)
-    """
+    """The mean over seeds with the ends of Student's 95% interval; of one seed, no interval."""
     mean = statistics.fmean(numbers)
     if len(numbers) < 2:
         return mean, None, None
@@ -108,23 +82,7 @@ def student_interval(numbers: Sequence[float]) -> tuple[float, float | None, flo
 
 
 def decide(rule: str, first: Values, second: Values) -> tuple[str, tuple[float, ...]]:
-    """The verdict of a claim and the numbers that it rests on.
-
-    Args:
-        rule: "better": first > second with p < 0.05 in a paired bootstrap over examples and seeds. "no worse by M": the
-            whole 95% interval of first - second lies above -M. "by seed": Student's 95% interval of the differences
-            by seed lies above 0. "about T times": Student's interval of the ratios by seed lies within a quarter of T;
-            reversed if it lies below 1. Else, the other way round, the claim is reversed.
-        first, second: in the order of the claim.
-
-    Returns:
-        The verdict, and the difference, the ends of its interval and, of a bootstrap, the p-value; of a single seed, by
-        seed, the difference alone.
-
-    Example:
-        >>> decide("by seed", values_by_seed([2.0, 2.1, 2.0]), values_by_seed([1.0, 1.1, 1.1]))[0]
-        'holds'
-    """
+    """The verdict of a claim and the numbers that it rests on."""
     ours, theirs = sums_of(first), sums_of(second)
     if rule == BY_SEED:
         mean, low, high = student_interval([one.value - other.value for one, other in zip(ours, theirs, strict=True)])
@@ -154,10 +112,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
     The i-th smallest of m becomes the largest of ``(m - j + 1) p_j`` over all j up to i, at most 1.
 
     Source: Holm, A simple sequentially rejective multiple test procedure, 1979.
-
-    Example:
-        >>> [round(p_value, 3) for p_value in holm([0.01, 0.04, 0.03])]
-        [0.03, 0.06, 0.06]
     """
     order = sorted(range(len(p_values)), key=p_values.__getitem__)
     scaled = [(len(order) - rank) * p_values[place] for rank, place in enumerate(order)]
@@ -166,18 +120,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def recompute(table: Table) -> Iterator[tuple[Result | Claim, str]]:
-    """Compute every interval, p-value and verdict of a table again from the values that it has.
-
-    Yields:
-        Each result with an interval and each claim, with "" where the same numbers come out, else what is the matter.
-
-    Example:
-        >>> from seqwise.evaluation import Counts, sign
-        >>> signature = sign("greedy", seeds=[0], data="0" * 64)
-        >>> result = interval_result("greedy", "right", Counts([1, 0] * 50), signature)
-        >>> [problem for _, problem in recompute(Table("t", (result, replace(result, measure="m", low=1.0))))]
-        ['', 'low is 1, comes out as 40']
-    """
+    """Compute every interval, p-value and verdict of a table again from the values that it has."""
     for result in table.results:
         if result.low is not None or result.p_value is not None:
             yield result, _difference(result, again(result)) if result.values else "no values"

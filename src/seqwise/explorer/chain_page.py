@@ -79,12 +79,7 @@ class Views:
 
 
 def chain_page(run: MaskedRun, name: str) -> None:
-    """Make the page for one visitor.
-
-    Args:
-        run: what is sampled from.
-        name: what it is called.
-    """
+    """Make the page for one visitor."""
     from nicegui import ui
 
     visit = Visit()

@@ -81,11 +81,6 @@ def search_page(run: OutputRun, name: str, suggestions: Suggestions) -> None:
 
     It opens on the example on which the searches disagree most, as far as a moment allows to tell; the other examples
     are looked at while the visitor reads.
-
-    Args:
-        run: what is explored.
-        name: what it is called.
-        suggestions: what visitors can choose from; shared by all of them.
     """
     from nicegui import ui
 

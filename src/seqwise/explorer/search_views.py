@@ -21,13 +21,7 @@ UNMIXED = 0.995  # weight from which on a relaxed slot counts as one candidate
 
 
 def lattice_view(run: OutputRun, answer: Answer, step: int) -> Markup:
-    """The lattice after so many steps, with its numbers in a folded table.
-
-    Args:
-        run: whose words are written.
-        answer: what was found.
-        step: from 1; later steps are left out.
-    """
+    """The lattice after so many steps, with its numbers in a folded table."""
     words, whole, question = run.codec.target_vocabulary.tokens, answer.lattice, answer.question
     shown = Lattice(whole.steps[:step])
     what = f"{_setup_in_words(answer)}, the first {len(shown.steps)} of {len(whole.steps)} steps"
@@ -57,13 +51,7 @@ def _setup_in_words(answer: Answer) -> str:
 
 
 def step_in_words(run: OutputRun, answer: Answer, step: int) -> str:
-    """View of one step: the best slot's token, the prefixes that a hard beam gave up, the mixture of a relaxed one.
-
-    Args:
-        run: whose words are written.
-        answer: what was found.
-        step: from 1.
-    """
+    """View of one step: the best slot's token, the prefixes that a hard beam gave up, the mixture of a relaxed one."""
     words, nodes = run.codec.target_vocabulary.tokens, answer.lattice.steps[step - 1]
     live = [node for node in nodes if node.is_live]
     if not live:
@@ -106,11 +94,7 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 def outputs_view(outputs: Sequence[Scored]) -> Markup:
-    """The outputs of several searches with both of their scores, the highest of each column marked.
-
-    Args:
-        outputs: see there.
-    """
+    """The outputs of several searches with both of their scores, the highest of each column marked."""
     best = [max(getattr(one, name) for one in outputs) for name in ("log_prob", "raw_score")]
     rows = [
         [
@@ -133,13 +117,7 @@ def _output(run: OutputRun, tokens: Sequence[int]) -> str:
 
 
 def bias_view(run: OutputRun, bias: LabelBias, step: int) -> Markup:
-    """The prefixes of the local beam after a step, each with its local share and what raw scores give it, then and on.
-
-    Args:
-        run: whose words are written.
-        bias: see there.
-        step: from 1; beyond the last the last is shown.
-    """
+    """Table of the prefixes of the local beam after a step, with their local and global shares."""
     step = min(step, len(bias.steps) - 1)
     rows = [_mass_row(run, prefix) for prefix in bias.steps[step]]
     columns = ("prefix", "local share, at every step", "global share now", "one step on", "in the end", "log Z to come")
@@ -176,13 +154,7 @@ def _bar(share: float) -> Markup:
 
 
 def errors_view(run: OutputRun, errors: SearchErrors, *, score: str) -> Markup:
-    """View of what larger beams find, and of whether the chosen beam has made a search error.
-
-    Args:
-        run: whose words are written.
-        errors: see there.
-        score: "local" or "raw", what was searched by.
-    """
+    """View of what larger beams find, and of whether the chosen beam has made a search error."""
     found = [*errors.beams, *([] if errors.exact is None else [errors.exact])]
     rows: list[list[str | Markup]] = []
     for place, one in enumerate(found):

@@ -20,11 +20,7 @@ PORT = 8421
 
 
 def require_nicegui() -> None:
-    """Refuse to go on without the framework of the pages.
-
-    Raises:
-        InputError: it is not installed.
-    """
+    """Refuse to go on without the framework of the pages."""
     try:
         import nicegui  # noqa: F401
     except ImportError as error:
@@ -32,12 +28,7 @@ def require_nicegui() -> None:
 
 
 def page_of(run: Run[Any, Any], name: str) -> Callable[[], None]:
-    """Maker of the page of a run, anew for each visitor, so that none sees what another does.
-
-    Args:
-        run: what is explored.
-        name: what it is called.
-    """
+    """Maker of the page of a run, anew for each visitor, so that none sees what another does."""
     if run.codec.purpose == "predict":
         suggestions = Suggestions(run)
         return lambda: search_page(run, name, suggestions)
@@ -60,11 +51,7 @@ def is_loopback(host: str) -> bool:
 
 
 def free_port(host: str, port: int) -> int:
-    """The port, where it can be listened on; for 0 one that is free.
-
-    Raises:
-        InputError: it is in use or out of range, or the host is none of this machine.
-    """
+    """The port, where it can be listened on; for 0 one that is free."""
     if not 0 <= port < 2**16:
         raise InputError(f"--port must be from 0 to {2**16 - 1}, got {port}")
     try:

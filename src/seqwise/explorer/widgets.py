@@ -27,12 +27,7 @@ def html(content: Markup, tag: str = "div") -> Any:
 
 
 def begin_page(title: str, subtitle: str) -> None:
-    """Style and heading of a page.
-
-    Args:
-        title: of the page.
-        subtitle: what it is on.
-    """
+    """Style and heading of a page."""
     from nicegui import ui
 
     own = resources.files("seqwise.explorer").joinpath("explorer.css").read_text("utf-8")
@@ -55,21 +50,13 @@ def section(title: str) -> Iterator[None]:
 
 @dataclass
 class Slider:
-    """The browser's own slider: focus, keys and what a screen reader says come with it.
+    """The browser's own slider: focus, keys and what a screen reader says come with it."""
 
-    Attributes:
-        element: the input.
-        value: where it is, a whole number.
-        last: the largest one.
-        shown: how the value at a place is written.
-        label: where that is written for those who see it, or None.
-    """
-
-    element: Any
-    value: int
-    last: int
-    shown: Callable[[int], str]
-    label: Any = None
+    element: Any  # the input
+    value: int  # where it is, a whole number
+    last: int  # the largest one
+    shown: Callable[[int], str]  # how the value at a place is written
+    label: Any = None  # where that is written for those who see it, or None
 
     def place(self, value: int, *, last: int | None = None) -> None:
         """Put it somewhere, and perhaps lengthen or shorten it."""
@@ -88,16 +75,7 @@ class Slider:
 
 
 def raw_slider(name: str, first: int, last: int, value: int, shown: Callable[[int], str], on_move: Any) -> Slider:
-    """A slider over whole numbers, without a visible name.
-
-    Args:
-        name: what is chosen.
-        first: the smallest number.
-        last: the largest.
-        value: where it begins.
-        shown: how a number is written.
-        on_move: called after each move; what is to be awaited, the framework awaits.
-    """
+    """A slider over whole numbers, without a visible name."""
     from nicegui import ui
 
     element = ui.element("input").props(f'type=range min={first} step=1 aria-label="{name}"').mark(name)
@@ -120,15 +98,7 @@ def slider(
     *,
     shown: Callable[[float], str] = str,
 ) -> Slider:
-    """A slider over some values, with its name and the value above it; ``values[slider.value]`` is what it is at.
-
-    Args:
-        name: what is chosen.
-        values: from left to right.
-        start: one of them.
-        on_change: called after each move.
-        shown: how a value is written.
-    """
+    """A slider over some values, with its name and the value above it; ``values[slider.value]`` is what it is at."""
     from nicegui import ui
 
     with ui.element("div").classes("named"):
@@ -214,11 +184,7 @@ class Status:
 
 
 def status_line(on_stop: Callable[[], Any] | None = None) -> Status:
-    """A line for what is going on, with a bar and a button to stop it, both hidden until there is work.
-
-    Args:
-        on_stop: None where the page has a button of its own.
-    """
+    """A line for what is going on, with a bar and a button to stop it, both hidden until there is work."""
     from nicegui import ui
 
     with ui.element("div").classes("controls"):

@@ -14,32 +14,15 @@ class Stopped(Exception):
 
 @dataclass
 class Job:
-    """Work in a thread, as a page looks at it; the thread writes, and the page reads and asks to stop.
+    """Work in a thread, as a page looks at it; the thread writes, and the page reads and asks to stop."""
 
-    Attributes:
-        part: what is being done.
-        share: how much is done, from 0 to 1; None where that is not known.
-        began: when, by the clock that only goes forward.
-        asked_to_stop: set by the page.
-    """
-
-    part: str = ""
-    share: float | None = None
-    began: float = field(default_factory=time.monotonic)
-    asked_to_stop: threading.Event = field(default_factory=threading.Event)
+    part: str = ""  # what is being done
+    share: float | None = None  # how much is done, from 0 to 1; None where that is not known
+    began: float = field(default_factory=time.monotonic)  # when, by the clock that only goes forward
+    asked_to_stop: threading.Event = field(default_factory=threading.Event)  # set by the page
 
     def report(self, part: str, done: int, total: int) -> None:
-        """Note how far it is.
-
-        Raises:
-            Stopped: that has been asked for.
-
-        Example:
-            >>> job = Job()
-            >>> job.report("outputs", 1, 4)
-            >>> job.part, job.share
-            ('outputs', 0.25)
-        """
+        """Note how far it is."""
         if self.asked_to_stop.is_set():
             raise Stopped
         self.part, self.share = part, done / total
@@ -47,9 +30,6 @@ class Job:
 
 def latest(work: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
     """The same work, of which one runs at a time; all calls during it are answered by one more run after it.
-
-    Args:
-        work: reads what is wished for when it begins.
 
     Example:
         >>> import asyncio

@@ -82,10 +82,10 @@ class TrainerOptions(Config):
 
     def batches(self, encoded: Sequence[EncodedExample]) -> BatchSampler:
         """The batches of the first epoch, of which the others have as many."""
-        from seqwise.data.batches import batch_sampler
+        from seqwise.data.batches import BatchSampler
 
         lengths = [example.lengths for example in encoded]
-        return batch_sampler(lengths, batch_size=self.batch_size, batch_tokens=self.batch_tokens, seed=self.seed)
+        return BatchSampler(lengths, batch_size=self.batch_size, batch_tokens=self.batch_tokens, seed=self.seed)
 
 
 def with_lasting_paths(settings: AnyOptions, output: Path) -> AnyOptions:

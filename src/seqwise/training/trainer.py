@@ -30,7 +30,7 @@ from torch.utils.data import DataLoader, Dataset
 from transformers import EarlyStoppingCallback, PrinterCallback, TrainerCallback, TrainerState, TrainingArguments
 
 from seqwise.configuration.written import did_you_mean
-from seqwise.data.batches import BatchSampler, EncodedExample, batch_sampler, collate
+from seqwise.data.batches import BatchSampler, EncodedExample, collate
 from seqwise.data.durable import write_atomically
 from seqwise.errors import InputError
 from seqwise.models.recurrent import ONE_LABEL_EACH
@@ -244,7 +244,7 @@ def fit(
         chosen["fingerprints"] = dict(fingerprints)
     started = time.monotonic()
     lengths = [example.lengths for example in train]
-    sampler = batch_sampler(lengths, batch_size=batch_size, batch_tokens=batch_tokens, seed=seed)
+    sampler = BatchSampler(lengths, batch_size=batch_size, batch_tokens=batch_tokens, seed=seed)
     batches = StepBatches(train, sampler, steps=steps, parts=gradient_accumulation_steps)
     settings = _made_with(chosen, train, parsed)
     wrapped = WithObjective(model, objective)

@@ -24,47 +24,20 @@ OnPart = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """Answer of one setup for one input.
+    """Answer of one setup for one input."""
 
-    Attributes:
-        question: the input.
-        setup: how was searched.
-        lattice: the search step by step.
-        outputs: of several searches, with both scores.
-        bias: the mass of each prefix of the local beam of k slots, local and global.
-        errors: of beams of several sizes, by the scores that are searched by.
-    """
-
-    question: Question
-    setup: Setup
-    lattice: Lattice
-    outputs: tuple[Scored, ...]
-    bias: LabelBias
-    errors: SearchErrors
+    question: Question  # the input
+    setup: Setup  # how was searched
+    lattice: Lattice  # the search step by step
+    outputs: tuple[Scored, ...]  # of several searches, with both scores
+    bias: LabelBias  # the mass of each prefix of the local beam of k slots, local and global
+    errors: SearchErrors  # of beams of several sizes, by the scores that are searched by
 
 
 def answer(
     run: OutputRun, question: Question, setup: Setup, *, known: Answer | None = None, on_part: OnPart | None = None
 ) -> Answer:
-    """Compute all parts, or take those over that would come out the same.
-
-    Args:
-        run: a trained run.
-        question: the input.
-        setup: how is searched.
-        known: an earlier answer of the same run.
-        on_part: see :data:`OnPart`.
-
-    Example:
-        >>> from seqwise.data.readers import Example
-        >>> from seqwise.runs import new_run, train_settings
-        >>> from seqwise.runs.explore import read_question
-        >>> run = new_run([Example(("a", "b"), ("X", "Y"))] * 2, train_settings())
-        >>> first = answer(run, read_question(run, "a b"), Setup(k=2))
-        >>> second = answer(run, first.question, Setup(k=2, score="raw"), known=first)
-        >>> second.bias is first.bias, second.errors is first.errors
-        (True, False)
-    """
+    """Compute all parts, or take those over that would come out the same."""
 
     def part(number: int) -> None:
         if on_part is not None:

@@ -29,29 +29,17 @@ MOST_SWEEPS = 5000
 
 @dataclass(frozen=True, eq=False)
 class Watched:
-    """Chains as far as they have come. Nothing in it changes: each step makes another.
+    """Chains as far as they have come. Nothing in it changes: each step makes another."""
 
-    Attributes:
-        run: what is sampled from.
-        problem: as it was typed.
-        settings: of the sweeps to come.
-        kernel: what makes one.
-        first: where the chains were before the first sweep, nothing pinned.
-        state: where they are.
-        done: the sweeps, each by itself.
-        pinned: the positions, from 0, that were fixed by hand.
-        since: how many sweeps there had been when the settings or pins last changed.
-    """
-
-    run: MaskedRun
-    problem: Problem
-    settings: SampleSettings
-    kernel: Kernel
-    first: ChainState
-    state: ChainState
-    done: tuple[Trace, ...] = ()
-    pinned: frozenset[int] = frozenset()
-    since: int = 0
+    run: MaskedRun  # what is sampled from
+    problem: Problem  # as it was typed
+    settings: SampleSettings  # of the sweeps to come
+    kernel: Kernel  # what makes one
+    first: ChainState  # where the chains were before the first sweep, nothing pinned
+    state: ChainState  # where they are
+    done: tuple[Trace, ...] = ()  # the sweeps, each by itself
+    pinned: frozenset[int] = frozenset()  # the positions, from 0, that were fixed by hand
+    since: int = 0  # how many sweeps there had been when the settings or pins last changed
 
     @property
     def rows(self) -> list[tuple[str, ...]]:
@@ -87,27 +75,7 @@ class Tally(NamedTuple):
 
 
 def start(run: MaskedRun, text: str, settings: SampleSettings, *, source: str = "") -> Watched:
-    """Chains before their first sweep.
-
-    Args:
-        run: its model in evaluation mode.
-        text: a sequence with ``_`` for what is to be drawn; of a conditional run blank for a whole output.
-        settings: of the first sweeps, and of the seed.
-        source: of a conditional run.
-
-    Raises:
-        InputError: the text cannot be read or is too long, nothing is free, or there are too many chains.
-
-    Example:
-        >>> from seqwise.data.readers import Example
-        >>> from seqwise.runs import masked_settings
-        >>> from seqwise.runs.masked_model_training import new_masked_run
-        >>> run = new_masked_run([Example((), ("b", "a"))], masked_settings(model="lstm", minimum_count=1))
-        >>> _ = run.model.eval()
-        >>> watched = advance(start(run, "_ a", SampleSettings(chains=2)))
-        >>> len(watched.done), [row[1] for row in watched.rows]
-        (1, ['a', 'a'])
-    """
+    """Chains before their first sweep."""
     if settings.num_chains > MOST_CHAINS:
         raise InputError(f"{settings.num_chains} chains are more than one can watch", hint=f"take up to {MOST_CHAINS}")
     _require_replayable(settings)
@@ -125,14 +93,7 @@ def _require_replayable(settings: SampleSettings) -> None:
 
 
 def advance(watched: Watched) -> Watched:
-    """One sweep more.
-
-    Args:
-        watched: stays as it is.
-
-    Raises:
-        InputError: the chains have made as many sweeps as are kept.
-    """
+    """One sweep more."""
     if len(watched.done) >= MOST_SWEEPS:
         raise InputError(f"the chains have made {MOST_SWEEPS:,} sweeps", hint="start again")
     swept = sample_chains(watched.kernel, watched.state, 1, seed=watched.settings.seed)
@@ -140,15 +101,7 @@ def advance(watched: Watched) -> Watched:
 
 
 def adjust(watched: Watched, settings: SampleSettings) -> Watched:
-    """Make the sweeps to come by other settings; where the chains are, and their random numbers, stay.
-
-    Args:
-        watched: stays as it is.
-        settings: energy, chains and seed must be those of the start.
-
-    Raises:
-        InputError: one of these is another.
-    """
+    """Make the sweeps to come by other settings; where the chains are, and their random numbers, stay."""
     _require_replayable(settings)
     for name in ("energy", "num_chains", "seed", "contain", "without", "penalty"):
         if getattr(settings, name) != getattr(watched.settings, name):
@@ -164,10 +117,6 @@ def pin(watched: Watched, pinned: Sequence[int]) -> Watched:
     """Fix some positions as they stand in each chain, and free those that are no longer among them.
 
     What the problem itself fixes stays fixed.
-
-    Args:
-        watched: stays as it is.
-        pinned: positions, from 0.
     """
     wanted = frozenset(pinned)
     if wanted == watched.pinned:
@@ -178,15 +127,7 @@ def pin(watched: Watched, pinned: Sequence[int]) -> Watched:
 
 
 def tally(sweeps: Sequence[Trace]) -> Tally:
-    """Counts over sweeps and chains.
-
-    Args:
-        sweeps: of :attr:`Watched.done`.
-
-    Example:
-        >>> tally([]).acceptance is None
-        True
-    """
+    """Counts over sweeps and chains."""
     return Tally(
         *(
             sum(int(getattr(swept, f"{what}_SB").sum()) for swept in sweeps)

@@ -22,37 +22,18 @@ MOST_TOKENS = 100
 
 @dataclass(frozen=True)
 class Question:
-    """An input with, where it is known, its right output.
+    """An input with, where it is known, its right output."""
 
-    Attributes:
-        example: as it was typed.
-        source: encoded, without the right output.
-        gold: the right output as ids, end token included (see ``gold_ids``); None where
-            there is none.
-        unseen: by their places in gold, the tokens of the right output that training never saw.
-    """
-
-    example: Example
-    source: EncodedExample
+    example: Example  # as it was typed
+    source: EncodedExample  # encoded, without the right output
+    # the right output as ids, end token included (see ``gold_ids``); None where there is none
     gold: tuple[int, ...] | None
+    # by their places in gold, the tokens of the right output that training never saw
     unseen: Mapping[int, str] = field(default_factory=dict)
 
 
 def load_explored(name: str | os.PathLike[str], *, file: Path | None = None) -> Run[Any, Any]:
-    """Read what can be explored: a run of ``seqwise train``, or a masked model, ours or a Hugging Face model.
-
-    Args:
-        name: of a folder; nothing is looked for on a hub.
-        file: data that examples are taken from; by default the development data of the run, wherever it is read from.
-
-    Raises:
-        InputError: the folder is missing, holds something else, or is damaged; or the file cannot be read.
-
-    Example:
-        >>> load_explored("nowhere")
-        Traceback (most recent call last):
-        seqwise.errors.InputError: nowhere: there is no such run folder; give the --output of a seqwise train or masked-model train
-    """  # noqa: E501
+    """Read what can be explored: a run of ``seqwise train``, or a masked model, ours or a Hugging Face model."""
     folder, hint = Path(name), "give the --output of a seqwise train or masked-model train"
     if not folder.is_dir():
         raise InputError("there is no such run folder", path=folder, hint=hint)
@@ -70,26 +51,7 @@ def load_explored(name: str | os.PathLike[str], *, file: Path | None = None) -> 
 
 
 def read_question(run: OutputRun, text: str, right: str = "") -> Question:
-    """Read an input and its right output.
-
-    Args:
-        run: in whose units both are read.
-        text: the input.
-        right: the right output; blank where it is not known.
-
-    Raises:
-        InputError: the input is empty or holds what the run does not know, one of them is too long, or a tagger is
-            given another number of labels than words.
-
-    Example:
-        >>> from seqwise.runs import new_run, train_settings
-        >>> run = new_run([Example(("a", "b"), ("X", "Y"))] * 2, train_settings())
-        >>> read_question(run, "a b", "X Y").gold
-        (0, 1)
-        >>> read_question(run, "a b", "X")
-        Traceback (most recent call last):
-        seqwise.errors.InputError: the right output has 1 label for 2 words; give one for each
-    """
+    """Read an input and its right output."""
     example = example_of(text.strip(), units=input_units(run.settings))
     require_short(example.source)
     if right.strip():
@@ -114,11 +76,7 @@ def _right(run: OutputRun, text: str, length: int) -> tuple[str, ...]:
 
 
 def require_short(tokens: Sequence[object]) -> None:
-    """Refuse what is too long to be explored.
-
-    Raises:
-        InputError: it is.
-    """
+    """Refuse what is too long to be explored."""
     if len(tokens) > MOST_TOKENS:
         problem = f"the input has {len(tokens)} tokens, and the explorer takes {MOST_TOKENS} at most"
         raise InputError(problem, hint="give a shorter one")

@@ -24,33 +24,22 @@ MOST_OUTPUTS = 4096  # that are enumerated
 
 @dataclass(frozen=True)
 class Found:
-    """The best output of one search.
+    """The best output of one search."""
 
-    Attributes:
-        name: of the search.
-        tokens: ids, without the end token.
-        score: in nats, by the score that is searched by.
-        short: by how much that is less than the best score that was found at all; 0 for no search error that we know.
-    """
-
-    name: str
-    tokens: tuple[int, ...]
-    score: float
+    name: str  # of the search
+    tokens: tuple[int, ...]  # ids, without the end token
+    score: float  # in nats, by the score that is searched by
+    # by how much that is less than the best score that was found at all; 0 for no search error that we know
     short: float
 
 
 @dataclass(frozen=True)
 class SearchErrors:
-    """Results of beams of several sizes.
+    """Results of beams of several sizes."""
 
-    Attributes:
-        beams: by size, the one that was asked for among them.
-        asked: the place of that one.
-        exact: the best output there is, or None where it is not known: then the largest beam is the best that is known.
-    """
-
-    beams: tuple[Found, ...]
-    asked: int
+    beams: tuple[Found, ...]  # by size, the one that was asked for among them
+    asked: int  # the place of that one
+    # the best output there is, or None where it is not known: then the largest beam is the best that is known
     exact: Found | None
 
 
@@ -58,21 +47,6 @@ def search_errors(run: OutputRun, question: Question, *, k: int, score: str) -> 
     """Search with beams of several sizes, and exactly: chains by raw scores with Viterbi, short taggings one by one.
 
     A search error is an output that another one beats by the very score that was searched by.
-
-    Args:
-        run: a trained run.
-        question: its source is read.
-        k: size of the beam that is asked about.
-        score: "local" or "raw".
-
-    Example:
-        >>> from seqwise.data.readers import Example
-        >>> from seqwise.runs import new_run, train_settings
-        >>> from seqwise.runs.explore import read_question
-        >>> run = new_run([Example(("a", "b"), ("X", "Y"))] * 2, train_settings())
-        >>> errors = search_errors(run, read_question(run, "a b"), k=4, score="raw")
-        >>> errors.beams[errors.asked].short, errors.exact.name
-        (0.0, 'exact, of all 4 outputs')
     """
     sizes = sorted({*SIZES, k})
     found = [(f"beam of {size}", *_beam(run, question, size, score)) for size in sizes]

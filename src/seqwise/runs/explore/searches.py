@@ -33,27 +33,12 @@ SCORES: dict[str, Score] = {"local": local, "raw": global_}
 
 @dataclass(frozen=True)
 class Setup:
-    """Setup of a search.
-
-    Args:
-        search: see :data:`SearchName`.
-        score: "local" or "raw".
-        k: size of the beam; greedy search does not read it.
-        alpha: inverse temperature of the relaxation, in the unit of the run's training.
-
-    Raises:
-        InputError: a value is out of its range.
-
-    Example:
-        >>> Setup(k=0)
-        Traceback (most recent call last):
-        seqwise.errors.InputError: k must be from 1 to 16, got 0
-    """
+    """Setup of a search."""
 
     search: SearchName = "beam"
-    score: str = "local"
-    k: int = 4
-    alpha: float = 1.0
+    score: str = "local"  # "local" or "raw"
+    k: int = 4  # size of the beam; greedy search does not read it
+    alpha: float = 1.0  # inverse temperature of the relaxation, in the unit of the run's training
 
     def __post_init__(self) -> None:
         if not 1 <= self.k <= MOST_SLOTS:
@@ -74,41 +59,18 @@ class Setup:
 
 @dataclass(frozen=True)
 class Scored:
-    """An output with both of its scores, whichever it was found by.
+    """An output with both of its scores, whichever it was found by."""
 
-    Attributes:
-        name: of the search.
-        tokens: ids, without the end token.
-        text: how it reads; tokens that training never saw are marked.
-        log_prob: ``sum_t f_t - log Z_t``, in nats; minus infinity where training never saw one of the tokens.
-        raw_score: ``sum_t f_t``, in nats; or minus infinity.
-        is_gold: whether it is the right output; None where that is not known.
-    """
-
-    name: str
-    tokens: tuple[int, ...]
-    text: str
-    log_prob: float
-    raw_score: float
-    is_gold: bool | None
+    name: str  # of the search
+    tokens: tuple[int, ...]  # ids, without the end token
+    text: str  # how it reads; tokens that training never saw are marked
+    log_prob: float  # ``sum_t f_t - log Z_t``, in nats; minus infinity where training never saw one of the tokens
+    raw_score: float  # ``sum_t f_t``, in nats; or minus infinity
+    is_gold: bool | None  # whether it is the right output; None where that is not known
 
 
 def follow(run: OutputRun, question: Question, setup: Setup) -> Lattice:
-    """Origin of every slot, step by step.
-
-    Args:
-        run: a trained run.
-        question: costs are taken from its right output, where there is one.
-        setup: how is searched.
-
-    Example:
-        >>> from seqwise.data.readers import Example
-        >>> from seqwise.runs import new_run, train_settings
-        >>> from seqwise.runs.explore import read_question
-        >>> run = new_run([Example(("a", "b"), ("X", "Y"))] * 2, train_settings())
-        >>> [len(slots) for slots in follow(run, read_question(run, "a b"), Setup(k=3)).steps]
-        [2, 3]
-    """
+    """Origin of every slot, step by step."""
     decoder, model = setup.decoder(run), run.model
     steps = drawn_steps(model, question.source, k=setup.k, gold=question.gold)
     selector = run.codec.allowed(decoder.selector)
@@ -116,18 +78,7 @@ def follow(run: OutputRun, question: Question, setup: Setup) -> Lattice:
 
 
 def dropped(lattice: Lattice, step: int) -> tuple[int, ...]:
-    """The slots before a step that nothing after it comes from, both counted from 1: prefixes that a beam gives up.
-
-    Args:
-        lattice: of a hard search.
-        step: from 1.
-
-    Example:
-        >>> from seqwise.runs.report.lattice import Node
-        >>> node = lambda *parents: Node(((0, 1.0),), parents, 0.0, None, None, 0.0, 0.0, True)
-        >>> dropped(Lattice(((node(1.0), node(1.0)), (node(0.0, 1.0), node(0.0, 1.0)))), 2)
-        (1,)
-    """
+    """The slots before a step that nothing after it comes from, both counted from 1: prefixes that a beam gives up."""
     before = lattice.steps[step - 2] if step > 1 else ()
     used = {
         place for node in lattice.steps[step - 1] if node.is_live for place, weight in enumerate(node.parents) if weight
@@ -136,19 +87,7 @@ def dropped(lattice: Lattice, step: int) -> tuple[int, ...]:
 
 
 def fell_off(lattice: Lattice, gold: Sequence[int]) -> int | None:
-    """The step, from 1, after which no slot of a hard search holds a prefix of gold; None where one always does.
-
-    Args:
-        lattice: of a hard search.
-        gold: the right output, end token included.
-
-    Example:
-        >>> from seqwise.runs.report.lattice import Node
-        >>> node = lambda token, *parents: Node(((token, 1.0),), parents, 0.0, None, None, 0.0, 0.0, True)
-        >>> steps = ((node(5, 1.0), node(6, 1.0)), (node(7, 1.0, 0.0),))
-        >>> fell_off(Lattice(steps), (5, 7)), fell_off(Lattice(steps), (6, 7))
-        (None, 2)
-    """
+    """The step, from 1, after which no slot of a hard search holds a prefix of gold; None where one always does."""
     holding = {0}
     for number, (nodes, right) in enumerate(zip(lattice.steps, gold, strict=False), start=1):
         holding = {
@@ -162,22 +101,7 @@ def fell_off(lattice: Lattice, gold: Sequence[int]) -> int | None:
 
 
 def compare(run: OutputRun, question: Question, *, k: int, alpha: float) -> list[Scored]:
-    """The outputs of greedy, hard and relaxed search, by local and by raw scores, each with both of its scores.
-
-    Args:
-        run: a trained run.
-        question: its right output comes last, where there is one.
-        k: size of the beams.
-        alpha: of the relaxed ones.
-
-    Example:
-        >>> from seqwise.data.readers import Example
-        >>> from seqwise.runs import new_run, train_settings
-        >>> from seqwise.runs.explore import read_question
-        >>> run = new_run([Example(("a", "b"), ("X", "Y"))] * 2, train_settings())
-        >>> [one.name for one in compare(run, read_question(run, "a b", "X Y"), k=2, alpha=1.0)][-2:]
-        ['relaxed beam, raw scores', 'the right output']
-    """
+    """The outputs of greedy, hard and relaxed search, by local and by raw scores, each with both of its scores."""
     setups = [Setup("greedy", "local", k, alpha)]
     setups += [Setup(search, score, k, alpha) for search in ("beam", "relaxed beam") for score in SCORES]
     names, outputs = [], []
@@ -210,15 +134,7 @@ def _text(run: OutputRun, output: Sequence[int]) -> str:
 
 
 def score_outputs(run: OutputRun, question: Question, outputs: Sequence[tuple[int, ...]], score: Score) -> list[float]:
-    """The scores of whole outputs, in nats.
-
-    Args:
-        run: a trained run.
-        question: its source is read.
-        outputs: ids, each with its end token where it has ended. One with a token that the model does not have has
-            score minus infinity.
-        score: what tokens add.
-    """
+    """The scores of whole outputs, in nats."""
     model, longest = run.model, max(map(len, outputs))
     size = model.embedding_VD.shape[0]
     padded = [[*(min(token, size - 1) for token in output), *[-1] * (longest - len(output))] for output in outputs]

@@ -25,12 +25,6 @@ MOST_TOGETHER = 32  # examples that are searched in one batch
 def disagreement(outputs: Sequence[Sequence[int]]) -> tuple[int, float]:
     """Disagreement of searches of one input: by their different outputs, then by how far these are apart.
 
-    Args:
-        outputs: of each search, as ids.
-
-    Returns:
-        The number of different outputs, and the mean edit distance of two searches per token of the longer output.
-
     Example:
         >>> disagreement([(1, 2), (1, 2), (1, 3)])
         (2, 0.3333333333333333)
@@ -40,18 +34,7 @@ def disagreement(outputs: Sequence[Sequence[int]]) -> tuple[int, float]:
 
 
 class Suggestions:
-    """Examples of a run's development data, on which its searches are compared a few at a time.
-
-    Attributes:
-        texts: inputs with their right outputs, as they can be typed.
-        note: why there are none; empty where there are some.
-
-    Example:
-        >>> from seqwise.runs import new_run, train_settings
-        >>> found = Suggestions(new_run([Example(("a", "b"), ("X", "Y"))] * 2, train_settings()))
-        >>> found.texts, found.note
-        ([], 'The run was trained without development data; seqwise explore --file FILE offers examples.')
-    """
+    """Examples of a run's development data, on which its searches are compared a few at a time."""
 
     def __init__(self, run: OutputRun) -> None:
         self.run = run
@@ -69,14 +52,7 @@ class Suggestions:
         return len(self._disagreements) == len(self._examples)
 
     def look(self, seconds: float) -> int:
-        """Compare greedy search, the hard beams and the relaxed beam on more examples.
-
-        Args:
-            seconds: when they are over, no further batch is begun; batches grow from one example on.
-
-        Returns:
-            How many examples have been compared in all.
-        """
+        """Compare greedy search, the hard beams and the relaxed beam on more examples."""
         deadline, together = time.monotonic() + seconds, 1
         with self._lock:
             while not self.is_complete and time.monotonic() < deadline:

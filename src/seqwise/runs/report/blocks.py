@@ -11,13 +11,7 @@ from markupsafe import Markup
 
 
 class Ids:
-    """Names for what is referred to inside the page, each handed out once.
-
-    Example:
-        >>> ids = Ids()
-        >>> ids.new("figure"), ids.new("figure")
-        ('figure-1', 'figure-2')
-    """
+    """Names for what is referred to inside the page, each handed out once."""
 
     def __init__(self) -> None:
         self._numbers = count(1)
@@ -37,57 +31,35 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Table:
-    """A table whose first column names its rows.
+    """A table whose first column names its rows."""
 
-    Args:
-        caption: what it holds.
-        columns: the headings, that of the first column included.
-        rows: as many cells each.
-        folded: whether it is closed until it is asked for; its caption is what is asked by.
-    """
-
-    caption: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str | Markup]]
-    folded: bool = False
+    caption: str  # what it holds
+    columns: Sequence[str]  # the headings, that of the first column included
+    rows: Sequence[Sequence[str | Markup]]  # as many cells each
+    folded: bool = False  # whether it is closed until it is asked for; its caption is what is asked by
     part: ClassVar[str] = "table"
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing, with what it shows in words.
+    """A drawing, with what it shows in words."""
 
-    Args:
-        id: unique in the page.
-        title: what is drawn.
-        text: the same in words with numbers; it is what a screen reader says.
-        svg: the drawing itself, labelled by ``id`` with "-title" and "-text" behind it.
-    """
-
-    id: str
-    title: str
-    text: str
-    svg: Markup
+    id: str  # unique in the page
+    title: str  # what is drawn
+    text: str  # the same in words with numbers; it is what a screen reader says
+    svg: Markup  # the drawing itself, labelled by ``id`` with "-title" and "-text" behind it
     part: ClassVar[str] = "figure"
 
 
 @dataclass(frozen=True)
 class Frames:
-    """Drawings of which one is seen at a time, chosen by a slider.
+    """Drawings of which one is seen at a time, chosen by a slider."""
 
-    Args:
-        id: unique in the page.
-        label: of the slider.
-        names: of its positions, said and shown.
-        start: the position to begin with.
-        panels: title, and a drawing for each position.
-    """
-
-    id: str
-    label: str
-    names: Sequence[str]
-    start: int
-    panels: Sequence[tuple[str, Sequence[Markup]]]
+    id: str  # unique in the page
+    label: str  # of the slider
+    names: Sequence[str]  # of its positions, said and shown
+    start: int  # the position to begin with
+    panels: Sequence[tuple[str, Sequence[Markup]]]  # title, and a drawing for each position
     part: ClassVar[str] = "frames"
 
 
@@ -105,17 +77,11 @@ Block = Paragraph | Table | Figure | Frames | Key
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, what stands below it, and smaller sections.
+    """A heading, what stands below it, and smaller sections."""
 
-    Args:
-        title: the heading.
-        blocks: in their order.
-        sections: after them.
-    """
-
-    title: str
-    blocks: Sequence[Block] = ()
-    sections: Sequence[Section] = ()
+    title: str  # the heading
+    blocks: Sequence[Block] = ()  # in their order
+    sections: Sequence[Section] = ()  # after them
 
 
 def plain_number(value: float) -> str:

@@ -39,45 +39,28 @@ class SampleLine:
 
 @dataclass(frozen=True, eq=False)
 class ProblemChains:
-    """The chains of one problem at one length.
+    """The chains of one problem at one length."""
 
-    Attributes:
-        name: "problem 1", or where its chains are kept, where that cannot be told.
-        problem: counted from 1, or None where that cannot be told.
-        chains: what they went through, tokens left out.
-        report: None where it cannot be made.
-    """
-
-    name: str
-    problem: int | None
-    chains: Trace
-    report: ChainReport | None
+    name: str  # "problem 1", or where its chains are kept, where that cannot be told
+    problem: int | None  # counted from 1, or None where that cannot be told
+    chains: Trace  # what they went through, tokens left out
+    report: ChainReport | None  # None where it cannot be made
 
 
 @dataclass(frozen=True, eq=False)
 class Sampling:
-    """All chains of a folder.
+    """All chains of a folder."""
 
-    Attributes:
-        first: how many sweeps are not counted, because they are discarded or burn-in.
-        problems: see there.
-        samples: what has been printed.
-        no_report: why there are no effective sample sizes, or "".
-    """
-
-    first: int
+    first: int  # how many sweeps are not counted, because they are discarded or burn-in
     problems: Sequence[ProblemChains]
-    samples: Sequence[SampleLine]
-    no_report: str
+    samples: Sequence[SampleLine]  # what has been printed
+    no_report: str  # why there are no effective sample sizes, or ""
 
 
 def read_sampling(folder: Folder) -> Sampling:
     """Read all chains of a folder, as far as they have come.
 
     The chains of a problem are found by the energies of its samples: the files of chains do not name it.
-
-    Raises:
-        InputError: a file cannot be read, is damaged, or there is none yet.
     """
     paths = sorted((folder.path / "chains").glob("*.jsonl"))
     if not paths:
@@ -199,18 +182,7 @@ def autocorrelation(values_SB: Tensor, *, lags: int) -> npt.NDArray[np.float64]:
 
     ``rho_k = sum_s (x_s - m)(x_{s+k} - m) / sum_s (x_s - m)^2`` with m the mean of a chain.
 
-    Args:
-        values_SB: a number for each sweep and chain.
-        lags: K, the largest.
-
-    Returns:
-        K + 1 numbers, the first of which is 1; NaN where no chain moves.
-
     Source: Geyer (1992), Practical Markov Chain Monte Carlo, section 3.1, there for the autocovariance.
-
-    Example:
-        >>> autocorrelation(torch.tensor([[1.0], [-1.0], [1.0], [-1.0]]), lags=2).tolist()
-        [1.0, -0.75, 0.5]
     """
     centred_SB = (values_SB - values_SB.mean(0)).double().numpy()
     variance_B = (centred_SB**2).sum(0)

@@ -30,27 +30,16 @@ class Asked:
 
 @dataclass(frozen=True)
 class Data:
-    """Examples for one run.
+    """Examples for one run."""
 
-    Attributes:
-        name: what they are called in the report.
-        examples: see there.
-        is_given: whether they were asked for; else they are the development data, already measured.
-        note: why there are none, or "".
-    """
-
-    name: str = ""
+    name: str = ""  # what they are called in the report
     examples: Sequence[Example] = ()
-    is_given: bool = False
-    note: str = ""
+    is_given: bool = False  # whether they were asked for; else they are the development data, already measured
+    note: str = ""  # why there are none, or ""
 
 
 def share_files(folders: Sequence[Folder], files: Sequence[Path]) -> dict[str, Path]:
-    """The file of each run that reads one, by the run's name.
-
-    Raises:
-        InputError: there are neither none, one nor as many as runs, or no run reads one.
-    """
+    """The file of each run that reads one, by the run's name."""
     readers = [folder for folder in folders if folder.kind != "samples"]
     if not files:
         return {}
@@ -64,22 +53,14 @@ def share_files(folders: Sequence[Folder], files: Sequence[Path]) -> dict[str, P
 
 
 def read_sequence_data(folder: Folder, run: MaskedRun, file: Path | None) -> Data:
-    """Read the sequences that a masked model is to be shown on.
-
-    Raises:
-        InputError: the file cannot be read.
-    """
+    """Read the sequences that a masked model is to be shown on."""
     if file is None:
         return Data(note=f"Without --file nothing is scored by {folder.name}.")
     return Data(str(file), run.codec.read(file), is_given=True)
 
 
 def read_data(folder: Folder, run: OutputRun, file: Path | None) -> Data:
-    """Read what a run is to be shown on; development data that are no longer there are no mistake.
-
-    Raises:
-        InputError: the file cannot be read.
-    """
+    """Read what a run is to be shown on; development data that are no longer there are no mistake."""
     if file is not None:
         return Data(str(file), read_examples(run.settings, file), is_given=True)
     dev, without = run.settings.dev, "give --file to see results with intervals, log Z by position and lattices"
@@ -92,11 +73,7 @@ def read_data(folder: Folder, run: OutputRun, file: Path | None) -> Data:
 
 
 def chosen_places(asked: Asked, number: int, *, path: str) -> list[int]:
-    """Which of so many examples are drawn, from 0.
-
-    Raises:
-        InputError: one is asked for that there is not.
-    """
+    """Which of so many examples are drawn, from 0."""
     for one in asked.chosen:
         if not 1 <= one <= number:
             problem = f"--example {one} is none of the {number:,} that there are"

@@ -20,23 +20,13 @@ LONGEST, LONGEST_MIXED = 10, 6  # characters of a token that fit, alone and besi
 
 @dataclass(frozen=True)
 class Palette:
-    """Colours for the numbers between two ends, light enough for dark text: white, then towards orange.
+    """Colours for the numbers between two ends, light enough for dark text: white, then towards orange."""
 
-    Args:
-        low: what is white.
-        high: what is deepest.
-    """
-
-    low: float
-    high: float
+    low: float  # what is white
+    high: float  # what is deepest
 
     def colour(self, value: float) -> str:
-        """The colour of a number; beyond the ends, that of the nearer end.
-
-        Example:
-            >>> Palette(0.0, 1.0).colour(0.0), Palette(0.0, 1.0).colour(1.0)
-            ('#ffffff', '#f5a04c')
-        """
+        """The colour of a number; beyond the ends, that of the nearer end."""
         span = self.high - self.low
         share = 0.0 if span <= 0 else min(max((value - self.low) / span, 0.0), 1.0)
         return "#" + "".join(f"{round(255 + share * (end - 255)):02x}" for end in (0xF5, 0xA0, 0x4C))
@@ -58,15 +48,6 @@ def draw_lattice(
     from, as opaque as the back-pointer weight. Boxes are coloured by the cost that the step added, or by log Z where
     there is no gold; a box has a thick border where its heaviest token is the gold one. Long names are shortened, and
     stay told apart.
-
-    Args:
-        lattice: what to draw.
-        name: of a token.
-        step_names: what stands above the steps; steps beyond go without.
-        palette: of costs, or of log Z where the lattice has no costs.
-        description: what it is, in words, which a screen reader says.
-        gold: the right output.
-        beside: lattices that it is compared with; in all of them a token has one short name.
     """
     short = _short_names([lattice, *beside], name)
     num_slots = max(map(len, lattice.steps), default=1)

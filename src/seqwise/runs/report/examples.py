@@ -28,20 +28,7 @@ SCORES = {"local": local, "raw": global_}
 def lattice_blocks(
     run: OutputRun, example: Example, number: int, *, name: str, logs: Sequence[StageLog], ids: Ids
 ) -> list[Block]:
-    """The lattices of one example.
-
-    Args:
-        run: a trained run.
-        example: its target, where it has one, is what costs are taken from.
-        number: of the example, from 1.
-        name: of the run.
-        logs: of its training. The slider begins where alpha's schedule leads to, or at the hard beam where none was
-            read.
-        ids: see :class:`Ids`.
-
-    Raises:
-        InputError: the run cannot read the source.
-    """
+    """The lattices of one example."""
     model, settings = run.model, run.settings
     (source,) = run.codec.encode_sources([example])
     gold = gold_ids(run, example)
@@ -94,11 +81,6 @@ def lattice_blocks(
 def lattice_table(lattice: Lattice, caption: str, words: Sequence[str]) -> Table:
     """What the boxes say when they are pointed at, for those who cannot.
 
-    Args:
-        lattice: whose slots are listed.
-        caption: of the table, which is folded.
-        words: the names of tokens.
-
     Example:
         >>> lattice_table(Lattice(()), "Numbers", []).columns
         ['step, slot', 'tokens', 'from', 'score', 'log Z']
@@ -131,9 +113,6 @@ def _start(run: OutputRun, logs: Sequence[StageLog]) -> int:
 
 def lattice_palette(lattices: Sequence[Lattice]) -> Palette:
     """The colours of lattices that are compared: from 0 to 1 for costs of a step, else from the smallest log Z on.
-
-    Args:
-        lattices: of one input, all with gold or all without.
 
     Example:
         >>> lattice_palette([Lattice(())])
@@ -168,11 +147,6 @@ def _caption(run: OutputRun, example: Example, has_gold: bool, palette: Palette,
 
 def lattice_in_words(lattice: Lattice, what: str, words: Sequence[str]) -> str:
     """What the drawing comes to: the heaviest token of the best slot at each step, and the final score and cost.
-
-    Args:
-        lattice: see there.
-        what: is drawn.
-        words: the names of tokens.
 
     Example:
         >>> lattice_in_words(Lattice(()), "A beam", [])

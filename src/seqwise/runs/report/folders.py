@@ -28,18 +28,12 @@ _WANTED = "give the --output of a seqwise train, masked-model train or sample"
 
 @dataclass(frozen=True)
 class StageLog:
-    """What one training wrote down, step by step.
+    """What one training wrote down, step by step."""
 
-    Attributes:
-        name: "training", or that of a warm start.
-        objective: what it minimised.
-        columns: "step", "loss" and so on to a number for each step.
-        measured: "step", and what was measured of the development data after these steps.
-    """
-
-    name: str
-    objective: str
-    columns: Mapping[str, Sequence[float]]
+    name: str  # "training", or that of a warm start
+    objective: str  # what it minimised
+    columns: Mapping[str, Sequence[float]]  # "step", "loss" and so on to a number for each step
+    # "step", and what was measured of the development data after these steps
     measured: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -48,35 +42,20 @@ class StageLog:
 
 @dataclass(frozen=True)
 class Folder:
-    """One of the folders that a report is on.
+    """One of the folders that a report is on."""
 
-    Attributes:
-        path: as it was given.
-        name: a short one that no other folder of the report has.
-        kind: what it holds.
-        settings: as they are shown; those that nothing reads are left out.
-        logs: of each stage of training that has begun, in order.
-        metrics: what is in ``metrics.json``; empty where there is none yet.
-        has_model: whether there is a trained model.
-        weights: the SHA-256 of its weights.
-    """
-
-    path: Path
-    name: str
-    kind: Kind
-    settings: Mapping[str, Any]
-    logs: Sequence[StageLog] = ()
-    metrics: Mapping[str, Any] | None = None
-    has_model: bool = False
-    weights: str | None = None
+    path: Path  # as it was given
+    name: str  # a short one that no other folder of the report has
+    kind: Kind  # what it holds
+    settings: Mapping[str, Any]  # as they are shown; those that nothing reads are left out
+    logs: Sequence[StageLog] = ()  # of each stage of training that has begun, in order
+    metrics: Mapping[str, Any] | None = None  # what is in ``metrics.json``; empty where there is none yet
+    has_model: bool = False  # whether there is a trained model
+    weights: str | None = None  # the SHA-256 of its weights
 
 
 def read_folders(paths: Sequence[Path]) -> list[Folder]:
-    """Read some folders, and give each a name of its own.
-
-    Raises:
-        InputError: one is missing, holds none of the things that there are reports on, or is damaged.
-    """
+    """Read some folders, and give each a name of its own."""
     folders = [read_folder(path) for path in paths]
     names = [folder.name for folder in folders]
     return [
@@ -86,11 +65,7 @@ def read_folders(paths: Sequence[Path]) -> list[Folder]:
 
 
 def read_folder(path: Path) -> Folder:
-    """Read a folder.
-
-    Raises:
-        InputError: see :func:`read_folders`.
-    """
+    """Read a folder."""
     if not path.is_dir():
         raise InputError("there is no such folder", path=path, hint=_WANTED)
     if (path / "configuration.yaml").is_file():
@@ -147,11 +122,7 @@ def _with_model(folder: Folder) -> Folder:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Raises:
-        InputError: the file cannot be read, or holds something else.
-    """
+    """Read a JSON object."""
     hint = "restore it as it was saved"
     try:
         record = json.loads(path.read_bytes())

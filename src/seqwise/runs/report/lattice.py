@@ -27,27 +27,18 @@ MOST_STEPS = 20
 
 @dataclass(frozen=True)
 class Node:
-    """A slot after a step.
+    """A slot after a step."""
 
-    Attributes:
-        tokens: the heaviest tokens that it has added and their weights; one of weight 1 in a hard search.
-        parents: for each slot before the step, how much of this one comes from it: the back-pointer weights, J numbers.
-        score: cumulative.
-        cost: what the step added to the task cost; None without gold.
-        total_cost: the cumulative task cost; None without gold.
-        log_partition: log Z of the step, of the slots that this one comes from by their weights.
-        ended: how much of it had ended before the step.
-        is_live: whether it has a score at all.
-    """
-
+    # the heaviest tokens that it has added and their weights; one of weight 1 in a hard search
     tokens: tuple[tuple[int, float], ...]
+    # for each slot before the step, how much of this one comes from it: the back-pointer weights, J numbers
     parents: tuple[float, ...]
-    score: float
-    cost: float | None
-    total_cost: float | None
-    log_partition: float
-    ended: float
-    is_live: bool
+    score: float  # cumulative
+    cost: float | None  # what the step added to the task cost; None without gold
+    total_cost: float | None  # the cumulative task cost; None without gold
+    log_partition: float  # log Z of the step, of the slots that this one comes from by their weights
+    ended: float  # how much of it had ended before the step
+    is_live: bool  # whether it has a score at all
 
 
 @dataclass(frozen=True)
@@ -74,23 +65,7 @@ def beam_lattice(
     selection (one-hot in a hard search). The task cost is the Hamming cost where outputs are as long as inputs, and the
     edit distance elsewhere.
 
-    Args:
-        model: a step model; it is put into evaluation mode for the call.
-        source: its source is read.
-        selector: hard or soft.
-        num_steps: of the search.
-        score: what tokens add.
-        gold: the right output, end token included; None where it is not known.
-        most_tokens: how many tokens of a slot are kept.
-
     Source: Goyal et al. (AAAI 2018), Algorithms 1 and 3.
-
-    Example:
-        >>> from seqwise.models import Tagger
-        >>> model = Tagger(source_size=5, target_size=3, embedding_size=4, hidden_size=8, label_embedding_size=2)
-        >>> found = beam_lattice(model, EncodedExample((1, 2), ()), HardTopK(2), num_steps=2, gold=(0, 1))
-        >>> [len(nodes) for nodes in found.steps], sorted(found.steps[1][0].parents)
-        ([2, 2], [0.0, 1.0])
     """
     device = model.embedding_VD.device
     steps: list[tuple[Node, ...]] = []
@@ -145,12 +120,6 @@ def drawn_steps(model: StepModel, source: EncodedExample, *, k: int, gold: Seque
     """How many steps of the searches of an input are worth looking at.
 
     Until the local hard beam has ended, and one more than gold has tokens; of a tagger as many as there are labels.
-
-    Args:
-        model: a step model.
-        source: its source is read.
-        k: size of the beam.
-        gold: the right output, end token included, or None.
     """
     limit = steps_after(source.source_ids, model)
     if model.end is None:

@@ -42,16 +42,6 @@ def scored_blocks(
     """Pseudo-perplexity of a file with its interval, and the tokens of chosen sequences by how likely they are.
 
     ``exp(-sum log p(token | all others) / tokens)``; the interval is that of a bootstrap over sequences.
-
-    Args:
-        run: its model in evaluation mode.
-        examples: the sequences of the file.
-        chosen: which of them are shown, from 0.
-        name: of the run.
-        on_progress: called with 1 after each sequence.
-
-    Raises:
-        InputError: as :func:`~seqwise.runs.scoring.score_sequences`.
     """
     losses, lengths, shown = [], [], {}
     for place, one in enumerate(score_sequences(run, examples)):

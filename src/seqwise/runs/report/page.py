@@ -26,14 +26,6 @@ MOST_BYTES = 5_000_000
 def render_page(title: str, sections: Sequence[Section], footer: Sequence[str]) -> str:
     """The page. Whatever comes from outside is escaped, and the page's own policy lets no other script run.
 
-    Args:
-        title: heading of the page.
-        sections: with names of their own for links.
-        footer: lines.
-
-    Raises:
-        InputError: Jinja is not installed.
-
     Example:
         >>> "<script>x" in render_page("<script>x", [], [])
         False
@@ -59,12 +51,6 @@ def render_page(title: str, sections: Sequence[Section], footer: Sequence[str]) 
 
 def render_block(block: Block) -> Markup:
     """One block as it stands on a page; whatever comes from outside is escaped.
-
-    Args:
-        block: a paragraph, table or figure; frames need the script of a page.
-
-    Raises:
-        InputError: Jinja is not installed.
 
     Example:
         >>> from seqwise.runs.report.blocks import Paragraph
@@ -107,11 +93,7 @@ def _namer(sections: Sequence[Section]) -> Callable[[Section], str]:
 
 
 def require_own(output: Path) -> None:
-    """Refuse an output that is there and no report of ours.
-
-    Raises:
-        InputError: it is something else.
-    """
+    """Refuse an output that is there and no report of ours."""
     if output.is_dir():
         raise InputError("the output is a folder", path=output, hint="name a file, such as report.html")
     if not output.exists():
@@ -126,11 +108,7 @@ def require_own(output: Path) -> None:
 
 
 def save_page(page: str, output: Path) -> None:
-    """Write a page, whole or not at all; folders on the way are made.
-
-    Raises:
-        InputError: it cannot be written there, or has more than 5 MB.
-    """
+    """Write a page, whole or not at all; folders on the way are made."""
     # A token may hold half a character, which no file can.
     page = page.encode("utf-8", "replace").decode("utf-8")
     size = len(page.encode("utf-8"))

@@ -30,19 +30,12 @@ INK, GRID, LINE = "#010101", "#020202", "#0303{:02d}"  # colours that stand for 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a plot.
+    """One line of a plot."""
 
-    Args:
-        name: of what it shows.
-        xs: in rising order.
-        ys: as many; what is not finite is left out.
-        number: chooses its colour and style, from 0.
-    """
-
-    name: str
-    xs: Sequence[float]
-    ys: Sequence[float]
-    number: int = 0
+    name: str  # of what it shows
+    xs: Sequence[float]  # in rising order
+    ys: Sequence[float]  # as many; what is not finite is left out
+    number: int = 0  # chooses its colour and style, from 0
 
 
 def line_plot(
@@ -57,22 +50,7 @@ def line_plot(
     unit: str = "",
     level: float | None = None,
 ) -> Figure:
-    """Draw lines.
-
-    Args:
-        title: what they show.
-        lines: one or more, with a point each at least.
-        x_label: what is to the right.
-        ids: where the figure's own name comes from.
-        logarithmic: whether the axis of ys is; taken as a wish, for only positive numbers can be drawn so.
-        shaded: from where to where the ground is shaded.
-        borders: where a vertical line is drawn.
-        unit: of ys, for the description.
-        level: where a horizontal line is drawn.
-
-    Raises:
-        InputError: matplotlib is not installed.
-    """
+    """Draw lines."""
     try:
         import matplotlib
         from matplotlib.figure import Figure as Canvas
@@ -117,12 +95,7 @@ def _plain_ticks(axis: Any) -> None:
 
 
 def thinned(xs: Sequence[float], ys: Sequence[float], *, most: int) -> tuple[list[float], list[float]]:
-    """The means of equally many neighbours, so that no more than ``most`` points are left; what is not finite goes.
-
-    Example:
-        >>> thinned([1, 2, 3, 4, 5], [1.0, 3.0, 5.0, float("nan"), 8.0], most=3)
-        ([1.5, 3.0, 5.0], [2.0, 5.0, 8.0])
-    """
+    """The means of equally many neighbours, so that no more than ``most`` points are left; what is not finite goes."""
     width = -(-len(xs) // most)
     kept: tuple[list[float], list[float]] = ([], [])
     for start in range(0, len(xs), width):

@@ -40,21 +40,13 @@ ROOM_FOR_LATTICES = 3_800_000  # characters, of the 5 MB that a page may have
 
 @dataclass(frozen=True)
 class Writing:
-    """A page as it is written.
+    """A page as it is written."""
 
-    Args:
-        files: data by the name of the folder that they are for.
-        asked: which examples are drawn.
-        on_progress: called as the work goes on.
-        ids: of what is on the page.
-        footer: signatures, a line each.
-    """
-
-    files: Mapping[str, Path]
-    asked: Asked
-    on_progress: OnProgress
-    ids: Ids = field(default_factory=Ids)
-    footer: list[str] = field(default_factory=list)
+    files: Mapping[str, Path]  # data by the name of the folder that they are for
+    asked: Asked  # which examples are drawn
+    on_progress: OnProgress  # called as the work goes on
+    ids: Ids = field(default_factory=Ids)  # of what is on the page
+    footer: list[str] = field(default_factory=list)  # signatures, a line each
 
 
 def write_report(

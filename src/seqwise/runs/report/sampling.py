@@ -61,14 +61,7 @@ def sampling_table(samplings: Mapping[str, Sampling]) -> Table:
 
 
 def sampling_section(folder: Folder, sampling: Sampling, shown: Sequence[int], *, ids: Ids) -> Section:
-    """One folder: its chains, problem by problem.
-
-    Args:
-        folder: see there.
-        sampling: what was read from it.
-        shown: which problems are drawn, from 1; of those that cannot be told apart, the first ones.
-        ids: see :class:`Ids`.
-    """
+    """One folder: its chains, problem by problem."""
     blocks: list[Block] = []
     if sampling.no_report:
         blocks.append(Paragraph(f"No R-hat and no effective sample size: {sampling.no_report}."))

@@ -27,15 +27,10 @@ MOST_EXAMPLES = 200  # of which the spread of slots is taken
 
 @dataclass(frozen=True)
 class Spread:
-    """How far apart the scores of the slots of a hard beam are after each step.
+    """How far apart the scores of the slots of a hard beam are after each step."""
 
-    Attributes:
-        means: the mean over examples of the standard deviation over slots, in nats.
-        counts: how many examples have two slots or more after that step.
-    """
-
-    means: tuple[float, ...]
-    counts: tuple[int, ...]
+    means: tuple[float, ...]  # the mean over examples of the standard deviation over slots, in nats
+    counts: tuple[int, ...]  # how many examples have two slots or more after that step
 
 
 @torch.no_grad()
@@ -44,10 +39,6 @@ def slot_spread(run: OutputRun, examples: Sequence[Example]) -> Spread:
 
     :func:`~seqwise.runs.monitoring.score_spread` after each step, averaged over those of the first 200 examples that
     have two live slots then.
-
-    Args:
-        run: a trained run; the beam is as large as in training.
-        examples: of which the sources are read.
     """
     sums: list[float] = []
     counts: list[int] = []
@@ -69,35 +60,19 @@ def slot_spread(run: OutputRun, examples: Sequence[Example]) -> Spread:
 
 
 def percent(title: str, value: float) -> str:
-    """A measure as other commands print it: ratios with three digits, everything else times 100 with one.
-
-    Example:
-        >>> percent("labels right", 0.5), percent("length ratio", 0.5)
-        ('50.0', '0.500')
-    """
+    """A measure as other commands print it: ratios with three digits, everything else times 100 with one."""
     return f"{value:.3f}" if "ratio" in title else f"{100 * value:.1f}"
 
 
 def heading(title: str) -> str:
-    """A measure with its unit.
-
-    Example:
-        >>> heading("labels right"), heading("length ratio")
-        ('labels right, %', 'length ratio')
-    """
+    """A measure with its unit."""
     return title if title in ("length ratio", "BLEU") else f"{title}, %"
 
 
 def decoder_tables(
     folders: Sequence[Folder], measured: Mapping[str, Mapping[str, Mapping[str, Estimate]]], files: Mapping[str, str]
 ) -> list[Block]:
-    """Results by decoder: of the report's own file, with intervals, and of the development data of the training.
-
-    Args:
-        folders: of runs.
-        measured: folder's name to decoder to title to estimate.
-        files: folder's name to what was measured.
-    """
+    """Results by decoder: of the report's own file, with intervals, and of the development data of the training."""
     blocks: list[Block] = []
     for folder in folders:
         if folder.name in measured:
@@ -164,14 +139,7 @@ def measured_log_partitions(run: OutputRun, examples: Sequence[Example]) -> LogP
 def log_partition_blocks(
     names: Sequence[str], reports: Mapping[str, LogPartitionReport], spreads: Mapping[str, Spread], *, ids: Ids
 ) -> list[Block]:
-    """What saved models make of data: log Z and the spread of slots, position by position.
-
-    Args:
-        names: of all runs, in order; the place of a run chooses the style of its lines.
-        reports: by name.
-        spreads: by name.
-        ids: see :class:`Ids`.
-    """
+    """What saved models make of data: log Z and the spread of slots, position by position."""
     blocks: list[Block] = []
     if reports:
         columns = ("run", "tokens", "mean", "variance", "mean |log Z|", "mean |log Z − mean|", "from", "to")
