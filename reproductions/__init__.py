@@ -6,33 +6,46 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from seqwise._lazy import lazy_names
 from seqwise.configuration.written import did_you_mean
 from seqwise.errors import InputError
 
 if TYPE_CHECKING:
     from reproductions.outcome import Outcome
     from reproductions.workers import ProgressFactory
-else:
-    __getattr__, __dir__ = lazy_names(__name__, "reproductions.outcome")
 
-__all__ = ["REPRODUCTIONS", "SCALES", "Outcome", "Reproduction", "run_reproduction"]
+__all__ = ["REPRODUCTIONS", "SCALES", "Reproduction", "Setup", "run_reproduction"]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Where a reproduction keeps its runs, with which seeds and at which scale, and what shows its progress."""
+
+    folder: Path
+    seeds: Sequence[int]
+    progress: ProgressFactory
+    scale: str = "cpu"
+
+    @property
+    def seed(self) -> int:
+        """The first seed: the only one of a reproduction that has no scales."""
+        return self.seeds[0]
+
+    def inside(self, *names: str) -> Setup:
+        """Return the same setup with a folder inside this one's."""
+        return replace(self, folder=self.folder.joinpath(*names))
 
 
 @dataclass(frozen=True)
 class Reproduction:
     """Where a reproduction is, and what it takes."""
 
-    # "module:function"; called with a folder and ``progress``, and either ``seed``, or, where there are scales,
-    # ``seeds`` and ``scale``; it gives outcomes as they come
-    function: str
-    # how many seeds each scale has; empty for one size and one seed
-    scales: Mapping[str, int] = field(default_factory=dict)
+    function: str  # "module:function"; called with a Setup, it gives outcomes as they come
+    scales: Mapping[str, int] = field(default_factory=dict)  # number of seeds of each; empty: one size and one seed
     shared: str = ""  # the folder of its runs, for those that share them; by default its own name
 
 
@@ -84,19 +97,22 @@ REPRODUCTIONS = {
 def run_reproduction(
     name: str, folder: Path, *, seed: int, scale: str | None, progress: ProgressFactory
 ) -> Iterable[Outcome]:
-    """Run a reproduction by name; imports what it needs and no more."""
+    """Run a reproduction by name in a folder of its own, from the first seed on; imports no other.
+
+    Raises:
+        InputError: there is no such reproduction, or it has no such scale.
+    """
     if name not in REPRODUCTIONS:
         raise InputError(f"there is no reproduction {name!r}", hint=did_you_mean(name, REPRODUCTIONS))
     reproduction = REPRODUCTIONS[name]
     module, _, function = reproduction.function.partition(":")
-    run: Callable[..., Iterable[Outcome]] = getattr(importlib.import_module(module), function)
+    run: Callable[[Setup], Iterable[Outcome]] = getattr(importlib.import_module(module), function)
     folder = folder / (reproduction.shared or name)
     if not reproduction.scales:
         if scale is not None:
             raise InputError(f"{name!r} has one size only", hint="leave --scale out")
-        return run(folder, seed=seed, progress=progress)
+        return run(Setup(folder, [seed], progress))
     scale = scale or "cpu"
     if scale not in reproduction.scales:
         raise InputError(f"there is no scale {scale!r}", hint=did_you_mean(scale, reproduction.scales))
-    seeds = range(seed, seed + reproduction.scales[scale])
-    return run(folder / scale, seeds=seeds, scale=scale, progress=progress)
+    return run(Setup(folder / scale, range(seed, seed + reproduction.scales[scale]), progress, scale))

@@ -6,16 +6,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import rich.box
-import rich.table
 from rich.text import Text
 
-from reproductions.outcome import HEADINGS, Outcome
+from reproductions.outcome import HEADINGS, Outcome, beside_published, grid, short_headings
 from reproductions.systems import Cell
 from seqwise.evaluation.metrics import Comparison, Sums, seed_differences
 from seqwise.evaluation.report import Claim, Curve, Result, Table
 from seqwise.evaluation.signature import Signature
-from seqwise.evaluation.values import values_of
+from seqwise.evaluation.values import values_by_seed, values_of
 from seqwise.evaluation.verdicts import SIGNIFICANT, decide, difference_result, interval_result
 
 MARGIN = 0.005  # half a point
@@ -35,18 +33,17 @@ class Row:
 class Measured:
     """A row with what was measured: by decoder, one measurement for each seed."""
 
-    row: Row  # what it is
-    # by decoder
+    row: Row
     dev: Mapping[str, list[Sums]]
     test: Mapping[str, list[Sums]]
     chosen: str  # the decoder that is best on the development data, in the mean over seeds
     train_seconds: float  # CPU time of its stages, those of the systems that it starts from among them; mean over seeds
-    mean_log_partition: float  # mean log Z on the test data, in nats, mean over seeds
+    mean_log_partition: float  # on the test data, in nats; mean over seeds
     signature: Signature  # that of the first seed, with all seeds in it
     curves: tuple[Curve, ...] = ()  # the development metric while it was trained, of each seed
 
     def percent(self, part: str, decoder: str) -> float:
-        """The mean over seeds, in per cent."""
+        """Return the mean over seeds, in per cent."""
         return 100 * _mean({"dev": self.dev, "test": self.test}[part][decoder])
 
 
@@ -57,7 +54,7 @@ Count = Callable[[list[tuple[str, ...]]], Sums]
 def measure_rows(
     name: str, rows: Sequence[Row], cells: Mapping[str, Cell], seeds: Sequence[int], *, dev: Count, test: Count
 ) -> dict[str, Measured]:
-    """Measure every decoder of every row on both parts."""
+    """Measure every decoder of every row on both parts, of cells by folder ``seed-N/key``."""
     measured = {}
     for row in rows:
         runs = [cells[f"seed-{seed}/{row.key}"] for seed in seeds]
@@ -77,57 +74,117 @@ def measure_rows(
 
 
 def best_on_dev(measured: Mapping[str, Measured], keys: Collection[str], *, decoder: str | None = None) -> Measured:
-    """Of these rows, the one that does best on the development data, by a decoder or by each one's own best."""
-    return max((measured[key] for key in keys), key=lambda one: one.percent("dev", decoder or one.chosen))
+    """Return the best row on development data, by a decoder or by each row's own best."""
+    return max((measured[key] for key in keys), key=lambda row: row.percent("dev", decoder or row.chosen))
+
+
+# ---------------------------------------------------------------------------------------- claims
 
 
 def examine(
     text: str, source: str, better: Measured, worse: Measured, *, decoders: tuple[str, str] | None = None
 ) -> Claim:
-    """Put "this is better than that" to a paired test."""
+    """Put "this is better than that" to a paired test, by default each with its own choice of a decoder."""
     ours, theirs = decoders or (better.chosen, worse.chosen)
     names = [
-        f"{one.row.name} {one.percent('test', decoder):.1f} ({HEADINGS[decoder]})"
-        for one, decoder in ((better, ours), (worse, theirs))
+        f"{row.row.name} {row.percent('test', decoder):.1f} ({HEADINGS[decoder]})"
+        for row, decoder in ((better, ours), (worse, theirs))
     ]
-    return judge(text, source, better.test[ours], worse.test[theirs], said=f"{names[0]} against {names[1]}: ")
+    return judge(text, source, better.test[ours], worse.test[theirs], prefix=f"{names[0]} against {names[1]}: ")
+
+
+Statement = tuple[str, str, str]
+"""A claim, and the keys of the system that it says is better and of the one that is worse."""
+
+
+def examine_all(
+    measured: Mapping[str, Measured],
+    source: str,
+    *statements: Statement,
+    decoder_of: Callable[[str], str] | None = None,
+) -> list[Claim]:
+    """Put statements of one source to paired tests; ``decoder_of`` gives the decoder of a system by its key."""
+    return [
+        examine(
+            text,
+            source,
+            measured[better],
+            measured[worse],
+            decoders=None if decoder_of is None else (decoder_of(better), decoder_of(worse)),
+        )
+        for text, better, worse in statements
+    ]
 
 
 def judge(
-    text: str, source: str, better: Sequence[Sums], worse: Sequence[Sums], *, said: str = "", scale: float = 100.0
+    text: str, source: str, larger: Sequence[Sums], smaller: Sequence[Sums], *, prefix: str = "", scale: float = 100.0
 ) -> Claim:
-    """Put "the first is larger than the second" to a paired test over examples and seeds."""
-    return _decided("better", text, source, better, worse, said, scale)
+    """Put "the first is larger than the second" to a paired bootstrap over examples and seeds.
+
+    It holds if the difference is above 0 with p < 0.05, and is reversed if it is below. The evidence begins with the
+    prefix; its numbers are multiplied by the scale.
+    """
+    return _decided("better", text, source, larger, smaller, prefix, scale)
 
 
 def no_worse(
-    text: str,
-    source: str,
-    first: Sequence[Sums],
-    second: Sequence[Sums],
-    *,
-    said: str = "",
-    margin: float = MARGIN,
+    text: str, source: str, first: Sequence[Sums], second: Sequence[Sums], *, prefix: str = "", margin: float = MARGIN
 ) -> Claim:
     """Put "the first is worse by no more than a margin, if at all" to a paired test: non-inferiority.
 
     That a difference is not significant is no evidence that there is none, so the 95% interval decides.
     """
-    return _decided(f"no worse by {margin:g}", text, source, first, second, said, 100.0)
+    return _decided(f"no worse by {margin:g}", text, source, first, second, prefix, 100.0)
+
+
+def judge_by_seed(
+    text: str,
+    source: str,
+    larger: Sequence[float],
+    smaller: Sequence[float],
+    *,
+    prefix: str = "",
+    unit: str = " nats",
+    digits: int = 3,
+) -> Claim:
+    """Put "the first is larger than the second" to a paired t-test over seeds, of numbers that are exact for each.
+
+    It holds if Student's 95% interval of the mean difference lies above 0, and is reversed if it lies below.
+    """
+    values = (values_by_seed(larger), values_by_seed(smaller))
+    verdict, numbers = decide("by seed", *values)
+    evidence = f"{prefix}{numbers[0]:+.{digits}f}, one seed, no interval"
+    if len(numbers) > 1:
+        above = sum(ours > theirs for ours, theirs in zip(larger, smaller, strict=True))
+        mean, low, high = (f"{number:.{digits}f}" for number in numbers)
+        mean = mean if numbers[0] < 0 else f"+{mean}"
+        evidence = f"{prefix}{mean} [{low}, {high}]{unit}, {above} of {len(larger)} seeds above"
+    return Claim(text, source, verdict, evidence, rule="by seed", values=values, numbers=numbers)
 
 
 def _decided(
-    rule: str, text: str, source: str, first: Sequence[Sums], second: Sequence[Sums], said: str, scale: float
+    rule: str, text: str, source: str, first: Sequence[Sums], second: Sequence[Sums], prefix: str, scale: float
 ) -> Claim:
     values = (values_of(first), values_of(second))
     verdict, numbers = decide(rule, *values)
-    evidence = f"{said}{_difference(Comparison(*numbers), scale)}, {_seeds_above(first, second)}"
+    evidence = f"{prefix}{_difference(Comparison(*numbers), scale)}, {seeds_above(first, second)} seeds above"
     return Claim(text, source, verdict, evidence, rule=rule, values=values, numbers=numbers)
 
 
-def _seeds_above(first: Sequence[Sums], second: Sequence[Sums]) -> str:
+def _difference(test: Comparison, scale: float) -> str:
+    p = "p < 0.001" if test.p_value < 0.001 else f"p = {test.p_value:.3f}"
+    digits = 1 if scale == 100 else 2
+    low, high = (f"{scale * end:.{digits}f}" for end in (test.low, test.high))
+    return f"{scale * test.difference:+.{digits}f} [{low}, {high}], {p}"
+
+
+def seeds_above(first: Sequence[Sums], second: Sequence[Sums]) -> str:
+    """Count the seeds at which the first is larger, as "2 of 3"."""
     differences = seed_differences(first, second)
-    return f"{sum(difference > 0 for difference in differences)} of {len(differences)} seeds above"
+    return f"{sum(difference > 0 for difference in differences)} of {len(differences)}"
+
+
+# ---------------------------------------------------------------------------------------- tables
 
 
 def compare(
@@ -140,73 +197,64 @@ def compare(
     claims: Sequence[Claim],
     files: Mapping[str, Path],
 ) -> Outcome:
-    """The table: every number with its interval, each row against the best control, and the claims."""
+    """Make the table: every number with its interval, each row against the best control, and the claims."""
     control = best_on_dev(measured, controls)
-    results: list[Result] = []
-    grid = rich.table.Table(
-        title=title, title_justify="left", box=rich.box.SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1)
-    )
-    grid.add_column("system", overflow="fold")
     decoders = list(control.dev)
-    for heading in (*(HEADINGS[decoder].split("-")[0].split()[0] for decoder in decoders), "to control"):
-        grid.add_column(heading, justify="right", no_wrap=True)
-    for key, one in measured.items():
+    results: list[Result] = []
+    rows: list[list[str | Text]] = []
+    for key, row in measured.items():
         for decoder in decoders:
-            results += _results_of(one, decoder, f"{HEADINGS[decoder]}: {measure}")
-        results.append(Result(one.row.name, "training seconds, all stages", one.train_seconds, one.signature, unit="s"))
-        results.append(Result(one.row.name, "mean log Z", one.mean_log_partition, one.signature, unit="nat"))
-        last = "the control" if one is control else "control" if key in controls else ""
+            results += _results_of(row, decoder, f"{HEADINGS[decoder]}: {measure}")
+        results.append(Result(row.row.name, "training seconds, all stages", row.train_seconds, row.signature, unit="s"))
+        results.append(Result(row.row.name, "mean log Z", row.mean_log_partition, row.signature, unit="nat"))
+        last = "the control" if row is control else "control" if key in controls else ""
         if key not in controls:
-            against = _against(one, control, measure)
+            against = _against(row, control, measure)
             results.append(against)
-            last = f"{against.value:+.1f}" + ("*" if (against.p_value or 0.0) < SIGNIFICANT else " ")
-        grid.add_row(one.row.name, *(_cell(one, decoder) for decoder in decoders), last)
-    grid.caption = (
+            last = points(against)
+        cells = (
+            beside_published(
+                f"{row.percent('test', decoder):.1f}",
+                row.row.published.get((decoder, "test")),
+                "bold" if decoder == row.chosen else "",
+            )
+            for decoder in decoders
+        )
+        rows.append([row.row.name, *cells, last])
+    caption = (
         f"{measure} on test, mean over seeds, in brackets the paper's; bold: the decoder chosen on dev; half: beam "
         "over f - log Z / 2; "
         f"to control: difference to {control.row.name} ({HEADINGS[control.chosen]}), * where p < 0.05"
     )
-    grid.caption_justify = "left"
-    lesson = "\n".join(f"{claim.verdict.upper()}: {claim.text} ({claim.evidence})" for claim in claims)
-    curves = tuple(curve for one in measured.values() for curve in one.curves)
-    return Outcome(name, Table(title, tuple(results), claims=tuple(claims), curves=curves), grid, lesson, files)
+    picture = grid(title, [*short_headings(decoders), "to control"], rows, caption=caption)
+    curves = tuple(curve for row in measured.values() for curve in row.curves)
+    return Outcome(name, Table(title, tuple(results), claims=tuple(claims), curves=curves), picture, files)
 
 
-def _cell(one: Measured, decoder: str) -> Text:
-    """Our number, and below it the paper's, which is of another corpus."""
-    cell = Text(f"{one.percent('test', decoder):.1f}", "bold" if decoder == one.chosen else "")
-    published = one.row.published.get((decoder, "test"))
-    return cell if published is None else cell.append(f"\n({published:.1f})", "not bold dim")
+def points(difference: Result) -> str:
+    """Print a difference, with an asterisk where it is significant."""
+    return f"{difference.value:+.1f}" + ("*" if (difference.p_value or 0.0) < SIGNIFICANT else " ")
 
 
-def _results_of(one: Measured, decoder: str, measure: str) -> list[Result]:
-    note = "chosen on dev" if decoder == one.chosen else ""
-    published = {part: one.row.published.get((decoder, part)) for part in ("dev", "test")}
+def _results_of(row: Measured, decoder: str, measure: str) -> list[Result]:
+    name, note = row.row.name, "chosen on dev" if decoder == row.chosen else ""
+    dev, test = (row.row.published.get((decoder, part)) for part in ("dev", "test"))
     return [
-        Result(one.row.name, f"{measure}, dev", one.percent("dev", decoder), one.signature, published=published["dev"]),
-        interval_result(
-            one.row.name, measure, one.test[decoder], one.signature, published=published["test"], note=note
-        ),
-    ]  # fmt: skip
+        Result(name, f"{measure}, dev", row.percent("dev", decoder), row.signature, published=dev),
+        interval_result(name, measure, row.test[decoder], row.signature, published=test, note=note),
+    ]
 
 
-def _against(one: Measured, control: Measured, measure: str) -> Result:
+def _against(row: Measured, control: Measured, measure: str) -> Result:
     return difference_result(
-        one.row.name,
+        row.row.name,
         f"{measure} minus best control",
-        one.test[one.chosen],
+        row.test[row.chosen],
         control.test[control.chosen],
-        one.signature,
-        note=f"{HEADINGS[one.chosen]} against {control.row.name} ({HEADINGS[control.chosen]}), both chosen on dev",
+        row.signature,
+        note=f"{HEADINGS[row.chosen]} against {control.row.name} ({HEADINGS[control.chosen]}), both chosen on dev",
     )
 
 
-def _difference(test: Comparison, scale: float = 100.0) -> str:
-    p = "p < 0.001" if test.p_value < 0.001 else f"p = {test.p_value:.3f}"
-    digits = 1 if scale == 100 else 2
-    low, high = (f"{scale * end:.{digits}f}" for end in (test.low, test.high))
-    return f"{scale * test.difference:+.{digits}f} [{low}, {high}], {p}"
-
-
 def _mean(measured: Sequence[Sums]) -> float:
-    return sum(one.value for one in measured) / len(measured)
+    return sum(each.value for each in measured) / len(measured)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from reproductions import run_reproduction, what_holds_page
-from reproductions.beyond import protein_table, spelling, stress
+from reproductions.beyond import proteins, spelling, stress
 from reproductions.figures import draw_curves
 from reproductions.goyal_2021 import figure_6_1, sampler_figures
 from reproductions.result_files import NAMES, file_stem, load_tables, reproduction_of
@@ -41,7 +41,7 @@ BY_TABLE: dict[str, Callable[[Table, Path], None]] = {
         for name in NAMES
         if reproduction_of(name).removeprefix("figure-") in sampler_figures.FIGURES
     },
-    "proteins": protein_table.draw,
+    "proteins": proteins.draw,
 }
 # Reproductions of seconds whose figure has points that no table holds.
 AGAIN = ("figure-1", "figure-3.1")

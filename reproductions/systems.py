@@ -7,15 +7,23 @@ run again, a finished one is read back and an interrupted one continues.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from reproductions.cells import claim_folder, fingerprint_of, stopwatch, train_seconds, trained_on
+from reproductions.cells import (
+    claim_folder,
+    fingerprint_of,
+    read_cell,
+    train_seconds,
+    trained_on,
+    watched,
+    write_cell,
+)
 from reproductions.workers import Job, ProgressFactory, Report, run_jobs
 from seqwise.configuration import dump
-from seqwise.data.durable import sha256_of_file, write_atomically
+from seqwise.data.durable import sha256_of_file
 from seqwise.data.readers import Example
 from seqwise.evaluation.report import Curve
 from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
@@ -26,33 +34,47 @@ from seqwise.runs.run import predict
 from seqwise.runs.settings import Settings
 from seqwise.runs.training import train_stage
 from seqwise.training.checkpoints import MEASUREMENTS
-from seqwise.training.trainer import Progress
 
 Outputs = dict[str, list[tuple[str, ...]]]
+CELL = "cell.json"
 FOUR_DECODERS = ("greedy", "beam", "raw-beam", "soft-beam")
 
 
 @dataclass(frozen=True)
 class System:
-    """One row of a table."""
+    """A model that is trained: one row of a table, with one seed."""
 
-    name: str  # as the table prints it
-    folder: str  # the name of its run folder
+    name: str
+    folder: str  # of its run
     settings: Settings  # of its own training stage; their ``model`` may be the folder of a Hugging Face model
-    starts_from: str | None = None  # the folder of the system whose weights it starts from, or None for new weights
+    starts_from: str | None = None  # the folder of the system whose weights it starts from; None: new weights
+
+
+def systems_of(stages: Mapping[str, tuple[Settings, str | None]], seed: int) -> dict[str, System]:
+    """Make the systems of a seed by key, each in the folder ``seed-N/key``.
+
+    A stage has its settings and the key of the system that it starts from, or None.
+
+    Example:
+        >>> systems = systems_of({"plain": (train_settings(), None), "longer": (train_settings(), "plain")}, 3)
+        >>> [(system.name, system.folder, system.starts_from) for system in systems.values()]
+        [('plain (3)', 'seed-3/plain', None), ('longer (3)', 'seed-3/longer', 'seed-3/plain')]
+    """
+    folder = f"seed-{seed}"
+    return {
+        key: System(f"{key} ({seed})", f"{folder}/{key}", settings, None if before is None else f"{folder}/{before}")
+        for key, (settings, before) in stages.items()
+    }
 
 
 @dataclass(frozen=True)
 class Data:
-    """Training data, what is reported on, and what decoders are chosen on; decided once for all systems.
-
-    ``sources`` names what the training data were read from: each file with its SHA-256, each package with its version.
-    """
+    """Training data, what is reported on, and what decoders are chosen on; decided once for all systems."""
 
     train: list[Example]
     test: list[Example]
     dev: list[Example] = field(default_factory=list)
-    sources: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()  # what was trained on: each file with its SHA-256, each package with its version
 
 
 @dataclass(frozen=True)
@@ -60,13 +82,13 @@ class Cell:
     """What one system came to."""
 
     system: str  # its name
-    run: Path  # its run folder
-    outputs: Outputs  # for each decoder, the best output for each test example
-    dev_outputs: Outputs  # the same for each development example
+    run: Path  # its folder
+    outputs: Outputs  # for each decoder, the best output of each test example
+    dev_outputs: Outputs  # the same of each development example
     train_seconds: float  # CPU time of its own stage, on one thread
     total_seconds: float  # the same with all the stages before it
-    mean_log_partition: float  # mean log Z on the test data, in nats
-    signature: Signature  # how, when and by what it was made
+    mean_log_partition: float  # on the test data, in nats
+    signature: Signature
     curve: Curve | None = None  # the development metric while it was trained, where it was evaluated
 
 
@@ -86,14 +108,12 @@ def run_systems(
             done.add(system.folder)
     work = partial(_train_and_decode, load_data=load_data, folder=folder, decoders=decoders)
     names = {system.folder: system.name for system in systems}
-    run_jobs(
-        [
-            Job(system.name, partial(work, system), names.get(system.starts_from or ""))
-            for system in systems
-            if system.folder not in done
-        ],
-        progress=progress,
-    )
+    jobs = [
+        Job(system.name, partial(work, system), names.get(system.starts_from or ""))
+        for system in systems
+        if system.folder not in done
+    ]
+    run_jobs(jobs, progress=progress)
     cells: dict[str, Cell] = {}
     for system in systems:
         cell = _load_cell(system, folder / system.folder)
@@ -106,7 +126,7 @@ def run_systems(
 def _train_and_decode(
     system: System, report: Report, *, load_data: Callable[[], Data], folder: Path, decoders: Sequence[str]
 ) -> None:
-    """One cell, in a worker process."""
+    """Make one cell, in a worker process."""
     data = load_data()
     output = folder / system.folder
     fingerprint = _fingerprint(system, _hash(data) + "".join(decoders), folder)
@@ -115,13 +135,6 @@ def _train_and_decode(
     if system.starts_from is not None:
         run.model.load_state_dict(load_run(folder / system.starts_from).model.state_dict())
 
-    watch = stopwatch(output, every=system.settings.evaluate_every)
-
-    def on_progress(progress: Progress) -> None:
-        watch(progress.step, progress.steps)
-        if progress.step % 20 == 0 or progress.step == progress.steps:
-            report(progress.step, progress.steps + 1, f"loss {progress.loss:.3f}")
-
     result = train_stage(
         run,
         run.codec.encode(data.train),
@@ -129,7 +142,7 @@ def _train_and_decode(
         folder=output,
         examples=data.train,
         dev=data.dev,  # looked at where the settings evaluate
-        on_progress=on_progress,
+        on_progress=watched(output, report, every=system.settings.evaluate_every),
     )
     save_run(run, output)
     report(result.steps, result.steps + 1, "decoding")
@@ -141,7 +154,6 @@ def _train_and_decode(
         }
 
     record = {
-        "fingerprint": fingerprint,
         "train_seconds": train_seconds(output),
         # Made here and kept with the outputs, so that a cell that is read back later is not signed as new.
         "signature": asdict(_sign(system, data)),
@@ -149,8 +161,8 @@ def _train_and_decode(
         "mean_log_partition": log_partitions_of(run, run.codec.encode(known_targets(run, data.test))).mean().item(),
         "outputs": decode(data.test),
         "dev_outputs": decode(data.dev) if data.dev else {},
-    }  # fmt: skip
-    write_atomically(output / "cell.json", json.dumps(record))
+    }
+    write_cell(output / CELL, fingerprint, record)
 
 
 def _sign(system: System, data: Data) -> Signature:
@@ -160,27 +172,34 @@ def _sign(system: System, data: Data) -> Signature:
 
 def _is_done(system: System, measured: str, folder: Path, done: Collection[str]) -> bool:
     """Whether a finished cell of these very settings, data and starting weights lies in the folder."""
-    path = folder / system.folder / "cell.json"
+    path = folder / system.folder / CELL
     if not path.exists() or (system.starts_from is not None and system.starts_from not in done):
         return False
-    recorded: str = json.loads(path.read_text("utf-8"))["fingerprint"]
-    return recorded == _fingerprint(system, measured, folder)
+    return read_cell(path, _fingerprint(system, measured, folder)) is not None
 
 
 def _load_cell(system: System, output: Path) -> Cell:
-    record = json.loads((output / "cell.json").read_text("utf-8"))
+    record = json.loads((output / CELL).read_text("utf-8"))
     outputs, dev_outputs = (
-        {name: [tuple(tokens) for tokens in found] for name, found in record[key].items()}
+        {name: [tuple(tokens) for tokens in each] for name, each in record[key].items()}
         for key in ("outputs", "dev_outputs")
     )
-    signature = Signature(**record["signature"])
     seconds = record["train_seconds"]
-    log_partition, curve = record["mean_log_partition"], _curve(system, output, seconds)
-    return Cell(system.name, output, outputs, dev_outputs, seconds, seconds, log_partition, signature, curve)
+    return Cell(
+        system.name,
+        output,
+        outputs,
+        dev_outputs,
+        seconds,
+        seconds,
+        record["mean_log_partition"],
+        Signature(**record["signature"]),
+        _curve(system, output, seconds),
+    )
 
 
 def _curve(system: System, output: Path, seconds: float) -> Curve | None:
-    """The metric that ended the training, by CPU time, of which each step is taken to have used as much."""
+    """Return the metric that ended the training by CPU time, of which each step is taken to have used as much."""
     path = output / MEASUREMENTS
     if not (system.settings.evaluate_every and path.exists()):
         return None
@@ -195,7 +214,7 @@ def _hash(data: Data) -> str:
 
 
 def _fingerprint(system: System, measured: str, folder: Path) -> str:
-    """What a cell depends on: its settings, its data and decoders, and the weights it starts from."""
+    """Return a fingerprint of the settings, the data and decoders, and the weights that a cell starts from."""
     settings, files = system.settings, list[Path]()
     if settings.model.pretrained:  # known by its content, wherever it lies
         files = sorted(Path(settings.model.title).iterdir())

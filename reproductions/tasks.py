@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
+from reproductions import Setup
 from reproductions.beyond import stress
 from reproductions.comparison import Measured, Row, measure_rows
 from reproductions.corpora import readers as corpora
 from reproductions.outcome import HEADINGS
 from reproductions.systems import Data, System, run_systems
-from reproductions.tuning import Trial, tune, with_rates
-from reproductions.workers import ProgressFactory
+from reproductions.tuning import Trial, rates_of, tune, with_rates
 from seqwise.data.readers import Example
 from seqwise.data.subwords import join_pieces
 from seqwise.errors import InputError
@@ -32,19 +31,18 @@ Outputs = Sequence[Tokens]
 
 @dataclass(frozen=True)
 class Task:
-    """A corpus with a measure."""
+    """A corpus with a measure, which is a share and printed in per cent."""
 
     name: str  # of the folder of its runs
-    title: str  # for headings
-    measure: str  # the name of the measure, a share that is printed in per cent
+    title: str
+    measure: str
     load_data: Callable[[], Data]  # keeps what it has read
     count: Callable[[str, Outputs], Sums]  # the measure of outputs for "dev" or "test"
-    # names of :data:`~reproductions.outcome.HEADINGS`, which every system is searched with
-    decoders: tuple[str, ...] = tuple(HEADINGS)
+    decoders: tuple[str, ...] = tuple(HEADINGS)  # which every system is searched with
     check: Callable[[], None] = lambda: None  # raises an error if something that measuring needs is missing
 
     def require(self) -> None:
-        """Read the data and look for what measuring needs, so that what is missing is said before hours of training."""
+        """Read the data and check what measuring needs, so that an error comes before hours of training."""
         self.check()
         self.load_data()
 
@@ -53,53 +51,48 @@ Family = Callable[[int], Mapping[str, System]]
 """``family(seed)``: the systems of a task by key, each in the folder ``seed-N/key`` and after those it starts from."""
 
 
-def run_task(
-    task: Task,
-    family: Family,
-    rows: Sequence[Row],
-    table: str,
-    folder: Path,
-    *,
-    seeds: Sequence[int],
-    progress: ProgressFactory,
-    rates: Sequence[float] = (),
-) -> dict[str, Measured]:
-    """Train the systems of some rows and those that they start from, or read them back, and measure them."""
+def run_task(task: Task, family: Family, rows: Sequence[Row], table: str, setup: Setup) -> dict[str, Measured]:
+    """Train the systems of some rows and those that they start from, or read them back, and measure them.
+
+    The folder of the setup takes the runs, which tables on the same task share. Where the scale tunes learning rates
+    (:func:`reproductions.tuning.rates_of`), each is tried with the first seed on development data, and the best trials
+    stand for that seed.
+    """
     task.require()
     # Seed by seed, so that an interrupted table has whole seeds.
     dev, test = (partial(task.count, part) for part in ("dev", "test"))
     keys = [row.key for row in rows]
-    options: dict[str, Any] = {"progress": progress, "decoders": task.decoders}
+    options: dict[str, Any] = {"progress": setup.progress, "decoders": task.decoders}
     best: dict[str, Trial] = {}
     parts: dict[str, float] = {}
-    if rates:
-        record, first = folder / f"trials-{table}.json", family(seeds[0])
-        best = tune(_needed(first, keys), task.load_data, dev, folder, record=record, rates=rates, **options)
+    if rates := rates_of(setup.scale):
+        record, first = setup.folder / f"trials-{table}.json", family(setup.seed)
+        best = tune(_needed(first, keys), task.load_data, dev, setup.folder, record=record, rates=rates, **options)
         parts = {key: best[system.folder].part for key, system in first.items() if system.folder in best}
     systems = [trial.system for trial in best.values()]
-    for seed in seeds[1:] if best else seeds:
+    for seed in setup.seeds[1:] if best else setup.seeds:
         systems += _needed(with_rates(family(seed), parts), keys)
-    cells = run_systems(systems, task.load_data, folder, **options)
+    cells = run_systems(systems, task.load_data, setup.folder, **options)
     cells |= {name: cells[trial.system.folder] for name, trial in best.items()}
-    return measure_rows(table, rows, cells, seeds, dev=dev, test=test)
+    return measure_rows(table, rows, cells, setup.seeds, dev=dev, test=test)
 
 
 def _needed(systems: Mapping[str, System], keys: Sequence[str]) -> list[System]:
-    """The systems of these keys and all that they start from, in the order of the family."""
+    """Return the systems of these keys and all that they start from, in the order of the family."""
     by_folder = {system.folder: system for system in systems.values()}
-    wanted: set[str] = set()
+    needed: set[str] = set()
     for key in keys:
         if key not in systems:
             raise InputError(f"the family has no system {key!r}", hint=f"it has {', '.join(systems)}")
         folder: str | None = systems[key].folder
-        while folder is not None and folder not in wanted:
-            wanted.add(folder)
+        while folder is not None and folder not in needed:
+            needed.add(folder)
             folder = by_folder[folder].starts_from
-    return [system for system in systems.values() if system.folder in wanted]
+    return [system for system in systems.values() if system.folder in needed]
 
 
 def _against_gold(load_data: Callable[[], Data], measure: Callable[..., Sums]) -> Callable[[str, Outputs], Sums]:
-    """A measure of outputs and right answers as one of a part and outputs."""
+    """Return a measure of a part's outputs, from a measure of outputs and right answers."""
 
     def count(part: str, outputs: Outputs) -> Sums:
         data = load_data()
@@ -110,12 +103,12 @@ def _against_gold(load_data: Callable[[], Data], measure: Callable[..., Sums]) -
 
 
 def texts_of(outputs: Outputs) -> list[str]:
-    """What pieces say, as detokenised text."""
+    """Join pieces to detokenised text."""
     return [join_pieces(output) for output in outputs]
 
 
 def bleu_of_pieces(outputs: Outputs, references: Sequence[Sequence[str]]) -> Sums:
-    """BLEU of detokenised text against every translation of a source."""
+    """Return BLEU of detokenised text against every translation of a source."""
     return bleu(texts_of(outputs), references)
 
 

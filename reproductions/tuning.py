@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from reproductions.systems import Cell, Data, System, run_systems
@@ -33,12 +32,7 @@ class Trial:
 
 
 def rates_of(scale: str) -> tuple[float, ...]:
-    """The learning rates that are tried at a scale; none where every system has the rate that it comes with.
-
-    Example:
-        >>> rates_of("cpu"), len(rates_of("converged"))
-        ((), 3)
-    """
+    """Return the learning rates that are tried at a scale; none where every system has the rate that it comes with."""
     return RATES if scale == "converged" else ()
 
 
@@ -89,21 +83,16 @@ def _at(system: System, part: float) -> System:
 
 
 def _trials(system: System, rates: Sequence[float], best: Mapping[str, Trial]) -> list[Trial]:
-    before = None if system.starts_from is None else best[system.starts_from].system.folder
-    named = partial(replace, starts_from=before)
-    return [
-        Trial(
-            named(
-                _at(system, part), name=f"{system.name}, trial {number}", folder=f"{TRIALS}/{system.folder}/{number}"
-            ),
-            part,
-        )
-        for number, part in enumerate(rates, start=1)
-    ]
+    start = None if system.starts_from is None else best[system.starts_from].system.folder
+    trials = []
+    for number, part in enumerate(rates, start=1):
+        name, folder = f"{system.name}, trial {number}", f"{TRIALS}/{system.folder}/{number}"
+        trials.append(Trial(replace(_at(system, part), name=name, folder=folder, starts_from=start), part))
+    return trials
 
 
 def _levels(systems: Sequence[System]) -> list[list[System]]:
-    """Those that start from nothing, those that start from these, and so on."""
+    """Group systems: those that start from nothing, those that start from these, and so on."""
     levels: list[list[System]] = []
     placed: set[str | None] = {None}
     waiting = list(systems)

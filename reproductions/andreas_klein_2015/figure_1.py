@@ -10,19 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import rich.box
-import rich.table
 import torch
 from torch import Tensor
 
+from reproductions import Setup
 from reproductions.andreas_klein_2015.normalizable_set import nearest_normalized, normalizable_curve
 from reproductions.andreas_klein_2015.normalization_theory import (
     approximate_normalization_bound,
     generalization_bound,
     printed_generalization_bound,
 )
-from reproductions.outcome import Outcome
-from reproductions.workers import ProgressFactory
+from reproductions.figures import BLUE, GREY, ORANGE, RED, SKY, panels
+from reproductions.outcome import Outcome, grid
 from seqwise.data.readers import Example
 from seqwise.evaluation.report import Claim, Result, Table
 from seqwise.evaluation.signature import sha256_of_examples, sign
@@ -97,29 +96,25 @@ def samples(inputs_N2: Tensor, *, generator: torch.Generator, sizes: Sequence[in
     return found
 
 
-def reproduce(folder: Path, *, seed: int, progress: ProgressFactory) -> list[Outcome]:
+def reproduce(setup: Setup) -> list[Outcome]:
     """Draw the set with points round it, and check its shape and both theorems on them.
 
     Source: Andreas and Klein (NAACL 2015), Figure 1, Theorems 1 and 2. Not implemented: other weights.
     """
-    generator = torch.Generator().manual_seed(seed)
-    with progress() as bars:
-        task = bars.add_task("clouds", total=len(RADII) + 1, note="")
-        curve_P2 = normalizable_curve(THETA_K2, extent=EXTENT, num_points=POINTS)
-        clouds = []
-        for radius in RADII:
-            clouds.append(cloud(curve_P2, radius, generator=generator, count=INPUTS))
-            bars.advance(task)
-        drawn = samples(clouds[-1].inputs_N2, generator=generator)
-        bars.advance(task)
-    figure = folder / "figure-1.png"
+    generator = torch.Generator().manual_seed(setup.seed)
+    curve_P2 = normalizable_curve(THETA_K2, extent=EXTENT, num_points=POINTS)
+    clouds = [cloud(curve_P2, radius, generator=generator, count=INPUTS) for radius in RADII]
+    drawn = samples(clouds[-1].inputs_N2, generator=generator)
+    figure = setup.folder / "figure-1.png"
     draw(curve_P2, clouds, drawn, figure)
-    claims = examine(curve_P2, clouds, drawn)
     title = "Figure 1: the inputs at which a log-linear model is normalised"
-    results = _results(curve_P2, clouds, drawn, seed)
-    lesson = "\n".join(f"{claim.verdict.upper()}: {claim.text} ({claim.evidence})" for claim in claims)
-    table = Table(title, tuple(results), claims=tuple(claims))
-    return [Outcome("figure-1", table, _grid(title, results), lesson, {"figure": figure})]
+    results = _results(curve_P2, clouds, drawn, setup.seed)
+    table = Table(title, tuple(results), claims=tuple(examine(curve_P2, clouds, drawn)))
+    rows = [(result.system, result.measure, f"{result.value:.3g}") for result in results]
+    caption = "in nats, distances in the largest difference of a feature"
+    picture = grid(title, ("measure", "value"), rows, caption=caption, first="of")
+    picture.columns[1].justify = "left"
+    return [Outcome("figure-1", table, picture, {"figure": figure})]
 
 
 def examine(curve_P2: Tensor, clouds: Sequence[Cloud], drawn: Sequence[Sample]) -> list[Claim]:
@@ -184,60 +179,33 @@ def _results(curve_P2: Tensor, clouds: Sequence[Cloud], drawn: Sequence[Sample],
     return results
 
 
-def _grid(title: str, results: Sequence[Result]) -> rich.table.Table:
-    grid = rich.table.Table(
-        title=title, title_justify="left", box=rich.box.SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1)
-    )
-    grid.add_column("of", no_wrap=True)
-    grid.add_column("measure")
-    grid.add_column("value", justify="right", no_wrap=True)
-    for result in results:
-        grid.add_row(result.system, result.measure, f"{result.value:.3g}")
-    grid.caption = "in nats, distances in the largest difference of a feature"
-    grid.caption_justify = "left"
-    return grid
-
-
 def draw(curve_P2: Tensor, clouds: Sequence[Cloud], drawn: Sequence[Sample], path: Path) -> None:
-    """The set with its two lines; |log Z| against distance with Theorem 1; deviations with Theorem 2; saved as PNG."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, (left, middle, right) = pyplot.subplots(1, 3, figsize=(12, 4), layout="constrained")
-    left.plot(*curve_P2.T.tolist(), color="#0072B2", lw=2, label="Z(x) = 1")
-    for (first, second), colour in zip(THETA_K2.tolist(), ("#E69F00", "#D55E00"), strict=True):
-        # Points at right angles to the weight vector.
-        ends = [(-EXTENT * second, EXTENT * first), (EXTENT * second, -EXTENT * first)]
-        name = f"normal to [{first:g}, {second:g}]"
-        left.plot(*zip(*ends, strict=True), color=colour, lw=1, ls="--", label=name)
-    left.set(xlim=(-0.5, EXTENT), ylim=(-EXTENT / 2, EXTENT), xlabel="x", ylabel="y", aspect="equal")
-    left.set_title("The normalisable set", loc="left")
-    left.legend(frameon=False, fontsize=8)
-    largest = float(THETA_K2.abs().max())
-    for one, colour in zip(clouds, ("#0072B2", "#56B4E9", "#999999"), strict=False):
-        some_N2 = one.inputs_N2[:300]
-        distances_N = nearest_normalized(some_N2, THETA_K2).distances_N
-        middle.plot(
-            distances_N.tolist(), log_partitions(some_N2).abs().tolist(), ".", ms=3, color=colour,
-            label=f"within {one.radius:g}",
-        )  # fmt: skip
-    ends_of = middle.get_xlim()[1]
-    middle.plot([0, ends_of], [0, 2 * largest * ends_of], color="black", lw=1, label="d B times distance")
-    middle.set(xlabel="distance to the set", ylabel="|log Z| (nats)")
-    middle.set_title("Theorem 1", loc="left")
-    middle.legend(frameon=False, fontsize=8)
-    sizes = [one.size for one in drawn]
-    right.loglog(sizes, [one.largest for one in drawn], "o-", color="#0072B2", label=f"largest of {TRIALS} samples")
-    right.loglog(sizes, [one.bound for one in drawn], "s--", color="black", label="bound")
-    right.loglog(sizes, [one.printed for one in drawn], "^:", color="#D55E00", label="bound as printed")
-    right.set(xlabel="inputs in a sample", ylabel="deviation of mean |log Z| (nats)")
-    right.set_title("Theorem 2", loc="left")
-    right.legend(frameon=False, fontsize=8)
-    for axes in (left, middle, right):
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    """Draw the set with its two lines; |log Z| against distance with Theorem 1; deviations with Theorem 2."""
+    with panels(path, 3, figsize=(12, 4)) as (_, (left, middle, right)):
+        left.plot(*curve_P2.T.tolist(), color=BLUE, lw=2, label="Z(x) = 1")
+        for (first, second), colour in zip(THETA_K2.tolist(), (ORANGE, RED), strict=True):
+            # Points at right angles to the weight vector.
+            ends = [(-EXTENT * second, EXTENT * first), (EXTENT * second, -EXTENT * first)]
+            name = f"normal to [{first:g}, {second:g}]"
+            left.plot(*zip(*ends, strict=True), color=colour, lw=1, ls="--", label=name)
+        left.set(xlim=(-0.5, EXTENT), ylim=(-EXTENT / 2, EXTENT), xlabel="x", ylabel="y", aspect="equal")
+        left.set_title("The normalisable set", loc="left")
+        for each, colour in zip(clouds, (BLUE, SKY, GREY), strict=False):
+            some_N2 = each.inputs_N2[:300]
+            distances_N = nearest_normalized(some_N2, THETA_K2).distances_N
+            risks_N, name = log_partitions(some_N2).abs(), f"within {each.radius:g}"
+            middle.plot(distances_N.tolist(), risks_N.tolist(), ".", ms=3, color=colour, label=name)
+        end, slope = middle.get_xlim()[1], 2 * float(THETA_K2.abs().max())
+        middle.plot([0, end], [0, slope * end], color="black", lw=1, label="d B times distance")
+        middle.set(xlabel="distance to the set", ylabel="|log Z| (nats)")
+        middle.set_title("Theorem 1", loc="left")
+        sizes = [sample.size for sample in drawn]
+        largest = [sample.largest for sample in drawn]
+        right.loglog(sizes, largest, "o-", color=BLUE, label=f"largest of {TRIALS} samples")
+        right.loglog(sizes, [sample.bound for sample in drawn], "s--", color="black", label="bound")
+        right.loglog(sizes, [sample.printed for sample in drawn], "^:", color=RED, label="bound as printed")
+        right.set(xlabel="inputs in a sample", ylabel="deviation of mean |log Z| (nats)")
+        right.set_title("Theorem 2", loc="left")
+        for axes in (left, middle, right):
+            axes.legend(frameon=False, fontsize=8)
+            axes.grid(alpha=0.25)

@@ -23,18 +23,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
+from reproductions import Setup
 from reproductions.andreas_klein_2015.language_model import LanguageModel, score_sentences, score_sentences_unnormalized
 from reproductions.andreas_klein_2015.language_model_training import LanguageModelSettings, fit_language_model
 from reproductions.andreas_klein_2015.log_linear import LogLinear
 from reproductions.andreas_klein_2015.reranking import Candidate
 from reproductions.andreas_klein_2015.streams import Sentence, build_vocabulary, read_sentences
-from reproductions.cells import trained_on
+from reproductions.cells import read_cell, trained_on, write_cell
 from reproductions.corpora import readers as corpora
 from reproductions.systems import System, run_systems
-from reproductions.workers import ProgressFactory
-from seqwise.data.durable import write_atomically
+from reproductions.workers import one_thread
 from seqwise.data.readers import Example, read_pairs
 from seqwise.data.subwords import join_pieces
 from seqwise.data.vocabulary import Vocabulary
@@ -132,7 +131,7 @@ def split_words(text: str) -> tuple[str, ...]:
 
 @cache
 def load_text(scale: str) -> Text:
-    """English of Europarl and Tatoeba, mixed, cut to the size; the vocabulary is that of all of it (V = 15,403)."""
+    """Read English of Europarl and Tatoeba, mixed, cut to the size; the vocabulary is of all of it (V = 15,403)."""
     size = SIZES[scale]
     files = sorted(corpora.corpus("lm-text-en").glob("europarl-*"))
     europarl = [Sentence(split_words(" ".join(sentence.tokens))) for sentence in read_sentences(files)]
@@ -151,7 +150,7 @@ def load_text(scale: str) -> Text:
 
 
 def unseen_english() -> list[str]:
-    """The English halves of Tatoeba's training pairs that the translator does not learn from, each once."""
+    """Read the English halves of Tatoeba's training pairs that the translator does not learn from, each once."""
     pairs = read_pairs(_tatoeba(), source_units="text", target_units="text")
     seen = {pair.target[0] for pair in pairs[:: corpora.EVERY]}
     return [text for text in dict.fromkeys(pair.target[0] for pair in pairs) if text not in seen]
@@ -161,66 +160,55 @@ def _tatoeba() -> Path:
     return corpora.corpus("mt-de-en-tatoeba") / "train.tsv.gz"
 
 
-def translations(folder: Path, scale: str, *, progress: ProgressFactory) -> Translations:
+def translations(setup: Setup) -> Translations:
     """Train the translator, or read it back, and let it make its lists."""
-    size = SIZES[scale]
+    size = SIZES[setup.scale]
     settings = TRANSLATOR.with_changes(epochs=size.translator_epochs)
     system = System("translator", "translator", settings)
-    cells = run_systems([system], corpora.translation, folder, progress=progress, decoders=("beam",))
+    cells = run_systems([system], corpora.translation, setup.folder, progress=setup.progress, decoders=("beam",))
     run_folder = cells[system.folder].run
     path, made_by = run_folder / "lists.json", (run_folder / "model" / "manifest.json").read_text("utf-8")
     fingerprint = hashlib.sha256(f"{made_by}{size.candidates}".encode()).hexdigest()
-    if not path.exists() or json.loads(path.read_text("utf-8"))["fingerprint"] != fingerprint:
+    record = read_cell(path, fingerprint)
+    if record is None:
         run, data = load_run(run_folder), corpora.translation()
         decoder = choose_decoder(run.settings, "beam", beam_size=size.candidates)
         lists = {
             part: [
-                [[join_pieces(one.tokens), one.score] for one in outputs]
+                [[join_pieces(output.tokens), output.score] for output in outputs]
                 for outputs in predict(run, examples, decoder, n_best=size.candidates)
             ]
             for part, examples in (("dev", data.dev), ("test", data.test))
         }
-        write_atomically(path, json.dumps({"fingerprint": fingerprint, "lists": lists}))
-    found = json.loads(path.read_text("utf-8"))["lists"]
+        record = {"lists": lists}
+        write_cell(path, fingerprint, record)
     return Translations(
-        {part: [[Candidate(text, score) for text, score in one] for one in found[part]] for part in PARTS},
+        {part: [[Candidate(*each) for each in some] for some in record["lists"][part]] for part in PARTS},
         {part: corpora.translation_references(part) for part in PARTS},
     )
 
 
 def run_cells(
-    rows: Sequence[Row],
-    text: Text,
-    lists: Translations,
-    folder: Path,
-    *,
-    size: Size,
-    seeds: Sequence[int],
-    progress: ProgressFactory,
+    rows: Sequence[Row], text: Text, lists: Translations, setup: Setup, *, size: Size
 ) -> dict[str, list[Cell]]:
     """Train and measure every row with every seed, or read finished cells back; by the key of the row."""
     data = text.digest() + lists.digest()
     cells: dict[str, list[Cell]] = {row.key: [] for row in rows}
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with progress() as bars:
-            whole = bars.add_task("language models", total=len(rows) * len(seeds), note="")
-            task = bars.add_task("", total=None, note="")
-            for seed in seeds:  # whole seeds first, so that an interrupted table has some
-                for row in rows:
-                    settings = replace(row.settings, num_weights=size.num_weights, batch_size=BATCH, seed=seed)
-                    bars.update(task, description=f"{row.name}, seed {seed}", completed=0)
+    with setup.progress() as bars, one_thread():
+        whole = bars.add_task("language models", total=len(rows) * len(setup.seeds), note="")
+        task = bars.add_task("", total=None, note="")
 
-                    def on_step(step: int, steps: int, loss: float) -> None:
-                        if step % 20 == 0 or step == steps:
-                            bars.update(task, completed=step, total=steps, note=f"loss {loss:.3f}")
+        def on_step(step: int, steps: int, loss: float) -> None:
+            if step % 20 == 0 or step == steps:
+                bars.update(task, completed=step, total=steps, note=f"loss {loss:.3f}")
 
-                    path = folder / f"seed-{seed}" / f"{row.key}.json"
-                    cells[row.key].append(_cell(path, row.name, settings, data, text, lists, on_step))
-                    bars.advance(whole)
-    finally:
-        torch.set_num_threads(threads)
+        for seed in setup.seeds:  # whole seeds first, so that an interrupted table has some
+            for row in rows:
+                settings = replace(row.settings, num_weights=size.num_weights, batch_size=BATCH, seed=seed)
+                bars.update(task, description=f"{row.name}, seed {seed}", completed=0)
+                path = setup.folder / f"seed-{seed}" / f"{row.key}.json"
+                cells[row.key].append(_cell(path, row.name, settings, data, text, lists, on_step))
+                bars.advance(whole)
     return cells
 
 
@@ -233,16 +221,14 @@ def _cell(
     lists: Translations,
     on_step: Callable[[int, int, float], None],
 ) -> Cell:
-    """One cell: read back if it is of these settings and data, made otherwise."""
+    """Return one cell: read back if it is of these settings and data, made otherwise."""
     fingerprint = hashlib.sha256(f"{json.dumps(asdict(settings), sort_keys=True)}{data}".encode()).hexdigest()
-    record: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
-    if record.get("fingerprint") != fingerprint:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        record = {"fingerprint": fingerprint, **_made(name, settings, text, lists, on_step)}
-        write_atomically(path, json.dumps(record))
-    signature = Signature(**{**record["signature"], "seeds": tuple(record["signature"]["seeds"])})
+    record = read_cell(path, fingerprint)
+    if record is None:
+        record = _made(name, settings, text, lists, on_step)
+        write_cell(path, fingerprint, record)
     held_out = [(float(score), list(values)) for score, values in record["held_out"]]
-    return Cell(record["train_seconds"], record["scores"], held_out, signature)
+    return Cell(record["train_seconds"], record["scores"], held_out, Signature(**record["signature"]))
 
 
 def _made(

@@ -10,11 +10,8 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-import rich.box
-import rich.table
-
+from reproductions import Setup
 from reproductions.andreas_klein_2015.language_model_training import LanguageModelSettings
 from reproductions.andreas_klein_2015.language_models import (
     PARTS,
@@ -28,8 +25,7 @@ from reproductions.andreas_klein_2015.language_models import (
 )
 from reproductions.andreas_klein_2015.reranking import CandidateTable, Tuned, candidate_table, tune
 from reproductions.comparison import judge, no_worse
-from reproductions.outcome import Outcome
-from reproductions.workers import ProgressFactory
+from reproductions.outcome import Outcome, grid
 from seqwise.evaluation.metrics import Counts, Sums
 from seqwise.evaluation.report import Claim, Result, Table
 from seqwise.evaluation.signature import Signature
@@ -71,7 +67,7 @@ TABLE_2 = (
 class Measured:
     """A row with what was measured, one of each for each seed."""
 
-    row: Row  # what it is
+    row: Row
     tuned: list[Tuned]  # weight and word bonus chosen on the development lists, and BLEU there
     bleu: list[Sums]  # on test
     risk: list[Sums]  # mean |log Z| on held-out text
@@ -124,7 +120,7 @@ def measure(
 
 
 def _all_counts(lists: Translations, part: str) -> Sums:
-    """BLEU's sums of every candidate."""
+    """Return BLEU's sums of every candidate."""
     texts = [one.text for some in lists.candidates[part] for one in some]
     together = zip(lists.candidates[part], lists.references[part], strict=True)
     return bleu(texts, [options for some, options in together for _ in some])
@@ -162,7 +158,7 @@ def about_as_fast(text: str, source: str, slow: Sequence[float], fast: Sequence[
 
 
 def with_weight(claim: Claim, *rows: Measured) -> Claim:
-    """A claim on translations, or "not tested" where a language model got weight 0: its lists are ranked without it."""
+    """Return a claim on translations, not tested where a language model got weight 0: it does not rank its lists."""
     unused = [(one.row.name, sum(tuned.weight == 0 for tuned in one.tuned), len(one.tuned)) for one in rows]
     zeros = ", ".join(f"{name} in {count} of {seeds} seeds" for name, count, seeds in unused if count)
     if not zeros:
@@ -170,65 +166,63 @@ def with_weight(claim: Claim, *rows: Measured) -> Claim:
     return Claim(claim.text, claim.source, "not tested", f"weight 0: {zeros}; {claim.evidence}")
 
 
-def table_1(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> list[Outcome]:
+def table_1(setup: Setup) -> list[Outcome]:
     """Table 1: BLEU, risk and seconds by the fraction gamma of positions that are normalised, alpha = 1."""
     source = "Andreas and Klein (2015), Table 1 and section 5"
-    measured, alone, files = _measured("andreas-klein-1", TABLE_1, folder, seeds, scale, progress)
+    measured, alone = _measured("andreas-klein-1", TABLE_1, setup)
     zero, tenth, full, devlin = (measured[key] for key in ("gamma-0", "gamma-0.1", "gamma-1", "devlin"))
     plain = [alone] * len(tenth.bleu)
     claims = [
         with_weight(no_worse("γ = 0.1 costs no more than half a point of BLEU against γ = 1.", source,
-                             tenth.bleu, full.bleu, said="γ = 0.1 minus γ = 1: "), tenth, full),
+                             tenth.bleu, full.bleu, prefix="γ = 0.1 minus γ = 1: "), tenth, full),
         with_weight(no_worse("γ = 0.1 costs no more than half a point of BLEU against Devlin's objective (the paper: "
-                             "0.1).", source, tenth.bleu, devlin.bleu, said="γ = 0.1 minus Devlin: "), tenth, devlin),
+                             "0.1).", source, tenth.bleu, devlin.bleu, prefix="γ = 0.1 minus Devlin: "), tenth, devlin),
         about_as_fast("γ = 0.1 trains about ten times as fast as γ = 1.", source,
                       full.seconds, tenth.seconds, times=10),
         judge("Without any normaliser (γ = 0) the risk R is larger than with γ = 0.1.", source,
-              zero.risk, tenth.risk, said="R of γ = 0 minus γ = 0.1: ", scale=1.0),
+              zero.risk, tenth.risk, prefix="R of γ = 0 minus γ = 0.1: ", scale=1.0),
         with_weight(judge("γ = 0.1 translates better than γ = 0.", source,
-                          tenth.bleu, zero.bleu, said="γ = 0.1 minus γ = 0: "), tenth, zero),
+                          tenth.bleu, zero.bleu, prefix="γ = 0.1 minus γ = 0: "), tenth, zero),
         judge("R is smaller with γ = 0.1 than under Devlin's objective.", source,
-              devlin.risk, tenth.risk, said="R of Devlin minus γ = 0.1: ", scale=1.0),
+              devlin.risk, tenth.risk, prefix="R of Devlin minus γ = 0.1: ", scale=1.0),
         judge("log Z varies less about its mean with γ = 0.1 than under Devlin's objective.", "not in the paper",
-              devlin.deviation, tenth.deviation, said="mean |log Z - mean|, Devlin minus γ = 0.1: ", scale=1.0),
+              devlin.deviation, tenth.deviation, prefix="mean |log Z - mean|, Devlin minus γ = 0.1: ", scale=1.0),
         with_weight(judge("The language model (γ = 0.1) improves on the translator with a word bonus.",
-                          "not in the paper", tenth.bleu, plain, said="γ = 0.1 minus none: "), tenth),
+                          "not in the paper", tenth.bleu, plain, prefix="γ = 0.1 minus none: "), tenth),
     ]  # fmt: skip
-    return [_outcome("andreas-klein-1", "Table 1, by fraction normalised, α = 1", measured, alone, claims, files)]
+    return [_outcome("andreas-klein-1", "Table 1, by fraction normalised, α = 1", measured, alone, claims, setup)]
 
 
-def table_2(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> list[Outcome]:
+def table_2(setup: Setup) -> list[Outcome]:
     """Table 2: the same by the strength alpha of the penalty, gamma = 0.1."""
     source = "Andreas and Klein (2015), Table 2 and section 5"
-    measured, alone, files = _measured("andreas-klein-2", TABLE_2, folder, seeds, scale, progress)
+    measured, alone = _measured("andreas-klein-2", TABLE_2, setup)
     weak, strong = measured["alpha-0.01"], measured["alpha-10"]
     middle = [measured[key] for key in ("alpha-0.1", "gamma-0.1")]
     best = max(middle, key=lambda one: statistics.fmean(tuned.value for tuned in one.tuned))
     name = best.row.name
     claims = [
         with_weight(judge("Too weak a penalty (α = 0.01) translates worse.", source,
-                          best.bleu, weak.bleu, said=f"{name} minus α = 0.01: "), best, weak),
+                          best.bleu, weak.bleu, prefix=f"{name} minus α = 0.01: "), best, weak),
         with_weight(judge("Too strong a penalty (α = 10) translates worse.", source,
-                          best.bleu, strong.bleu, said=f"{name} minus α = 10: "), best, strong),
+                          best.bleu, strong.bleu, prefix=f"{name} minus α = 10: "), best, strong),
         judge("With a small α the risk R grows large.", source,
-              weak.risk, best.risk, said=f"R of α = 0.01 minus {name}: ", scale=1.0),
+              weak.risk, best.risk, prefix=f"R of α = 0.01 minus {name}: ", scale=1.0),
         judge("A strong penalty forces R closer to zero.", source,
-              best.risk, strong.risk, said=f"R of {name} minus α = 10: ", scale=1.0),
+              best.risk, strong.risk, prefix=f"R of {name} minus α = 10: ", scale=1.0),
         judge("log Z varies more with a small α, also about its mean.", "not in the paper",
-              weak.deviation, best.deviation, said=f"mean |log Z - mean| of α = 0.01 minus {name}: ", scale=1.0),
+              weak.deviation, best.deviation, prefix=f"mean |log Z - mean| of α = 0.01 minus {name}: ", scale=1.0),
     ]  # fmt: skip
-    return [_outcome("andreas-klein-2", "Table 2, by strength, γ = 0.1", measured, alone, claims, files)]
+    return [_outcome("andreas-klein-2", "Table 2, by strength, γ = 0.1", measured, alone, claims, setup)]
 
 
-def _measured(
-    name: str, rows: Sequence[Row], folder: Path, seeds: Sequence[int], scale: str, progress: ProgressFactory
-) -> tuple[dict[str, Measured], Sums, dict[str, Path]]:
+def _measured(name: str, rows: Sequence[Row], setup: Setup) -> tuple[dict[str, Measured], Sums]:
     # Before the translator is trained, so that what is not there is missed at once.
     require_sacrebleu()
-    text = load_text(scale)
-    lists = translations(folder, scale, progress=progress)
-    cells = run_cells(rows, text, lists, folder, size=SIZES[scale], seeds=seeds, progress=progress)
-    return *measure(name, rows, cells, lists), {"runs": folder}
+    text = load_text(setup.scale)
+    lists = translations(setup)
+    cells = run_cells(rows, text, lists, setup, size=SIZES[setup.scale])
+    return measure(name, rows, cells, lists)
 
 
 COLUMNS = ("BLEU", "BLEU, dev", "R", "mean |log Z - mean|", "perplexity", "weight", "training seconds")
@@ -236,35 +230,25 @@ UNITS = {"BLEU": "%", "BLEU, dev": "%", "R": "nat", "mean |log Z - mean|": "nat"
 
 
 def _outcome(
-    name: str,
-    title: str,
-    measured: Mapping[str, Measured],
-    alone: Sums,
-    claims: Sequence[Claim],
-    files: dict[str, Path],
+    name: str, title: str, measured: Mapping[str, Measured], alone: Sums, claims: Sequence[Claim], setup: Setup
 ) -> Outcome:
-    """Every number with its signature, a grid for the terminal, and the claims."""
-    some = next(iter(measured.values()))
-    signature = replace(some.signature, method=f"{name}: no language model, word bonus", seeds=(0,))
+    first = next(iter(measured.values()))
+    signature = replace(first.signature, method=f"{name}: no language model, word bonus", seeds=(0,))
     results = [interval_result("no language model, word bonus", "BLEU", alone, signature)]
-    for one in measured.values():
-        results += _results(one)
-    grid = rich.table.Table(
-        title=title, title_justify="left", box=rich.box.SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1)
-    )
-    grid.add_column("language model", overflow="fold")
-    for heading in ("BLEU", "dev", "R", "spread", "ppl", "weight", "sec"):
-        grid.add_column(heading, justify="right", no_wrap=True)
-    shown = {(result.system, result.measure): result for result in results}
-    for system in dict.fromkeys(result.system for result in results):
-        grid.add_row(system, *(_text(shown.get((system, column))) for column in COLUMNS))
-    grid.caption = (
+    for row in measured.values():
+        results += _results(row)
+    cells = {(result.system, result.measure): result for result in results}
+    rows = [
+        [system, *(_text(cells.get((system, column))) for column in COLUMNS)]
+        for system in dict.fromkeys(result.system for result in results)
+    ]
+    caption = (
         "BLEU in %; R: mean |log Z| on held-out text; spread: mean |log Z - mean|; ppl: normalised perplexity; weight: "
         "of the unnormalised score, chosen on dev with a word bonus; sec: CPU time of training; means over seeds"
     )
-    grid.caption_justify = "left"
-    lesson = "\n".join(f"{claim.verdict.upper()}: {claim.text} ({claim.evidence})" for claim in claims)
-    return Outcome(name, Table(title, tuple(results), claims=tuple(claims)), grid, lesson, files)
+    headings = ("BLEU", "dev", "R", "spread", "ppl", "weight", "sec")
+    picture = grid(title, headings, rows, caption=caption, first="language model")
+    return Outcome(name, Table(title, tuple(results), claims=tuple(claims)), picture, {"runs": setup.folder})
 
 
 def _results(one: Measured) -> list[Result]:

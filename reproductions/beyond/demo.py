@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
+from reproductions import Setup
 from reproductions.beyond import label_bias_toy, stress
 from reproductions.outcome import Outcome
-from reproductions.workers import ProgressFactory
 
 
-def reproduce(folder: Path, *, seed: int, progress: ProgressFactory) -> Iterator[Outcome]:
+def reproduce(setup: Setup) -> Iterator[Outcome]:
     """Run both reproductions in folders of their own; the first is there to be looked at while the second runs."""
-    yield from label_bias_toy.reproduce(folder / "label-bias-toy", seed=seed, progress=progress)
-    yield from stress.reproduce(folder / "stress", seed=seed, progress=progress)
+    yield from label_bias_toy.reproduce(setup.inside("label-bias-toy"))
+    yield from stress.reproduce(setup.inside("stress"))

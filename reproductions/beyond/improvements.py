@@ -9,22 +9,18 @@ cross-entropy trained longer, in the form of the other tables.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import rich.box
-import rich.table
-
-from reproductions.beyond.search_objectives import CORPORA, SEARCHED, beat_the_best, family, measure_corpora, systems_of
+from reproductions import Setup
+from reproductions.beyond.search_objectives import CORPORA, SEARCHED, beat_the_best, family, measure_corpora
 from reproductions.beyond.spelling import load_both_parts, words_right
-from reproductions.comparison import Measured, Row, best_on_dev, compare, examine
-from reproductions.outcome import HEADINGS, Outcome
-from reproductions.systems import System
+from reproductions.comparison import Measured, Row, best_on_dev, compare, examine, points, seeds_above
+from reproductions.outcome import HEADINGS, Outcome, grid
+from reproductions.systems import System, systems_of
 from reproductions.tasks import Task, run_task
-from reproductions.workers import ProgressFactory
-from seqwise.evaluation.metrics import seed_differences
 from seqwise.evaluation.report import Claim, Result, Table
-from seqwise.evaluation.verdicts import SIGNIFICANT, difference_result, interval_result
+from seqwise.evaluation.verdicts import difference_result, interval_result
 from seqwise.runs.settings import Settings, train_settings
 
 TAGGED = ("pmb", "ner")
@@ -43,7 +39,7 @@ VARIANTS = {
 
 
 def variants(start: Settings, epochs: Mapping[str, float], seed: int) -> dict[str, System]:
-    """The family of the search objectives and, after it, every variant."""
+    """Return the family of the search objectives and, after it, every variant."""
     systems = family(start, epochs, seed)
     dense, crf, relaxed = (systems[key].settings for key in (*WINNERS, RELAXED))
     by_gaps = {"alpha_unit": "gaps", "alpha": "exponential(1, 10)"}
@@ -88,7 +84,7 @@ SPELLING_ROWS = {
 
 
 def spelling_family(seed: int) -> dict[str, System]:
-    """The systems of spelling to sound for one seed; all that follow a start train for about the same time."""
+    """Return the systems of spelling to sound for one seed; all that follow a start train for about the same time."""
     start = train_settings(
         task="transduce", source_units="characters", minimum_count=1, embedding_size=64, hidden_size=128,
         dropout=0.0, objective="cross-entropy", epochs=1.5, learning_rate=3e-3, beam_size=3, seed=seed, save_every=500,
@@ -131,19 +127,18 @@ def _spelling_claims(measured: Mapping[str, Measured]) -> list[Claim]:
 # ---------------------------------------------------------------------------------------- tables
 
 
-def reproduce(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
+def reproduce(setup: Setup) -> Iterator[Outcome]:
     """Try the variants on development data, test the best of them once, and go on to spelling."""
     tasks = [CORPORA[name][0] for name in TAGGED] + [SPELLING]
     for task in tasks:
         task.require()
     names = {**{key: SEARCHED[key] for key in (*WINNERS, RELAXED)}, **VARIANTS}
     rows = [Row(key, title) for key, title in names.items()]
-    corpora = measure_corpora("improvements", TAGGED, variants, rows, folder, seeds=seeds, progress=progress)
-    for table, task, runs, measured in corpora:
-        yield on_dev(table, f"Improvements on the winners, {task.title}", measured, task.measure, runs)
-    runs, table = folder / SPELLING.name, "improvements-g2p"
+    for table, task, folder, measured in measure_corpora("improvements", TAGGED, variants, rows, setup):
+        yield on_dev(table, f"Improvements on the winners, {task.title}", measured, task.measure, folder)
+    runs, table = setup.inside(SPELLING.name), "improvements-g2p"
     rows = [Row(key, title) for key, title in {**SPELLING_CONTROLS, **SPELLING_ROWS}.items()]
-    measured = run_task(SPELLING, spelling_family, rows, table, runs, seeds=seeds, progress=progress)
+    measured = run_task(SPELLING, spelling_family, rows, table, runs)
     yield compare(
         table,
         f"Search-aware objectives, {SPELLING.title}",
@@ -151,46 +146,37 @@ def reproduce(folder: Path, *, seeds: Sequence[int], scale: str, progress: Progr
         measure=SPELLING.measure,
         controls=SPELLING_CONTROLS,
         claims=_spelling_claims(measured),
-        files={"runs": runs},
+        files={"runs": runs.folder},
     )
 
 
-def on_dev(name: str, title: str, measured: Mapping[str, Measured], measure: str, runs: Path) -> Outcome:
-    """Every row on development data beside the winner, and of the test data one comparison."""
+def on_dev(name: str, title: str, measured: Mapping[str, Measured], measure: str, folder: Path) -> Outcome:
+    """Make a table of every row on development data beside the winner, and of one comparison on test data."""
     winner = best_on_dev(measured, WINNERS)
     best = best_on_dev(measured, [key for key in measured if key not in (*WINNERS, RELAXED)])
-    grid = rich.table.Table(
-        title=title, title_justify="left", box=rich.box.SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1)
-    )
-    grid.add_column("system", overflow="fold")
-    for heading in ("dev", "to winner", "seeds above", "sec"):
-        grid.add_column(heading, justify="right", no_wrap=True)
     results: list[Result] = []
-    for one in measured.values():
-        ours, theirs = one.dev[one.chosen], winner.dev[winner.chosen]
-        note = f"{HEADINGS[one.chosen]}, chosen on dev"
+    rows = []
+    for row in measured.values():
+        ours, theirs = row.dev[row.chosen], winner.dev[winner.chosen]
+        note = f"{HEADINGS[row.chosen]}, chosen on dev"
         results += [
-            interval_result(one.row.name, f"{measure}, dev", ours, one.signature, note=note),
-            Result(one.row.name, "training seconds, all stages", one.train_seconds, one.signature, unit="s"),
+            interval_result(row.row.name, f"{measure}, dev", ours, row.signature, note=note),
+            Result(row.row.name, "training seconds, all stages", row.train_seconds, row.signature, unit="s"),
         ]
         difference, above = "the winner", ""
-        if one is not winner:
+        if row is not winner:
             against = difference_result(
-                one.row.name, f"{measure}, dev, minus winner", ours, theirs, one.signature,
+                row.row.name, f"{measure}, dev, minus winner", ours, theirs, row.signature,
                 note=f"winner: {winner.row.name} ({HEADINGS[winner.chosen]})",
             )  # fmt: skip
             results.append(against)
-            differences = seed_differences(ours, theirs)
-            difference = f"{against.value:+.1f}" + ("*" if (against.p_value or 0.0) < SIGNIFICANT else " ")
-            above = f"{sum(number > 0 for number in differences)} of {len(differences)}"
-        grid.add_row(
-            one.row.name, f"{one.percent('dev', one.chosen):.1f}", difference, above, f"{one.train_seconds:.0f}"
-        )
-    grid.caption = (
+            difference, above = points(against), seeds_above(ours, theirs)
+        percent = f"{row.percent('dev', row.chosen):.1f}"
+        rows.append([row.row.name, percent, difference, above, f"{row.train_seconds:.0f}"])
+    caption = (
         f"{measure} on development data, mean over seeds, each with its best decoder; to winner: difference to "
         f"{winner.row.name}, * where p < 0.05, not corrected for {len(measured) - 1} looks; sec: CPU time of all stages"
     )
-    grid.caption_justify = "left"
+    picture = grid(title, ("dev", "to winner", "seeds above", "sec"), rows, caption=caption)
     claim = examine(f"On test, “{best.row.name}” beats “{winner.row.name}”.", "here", best, winner)
-    lesson = f"{claim.verdict.upper()}: {claim.text} ({claim.evidence})"
-    return Outcome(name, Table(title, tuple(results), claims=(claim,)), grid, lesson, {"runs": runs})
+    return Outcome(name, Table(title, tuple(results), claims=(claim,)), picture, {"runs": folder})

@@ -8,13 +8,12 @@ split the mass, since what it reads later cannot take mass back; under global no
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 
 import torch
 
+from reproductions import Setup
 from reproductions.outcome import Measure, Outcome, build_outcome
 from reproductions.systems import Data, System, run_systems
-from reproductions.workers import ProgressFactory
 from seqwise.data.synthetic import label_bias_toy, toy_ceilings
 from seqwise.evaluation.metrics import token_accuracy
 from seqwise.runs.settings import train_settings
@@ -48,10 +47,10 @@ def systems(seed: int) -> list[System]:
     ]
 
 
-def reproduce(folder: Path, *, seed: int, progress: ProgressFactory) -> list[Outcome]:
+def reproduce(setup: Setup) -> list[Outcome]:
     """Train the three systems and set them beside the ceilings."""
-    data = load_data(seed)
-    cells = run_systems(systems(seed), partial(load_data, seed), folder, progress=progress)
+    data = load_data(setup.seed)
+    cells = run_systems(systems(setup.seed), partial(load_data, setup.seed), setup.folder, progress=setup.progress)
     references = [example.target for example in data.test]
     measure = Measure("labels right", lambda outputs: token_accuracy(outputs, references))
     without, with_look_ahead = toy_ceilings(LENGTH, FLIP)

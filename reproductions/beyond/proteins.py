@@ -13,30 +13,43 @@ and is measured beside counts of residues. Samplers can be compared by a poor mo
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import rich.table
 import torch
 
-from reproductions.beyond.protein_data import Proteins, choose_wild_types, proteins, residue_shares
-from reproductions.beyond.protein_table import Measured, build_outcome, draw
+from reproductions import Setup
+from reproductions.beyond.protein_data import (
+    Proteins,
+    bigram_nats,
+    choose_wild_types,
+    proteins,
+    residue_shares,
+    unigram_nats,
+)
 from reproductions.beyond.protein_variants import VariantSize, measure_variants
-from reproductions.cells import fingerprint_of, stopwatch, train_seconds, trained_on
-from reproductions.outcome import Outcome
-from reproductions.workers import Job, ProgressFactory, Report, run_jobs
+from reproductions.cells import fingerprint_of, train_seconds, trained_on, watched
+from reproductions.comparison import judge
+from reproductions.figures import BLUE, GREY, ORANGE, RED, SKY, interval_bars, panels
+from reproductions.outcome import Outcome, grid
+from reproductions.workers import Job, Report, run_jobs
 from seqwise.configuration.flat import plain_values
 from seqwise.data.durable import write_atomically
 from seqwise.data.readers import Example
+from seqwise.evaluation.metrics import Counts, Sums
+from seqwise.evaluation.report import Claim, Result, Table
 from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
+from seqwise.evaluation.verdicts import interval_result
 from seqwise.runs.inputs import read_sequences
 from seqwise.runs.loading import load_run
 from seqwise.runs.masked_model_settings import MaskedModelSettings, masked_settings
 from seqwise.runs.masked_model_training import train_masked_model
 from seqwise.runs.scoring import score_sequences
-from seqwise.training.trainer import Progress
 
 RECORD = "record.json"
 
@@ -45,10 +58,10 @@ RECORD = "record.json"
 class Size:
     """How much is trained and drawn."""
 
-    settings: MaskedModelSettings  # of the masked model; each seed puts itself in
+    settings: MaskedModelSettings  # without the seed
     wild_types: int  # how many held-out sequences are changed
     lengths: tuple[int, int]  # of those, the shortest and the longest
-    variants: VariantSize  # of each of them
+    variants: VariantSize
 
 
 SIZES = {
@@ -65,13 +78,13 @@ SIZES = {
 """By scale."""
 
 
-def reproduce(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> list[Outcome]:
+def reproduce(setup: Setup) -> list[Outcome]:
     """Train a masked model with each seed, propose variants of held-out proteins, and compare their energies."""
-    size, data = SIZES[scale], proteins()
+    size, data, folder = SIZES[setup.scale], proteins(), setup.folder
     wild_types = choose_wild_types(data.test, count=size.wild_types, lengths=size.lengths)
     _write_files(folder, data, wild_types)
-    homes = {seed: _homes(folder, size, data, wild_types, seed) for seed in seeds}
-    run_jobs(_jobs(folder, size, data, wild_types, homes), progress=progress)
+    homes = {seed: _homes(folder, size, data, wild_types, seed) for seed in setup.seeds}
+    run_jobs(_jobs(folder, size, data, wild_types, homes), progress=setup.progress)
     models = [_read(model / RECORD) for model, _ in homes.values()]
     cells = [
         [_read(variants / f"{place:02}.json") for place in range(len(wild_types))] for _, variants in homes.values()
@@ -82,11 +95,10 @@ def reproduce(folder: Path, *, seeds: Sequence[int], scale: str, progress: Progr
         nats=[model["nats"] for model in models],
         seconds=[model["seconds"] for model in models],
         variants=[[_by_distance(cell["variants"]) for cell in row] for row in cells],
-        model_signature=_signature(models[0], seeds, data.dev, data),
-        variant_signature=_signature(cells[0][0], seeds, wild_types, data),
+        model_signature=_signature(models[0], setup.seeds, data.dev, data),
+        variant_signature=_signature(cells[0][0], setup.seeds, wild_types, data),
     )
-    figure = folder / "proteins.png"
-    run = homes[seeds[0]][0]
+    figure, run = folder / "proteins.png", homes[setup.seed][0]
     free = "".join(residue if place % 6 else "_" for place, residue in enumerate(wild_types[0].target, start=1))
     hints = (f"seqwise score {run} {folder / 'wild-types.fasta'}", f"seqwise sample {run} {free}")
     outcome = build_outcome(measured, {"figure": figure, "run": run}, hints)
@@ -101,13 +113,12 @@ def _jobs(
     wild_types: Sequence[Example],
     homes: Mapping[int, tuple[Path, Path]],
 ) -> list[Job]:
-    """What is not done yet, seed by seed."""
+    """Return what is not done yet, seed by seed."""
     jobs, shares = [], residue_shares(data.train)
     for seed, (model, variants) in homes.items():
         name, trained = f"proteins, seed {seed}", (model / RECORD).exists()
         if not trained:
-            work = partial(train_model, folder, size.settings.with_changes(seed=seed), model)
-            jobs.append(Job(name, work))
+            jobs.append(Job(name, partial(train_model, folder, size.settings.with_changes(seed=seed), model)))
         for place, wild_type in enumerate(wild_types):
             output = variants / f"{place:02}.json"
             if output.exists():
@@ -121,26 +132,17 @@ def _jobs(
 
 def train_model(folder: Path, settings: MaskedModelSettings, output: Path, report: Report) -> None:
     """Train the model of one seed, from its last checkpoint where there is one, and measure it on development data."""
-    watch = stopwatch(output)
-
-    def on_progress(step: Progress) -> None:
-        watch(step.step, steps)
-        if step.step % 20 == 0:
-            report(step.step, steps + 1, f"loss {step.loss:.3f}")
-
-    train, dev = (read_sequences(folder / f"{part}.fasta", settings) for part in ("train", "dev"))
-    assert settings.batch_size is not None
-    steps = max(1, round(settings.epochs * -(-len(train) // settings.batch_size)))
-    train_masked_model(folder / "train.fasta", output, settings, on_progress=on_progress)
+    dev = read_sequences(folder / "dev.fasta", settings)
+    train_masked_model(folder / "train.fasta", output, settings, on_progress=watched(output, report))
     scores = score_sequences(load_run(output), dev)
     record = {
-        "nats": [-float(one.token_log_probs_T[1:].double().sum()) for one in scores],
+        "nats": [-float(score.token_log_probs_T[1:].double().sum()) for score in scores],
         "seconds": train_seconds(output),
         # Made here and kept, so that what is read back later is not signed as new.
         "signature": asdict(sign("proteins", seeds=[settings.seed], data=sha256_of_examples(dev))),
     }
     write_atomically(output / RECORD, json.dumps(record, indent=1) + "\n")
-    report(steps + 1, steps + 1, "")
+    report(1, 1, "")
 
 
 def measure_wild_type(
@@ -158,10 +160,10 @@ def measure_wild_type(
     (encoded,) = run.codec.encode([wild_type])
     shares_V = torch.tensor([shares.get(residue, 0.0) for residue in run.codec.sequence.vocabulary.tokens])
     wild_T = torch.tensor(encoded.target_ids)
-    found = measure_variants(run.model, wild_T, size, shares_V=shares_V, seed=seed, report=report)
+    variants = measure_variants(run.model, wild_T, size, shares_V=shares_V, seed=seed, report=report)
     record = {
         "wild type": wild_type.key,
-        "variants": found,
+        "variants": variants,
         "signature": asdict(sign("proteins", seeds=[seed], data=sha256_of_examples([wild_type]))),
     }
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -173,7 +175,7 @@ def measure_wild_type(
 
 
 def _write_files(folder: Path, data: Proteins, wild_types: Sequence[Example]) -> None:
-    """The sequences as files, which ``seqwise score`` and ``seqwise masked-model train`` read."""
+    """Write the sequences as files, which ``seqwise score`` and ``seqwise masked-model train`` read."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, examples in (("train", data.train), ("dev", data.dev), ("wild-types", wild_types)):
         text = "".join(f">{one.key}\n{''.join(one.target)}\n" for one in examples)
@@ -181,7 +183,7 @@ def _write_files(folder: Path, data: Proteins, wild_types: Sequence[Example]) ->
 
 
 def _homes(folder: Path, size: Size, data: Proteins, wild_types: Sequence[Example], seed: int) -> tuple[Path, Path]:
-    """The folders of one seed's model and variants; other settings or other data have others."""
+    """Return the folders of one seed's model and variants; other settings or other data have others."""
     settings = json.dumps(plain_values(size.settings.with_changes(seed=seed)), sort_keys=True)
     model = _hash(settings, sha256_of_examples(data.train), sha256_of_examples(data.dev))
     variants = _hash(model, json.dumps(asdict(size.variants), sort_keys=True), sha256_of_examples(wild_types))
@@ -205,7 +207,199 @@ def _by_distance(variants: Mapping[str, Mapping[str, float]]) -> dict[str, dict[
 def _signature(
     record: Mapping[str, Any], seeds: Sequence[int], measured_on: Sequence[Example], data: Proteins
 ) -> Signature:
-    """The signature of one record, for all of them; the names of their folders hold them to these training data."""
+    """Return the signature of one record, for all of them; their folders are named for these training data."""
     training = trained_on(data.train, data.sources)
     of_record = Signature(**record["signature"])
     return replace(of_record, seeds=tuple(seeds), data=sha256_of_examples(measured_on), training=training)
+
+
+# ------------------------------------------------------------------------------------------------- table
+
+TITLE = "Proteins: the energy of variants at fixed distances of a wild type"
+SOURCE = "not in the papers"
+EXACT = 0.1  # nats by which log-odds may be off, in the mean, to be called the energy
+
+ENERGIES = {
+    "uniform": "uniform mutants",
+    "unigram": "unigram mutants",
+    "log-odds": "likeliest substitutions",
+    "gibbs": "degenerate Gibbs",
+    "mh": "Metropolis-Hastings",
+    "annealed": "Metropolis-Hastings, annealed",
+}
+"""Ways to choose the residues at the same positions, and their rows; nats above the wild type."""
+OTHERS = {
+    "accepted": ("Metropolis-Hastings: accepted", "%"),
+    "novel": ("Metropolis-Hastings: novel", "%"),
+    "passes": ("Metropolis-Hastings: passes a proposal", ""),
+    "rank correlation": ("log-odds: rank correlation with the energy", ""),
+    "error": ("log-odds: mean distance from the energy", "nat"),
+}
+BASELINES: dict[str, Callable[..., list[float]]] = {"unigrams": unigram_nats, "bigrams": bigram_nats}
+MODEL = "masked Transformer"
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """All numbers of the reproduction."""
+
+    data: Proteins
+    distances: Sequence[int]  # Hamming distances
+    nats: Sequence[Sequence[float]]  # of each seed and development sequence, minus its pseudo-log-likelihood
+    seconds: Sequence[float]  # CPU seconds of each seed's training
+    variants: Sequence[Sequence[Mapping[str, Mapping[int, float]]]]  # by seed and wild type, of measure_variants
+    model_signature: Signature
+    variant_signature: Signature
+
+    def of(self, quantity: str, distance: int) -> list[Sums]:
+        """A number for each wild type, by seed."""
+        return [Counts([cell[quantity][distance] for cell in row]) for row in self.variants]
+
+    def cross_entropies(self, system: str) -> list[Sums]:
+        """Nats a residue on the development data, by seed; counts of residues are the same for all seeds."""
+        residues = [len(one.target) - 1 for one in self.data.dev]
+        if system == MODEL:
+            return [Counts(nats, residues) for nats in self.nats]
+        return [Counts(BASELINES[system](self.data.train, self.data.dev), residues)] * len(self.nats)
+
+    def r_hats(self, distance: int) -> list[float]:
+        """Of all seeds and wild types whose chains have one."""
+        found = (cell.get("r-hat", {}).get(distance) for row in self.variants for cell in row)
+        return [value for value in found if value is not None]
+
+
+def build_outcome(measured: Measured, files: Mapping[str, Path], hints: tuple[str, ...]) -> Outcome:
+    """The table, the claims and a grid for the terminal."""
+    claims = examine(measured)
+    results = [*_model_results(measured), *_variant_results(measured)]
+    note = (
+        f"{len(measured.data.train):,} training sequences, {len(measured.data.dev)} development sequences, "
+        f"{len(measured.variants[0])} wild types; sequences that share words of residues are in one part. Energies: "
+        "E_local minus that of the wild type, nats; of samplers the mean over chains and sweeps that count, of "
+        "annealed ones the lowest."
+    )
+    table = Table(TITLE, tuple(results), note=note, claims=tuple(claims))
+    return Outcome("proteins", table, _grid(measured, results), files, hints=hints)
+
+
+def examine(measured: Measured) -> list[Claim]:
+    """Statements, put to paired tests over wild types (of models: over development sequences) and seeds."""
+    models = {system: measured.cross_entropies(system) for system in (*BASELINES, MODEL)}
+    first, last = measured.distances[0], measured.distances[-1]
+    error, ranked = measured.of("error", first), {d: measured.of("rank correlation", d) for d in (first, last)}
+
+    def predicts(system: str, told: str) -> Claim:
+        text = f"The masked model predicts residues better than {system}{told}."
+        return judge(text, SOURCE, models[system], models[MODEL], prefix="nats a residue: ", scale=1.0)
+
+    return [
+        predicts("unigrams", ""),
+        predicts("bigrams", ", which know both neighbours"),
+        _everywhere("At every distance Metropolis-Hastings finds lower energies than uniform mutations of the same "
+                    "positions.", measured, "uniform", "mh"),
+        _everywhere("At every distance Metropolis-Hastings finds lower energies than unigram mutations.",
+                    measured, "unigram", "mh"),
+        _everywhere("At every distance degenerate Gibbs has higher energies than Metropolis-Hastings.",
+                    measured, "gibbs", "mh"),
+        _everywhere("At every distance annealed Metropolis-Hastings comes by lower energies than the likeliest "
+                    "substitutions have.", measured, "log-odds", "annealed"),
+        judge(
+            f"Log-odds of single positions are the energy of a single substitution (within {EXACT} nats in the mean).",
+            SOURCE, [Counts([EXACT] * len(each)) for each in error], error, prefix=f"{EXACT} minus the distance: ",
+            scale=1.0,
+        ),
+        judge(
+            "The farther from the wild type, the less log-odds rank variants as the energy does.", SOURCE,
+            ranked[first], ranked[last], prefix=f"rank correlation at {first} minus that at {last}: ", scale=1.0,
+        ),
+    ]  # fmt: skip
+
+
+def _everywhere(text: str, measured: Measured, higher: str, lower: str) -> Claim:
+    """Put "the first is higher than the second" to a test at each distance: it holds if it holds at all of them."""
+    each = {
+        distance: judge(text, SOURCE, measured.of(higher, distance), measured.of(lower, distance), scale=1.0)
+        for distance in measured.distances
+    }
+    verdicts = {claim.verdict for claim in each.values()}
+    evidence = "; ".join(f"d = {distance}: {claim.evidence}" for distance, claim in each.items())
+    verdict = verdicts.pop() if len(verdicts) == 1 else "not seen"
+    return Claim(text, SOURCE, verdict, f"{ENERGIES[higher]} minus {ENERGIES[lower]}, nats: {evidence}")
+
+
+def _model_results(measured: Measured) -> list[Result]:
+    found = []
+    for system in (*BASELINES, MODEL):
+        signature = replace(measured.model_signature, method=f"proteins: {system}")
+        losses = measured.cross_entropies(system)
+        found.append(interval_result(system, "pseudo-perplexity", losses, signature, unit="", rule="exp"))
+    found.append(Result(MODEL, "training seconds", statistics.fmean(measured.seconds), signature, unit="s"))
+    return found
+
+
+def _variant_results(measured: Measured) -> list[Result]:
+    found = []
+    rows = {name: (row, "nat") for name, row in ENERGIES.items()} | OTHERS
+    for quantity, (row, unit) in rows.items():
+        signature = replace(measured.variant_signature, method=f"proteins: {row}")
+        for distance in measured.distances:
+            found.append(interval_result(row, f"d = {distance}", measured.of(quantity, distance), signature, unit=unit))
+    for name, choose in (("median", statistics.median), ("worst", max)):
+        signature = replace(measured.variant_signature, method=f"proteins: R-hat, {name}")
+        for distance in measured.distances:
+            r_hats = measured.r_hats(distance)
+            if r_hats:
+                row = f"Metropolis-Hastings: R-hat, {name}"
+                found.append(Result(row, f"d = {distance}", choose(r_hats), signature, unit=""))
+    return found
+
+
+def _grid(measured: Measured, results: Sequence[Result]) -> rich.table.Table:
+    perplexities = (f"{each.system} {each.value:.2f}" for each in results if each.measure == "pseudo-perplexity")
+    caption = (
+        f"energies in nats above the wild type, mean over {len(measured.variants[0])} wild types and "
+        f"{len(measured.variants)} seeds; pseudo-perplexity of a residue: {', '.join(perplexities)}"
+    )
+    picture = grid(TITLE, [f"d = {distance}" for distance in measured.distances], caption=caption, first="")
+    cells = {(result.system, result.measure): result for result in results}
+    for system in dict.fromkeys(result.system for result in results if result.measure.startswith("d = ")):
+        if system == OTHERS["accepted"][0]:
+            picture.add_section()
+        row = (cells.get((system, f"d = {distance}")) for distance in measured.distances)
+        picture.add_row(
+            system, *("" if each is None else f"{each.value:.{1 if each.unit == '%' else 2}f}" for each in row)
+        )
+    return picture
+
+
+def draw(table: Table, path: Path) -> None:
+    """Draw energy against distance, and how log-odds rank variants, with bootstrap 95% intervals."""
+    styles = zip(ENERGIES, (GREY, SKY, ORANGE, RED, BLUE, BLUE), "osD^vP", strict=True)
+    with panels(path, 2, figsize=(11, 4.6), width_ratios=(3, 2)) as (_, (left, right)):
+        for quantity, colour, marker in styles:
+            dashes = "--" if quantity == "annealed" else "-"
+            row = ENERGIES[quantity]
+            _line(left, _results_by_distance(table, row), color=colour, marker=marker, ls=dashes, label=row)
+        left.axhline(0.0, color="black", lw=1)
+        left.set(xlabel="Hamming distance from the wild type", ylabel="energy minus that of the wild type (nats)")
+        ranked = _results_by_distance(table, OTHERS["rank correlation"][0])
+        _line(right, ranked, color=BLUE, marker="o", label="rank correlation")
+        right.set(xlabel="Hamming distance from the wild type", ylim=(None, 1.02))
+        right.set_title("log-odds of single positions and the energy", loc="left", fontsize="medium")
+        right.set_ylabel("rank correlation")
+        for axes in (left, right):
+            axes.set_xscale("log", base=2)
+            axes.set_xticks(list(ranked), [str(distance) for distance in ranked])
+            axes.grid(alpha=0.25)
+        left.legend(frameon=False, fontsize="small")
+
+
+def _results_by_distance(table: Table, row: str) -> dict[int, Result]:
+    results = (result for result in table.results if result.system == row)
+    return {int(result.measure.removeprefix("d = ")): result for result in results}
+
+
+def _line(axes: Any, by_distance: Mapping[int, Result], **style: str) -> None:
+    results = list(by_distance.values())
+    values = [result.value for result in results]
+    axes.errorbar(list(by_distance), values, yerr=interval_bars(results), ms=5, capsize=2, lw=1.5, **style)

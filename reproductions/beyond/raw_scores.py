@@ -8,21 +8,19 @@ is among the results.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
-import rich.box
 import rich.table
 
+from reproductions import Setup
 from reproductions.beyond import search_objectives
 from reproductions.beyond.improvements import SPELLING, spelling_family
 from reproductions.comparison import Measured, Row, examine, judge
 from reproductions.goyal_2018.exposure_bias import family_of
-from reproductions.outcome import Outcome
+from reproductions.outcome import Outcome, grid
 from reproductions.tasks import Family, Task, run_task, supertags
-from reproductions.workers import ProgressFactory
 from seqwise.decoding import Decoder
 from seqwise.evaluation.metrics import Sums
 from seqwise.evaluation.report import Claim, Result, Table
@@ -52,37 +50,33 @@ class _Found:
     rankings: list[SlotRanking]
 
 
-def reproduce(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
+def reproduce(setup: Setup) -> Iterator[Outcome]:
     """Beam, raw beam and raw beam less a constant, and what ranks the right slot first, for every task."""
-    families = _families(scale)
-    found = {
-        task.title: _measure(task, family, folder / name, seeds, progress) for name, (task, family) in families.items()
-    }
-    results = [result for title, one in found.items() for result in _results(title, one)]
-    claims = [claim for title, one in found.items() for claim in _claims(title, one)]
+    families = _families(setup.scale)
+    by_task = {task.title: _measure(task, family, setup.inside(name)) for name, (task, family) in families.items()}
+    results = [result for title, found in by_task.items() for result in _results(title, found)]
+    claims = [claim for title, found in by_task.items() for claim in _claims(title, found)]
     table = Table("Raw scores of plain cross-entropy models, by task", tuple(results), claims=tuple(claims))
-    lesson = "\n".join(f"{claim.verdict.upper()}: {claim.text} ({claim.evidence})" for claim in claims)
-    yield Outcome("raw-scores", table, _grid(table), lesson, {"runs": folder})
+    yield Outcome("raw-scores", table, _grid(table), {"runs": setup.folder})
 
 
 def _families(scale: str) -> dict[str, tuple[Task, Family]]:
-    """The tasks left to right, one that sees its whole input, and one whose outputs have lengths of their own."""
-    found: dict[str, tuple[Task, Family]] = {
+    """Return the tasks left to right, one that sees its whole input, and one whose outputs have their own lengths."""
+    families: dict[str, tuple[Task, Family]] = {
         name: (task, partial(search_objectives.family, start, epochs))
         for name, (task, start, epochs) in search_objectives.CORPORA.items()
     }
     whole = supertags("pmb")
-    for task, _ in [*found.values(), (whole, None), (SPELLING, None)]:
+    for task, _ in [*families.values(), (whole, None), (SPELLING, None)]:
         task.require()
-    found["pmb-both-ways"] = (replace(whole, title=f"{whole.title}, both ways"), family_of(whole, scale))
-    found[SPELLING.name] = (SPELLING, spelling_family)
-    return found
+    families["pmb-both-ways"] = (replace(whole, title=f"{whole.title}, both ways"), family_of(whole, scale))
+    families[SPELLING.name] = (SPELLING, spelling_family)
+    return families
 
 
-def _measure(task: Task, family: Family, runs: Path, seeds: Sequence[int], progress: ProgressFactory) -> _Found:
-    rows = [Row(KEY, task.title)]
-    measured = run_task(task, family, rows, "raw-scores", runs, seeds=seeds, progress=progress)[KEY]
-    loaded = [load_run(runs / f"seed-{seed}" / KEY) for seed in seeds]
+def _measure(task: Task, family: Family, runs: Setup) -> _Found:
+    measured = run_task(task, family, [Row(KEY, task.title)], "raw-scores", runs)[KEY]
+    loaded = [load_run(runs.folder / f"seed-{seed}" / KEY) for seed in runs.seeds]
     of_own_length = loaded[0].model.end is not None
     return _Found(
         measured,
@@ -136,14 +130,11 @@ def _claims(title: str, one: _Found) -> list[Claim]:
 
 
 def _grid(table: Table) -> rich.table.Table:
-    """Measures down, tasks across."""
-    grid = rich.table.Table(title=table.title, title_justify="left", box=rich.box.SIMPLE_HEAD, show_edge=False)
-    found = {(result.measure, result.system): result for result in table.results}
+    """Lay out measures down, tasks across."""
+    by_row = {(result.measure, result.system): result for result in table.results}
     titles = list(dict.fromkeys(result.system for result in table.results))
-    grid.add_column("test")
-    for title in titles:
-        grid.add_column(title, justify="right")
-    for measure in dict.fromkeys(measure for measure, _ in found):
-        cells = (found.get((measure, title)) for title in titles)
-        grid.add_row(measure, *("" if cell is None else f"{cell.value:.1f}" for cell in cells))
-    return grid
+    rows = []
+    for measure in dict.fromkeys(measure for measure, _ in by_row):
+        cells = (by_row.get((measure, title)) for title in titles)
+        rows.append([measure, *("" if cell is None else f"{cell.value:.1f}" for cell in cells)])
+    return grid(table.title, titles, rows, first="test")

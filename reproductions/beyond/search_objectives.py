@@ -12,11 +12,11 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from reproductions import Setup
 from reproductions.comparison import Measured, Row, best_on_dev, compare, examine
 from reproductions.outcome import Outcome
-from reproductions.systems import System
+from reproductions.systems import System, systems_of
 from reproductions.tasks import ENTITIES, STRESS, Task, run_task, supertags
-from reproductions.workers import ProgressFactory
 from seqwise.evaluation.report import Claim
 from seqwise.runs.settings import Settings, train_settings
 
@@ -39,7 +39,7 @@ def _left_to_right(task: Task) -> Task:
 
 
 def family(start: Settings, epochs: Mapping[str, float], seed: int) -> dict[str, System]:
-    """Every system for one seed by key; scores are global wherever a search is trained through."""
+    """Return every system for one seed by key; scores are global wherever a search is trained through."""
     start = start.with_changes(seed=seed)
     after = start.with_changes(learning_rate=start.learning_rate / 2)
     sampling = after.with_changes(objective="scheduled-sampling", gold_probability="linear(1, 0.25)")
@@ -57,21 +57,6 @@ def family(start: Settings, epochs: Mapping[str, float], seed: int) -> dict[str,
     }  # fmt: skip
     trained = {key: (stage.with_changes(epochs=epochs[key]), before) for key, (stage, before) in stages.items()}
     return systems_of({"cross-entropy": (start, None), **trained}, seed)
-
-
-def systems_of(stages: Mapping[str, tuple[Settings, str | None]], seed: int) -> dict[str, System]:
-    """Systems by key, each in the folder ``seed-N/key``.
-
-    Example:
-        >>> found = systems_of({"plain": (train_settings(), None), "longer": (train_settings(), "plain")}, 3)
-        >>> [(system.name, system.folder, system.starts_from) for system in found.values()]
-        [('plain (3)', 'seed-3/plain', None), ('longer (3)', 'seed-3/longer', 'seed-3/plain')]
-    """
-    folder = f"seed-{seed}"
-    return {
-        key: System(f"{key} ({seed})", f"{folder}/{key}", settings, None if before is None else f"{folder}/{before}")
-        for key, (settings, before) in stages.items()
-    }
 
 
 _START = train_settings(
@@ -109,13 +94,12 @@ CORPORA: dict[str, tuple[Task, Settings, Mapping[str, float]]] = {
 """The corpora; what each key's stage trains for is chosen to take about the time of the other stages."""
 
 
-def reproduce(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
+def reproduce(setup: Setup) -> Iterator[Outcome]:
     """Train every system on every corpus, and put each objective to a test against the best control."""
     for task, _, _ in CORPORA.values():
         task.require()
     rows = [Row(key, title) for key, title in {**CONTROLS, **SEARCHED}.items()]
-    corpora = measure_corpora("search-objectives", CORPORA, family, rows, folder, seeds=seeds, progress=progress)
-    for table, task, runs, measured in corpora:
+    for table, task, runs, measured in measure_corpora("search-objectives", CORPORA, family, rows, setup):
         yield compare(
             table,
             f"Search-aware objectives, {task.title}",
@@ -132,21 +116,20 @@ def measure_corpora(
     names: Iterable[str],
     make: Callable[[Settings, Mapping[str, float], int], Mapping[str, System]],
     rows: Sequence[Row],
-    folder: Path,
-    *,
-    seeds: Sequence[int],
-    progress: ProgressFactory,
+    setup: Setup,
 ) -> Iterator[tuple[str, Task, Path, dict[str, Measured]]]:
-    """Train and measure systems on one corpus after the other; yields table name, task, run folder and measurements."""
+    """Train and measure systems on one corpus after the other; yields table name, task, run folder and measurements.
+
+    ``make`` gives the systems of a seed from the start and the epochs of a corpus: :func:`family` or what contains it.
+    """
     for name in names:
         task, start, epochs = CORPORA[name]
-        table, runs = f"{reproduction}-{name}", folder / name
-        measured = run_task(task, partial(make, start, epochs), rows, table, runs, seeds=seeds, progress=progress)
-        yield table, task, runs, measured
+        table, runs = f"{reproduction}-{name}", setup.inside(name)
+        yield table, task, runs.folder, run_task(task, partial(make, start, epochs), rows, table, runs)
 
 
 def beat_the_best(measured: Mapping[str, Measured], control: Measured, keys: Iterable[str]) -> list[Claim]:
-    """Put to a test, for each of these rows, that it beats the best control."""
+    """Test for each of these rows whether it beats the best control."""
     return [
         examine(f"“{measured[key].row.name}” beats the best control.", "here", measured[key], control) for key in keys
     ]

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
 
+from reproductions import Setup
 from reproductions.beyond.stress import cmu_entries, cmu_version
 from reproductions.corpora.lexicons import read_spelling, split_by_hash
 from reproductions.figures import draw_by_decoder
 from reproductions.outcome import Measure, Outcome, build_outcome
 from reproductions.systems import Cell, Data, System, run_systems
-from reproductions.workers import ProgressFactory
 from seqwise.data.readers import Example
 from seqwise.evaluation.metrics import Counts, length_ratio, phoneme_error_rate, word_error_rate
 from seqwise.evaluation.report import Table
@@ -98,17 +98,17 @@ ORDER = (
 )  # fmt: skip
 
 
-def reproduce(folder: Path, *, seed: int, progress: ProgressFactory, part: str = "test") -> list[Outcome]:
+def reproduce(setup: Setup, part: str = "test") -> list[Outcome]:
     """Train all systems, decode each in four ways, and say what the raw beam does to lengths."""
     _, gold = words_and_pronunciations(part)
-    trained = run_systems(systems(seed), partial(load_data, part), folder, progress=progress)
+    trained = run_systems(systems(setup.seed), partial(load_data, part), setup.folder, progress=setup.progress)
     cells = {key: trained[key] for key in ORDER}
     measures = [
         Measure("word error", lambda outputs: word_error_rate(outputs, gold)),
         Measure("phoneme error", lambda outputs: phoneme_error_rate(outputs, gold)),
         Measure("length ratio", lambda outputs: length_ratio(outputs, [options[0] for options in gold]), unit=""),
     ]
-    figure = folder / "g2p.png"
+    figure = setup.folder / "g2p.png"
     best = shlex.quote(str(cells["cross-entropy"].run))
     outcome = build_outcome(
         "g2p" if part == "test" else f"g2p-{part}",
@@ -116,7 +116,7 @@ def reproduce(folder: Path, *, seed: int, progress: ProgressFactory, part: str =
         cells,
         measures,
         lesson=_lesson(cells, measures[0], measures[2]),
-        files={"figure": figure, "runs": folder},
+        files={"figure": figure, "runs": setup.folder},
         hints=(f"seqwise predict {best} colonel", f"seqwise predict {best} colonel --decoder raw-beam"),
     )
     draw(outcome.table, figure, part=part)

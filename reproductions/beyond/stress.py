@@ -15,12 +15,13 @@ from pathlib import Path
 
 import yaml
 
+from reproductions import Setup
 from reproductions.corpora.lexicons import read_stress, split_by_hash
 from reproductions.figures import draw_by_decoder
 from reproductions.outcome import HEADINGS, Measure, Outcome, build_outcome
 from reproductions.systems import Cell, Data, System, run_systems
-from reproductions.workers import ProgressFactory
-from seqwise.data.readers import Example
+from seqwise.data.durable import write_atomically
+from seqwise.data.readers import Example, write_columns
 from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Counts, selected_accuracy, sequence_accuracy
 from seqwise.evaluation.report import Result, Table
@@ -105,13 +106,13 @@ ORDER = {
 }
 
 
-def reproduce(folder: Path, *, seed: int, progress: ProgressFactory) -> list[Outcome]:
+def reproduce(setup: Setup) -> list[Outcome]:
     """Train all systems, search each in five ways, and test the difference to the best control.
 
     The decoder of each system and the best control are chosen on the development words.
     """
-    data = load_data()
-    trained = run_systems(systems(seed), load_data, folder, progress=progress, decoders=tuple(HEADINGS))
+    data, folder = load_data(), setup.folder
+    trained = run_systems(systems(setup.seed), load_data, folder, progress=setup.progress, decoders=tuple(HEADINGS))
     cells = {key: trained[key] for key in ORDER}
     gold = [example.target for example in data.test]
     measures = [
@@ -196,8 +197,6 @@ def draw(table: Table, path: Path) -> None:
 
 def _write_own_data(folder: Path, data: Data) -> None:
     """A small file pair and a configuration, so that "train on your own data" can be tried as it stands."""
-    from seqwise.data.durable import write_atomically
-    from seqwise.data.readers import write_columns
 
     def sample(examples: list[Example], count: int) -> list[Example]:
         return examples[:: max(1, len(examples) // count)][:count]

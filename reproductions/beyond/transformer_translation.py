@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 
+from reproductions import Setup
 from reproductions.comparison import Measured, best_on_dev, compare, examine
 from reproductions.corpora import readers as corpora
 from reproductions.goyal_2019.label_bias_tables import OURS, best_beats_longer, examined, published_rows, raw_beam_hurts
 from reproductions.outcome import Outcome
-from reproductions.systems import Data, System
+from reproductions.systems import Data, System, systems_of
 from reproductions.tasks import Task, bleu_of_pieces, run_task
-from reproductions.workers import ProgressFactory
 from seqwise.evaluation.metrics import Sums
 from seqwise.evaluation.report import Claim
 from seqwise.evaluation.translation import bleu_signature, require_sacrebleu
@@ -112,28 +112,20 @@ MARIAN = Task(
 """The same texts, which the model's own tokenizer splits."""
 
 
-def reproduce(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
+def reproduce(setup: Setup) -> Iterator[Outcome]:
     """A table for each of the two models."""
     for task in (OWN, MARIAN):
         task.require()
-    size = SIZES[scale]
+    size, seeds = SIZES[setup.scale], setup.seeds
     own = size.training.with_changes(model="transformer", minimum_count=2, **size.shape)
-    folders = {seed: make_marian(folder / "new-marian" / f"seed-{seed}", size.shape, seed=seed) for seed in seeds}
+    folders = {seed: make_marian(setup.folder / "new-marian" / f"seed-{seed}", size.shape, seed=seed) for seed in seeds}
     shaped = {seed: size.training.with_changes(model=str(path)) for seed, path in folders.items()}
     for task, start in ((OWN, dict.fromkeys(seeds, own)), (MARIAN, shaped)):
-        name, runs = f"transformer-translation-{task.name}", folder / task.name
-        measured = run_task(
-            task,
-            partial(_family_of, start, size),
-            published_rows(NAMES, {}),
-            name,
-            runs,
-            seeds=seeds,
-            progress=progress,
-        )
+        name, runs = f"transformer-translation-{task.name}", setup.inside(task.name)
+        measured = run_task(task, partial(_family_of, start, size), published_rows(NAMES, {}), name, runs)
         outcome = compare(
             name, f"{task.title}: BLEU", measured, measure=task.measure, controls=CONTROLS, claims=_claims(measured),
-            files={"runs": runs},
+            files={"runs": runs.folder},
         )  # fmt: skip
         note = bleu_signature(corpora.translation_references("test"))
         yield replace(outcome, table=replace(outcome.table, note=note))
@@ -167,11 +159,8 @@ def family(start: Settings, size: Size) -> dict[str, System]:
         "local": searched,
         "global": searched.with_changes(score="global", alpha="exponential(0.5, 4)"),
     }
-    seed, first = start.seed, f"seed-{start.seed}/cross-entropy"
-    systems = {"cross-entropy": System(f"cross-entropy ({seed})", first, start)}
-    for key, chosen in settings.items():
-        systems[key] = System(f"{key} ({seed})", f"seed-{seed}/{key}", chosen, first)
-    return systems
+    second = {key: (stage, "cross-entropy") for key, stage in settings.items()}
+    return systems_of({"cross-entropy": (start, None), **second}, start.seed)
 
 
 def _claims(measured: Mapping[str, Measured]) -> list[Claim]:

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from reproductions.systems import System
+from reproductions.systems import System, systems_of
 from reproductions.tasks import Family, Task
 from seqwise.errors import InputError
 from seqwise.runs.settings import Settings, train_settings
@@ -53,18 +52,17 @@ class Plan:
     """How the systems of a task are trained."""
 
     start: Mapping[str, Settings]  # by scale, the cross-entropy training that all systems start from
-    # epochs of the second stage: "longer" for cross-entropy, "feeding", "search", "likelihood"
-    budget: Mapping[str, float]
+    budget: Mapping[str, float]  # epochs of "longer" cross-entropy and of the other second stages
     label_costs: str = ""  # of the searches, such as "O=2"
 
     def start_at(self, scale: str) -> Settings:
-        """The cross-entropy training at a scale."""
+        """Return the cross-entropy training at a scale."""
         if scale not in self.start:
             raise InputError(f"there is no scale {scale!r} of this task", hint=f"use {' or '.join(self.start)}")
         return self.start[scale]
 
     def options_at(self, scale: str, num_examples: int, direction: str = "bi") -> tuple[Settings, dict[str, Any]]:
-        """The start of a family at a scale, and its other options.
+        """Return the start of a family at a scale, and its other options.
 
         At the scale "converged" development data end each stage: two evaluations an epoch, six without a better one.
         """
@@ -158,13 +156,13 @@ PLANS = {
 """By name of the task."""
 
 
-def runs_of(task: Task, folder: Path, direction: str = "bi") -> Path:
-    """The folder of a task's runs; taggers that read left to right ("uni") have their own."""
-    return folder / (f"{task.name}-left-to-right" if direction == "uni" else task.name)
+def runs_of(task: Task, direction: str = "bi") -> str:
+    """Return the folder of a task's runs; taggers that read left to right ("uni") have their own."""
+    return f"{task.name}-left-to-right" if direction == "uni" else task.name
 
 
 def family_of(task: Task, scale: str, direction: str = "bi") -> Family:
-    """The systems of a task with a plan at a scale, as a function of the seed; the direction is of taggers."""
+    """Return the systems of a task at a scale, as a function of the seed; the direction is of taggers."""
     start, options = PLANS[task.name].options_at(scale, len(task.load_data().train), direction)
     return partial(family, start, **options)
 
@@ -179,7 +177,16 @@ def family(
     slower: Mapping[str, float] = SLOWER,
     cross_entropy_weight: float = 0.1,
 ) -> dict[str, System]:
-    """Every system of a task for one seed, by key; each lies in the folder ``seed-N/key``."""
+    """Return every system of a task for one seed, by key.
+
+    Args:
+        start: the cross-entropy training that the others start from.
+        seed: of weights, batches and noise.
+        steps_an_epoch: batches of the training data.
+        budget, label_costs: see :class:`Plan`.
+        slower: by how much the learning rates of the second stage are below that of the start.
+        cross_entropy_weight: of the searches "direct-mixed" and "direct-global".
+    """
     start = start.with_changes(objective="cross-entropy", seed=seed)
     after = {kind: start.with_changes(learning_rate=start.learning_rate / factor) for kind, factor in slower.items()}
     settings = {"cross-entropy-longer": after["longer"].with_changes(epochs=budget["longer"])}
@@ -229,8 +236,5 @@ def family(
         "dense-beam": likelihood(objective="dense-beam"),
         "beam-crf": likelihood(objective="beam-crf", cross_entropy_weight=0.1),
     }
-    folder = f"seed-{seed}"
-    systems = {"cross-entropy": System(f"cross-entropy ({seed})", f"{folder}/cross-entropy", start)}
-    for key, chosen in settings.items():
-        systems[key] = System(f"{key} ({seed})", f"{folder}/{key}", chosen, f"{folder}/cross-entropy")
-    return systems
+    second = {key: (stage, "cross-entropy") for key, stage in settings.items()}
+    return systems_of({"cross-entropy": (start, None), **second}, seed)

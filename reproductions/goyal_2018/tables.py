@@ -2,27 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from reproductions.comparison import Measured, Row, best_on_dev, compare, examine
+from reproductions import Setup
+from reproductions.comparison import Measured, Row, best_on_dev, compare, examine, examine_all
 from reproductions.goyal_2018.exposure_bias import DIRECTIONS, FEEDING_ROWS, SEARCH_ROWS, family_of, runs_of
 from reproductions.outcome import Outcome
 from reproductions.tasks import ENTITIES, TRANSLATION, Task, run_task, supertags
-from reproductions.tuning import rates_of
-from reproductions.workers import ProgressFactory
 from seqwise.evaluation.report import Claim
 
 Published = Mapping[str, Sequence[float]]
+Rows = Mapping[str, Measured]
 BASELINES = {"cross-entropy": "cross-entropy", "cross-entropy-longer": "cross-entropy, longer"}
 GREEDY, BEAM, SOFT = "greedy", "beam", "soft-beam"
+OURS = "not in the papers"
 
 
 def _rows(names: Mapping[str, str], published: Published, decoders: Sequence[str]) -> list[Row]:
-    """Rows with the paper's numbers, which are listed as dev, test for each decoder in turn."""
+    """Make rows with the paper's numbers, which are listed as dev, test for each decoder in turn."""
     places = [(decoder, part) for decoder in decoders for part in ("dev", "test")]
     return [Row(key, name, dict(zip(places, published.get(key, ()), strict=False))) for key, name in names.items()]
+
+
+def _table(
+    name: str,
+    number: str,
+    task: Task,
+    rows: Sequence[Row],
+    controls: Mapping[str, str],
+    claims: Callable[[Rows], list[Claim]],
+    setup: Setup,
+    *,
+    direction: str = "",
+    signed: str = "",
+) -> Outcome:
+    """Train and measure the rows of a table on a task; of a tagger with a direction, the title says which."""
+    runs = setup.inside(runs_of(task, direction))
+    measured = run_task(task, family_of(task, setup.scale, direction), rows, signed or name, runs)
+    title = f"{number}, {task.title}{f', {DIRECTIONS[direction]}' if direction else ''}: {task.measure}"
+    return compare(
+        name,
+        title,
+        measured,
+        measure=task.measure,
+        controls=controls,
+        claims=claims(measured),
+        files={"runs": runs.folder},
+    )
 
 
 # ---------------------------------------------------------------------------------------- feeding
@@ -42,20 +68,17 @@ PUBLISHED_3_1: dict[str, Published] = {
 }  # fmt: skip
 
 
-def table_3_1(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
+def table_3_1(setup: Setup) -> Iterator[Outcome]:
     """Scheduled sampling, hard and relaxed, for named entities and for translation."""
     for task in (ENTITIES, TRANSLATION):
         task.require()
     for task in (ENTITIES, TRANSLATION):
         rows = _rows({**BASELINES, **FEEDING_ROWS}, PUBLISHED_3_1[task.name], [GREEDY])
-        runs = folder / task.name
-        systems = family_of(task, scale)
-        measured = run_task(task, systems, rows, "table-3.1", runs, seeds=seeds, progress=progress)
-        claims = _claims_3_1(measured)
-        yield _outcome(f"table-3.1-{task.name}", "Table 3.1", task, measured, BASELINES, claims, runs)
+        name, table = f"table-3.1-{task.name}", "table-3.1"
+        yield _table(name, "Table 3.1", task, rows, BASELINES, _claims_3_1, setup, signed=table)
 
 
-def _claims_3_1(measured: Mapping[str, Measured]) -> list[Claim]:
+def _claims_3_1(measured: Rows) -> list[Claim]:
     source = "thesis, section 3.3.4 and Table 3.1"
     plain, longer = measured["cross-entropy"], measured["cross-entropy-longer"]
     keys = {
@@ -65,39 +88,36 @@ def _claims_3_1(measured: Mapping[str, Measured]) -> list[Claim]:
     # The papers search greedily, so the rows that stand for them are chosen by greedy search.
     hard, soft = (best_on_dev(measured, keys[kind], decoder=GREEDY) for kind in keys)
     best_hard, best_soft = (best_on_dev(measured, keys[kind]) for kind in keys)
-    greedy, ours = (GREEDY, GREEDY), "not in the papers"
+    greedy = (GREEDY, GREEDY)
     return [
         examine("Scheduled sampling improves on cross-entropy.", source, hard, plain, decoders=greedy),
         examine("Relaxed scheduled sampling improves on the hard one.", source, soft, hard, decoders=greedy),
         examine("Relaxed scheduled sampling improves on cross-entropy.", source, soft, plain, decoders=greedy),
         examine(
-            "Relaxed scheduled sampling, with its best decoder, beats longer cross-entropy.", ours, best_soft, longer
+            "Relaxed scheduled sampling, with its best decoder, beats longer cross-entropy.", OURS, best_soft, longer
         ),
-        examine("Hard scheduled sampling, with its best decoder, beats longer cross-entropy.", ours, best_hard, longer),
+        examine("Hard scheduled sampling, with its best decoder, beats longer cross-entropy.", OURS, best_hard, longer),
     ]
 
 
-def table_3_2(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> list[Outcome]:
+def table_3_2(setup: Setup) -> list[Outcome]:
     """How fast gold gives way to the model's own relaxed choices, for named entities."""
     names = {"decay-100": "k = 100", "fixed-greedy": "k = 10", "decay-1": "k = 1", "always": "always"}
     numbers = zip(names, (56.33, 55.88, 55.30, 54.83), strict=True)
     rows = [Row(key, names[key], {(GREEDY, "test"): number}) for key, number in numbers]
+
+    def claims(measured: Rows) -> list[Claim]:
+        return examine_all(
+            measured,
+            "thesis, Table 3.2",
+            ("A gentle decay (k = 100) beats no gold at all.", "decay-100", "always"),
+            ("k = 10 beats no gold at all.", "fixed-greedy", "always"),
+            ("k = 1 beats no gold at all.", "decay-1", "always"),
+            decoder_of=lambda key: GREEDY,
+        )
+
     rows = [*_rows(BASELINES, {}, []), *rows]
-    runs = folder / ENTITIES.name
-    ENTITIES.require()
-    systems = family_of(ENTITIES, scale)
-    rates = rates_of(scale)
-    measured = run_task(ENTITIES, systems, rows, "table-3.2", runs, seeds=seeds, progress=progress, rates=rates)
-    source, greedy = "thesis, Table 3.2", (GREEDY, GREEDY)
-    always = measured["always"]
-    claims = [
-        examine(
-            "A gentle decay (k = 100) beats no gold at all.", source, measured["decay-100"], always, decoders=greedy
-        ),
-        examine("k = 10 beats no gold at all.", source, measured["fixed-greedy"], always, decoders=greedy),
-        examine("k = 1 beats no gold at all.", source, measured["decay-1"], always, decoders=greedy),
-    ]
-    return [_outcome("table-3.2", "Table 3.2", ENTITIES, measured, BASELINES, claims, runs)]
+    return [_table("table-3.2", "Table 3.2", ENTITIES, rows, BASELINES, claims, setup)]
 
 
 # ---------------------------------------------------------------------------------------- search
@@ -121,80 +141,67 @@ PURE_SEARCH_ROWS = {key: name for key, name in SEARCH_ROWS.items() if key != "di
 SEARCH_CONTROLS = {**BASELINES, "sampling-greedy": "scheduled sampling, greedy"}
 
 
-def table_4_1(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
+def table_4_1(setup: Setup) -> Iterator[Outcome]:
     """Training through the relaxed beam, for supertagging, both ways and left to right.
 
     The paper's 80% is far below what a tagger that reads both ways comes to: its numbers stand beside both.
     """
-    source = "AAAI 2018, Table 1; thesis, Table 4.1"
-    task, beams = supertags("pmb"), (BEAM, BEAM)
-    task.require()
-    for direction, words in DIRECTIONS.items():
-        name = "table-4.1" if direction == "bi" else f"table-4.1-{direction}"
-        measured, runs = _searched(task, PUBLISHED_4_1, name, folder, seeds, scale, progress, direction)
-        claims = [
-            examine(
-                "The direct loss improves a beam's result over cross-entropy's.",
-                source, measured["direct-annealed"], measured["cross-entropy"], decoders=beams,
+
+    def claims(measured: Rows) -> list[Claim]:
+        source = "AAAI 2018, Table 1; thesis, Table 4.1"
+        return [
+            *examine_all(
+                measured,
+                source,
+                (
+                    "The direct loss improves a beam's result over cross-entropy's.",
+                    "direct-annealed", "cross-entropy",
+                ),
+                ("The hinge improves a beam's result over cross-entropy's.", "hinge-annealed", "cross-entropy"),
+                ("The direct loss beats the hinge.", "direct-annealed", "hinge-annealed"),
+                decoder_of=lambda key: BEAM,
             ),
-            examine(
-                "The hinge improves a beam's result over cross-entropy's.",
-                source, measured["hinge-annealed"], measured["cross-entropy"], decoders=beams,
-            ),
-            examine(
-                "The direct loss beats the hinge.",
-                source, measured["direct-annealed"], measured["hinge-annealed"], decoders=beams,
-            ),
-            *_more_claims(measured, source),
+            *_claims_of_both(measured, source),
         ]  # fmt: skip
-        read = replace(task, title=f"{task.title}, {words}")
-        yield _outcome(name, "Table 4.1", read, measured, SEARCH_CONTROLS, claims, runs)
+
+    task = supertags("pmb")
+    for direction in DIRECTIONS:
+        name = "table-4.1" if direction == "bi" else f"table-4.1-{direction}"
+        rows = _search_rows(task, PUBLISHED_4_1, setup)
+        yield _table(name, "Table 4.1", task, rows, SEARCH_CONTROLS, claims, setup, direction=direction)
 
 
-def table_4_2(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> list[Outcome]:
+def table_4_2(setup: Setup) -> list[Outcome]:
     """Training through the relaxed beam, for named entities; wrongly choosing "O" costs double."""
-    source = "AAAI 2018, Table 2; thesis, Table 4.2"
-    measured, runs = _searched(ENTITIES, PUBLISHED_4_2, "table-4.2", folder, seeds, scale, progress)
-    plain = measured["cross-entropy"]
-    claims = [
-        examine(
-            "A beam hurts plain cross-entropy: greedy search is better.", source, plain, plain, decoders=(GREEDY, BEAM)
-        ),
-        examine(
-            "The direct loss with a beam improves on cross-entropy searched greedily.",
-            source, measured["direct-annealed"], plain, decoders=(BEAM, GREEDY),
-        ),
-        examine(
-            "The hinge does worse than cross-entropy.",
-            source, plain, measured["hinge-annealed"], decoders=(BEAM, BEAM),
-        ),
-        *_more_claims(measured, source),
-    ]  # fmt: skip
-    return [_outcome("table-4.2", "Table 4.2", ENTITIES, measured, SEARCH_CONTROLS, claims, runs)]
+
+    def claims(measured: Rows) -> list[Claim]:
+        source, plain = "AAAI 2018, Table 2; thesis, Table 4.2", measured["cross-entropy"]
+        direct, hinge = measured["direct-annealed"], measured["hinge-annealed"]
+        return [
+            examine(
+                "A beam hurts plain cross-entropy: greedy search is better.",
+                source, plain, plain, decoders=(GREEDY, BEAM),
+            ),
+            examine(
+                "The direct loss with a beam improves on cross-entropy searched greedily.",
+                source, direct, plain, decoders=(BEAM, GREEDY),
+            ),
+            examine("The hinge does worse than cross-entropy.", source, plain, hinge, decoders=(BEAM, BEAM)),
+            *_claims_of_both(measured, source),
+        ]  # fmt: skip
+
+    rows = _search_rows(ENTITIES, PUBLISHED_4_2, setup)
+    return [_table("table-4.2", "Table 4.2", ENTITIES, rows, SEARCH_CONTROLS, claims, setup)]
 
 
-def _searched(
-    task: Task,
-    published: Published,
-    table: str,
-    folder: Path,
-    seeds: Sequence[int],
-    scale: str,
-    progress: ProgressFactory,
-    direction: str = "bi",
-) -> tuple[dict[str, Measured], Path]:
-    searched = PURE_SEARCH_ROWS if scale == "converged" else SEARCH_ROWS
-    rows = _rows({**SEARCH_CONTROLS, **searched}, published, [BEAM, SOFT])
-    first = rows[0]
+def _search_rows(task: Task, published: Published, setup: Setup) -> list[Row]:
+    searched = PURE_SEARCH_ROWS if setup.scale == "converged" else SEARCH_ROWS
+    first, *others = _rows({**SEARCH_CONTROLS, **searched}, published, [BEAM, SOFT])
     greedy = dict(zip(((GREEDY, "dev"), (GREEDY, "test")), GREEDY_4[task.name], strict=True))
-    rows[0] = Row(first.key, first.name, {**first.published, **greedy})
-    runs = runs_of(task, folder, direction)
-    task.require()
-    systems, rates = family_of(task, scale, direction), rates_of(scale)
-    return run_task(task, systems, rows, table, runs, seeds=seeds, progress=progress, rates=rates), runs
+    return [Row(first.key, first.name, {**first.published, **greedy}), *others]
 
 
-def _more_claims(measured: Mapping[str, Measured], source: str) -> list[Claim]:
+def _claims_of_both(measured: Rows, source: str) -> list[Claim]:
     annealed = measured["direct-annealed"]
     searched = best_on_dev(measured, [key for key in SEARCH_ROWS if key in measured])
     return [
@@ -203,27 +210,14 @@ def _more_claims(measured: Mapping[str, Measured], source: str) -> list[Claim]:
         ),
         examine(
             "The best search-aware row beats longer cross-entropy, each with its best decoder.",
-            "not in the papers", searched, measured["cross-entropy-longer"],
+            OURS, searched, measured["cross-entropy-longer"],
         ),
         examine(
             "The best search-aware row beats hard scheduled sampling, each with its best decoder.",
-            "not in the papers", searched, measured["sampling-greedy"],
+            OURS, searched, measured["sampling-greedy"],
         ),
         examine(
             "The relaxed hinge beats the hinge of a hard beam.",
             "AAAI 2018, footnote 3", measured["hinge-annealed"], measured["hard-hinge"], decoders=(BEAM, BEAM),
         ),
     ]  # fmt: skip
-
-
-def _outcome(
-    name: str,
-    number: str,
-    task: Task,
-    measured: Mapping[str, Measured],
-    controls: Mapping[str, str],
-    claims: Sequence[Claim],
-    runs: Path,
-) -> Outcome:
-    title = f"{number}, {task.title}: {task.measure}"
-    return compare(name, title, measured, measure=task.measure, controls=controls, claims=claims, files={"runs": runs})

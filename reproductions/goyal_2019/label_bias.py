@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from reproductions.goyal_2018 import exposure_bias
 from reproductions.goyal_2018.exposure_bias import PLANS, Plan
-from reproductions.systems import System
+from reproductions.systems import System, systems_of
 from reproductions.tasks import Family, Task
 from seqwise.runs.settings import Settings
 
@@ -36,19 +35,18 @@ OWN_PLANS = {
 """By name of the task, where Chapter 5 trains otherwise than Chapters 3 and 4."""
 
 
-def runs_of(task: Task, folder: Path, direction: str = "bi") -> Path:
-    """The folder of a task's runs; what is trained otherwise than in the tables of Chapters 3 and 4 has its own."""
-    runs = exposure_bias.runs_of(task, folder, direction)
-    return runs.with_name(f"{runs.name}-small-batches") if task.name in OWN_PLANS else runs
+def runs_of(task: Task, direction: str = "bi") -> str:
+    """Return the folder of a task's runs; what Chapters 3 and 4 train otherwise has another there."""
+    return exposure_bias.runs_of(task, direction) + "-small-batches" * (task.name in OWN_PLANS)
 
 
 def family(start: Settings, seed: int, *, budget: Mapping[str, float], **options: Any) -> dict[str, System]:
-    """Every system of a task for one seed, by key; each lies in the folder ``seed-N/key``."""
+    """Return every system of a task for one seed, by key; arguments as of the family of Chapters 3 and 4."""
     systems = exposure_bias.family(start, seed, budget=budget, **options)
     plain, longer = (systems[key].settings for key in ("cross-entropy", "cross-entropy-longer"))
     local, global_ = (systems[key].settings for key in ("direct-mixed", "direct-global"))
     distilled = longer.with_changes(objective="distillation", epochs=budget["likelihood"])
-    stages = {
+    stages: dict[str, tuple[Settings, str | None]] = {
         "self-normalized": (_normalized(plain), None),
         "self-normalized-longer": (_normalized(longer), "self-normalized"),
         "normalized-local": (local, "self-normalized"),
@@ -56,11 +54,7 @@ def family(start: Settings, seed: int, *, budget: Mapping[str, float], **options
         "distilled": (distilled, "cross-entropy"),
         "distilled-global": (global_, "distilled"),
     }
-    folder = f"seed-{seed}"
-    for key, (settings, before) in stages.items():
-        starts_from = None if before is None else f"{folder}/{before}"
-        systems[key] = System(f"{key} ({seed})", f"{folder}/{key}", settings, starts_from)
-    return systems
+    return {**systems, **systems_of(stages, seed)}
 
 
 def _normalized(settings: Settings) -> Settings:
@@ -68,7 +62,7 @@ def _normalized(settings: Settings) -> Settings:
 
 
 def family_of(task: Task, scale: str, direction: str = "bi") -> Family:
-    """The systems of a task at a scale, as a function of the seed; the direction is of taggers."""
+    """Return the systems of a task at a scale, as a function of the seed; the direction is of taggers."""
     plan = OWN_PLANS.get(task.name, PLANS[task.name])
     start, options = plan.options_at(scale, len(task.load_data().train), direction)
     return partial(family, start, **options)

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 
-from reproductions.comparison import Measured, Row, best_on_dev, compare, examine, judge, no_worse
+from reproductions import Setup
+from reproductions.comparison import (
+    Measured,
+    Row,
+    Statement,
+    best_on_dev,
+    compare,
+    examine,
+    examine_all,
+    judge,
+    no_worse,
+)
 from reproductions.goyal_2018.exposure_bias import DIRECTIONS
 from reproductions.goyal_2019.label_bias import family_of, runs_of
 from reproductions.outcome import Outcome
 from reproductions.tasks import TRANSLATION, Task, run_task, supertags
-from reproductions.tuning import rates_of
-from reproductions.workers import ProgressFactory
-from seqwise.evaluation.log_partitions import LogPartitionSummary, summarize_log_partitions
+from seqwise.evaluation.log_partitions import summarize_log_partitions
 from seqwise.evaluation.metrics import Counts, Sums
 from seqwise.evaluation.report import Claim, Result
 from seqwise.runs.loading import load_run
 from seqwise.runs.measures import known_targets, log_partitions_of
 
+Rows = Mapping[str, Measured]
 CORPORA = ("pmb", "ewt", "erg")
 """Names of supertag corpora, the quickest first."""
 SOURCE = "NAACL 2019, Table {}; thesis, Table 5.{}"
@@ -64,30 +73,22 @@ CONTROLS = (*PLAIN, *NORMALIZED)
 
 # ---------------------------------------------------------------------------------------- what tables share
 
-Statement = tuple[str, str, str]
-"""A claim, and the keys of the system that it says is better and of the one that is worse."""
 
-
-def examined(measured: Mapping[str, Measured], source: str, *statements: Statement) -> list[Claim]:
+def examined(measured: Rows, source: str, *statements: Statement) -> list[Claim]:
     """Put statements to paired tests, each system searched by a beam over the scores that it was trained with."""
-    return [
-        examine(text, source, measured[better], measured[worse], decoders=(_beam_of(better), _beam_of(worse)))
-        for text, better, worse in statements
-    ]
-
-
-def _beam_of(key: str) -> str:
-    return "raw-beam" if key.endswith("global") else "beam"
+    return examine_all(
+        measured, source, *statements, decoder_of=lambda key: "raw-beam" if key.endswith("global") else "beam"
+    )
 
 
 def best_beats_longer(measured: Mapping[str, Measured], best: Measured) -> Claim:
-    """Put the best of the searches to a paired test against the plain model that was trained for longer."""
+    """Test the best of the searches against the plain model that was trained for longer."""
     text = "The best search-aware row beats longer cross-entropy, each with its best decoder."
     return examine(text, OURS, best, measured["cross-entropy-longer"])
 
 
 def raw_beam_hurts(plain: Measured, source: str) -> Claim:
-    """Put what decoding by raw scores does to the plain model to a paired test."""
+    """Test what decoding by raw scores does to the plain model."""
     text = "Unnormalised decoding makes a plain model worse."
     return examine(text, source, plain, plain, decoders=("beam", "raw-beam"))
 
@@ -99,12 +100,7 @@ DISTILLED_START_HELPS = (
 
 
 def published_rows(names: Mapping[str, str], published: Mapping[str, Mapping[str, float]]) -> list[Row]:
-    """Rows with the papers' numbers.
-
-    Example:
-        >>> [row.published for row in published_rows({"a": "one", "b": "other"}, {"a": {"beam": 77.8}})]
-        [{('beam', 'test'): 77.8}, {}]
-    """
+    """Make rows with the papers' test results, by key and decoder."""
     return [
         Row(key, name, {(decoder, "test"): number for decoder, number in published.get(key, {}).items()})
         for key, name in names.items()
@@ -114,34 +110,27 @@ def published_rows(names: Mapping[str, str], published: Mapping[str, Mapping[str
 # ---------------------------------------------------------------------------------------- supertags
 
 
-def table_5_2(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
+def table_5_2(setup: Setup) -> Iterator[Outcome]:
     """Local and global normalisation through the relaxed beam, started from cross-entropy."""
-    return _supertagging("5.2", FROM_CROSS_ENTROPY, _claims_5_2, folder, seeds, scale, progress)
+    return _supertagging("5.2", FROM_CROSS_ENTROPY, _claims_5_2, setup)
 
 
-def table_5_3(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
+def table_5_3(setup: Setup) -> Iterator[Outcome]:
     """The same, started from a self-normalised model."""
-    return _supertagging("5.3", FROM_NORMALIZED, _claims_5_3, folder, seeds, scale, progress)
+    return _supertagging("5.3", FROM_NORMALIZED, _claims_5_3, setup)
 
 
 def _supertagging(
-    number: str,
-    names: Mapping[str, str],
-    claims: Callable[[Mapping[str, Measured], str], list[Claim]],
-    folder: Path,
-    seeds: Sequence[int],
-    scale: str,
-    progress: ProgressFactory,
+    number: str, names: Mapping[str, str], claims: Callable[[Rows, str], list[Claim]], setup: Setup
 ) -> Iterator[Outcome]:
-    """A table for each corpus and direction."""
+    """Make a table for each corpus and direction."""
     for name in CORPORA:
         supertags(name).require()
     for name, direction in product(CORPORA, DIRECTIONS):
         task = supertags(name)
-        runs, table = runs_of(task, folder, direction), f"table-{number}-{name}-{direction}"
-        rows, systems = published_rows(names, PUBLISHED[direction]), family_of(task, scale, direction)
-        rates = rates_of(scale)
-        measured = run_task(task, systems, rows, table, runs, seeds=seeds, progress=progress, rates=rates)
+        runs, table = setup.inside(runs_of(task, direction)), f"table-{number}-{name}-{direction}"
+        rows, systems = published_rows(names, PUBLISHED[direction]), family_of(task, setup.scale, direction)
+        measured = run_task(task, systems, rows, table, runs)
         yield compare(
             table,
             f"Table {number}, {task.title}, {DIRECTIONS[direction]}: {task.measure}",
@@ -149,7 +138,7 @@ def _supertagging(
             measure=task.measure,
             controls=[key for key in CONTROLS if key in measured],
             claims=claims(measured, direction),
-            files={"runs": runs},
+            files={"runs": runs.folder},
         )
 
 
@@ -164,7 +153,7 @@ def _claims_5_2(measured: Mapping[str, Measured], direction: str) -> list[Claim]
     if direction == "bi":
         local, global_ = measured["direct-mixed"].test["beam"], measured["direct-global"].test["raw-beam"]
         text = "Where the input is seen whole, global is better than local by half a point at most."
-        claims.append(no_worse(text, source, local, global_, said="local minus global: "))
+        claims.append(no_worse(text, source, local, global_, prefix="local minus global: "))
     best = best_on_dev(measured, [key for key in measured if key not in (*CONTROLS, "distilled")])
     return [
         *claims,
@@ -218,71 +207,67 @@ NAMES = {"cross-entropy": "cross-entropy", "self-normalized": "self-normalised"}
 SAMPLE = 4000
 
 
-def table_5_1(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
+def table_5_1(setup: Setup) -> Iterator[Outcome]:
     """Mean and variance of log Z, with and without self-normalisation, and what it costs; taggers read both ways."""
     tasks = (*map(supertags, CORPORA), TRANSLATION)
     for task in tasks:
         task.require()
     for task in tasks:
-        yield _log_partitions(task, folder, seeds, scale, progress)
+        yield _log_partitions(task, setup)
 
 
-def _log_partitions(task: Task, folder: Path, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Outcome:
+def _log_partitions(task: Task, setup: Setup) -> Outcome:
     quality = {"labels right": QUALITY, "BLEU": BLEU}[task.measure]
     rows = published_rows(NAMES, {key: {"beam": number} for key, number in quality.items()})
-    runs, table = runs_of(task, folder), f"table-5.1-{task.name}"
-    measured = run_task(task, family_of(task, scale), rows, table, runs, seeds=seeds, progress=progress)
-    worse = examined(
-        measured, SECTION, ("Self-normalising costs quality, slightly.", "cross-entropy", "self-normalized")
-    )
-    smaller = judge(
-        "Self-normalising makes log Z much smaller: mean |log Z| on development data.", SOURCE.format(1, 1),
-        *(_sizes(key, task, runs, seeds) for key in NAMES), said="cross-entropy minus self-normalised: ", scale=1.0,
-    )  # fmt: skip
-    raw = raw_beam_hurts(measured["cross-entropy"], RAW_BEAM if task.measure == "BLEU" else OURS)
+    runs, table = setup.inside(runs_of(task)), f"table-5.1-{task.name}"
+    measured = run_task(task, family_of(task, setup.scale), rows, table, runs)
+    claims = [
+        *examined(measured, SECTION, ("Self-normalising costs quality, slightly.", "cross-entropy", "self-normalized")),
+        judge(
+            "Self-normalising makes log Z much smaller: mean |log Z| on development data.", SOURCE.format(1, 1),
+            *(_sizes(key, task, runs) for key in NAMES), prefix="cross-entropy minus self-normalised: ", scale=1.0,
+        ),
+        raw_beam_hurts(measured["cross-entropy"], RAW_BEAM if task.measure == "BLEU" else OURS),
+    ]  # fmt: skip
     outcome = compare(
         table, f"Table 5.1, {task.title}: {task.measure} and log Z", measured, measure=task.measure,
-        controls=["cross-entropy"], claims=[*worse, smaller, raw], files={"runs": runs},
+        controls=["cross-entropy"], claims=claims, files={"runs": runs.folder},
     )  # fmt: skip
-    results = [
-        result for key in NAMES for result in _results_of(key, measured[key], task, runs, seeds)
-    ]  # fmt: skip
+    results = [result for key in NAMES for result in _results_of(key, measured[key], task, runs)]
     summary = "; ".join(f"{result.system}, {result.measure}: {result.value:.2f}" for result in results)
     whole = replace(outcome.table, results=(*outcome.table.results, *results))
     return replace(outcome, table=whole, lesson=f"{outcome.lesson}\n{summary}")
 
 
-def _results_of(key: str, one: Measured, task: Task, runs: Path, seeds: Sequence[int]) -> list[Result]:
-    """Mean and variance on some of the training data and on the development data, means over the seeds."""
+def _results_of(key: str, row: Measured, task: Task, runs: Setup) -> list[Result]:
+    """Return mean and variance on some of the training data and on the development data, means over the seeds."""
     published = LOG_PARTITIONS[task.measure][key]
+    data = task.load_data()
     results = []
-    for place, part in enumerate(("train", "dev")):
-        found = [_summary(runs / f"seed-{seed}" / key, task, part) for seed in seeds]
+    for place, (part, examples) in enumerate({"train": data.train[:SAMPLE], "dev": data.dev}.items()):
+        summaries = []
+        for seed in runs.seeds:
+            run = load_run(runs.folder / f"seed-{seed}" / key)
+            encoded = run.codec.encode(known_targets(run, examples))
+            summaries.append(summarize_log_partitions(log_partitions_of(run, encoded)))
         for offset, (name, unit) in enumerate((("mean", "nat"), ("variance", ""))):
-            value = sum(getattr(summary, name) for summary in found) / len(found)
+            value = sum(getattr(summary, name) for summary in summaries) / len(summaries)
             results.append(
                 Result(
-                    one.row.name, f"{name} of log Z on {part}", value, one.signature,
+                    row.row.name, f"{name} of log Z on {part}", value, row.signature,
                     published=published[2 * place + offset], unit=unit,
                 )
             )  # fmt: skip
     return results
 
 
-def _sizes(key: str, task: Task, runs: Path, seeds: Sequence[int]) -> list[Sums]:
-    """|log Z| of the development data, a measurement for each seed."""
-    found: list[Sums] = []
-    for seed in seeds:
-        run = load_run(runs / f"seed-{seed}" / key)
+def _sizes(key: str, task: Task, runs: Setup) -> list[Sums]:
+    """Return |log Z| of the development data, a measurement for each seed."""
+    sizes: list[Sums] = []
+    for seed in runs.seeds:
+        run = load_run(runs.folder / f"seed-{seed}" / key)
         encoded = run.codec.encode(known_targets(run, task.load_data().dev))
-        lengths = [len(one.target_ids) for one in encoded]
-        found.append(
-            Counts([part.abs().sum().item() for part in log_partitions_of(run, encoded).split(lengths)], lengths)
-        )
-    return found
-
-
-def _summary(run_folder: Path, task: Task, part: str) -> LogPartitionSummary:
-    run, data = load_run(run_folder), task.load_data()
-    examples = {"train": data.train[:SAMPLE], "dev": data.dev}[part]
-    return summarize_log_partitions(log_partitions_of(run, run.codec.encode(known_targets(run, examples))))
+        lengths = [len(example.target_ids) for example in encoded]
+        sums = [part.abs().sum().item() for part in log_partitions_of(run, encoded).split(lengths)]
+        sizes.append(Counts(sums, lengths))
+    return sizes

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
-import rich.box
 import rich.table
+from rich.text import Text
 
+from reproductions import Setup
 from reproductions.comparison import Measured, best_on_dev, compare, judge
 from reproductions.corpora import readers as corpora
 from reproductions.goyal_2019.label_bias import family_of, runs_of
@@ -27,9 +27,8 @@ from reproductions.goyal_2019.label_bias_tables import (
     published_rows,
     raw_beam_hurts,
 )
-from reproductions.outcome import HEADINGS, Outcome
+from reproductions.outcome import HEADINGS, Outcome, beside_published, grid
 from reproductions.tasks import TRANSLATION, Task, bleu_of_pieces, run_task, texts_of
-from reproductions.workers import ProgressFactory
 from seqwise.data.subwords import join_pieces
 from seqwise.evaluation.metrics import Sums
 from seqwise.evaluation.report import Claim, Result, Table
@@ -53,22 +52,20 @@ NAMES = {
 LOCAL, GLOBAL = ("direct-mixed", "normalized-local"), ("direct-global", "normalized-global", "distilled-global")
 
 
-def table_5_4(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> list[Outcome]:
+def table_5_4(setup: Setup) -> list[Outcome]:
     """BLEU, from cross-entropy and from a self-normalised model."""
-    measured = _measure(TRANSLATION, "table-5.4", folder, seeds, scale, progress)
+    runs = setup.inside(runs_of(TRANSLATION))
+    measured = _measure(TRANSLATION, "table-5.4", runs)
     outcome = compare(
         "table-5.4", f"Table 5.4, {TRANSLATION.title}: BLEU", measured, measure=TRANSLATION.measure,
-        controls=CONTROLS, claims=_claims_5_4(measured), files={"runs": runs_of(TRANSLATION, folder)},
+        controls=CONTROLS, claims=_claims_5_4(measured), files={"runs": runs.folder},
     )  # fmt: skip
     return [outcome]
 
 
-def _measure(
-    task: Task, table: str, folder: Path, seeds: Sequence[int], scale: str, progress: ProgressFactory
-) -> dict[str, Measured]:
+def _measure(task: Task, table: str, runs: Setup) -> dict[str, Measured]:
     task.require()
-    rows, systems = published_rows(NAMES, PUBLISHED), family_of(TRANSLATION, scale)
-    return run_task(task, systems, rows, table, runs_of(task, folder), seeds=seeds, progress=progress)
+    return run_task(task, family_of(TRANSLATION, runs.scale), published_rows(NAMES, PUBLISHED), table, runs)
 
 
 def _claims_5_4(measured: Mapping[str, Measured]) -> list[Claim]:
@@ -106,21 +103,30 @@ EDGES = (5, 8, 12)
 """Of source lengths in words: Tatoeba's sentences have 6.5 on average; the papers cut at 20, 30 and 40."""
 
 
-def table_5_5(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> list[Outcome]:
+def table_5_5(setup: Setup) -> list[Outcome]:
     """n-gram overlap for n = 1 to 4, and the ratio of lengths."""
     measures = {f"{n}-gram overlap": partial(_overlap, n) for n in range(1, 5)} | {"length ratio": _ratio}
     published = {
         (kind, name): number for kind, row in PUBLISHED_5_5.items() for name, number in zip(measures, row, strict=True)
     }
-    return [_by_measure("5.5", "n-grams and lengths", measures, published, folder, seeds, scale, progress)]
+    return [_by_measure("5.5", "n-grams and lengths", measures, published, setup)]
 
 
-def table_5_6(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> list[Outcome]:
+def table_5_6(setup: Setup) -> list[Outcome]:
     """BLEU by the length of the source."""
     TRANSLATION.require()
     names = bins_by_length(_source_lengths("test"), EDGES)
     measures = {f"BLEU, source {name}": partial(_bleu_of_bin, name) for name in names}
-    return [_by_measure("5.6", "BLEU by source length in words", measures, {}, folder, seeds, scale, progress)]
+    return [_by_measure("5.6", "BLEU by source length in words", measures, {}, setup)]
+
+
+SHOWN = {
+    "beam": ("self-normalized", "beam"),
+    "local": ("normalized-local", "beam"),
+    "global": ("normalized-global", "raw-beam"),
+    "longer": ("cross-entropy-longer", "beam"),
+}
+"""The papers' three systems, which start from a self-normalised one, and longer cross-entropy; key and decoder."""
 
 
 def _by_measure(
@@ -128,39 +134,27 @@ def _by_measure(
     title: str,
     measures: Mapping[str, Callable[[str, Outputs], Sums]],
     published: Mapping[tuple[str, str], float],
-    folder: Path,
-    seeds: Sequence[int],
-    scale: str,
-    progress: ProgressFactory,
+    setup: Setup,
 ) -> Outcome:
-    """The papers' three systems, which start from a self-normalised one, and longer cross-entropy."""
-    name = f"table-{number}"
-    shown = {
-        "beam": ("self-normalized", "beam"),
-        "local": ("normalized-local", "beam"),
-        "global": ("normalized-global", "raw-beam"),
-        "longer": ("cross-entropy-longer", "beam"),
-    }
+    """Make a table of the same systems by several measures."""
+    name, runs = f"table-{number}", setup.inside(runs_of(TRANSLATION))
     results: list[Result] = []
     claims: list[Claim] = []
     for measure, count in measures.items():
-        task = replace(TRANSLATION, count=count, measure=measure)
-        found = _measure(task, name, folder, seeds, scale, progress)
-        for kind, (key, decoder) in shown.items():
-            one = found[key]
+        measured = _measure(replace(TRANSLATION, count=count, measure=measure), name, runs)
+        for kind, (key, decoder) in SHOWN.items():
+            row = measured[key]
             unit = "" if count is _ratio else "%"
-            for part, measured in (("dev", one.dev), ("test", one.test)):
+            for ending, part in ((", dev", row.dev), ("", row.test)):
                 results.append(
                     interval_result(
-                        f"{one.row.name} ({HEADINGS[decoder]})", measure if part == "test" else f"{measure}, dev",
-                        measured[decoder], one.signature, unit=unit,
-                        published=published.get((kind, measure)) if part == "dev" else None,
+                        f"{row.row.name} ({HEADINGS[decoder]})", f"{measure}{ending}", part[decoder], row.signature,
+                        unit=unit, published=published.get((kind, measure)) if ending else None,
                     )
                 )  # fmt: skip
-        claims.append(_global_and_local(measure, number, found))
+        claims.append(_global_and_local(measure, number, measured))
     table = Table(f"Table {number}, {TRANSLATION.title}: {title}", tuple(results), claims=tuple(claims))
-    lesson = "\n".join(f"{claim.verdict.upper()}: {claim.text} ({claim.evidence})" for claim in claims)
-    return Outcome(name, table, _grid(table), lesson, {"runs": runs_of(TRANSLATION, folder)})
+    return Outcome(name, table, _grid(table), {"runs": runs.folder})
 
 
 # What the papers see: longer outputs, fewer right words and pairs of words, more right triples and quadruples.
@@ -168,35 +162,31 @@ WORSE = ("1-gram overlap", "2-gram overlap")
 
 
 def _global_and_local(measure: str, number: str, found: Mapping[str, Measured]) -> Claim:
-    """The papers' observation on global against local scores, both from a self-normalised start."""
+    """Test the papers' observation on global against local scores, both from a self-normalised start."""
     global_, local = found["normalized-global"].test["raw-beam"], found["normalized-local"].test["beam"]
     source, scale = SOURCE.format(number[-1], number[-1]), 1.0 if measure == "length ratio" else 100.0
     if measure in WORSE:
         text = f"Global has less {measure} than local."
-        return judge(text, source, local, global_, said="local minus global: ", scale=scale)
+        return judge(text, source, local, global_, prefix="local minus global: ", scale=scale)
     text = f"Global has more than local: {measure}."
-    return judge(text, source, global_, local, said="global minus local: ", scale=scale)
+    return judge(text, source, global_, local, prefix="global minus local: ", scale=scale)
 
 
 def _grid(table: Table) -> rich.table.Table:
-    """Systems down, measures across; in brackets the paper's numbers."""
-    grid = rich.table.Table(title=table.title, title_justify="left", box=rich.box.SIMPLE_HEAD, show_edge=False)
-    grid.caption = "on test; in brackets, where there are any, the papers' numbers, which are of their development data"
-    grid.caption_justify = "left"
-    found = {(result.system, result.measure): result for result in table.results}
-    measures = list(dict.fromkeys(measure for _, measure in found if not measure.endswith(", dev")))
-    grid.add_column("system", overflow="fold")
-    for measure in measures:
-        grid.add_column(measure, justify="right")
-    for system in dict.fromkeys(system for system, _ in found):
-        grid.add_row(system, *(_text(found[system, name], found[system, f"{name}, dev"]) for name in measures))
-    return grid
+    """Lay out systems down, measures across; in brackets the paper's numbers."""
+    cells = {(result.system, result.measure): result for result in table.results}
+    measures = list(dict.fromkeys(measure for _, measure in cells if not measure.endswith(", dev")))
+    rows: list[list[str | Text]] = [
+        [system, *(_text(cells[system, name], cells[system, f"{name}, dev"]) for name in measures)]
+        for system in dict.fromkeys(system for system, _ in cells)
+    ]
+    caption = "on test; in brackets, where there are any, the papers' numbers, which are of their development data"
+    return grid(table.title, measures, rows, caption=caption)
 
 
-def _text(test: Result, dev: Result) -> str:
-    form = ".1f" if test.unit == "%" else ".3f"
-    ours = f"{test.value:{form}}"
-    return ours if dev.published is None else f"{ours}\n({dev.published:{form}})"
+def _text(test: Result, dev: Result) -> Text:
+    digits = 1 if test.unit == "%" else 3
+    return beside_published(f"{test.value:.{digits}f}", dev.published, digits=digits)
 
 
 def _overlap(n: int, part: str, outputs: Outputs) -> Sums:

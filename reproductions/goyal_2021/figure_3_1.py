@@ -20,13 +20,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import rich.box
 import rich.table
 import torch
 from torch import Tensor
 
-from reproductions.outcome import Outcome
-from reproductions.workers import ProgressFactory
+from reproductions import Setup
+from reproductions.figures import BLACK, BLUE, GREY, ORANGE, PINK, SKY, panels
+from reproductions.outcome import Outcome, grid
 from seqwise.data import Batch, Example, Vocabulary, collate, encode_examples
 from seqwise.evaluation.report import Result, Table
 from seqwise.evaluation.signature import sha256_of_examples, sign
@@ -56,14 +56,14 @@ CRIES = {
 GOLD = Example(("le", "chat", "crie", "ainsi"), ("the", "cat", "purrs", "softly"))
 ANIMAL = 1  # the position of the animal in a target
 
-# Okabe and Ito's palette, told apart by colour-blind readers too; the dashes tell curves apart without colour.
+# The dashes tell curves apart without colour.
 STYLES: dict[str, dict[str, Any]] = {
-    "hard": {"color": "#E69F00", "lw": 4, "solid_capstyle": "butt"},
-    "gold fed": {"color": "#999999"},
-    "alpha = 1": {"color": "#56B4E9", "ls": ":"},
-    "alpha = 3": {"color": "#0072B2", "ls": "-."},
-    "alpha = 10": {"color": "#CC79A7", "ls": "--"},
-    "alpha = 100": {"color": "#000000"},
+    "hard": {"color": ORANGE, "lw": 4, "solid_capstyle": "butt"},
+    "gold fed": {"color": GREY},
+    "alpha = 1": {"color": SKY, "ls": ":"},
+    "alpha = 3": {"color": BLUE, "ls": "-."},
+    "alpha = 10": {"color": PINK, "ls": "--"},
+    "alpha = 100": {"color": BLACK},
 }
 
 
@@ -261,29 +261,28 @@ def pin_down(toy: Toy, panel: Panel, left: Point, right: Point) -> Iterator[tupl
     yield from pin_down(toy, panel, middle, right)
 
 
-def reproduce(folder: Path, *, seed: int, progress: ProgressFactory) -> list[Outcome]:
+def reproduce(setup: Setup) -> list[Outcome]:
     """Draw both panels, and measure how continuous each curve is and how near to the hard one.
 
     Source: thesis, section 3.3.1, Figure 3.1 (a drawing without numbers; this one is computed). The second panel, for
     the beam search of chapter 4, has no counterpart there. Not implemented: sampled decisions.
     """
-    toy, panels = make_toy(seed), (sampling_panel(), beam_panel())
-    with progress() as bars:
-        task = bars.add_task("points", total=POINTS * len(panels), note="")
-        drawn = [(panel, sweep(toy, panel, points=POINTS, tick=partial(bars.advance, task))) for panel in panels]
-    figure = folder / "figure-3.1.png"
+    toy, both = make_toy(setup.seed), (sampling_panel(), beam_panel())
+    with setup.progress() as bars:
+        task = bars.add_task("points", total=POINTS * len(both), note="")
+        drawn = [(panel, sweep(toy, panel, points=POINTS, tick=partial(bars.advance, task))) for panel in both]
+    figure = setup.folder / "figure-3.1.png"
     draw(toy, drawn, figure)
     title = "Figure 3.1: objectives along one parameter"
-    signature = sign("figure-3.1", seeds=[seed], data=sha256_of_examples([GOLD]))
+    signature = sign("figure-3.1", seeds=[setup.seed], data=sha256_of_examples([GOLD]))
     results = [
         Result(system, measure, value, replace(signature, method=f"figure-3.1: {system}"), unit=unit)
         for panel, found in drawn
         for system, measure, value, unit in measured(panel, found)
     ]
     lesson = " ".join(teach(panel, found) for panel, found in drawn)
-    return [
-        Outcome("figure-3.1", Table(title, tuple(results), lesson), grid(title, results), lesson, {"figure": figure})
-    ]
+    table = Table(title, tuple(results), lesson)
+    return [Outcome("figure-3.1", table, _grid(title, results), {"figure": figure}, lesson)]
 
 
 def measured(panel: Panel, found: Sweep) -> Iterator[tuple[str, str, float, str]]:
@@ -297,23 +296,17 @@ def measured(panel: Panel, found: Sweep) -> Iterator[tuple[str, str, float, str]
             yield system, "largest distance to hard", found.distance(name), panel.unit
 
 
-def grid(title: str, results: Sequence[Result]) -> rich.table.Table:
-    """The results for the terminal."""
-    picture = rich.table.Table(
-        title=title, title_justify="left", box=rich.box.SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1)
-    )
-    picture.add_column("curve", no_wrap=True)
-    for heading in ("jumps", "within 1e-9", "step", "from hard"):
-        picture.add_column(heading, justify="right", no_wrap=True)
-    for name in dict.fromkeys(result.system for result in results):
-        picture.add_row(name, *(short(result.value) for result in results if result.system == name))
-    picture.caption = (
+def _grid(title: str, results: Sequence[Result]) -> rich.table.Table:
+    rows = [
+        [name, *(short(result.value) for result in results if result.system == name)]
+        for name in dict.fromkeys(result.system for result in results)
+    ]
+    caption = (
         f"{POINTS} points; within 1e-9: largest change over that much of the parameter where hard decisions switch, a "
         f"jump if above {JUMP:g}; step: largest change between neighbouring points; from hard: largest distance to the "
         f"hard curve at least {AWAY:g} away from where its decisions switch; nats per token, for the beam wrong words"
     )
-    picture.caption_justify = "left"
-    return picture
+    return grid(title, ("jumps", "within 1e-9", "step", "from hard"), rows, caption=caption, first="curve")
 
 
 def short(value: float) -> str:
@@ -334,33 +327,26 @@ def teach(panel: Panel, found: Sweep) -> str:
 
 
 def draw(toy: Toy, drawn: Sequence[tuple[Panel, Sweep]], path: Path) -> None:
-    """The panels side by side, saved as PNG."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, row = pyplot.subplots(1, len(drawn), figsize=(10.5, 4.4), layout="constrained")
-    for axes, (panel, found) in zip(row, drawn, strict=True):
-        # The hard curve in pieces: a line drawn across a jump would look like a slope.
-        for left, right in pairwise((INTERVAL[0], *found.jumps, INTERVAL[1])):
-            points = zip(found.thetas, found.values["hard"], strict=True)
-            piece = dict(point for point in points if left <= point[0] <= right)
-            axes.plot(list(piece.keys()), list(piece.values()), **STYLES["hard"])
-            animal = panel.words(toy.at((left + right) / 2))[ANIMAL]
-            axes.text((left + right) / 2, 1.01, animal, transform=axes.get_xaxis_transform(), ha="center")
-        for jump in found.jumps:
-            axes.axvline(jump, color="black", lw=0.8, ls=(0, (1, 3)))
-        for name in found.values:
-            if name != "hard":
-                axes.plot(found.thetas, found.values[name], lw=1.5, label=name.replace("alpha", "α"), **STYLES[name])
-        axes.set_title(panel.title, loc="left", pad=22)
-        axes.set(xlabel="θ, the embedding of “chat”", ylabel=panel.label, xlim=INTERVAL)
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
-    handles, labels = row[0].get_legend_handles_labels()
-    row[0].set_ylim(bottom=0)
-    figure.legend([*row[0].lines[:1], *handles], ["hard", *labels], loc="outside lower center", frameon=False, ncols=6)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    """Draw the panels side by side."""
+    with panels(path, len(drawn), figsize=(10.5, 4.4)) as (figure, row):
+        for axes, (panel, found) in zip(row, drawn, strict=True):
+            # The hard curve in pieces: a line drawn across a jump would look like a slope.
+            for left, right in pairwise((INTERVAL[0], *found.jumps, INTERVAL[1])):
+                points = zip(found.thetas, found.values["hard"], strict=True)
+                piece = dict(point for point in points if left <= point[0] <= right)
+                axes.plot(list(piece.keys()), list(piece.values()), **STYLES["hard"])
+                animal = panel.words(toy.at((left + right) / 2))[ANIMAL]
+                axes.text((left + right) / 2, 1.01, animal, transform=axes.get_xaxis_transform(), ha="center")
+            for jump in found.jumps:
+                axes.axvline(jump, color="black", lw=0.8, ls=(0, (1, 3)))
+            for name in found.values:
+                if name != "hard":
+                    label = name.replace("alpha", "α")
+                    axes.plot(found.thetas, found.values[name], lw=1.5, label=label, **STYLES[name])
+            axes.set_title(panel.title, loc="left", pad=22)
+            axes.set(xlabel="θ, the embedding of “chat”", ylabel=panel.label, xlim=INTERVAL)
+            axes.grid(alpha=0.25)
+        handles, labels = row[0].get_legend_handles_labels()
+        row[0].set_ylim(bottom=0)
+        lines = [*row[0].lines[:1], *handles]
+        figure.legend(lines, ["hard", *labels], loc="outside lower center", frameon=False, ncols=6)

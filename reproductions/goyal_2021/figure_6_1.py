@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import rich.box
 import rich.table
 import torch
 
-from reproductions.by_seed import judge_by_seed, one_thread
-from reproductions.figures import interval_bars
+from reproductions import Setup
+from reproductions.comparison import judge_by_seed
+from reproductions.figures import BLUE, GREY, ORANGE, RED, SKY, interval_bars, panels
 from reproductions.goyal_2021.energy_training import (
     EnergyLoss,
     enumerated_logits,
@@ -38,8 +38,8 @@ from reproductions.goyal_2021.table_6_1 import (
     sign_distribution,
     train_and_dev,
 )
-from reproductions.outcome import Outcome
-from reproductions.workers import ProgressFactory
+from reproductions.outcome import Outcome, grid
+from reproductions.workers import one_thread
 from seqwise.evaluation.report import Claim, Result, Table
 from seqwise.evaluation.verdicts import student_result
 from seqwise.models.masked import MaskedLSTM
@@ -92,7 +92,7 @@ def measure(
 
 
 def _start(method: str, mlm: MaskedLSTM, distribution: Enumerable, seed: int) -> tuple[MaskedLSTM, EnergyLoss]:
-    """The weights that a method starts from, and what it minimises."""
+    """Return the weights that a method starts from, and what it minimises."""
     if method == "PLL":
         return new_model(distribution.vocab_size, seed=seed), pseudolikelihood_loss
     model = copy.deepcopy(mlm)
@@ -103,41 +103,35 @@ def _start(method: str, mlm: MaskedLSTM, distribution: Enumerable, seed: int) ->
     return model, projection_loss(teacher_TCV, pseudolikelihood_weight=float(method == "KL + PLL"))
 
 
-def reproduce(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> list[Outcome]:
+def reproduce(setup: Setup) -> list[Outcome]:
     """Train 4 methods on 5 amounts of 2 kinds of data with each seed; draw NLL against size.
 
     Source: Goyal's thesis (2021), Figure 6.1. Not implemented: its panel of phonemes.
     """
     every = []
-    with progress() as bars, one_thread():
-        task = bars.add_task("data and seeds", total=len(SHOWN) * len(seeds), note="")
+    with setup.progress() as bars, one_thread():
+        task = bars.add_task("data and seeds", total=len(SHOWN) * len(setup.seeds), note="")
         for name in SHOWN:
             distribution = DISTRIBUTIONS[name]()
             runs = []
-            for seed in seeds:
+            for seed in setup.seeds:
                 bars.update(task, note=f"{name}, seed {seed}")
                 runs.append(measure(distribution, SIZES, seed=seed))
                 bars.advance(task)
-            every.append(
-                Curves(
-                    name,
-                    distribution.entropy,
-                    {reading: [read[reading] for read, _ in runs] for reading in ("raw", "local")},
-                    {key: [found[key] for _, found in runs] for key in runs[0][1]},
-                )
-            )
+            mlm = {reading: [read[reading] for read, _ in runs] for reading in ("raw", "local")}
+            by_method = {key: [found[key] for _, found in runs] for key in runs[0][1]}
+            every.append(Curves(name, distribution.entropy, mlm, by_method))
     title = "Figure 6.1: NLL by number of sequences, with and without KL projection of a masked model"
     claims = [claim for curves in every for claim in examine(curves)]
-    results = [result for curves in every for result in _results(curves, seeds)]
-    lesson = "\n".join(f"{claim.verdict.upper()}: {claim.text} ({claim.evidence})" for claim in claims)
+    results = [result for curves in every for result in _results(curves, setup.seeds)]
     table = Table(title, tuple(results), claims=tuple(claims))
-    figure = folder / "figure-6.1.png"
+    figure = setup.folder / "figure-6.1.png"
     draw(table, figure)
-    return [Outcome("figure-6.1", table, _grid(title, every), lesson, {"figure": figure})]
+    return [Outcome("figure-6.1", table, _grid(title, every), {"figure": figure})]
 
 
 def examine(curves: Curves) -> list[Claim]:
-    """The thesis' statements on one distribution, put to the numbers; means over sizes are paired by seed."""
+    """Put the thesis' statements on one distribution to the numbers; means over sizes are paired by seed."""
     sizes = sorted({size for _, size in curves.by_method})
     least, most = sizes[0], sizes[-1]
 
@@ -153,7 +147,7 @@ def examine(curves: Curves) -> list[Claim]:
             for size in sizes
         )
         said = f"{worse} minus {better}, mean of {len(sizes)} sizes ({above} above 0): "
-        return judge_by_seed(f"{curves.name}: {text}", source, mean(worse), mean(better), said=said)
+        return judge_by_seed(f"{curves.name}: {text}", source, mean(worse), mean(better), prefix=said)
 
     def gain(size: int) -> list[float]:
         both = zip(curves.by_method["PLL", size], curves.by_method["KL", size], strict=True)
@@ -164,7 +158,7 @@ def examine(curves: Curves) -> list[Claim]:
         return judge_by_seed(
             f"{curves.name}: every method does better than the MLM alone (E_{reading}).", source,
             curves.mlm[reading], curves.by_method[worst, least],
-            said=f"MLM minus the worst, {worst} on {least:,}: ",
+            prefix=f"MLM minus the worst, {worst} on {least:,}: ",
         )  # fmt: skip
 
     return [
@@ -172,7 +166,7 @@ def examine(curves: Curves) -> list[Claim]:
         compare("So does KL projection with pseudolikelihood.", "PLL", "KL + PLL"),
         judge_by_seed(
             f"{curves.name}: the less data, the more KL projection gains.", SOURCE, gain(least), gain(most),
-            said=f"PLL minus KL on {least:,} minus the same on {most:,}: ",
+            prefix=f"PLL minus KL on {least:,} minus the same on {most:,}: ",
         ),
         beats_mlm("raw", SOURCE),
         beats_mlm("local", "not in the thesis"),
@@ -182,7 +176,7 @@ def examine(curves: Curves) -> list[Claim]:
         judge_by_seed(
             f"{curves.name}: with {least:,} sequences KL comes within {NEAR} nat of the entropy.", "not in the thesis",
             [curves.entropy + NEAR] * len(curves.by_method["KL", least]), curves.by_method["KL", least],
-            said=f"entropy plus {NEAR} minus KL on {least:,}: ",
+            prefix=f"entropy plus {NEAR} minus KL on {least:,}: ",
         ),
     ]  # fmt: skip
 
@@ -201,68 +195,49 @@ def _results(curves: Curves, seeds: Sequence[int]) -> list[Result]:
 
 
 def _grid(title: str, every: Sequence[Curves]) -> rich.table.Table:
-    grid = rich.table.Table(
-        title=title, title_justify="left", box=rich.box.SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1)
-    )
-    grid.add_column("data and method", overflow="fold")
-    for size in SIZES:
-        grid.add_column(f"{size:,}", justify="right", no_wrap=True)
+    caption = f"NLL in nats per sequence, exact, mean over seeds; MLM: trained on {MLM_SIZE:,} sequences"
+    picture = grid(title, [f"{size:,}" for size in SIZES], caption=caption, first="data and method")
     for curves in every:
-        grid.add_section()
+        picture.add_section()
         read = ", ".join(f"{reading} {statistics.fmean(values):.3f}" for reading, values in curves.mlm.items())
-        grid.add_row(f"{curves.name}: entropy {curves.entropy:.3f}; MLM {read}")
+        picture.add_row(f"{curves.name}: entropy {curves.entropy:.3f}; MLM {read}")
         for method in METHODS:
             numbers = (f"{statistics.fmean(curves.by_method[method, size]):.3f}" for size in SIZES)
-            grid.add_row(f"  {method}", *numbers)
-    grid.caption = f"NLL in nats per sequence, exact, mean over seeds; MLM: trained on {MLM_SIZE:,} sequences"
-    grid.caption_justify = "left"
-    return grid
+            picture.add_row(f"  {method}", *numbers)
+    return picture
 
 
 def draw(table: Table, path: Path) -> None:
-    """One panel for each distribution, one line for each method, bars of Student's 95% intervals; saved as PNG."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
+    """Draw one panel for each distribution, one line for each method, bars of Student's 95% intervals."""
     by_system: dict[str, dict[str, Result]] = {}
     for result in table.results:
         by_system.setdefault(result.system, {})[result.measure] = result
-    figure, panels = pyplot.subplots(
-        1, len(by_system), figsize=(5.5 * len(by_system), 4.2), layout="constrained", squeeze=False
-    )
-    for axes, (name, found) in zip(panels[0], by_system.items(), strict=True):
-        _draw_panel(axes, found)
-        axes.set_title(name, loc="left")
-    handles, labels = panels[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", frameon=False, ncols=4)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    with panels(path, len(by_system), figsize=(5.5 * len(by_system), 4.2)) as (figure, row):
+        for axes, (name, found) in zip(row, by_system.items(), strict=True):
+            _draw_panel(axes, found)
+            axes.set_title(name, loc="left")
+        handles, labels = row[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", frameon=False, ncols=4)
 
 
 def _draw_panel(axes: Any, found: Mapping[str, Result]) -> None:
-    """NLL by size, with the entropy and the MLM as levels; results of one distribution by measure."""
-    # Okabe and Ito's palette: told apart by colour-blind readers too.
-    styles = zip(METHODS, ("#0072B2", "#56B4E9", "#D55E00", "#E69F00"), "os^v", strict=True)
-    for method, colour, marker in styles:
+    """Draw NLL by size, with the entropy and the MLM as levels; results of one distribution by measure."""
+    for method, colour, marker in zip(METHODS, (BLUE, SKY, RED, ORANGE), "os^v", strict=True):
         by_size = _by_size(found, method)
-        means = [one.value for one in by_size.values()]
-        how = {"color": colour, "marker": marker, "label": method}
-        axes.errorbar(list(by_size), means, yerr=interval_bars(list(by_size.values())), ms=5, capsize=2, lw=1.5, **how)
+        means, bars = [result.value for result in by_size.values()], interval_bars(list(by_size.values()))
+        style = {"color": colour, "marker": marker, "label": method, "ms": 5, "capsize": 2, "lw": 1.5}
+        axes.errorbar(list(by_size), means, yerr=bars, **style)
     axes.axhline(found["entropy"].value, color="black", lw=1, label="entropy")
     for reading, dashes in (("raw", ":"), ("local", "--")):
         (measure,) = (name for name in found if name.startswith("MLM on ") and name.endswith(f", {reading}"))
         label = f"{measure.removesuffix(reading)}E_{reading}"
-        axes.axhline(found[measure].value, color="#999999", lw=1, ls=dashes, label=label)
+        axes.axhline(found[measure].value, color=GREY, lw=1, ls=dashes, label=label)
     axes.set(xscale="log", xlabel="sequences", ylabel="NLL (nats per sequence)")
     axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _by_size(found: Mapping[str, Result], method: str) -> dict[int, Result]:
-    """What a method gives on each number of sequences, ascending."""
+    """Return what a method gives on each number of sequences, ascending."""
     parts = ((measure.rpartition(", "), result) for measure, result in found.items())
     sizes = {int(size.replace(",", "")): result for (name, _, size), result in parts if name == method}
     return dict(sorted(sizes.items()))

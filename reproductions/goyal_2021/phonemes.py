@@ -19,15 +19,16 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
-import rich.box
 import rich.table
 import torch
 from torch import Tensor, nn
 
+from reproductions import Setup
 from reproductions.beyond.stress import cmu_entries
-from reproductions.by_seed import judge_by_seed, one_thread
+from reproductions.cells import read_cell, write_cell
+from reproductions.comparison import judge_by_seed
 from reproductions.corpora.lexicons import Lexicon, read_lexicon
 from reproductions.corpora.readers import corpus
 from reproductions.goyal_2021.enumerable import phoneme_sequences
@@ -37,9 +38,8 @@ from reproductions.goyal_2021.large_spaces import (
     sequence_scores,
     true_conditionals,
 )
-from reproductions.outcome import Outcome
-from reproductions.workers import ProgressFactory
-from seqwise.data.durable import write_atomically
+from reproductions.outcome import Outcome, grid
+from reproductions.workers import Report, one_thread
 from seqwise.data.readers import Example
 from seqwise.errors import InputError
 from seqwise.evaluation.report import Claim, Result, Table
@@ -57,8 +57,6 @@ ByLength: TypeAlias = Mapping[int, Tensor]
 """Sequences ``tokens_BT`` by their length T."""
 Loss: TypeAlias = Callable[[MaskedLSTM, Tensor, int], Tensor]
 """From model, sequences and a position to nats for each sequence; the mean over positions is the objective."""
-Report: TypeAlias = Callable[[int, int, str], None]
-"""Told how much is done, of how much, and a note."""
 
 
 @dataclass(frozen=True)
@@ -200,21 +198,21 @@ def measure(
     examples = sha256_of_examples(Example(sequence, ()) for sequence in sequences)
     fingerprint = hashlib.sha256(json.dumps([examples, name, seed, asdict(setting)]).encode()).hexdigest()
     path, data = folder / "cell.json", _split(sequences, seed=seed)
-    record: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    record = read_cell(path, fingerprint)
     model = _new_model(len({symbol for sequence in sequences for symbol in sequence}), setting, seed=seed)
-    if record.get("fingerprint") != fingerprint:
+    if record is None:
         dev_loss = _fit(model, OBJECTIVES[name], data, setting, seed=seed, report=report)
         path.unlink(missing_ok=True)  # what it says is no longer true once the model is another
         model.save_pretrained(folder / "model")
         seal(folder / "model")
         signature = asdict(sign("table-6.1: phoneme", seeds=[seed], data=examples))
-        record = {"fingerprint": fingerprint, "dev": dev_loss, "blocks": {}, "signature": signature}
-        write_atomically(path, json.dumps(record))
+        record = {"dev": dev_loss, "blocks": {}, "signature": signature}
+        write_cell(path, fingerprint, record)
     # Read back even where it has just been saved, so that both ways there is one.
     model.load_state_dict(load_model_file(folder / "model" / "model.safetensors"))
 
     def save(number: int, count: int, note: str) -> None:
-        write_atomically(path, json.dumps(record))
+        write_cell(path, fingerprint, record)
         report(number, count, note)
 
     lengths = sorted(data.train.keys() | data.test.keys())
@@ -259,28 +257,26 @@ def _measures(
     return found
 
 
-def reproduce(
-    lexicon: Lexicon, folder: Path, *, seeds: Sequence[int], progress: ProgressFactory, setting: Setting | None = None
-) -> Outcome:
+def reproduce(lexicon: Lexicon, setup: Setup, setting: Setting | None = None) -> Outcome:
     """Train by pseudolikelihood and as an MLM with each of the first three seeds, and compare exact NLL on test data.
 
     Source: Goyal's thesis (2021), Table 6.1, last row.
     """
-    setting, seeds = setting or Setting(), list(seeds)[:NUM_SEEDS]
+    setting, seeds = setting or Setting(), list(setup.seeds)[:NUM_SEEDS]
     sequences = phoneme_sequences(lexicon, max_length=setting.max_length)
     runs, signatures = [], []
-    with progress() as bars, one_thread():
+    with setup.progress() as bars, one_thread():
         whole = bars.add_task("phonemes", total=len(seeds) * len(OBJECTIVES), note="")
         task = bars.add_task("", total=None, note="")
+
+        def report(done: int, count: int, note: str) -> None:
+            bars.update(task, completed=done, total=count, note=note)
+
         for seed in seeds:
             run: dict[str, float] = {}
             for name in OBJECTIVES:
                 bars.update(task, description=f"{name}, seed {seed}", completed=0, total=None, note="")
-
-                def report(done: int, count: int, note: str) -> None:
-                    bars.update(task, completed=done, total=count, note=note)
-
-                cell = folder / "phonemes" / f"seed-{seed}" / name
+                cell = setup.folder / "phonemes" / f"seed-{seed}" / name
                 measures, signature = measure(sequences, name, cell, seed=seed, setting=setting, report=report)
                 run |= measures
                 signatures.append(signature)
@@ -288,12 +284,13 @@ def reproduce(
             runs.append(run)
     by_measure = {name: [run[name] for run in runs] for name in runs[0]}
     signature = replace(signatures[-1], seeds=tuple(seeds))
-    results = [_result(name, values, signature) for name, values in by_measure.items()]
-    claims = examine(by_measure)
-    lesson = "\n".join(f"{claim.verdict.upper()}: {claim.text} ({claim.evidence})" for claim in claims)
+    results = [
+        student_result("phoneme", name, values, signature, published=PUBLISHED.get(name), unit="nat")
+        for name, values in by_measure.items()
+    ]
     title = f"Table 6.1, phonemes: {len(sequences):,} sequences, log Z over all there could be of each length"
-    table = Table(title, tuple(results), claims=tuple(claims))
-    return Outcome("table-6.1-phonemes", table, _grid(title, results), lesson, {})
+    table = Table(title, tuple(results), claims=tuple(examine(by_measure)))
+    return Outcome("table-6.1-phonemes", table, _grid(title, results))
 
 
 def examine(by_measure: Mapping[str, Sequence[float]]) -> list[Claim]:
@@ -301,7 +298,7 @@ def examine(by_measure: Mapping[str, Sequence[float]]) -> list[Claim]:
 
     def compare(text: str, worse: str, better: str, source: str = "not in the thesis") -> Claim:
         said = f"{worse} minus {better}: "
-        return judge_by_seed(f"Phonemes: {text}", source, by_measure[worse], by_measure[better], said=said)
+        return judge_by_seed(f"Phonemes: {text}", source, by_measure[worse], by_measure[better], prefix=said)
 
     return [
         compare("pseudolikelihood models the data better than an MLM, read as E_raw.", "MLM, raw", "PLL", SOURCE),
@@ -311,23 +308,14 @@ def examine(by_measure: Mapping[str, Sequence[float]]) -> list[Claim]:
     ]
 
 
-def _result(name: str, values: Sequence[float], signature: Signature) -> Result:
-    return student_result("phoneme", name, values, signature, published=PUBLISHED.get(name), unit="nat")
-
-
 def _grid(title: str, results: Sequence[Result]) -> rich.table.Table:
-    grid = rich.table.Table(
-        "phonemes", title=title, title_justify="left", box=rich.box.SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1)
-    )
-    for heading in ("mean", "95% interval", "thesis"):
-        grid.add_column(heading, justify="right", no_wrap=True)
-    for one in results:
-        interval = "" if one.low is None or one.high is None else f"{one.low:.3f} to {one.high:.3f}"
-        published = "" if one.published is None else f"{one.published:.2f}"
-        grid.add_row(one.measure, f"{one.value:.3f}", interval, published)
-    grid.caption = (
+    rows = []
+    for result in results:
+        interval = "" if result.low is None or result.high is None else f"{result.low:.3f} to {result.high:.3f}"
+        published = "" if result.published is None else f"{result.published:.2f}"
+        rows.append([result.measure, f"{result.value:.3f}", interval, published])
+    caption = (
         "nats per sequence; NLL exact, with the share and the Z of each length, or one Z for all; length: the part of "
         "NLL that the shares are; -PLL, -MLM: what the two trainings minimise; the thesis' data have duplicates"
     )
-    grid.caption_justify = "left"
-    return grid
+    return grid(title, ("mean", "95% interval", "thesis"), rows, caption=caption, first="phonemes")

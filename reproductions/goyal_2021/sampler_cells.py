@@ -23,10 +23,19 @@ import numpy.typing as npt
 import torch
 from safetensors.numpy import load_file, save_file
 
-from reproductions.cells import claim_folder, fingerprint_of, stopwatch, train_seconds, trained_on
+from reproductions import Setup
+from reproductions.cells import (
+    claim_folder,
+    fingerprint_of,
+    read_cell,
+    train_seconds,
+    trained_on,
+    watched,
+    write_cell,
+)
 from reproductions.goyal_2021.sampler_draws import Drawn, draw
 from reproductions.goyal_2021.sampler_tasks import Part, SamplerTask, Size
-from reproductions.workers import Job, ProgressFactory, Report, run_jobs
+from reproductions.workers import Job, Report, run_jobs
 from seqwise.configuration.flat import plain_values
 from seqwise.data.durable import write_atomically
 from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
@@ -38,7 +47,7 @@ from seqwise.runs.run import MaskedRun
 from seqwise.runs.sampling_settings import SampleSettings
 from seqwise.runs.stages import steps_of
 from seqwise.sampling import effective_sample_size, split_r_hat
-from seqwise.training.trainer import Progress, fit
+from seqwise.training.trainer import fit
 
 Numbers = Mapping[str, npt.NDArray[Any]]
 MODEL, CELL, NUMBERS = "model", "cell.json", "numbers.safetensors"
@@ -50,8 +59,7 @@ class SamplerSpec:
     """One sampler, whatever the task and the seed."""
 
     key: str  # the name of its folder, which several tables share
-    # its kernel; how many chains and sweeps there are, and the seed, come from the size of the task
-    settings: SampleSettings
+    settings: SampleSettings  # without chains, sweeps and seed, which come from the size of the task
     candidates: int = 0  # so many drawn Mask-Predicts instead of chains; 0: none
 
     @property
@@ -60,7 +68,7 @@ class SamplerSpec:
         return self.settings.kernel.draws
 
     def sized(self, size: Size, *, part: str, seed: int) -> SampleSettings:
-        """The settings of one cell."""
+        """Return the settings of one cell."""
         if not self.draws_chains:
             return self.settings.replace(seed=seed)
         chains = size.chains if part == "test" else 1
@@ -69,47 +77,46 @@ class SamplerSpec:
 
 @dataclass(frozen=True, eq=False)
 class SamplerCell:
-    """What one sampler came to on one model."""
+    """What one sampler came to on one model.
 
-    # which sampler. numbers: those of :class:`~reproductions.goyal_2021.sampler_draws.Drawn`, and "sums_NCSK", what
-    # each state adds to the sums of the measure ("start_sums_NK", the start), where there is one; "ess_N" and "r_hat_N"
-    # of the energy that is sampled from, not numbers where they are not known; "agree_N", whether all chains end alike.
+    ``numbers`` are those of :class:`~reproductions.goyal_2021.sampler_draws.Drawn`; where there is a measure
+    "sums_NCSK", what each state adds to its sums ("start_sums_NK", the start); "ess_N" and "r_hat_N" of the energy that
+    is sampled from, not numbers where they are not known; and "agree_N", whether all chains end alike.
+    """
+
     spec: SamplerSpec
     numbers: Numbers
     combine: Callable[..., Any] | None  # sums (..., K) to the measure; None where there is none
     discard: int  # how many sweeps are not counted
     seconds: float  # CPU time on one thread
     model: Mapping[str, float]  # what the model came to on development data, and the CPU seconds of its training
-    signature: Signature  # how it was made
+    signature: Signature
 
 
 def run_samplers(
-    task: SamplerTask,
-    wanted: Sequence[tuple[str, SamplerSpec]],
-    folder: Path,
-    *,
-    seeds: Sequence[int],
-    scale: str,
-    progress: ProgressFactory,
+    task: SamplerTask, wanted: Sequence[tuple[str, SamplerSpec]], setup: Setup
 ) -> dict[tuple[str, str], list[SamplerCell]]:
-    """Train a model for each seed and run every sampler on it, or read back what has been done."""
+    """Train a model for each seed and run samplers on its "dev" or "test" data, or read back what has been done.
+
+    The folder of the setup takes ``seed-N`` folders, which tables share. The cells are by part and key.
+    """
     task.require()
-    jobs = []
-    for seed in seeds:  # seed by seed, so that an interrupted table has whole seeds
-        home = folder / f"seed-{seed}"
-        trained = _is_done(home / MODEL, _model_fingerprint(task, scale, seed))
+    scale, jobs = setup.scale, []
+    for seed in setup.seeds:  # seed by seed, so that an interrupted table has whole seeds
+        home = setup.folder / f"seed-{seed}"
+        trained = read_cell(home / MODEL / CELL, _model_fingerprint(task, scale, seed)) is not None
         name = f"{task.name}, seed {seed}"
         if not trained:
             jobs.append(Job(name, partial(train_cell, task, scale, seed, home / MODEL)))
         for part, spec in dict.fromkeys(wanted):
-            output = home / part / spec.key
-            if trained and _is_done(output, _fingerprint(task, spec, part, scale, seed, home / MODEL)):
+            path = home / part / spec.key / CELL
+            if trained and read_cell(path, _fingerprint(task, spec, part, scale, seed, home / MODEL)) is not None:
                 continue
             work = partial(sample_cell, task, spec, part, scale, seed, home)
             jobs.append(Job(f"{name}: {spec.key} ({part})", work, None if trained else name))
-    run_jobs(jobs, progress=progress)
+    run_jobs(jobs, progress=setup.progress)
     return {
-        (part, spec.key): [_load_cell(task, spec, folder / f"seed-{seed}", part) for seed in seeds]
+        (part, spec.key): [_load_cell(task, spec, setup.folder / f"seed-{seed}", part) for seed in setup.seeds]
         for part, spec in wanted
     }
 
@@ -122,14 +129,6 @@ def train_cell(task: SamplerTask, scale: str, seed: int, output: Path, report: R
     run = new_masked_run(data.train, settings)
     encoded = run.codec.encode(data.train)
     steps = steps_of(settings, encoded)
-
-    watch = stopwatch(output)
-
-    def on_progress(progress: Progress) -> None:
-        watch(progress.step, steps)
-        if progress.step % 20 == 0:
-            report(progress.step, steps + 1, f"loss {progress.loss:.3f}")
-
     fit(
         run.model,
         (conditional_masked_objective if settings.conditional else masked_objective)(settings.masks),
@@ -138,15 +137,14 @@ def train_cell(task: SamplerTask, scale: str, seed: int, output: Path, report: R
         steps=steps,
         learning_rate=settings.learning_rate,
         warmup_steps=round(settings.warmup * steps),
-        on_progress=on_progress,
+        on_progress=watched(output, report),
         **settings.fit_options(),
     )
     run.model.cpu().eval()
     save_run(run, output)
     measured = measure_masked_run(run, task.part("dev", scale).examples)
     kept = {name: value for name, value in measured.items() if name.endswith(("perplexity", "entropy"))}
-    record = {"fingerprint": fingerprint, "model": {**kept, "training seconds": train_seconds(output)}}
-    write_atomically(output / CELL, json.dumps(record, indent=1) + "\n")
+    write_cell(output / CELL, fingerprint, {"model": {**kept, "training seconds": train_seconds(output)}})
     report(steps + 1, steps + 1, "")
 
 
@@ -175,18 +173,17 @@ def sample_cell(
     training = trained_on(task.load().train, task.load().sources)
     signature = sign(spec.key, seeds=[seed], data=sha256_of_examples(measured_on.examples), training=training)
     record = {
-        "fingerprint": fingerprint,
         # Made here and kept, so that a cell that is read back later is not signed as new.
         "signature": asdict(signature),
         "seconds": seconds,
         "discard": settings.num_discarded if spec.draws_chains else 0,
     }
-    write_atomically(output / CELL, json.dumps(record, indent=1) + "\n")
+    write_cell(output / CELL, fingerprint, record)
     report(1, 1, "")
 
 
 def _measure(task: SamplerTask, part: Part, run: MaskedRun, drawn: Drawn) -> dict[str, npt.NDArray[Any]]:
-    """What each state adds to the sums of the measure; those that a sentence has often are counted once."""
+    """Return what each state adds to the sums of the measure; those that a sentence has often are counted once."""
     if task.score is None:
         return {}
     states = [[ids for chain in sentence for ids in chain] for sentence in drawn.tokens]
@@ -206,7 +203,7 @@ def _measure(task: SamplerTask, part: Part, run: MaskedRun, drawn: Drawn) -> dic
 
 
 def _diagnose(drawn: Drawn, settings: SampleSettings) -> dict[str, npt.NDArray[Any]]:
-    """Of each sentence: ESS and R-hat of the energy that is sampled from, and whether its chains end alike."""
+    """Return ESS and R-hat of each sentence, of the energy that is sampled from, and whether its chains end alike."""
     energy_NCS = torch.from_numpy(drawn.numbers[f"{settings.energy}_NCS"])[:, :, settings.num_discarded :]
     found = []
     for energy_CS in energy_NCS:
@@ -230,7 +227,7 @@ def _arviz_is_there() -> bool:
 
 
 def _output_lines(run: MaskedRun, part: Part, drawn: Drawn) -> list[str]:
-    """For the reader's eye: the last state of each chain, and its state of the lowest E_local."""
+    """Write, for the reader's eye, the last state of each chain, and its state of the lowest E_local."""
     lines = []
     for place, (example, sentence) in enumerate(zip(part.examples, drawn.tokens, strict=True)):
         lowest_C = drawn.numbers["local_NCS"][place].argmin(1)
@@ -257,7 +254,7 @@ def _model_fingerprint(task: SamplerTask, scale: str, seed: int) -> str:
 
 
 def _fingerprint(task: SamplerTask, spec: SamplerSpec, part: str, scale: str, seed: int, model: Path) -> str:
-    """What a cell depends on: its settings, what it is measured on and how, and the model."""
+    """Return a fingerprint of the settings, of what is measured on and how, and of the model."""
     settings, measured_on = spec.sized(task.sizes[scale], part=part, seed=seed), task.part(part, scale)
     return fingerprint_of(
         json.dumps(settings.flat(), sort_keys=True),
@@ -269,15 +266,10 @@ def _fingerprint(task: SamplerTask, spec: SamplerSpec, part: str, scale: str, se
     )
 
 
-def _is_done(output: Path, fingerprint: str) -> bool:
-    path = output / CELL
-    return path.exists() and json.loads(path.read_text("utf-8"))["fingerprint"] == fingerprint
-
-
 def _load_cell(task: SamplerTask, spec: SamplerSpec, home: Path, part: str) -> SamplerCell:
     output = home / part / spec.key
     record = json.loads((output / CELL).read_text("utf-8"))
-    signature = Signature(**{**record["signature"], "seeds": tuple(record["signature"]["seeds"])})
+    signature = Signature(**record["signature"])
     model = json.loads((home / MODEL / CELL).read_text("utf-8"))["model"]
     combine = None if task.score is None else task.score([()], task.load().test.references[:1]).combine
     numbers = load_file(output / NUMBERS)

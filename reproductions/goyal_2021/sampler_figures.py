@@ -5,31 +5,35 @@ Epoch 0 is the start, the greedy fill. Shapes: N sentences, C chains of each, S 
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import rich.box
 import rich.table
 
+from reproductions import Setup
+from reproductions.figures import BLUE, GREEN, RED, panels
 from reproductions.goyal_2021.sampler_cells import SamplerCell
-from reproductions.goyal_2021.sampler_report import about, sampled_result
 from reproductions.goyal_2021.sampler_tables import GIBBS, LOCAL, RAW, TABLES, every_task
 from reproductions.goyal_2021.sampler_tasks import SamplerTask
-from reproductions.goyal_2021.samplers import Measured, SamplerRow, judge_sums, measure_samplers
-from reproductions.outcome import Outcome
-from reproductions.workers import ProgressFactory
+from reproductions.goyal_2021.samplers import (
+    Measured,
+    SamplerRow,
+    about,
+    compare_sides,
+    each_or_none,
+    measure_samplers,
+    sampled_result,
+)
+from reproductions.outcome import Outcome, grid
 from seqwise.evaluation.metrics import Counts, Sums
 from seqwise.evaluation.report import Claim, Result, Table
 
 UNITS = {"energy": ("E_local", "nat"), "measure": ("{measure}", "%"), "acceptance": ("acceptance", "%"),
          "novel": ("novel", "%")}  # fmt: skip
-# Okabe and Ito's palette: told apart by colour-blind readers too.
-STYLES = (("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"))
+STYLES = ((BLUE, "o"), (RED, "s"), (GREEN, "^"))
 
 Rows = Mapping[str, Measured]
 
@@ -38,15 +42,15 @@ Rows = Mapping[str, Measured]
 class SamplerFigure:
     """A figure: what is drawn of which samplers, and what the thesis says of it."""
 
-    number: str  # such as "6.2"
+    number: str
     title: str  # without the task
     rows: Sequence[SamplerRow]  # one line each; their names are those of the legend
-    panels: Sequence[str]  # keys of what is drawn: "energy", "measure", "acceptance", "novel"
-    claims: Callable[[Rows], list[Claim]]  # measured rows by key to claims
+    panels: Sequence[str]  # of "energy", "measure", "acceptance", "novel"
+    claims: Callable[[Rows], list[Claim]]  # of the measured rows by key
 
 
 def at_epochs(cell: SamplerCell, panel: str, epochs: Sequence[int]) -> Sums | None:
-    """A number of some epochs together, their states or proposals pooled; None where there is none."""
+    """Return a panel's number of some epochs, their states or proposals pooled; None where there is none."""
     numbers, parts = cell.numbers, []
     chains = numbers["local_NCS"].shape[1]
     for epoch in epochs:
@@ -72,109 +76,82 @@ def at_epochs(cell: SamplerCell, panel: str, epochs: Sequence[int]) -> Sums | No
 
 
 def shown_epochs(sweeps: int) -> list[int]:
-    """The epochs that are kept and drawn: all up to 7, every third one after, and the last."""
+    """Return the epochs that are kept and drawn: all up to 7, every third one after, and the last."""
     return [epoch for epoch in range(sweeps + 1) if epoch <= 7 or epoch % 3 == 1 or epoch == sweeps]
 
 
-def run_figure(
-    figure: SamplerFigure,
-    task: SamplerTask,
-    folder: Path,
-    *,
-    seeds: Sequence[int],
-    scale: str,
-    progress: ProgressFactory,
-) -> Outcome:
+def run_figure(figure: SamplerFigure, task: SamplerTask, setup: Setup) -> Outcome:
     """Make one figure on one task; whatever the tables have made of it is read back."""
-    how: dict[str, Any] = {"seeds": seeds, "scale": scale, "progress": progress}
-    measured = measure_samplers(task, figure.rows, folder, **how)
+    measured = measure_samplers(task, figure.rows, setup)
     name = f"figure-{figure.number}-{task.name}"
     title = f"Figure {figure.number}: {figure.title}, {task.title}"
-    claims = figure.claims(measured)
     results = [
         result
-        for epoch in shown_epochs(task.sizes[scale].sweeps)
+        for epoch in shown_epochs(task.sizes[setup.scale].sweeps)
         for panel in figure.panels
-        for one in measured.values()
-        for result in _results(name, one, panel, epoch, seeds)
+        for row in measured.values()
+        for result in _results(name, row, panel, epoch, setup.seeds)
     ]
-    note = about(task, scale, next(iter(measured.values())).cells)
-    table = Table(title, tuple(results), note=note, claims=tuple(claims))
-    path = folder / task.name / f"{name}.png"
+    note = about(task, setup.scale, next(iter(measured.values())).cells)
+    table = Table(title, tuple(results), note=note, claims=tuple(figure.claims(measured)))
+    runs = setup.folder / task.name
+    path = runs / f"{name}.png"
     draw(table, path)
-    lesson = "\n".join(f"{claim.verdict.upper()}: {claim.text} ({claim.evidence})" for claim in claims)
-    return Outcome(name, table, _grid(table), lesson, {"figure": path, "runs": folder / task.name})
+    return Outcome(name, table, _grid(table), {"figure": path, "runs": runs})
 
 
-def _results(name: str, one: Measured, panel: str, epoch: int, seeds: Sequence[int]) -> list[Result]:
-    found = [at_epochs(cell, panel, [epoch]) for cell in one.cells]
-    if any(each is None for each in found):
+def _results(name: str, row: Measured, panel: str, epoch: int, seeds: Sequence[int]) -> list[Result]:
+    by_seed = each_or_none([at_epochs(cell, panel, [epoch]) for cell in row.cells])
+    if by_seed is None:
         return []
     label, unit = UNITS[panel]
-    signature = replace(one.cells[0].signature, method=name, seeds=tuple(seeds))
-    measure = f"{label.format(measure=one.task.measure)} of {one.name}"
-    by_seed = [each for each in found if each is not None]
-    return [sampled_result(one.task, f"epoch {epoch}", measure, by_seed, signature, unit=unit)]
+    signature = replace(row.cells[0].signature, method=name, seeds=tuple(seeds))
+    measure = f"{label.format(measure=row.task.measure)} of {row.name}"
+    return [sampled_result(row.task, f"epoch {epoch}", measure, by_seed, signature, unit=unit)]
 
 
 def draw(table: Table, path: Path) -> None:
-    """One panel for each measure, one line for each sampler, bands of 95% intervals; saved as PNG."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
+    """Draw one panel for each measure, one line for each sampler, bands of 95% intervals."""
     series: dict[str, dict[str, list[Result]]] = {}
     for result in table.results:
         panel, _, line = result.measure.partition(" of ")
         series.setdefault(panel, {}).setdefault(line, []).append(result)
     lines = list(dict.fromkeys(line for panel in series.values() for line in panel))
     styles = dict(zip(lines, STYLES, strict=False))
-    figure, row = pyplot.subplots(1, len(series), figsize=(4.6 * len(series), 3.9), layout="constrained", squeeze=False)
-    for axes, (panel, by_line) in zip(row[0], series.items(), strict=True):
-        for line, results in by_line.items():
-            colour, marker = styles[line]
-            epochs = [int(result.system.removeprefix("epoch ")) for result in results]
-            axes.plot(epochs, [result.value for result in results], color=colour, marker=marker, ms=4, label=line)
-            if all(result.low is not None for result in results):
-                ends = [[result.low for result in results], [result.high for result in results]]
-                axes.fill_between(epochs, *ends, color=colour, alpha=0.15, lw=0)
-        unit = next(iter(by_line.values()))[0].unit
-        axes.set(xlabel="epoch", ylabel=f"{panel} ({'nats a sentence' if unit == 'nat' else unit})")
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
-    handles, labels = row[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", frameon=False, ncols=len(lines))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    with panels(path, len(series), figsize=(4.6 * len(series), 3.9)) as (figure, row):
+        for axes, (panel, by_line) in zip(row, series.items(), strict=True):
+            for line, results in by_line.items():
+                colour, marker = styles[line]
+                epochs = [int(result.system.removeprefix("epoch ")) for result in results]
+                axes.plot(epochs, [result.value for result in results], color=colour, marker=marker, ms=4, label=line)
+                if all(result.low is not None for result in results):
+                    ends = [[result.low for result in results], [result.high for result in results]]
+                    axes.fill_between(epochs, *ends, color=colour, alpha=0.15, lw=0)
+            unit = next(iter(by_line.values()))[0].unit
+            axes.set(xlabel="epoch", ylabel=f"{panel} ({'nats a sentence' if unit == 'nat' else unit})")
+            axes.grid(alpha=0.25)
+        handles, labels = row[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", frameon=False, ncols=len(lines))
 
 
 def _grid(table: Table) -> rich.table.Table:
-    """Epochs down, samplers across; one block for each measure."""
-    grid = rich.table.Table(
-        title=table.title, title_justify="left", box=rich.box.SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1)
-    )
-    found = {(result.measure, result.system): result for result in table.results}
-    columns = list(dict.fromkeys(measure for measure, _ in found))
-    grid.add_column("")
+    """Lay out measures down, epochs across."""
+    by_column = {(result.measure, result.system): result for result in table.results}
     epochs = list(dict.fromkeys(result.system for result in table.results))
     shown = [epoch for place, epoch in enumerate(epochs) if place % 3 == 0 or place == len(epochs) - 1]
-    for epoch in shown:
-        grid.add_column(epoch.removeprefix("epoch "), justify="right", no_wrap=True)
-    for column in columns:
-        cells = (found.get((column, epoch)) for epoch in shown)
-        grid.add_row(column, *("" if cell is None else f"{cell.value:.1f}" for cell in cells))
-    grid.caption = "by epoch, mean over sentences, chains and seeds; energies in nats a sentence, the rest in per cent"
-    grid.caption_justify = "left"
-    return grid
+    rows = []
+    for measure in dict.fromkeys(measure for measure, _ in by_column):
+        cells = (by_column.get((measure, epoch)) for epoch in shown)
+        rows.append([measure, *("" if cell is None else f"{cell.value:.1f}" for cell in cells)])
+    caption = "by epoch, mean over sentences, chains and seeds; energies in nats a sentence, the rest in per cent"
+    return grid(table.title, [epoch.removeprefix("epoch ") for epoch in shown], rows, caption=caption, first="")
 
 
 # ------------------------------------------------------------------------------------------------- claims
 
 
 def _early_and_late(rows: Rows, key: str) -> tuple[range, range]:
-    """The first and the last epochs: 5 of 33."""
+    """Return the first and the last epochs: 5 of 33."""
     sweeps = rows[key].cells[0].numbers["local_NCS"].shape[2]
     width = max(1, sweeps // 6)
     return range(1, width + 1), range(sweeps - width + 1, sweeps + 1)
@@ -189,20 +166,14 @@ def _compare(
     smaller: tuple[str, Sequence[int]],
 ) -> list[Claim]:
     """Put "this sampler at these epochs is above that one at those" to a test; none where there is no such number."""
-    task, scale = rows[larger[0]].task, 100.0 if UNITS[panel][1] == "%" else 1.0
-    found = [[at_epochs(cell, panel, epochs) for cell in rows[key].cells] for key, epochs in (larger, smaller)]
-    if any(one is None for each in found for one in each):
-        return []
-    first, second = ([one for one in each if one is not None] for each in found)
-    names = [f"{rows[key].name}, {_said(epochs)}," for key, epochs in (larger, smaller)]
-    means = [scale * statistics.fmean(one.value for one in each) for each in (first, second)]
-    label, digits = UNITS[panel][0].format(measure=task.measure), 1 if scale == 100 else 2
-    said = f"{label}: {names[0]} {means[0]:.{digits}f} against {names[1]} {means[1]:.{digits}f}: "
-    return [judge_sums(task, text.format(measure=task.measure), source, first, second, said=said, scale=scale)]
-
-
-def _said(epochs: Sequence[int]) -> str:
-    return f"epoch {epochs[0]}" if len(epochs) == 1 else f"epochs {min(epochs)} to {max(epochs)}"
+    sides = []
+    for key, epochs in (larger, smaller):
+        by_seed = each_or_none([at_epochs(cell, panel, epochs) for cell in rows[key].cells])
+        if by_seed is None:
+            return []
+        span = f"epoch {epochs[0]}" if len(epochs) == 1 else f"epochs {min(epochs)} to {max(epochs)}"
+        sides.append((f"{rows[key].name}, {span},", by_seed))
+    return [compare_sides(rows[larger[0]].task, text, source, *UNITS[panel], *sides)]
 
 
 def _claims_6_2(rows: Rows) -> list[Claim]:
@@ -303,16 +274,16 @@ FIGURES = {
 """By number."""
 
 
-def figure_6_2(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
+def figure_6_2(setup: Setup) -> Iterator[Outcome]:
     """Energy and measure by epoch: MH with both energies, degenerate Gibbs."""
-    return every_task(partial(run_figure, FIGURES["6.2"], seeds=seeds, scale=scale, progress=progress), folder)
+    return every_task(partial(run_figure, FIGURES["6.2"]), setup)
 
 
-def figure_6_3(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
+def figure_6_3(setup: Setup) -> Iterator[Outcome]:
     """Acceptance and novelty by epoch while blocks get smaller."""
-    return every_task(partial(run_figure, FIGURES["6.3"], seeds=seeds, scale=scale, progress=progress), folder)
+    return every_task(partial(run_figure, FIGURES["6.3"]), setup)
 
 
-def figure_6_4(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
+def figure_6_4(setup: Setup) -> Iterator[Outcome]:
     """Acceptance, energy and measure by epoch while the target is annealed by 0.02 a sweep."""
-    return every_task(partial(run_figure, FIGURES["6.4"], seeds=seeds, scale=scale, progress=progress), folder)
+    return every_task(partial(run_figure, FIGURES["6.4"]), setup)

@@ -11,17 +11,23 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
+from reproductions import Setup
 from reproductions.comparison import judge, no_worse
 from reproductions.goyal_2021.sampler_cells import SamplerSpec
-from reproductions.goyal_2021.sampler_report import sampled_result, sampler_outcome
 from reproductions.goyal_2021.sampler_tables import COLDEST, RATES, RUNS, degenerate, metropolis
 from reproductions.goyal_2021.sampler_tasks import GERMAN, ROMANIAN, SPELLING, SamplerTask
-from reproductions.goyal_2021.samplers import MEASURES, Measured, SamplerRow, compare_rows, measure_samplers
+from reproductions.goyal_2021.samplers import (
+    MEASURES,
+    Measured,
+    SamplerRow,
+    compare_rows,
+    measure_samplers,
+    sampled_result,
+    sampler_outcome,
+)
 from reproductions.outcome import Outcome
-from reproductions.workers import ProgressFactory
 from seqwise.configuration import configure
 from seqwise.evaluation.metrics import Sums
 from seqwise.evaluation.report import Claim, Result
@@ -65,62 +71,59 @@ def _mode(energy: EnergyName, rate: float) -> SamplerSpec:
     )
 
 
-def run_table_6_6(
-    task: SamplerTask, folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory
-) -> Outcome:
-    """Choose rates and states on development data, then measure everything on test data, once."""
-    how: dict[str, Any] = {"seeds": seeds, "scale": scale, "progress": progress}
-    measured, dev = _choose(task, folder / RUNS, how)
+def run_table_6_6(task: SamplerTask, setup: Setup) -> Outcome:
+    """Choose rates and states on development data, then measure everything on test data, once.
+
+    The task has a measure; the folder of the setup is that of all tables.
+    """
+    runs = setup.inside(RUNS)
+    measured, dev = _choose(task, runs)
     # How many iterations and candidates they have is known only now.
-    equal = measure_samplers(task, _as_many_passes(measured), folder / RUNS, **how)
+    equal = measure_samplers(task, _as_many_passes(measured), runs)
     measured |= {RANKED: replace(equal[RANKED], chosen="lowest"), EQUAL: equal[EQUAL]}
-    measured = {key: _with_published(one, key, task) for key, one in measured.items()}
-    beam = _left_to_right(task, folder, how)
-    claims = _claims(measured, beam)
+    measured = {key: _with_published(row, key, task) for key, row in measured.items()}
+    beam = _left_to_right(task, setup)
     note = (
-        f"Chosen on {len(task.part('dev', scale).examples)} development sentences, one chain each: "
+        f"Chosen on {len(task.part('dev', setup.scale).examples)} development sentences, one chain each: "
         + "; ".join(f"{measured[key].name}: {measured[key].chosen} ({dev[key]:.1f})" for key in (GIBBS, LOCAL, RAW))
         + ". Claims compare like states: last ones with last ones, those of the lowest energy with those of the lowest"
         f" energy; one output of a search is its last state. Proposals at T = {COLD:g}; the first {FORCED} sweeps of MH"
         f" are accepted. Mask-Predict has {ITERATIONS} iterations where nothing else is said."
     )
-    more = [] if beam is None else [_result(task, scale, seeds, beam)]
+    more = [] if beam is None else [_result(task, setup, beam)]
     title = "Table 6.6: round the modes, and other ways"
-    return sampler_outcome(
-        "table-6.6", title, task, measured, claims, scale=scale, folder=folder / RUNS, note=note, more=more
-    )
+    return sampler_outcome("table-6.6", title, task, measured, _claims(measured, beam), runs, note=note, more=more)
 
 
-def _choose(task: SamplerTask, folder: Path, how: Mapping[str, Any]) -> tuple[dict[str, Measured], dict[str, float]]:
-    """All rows on test data, those with a choice with that which is best on development data, and its value there."""
+def _choose(task: SamplerTask, runs: Setup) -> tuple[dict[str, Measured], dict[str, float]]:
+    """Measure all rows on test data, those with a choice as is best on development data; and their values there."""
     gibbs = SamplerRow(f"Gibbs, T = {COLD:g}", degenerate(GIBBS, proposal_temperature=COLD))
     options: dict[str, list[SamplerRow]] = {GIBBS: [gibbs]}
     energies: tuple[EnergyName, ...] = ("local", "raw")
     for energy in energies:
         options[energy] = [SamplerRow(f"MH, {energy}, annealed by {rate:g}", _mode(energy, rate)) for rate in RATES]
-    on_dev = measure_samplers(task, [row for rows in options.values() for row in rows], folder, **how, part="dev")
+    on_dev = measure_samplers(task, [row for rows in options.values() for row in rows], runs, part="dev")
     chosen: dict[str, tuple[SamplerRow, str]] = {}
     dev: dict[str, float] = {}
     for key, rows in options.items():
         values = [(row, states, on_dev[row.spec.key].value(states)) for row in rows for states in MEASURES]
         row, states, dev[key] = max(values, key=lambda each: each[2])
         chosen[key] = row, states
-    rows = [
-        SamplerRow("warm start", _search(START, iterations=1)),
-        chosen[GIBBS][0],
-        SamplerRow("Mask-Predict", _search(PREDICT, iterations=ITERATIONS)),
-        SamplerRow(f"Mask-Predict, {WIDE} lengths", _search(WIDER, iterations=ITERATIONS, length_beam=WIDE)),
-        chosen[LOCAL][0],
-        chosen[RAW][0],
-    ]
-    measured = measure_samplers(task, rows, folder, **how)
-    by_row = dict(zip((START, GIBBS, PREDICT, WIDER, LOCAL, RAW), measured.values(), strict=True))
+    by_key = {
+        START: SamplerRow("warm start", _search(START, iterations=1)),
+        GIBBS: chosen[GIBBS][0],
+        PREDICT: SamplerRow("Mask-Predict", _search(PREDICT, iterations=ITERATIONS)),
+        WIDER: SamplerRow(f"Mask-Predict, {WIDE} lengths", _search(WIDER, iterations=ITERATIONS, length_beam=WIDE)),
+        LOCAL: chosen[LOCAL][0],
+        RAW: chosen[RAW][0],
+    }
+    measured = measure_samplers(task, list(by_key.values()), runs)
     picks = {key: states for key, (_, states) in chosen.items()}
-    return {key: replace(one, chosen=picks.get(key, "last")) for key, one in by_row.items()}, dev
+    return {key: replace(measured[row.spec.key], chosen=picks.get(key, "last")) for key, row in by_key.items()}, dev
 
 
 def _as_many_passes(rows: Mapping[str, Measured]) -> list[SamplerRow]:
-    """Two searches that cost about what a chain of E_local costs."""
+    """Return two searches that cost about what a chain of E_local costs."""
     passes = rows[LOCAL].value("passes")
     # Short outputs have iterations that mask nothing, and cost nothing: about the same share of any number of them.
     iterations = round(ITERATIONS * passes / rows[WIDER].value("passes"))
@@ -143,17 +146,16 @@ def _with_published(one: Measured, key: str, task: SamplerTask) -> Measured:
     return replace(one, published={chosen: numbers[key] / 100} if key in numbers else {}, chosen=chosen)
 
 
-def _left_to_right(task: SamplerTask, folder: Path, how: Mapping[str, Any]) -> list[Sums] | None:
+def _left_to_right(task: SamplerTask, setup: Setup) -> list[Sums] | None:
     if task.left_to_right is None or task.score is None:
         return None
-    part = task.part("test", how["scale"])
-    outputs = task.left_to_right(part.examples, folder, **how)
-    return [task.score(each, part.references) for each in outputs]
+    part = task.part("test", setup.scale)
+    return [task.score(outputs, part.references) for outputs in task.left_to_right(part.examples, setup)]
 
 
-def _result(task: SamplerTask, scale: str, seeds: Sequence[int], beam: Sequence[Sums]) -> Result:
-    data = sha256_of_examples(task.part("test", scale).examples)
-    signature = sign(f"table-6.6: {LEFT_TO_RIGHT}", seeds=seeds, data=data)
+def _result(task: SamplerTask, setup: Setup, beam: Sequence[Sums]) -> Result:
+    data = sha256_of_examples(task.part("test", setup.scale).examples)
+    signature = sign(f"table-6.6: {LEFT_TO_RIGHT}", seeds=setup.seeds, data=data)
     name = "left to right, cross-entropy, longer (Table 3.1: a sixth of the pairs), beam"
     return sampled_result(task, name, f"{task.measure}, last state", beam, signature)
 
@@ -168,7 +170,7 @@ def _claims(rows: Mapping[str, Measured], beam: list[Sums] | None) -> list[Claim
         return f"{rows[key].name} {rows[key].value(states):.1f}"
 
     def beats(text: str, better: str, worse: str, source: str = SOURCE) -> list[Claim]:
-        """One claim for each kind of states that both have: what is chosen by an energy against what is not is none."""
+        """Compare each kind of states that both have: chosen by an energy, or not."""
         return [
             claim
             for states, name in LIKE.items()
@@ -178,13 +180,13 @@ def _claims(rows: Mapping[str, Measured], beam: list[Sums] | None) -> list[Claim
     def as_good(key: str) -> Claim:
         text = f"MH ({key}) is no worse than Mask-Predict with {WIDE} lengths, by half a point, {LIKE['last']}."
         names = f"{said(key, 'last')} against {said(WIDER, 'last')}: "
-        return no_worse(text, SOURCE, sums(key, "last"), sums(WIDER, "last"), said=names)
+        return no_worse(text, SOURCE, sums(key, "last"), sums(WIDER, "last"), prefix=names)
 
     text, names = (
         "The lowest E_local of many drawn Mask-Predicts beats one Mask-Predict.",
         (f"{said(RANKED, 'lowest')} against {said(PREDICT, 'last')}: "),
     )
-    reranked = judge(text, OURS, sums(RANKED, "lowest"), sums(PREDICT, "last"), said=names)
+    reranked = judge(text, OURS, sums(RANKED, "lowest"), sums(PREDICT, "last"), prefix=names)
     claims = [
         *beats(f"MH ({LOCAL}) beats the warm start", LOCAL, START),
         *beats(f"MH ({RAW}) beats the warm start", RAW, START),
@@ -207,13 +209,13 @@ def _claims(rows: Mapping[str, Measured], beam: list[Sums] | None) -> list[Claim
         value = 100 * statistics.fmean(one.value for one in beam)
         text = "A left-to-right model of fewer pairs, in a beam, beats the best of these (chosen after the fact)."
         names = f"left to right {value:.1f} against {said(best, chosen[best])}: "
-        claims.append(judge(text, OURS, beam, sums(best, chosen[best]), said=names))
+        claims.append(judge(text, OURS, beam, sums(best, chosen[best]), prefix=names))
     return claims
 
 
-def table_6_6(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
+def table_6_6(setup: Setup) -> Iterator[Outcome]:
     """Sampling round modes, degenerate Gibbs and Mask-Predict, for German, Romanian and spelling."""
     for task in MODE_TASKS:
         task.require()
     for task in MODE_TASKS:
-        yield run_table_6_6(task, folder, seeds=seeds, scale=scale, progress=progress)
+        yield run_table_6_6(task, setup)

@@ -10,15 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
+from reproductions import Setup
 from reproductions.goyal_2021.sampler_cells import SamplerSpec
-from reproductions.goyal_2021.sampler_report import sampler_outcome
 from reproductions.goyal_2021.sampler_tasks import GERMAN, PHONEMES, SPELLING, SamplerTask
-from reproductions.goyal_2021.samplers import Measured, SamplerRow, compare_rows, judge_seeds, measure_samplers
+from reproductions.goyal_2021.samplers import (
+    Measured,
+    SamplerRow,
+    compare_rows,
+    judge_seeds,
+    measure_samplers,
+    sampler_outcome,
+)
 from reproductions.outcome import Outcome
-from reproductions.workers import ProgressFactory
 from seqwise.configuration import configure
 from seqwise.evaluation.report import Claim
 from seqwise.names import EnergyName
@@ -42,12 +47,12 @@ Rows = Mapping[str, Measured]
 
 
 def metropolis(key: str, energy: EnergyName = "local", **settings: Any) -> SamplerSpec:
-    """Metropolis-Hastings in random order."""
+    """Return Metropolis-Hastings in random order; ``key`` names its folder."""
     return SamplerSpec(key, configure(SampleSettings, energy=energy, visits="shuffled", **settings))
 
 
 def degenerate(key: str, **settings: Any) -> SamplerSpec:
-    """Degenerate Gibbs in random order; its states are evaluated by E_local."""
+    """Return degenerate Gibbs in random order; its states are evaluated by E_local."""
     return SamplerSpec(key, configure(SampleSettings, kernel="gibbs", visits="shuffled", **settings))
 
 
@@ -59,28 +64,18 @@ _PLAIN: dict[EnergyName, SamplerSpec] = {"local": LOCAL, "raw": RAW}
 class SamplerTable:
     """A table: its rows, and what the thesis says of them."""
 
-    number: str  # such as "6.2"
+    number: str
     title: str  # without the task
-    rows: Sequence[SamplerRow]  # in order
-    claims: Callable[[Rows], list[Claim]]  # measured rows by key to claims
-    note: str = ""  # what else is to be known
+    rows: Sequence[SamplerRow]
+    claims: Callable[[Rows], list[Claim]]  # of the measured rows by key
+    note: str = ""
 
 
-def run_table(
-    table: SamplerTable,
-    task: SamplerTask,
-    folder: Path,
-    *,
-    seeds: Sequence[int],
-    scale: str,
-    progress: ProgressFactory,
-) -> Outcome:
+def run_table(table: SamplerTable, task: SamplerTask, setup: Setup) -> Outcome:
     """Make one table on one task; whatever other tables have made of it is read back."""
-    how: dict[str, Any] = {"seeds": seeds, "scale": scale, "progress": progress}
-    measured = measure_samplers(task, table.rows, folder, **how)
+    measured = measure_samplers(task, table.rows, setup)
     name, title = f"table-{table.number}", f"Table {table.number}: {table.title}"
-    claims = table.claims(measured)
-    return sampler_outcome(name, title, task, measured, claims, scale=scale, folder=folder, note=table.note)
+    return sampler_outcome(name, title, task, measured, table.claims(measured), setup, note=table.note)
 
 
 # ------------------------------------------------------------------------------------------------- proposals
@@ -104,7 +99,7 @@ def _published(numbers: tuple[float, float, float]) -> dict[str, float]:
 
 
 def _pair(sign: str, value: float, setting: str, published: Mapping[float, Any]) -> list[SamplerRow]:
-    """MH and degenerate Gibbs with one setting of the proposal; at 1 they are the samplers that all tables share."""
+    """Return MH and degenerate Gibbs with a setting of the proposal; at 1 they are those that all tables share."""
     settings: dict[str, Any] = {} if value == 1 else {setting: value}
     ending = "" if value == 1 else f"-{sign}{value:g}"
     what = {"t": "T = ", "n": "nucleus "}[sign] + f"{value:g}"
@@ -120,7 +115,7 @@ def _keys(sampler: str, sign: str, values: Sequence[float]) -> list[str]:
 
 
 def _robustness(rows: Rows, text: str, source: str, cold: str) -> list[Claim]:
-    """What the proposal does to degenerate Gibbs, less what it does to MH; by seeds, for it is no mean of sentences."""
+    """Test what a proposal does to Gibbs, less what it does to MH; by seeds, for it is no mean of sentences."""
     four = [rows[key].sums("samples") for key in (f"gibbs-{cold}", "gibbs", f"local-{cold}", "local")]
     if any(each is None for each in four):
         return []
@@ -278,29 +273,29 @@ TABLES = {
 """By number."""
 
 
-def every_task(run: Callable[[SamplerTask, Path], Outcome], folder: Path) -> Iterator[Outcome]:
-    """A table or figure of each task, after looking for what all of them need."""
+def every_task(run: Callable[[SamplerTask, Setup], Outcome], setup: Setup) -> Iterator[Outcome]:
+    """Make a table or figure of each task, after looking for what all of them need."""
     for task in TASKS:
         task.require()
     for task in TASKS:
-        yield run(task, folder / RUNS)
+        yield run(task, setup.inside(RUNS))
 
 
-def table_6_2(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
+def table_6_2(setup: Setup) -> Iterator[Outcome]:
     """Hot and cold proposals, for MH and for degenerate Gibbs."""
-    return every_task(partial(run_table, TABLES["6.2"], seeds=seeds, scale=scale, progress=progress), folder)
+    return every_task(partial(run_table, TABLES["6.2"]), setup)
 
 
-def table_6_3(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
+def table_6_3(setup: Setup) -> Iterator[Outcome]:
     """Proposals that are cut to a nucleus, for MH and for degenerate Gibbs."""
-    return every_task(partial(run_table, TABLES["6.3"], seeds=seeds, scale=scale, progress=progress), folder)
+    return every_task(partial(run_table, TABLES["6.3"]), setup)
 
 
-def table_6_4(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
+def table_6_4(setup: Setup) -> Iterator[Outcome]:
     """Several positions at once, fewer and fewer, for MH with both energies and for degenerate Gibbs."""
-    return every_task(partial(run_table, TABLES["6.4"], seeds=seeds, scale=scale, progress=progress), folder)
+    return every_task(partial(run_table, TABLES["6.4"]), setup)
 
 
-def table_6_5(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
+def table_6_5(setup: Setup) -> Iterator[Outcome]:
     """Targets that are annealed at three rates, for MH with both energies."""
-    return every_task(partial(run_table, TABLES["6.5"], seeds=seeds, scale=scale, progress=progress), folder)
+    return every_task(partial(run_table, TABLES["6.5"]), setup)

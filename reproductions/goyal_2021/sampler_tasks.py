@@ -10,17 +10,15 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-from reproductions import tasks
+from reproductions import Setup, tasks
 from reproductions.beyond import spelling, stress
 from reproductions.corpora import readers as corpora
 from reproductions.corpora.lexicons import split_by_hash
 from reproductions.goyal_2018.exposure_bias import family_of
 from reproductions.goyal_2021.enumerable import phoneme_sequences
 from reproductions.systems import run_systems
-from reproductions.workers import ProgressFactory
 from seqwise.data.readers import Example, read_pairs
 from seqwise.data.subwords import learn_subwords, split_text
 from seqwise.evaluation.metrics import Counts, Sums, word_error_rate
@@ -36,7 +34,7 @@ PHONEME_PARTS = {"dev": (0.90, 0.95), "test": (0.95, 1.0)}
 
 @dataclass(frozen=True)
 class Part:
-    """What is measured on: examples, and for each the right answers; none where there is no source."""
+    """Examples to measure on, and for each the right answers; None where there is no source."""
 
     examples: list[Example]
     references: list[Any]
@@ -50,7 +48,7 @@ class Part:
 
 @dataclass(frozen=True)
 class TaskData:
-    """Sequences to train on and what they were read from, what choices are made on, and what is reported on."""
+    """Sequences to train on, what choices are made on and what is reported on; sources as of a signature."""
 
     train: list[Example]
     dev: Part
@@ -65,8 +63,7 @@ class Size:
     sentences: int  # of the test data; half as many of the development data
     chains: int  # for each of them; one on development data
     sweeps: int = 33  # of each chain; the first 7 are not counted (half of them where there are fewer than 14)
-    # sentences with a longer source are left out, as in the thesis' "De-En (20)"; None: none
-    longest: int | None = None
+    longest: int | None = None  # source of a sentence, as in the thesis' "De-En (20)"
 
 
 @dataclass(frozen=True)
@@ -74,27 +71,25 @@ class SamplerTask:
     """A masked model's data and sizes, and how its samples are measured."""
 
     name: str  # of the folder of its runs
-    title: str  # for headings
+    title: str
     load: Callable[[], TaskData]  # keeps what it has read
-    settings: Mapping[str, MaskedModelSettings]  # of the masked model, by scale
+    settings: Mapping[str, MaskedModelSettings]  # by scale
     sizes: Mapping[str, Size]  # by scale
-    measure: str = ""  # the name of the measure, a share that is printed in per cent; "" where there is none
-    # outputs and their references to what each adds to the measure; None where there is none
-    score: Callable[[Sequence[Tokens], Sequence[Any]], Sums] | None = None
+    measure: str = ""  # a share that is printed in per cent; "" where there is none
+    score: Callable[[Sequence[Tokens], Sequence[Any]], Sums] | None = None  # the measure, of outputs and references
     check: Callable[[], None] | None = None  # raises an error if something that measuring needs is missing
     note: Callable[[Sequence[Any]], str] | None = None  # how the measure counts, from the references of the test data
-    # what a left-to-right model says for some examples of the test data, one list for each seed: a control for Table
-    # 6.6; None where there is none
-    left_to_right: Callable[..., list[list[Tokens]]] | None = None
+    # outputs of a left-to-right model for some test examples, for each seed: a control for Table 6.6
+    left_to_right: Callable[[Sequence[Example], Setup], list[list[Tokens]]] | None = None
 
     def require(self) -> None:
-        """Read the data and look for what measuring needs, so that what is missing is said before hours of work."""
+        """Read the data and check what measuring needs, so that an error comes before hours of work."""
         if self.check is not None:
             self.check()
         self.load()
 
     def part(self, name: str, scale: str) -> Part:
-        """The examples of "dev" or "test" that are measured on at a scale."""
+        """Return the examples of "dev" or "test" that are measured on at a scale."""
         size, data = self.sizes[scale], self.load()
         if name == "test":
             return data.test.drawn(size.sentences, longest=size.longest)
@@ -106,7 +101,7 @@ class SamplerTask:
 
 @cache
 def german() -> TaskData:
-    """All 164,834 training pairs, where Table 3.1 has a sixth, in its subwords: seen often, a sixth is learnt by heart.
+    """Read all 164,834 training pairs, in the subwords of Table 3.1, which has a sixth: that is learnt by heart.
 
     Each source of the other parts is there once, with all of its translations.
     """
@@ -120,7 +115,7 @@ def german() -> TaskData:
 
 @cache
 def romanian() -> TaskData:
-    """All 12,738 training pairs, in joint subwords learnt from them."""
+    """Read all 12,738 training pairs, in joint subwords learnt from them."""
     folder = corpora.corpus("mt-ro-en-tatoeba")
 
     def read(file: str) -> list[Example]:
@@ -143,23 +138,24 @@ def romanian() -> TaskData:
     return TaskData([split(pair) for pair in train], part("valid.tsv.gz"), part("test.tsv.gz"), sources)
 
 
-def left_to_right(
-    examples: Sequence[Example], folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory
-) -> list[list[Tokens]]:
-    """What the longer cross-entropy translator of Table 3.1 says in a beam; read back where that table has been made.
+def left_to_right(examples: Sequence[Example], setup: Setup) -> list[list[Tokens]]:
+    """Translate some test examples of :func:`german` by the longer cross-entropy of Table 3.1, for each seed.
 
-    It has seen a sixth of the pairs that the masked translator sees, more often.
+    It searches with a beam, and is read back where that table has been made. It has seen a sixth of the pairs that the
+    masked translator sees, more often.
     """
     task = tasks.TRANSLATION
-    family = family_of(task, scale)
-    systems = [family(seed)[key] for seed in seeds for key in ("cross-entropy", "cross-entropy-longer")]
-    cells = run_systems(systems, task.load_data, folder / task.name, progress=progress, decoders=task.decoders)
+    family = family_of(task, setup.scale)
+    systems = [family(seed)[key] for seed in setup.seeds for key in ("cross-entropy", "cross-entropy-longer")]
+    cells = run_systems(
+        systems, task.load_data, setup.folder / task.name, progress=setup.progress, decoders=task.decoders
+    )
     outputs = []
-    for seed in seeds:
-        found = cells[f"seed-{seed}/cross-entropy-longer"].outputs["beam"]
+    for seed in setup.seeds:
+        translated = cells[f"seed-{seed}/cross-entropy-longer"].outputs["beam"]
         # By source, each of which is there once: what is sampled is a part of what was translated.
-        by_source = dict(zip((one.source for one in task.load_data().test), found, strict=True))
-        outputs.append([by_source[one.source] for one in examples])
+        by_source = dict(zip((example.source for example in task.load_data().test), translated, strict=True))
+        outputs.append([by_source[example.source] for example in examples])
     return outputs
 
 
@@ -168,20 +164,20 @@ def left_to_right(
 
 @cache
 def letters() -> TaskData:
-    """Letters in, phonemes out: the words and the split of the reproduction g2p."""
+    """Read letters and phonemes: the words and the split of the reproduction g2p."""
     dev, test = (Part(*spelling.words_and_pronunciations(part)) for part in ("dev", "test"))
     data = spelling.load_data()
     return TaskData(data.train, dev, test, data.sources)
 
 
 def words_right(outputs: Sequence[Tokens], references: Sequence[Any]) -> Sums:
-    """The share of words that got one of their pronunciations."""
+    """Return the share of words that got one of their pronunciations."""
     return Counts(1 - word_error_rate(outputs, references).numerators_N)
 
 
 @cache
 def phonemes() -> TaskData:
-    """The distinct phoneme sequences of at most 6 phonemes, without stress, split by a hash of themselves.
+    """Read the distinct sequences of at most 6 phonemes, without stress, split by a hash of themselves.
 
     Of those that are measured on, nothing but the length is used.
     """

@@ -1,4 +1,4 @@
-"""What is said of samplers: measures of their states, energies, novelty and acceptance, and claims about them.
+"""Measures of samplers' states, energies, novelty and acceptance; claims about them, and the tables they stand in.
 
 Three choices of the states that are measured, all of them reported. *Samples*: every state after the burn-in of 7
 sweeps, as the thesis averages over epochs; the corpus measure is of all of them pooled. *Last*: the last state of each
@@ -10,23 +10,30 @@ Shapes: N sentences, C chains of each, S sweeps, K what a state adds to the sums
 
 from __future__ import annotations
 
+import shlex
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
+import rich.table
+from rich.text import Text
 
-from reproductions.by_seed import judge_by_seed
-from reproductions.comparison import judge
+from reproductions import Setup
+from reproductions.comparison import judge, judge_by_seed
 from reproductions.goyal_2021.sampler_cells import SamplerCell, SamplerSpec, run_samplers
 from reproductions.goyal_2021.sampler_tasks import SamplerTask
-from reproductions.workers import ProgressFactory
+from reproductions.outcome import Outcome, beside_published, grid
 from seqwise.evaluation.metrics import Counts, Sums
-from seqwise.evaluation.report import Claim
+from seqwise.evaluation.report import Claim, Result, Table
+from seqwise.evaluation.signature import Signature
+from seqwise.evaluation.verdicts import interval_result, student_result
 
-States = npt.NDArray[np.bool_]
+
+def scale_of(unit: str) -> float:
+    """Return the factor from a fraction to a unit, "%" or another."""
+    return 100.0 if unit == "%" else 1.0
 
 
 @dataclass(frozen=True)
@@ -34,19 +41,13 @@ class Quantity:
     """A number of a cell, with sentences to draw again."""
 
     name: str  # as printed; "{measure}" stands for that of the task
-    # a cell to the sums that it is made of, or None where it has no such number
-    of: Callable[[SamplerCell], Sums | None]
+    of: Callable[[SamplerCell], Sums | None]  # the sums that it is made of; None where a cell has no such number
     unit: str = "%"  # "%", "nat" or "" for a bare number
     heading: str = ""  # of its column in the terminal; "" for none
 
-    @property
-    def scale(self) -> float:
-        """From a fraction to the unit."""
-        return 100.0 if self.unit == "%" else 1.0
 
-
-def by_states(cell: SamplerCell, states: str) -> States | None:
-    """Which states (N, C, S) are meant by "samples", "last" or "lowest"; None where a sampler has none such."""
+def by_states(cell: SamplerCell, states: str) -> npt.NDArray[np.bool_] | None:
+    """Return which states (N, C, S) are "samples", "last" or "lowest"; None where a sampler has none such."""
     energy_NCS = cell.numbers[f"{cell.spec.settings.energy}_NCS"]
     chosen_NCS = np.zeros(energy_NCS.shape, dtype=bool)
     if energy_NCS.shape[2] == 1 and not cell.spec.draws_chains:  # one output: there is nothing to choose
@@ -101,11 +102,8 @@ def _ess_per_pass(cell: SamplerCell) -> Sums | None:
 
 
 def _agreement(cell: SamplerCell) -> Sums | None:
-    return (
-        Counts(cell.numbers["agree_N"])
-        if "agree_N" in cell.numbers and cell.numbers["local_NCS"].shape[1] > 1
-        else None
-    )
+    several = "agree_N" in cell.numbers and cell.numbers["local_NCS"].shape[1] > 1
+    return Counts(cell.numbers["agree_N"]) if several else None
 
 
 QUANTITIES = {
@@ -130,10 +128,9 @@ MEASURES = ("samples", "last", "lowest")
 class SamplerRow:
     """A row of a table."""
 
-    name: str  # as printed
-    spec: SamplerSpec  # the sampler
-    # the thesis' numbers for German to English, by keys of :data:`QUANTITIES`, as fractions; energies in thousands, of
-    # the thesis' whole set
+    name: str
+    spec: SamplerSpec
+    # the thesis' numbers for German to English, by keys of QUANTITIES; fractions, and energies in thousands, of its set
     published: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -141,36 +138,35 @@ class SamplerRow:
 class Measured:
     """A row with its cells, one for each seed."""
 
-    name: str  # as printed
-    task: SamplerTask  # what was sampled
-    cells: Sequence[SamplerCell]  # one for each seed
-    published: Mapping[str, float] = field(default_factory=dict)  # see :class:`SamplerRow`; empty for other tasks
+    name: str
+    task: SamplerTask
+    cells: Sequence[SamplerCell]
+    published: Mapping[str, float] = field(default_factory=dict)  # see SamplerRow; empty for other tasks
     chosen: str = ""  # which of the measures was chosen on development data; "" where there was no choice
 
     def sums(self, quantity: str) -> list[Sums] | None:
-        """A quantity of each seed, or None where this row has none such."""
-        found = [QUANTITIES[quantity].of(cell) for cell in self.cells]
-        return None if any(each is None for each in found) else [each for each in found if each is not None]
+        """Return a quantity of each seed, or None where this row has none such."""
+        return each_or_none([QUANTITIES[quantity].of(cell) for cell in self.cells])
 
     def value(self, quantity: str) -> float:
-        """The mean over seeds, in the unit; not a number where this row has none such."""
-        found = self.sums(quantity)
-        return float("nan") if found is None else QUANTITIES[quantity].scale * statistics.fmean(s.value for s in found)
+        """Return the mean over seeds, in the unit; not a number where this row has none such."""
+        sums = self.sums(quantity)
+        if sums is None:
+            return float("nan")
+        return scale_of(QUANTITIES[quantity].unit) * statistics.fmean(each.value for each in sums)
+
+
+def each_or_none(by_seed: Sequence[Sums | None]) -> list[Sums] | None:
+    """Return the sums of each seed, or None where a seed has none."""
+    sums = [each for each in by_seed if each is not None]
+    return sums if len(sums) == len(by_seed) else None
 
 
 def measure_samplers(
-    task: SamplerTask,
-    rows: Sequence[SamplerRow],
-    folder: Path,
-    *,
-    seeds: Sequence[int],
-    scale: str,
-    progress: ProgressFactory,
-    part: str = "test",
+    task: SamplerTask, rows: Sequence[SamplerRow], setup: Setup, *, part: str = "test"
 ) -> dict[str, Measured]:
-    """Run the samplers of some rows, or read them back."""
-    wanted = [(part, row.spec) for row in rows]
-    cells = run_samplers(task, wanted, folder / task.name, seeds=seeds, scale=scale, progress=progress)
+    """Run the samplers of some rows on "dev" or "test", or read them back; by the samplers' keys."""
+    cells = run_samplers(task, [(part, row.spec) for row in rows], setup.inside(task.name))
     is_theirs = task.name == "translation"
     return {
         row.spec.key: Measured(row.name, task, cells[part, row.spec.key], row.published if is_theirs else {})
@@ -185,20 +181,36 @@ def compare_rows(
     text: str, source: str, quantity: str, larger: Measured | Sequence[Measured], smaller: Measured | Sequence[Measured]
 ) -> list[Claim]:
     """Put "the first is larger than the second" to a test; of several rows together, their states are pooled."""
-    both = [[one] if isinstance(one, Measured) else list(one) for one in (larger, smaller)]
-    task, kind = both[0][0].task, QUANTITIES[quantity]
-    pooled = []
-    for rows in both:
-        found = [row.sums(quantity) for row in rows]
-        if any(each is None for each in found):
+    sides = []
+    for side in (larger, smaller):
+        rows = [side] if isinstance(side, Measured) else list(side)
+        name = "; ".join(row.name for row in rows) if len(rows) < 3 else f"{len(rows)} rows"
+        by_row = [row.sums(quantity) for row in rows]
+        if any(each is None for each in by_row):
             return []
-        by_seed = zip(*(each for each in found if each is not None), strict=True)
-        pooled.append([Sums(np.sum([s.columns_NC for s in some], 0), some[0].combine) for some in by_seed])
-    names = ["; ".join(row.name for row in rows) if len(rows) < 3 else f"{len(rows)} rows" for rows in both]
-    means = [kind.scale * statistics.fmean(each.value for each in some) for some in pooled]
-    name, digits = kind.name.format(measure=task.measure), 1 if kind.unit == "%" else 2
-    said = f"{name}: {names[0]} {means[0]:.{digits}f} against {names[1]} {means[1]:.{digits}f}: "
-    return [judge_sums(task, text.format(measure=task.measure), source, *pooled, said=said, scale=kind.scale)]
+        by_seed = zip(*(each for each in by_row if each is not None), strict=True)
+        sides.append((name, [Sums(np.sum([s.columns_NC for s in some], 0), some[0].combine) for some in by_seed]))
+    kind = QUANTITIES[quantity]
+    return [compare_sides(rows[0].task, text, source, kind.name, kind.unit, *sides)]
+
+
+def compare_sides(
+    task: SamplerTask,
+    text: str,
+    source: str,
+    label: str,
+    unit: str,
+    larger: tuple[str, Sequence[Sums]],
+    smaller: tuple[str, Sequence[Sums]],
+) -> Claim:
+    """Test two named sides, a measurement for each seed; "{measure}" stands for that of the task."""
+    digits, scale = 1 if unit == "%" else 2, scale_of(unit)
+    ours, theirs = (
+        f"{name} {scale * statistics.fmean(each.value for each in sums):.{digits}f}" for name, sums in (larger, smaller)
+    )
+    prefix = f"{label.format(measure=task.measure)}: {ours} against {theirs}: "
+    text = text.format(measure=task.measure)
+    return judge_sums(task, text, source, larger[1], smaller[1], prefix=prefix, scale=scale)
 
 
 def judge_sums(
@@ -208,7 +220,7 @@ def judge_sums(
     larger: Sequence[Sums],
     smaller: Sequence[Sums],
     *,
-    said: str = "",
+    prefix: str = "",
     scale: float = 100.0,
 ) -> Claim:
     """Put "the first is larger than the second" to a paired bootstrap over sentences and seeds.
@@ -216,12 +228,140 @@ def judge_sums(
     Where a task has no test sentences but draws of the model alone (no measure), to a paired t-test over seeds.
     """
     if task.measure:
-        return judge(text, source, larger, smaller, said=said, scale=scale)
-    return judge_seeds(
-        text, source, [scale * one.value for one in larger], [scale * one.value for one in smaller], said=said
-    )
+        return judge(text, source, larger, smaller, prefix=prefix, scale=scale)
+    by_seed = ([scale * each.value for each in side] for side in (larger, smaller))
+    return judge_seeds(text, source, *by_seed, prefix=prefix)
 
 
-def judge_seeds(text: str, source: str, larger: Sequence[float], smaller: Sequence[float], *, said: str = "") -> Claim:
+def judge_seeds(
+    text: str, source: str, larger: Sequence[float], smaller: Sequence[float], *, prefix: str = ""
+) -> Claim:
     """Put "the first is larger than the second" to a paired t-test over seeds; of one seed, nothing is said."""
-    return judge_by_seed(text, source, larger, smaller, said=said, unit=", t-test over seeds", digits=2)
+    return judge_by_seed(text, source, larger, smaller, prefix=prefix, unit=", t-test over seeds", digits=2)
+
+
+# ------------------------------------------------------------------------------------------------- tables
+
+
+def sampler_outcome(
+    name: str,
+    title: str,
+    task: SamplerTask,
+    measured: Mapping[str, Measured],
+    claims: Sequence[Claim],
+    setup: Setup,
+    *,
+    note: str = "",
+    more: Sequence[Result] = (),
+) -> Outcome:
+    """Make a table: every quantity of every row with its interval, the thesis' numbers beside them, and the claims."""
+    results = [result for row in measured.values() for result in _results_of(name, row)] + list(more)
+    title = f"{title}, {task.title}"
+    first = next(iter(measured.values()))
+    notes = [about(task, setup.scale, first.cells), note]
+    table = Table(title, tuple(results), note=" ".join(each for each in notes if each), claims=tuple(claims))
+    runs = setup.folder / task.name
+    model = shlex.quote(str(runs / f"seed-{first.cells[0].signature.seeds[0]}" / "model"))
+    hints = () if task.measure else (f"seqwise sample {model} --count 5",)
+    return Outcome(f"{name}-{task.name}", table, _grid(title, task, results), {"runs": runs}, hints=hints)
+
+
+def about(task: SamplerTask, scale: str, cells: Sequence[SamplerCell]) -> str:
+    """Describe how much was sampled, the models, and the measure."""
+    size, part = task.sizes[scale], task.part("test", scale)
+    perplexity = statistics.fmean(cell.model["pseudo_perplexity"] for cell in cells)
+    seconds = statistics.fmean(cell.model["training seconds"] for cell in cells)
+    length = "the likeliest length" if task.measure else "the lengths of test sequences"
+    limit = "" if size.longest is None else f" of at most {size.longest} source tokens"
+    lines = [
+        f"{len(part.examples):,} test sentences{limit}, {size.chains} chains of {size.sweeps} sweeps each, all from the"
+        f" greedy fill at {length}; {len(cells)} models (pseudo-perplexity {perplexity:.1f} on dev, {seconds:.0f} CPU"
+        " seconds each). Samples: all sweeps after the burn-in. Energies: nats a sentence; the thesis prints thousands"
+        " of its whole set.",
+    ]
+    if task.note is not None:
+        lines.append(f"BLEU: {task.note(part.references)}.")
+    return " ".join(lines)
+
+
+def _results_of(table: str, row: Measured) -> list[Result]:
+    """Return every quantity that a row has; intervals as :func:`judge_sums` tests."""
+    seeds = [seed for cell in row.cells for seed in cell.signature.seeds]
+    signature = replace(row.cells[0].signature, method=f"{table}: {row.name}", seeds=tuple(seeds))
+    results = []
+    for key, quantity in QUANTITIES.items():
+        sums = row.sums(key)
+        if sums is None:
+            continue
+        published = row.published.get(key)
+        results.append(
+            sampled_result(
+                row.task,
+                row.name,
+                quantity.name.format(measure=row.task.measure),
+                sums,
+                signature,
+                published=None if published is None else scale_of(quantity.unit) * published,
+                unit=quantity.unit,
+                note="chosen on dev" if key == row.chosen else "",
+            )
+        )
+    for name, number, unit in (
+        ("R-hat of the energy, median", _median_r_hat(row.cells), ""),
+        (f"{row.task.measure}, standard deviation over chains", _chain_deviation(row.cells), "%"),
+        ("CPU seconds", statistics.fmean(cell.seconds for cell in row.cells), "s"),
+    ):
+        if number is not None:
+            results.append(Result(row.name, name, number, signature, unit=unit))
+    return results
+
+
+def sampled_result(
+    task: SamplerTask, system: str, measure: str, by_seed: Sequence[Sums], signature: Signature, *, unit: str = "%",
+    published: float | None = None, note: str = "",
+) -> Result:  # fmt: skip
+    """Return the mean over seeds with its 95% interval: a bootstrap, or of a task without a measure Student's."""
+    if task.measure:
+        return interval_result(system, measure, by_seed, signature, unit=unit, published=published, note=note)
+    numbers = [scale_of(unit) * each.value for each in by_seed]
+    return student_result(system, measure, numbers, signature, unit=unit, published=published, note=note)
+
+
+def _median_r_hat(cells: Sequence[SamplerCell]) -> float | None:
+    r_hat = np.concatenate([cell.numbers.get("r_hat_N", np.array([])) for cell in cells])
+    r_hat = r_hat[np.isfinite(r_hat)]
+    return float(np.median(r_hat)) if len(r_hat) else None
+
+
+def _chain_deviation(cells: Sequence[SamplerCell]) -> float | None:
+    """Return the deviation of the measure of the last states, one corpus for each chain; mean over seeds."""
+    if cells[0].combine is None or not cells[0].spec.draws_chains or cells[0].numbers["local_NCS"].shape[1] < 2:
+        return None
+    deviations = []
+    for cell in cells:
+        sums_CK = cell.numbers["sums_NCSK"][:, :, -1].astype(np.float64).sum(0)
+        assert cell.combine is not None
+        deviations.append(statistics.stdev(100 * float(value) for value in cell.combine(sums_CK)))
+    return statistics.fmean(deviations)
+
+
+def _grid(title: str, task: SamplerTask, results: Sequence[Result]) -> rich.table.Table:
+    shown = [key for key, quantity in QUANTITIES.items() if quantity.heading and (task.measure or key not in MEASURES)]
+    by_row = {(result.system, result.measure): result for result in results}
+    rows: list[list[str | Text]] = []
+    for name in dict.fromkeys(result.system for result in results):
+        cells = (by_row.get((name, QUANTITIES[key].name.format(measure=task.measure))) for key in shown)
+        rows.append([name, *map(_cell, cells)])
+    measured = f"{task.measure} of samples, last states and those of the lowest energy; " if task.measure else ""
+    caption = (
+        f"{measured}E_local: nats a sentence, of samples and of last states; novel, accept: % of proposals; passes: of "
+        "one chain; in brackets the thesis' (energies: thousands, of its whole set); bold: chosen on dev"
+    )
+    return grid(title, [QUANTITIES[key].heading for key in shown], rows, caption=caption, first="sampler")
+
+
+def _cell(result: Result | None) -> Text:
+    if result is None:
+        return Text("")
+    digits = 0 if result.measure == "passes" else 1
+    return beside_published(f"{result.value:.{digits}f}", result.published, "bold" if result.note else "")

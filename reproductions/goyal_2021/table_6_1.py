@@ -16,14 +16,14 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
-import rich.box
 import rich.table
 import torch
+from rich.text import Text
 from torch import Tensor
 
-from reproductions.by_seed import judge_by_seed, one_thread
+from reproductions import Setup
+from reproductions.comparison import judge_by_seed
 from reproductions.goyal_2021 import phonemes
 from reproductions.goyal_2021.energy_training import (
     EnergyLoss,
@@ -44,8 +44,8 @@ from reproductions.goyal_2021.enumerable import (
 )
 from reproductions.goyal_2021.sequence_contrast import NOISES, fit_contrasted, train_noise
 from reproductions.goyal_2021.sequence_noise import Orders
-from reproductions.outcome import Outcome
-from reproductions.workers import ProgressFactory
+from reproductions.outcome import Outcome, beside_published, grid, verdicts
+from reproductions.workers import one_thread
 from seqwise.data.readers import Example
 from seqwise.evaluation.report import Claim, Result, Table
 from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
@@ -102,7 +102,7 @@ ROWS = (
 class Cell:
     """A row of the table with what was measured, one number for each seed, in nats per sequence."""
 
-    row: Row  # what it is
+    row: Row
     entropy: float  # of the true distribution
     # NLL by objective and reading; what PLL and MLM training minimise, of the models they trained; NLL of the noises of
     # NCE, and by how much NCE's log Z is too small; CPU seconds
@@ -120,7 +120,7 @@ def train_and_dev(distribution: Enumerable, size: int, *, seed: int) -> tuple[Te
 
 
 def new_model(vocab_size: int, *, seed: int) -> MaskedLSTM:
-    """The model of all systems, with weights of the seed's; the global random state stays as it was."""
+    """Return the model of all systems, with weights of the seed; the global random state stays as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return MaskedLSTM(vocab_size=vocab_size)
@@ -166,20 +166,21 @@ def _contrast(
     }
 
 
-def reproduce(folder: Path, *, seeds: Sequence[int], scale: str, progress: ProgressFactory) -> Iterator[Outcome]:
+def reproduce(setup: Setup) -> Iterator[Outcome]:
     """Train 3 objectives and 2 contrasts on 6 data sets with each seed, and set them beside the true entropies.
 
-    The row of phonemes comes after that, where there is a CMU dictionary: `reproductions.goyal_2021.phonemes`.
+    Nothing is kept but the numbers. The row of phonemes comes after that, where there is a CMU dictionary:
+    `reproductions.goyal_2021.phonemes`.
 
     Source: Goyal's thesis (2021), Table 6.1.
     """
     cells = []
-    with progress() as bars, one_thread():
-        task = bars.add_task("systems", total=len(ROWS) * len(seeds), note="")
+    with setup.progress() as bars, one_thread():
+        task = bars.add_task("systems", total=len(ROWS) * len(setup.seeds), note="")
         for row in ROWS:
             distribution = DISTRIBUTIONS[row.distribution]()
             runs = []
-            for seed in seeds:
+            for seed in setup.seeds:
                 bars.update(task, note=f"{row.name}, seed {seed}")
                 runs.append(measure(distribution, row.size, seed=seed))
                 bars.advance(task)
@@ -187,19 +188,18 @@ def reproduce(folder: Path, *, seeds: Sequence[int], scale: str, progress: Progr
             cells.append(Cell(row, distribution.entropy, by_measure))
     title = "Table 6.1: training energies by likelihood, pseudolikelihood, contrast, and as a masked language model"
     claims = examine(cells)
-    results = [result for cell in cells for result in _results(cell, seeds)]
-    lesson = "\n".join(f"{claim.verdict.upper()}: {claim.text} ({claim.evidence})" for claim in claims)
+    results = [result for cell in cells for result in _results(cell, setup.seeds)]
     seconds, more = (sum(sum(cell.by_measure[name]) for cell in cells) for name in (SECONDS, CONTRAST_SECONDS))
-    lesson += f"\n{seconds:.0f} CPU seconds, and {more:.0f} for noise-contrastive estimation, which the thesis lacks"
+    lesson = f"{seconds:.0f} CPU seconds, and {more:.0f} for noise-contrastive estimation, which the thesis lacks"
     table = Table(title, tuple(results), note=_entropy_note(), claims=tuple(claims))
-    yield Outcome("table-6.1", table, _grid(title, results), lesson, {})
+    yield Outcome("table-6.1", table, _grid(title, results), lesson=f"{verdicts(claims)}\n{lesson}")
     lexicon = phonemes.find_lexicon()
     if lexicon is not None:
-        yield phonemes.reproduce(lexicon, folder, seeds=seeds, progress=progress)
+        yield phonemes.reproduce(lexicon, setup)
 
 
 def examine(cells: Sequence[Cell]) -> list[Claim]:
-    """The thesis' statements, put to the numbers; see :func:`judge_by_seed` for what a test is here."""
+    """Put the thesis' statements to the numbers."""
     every = {cell.row.name: cell for cell in cells}
     small, large = ([cell for name, cell in every.items() if name.endswith(size)] for size in ("-1k", "-10k"))
 
@@ -215,12 +215,12 @@ def examine(cells: Sequence[Cell]) -> list[Claim]:
         return f"{worse} minus {better}, mean of {len(cells)} rows ({count} above 0): "
 
     def compare(text: str, worse: str, better: str, source: str = f"{SOURCE}, section 6.2.2") -> Claim:
-        return judge_by_seed(text, source, mean(cells, worse), mean(cells, better), said=rows(worse, better))
+        return judge_by_seed(text, source, mean(cells, worse), mean(cells, better), prefix=rows(worse, better))
 
     def shrinks(text: str, worse: str, better: str) -> Claim:
         said = f"{worse} minus {better}, 1k minus 10k: "
         section = f"{SOURCE}, section 6.2.3"
-        return judge_by_seed(text, section, gap(small, worse, better), gap(large, worse, better), said=said)
+        return judge_by_seed(text, section, gap(small, worse, better), gap(large, worse, better), prefix=said)
 
     uniform = math.log(5**5)
     return [
@@ -235,7 +235,7 @@ def examine(cells: Sequence[Cell]) -> list[Claim]:
         judge_by_seed(
             "On p-1k, E_raw of an MLM is worse than the uniform distribution.", NOT_IN_THESIS,
             mean([every["p-1k"]], "MLM, raw"), [uniform] * len(mean(cells, "LL")),
-            said=f"MLM, raw, minus log 5^5 = {uniform:.2f}: ",
+            prefix=f"MLM, raw, minus log 5^5 = {uniform:.2f}: ",
         ),
         Claim(
             "The true NLL of palindromes is 5.32 (p-1k) or 5.35 (p-10k).", f"{SOURCE}, column True", "reversed",
@@ -266,7 +266,7 @@ def _entropy_note() -> str:
 
 
 def sign_distribution(method: str, distribution: Enumerable, *, seeds: Sequence[int]) -> Signature:
-    """A signature whose data are the probabilities that a model is measured against."""
+    """Return a signature whose data are the probabilities that a model is measured against."""
     table = Example(tuple(f"{value:.6g}" for value in distribution.probs_N.tolist()), ())
     return sign(method, seeds=seeds, data=sha256_of_examples([table]))
 
@@ -290,24 +290,15 @@ def _results(cell: Cell, seeds: Sequence[int]) -> list[Result]:
 def _grid(title: str, results: Sequence[Result]) -> rich.table.Table:
     shown = ("entropy", "LL", "PLL", *CONTRASTED, "MLM, raw", "MLM, local", "-PLL of PLL", "-MLM of MLM")
     headings = ("entropy", "LL", "PLL", "NCE", "any", "MLM raw", "local", "-PLL", "-MLM")
-    grid = rich.table.Table(
-        title=title, title_justify="left", box=rich.box.SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1)
-    )
-    grid.add_column("data", no_wrap=True)
-    for heading in headings:
-        grid.add_column(heading, justify="right", no_wrap=True)
-    found = {(result.system, result.measure): result for result in results}
+    by_row = {(result.system, result.measure): result for result in results}
+    rows: list[list[str | Text]] = []
     for system in dict.fromkeys(result.system for result in results):
-        grid.add_row(system, *(_text(found[system, name]) for name in shown))
-    grid.caption = (
+        cells = (by_row[system, name] for name in shown)
+        # The note gives the closed form with as many digits.
+        texts = ((f"{cell.value:.{4 if cell.note else 3}f}", cell.published) for cell in cells)
+        rows.append([system, *(beside_published(text, published, digits=2) for text, published in texts)])
+    caption = (
         "NLL in nats per sequence, exact, mean over seeds, in brackets the thesis'; -PLL and -MLM: what these two "
         "trainings minimise; NCE: against noise from left to right, and in any order; NCE and local: not in the thesis"
     )
-    grid.caption_justify = "left"
-    return grid
-
-
-def _text(result: Result) -> str:
-    digits = 4 if result.note else 3  # the note gives the closed form with as many
-    text = f"{result.value:.{digits}f}"
-    return text if result.published is None else f"{text}\n({result.published:.2f})"
+    return grid(title, headings, rows, caption=caption, first="data")

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from pages import blocks, run_python
 from reproductions import REPRODUCTIONS
-from reproductions.beyond.protein_table import ENERGIES, OTHERS
+from reproductions.beyond.proteins import ENERGIES, OTHERS
 from seqwise.cli import app
 from seqwise.evaluation.report import load_table
 from seqwise.sampling.diagnostics import MOST_R_HAT

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import rich.progress
 import torch
 from rich.console import Console
 
+from reproducing import no_progress, read_back, setup
 from reproductions import run_reproduction, workers
 from reproductions.andreas_klein_2015 import figure_1, language_models
 from reproductions.andreas_klein_2015 import tables as andreas_klein
@@ -36,17 +34,10 @@ from reproductions.corpora import readers as corpora_readers
 from reproductions.systems import Data
 from seqwise.data.readers import Example
 from seqwise.evaluation.metrics import Counts
-from seqwise.evaluation.report import load_table, save_table
 from seqwise.evaluation.signature import sha256_of_examples, sign
 from seqwise.evaluation.values import sums_of
 
 SIZE = Size(positions=100, num_weights=2000, translator_epochs=1.0)
-
-
-@contextlib.contextmanager
-def no_progress() -> Iterator[rich.progress.Progress]:
-    with rich.progress.Progress(disable=True) as bars:
-        yield bars
 
 
 # ---- Figure 1 -------------------------------------------------------------------------------------------------------
@@ -102,8 +93,7 @@ def test_figure_1_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     (outcome,) = run_reproduction("figure-1", tmp_path, seed=0, scale=None, progress=no_progress)
     figure = outcome.files["figure"].read_bytes()
     assert figure.startswith(b"\x89PNG") and 10_000 < len(figure) < 200_000
-    save_table(outcome.table, tmp_path / "figure-1.json")
-    assert load_table(tmp_path / "figure-1.json") == outcome.table
+    read_back(outcome, tmp_path)
     assert [claim.verdict for claim in outcome.table.claims] == ["holds"] * 4
     found = {(result.system, result.measure): result.value for result in outcome.table.results}
     assert found["within 0.2", "mean |log Z|"] < found["within 0.2", "bound d B D"]
@@ -121,7 +111,7 @@ def test_verdicts_on_made_up_numbers() -> None:
     assert judge("c", "s", shares(300, 310), shares(200, 210)).verdict == "holds"
     assert judge("c", "s", shares(200, 210), shares(300, 310)).verdict == "reversed"
     assert judge("c", "s", shares(200, 204), shares(203, 200)).verdict == "not seen"
-    assert judge("c", "s", shares(300, 300), shares(200, 200), said="n: ").evidence.startswith("n: +25.0 [")
+    assert judge("c", "s", shares(300, 300), shares(200, 200), prefix="n: ").evidence.startswith("n: +25.0 [")
     assert judge("c", "s", shares(300, 300), shares(200, 200), scale=1.0).evidence.startswith("+0.25 [0.2")
     assert no_worse("c", "s", shares(200, 200), shares(200, 200)).verdict == "holds"
     assert no_worse("c", "s", shares(300, 300), shares(200, 200)).verdict == "holds", "better is no worse"
@@ -192,10 +182,9 @@ def test_a_table_from_a_tiny_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     pytest.importorskip("sacrebleu")
     text, lists = tiny()
     monkeypatch.setattr(andreas_klein, "load_text", lambda scale: text)
-    monkeypatch.setattr(andreas_klein, "translations", lambda folder, scale, progress: lists)
+    monkeypatch.setattr(andreas_klein, "translations", lambda setup: lists)
     monkeypatch.setattr(andreas_klein, "SIZES", {"cpu": SIZE})
-    how = {"seeds": range(2), "scale": "cpu", "progress": no_progress}
-    (first,) = table_1(tmp_path, **how)
+    (first,) = table_1(setup(tmp_path, 0, 1))
     found = {(result.system, result.measure): result for result in first.table.results}
     # The language model knows the order of words, the translator does not.
     assert found["no language model, word bonus", "BLEU"].value < 20 < 60 < found["γ = 0.1", "BLEU"].value
@@ -210,8 +199,7 @@ def test_a_table_from_a_tiny_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert verdicts["The language model (γ = 0.1) improves on the translator with a word bonus."] == "holds"
     risk = "Without any normaliser (γ = 0) the risk R is larger than with γ = 0.1."
     assert verdicts[risk] == "holds"
-    save_table(first.table, tmp_path / "one.json")
-    assert load_table(tmp_path / "one.json") == first.table
+    read_back(first, tmp_path)
     console = Console(width=80, record=True, file=(tmp_path / "out").open("w"))
     console.print(first.picture)
     shown = console.export_text()
@@ -222,14 +210,14 @@ def test_a_table_from_a_tiny_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(
         language_models, "fit_language_model", lambda *given, **more: (trained.append(1), original(*given, **more))
     )
-    (again,) = table_1(tmp_path, **how)
+    (again,) = table_1(setup(tmp_path, 0, 1))
     assert trained == [] and again.table == first.table
-    (second,) = table_2(tmp_path, **how)
+    (second,) = table_2(setup(tmp_path, 0, 1))
     assert len(trained) == 3 * 2  # alpha = 1 and the controls are those of Table 1
     alphas = {result.system: result.value for result in second.table.results if result.measure == "R"}
     assert alphas["α = 0.01"] > alphas["α = 1"] and len(second.table.claims) == 5
     changed = replace(text, held_out=text.held_out[:3])
-    run_cells(TABLE_2[:1], changed, lists, tmp_path, size=SIZE, seeds=[0], progress=no_progress)
+    run_cells(TABLE_2[:1], changed, lists, setup(tmp_path, 0), size=SIZE)
     assert len(trained) == 7  # other data, other cell
 
 
@@ -238,7 +226,7 @@ def test_measures_are_those_of_the_cell(tmp_path: Path) -> None:
     pytest.importorskip("sacrebleu")
     text, lists = tiny()
     rows = [TABLE_1[2]]
-    cells = run_cells(rows, text, lists, tmp_path, size=SIZE, seeds=[3], progress=no_progress)
+    cells = run_cells(rows, text, lists, setup(tmp_path, 3), size=SIZE)
     (cell,) = cells["gamma-0.1"]
     values = [value for _, some in cell.held_out for value in some]
     assert len(values) == sum(len(sentence.tokens) + 1 for sentence in text.held_out)
@@ -268,7 +256,7 @@ def test_the_translator_alone_has_a_word_bonus_as_well(tmp_path: Path) -> None:
     whole, cut = "the dog runs home and the cat runs away .", "the dog runs home and the cat"
     some = [[Candidate(cut, -1.0), Candidate(whole, -1.5)]] * 5
     lists = Translations({"dev": some, "test": some}, {"dev": [[whole]] * 5, "test": [[whole]] * 5})
-    cells = run_cells(TABLE_1[2:3], text, lists, tmp_path, size=SIZE, seeds=[0], progress=no_progress)
+    cells = run_cells(TABLE_1[2:3], text, lists, setup(tmp_path, 0), size=SIZE)
     _, alone = measure("t", TABLE_1[2:3], cells, lists)
     assert alone.value == pytest.approx(1.0)
 
@@ -281,14 +269,14 @@ def test_lists_are_made_by_a_translator_once(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(corpora_readers, "translation_references", references.get)
     monkeypatch.setattr(workers, "WORKERS", 0)
     monkeypatch.setitem(language_models.SIZES, "cpu", replace(SIZE, translator_epochs=2.0, candidates=3))
-    lists = language_models.translations(tmp_path, "cpu", progress=no_progress)
+    lists = language_models.translations(setup(tmp_path))
     assert lists.references == references
     for part in ("dev", "test"):
         assert [len(candidates) for candidates in lists.candidates[part]] == [3] * len(NOUNS)
         for candidates in lists.candidates[part]:
             assert sorted(candidates, key=lambda one: -one.score) == candidates
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    assert language_models.translations(tmp_path, "cpu", progress=no_progress) == lists
+    assert language_models.translations(setup(tmp_path)) == lists
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 

@@ -36,7 +36,7 @@ def test_reproduce_prints_tables_or_json_and_saves_them(
 ) -> None:
     from rich.table import Table as Grid
 
-    from reproductions import Outcome
+    from reproductions.outcome import Outcome
     from seqwise.evaluation.report import Result, Table
     from seqwise.evaluation.signature import sign
 
@@ -46,7 +46,7 @@ def test_reproduce_prints_tables_or_json_and_saves_them(
         table = Table(
             "a title", (Result("a system", "beam: words right", 12.5, signature, low=1, high=20, unit="%"),), ""
         )
-        return [Outcome("tiny", table, Grid("system"), "What it [teaches].", {"runs": folder}, ("seqwise predict x",))]
+        return [Outcome("tiny", table, Grid("system"), {"runs": folder}, "What it [teaches].", ("seqwise predict x",))]
 
     monkeypatch.setattr("reproductions.run_reproduction", reproduction)
     ended = reproduce("demo", "--output", tmp_path, "--seed=4")

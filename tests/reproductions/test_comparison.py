@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from reproducing import setup
 from reproductions.comparison import Measured, Row, best_on_dev, compare, examine, measure_rows
 from reproductions.corpora import readers as corpora_readers
 from reproductions.goyal_2018.exposure_bias import FEEDING_ROWS, SEARCH_ROWS, family
@@ -139,7 +140,7 @@ def test_a_family_without_the_row(tmp_path: Path) -> None:
     assert [system.name for system in _needed(chain(0), ["b"])] == ["a", "b"]
     assert [system.name for system in _needed(chain(0), ["c", "a"])] == ["a", "b", "c"]
     with pytest.raises(InputError, match="the family has no system 'd'; it has a, b, c"):
-        run_task(task, chain, [Row("d", "d")], "table", tmp_path, seeds=[0], progress=lambda: None)  # type: ignore
+        run_task(task, chain, [Row("d", "d")], "table", setup(tmp_path))
 
 
 def test_what_is_missing_is_said_before_any_training(tmp_path: Path) -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import rich.progress
 import torch
 from torch import Tensor
 
+from reproducing import no_progress, read_back
 from reproductions import run_reproduction
 from reproductions.goyal_2021 import figure_3_1
 from reproductions.goyal_2021.figure_3_1 import (
@@ -28,7 +26,6 @@ from reproductions.goyal_2021.figure_3_1 import (
     sampling_panel,
     sweep,
 )
-from seqwise.evaluation.report import load_table, save_table
 
 SAMPLING, BEAM = 0, 1
 GRID = 81
@@ -42,12 +39,6 @@ def toy() -> Toy:
 @pytest.fixture(scope="module")
 def swept(toy: Toy) -> list[tuple[Panel, Sweep]]:
     return [(panel, sweep(toy, panel, points=GRID)) for panel in (sampling_panel(), beam_panel())]
-
-
-@contextlib.contextmanager
-def no_progress() -> Iterator[rich.progress.Progress]:
-    with rich.progress.Progress(disable=True) as bars:
-        yield bars
 
 
 # ------------------------------------------------------------------ naive decoders: whole prefixes, no search loop
@@ -212,8 +203,7 @@ def test_the_reproduction_writes_its_figure_and_numbers(tmp_path: Path, monkeypa
     figure = outcome.files["figure"].read_bytes()
     assert outcome.files["figure"].name == "figure-3.1.png"
     assert figure.startswith(b"\x89PNG") and 10_000 < len(figure) < 150_000
-    save_table(outcome.table, tmp_path / "figure-3.1.json")
-    assert load_table(tmp_path / "figure-3.1.json") == outcome.table
+    read_back(outcome, tmp_path)
     values = {(result.system, result.measure): result.value for result in outcome.table.results}
     jumps = {system: value for (system, measure), value in values.items() if measure == "jumps"}
     assert len(jumps) == 2 * (1 + len(ALPHAS)) + 1

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import rich.progress
 
+from reproducing import setup
 from reproductions.beyond import spelling, stress
 from reproductions.figures import draw_by_decoder, draw_curves, interval_bars
 from reproductions.goyal_2021 import figure_6_1
@@ -25,12 +24,6 @@ pyplot = pytest.importorskip("matplotlib.pyplot")
 
 SIGNATURE = sign("made up", seeds=[0], data="0" * 64)
 DECODERS = ("greedy", "beam", "raw-beam", "soft-beam")
-
-
-@contextlib.contextmanager
-def no_progress() -> Iterator[rich.progress.Progress]:
-    with rich.progress.Progress(disable=True) as bars:
-        yield bars
 
 
 @pytest.fixture
@@ -147,7 +140,7 @@ def test_the_reproduction_draws_what_it_saves(
     monkeypatch.setattr(stress, "load_data", lambda: Data(examples, examples, examples))
     monkeypatch.setattr(stress, "_write_own_data", lambda folder, data: None)
     monkeypatch.setattr(spelling, "words_and_pronunciations", lambda part: (examples, [[target] for target in GOLD]))
-    (outcome,) = reproduction.reproduce(tmp_path, seed=0, progress=no_progress, **how)
+    (outcome,) = reproduction.reproduce(setup(tmp_path), **how)
     save_table(outcome.table, tmp_path / "table.json")
     for table in (outcome.table, load_table(tmp_path / "table.json")):
         reproduction.draw(table, tmp_path / "again.png", **how)
@@ -182,7 +175,7 @@ def test_the_demo_chooses_decoders_and_the_control_on_development_words(
     monkeypatch.setattr(stress, "run_systems", trained)
     monkeypatch.setattr(stress, "load_data", lambda: Data(examples, examples, examples))
     monkeypatch.setattr(stress, "_write_own_data", lambda folder, data: None)
-    (outcome,) = stress.reproduce(tmp_path, seed=0, progress=no_progress)
+    (outcome,) = stress.reproduce(setup(tmp_path))
     chosen = {one.system: one.measure for one in outcome.table.results if one.note == "chosen on dev"}
     assert chosen["cross-entropy, longer"] == "half-raw beam: words right"
     assert chosen["beam CRF, global"] == "raw beam: words right" and chosen["cross-entropy"] == "greedy: words right"

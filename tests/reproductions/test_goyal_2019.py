@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import rich.progress
 import torch
 
+from reproducing import setup
 from reproductions.beyond import raw_scores
 from reproductions.goyal_2018 import exposure_bias
 from reproductions.goyal_2019 import label_bias, label_bias_tables, label_bias_translation
@@ -70,15 +68,9 @@ def test_cells_are_shared_with_other_tables_where_they_are_the_same(task: Task, 
     task = replace(task, load_data=lambda: DATA)
     here = label_bias.family_of(task, "cpu", direction)(0)["cross-entropy"].settings
     there = exposure_bias.family_of(task, "cpu", direction)(0)["cross-entropy"].settings
-    folders = [module.runs_of(task, Path("runs"), direction) for module in (label_bias, exposure_bias)]
+    folders = [module.runs_of(task, direction) for module in (label_bias, exposure_bias)]
     assert (folders[0] == folders[1]) == (here == there) == (task.name != "translation")
-    assert (folders[1] == Path("runs") / task.name) == (direction == "bi")
-
-
-@contextlib.contextmanager
-def no_progress() -> Iterator[rich.progress.Progress]:
-    with rich.progress.Progress(disable=True) as bars:
-        yield bars
+    assert (folders[1] == task.name) == (direction == "bi")
 
 
 def tiny_task() -> Task:
@@ -101,8 +93,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> Task:
 
 @pytest.mark.thorough
 def test_tables_from_beginning_to_end(tiny: Task, tmp_path: Path) -> None:
-    how = {"seeds": [0, 1], "scale": "cpu", "progress": no_progress}
-    uni, bi = label_bias_tables.table_5_3(tmp_path, **how)
+    uni, bi = label_bias_tables.table_5_3(setup(tmp_path, 0, 1))
     assert (uni.name, bi.name) == ("table-5.3-tiny-uni", "table-5.3-tiny-bi")
     assert load_run(tmp_path / "tiny-left-to-right/seed-1/normalized-global").settings.model.encoder == "left-to-right"
     assert load_run(tmp_path / "tiny/seed-1/normalized-global").settings.trained_score == "global"
@@ -113,7 +104,7 @@ def test_tables_from_beginning_to_end(tiny: Task, tmp_path: Path) -> None:
 
     # The same cells give Table 5.1; log Z there is what the definition says of the saved weights.
     written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("cell.json")}
-    first, _ = label_bias_tables.table_5_1(tmp_path, **how)
+    first, _ = label_bias_tables.table_5_1(setup(tmp_path, 0, 1))
     assert {path: path.stat().st_mtime_ns for path in written} == written
     found = {(result.system, result.measure): result for result in first.table.results}
     values = []
@@ -129,7 +120,7 @@ def test_tables_from_beginning_to_end(tiny: Task, tmp_path: Path) -> None:
     mean = sum(part.mean().item() for part in by_seed) / 2
     variance = sum(part.var(unbiased=False).item() for part in by_seed) / 2
     # What the claim on log Z compares is the mean of |log Z| on development data.
-    sizes = label_bias_tables._sizes("self-normalized", tiny, tmp_path / "tiny", [0])[0]
+    sizes = label_bias_tables._sizes("self-normalized", tiny, setup(tmp_path / "tiny"))[0]
     run = load_run(tmp_path / "tiny/seed-0/self-normalized")
     assert sizes.value == pytest.approx(
         log_partitions_of(run, run.codec.encode(DATA.dev)).abs().mean().item(), abs=1e-6
@@ -176,8 +167,7 @@ def test_claims_on_global_and_local_face_the_right_way() -> None:
 @pytest.mark.thorough
 def test_tables_5_5_and_5_6_show_the_systems_of_the_papers(translation: None, tmp_path: Path) -> None:
     """All start from a self-normalised model; published are numbers of development data, beside ours."""
-    how = {"seeds": [0], "scale": "cpu", "progress": no_progress}
-    (outcome,) = label_bias_translation.table_5_5(tmp_path, **how)
+    (outcome,) = label_bias_translation.table_5_5(setup(tmp_path))
     found = {(result.system, result.measure): result for result in outcome.table.results}
     assert list(dict.fromkeys(system for system, _ in found)) == [
         "self-normalised (beam)",
@@ -193,13 +183,13 @@ def test_tables_5_5_and_5_6_show_the_systems_of_the_papers(translation: None, tm
     assert texts[2:] == [
         f"Global has more than local: {name}." for name in ("3-gram overlap", "4-gram overlap", "length ratio")
     ]
-    (by_length,) = label_bias_translation.table_5_6(tmp_path, **how)
+    (by_length,) = label_bias_translation.table_5_6(setup(tmp_path))
     assert {claim.text for claim in by_length.table.claims} == {
         f"Global has more than local: {name}."
         for name in {result.measure for result in by_length.table.results}
         if not name.endswith(", dev")
     }
-    (blue,) = label_bias_translation.table_5_4(tmp_path, **how)
+    (blue,) = label_bias_translation.table_5_4(setup(tmp_path))
     assert "Global from cross-entropy does worse than that cross-entropy." in [
         claim.text for claim in blue.table.claims
     ]
@@ -217,7 +207,7 @@ def test_raw_scores_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "writer": (replace(tiny_task(), title="of own length"), partial(one, settings=writer)),
     }
     monkeypatch.setattr(raw_scores, "_families", lambda scale: families)
-    (outcome,) = raw_scores.reproduce(tmp_path, seeds=[0, 1], scale="cpu", progress=no_progress)
+    (outcome,) = raw_scores.reproduce(setup(tmp_path, 0, 1))
     found = {(result.system, result.measure): result.value for result in outcome.table.results}
     assert ("a tiny corpus", "raw beam less a constant") not in found
     # The constant is the mean of log Z on development data, and nothing else.

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import itertools
 import json
 import math
 import random
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import rich.progress
 import torch
 from rich.console import Console
 from torch import Tensor
 from typer.testing import CliRunner
 
+from reproducing import read_back, setup
 from reproductions import REPRODUCTIONS, workers
-from reproductions.beyond import protein_data, protein_table, proteins
+from reproductions.beyond import protein_data, proteins
 from reproductions.beyond.protein_data import (
     Proteins,
     bigram_nats,
@@ -31,7 +30,6 @@ from reproductions.beyond.protein_data import (
     split_by_family,
     unigram_nats,
 )
-from reproductions.beyond.protein_table import ENERGIES, OTHERS, Measured, examine
 from reproductions.beyond.protein_variants import (
     VariantSize,
     WithoutWildType,
@@ -41,10 +39,11 @@ from reproductions.beyond.protein_variants import (
     mutate,
     rank_correlation,
 )
+from reproductions.beyond.proteins import ENERGIES, OTHERS, Measured, examine
 from seqwise.cli import app
 from seqwise.data.readers import Example
 from seqwise.errors import InputError
-from seqwise.evaluation.report import load_table, save_table
+from seqwise.evaluation.report import load_table
 from seqwise.evaluation.signature import sha256_of_examples, sign
 from seqwise.runs.inputs import read_sequences
 from seqwise.runs.loading import load_run
@@ -62,12 +61,6 @@ from seqwise.sampling import (
     table_model,
     transition_matrix,
 )
-
-
-@contextlib.contextmanager
-def no_progress() -> Iterator[rich.progress.Progress]:
-    with rich.progress.Progress(disable=True) as bars:
-        yield bars
 
 
 def examples(*sequences: str) -> list[Example]:
@@ -431,11 +424,11 @@ def test_what_holds_at_one_distance_only_does_not_hold() -> None:
 
 def test_the_figure_shows_what_the_table_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pyplot = pytest.importorskip("matplotlib.pyplot")
-    table = protein_table.build_outcome(made_up(0.1, AS_HOPED, 0.01, (0.9, 0.5)), {}, ()).table
+    table = proteins.build_outcome(made_up(0.1, AS_HOPED, 0.01, (0.9, 0.5)), {}, ()).table
     kept: list[Any] = []
     with monkeypatch.context() as patched:
         patched.setattr(pyplot, "close", kept.append)
-        protein_table.draw(table, tmp_path / "figure.png")
+        proteins.draw(table, tmp_path / "figure.png")
     ((left, right),) = [figure.axes for figure in kept]
     pyplot.close(kept[0])
     found = {(result.system, result.measure): result for result in table.results}
@@ -474,7 +467,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(folder: Path) -> Any:
-    (outcome,) = proteins.reproduce(folder, seeds=[0, 1], scale="cpu", progress=no_progress)
+    (outcome,) = proteins.reproduce(setup(folder, 0, 1))
     return outcome
 
 
@@ -488,8 +481,7 @@ def numbers(outcome: Any) -> dict[tuple[str, str], float]:
 def test_the_reproduction_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
     outcome = run(tmp_path / "one")
-    save_table(outcome.table, tmp_path / "proteins.json")
-    assert load_table(tmp_path / "proteins.json") == outcome.table
+    read_back(outcome, tmp_path)
     found = {(result.system, result.measure): result for result in outcome.table.results}
     rows = [*ENERGIES.values(), *(row for row, _ in OTHERS.values())]
     assert {(row, f"d = {d}") for row in rows for d in (1, 3)} <= set(found)
@@ -512,7 +504,7 @@ def test_the_reproduction_from_end_to_end(tmp_path: Path, monkeypatch: pytest.Mo
     assert found["masked Transformer", "pseudo-perplexity"].value == pytest.approx(expected, rel=1e-6)
     figure = outcome.files["figure"].read_bytes()
     assert figure.startswith(b"\x89PNG") and 10_000 < len(figure) < 300_000
-    protein_table.draw(load_table(tmp_path / "proteins.json"), tmp_path / "again.png")
+    proteins.draw(load_table(tmp_path / "proteins.json"), tmp_path / "again.png")
     assert (tmp_path / "again.png").read_bytes() == figure
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(outcome.picture)

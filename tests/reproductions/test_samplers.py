@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import random
 import re
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,12 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import rich.progress
 import torch
-from rich.console import Console
 from torch import Tensor
 
-from reproductions import workers
+from reproducing import no_progress, printed, read_back, setup
+from reproductions import Setup, workers
 from reproductions.goyal_2021 import sampler_figures, sampler_modes, sampler_tables
 from reproductions.goyal_2021.sampler_cells import SamplerCell, SamplerSpec, run_samplers
 from reproductions.goyal_2021.sampler_draws import _num_passes, draw, refine_from_draws
@@ -34,7 +31,7 @@ from seqwise.configuration import configure
 from seqwise.data import Example
 from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Counts, Sums
-from seqwise.evaluation.report import Table, load_table, save_table
+from seqwise.evaluation.report import Table
 from seqwise.evaluation.signature import sha256_of_examples, sign
 from seqwise.evaluation.values import sums_of
 from seqwise.runs import load_run
@@ -63,12 +60,6 @@ PAIRS = masked_settings(
     batch_size=32, learning_rate=2e-2,
 )  # fmt: skip
 SEQUENCES = PAIRS.with_changes(format="sequences")
-
-
-@contextlib.contextmanager
-def no_progress() -> Iterator[rich.progress.Progress]:
-    with rich.progress.Progress(disable=True) as bars:
-        yield bars
 
 
 def words(count: int, seed: int) -> list[Example]:
@@ -106,7 +97,6 @@ WITHOUT_SOURCE = SamplerTask(
     {"cpu": SEQUENCES},
     SIZE,
 )
-SEEDS: dict[str, Any] = {"seeds": [0, 1], "scale": "cpu", "progress": no_progress}
 
 
 @pytest.fixture(autouse=True)
@@ -384,7 +374,7 @@ def test_the_measure_of_states_is_that_of_their_outputs(runs: Path) -> None:
     whole = Part(DATA.test.examples, references)
     task = replace(TOY, name="toy-bleu", load=partial(TaskData, DATA.train, DATA.dev, whole), score=score)
     spec = metropolis("local")
-    ((one, _),) = run_samplers(task, [("test", spec)], runs / task.name, **SEEDS).values()
+    ((one, _),) = run_samplers(task, [("test", spec)], setup(runs / task.name, 0, 1)).values()
     measured_on, masked = task.part("test", "cpu"), load_run(runs / task.name / "seed-0" / "model")
     drawn = draw(masked, measured_on.examples, spec.sized(SIZE["cpu"], part="test", seed=0))
     pooled = [
@@ -570,7 +560,7 @@ def test_rates_and_states_are_chosen_on_development_data_alone(monkeypatch: pyte
     dev = {"gibbs-t0.8": 0.3, "local-mode0.02": 0.5, "local-mode0.04": 0.6, "local-mode0.06": 0.1}
     dev |= {"raw-mode0.02": 0.4, "raw-mode0.04": 0.3, "raw-mode0.06": 0.45}
 
-    def measure(task: Any, rows: Sequence[Any], folder: Path, *, part: str = "test", **how: Any) -> dict[str, Measured]:
+    def measure(task: Any, rows: Sequence[Any], runs: Setup, *, part: str = "test") -> dict[str, Measured]:
         asked.extend((part, row.spec.key) for row in rows)
         found = made_up(rows, lambda key: {"samples": dev[key] if part == "dev" else 0.5})
         if part == "dev":  # raw: the states of the lowest energy are better than the last
@@ -581,7 +571,7 @@ def test_rates_and_states_are_chosen_on_development_data_alone(monkeypatch: pyte
         return found
 
     monkeypatch.setattr(sampler_modes, "measure_samplers", measure)
-    measured, values = sampler_modes._choose(TOY, Path(), {})
+    measured, values = sampler_modes._choose(TOY, setup(Path()))
     assert (measured["local"].name, measured["local"].chosen) == ("MH, local, annealed by 0.04", "samples")
     assert (measured["raw"].name, measured["raw"].chosen) == ("MH, raw, annealed by 0.06", "lowest")
     assert measured["gibbs-t0.8"].chosen == "samples" and measured["mask-predict"].chosen == "last"
@@ -615,22 +605,22 @@ def written(folder: Path) -> dict[Path, int]:
 @pytest.mark.thorough
 def test_what_is_done_is_read_back_and_what_has_changed_is_made_again(tmp_path: Path) -> None:
     wanted = [("test", metropolis("local")), ("test", degenerate("gibbs")), ("dev", degenerate("gibbs"))]
-    cells = run_samplers(TOY, wanted, tmp_path, **SEEDS)
+    cells = run_samplers(TOY, wanted, setup(tmp_path, 0, 1))
     assert list(cells) == [("test", "local"), ("test", "gibbs"), ("dev", "gibbs")]
     assert cells["test", "gibbs"][1].numbers["local_NCS"].shape == (5, 2, 6)
     assert cells["dev", "gibbs"][1].numbers["local_NCS"].shape == (2, 1, 6)
     signature = cells["test", "local"][1].signature
     assert signature.seeds == (1,) and signature.training == (f"examples {sha256_of_examples(DATA.train)}", "words 1")
     before = written(tmp_path)
-    again = run_samplers(TOY, wanted, tmp_path, **SEEDS)
+    again = run_samplers(TOY, wanted, setup(tmp_path, 0, 1))
     assert written(tmp_path) == before
     same = [np.array_equal(again[key][0].numbers[name], values, equal_nan=True)
             for key in cells for name, values in cells[key][0].numbers.items()]  # fmt: skip
     assert all(same)
 
-    def remade(task: SamplerTask, wanted: Sequence[Any], **how: Any) -> set[str]:
+    def remade(task: SamplerTask, wanted: Sequence[Any], seeds: Sequence[int] = (0, 1)) -> set[str]:
         before = written(tmp_path)
-        run_samplers(task, wanted, tmp_path, **{**SEEDS, **how})
+        run_samplers(task, wanted, setup(tmp_path, *seeds))
         changed = {path for path, moment in written(tmp_path).items() if before.get(path) != moment}
         return {str(path.relative_to(tmp_path).parent) for path in changed if path.name == "cell.json"}
 
@@ -650,12 +640,12 @@ def test_what_is_done_is_read_back_and_what_has_changed_is_made_again(tmp_path: 
 @pytest.mark.thorough
 def test_an_interrupted_cell_ends_the_same(tmp_path: Path) -> None:
     wanted = [("test", metropolis("local"))]
-    run_samplers(TOY, wanted, tmp_path, **SEEDS)
+    run_samplers(TOY, wanted, setup(tmp_path, 0, 1))
     output = tmp_path / "seed-0" / "test" / "local"
     numbers = (output / "numbers.safetensors").read_bytes()
     (output / "cell.json").unlink()
     (output / "numbers.safetensors").write_bytes(b"half")
-    run_samplers(TOY, wanted, tmp_path, **SEEDS)
+    run_samplers(TOY, wanted, setup(tmp_path, 0, 1))
     assert (output / "numbers.safetensors").read_bytes() == numbers
     lines = (output / "outputs.jsonl").read_text("utf-8").splitlines()
     assert len(lines) == 5 and all('"lowest"' in line for line in lines)
@@ -663,16 +653,16 @@ def test_an_interrupted_cell_ends_the_same(tmp_path: Path) -> None:
     strange.mkdir()
     (strange / "letter.txt").write_text("mine")
     with pytest.raises(InputError, match="not of this reproduction"):
-        run_samplers(TOY, [("test", degenerate("gibbs"))], tmp_path, **SEEDS)
+        run_samplers(TOY, [("test", degenerate("gibbs"))], setup(tmp_path, 0, 1))
 
 
 @pytest.mark.thorough
 def test_chains_that_stand_still_are_one_sample(tmp_path: Path) -> None:
     pytest.importorskip("arviz_stats")
-    run_samplers(TOY, [("test", metropolis("local"))], tmp_path, seeds=[0], scale="cpu", progress=no_progress)
+    run_samplers(TOY, [("test", metropolis("local"))], setup(tmp_path))
     still = metropolis("still", proposal_temperature=1e-4)
     sized = replace(TOY, sizes={"cpu": Size(5, 2, 12)})
-    ((one,),) = run_samplers(sized, [("test", still)], tmp_path, seeds=[0], scale="cpu", progress=no_progress).values()
+    ((one,),) = run_samplers(sized, [("test", still)], setup(tmp_path)).values()
     quiet = (one.numbers["novel_NCS"][:, :, one.discard :].sum((1, 2)) == 0) & (one.numbers["agree_N"] == 1)
     assert quiet.any() and bool((one.numbers["ess_N"][quiet] == 1).all())
     assert bool(np.isnan(one.numbers["r_hat_N"][quiet]).all())
@@ -695,16 +685,16 @@ def test_jobs_are_done_in_order_and_mistakes_are_passed_on(capsys: pytest.Captur
 @pytest.mark.slow
 def test_workers_make_what_this_process_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = [("test", metropolis("local")), ("test", degenerate("gibbs"))]
-    here = run_samplers(TOY, wanted, tmp_path / "here", **SEEDS)
+    here = run_samplers(TOY, wanted, setup(tmp_path / "here", 0, 1))
     monkeypatch.setattr(workers, "WORKERS", 2)
-    there = run_samplers(TOY, wanted, tmp_path / "there", **SEEDS)
+    there = run_samplers(TOY, wanted, setup(tmp_path / "there", 0, 1))
     for key, cells in here.items():
         for one, other in zip(cells, there[key], strict=True):
             for name, values in one.numbers.items():
                 assert np.array_equal(other.numbers[name], values, equal_nan=True), (key, name)
     broken = replace(TOY, load=partial(TaskData, [], DATA.dev, DATA.test))
     with pytest.raises(InputError):
-        run_samplers(broken, wanted, tmp_path / "broken", **SEEDS)
+        run_samplers(broken, wanted, setup(tmp_path / "broken", 0, 1))
 
 
 # ------------------------------------------------------------------------------------------------- all of it, small
@@ -712,13 +702,8 @@ def test_workers_make_what_this_process_makes(tmp_path: Path, monkeypatch: pytes
 
 def check(outcome: Any, folder: Path) -> Table:
     """Saved and read back the same, printed without a number cut off."""
-    path = folder / f"{outcome.name}.json"
-    save_table(outcome.table, path)
-    table = load_table(path)
-    assert table == outcome.table and table.claims and "sweeps each" in table.note
-    console = Console(width=80, record=True, file=io.StringIO())
-    console.print(outcome.picture)
-    assert "…" not in console.export_text()
+    table = read_back(outcome, folder)
+    assert table.claims and "sweeps each" in table.note and printed(outcome)
     assert all(claim.text in outcome.lesson for claim in table.claims)
     return table
 
@@ -726,7 +711,7 @@ def check(outcome: Any, folder: Path) -> Table:
 @pytest.mark.thorough
 @pytest.mark.parametrize("number", sorted(TABLES))
 def test_each_table_is_made(number: str, runs: Path) -> None:
-    outcome = run_table(TABLES[number], TOY, runs, **SEEDS)
+    outcome = run_table(TABLES[number], TOY, setup(runs, 0, 1))
     assert outcome.name == f"table-{number}-toy"
     table = check(outcome, runs)
     found = {(result.system, result.measure): result for result in table.results}
@@ -743,18 +728,18 @@ def test_each_table_is_made(number: str, runs: Path) -> None:
 
 
 def test_tables_share_models_and_cells(runs: Path) -> None:
-    run_table(TABLES["6.2"], TOY, runs, **SEEDS)
+    run_table(TABLES["6.2"], TOY, setup(runs, 0, 1))
     before = written(runs)
-    run_table(TABLES["6.2"], TOY, runs, **SEEDS)
+    run_table(TABLES["6.2"], TOY, setup(runs, 0, 1))
     assert written(runs) == before
-    run_figure(FIGURES["6.2"], TOY, runs, **SEEDS)
+    run_figure(FIGURES["6.2"], TOY, setup(runs, 0, 1))
     new = {path.parent.name for path in set(written(runs)) - set(before) if path.name == "cell.json"}
     assert new <= {"raw"}  # the only sampler of the figure that Table 6.2 does not have
 
 
 @pytest.mark.thorough
 def test_the_thesis_numbers_stand_beside_german_alone(runs: Path) -> None:
-    table = run_table(TABLES["6.2"], replace(TOY, name="translation"), runs, **SEEDS).table
+    table = run_table(TABLES["6.2"], replace(TOY, name="translation"), setup(runs, 0, 1)).table
     found = {(result.system, result.measure): result.published for result in table.results}
     assert found["MH, local, T = 2", "words right, samples"] == 25.91 and found["Gibbs, T = 1.5", "novel"] == 97
     assert found["MH, local, T = 0.5", "E_local, samples"] == 7.85
@@ -765,7 +750,7 @@ def test_the_thesis_numbers_stand_beside_german_alone(runs: Path) -> None:
 @pytest.mark.parametrize("number", sorted(FIGURES))
 def test_each_figure_is_drawn_from_what_is_saved(number: str, runs: Path) -> None:
     pytest.importorskip("matplotlib")
-    outcome = run_figure(FIGURES[number], TOY, runs, **SEEDS)
+    outcome = run_figure(FIGURES[number], TOY, setup(runs, 0, 1))
     table, drawn = check(outcome, runs), outcome.files["figure"].read_bytes()
     assert drawn.startswith(b"\x89PNG") and 10_000 < len(drawn) < 300_000
     sampler_figures.draw(table, runs / "again.png")
@@ -781,12 +766,12 @@ def test_each_figure_is_drawn_from_what_is_saved(number: str, runs: Path) -> Non
 def test_table_6_6_with_all_its_controls(runs: Path) -> None:
     asked: list[Any] = []
 
-    def left_to_right(examples: Sequence[Example], folder: Path, **how: Any) -> list[list[tuple[str, ...]]]:
-        asked.append((folder, how["seeds"]))
-        return [[one.target for one in examples] for _ in how["seeds"]]
+    def left_to_right(examples: Sequence[Example], given: Setup) -> list[list[tuple[str, ...]]]:
+        asked.append(given)
+        return [[one.target for one in examples] for _ in given.seeds]
 
-    outcome = run_table_6_6(replace(TOY, left_to_right=left_to_right), runs, **SEEDS)
-    assert asked == [(runs, [0, 1])] and outcome.files["runs"] == runs / "samplers" / "toy"
+    outcome = run_table_6_6(replace(TOY, left_to_right=left_to_right), setup(runs, 0, 1))
+    assert asked == [setup(runs, 0, 1)] and outcome.files["runs"] == runs / "samplers" / "toy"
     table = check(outcome, runs)
     found = {(result.system, result.measure): result for result in table.results}
     beam = found[
@@ -807,7 +792,7 @@ def test_table_6_6_with_all_its_controls(runs: Path) -> None:
 
 def test_the_claims_of_table_6_6_compare_like_states(runs: Path) -> None:
     """Gibbs by the lowest energy against Metropolis-Hastings by last states would compare a search with samples."""
-    outcome = run_table_6_6(TOY, runs, **SEEDS)
+    outcome = run_table_6_6(TOY, setup(runs, 0, 1))
     values = {(result.system, result.measure): result.value for result in outcome.table.results}
     names = {"by last states.": "last state", "by states of the lowest energy.": "lowest energy"}
     compared = [claim for claim in outcome.table.claims if claim.text.endswith(tuple(names))]
@@ -833,13 +818,13 @@ def test_the_published_modes_stand_beside_what_was_chosen() -> None:
 
 @pytest.mark.thorough
 def test_tables_without_a_measure(runs: Path) -> None:
-    outcome = run_table(TABLES["6.4"], WITHOUT_SOURCE, runs, **SEEDS)
+    outcome = run_table(TABLES["6.4"], WITHOUT_SOURCE, setup(runs, 0, 1))
     table = check(outcome, runs)
     assert not any("right" in result.measure for result in table.results)
     assert all("t-test" in claim.evidence for claim in table.claims)
     assert outcome.hints == (f"seqwise sample {runs / 'toy-sequences' / 'seed-0' / 'model'} --count 5",)
     pytest.importorskip("matplotlib")
-    figure = run_figure(FIGURES["6.4"], WITHOUT_SOURCE, runs, **SEEDS)
+    figure = run_figure(FIGURES["6.4"], WITHOUT_SOURCE, setup(runs, 0, 1))
     assert {result.unit for result in check(figure, runs).results} == {"%", "nat"}
 
 
@@ -847,7 +832,7 @@ def test_tables_without_a_measure(runs: Path) -> None:
 @pytest.mark.parametrize("function", ["table_6_2", "table_6_3", "table_6_4", "table_6_5"])
 def test_the_reproductions_make_one_outcome_a_task(function: str, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampler_tables, "TASKS", (TOY,))
-    (outcome,) = getattr(sampler_tables, function)(runs.parent / "reproductions", **SEEDS)
+    (outcome,) = getattr(sampler_tables, function)(setup(runs.parent / "reproductions", 0, 1))
     assert outcome.name == f"{function.replace('_', '-', 1).replace('_', '.')}-toy"
     assert outcome.files["runs"] == runs.parent / "reproductions" / "samplers" / "toy"
 

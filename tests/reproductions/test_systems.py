@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import io
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
-import rich.progress
-from rich.console import Console
 
+from reproducing import no_progress, printed
 from reproductions import REPRODUCTIONS, run_reproduction
 from reproductions.outcome import HEADINGS, Measure, build_outcome
 from reproductions.systems import Cell, Data, System, _hash, _is_done, _load_cell, _train_and_decode, run_systems
@@ -32,12 +28,6 @@ SEARCH = START.with_changes(objective="relaxed-beam", score="global")
 EXAMPLES = [Example(tuple("ab"), tuple("AB"), "x", 1), Example(tuple("ba"), tuple("BA"), "x", 4)] * 4
 DATA = Data(train=EXAMPLES, test=EXAMPLES[:3])
 DECODERS = ["greedy", "beam", "raw-beam", "soft-beam"]
-
-
-@contextlib.contextmanager
-def no_progress() -> Iterator[rich.progress.Progress]:
-    with rich.progress.Progress(disable=True) as bars:
-        yield bars
 
 
 def train(system: System, folder: Path, data: Data = DATA) -> tuple[Cell, list[str]]:
@@ -163,9 +153,7 @@ def test_an_outcome_holds_every_number_and_fits_the_terminal(tmp_path: Path) -> 
     assert found["the one", "raw beam: labels right"].value == 75
     assert found["the other", "raw beam: labels right"].signature.method == "tiny: the other"
     assert found["the other", "mean log Z"].value == -1.0 and found["the one", "training seconds"].value == 12.3
-    console = Console(width=80, record=True, file=io.StringIO())
-    console.print(outcome.picture)
-    text = console.export_text()
+    text = printed(outcome)
     assert "the first" in text and "75.0±" in text.replace(" ±", "±") and "1.00" in text and "…" not in text
 
 

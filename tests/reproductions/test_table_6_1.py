@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import itertools
 import json
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import rich.progress
 import torch
 from rich.console import Console
 
-from reproductions.by_seed import judge_by_seed
+from reproducing import printed, read_back, setup
+from reproductions.comparison import judge_by_seed
 from reproductions.goyal_2021 import figure_6_1, phonemes, sequence_contrast, table_6_1
 from reproductions.goyal_2021.enumerable import palindromes, phoneme_sequences
 from reproductions.goyal_2021.figure_6_1 import METHODS, Curves
@@ -24,15 +22,9 @@ from reproductions.goyal_2021.large_spaces import Readings
 from reproductions.goyal_2021.phonemes import Setting
 from reproductions.goyal_2021.table_6_1 import ROWS, Cell, train_and_dev
 from seqwise.errors import InputError
-from seqwise.evaluation.report import load_table, save_table
+from seqwise.evaluation.report import load_table
 from seqwise.evaluation.verdicts import student_interval as estimate
 from seqwise.models import MaskedLSTM
-
-
-@contextlib.contextmanager
-def no_progress() -> Iterator[rich.progress.Progress]:
-    with rich.progress.Progress(disable=True) as bars:
-        yield bars
 
 
 def short_fits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +52,7 @@ def test_students_interval_by_hand() -> None:
 def test_verdicts_are_paired_by_seed() -> None:
     # Seeds differ by far more than the two systems do.
     noisy = [1.0, 5.0, 9.0]
-    better = judge_by_seed("c", "s", [value + 0.1 for value in noisy], noisy, said="x: ")
+    better = judge_by_seed("c", "s", [value + 0.1 for value in noisy], noisy, prefix="x: ")
     assert better.verdict == "holds" and better.evidence.startswith("x: +0.100 [0.1") and "3 of 3" in better.evidence
     assert judge_by_seed("c", "s", noisy, [value + 0.1 for value in noisy]).verdict == "reversed"
     unclear = judge_by_seed("c", "s", [1.2, 5.0, 9.1], [1.0, 5.1, 9.0])
@@ -148,10 +140,9 @@ def test_table_6_1_is_made_and_signed(tmp_path: Path, monkeypatch: pytest.Monkey
     short_fits(monkeypatch)
     monkeypatch.setattr(phonemes, "find_lexicon", lambda: None)
     threads = torch.get_num_threads()
-    (outcome,) = table_6_1.reproduce(tmp_path, seeds=[3, 4], scale="cpu", progress=no_progress)
+    (outcome,) = table_6_1.reproduce(setup(tmp_path, 3, 4))
     assert torch.get_num_threads() == threads
-    save_table(outcome.table, tmp_path / "table-6.1.json")
-    assert load_table(tmp_path / "table-6.1.json") == outcome.table
+    read_back(outcome, tmp_path)
     found = {(result.system, result.measure): result for result in outcome.table.results}
     assert len(found) == len(ROWS) * 15
     for name in (table_6_1.SECONDS, table_6_1.CONTRAST_SECONDS):
@@ -167,9 +158,7 @@ def test_table_6_1_is_made_and_signed(tmp_path: Path, monkeypatch: pytest.Monkey
         assert result.measure == "entropy" or result.low < result.value < result.high
         if result.measure in table_6_1.NLL:  # no model, and no noise, has less than the entropy
             assert result.value > found[result.system, "entropy"].value
-    console = Console(width=80, record=True, file=io.StringIO())
-    console.print(outcome.picture)
-    text = console.export_text()
+    text = printed(outcome)
     assert "5.9643" in text and "(6.74)" in text and "…" not in text
 
 
@@ -179,11 +168,10 @@ def test_figure_6_1_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     short_fits(monkeypatch)
     monkeypatch.setattr(figure_6_1, "SIZES", (100, 200))
     monkeypatch.setattr(figure_6_1, "MLM_SIZE", 1_000)
-    (outcome,) = figure_6_1.reproduce(tmp_path, seeds=[0, 1], scale="cpu", progress=no_progress)
+    (outcome,) = figure_6_1.reproduce(setup(tmp_path, 0, 1))
     figure = outcome.files["figure"].read_bytes()
     assert figure.startswith(b"\x89PNG") and 10_000 < len(figure) < 300_000
-    save_table(outcome.table, tmp_path / "figure-6.1.json")
-    assert load_table(tmp_path / "figure-6.1.json") == outcome.table
+    read_back(outcome, tmp_path)
     figure_6_1.draw(load_table(tmp_path / "figure-6.1.json"), tmp_path / "again.png")
     assert (tmp_path / "again.png").read_bytes() == figure
     found = {(result.system, result.measure): result.value for result in outcome.table.results}
@@ -359,10 +347,9 @@ def test_the_phoneme_row_is_made_and_signed(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(table_6_1, "examine", lambda cells: [])
     monkeypatch.setattr(phonemes, "find_lexicon", lambda: LEXICON)
     monkeypatch.setattr(phonemes, "Setting", lambda: SMALL)
-    _, outcome = table_6_1.reproduce(tmp_path, seeds=range(5, 10), scale="cpu", progress=no_progress)
+    _, outcome = table_6_1.reproduce(setup(tmp_path, *range(5, 10)))
     assert outcome.name == "table-6.1-phonemes" and "116 sequences" in outcome.table.title
-    save_table(outcome.table, tmp_path / "table.json")
-    assert load_table(tmp_path / "table.json") == outcome.table
+    read_back(outcome, tmp_path)
     found = {result.measure: result for result in outcome.table.results}
     assert found.keys() == {
         "length", "PLL", "PLL, one Z", "-PLL of PLL", "MLM, raw", "MLM, raw, one Z", "MLM, local", "MLM, local, one Z",

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import rich.progress
 import torch
 
+from reproducing import no_progress, setup
 from reproductions import systems, workers
 from reproductions.beyond import transformer_translation
 from reproductions.beyond.transformer_translation import SIZES, family, make_marian, reproduce
@@ -29,12 +28,6 @@ pytest.importorskip("tokenizers")
 NOUNS = {"Hund": "dog", "Katze": "cat", "Vogel": "bird", "Fisch": "fish", "Baum": "tree"}
 VERBS = {"sieht": "sees", "mag": "likes", "sucht": "seeks"}
 SHAPE = {"hidden_size": 8, "num_layers": 1, "num_heads": 2, "feedforward_size": 8, "dropout": 0.0}
-
-
-@contextlib.contextmanager
-def no_progress() -> Iterator[rich.progress.Progress]:
-    with rich.progress.Progress(disable=True) as bars:
-        yield bars
 
 
 @pytest.fixture
@@ -67,8 +60,7 @@ def test_both_models_from_beginning_to_end(texts: Path, monkeypatch: pytest.Monk
     training = SIZES["cpu"].training.with_changes(epochs=1.0, batch_size=8, beam_size=2)
     size = transformer_translation.Size(SHAPE, training, longer=0.5, sampling=0.5, search=0.5)
     monkeypatch.setitem(SIZES, "cpu", size)
-    how = {"seeds": [0, 1], "scale": "cpu", "progress": no_progress}
-    own, marian = reproduce(texts / "runs", **how)
+    own, marian = reproduce(setup(texts / "runs", 0, 1))
     assert (own.name, marian.name) == ("transformer-translation-transformer", "transformer-translation-marian")
     for outcome, folder in ((own, "transformer"), (marian, "marian")):
         assert len(outcome.table.claims) == 5 and "nrefs:" in outcome.table.note
@@ -92,11 +84,11 @@ def test_both_models_from_beginning_to_end(texts: Path, monkeypatch: pytest.Monk
     # Made a second time, nothing is trained again: not even the second model, whose start is written anew.
     before = {path: path.stat().st_mtime_ns for path in texts.rglob("cell.json")}
     assert len(before) == 20
-    list(reproduce(texts / "runs", **how))
+    list(reproduce(setup(texts / "runs", 0, 1)))
     assert {path: path.stat().st_mtime_ns for path in before} == before
     # Nor under another name, where that start lies elsewhere.
     (texts / "runs").rename(texts / "elsewhere")
-    list(reproduce(texts / "elsewhere", **how))
+    list(reproduce(setup(texts / "elsewhere", 0, 1)))
     moved = {path: texts / "elsewhere" / path.relative_to(texts / "runs") for path in before}
     assert {path: new.stat().st_mtime_ns for path, new in moved.items()} == before
 
@@ -115,7 +107,7 @@ def test_another_start_is_another_cell(texts: Path, monkeypatch: pytest.MonkeyPa
     for shape in (SHAPE, SHAPE | {"feedforward_size": 12}):
         size = transformer_translation.Size(shape, training, longer=0.2, sampling=0.2, search=0.2)
         monkeypatch.setitem(SIZES, "cpu", size)
-        list(reproduce(texts / "runs", seeds=[0], scale="cpu", progress=no_progress))
+        list(reproduce(setup(texts / "runs")))
         written = load_run(texts / "runs/marian/seed-0/global").model.model.config
         assert written.encoder_ffn_dim == written.decoder_ffn_dim == shape["feedforward_size"]
 

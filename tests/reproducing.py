@@ -1,0 +1,44 @@
+"""What tests of reproductions share: setups without progress bars, tables saved and read back, grids as printed."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import rich.progress
+from rich.console import Console
+
+from reproductions import Setup
+from reproductions.outcome import Outcome
+from seqwise.evaluation.report import Table, load_table, save_table
+
+
+@contextlib.contextmanager
+def no_progress() -> Iterator[rich.progress.Progress]:
+    with rich.progress.Progress(disable=True) as bars:
+        yield bars
+
+
+def setup(folder: Path, *seeds: int) -> Setup:
+    """The quick scale, by default with one seed."""
+    return Setup(folder, seeds or (0,), no_progress)
+
+
+def read_back(outcome: Outcome, folder: Path) -> Table:
+    """The table, which is the same when it has been saved and read."""
+    path = folder / f"{outcome.name}.json"
+    save_table(outcome.table, path)
+    table = load_table(path)
+    assert table == outcome.table
+    return table
+
+
+def printed(outcome: Outcome) -> str:
+    """The grid at a terminal of 80 columns, which cuts nothing off."""
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(outcome.picture)
+    text = console.export_text()
+    assert "…" not in text
+    return text
