@@ -42,7 +42,7 @@ def test_sweep_by_sweep_the_chains_are_those_of_sampling() -> None:
             assert tuple(tokens) == expected[chain, sweep].tokens
             assert float(swept.energy_SB[0, chain]) == pytest.approx(expected[chain, sweep].energy)
     assert energies(watched).shape == (6, 3)
-    again_B, _, _ = evaluate(local_energy(run.model), watched.state.tokens_BT)
+    again_B = evaluate(local_energy(run.model), watched.state.tokens_BT).energy_B
     assert torch.allclose(watched.state.energy_B, again_B, atol=1e-5)
 
 

@@ -47,7 +47,7 @@ def log_prob(row: list[float], w: int) -> float:
 
 
 def test_raw_and_local_are_the_sums_of_the_definition() -> None:
-    raw_B, local_B = evaluate(raw_energy(MODEL), SEQUENCES)[0], evaluate(local_energy(MODEL), SEQUENCES)[0]
+    raw_B, local_B = evaluate(raw_energy(MODEL), SEQUENCES).energy_B, evaluate(local_energy(MODEL), SEQUENCES).energy_B
     for row, y in enumerate(SEQUENCES.tolist()):
         assert raw_B[row].item() == pytest.approx(-sum(scores(MODEL, y, t)[y[t]] for t in range(3)), abs=1e-12)
         wanted = -sum(log_prob(scores(MODEL, y, t), y[t]) for t in range(3))
@@ -57,9 +57,9 @@ def test_raw_and_local_are_the_sums_of_the_definition() -> None:
 def test_an_offset_of_the_scores_changes_raw_and_not_local() -> None:
     assert isinstance(MODEL, TableModel)
     shifted = TableModel(MODEL.table + torch.randn(*MODEL.table.shape[:2], 1, dtype=torch.float64))
-    raw_B, local_B = evaluate(raw_energy(MODEL), SEQUENCES)[0], evaluate(local_energy(MODEL), SEQUENCES)[0]
-    assert (evaluate(raw_energy(shifted), SEQUENCES)[0] - raw_B).abs().max() > 0.5
-    assert torch.allclose(evaluate(local_energy(shifted), SEQUENCES)[0], local_B, atol=1e-12)
+    raw_B, local_B = evaluate(raw_energy(MODEL), SEQUENCES).energy_B, evaluate(local_energy(MODEL), SEQUENCES).energy_B
+    assert (evaluate(raw_energy(shifted), SEQUENCES).energy_B - raw_B).abs().max() > 0.5
+    assert torch.allclose(evaluate(local_energy(shifted), SEQUENCES).energy_B, local_B, atol=1e-12)
 
 
 def test_sums_and_weights() -> None:
@@ -73,12 +73,12 @@ def test_sums_and_weights() -> None:
         + -1.0 * raw_energy(OTHER)
     )
     parts = [
-        evaluate(part, SEQUENCES)[0]
+        evaluate(part, SEQUENCES).energy_B
         for part in (raw_energy(MODEL), local_energy(OTHER), length, local_energy(MODEL), soft, raw_energy(OTHER))
     ]
     weights = [2.0, 0.5, 0.5, 1.0, 1.0, -1.0]
     wanted_B = torch.stack([weight * part_B for weight, part_B in zip(weights, parts, strict=True)]).sum(0)
-    assert torch.allclose(evaluate(energy, SEQUENCES)[0], wanted_B, atol=1e-12)
+    assert torch.allclose(evaluate(energy, SEQUENCES).energy_B, wanted_B, atol=1e-12)
     assert len(energy.models) == 2
     assert raw_energy(MODEL) == raw_energy(MODEL, max_rows=3)
     assert raw_energy(MODEL) != local_energy(MODEL)
@@ -123,8 +123,8 @@ def test_the_memory_limit_holds_and_changes_nothing() -> None:
     assert isinstance(MODEL, TableModel)
     model = Recording(MODEL.table)
     context_B = torch.linspace(-1, 1, 27, dtype=torch.float64)
-    whole_B = evaluate(local_energy(MODEL), SEQUENCES, context_B)[0]
-    limited_B = evaluate(local_energy(model, max_rows=7), SEQUENCES, context_B)[0]
+    whole_B = evaluate(local_energy(MODEL), SEQUENCES, context_B).energy_B
+    limited_B = evaluate(local_energy(model, max_rows=7), SEQUENCES, context_B).energy_B
     assert torch.equal(whole_B, limited_B)
     assert model.rows == [7] * 11 + [4]
     model.rows.clear()
@@ -213,5 +213,5 @@ def test_a_kernel_for_an_equal_energy_takes_over_what_is_known() -> None:
     state = start_chains(local_energy(MODEL), SEQUENCES)
     assert state.under(local_energy(MODEL)).logits[0].equal(state.logits[0])
     other: Energy = raw_energy(OTHER)
-    assert torch.allclose(state.under(other).energy_B, evaluate(other, SEQUENCES)[0])
+    assert torch.allclose(state.under(other).energy_B, evaluate(other, SEQUENCES).energy_B)
     assert state.under(other).energy == other

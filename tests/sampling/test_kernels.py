@@ -28,6 +28,7 @@ from seqwise.sampling import (
     exact_gibbs,
     gibbs,
     in_order,
+    kernels,
     local_energy,
     mask_predict,
     masked_conditionals,
@@ -42,10 +43,9 @@ from seqwise.sampling import (
     shuffled,
     start_chains,
     table_model,
-    transitions,
 )
+from seqwise.sampling.kernels import update_scores
 from seqwise.sampling.state import evaluate
-from seqwise.sampling.transitions import update_scores
 
 NUM_CHAINS, NUM_POSITIONS, VOCAB_SIZE = 3, 5, 4
 
@@ -226,10 +226,10 @@ def test_what_is_kept_is_what_would_be_computed(name: str) -> None:
         after, _ = kernel(SeededDraws(3, state.chain_B, sweep=sweep), state)
         held = [state.tokens_BT, state.energy_B, *state.logits]
         assert all(torch.equal(a, b) for a, b in zip(given, held, strict=True)), "the given state was changed"
-        energy_B, energy_BT, logits = evaluate(after.energy, after.tokens_BT)
-        assert torch.allclose(after.energy_B, energy_B, atol=1e-12)
-        assert torch.allclose(after.energy_BT, energy_BT, atol=1e-12)
-        assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(after.logits, logits, strict=True))
+        own = evaluate(after.energy, after.tokens_BT)
+        assert torch.allclose(after.energy_B, own.energy_B, atol=1e-12)
+        assert torch.allclose(after.energy_BT, own.energy_BT, atol=1e-12)
+        assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(after.logits, own.logits, strict=True))
         state = after
     assert not torch.equal(state.tokens_BT, START_BT.repeat_interleave(3, 0))
 
@@ -516,7 +516,7 @@ def test_exact_gibbs_holds_the_scores_of_a_few_candidates_only(monkeypatch: pyte
         held.append(len(rows_N) * NUM_POSITIONS)
         return update_scores(state, rows_N, *others)
 
-    monkeypatch.setattr(transitions, "update_scores", recorded)
+    monkeypatch.setattr(kernels, "update_scores", recorded)
     limited(KERNELS_BY_ROWS["exact Gibbs"], START_BT, 20, num_sweeps=1)
     assert max(held) == 45
     # At each of 5 visits: 9 parts of 4 candidates, and then the one of each chain that was drawn.

@@ -259,13 +259,9 @@ def load_chains(
         context,
     )
     first_1 = torch.zeros(min(1, len(state)), dtype=torch.int64, device=state.tokens_BT.device)
-    energy_1, _, logits_1 = evaluate(energy, state.tokens_BT[first_1], rows_of(context, first_1))
-    same = [own_BTV[first_1].shape == new.shape for own_BTV, new in zip(logits, logits_1, strict=False)]
-    if (
-        len(logits) != len(logits_1)
-        or not all(same)
-        or not torch.allclose(energy_1, state.energy_B[first_1], rtol=1e-4, atol=1e-3)
-    ):
+    saved, known = state.take(first_1), evaluate(energy, state.tokens_BT[first_1], rows_of(context, first_1))
+    same = [own_1TV.shape for own_1TV in saved.logits] == [new_1TV.shape for new_1TV in known.logits]
+    if not same or not torch.allclose(known.energy_B, saved.energy_B, rtol=1e-4, atol=1e-3):
         raise InputError(
             "the energy of the first chain is not what the file says",
             path=path,

@@ -231,8 +231,7 @@ def parallel_tempering(kernel_of: Callable[[Tensor], Kernel], temperatures: Sequ
             first_P = (draws.accepts(log_accept_B, first_B) & first_B).nonzero().flatten()
             here_N, there_N = torch.cat([first_P, first_P + 1]), torch.cat([first_P + 1, first_P])
             if len(here_N):
-                other = state.take(there_N)
-                state.put(here_N, other.tokens_BT, other.energy_B, other.energy_BT, other.logits)
+                state.put(here_N, state.take(there_N))
         return state, info
 
     return kernel

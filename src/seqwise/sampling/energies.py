@@ -85,6 +85,10 @@ class Energy:
         """The distinct models, in the order of their first terms."""
         return tuple({id(term.model): term.model for term in self.model_terms}.values())
 
+    def place_of(self, model: MaskedModel) -> int | None:
+        """The place of a model among :attr:`models`, None if it is none of them."""
+        return next((place for place, own in enumerate(self.models) if own is model), None)
+
     def of_sequences(self, tokens_BT: Tensor) -> Tensor:
         """Sum of the functions of the tokens, float64 (B,)."""
         energy_B = torch.zeros(len(tokens_BT), dtype=torch.float64, device=tokens_BT.device)

@@ -5,14 +5,13 @@ A state keeps the masked scores of every position, each masked alone. So a propo
 the state cost nothing, and a new sequence that differs at one position costs T - 1 passes: what stands at that position
 itself is masked there. Passes are counted.
 
-Shapes: B chains, T positions, V vocabulary, N some of the chains, M positions in all.
+Shapes: B chains, T positions, V vocabulary, K masked positions of a chain, N some of the chains, M positions in all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -20,11 +19,10 @@ from torch import Tensor
 from seqwise.errors import InputError
 from seqwise.models.protocols import MaskedModel
 from seqwise.sampling.draws import Draws
-from seqwise.sampling.energies import MAX_ROWS, Energy
+from seqwise.sampling.energies import MAX_ROWS, Energy, joint_logits, lone_logits, rows_of
 from seqwise.sampling.proposals import Proposal, Visits, in_order
 from seqwise.sampling.refinement import refinements
-from seqwise.sampling.state import ChainState, Info, Kernel
-from seqwise.sampling.transitions import arrival, counts, draw_conditional, moved_to, propose, settle
+from seqwise.sampling.state import ChainState, Evaluated, Info, Kernel, evaluate
 
 MOST_ALTERNATIVES = 256
 """The vocabulary beyond which exact Gibbs is refused."""
@@ -60,7 +58,9 @@ def metropolis_hastings(
         >>> state.tokens_BT.shape, info.proposals_B
         (torch.Size([2, 3]), tensor([3, 3]))
     """
-    return _metropolis_hastings(energy, proposal, visits or in_order(), temperature, _all_at_once)
+    return _metropolis_hastings(
+        energy, proposal, visits or in_order(), temperature, lambda masked_BT: (torch.ones_like(masked_BT),)
+    )
 
 
 def delayed_acceptance(
@@ -113,6 +113,25 @@ def delayed_acceptance(
     return _metropolis_hastings(energy, proposal, visits or in_order(), temperature, near_then_far)
 
 
+def _metropolis_hastings(
+    energy: Energy,
+    proposal: Proposal,
+    visits: Visits,
+    temperature: float | Tensor,
+    stages: Callable[[Tensor], Sequence[Tensor]],
+) -> Kernel:
+    @torch.no_grad()
+    def kernel(draws: Draws, state: ChainState) -> tuple[ChainState, Info]:
+        info = arrival(energy, state)
+        state, temperature_B = state.under(energy), temperatures_of(temperature, state)
+        for masked_BT in visits(draws, state.free_BT):
+            proposed = propose(draws, state, proposal, masked_BT, cached=True)
+            info += settle(draws, state, proposed, stages(masked_BT), temperature_B)
+        return state, info
+
+    return kernel
+
+
 def gibbs(proposal: Proposal, *, visits: Visits | None = None) -> Kernel:
     """Draw masked positions from the model's own conditionals, and keep what is drawn: degenerate Gibbs sampling.
 
@@ -137,15 +156,16 @@ def gibbs(proposal: Proposal, *, visits: Visits | None = None) -> Kernel:
     """
     chosen = visits or in_order()
 
+    @torch.no_grad()
     def kernel(draws: Draws, state: ChainState) -> tuple[ChainState, Info]:
         tokens_BT, info = state.tokens_BT, Info.none(state, invariant=False)
         for masked_BT in chosen(draws, state.free_BT):
             proposed = propose(draws, replace(state, tokens_BT=tokens_BT), proposal, masked_BT, cached=False)
             tokens_BT = proposed.tokens_BT
-            info += counts(proposed, proposed.live_B, proposed.passes_B)
-        return moved_to(state, tokens_BT, info)
+            info += proposed.info(proposed.live_B, proposed.passes_B)
+        return _moved_to(state, tokens_BT, info)
 
-    return _without_gradients(kernel)
+    return kernel
 
 
 def exact_gibbs(
@@ -183,6 +203,7 @@ def exact_gibbs(
     """
     chosen = visits or in_order()
 
+    @torch.no_grad()
     def kernel(draws: Draws, state: ChainState) -> tuple[ChainState, Info]:
         size = max((model.vocab_size for model in energy.models), default=0)
         size = len(allowed_V) if allowed_V is not None else size
@@ -194,10 +215,10 @@ def exact_gibbs(
         info = arrival(energy, state)
         state = state.under(energy)
         for masked_BT in chosen(draws, state.free_BT):
-            info += draw_conditional(draws, state, masked_BT, size, _column(temperature, state), allowed_V)
+            info += _draw_conditional(draws, state, masked_BT, size, temperatures_of(temperature, state), allowed_V)
         return state, info
 
-    return _without_gradients(kernel)
+    return kernel
 
 
 def mask_predict(
@@ -236,52 +257,201 @@ def mask_predict(
     if num_iterations < 1:
         raise InputError(f"Mask-Predict needs at least 1 iteration, got {num_iterations}")
 
+    @torch.no_grad()
     def kernel(draws: Draws, state: ChainState) -> tuple[ChainState, Info]:
         tokens_BT, info = state.tokens_BT, Info.none(state, invariant=False)
-        options: dict[str, Any] = {"num_iterations": num_iterations, "context": state.context, "allowed_V": allowed_V}
-        options |= {"max_rows": max_rows}
-        for refinement in refinements(model, tokens_BT, state.free_BT, **options):
+        steps = refinements(
+            model,
+            tokens_BT,
+            state.free_BT,
+            num_iterations=num_iterations,
+            context=state.context,
+            allowed_V=allowed_V,
+            max_rows=max_rows,
+        )
+        for refinement in steps:
             filled_B = refinement.masked_BT.any(1).long()
             novel_B = refinement.tokens_BT.ne(tokens_BT).any(1).long()
             info += replace(info, proposals_B=filled_B, accepted_B=filled_B, novel_B=novel_B, passes_B=filled_B)
             tokens_BT = refinement.tokens_BT
-        return moved_to(state, tokens_BT, info)
+        return _moved_to(state, tokens_BT, info)
 
-    return _without_gradients(kernel)
+    return kernel
 
 
 # ------------------------------------------------------------------------------------------------- their parts
 
 
-def _without_gradients(kernel: Kernel) -> Kernel:
-    wrapped: Kernel = torch.no_grad()(kernel)
-    return wrapped
+@dataclass(frozen=True, eq=False)
+class Proposed:
+    """New tokens for each chain."""
+
+    tokens_BT: Tensor
+    log_ratio_B: Tensor  # log q(old | new) - log q(new | old)
+    live_B: Tensor  # has a masked position
+    novel_B: Tensor  # differs from the state
+    passes_B: Tensor
+
+    def info(self, accepted_B: Tensor, passes_B: Tensor) -> Info:
+        """Counts of one visit."""
+        return Info(self.live_B.long(), accepted_B.long(), (accepted_B & self.novel_B).long(), passes_B)
 
 
-def _all_at_once(masked_BT: Tensor) -> Sequence[Tensor]:
-    return (torch.ones_like(masked_BT),)
+def propose(draws: Draws, state: ChainState, proposal: Proposal, masked_BT: Tensor, *, cached: bool) -> Proposed:
+    """Draw tokens at the masked positions of each chain, K at most."""
+    count_B = masked_BT.sum(1)
+    live_B, most = count_B > 0, max(int(count_B.max()), 1) if len(count_B) else 1
+    places_BK = masked_BT.long().argsort(dim=1, descending=True, stable=True)[:, :most]
+    live_BK = torch.arange(most, device=count_B.device) < count_B[:, None]
+    known = state.energy.place_of(proposal.model) if cached else None
+    cached_B = (count_B == 1) if known is not None else torch.zeros_like(live_B)
+    unknown_BT = masked_BT & (live_B & ~cached_B)[:, None]
+    shared = {"context": state.context, "max_rows": state.energy.max_rows}
+    logits_MV = joint_logits(proposal.model, state.tokens_BT, unknown_BT, **shared)
+    dtype = logits_MV.dtype if known is None else state.logits[known].dtype
+    logits_BKV = torch.zeros(*places_BK.shape, proposal.model.vocab_size, dtype=dtype, device=count_B.device)
+    if known is not None:
+        lone_N = cached_B.nonzero().flatten()
+        logits_BKV[lone_N, 0] = state.logits[known][lone_N, places_BK[lone_N, 0]]
+    logits_BKV[live_BK & ~cached_B[:, None]] = logits_MV.to(dtype)
+    log_q_BKV = proposal.log_probs(logits_BKV)
+    old_BK = state.tokens_BT.gather(1, places_BK)
+    new_BK = torch.stack([draws.categorical(log_q_BKV[:, k], live_BK[:, k]) for k in range(most)], 1)
+    new_BK = torch.where(live_BK, new_BK, old_BK)
+    back_BK, forth_BK = (log_q_BKV.gather(2, t_BK[..., None]).squeeze(2).double() for t_BK in (old_BK, new_BK))
+    log_ratio_B = back_BK.masked_fill(~live_BK, 0.0).sum(1) - forth_BK.masked_fill(~live_BK, 0.0).sum(1)
+    tokens_BT = state.tokens_BT.scatter(1, places_BK, new_BK)
+    passes_B = (live_B & ~cached_B).long()
+    return Proposed(tokens_BT, log_ratio_B, live_B, live_B & (new_BK != old_BK).any(1), passes_B)
 
 
-def _column(temperature: float | Tensor, state: ChainState) -> Tensor:
+def settle(
+    draws: Draws, state: ChainState, proposed: Proposed, stages: Sequence[Tensor], temperature_B: Tensor
+) -> Info:
+    """Accept or reject, and move the state in place; each stage adds the energy at some of the positions."""
+    passes_B, alive_B = proposed.passes_B.clone(), proposed.live_B
+    old_B = state.energy_B - state.energy_BT.sum(1)
+    new_B = torch.where(proposed.novel_B, state.energy.of_sequences(proposed.tokens_BT), old_B)
+    # A proposal without a way back, or against a hard constraint, is rejected without a pass.
+    hopeful_B = proposed.novel_B & proposed.log_ratio_B.isfinite() & new_B.isfinite()
+    rows_N = hopeful_B.nonzero().flatten()
+    tokens_NT, logits = proposed.tokens_BT[rows_N], tuple(own_BTV[rows_N] for own_BTV in state.logits)
+    log_accept_B = torch.where(hopeful_B, (old_B - new_B) / temperature_B + proposed.log_ratio_B, -torch.inf)
+    for stage_BT in stages:
+        logits, spent_N = update_scores(state, rows_N, tokens_NT, logits, stage_BT[rows_N])
+        energy_NT = state.energy.of_positions(tokens_NT, logits)
+        gain_N = ((state.energy_BT[rows_N] - energy_NT) * stage_BT[rows_N]).sum(1) / temperature_B[rows_N]
+        passes_B[rows_N] += spent_N
+        log_accept_B[rows_N] += gain_N
+        # What equals the state is accepted whatever the number.
+        log_accept_B = log_accept_B.masked_fill(~proposed.novel_B, 0.0)
+        alive_B = draws.accepts(log_accept_B, alive_B) & alive_B
+        kept_N = alive_B[rows_N]
+        rows_N, tokens_NT = rows_N[kept_N], tokens_NT[kept_N]
+        logits, energy_NT = tuple(own_NTV[kept_N] for own_NTV in logits), energy_NT[kept_N]
+        log_accept_B = torch.where(alive_B, 0.0, -torch.inf).double()
+    if len(rows_N):
+        state.put(rows_N, Evaluated(tokens_NT, energy_NT.sum(1) + new_B[rows_N], energy_NT, logits))
+    return proposed.info(alive_B, passes_B)
+
+
+def update_scores(
+    state: ChainState, rows_N: Tensor, tokens_NT: Tensor, logits: tuple[Tensor, ...], stage_NT: Tensor
+) -> tuple[tuple[Tensor, ...], Tensor]:
+    """The masked scores of new tokens at the positions of a stage, and what they cost each chain."""
+    changed_NT = tokens_NT != state.tokens_BT[rows_N]
+    # Where the only change is masked, the old scores hold.
+    stale_NT = stage_NT & (changed_NT.sum(1, keepdim=True) - changed_NT.long() > 0)
+    context, updated = rows_of(state.context, rows_N), []
+    for model, own_NTV in zip(state.energy.models, logits, strict=True):
+        fresh_MV = lone_logits(model, tokens_NT, stale_NT, context=context, max_rows=state.energy.max_rows)
+        updated.append(own_NTV.masked_scatter(stale_NT[..., None], fresh_MV.to(own_NTV.dtype)))
+    return tuple(updated), stale_NT.sum(1) * len(updated)
+
+
+def evaluate_changed(
+    state: ChainState, rows_N: Tensor, tokens_NT: Tensor, sequence_N: Tensor
+) -> tuple[Evaluated, Tensor]:
+    """Evaluate sequences that some chains could move to, and count the passes of each.
+
+    ``sequence_N`` is the energy of functions of their tokens; where it is infinite, no pass is made.
+    """
+    possible_NT = sequence_N.isfinite()[:, None].expand_as(tokens_NT)
+    own = tuple(own_BTV[rows_N] for own_BTV in state.logits)
+    logits, passes_N = update_scores(state, rows_N, tokens_NT, own, possible_NT)
+    energy_NT = state.energy.of_positions(tokens_NT, logits)
+    return Evaluated(tokens_NT, sequence_N + energy_NT.sum(1), energy_NT, logits), passes_N
+
+
+def temperatures_of(temperature: float | Tensor, state: ChainState) -> Tensor:
+    """The temperature of each chain, float64 (B,)."""
     temperature_B = torch.as_tensor(temperature, dtype=torch.float64, device=state.energy_B.device)
     if not bool((temperature_B > 0).all()):
         raise InputError(f"the temperature of a target must be greater than 0, got {temperature}")
     return temperature_B.expand(len(state))
 
 
-def _metropolis_hastings(
-    energy: Energy,
-    proposal: Proposal,
-    visits: Visits,
-    temperature: float | Tensor,
-    stages: Callable[[Tensor], Sequence[Tensor]],
-) -> Kernel:
-    def kernel(draws: Draws, state: ChainState) -> tuple[ChainState, Info]:
-        info = arrival(energy, state)
-        state, temperature_B = state.under(energy), _column(temperature, state)
-        for masked_BT in visits(draws, state.free_BT):
-            proposed = propose(draws, state, proposal, masked_BT, cached=True)
-            info += settle(draws, state, proposed, stages(masked_BT), temperature_B)
-        return state, info
+def arrival(energy: Energy, state: ChainState) -> Info:
+    """The passes that it takes to evaluate a state that belongs to another energy."""
+    info = Info.none(state)
+    return info if state.energy == energy else replace(info, passes_B=info.passes_B + _full(energy, state))
 
-    return _without_gradients(kernel)
+
+def _full(energy: Energy, state: ChainState) -> int:
+    return state.tokens_BT.shape[1] * len(energy.models)
+
+
+def _draw_conditional(
+    draws: Draws, state: ChainState, masked_BT: Tensor, size: int, temperature_B: Tensor, allowed_V: Tensor | None
+) -> Info:
+    """One visit of exact Gibbs: the energy with every token at the masked position, and a draw by it."""
+    live_B = masked_BT.any(1)
+    if bool((masked_BT.sum(1) > 1).any()):
+        raise InputError("exact Gibbs visits one position at a time", hint="use blocks of 1")
+    rows_N = live_B.nonzero().flatten().repeat_interleave(size)
+    every_N = torch.arange(size, device=rows_N.device).repeat(len(rows_N) // size)
+    # The scores of all candidates would be V times those of the state: a few candidates at a time have them.
+    numbers = torch.arange(len(rows_N), device=rows_N.device).split(max(1, state.energy.max_rows // masked_BT.shape[1]))
+    passes_B, energies = torch.zeros_like(state.chain_B), []
+    for part_N in numbers:
+        candidates, passes_N = _candidates(state, masked_BT, rows_N[part_N], every_N[part_N], allowed_V)
+        passes_B.index_add_(0, rows_N[part_N], passes_N)
+        energies.append(candidates.energy_B)
+    log_weights_BV = torch.zeros(len(state), size, dtype=torch.float64, device=rows_N.device)
+    log_weights_BV[live_B] = (-torch.cat(energies) / temperature_B[rows_N]).view(-1, size)
+    token_B = draws.categorical(log_weights_BV, live_B)
+    chosen_N = (token_B[rows_N] == every_N).nonzero().flatten()
+    rows_N = rows_N[chosen_N]
+    if len(numbers) == 1:
+        chosen = candidates.take(chosen_N)
+    else:
+        # These passes are made again and not counted, so that no count depends on what fits the memory.
+        chosen, _ = _candidates(state, masked_BT, rows_N, token_B[rows_N], allowed_V)
+    novel_B = torch.zeros_like(live_B).index_put((rows_N,), (chosen.tokens_BT != state.tokens_BT[rows_N]).any(1))
+    state.put(rows_N, chosen)
+    return Info(live_B.long(), live_B.long(), novel_B.long(), passes_B)
+
+
+def _candidates(
+    state: ChainState, masked_BT: Tensor, rows_N: Tensor, every_N: Tensor, allowed_V: Tensor | None
+) -> tuple[Evaluated, Tensor]:
+    """Chains with a token each at their masked position, and the passes that these cost."""
+    tokens_NT = torch.where(masked_BT[rows_N], every_N[:, None], state.tokens_BT[rows_N])
+    sequence_N = state.energy.of_sequences(tokens_NT)
+    here_N = (tokens_NT == state.tokens_BT[rows_N]).all(1)
+    if allowed_V is not None:
+        # What may not be drawn could never come back, so it is never left either.
+        own_N = state.tokens_BT[rows_N][masked_BT[rows_N]]
+        allowed_V = allowed_V.to(rows_N.device)
+        sequence_N = sequence_N.masked_fill(~(allowed_V[every_N] & allowed_V[own_N] | here_N), torch.inf)
+    return evaluate_changed(state, rows_N, tokens_NT, sequence_N)
+
+
+def _moved_to(state: ChainState, tokens_BT: Tensor, info: Info) -> tuple[ChainState, Info]:
+    """The state at new tokens; what has changed is evaluated from nothing."""
+    moved = state.under(state.energy)
+    changed_B = (tokens_BT != state.tokens_BT).any(1)
+    rows_N = changed_B.nonzero().flatten()
+    if len(rows_N):
+        moved.put(rows_N, evaluate(state.energy, tokens_BT[rows_N], rows_of(state.context, rows_N)))
+    return moved, replace(info, passes_B=info.passes_B + changed_B * _full(state.energy, state))

@@ -5,17 +5,15 @@ Shapes: B chains, T positions, V vocabulary, N sequences that are scored togethe
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
 from seqwise.errors import InputError
 from seqwise.sampling.draws import Draws, SeededDraws, choice_at
 from seqwise.sampling.energies import Energy
+from seqwise.sampling.kernels import arrival, evaluate_changed, temperatures_of
 from seqwise.sampling.proposals import Proposal
 from seqwise.sampling.state import ChainState, Info, Kernel
-from seqwise.sampling.transitions import arrival, update_scores
 
 
 def prefetching(energy: Energy, proposal: Proposal, *, num_ahead: int = 4, temperature: float | Tensor = 1.0) -> Kernel:
@@ -50,7 +48,7 @@ def prefetching(energy: Energy, proposal: Proposal, *, num_ahead: int = 4, tempe
     """
     if num_ahead < 1:
         raise InputError(f"at least 1 proposal must be scored at once, got {num_ahead}")
-    known = next((i for i, model in enumerate(energy.models) if model is proposal.model), None)
+    known = energy.place_of(proposal.model)
     if known is None:
         raise InputError("the proposal's model is none of the energy's", hint="use metropolis_hastings")
 
@@ -59,12 +57,10 @@ def prefetching(energy: Energy, proposal: Proposal, *, num_ahead: int = 4, tempe
         if not isinstance(draws, SeededDraws):
             raise InputError("prefetching looks ahead in random numbers that belong to chains", hint="use SeededDraws")
         info, state = arrival(energy, state), state.under(energy)
-        temperature_B = torch.as_tensor(temperature, dtype=torch.float64, device=state.energy_B.device)
-        if not bool((temperature_B > 0).all()):
-            raise InputError(f"the temperature of a target must be greater than 0, got {temperature}")
+        temperature_B = temperatures_of(temperature, state)
         done_B = torch.zeros_like(state.chain_B)
         while bool((done_B < state.free_BT.sum(1)).any()):
-            done_B, more = _leap(draws, state, proposal, known, num_ahead, temperature_B.expand(len(state)), done_B)
+            done_B, more = _leap(draws, state, proposal, known, num_ahead, temperature_B, done_B)
             info += more
         return state, info
 
@@ -95,12 +91,9 @@ def _leap(
 
     rows_N, places_N = (hopeful_BT & (number_BT <= num_ahead)).nonzero(as_tuple=True)
     tokens_NT = state.tokens_BT[rows_N].scatter(1, places_N[:, None], token_BT[rows_N, places_N][:, None])
-    sequence_N = state.energy.of_sequences(tokens_NT)
-    possible_NT = sequence_N.isfinite()[:, None].expand_as(tokens_NT)
-    logits, spent_N = update_scores(state, rows_N, tokens_NT, tuple(own[rows_N] for own in state.logits), possible_NT)
-    energy_NT = state.energy.of_positions(tokens_NT, logits)
-    energy_N = energy_NT.sum(1) + sequence_N
-    log_accept_N = (state.energy_B[rows_N] - energy_N) / temperature_B[rows_N] + (back_BT - forth_BT)[rows_N, places_N]
+    proposed, spent_N = evaluate_changed(state, rows_N, tokens_NT, state.energy.of_sequences(tokens_NT))
+    gain_N = (state.energy_B[rows_N] - proposed.energy_B) / temperature_B[rows_N]
+    log_accept_N = gain_N + (back_BT - forth_BT)[rows_N, places_N]
     accepted_N = draws.peek(ahead_BT + 1)[rows_N, places_N] < log_accept_N.exp()
 
     beyond = rank_BT.shape[1] + 1
@@ -117,12 +110,6 @@ def _leap(
         novel_B,
         torch.zeros_like(done_B).index_add(0, rows_N, spent_N),
     )
-    state.put(
-        rows_N[taken_N],
-        tokens_NT[taken_N],
-        energy_N[taken_N],
-        energy_NT[taken_N],
-        tuple(own[taken_N] for own in logits),
-    )
+    state.put(rows_N[taken_N], proposed.take(taken_N))
     draws.skip(2 * info.proposals_B)
-    return stop_B, replace(info, invariant=True)
+    return stop_B, info

@@ -6,7 +6,7 @@ Shapes: B chains, T positions, V vocabulary, N some of the chains.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -17,7 +17,27 @@ from seqwise.sampling.energies import Energy, lone_logits, rows_of
 
 
 @dataclass(frozen=True, eq=False)
-class ChainState:
+class Evaluated:
+    """B sequences of one length with their energies, and the scores from which these are computed."""
+
+    tokens_BT: Tensor  # int64
+    energy_B: Tensor  # float64, at temperature 1
+    energy_BT: Tensor  # float64, the models' share of it at each position
+    logits: tuple[Tensor, ...]  # of each model (B, T, V), each position masked alone
+
+    def take(self, rows_N: Tensor) -> Self:
+        """Some of the sequences, int64 (N,), with all that belongs to them."""
+        return replace(
+            self,
+            tokens_BT=self.tokens_BT[rows_N],
+            energy_B=self.energy_B[rows_N],
+            energy_BT=self.energy_BT[rows_N],
+            logits=tuple(logits_BTV[rows_N] for logits_BTV in self.logits),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class ChainState(Evaluated):
     """B sequences of one length, and what would be dear to compute again.
 
     Attributes:
@@ -32,10 +52,6 @@ class ChainState:
         context: what the models take with each sequence: None, or a nest of tensors whose first dimension is B.
     """
 
-    tokens_BT: Tensor
-    energy_B: Tensor
-    energy_BT: Tensor
-    logits: tuple[Tensor, ...]
     energy: Energy
     free_BT: Tensor
     chain_B: Tensor
@@ -45,40 +61,33 @@ class ChainState:
     def __len__(self) -> int:
         return len(self.tokens_BT)
 
-    def take(self, rows_N: Tensor) -> ChainState:
+    def take(self, rows_N: Tensor) -> Self:
         """Some of the chains, int64 (N,), with all that belongs to them."""
         return replace(
-            self,
-            tokens_BT=self.tokens_BT[rows_N],
-            energy_B=self.energy_B[rows_N],
-            energy_BT=self.energy_BT[rows_N],
-            logits=tuple(logits_BTV[rows_N] for logits_BTV in self.logits),
+            super().take(rows_N),
             free_BT=self.free_BT[rows_N],
             chain_B=self.chain_B[rows_N],
             context=rows_of(self.context, rows_N),
         )
 
     def under(self, energy: Energy) -> ChainState:
-        """The same sequences under an energy: a copy that may be changed in place, evaluated anew if it is another."""
-        if energy == self.energy:
-            return replace(
-                self,
-                tokens_BT=self.tokens_BT.clone(),
-                energy_B=self.energy_B.clone(),
-                energy_BT=self.energy_BT.clone(),
-                logits=tuple(logits_BTV.clone() for logits_BTV in self.logits),
-            )
-        energy_B, energy_BT, logits = evaluate(energy, self.tokens_BT, self.context)
-        return replace(self, energy_B=energy_B, energy_BT=energy_BT, logits=logits, energy=energy).under(energy)
+        """Return a copy that may be changed in place, evaluated anew if the energy is another."""
+        own = self if energy == self.energy else evaluate(energy, self.tokens_BT, self.context)
+        return replace(
+            self,
+            tokens_BT=own.tokens_BT.clone(),
+            energy_B=own.energy_B.clone(),
+            energy_BT=own.energy_BT.clone(),
+            logits=tuple(logits_BTV.clone() for logits_BTV in own.logits),
+            energy=energy,
+        )
 
-    def put(
-        self, rows_N: Tensor, tokens_NT: Tensor, energy_N: Tensor, energy_NT: Tensor, logits: tuple[Tensor, ...]
-    ) -> None:
+    def put(self, rows_N: Tensor, new: Evaluated) -> None:
         """Move some chains, in place: only for a state that came from :meth:`under`."""
-        self.tokens_BT[rows_N] = tokens_NT
-        self.energy_B[rows_N] = energy_N
-        self.energy_BT[rows_N] = energy_NT
-        for own_BTV, new_NTV in zip(self.logits, logits, strict=True):
+        self.tokens_BT[rows_N] = new.tokens_BT
+        self.energy_B[rows_N] = new.energy_B
+        self.energy_BT[rows_N] = new.energy_BT
+        for own_BTV, new_NTV in zip(self.logits, new.logits, strict=True):
             own_BTV[rows_N] = new_NTV
 
 
@@ -129,22 +138,14 @@ class Kernel(Protocol):
 
 
 @torch.no_grad()
-def evaluate(energy: Energy, tokens_BT: Tensor, context: Any = None) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-    """The energy of sequences from nothing: T passes of each model for each.
-
-    Args:
-        energy: of whole sequences.
-        tokens_BT: int64.
-        context: see :class:`ChainState`.
-
-    Returns:
-        ``energy_B``, ``energy_BT`` and ``logits`` as :class:`ChainState` has them.
+def evaluate(energy: Energy, tokens_BT: Tensor, context: Any = None) -> Evaluated:
+    """Evaluate sequences from nothing: T passes of each model for each.
 
     Example:
         >>> from seqwise.sampling import raw_energy, table_model
         >>> model = table_model(num_positions=2, vocab_size=3)
-        >>> energy_B, energy_BT, (logits_BTV,) = evaluate(raw_energy(model), torch.tensor([[0, 2]]))
-        >>> bool(energy_B[0] == -(logits_BTV[0, 0, 0] + logits_BTV[0, 1, 2]))
+        >>> state = evaluate(raw_energy(model), torch.tensor([[0, 2]]))
+        >>> bool(state.energy_B[0] == -(state.logits[0][0, 0, 0] + state.logits[0][0, 1, 2]))
         True
     """
     every_BT = torch.ones_like(tokens_BT, dtype=torch.bool)
@@ -153,7 +154,7 @@ def evaluate(energy: Energy, tokens_BT: Tensor, context: Any = None) -> tuple[Te
         for model in energy.models
     )
     energy_BT = energy.of_positions(tokens_BT, logits)
-    return energy_BT.sum(1) + energy.of_sequences(tokens_BT), energy_BT, logits
+    return Evaluated(tokens_BT, energy_BT.sum(1) + energy.of_sequences(tokens_BT), energy_BT, logits)
 
 
 def start_chains(
@@ -203,10 +204,13 @@ def start_chains(
         raise InputError(
             f"{list(tokens_BT.shape)} tokens with {list(free_BT.shape)} free positions and {list(chain_B.shape)} chains"
         )
-    energy_B, energy_BT, logits = evaluate(energy, tokens_BT, context)
-    if not bool(energy_B.isfinite().all()):
+    own = evaluate(energy, tokens_BT, context)
+    infinite_B = ~own.energy_B.isfinite()
+    if bool(infinite_B.any()):
         raise InputError(
-            f"the energy of {int((~energy_B.isfinite()).sum())} of {len(energy_B)} initial sequences is not finite",
+            f"the energy of {int(infinite_B.sum())} of {len(infinite_B)} initial sequences is not finite",
             hint="start from sequences that keep the hard constraints",
         )
-    return ChainState(tokens_BT, energy_B, energy_BT, logits, energy, free_BT.bool(), chain_B, 0, context)
+    return ChainState(
+        own.tokens_BT, own.energy_B, own.energy_BT, own.logits, energy, free_BT.bool(), chain_B, context=context
+    )
