@@ -193,7 +193,7 @@ def test_chains_are_those_of_one_sentence_and_chain_at_a_time(run: MaskedRun, ta
 
 def test_what_is_advanced_together_makes_no_difference(run: MaskedRun, monkeypatch: pytest.MonkeyPatch) -> None:
     together = draw(run, DATA.test.examples, CHAINS)
-    monkeypatch.setattr("seqwise.sampling.lengths.MOST_SCORES", 1)
+    monkeypatch.setattr("seqwise.sampling.problems.MOST_SCORES", 1)
     done: list[tuple[int, int]] = []
     apart = draw(run, DATA.test.examples, CHAINS, on_done=lambda *counts: done.append(counts))
     assert apart.tokens == together.tokens and apart.starts == together.starts

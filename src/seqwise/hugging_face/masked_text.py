@@ -24,8 +24,7 @@ from seqwise.hugging_face.text_codec import TextCodec, placed
 from seqwise.sampling.chains import Trace
 from seqwise.sampling.diagnostics import ChainReport, diagnose_chains
 from seqwise.sampling.energies import MAX_ROWS, TokenScores, pseudo_log_likelihood
-from seqwise.sampling.lengths import of_one_length
-from seqwise.sampling.problems import ChainProblem, Progress, Sample, run_problems, samples_of
+from seqwise.sampling.problems import ChainProblem, Progress, Sample, of_one_length, run_problems, samples_of
 from seqwise.sampling.settings import ChainSettings
 from seqwise.sampling.starts import FREE
 

@@ -23,8 +23,8 @@ from seqwise.runs.run import MaskedRun
 from seqwise.runs.sampling_folder import require_disk
 from seqwise.runs.sampling_settings import SampleSettings
 from seqwise.sampling.draws import SeededDraws
-from seqwise.sampling.length_beam import likeliest_lengths
 from seqwise.sampling.problems import ChainProblem, encode_sources
+from seqwise.sampling.refinement import likeliest_lengths
 from seqwise.sampling.starts import FREE
 
 AT_ONCE = 64  # sources that are read together for their lengths

@@ -19,7 +19,7 @@ from seqwise.errors import InputError
 from seqwise.models.conditional import ConditionalMaskedTransformer
 from seqwise.runs.run import MaskedRun
 from seqwise.sampling.energies import TokenScores, pseudo_log_likelihood
-from seqwise.sampling.lengths import of_one_length
+from seqwise.sampling.problems import of_one_length
 
 MAX_ROWS = 256
 BLOCK = 256  # sequences that are sorted by length before the first of them is given back

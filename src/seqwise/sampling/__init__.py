@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         effective_sample_size,
         split_r_hat,
         tail_effective_sample_size,
+        to_datatree,
     )
     from seqwise.sampling.draws import Draws, SeededDraws
     from seqwise.sampling.energies import (
@@ -46,16 +47,11 @@ if TYPE_CHECKING:
         raw_energy,
         sequence_energy,
     )
-    from seqwise.sampling.export import to_datatree
     from seqwise.sampling.kernels import delayed_acceptance, exact_gibbs, gibbs, mask_predict, metropolis_hastings
-    from seqwise.sampling.length_beam import (
-        likeliest_lengths,
-        predict_with_lengths,
-    )
     from seqwise.sampling.prefetch import prefetching
     from seqwise.sampling.problems import ChainProblem, ChainRunner, run_problems
     from seqwise.sampling.proposals import Visits, anywhere, in_order, masked_conditionals, shuffled
-    from seqwise.sampling.refinement import refine
+    from seqwise.sampling.refinement import likeliest_lengths, predict_with_lengths, refine
     from seqwise.sampling.settings import (
         ChainSettings,
         DelayedAcceptance,
@@ -77,10 +73,7 @@ else:
         "seqwise.sampling.diagnostics",
         "seqwise.sampling.draws",
         "seqwise.sampling.energies",
-        "seqwise.sampling.export",
         "seqwise.sampling.kernels",
-        "seqwise.sampling.length_beam",
-        "seqwise.sampling.lengths",
         "seqwise.sampling.phrases",
         "seqwise.sampling.prefetch",
         "seqwise.sampling.problems",

@@ -1,4 +1,4 @@
-"""Diagnostics of chains: acceptance, novelty, effective sample size, and whether chains agree with each other.
+"""Diagnostics of chains: acceptance, novelty, effective sample size, agreement, and chains as labelled arrays for ArviZ.
 
 A low energy is no sign of a good sampler: one that follows no target can lie below the target's mean.
 
@@ -58,14 +58,7 @@ class ChainReport:
 def effective_sample_size(values_SB: Tensor) -> float:
     """Number of independent draws that would give the mean as precisely: rank-normalised bulk ESS over all chains.
 
-    Args:
-        values_SB: a number for each sweep and chain; at least 4 sweeps.
-
-    Returns:
-        At most about ``S B log10(S B)``. Not a number below :data:`FEWEST_DRAWS` sweeps, where it is unknown.
-
-    Raises:
-        InputError: there are fewer than 4 sweeps, or ArviZ is missing.
+    At most about ``S B log10(S B)``. Not a number below :data:`FEWEST_DRAWS` sweeps, where it is unknown.
 
     Source: Vehtari et al. (2021), Rank-normalization, folding, and localization.
 
@@ -82,23 +75,7 @@ def effective_sample_size(values_SB: Tensor) -> float:
 def tail_effective_sample_size(values_SB: Tensor) -> float:
     """Number of independent draws that would give the 5% and the 95% quantile as precisely: the smaller of the two.
 
-    Args:
-        values_SB: see :func:`effective_sample_size`.
-
-    Returns:
-        See there.
-
-    Raises:
-        InputError: there are fewer than 4 sweeps, or ArviZ is missing.
-
     Source: Vehtari et al. (2021), section 4.3.
-
-    Example:
-        >>> import pytest, torch
-        >>> _ = pytest.importorskip("arviz_stats")
-        >>> values_SB = torch.randn(500, 4, generator=torch.Generator().manual_seed(0))
-        >>> bool(1500 < tail_effective_sample_size(values_SB) < 2500), tail_effective_sample_size(values_SB[:9])
-        (True, nan)
     """
     return _effective_sample_size(values_SB, method="tail", prob=(0.05, 0.95))
 
@@ -111,25 +88,11 @@ def _effective_sample_size(values_SB: Tensor, **method: Any) -> float:
 
 
 def split_r_hat(values_SB: Tensor) -> float:
-    """Whether chains agree, and each with its own other half: split rank-normalised R-hat, 1 where they do.
+    """Split rank-normalised R-hat: 1 where chains agree, and each with its own other half.
 
-    Args:
-        values_SB: a number for each sweep and chain; at least 4 sweeps.
-
-    Returns:
-        Not a number where no chain moves and all agree, and where there is one chain only.
-
-    Raises:
-        InputError: there are fewer sweeps, or ArviZ is missing.
+    Not a number where no chain moves and all agree, and where there is one chain only.
 
     Source: Vehtari et al. (2021).
-
-    Example:
-        >>> import pytest, torch
-        >>> _ = pytest.importorskip("arviz_stats")
-        >>> values_SB = torch.randn(500, 4, generator=torch.Generator().manual_seed(0))
-        >>> bool(split_r_hat(values_SB) < 1.01 < split_r_hat(values_SB + torch.arange(4)))
-        True
     """
     # Chains that do not move at all: not a number, which the report puts into words.
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -164,7 +127,6 @@ def diagnose_chains(
         >>> diagnose_chains(chains, discard=5, features={"sum": lambda y: y.sum(-1)}).num_sweeps
         45
     """
-    followed = _follow_a_target(chains)
     start = sweeps_left_out(chains, discard)
     values = {"energy": chains.energy_SB[start:]}
     for name, feature in (features or {}).items():
@@ -177,44 +139,118 @@ def diagnose_chains(
         for of in (effective_sample_size, tail_effective_sample_size)
     )
     r_hat = {name: split_r_hat(values_SB) for name, values_SB in values.items()}
-    proposals = max(int(chains.proposals_SB[start:].sum()), 1)
-    found = (
-        [] if followed else ["the transitions follow no energy, or only warm up: their samples have no known target"]
-    )
+    warnings = []
+    if not _follow_a_target(chains):
+        warnings.append("the transitions follow no energy, or only warm up: their samples have no known target")
     num_sweeps, num_chains = chains.energy_SB[start:].shape
     if bool(still_B.any()):
-        found.append(_stuck(chains, start, still_B))
+        warnings.append(_stuck(chains, start, still_B))
     for name, value in r_hat.items():
         if num_chains == 1:
-            found.append(f"R-hat of {name} takes two chains at least, better four, and there is one")
+            warnings.append(f"R-hat of {name} takes two chains at least, better four, and there is one")
         elif bool(still_B.all()):
             break  # which says all that R-hat could
         elif np.isnan(value):
-            found.append(f"R-hat of {name} is not a number: it is the same in all sweeps that count")
+            warnings.append(f"R-hat of {name} is not a number: it is the same in all sweeps that count")
         elif value > MOST_R_HAT:
             advice = _advice(ess[name], num_sweeps=num_sweeps, num_chains=num_chains, left_out=start)
-            found.append(f"R-hat of {name} is {value:.3f}, above {MOST_R_HAT}: the chains disagree, {advice}")
+            warnings.append(f"R-hat of {name} is {value:.3f}, above {MOST_R_HAT}: the chains disagree, {advice}")
     passes = int(chains.passes_SB.sum())
     return ChainReport(
         num_sweeps=len(chains) - start,
-        acceptance=int(chains.accepted_SB[start:].sum()) / proposals,
-        novelty=int(chains.novel_SB[start:].sum()) / proposals,
+        acceptance=chains.share("accepted", discard=start),
+        novelty=chains.share("novel", discard=start),
         mean_energy=float(values["energy"].mean()),
         ess=ess,
         tail_ess=tail_ess,
         r_hat=r_hat,
         ess_per_second=ess["energy"] / chains.seconds if chains.seconds > 0 else float("nan"),
         ess_per_pass=ess["energy"] / passes if passes else float("nan"),
-        warnings=tuple(found),
+        warnings=tuple(warnings),
+    )
+
+
+def to_datatree(
+    chains: Trace,
+    *,
+    discard: int = 0,
+    features: Mapping[str, Callable[[Tensor], Tensor]] | None = None,
+) -> Any:
+    """Return chains as an ``xarray.DataTree``, which the functions of ArviZ take.
+
+    The draws are the sweeps that :func:`~seqwise.sampling.diagnostics.diagnose_chains` judges, named by their numbers
+    from 1.
+
+    Args:
+        chains: from :func:`~seqwise.sampling.chains.sample_chains`, or one of ``SampledTexts.chains``.
+        discard: how many sweeps are left out at least.
+        features: names and functions from tokens (S, B, T) to numbers (S, B).
+
+    Returns:
+        Three groups, each of arrays (chain, draw): ``posterior`` has the energy and the features; ``sample_stats`` has
+        ``proposals``, ``accepted``, ``novel`` and ``passes`` of each sweep; ``samples`` has the tokens
+        (chain, draw, position) of the sweeps whose sequences are kept.
+
+    Raises:
+        InputError: xarray is missing, or a feature has the name "energy".
+
+    Example:
+        >>> import pytest, torch
+        >>> _ = pytest.importorskip("xarray")
+        >>> from seqwise.sampling import exact_gibbs, local_energy, sample_chains, start_chains, table_model
+        >>> target = local_energy(table_model(num_positions=2, vocab_size=3))
+        >>> chains = sample_chains(exact_gibbs(target), start_chains(target, torch.zeros(4, 2).long()), 50)
+        >>> tree = to_datatree(chains, discard=5, features={"sum": lambda y: y.sum(-1)})
+        >>> dict(tree.posterior.sizes), list(tree.posterior), tree.samples.tokens.shape
+        ({'chain': 4, 'draw': 45}, ['energy', 'sum'], (4, 45, 2))
+        >>> tree.posterior.attrs["tuning_steps"], int(tree.posterior.draw[0])
+        (5, 6)
+    """
+    try:
+        import xarray
+    except ImportError as error:
+        raise InputError("labelled arrays need xarray", hint="pip install 'seqwise[diagnostics]'") from error
+    from seqwise import __version__
+
+    features = features or {}
+    if "energy" in features:
+        raise InputError("a feature has the name 'energy', which that of the chains has", hint="give it another name")
+    start = sweeps_left_out(chains, discard)
+    kept = [sweep for sweep in sorted(chains.tokens) if sweep > start]
+    tokens_NBT = chains.tokens_SBT[len(chains.tokens) - len(kept) :]
+    values = {"energy": chains.energy_SB[start:]}
+    values |= {name: feature(tokens_NBT) for name, feature in features.items()}
+    counts = {name: getattr(chains, f"{name}_SB")[start:] for name in ("proposals", "accepted", "novel", "passes")}
+    draws = range(start + 1, len(chains) + 1)
+    attributes = {
+        "inference_library": "seqwise",
+        "inference_library_version": __version__,
+        "sampling_time": chains.seconds,
+        "tuning_steps": start,
+    }
+
+    def dataset(arrays: Mapping[str, Tensor], draws: Any, *dimensions: str) -> Any:
+        # (sweep, chain, ...) to (chain, draw, ...)
+        variables = {
+            name: (("chain", "draw", *dimensions), values_SB.detach().cpu().transpose(0, 1).numpy())
+            for name, values_SB in arrays.items()
+        }
+        num_chains = chains.energy_SB.shape[1]
+        return xarray.Dataset(variables, {"chain": range(num_chains), "draw": list(draws)}, attributes)
+
+    return xarray.DataTree.from_dict(
+        {
+            "posterior": dataset(values, draws),
+            "sample_stats": dataset(counts, draws),
+            "samples": dataset({"tokens": tokens_NBT}, kept, "position"),
+        }
     )
 
 
 def sweeps_left_out(chains: Trace, discard: int = 0) -> int:
     """Count the first sweeps that do not count: those discarded, and all up to the last one flagged as burn-in.
 
-    Args:
-        chains: if the last sweep is flagged too, all that are not discarded count.
-        discard: how many at least.
+    If the last sweep is flagged too, all that are not discarded count.
 
     Example:
         >>> import torch
@@ -232,7 +268,7 @@ def _follow_a_target(chains: Trace) -> bool:
 
 
 def _stuck(chains: Trace, start: int, still_B: Tensor) -> str:
-    """Says how many chains stayed where they were in all sweeps that count, and what may set them free."""
+    """Say how many chains stayed where they were in all sweeps that count, and what may set them free."""
     proposals = int(chains.proposals_SB[start:, still_B].sum())
     rejected = proposals - int(chains.accepted_SB[start:, still_B].sum())
     advice = "raise the temperature of target and proposal, mask larger blocks, leave more positions free"

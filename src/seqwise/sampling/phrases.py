@@ -1,6 +1,6 @@
 """Phrases that must occur, or must not: as a part of the energy, and in the sequences that chains start from.
 
-Shapes: B chains, T positions, V vocabulary.
+Shapes: B chains, T positions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from seqwise.models.protocols import MaskedModel
 from seqwise.sampling.energies import Energy, constraint, contains
-from seqwise.sampling.starts import Phrase, dispersed_starts
+from seqwise.sampling.starts import Phrase, dispersed_starts, lacks
 
 Condition = Callable[[Tensor], Tensor]
 """Tokens (B, T) to bool (B,)."""
@@ -31,15 +31,10 @@ BLANKLESS = ("CJK ", "HIRAGANA ", "KATAKANA ", "THAI ", "LAO ", "KHMER ", "MYANM
 
 @dataclass(frozen=True)
 class Phrases:
-    """Phrases that sequences should contain, and do without.
+    """Phrases that sequences should contain, each in one of the ways given for it, and phrases that they should do without.
 
-    Attributes:
-        required: phrases of which each must occur, in one of the ways that are given for it.
-        forbidden: phrases of which none may, in no way.
-        penalty: nats, for each required phrase that is missing and each way of a forbidden one that is there; infinity
-            makes the constraints hard.
-        conditions: what is to hold in place of that, one for each phrase, where phrases are more than their tokens; the
-            phrases themselves then only say how to write a sequence to start from. See :meth:`of_words`.
+    Where phrases are more than their tokens, ``conditions`` hold in their place, and the phrases only say how to write a
+    sequence to start from. See :meth:`of_words`.
 
     Example:
         >>> phrases = Phrases(required=[[(1, 2), (3,)]], forbidden=[(0, 0)], penalty=2.0)
@@ -49,7 +44,7 @@ class Phrases:
 
     required: Sequence[Sequence[Phrase]] = ()
     forbidden: Sequence[Phrase] = ()
-    penalty: float = math.inf
+    penalty: float = math.inf  # nats, for each phrase that is missing, or there; infinity makes constraints hard
     conditions: Sequence[Condition] | None = None
 
     @classmethod
@@ -61,13 +56,9 @@ class Phrases:
         penalty: float = math.inf,
         spell: Callable[[Sequence[int]], str],
     ) -> Phrases:
-        """Phrases that are looked for in the text that tokens spell, as whole words: see :func:`has_words`.
+        """Phrases that are looked for as whole words in the text that tokens spell: see :func:`has_words`.
 
-        Args:
-            required: for each phrase the ways in which a tokenizer writes it.
-            forbidden: likewise.
-            penalty: nats, for each phrase that is missing, or there.
-            spell: from tokens to their text.
+        For each phrase the ways are given in which a tokenizer writes it.
 
         Example:
             >>> pieces = ["cat", "c", "at", "s", " "]
@@ -85,8 +76,8 @@ class Phrases:
             texts = dict.fromkeys(text_of(tuple(way)) for way in ways)
 
             def holds(tokens_BT: Tensor) -> Tensor:
-                found = [any(has_words(text_of(tuple(row)), one) for one in texts) for row in tokens_BT.tolist()]
-                return torch.tensor(found, dtype=torch.bool, device=tokens_BT.device) == wanted
+                there = [any(has_words(text_of(tuple(row)), text) for text in texts) for row in tokens_BT.tolist()]
+                return torch.tensor(there, dtype=torch.bool, device=tokens_BT.device) == wanted
 
             return holds
 
@@ -103,7 +94,7 @@ class Phrases:
         """The energy with what the phrases add."""
         conditions = self.conditions
         if conditions is None:
-            conditions = [*map(_one_of, self.required), *map(_none_of, self.forbidden)]
+            conditions = [*map(_one_of, self.required), *map(lacks, self.forbidden)]
         for condition in conditions:
             energy += constraint(condition, penalty=self.penalty)
         return energy
@@ -112,11 +103,7 @@ class Phrases:
 def has_words(text: str, phrase: str) -> bool:
     """Whether a phrase occurs in a text as whole words: not joined to a letter, digit or accent on either side.
 
-    Scripts that are written without blanks have no such borders; there it may occur anywhere.
-
-    Args:
-        text: blanks between its words are single.
-        phrase: likewise; not empty.
+    Scripts that are written without blanks have no such borders; there it may occur anywhere. Blanks are single.
 
     Example:
         >>> has_words("a cat, not dogs", "cat"), has_words("a cat, not dogs", "dog"), has_words("白い猫です", "猫")
@@ -146,25 +133,9 @@ def phrase_starts(
 ) -> tuple[Tensor, Tensor]:
     """Initial sequences of :func:`~seqwise.sampling.starts.dispersed_starts`, with phrases kept where they can be.
 
-    Args:
-        model: a masked model in evaluation mode.
-        tokens_BT: int64; what stands at free positions plays no part.
-        free_BT: bool.
-        phrases: of a required one, the first way is written in, or another where that has no room. Where soft
-            constraints cannot be kept, a start breaks them; forbidden phrases are avoided for hard constraints only.
-        options: the others of :func:`~seqwise.sampling.starts.dispersed_starts`.
-
-    Returns:
-        The sequences, and bool (B,): false where no start was found that keeps hard constraints.
-
-    Example:
-        >>> from seqwise.sampling import table_model
-        >>> model, blank_BT = table_model(num_positions=3, vocab_size=3), torch.zeros(2, 3).long()
-        >>> options = {"chain_B": torch.arange(2), "greedy_B": torch.zeros(2).bool(), "seed": 0}
-        >>> tokens_BT, found_B = phrase_starts(
-        ...     model, blank_BT, torch.ones(2, 3).bool(), Phrases(required=[[(2, 1)]]), **options)
-        >>> contains(2, 1)(tokens_BT), found_B
-        (tensor([True, True]), tensor([True, True]))
+    Of a required phrase the first way is written in, or another where that has no room. Where soft constraints cannot be
+    kept, a start breaks them; forbidden phrases are avoided for hard constraints only. Returned are the sequences, and bool
+    (B,): false where no start was found that keeps hard constraints.
     """
     if phrases.hard:
         options |= {"forbidden": phrases.forbidden, "conditions": phrases.conditions}
@@ -183,7 +154,3 @@ def phrase_starts(
 
 def _one_of(ways: Sequence[Phrase]) -> Callable[[Tensor], Tensor]:
     return lambda tokens_BT: torch.stack([contains(*way)(tokens_BT) for way in ways]).any(0)
-
-
-def _none_of(phrase: Phrase) -> Callable[[Tensor], Tensor]:
-    return lambda tokens_BT: ~contains(*phrase)(tokens_BT)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, groupby
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -23,7 +23,6 @@ from seqwise.models.protocols import MaskedModel
 from seqwise.sampling.chains import Trace, sample_chains
 from seqwise.sampling.combinators import replicas
 from seqwise.sampling.energies import Energy, rows_of
-from seqwise.sampling.lengths import chains_at_once, of_one_length
 from seqwise.sampling.phrases import Phrases, phrase_starts
 from seqwise.sampling.settings import ChainSettings
 from seqwise.sampling.starts import FREE
@@ -35,60 +34,37 @@ Ways = tuple[tuple[int, ...], ...]
 Progress = Callable[[ChainState, Info], None]
 """Called after each sweep of a group with its state, replicas included, and what the sweep did."""
 
+MOST_SCORES = 2**25
+"""Number of scores (chains x positions x vocabulary) that chains advanced together may keep."""
+
 
 @dataclass(frozen=True)
 class ChainProblem:
-    """Sequences that agree with some fixed tokens, and the chains over them.
+    """Sequences that agree with some fixed tokens, and the chains over them."""
 
-    Attributes:
-        tokens: ids, FREE where they are to be drawn.
-        source: ids that a conditional model reads.
-        num_chains: number of chains.
-        first_chain: number of the first chain, which decides what it draws; the others are numbered on from there.
-        starts: a sequence for each chain to start from; () where the runner makes them.
-        problem: place among the problems that were asked for, from 0.
-        rank: place of this length among those tried for that problem, from 0.
-        path: file of the problem, for messages.
-        line: line in that file.
-    """
-
-    tokens: tuple[int, ...]
-    source: tuple[int, ...] = (0,)
+    tokens: tuple[int, ...]  # ids, FREE where they are to be drawn
+    source: tuple[int, ...] = (0,)  # ids that a conditional model reads
     num_chains: int = 1
-    first_chain: int = 0
-    starts: Sequence[tuple[int, ...]] = ()
-    problem: int = 0
-    rank: int = 0
-    path: str | None = None
+    first_chain: int = 0  # its number, which decides what it draws; the others are numbered on from there
+    starts: Sequence[tuple[int, ...]] = ()  # a sequence for each chain to start from; () where the runner makes them
+    problem: int = 0  # place among the problems that were asked for
+    rank: int = 0  # place of this length among those tried for that problem
+    path: str | None = None  # of the file that the problem comes from, for messages
     line: int | None = None
 
 
 class Sample(NamedTuple):
-    """A sequence that a chain held.
+    """A sequence that a chain held."""
 
-    Attributes:
-        problem: place among the problems, from 0.
-        chain: number among the chains of the problem, from 0; those of the likeliest length come first.
-        sweep: the sweep after which it held it, counted from 1.
-        tokens: ids.
-        energy: at temperature 1, soft constraints included.
-    """
-
-    problem: int
-    chain: int
-    sweep: int
+    problem: int  # its place among the problems
+    chain: int  # among the chains of the problem; those of the likeliest length come first
+    sweep: int  # after which the chain held it, counted from 1
     tokens: tuple[int, ...]
-    energy: float
+    energy: float  # at temperature 1, soft constraints included
 
 
 def samples_of(problem: ChainProblem, trace: Trace, sweeps: Iterable[int]) -> list[Sample]:
-    """The sequences of the chains of one problem after some sweeps, by chain and sweep.
-
-    Args:
-        problem: the problem.
-        trace: of its chains alone.
-        sweeps: counted from 1; the trace keeps their sequences.
-    """
+    """Sequences of the chains of one problem after some sweeps, which its trace has kept, by chain and sweep."""
     wanted = list(sweeps)
     return [
         Sample(
@@ -105,7 +81,7 @@ def samples_of(problem: ChainProblem, trace: Trace, sweeps: Iterable[int]) -> li
 
 @torch.no_grad()
 def encode_sources(model: MaskedModel, sources: Sequence[tuple[int, ...]]) -> Any:
-    """Context that a conditional model reads from sources, a row for each; None for a model that reads none."""
+    """Encode sources for a conditional model, a row for each; None for a model that reads none."""
     if not isinstance(model, ConditionalMaskedTransformer):
         return None
     batch = collate([(place, EncodedExample(ids, ())) for place, ids in enumerate(sources)]).to(_device_of(model))
@@ -114,31 +90,19 @@ def encode_sources(model: MaskedModel, sources: Sequence[tuple[int, ...]]) -> An
 
 @dataclass(frozen=True, eq=False)
 class ChainRunner:
-    """All that the chains of several problems share: model, target, kernel and constraints.
+    """What the chains of several problems share: model, target, kernel and constraints.
 
-    Attributes:
-        model: a masked model in evaluation mode.
-        settings: target, kernel and constraints.
-        seed: of all random numbers.
-        allowed_V: bool, the tokens that may be drawn; None for all.
-        phrase: from the text of a phrase of the settings to its ways; needed where there are such phrases.
-        spell: from ids to the text in which phrases are looked for as words; None: they are looked for as tokens.
-        starts: "dispersed": the first chain of each problem starts from the greedy fill, the others from sequences that
-            are drawn token by token; "greedy": all start from the greedy fill.
-        phrases: the constraints, as ids.
-        energy: the model's, with the constraints.
-        kernel: makes one sweep.
-
-    Raises:
-        InputError: a phrase of the settings cannot be used.
+    A phrase of the settings is looked for as words in what ``spell`` makes of the tokens, as tokens where it is None.
+    With "dispersed" starts the first chain of each problem starts from the greedy fill, the others from sequences that
+    are drawn token by token; with "greedy" ones all start from the greedy fill.
     """
 
     model: MaskedModel
     settings: ChainSettings
     seed: int = 0
-    allowed_V: Tensor | None = None
-    phrase: Callable[[str], Ways] | None = None
-    spell: Callable[[Sequence[int]], str] | None = None
+    allowed_V: Tensor | None = None  # bool, the tokens that may be drawn; None for all
+    phrase: Callable[[str], Ways] | None = None  # from the text of a phrase of the settings to its ways
+    spell: Callable[[Sequence[int]], str] | None = None  # from ids to text
     starts: Literal["dispersed", "greedy"] = "dispersed"
     phrases: Phrases = field(init=False)
     energy: Energy = field(init=False)
@@ -179,9 +143,6 @@ class ChainRunner:
         """Refuse a problem with no room for a phrase that must occur, before anything is sampled.
 
         Each phrase is looked at alone: only the attempt to write two of them in tells whether both have room.
-
-        Raises:
-            InputError: with the file and the line of the problem.
         """
         if self.phrases.hard and not all(_has_room(problem.tokens, ways) for ways in self.phrases.required):
             raise self._no_start(problem)
@@ -191,7 +152,7 @@ class ChainRunner:
         most_chains = max((problem.num_chains for problem in problems), default=1) * self.settings.num_replicas
 
         def most(length: int) -> int:
-            fitting = chains_at_once(length, vocab_size=self.model.vocab_size, max_rows=self.settings.max_rows)
+            fitting = min(self.settings.max_rows, MOST_SCORES // (length * self.model.vocab_size))
             return fitting // most_chains
 
         return of_one_length([len(problem.tokens) for problem in problems], most)
@@ -208,11 +169,7 @@ class ChainRunner:
         return torch.cat(numbers).to(_device_of(self.model))
 
     def start(self, problems: Sequence[ChainProblem]) -> ChainState:
-        """The chains of problems of one length before their first sweep, replicas included.
-
-        Raises:
-            InputError: no start keeps the constraints, with the file and the line of the problem.
-        """
+        """The chains of problems of one length before their first sweep, replicas included."""
         device, context, chain_B = _device_of(self.model), self.context(problems), self.numbers(problems)
         rows = [problem.tokens for problem in problems for _ in range(problem.num_chains)]
         tokens_BT = torch.tensor(rows, device=device)
@@ -243,16 +200,7 @@ class ChainRunner:
     def advance(
         self, state: ChainState, num_sweeps: int, *, progress: Progress | None = None
     ) -> tuple[Trace, ChainState]:
-        """Make more sweeps.
-
-        Args:
-            state: from :meth:`start`, or an earlier call.
-            num_sweeps: number of sweeps to make.
-            progress: called after each of them.
-
-        Returns:
-            The sweeps of the chains at the wanted temperature, and the state of all replicas to go on from.
-        """
+        """Make more sweeps; return those of the chains at the wanted temperature, and the state of all replicas."""
         trace = sample_chains(self.kernel, state, num_sweeps, seed=self.seed, progress=progress)
         return trace.coldest(self.settings.num_replicas), trace.state
 
@@ -262,12 +210,12 @@ class ChainRunner:
             for verb, phrases in (("contains", self.settings.contain), ("does without", self.settings.without))
             for phrase in phrases
         ]
-        whole = all(token == FREE for token in problem.tokens)
+        all_free = all(token == FREE for token in problem.tokens)
         return InputError(
-            f"no sequence {f'of length {len(problem.tokens)} ' if whole else ''}was found that {' and '.join(what)}",
+            f"no sequence {f'of length {len(problem.tokens)} ' if all_free else ''}was found that {' and '.join(what)}",
             path=problem.path,
             line=problem.line,
-            hint=f"{'choose a larger length' if whole else 'leave more positions free'}, or give a penalty",
+            hint=f"{'choose a larger length' if all_free else 'leave more positions free'}, or give a penalty",
         )
 
 
@@ -280,26 +228,14 @@ def run_problems(
     progress: Progress | None = None,
     **options: Any,
 ) -> list[Trace]:
-    """Run chains over problems of any lengths: the samples of ``p(y) proportional to exp(-E(y) / T)`` for each.
+    """Run chains over problems of any lengths: samples of ``p(y) proportional to exp(-E(y) / T)``, a trace for each.
 
-    Args:
-        model: a masked model in evaluation mode.
-        problems: any number, of any lengths.
-        settings: target, kernel and constraints.
-        num_sweeps: sweeps of each chain.
-        progress: called after each sweep of each group of problems.
-        options: the others of :class:`ChainRunner`.
-
-    Returns:
-        A trace for each problem, in their order.
-
-    Raises:
-        InputError: a phrase cannot be used, or no start keeps the constraints.
+    ``options`` are the others of :class:`ChainRunner`.
 
     Source: Goyal (2021), sections 6.3 and 6.4.
 
     Example:
-        >>> from seqwise.sampling import FREE, ChainProblem, ChainSettings, run_problems, table_model
+        >>> from seqwise.sampling import ChainSettings, table_model
         >>> model = table_model(num_positions=3, vocab_size=4)
         >>> problems = [ChainProblem((FREE, 1, FREE), num_chains=2), ChainProblem((FREE, FREE, 0), first_chain=2)]
         >>> first, second = run_problems(model, problems, ChainSettings(), num_sweeps=5)
@@ -313,6 +249,19 @@ def run_problems(
         trace, _ = runner.advance(runner.start(group), num_sweeps, progress=progress)
         traces |= zip(places, by_problem(trace, group), strict=True)
     return [traces[place] for place in range(len(problems))]
+
+
+def of_one_length(lengths: Sequence[int], most: Callable[[int], int]) -> Iterator[list[int]]:
+    """Places of sequences that have one length, the shortest first, ``most(length)`` at a time, 1 at least.
+
+    Example:
+        >>> list(of_one_length([3, 2, 3, 3], lambda length: 6 // length))
+        [[1], [0, 2], [3]]
+    """
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
+    for length, group in groupby(order, key=lengths.__getitem__):
+        alike, size = list(group), max(1, most(length))
+        yield from (alike[first : first + size] for first in range(0, len(alike), size))
 
 
 def by_problem(trace: Trace, problems: Sequence[ChainProblem]) -> list[Trace]:

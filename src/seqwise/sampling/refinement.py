@@ -1,33 +1,30 @@
 """Mask-Predict: all free positions filled at once, then the least certain ones masked and filled again.
 
-Shapes: B sequences, T positions, V vocabulary, M masked positions in all of them.
+Where the length is not known, several lengths are tried for each input.
+
+Shapes: B sequences or inputs, T positions, V vocabulary, M masked positions in all sequences, K lengths of each input, L
+the greatest length, N (input, length) pairs of one length T.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from seqwise.errors import InputError
 from seqwise.models.protocols import MaskedModel
-from seqwise.sampling.energies import MAX_ROWS, joint_logits
+from seqwise.sampling.energies import MAX_ROWS, joint_logits, rows_of
 
 
 class Refinement(NamedTuple):
-    """State of an iteration.
+    """State after an iteration."""
 
-    Attributes:
-        masked_BT: bool, the positions that were filled in it; none where a sequence was left alone.
-        tokens_BT: int64, all of them.
-        log_probs_BT: float64, what each token had when it was last filled in; plus infinity where nothing is free.
-    """
-
-    masked_BT: Tensor
+    masked_BT: Tensor  # bool, the positions that were filled in it
     tokens_BT: Tensor
-    log_probs_BT: Tensor
+    log_probs_BT: Tensor  # float64, of each token when it was last filled in; infinite where nothing is free
 
 
 @torch.no_grad()
@@ -41,7 +38,7 @@ def refinements(
     allowed_V: Tensor | None = None,
     max_rows: int = MAX_ROWS,
 ) -> Iterator[Refinement]:
-    """The iterations of :func:`refine`, one after another; arguments and errors are the same.
+    """Yield the iterations of :func:`refine`, one after another; arguments and errors are the same.
 
     Example:
         >>> from seqwise.sampling import table_model
@@ -80,33 +77,107 @@ def refine(
 ) -> tuple[Tensor, Tensor]:
     """Fill the free positions as :func:`~seqwise.sampling.kernels.mask_predict` does, without an energy.
 
-    Args:
-        model: a masked model in evaluation mode.
-        tokens_BT: int64; what stands at free positions plays no part.
-        free_BT: bool.
-        num_iterations: N; iteration i masks ``F (N - i) // N`` of the F free positions, the least certain ones.
-        context: None, or a nest of tensors whose first dimension is B.
-        allowed_V: bool, the tokens that may be filled in; all by default.
-        max_rows: how many sequences the model is given at once.
-
-    Returns:
-        The tokens, and at each free position the log-probability that its token had when it was last filled in, over
-        the allowed tokens, float64 (B, T); 0 at the others. One pass an iteration.
-
-    Raises:
-        InputError: there is no iteration.
+    Return the tokens, and at each free position the log-probability that its token had when it was last filled in, over
+    the allowed tokens, float64 (B, T); 0 at the others. Iteration i of N masks ``F (N - i) // N`` of the F free positions,
+    the least certain ones.
 
     Source: Ghazvininejad et al. (EMNLP 2019), section 4.
-
-    Example:
-        >>> from seqwise.sampling import table_model
-        >>> model = table_model(num_positions=3, vocab_size=4)
-        >>> tokens_BT, log_probs_BT = refine(model, torch.zeros(1, 3).long(), torch.ones(1, 3).bool(), num_iterations=2)
-        >>> tokens_BT.shape, bool((log_probs_BT < 0).all())
-        (torch.Size([1, 3]), True)
     """
-    options: dict[str, Any] = {"num_iterations": num_iterations, "context": context, "allowed_V": allowed_V}
-    options |= {"max_rows": max_rows}
-    for refinement in refinements(model, tokens_BT, free_BT, **options):
+    steps = refinements(
+        model,
+        tokens_BT,
+        free_BT,
+        num_iterations=num_iterations,
+        context=context,
+        allowed_V=allowed_V,
+        max_rows=max_rows,
+    )
+    for refinement in steps:
         tokens_BT, log_probs_BT = refinement.tokens_BT, refinement.log_probs_BT
     return tokens_BT, log_probs_BT.masked_fill(~free_BT, 0.0)
+
+
+class LengthContext(Protocol):
+    """Encoding of B inputs, with a guess of how long the output is."""
+
+    @property
+    def length_log_probs_BL(self) -> Tensor:
+        """The log-probability of length l at index l - 1, l = 1 .. L."""
+        ...
+
+
+class LengthPrediction(NamedTuple):
+    """The best output for one input."""
+
+    tokens: Tensor
+    log_prob: float  # mean over its tokens, each when it was last filled in
+    length: int
+
+
+def likeliest_lengths(
+    length_log_probs_BL: Tensor, *, beam: int, shortest: int = 1, longest: int | None = None
+) -> Tensor:
+    """The lengths of the highest probability for each input, the likeliest first; of two alike the shorter one first.
+
+    int64 (B, K), K = min(beam, M - shortest + 1), where M is the lesser of L and the longest.
+
+    Example:
+        >>> likeliest_lengths(torch.tensor([[0.1, 0.2, 0.4, 0.3]]).log(), beam=2)
+        tensor([[3, 4]])
+    """
+    greatest = length_log_probs_BL.shape[1]
+    if beam < 1:
+        raise InputError(f"a length beam needs at least 1 length, got {beam}")
+    if not 1 <= shortest <= min(greatest, greatest if longest is None else longest):
+        asked = f"at least {shortest} tokens" if longest is None else f"{shortest} to {longest}"
+        raise InputError(f"the model knows lengths from 1 to {greatest}, and {asked} are asked for")
+    order_BL = length_log_probs_BL[:, shortest - 1 : longest].argsort(dim=1, descending=True, stable=True)
+    return order_BL[:, :beam] + shortest
+
+
+@torch.no_grad()
+def predict_with_lengths(
+    model: MaskedModel,
+    context: LengthContext,
+    *,
+    beam: int,
+    num_iterations: int,
+    allowed_V: Tensor | None = None,
+    shortest: int = 1,
+    max_rows: int = MAX_ROWS,
+) -> list[LengthPrediction]:
+    """Mask-Predict with each of the likeliest lengths of each input; the best by the mean log-probability of a token.
+
+    ``argmax_l 1/l sum_t log p(y_t)`` over the ``beam`` likeliest lengths l, with p as in :func:`refine`. Of two alike,
+    the one of the likelier length is taken. All pairs of one length are refined together, without padding.
+
+    Source: Ghazvininejad et al. (EMNLP 2019), section 4 and its end on the length.
+    """
+    if max_rows < 1:
+        raise InputError(f"the number of rows that a model is given at once must be at least 1, got {max_rows}")
+    lengths_BK = likeliest_lengths(context.length_log_probs_BL, beam=beam, shortest=shortest)
+    predictions: dict[tuple[int, int], LengthPrediction] = {}
+    for length in lengths_BK.unique().tolist():
+        inputs_N, ranks_N = (lengths_BK == length).nonzero(as_tuple=True)
+        for first in range(0, len(inputs_N), max_rows):
+            rows_N = inputs_N[first : first + max_rows]
+            free_NT = torch.ones(len(rows_N), length, dtype=torch.bool, device=rows_N.device)
+            tokens_NT, log_probs_NT = refine(
+                model,
+                torch.zeros_like(free_NT, dtype=torch.int64),
+                free_NT,
+                num_iterations=num_iterations,
+                context=rows_of(context, rows_N),
+                allowed_V=allowed_V,
+                max_rows=max_rows,
+            )
+            pairs = zip(rows_N.tolist(), ranks_N[first : first + max_rows].tolist(), strict=True)
+            means = log_probs_NT.mean(1).tolist()
+            for pair, tokens_T, mean in zip(pairs, tokens_NT, means, strict=True):
+                predictions[pair] = LengthPrediction(tokens_T, mean, length)
+    ranks = range(lengths_BK.shape[1])
+    # max keeps the first of equals, and the ranks are in the order of the lengths' probabilities.
+    return [
+        max((predictions[row, rank] for rank in ranks), key=lambda prediction: prediction.log_prob)
+        for row in range(len(lengths_BK))
+    ]

@@ -46,30 +46,18 @@ def dispersed_starts(
     forbidden: Sequence[Phrase] = (),
     conditions: Sequence[Callable[[Tensor], Tensor]] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Initial sequences: the greedy fill for some chains, for the others one drawn token by token.
+    """Initial sequences: the greedy fill for the chains of ``greedy_B``, for the others one drawn token by token.
 
     Required phrases are written in first, each at a random place where it fits what is fixed or written already. Then
     greedy chains fill the rest from all masks at once with the likeliest tokens (the thesis' start), and the others by
-    :func:`fill_in_turn`. A start that holds a forbidden phrase is drawn anew, by the latter.
+    :func:`fill_in_turn`. A start that holds a forbidden phrase is drawn anew, by the latter. A chain's start depends on its
+    number and on the seed, not on the other chains.
 
-    Args:
-        model: a masked model in evaluation mode.
-        tokens_BT: int64; what stands at free positions plays no part.
-        free_BT: bool.
-        chain_B: int64; a chain's start depends on it and on the seed, not on the other chains.
-        greedy_B: bool, which chains start from the greedy fill.
-        seed: of all random numbers; those of sweeps are others.
-        context: None, or a nest of tensors whose first dimension is B.
-        allowed_V: bool, the tokens that may be filled in; all by default.
-        max_rows: how many sequences the model is given at once.
-        required: phrases of token ids that every start holds.
-        forbidden: phrases that none holds.
-        conditions: functions of the tokens (B, T) to bool (B,) that are all to hold. The phrases are hints then: every
-            second draw avoids the forbidden ones, and takes a required one that stands there already for granted.
+    ``conditions`` are functions of the tokens (B, T) to bool (B,) that are all to hold. The phrases are hints then: every
+    second draw avoids the forbidden ones, and takes a required one that stands there already for granted.
 
-    Returns:
-        The sequences, and bool (B,): false where no start was found that keeps the constraints. Required phrases alone
-        are tried at all places (20,000 at most), together with forbidden ones or conditions 50 draws are made.
+    Returned are the sequences, and bool (B,): false where no start was found that keeps the constraints. Required phrases
+    alone are tried at all places (20,000 at most), together with forbidden ones or conditions 50 draws are made.
 
     Source: Goyal (2021), section 6.4, for the greedy start; dispersed starts are what R-hat asks for (Gelman and Rubin
     1992).
@@ -104,7 +92,7 @@ def dispersed_starts(
         filled_NT, fine_N = fill_in_turn(
             draws, model, filled_NT, left_NT & ~greedy_N[:, None], forbidden=avoided, **shared
         )
-        for holds in [_lacks(phrase) for phrase in forbidden] if conditions is None else conditions:
+        for holds in [lacks(phrase) for phrase in forbidden] if conditions is None else conditions:
             fine_N = fine_N & holds(filled_NT)
         tokens_BT[rows_N[fine_N]], found_B[rows_N[fine_N]] = filled_NT[fine_N], True
         rows_N = torch.cat([rows_N[~fine_N], again_N])
@@ -128,27 +116,7 @@ def fill_in_turn(
     """Draw the free positions one after another in a random order, those still to come masked.
 
     ``y_t ~ softmax f(., h(what is fixed or filled so far))``, without tokens that would complete a forbidden phrase.
-
-    Args:
-        draws: random numbers of each chain.
-        model: a masked model in evaluation mode.
-        tokens_BT: int64; what stands at free positions plays no part.
-        free_BT: bool.
-        context: None, or a nest of tensors whose first dimension is B.
-        allowed_V: bool, the tokens that may be drawn; all by default.
-        max_rows: how many sequences the model is given at once.
-        forbidden: phrases of token ids.
-
-    Returns:
-        The sequences, and bool (B,): false where at some position no token was left to draw. As many passes as there
-        are free positions.
-
-    Example:
-        >>> from seqwise.sampling import SeededDraws, table_model
-        >>> draws = SeededDraws(0, torch.arange(2), sweep=0)
-        >>> model = table_model(num_positions=3, vocab_size=4)
-        >>> fill_in_turn(draws, model, torch.zeros(2, 3).long(), torch.ones(2, 3).bool())[0].shape
-        torch.Size([2, 3])
+    Returned are the sequences, and bool (B,): false where at some position no token was left to draw.
     """
     tokens_BT, left_BT = tokens_BT.clone(), free_BT.clone()
     fine_B = torch.ones_like(left_BT[:, 0])
@@ -174,8 +142,9 @@ def fill_in_turn(
     return tokens_BT, fine_B
 
 
-def _lacks(phrase: Phrase) -> Callable[[Tensor], Tensor]:
-    return lambda tokens_NT: ~contains(*phrase)(tokens_NT)
+def lacks(phrase: Phrase) -> Callable[[Tensor], Tensor]:
+    """The condition that a phrase does not occur: tokens (B, T) to bool (B,)."""
+    return lambda tokens_BT: ~contains(*phrase)(tokens_BT)
 
 
 def _banned(tokens_NT: Tensor, known_NT: Tensor, places_N: Tensor, forbidden: Sequence[Phrase], size: int) -> Tensor:
@@ -206,7 +175,7 @@ def _write(
     *,
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens with the required phrases written in, what is free then, and bool (N,): whether there was room.
+    """Write the required phrases in; return tokens, what is free then, and bool (N,): whether there was room.
 
     A phrase that stands there already is kept, or may be written a second time.
     """
