@@ -32,9 +32,9 @@ from seqwise.sampling import (
     pseudo_log_likelihood,
     sample_chains,
     shuffled,
-    split_r_hat,
     start_chains,
 )
+from seqwise.sampling.diagnostics import split_r_hat
 
 COLDEST = 0.1
 """The temperature of the target in the last sweep of annealed chains."""

@@ -46,7 +46,7 @@ from seqwise.runs.masked_model_training import measure_masked_run, new_masked_ru
 from seqwise.runs.run import MaskedRun
 from seqwise.runs.sampling_settings import SampleSettings
 from seqwise.runs.stages import steps_of
-from seqwise.sampling import effective_sample_size, split_r_hat
+from seqwise.sampling.diagnostics import effective_sample_size, split_r_hat
 from seqwise.training.trainer import fit
 
 Numbers = Mapping[str, npt.NDArray[Any]]

@@ -24,22 +24,11 @@ from seqwise.errors import InputError
 from seqwise.models.protocols import MaskedModel
 from seqwise.runs.run import MaskedRun
 from seqwise.runs.sampling_settings import SampleSettings
-from seqwise.sampling import (
-    FREE,
-    ChainProblem,
-    ChainRunner,
-    ChainState,
-    Draws,
-    MaskPredict,
-    SeededDraws,
-    likeliest_lengths,
-    local_energy,
-    predict_with_lengths,
-    raw_energy,
-    start_chains,
-)
+from seqwise.sampling import ChainState, Draws, MaskPredict, SeededDraws, local_energy, raw_energy, start_chains
 from seqwise.sampling.energies import rows_of
-from seqwise.sampling.problems import encode_sources
+from seqwise.sampling.problems import ChainProblem, ChainRunner, encode_sources
+from seqwise.sampling.refinement import likeliest_lengths, predict_with_lengths
+from seqwise.sampling.starts import FREE
 
 AT_ONCE = 256  # sources that are read together
 

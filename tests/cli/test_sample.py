@@ -42,31 +42,29 @@ from seqwise.sampling import (
     Energy,
     Kernel,
     ParallelTempering,
-    Visits,
     anneal_blocks,
     anneal_target,
     anywhere,
     burn_in,
-    by_sweep,
     constraint,
     contains,
     delayed_acceptance,
-    effective_sample_size,
     exact_gibbs,
     gibbs,
     in_order,
-    likeliest_lengths,
     local_energy,
     mask_predict,
     masked_conditionals,
     metropolis_hastings,
     parallel_tempering,
-    refine,
     sample_chains,
     shuffled,
-    split_r_hat,
     start_chains,
 )
+from seqwise.sampling.combinators import by_sweep
+from seqwise.sampling.diagnostics import effective_sample_size, split_r_hat
+from seqwise.sampling.proposals import Visits
+from seqwise.sampling.refinement import likeliest_lengths, refine
 
 settings_of = partial(configure, SampleSettings)
 """From flat settings, as of flags."""

@@ -25,7 +25,9 @@ from seqwise.runs.sampling import Group, SweepDone, sample, sample_in_blocks
 from seqwise.runs.sampling_problems import FREE, Problem, read_problems, unusual
 from seqwise.runs.sampling_report import SampleReport, report_lines
 from seqwise.runs.sampling_settings import SampleSettings
-from seqwise.sampling import ChainProblem, Trace, effective_sample_size, split_r_hat, tail_effective_sample_size
+from seqwise.sampling import Trace
+from seqwise.sampling.diagnostics import effective_sample_size, split_r_hat, tail_effective_sample_size
+from seqwise.sampling.problems import ChainProblem
 from training.test_several_processes import ended, launch
 
 

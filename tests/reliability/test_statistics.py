@@ -30,7 +30,6 @@ from seqwise.sampling import (
     coldest,
     cycle,
     delayed_acceptance,
-    effective_sample_size,
     exact_gibbs,
     examine,
     gibbs,
@@ -46,12 +45,12 @@ from seqwise.sampling import (
     sample_chains,
     sequence_energy,
     shuffled,
-    split_r_hat,
     start_chains,
     table_model,
     transition_matrix,
 )
 from seqwise.sampling.correctness import every_sequence
+from seqwise.sampling.diagnostics import effective_sample_size, split_r_hat
 
 LADDER = [1.0, 1.6]
 

@@ -41,19 +41,17 @@ from seqwise.runs.run import MaskedRun
 from seqwise.runs.sampling_settings import SampleSettings
 from seqwise.sampling import (
     SeededDraws,
-    likeliest_lengths,
     local_energy,
     masked_conditionals,
     metropolis_hastings,
-    predict_with_lengths,
     pseudo_log_likelihood,
     raw_energy,
-    refine,
     sample_chains,
     shuffled,
     start_chains,
     table_model,
 )
+from seqwise.sampling.refinement import likeliest_lengths, predict_with_lengths, refine
 
 PAIRS = masked_settings(
     format="pairs", minimum_count=1, hidden_size=8, num_layers=1, num_heads=2, feedforward_size=16, epochs=4.0,

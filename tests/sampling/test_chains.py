@@ -21,18 +21,15 @@ from seqwise.sampling import (
     ChainState,
     Info,
     Kernel,
-    TableModel,
     anneal_blocks,
     anywhere,
     boltzmann,
     burn_in,
-    by_sweep,
     coldest,
     constraint,
     contains,
     delayed_acceptance,
     diagnose_chains,
-    effective_sample_size,
     exact_gibbs,
     gibbs,
     in_order,
@@ -48,13 +45,13 @@ from seqwise.sampling import (
     sample_chains,
     save_chains,
     shuffled,
-    split_r_hat,
     start_chains,
     table_model,
-    tail_effective_sample_size,
     to_datatree,
 )
-from seqwise.sampling.correctness import every_sequence
+from seqwise.sampling.combinators import by_sweep
+from seqwise.sampling.correctness import TableModel, every_sequence
+from seqwise.sampling.diagnostics import effective_sample_size, split_r_hat, tail_effective_sample_size
 
 MODEL = table_model(num_positions=4, vocab_size=3, seed=1)
 ENERGY = local_energy(MODEL)

@@ -21,7 +21,6 @@ from seqwise.sampling import (
     Info,
     Kernel,
     SeededDraws,
-    Visits,
     anneal_blocks,
     anneal_target,
     anywhere,
@@ -53,6 +52,7 @@ from seqwise.sampling import (
 )
 from seqwise.sampling.correctness import every_sequence
 from seqwise.sampling.kernels import mask_predict
+from seqwise.sampling.proposals import Visits
 
 MODEL = table_model(num_positions=3, vocab_size=3, seed=1)
 SMALL = table_model(num_positions=3, vocab_size=2, seed=2)

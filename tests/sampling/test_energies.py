@@ -14,7 +14,6 @@ from seqwise import InputError
 from seqwise.sampling import (
     Energy,
     SeededDraws,
-    TableModel,
     anywhere,
     constraint,
     contains,
@@ -28,7 +27,7 @@ from seqwise.sampling import (
     start_chains,
     table_model,
 )
-from seqwise.sampling.correctness import every_sequence
+from seqwise.sampling.correctness import TableModel, every_sequence
 from seqwise.sampling.draws import choice_at
 from seqwise.sampling.state import evaluate
 

@@ -12,17 +12,9 @@ from torch import Tensor
 from seqwise import InputError
 from seqwise.models import ConditionalMaskedTransformer
 from seqwise.models.protocols import MaskedModel
-from seqwise.sampling import (
-    SeededDraws,
-    likeliest_lengths,
-    local_energy,
-    mask_predict,
-    predict_with_lengths,
-    refine,
-    start_chains,
-    table_model,
-)
+from seqwise.sampling import SeededDraws, local_energy, mask_predict, start_chains, table_model
 from seqwise.sampling.energies import rows_of
+from seqwise.sampling.refinement import likeliest_lengths, predict_with_lengths, refine
 
 
 class Guess(NamedTuple):

@@ -12,8 +12,6 @@ from seqwise.configuration import configure
 from seqwise.configuration.flat import flags_of
 from seqwise.errors import InputError
 from seqwise.sampling import (
-    ChainProblem,
-    ChainRunner,
     ChainSettings,
     MetropolisHastings,
     ParallelTempering,
@@ -21,13 +19,13 @@ from seqwise.sampling import (
     boltzmann,
     contains,
     examine,
-    run_problems,
     sample_chains,
     start_chains,
     table_model,
     transition_matrix,
 )
 from seqwise.sampling.correctness import every_sequence
+from seqwise.sampling.problems import ChainProblem, ChainRunner, run_problems
 from seqwise.sampling.settings import numbers
 from seqwise.sampling.starts import FREE
 

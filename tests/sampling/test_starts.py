@@ -15,7 +15,8 @@ from torch import Tensor
 
 import seqwise.sampling.starts as starts_module
 from seqwise.models.protocols import MaskedModel
-from seqwise.sampling import SeededDraws, refine, table_model
+from seqwise.sampling import SeededDraws, table_model
+from seqwise.sampling.refinement import refine
 from seqwise.sampling.starts import dispersed_starts, fill_in_turn
 
 MODEL = table_model(num_positions=3, vocab_size=3, seed=5)

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
         anneal_blocks,
         anneal_target,
         burn_in,
-        by_sweep,
         coldest,
         cycle,
         mixture,
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
         replicas,
     )
     from seqwise.sampling.correctness import (
-        TableModel,
         boltzmann,
         examine,
         examine_draws,
@@ -29,14 +27,7 @@ if TYPE_CHECKING:
         table_model,
         transition_matrix,
     )
-    from seqwise.sampling.diagnostics import (
-        ChainReport,
-        diagnose_chains,
-        effective_sample_size,
-        split_r_hat,
-        tail_effective_sample_size,
-        to_datatree,
-    )
+    from seqwise.sampling.diagnostics import ChainReport, diagnose_chains, to_datatree
     from seqwise.sampling.draws import Draws, SeededDraws
     from seqwise.sampling.energies import (
         Energy,
@@ -49,9 +40,7 @@ if TYPE_CHECKING:
     )
     from seqwise.sampling.kernels import delayed_acceptance, exact_gibbs, gibbs, mask_predict, metropolis_hastings
     from seqwise.sampling.prefetch import prefetching
-    from seqwise.sampling.problems import ChainProblem, ChainRunner, run_problems
-    from seqwise.sampling.proposals import Visits, anywhere, in_order, masked_conditionals, shuffled
-    from seqwise.sampling.refinement import likeliest_lengths, predict_with_lengths, refine
+    from seqwise.sampling.proposals import anywhere, in_order, masked_conditionals, shuffled
     from seqwise.sampling.settings import (
         ChainSettings,
         DelayedAcceptance,
@@ -62,7 +51,6 @@ if TYPE_CHECKING:
         MetropolisHastings,
         ParallelTempering,
     )
-    from seqwise.sampling.starts import FREE
     from seqwise.sampling.state import ChainState, Info, Kernel, start_chains
 else:
     __getattr__, __dir__ = lazy_names(
@@ -74,21 +62,14 @@ else:
         "seqwise.sampling.draws",
         "seqwise.sampling.energies",
         "seqwise.sampling.kernels",
-        "seqwise.sampling.phrases",
         "seqwise.sampling.prefetch",
-        "seqwise.sampling.problems",
         "seqwise.sampling.proposals",
-        "seqwise.sampling.refinement",
-        "seqwise.sampling.starts",
         "seqwise.sampling.state",
         "seqwise.sampling.settings",
     )
 
 __all__ = [
-    "FREE",
-    "ChainProblem",
     "ChainReport",
-    "ChainRunner",
     "ChainSettings",
     "ChainState",
     "DelayedAcceptance",
@@ -103,28 +84,23 @@ __all__ = [
     "MetropolisHastings",
     "ParallelTempering",
     "SeededDraws",
-    "TableModel",
     "Trace",
-    "Visits",
     "anneal_blocks",
     "anneal_target",
     "anywhere",
     "boltzmann",
     "burn_in",
-    "by_sweep",
     "coldest",
     "constraint",
     "contains",
     "cycle",
     "delayed_acceptance",
     "diagnose_chains",
-    "effective_sample_size",
     "exact_gibbs",
     "examine",
     "examine_draws",
     "gibbs",
     "in_order",
-    "likeliest_lengths",
     "load_chains",
     "local_energy",
     "mask_predict",
@@ -132,23 +108,18 @@ __all__ = [
     "metropolis_hastings",
     "mixture",
     "parallel_tempering",
-    "predict_with_lengths",
     "prefetching",
     "pseudo_log_likelihood",
     "raw_energy",
-    "refine",
     "repeat",
     "replicas",
-    "run_problems",
     "sample_chains",
     "save_chains",
     "sequence_energy",
     "shuffled",
     "simulated_matrix",
-    "split_r_hat",
     "start_chains",
     "table_model",
-    "tail_effective_sample_size",
     "to_datatree",
     "transition_matrix",
 ]

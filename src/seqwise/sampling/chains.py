@@ -71,11 +71,7 @@ class Trace:
 
     @property
     def state(self) -> ChainState:
-        """The state after the last sweep; hand it to :func:`sample_chains` to go on.
-
-        Raises:
-            InputError: the trace was read without one.
-        """
+        """The state after the last sweep; hand it to :func:`sample_chains` to go on."""
         if self.last is None:
             raise InputError("the trace has no state to go on from")
         return self.last
@@ -135,7 +131,7 @@ def sample_chains(
     Args:
         kernel: one sweep.
         init: from :func:`~seqwise.sampling.state.start_chains`, :func:`load_chains` or an earlier run.
-        num_sweeps: how many more sweeps.
+        num_sweeps: how many more sweeps, 0 or more.
         seed: of all random numbers.
         progress: called after each sweep with the state and what the sweep did.
 
@@ -186,9 +182,7 @@ def sample_chains(
 def save_chains(path: str | os.PathLike[str], state: ChainState) -> None:
     """Write where chains are to a safetensors file; after a crash the file is the old one or the new one.
 
-    Args:
-        path: replaced if it is there.
-        state: all of it but the energy and the context.
+    The energy and the context are not written.
 
     Example:
         >>> import tempfile
@@ -233,8 +227,6 @@ def load_chains(
 
     Raises:
         InputError: the file cannot be read, holds something else, or belongs to another energy.
-
-    Example: see :func:`save_chains`.
     """
     try:
         with safe_open(os.fspath(path), framework="pt", device=device) as stream:

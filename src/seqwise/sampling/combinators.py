@@ -21,13 +21,10 @@ from seqwise.sampling.state import ChainState, Info, Kernel
 
 
 def cycle(*kernels: Kernel) -> Kernel:
-    """One kernel after the other.
-
-    Args:
-        kernels: at least one.
+    """One kernel after the other; at least one.
 
     Raises:
-        InputError: there is none.
+        InputError: there is no kernel.
 
     Example:
         >>> from seqwise.sampling import SeededDraws, anywhere, local_energy, masked_conditionals, metropolis_hastings
@@ -53,13 +50,10 @@ def cycle(*kernels: Kernel) -> Kernel:
 
 
 def repeat(kernel: Kernel, times: int) -> Kernel:
-    """A kernel so many times in a row.
+    """A kernel so many times in a row, at least once.
 
     Example:
         >>> kernel = repeat(lambda draws, state: (state, Info.none(state)), 3)
-
-    Raises:
-        InputError: the number is less than 1.
     """
     return cycle(*[kernel] * times)
 
@@ -98,15 +92,7 @@ def mixture(kernels: Sequence[Kernel], weights: Sequence[float] | None = None) -
 
 
 def by_sweep(kernels: Sequence[Kernel]) -> Kernel:
-    """The first kernel in the first sweep, the second in the second, and the last one from then on.
-
-    Raises:
-        InputError: there is none.
-
-    Example:
-        >>> stay = lambda draws, state: (state, Info.none(state))
-        >>> kernel = by_sweep([burn_in(stay), stay])
-    """
+    """The first kernel in the first sweep, the second in the second, and the last one from then on."""
     if not kernels:
         raise InputError("there is no kernel to run")
 
@@ -117,7 +103,7 @@ def by_sweep(kernels: Sequence[Kernel]) -> Kernel:
 
 
 def burn_in(kernel: Kernel) -> Kernel:
-    """The same transitions, flagged as warming up: what they lead through is not to be counted.
+    """The same transitions, flagged as warming up: diagnostics leave them out.
 
     Example:
         >>> kernel = burn_in(lambda draws, state: (state, Info.none(state)))
@@ -133,10 +119,6 @@ def burn_in(kernel: Kernel) -> Kernel:
 def anneal_blocks(kernel_of: Callable[[int], Kernel], sizes: Sequence[int]) -> Kernel:
     """One block size a sweep, the last one from then on. Every sweep counts: the target is the same throughout.
 
-    Args:
-        kernel_of: from a block size to a kernel.
-        sizes: usually falling to 1.
-
     Source: Goyal (2021), section 6.5.
 
     Example:
@@ -150,14 +132,10 @@ def anneal_blocks(kernel_of: Callable[[int], Kernel], sizes: Sequence[int]) -> K
 
 
 def anneal_target(kernel_of: Callable[[float], Kernel], temperatures: Sequence[float]) -> Kernel:
-    """One temperature of the target a sweep; what comes before the last one is flagged as warming up.
-
-    Args:
-        kernel_of: from a temperature to a kernel.
-        temperatures: the last is that of the target, from then on.
+    """One temperature of the target a sweep, the last one from then on; what comes before it is flagged as warming up.
 
     Raises:
-        InputError: there is none.
+        InputError: there is no temperature.
 
     Source: Goyal (2021), section 6.6.
 
@@ -246,8 +224,8 @@ def replicas(state: ChainState, count: int) -> ChainState:
     Example:
         >>> from seqwise.sampling import local_energy, start_chains, table_model
         >>> state = start_chains(local_energy(table_model(num_positions=1, vocab_size=2)), torch.tensor([[0], [1]]))
-        >>> replicas(state, 2).tokens_BT.flatten()
-        tensor([0, 0, 1, 1])
+        >>> replicas(state, 2).tokens_BT.flatten(), coldest(replicas(state, 2), 2).tokens_BT.flatten()
+        (tensor([0, 0, 1, 1]), tensor([0, 1]))
     """
     if count < 1:
         raise InputError(f"the number of replicas must be at least 1, got {count}")
@@ -257,12 +235,8 @@ def replicas(state: ChainState, count: int) -> ChainState:
 
 
 def coldest(state: ChainState, count: int) -> ChainState:
-    """The first of every so many replicas, that at the first temperature.
+    """The first of every so many replicas, which is that at the first temperature.
 
-    Example:
-        >>> from seqwise.sampling import local_energy, start_chains, table_model
-        >>> state = start_chains(local_energy(table_model(num_positions=1, vocab_size=2)), torch.tensor([[0], [1]]))
-        >>> coldest(replicas(state, 2), 2).tokens_BT.flatten()
-        tensor([0, 1])
+    Example: see :func:`replicas`.
     """
     return state.take(torch.arange(0, len(state), count, device=state.chain_B.device))

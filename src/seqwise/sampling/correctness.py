@@ -261,8 +261,7 @@ def examine_draws(matrix_NN: Tensor, target_N: Tensor, *, num_draws: int) -> Dra
 class TableModel:
     """A masked model whose scores are looked up: one row for each position and for each way to fill the others.
 
-    Args:
-        table: (T, (V + 1)^T, V); a sequence with masks, read as a number to the base V + 1, is the row.
+    ``table`` is (T, (V + 1)^T, V); a sequence with masks, read as a number to the base V + 1, is the row.
     """
 
     def __init__(self, table: Tensor) -> None:
@@ -371,18 +370,7 @@ def _keys(tokens_BT: Tensor, group: int) -> list[tuple[int, ...]]:
 
 
 def every_sequence(vocab_size: int, length: int, *, limit: int = MOST_SEQUENCES) -> Tensor:
-    """All sequences of a length, in lexicographic order: the digits of 0 to V^T - 1.
-
-    Args:
-        vocab_size: V.
-        length: T.
-        limit: the largest V^T.
-
-    Returns:
-        int64, (V^T, T).
-
-    Raises:
-        InputError: there are more than the limit, or a size is less than 1.
+    """All V^T sequences of a length, int64, (V^T, T), in lexicographic order.
 
     Example:
         >>> every_sequence(2, 2).tolist()

@@ -1,4 +1,4 @@
-"""Diagnostics of chains: acceptance, novelty, effective sample size, agreement, and chains as labelled arrays for ArviZ.
+"""Diagnostics of chains: acceptance, novelty, effective sample size and agreement; labelled arrays for ArviZ.
 
 A low energy is no sign of a good sampler: one that follows no target can lie below the target's mean.
 
@@ -35,7 +35,7 @@ class ChainReport:
         novelty: the share of proposals that were accepted and changed the state.
         mean_energy: over sweeps and chains, at temperature 1.
         ess: effective sample size of the energy and of each feature, over all chains: how well their means are known.
-            Not a number where it is unknown: with fewer than :data:`FEWEST_DRAWS` sweeps, or where nothing moves.
+            Not a number where it is unknown: with fewer than 10 sweeps, or where nothing moves.
         tail_ess: the same of their 5% and 95% quantiles, the smaller one.
         r_hat: split rank-normalised R-hat of the same.
         ess_per_second: of the energy; the time of all sweeps counts, those left out included.
@@ -58,7 +58,7 @@ class ChainReport:
 def effective_sample_size(values_SB: Tensor) -> float:
     """Number of independent draws that would give the mean as precisely: rank-normalised bulk ESS over all chains.
 
-    At most about ``S B log10(S B)``. Not a number below :data:`FEWEST_DRAWS` sweeps, where it is unknown.
+    At most about ``S B log10(S B)``. Not a number below 10 sweeps, where it is unknown.
 
     Source: Vehtari et al. (2021), Rank-normalization, folding, and localization.
 

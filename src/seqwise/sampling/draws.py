@@ -31,14 +31,8 @@ class SeededDraws:
 
     So a chain draws the same numbers whatever the rest of the batch is, on every device, and after a resumption.
 
-    Args:
-        seed: any integer of 64 bits.
-        chain_B: int64, what tells the chains apart.
-        sweep: the number of the sweep.
-
-    Not implemented: devices without 64-bit floats.
-
     Source: the numbers are SplitMix64 (Steele, Lea and Flood 2014, Fast splittable pseudorandom number generators).
+    Not implemented: devices without 64-bit floats.
 
     Example:
         >>> draws = SeededDraws(0, torch.arange(3), sweep=0)

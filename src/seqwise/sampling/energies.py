@@ -50,14 +50,13 @@ class SequenceTerm:
 class Energy:
     """A weighted sum of energies, by ``+`` and ``weight * energy``.
 
-    Its terms come from :func:`raw_energy`, :func:`local_energy`, :func:`sequence_energy` and :func:`constraint`.
+    Its terms come from :func:`raw_energy`, :func:`local_energy`, :func:`sequence_energy` and :func:`constraint`. Two
+    energies are equal if they have the same terms of the same model and function objects.
 
     Attributes:
         model_terms: sums over positions; terms of one and the same model object share its passes.
         sequence_terms: functions of the tokens.
         max_rows: how many masked sequences a model is given at once.
-
-    Two energies are equal if they have the same terms of the same model and function objects.
     """
 
     model_terms: tuple[ModelTerm, ...] = ()
@@ -188,11 +187,7 @@ def constraint(holds: Callable[[Tensor], Tensor], *, penalty: float = math.inf) 
 def contains(*tokens: int) -> Callable[[Tensor], Tensor]:
     """The condition that a sequence has the given tokens one after another somewhere, for :func:`constraint`.
 
-    Args:
-        tokens: one token or more. For "must not contain", negate: ``lambda y: ~contains(3)(y)``.
-
-    Returns:
-        (B, T) int64 to (B,) bool.
+    (B, T) int64 to (B,) bool. For "must not contain", negate it: ``lambda y: ~contains(3)(y)``.
 
     Raises:
         InputError: there is no token.
@@ -216,24 +211,7 @@ def contains(*tokens: int) -> Callable[[Tensor], Tensor]:
 def lone_logits(
     model: MaskedModel, tokens_BT: Tensor, wanted_BT: Tensor, *, context: Any = None, max_rows: int = MAX_ROWS
 ) -> Tensor:
-    """The masked scores at each wanted position, with that position alone masked: one pass of one row for each.
-
-    Args:
-        model: a masked model.
-        tokens_BT: int64.
-        wanted_BT: bool, M true entries.
-        context: None, or what the model takes with each sequence: a nest of tensors whose first dimension is B.
-        max_rows: how many masked sequences the model is given at once.
-
-    Returns:
-        (M, V) in row-major order.
-
-    Example:
-        >>> from seqwise.sampling.correctness import table_model
-        >>> model = table_model(num_positions=2, vocab_size=3)
-        >>> lone_logits(model, torch.tensor([[0, 1]]), torch.tensor([[True, True]])).shape
-        torch.Size([2, 3])
-    """
+    """Return the masked scores (M, V) at M positions, each masked alone: one pass of one row for each."""
     parts = [logits_NV for _, _, logits_NV in _passes(model, tokens_BT, wanted_BT, context, max_rows)]
     return torch.cat(parts) if parts else torch.zeros(0, model.vocab_size, device=tokens_BT.device)
 
@@ -241,24 +219,7 @@ def lone_logits(
 def joint_logits(
     model: MaskedModel, tokens_BT: Tensor, masked_BT: Tensor, *, context: Any = None, max_rows: int = MAX_ROWS
 ) -> Tensor:
-    """The masked scores at all masked positions, those of a sequence masked together: one pass of one row for each.
-
-    Args:
-        model: a masked model.
-        tokens_BT: int64.
-        masked_BT: bool, M true entries.
-        context: see :func:`lone_logits`.
-        max_rows: how many masked sequences the model is given at once.
-
-    Returns:
-        (M, V) in row-major order.
-
-    Example:
-        >>> from seqwise.sampling.correctness import table_model
-        >>> model = table_model(num_positions=2, vocab_size=3)
-        >>> joint_logits(model, torch.tensor([[0, 1]] * 5), torch.tensor([[True, True]] * 5), max_rows=2).shape
-        torch.Size([10, 3])
-    """
+    """Return the masked scores (M, V) at M positions, those of a sequence masked together: one pass for each."""
     rows_N = masked_BT.any(1).nonzero().flatten()
     parts = [
         model.masked_logits(tokens_BT[part], masked_BT[part], rows_of(context, part)) for part in rows_N.split(max_rows)
@@ -296,11 +257,7 @@ def pseudo_log_likelihood(
 
 
 def pseudo_perplexity(log_prob: float, num_tokens: int) -> float:
-    """``exp(-log_prob / num_tokens)``, at most e^700.
-
-    Args:
-        log_prob: the pseudo-log-likelihood of one sequence or of many, in nats.
-        num_tokens: how many tokens they have.
+    """``exp(-log_prob / num_tokens)`` of one sequence or of many, at most e^700.
 
     Source: Salazar et al. (ACL 2020), section 4.
 
@@ -313,11 +270,7 @@ def pseudo_perplexity(log_prob: float, num_tokens: int) -> float:
 
 @dataclass(frozen=True, eq=False)
 class TokenScores:
-    """Tokens with ``log p(token | all others)`` of each.
-
-    Attributes:
-        tokens: T of them, without special ones.
-        token_log_probs_T: in nats, on the CPU.
+    """Tokens, without special ones, with ``log p(token | all others)`` of each, in nats, on the CPU.
 
     Example:
         >>> TokenScores(("a", "b"), torch.tensor([-1.0, -3.0])).log_prob
@@ -339,13 +292,7 @@ class TokenScores:
 
 
 def rows_of(context: Any, rows_N: Tensor) -> Any:
-    """A model's context for some of its rows: each tensor indexed along its first dimension; None stays None.
-
-    Example:
-        >>> from seqwise.sampling.energies import rows_of
-        >>> rows_of({"source": torch.tensor([[1], [2]])}, torch.tensor([1]))
-        {'source': tensor([[2]])}
-    """
+    """A model's context for some of its rows: each tensor indexed along its first dimension; None stays None."""
     return None if context is None else tree.map(lambda leaf: leaf[rows_N], context)
 
 

@@ -242,7 +242,7 @@ def mask_predict(
     Raises:
         InputError: there is no iteration.
 
-    Not implemented: several lengths at once; see :func:`~seqwise.sampling.refinement.predict_with_lengths`.
+    Not implemented: several lengths at once; see ``seqwise.sampling.refinement.predict_with_lengths``.
 
     Source: Ghazvininejad et al. (EMNLP 2019), section 4.
 

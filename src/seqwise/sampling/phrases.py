@@ -31,10 +31,10 @@ BLANKLESS = ("CJK ", "HIRAGANA ", "KATAKANA ", "THAI ", "LAO ", "KHMER ", "MYANM
 
 @dataclass(frozen=True)
 class Phrases:
-    """Phrases that sequences should contain, each in one of the ways given for it, and phrases that they should do without.
+    """Phrases that sequences should contain, each in one of the ways given for it, and phrases that none may hold.
 
-    Where phrases are more than their tokens, ``conditions`` hold in their place, and the phrases only say how to write a
-    sequence to start from. See :meth:`of_words`.
+    Where phrases are more than their tokens, ``conditions`` hold in their place, and the phrases only say how to write
+    a sequence to start from. See :meth:`of_words`.
 
     Example:
         >>> phrases = Phrases(required=[[(1, 2), (3,)]], forbidden=[(0, 0)], penalty=2.0)
@@ -133,9 +133,9 @@ def phrase_starts(
 ) -> tuple[Tensor, Tensor]:
     """Initial sequences of :func:`~seqwise.sampling.starts.dispersed_starts`, with phrases kept where they can be.
 
-    Of a required phrase the first way is written in, or another where that has no room. Where soft constraints cannot be
-    kept, a start breaks them; forbidden phrases are avoided for hard constraints only. Returned are the sequences, and bool
-    (B,): false where no start was found that keeps hard constraints.
+    Of a required phrase the first way is written in, or another where that has no room. Where soft constraints cannot
+    be kept, a start breaks them; forbidden phrases are avoided for hard constraints only. Returned are the sequences,
+    and bool (B,): false where no start was found that keeps hard constraints.
     """
     if phrases.hard:
         options |= {"forbidden": phrases.forbidden, "conditions": phrases.conditions}

@@ -38,7 +38,7 @@ class Proposal:
     full_share: float
 
     def log_probs(self, logits: Tensor) -> Tensor:
-        """log q of every token, from the model's scores: (..., V) to (..., V), minus infinity where q is 0."""
+        """Return log q of every token from the model's scores: (..., V) to (..., V), minus infinity where q is 0."""
         if self.allowed_V is not None:
             logits = logits.masked_fill(~self.allowed_V.to(logits.device), -torch.inf)
         full = (logits / self.temperature).log_softmax(-1)
@@ -107,12 +107,9 @@ Visits = Callable[[Draws, Tensor], Iterator[Tensor]]
 
 
 def in_order(block: int = 1) -> Visits:
-    """Every free position once, from left to right, so many neighbours at a time.
+    """Visits to every free position once, from left to right, ``block`` neighbours at a time.
 
-    A sweep of such visits leaves the target unchanged, though it is not reversible.
-
-    Args:
-        block: how many free positions are masked together; the last block may be smaller.
+    The last block may be smaller. A sweep of such visits leaves the target unchanged, though it is not reversible.
 
     Example:
         >>> from seqwise.sampling import SeededDraws
@@ -132,10 +129,7 @@ def in_order(block: int = 1) -> Visits:
 
 
 def shuffled(block: int = 1) -> Visits:
-    """Every free position once, in an order drawn anew for each chain and sweep.
-
-    Args:
-        block: how many free positions are masked together; the last block may be smaller.
+    """Visits to every free position once, ``block`` at a time, in an order drawn anew for each chain and sweep.
 
     Example:
         >>> from seqwise.sampling import SeededDraws

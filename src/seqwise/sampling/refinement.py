@@ -2,8 +2,8 @@
 
 Where the length is not known, several lengths are tried for each input.
 
-Shapes: B sequences or inputs, T positions, V vocabulary, M masked positions in all sequences, K lengths of each input, L
-the greatest length, N (input, length) pairs of one length T.
+Shapes: B sequences or inputs, T positions, V vocabulary, M masked positions in all sequences, K lengths of each input,
+L the greatest length, N (input, length) pairs of one length T.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def refine(
     """Fill the free positions as :func:`~seqwise.sampling.kernels.mask_predict` does, without an energy.
 
     Return the tokens, and at each free position the log-probability that its token had when it was last filled in, over
-    the allowed tokens, float64 (B, T); 0 at the others. Iteration i of N masks ``F (N - i) // N`` of the F free positions,
-    the least certain ones.
+    the allowed tokens, float64 (B, T); 0 at the others. Iteration i of N masks ``F (N - i) // N`` of the F free
+    positions, the least certain ones.
 
     Source: Ghazvininejad et al. (EMNLP 2019), section 4.
     """

@@ -50,14 +50,15 @@ def dispersed_starts(
 
     Required phrases are written in first, each at a random place where it fits what is fixed or written already. Then
     greedy chains fill the rest from all masks at once with the likeliest tokens (the thesis' start), and the others by
-    :func:`fill_in_turn`. A start that holds a forbidden phrase is drawn anew, by the latter. A chain's start depends on its
-    number and on the seed, not on the other chains.
+    :func:`fill_in_turn`. A start that holds a forbidden phrase is drawn anew, by the latter. A chain's start depends on
+    its number and on the seed, not on the other chains.
 
-    ``conditions`` are functions of the tokens (B, T) to bool (B,) that are all to hold. The phrases are hints then: every
-    second draw avoids the forbidden ones, and takes a required one that stands there already for granted.
+    ``conditions`` are functions of the tokens (B, T) to bool (B,) that are all to hold. The phrases are hints then:
+    every second draw avoids the forbidden ones, and takes a required one that stands there already for granted.
 
-    Returned are the sequences, and bool (B,): false where no start was found that keeps the constraints. Required phrases
-    alone are tried at all places (20,000 at most), together with forbidden ones or conditions 50 draws are made.
+    Returned are the sequences, and bool (B,): false where no start was found that keeps the constraints. Required
+    phrases alone are tried at all places (20,000 at most), together with forbidden ones or conditions 50 draws are
+    made.
 
     Source: Goyal (2021), section 6.4, for the greedy start; dispersed starts are what R-hat asks for (Gelman and Rubin
     1992).

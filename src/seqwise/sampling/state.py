@@ -127,13 +127,14 @@ class Info:
 
 
 class Kernel(Protocol):
-    """One transition of every chain. It leaves the given state as it is, and never touches positions that are not free.
+    """One transition of every chain: ``state, info = kernel(draws, state)``.
 
-    A chain without a free position stays where it is and draws nothing.
+    It leaves the given state as it is, and never touches positions that are not free. A chain without a free position
+    stays where it is and draws nothing.
     """
 
     def __call__(self, draws: Draws, state: ChainState) -> tuple[ChainState, Info]:
-        """The state afterwards, and what was done."""
+        """Return the state afterwards, and what was done."""
         ...
 
 
