@@ -121,9 +121,9 @@ def test_the_gap_of_a_tagger_is_the_loss_on_gold_labels_after_its_own(batch_size
     for index, oracle in enumerate(case.oracles):
         after_own = loss_by_hand(oracle, own[index], [{label} for label in gold[index]])
         after_gold = loss_by_hand(oracle, gold[index], [{label} for label in gold[index]])
-        assert found.own.sides[0][index] == pytest.approx(after_own, abs=1e-10)
-        assert found.gold.sides[0][index] == pytest.approx(after_gold, abs=1e-10)
-    assert found.own.sides[1].tolist() == found.gold.sides[1].tolist() == [3, 1, 4, 2]
+        assert found.own.numerators_N[index] == pytest.approx(after_own, abs=1e-10)
+        assert found.gold.numerators_N[index] == pytest.approx(after_gold, abs=1e-10)
+    assert found.own.denominators_N.tolist() == found.gold.denominators_N.tolist() == [3, 1, 4, 2]
     assert abs(found.gap) > 0.01 and sum(done) == 4
 
 
@@ -139,13 +139,13 @@ def test_the_gap_of_a_transducer_is_on_what_keeps_the_best_edit_distance() -> No
     for index, oracle in enumerate(case.oracles):
         options = references[index]
         right = [by_completions(outputs[index][:t], options, 8) for t in range(len(outputs[index]))]
-        assert found.own.sides[0][index] == pytest.approx(loss_by_hand(oracle, outputs[index], right), abs=1e-10)
+        assert found.own.numerators_N[index] == pytest.approx(loss_by_hand(oracle, outputs[index], right), abs=1e-10)
         gold = sum(
             loss_by_hand(oracle, one, [by_completions(one[:t], options, 8) for t in range(len(one))]) for one in options
         )
-        assert found.gold.sides[0][index] == pytest.approx(gold, abs=1e-10)
-    assert found.own.sides[1].tolist() == [4, 2, 3, 2]
-    assert found.gold.sides[1].tolist() == [3, 7, 1, 4]
+        assert found.gold.numerators_N[index] == pytest.approx(gold, abs=1e-10)
+    assert found.own.denominators_N.tolist() == [4, 2, 3, 2]
+    assert found.gold.denominators_N.tolist() == [3, 7, 1, 4]
 
 
 @pytest.mark.parametrize("kind", [tagger_case, translation_case])
@@ -294,7 +294,7 @@ def test_a_diagnosis_agrees_with_the_measures_and_with_its_parts(folder: Path, n
     sources = run.codec.encode_sources(list({example.source: example for example in examples}.values()))
     outputs = decode_examples(run.model, sources, Decoder(HardTopK(20), global_))
     written = sum(len(best[0].tokens) for best in outputs)
-    assert found.lengths["raw"][20].ratio.sides[0].sum() == written
+    assert found.lengths["raw"][20].ratio.numerators_N.sum() == written
 
 
 def test_a_constant_from_elsewhere_is_used(folder: Path) -> None:

@@ -57,7 +57,7 @@ def test_edit_distance_is_a_metric(first, second, third):
 
 def test_token_accuracy_counts_missing_positions_wrong_and_looks_at_gold_positions_only():
     counts = token_accuracy([list("ab"), list("abcd"), []], [list("axc"), list("ab"), list("a")])
-    numerators_N, denominators_N = counts.sides
+    numerators_N, denominators_N = counts.numerators_N, counts.denominators_N
     assert numerators_N.tolist() == [1, 2, 0]
     assert denominators_N.tolist() == [3, 2, 1]
     assert counts.value == 3 / 6
@@ -71,7 +71,7 @@ def test_selected_accuracy_sees_only_gold_vowels():
 
 
 def test_sequence_accuracy_needs_the_length_and_ignores_the_container():
-    assert sequence_accuracy([("a",), ["a", "b"], ["b"]], [["a"], ["a"], ["c"]]).sides[0].tolist() == [1, 0, 0]
+    assert sequence_accuracy([("a",), ["a", "b"], ["b"]], [["a"], ["a"], ["c"]]).numerators_N.tolist() == [1, 0, 0]
 
 
 def test_token_error_rate_is_a_ratio_of_sums_not_a_mean_of_ratios():
@@ -82,12 +82,13 @@ def test_token_error_rate_is_a_ratio_of_sums_not_a_mean_of_ratios():
 def test_word_errors_accept_any_reference_and_phoneme_errors_take_the_nearest():
     references = [[list("abc"), list("xy")], [list("ab"), list("abcd")], [list("q")]]
     predictions = [list("xy"), list("abc"), list("pq")]
-    assert word_error_rate(predictions, references).sides[0].tolist() == [0, 1, 1]
-    edits_N, lengths_N = phoneme_error_rate(predictions, references).sides
+    assert word_error_rate(predictions, references).numerators_N.tolist() == [0, 1, 1]
+    counts = phoneme_error_rate(predictions, references)
+    edits_N, lengths_N = counts.numerators_N, counts.denominators_N
     assert edits_N.tolist() == [0, 1, 1]
     assert lengths_N.tolist() == [2, 2, 1]  # "abc" lies one edit from both: the shorter counts, in either order
     turned = [list(reversed(each)) for each in references]
-    assert phoneme_error_rate(predictions, turned).sides[1].tolist() == [2, 2, 1]
+    assert phoneme_error_rate(predictions, turned).denominators_N.tolist() == [2, 2, 1]
 
 
 @given(st.lists(st.tuples(words, words.filter(bool)), min_size=1, max_size=5))
@@ -100,7 +101,7 @@ def test_one_reference_makes_the_measures_agree(pairs):
     # An alignment without shifts is one way to edit: edits are at most the wrong positions plus the surplus tokens.
     surplus = sum(max(0, len(p) - len(r)) for p, r in pairs)
     positions_wrong = sum(map(len, references)) * (1 - token_accuracy(predictions, references).value)
-    assert token_error_rate(predictions, references).sides[0].sum() <= positions_wrong + surplus + 1e-9
+    assert token_error_rate(predictions, references).numerators_N.sum() <= positions_wrong + surplus + 1e-9
 
 
 def test_length_ratio():
@@ -150,7 +151,7 @@ def test_interval_of_a_ratio_is_the_delta_method():
     denominators_N = generator.integers(1, 20, size=1000)
     counts = Counts(generator.binomial(denominators_N, 0.8), denominators_N)
     value, low, high = bootstrap_interval(counts, resamples=8000)
-    numerators_N = counts.sides[0]
+    numerators_N = counts.numerators_N
     residuals_N = numerators_N - value * denominators_N
     standard_error = residuals_N.std() / denominators_N.mean() / math.sqrt(1000)
     assert (high - low) / (2 * 1.96 * standard_error) == pytest.approx(1, abs=0.04)
@@ -283,7 +284,7 @@ def test_interval_over_seeds_against_every_draw_of_examples_and_seeds(confidence
     runs = [Counts([1, 2, 0], [1, 3, 4]), Counts([0, 3, 1], [1, 3, 4]), Counts([1, 0, 4], [1, 3, 4])]
 
     def ratio(run: int, draw: Sequence[int]) -> float:
-        numerators_N, denominators_N = runs[run].sides
+        numerators_N, denominators_N = runs[run].numerators_N, runs[run].denominators_N
         return sum(numerators_N[i] for i in draw) / sum(denominators_N[i] for i in draw)
 
     values = [

@@ -120,7 +120,8 @@ def test_ranking_equals_a_count_by_hand(kind: str, seed: int, batch_size: int) -
     expected = ranking_by_hand(case, references, 4)
     assert sum(pairs for _, pairs in expected["both"]) > 0
     for name, rows in expected.items():
-        numerators, denominators = getattr(found, name).sides
+        counts = getattr(found, name)
+        numerators, denominators = counts.numerators_N, counts.denominators_N
         assert list(zip(numerators.tolist(), denominators.tolist(), strict=True)) == rows, name
     assert sum(done) == len(case.examples)
 

@@ -137,7 +137,7 @@ def _as_json(found: Diagnosis, said: Mapping[str, str], *, num_examples: int, co
         if found.ranking is None
         else {
             **{title: _estimate(counts) for title, counts in vars(found.ranking).items()},
-            "pairs": int(found.ranking.both.sides[1].sum()),
+            "pairs": int(found.ranking.both.denominators_N.sum()),
         },
         "meaning": dict(said),
     }
@@ -145,8 +145,7 @@ def _as_json(found: Diagnosis, said: Mapping[str, str], *, num_examples: int, co
 
 def _estimate(sums: Sums) -> dict[str, float | None]:
     """A value and the ends of its interval; None where there are too few examples for one."""
-    from seqwise.evaluation.certainty import enough_examples
-    from seqwise.evaluation.metrics import bootstrap_interval
+    from seqwise.evaluation.metrics import bootstrap_interval, enough_examples
 
     found = bootstrap_interval(sums)._asdict()
     return found if enough_examples(sums) else {name: found[name] if name == "value" else None for name in found}
@@ -154,8 +153,7 @@ def _estimate(sums: Sums) -> dict[str, float | None]:
 
 def _gap(exposure: ExposureGap) -> dict[str, float | None]:
     """The difference, the ends of its interval and the p-value; None where there are too few examples for them."""
-    from seqwise.evaluation.certainty import enough_examples
-    from seqwise.evaluation.metrics import paired_bootstrap
+    from seqwise.evaluation.metrics import enough_examples, paired_bootstrap
 
     found = paired_bootstrap(exposure.own, exposure.gold)._asdict()
     sure = enough_examples(exposure.own)
@@ -267,7 +265,7 @@ def _print_ranking(ranking: SlotRanking) -> None:
         "raw": "raw score and log Z of the next step",
     }
     _table(("by", "%", ""), [(title, *_interval(name, getattr(ranking, name))) for name, title in titles.items()])
-    pairs = int(ranking.both.sides[1].sum())
+    pairs = int(ranking.both.denominators_N.sum())
     kept = 100 * ranking.on_beam.value
     out().print(f"{pairs:,} pairs; the right prefix is on the local beam at {kept:.1f}% of the steps")
 

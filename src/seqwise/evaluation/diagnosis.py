@@ -1,4 +1,4 @@
-"""Exposure gap and length bias: a model on its own prefixes, and the length of its outputs.
+"""Exposure gap and length bias of a model.
 
 Shapes: B batch, T output length, V vocabulary, R optimal next tokens of one position.
 """
@@ -25,16 +25,13 @@ SHORT = 0.5
 
 
 def optimal_next_tokens(output: Ids, references: Sequence[Ids], *, end: int | None) -> list[set[int]]:
-    """For each prefix of an output, the next tokens that keep the best output within reach.
+    """Return the optimal next tokens of each prefix of an output, T nonempty sets.
 
-    With d the cost of a whole output against the nearest reference,
+    With d the cost of an output against the nearest reference,
 
         O(y_1..t) = {w : min_z d(y_1..t w z) = min_z d(y_1..t z)},    t = 0 .. T - 1.
 
-    Where all outputs have one length (``end`` is None) d is the number of wrong tokens, and O is the next token of
-    the references that agree best with the prefix: with one reference, its token at this place, whatever the prefix.
-    Where lengths differ d is the edit distance, and O holds what follows, in a reference, each place that the prefix
-    can be aligned to at the fewest edits. After a right prefix that is the next token of each reference that begins so.
+    d is the number of wrong tokens where all outputs have one length (``end`` is None), else the edit distance.
 
     Source: Sabour, Chan and Norouzi, Optimal Completion Distillation (ICLR 2019), section 3, for edit distance.
     """
@@ -44,12 +41,12 @@ def optimal_next_tokens(output: Ids, references: Sequence[Ids], *, end: int | No
         return _by_hamming(output, references)
     if not all(references):
         raise InputError("a reference is empty", hint="end it with the end token")
-    found: list[set[int]] = []
+    optimal: list[set[int]] = []
     # Distances of the prefix to y*_1..j for every j short of the end token, which is what follows the last j.
     rows = [list(range(len(reference))) for reference in references]
     for place, token in enumerate(output):
         best = min(min(row) for row in rows)
-        found.append(
+        optimal.append(
             {
                 reference[j]
                 for reference, row in zip(references, rows, strict=True)
@@ -58,11 +55,11 @@ def optimal_next_tokens(output: Ids, references: Sequence[Ids], *, end: int | No
             }
         )
         rows = [_next_row(row, place, token, reference) for row, reference in zip(rows, references, strict=True)]
-    return found
+    return optimal
 
 
 def _next_row(row: Sequence[int], place: int, token: int, reference: Ids) -> list[int]:
-    """Levenshtein distances after one more token, from those before it."""
+    """Update a row of Levenshtein distances by a token."""
     after = [place + 1]
     for j in range(1, len(row)):
         after.append(min(row[j] + 1, after[j - 1] + 1, row[j - 1] + (token != reference[j - 1])))
@@ -74,16 +71,16 @@ def _by_hamming(output: Ids, references: Sequence[Ids]) -> list[set[int]]:
         if len(reference) != len(output):
             raise InputError(f"a reference has {len(reference)} tokens and the output {len(output)}")
     wrong = [0] * len(references)
-    found: list[set[int]] = []
+    optimal: list[set[int]] = []
     for place, token in enumerate(output):
-        found.append({ref[place] for ref, number in zip(references, wrong, strict=True) if number == min(wrong)})
+        optimal.append({ref[place] for ref, number in zip(references, wrong, strict=True) if number == min(wrong)})
         wrong = [number + (ref[place] != token) for ref, number in zip(references, wrong, strict=True)]
-    return found
+    return optimal
 
 
 @dataclass(frozen=True)
 class ExposureGap:
-    """Loss after gold prefixes and after the model's own, in nats per token; each with one entry for each example.
+    """Loss after gold prefixes and after the model's own, in nats per token.
 
     Attributes:
         gold: ``L(gold)``; with one reference, cross-entropy.
@@ -95,7 +92,7 @@ class ExposureGap:
 
     @property
     def gap(self) -> float:
-        """``L(own) - L(gold)``; `paired_bootstrap` of the two gives its interval."""
+        """``L(own) - L(gold)``; its interval is that of `paired_bootstrap`."""
         return self.own.value - self.gold.value
 
 
@@ -110,29 +107,27 @@ def exposure_gap(
 ) -> ExposureGap:
     """Measure how much worse a model continues its own prefixes than gold ones.
 
-    With O(prefix) the next tokens that are right after a prefix (`optimal_next_tokens`),
+    With O(prefix) the next tokens from which the lowest cost can still be reached,
 
         L(Y) = sum_{y in Y} sum_t -log sum_{w in O(y_1..t-1)} p(w | x, y_1..t-1)  /  sum_{y in Y} |y|,
 
-    once with Y the references and once with Y the model's own outputs; the gap is the difference. For outputs of a
-    fixed length, such as labels, L(own) is the loss on gold label t after the model's own labels. For outputs of
-    their own length a place has no gold token once the prefix has gone astray, so the loss is that on any token that
-    keeps the best attainable edit distance, end included; after a gold prefix that is the gold token again.
-
-    The gap bounds what exposure bias costs from above: a gold prefix also tells the model things that no model could
-    know without it, such as which of two right labels an annotator chose.
+    once with Y the references and once with Y the model's own outputs; the gap is the difference. The cost is the
+    number of wrong tokens for outputs of a fixed length, such as labels, where O is gold label t; elsewhere it is the
+    edit distance. The gap is an upper bound of the cost of exposure bias: a gold prefix also holds information, such as
+    the annotator's choice of one of two right labels.
 
     Args:
-        model: a step model that is also a module; it is put into evaluation mode for the call and back after it.
-        examples: encoded examples; only their sources are read.
-        references: for each example its right outputs, end token included; at least one, none empty.
-        outputs: for each example the model's own output (greedy, or a beam's best), with the end token where it was
-            written. Every place of it counts, the end token's too, and nothing after it.
+        model: a step model that is also a module; it is in evaluation mode during the call.
+        examples: encoded sources.
+        references: the right outputs of each example, end token included; at least one, none empty.
+        outputs: the model's own output for each example (greedy, or a beam's best), with its end token if it has one.
         batch_size: examples taken together; results do not depend on it.
         on_progress: called with the number of examples just done.
 
     Raises:
         InputError: the lists differ in length, or an example has no reference.
+
+    Source: the optimal next tokens, Sabour, Chan and Norouzi (ICLR 2019), section 3.
 
     Example:
         >>> from seqwise.models import Tagger
@@ -157,11 +152,11 @@ def exposure_gap(
         for side, jobs in enumerate((golden, own)):
             jobs.sort(key=lambda job: len(job[1]))
             for start in range(0, len(jobs), batch_size):
-                some = jobs[start : start + batch_size]
-                for (index, *_), loss in zip(some, _losses(model, examples, some), strict=True):
+                part = jobs[start : start + batch_size]
+                for (index, *_), loss in zip(part, _losses(model, examples, part), strict=True):
                     totals[index][side] += loss
                 if on_progress is not None and side == 1:
-                    on_progress(len(some))
+                    on_progress(len(part))
     gold, ours = (Counts([row[side] for row in totals], [row[side] for row in lengths]) for side in (0, 1))
     return ExposureGap(gold, ours)
 
@@ -169,7 +164,7 @@ def exposure_gap(
 def _losses(
     model: StepModel, examples: Sequence[EncodedExample], jobs: Sequence[tuple[int, Ids, list[set[int]]]]
 ) -> list[float]:
-    """``sum_t -log p(O(y_1..t-1) | x, y_1..t-1)`` of each job: an example, an output, and the right next tokens."""
+    """Return ``sum_t -log p(O(y_1..t-1) | x, y_1..t-1)`` of each job: example, output, optimal next tokens."""
     encoded = [(index, EncodedExample(examples[index].source_ids, ids)) for index, ids, _ in jobs]
     batch = collate(encoded).to(model.embedding_VD.device)
     log_probs_BTV = model.head(model.teacher_forced(model.encode(batch), batch.targets_BT)).log_softmax(-1)
@@ -191,7 +186,7 @@ def _losses(
 
 @dataclass(frozen=True)
 class LengthBias:
-    """Lengths of a search's outputs; one entry for each example.
+    """Shares of degenerate lengths among the outputs of a search, and the ratio of lengths.
 
     Attributes:
         empty: share of outputs without any token.
@@ -207,14 +202,12 @@ class LengthBias:
 
 
 def length_bias(outputs: Sequence[Hypothesis], reference_lengths: Sequence[int]) -> LengthBias:
-    """Share of outputs that are empty, short or never end, and the ratio of lengths ``sum |y| / sum |y*|``.
+    """Measure the shares of outputs that are empty, short or cut off, and the ratio of lengths ``sum |y| / sum |y*|``.
 
-    Compared over growing beams it shows what a score prefers once the search finds it: with log-probabilities larger
-    beams tend towards short outputs, since every token costs something; with raw scores towards long ones where log Z
-    is above 0.
+    With larger beams log-probabilities tend towards short outputs, raw scores to long ones where log Z is above 0.
 
     Args:
-        outputs: the best hypothesis of each example; the end token counts for nothing.
+        outputs: the best hypothesis of each example.
         reference_lengths: tokens of each reference, at least 1, the end token not counted.
 
     Raises:

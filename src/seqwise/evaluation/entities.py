@@ -1,4 +1,4 @@
-"""Entities in label sequences, and the F1 of predicted entities: over all of them, by type, and averaged over types.
+"""Entities in label sequences, and their F1: micro-averaged, by type, and macro-averaged.
 
 Shapes: N examples, K types.
 """
@@ -18,7 +18,7 @@ PREFIXES = frozenset("BIES")
 
 
 class Entity(NamedTuple):
-    """An entity's type and the positions that it covers: labels[start:end]."""
+    """Type and positions of an entity: labels[start:end]."""
 
     type: str
     start: int
@@ -26,7 +26,7 @@ class Entity(NamedTuple):
 
 
 class TypeScores(NamedTuple):
-    """Precision, recall and F1 of one type's entities, 0 where nothing is to be divided by, and how many are gold."""
+    """Precision, recall and F1 of a type, 0 where undefined, and its number of gold entities."""
 
     precision: float
     recall: float
@@ -35,7 +35,7 @@ class TypeScores(NamedTuple):
 
 
 class EntityCounts(Counts):
-    """The micro-averaged F1 that `entity_f1` returns, with the scores of each type."""
+    """Micro-averaged F1 with the scores of each type, from the tallies of `_tallies`."""
 
     by_type: Mapping[str, TypeScores]
     all_types: TypeScores
@@ -50,7 +50,7 @@ class EntityCounts(Counts):
 
 
 def entities(labels: Tokens) -> list[Entity]:
-    """The entities of a label sequence, from left to right, however well or ill it is formed.
+    """Return the entities of a label sequence, from left to right, whether well formed or not.
 
     A label is a prefix, a hyphen and a type: B-LOC, I-LOC, E-LOC, S-LOC (the type may hold hyphens, or be missing with
     its hyphen). Anything else, O above all, lies outside every entity. Inside, a new entity begins where the last
@@ -101,9 +101,8 @@ def macro_entity_f1(
 ) -> Sums:
     """Macro-averaged F1, the mean over types: (1 / K) sum over k of 2 #right_k / (#predicted_k + #gold_k).
 
-    A type enters with F1 = 0 where none of its entities is predicted. A type that no reference has does not enter, and
-    its predictions cost nothing (they do in `entity_f1`). The same in each bootstrap resample: the mean is over the
-    types that its references have, and a resample without any gold entity is left out.
+    The mean is over the types that the references have (F1 = 0 where none is predicted), also in each bootstrap
+    resample; resamples without a gold entity are left out. Predictions of other types cost nothing here.
 
     Args:
         predictions, references: as in `entity_f1`.
@@ -141,13 +140,13 @@ def _is_edge(before: tuple[str, str], after: tuple[str, str]) -> bool:
 
 
 def _tallies(predictions: Sequence[Tokens], references: Sequence[Tokens], types: Sequence[str]) -> Floats:
-    """(N, K, 3): right, predicted and gold entities of each type in each example."""
+    """Count right, predicted and gold entities of each type in each example, (N, K, 3)."""
     places = {name: k for k, name in enumerate(types)}
     tallies_NKC = np.zeros((len(references), len(types), 3))
     for n, (prediction, reference) in enumerate(pairs(predictions, references)):
         _check_labels(reference, n + 1)
-        found, gold = set(entities(prediction[: len(reference)])), set(entities(reference))
-        for column, group in enumerate((found & gold, found, gold)):
+        predicted, gold = set(entities(prediction[: len(reference)])), set(entities(reference))
+        for column, group in enumerate((predicted & gold, predicted, gold)):
             for entity in group:
                 if entity.type in places:
                     tallies_NKC[n, places[entity.type], column] += 1

@@ -1,7 +1,7 @@
-"""The label-bias explorer: how much mass a model gives each prefix of a beam, and whether later steps can change it.
+"""Label-bias explorer: local and global mass of the prefixes of a beam, step by step.
 
-Below a prefix, a locally normalised model has the mass of the prefix, whatever follows: what leaves it sums to one at
-every step. Raw scores are under no such law. Shapes: B batch (1 here), J slots, T tokens written so far.
+A locally normalised model conserves the mass of a prefix, whatever follows; raw scores do not. Shapes: B batch (1
+here), J slots, T tokens written so far.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ GOLD, OTHERS = "#0072B2", "#D55E00"
 
 @dataclass(frozen=True)
 class Prefix:
-    """One prefix on (or gold, beside) the beam after t steps."""
+    """Prefix on the beam, or of gold beside it, after t steps."""
 
     tokens: Ids  # what has been written, the end token included where it has ended
     log_prob: float  # ``log p(prefix) = sum_s (f_s - log Z_s)``, in nats
@@ -49,12 +49,12 @@ class Prefix:
 
     @property
     def local_mass(self) -> float:
-        """``p(prefix)``: the share of the locally normalised distribution, after t tokens and after all of them."""
+        """``p(prefix)``, its share of the locally normalised distribution after any number of steps."""
         return math.exp(self.log_prob)
 
     @property
     def growth(self) -> float | None:
-        """Factor of the next step on the global share (the local one: 1); None after the last, or of share 0."""
+        """Factor of the next step on the global share; None after the last step, or for share 0."""
         if len(self.global_masses) < 2 or not self.global_masses[0]:
             return None
         return self.global_masses[1] / self.global_masses[0]
@@ -62,7 +62,7 @@ class Prefix:
 
 @dataclass(frozen=True)
 class LabelBias:
-    """The prefixes of a beam, step by step.
+    """Prefixes of a beam, step by step.
 
     Attributes:
         steps: after 0, 1, .. steps the prefixes, best first by the search's score, gold last where it has fallen off.
@@ -86,33 +86,31 @@ def explore_label_bias(
     support: int = 4096,
     allowed: Callable[[Selector], Selector] = unrestricted,
 ) -> LabelBias:
-    """Follow a beam and set, for each of its prefixes, the local mass beside the global one, step by step.
+    """Follow a beam, and compute the local and the global mass of each of its prefixes, step by step.
 
     With ``F(y_1..s)`` the sum of raw scores and Y_s all outputs cut after s tokens (those that have ended earlier are
     whole), the global share of a prefix of t tokens after s >= t of them is
 
         P_s(prefix) = sum_{y in Y_s that begin with prefix} exp F(y)  /  sum_{y in Y_s} exp F(y).
 
-    One step more multiplies it by ``Z(prefix) / sum_{y in Y_t} P_t(y) Z(y)``, with Z of the prefix's next step, so it
-    falls where the prefix fits badly with what is read next. The local share ``p(prefix)`` is the same for every s,
-    because each Z there is 1: this is label bias, and why a local search cannot take mass back.
+    A further step multiplies it by ``Z(prefix) / sum_{y in Y_t} P_t(y) Z(y)``, with Z of the prefix's next step. The
+    local share ``p(prefix)`` is the same for every s, because each Z there is 1: this is label bias.
 
-    Both sums run over the prefixes of a raw-score beam of ``support`` slots, each with all its next tokens. Where the
-    beam never has to drop a prefix (``exact``) this is enumeration. Elsewhere it is the approximation that Andor et al.
-    make in training; a prefix that the raw-score beam has dropped gets share 0 from then on. Outputs that have not
-    ended after ``num_steps`` tokens count as they stand. What may not be written is in neither sum, though it keeps its
-    part of the local mass, as in the search.
+    Both sums run over the prefixes of a raw-score beam of ``support`` slots, each with all its next tokens. If the beam
+    never drops a prefix (``exact``) this is enumeration; else it is the approximation of Andor et al., and a dropped
+    prefix has share 0 from then on. Outputs that have not ended after ``num_steps`` tokens count as they are. Tokens
+    that are not allowed are in neither sum, but keep their part of the local mass.
 
     Args:
         model: a step model, in evaluation mode.
-        context: what ``model.encode`` returned for one source.
+        context: from ``model.encode``, for one source.
         num_steps: tokens to write at most; for a model without end token exactly.
-        k: size of the beam to be looked at.
-        score: what that beam goes by.
-        gold: the right output, end token included; its prefixes are shown even where they have fallen off the beam, up
-            to the first token that the model does not have (an id of V or more).
-        support: how many slots the global shares are summed over.
-        allowed: turns a selector into one that chooses among what may be written; by default that is everything.
+        k: size of the beam.
+        score: of the beam.
+        gold: the right output, end token included; its prefixes are kept beside the beam, up to the first token that
+            the model lacks (an id of V or more).
+        support: number of slots that the global shares are summed over.
+        allowed: restricts a selector to allowed outputs; by default to all.
 
     Raises:
         InputError: there is more than one source, or a number is out of range.
@@ -155,7 +153,7 @@ def explore_label_bias(
 
 
 def fate_of_gold(bias: LabelBias) -> str:
-    """Sentence, without full stop, that tells the fate of gold on the beam."""
+    """Describe the fate of gold on the beam, without a full stop."""
     lost = next((step for step, prefixes in enumerate(bias.steps) if prefixes and not prefixes[-1].on_beam), None)
     golden = {step: prefix for step, prefixes in enumerate(bias.steps) for prefix in prefixes if prefix.is_gold}
     if not golden:
@@ -168,34 +166,33 @@ def fate_of_gold(bias: LabelBias) -> str:
     if cut and lost is None:
         return f"gold stays on the beam for {last} step{'s' * (last != 1)}; {never_seen}"
     if lost is None:
-        ends = [
-            f", in the end with {percent(one.local_mass)}% of the local mass" for one in bias.steps[-1] if one.is_gold
-        ]
+        held = [prefix for prefix in bias.steps[-1] if prefix.is_gold]
+        ends = [f", in the end with {percent(prefix.local_mass)}% of the local mass" for prefix in held]
         return f"gold stays on the beam{''.join(ends)}"
     gold = bias.steps[lost][-1]
     above = bias.steps[lost][-2]
-    shares = [share for one in (gold, above) for share in (one.global_masses[0], one.global_masses[-1])]
+    shares = [share for prefix in (gold, above) for share in (prefix.global_masses[0], prefix.global_masses[-1])]
     # Unless the sums are exact, 0 says that the prefix is in neither of them.
     unknown = 0 in shares and not bias.exact
     there, end, above_there, above_end = (
         f"{percent(share)}%" if share or bias.exact else "an unknown share" for share in shares
     )
-    said = (
+    sentence = (
         f"gold falls off the beam at step {lost}, with {percent(gold.local_mass)}% of the local mass for good; by raw "
         f"scores it has {there} there and {end} in the end (the last that was kept: {above_there} and {above_end})"
     )
     if unknown:
-        said += "; of a prefix that the raw-score beam has dropped the share is not known"
-    return f"{said}; {never_seen}" if cut else said
+        sentence += "; of a prefix that the raw-score beam has dropped the share is not known"
+    return f"{sentence}; {never_seen}" if cut else sentence
 
 
 def percent(share: float) -> str:
-    """A share in per cent, with one decimal, but for what would seem to be nothing."""
+    """Format a share in per cent, with one decimal; a small one is not 0."""
     return "0" if share == 0 else "<0.1" if share < 0.0005 else f"{100 * share:.1f}"
 
 
 class _State(NamedTuple):
-    """One live slot."""
+    """Live slot of the beam."""
 
     tokens: Ids
     log_prob: float
@@ -207,7 +204,7 @@ class _State(NamedTuple):
 
 @dataclass
 class _Recorder:
-    """A selector that chooses as another does, and keeps the scores that it last chose by: of what may be written."""
+    """Selector that records the scores of another selector's last choice."""
 
     selector: Selector
     scores_JV: Tensor | None = None
@@ -218,7 +215,7 @@ class _Recorder:
 
 
 def _states(slots: Slots, end: int | None) -> Iterator[_State]:
-    """The live slots of the one input, each cut after its end token."""
+    """Yield the live slots of the input, each cut after its end token."""
     columns = (slots.log_probs_BJ, slots.raw_scores_BJ, slots.log_partitions_BJ, slots.open_BJ)
     rows = zip(slots.prefixes_BJT[0].tolist(), *(column[0].tolist() for column in columns), strict=True)
     for (tokens, *numbers), score in zip(rows, slots.scores_BJ[0].tolist(), strict=True):
@@ -228,7 +225,7 @@ def _states(slots: Slots, end: int | None) -> Iterator[_State]:
 
 
 def _add_lost_gold(shown: list[list[_State]], model: StepModel, context: Any, gold: Ids) -> None:
-    """Set the prefixes of gold beside the beam at the steps where they are not on it."""
+    """Add the prefixes of gold at the steps where they are not on the beam."""
     selector = KeepGold(no_rivals, torch.tensor([gold], device=model.embedding_VD.device), never_lost)
     for step, slots in enumerate(unroll_slots(model, context, Decoder(selector, local), num_steps=len(gold))):
         if step == len(shown):
@@ -238,7 +235,7 @@ def _add_lost_gold(shown: list[list[_State]], model: StepModel, context: Any, go
 
 
 def _prefix(state: _State, shares: Sequence[Mapping[Ids, float]], gold: Ids | None) -> Prefix:
-    """A slot with its global shares from this step on; ``gold`` is cut after this step."""
+    """Make a prefix of a slot and its global shares from this step on; ``gold`` is cut after this step."""
     return Prefix(
         state.tokens,
         state.log_prob,
@@ -258,8 +255,8 @@ def _global_shares(
     end: int | None,
     support: int,
 ) -> tuple[list[dict[Ids, float]], bool, int]:
-    """For each s, the share P_s of every prefix that is shown after s steps or fewer."""
-    wanted = {state.tokens for states in shown for state in states}
+    """Return for each s the share P_s of every prefix that is shown after s steps or fewer."""
+    shown_prefixes = {state.tokens for states in shown for state in states}
     shares: list[dict[Ids, float]] = [{(): 1.0}]
     kept_all, exact, largest = True, True, 0
     for step, slots in enumerate(searched, start=1):
@@ -276,7 +273,7 @@ def _global_shares(
         below: dict[Ids, list[float]] = {}
         for state, log_mass in zip(states, ahead, strict=True):
             for length in range(len(state.tokens) + 1):
-                if state.tokens[:length] in wanted:
+                if state.tokens[:length] in shown_prefixes:
                     below.setdefault(state.tokens[:length], []).append(log_mass)
         still_open = {state.tokens: row for row, state in enumerate(states) if state.is_open}
         for state in shown[step] if step < len(shown) else ():
@@ -294,17 +291,15 @@ def _log_sum_exp(values: Sequence[float]) -> float:
 def draw_label_bias(
     bias: LabelBias, path: Path, *, target_name: Callable[[int], str], step_names: Sequence[str], title: str = ""
 ) -> None:
-    """Draw the prefixes of a beam as two trees: above, local masses; below, global ones, the next step included.
+    """Draw the prefixes of a beam as two trees: local masses above, global ones, the next step included, below.
 
-    A disc is a prefix, its area its share, its line leads to the prefix that it lengthens. Gold is blue, everything
-    else orange, gold that has fallen off the beam is a ring; a legend says so. Where a step takes mass back, the disc
-    is smaller below. Names that are wider than a step are shortened, so that they stay told apart.
+    The area of a disc is the share of a prefix. Gold is blue, or a ring once it has fallen off the beam.
 
     Args:
-        bias: what to draw.
-        path: the figure to write: PNG, PDF or SVG by its ending.
-        target_name: the name of a token.
-        step_names: what stands below each step, from the first token on; steps beyond go without.
+        bias: the masses.
+        path: of the figure, PNG, PDF or SVG by its ending.
+        target_name: returns the name of a token.
+        step_names: labels of the steps, from the first token on; there may be fewer.
         title: of the figure.
 
     Raises:
@@ -376,12 +371,12 @@ def draw_label_bias(
 
 
 def _area(share: float) -> float:
-    """The area of a prefix's disc, in square points."""
+    """Return the area of a disc, in square points."""
     return 12 + 420 * share
 
 
 def _names_that_fit(names: Sequence[str], width: float, *, font_size: float) -> dict[str, str]:
-    """Names as long as they may be to be no wider than so many points, measured in the font that they are drawn in."""
+    """Abbreviate names to a width in points, as drawn."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import TextToPath
 

@@ -1,4 +1,4 @@
-"""Summaries of how far from normalised a model is: log Z over all positions, by position, and by output length.
+"""Statistics of log Z over all positions, by position, and by output length.
 
 Shapes: T the length of one output.
 """
@@ -46,7 +46,7 @@ class LogPartitionReport:
 
 
 def summarize_log_partitions(log_partitions: Tensor) -> LogPartitionSummary:
-    """Count, mean, variance, ``R = mean |log Z|``, mean |log Z - mean|, and the extremes.
+    """Summarise log Z of some positions.
 
     Source: mean and variance, Goyal et al. (NAACL 2019), table 5.1 of Goyal's thesis; R, Andreas and Klein (NAACL
     2015), section 5.
@@ -59,7 +59,7 @@ def summarize_log_partitions(log_partitions: Tensor) -> LogPartitionSummary:
 def log_partition_report(
     log_partitions: Sequence[Tensor], *, edges: Sequence[int] = (20, 30, 40)
 ) -> LogPartitionReport:
-    """Statistics of log Z over a data set, by position and by length of output too.
+    """Return statistics of log Z over a data set, by position and by length of output.
 
     Args:
         log_partitions: for each output, log Z at its T positions, (T,), in nats. For a batch that is

@@ -1,8 +1,8 @@
-"""Every measure is a function of sums over examples, so one bootstrap serves them all.
+"""Measures as functions of sums over examples, so that one bootstrap serves all.
 
-A measure returns `Sums`: what each of the N examples adds to each of C sums, and how the sums combine to the published
-number. Most measures are `Counts`, the ratio of two sums (a corpus level, "micro" average). Resampling the examples,
-and the training seeds where there are several, gives the interval.
+A measure returns `Sums`: the summands of each of the N examples in C sums, and a function that combines the sums. Most
+measures are `Counts`, the ratio of two sums (a corpus level, "micro" average). Intervals come from resampling the
+examples and, where there are several, the training seeds.
 
 Shapes: N examples, C sums, R resamples, S training seeds.
 """
@@ -27,10 +27,13 @@ PerSeed: TypeAlias = "Sums | Sequence[Sums]"  # one measurement, or one per trai
 # Resamples are drawn in blocks of about this many indices: 8 MB at a time however many examples there are.
 INDICES_AT_ONCE = 2**20
 
+FEWEST = 10
+"""Examples that a bootstrap needs: of one it has no width, of a few hardly any."""
+
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """Summands of each example, of the C sums that a measure is a function of: combine(sum over n of columns_NC[n]).
+    """Measure that is a function of C sums over examples: combine(sum over n of columns_NC[n]).
 
     Args:
         columns_NC: one row per example.
@@ -63,12 +66,12 @@ class Sums:
 
     @property
     def value(self) -> float:
-        """The measure itself, as a fraction, not per cent."""
+        """The measure, as a fraction, not per cent."""
         return float(_resampled_values(self, np.arange(len(self))[None])[0])
 
 
 class Counts(Sums):
-    """Summands of each example, of both sides of a ratio: sum(numerators_N) / sum(denominators_N).
+    """Ratio of two sums over examples: sum(numerators_N) / sum(denominators_N).
 
     Args:
         numerators_N: one number per example.
@@ -96,14 +99,9 @@ class Counts(Sums):
         if (below_N < 0).any():
             raise InputError("there is nothing to count in these examples: a denominator is less than 0")
 
-    @property
-    def sides(self) -> tuple[Floats, Floats]:
-        """(numerators_N, denominators_N) as float64 arrays."""
-        return self.numerators_N, self.denominators_N
-
 
 class Estimate(NamedTuple):
-    """A value with the two ends of its confidence interval, in the value's unit."""
+    """Value with the ends of its confidence interval."""
 
     value: float
     low: float
@@ -111,7 +109,7 @@ class Estimate(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """The difference of two systems, the ends of its confidence interval, and a two-sided p-value."""
+    """Difference of two systems, with the ends of its confidence interval and a two-sided p-value."""
 
     difference: float
     low: float
@@ -122,8 +120,7 @@ class Comparison(NamedTuple):
 def token_accuracy(predictions: Sequence[Tokens], references: Sequence[Tokens]) -> Counts:
     """Share of gold positions whose token is predicted: #{t: prediction_t = reference_t} / #{t}.
 
-    A position that the prediction lacks is wrong; tokens beyond the reference's end are not looked at (report
-    `length_ratio` beside it where lengths can differ).
+    A position that the prediction lacks is wrong; tokens beyond the reference's end are ignored.
 
     Example:
         >>> token_accuracy([["D", "N"], ["V"]], [["D", "V"], ["V", "N"]]).value
@@ -148,7 +145,7 @@ def selected_accuracy(
 
 
 def sequence_accuracy(predictions: Sequence[Tokens], references: Sequence[Tokens]) -> Counts:
-    """Share of examples whose whole output is right, length included.
+    """Share of examples whose output equals the reference.
 
     Example:
         >>> sequence_accuracy([["a", "b"], ["a"]], [["a", "b"], ["a", "b"]]).value
@@ -158,7 +155,7 @@ def sequence_accuracy(predictions: Sequence[Tokens], references: Sequence[Tokens
 
 
 def edit_distance(first: Sequence[Hashable], second: Sequence[Hashable]) -> int:
-    """Fewest insertions, deletions and substitutions, each of cost 1, from one sequence to the other (Levenshtein).
+    """Return the Levenshtein distance of two sequences: insertions, deletions and substitutions cost 1 each.
 
     Example:
         >>> edit_distance("kitten", "sitting")
@@ -185,12 +182,11 @@ def token_error_rate(predictions: Sequence[Tokens], references: Sequence[Tokens]
 def phoneme_error_rate(predictions: Sequence[Tokens], pronunciations: Sequence[Sequence[Tokens]]) -> Counts:
     """Edits per phoneme against the nearest of each word's reference pronunciations.
 
-    The nearest is the one with the fewest edits and, among equals, the shortest (so that the order of the dictionary
-    does not matter); its length goes into the denominator.
+    The nearest has the fewest edits and, among equals, the fewest phonemes; its length is the denominator.
 
     Args:
         predictions: one phoneme sequence per word.
-        pronunciations: per word, its accepted pronunciations, at least one.
+        pronunciations: the accepted pronunciations of each word, at least one.
 
     Raises:
         InputError: the lists differ in length, or a word has no reference.
@@ -209,10 +205,8 @@ def phoneme_error_rate(predictions: Sequence[Tokens], pronunciations: Sequence[S
 def word_error_rate(predictions: Sequence[Tokens], pronunciations: Sequence[Sequence[Tokens]]) -> Counts:
     """Share of words whose predicted pronunciation is none of the accepted ones.
 
-    This is the word error rate of grapheme-to-phoneme conversion, one word an example; the measure of that name in
-    speech recognition, edits per word of running text, is `token_error_rate` on words.
-
-    Args, Raises: as `phoneme_error_rate`.
+    That of speech recognition, edits per word of running text, is `token_error_rate`. Args, Raises: as
+    `phoneme_error_rate`.
 
     Example:
         >>> word_error_rate([["R", "EH", "D"], ["L"]], [[["R", "IY", "D"], ["R", "EH", "D"]], [["M"]]]).value
@@ -223,13 +217,13 @@ def word_error_rate(predictions: Sequence[Tokens], pronunciations: Sequence[Sequ
 
 
 def length_ratio(predictions: Sequence[Tokens], references: Sequence[Tokens]) -> Counts:
-    """Predicted tokens per gold token: below 1, outputs are too short."""
+    """Predicted tokens per gold token."""
     lengths = [(len(prediction), len(reference)) for prediction, reference in pairs(predictions, references)]
     return Counts([ours for ours, _ in lengths], [gold for _, gold in lengths])
 
 
 def bootstrap_interval(counts: PerSeed, *, confidence: float = 0.95, resamples: int = 1000, seed: int = 0) -> Estimate:
-    """Percentile bootstrap: the measure with the interval that it spans when examples (and seeds) are drawn anew.
+    """Return a measure with its percentile bootstrap interval over examples and training seeds.
 
     Each resample draws N examples with replacement and combines their sums; the ends are the (1 - confidence) / 2 and
     (1 + confidence) / 2 quantiles. Given one measurement per training seed, the value is the mean over the S seeds,
@@ -264,15 +258,14 @@ def bootstrap_interval(counts: PerSeed, *, confidence: float = 0.95, resamples: 
 def paired_bootstrap(
     first: PerSeed, second: PerSeed, *, confidence: float = 0.95, resamples: int = 1000, seed: int = 0
 ) -> Comparison:
-    """Difference first - second of two systems on the same examples, resampled together.
+    """Return the difference first - second of two systems, by a paired bootstrap over the same examples.
 
     With d the difference and d*_r that of resample r, the two-sided p-value of "no difference" is
-    (1 + #{r: |d*_r - d| >= |d|}) / (R + 1): the resampled differences, moved to have centre 0, say how far chance
-    alone would go. What `bootstrap_interval` says about few seeds holds for p-values too.
+    (1 + #{r: |d*_r - d| >= |d|}) / (R + 1). The notes of `bootstrap_interval` on few seeds hold for p-values too.
 
     Args:
-        first, second: the two systems, example n of one beside example n of the other; or a sequence for each, seed s
-            of one beside seed s of the other: means over seeds are compared, and each seed is drawn for both.
+        first, second: the systems, measured on the same examples in the same order; or one measurement for each
+            training seed, paired by seed, of which the means are compared.
         confidence, resamples, seed: as in `bootstrap_interval`.
 
     Raises:
@@ -295,12 +288,12 @@ def paired_bootstrap(
 
 
 def seed_differences(first: PerSeed, second: PerSeed) -> tuple[float, ...]:
-    """first - second for each training seed; where these are few, worth printing beside the interval."""
-    return tuple(one.value - other.value for one, other in zip(*_by_seed(first, second), strict=True))
+    """Return first - second for each training seed."""
+    return tuple(ours.value - theirs.value for ours, theirs in zip(*_by_seed(first, second), strict=True))
 
 
 def _by_seed(*measured: PerSeed) -> list[list[Sums]]:
-    """Each system's measurements, one per training seed, on as many examples in each."""
+    """Return a list of measurements by seed for each system, with equal numbers of seeds and examples."""
     systems = [[each] if isinstance(each, Sums) else list(each) for each in measured]
     seeds = dict.fromkeys(len(runs) for runs in systems)
     examples = dict.fromkeys(len(run) for runs in systems for run in runs)
@@ -313,7 +306,7 @@ def _by_seed(*measured: PerSeed) -> list[list[Sums]]:
 
 
 def _resampled_means(systems: Sequence[Sequence[Sums]], *, resamples: int, seed: int) -> Floats:
-    """Each system's mean over seeds in each resample (one row per system), the same draws for all."""
+    """Return (systems, R): the mean over seeds of each system in each resample, with the same draws for all."""
     if resamples < 1:
         raise InputError(f"resamples must be at least 1, got {resamples}")
     num_seeds, num_examples = len(systems[0]), len(systems[0][0])
@@ -331,7 +324,7 @@ def _resampled_means(systems: Sequence[Sequence[Sums]], *, resamples: int, seed:
 
 
 def _resampled_values(run: Sums, indices_RN: npt.NDArray[np.int64]) -> Floats:
-    """The measure in each resample; NaN or infinite where nothing can be measured."""
+    """Return the measure in each resample; NaN or infinite where nothing can be measured."""
     # "clip" because the indices are in range: checking that would take most of the time.
     sums_CR = [np.take(column_N, indices_RN, mode="clip").sum(axis=1) for column_N in run.columns_NC.T]
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -343,7 +336,7 @@ def _ratio(sums: Floats) -> Floats:
 
 
 def _middle(values_R: Floats, confidence: float) -> tuple[float, float]:
-    """The two ends of the central ``confidence`` share of the values."""
+    """Return the ends of the central interval with this share of the values."""
     if not 0 < confidence < 1:
         raise InputError(f"confidence must lie between 0 and 1, got {confidence}")
     if not len(values_R):
@@ -353,16 +346,31 @@ def _middle(values_R: Floats, confidence: float) -> tuple[float, float]:
 
 
 def pairs(predictions: Sequence[A], references: Sequence[B]) -> Iterator[tuple[A, B]]:
-    """Each prediction with its references, after a check that there are as many of both."""
+    """Zip predictions and references of equal number."""
     if len(predictions) != len(references):
         raise InputError(f"{len(predictions)} predictions for {len(references)} references", hint="give one for each")
     return zip(predictions, references, strict=True)
 
 
 def pairs_with_many(predictions: Sequence[A], references: Sequence[Sequence[B]]) -> Iterator[tuple[A, Sequence[B]]]:
-    """As `pairs`, after a check that every prediction has a reference."""
+    """Zip predictions and lists of references, none of them empty."""
     together = pairs(predictions, references)
     for number, options in enumerate(references, start=1):
         if not options:
             raise InputError(f"example {number} has no reference", hint="give at least one or leave the example out")
     return together
+
+
+def num_examples(sums: Sums) -> int:
+    """Number of examples with a summand other than 0.
+
+    Example:
+        >>> num_examples(Counts([1, 0, 0], [1, 1, 0]))
+        2
+    """
+    return int((sums.columns_NC != 0).any(axis=1).sum())
+
+
+def enough_examples(sums: Sums) -> bool:
+    """Whether a measure rests on enough examples for a bootstrap."""
+    return num_examples(sums) >= FEWEST

@@ -1,16 +1,15 @@
-"""A number with how it was made: `Result`, `Claim`, `Table`; printed with rich, kept as JSON.
+"""Tables of results with their signatures: printed with rich, saved as JSON.
 
 Printing a `Table` on a rich console gives systems in rows and measures in columns, or one line per number where that
 does not fit. The JSON is the same on every machine for equal tables: sorted keys, floats of 10 significant digits. It
-has what each example adds to each sum of a measure, for each training seed ("values" and "columns"): with them
-`scripts/recompute_results.py` computes every interval, p-value and verdict of a file again.
+holds the summands of each example and training seed ("values" and "columns"), from which
+`scripts/recompute_results.py` computes every interval, p-value and verdict again.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
 from rich.text import Text
 
+from seqwise.data.durable import write_atomically
 from seqwise.errors import InputError
 from seqwise.evaluation.signature import Signature, check_text, signature_line
 from seqwise.evaluation.values import Values
@@ -35,22 +35,20 @@ KINDS = ("claim", "theorem", "figure")
 
 @dataclass(frozen=True)
 class Result:
-    """One measured number of one system."""
+    """Measured number of a system."""
 
-    system: str  # what was measured (the table's row)
-    measure: str  # the name of the measure (the table's column)
-    value: float  # the number, in ``unit``
-    signature: Signature  # how it was made
-    # the ends of its confidence interval, in ``unit``
-    low: float | None = None
+    system: str  # row of the table
+    measure: str  # column of the table
+    value: float  # in ``unit``
+    signature: Signature
+    low: float | None = None  # end of its confidence interval, in ``unit``
     high: float | None = None
-    p_value: float | None = None  # of the comparison that the table's note names
-    published: float | None = None  # the number in the paper, to compare with
-    unit: str = "%"  # "%" by default; "" for a bare number
-    note: str = ""  # what else is to be known about it, such as the decoder that was chosen
-    # what the number is made of: one for an interval, two for a difference; empty where that is not kept
-    values: tuple[Values, ...] = ()
-    rule: str = ""  # how it is made of them, see `seqwise.evaluation.verdicts`; "" for the usual way
+    p_value: float | None = None  # of the comparison in the table's note
+    published: float | None = None  # number in the paper
+    unit: str = "%"  # "" for a bare number
+    note: str = ""  # such as the decoder that was chosen
+    values: tuple[Values, ...] = ()  # summands: one for an interval, two for a difference; empty where they are lost
+    rule: str = ""  # how the number is computed from them: see `seqwise.evaluation.verdicts.again`
 
     def __post_init__(self) -> None:
         for name in ("system", "measure", "unit", "note"):
@@ -69,17 +67,15 @@ class Result:
 
 @dataclass(frozen=True)
 class Claim:
-    """Statement of a paper, and whether it holds here."""
+    """Statement of a paper, with the verdict of `seqwise.evaluation.verdicts.decide`."""
 
-    text: str  # the claim, in a sentence
+    text: str
     source: str  # where it is made
-    # "holds", "reversed" (the opposite holds), "not seen" (no difference that a test would call one), or "not tested"
-    # (no test says anything here; the evidence says why)
-    verdict: str
-    evidence: str  # the numbers that say so
-    kind: str = "claim"  # "claim", or "theorem" or "figure" for what is checked and not counted as a claim
-    rule: str = ""  # of the test, see `seqwise.evaluation.verdicts.decide`; "" where the values are not kept
-    values: tuple[Values, ...] = ()  # what the test is made of, in the order of the claim
+    verdict: str  # one of VERDICTS
+    evidence: str  # the numbers behind it, or why it is not tested
+    kind: str = "claim"  # one of KINDS
+    rule: str = ""  # of the test; "" where the values are lost
+    values: tuple[Values, ...] = ()  # summands of both sides, in the order of the claim
     numbers: tuple[float, ...] = ()  # the difference, the ends of its interval and, of a bootstrap, the p-value
 
     def __post_init__(self) -> None:
@@ -94,7 +90,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Curve:
-    """The development metric of one training run while it went on."""
+    """Development metric of a training run over time."""
 
     system: str  # the table's row
     seed: int  # of the run
@@ -110,7 +106,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Table:
-    """Results under a title, and what they say of claims; `console.print(table)` renders it at the console's width."""
+    """Results and claims under a title; `console.print(table)` renders it at the console's width."""
 
     title: str
     results: tuple[Result, ...]
@@ -143,29 +139,21 @@ class Table:
 
 
 def save_table(table: Table, path: Path) -> None:
-    """Write the table as JSON, whole or not at all; folders on the way are made."""
-    path = Path(path)
+    """Write a table as JSON, atomically; missing folders are made."""
     text = json.dumps(_plain(table), sort_keys=True, indent=2, allow_nan=False) + "\n"
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with unfinished.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, path)
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror}", path=path) from error
-    finally:
-        unfinished.unlink(missing_ok=True)
+        raise InputError(f"cannot be written ({error.strerror})", path=path) from error
+    write_atomically(path, text)
 
 
 LEFT_OUT = {"kind": "claim", "rule": "", "values": (), "numbers": (), "training": ()}
-"""Fields that are not written where they say nothing."""
+"""Fields that are not written where they have these values."""
 
 
 def _plain(table: Table) -> dict[str, Any]:
-    """The table for JSON; each text of values is kept once, in "columns", and named by its place there."""
+    """Convert a table to JSON values; each text of summands stands once, in "columns", and has its place as name."""
     columns: dict[str, int] = {}
     kept: dict[Values, int] = {}
 
@@ -200,17 +188,17 @@ def _plain(table: Table) -> dict[str, Any]:
 
 
 def _values(content: dict[str, Any]) -> Callable[[dict[str, Any]], tuple[Values, ...]]:
-    """Take the values out of what was read; the answer gives those of a result or a claim."""
+    """Take the summands out of JSON values, and return a function that looks up those of a result or claim."""
     columns, kept = content.pop("columns", []), content.pop("values", [])
     every = [
-        Values(one["combine"], tuple(tuple(columns[int(place)] for place in seed.split()) for seed in one["seeds"]))
-        for one in kept
+        Values(each["combine"], tuple(tuple(columns[int(place)] for place in seed.split()) for seed in each["seeds"]))
+        for each in kept
     ]
     return lambda fields: tuple(every[place] for place in fields.get("values", ()))
 
 
 def load_table(path: Path) -> Table:
-    """Read a table that `save_table` wrote; the two are equal."""
+    """Read a table that `save_table` wrote."""
     hint = "make it again with the command that wrote it"
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -233,7 +221,7 @@ def load_table(path: Path) -> Table:
 
 
 def _grid(table: Table) -> rich.table.Table:
-    """Systems down, measures across; each cell holds the value and, below it, what is known about it."""
+    """Lay out systems as rows and measures as columns, each value over its interval."""
     measures = list(dict.fromkeys(result.measure for result in table.results))
     cells = {(result.system, result.measure): result for result in table.results}
     grid = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
@@ -250,7 +238,7 @@ def _grid(table: Table) -> rich.table.Table:
 
 
 def _list(table: Table) -> rich.table.Table:
-    """One line per number: narrow enough for any number of measures."""
+    """Lay out one number per row, which is narrow enough for any number of measures."""
     lines = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
     lines.add_column("system", overflow="fold")
     lines.add_column("measure", overflow="fold")
@@ -274,5 +262,5 @@ def _cell_lines(result: Result) -> list[str]:
 
 
 def _number(value: float) -> str:
-    """Two decimals where they say something, else four significant digits."""
+    """Format with two decimals where they are enough, else four significant digits."""
     return f"{value:.2f}" if value == 0 or 0.1 <= abs(value) < 1e6 else f"{value:.4g}"

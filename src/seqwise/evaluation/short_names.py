@@ -1,4 +1,4 @@
-"""Short forms of long names that stay told apart, for boxes and discs with little room."""
+"""Distinct abbreviations of long names, for boxes and discs with little room."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 
 def shorten_distinctly(names: Iterable[str], *, longest: int) -> dict[str, str]:
-    """Shorten names so that different ones stay different: what they have in common gives way to "…".
+    """Abbreviate names to distinct short forms, in which "…" stands for what they have in common.
 
     A short form stands for one name alone: read as a pattern in which "…" is any text, it fits no other of the names.
     As much of the beginning is kept as allows that. Where no such form is short enough, names are numbered.
@@ -15,8 +15,11 @@ def shorten_distinctly(names: Iterable[str], *, longest: int) -> dict[str, str]:
     short = {name: name for name in distinct if len(name) <= longest}
     for name in distinct:
         if name not in short:
-            others = [other for other in distinct if other != name]
-            fitting = (form for form in _forms(name, longest) if not any(_fits(form, other) for other in others))
+            fitting = (
+                form
+                for form in _forms(name, longest)
+                if not any(_fits(form, other) for other in distinct if other != name)
+            )
             form = next(fitting, None)
             if form is not None:
                 short[name] = form

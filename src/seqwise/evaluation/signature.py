@@ -21,7 +21,7 @@ from seqwise.errors import InputError
 
 
 class _SourceAndTarget(Protocol):
-    """Parts of an example that are hashed: any object with these two attributes, such as `seqwise.data` examples."""
+    """Example with a source and a target."""
 
     @property
     def source(self) -> Sequence[str]: ...
@@ -31,7 +31,7 @@ class _SourceAndTarget(Protocol):
 
 @dataclass(frozen=True)
 class Signature:
-    """Record of what it takes to make a number again; `sign` fills it in, `signature_line` prints it.
+    """Provenance of a number; `sign` makes it, `signature_line` prints it.
 
     ``data`` is the SHA-256 of the evaluated examples, ``date`` the day in UTC, ``revision`` git's name for the source
     that ran (ending in "-dirty" where its code had been edited), or None outside a checkout. ``training`` lists what
@@ -64,7 +64,7 @@ class Signature:
 
 
 def sign(method: str, *, seeds: Iterable[int], data: str, training: Iterable[str] = ()) -> Signature:
-    """Signature of a number made here, now, by this code."""
+    """Sign a number made now, on this machine, by this code."""
     return Signature(
         method=method,
         seeds=tuple(seeds),
@@ -80,9 +80,9 @@ def sign(method: str, *, seeds: Iterable[int], data: str, training: Iterable[str
 
 
 def signature_line(signature: Signature) -> str:
-    """The signature on one line, fields joined by " | ", hashes cut to 12 digits; unknown fields left out."""
+    """Return the signature on one line, with hashes of 12 digits; empty fields are left out."""
     shown = {field.name: getattr(signature, field.name) for field in fields(signature)}
-    training = (re.sub(r"\b[0-9a-f]{64}\b", lambda found: found[0][:12], source) for source in signature.training)
+    training = (re.sub(r"\b[0-9a-f]{64}\b", lambda digest: digest[0][:12], source) for source in signature.training)
     shown |= {
         "seeds": ",".join(map(str, signature.seeds)), "data": signature.data[:12], "training": ", ".join(training)
     }  # fmt: skip
@@ -90,10 +90,9 @@ def signature_line(signature: Signature) -> str:
 
 
 def sha256_of_examples(examples: Iterable[_SourceAndTarget]) -> str:
-    """SHA-256, in hexadecimal, of the sources and targets of the examples in order.
+    """Return the SHA-256, in hexadecimal, of the examples in order, each as a line of ASCII JSON.
 
-    Where they were read from does not count: a copy of a file under another name has the same hash. Each example
-    enters as a line of ASCII JSON, ``[[source tokens],[target tokens]]``, so no two data sets share a text.
+    A line is ``[[source tokens],[target tokens]]``; paths and line numbers do not count.
     """
     digest = hashlib.sha256()
     for example in examples:
@@ -103,7 +102,7 @@ def sha256_of_examples(examples: Iterable[_SourceAndTarget]) -> str:
 
 
 def describe_machine() -> str:
-    """Processor model, cores this process may use, and the GPU if there is one; never a host or user name."""
+    """Name the processor, the cores that this process may use, and the GPU; never the host or user."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     parts = [_processor(), f"{cores} core" if cores == 1 else f"{cores} cores"]
     if torch.cuda.is_available():
@@ -112,7 +111,7 @@ def describe_machine() -> str:
 
 
 def check_text(name: str, value: Any) -> None:
-    """Refuse what is not text."""
+    """Raise an InputError if a field is not text."""
     if not isinstance(value, str):
         raise InputError(f"{name} must be text, got {value!r}")
 
@@ -125,7 +124,7 @@ def _own_version() -> str:
 
 
 def _processor() -> str:
-    """Linux alone hides the model's name from the platform module."""
+    """Name the processor: on Linux by /proc/cpuinfo, which the platform module does not read."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

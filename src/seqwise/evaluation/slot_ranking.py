@@ -1,4 +1,4 @@
-"""Statistics that tell the right slot of a beam from a wrong one: its prefix probability, or log Z of its next step.
+"""Ranking of the right slot of a beam against a wrong one, by prefix probability or by log Z of the next step.
 
 Shapes: B batch, J slots before a step, K after it, T tokens written so far, V vocabulary.
 """
@@ -27,7 +27,7 @@ Ids = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Slots:
-    """The slots of a hard search before one of its steps, each scored in both ways whatever the search goes by."""
+    """Slots of a hard search before one of its steps, with local and raw scores."""
 
     prefixes_BJT: Tensor  # int64, the tokens written so far; :data:`~seqwise.search.HELD` where an input had ended
     scores_BJ: Tensor  # what the search goes by; minus infinity marks a dead slot
@@ -38,13 +38,16 @@ class Slots:
 
 
 def unrestricted(selector: Selector) -> Selector:
-    """The selector as it is: everything may be written."""
+    """Return the selector unchanged: no output is excluded."""
     return selector
 
 
 @torch.no_grad()
 def unroll_slots(model: StepModel, context: Any, decoder: Decoder, *, num_steps: int | Tensor) -> Iterator[Slots]:
-    """Search, and give the slots before each step with their probability, raw score and next log Z."""
+    """Search, and yield the slots before each step, and at last those of the final beam.
+
+    The search is over after the last step, or as soon as every slot has ended.
+    """
     beam = Beam.start(model, context)
     log_probs_BJ = raw_scores_BJ = beam.scores_BK
     steps = unroll(model, context, decoder.selector, num_steps=num_steps, score=decoder.score, end=model.end)
@@ -69,16 +72,14 @@ def unroll_slots(model: StepModel, context: Any, decoder: Decoder, *, num_steps:
 
 @dataclass(frozen=True)
 class SlotRanking:
-    """Share of cases in which a statistic is higher for the right slot than for the best wrong one, a tie counted half.
+    """Share of pairs in which a statistic is higher for the right slot than for the best wrong one; a tie counts half.
 
     Attributes:
-        log_prob: by ``log p(prefix)``, what a local beam has to go by.
-        log_partition: by log Z of the next step alone.
+        log_prob: by ``log p(prefix)``, the score of a local beam.
+        log_partition: by log Z of the next step.
         both: by ``log p(prefix) + log Z``.
-        raw: by ``sum_t f_t + log Z``, with the log Z of all steps: what a raw beam sees one step ahead.
-        on_beam: share of steps at which the right prefix is on the beam, of those from the second gold token on.
-
-    Each has one entry for each example, so that `bootstrap_interval` and `paired_bootstrap` apply.
+        raw: by ``sum_t f_t + log Z``, the score of a raw beam one step ahead.
+        on_beam: share of steps from the second gold token on with the right prefix on the beam.
     """
 
     log_prob: Counts
@@ -99,7 +100,7 @@ def rank_slots(
     batch_size: int = 256,
     on_progress: Callable[[int], None] | None = None,
 ) -> SlotRanking:
-    """Measure how well prefix probability and the next step's log Z tell the right slot from the best wrong one.
+    """Measure how well prefix probability and log Z of the next step rank the right slot above the best wrong one.
 
     At every step of a beam search the slots are y_1 .. y_t; the right one is a prefix of a reference. Where the best
     right slot r and the best wrong slot w (best by the search's own score) can both still be lengthened, they make a
@@ -107,19 +108,16 @@ def rank_slots(
 
         g = log p(y_1..t),    g = log Z_{t+1},    g = log p(y_1..t) + log Z_{t+1},    g = sum_s f_s + log Z_{t+1}.
 
-    log Z_{t+1} is the log of the mass that f gives to all next tokens together. A local search throws it away. Where
-    it ranks better than chance, raw scores hold something that a local search cannot use.
-
-    Pairs exist only where the search has kept the right prefix, and the wrong slot is the one that the search likes
-    best, so log p(prefix) has a harder task here than against any wrong slot.
+    A local search discards log Z. Where it ranks better than chance, raw scores hold information that a local search
+    cannot use. Pairs exist only where the search has kept the right prefix.
 
     Args:
-        model: a step model that is also a module; it is put into evaluation mode for the call and back after it.
-        examples: encoded examples; only their sources are read.
-        references: for each example its right outputs, end token included; at least one.
+        model: a step model that is also a module; it is in evaluation mode during the call.
+        examples: encoded sources.
+        references: the right outputs of each example, end token included; at least one.
         k: size of the beam, at least 2.
-        score: what the search goes by.
-        allowed: turns a selector into one that chooses among what may be written; by default that is everything.
+        score: of the search.
+        allowed: restricts a selector to allowed outputs; by default to all.
         batch_size: examples searched together; results do not depend on it.
         on_progress: called with the number of examples just done.
 
@@ -131,8 +129,8 @@ def rank_slots(
         >>> _ = torch.manual_seed(0)
         >>> model = Tagger(source_size=5, target_size=2, embedding_size=4, hidden_size=8, label_embedding_size=2)
         >>> ranking = rank_slots(model, [EncodedExample((1, 2, 3), ())], [[(0, 1, 1)]], k=4)
-        >>> ranking.on_beam.sides  # a beam of 4 keeps all prefixes of up to two labels
-        (array([2.]), array([2.]))
+        >>> ranking.on_beam.value  # a beam of 4 keeps all prefixes of up to two labels
+        1.0
     """
     if k < 2:
         raise InputError(f"a beam of {k} has no two slots to rank", hint="use a beam of 2 or more")
@@ -157,7 +155,7 @@ def rank_slots(
 
 @dataclass
 class _Tally:
-    """Sums of one example: pairs, those ranked rightly by each statistic, steps, and steps with gold on the beam."""
+    """Sums of an example: pairs, those ranked rightly by each statistic, steps, and steps with gold on the beam."""
 
     pairs: int = 0
     ranked: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0)
@@ -172,7 +170,7 @@ def _rank_batch(
     tallies: Sequence[_Tally],
     decoder: Decoder,
 ) -> None:
-    """Search some examples together, and count their pairs step by step."""
+    """Search examples together, and count their pairs step by step."""
     limits = [steps_after(example.source_ids, model) for example in examples]
     for outputs, limit, tally in zip(references, limits, tallies, strict=True):
         tally.steps = min(limit, max(map(len, outputs))) - 1

@@ -1,4 +1,4 @@
-"""BLEU and what it is made of, counted by sacrebleu and resampled here; examples by source length.
+"""BLEU and its parts, counted by sacrebleu; bins of examples by length.
 
 Shapes: N examples, G n-gram lengths (1 to 4), C = 2 + 2 G sums: lengths of prediction and reference, n-grams matched,
 n-grams predicted.
@@ -56,7 +56,7 @@ def bleu(
 
 
 def bleu_signature(references: Sequence[Sequence[str]], *, tokenize: str = "13a", lowercase: bool = False) -> str:
-    """Signature of `bleu` with these options, in sacrebleu's words: number of references, case, tokenizer, version.
+    """Return sacrebleu's signature of `bleu` with these options.
 
     Example:
         >>> bleu_signature([["the cat sat"]]).split("|version")[0]  # doctest: +SKIP
@@ -76,9 +76,7 @@ def ngram_overlap(
     tokenize: str = "13a",
     lowercase: bool = False,
 ) -> Counts:
-    """Clipped n-gram precision: the share of predicted n-grams that a reference has, each as often as it has it.
-
-    It is p_n of `bleu` without smoothing or brevity penalty.
+    """Clipped n-gram precision: p_n of `bleu`, without smoothing or brevity penalty.
 
     Source: Papineni et al., ACL 2002, section 2.1; Goyal's thesis, 2021, table 5.5.
     """
@@ -91,7 +89,7 @@ def ngram_overlap(
 def bleu_length_ratio(
     predictions: Sequence[str], references: Sequence[Sequence[str]], *, tokenize: str = "13a", lowercase: bool = False
 ) -> Counts:
-    """Length of the predictions over that of the references, each the closest in length: c / r of `bleu`, in tokens.
+    """Length ratio of BLEU, c / r, in tokens.
 
     Source: Goyal's thesis, 2021, table 5.5.
     """
@@ -100,14 +98,12 @@ def bleu_length_ratio(
 
 
 def subset(counts: Sums, indices: npt.ArrayLike) -> Sums:
-    """The same measure on some of the examples."""
+    """Return the measure on some of the examples."""
     return Sums(counts.columns_NC[np.asarray(indices, dtype=np.intp)], counts.combine)
 
 
 def bins_by_length(lengths: Sequence[int], edges: Sequence[int] = (20, 30, 40)) -> dict[str, npt.NDArray[np.intp]]:
-    """Indices of the examples in each bin of (source) length, shortest bin first; bins without an example left out.
-
-    A bin holds low <= length < high, and the last one every length from the last edge on.
+    """Return the indices of the examples in each nonempty bin of length: low <= length < high, the last without end.
 
     Source: Goyal's thesis, 2021, table 5.6, which leaves open to which bin a length of 20 belongs.
     """
@@ -121,11 +117,7 @@ def bins_by_length(lengths: Sequence[int], edges: Sequence[int] = (20, 30, 40)) 
 
 
 def require_sacrebleu() -> None:
-    """Look for sacrebleu before long work that is measured with it.
-
-    Example:
-        >>> require_sacrebleu()  # doctest: +SKIP
-    """
+    """Raise an InputError if sacrebleu is not installed."""
     _metric(tokenize="13a", lowercase=False)
 
 
@@ -142,7 +134,7 @@ def _metric(*, tokenize: str, lowercase: bool) -> Any:
 def _statistics(
     predictions: Sequence[str], references: Sequence[Sequence[str]], *, tokenize: str, lowercase: bool
 ) -> Floats:
-    """(N, C): what each example adds to the sums of BLEU."""
+    """Count the summands of BLEU for each example, (N, C)."""
     metric = _metric(tokenize=tokenize, lowercase=lowercase)
     for number, (prediction, options) in enumerate(pairs_with_many(predictions, references), start=1):
         # A string is a sequence of strings too: a bare reference would pass for one reference per character.
@@ -157,7 +149,7 @@ def _statistics(
 
 
 def _bleu_of_sums(sums: Floats) -> Floats:
-    """BLEU from its sums (..., C), with sacrebleu's smoothing and its values where BLEU is not defined."""
+    """Return BLEU of its sums (..., C), with sacrebleu's smoothing and its values where BLEU is not defined."""
     predicted, reference = sums[..., 0], sums[..., 1]
     matched_G, total_G = sums[..., 2 : 2 + MAX_ORDER], sums[..., 2 + MAX_ORDER :]
     halvings_G = np.cumsum(matched_G == 0, axis=-1)

@@ -1,4 +1,4 @@
-"""Per-example summands of a measure, kept with a result so that anybody can compute it again.
+"""Per-example summands of a measure as text, from which a saved result can be computed again.
 
 Shapes: N examples, C sums; see `seqwise.evaluation.metrics`.
 """
@@ -29,7 +29,7 @@ class Values:
 
 
 def values_of(measured: PerSeed) -> Values:
-    """Parts of a measurement."""
+    """Convert measurements to text."""
     runs = [measured] if isinstance(measured, Sums) else list(measured)
     combine = runs[0].combine
     module, function = getattr(combine, "__module__", ""), getattr(combine, "__qualname__", "")
@@ -40,12 +40,12 @@ def values_of(measured: PerSeed) -> Values:
 
 
 def values_by_seed(numbers: Sequence[float]) -> Values:
-    """The values of a number that is exact for each training seed."""
+    """Convert a number for each training seed, exact without examples, to text."""
     return values_of([Counts([number]) for number in numbers])
 
 
 def sums_of(values: Values) -> list[Sums]:
-    """The measurements that `values_of` was given, one for each training seed."""
+    """Return the measurements of `values_of`, one for each training seed."""
     module, _, function = values.combine.partition(":")
     try:
         combine = getattr(importlib.import_module(PACKAGE + module), function)

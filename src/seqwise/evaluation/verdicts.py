@@ -1,4 +1,4 @@
-"""Tests behind intervals, p-values and verdicts: run with a reproduction, and again from a file of results."""
+"""Tests behind intervals, p-values and verdicts, computed from the summands that results keep."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def interval_result(
     system: str, measure: str, measured: PerSeed, signature: Signature, *, unit: str = "%", rule: str = "",
     published: float | None = None, note: str = "",
 ) -> Result:  # fmt: skip
-    """A result with its bootstrap interval and the values that both are made of."""
+    """Return a result with its bootstrap interval; the rule "exp" takes the exponential of the measure."""
     bare = Result(
         system, measure, 0.0, signature, unit=unit, rule=rule, published=published, note=note,
         values=(values_of(measured),),
@@ -45,7 +45,7 @@ def student_result(
     system: str, measure: str, numbers: Sequence[float], signature: Signature, *, unit: str, note: str = "",
     published: float | None = None,
 ) -> Result:  # fmt: skip
-    """The mean of numbers that are exact for each seed, with Student's interval, and the numbers."""
+    """Return the mean of numbers that are exact for each seed, with Student's interval."""
     bare = Result(
         system, measure, 0.0, signature, unit=unit, rule=BY_SEED, published=published, note=note,
         values=(values_by_seed(numbers),),
@@ -54,7 +54,7 @@ def student_result(
 
 
 def again(result: Result) -> Result:
-    """A result with its numbers computed from its values; without values, as it is."""
+    """Return a result with its numbers computed from its values, if it has any."""
     if not result.values:
         return result
     measured = [sums_of(values) for values in result.values]
@@ -72,7 +72,7 @@ def again(result: Result) -> Result:
 
 
 def student_interval(numbers: Sequence[float]) -> tuple[float, float | None, float | None]:
-    """The mean over seeds with the ends of Student's 95% interval; of one seed, no interval."""
+    """Return the mean over seeds and the ends of Student's 95% interval, which are None for one seed."""
     mean = statistics.fmean(numbers)
     if len(numbers) < 2:
         return mean, None, None
@@ -82,16 +82,23 @@ def student_interval(numbers: Sequence[float]) -> tuple[float, float | None, flo
 
 
 def decide(rule: str, first: Values, second: Values) -> tuple[str, tuple[float, ...]]:
-    """The verdict of a claim and the numbers that it rests on."""
+    """Return the verdict of a claim and the numbers that it rests on.
+
+    Rules, for a paired bootstrap over examples and seeds: "better": first > second with p < 0.05. "no worse by M": the
+    whole 95% interval of first - second lies above -M. For Student's 95% interval over seeds: "by seed": that of the
+    differences lies above 0. "about T times": that of the ratios lies within a quarter of T; reversed if it lies below
+    1. Otherwise, a claim whose opposite passes the test is reversed. The numbers are the difference, the ends of its
+    interval and, of a bootstrap, the p-value; of a single seed, by seed, the difference alone.
+    """
     ours, theirs = sums_of(first), sums_of(second)
     if rule == BY_SEED:
-        mean, low, high = student_interval([one.value - other.value for one, other in zip(ours, theirs, strict=True)])
+        mean, low, high = student_interval([a.value - b.value for a, b in zip(ours, theirs, strict=True)])
         if low is None or high is None:
             return "not seen", (mean,)
         return "holds" if low > 0 else "reversed" if high < 0 else "not seen", (mean, low, high)
     if rule.startswith("about "):
         times = float(rule.removeprefix("about ").removesuffix(" times"))
-        logs = [math.log(one.value / other.value) for one, other in zip(ours, theirs, strict=True)]
+        logs = [math.log(a.value / b.value) for a, b in zip(ours, theirs, strict=True)]
         mean, low, high = student_interval(logs)
         if low is None or high is None:
             return "not seen", (math.exp(mean),)
@@ -107,7 +114,7 @@ def decide(rule: str, first: Values, second: Values) -> tuple[str, tuple[float, 
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjust p-values of tests that are read together: one below 0.05 then has a chance of 5% for all of them.
+    """Adjust the p-values of several tests for their number.
 
     The i-th smallest of m becomes the largest of ``(m - j + 1) p_j`` over all j up to i, at most 1.
 
@@ -120,7 +127,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def recompute(table: Table) -> Iterator[tuple[Result | Claim, str]]:
-    """Compute every interval, p-value and verdict of a table again from the values that it has."""
+    """Recompute all intervals, p-values and verdicts of a table; yield each with its problem, "" if it is the same."""
     for result in table.results:
         if result.low is not None or result.p_value is not None:
             yield result, _difference(result, again(result)) if result.values else "no values"
@@ -129,11 +136,11 @@ def recompute(table: Table) -> Iterator[tuple[Result | Claim, str]]:
             yield claim, _examine(claim)
 
 
-def _difference(stated: Result, found: Result) -> str:
+def _difference(stated: Result, computed: Result) -> str:
     for name in ("value", "low", "high", "p_value"):
-        one, other = getattr(stated, name), getattr(found, name)
-        if (one is None) != (other is None) or (one is not None and not _is_close(one, other)):
-            return f"{name} is {one:.6g}, comes out as {other if other is None else format(other, '.6g')}"
+        before, now = getattr(stated, name), getattr(computed, name)
+        if (before is None) != (now is None) or (before is not None and not _is_close(before, now)):
+            return f"{name} is {before:.6g}, comes out as {now if now is None else format(now, '.6g')}"
     return ""
 
 
@@ -146,5 +153,5 @@ def _examine(claim: Claim) -> str:
     return "" if verdict == claim.verdict else f"the verdict is {claim.verdict!r}, comes out as {verdict!r}"
 
 
-def _is_close(one: float, other: float) -> bool:
-    return math.isclose(one, other, rel_tol=CLOSE, abs_tol=CLOSE)
+def _is_close(a: float, b: float) -> bool:
+    return math.isclose(a, b, rel_tol=CLOSE, abs_tol=CLOSE)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from seqwise.evaluation.certainty import enough_examples
-from seqwise.evaluation.metrics import Sums, paired_bootstrap
+from seqwise.evaluation.metrics import Sums, enough_examples, paired_bootstrap
 from seqwise.objectives.named import SelfNormalized
 from seqwise.runs.settings import Settings
 from seqwise.runs.stages import stages
@@ -23,7 +22,7 @@ def advise(
     """Say which decoder to predict with, and warn of raw scores where they ruin the search.
 
     A difference counts where its 95% interval (paired bootstrap over the examples) leaves out 0, and there are ten
-    examples or more (:func:`~seqwise.evaluation.certainty.enough_examples`): the interval of one is a point.
+    examples or more (:func:`~seqwise.evaluation.metrics.enough_examples`): the interval of one is a point.
     """
     best = best_of(measured, title, sign, usual=usual)
     warning = _collapse(measured, title, sign, settings, mean_log_partition)

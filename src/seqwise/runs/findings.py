@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from seqwise.evaluation.certainty import FEWEST, enough_examples, num_examples
 from seqwise.evaluation.diagnosis import ExposureGap, LengthBias
 from seqwise.evaluation.log_partitions import LogPartitionReport
-from seqwise.evaluation.metrics import Comparison, Sums, paired_bootstrap
+from seqwise.evaluation.metrics import FEWEST, Comparison, Sums, enough_examples, num_examples, paired_bootstrap
 from seqwise.evaluation.slot_ranking import SlotRanking
 from seqwise.runs.measures import decisive
 
@@ -46,7 +45,7 @@ def meanings(found: Diagnosis, *, subwords: bool = False) -> dict[str, str]:
     """For each part of a diagnosis a sentence or two: what is good, what is not, and what to do about it.
 
     A difference counts where its 95% interval (paired bootstrap over the examples) leaves out 0, and there are
-    :data:`~seqwise.evaluation.certainty.FEWEST` examples or more.
+    :data:`~seqwise.evaluation.metrics.FEWEST` examples or more.
     """
     return {
         "decoders": _about_decoders(found, subwords=subwords),
