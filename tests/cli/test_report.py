@@ -440,8 +440,8 @@ def test_a_dead_slot_is_not_drawn_and_colours_go_from_end_to_end() -> None:
     dead = Node(((1, 1.0),), (1.0,), -math.inf, 0.0, 0.0, 0.0, 0.0, False)
     after = Node(((1, 0.7), (0, 0.3)), (0.25, 0.75), -2.0, 1.0, 1.5, 2.0, 0.0, True)
     drawing = draw_lattice(
-        Lattice(((live, dead), (after,))), name=["<a>", "&b"].__getitem__, step_names=['"x"'], palette=Palette(0, 1),
-        description="<it>", gold=(0, 0),
+        Lattice(((live, dead), (after,))), words=["<a>", "&b"], step_names=['"x"'], palette=Palette(0, 1),
+        what="<it>", gold=(0, 0),
     )  # fmt: skip
     assert drawing.count("<rect") == 2 and drawing.count("<path") == 2  # that from the dead slot is none
     assert drawing.count('class="gold"') == 1 and "<a>" not in drawing and "&amp;b .7" in drawing
@@ -455,9 +455,7 @@ def test_boxes_of_long_labels_say_what_tells_them_apart() -> None:
     mixed = tuple(Node(((place, 0.6),), (1.0,), -1.0, None, None, 2.0, 0.0, True) for place in range(5))
 
     def texts(shown: Lattice, *, beside: tuple[Lattice, ...] = ()) -> list[str]:
-        drawing = draw_lattice(
-            shown, name=names.__getitem__, step_names=[], palette=Palette(0, 1), description="", beside=beside
-        )
+        drawing = draw_lattice(shown, words=names, what="", step_names=[], palette=Palette(0, 1), beside=beside)
         return re.findall(r'<text x="\d+" y="\d+">([^<]*…[^<]*)</text>', drawing)
 
     assert len(set(texts(Lattice((nodes,))))) == len(set(texts(Lattice((mixed,))))) == 5
@@ -719,7 +717,7 @@ def test_mistakes_end_in_one_line(seqwise: Command, runs: Path, data: Path, tmp_
     path.write_text("")
     assert "0000.jsonl: the sweeps are damaged" in said(tmp_path / "samples")
     (tmp_path / "samples" / "settings.json").write_text("[]")
-    assert "settings.json: no JSON object" in said(tmp_path / "samples")
+    assert "settings.json: no settings: expected a JSON object" in said(tmp_path / "samples")
 
 
 def test_help_names_what_there_is(seqwise: Command) -> None:

@@ -303,17 +303,16 @@ def _explore(
 ) -> None:
     from seqwise.evaluation.label_bias import draw_label_bias, fate_of_gold
     from seqwise.runs.diagnosis import explore
-    from seqwise.runs.measures import gold_text, unknown_targets
+    from seqwise.runs.measures import gold_text, step_names, unknown_targets
 
     bias = explore(run, example, beam_size=beam_size)
     names = run.codec.target_vocabulary.tokens
-    # A tagger reads its t-th input before it writes its t-th label; elsewhere nothing ties steps to inputs.
-    steps = list(example.source) if run.settings.task == "tag" else []
+    steps = step_names(run, example)
     if plot is not None:
-        step_names = steps or [str(step) for step in range(1, len(bias.steps))]
+        labels = steps or [str(step) for step in range(1, len(bias.steps))]
         text = run.codec.source_text(example)
         title = text if len(text) <= 80 else f"{text[:77]}..."
-        draw_label_bias(bias, plot, target_name=names.__getitem__, step_names=step_names, title=title)
+        draw_label_bias(bias, plot, target_name=names.__getitem__, step_names=labels, title=title)
     said = fate_of_gold(bias)
     if as_json:
         rows = [[_prefix_as_json(prefix, names) for prefix in prefixes] for prefixes in bias.steps]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from seqwise.data.readers import read_lines
@@ -38,3 +39,19 @@ def read_json_object(path: str | os.PathLike[str], *, what: str, hint: str) -> d
     if not isinstance(record, dict):
         raise InputError(f"no {what}: expected a JSON object", path=path, hint=hint)
     return record
+
+
+def read_json_lines(path: Path, *, hint: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield number and JSON object of each line; an unfinished last line, of a file still written to, is left out."""
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError("the file cannot be read", path=path, hint=hint) from error
+    for number, line in enumerate(text.split("\n")[:-1], start=1):
+        try:
+            record = json.loads(line)
+            if not isinstance(record, dict):
+                raise ValueError
+        except (ValueError, RecursionError):
+            raise InputError("no JSON object", path=path, line=number, hint=hint) from None
+        yield number, record

@@ -10,9 +10,9 @@ from seqwise.evaluation.label_bias import LabelBias, Prefix, fate_of_gold
 from seqwise.runs.explore.answers import Answer
 from seqwise.runs.explore.search_errors import SearchErrors
 from seqwise.runs.explore.searches import Scored, dropped, fell_off
+from seqwise.runs.measures import step_names
 from seqwise.runs.report.blocks import Paragraph, Table
-from seqwise.runs.report.drawing import draw_lattice
-from seqwise.runs.report.examples import lattice_in_words, lattice_palette, lattice_table
+from seqwise.runs.report.drawing import draw_lattice, lattice_palette, lattice_table
 from seqwise.runs.report.lattice import Lattice, Node
 from seqwise.runs.report.page import render_block
 from seqwise.runs.run import OutputRun
@@ -24,15 +24,13 @@ def lattice_view(run: OutputRun, answer: Answer, step: int) -> Markup:
     """The lattice after so many steps, with its numbers in a folded table."""
     words, whole, question = run.codec.target_vocabulary.tokens, answer.lattice, answer.question
     shown = Lattice(whole.steps[:step])
-    what = f"{_setup_in_words(answer)}, the first {len(shown.steps)} of {len(whole.steps)} steps"
     drawing = draw_lattice(
         shown,
-        name=words.__getitem__,
-        # A tagger reads its t-th input before it writes its t-th label; elsewhere nothing ties steps to inputs.
-        step_names=list(question.example.source) if run.settings.task == "tag" else [],
+        words=words,
+        what=f"{_setup_in_words(answer)}, the first {len(shown.steps)} of {len(whole.steps)} steps",
+        step_names=step_names(run, question.example),
         palette=lattice_palette([whole]),
         gold=question.gold,
-        description=lattice_in_words(shown, what, words),
         beside=[whole],
     )
     table = lattice_table(shown, "The same in numbers", words)

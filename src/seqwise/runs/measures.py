@@ -216,6 +216,11 @@ def gold_ids(run: OutputRun, example: Example) -> tuple[int, ...] | None:
     return (*written, *(() if end is None else (end,)))
 
 
+def step_names(run: OutputRun, example: Example) -> list[str]:
+    """Return the inputs of a tagger, which reads its t-th input before its t-th label; elsewhere none."""
+    return list(example.source) if run.settings.task == "tag" else []
+
+
 def gold_text(run: OutputRun, example: Example) -> str:
     """A target as it reads, with every token marked that training never saw.
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from seqwise.configuration import dump
+from seqwise.data.records import read_json_object
 from seqwise.errors import InputError
 from seqwise.runs.hub import HUB_RUN, hub_refusals, model_folder
 from seqwise.runs.loading import load_run
 from seqwise.runs.model_card import model_card, public_settings
-from seqwise.runs.report.folders import read_json
 from seqwise.runs.run import Run
 
 CARD, METRICS = "README.md", "metrics.json"
@@ -85,5 +85,6 @@ def _card(folder: Path, run: Run[Any, Any], repo: str) -> str:
     own = folder / CARD
     if own.is_file():
         return own.read_text(encoding="utf-8")
-    metrics = read_json(folder / METRICS) if (folder / METRICS).is_file() else {}
+    file, hint = folder / METRICS, "restore it as it was saved"
+    metrics = read_json_object(file, what="metrics", hint=hint) if file.is_file() else {}
     return model_card(run, metrics, repo=repo)

@@ -6,7 +6,6 @@ Shapes: S sweeps, B chains of one problem, K lags.
 from __future__ import annotations
 
 import importlib.util
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from seqwise.data.records import read_json_lines
 from seqwise.errors import InputError
 from seqwise.runs.report.folders import Folder
 from seqwise.runs.sampling_folder import trace_of
@@ -121,25 +121,9 @@ def _why_no_report(folder: Folder, counted: int) -> str:
     return ""
 
 
-def _read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The JSON objects of a file; a last line that is cut off, as in a sampling that goes on, is left out."""
-    try:
-        text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError("the file cannot be read", path=path, hint="take another copy") from error
-    for number, line in enumerate(text.split("\n")[:-1], start=1):
-        try:
-            record = json.loads(line)
-            if not isinstance(record, dict):
-                raise ValueError
-        except (ValueError, RecursionError):
-            raise InputError("no JSON object", path=path, line=number, hint="take another copy") from None
-        yield number, record
-
-
 def _read_samples(path: Path) -> list[SampleLine]:
     found = []
-    for number, record in _read_lines(path) if path.is_file() else ():
+    for number, record in read_json_lines(path, hint="take another copy") if path.is_file() else ():
         try:
             numbers = (int(record["problem"]), int(record["chain"]), int(record["sweep"]))
             found.append(SampleLine(*numbers, str(record["text"]), float(record["energy"])))
@@ -153,7 +137,7 @@ def _read_chains(path: Path, each: int) -> Iterator[tuple[int, Trace]]:
     records: list[dict[str, Any]] = []
     hint = "take another copy, or sample again"
     try:
-        for number, record in _read_lines(path):
+        for number, record in read_json_lines(path, hint=hint):
             if record["sweep"] != number:
                 raise InputError("the sweeps are damaged", path=path, line=number, hint=hint)
             records.append({name: value for name, value in record.items() if name != "tokens"})

@@ -1,4 +1,4 @@
-"""A beam lattice as SVG: slots by step, back-pointer weights as the opacity of lines, costs or log Z as colour."""
+"""Beam lattices as SVG: slots by step, back-pointer weights as the opacity of lines, costs or log Z as colour."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from functools import lru_cache
 from markupsafe import Markup
 
 from seqwise.evaluation.short_names import shorten_distinctly
+from seqwise.runs.report.blocks import Table
 from seqwise.runs.report.lattice import Lattice, Node
 
 FAINTEST = 0.01
@@ -20,36 +21,44 @@ LONGEST, LONGEST_MIXED = 10, 6  # characters of a token that fit, alone and besi
 
 @dataclass(frozen=True)
 class Palette:
-    """Colours for the numbers between two ends, light enough for dark text: white, then towards orange."""
+    """Colour scale from white to orange, light enough for dark text."""
 
     low: float  # what is white
     high: float  # what is deepest
 
     def colour(self, value: float) -> str:
-        """The colour of a number; beyond the ends, that of the nearer end."""
+        """Return the colour of a number, clipped to the ends."""
         span = self.high - self.low
         share = 0.0 if span <= 0 else min(max((value - self.low) / span, 0.0), 1.0)
         return "#" + "".join(f"{round(255 + share * (end - 255)):02x}" for end in (0xF5, 0xA0, 0x4C))
 
 
+def lattice_palette(lattices: Sequence[Lattice]) -> Palette:
+    """Return the colours of the lattices of an input: from 0 to 1 for costs, else over the range of log Z."""
+    nodes = [node for lattice in lattices for slots in lattice.steps for node in slots if node.is_live]
+    if any(node.cost is not None for node in nodes):
+        return Palette(0.0, 1.0)
+    values = [node.log_partition for node in nodes]
+    return Palette(min(values, default=0.0), max(values, default=1.0))
+
+
 def draw_lattice(
     lattice: Lattice,
     *,
-    name: Callable[[int], str],
+    words: Sequence[str],
+    what: str,
     step_names: Sequence[str],
     palette: Palette,
-    description: str,
     gold: Sequence[int] | None = None,
     beside: Sequence[Lattice] = (),
 ) -> Markup:
-    """Draw a lattice.
+    """Draw a lattice: a box for each slot after a step, with its heaviest token, and lines from its parents.
 
-    A box is a slot after a step: its heaviest token and that token's weight. A line leads to the slot that it comes
-    from, as opaque as the back-pointer weight. Boxes are coloured by the cost that the step added, or by log Z where
-    there is no gold; a box has a thick border where its heaviest token is the gold one. Long names are shortened, and
-    stay told apart.
+    Boxes are coloured by the cost of the step, or by log Z without gold; a thick border marks gold tokens. ``words``
+    are the names of tokens, ``what`` begins the description for screen readers, and ``beside`` are the lattices in
+    which a token has the same abbreviation.
     """
-    short = _short_names([lattice, *beside], name)
+    short = _short_names([lattice, *beside], words)
     num_slots = max(map(len, lattice.steps), default=1)
     width, height = LEFT + STEP * len(lattice.steps) + 8, TOP + SLOT * num_slots
     lines, boxes, heads = [], [], []
@@ -65,7 +74,7 @@ def draw_lattice(
                 if weight >= FAINTEST and (before[parent] is None or before[parent].is_live)  # type: ignore[union-attr]
             ]
             boxes.append(
-                _box(node, place, row, name, short, palette, is_gold=bool(node.tokens and node.tokens[0][0] == right))
+                _box(node, place, row, words, short, palette, is_gold=bool(node.tokens and node.tokens[0][0] == right))
             )
         above = step_names[place] if place < len(step_names) else str(place + 1)
         x = LEFT + place * STEP + STEP - WIDTH // 2
@@ -75,7 +84,9 @@ def draw_lattice(
     return Markup(
         '<svg viewBox="0 0 {0} {1}" width="{0}" height="{1}" role="img" aria-label="{2}" class="lattice">'
         '<g class="lines">{3}</g><g class="boxes">{4}{5}</g><g class="heads">{6}</g></svg>'
-    ).format(width, height, description, _joined(lines), start, _joined(boxes), _joined(heads))
+    ).format(
+        width, height, _in_words(lattice, what, words), _joined(lines), start, _joined(boxes), _joined(heads)
+    )  # fmt: skip
 
 
 def _joined(parts: Sequence[Markup]) -> Markup:
@@ -83,7 +94,7 @@ def _joined(parts: Sequence[Markup]) -> Markup:
 
 
 def _line(place: int, parent: int, row: int, weight: float) -> Markup:
-    """From the right side of the slot before (of the empty output) to the left side of this one."""
+    """Draw a line from the right side of a parent, or of the empty output, to the left side of a slot."""
     left = LEFT + place * STEP if place else 18
     return Markup('<path d="M{} {}L{} {}" opacity="{}"/>').format(
         left,
@@ -94,11 +105,11 @@ def _line(place: int, parent: int, row: int, weight: float) -> Markup:
     )
 
 
-def _short_names(lattices: Sequence[Lattice], name: Callable[[int], str]) -> Callable[[str, int], str]:
-    """What boxes call a token, by its name and by how many characters there are for it."""
-    heaviest = {node.tokens[0][0] for one in lattices for nodes in one.steps for node in nodes if node.tokens}
-    names = tuple(name(token) for token in sorted(heaviest))
-    return lambda whole, longest: _shortened(names, longest)[whole]
+def _short_names(lattices: Sequence[Lattice], words: Sequence[str]) -> Callable[[str, int], str]:
+    """Return a function from the name of a token and the room for it to its abbreviation."""
+    heaviest = {node.tokens[0][0] for lattice in lattices for nodes in lattice.steps for node in nodes if node.tokens}
+    names = tuple(words[token] for token in sorted(heaviest))
+    return lambda name, longest: _shortened(names, longest)[name]
 
 
 @lru_cache(maxsize=4)  # the same for every frame of a slider
@@ -110,7 +121,7 @@ def _box(
     node: Node,
     place: int,
     row: int,
-    name: Callable[[int], str],
+    words: Sequence[str],
     short: Callable[[str, int], str],
     palette: Palette,
     *,
@@ -123,21 +134,21 @@ def _box(
         return Markup("")
     token, weight = node.tokens[0]
     pure = weight > 0.995
-    first = short(name(token), LONGEST) if pure else f"{short(name(token), LONGEST_MIXED)} {_short(weight, 2)}"
+    first = short(words[token], LONGEST) if pure else f"{short(words[token], LONGEST_MIXED)} {_short(weight, 2)}"
     return Markup(
         '<g{}><title>{}</title><rect x="{}" y="{}" width="{}" height="{}" fill="{}"/>'
         '<text x="{}" y="{}">{}</text><text x="{}" y="{}" class="small">{}</text></g>'
     ).format(
         Markup(' class="gold"') if is_gold else "",
-        _said(node, place, row, name),
+        _numbers(node, place, row, words),
         x, y, WIDTH, HEIGHT, colour, x + WIDTH // 2, y + 15, first, x + WIDTH // 2, y + 28, below,
     )  # fmt: skip
 
 
-def _said(node: Node, place: int, row: int, name: Callable[[int], str]) -> str:
-    """All the numbers of a slot."""
+def _numbers(node: Node, place: int, row: int, words: Sequence[str]) -> str:
+    """Write the numbers of a slot."""
     parts = [f"step {place + 1}, slot {row + 1}: "]
-    parts.append(", ".join(f"{name(token)} {_short(weight)}" for token, weight in node.tokens))
+    parts.append(", ".join(f"{words[token]} {_short(weight)}" for token, weight in node.tokens))
     parts.append(f"; score {node.score:.4f}")
     if node.cost is not None:
         parts.append(f"; cost {node.cost:.4f}, in all {node.total_cost:.4f}")
@@ -149,10 +160,40 @@ def _said(node: Node, place: int, row: int, name: Callable[[int], str]) -> str:
 
 
 def _short(value: float, digits: int = 3) -> str:
-    """A weight, without its leading 0."""
+    """Write a weight without its leading 0."""
     text = f"{value:.{digits}f}"
     return "1" if float(text) >= 1 else text.lstrip("0").rstrip("0") if float(text) else "0"
 
 
 def _cut(text: str, longest: int = LONGEST) -> str:
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+def _in_words(lattice: Lattice, what: str, words: Sequence[str]) -> str:
+    """Describe a lattice: the heaviest token of the best slot at each step, and the final score and cost."""
+    if not lattice.steps:
+        return f"{what}: no step."
+    best = [max(nodes, key=lambda node: node.score) for nodes in lattice.steps]
+    heaviest = ", ".join(f"{words[node.tokens[0][0]]} {node.tokens[0][1]:.2f}" for node in best if node.tokens)
+    cost = "" if best[-1].total_cost is None else f" and cost {best[-1].total_cost:.4f}"
+    return f"{what}. Best slot step by step: {heaviest}. It ends with score {best[-1].score:.4f}{cost}."
+
+
+def lattice_table(lattice: Lattice, caption: str, words: Sequence[str]) -> Table:
+    """List the slots of a lattice in a folded table, for those who cannot point at boxes."""
+    has_gold = any(node.cost is not None for nodes in lattice.steps for node in nodes)
+    columns = ["step, slot", "tokens", "from", "score", *(["cost", "cost in all"] if has_gold else []), "log Z"]
+    rows = [
+        [
+            f"{step}, {slot}",
+            ", ".join(f"{words[token]} {weight:.3f}" for token, weight in node.tokens),
+            ", ".join(f"{parent} {weight:.3f}" for parent, weight in enumerate(node.parents, 1) if weight >= FAINTEST),
+            f"{node.score:.4f}",
+            *([f"{node.cost:.4f}", f"{node.total_cost:.4f}"] if has_gold else []),
+            f"{node.log_partition:.4f}",
+        ]
+        for step, nodes in enumerate(lattice.steps, start=1)
+        for slot, node in enumerate(nodes, start=1)
+        if node.is_live
+    ]
+    return Table(caption, columns, rows, folded=True)

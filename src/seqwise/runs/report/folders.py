@@ -5,7 +5,6 @@ Nothing is written to them, and a training that is still going on can be looked 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from seqwise.configuration.flat import flat_values
-from seqwise.data.readers import read_lines
+from seqwise.data.records import read_json_lines, read_json_object
 from seqwise.errors import InputError
 from seqwise.runs.masked_model_settings import load_masked_settings
 from seqwise.runs.settings import load_settings
@@ -72,8 +71,7 @@ def read_folder(path: Path) -> Folder:
         return _training(path)
     if (path / "settings.json").is_file():
         if (path / "chains").is_dir():
-            settings = read_json(path / "settings.json")
-            return Folder(path, path.resolve().name, "samples", settings)
+            return Folder(path, path.resolve().name, "samples", _read_json(path / "settings.json"))
         if (path / "model" / "codec.json").is_file() or (path / "log.jsonl").is_file():
             return _masked(path)
     if (path / "model" / "tokenizer.json").is_file():
@@ -94,7 +92,9 @@ def _training(path: Path) -> Folder:
 
 
 def _stage_log(name: str, objective: str, file: Path) -> StageLog:
-    columns, measurements = _read_log(file), file.with_name(MEASUREMENTS)
+    columns, measurements = _read_columns(file), file.with_name(MEASUREMENTS)
+    if not columns:
+        raise InputError("the log has no step yet", path=file, hint="wait for the first one")
     return StageLog(name, objective, columns, _read_columns(measurements) if measurements.is_file() else {})
 
 
@@ -106,59 +106,34 @@ def _masked(path: Path) -> Folder:
     return _with_model(Folder(path, path.resolve().name, "masked model", flat_values(settings), logs))
 
 
-def _shown(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
+def _read_json(path: Path) -> dict[str, Any]:
+    return read_json_object(path, what=path.stem, hint="restore it as it was saved")
 
 
 def _with_model(folder: Folder) -> Folder:
     metrics_file, manifest = folder.path / "metrics.json", folder.path / "model" / "manifest.json"
-    metrics = read_json(metrics_file) if metrics_file.is_file() else {}
+    metrics = _read_json(metrics_file) if metrics_file.is_file() else {}
     weights = None
     if manifest.is_file():
-        files = read_json(manifest).get("files")
+        files = _read_json(manifest).get("files")
         entry = files.get("model.safetensors") if isinstance(files, dict) else None
         weights = str(entry["sha256"]) if isinstance(entry, dict) and "sha256" in entry else None
     return replace(folder, metrics=metrics, has_model=(folder.path / "model").is_dir(), weights=weights)
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object."""
-    hint = "restore it as it was saved"
-    try:
-        record = json.loads(path.read_bytes())
-    except OSError as error:
-        raise InputError(f"cannot be read ({error.strerror})", path=path) from error
-    except (ValueError, RecursionError):
-        raise InputError("no valid JSON", path=path, hint=hint) from None
-    if not isinstance(record, dict):
-        raise InputError("no JSON object", path=path, hint=hint)
-    return record
-
-
-def _read_log(path: Path) -> dict[str, list[float]]:
-    """The columns of a log, which has at least one step."""
-    columns = _read_columns(path)
-    if not columns:
-        raise InputError("the log has no step yet", path=path, hint="wait for the first one")
-    return columns
-
-
 def _read_columns(path: Path) -> dict[str, list[float]]:
+    """Read the columns of a log, as far as it is written."""
     columns: dict[str, list[float]] = {}
-    lines = list(read_lines(path))
-    whole = path.read_bytes().endswith(b"\n")
-    for number, text in lines:
-        try:
-            record = {name: float(value) for name, value in json.loads(text).items()}
-            if "step" not in record or (columns and set(record) != set(columns)):
-                raise ValueError
-        except (ValueError, TypeError, AttributeError, RecursionError):
-            if number == len(lines) and not whole:
-                break  # a training that goes on is just writing it
-            raise InputError("no line of a training log", path=path, line=number, hint="take another copy") from None
+    for number, record in read_json_lines(path, hint="take another copy"):
+        if "step" not in record or (columns and set(record) != set(columns)) or not all(map(_is_real, record.values())):
+            raise InputError("no line of a training log", path=path, line=number, hint="take another copy")
         for name, value in record.items():
-            columns.setdefault(name, []).append(value)
+            columns.setdefault(name, []).append(float(value))
     return columns
+
+
+def _is_real(value: object) -> bool:
+    return isinstance(value, int | float)  # JSON has NaN for a loss that is none
 
 
 def is_number(value: object) -> bool:
