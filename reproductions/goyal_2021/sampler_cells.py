@@ -45,7 +45,6 @@ from seqwise.runs.masked_model_settings import MaskedModelSettings
 from seqwise.runs.masked_model_training import measure_masked_run, new_masked_run
 from seqwise.runs.run import MaskedRun
 from seqwise.runs.sampling_settings import SampleSettings
-from seqwise.runs.stages import steps_of
 from seqwise.sampling.diagnostics import effective_sample_size, split_r_hat
 from seqwise.training.trainer import fit
 
@@ -128,7 +127,7 @@ def train_cell(task: SamplerTask, scale: str, seed: int, output: Path, report: R
     claim_folder(output, fingerprint)
     run = new_masked_run(data.train, settings)
     encoded = run.codec.encode(data.train)
-    steps = steps_of(settings, encoded)
+    steps = settings.num_steps(encoded)
     fit(
         run.model,
         (conditional_masked_objective if settings.conditional else masked_objective)(settings.masks),

@@ -21,7 +21,6 @@ from seqwise.objectives.distillation import _union
 from seqwise.runs import Settings, load_run, train_settings
 from seqwise.runs.settings import check, load_settings
 from seqwise.runs.sizing import sized
-from seqwise.runs.stages import stages
 from seqwise.runs.training import train_run
 from seqwise.search import global_, local
 from seqwise.training.trainer import Progress
@@ -182,9 +181,9 @@ def toy(tmp_path: Path) -> Settings:
 
 
 def test_the_distilled_warm_start_is_three_stages(toy: Settings) -> None:
-    found = [(stage.folder, stage.settings.objective.name, stage.settings.epochs) for stage in stages(toy)]
+    found = [(stage.folder, stage.settings.objective.name, stage.settings.epochs) for stage in toy.stages()]
     assert found == [("warm-start", "cross-entropy", 2.0), ("distillation", "distillation", 1.0), ("", "beam-crf", 1.0)]
-    assert stages(toy)[-1].settings == toy
+    assert toy.stages()[-1].settings == toy
 
 
 def weights(run: Path) -> bytes:

@@ -17,8 +17,7 @@ from seqwise.evaluation.metrics import Counts
 from seqwise.runs import load_run, new_run, train_run, train_settings
 from seqwise.runs.inputs import read_examples
 from seqwise.runs.settings import Settings
-from seqwise.runs.sizing import sized
-from seqwise.runs.stages import stages
+from seqwise.runs.sizing import evaluated_examples, sized, sized_like
 from seqwise.runs.training import train_stage
 from seqwise.training.checkpoints import load_model_file
 from seqwise.training.trainer import Progress
@@ -82,7 +81,7 @@ def test_each_stage_stops_by_itself_and_starts_from_the_best_of_the_one_before(
     best_of_first = f"warm-start/checkpoints/checkpoint-{metrics['warm start']['best']['step']}/model.safetensors"
     weights = load_model_file(trained_run / best_of_first)
     run.model.load_state_dict({name.removeprefix("model."): weight for name, weight in weights.items()})
-    last = stages(settings)[-1].settings
+    last = settings.stages()[-1].settings
     train_stage(run, run.codec.encode(examples), last, folder=tmp_path / "alone", dev=dev)
     trained = load_run(trained_run).model.state_dict()
     assert all(torch.equal(trained[name], weight) for name, weight in run.model.state_dict().items())
@@ -214,3 +213,12 @@ def test_a_masked_model_stops_at_its_best(tmp_path: Path, seqwise: Command) -> N
     assert (tmp_path / "run" / "model" / "model.safetensors").read_bytes() == before
     for flag, message in (("--patience=2", "patience: nothing is evaluated"), ("--evaluate-every=2", "evaluate_every")):
         assert seqwise("masked-model", "train", *options, flag).complaint.startswith(message)
+
+
+def test_evaluations_take_a_quarter_of_the_examples_since_the_last_one() -> None:
+    settings = [train_settings(evaluate_every=steps, batch_size=16) for steps in (1, 100, 1000)]
+    assert list(map(evaluated_examples, settings)) == [100, 400, 500]
+
+
+def test_sizes_that_were_chosen_are_taken_over() -> None:
+    assert sized_like(train_settings(epochs=3.0), sized(train_settings(), 100)).batch_size == 16

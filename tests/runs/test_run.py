@@ -51,7 +51,6 @@ from seqwise.runs.settings import (
     load_settings,
 )
 from seqwise.runs.sizing import sized
-from seqwise.runs.stages import stages
 from seqwise.runs.training import context_of, train_run
 from seqwise.search.candidates import global_, local
 from seqwise.search.operators import mean_squared_gap
@@ -185,7 +184,7 @@ def test_the_ends_of_ranges_are_allowed() -> None:
 
 def trained(settings: Settings) -> list[tuple[str, str, float, float]]:
     """Objective, folder, epochs and learning rate of each stage."""
-    found = stages(settings)
+    found = settings.stages()
     assert found[-1].settings == settings and found[-1].name == "training"
     return [(one.settings.objective.name, one.folder, one.settings.epochs, one.settings.learning_rate) for one in found]
 

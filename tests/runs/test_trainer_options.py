@@ -20,7 +20,6 @@ from seqwise.errors import InputError
 from seqwise.objectives.named import ObjectiveConfig
 from seqwise.runs import masked_settings, new_run, save_run, train_run, train_settings
 from seqwise.runs.masked_model_training import train_masked_model
-from seqwise.runs.stages import steps_of
 from seqwise.runs.trainer_options import require_usable
 from seqwise.runs.training import train_stage
 
@@ -197,7 +196,7 @@ def test_steps_are_counted_in_batches_of_tokens(tmp_path: Path) -> None:
     encoded = [EncodedExample((0,) * length, (0,) * length) for length in (1, 1, 2, 2, 3, 9)]
     settings = train_settings(batch_tokens=4, epochs=3.0)
     assert settings.batch_size is None and sorted(map(len, settings.batches(encoded))) == [1, 1, 2, 2]
-    assert steps_of(settings, encoded) == 12
+    assert settings.num_steps(encoded) == 12
     train = write(tmp_path / "train", tagged(6))
     flat: dict[str, Any] = {"hidden_size": 4, "embedding_size": 4, "epochs": 2.0, "objective": "cross-entropy"}
     metrics = train_run(train_settings(train=train, batch_tokens=4, **flat), tmp_path / "run")

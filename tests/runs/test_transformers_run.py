@@ -30,7 +30,8 @@ from seqwise.runs import load_run, predict  # noqa: E402
 from seqwise.runs.decoder_choice import choose_decoder  # noqa: E402
 from seqwise.runs.diagnosis import diagnose, explore  # noqa: E402
 from seqwise.runs.inputs import inputs_of  # noqa: E402
-from seqwise.runs.settings import load_settings, names_pretrained, train_settings  # noqa: E402
+from seqwise.runs.model_settings import names_pretrained  # noqa: E402
+from seqwise.runs.settings import load_settings, train_settings  # noqa: E402
 from seqwise.runs.training import train_run  # noqa: E402
 from seqwise.training.checkpoints import verify  # noqa: E402
 

@@ -1,4 +1,4 @@
-"""Advice from the decoders' results on development data, in a sentence or two."""
+"""Advice on decoders, from their results on development data."""
 
 from __future__ import annotations
 
@@ -7,22 +7,21 @@ from collections.abc import Mapping
 from seqwise.evaluation.metrics import Sums, enough_examples, paired_bootstrap
 from seqwise.objectives.named import SelfNormalized
 from seqwise.runs.settings import Settings
-from seqwise.runs.stages import stages
 
 Measured = Mapping[str, Mapping[str, Sums]]
-"""Decoder to title to measure."""
+"""By decoder and title."""
 
 COLLAPSE = 1.2
-"""A search by raw scores whose outputs are longer than the beam's by this factor, or shorter, has lost its way."""
+"""Raw scores have collapsed if they make outputs longer or shorter than the beam's by this factor."""
 
 
 def advise(
     measured: Measured, title: str, sign: int, *, settings: Settings, usual: str, mean_log_partition: float | None
 ) -> str:
-    """Say which decoder to predict with, and warn of raw scores where they ruin the search.
+    """Recommend a decoder in a sentence or two, and warn of raw scores that ruin the search.
 
-    A difference counts where its 95% interval (paired bootstrap over the examples) leaves out 0, and there are ten
-    examples or more (:func:`~seqwise.evaluation.metrics.enough_examples`): the interval of one is a point.
+    Measures are compared by ``title``, times ``sign``. A difference counts if its 95% interval (paired bootstrap over
+    the examples) excludes 0, and there are ten examples or more.
     """
     best = best_of(measured, title, sign, usual=usual)
     warning = _collapse(measured, title, sign, settings, mean_log_partition)
@@ -30,7 +29,7 @@ def advise(
 
 
 def best_of(measured: Measured, title: str, sign: int, *, usual: str) -> str:
-    """The decoder with the best value of a measure; among equals the usual one, then the first."""
+    """Return the decoder with the best value; among equals the usual one, then the first."""
     return max(measured, key=lambda name: (sign * measured[name][title].value, name == usual))
 
 
@@ -53,14 +52,14 @@ def _choice(measured: Measured, title: str, sign: int, best: str, usual: str) ->
 
 
 def _collapse(measured: Measured, title: str, sign: int, settings: Settings, mean_log_partition: float | None) -> str:
-    """A warning where raw scores make outputs of another length than local ones do, and worse."""
+    """Warn if raw scores make worse outputs of another length than local scores do."""
     if "length ratio" not in measured["beam"] or not measured["beam"]["length ratio"].value:
         return ""
     ratio = measured["raw-beam"]["length ratio"].value / measured["beam"]["length ratio"].value
     loss, sure = _gain(measured, title, sign, "beam", "raw-beam")
     if 1 / COLLAPSE < ratio < COLLAPSE or loss <= 0 or not sure:
         return ""
-    # Only a log Z of the sign that makes outputs longer, or shorter, explains it.
+    # A positive log Z explains longer outputs, a negative one shorter outputs.
     nats = mean_log_partition if mean_log_partition is not None and (mean_log_partition > 0) == (ratio > 1) else 0.0
     why = f": every further token {'earns' if nats > 0 else 'costs'} log Z = {abs(nats):.1f} nats" if nats else ""
     length = f"outputs {ratio:.1f} times as long as the beam's"
@@ -68,7 +67,7 @@ def _collapse(measured: Measured, title: str, sign: int, settings: Settings, mea
 
 
 def _cure(settings: Settings) -> str:
-    if any(isinstance(stage.settings.objective, SelfNormalized) for stage in stages(settings)):
+    if any(isinstance(stage.settings.objective, SelfNormalized) for stage in settings.stages()):
         return "a larger --log-partition-weight draws log Z nearer to 0"
     return (
         "--warm-start self-normalized helps"
@@ -78,7 +77,7 @@ def _cure(settings: Settings) -> str:
 
 
 def _gain(measured: Measured, title: str, sign: int, first: str, second: str) -> tuple[float, bool]:
-    """By how many points the first is better, and whether that is more than chance may do."""
+    """Return by how many points the first is better, and whether that is significant."""
     comparison = paired_bootstrap(measured[first][title], measured[second][title])
     sure = enough_examples(measured[first][title]) and (comparison.low > 0 or comparison.high < 0)
     return 100 * sign * comparison.difference, sure

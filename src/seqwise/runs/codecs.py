@@ -1,18 +1,18 @@
-"""Codecs: between the examples of a run and the ids of its model. All that differs between kinds of runs is here.
+"""Codecs: between the examples of a run and the ids of its model. Kinds of runs differ in their codecs alone.
 
 =================== ============================================================ ===========================
 kind                text                                                         class
 =================== ============================================================ ===========================
-``tokenizers``      words, characters or subwords on both sides                  :class:`TokenizerCodec`
-``spelling``        words with their characters, and labels                      :class:`SpellingCodec`
+``tokenizers``      words, characters or subwords on both sides                  ``TokenizerCodec``
+``spelling``        words with their characters, and labels                      ``SpellingCodec``
 ``text``            raw text, by the tokenizer of a Hugging Face model           ``GeneratorCodec``
 ``word-pieces``     words, in pieces of a Hugging Face encoder, and labels       ``TaggerCodec``
-``masked``          sequences of a masked model, with sources or without         :class:`MaskedCodec`
+``masked``          sequences of a masked model, with sources or without         ``MaskedCodec``
 ``masked-text``     raw text, by the tokenizer of a Hugging Face masked model    ``MaskedTextCodec``
 =================== ============================================================ ===========================
 
-The first four write outputs that are searched for (:class:`OutputCodec`), the others sequences that are scored and
-sampled (:class:`SequenceCodec`). Those of Hugging Face models are in :mod:`seqwise.runs.hugging_face_codecs`.
+The first four serve searches for outputs (``OutputCodec``), the others sequences that are scored and sampled
+(``SequenceCodec``). Those of Hugging Face models are in ``hugging_face_codecs``.
 
 Shapes: V vocabulary.
 """
@@ -46,18 +46,13 @@ from seqwise.sampling.starts import FREE
 from seqwise.search.selectors import Selector
 
 Purpose = Literal["predict", "score"]
-"""Whether a run writes outputs, or scores and samples sequences."""
+"""A run either predicts outputs, or scores and samples sequences."""
 
 LENGTHS = "lengths.json"
 
 
 class Codec(ABC):
-    """Between examples and ids, and to and from a folder, of any kind of run.
-
-    Attributes:
-        kind: its name in ``codec.json``.
-        purpose: which commands take the run.
-    """
+    """A codec: examples to ids and back, and to and from a folder. ``kind`` is its name in ``codec.json``."""
 
     kind: ClassVar[str]
     purpose: ClassVar[Purpose]
@@ -65,29 +60,29 @@ class Codec(ABC):
     @property
     @abstractmethod
     def identity(self) -> str:
-        """Everything that ids depend on, written out."""
+        """Return a fingerprint of the tokenizers."""
 
     @abstractmethod
     def encode(self, examples: Sequence[Example]) -> list[EncodedExample]:
-        """Examples to ids; what cannot be read is refused with its file and line."""
+        """Encode sources and targets; refuse unreadable ones with file and line."""
 
     @abstractmethod
     def save(self, model: Any, folder: Path) -> None:
-        """Write the model, and what turns text into ids and back."""
+        """Write the model and the tokenizers."""
 
     def source_text(self, example: Example) -> str:
-        """The source of an example as it was written."""
+        """Return the source as it was written."""
         return " ".join(example.source)
 
 
 class OutputCodec(Codec):
-    """Of a tagger, transducer or language model: sources are read, and outputs searched for. By default, of words.
+    """Codec of a tagger, transducer or language model; its defaults are those of words.
 
     Attributes:
-        source_vocabulary: the source tokens that the model has embeddings for, with the unknown one.
+        source_vocabulary: the tokens with embeddings, the unknown one included.
         target_vocabulary: the tokens that the model scores.
-        writes_text: whether a target is one token, its raw text.
-        target_things: the plural of what :meth:`written` counts, for messages.
+        writes_text: whether a target is a single token, its raw text.
+        target_things: plural noun for the units of ``written``, for messages.
     """
 
     purpose: ClassVar[Purpose] = "predict"
@@ -98,45 +93,42 @@ class OutputCodec(Codec):
 
     @property
     def writable(self) -> set[str]:
-        """All that :meth:`written` may give of a target that can be written."""
+        """Return the units of ``written`` that the model can produce."""
         return set(self.target_vocabulary.tokens) - {self.target_vocabulary.unknown}
 
     def written(self, example: Example) -> Sequence[str]:
-        """A target in what can be known or unknown."""
+        """Return a target in the units that can be known or unknown."""
         return example.target
 
     def split(self, examples: Sequence[Example]) -> list[Example]:
-        """Both sides as tokens; raw texts are split."""
+        """Split raw texts into tokens, on both sides."""
         return list(examples)
 
     def encode_sources(self, examples: Sequence[Example]) -> list[EncodedExample]:
-        """Ids of the sources alone; whatever the targets are, they are not read."""
+        """Encode the sources alone, whatever the targets are."""
         return self.encode([replace(example, target=()) for example in examples])
 
     def source_tokens(self, encoded: EncodedExample) -> Sequence[int]:
-        """The ids of a source in the source vocabulary."""
+        """Return the ids of a source in the source vocabulary."""
         return encoded.source_ids
 
     def target_text(self, tokens: Iterable[str]) -> str:
-        """Tokens that the model wrote, as text."""
+        """Return output tokens as text."""
         return " ".join(tokens)
 
     def allowed(self, selector: Selector) -> Selector:
-        """The same choice among the tokens that may be written."""
+        """Restrict a selector to the tokens that may be written."""
         return selector
 
 
 class SequenceCodec(Codec):
-    """Of a masked model: whole sequences are scored and sampled.
+    """Codec of a masked model, whose whole sequences are scored and sampled.
 
     Attributes:
-        units: what sequences are read from a file as.
-        source_units: the same for sources.
         conditional: whether each sequence has a source.
-        lengths: how many training sequences have each length; empty where that is not known.
+        lengths: number of training sequences by length; empty if unknown.
         allowed_V: bool (V,), the tokens that may be proposed.
-        unknown_id: the unknown token, or None.
-        spell: from ids to the text in which a phrase is looked for as words; None where it is looked for as tokens.
+        spell: ids to the text in which phrases are looked for as words; None: phrases are looked for as tokens.
     """
 
     purpose: ClassVar[Purpose] = "score"
@@ -150,56 +142,51 @@ class SequenceCodec(Codec):
 
     @abstractmethod
     def read(self, path: FilePath) -> Sequence[Example]:
-        """The sequences of a file, as targets. Of many, memory holds a few."""
+        """Read the sequences of a file as targets; only a few are in memory at a time."""
 
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> tuple[str, ...]:
-        """The tokens of ids."""
+        """Return the tokens of ids."""
 
     @abstractmethod
     def phrase(self, text: str) -> Ways:
-        """Ways in which a phrase may stand in a sequence."""
+        """Return the ways in which a phrase may stand in a sequence."""
 
     def require_free(self, free: str) -> None:
-        """Refuse a mark of free positions that could be taken for something else."""
+        """Refuse an ambiguous mark of free positions."""
         if not free or free != "".join(free.split()):
             raise InputError(f"free: {free!r} is blank, or has a blank in it", hint="choose another token for it")
 
     @abstractmethod
     def to_fill(self, example: Example, free: str) -> tuple[int, ...]:
-        """The ids of a sequence, FREE where it has the mark of free positions."""
+        """Return the ids of a sequence, FREE at the marks of free positions."""
 
     @abstractmethod
     def text(self, ids: Sequence[int]) -> str:
-        """A sequence as it would stand in a file."""
+        """Return a sequence as it would stand in a file."""
 
     @abstractmethod
     def filled(self, example: Example, ids: Sequence[int], free: str) -> str:
-        """The same of an example with the mark of free positions; what was given stays as it was written."""
+        """Return the example's text with free positions filled in, and the rest as it was written."""
 
     def example_text(self, example: Example) -> str:
-        """The sequence of an example as it was written."""
+        """Return the sequence as it was written."""
         return " ".join(example.target)
 
 
 def place_of(example: Example) -> dict[str, Any]:
-    """The file and line of an example, for an :class:`InputError`.
-
-    Example:
-        >>> place_of(Example(("a",), (), "a.txt", 3))
-        {'path': 'a.txt', 'line': 3}
-    """
+    """Return the file and line of an example as arguments of ``InputError``."""
     return {"path": example.path or None, "line": example.line or None}
 
 
 def set_derived(codec: Codec, **values: Any) -> None:
-    """Set the attributes that follow from the fields of a frozen codec."""
+    """Set derived attributes of a frozen codec."""
     for name, value in values.items():
         object.__setattr__(codec, name, value)
 
 
 def save_own_model(model: Any, folder: Path) -> None:
-    """Write a model that is defined here, without the card that says that it has been published."""
+    """Write a model of seqwise, without the card that ``save_pretrained`` adds."""
     model.save_pretrained(folder)
     (folder / "README.md").unlink(missing_ok=True)
 
@@ -209,7 +196,7 @@ def save_own_model(model: Any, folder: Path) -> None:
 
 @dataclass(frozen=True)
 class TokenizerCodec(OutputCodec):
-    """A tokenizer for each side; where it has subwords, that side of an example is one token, its raw text."""
+    """A tokenizer for each side; with subwords, that side of an example is a single token, its raw text."""
 
     source: Tokenizer
     target: Tokenizer
@@ -229,15 +216,12 @@ class TokenizerCodec(OutputCodec):
 
     @property
     def identity(self) -> str:
-        """Both tokenizers."""
         return repr(self)
 
     def written(self, example: Example) -> Sequence[str]:
-        """The target tokens; of subwords, the characters."""
         return self.target.characters(example.target)
 
     def split(self, examples: Sequence[Example]) -> list[Example]:
-        """Raw texts to subwords, where there are any."""
         return [
             replace(
                 example, source=_split(example, "source", self.source), target=_split(example, "target", self.target)
@@ -246,60 +230,50 @@ class TokenizerCodec(OutputCodec):
         ]
 
     def encode(self, examples: Sequence[Example]) -> list[EncodedExample]:
-        """Tokens to ids."""
         return encode_examples(self.split(examples), self.source.vocabulary, self.target.vocabulary)
 
     def source_text(self, example: Example) -> str:
-        """The source as it was written."""
         return self.source.as_read(example.source)
 
     def target_text(self, tokens: Iterable[str]) -> str:
-        """Without blanks between characters, and subwords put together."""
         return self.target.join(tokens)
 
     def save(self, model: Any, folder: Path) -> None:
-        """Write the model, and a folder for each tokenizer."""
         save_own_model(model, folder)
         save_tokenizer(self.source, folder / "source")
         save_tokenizer(self.target, folder / "target")
 
     @classmethod
     def load(cls, folder: Path) -> TokenizerCodec:
-        """Read the tokenizers that :meth:`save` wrote."""
+        """Read the tokenizers of a folder."""
         return cls(load_tokenizer(folder / "source"), load_tokenizer(folder / "target"))
 
 
 @dataclass(frozen=True)
 class SpellingCodec(TokenizerCodec):
-    """Words and labels, and the characters of each word, of which the model reads unknown words.
-
-    Attributes:
-        characters: a tokenizer of the characters of words; rare ones are unknown.
-    """
+    """Words, the characters of each word, and labels."""
 
     characters: Tokenizer
 
     kind: ClassVar[str] = "spelling"
 
     def encode(self, examples: Sequence[Example]) -> list[EncodedExample]:
-        """Words to spelt sources, as of :func:`~seqwise.models.characters.spelt_source`, and labels to ids."""
+        """Encode words as of ``spelt_source``, and labels."""
         return [
             replace(encoded, source_ids=spelt_source(encoded.source_ids, map(self.characters.encode, example.source)))
             for example, encoded in zip(examples, super().encode(examples), strict=True)
         ]
 
     def source_tokens(self, encoded: EncodedExample) -> Sequence[int]:
-        """The ids of the words."""
         return [~token for token in encoded.source_ids if token < 0]
 
     def save(self, model: Any, folder: Path) -> None:
-        """Write the model, and a folder for each tokenizer."""
         super().save(model, folder)
         save_tokenizer(self.characters, folder / "characters")
 
     @classmethod
     def load(cls, folder: Path) -> SpellingCodec:
-        """Read the tokenizers that :meth:`save` wrote."""
+        """Read the tokenizers of a folder."""
         tokenizers = (load_tokenizer(folder / name) for name in ("source", "target", "characters"))
         return cls(*tokenizers)
 
@@ -317,13 +291,9 @@ def _split(example: Example, side: str, tokenizer: Tokenizer) -> tuple[str, ...]
 
 @dataclass(frozen=True)
 class MaskedCodec(SequenceCodec):
-    """Sequences of a masked model; with subwords, a side of an example is one token, its raw text.
+    """Sequences of a masked model; with subwords, a side of an example is a single token, its raw text.
 
-    Attributes:
-        sequence: of V tokens; the model scores all of them, the unknown token included, which is never proposed.
-        source: or None where there are no sources.
-        lengths: how many training sequences have each length.
-        format: of files.
+    The model scores all V tokens, the unknown one included, which is never proposed.
     """
 
     sequence: Tokenizer
@@ -348,16 +318,14 @@ class MaskedCodec(SequenceCodec):
 
     @property
     def identity(self) -> str:
-        """The tokens of the sequences."""
         return repr(self.sequence.vocabulary.tokens)
 
     def read(self, path: FilePath) -> Sequence[Example]:
-        """The sequences of a file in the format."""
         examples = each_sequence(path, format=self.format, units=self.units, source_units=self.source_units)
         return require_some(spooled(examples), path)
 
     def encode(self, examples: Sequence[Example]) -> list[EncodedExample]:
-        """Tokens to ids: the sequence is the target, and the source ``(0,)`` where the model reads none."""
+        """Encode the sequences as targets; the source is ``(0,)`` if the model reads none."""
         return [EncodedExample(self._source_ids(example), self._sequence_ids(example)) for example in examples]
 
     def _source_ids(self, example: Example) -> tuple[int, ...]:
@@ -381,11 +349,9 @@ class MaskedCodec(SequenceCodec):
         return ids
 
     def decode(self, ids: Sequence[int]) -> tuple[str, ...]:
-        """The tokens of ids."""
         return tuple(self.sequence.vocabulary.decode(ids))
 
     def phrase(self, text: str) -> Ways:
-        """The one way to write a phrase."""
         words = tuple(word for word in BLANKS.split(text) if word)
         tokens = {"words": words, "characters": tuple(text), "text": (text,) if words else ()}[file_units(self.units)]
         pieces = self.sequence.split(tokens)
@@ -398,7 +364,6 @@ class MaskedCodec(SequenceCodec):
         return (ids,)
 
     def require_free(self, free: str) -> None:
-        """Refuse a mark of free positions that could be taken for something else."""
         super().require_free(free)
         hint, subwords = "choose another token for it", self.sequence.subwords
         if self.units == "characters" and len(free) != 1:
@@ -407,14 +372,13 @@ class MaskedCodec(SequenceCodec):
             raise InputError(f"free: {free!r} is a token of the run", hint=hint)
 
     def to_fill(self, example: Example, free: str) -> tuple[int, ...]:
-        """The ids of a sequence, FREE where it has the mark of free positions."""
         tokens: list[int] = []
         for part in self._parts(example.target, free):
             tokens += [FREE] if part is None else self.encode([replace(example, target=part)])[0].target_ids
         return tuple(tokens)
 
     def _parts(self, target: Sequence[str], free: str) -> Iterator[tuple[str, ...] | None]:
-        """The fixed tokens, piece by piece, and None for each free position."""
+        """Yield runs of fixed tokens, and None for each free position."""
         if self.sequence.subwords is None:
             yield from (None if token == free else (token,) for token in target)
             return
@@ -431,34 +395,29 @@ class MaskedCodec(SequenceCodec):
             yield (" ".join(fixed),)
 
     def filled(self, example: Example, ids: Sequence[int], free: str) -> str:
-        """A sequence as it would stand in a file; what was given stays as it was written, unknown tokens too."""
         if not example.target or self.sequence.subwords is not None:
             return self.text(ids)
         drawn = zip(example.target, self.decode(ids), strict=True)
         return self.sequence.as_read(new if token == free else token for token, new in drawn)
 
     def text(self, ids: Sequence[int]) -> str:
-        """A sequence as it would stand in a file."""
         return self.sequence.join(self.sequence.vocabulary.decode(ids))
 
     def example_text(self, example: Example) -> str:
-        """The sequence of an example as it was written."""
         return self.sequence.as_read(example.target)
 
     def source_text(self, example: Example) -> str:
-        """The source of an example as it was written."""
         return "" if self.source is None else self.source.as_read(example.source)
 
     @classmethod
     def load(cls, folder: Path, *, format: Format) -> MaskedCodec:
-        """Read what :meth:`save` wrote, for files in this format."""
+        """Read the tokenizers and lengths of a folder, for files in this format."""
         source = load_tokenizer(folder / "source") if format == "pairs" else None
         record = read_record(folder / LENGTHS, ["lengths"], what="counts of lengths", hint="take another copy")
         lengths = {int(length): count for length, count in record["lengths"].items()}
         return cls(load_tokenizer(folder / "sequence"), source, lengths, format)
 
     def save(self, model: Any, folder: Path) -> None:
-        """Write the model, a folder for each tokenizer, and the lengths."""
         save_own_model(model, folder)
         save_tokenizer(self.sequence, folder / "sequence")
         if self.source is not None:

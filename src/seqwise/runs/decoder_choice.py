@@ -1,4 +1,4 @@
-"""Choice of a run's decoder: the one that is named, the best on development data, or as it was trained."""
+"""Choice of a decoder: by name, the best on development data, or the one that the run was trained for."""
 
 from __future__ import annotations
 
@@ -16,20 +16,17 @@ from seqwise.search.operators import ALPHA_UNITS
 
 
 def usual_decoder(settings: Settings) -> str:
-    """The name of the decoder that searches as the model was trained to be searched.
-
-    The raw beam for a model trained on global scores, otherwise the beam.
-    """
+    """Return the decoder that the run was trained for: the raw beam for global scores, else the beam."""
     return "raw-beam" if settings.trained_score == "global" else "beam"
 
 
 def decoders_for(settings: Settings) -> list[str]:
-    """The names of the decoders that there are for a run: Viterbi for chains only, the others for all."""
+    """List the decoders of a run: Viterbi for chains alone, the others for all."""
     return [name for name in DECODERS if name != "viterbi" or isinstance(settings.model, Chain)]
 
 
 def best_decoder(folder: str | os.PathLike[str]) -> str:
-    """The name of the decoder that was best on the development data of a run."""
+    """Return the decoder that was best on development data, from ``metrics.json``."""
     path = Path(folder) / "metrics.json"
     if not path.exists():
         raise InputError("the file is missing, so no decoder is known to be best", path=path, hint="name a decoder")
@@ -44,11 +41,11 @@ def best_decoder(folder: str | os.PathLike[str]) -> str:
 
 
 def choose_decoder(settings: Settings, name: str | None = None, *, beam_size: int | None = None) -> Decoder:
-    """A decoder by name; by default the one that searches as the model was trained to be searched.
+    """Make a decoder by name, with the alpha of the end of training.
 
     Args:
         settings: of the run.
-        name: one of :data:`seqwise.decoding.DECODERS`, or None for that of :func:`usual_decoder`.
+        name: one of :data:`seqwise.decoding.DECODERS`; None: the one that the run was trained for.
         beam_size: by default as in training.
 
     Raises:

@@ -1,7 +1,4 @@
-"""Measurements of a run on a file beyond its accuracy: log Z, exposure gap, length bias, slot ranking, label bias.
-
-What was found, and what it means, is in :mod:`seqwise.runs.findings`, whose names are offered here too.
-"""
+"""Measurements of a run beyond its accuracy: log Z, exposure gap, length bias, slot ranking, label bias."""
 
 from __future__ import annotations
 
@@ -30,19 +27,18 @@ from seqwise.runs.run import OutputRun
 from seqwise.search.candidates import Score, global_, local, shifted
 from seqwise.search.selectors import HardTopK
 
-# The explorer's global shares are summed over this many candidates at most, which bounds its memory.
-CANDIDATES_AT_ONCE = 2**24
+CANDIDATES_AT_ONCE = 2**24  # that global shares are summed over: bounds memory
 
 Ids = tuple[int, ...]
 OnProgress = Callable[[str, int, int], None]
-"""Called with the name of a part, how many examples of it are done, and how many there are."""
+"""Called with the name of a part, the number of examples done, and that of all."""
 
 Search = tuple[str, int]
 """The name of a score, and the size of a beam."""
 
 
 def estimate_constant(run: OutputRun, examples: Sequence[Example]) -> float:
-    """The mean of log Z over gold tokens (end tokens counted), for :func:`~seqwise.search.shifted`; in nats a token."""
+    """Mean of log Z over gold tokens, end tokens included, in nats per token: the constant of ``shifted``."""
     log_partitions_N = log_partitions_of(run, run.codec.encode(known_targets(run, examples)))
     if not len(log_partitions_N):
         raise InputError("the run cannot write any of these targets", hint="give data with the labels of training")
@@ -50,7 +46,7 @@ def estimate_constant(run: OutputRun, examples: Sequence[Example]) -> float:
 
 
 def development_constant(folder: Path) -> float | None:
-    """The mean of log Z on the run's development data, as training left it in ``metrics.json``; None without it."""
+    """Return the mean of log Z on development data from ``metrics.json``, or None."""
     try:
         value = json.loads((folder / "metrics.json").read_bytes())["dev"]["mean log Z"]
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
@@ -60,14 +56,14 @@ def development_constant(folder: Path) -> float | None:
 
 
 def measure_outputs(run: OutputRun, examples: Sequence[Example], outputs: Sequence[Hypothesis]) -> dict[str, Sums]:
-    """The measures of the run's task, as :func:`~seqwise.runs.measures.measure` takes them, of outputs at hand."""
+    """Measure outputs: one for each example of a tagger, one for each distinct source of a transducer."""
     written = [tuple(run.codec.target_vocabulary.decode(output.tokens)) for output in outputs]
     return measure_written(run, examples, written)
 
 
 @dataclass(frozen=True)
 class _Data:
-    """Inputs, once each; of these, which have targets that the run can write, and those targets as ids."""
+    """Distinct inputs, and the references of those whose targets the run can write."""
 
     sources: list[EncodedExample]
     lengths: list[int]  # of the first reference, in tokens
@@ -90,7 +86,7 @@ def _prepare(run: OutputRun, examples: Sequence[Example]) -> _Data:
         options = [examples[index] for index in indices if writable.issuperset(targets[index])]
         if options:
             known.append(number)
-            references.append(list(dict.fromkeys(one.target_ids for one in run.codec.encode(options))))
+            references.append(list(dict.fromkeys(encoded.target_ids for encoded in run.codec.encode(options))))
     firsts = [indices[0] for indices in groups.values()]
     sources = run.codec.encode_sources([examples[index] for index in firsts])
     return _Data(sources, [len(targets[index]) for index in firsts], known, references)
@@ -104,7 +100,10 @@ def diagnose(
     constant: float | None = None,
     on_progress: OnProgress | None = None,
 ) -> Diagnosis:
-    """Measure a run's decoders, its log Z, and what its own prefixes, beams and raw scores do to it."""
+    """Diagnose a trained run on examples with gold targets; every target of a repeated input is right.
+
+    ``shifted-beam`` subtracts the constant, best measured on other data, from each token; None: the mean of log Z here.
+    """
     k, data, model = _beam_size(run, beam_size), _prepare(run, examples), run.model
     log_partitions = _log_partitions(run, examples)
     if constant is None and log_partitions is not None:
@@ -116,9 +115,9 @@ def diagnose(
         sweep = [(name, size) for name in ("local", "raw") for size in BEAM_SIZES]
         if constant is not None:
             scores["shifted"], searches["shifted-beam"] = shifted(constant), ("shifted", k)
-    # One slot goes the same way by either score.
-    wanted = dict.fromkeys([*searches.values(), *(search for search in sweep if search != ("raw", 1))])
-    found = _search(run, data.sources, [(name, size, scores[name]) for name, size in wanted], on_progress)
+    # One slot takes the same path by either score.
+    needed = dict.fromkeys([*searches.values(), *(search for search in sweep if search != ("raw", 1))])
+    found = _search(run, data.sources, [(name, size, scores[name]) for name, size in needed], on_progress)
     found.setdefault(("raw", 1), found["local", 1])
     exposure = _exposure(model, data, {name: found[searches[name]] for name in ("greedy", "beam")}, on_progress)
     ranking = _rank(run, data, k, on_progress)
@@ -136,7 +135,7 @@ def _beam_size(run: OutputRun, asked: int | None) -> int:
 
 
 def _counter(on_progress: OnProgress | None, part: str, total: int) -> Callable[[int], None]:
-    """Takes how many examples were just done, and reports how many that makes."""
+    """Return a function that adds to the number of examples done and reports it."""
     done = 0
 
     def advance(count: int) -> None:
@@ -152,7 +151,7 @@ def _log_partitions(run: OutputRun, examples: Sequence[Example]) -> LogPartition
     encoded = run.codec.encode(known_targets(run, examples))
     if not encoded:
         return None
-    lengths = [len(one.target_ids) for one in encoded]
+    lengths = [len(example.target_ids) for example in encoded]
     return log_partition_report(log_partitions_of(run, encoded).split(lengths), edges=_thirds(lengths))
 
 
@@ -162,7 +161,7 @@ def _search(
     searches: Sequence[tuple[str, int, Score]],
     on_progress: OnProgress | None,
 ) -> dict[Search, list[Hypothesis]]:
-    """The best output for every source, by search."""
+    """Return the best output for every source, by search."""
     advance = _counter(on_progress, "searching", len(searches) * len(sources))
     found: dict[Search, list[Hypothesis]] = {}
     for name, size, score in searches:
@@ -175,7 +174,7 @@ def _search(
 def _exposure(
     model: StepModel, data: _Data, found: Mapping[str, Sequence[Hypothesis]], on_progress: OnProgress | None
 ) -> dict[str, ExposureGap]:
-    """The loss after the outputs of each decoder, where there are targets to hold it against."""
+    """Measure the loss after the outputs of each decoder, on inputs with known targets."""
     end = () if model.end is None else (model.end,)
     gaps: dict[str, ExposureGap] = {}
     for name, outputs in found.items() if data.known else ():
@@ -199,14 +198,17 @@ def _rank(run: OutputRun, data: _Data, k: int, on_progress: OnProgress | None) -
 
 
 def _thirds(lengths: Sequence[int]) -> list[int]:
-    """Two edges that cut the lengths into three bins, or fewer where there are not as many lengths."""
+    """Return two edges that cut the lengths into three bins, or fewer edges for fewer lengths."""
     ordered = sorted(lengths)
     edges = {ordered[len(ordered) // 3], ordered[2 * len(ordered) // 3]}
     return sorted(edges - {ordered[0]})
 
 
 def explore(run: OutputRun, example: Example, *, beam_size: int | None = None, support: int = 4096) -> LabelBias:
-    """The label-bias explorer on one example: the prefixes of its local beam, with gold beside them."""
+    """Explore label bias on one example: the prefixes of its local beam, with gold beside them.
+
+    Global shares are summed over ``support`` slots, fewer for large vocabularies.
+    """
     k, model = _beam_size(run, beam_size), run.model
     if model.end is None and example.target and len(example.target) != len(example.source):
         problem = f"the target has {len(example.target)} tokens and the source {len(example.source)}"

@@ -1,4 +1,4 @@
-"""Findings of a diagnosis: for each of its parts a sentence on what it means and what can be done about it."""
+"""Diagnosis of a run, and for each of its parts a sentence on its meaning and on remedies."""
 
 from __future__ import annotations
 
@@ -14,22 +14,20 @@ from seqwise.runs.measures import decisive
 BEAM_SIZES = (1, 2, 5, 10, 20)
 """Of the searches whose lengths are compared."""
 
-# An exposure gap of less than this factor is not worth training against.
-SMALL = 1.05
+SMALL = 1.05  # an exposure gap that is not worth training against
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Measurements; each part has one entry for each example, so that intervals can be had.
+    """Measurements of a run, by example, so that they have intervals.
 
     Attributes:
-        beam_size: of the beams, and of the slots that were ranked.
-        decoders: measures of the task by decoder: greedy, beam, raw-beam and, where lengths differ, shifted-beam.
-        constant: what shifted-beam takes off each token, in nats; None where nothing is known of log Z.
-        log_partitions: of log Z on gold prefixes; None where the run cannot write any of the targets.
-        exposure: by whose prefixes, greedy or beam; empty where there is no target.
-        lengths: by score (local, raw) and beam size; empty where all outputs have the length of the input.
-        ranking: None where no beam held the right prefix beside a wrong one.
+        decoders: by greedy, beam, raw-beam and, if lengths differ, shifted-beam.
+        constant: what shifted-beam subtracts from each token, in nats; None if log Z is unknown.
+        log_partitions: log Z on gold prefixes; None if the run can write none of the targets.
+        exposure: by the search that made the prefixes, greedy or beam; empty without targets.
+        lengths: by score (local, raw) and beam size; empty if outputs have the length of the input.
+        ranking: None if no beam held the right prefix beside a wrong one.
     """
 
     beam_size: int
@@ -42,10 +40,10 @@ class Diagnosis:
 
 
 def meanings(found: Diagnosis, *, subwords: bool = False) -> dict[str, str]:
-    """For each part of a diagnosis a sentence or two: what is good, what is not, and what to do about it.
+    """Interpret each part of a diagnosis in a sentence or two.
 
-    A difference counts where its 95% interval (paired bootstrap over the examples) leaves out 0, and there are
-    :data:`~seqwise.evaluation.metrics.FEWEST` examples or more.
+    A difference counts if its 95% interval (paired bootstrap over the examples) excludes 0, and there are ``FEWEST``
+    examples or more.
     """
     return {
         "decoders": _about_decoders(found, subwords=subwords),
@@ -98,13 +96,13 @@ def _about_decoders(found: Diagnosis, *, subwords: bool) -> str:
 def _about_log_partitions(found: Diagnosis) -> str:
     if found.log_partitions is None:
         return "the run can write none of the targets, so nothing is known of log Z"
-    whole = found.log_partitions.overall
-    if whole.mean_absolute < 0.2:
+    overall = found.log_partitions.overall
+    if overall.mean_absolute < 0.2:
         return "log Z is near 0 everywhere: raw scores are log-probabilities, and a raw search need not normalise"
-    if whole.mean_absolute_deviation < 0.2:
+    if overall.mean_absolute_deviation < 0.2:
         return "log Z is nearly constant: raw scores less that constant are log-probabilities"
     return (
-        f"log Z varies by {whole.mean_absolute_deviation:.1f} nats, so raw scores are no log-probabilities; "
+        f"log Z varies by {overall.mean_absolute_deviation:.1f} nats, so raw scores are no log-probabilities; "
         "slot ranking below says whether that can help, and --objective self-normalized draws log Z to 0"
     )
 
@@ -115,8 +113,8 @@ def _about_exposure(found: Diagnosis) -> str:
     if not enough_examples(found.exposure["beam"].gold):
         return _too_few(found.exposure["beam"].gold)
     costs = {
-        name: one.own.value / one.gold.value if paired_bootstrap(one.own, one.gold).low > 0 else None
-        for name, one in found.exposure.items()
+        name: gap.own.value / gap.gold.value if paired_bootstrap(gap.own, gap.gold).low > 0 else None
+        for name, gap in found.exposure.items()
     }
     greedy, beam = costs.get("greedy"), costs["beam"]
     if beam is None and greedy is None:
@@ -128,26 +126,26 @@ def _about_exposure(found: Diagnosis) -> str:
             f"after prefixes of greedy search the right continuation costs {greedy:.2f} times as much, after those of "
             "the beam no more than after gold ones: with a beam there is little to repair"
         )
-    said = f"after prefixes of its own beam the right continuation costs {beam:.2f} times as much"
+    cost = f"after prefixes of its own beam the right continuation costs {beam:.2f} times as much"
     if beam < SMALL:
-        return f"{said} as after gold ones: training on such prefixes has little to repair"
-    return f"{said}, an upper bound on exposure bias; --objective scheduled-sampling trains on such prefixes"
+        return f"{cost} as after gold ones: training on such prefixes has little to repair"
+    return f"{cost}, an upper bound on exposure bias; --objective scheduled-sampling trains on such prefixes"
 
 
 def _about_lengths(found: Diagnosis) -> str:
     if not found.lengths:
         return "all outputs have the length of their inputs"
     small, large = min(BEAM_SIZES), max(BEAM_SIZES)
-    told = []
+    trends = []
     for name, words in (("local", "log-probabilities"), ("raw", "raw scores")):
         before, after = found.lengths[name][small].ratio.value, found.lengths[name][large].ratio.value
         if before and 0.95 < after / before < 1.05:
-            told.append(f"{words} keep to length as beams grow")
+            trends.append(f"{words} keep to length as beams grow")
         else:
-            told.append(f"{words} make outputs {'longer' if after > before else 'shorter'} as beams grow")
+            trends.append(f"{words} make outputs {'longer' if after > before else 'shorter'} as beams grow")
     empty = found.lengths["local"][large].empty.value
-    cure = "" if empty < 0.01 else "; predict --length-normalization 1 keeps a large beam from empty outputs"
-    return f"{'; '.join(told)}{cure}"
+    remedy = "" if empty < 0.01 else "; predict --length-normalization 1 keeps a large beam from empty outputs"
+    return f"{'; '.join(trends)}{remedy}"
 
 
 def _about_ranking(ranking: SlotRanking | None) -> str:
@@ -155,9 +153,8 @@ def _about_ranking(ranking: SlotRanking | None) -> str:
         return "no beam holds the right prefix beside a wrong one: use a beam of 2 or more, on longer outputs"
     if not enough_examples(ranking.both):
         return _too_few(ranking.both)
-    gain = max(
-        (paired_bootstrap(one, ranking.log_prob) for one in (ranking.both, ranking.raw)), key=lambda one: one.low
-    )
+    gains = [paired_bootstrap(counts, ranking.log_prob) for counts in (ranking.both, ranking.raw)]
+    gain = max(gains, key=lambda comparison: comparison.low)
     if gain.low > 0:
         return (
             f"with log Z the right prefix comes first {100 * gain.difference:.1f} points more often: what is read next "

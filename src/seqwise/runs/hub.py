@@ -1,9 +1,6 @@
-"""Runs on the hub: where their files are, and how they come from there.
+"""Download of runs from the hub.
 
-A repository holds a run without the folder around its model, so that its root is also what ``from_pretrained`` of the
-model reads, ours or transformers':
-
-::
+A repository holds a run without a folder around its model, so that ``from_pretrained`` can read its root::
 
     configuration.yaml or settings.json, metrics.json, README.md    as in RUN/
     config.json, model.safetensors, vocabularies, manifest.json     as in RUN/model/
@@ -26,37 +23,36 @@ HUB_RUN = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 """The name of a repository: a user or an organisation, a slash, and its own."""
 
 DOWNLOADED = ("*.json", "*.yaml", "*.safetensors", "*.txt", "*.model", "README.md")
-"""All that a run is made of. What else is in a repository, code or pickles, stays there."""
+"""Files of a run; code or pickles in a repository are never downloaded."""
 
 _MARK = "manifest.json"
 
 
 def model_folder(folder: Path) -> Path:
-    """Folder of a run's model: in ``RUN/model``, or, as it comes from the hub, beside the settings.
-
-    Example:
-        >>> model_folder(Path("runs/tagger")).as_posix()
-        'runs/tagger/model'
-    """
+    """Return ``RUN/model``; or the run folder itself, if it comes from the hub."""
     inside = folder / "model"
     return folder if not inside.is_dir() and (folder / _MARK).is_file() else inside
 
 
 def run_folder(name: str | os.PathLike[str]) -> Path:
-    """The folder of a run."""
+    """Return the folder of a run, downloaded from the hub if a str names no path but could name a repository.
+
+    A str that begins with a folder that exists here ("runs/tager") names no repository.
+    """
     folder = Path(name)
-    if not isinstance(name, str) or os.path.lexists(folder) or not HUB_RUN.fullmatch(name) or _is_here(name):
+    is_path = not isinstance(name, str) or os.path.lexists(folder) or not HUB_RUN.fullmatch(name)
+    if is_path or Path(str(name).partition("/")[0]).is_dir():
         return folder
     from huggingface_hub import constants, snapshot_download
 
-    # A folder of files: the cache of the hub is made of links, which the manifest of a run does not allow.
-    kept = Path(constants.HF_HOME) / "seqwise" / name
-    with hub_refusals(name, "there is no such folder, and the hub gives no such run", hint="check the name"):
-        return Path(snapshot_download(name, allow_patterns=list(DOWNLOADED), local_dir=kept))
+    # Not in the cache of the hub, which is made of links: the manifest of a run does not allow them.
+    kept = Path(constants.HF_HOME) / "seqwise" / str(name)
+    with hub_refusals(str(name), "there is no such folder, and the hub gives no such run", hint="check the name"):
+        return Path(snapshot_download(str(name), allow_patterns=list(DOWNLOADED), local_dir=kept))
 
 
 def holds_run(name: str) -> bool:
-    """Whether the hub has a run of ours under a name; False where it cannot say."""
+    """Whether the hub has a seqwise run of this name; False if it cannot be asked."""
     from huggingface_hub import hf_hub_download
 
     try:
@@ -67,16 +63,12 @@ def holds_run(name: str) -> bool:
     return True
 
 
-def _is_here(name: str) -> bool:
-    return Path(name.partition("/")[0]).is_dir()
-
-
 @contextmanager
 def hub_refusals(name: str, problem: str, *, hint: str) -> Iterator[None]:
-    """Message of the hub, or of the network, in one line."""
+    """Turn errors of the hub and of the network into one line."""
     from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError
 
-    # Of httpx or of httpx2, by the version of huggingface_hub: what a connection that fails raises, too.
+    # The base class of connection errors: of httpx or httpx2, by the version of huggingface_hub.
     transport: Any = next(base for base in HfHubHTTPError.__mro__ if base.__name__ == "HTTPError")
     try:
         yield

@@ -1,7 +1,4 @@
-"""Codecs by the tokenizers of Hugging Face models: those that write text, encoders under a tagger, and masked models.
-
-Shapes: V vocabulary.
-"""
+"""Codecs by the tokenizers of Hugging Face models: generators, encoders under a tagger, and masked models."""
 
 from __future__ import annotations
 
@@ -30,13 +27,13 @@ if TYPE_CHECKING:
     from seqwise.hugging_face import HuggingFaceMaskedModel, TextCodec
 
 FORBIDDING = ("bad_words_ids", "suppress_tokens", "begin_suppress_tokens")
-"""Fields that are taken from a generation config: tokens that are never written. The decoder says how to search."""
+"""Fields of a generation config that forbid tokens; all others are left to the decoder."""
 
 FASTA = (".fasta", ".fa", ".faa", ".fasta.gz", ".fa.gz", ".faa.gz")
 
 
 def piece_vocabulary(tokenizer: Any, size: int, *, end: int | None = None) -> Vocabulary:
-    """The tokens by id; ids that have none, or one that another has, get a name of their own."""
+    """Make a vocabulary of a tokenizer's tokens by id; ids without a unique token are named after their id."""
     known = min(size, len(tokenizer))
     names: list[str] = []
     taken: set[str] = set()
@@ -55,18 +52,13 @@ def piece_vocabulary(tokenizer: Any, size: int, *, end: int | None = None) -> Vo
 
 @dataclass(frozen=True)
 class GeneratorCodec(OutputCodec):
-    """Raw text by the tokenizer of an encoder-decoder or causal model; a side of an example is one token, its text.
+    """Raw text by the tokenizer of an encoder-decoder or causal model; each side is a single token, its text.
 
-    A causal language model continues its source, the prompt, by the target: with a blank between the two, and in the
-    tokens that the tokenizer makes of the whole.
-
-    Attributes:
-        tokenizer: the model's own.
-        model: as :func:`~seqwise.hugging_face.step_model` adapts it; its limits and its end token are read.
+    A causal model continues its source, the prompt, by a blank and the target, tokenized as one text.
     """
 
     tokenizer: Any
-    model: Any
+    model: Any  # as of ``step_model``
 
     kind: ClassVar[str] = "text"
 
@@ -82,16 +74,13 @@ class GeneratorCodec(OutputCodec):
 
     @property
     def identity(self) -> str:
-        """The tokenizer's vocabulary."""
         return repr(sorted(self.tokenizer.get_vocab().items()))
 
     def written(self, example: Example) -> Sequence[str]:
-        """The tokens of a target, the end token left out."""
         ids = self._ids(example, "target") if example.target else ()
         return self.target_vocabulary.decode(token for token in ids if token != self.model.end)
 
     def split(self, examples: Sequence[Example]) -> list[Example]:
-        """Raw texts to tokens."""
         return [
             replace(
                 example,
@@ -102,33 +91,31 @@ class GeneratorCodec(OutputCodec):
         ]
 
     def encode(self, examples: Sequence[Example]) -> list[EncodedExample]:
-        """Texts to ids, special tokens included."""
         encoded = [
             EncodedExample(self._ids(example, "source"), self._ids(example, "target") if example.target else ())
             for example in examples
         ]
         for example, ids in zip(examples, encoded, strict=True):
             self._require_steps(ids.source_ids, ids.target_ids, **place_of(example))
-        if encoded:  # for they may come into one batch
+        if encoded:  # they may come into one batch
             sides = zip(*((ids.source_ids, ids.target_ids) for ids in encoded), strict=True)
             self._require_steps(*(max(side, key=len) for side in sides))
         return encoded
 
     def target_text(self, tokens: Iterable[str]) -> str:
-        """The text of tokens, without special ones."""
         vocabulary = self.target_vocabulary
         ids = vocabulary.encode([token for token in tokens if token != vocabulary.end])
         return normalize_text(self.tokenizer.decode(ids, skip_special_tokens=True))
 
     def allowed(self, selector: Selector) -> Selector:
-        """The same choice among the tokens that the model's generation config does not forbid."""
+        """Restrict a selector to the tokens that the model's generation config allows."""
         from transformers import GenerationConfig
 
         from seqwise.hugging_face import generation_selector
 
         own = self.model.model.generation_config
         forbidden = {name: getattr(own, name, None) for name in FORBIDDING}
-        # Sequences of tokens that are not to be written cannot be excluded one by one.
+        # Only single tokens can be excluded, no sequences of tokens.
         forbidden["bad_words_ids"] = [word for word in forbidden["bad_words_ids"] or [] if len(word) == 1] or None
         special = {
             name: getattr(own, name) for name in ("bos_token_id", "decoder_start_token_id", "forced_bos_token_id")
@@ -137,7 +124,6 @@ class GeneratorCodec(OutputCodec):
         return generation_selector(selector, self.model, generation_config=config)
 
     def save(self, model: Any, folder: Path) -> None:
-        """Write what ``from_pretrained`` reads."""
         with quiet():
             model.model.save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)
@@ -162,12 +148,12 @@ class GeneratorCodec(OutputCodec):
         return tuple(self.tokenizer(**text, truncation=False, padding=False, verbose=False)["input_ids"])
 
     def _prompt(self, text: str) -> tuple[int, ...]:
-        """A prompt with its special tokens but for the end token, behind which nothing would be written."""
+        """Encode a prompt, without the end token that some tokenizers add."""
         ids = self._read(text=text)
         return ids[:-1] if ids[-1:] == (self.model.end,) else ids
 
     def _continuation(self, prompt: str, text: str) -> tuple[int, ...]:
-        """The tokens of a text behind a prompt; where the two run together, those of the text alone."""
+        """Encode a text behind a prompt; alone, if the two share a token."""
         before = self._read(text=prompt, add_special_tokens=False)
         whole = self._read(text=f"{prompt} {text}", add_special_tokens=False)
         if whole[: len(before)] == before:
@@ -192,14 +178,7 @@ class GeneratorCodec(OutputCodec):
 class TaggerCodec(OutputCodec):
     """Words in the pieces of an encoder's tokenizer, the first of which carries the label of its word.
 
-    ``RUN/model`` is a folder of :func:`~seqwise.hugging_face.save_tagger`, which ``load_tagger`` reads, with the labels
-    and the tokenizer (beside the encoder's configuration, in ``backbone``) under one manifest.
-
-    Attributes:
-        tokenizer: the encoder's own.
-        source_vocabulary: the pieces that the encoder has embeddings for.
-        target_vocabulary: the labels.
-        positions: how many pieces a sentence may have, or None.
+    ``RUN/model`` is a folder of ``save_tagger``, with the labels and, in ``backbone``, the tokenizer.
     """
 
     tokenizer: Any
@@ -211,7 +190,7 @@ class TaggerCodec(OutputCodec):
 
     @classmethod
     def over(cls, model: Any, tokenizer: Any, labels: Vocabulary, *, source: Path | str) -> TaggerCodec:
-        """The codec of a tagger, by the tokenizer and the limits of its encoder."""
+        """Make the codec of a tagger by the tokenizer and the limits of its encoder."""
         from seqwise.hugging_face.masked_model import num_positions
 
         backbone = model.encoder.backbone
@@ -223,11 +202,9 @@ class TaggerCodec(OutputCodec):
 
     @property
     def identity(self) -> str:
-        """The pieces and the labels."""
         return repr([sorted(self.tokenizer.get_vocab().items()), self.target_vocabulary])
 
     def encode(self, examples: Sequence[Example]) -> list[EncodedExample]:
-        """Words to pieces, special tokens around them, and labels to ids."""
         return [
             EncodedExample(
                 self._pieces(example), tuple(self.target_vocabulary.encode(example.target, **place_of(example)))
@@ -236,11 +213,11 @@ class TaggerCodec(OutputCodec):
         ]
 
     def encode_sources(self, examples: Sequence[Example]) -> list[EncodedExample]:
-        """Pieces of the sources alone; of the targets only whether there are some matters, for the line of an error."""
+        # A target tells how the file is laid out, and so the line of an error.
         return [EncodedExample(self._pieces(example), ()) for example in examples]
 
     def source_tokens(self, encoded: EncodedExample) -> Sequence[int]:
-        """The pieces; the first one of a word has the id ``~id``, which is negative."""
+        # The first piece of a word has the id ~id, which is negative.
         return [max(token, ~token) for token in encoded.source_ids]
 
     def _pieces(self, example: Example) -> tuple[int, ...]:
@@ -260,7 +237,6 @@ class TaggerCodec(OutputCodec):
         return ids
 
     def save(self, model: Any, folder: Path) -> None:
-        """Write what ``load_tagger`` reads, the tokenizer and the labels."""
         from seqwise.hugging_face.tagger import BACKBONE, save_tagger
 
         with quiet():
@@ -270,7 +246,7 @@ class TaggerCodec(OutputCodec):
 
     @classmethod
     def load(cls, folder: Path, model: Any) -> TaggerCodec:
-        """Read what :meth:`save` wrote beside a tagger."""
+        """Read the labels and the tokenizer beside a tagger."""
         from seqwise.hugging_face.tagger import BACKBONE
 
         labels = load_tokenizer(folder / "target").vocabulary
@@ -282,12 +258,7 @@ class TaggerCodec(OutputCodec):
 
 @dataclass(frozen=True, eq=False)
 class MaskedTextCodec(SequenceCodec):
-    """Raw text by the tokenizer of a Hugging Face masked model, with special tokens around its sequences.
-
-    Attributes:
-        model: as :func:`~seqwise.hugging_face.masked_model` adapts it; its limits are read.
-        codec: between text and tokens.
-    """
+    """Raw text by the tokenizer of a Hugging Face masked model, with special tokens around its sequences."""
 
     model: HuggingFaceMaskedModel
     codec: TextCodec
@@ -308,41 +279,37 @@ class MaskedTextCodec(SequenceCodec):
 
     @property
     def identity(self) -> str:
-        """The tokenizer's vocabulary, and the special tokens."""
         return repr([sorted(self.codec.tokenizer.get_vocab().items()), self.codec.before, self.codec.after])
 
     def read(self, path: FilePath) -> Sequence[Example]:
-        """The texts of a file, one a line; or the proteins of FASTA, where its name ends like one."""
+        """Read the texts of a file, one a line, or the proteins of a FASTA file."""
         if os.fspath(path).endswith(FASTA):
             return require_some(spooled(map(self._protein, each_entry(path))), path)
         examples = each_sequence(path, format="sequences", units=self.units, source_units=self.source_units)
         return require_some(spooled(examples), path)
 
     def _protein(self, entry: Example) -> Example:
-        """Letters as the tokenizer wants them: together, or with blanks between them."""
+        """Write the letters of a protein together, or with blanks if the tokenizer needs them."""
         letters, together = entry.target, "".join(entry.target)
         ids = self.codec.ids_to_fill(together)
         apart = len(ids) == 1 < len(letters) or self.unknown_id in ids
         return replace(entry, target=(" ".join(letters) if apart else together,))
 
     def encode(self, examples: Sequence[Example]) -> list[EncodedExample]:
-        """Texts to ids; there is no source."""
         return [
             EncodedExample((0,), self._ids(example, self.codec.ids) if example.target else ()) for example in examples
         ]
 
     def decode(self, ids: Sequence[int]) -> tuple[str, ...]:
-        """The tokens of ids."""
         return self.codec.pieces(ids)
 
     def phrase(self, text: str) -> Ways:
-        """Ways in which a phrase may stand in a text: after a blank or without one."""
         if not text.strip():
             raise InputError("a phrase is blank", hint="name a token or more")
         return self.codec.phrase(text)
 
     def to_fill(self, example: Example, free: str) -> tuple[int, ...]:
-        """The ids of a text, FREE where it has the tokenizer's mask token, or the mark of free positions as a word."""
+        """Return the ids of a text, FREE at mask tokens and at the mark of free positions as a word."""
         return self._ids(example, lambda text: self.codec.ids_to_fill(self._marked(text, free)))
 
     def _ids(self, example: Example, encode: Callable[[str], tuple[int, ...]]) -> tuple[int, ...]:
@@ -358,15 +325,12 @@ class MaskedTextCodec(SequenceCodec):
         return re.sub(rf"(?<!\S){re.escape(free)}(?!\S)", lambda _: mask, text)
 
     def text(self, ids: Sequence[int]) -> str:
-        """The text of tokens."""
         return self.codec.text(ids)
 
     def filled(self, example: Example, ids: Sequence[int], free: str) -> str:
-        """A text filled in; what was given stays as it was written, if that is read as the same tokens."""
         return self.codec.filled(self._marked(example.target[0], free), ids) if example.target else self.text(ids)
 
     def save(self, model: Any, folder: Path) -> None:
-        """Write what ``from_pretrained`` reads."""
         with quiet():
             model.model.save_pretrained(folder)
             self.codec.tokenizer.save_pretrained(folder)

@@ -1,4 +1,4 @@
-"""Reads what a run works on: data files of its task, and inputs from a text, a file or standard input."""
+"""Readers of data files, and of inputs from a text, a file or standard input."""
 
 from __future__ import annotations
 
@@ -35,25 +35,22 @@ from seqwise.runs.settings import Settings, Tagging
 Reader = Callable[[FilePath], Iterable[Example]]
 """Reads the inputs of a file."""
 
-# What a text without blanks ends with only if it is meant as the name of a file.
+# A text without blanks that ends like this is the name of a file.
 _FILE_ENDINGS = (".txt", ".tsv", ".csv", ".conll", ".gz", ".json", ".jsonl")
 
 
 def file_units(units: SideUnits) -> Units:
-    """Units in which a side is read from a file: subwords come from the text as it stands."""
+    """Return the units in which a side is read from a file: raw text for subwords."""
     return "text" if units == "subwords" else units
 
 
 def input_units(settings: Settings) -> Units:
-    """Units in which an input of the run is read."""
+    """Return the units in which inputs of a run are read."""
     return file_units(settings.source_units)
 
 
 def training_reader(settings: Settings) -> Reader:
-    """Read files as training does, without what is to be predicted: sentences in columns, or the sources of pairs.
-
-    Labels and targets may be missing. Where they are not, they are not used.
-    """
+    """Return a reader of files in the format of training: sentences in columns, or pairs; targets may be missing."""
     if not isinstance(settings, Tagging):
         return partial(each_source, units=input_units(settings))
     hint = "one token a line and a blank line after each sentence; or, for one sentence a line, add --text"
@@ -61,12 +58,12 @@ def training_reader(settings: Settings) -> Reader:
 
 
 def line_reader(settings: Settings) -> Reader:
-    """Read files with one input a line, whatever the task."""
+    """Return a reader of files with one input a line."""
     return partial(each_source, units=input_units(settings), separator=None)
 
 
 def require_own_labels(examples: Iterable[Example], labels: Container[str]) -> None:
-    """Refuse columns whose labels all belong to something else: they may be no labels, and the file no columns.
+    """Refuse columns with labels of which the run knows none: the file may have no columns.
 
     Example:
         >>> examples = [Example(("the", "runs"), ("dog", "fast"), "a.txt", 1)]
@@ -90,7 +87,7 @@ def require_own_labels(examples: Iterable[Example], labels: Container[str]) -> N
 
 
 def read_examples(settings: Settings, path: FilePath) -> list[Example]:
-    """Read a data file as the task wants it."""
+    """Read a data file in the format of the task."""
     if isinstance(settings, Tagging):
         examples = read_columns(path, token_column=settings.token_column, label_column=settings.label_column)
         require_aligned(examples)
@@ -101,13 +98,13 @@ def read_examples(settings: Settings, path: FilePath) -> list[Example]:
 
 
 def read_sequences(path: FilePath, settings: MaskedModelSettings) -> list[Example]:
-    r"""Read a file in the format of a masked model; blank lines of a file with one sequence a line are left out.
+    r"""Read a file in the format of a masked model; blank lines are skipped.
 
     Returns:
-        Examples whose target is the sequence; the source is empty but for pairs, and the key the name of FASTA.
+        Examples whose target is the sequence. Only pairs have a source; the key is the name of a FASTA entry.
 
     Raises:
-        InputError: the file cannot be read as that, with its line.
+        InputError: the file is not in that format; names the line.
 
     Example:
         >>> file = getfixture("tmp_path") / "a.txt"
@@ -121,7 +118,7 @@ def read_sequences(path: FilePath, settings: MaskedModelSettings) -> list[Exampl
 
 
 def each_sequence(path: FilePath, *, format: Format, units: SideUnits, source_units: SideUnits) -> Iterator[Example]:
-    """The examples of :func:`read_sequences`, one at a time; none is no error."""
+    """Yield the examples of ``read_sequences``; a file may have none."""
     if format == "pairs":
         yield from each_pair(path, source_units=file_units(source_units), target_units=file_units(units))
     elif format == "fasta":
@@ -143,17 +140,16 @@ def _each_line(path: FilePath, units: Units) -> Iterator[Example]:
 
 
 def recorded_file(path: Path, folder: Path) -> Path:
-    """Find a data file that the settings of a run name, whatever the current folder is.
+    """Find a data file that the settings of a run name, from the run folder upwards.
 
-    Training records paths as they were given, relative to the folder where it was started, if the run folder lies in
-    that folder or below it; else it records absolute paths. So the file is looked for from the run folder upwards.
+    Recorded paths are absolute, unless the run folder lies below the folder where training was started.
     """
     above = folder.resolve()
     return next((place / path for place in (above, *above.parents) if (place / path).is_file()), path)
 
 
 def inputs_of(text: str | None, *, units: Units, read: Reader | None = None) -> Sequence[Example]:
-    """Examples of a file or of standard input, with their lines; or one, without a path, of the text itself."""
+    """Read the examples of a file or of standard input ("-"), or make one, without a path, of a text."""
     read = read or partial(each_input, units=units)
     if text is None or text == "-":
         if sys.stdin is not None and sys.stdin.isatty():
@@ -165,12 +161,7 @@ def inputs_of(text: str | None, *, units: Units, read: Reader | None = None) -> 
 
 
 def example_of(text: str, *, units: Units) -> Example:
-    """An example of the text itself, which is never taken for the name of a file.
-
-    Example:
-        >>> example_of("/dev/null", units="words").source
-        ('/dev/null',)
-    """
+    """Make an example of a text, which is never taken for the name of a file."""
     if any("\ud800" <= character <= "\udfff" for character in text):
         raise InputError("the text is not UTF-8", hint="set the terminal to UTF-8, or give a file")
     words = tuple(text.split())
@@ -181,20 +172,16 @@ def example_of(text: str, *, units: Units) -> Example:
 
 
 def digest_of(examples: Iterable[Example]) -> str:
-    """SHA-256 of all that outputs may say of examples, the lines they stand in included.
-
-    Example:
-        >>> digest_of([Example(("a",), ())]) == digest_of([Example(("a",), (), line=2)])
-        False
-    """
-    found = hashlib.sha256()
-    for one in examples:
-        found.update(repr((one.source, one.target, one.line, one.key)).encode("utf-8", "surrogatepass"))
-    return found.hexdigest()
+    """SHA-256 of examples, their lines included, on which outputs depend."""
+    digest = hashlib.sha256()
+    for example in examples:
+        fields = (example.source, example.target, example.line, example.key)
+        digest.update(repr(fields).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
 
 
 def names_a_file(text: str) -> bool:
-    """A file that is there, or plainly the name of one that should be; a folder may be called as a word is."""
+    """Whether a text names a file, which exists or has the ending of one; folders may be called like words."""
     path = Path(text)
     try:
         if path.exists():

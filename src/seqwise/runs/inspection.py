@@ -1,4 +1,4 @@
-"""Look at data files before training: counts, labels, unknown tokens, odd BIO labels, duplicates and the baseline."""
+"""Inspection of data files before training: counts, labels, unknown tokens, odd BIO labels, duplicates, baseline."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Tokens = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Label:
-    """A label of a tagger: how often it occurs, and how often in the training data."""
+    """Counts of a label, here and in the training data."""
 
     name: str
     count: int
@@ -33,7 +33,7 @@ class Label:
 
 @dataclass(frozen=True)
 class Lengths:
-    """The shortest, the median, the 95th percentile and the longest, in tokens."""
+    """Shortest, median, 95th percentile and longest length, in tokens."""
 
     least: int
     median: float
@@ -43,41 +43,25 @@ class Lengths:
 
 @dataclass(frozen=True)
 class FileInspection:
-    """Contents of one file.
-
-    Attributes:
-        name: of the file.
-        summary: counts of examples, tokens and labels.
-        source_lengths: in tokens.
-        target_lengths: in tokens; those of a tagger's labels are those of its tokens.
-        labels: of a tagger, the most frequent first.
-        odd_inside: labels I-X that follow neither B-X nor I-X, in a file whose entities begin with B.
-        first_odd: file and line of the example with the first of them; None where there is none.
-        duplicates: examples that stand in the file before, source and target.
-        contradictions: examples whose source stands in the file before with another target.
-        leaked: examples that the training data have as well, source and target; None for the training data.
-        seen_sources: examples whose source is in the training data; None for the training data.
-        baseline: measures of the answers that take no learning, as ratios.
-        warning: a sign that labels are read from the wrong column; None where there is none.
-    """
+    """Findings in one file; what compares it with the training data is None for these."""
 
     name: str
     summary: DataSummary
     source_lengths: Lengths
     target_lengths: Lengths
-    labels: Sequence[Label]
-    odd_inside: int
-    first_odd: str | None
-    duplicates: int
-    contradictions: int
-    leaked: int | None
-    seen_sources: int | None
-    baseline: Mapping[str, float]
-    warning: str | None
+    labels: Sequence[Label]  # of a tagger, the most frequent first
+    odd_inside: int  # labels I-X after neither B-X nor I-X, in a file whose entities begin with B
+    first_odd: str | None  # file and line of the example with the first of them
+    duplicates: int  # examples with source and target of an earlier one
+    contradictions: int  # examples with the source of an earlier one and another target
+    leaked: int | None  # examples that are in the training data, source and target
+    seen_sources: int | None  # examples whose source is in the training data
+    baseline: Mapping[str, float]  # measures without learning, as ratios
+    warning: str | None  # a sign that labels are read from the wrong column
 
 
 def inspect_data(files: Mapping[str, Sequence[Example]], *, tags: bool) -> list[FileInspection]:
-    """Inspect training data, and other files beside them.
+    """Inspect files of examples, by name; the first has the training data.
 
     Example:
         >>> train = [Example(("the", "cat"), ("D", "N")), Example(("the", "cat"), ("D", "V"))]
@@ -98,26 +82,26 @@ def _inspect(name: str, examples: Sequence[Example], train: Sequence[Example], *
     begins = tags and any(label.startswith("B-") for example in examples for label in example.target)
     odd = odd if begins else []
     duplicates, contradictions = _repetitions(examples)
-    pairs, sources = {(one.source, one.target) for one in train}, {one.source for one in train}
+    pairs, sources = {(example.source, example.target) for example in train}, {example.source for example in train}
     return FileInspection(
         name=name,
         summary=summarize(examples, train=None if is_train else train),
-        source_lengths=_lengths([len(one.source) for one in examples]),
-        target_lengths=_lengths([len(one.target) for one in examples]),
+        source_lengths=_lengths([len(example.source) for example in examples]),
+        target_lengths=_lengths([len(example.target) for example in examples]),
         labels=_labels(examples, train) if tags else (),
         odd_inside=len(odd),
         first_odd=f"{odd[0].path}:{odd[0].line}" if odd else None,
         duplicates=duplicates,
         contradictions=contradictions,
-        leaked=None if is_train else sum((one.source, one.target) in pairs for one in examples),
-        seen_sources=None if is_train else sum(one.source in sources for one in examples),
+        leaked=None if is_train else sum((example.source, example.target) in pairs for example in examples),
+        seen_sources=None if is_train else sum(example.source in sources for example in examples),
         baseline=_baseline(train, examples, tags=tags),
         warning=wrong_label_column(examples) if tags else None,
     )
 
 
 def _odd_inside(labels: Tokens) -> int:
-    """Labels I-X that follow neither B-X nor I-X."""
+    """Count labels I-X that follow neither B-X nor I-X."""
     before = ("O", *labels)
     return sum(
         label.startswith("I-") and previous not in (label, f"B{label[1:]}")
@@ -131,24 +115,24 @@ def _lengths(lengths: list[int]) -> Lengths:
 
 
 def _labels(examples: Sequence[Example], train: Sequence[Example]) -> list[Label]:
-    here, there = (Counter(label for one in part for label in one.target) for part in (examples, train))
+    here, there = (Counter(label for example in part for label in example.target) for part in (examples, train))
     return [Label(name, count, there[name]) for name, count in here.most_common()]
 
 
 def _repetitions(examples: Sequence[Example]) -> tuple[int, int]:
-    """Examples that stand there before, and examples whose source stands there before with other targets only."""
+    """Count duplicates and contradictions."""
     targets: defaultdict[Tokens, set[Tokens]] = defaultdict(set)
     duplicates = contradictions = 0
-    for one in examples:
-        known = targets[one.source]
-        duplicates += one.target in known
-        contradictions += bool(known) and one.target not in known
-        known.add(one.target)
+    for example in examples:
+        known = targets[example.source]
+        duplicates += example.target in known
+        contradictions += bool(known) and example.target not in known
+        known.add(example.target)
     return duplicates, contradictions
 
 
 def _baseline(train: Sequence[Example], examples: Sequence[Example], *, tags: bool) -> dict[str, float]:
-    gold = [one.target for one in examples]
+    gold = [example.target for example in examples]
     if tags:
         found = tagging_measures(most_frequent_labels(train, examples), gold)
     else:

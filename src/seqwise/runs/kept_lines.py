@@ -1,12 +1,11 @@
-"""Lines of a file that is written for long: kept block by block, so that who was killed goes on where it was.
+"""Resumable writing of the lines of a file, block by block.
 
-Several processes share the blocks, each with a file of its own; how many there are may change from one time to the
-next::
+Several processes share the blocks, each with its own file; their number may change between calls::
 
-    FILE.partial      of the first process: a line that says what is being written; then, for each block, a line with
-                      its number, size and checksum, and its lines
+    FILE.partial      of the first process: a line with the claim; then, for each block, a line with its number, size
+                      and checksum, and its lines
     FILE.partial-1    the same of the next process, and so on
-    FILE              all lines in order, once they are all there
+    FILE              all lines in order, once they are complete
 """
 
 from __future__ import annotations
@@ -54,7 +53,11 @@ def write_in_blocks(
     block: int,
     on_begin: Callable[[int], None] | None = None,
 ) -> None:
-    """Write the lines of many items to a file, from where a killed call has left it, and in all processes together."""
+    """Write the lines of items to a file, in all processes together, resuming where a killed call stopped.
+
+    The lines of a block depend on its items and the claim alone; a file begun under another claim is refused.
+    ``on_begin`` is called with the number of items of this process.
+    """
     init_process_group(timeout=NO_TIMEOUT)
     count = -(-len(items) // block)
     mine = shard(from_main_process(lambda: _begin(path, {**claim, "block": str(block)}, count)))
@@ -77,17 +80,17 @@ def _part(path: Path, process: int) -> Path:
 
 
 def _parts(path: Path) -> list[Path]:
-    """Those that are there, of however many processes."""
+    """List the existing parts, of any number of processes."""
     name = re.compile(re.escape(path.name) + r"\.partial(-[0-9]+)?")
     return sorted(found for found in path.parent.iterdir() if name.fullmatch(found.name))
 
 
 def _begin(path: Path, claim: Mapping[str, str], count: int) -> list[int]:
-    """See that there is a part for every process, cut off what is not whole in any, and say which blocks are left."""
+    """Create a part for every process, truncate incomplete blocks, and return the blocks that are left."""
     with saving(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     head = json.dumps(dict(claim), sort_keys=True).encode() + b"\n"
-    kept = {one.number for part in _parts(path) for one in _kept(part, head, claim)}
+    kept = {found.number for part in _parts(path) for found in _kept(part, head, claim)}
     for process in range(world_size()):
         part = _part(path, process)
         with saving(part):
@@ -100,7 +103,7 @@ def _begin(path: Path, claim: Mapping[str, str], count: int) -> list[int]:
 
 
 def _kept(part: Path, head: bytes, claim: Mapping[str, str]) -> list[_Block]:
-    """The blocks of a part that are whole; what follows them is cut off."""
+    """Return the complete blocks of a part, and truncate the rest."""
     with saving(part), part.open("r+b") as stream:
         found = stream.readline()
         if not found.endswith(b"\n"):  # killed within its first line
@@ -110,15 +113,15 @@ def _kept(part: Path, head: bytes, claim: Mapping[str, str]) -> list[_Block]:
             hint = "remove it, or give another --output"
             raise InputError(f"the file was begun with {_other(found, claim)}", path=part, hint=hint)
         whole, blocks = stream.tell(), []
-        for one in _blocks(stream, part):
-            blocks.append(one)
-            whole = one.start + one.size
+        for found_block in _blocks(stream, part):
+            blocks.append(found_block)
+            whole = found_block.start + found_block.size
         stream.truncate(whole)
     return blocks
 
 
 def _blocks(stream: BinaryIO, part: Path) -> Iterator[_Block]:
-    """The blocks from here to the end, or to the first that is not as it was written."""
+    """Yield the blocks from here to the first damaged one."""
     while True:
         try:
             about: Any = json.loads(stream.readline())
@@ -133,7 +136,7 @@ def _blocks(stream: BinaryIO, part: Path) -> Iterator[_Block]:
 
 
 def _append(part: Path, number: int, lines: Iterable[str]) -> None:
-    """Add a block; it is on the disk when this returns."""
+    """Append a block, synced to the disk."""
     text = "".join(f"{line}\n" for line in lines).encode()
     about = json.dumps({"block": number, "bytes": len(text), "crc32": zlib.crc32(text)})
     with saving(part), part.open("ab") as stream:
@@ -143,13 +146,13 @@ def _append(part: Path, number: int, lines: Iterable[str]) -> None:
 
 
 def _finish(path: Path, count: int) -> None:
-    """Make the file of all blocks in their order, and then remove the parts."""
+    """Join all blocks in order, and then remove the parts."""
     parts = _parts(path)
     found: dict[int, _Block] = {}
     for part in parts:
         with saving(part), part.open("rb") as stream:
             stream.readline()
-            found |= {one.number: one for one in _blocks(stream, part)}
+            found |= {kept.number: kept for kept in _blocks(stream, part)}
     missing = next((number for number in range(count) if number not in found), None)
     if missing is not None:
         problem = f"block {missing} of {count} is in none of the parts"
@@ -171,7 +174,7 @@ def _copy(block: _Block, stream: BinaryIO) -> None:
 
 
 def _other(found: bytes, claim: Mapping[str, str]) -> str:
-    """Differences, by name."""
+    """Name what differs in a claim."""
     try:
         begun = json.loads(found)
         return next(f"another {name}" for name, value in claim.items() if begun.get(name) != value)

@@ -1,4 +1,4 @@
-"""Runs made from data, saved to their folders and read back, of every kind."""
+"""New runs, saved runs and loaded runs, of every kind."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from seqwise.runs.masked_model_settings import (
     masked_settings,
     save_masked_settings,
 )
-from seqwise.runs.model_names import HUB_NAME
+from seqwise.runs.model_settings import HUB_NAME, PretrainedEncoder
 from seqwise.runs.pretrained import (
     holds_pretrained,
     is_encoder,
@@ -44,9 +44,8 @@ from seqwise.runs.pretrained import (
     pretrained_source,
 )
 from seqwise.runs.run import MaskedRun, OutputRun, Run, require_purpose
-from seqwise.runs.settings import Settings, load_settings, over_encoder
+from seqwise.runs.settings import Settings, load_settings
 from seqwise.runs.sizing import sized_like
-from seqwise.runs.stages import stages
 from seqwise.training.checkpoints import load_model_file, publishing, verify
 
 MODEL, CODEC, CONFIGURATION, SETTINGS = "model", "codec.json", "configuration.yaml", "settings.json"
@@ -55,7 +54,7 @@ OutputModel = Tagger | ChainTagger | EncoderDecoder | Transformer
 MaskedModel = MaskedLSTM | MaskedTransformer | ConditionalMaskedTransformer
 
 POOLER = ("pooler.",)
-"""The layer that summarises a text for a head: many folders lack its weights, and no tagger reads them."""
+"""Weights that many folders lack and that no tagger reads."""
 
 
 # --------------------------------------------------------------------------------------------------------- new
@@ -64,15 +63,15 @@ POOLER = ("pooler.",)
 def new_run(examples: Sequence[Example], settings: Settings) -> OutputRun:
     """Make the run that training starts from: tokenizers of the training data, and a model with new weights.
 
-    Or a trained Hugging Face model with its tokenizer, where the settings name one; under a tagger, its encoder. Or the
-    model and the codec of another run, where the settings name it as ``init``.
+    If the settings name a Hugging Face model, it is loaded with its tokenizer; if they name a run as ``init``, the new
+    run has its model and codec.
 
     Raises:
         InputError: what the settings name cannot be read, or the other run is of another task or has another model.
     """
     if settings.init is not None:
         return _going_on(settings, settings.init)
-    if over_encoder(settings):
+    if isinstance(settings.model, PretrainedEncoder):
         return _new_tagger_run(examples, settings)
     if settings.model.pretrained:
         return _generator_run(settings, pretrained_source(settings.model.title))
@@ -81,7 +80,7 @@ def new_run(examples: Sequence[Example], settings: Settings) -> OutputRun:
 
 
 def _going_on(settings: Settings, folder: Path) -> OutputRun:
-    """The model and codec of a run, with new settings."""
+    """Continue a run: its model and codec with new settings."""
     before: OutputRun = load_run(folder, to="predict")
     if before.settings.task != settings.task:
         problem = f"init: the run is of another task ({before.settings.task}, not {settings.task})"
@@ -95,8 +94,7 @@ def _going_on(settings: Settings, folder: Path) -> OutputRun:
 def build_codec(examples: Sequence[Example], settings: Settings) -> TokenizerCodec:
     """Make a tokenizer of each side of training data.
 
-    Each side has its own: the model shares no embeddings between the two, and a joint vocabulary would make every
-    search choose among pieces that only occur in sources.
+    The vocabularies are not joint: the sides share no embeddings, and searches need not choose among source pieces.
     """
     own: Any = settings.model
     subwords = {"subword_vocabulary": getattr(own, "subword_vocabulary", 0)}
@@ -113,7 +111,7 @@ def build_codec(examples: Sequence[Example], settings: Settings) -> TokenizerCod
 
 
 def build_model(settings: Settings, codec: TokenizerCodec) -> OutputModel:
-    """A model with new weights, drawn from the settings' seed."""
+    """Make a model with new weights, drawn from the settings' seed."""
     with torch.random.fork_rng():
         torch.manual_seed(settings.seed)
         model = _draw_model(settings, codec)
@@ -137,17 +135,16 @@ def _draw_model(settings: Settings, codec: TokenizerCodec) -> OutputModel:
 
 
 def _start_normalized(model: nn.Module, settings: Settings) -> None:
-    """Lower the output biases of a new model by log V, if it is trained to be self-normalised first.
+    """Lower the output biases by log V if the first stage is self-normalised, so that log Z starts near 0.
 
-    So log Z is about 0 from the first step (Devlin et al., ACL 2014, section 2.4). From log Z = log V, the penalty
-    would drown the likelihood for as long as the model has learnt nothing.
+    Source: Devlin et al. (ACL 2014), section 2.4.
     """
-    if stages(settings)[0].settings.objective.self_normalizing and isinstance(model.head, nn.Linear):
+    if settings.stages()[0].settings.objective.self_normalizing and isinstance(model.head, nn.Linear):
         nn.init.constant_(model.head.bias, -math.log(model.head.out_features))
 
 
 def _new_tagger_run(examples: Sequence[Example], settings: Settings) -> OutputRun:
-    """The trained encoder that the settings name, under a decoder with new weights."""
+    """Make a tagger with a new decoder over the encoder that the settings name."""
     from seqwise.hugging_face import pretrained_tagger
 
     own: Any = settings.model
@@ -167,7 +164,7 @@ def _new_tagger_run(examples: Sequence[Example], settings: Settings) -> OutputRu
 
 
 def _generator_run(settings: Settings, source: Path | str) -> OutputRun:
-    """The encoder-decoder or causal model of a folder or a name on the hub."""
+    """Load an encoder-decoder or causal model from a folder or from the hub."""
     from seqwise.hugging_face import step_model
 
     kind = "encoder-decoder or causal language model"
@@ -204,7 +201,7 @@ def _generator_loader(config: Mapping[str, Any]) -> Any:
         what = "a masked language model" if masked else "an encoder"
         hint = "tag with it (--task tag), or use it with seqwise score or seqwise sample"
         raise InputError(f"the model is {what}, which writes no text", hint=hint)
-    # Some encoder-decoders have decoders that can be had on their own.
+    # Some encoder-decoders are in the mapping of causal models too, for their decoders.
     reads = kind in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES or kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     return AutoModelForSeq2SeqLM if reads else AutoModelForCausalLM
 
@@ -213,7 +210,7 @@ def _generator_loader(config: Mapping[str, Any]) -> Any:
 
 
 def save_run(run: Run[Any, Codec], folder: str | os.PathLike[str]) -> None:
-    """Write settings and model; the model folder appears whole or not at all."""
+    """Write settings and model; the model folder is whole or missing."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with publishing(folder / MODEL) as partial:
@@ -226,9 +223,9 @@ def save_run(run: Run[Any, Codec], folder: str | os.PathLike[str]) -> None:
 
 
 def save_settings(settings: Settings, folder: Path) -> None:
-    """Write ``configuration.yaml``, unless it says the same already: it may be the user's own, with comments."""
+    """Write ``configuration.yaml``, unless the file there, perhaps with comments, has the same settings."""
     path = folder / CONFIGURATION
-    if not path.exists() or sized_like(load_settings(path, {}), settings) != settings:
+    if not path.exists() or sized_like(load_settings(path), settings) != settings:
         write_atomically(path, dump(settings))
 
 
@@ -236,16 +233,15 @@ def save_settings(settings: Settings, folder: Path) -> None:
 
 
 def load_run(name: str | os.PathLike[str], *, to: Purpose | None = None) -> Run[Any, Any]:
-    """Read a run back, every file checked against its manifest; or a Hugging Face masked model.
+    """Load a run, with every file checked against its manifest, or a Hugging Face masked model.
 
     Args:
         name: a folder; or, as a str and where there is no such path, a name on the hub.
-        to: what the run is for; one that does not do it is refused. Only "score" looks for masked models on the hub
-            that were not trained here.
+        to: what the run is for, "predict" or "score"; only "score" looks for masked models of others on the hub.
 
     Raises:
-        InputError: the folder is missing, is no run, or a file of it is damaged; the message names the file. Or the hub
-            has no such run.
+        InputError: the folder is missing or no run, a file in it is damaged, the run does not serve the purpose, or the
+            hub has no such run.
     """
     pretrained = None if to == "predict" else _pretrained(name, on_hub=to == "score")
     if pretrained is not None:
@@ -254,7 +250,7 @@ def load_run(name: str | os.PathLike[str], *, to: Purpose | None = None) -> Run[
     inside = _trained_model(folder, _GIVE[to])
     verify(inside)
     record = read_record(inside / CODEC, ["kind"], what="codec of a run", hint=_GIVE[to])
-    if record["kind"] not in list(_LOADERS):  # it may be anything, such as a list
+    if record["kind"] not in list(_LOADERS):  # of a damaged file it may be unhashable
         raise InputError(f"there is no codec {record['kind']!r}", path=inside / CODEC, hint=_GIVE[to])
     codec_class, load = _LOADERS[record["kind"]]
     if to is not None:
@@ -270,7 +266,7 @@ _GIVE: dict[Purpose | None, str] = {
 
 
 def _pretrained(name: str | os.PathLike[str], *, on_hub: bool) -> Path | str | None:
-    """The folder or the name on the hub of a masked model that is no run of ours, or None."""
+    """Return the folder or the name on the hub of a masked model that is no seqwise run, or None."""
     folder = Path(name)
     if holds_pretrained(folder) and not (folder / CODEC).exists():
         return folder
@@ -280,7 +276,7 @@ def _pretrained(name: str | os.PathLike[str], *, on_hub: bool) -> Path | str | N
 
 
 def _trained_model(folder: Path, give: str) -> Path:
-    """The model folder of a run; where there is none, the message says why."""
+    """Return the model folder of a run, or refuse the folder and say why."""
     if folder.is_file():
         raise InputError("a file where a run folder was expected", path=folder, hint=f"{give}, before any file")
     if not folder.is_dir():
@@ -294,20 +290,8 @@ def _trained_model(folder: Path, give: str) -> Path:
     return inside
 
 
-def _output_settings(folder: Path) -> Settings:
-    return load_settings(folder / CONFIGURATION, {})
-
-
-def _load_tokenizer_run(folder: Path, inside: Path) -> OutputRun:
-    return _load_own_run(folder, inside, TokenizerCodec.load(inside))
-
-
-def _load_spelling_run(folder: Path, inside: Path) -> OutputRun:
-    return _load_own_run(folder, inside, SpellingCodec.load(inside))
-
-
 def _load_own_run(folder: Path, inside: Path, codec: TokenizerCodec) -> OutputRun:
-    settings = _output_settings(folder)
+    settings = load_settings(folder / CONFIGURATION)
     try:
         model = build_model(settings, codec)
     except InputError as error:
@@ -322,14 +306,10 @@ def _load_own_run(folder: Path, inside: Path, codec: TokenizerCodec) -> OutputRu
     return Run(settings, model.eval(), codec)
 
 
-def _load_generator_run(folder: Path, inside: Path) -> OutputRun:
-    return _generator_run(_output_settings(folder), inside)
-
-
 def _load_tagger_run(folder: Path, inside: Path) -> OutputRun:
     from seqwise.hugging_face.tagger import load_tagger
 
-    settings, model = _output_settings(folder), load_tagger(inside)
+    settings, model = load_settings(folder / CONFIGURATION), load_tagger(inside)
     return Run(settings, model, TaggerCodec.load(inside, model))
 
 
@@ -337,10 +317,6 @@ def _load_masked_run(folder: Path, inside: Path) -> MaskedRun:
     settings = load_masked_settings(folder / SETTINGS)
     codec = MaskedCodec.load(inside, format=settings.format)
     return Run(settings, _load_masked_model(settings, folder, codec.sequence, codec.source), codec)
-
-
-def _load_masked_text_run(folder: Path, inside: Path) -> MaskedRun:
-    return _masked_text_run(load_masked_settings(folder / SETTINGS), inside)
 
 
 def _masked_text_run(settings: MaskedModelSettings, source: Path | str) -> MaskedRun:
@@ -368,7 +344,7 @@ def _load_masked_model(
 
 
 def masked_model_class(settings: MaskedModelSettings) -> type[MaskedModel]:
-    """The class of the model that the settings describe."""
+    """Return the class of the model that the settings describe."""
     if settings.conditional:
         return ConditionalMaskedTransformer
     return MaskedLSTM if isinstance(settings.model, MaskedLSTMConfig) else MaskedTransformer
@@ -377,12 +353,12 @@ def masked_model_class(settings: MaskedModelSettings) -> type[MaskedModel]:
 _LOADERS: dict[str, tuple[type[Codec], Callable[[Path, Path], Run[Any, Any]]]] = {
     codec.kind: (codec, load)
     for codec, load in (
-        (TokenizerCodec, _load_tokenizer_run),
-        (SpellingCodec, _load_spelling_run),
-        (GeneratorCodec, _load_generator_run),
+        (TokenizerCodec, lambda folder, inside: _load_own_run(folder, inside, TokenizerCodec.load(inside))),
+        (SpellingCodec, lambda folder, inside: _load_own_run(folder, inside, SpellingCodec.load(inside))),
+        (GeneratorCodec, lambda folder, inside: _generator_run(load_settings(folder / CONFIGURATION), inside)),
         (TaggerCodec, _load_tagger_run),
         (MaskedCodec, _load_masked_run),
-        (MaskedTextCodec, _load_masked_text_run),
+        (MaskedTextCodec, lambda folder, inside: _masked_text_run(load_masked_settings(folder / SETTINGS), inside)),
     )
 }
-"""By the kind in ``codec.json``: its codec, and the run of a folder and its model folder."""
+"""By the kind in ``codec.json``: the codec, and the function that loads a run from its folder and model folder."""

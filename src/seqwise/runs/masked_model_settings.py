@@ -1,4 +1,4 @@
-"""Settings of ``seqwise masked-model train``: of each format of data, and of each model."""
+"""Settings of ``seqwise masked-model train``, by the format of the data and by the model."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class MaskedModelConfig(Config):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Arguments that the model is made with."""
+        """Return the sizes as arguments of the model."""
         return {name: getattr(self, name) for name in type(self).model_fields if name != "name"}
 
 
@@ -110,7 +110,7 @@ class _WhatIsTrained(Config):
 class MaskedModelSettings(TrainerOptions, _WhatIsTrained):
     """Settings of ``seqwise masked-model train``, for one format of data; see each field's help.
 
-    From flat names they are made by :func:`masked_settings`.
+    Make them from flat names with :func:`masked_settings`.
 
     Raises:
         InputError: a setting is out of its range, or does not go with another.
@@ -129,12 +129,12 @@ class MaskedModelSettings(TrainerOptions, _WhatIsTrained):
 
     @property
     def units_of_sources(self) -> Units:
-        """Units of sources, where there are any."""
+        """Units of the sources of pairs."""
         return "words"
 
     @property
     def masks(self) -> Callable[[Tensor], Tensor]:
-        """The choice of the positions to mask in training, (N, T) int64 to (N, T) bool."""
+        """Return the function that chooses which positions to mask, (N, T) int64 to (N, T) bool."""
         from seqwise.objectives import masked_likelihood
 
         if self.masking in MASKINGS:
@@ -143,7 +143,7 @@ class MaskedModelSettings(TrainerOptions, _WhatIsTrained):
         return functools.partial(masked_likelihood.mask_fraction, fraction=float(self.masking))
 
     def with_changes(self, **changes: Any) -> MaskedModelSettings:
-        """Return other settings that differ by some flat ones."""
+        """Return a copy with some flat settings changed."""
         return changed(MASKED_SETTINGS, self, changes)
 
     @field_validator("masking")
@@ -207,16 +207,15 @@ class PairSettings(MaskedModelSettings):
 
     @property
     def units_of_sources(self) -> Units:
-        """Units of sources."""
         return self.source_units
 
 
 MASKED_SETTINGS = OneOf(MaskedModelSettings)
-"""The alternatives, as ``configure`` and ``flags_of`` take them."""
+"""Settings of every format, as ``configure`` and ``flags_of`` take them."""
 
 
 def masked_settings(**flat: Any) -> MaskedModelSettings:
-    """Settings of a masked model from flat ones, named like the flags of ``seqwise masked-model train``.
+    """Make settings of a masked model from flat ones, named like the flags of ``seqwise masked-model train``.
 
     Raises:
         InputError: a setting cannot be used.
@@ -225,7 +224,7 @@ def masked_settings(**flat: Any) -> MaskedModelSettings:
 
 
 def load_masked_flags(flags: Mapping[str, str]) -> MaskedModelSettings:
-    """Settings from flags."""
+    """Make settings from flags."""
     return _built(read_given(None, flags))
 
 
@@ -239,11 +238,11 @@ def _built(given: Given) -> MaskedModelSettings:
 
 
 _KEPT = ("format", "units", "source_units", "subword_vocabulary", "minimum_count", "max_length", "model")
-"""Settings that the run decides which is gone on with."""
+"""Settings that the run named as ``init`` decides."""
 
 
 def _go_on(given: Given) -> None:
-    """Put the settings of the run that is to be gone on with in the place of what was not given."""
+    """Take settings from the run named as ``init``."""
     folder = Path(str(given.value("init")))
     try:
         before = load_masked_settings(folder / "settings.json")

@@ -1,8 +1,7 @@
-"""Training a masked model on a file of sequences: vocabularies, model, checkpoints, and what it came to."""
+"""Training of masked models, from a file of sequences to a run folder, and their measures."""
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import sys
@@ -16,7 +15,7 @@ import torch
 
 from seqwise.configuration.flat import differences
 from seqwise.data.batches import Batch, EncodedExample, collate
-from seqwise.data.durable import discard_partials, holds_nothing, sha256_of_file, write_atomically
+from seqwise.data.durable import discard_partials, holds_nothing
 from seqwise.data.readers import Example
 from seqwise.data.tokenizer import reading_tokenizer, writing_tokenizer
 from seqwise.data.vocabulary import Vocabulary
@@ -26,7 +25,6 @@ from seqwise.evaluation.signature import sha256_of_examples, sign, signature_lin
 from seqwise.models.conditional import ConditionalMaskedTransformer
 from seqwise.objectives.masked_likelihood import conditional_masked_objective, masked_cross_entropy, masked_objective
 from seqwise.runs.codecs import MaskedCodec
-from seqwise.runs.hub import model_folder
 from seqwise.runs.inputs import read_sequences
 from seqwise.runs.loading import MODEL, SETTINGS, MaskedModel, load_run, masked_model_class, save_run
 from seqwise.runs.masked_model_settings import (
@@ -34,23 +32,20 @@ from seqwise.runs.masked_model_settings import (
     load_masked_settings,
     save_masked_settings,
 )
-from seqwise.runs.run import MaskedRun, Run
+from seqwise.runs.run import MaskedRun, Run, save_metrics
 from seqwise.runs.scoring import room_for, score_sequences
 from seqwise.runs.sizing import as_begun, evaluated_examples, sample_evenly, sized_masked
-from seqwise.runs.stages import steps_of
-from seqwise.runs.trainer_options import require_evaluation, require_usable, with_lasting_paths
+from seqwise.runs.trainer_options import begun_otherwise, require_evaluation, require_usable, with_lasting_paths
+from seqwise.runs.training import fingerprints_of, fit_stage
 from seqwise.runs.training_summary import best_of_stage, loss_warnings
-from seqwise.training.checkpoints import MANIFEST, last_complete
+from seqwise.training.checkpoints import last_complete
 from seqwise.training.lock import sole_writer
 from seqwise.training.processes import from_main_process, init_process_group, is_main_process
-from seqwise.training.trainer import Progress, TrainingResult, fit, read_losses
+from seqwise.training.trainer import Progress, TrainingResult, read_losses
 
 
 def new_masked_run(examples: Sequence[Example], settings: MaskedModelSettings) -> Run[MaskedModelSettings, MaskedCodec]:
-    """Start of training: subwords and vocabularies of the training data, and a model with new weights.
-
-    Or the model and the vocabularies of another run, where the settings name it as ``init``.
-    """
+    """Make a run with new weights and the vocabularies of the data, or continue the run named as ``init``."""
     if settings.init is not None:
         return _going_on(examples, settings, settings.init)
     codec = _new_codec(examples, settings)
@@ -65,7 +60,7 @@ def new_masked_run(examples: Sequence[Example], settings: MaskedModelSettings) -
 def _going_on(
     examples: Sequence[Example], settings: MaskedModelSettings, folder: Path
 ) -> Run[MaskedModelSettings, MaskedCodec]:
-    """The model and vocabularies of a run, with new settings and the lengths of the new data."""
+    """Continue a run: its model and vocabularies, new settings, and the lengths of the new data."""
     before: MaskedRun = load_run(folder, to="score")
     if not isinstance(before.codec, MaskedCodec):
         problem = "init: the folder holds a Hugging Face model"
@@ -102,7 +97,7 @@ def _require_two_tokens(vocabulary: Vocabulary) -> None:
 
 
 def require_short(examples: Sequence[Example], lengths: Iterable[int], *, max_length: int) -> None:
-    """Refuse the first example whose sequence is longer than a conditional model can predict."""
+    """Refuse sequences that are longer than a conditional model can predict."""
     for one, length in zip(examples, lengths, strict=True):
         if length > max_length:
             problem = f"a sequence of {length} tokens, where max_length is {max_length}"
@@ -119,7 +114,7 @@ def _new_model(settings: MaskedModelSettings, codec: MaskedCodec, *, max_length:
         torch.manual_seed(settings.seed)
         try:
             return masked_model_class(settings)(**sizes)
-        except (RuntimeError, MemoryError, TypeError, OverflowError):  # which one depends on how much too large it is
+        except (RuntimeError, MemoryError, TypeError, OverflowError):  # depends on how much too large it is
             raise InputError("there is no room for a model of these sizes", hint="give smaller ones") from None
 
 
@@ -177,8 +172,7 @@ def _train(
         "vocabulary": len(run.codec.allowed_V),
     }
     if result.best_step is not None:
-        steps, steps_an_epoch = steps_of(settings, encoded), len(settings.batches(encoded))
-        metrics |= best_of_stage(result, steps=steps, steps_an_epoch=steps_an_epoch, folder=output)
+        metrics |= best_of_stage(result, settings, encoded, output)
     if not is_main_process():
         return metrics
     metrics["warnings"] = loss_warnings(
@@ -197,7 +191,7 @@ def _train(
         except KeyboardInterrupt:
             print("stopped while measuring; run the same command again to measure the trained model", file=sys.stderr)
             raise
-    write_atomically(output / "metrics.json", json.dumps(metrics, indent=1, sort_keys=True) + "\n")
+    save_metrics(output, metrics)
     return metrics
 
 
@@ -212,51 +206,35 @@ def _fit(
 ) -> TrainingResult:
     """Train the run's model in place, resuming from the checkpoints in output, and leave it in evaluation mode."""
     settings, longest = run.settings, max(run.codec.lengths)
-    steps = steps_of(settings, encoded)
     objective = (conditional_masked_objective if settings.conditional else masked_objective)(settings.masks)
     measured: dict[str, float] = {}
     sample = sample_evenly(held_out, evaluated_examples(settings), key=lambda one: (one.source, one.target))
-    if not settings.evaluate_every:
-        sample = []
-    fingerprints = {"development data": sha256_of_examples(held_out)} if sample else {}
-    if settings.init is not None:
-        fingerprints["initial weights"] = sha256_of_file(model_folder(settings.init) / MANIFEST)
 
     def measure(_: Mapping[str, float]) -> dict[str, float]:
         with evaluation_mode(run.model):
             measured.update(_cross_entropies(run, sample))
         return dict(measured)
 
-    def evaluate() -> float:
+    def metric() -> float:
         return -sum(measured.values())
 
     largest = max(map(len, settings.batches(encoded)))
     with room_for(f"{largest} sequences of up to {longest} tokens", hint="give a smaller --batch-size"):
-        result = fit(
+        result = fit_stage(
             run.model,
             objective,
             encoded,
-            output=output,
-            steps=steps,
+            settings,
+            folder=output,
             learning_rate=settings.learning_rate,
-            warmup_steps=round(settings.warmup * steps),
-            measure=measure if sample else None,
-            measure_every=max(1, settings.evaluate_every),
-            evaluate=evaluate if sample else None,
-            patience=settings.patience if sample else None,
-            fingerprints=fingerprints,
+            measure=measure if settings.evaluate_every else None,
+            metric=metric if settings.evaluate_every else None,
+            examples=examples,
+            warmup_steps=round(settings.warmup * settings.num_steps(encoded)),
+            fingerprints=fingerprints_of(settings, held_out),
             on_progress=on_progress,
-            example_names=lambda index: f"{examples[index].path}:{examples[index].line}",
-            **settings.fit_options(),
         )
     run.model.eval()
-    # Each step's loss was finite; the last step may still have left weights that overflow.
-    model: Any = run.model
-    with torch.no_grad(), torch.random.fork_rng():
-        first_batch = [encoded[index] for index in next(iter(settings.batches(encoded)))]
-        last_loss = objective(model, _collated(run, first_batch), {})
-    if not bool(torch.isfinite(last_loss)):
-        raise InputError(f"after the last step the loss is {last_loss.item()}", hint="lower the learning rate")
     return result
 
 
@@ -267,7 +245,12 @@ def _collated(run: MaskedRun, encoded: Sequence[EncodedExample]) -> Batch:
 def measure_masked_run(
     run: MaskedRun, examples: Sequence[Example], *, on_measured: Callable[[int, int], None] | None = None
 ) -> dict[str, Any]:
-    """Measure a masked model on sequences that it was not trained on."""
+    """Measure a masked model, in evaluation mode, on held-out sequences.
+
+    ``pseudo_perplexity`` is exp of the mean of ``-log p(token | all others)`` over all tokens;
+    ``masked_cross_entropy`` is in nats per masked token, under the masks of training with a fixed seed;
+    ``length_cross_entropy``, of conditional models, is in nats per sequence.
+    """
     log_prob, tokens, unknown = 0.0, 0, 0
     unknown_tokens = set() if run.codec.unknown_id is None else set(run.codec.decode([run.codec.unknown_id]))
     for place, one in enumerate(score_sequences(run, examples), start=1):
@@ -305,7 +288,7 @@ def _cross_entropies(run: MaskedRun, examples: Sequence[Example]) -> dict[str, f
 
 
 def _check_held_out(run: MaskedRun, examples: Sequence[Example], held_out: Sequence[Example]) -> None:
-    """Refuse development data before the training, not after; say on standard error what makes them doubtful."""
+    """Refuse development data that the run cannot score, and warn of overlap with the training data."""
     if not held_out:
         return
     lengths = [len(one.target_ids) for one in run.codec.encode(held_out)]
@@ -318,7 +301,7 @@ def _check_held_out(run: MaskedRun, examples: Sequence[Example], held_out: Seque
 
 
 def _require_own(output: Path, settings: MaskedModelSettings) -> None:
-    """Refuse an output that holds anything but a run of the same settings: training replaces and removes files."""
+    """Refuse an output folder that holds anything but a run of the same settings."""
     saved = output / SETTINGS
     if not saved.exists():
         if not holds_nothing(output):
@@ -330,14 +313,13 @@ def _require_own(output: Path, settings: MaskedModelSettings) -> None:
     except InputError as error:
         raise InputError(error.problem, path=saved, hint="give another --output") from None
     if not (output / MODEL).exists() and last_complete(output / "checkpoints") is None:
-        return  # nothing came of it, so that a setting can be corrected
+        return  # without a checkpoint, settings may be corrected
     for name, (then, now) in differences(before, settings).items():
         if name not in ("init", "save_every", "report_to"):
-            problem = f"the run was begun with another {name} ({then} then, {now} now)"
-            raise InputError(problem, path=output, hint="give another --output, or remove this folder to start again")
+            raise begun_otherwise(output, name, then, now)
 
 
 def _claim(output: Path, settings: MaskedModelSettings) -> None:
-    """Say in the folder whose it is, before anything else is written."""
+    """Write the settings before anything else."""
     discard_partials(output)
     save_masked_settings(settings, output / SETTINGS)

@@ -1,4 +1,4 @@
-"""Quality of a run, by decoder: the measures of its task on a set of examples."""
+"""Measures of a run on data, by decoder, and warnings about what it cannot read or write."""
 
 from __future__ import annotations
 
@@ -36,10 +36,7 @@ ENTITY_LABEL = re.compile(r"O|[BIES]-.*", re.DOTALL)
 
 
 def tagging_measures(predictions: Sequence[Tokens], references: Sequence[Tokens]) -> dict[str, Sums]:
-    """Sequences entirely right, labels right and, where the labels are those of entities, their F1.
-
-    "entity F1" is over the entities of all types together (micro-averaged), as conlleval and seqeval have it.
-    """
+    """Measure accuracy by sequence and by label, and micro- and macro-averaged F1 where labels name entities."""
     measures: dict[str, Sums] = {
         "sequences right": sequence_accuracy(predictions, references),
         "labels right": token_accuracy(predictions, references),
@@ -51,12 +48,12 @@ def tagging_measures(predictions: Sequence[Tokens], references: Sequence[Tokens]
 
 
 def _name_entities(labels: Set[str]) -> bool:
-    """Whether all labels are O or have a prefix of entities, and at least one begins or continues one."""
+    """Whether all labels are O or those of entities, and not all are O."""
     return all(map(ENTITY_LABEL.fullmatch, labels)) and any(label.startswith(("B-", "I-")) for label in labels)
 
 
 def transduction_measures(predictions: Sequence[Tokens], references: Sequence[Sequence[Tokens]]) -> dict[str, Sums]:
-    """Outputs wrong (matching none of the references), token errors to the nearest reference, and length ratio."""
+    """Measure wrong outputs, token errors to the nearest reference, and the ratio of lengths."""
     return {
         "word error": word_error_rate(predictions, references),
         "token error": phoneme_error_rate(predictions, references),
@@ -67,11 +64,10 @@ def transduction_measures(predictions: Sequence[Tokens], references: Sequence[Se
 def measure(
     run: OutputRun, examples: Sequence[Example], decoder: str, *, beam_size: int | None = None
 ) -> dict[str, Sums]:
-    """Decode examples and count what is right; a source that the run cannot read, or a target not write, is wrong.
+    """Decode examples and measure the outputs; sources that the run cannot read count as wrong.
 
-    In transduction an input that occurs several times (a word with several pronunciations) is decoded once, and every
-    one of its targets is a correct answer. Targets made of subwords are compared as texts. BLEU is among the measures
-    of words and subwords where sacrebleu is installed.
+    In transduction, an input that occurs several times is decoded once, and each of its targets is correct. Targets
+    made of subwords are compared as texts. BLEU needs sacrebleu, and words or subwords.
     """
     chosen = choose_decoder(run.settings, decoder, beam_size=beam_size)
     asked = examples if run.settings.task == "tag" else references_by_source(examples)[0]
@@ -81,15 +77,16 @@ def measure(
 
 
 def measure_outputs(run: OutputRun, examples: Sequence[Example], written: Sequence[Tokens]) -> dict[str, Sums]:
-    """Count what is right in outputs, as :func:`measure` does."""
+    """Measure outputs: one for each example of a tagger, one for each distinct source of a transducer."""
     if run.settings.task == "tag":
         return tagging_measures(written, [example.target for example in examples])
     _, references = references_by_source(examples)
     if not run.codec.writes_text:
         measures = transduction_measures(written, references)
     else:
-        wanted = [[tuple(text.split()) for text in options] for options in _texts(run, references)]
-        measures = transduction_measures([tuple(run.codec.target_text(tokens).split()) for tokens in written], wanted)
+        outputs = [tuple(run.codec.target_text(tokens).split()) for tokens in written]
+        words = [[tuple(text.split()) for text in options] for options in _texts(run, references)]
+        measures = transduction_measures(outputs, words)
         del measures["word error"]  # hardly any text is right to the last word
     tokenize = _bleu_tokenizer(run)
     if tokenize is not None:
@@ -99,7 +96,7 @@ def measure_outputs(run: OutputRun, examples: Sequence[Example], written: Sequen
 
 
 def _bleu_tokenizer(run: OutputRun) -> str | None:
-    """Tokenizer of BLEU, or None where there is no BLEU; what has been cut into words stays as it is."""
+    """Return the tokenizer of BLEU, "none" for outputs of words, or None without BLEU."""
     if not _writes_words(run) or importlib.util.find_spec("sacrebleu") is None:
         return None
     return "13a" if run.codec.writes_text else "none"
@@ -110,20 +107,20 @@ def _writes_words(run: OutputRun) -> bool:
 
 
 def missing_bleu(run: OutputRun) -> str | None:
-    """A line for the user about BLEU, where it would be measured if sacrebleu were installed; None elsewhere."""
+    """Return a note if BLEU is left out for want of sacrebleu."""
     if not _writes_words(run) or importlib.util.find_spec("sacrebleu") is not None:
         return None
     return "BLEU is left out because sacrebleu is not installed; pip install 'seqwise[translation]'"
 
 
 def _texts(run: OutputRun, references: Sequence[Sequence[Tokens]]) -> list[list[str]]:
-    """References as texts, each once, those to be split into subwords as the splitting sees them."""
+    """Return distinct references as texts, normalized as for subwords."""
     seen = normalize_text if run.codec.writes_text else str
     return [list(dict.fromkeys(seen(" ".join(tokens)) for tokens in options)) for options in references]
 
 
 def signatures(run: OutputRun, examples: Sequence[Example]) -> dict[str, str]:
-    """Definitions of measures, in the words of the library that computes them, by title."""
+    """Return the signatures of measures of other libraries, by title."""
     tokenize = _bleu_tokenizer(run)
     if tokenize is None:
         return {}
@@ -131,7 +128,7 @@ def signatures(run: OutputRun, examples: Sequence[Example]) -> dict[str, str]:
 
 
 def references_by_source(examples: Sequence[Example]) -> tuple[list[Example], list[list[Tokens]]]:
-    """Each distinct source once (its first example), and all the targets it has."""
+    """Return the first example of each distinct source, and all its targets."""
     firsts: dict[Tokens, Example] = {}
     references: dict[Tokens, list[Tokens]] = {}
     for example in examples:
@@ -141,7 +138,10 @@ def references_by_source(examples: Sequence[Example]) -> tuple[list[Example], li
 
 
 def decisive(titles: Collection[str], *, subwords: bool = False) -> tuple[str, int]:
-    """The measure that decides which decoder is best, and +1 if more of it is better, or -1."""
+    """Return the measure that decides which decoder is best, and +1 if more of it is better, or -1.
+
+    BLEU decides only for texts made of subwords.
+    """
     order = {"BLEU": 1} if subwords else {}
     order |= {"entity F1": 1, "labels right": 1, "word error": -1, "token error": -1}
     return next((title, sign) for title, sign in order.items() if title in titles)
@@ -150,9 +150,9 @@ def decisive(titles: Collection[str], *, subwords: bool = False) -> tuple[str, i
 def measure_decoders(
     run: OutputRun, examples: Sequence[Example], *, on_measured: Callable[[int, int], None] | None = None
 ) -> dict[str, Any]:
-    """All decoders side by side, as plain numbers, with the best one's name, advice, and the statistics of log Z.
+    """Measure all decoders on development data, with advice, and the mean and variance of log Z.
 
-    Examples with a target that the run cannot write have no log Z; where there is no other, the statistics are None.
+    Targets that the run cannot write have no log Z; if there are no others, mean and variance are None.
     """
     names = list(decoders_for(run.settings))
     found: dict[str, dict[str, Sums]] = {}
@@ -180,7 +180,7 @@ def _values(found: Mapping[str, Mapping[str, Sums]]) -> dict[str, dict[str, floa
 
 
 def log_partitions_of(run: OutputRun, encoded: Sequence[EncodedExample], *, batch_size: int = 256) -> torch.Tensor:
-    """log Z at every gold position, in nats, one dimension."""
+    """Return log Z at every gold position, in nats, as one dimension."""
     device = run.model.embedding_VD.device
     with evaluation_mode(run.model):
         parts = [
@@ -191,14 +191,14 @@ def log_partitions_of(run: OutputRun, encoded: Sequence[EncodedExample], *, batc
 
 
 def known_targets(run: OutputRun, examples: Sequence[Example]) -> list[Example]:
-    """The examples whose sources the run can read, and whose targets it can write whole."""
+    """Return the examples whose sources the run can read and whose targets it can write."""
     known = run.codec.writable
     splits = zip(examples, run.codec.split(examples), strict=True)
     return readable(run, [example for example, split in splits if known.issuperset(split.target)])
 
 
 def gold_ids(run: OutputRun, example: Example) -> tuple[int, ...] | None:
-    """The ids of a target, its end token included; a token that the run cannot write has id V, as no other has.
+    """Return the ids of a target with its end token, V for tokens that the run cannot write; None without a target.
 
     Example:
         >>> from seqwise.runs import new_run, train_settings
@@ -222,7 +222,7 @@ def step_names(run: OutputRun, example: Example) -> list[str]:
 
 
 def gold_text(run: OutputRun, example: Example) -> str:
-    """A target as it reads, with every token marked that training never saw.
+    """Return the text of a target with unknown tokens marked.
 
     Example:
         >>> from seqwise.runs import new_run, train_settings
@@ -239,7 +239,7 @@ def gold_text(run: OutputRun, example: Example) -> str:
 
 
 def unknown_targets(run: OutputRun, examples: Sequence[Example]) -> str | None:
-    """Message about target tokens that the training data lacked, or None where there are none."""
+    """Return a warning about target tokens that training never saw, or None."""
     targets = [run.codec.written(example) for example in examples]
     known = run.codec.writable
     a_line_each = run.settings.task == "tag"
@@ -257,7 +257,7 @@ def unknown_targets(run: OutputRun, examples: Sequence[Example]) -> str | None:
 
 
 def require_known_target(run: OutputRun, examples: Sequence[Example]) -> None:
-    """Refuse data of which the run can write nothing: whatever it predicts counts as wrong.
+    """Refuse data of whose targets the run knows no token.
 
     Example:
         >>> from seqwise.runs import new_run, train_settings
@@ -291,7 +291,7 @@ def unread_sources(
     *,
     handled: Literal["counted as wrong", "left out"] = "counted as wrong",
 ) -> str | None:
-    """A line for the user about examples whose sources the run cannot read, or None where it can read all.
+    """Return a warning about sources that the run cannot read, or None; refuse data of which it can read none.
 
     Example:
         >>> from seqwise.runs import new_run, train_settings
@@ -310,7 +310,7 @@ def unread_sources(
 
 
 def unknown_sources(run: OutputRun, examples: Sequence[Example]) -> str | None:
-    """A line for the user where the run does not know most of what it is to read, or None."""
+    """Return a warning if the run does not know most source tokens, or None."""
     encoded_examples = run.codec.encode_sources(readable(run, examples))
     ids = [token for encoded in encoded_examples for token in run.codec.source_tokens(encoded)]
     unknown_id, total = run.codec.source_vocabulary.unknown_id, len(ids)

@@ -1,4 +1,4 @@
-"""The model card of a run: what it is, how to use it, what it came to and how that was measured, whom to cite."""
+"""Model card of a run: what it is, how to use it, its results with their signature, and whom to cite."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from seqwise.errors import InputError
 from seqwise.runs.codecs import Codec
 from seqwise.runs.decoder_choice import usual_decoder
 from seqwise.runs.masked_model_settings import MaskedModelSettings
-from seqwise.runs.model_names import HUB_NAME
+from seqwise.runs.model_settings import HUB_NAME
 from seqwise.runs.run import MaskedRun, OutputRun, Run
 from seqwise.runs.settings import Settings
 
@@ -30,7 +30,7 @@ CITATION = """\
   school = {Carnegie Mellon University},
   year = {2021}
 }"""
-"""BibTeX of what every card asks to cite."""
+"""BibTeX on every card."""
 
 _RAW_SCORES = """\
 The model was trained on raw scores, which are not normalised at every step. `generate` normalises them, and so searches
@@ -38,7 +38,7 @@ for something else. Decode with `seqwise predict {repo} "a text"`, which uses th
 
 
 def public_settings(settings: Settings) -> Settings:
-    """Settings as others may see them: of files and folders on this machine only the names are left.
+    """Cut the paths in settings to the names of their files and folders.
 
     Example:
         >>> from seqwise.runs import train_settings
@@ -53,7 +53,7 @@ def public_settings(settings: Settings) -> Settings:
 
 
 def model_card(run: Run[Any, Codec], metrics: Mapping[str, Any], *, repo: str) -> str:
-    """The card of a run, Markdown with the hub's metadata before it."""
+    """Return the card of a run: the hub's metadata, then Markdown. ``repo`` is a name on the hub, or a folder."""
     if run.codec.kind not in _CARDS:
         hint = "give the --output of a seqwise train or masked-model train"
         raise InputError("the model was not trained by seqwise", path=repo, hint=hint)
@@ -73,52 +73,41 @@ def _metadata(data: Mapping[str, Any]) -> str:
 
 
 def _tagged(*tags: str) -> dict[str, Any]:
-    """The hub's metadata of all that is trained here."""
+    """Return the metadata of every model trained here."""
     return {"library_name": "seqwise", "tags": ["seqwise", *tags]}
 
 
 def _base_model(settings: Settings) -> str | None:
-    """The name on the hub that training started from, if it was one."""
+    """Return the name on the hub that training started from, or None."""
     name = settings.model.title
     is_on_hub = HUB_NAME.fullmatch(name) and not Path(name.partition("/")[0]).exists()
     return name if is_on_hub else None
 
 
-# ------------------------------------------------------------------------------------- taggers and transducers
-
 Card = tuple[dict[str, Any], list[str]]
 """The hub's metadata, and the paragraphs of a card."""
 
 
-def _own_card(run: OutputRun, metrics: Mapping[str, Any], repo: str) -> Card:
-    """Of a model that is defined here."""
-    settings = run.settings
-    if settings.task == "tag":
-        encoder, labels = getattr(settings.model, "encoder", ""), len(run.codec.target_vocabulary)
-        what = f"A tagger (`{settings.model.name}`, {encoder} encoder, {labels:,} labels)"
+def _output_card(run: OutputRun, metrics: Mapping[str, Any], repo: str) -> Card:
+    """Make the card of a tagger, transducer or generator."""
+    settings, use = run.settings, _use(repo)
+    labels = f"{len(run.codec.target_vocabulary):,} labels"
+    base = public_settings(settings).model.title
+    data: dict[str, Any] = {"pipeline_tag": "token-classification" if settings.task == "tag" else None}
+    if settings.model.pretrained:
+        data["base_model"] = _base_model(settings)
+    if run.codec.kind == "word-pieces":
+        what = f"A tagger with {labels} over the Hugging Face encoder `{base}`"
+    elif run.codec.kind == "text":
+        is_encoder_decoder = bool(run.model.model.config.is_encoder_decoder)
+        kind = "An encoder-decoder" if is_encoder_decoder else "A causal language model"
+        what = f"{kind} of Hugging Face that goes on from `{base}`"
+        data |= {"library_name": "transformers", "pipeline_tag": None if is_encoder_decoder else "text-generation"}
+        use = _use_of_transformers(settings, repo, is_encoder_decoder=is_encoder_decoder)
+    elif settings.task == "tag":
+        what = f"A tagger (`{settings.model.name}`, {getattr(settings.model, 'encoder', '')} encoder, {labels})"
     else:
         what = f"A transducer (`{settings.model.name}`) from {settings.source_units} to {settings.target_units}"
-    task = "token-classification" if settings.task == "tag" else None
-    return _tagged(settings.objective.name) | {"pipeline_tag": task}, _parts(run, metrics, what=what, use=_use(repo))
-
-
-def _encoder_card(run: OutputRun, metrics: Mapping[str, Any], repo: str) -> Card:
-    """Of a tagger over a Hugging Face encoder."""
-    settings, labels = run.settings, len(run.codec.target_vocabulary)
-    base = public_settings(settings).model.title
-    what = f"A tagger with {labels:,} labels over the Hugging Face encoder `{base}`"
-    data = {"base_model": _base_model(settings), "pipeline_tag": "token-classification"}
-    return _tagged(settings.objective.name) | data, _parts(run, metrics, what=what, use=_use(repo))
-
-
-def _generator_card(run: OutputRun, metrics: Mapping[str, Any], repo: str) -> Card:
-    """Of a Hugging Face encoder-decoder or causal model."""
-    settings, reads = run.settings, bool(run.model.model.config.is_encoder_decoder)
-    kind = "An encoder-decoder" if reads else "A causal language model"
-    what = f"{kind} of Hugging Face that goes on from `{public_settings(settings).model.title}`"
-    data = {"library_name": "transformers", "base_model": _base_model(settings)}
-    data["pipeline_tag"] = None if reads else "text-generation"
-    use = _use_of_transformers(settings, repo, is_encoder_decoder=reads)
     return _tagged(settings.objective.name) | data, _parts(run, metrics, what=what, use=use)
 
 
@@ -134,7 +123,7 @@ def _parts(run: OutputRun, metrics: Mapping[str, Any], *, what: str, use: str) -
 
 
 def _settings(settings: Settings | MaskedModelSettings) -> str:
-    """Those that are not as they are by default."""
+    """List the settings that differ from their defaults."""
     plain = flat_values(settings, only_changed=True)
     written = yaml.safe_dump(plain, sort_keys=False).strip() if plain else "# none"
     return f"## Settings that are not the default\n\n```yaml\n{written}\n```"
@@ -192,9 +181,6 @@ def _number(title: str, value: float) -> str:
     return f"{value:.3f}" if "ratio" in title else f"{100 * value:.1f}"
 
 
-# --------------------------------------------------------------------------------------------- masked models
-
-
 def _masked_card(run: MaskedRun, metrics: Mapping[str, Any], repo: str) -> Card:
     settings = run.settings
     size = f" on {metrics['sequences']:,} sequences" if "sequences" in metrics else ""
@@ -212,34 +198,22 @@ Or `seqwise score {repo} sequences.txt`; `seqwise sample {repo}` draws sequences
     return _tagged("masked-lm", "energy-based-model"), parts
 
 
-_CARDS: dict[str, Callable[[Any, Mapping[str, Any], str], Card]] = {
-    "tokenizers": _own_card,
-    "spelling": _own_card,
-    "word-pieces": _encoder_card,
-    "text": _generator_card,
-    "masked": _masked_card,
-}
-"""By the kind of the codec."""
-
-
-SAID = {
-    "num_positions": "positions",
-    "risk": "mean \\|log Z\\|, nats",
-    "mean": "mean log Z, nats",
-    "deviation": "mean \\|log Z - mean\\|, nats",
-}
-"""Longer names on a card, for measures whose own names say too little; a bar would end a cell of a table."""
-
-
 def _measured(metrics: Mapping[str, Any]) -> str:
-    """A line for each number on the development data."""
+    """Return a table of the measures on the development data."""
     dev = {name: value for name, value in metrics.get("dev", {}).items() if isinstance(value, int | float)}
     if not dev:
         return "None: there were no development data."
-    lines = [f"| {SAID.get(name, name.replace('_', ' '))} | {_plain(value)} |" for name, value in dev.items()]
+    lines = [f"| {name.replace('_', ' ')} | {_plain(value)} |" for name, value in dev.items()]
     signed = f"\n\n`{metrics['signature']}`" if "signature" in metrics else ""
     return "On the development data:\n\n| measure | value |\n| --- | --- |\n" + "\n".join(lines) + signed
 
 
 def _plain(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if math.isfinite(value) else str(value)
+
+
+_CARDS: dict[str, Callable[[Any, Mapping[str, Any], str], Card]] = {
+    **dict.fromkeys(("tokenizers", "spelling", "word-pieces", "text"), _output_card),
+    "masked": _masked_card,
+}
+"""By the kind of the codec."""

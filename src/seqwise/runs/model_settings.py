@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -12,7 +13,6 @@ from seqwise.configuration import Config, OneOf, setting
 from seqwise.configuration.config import WrongValue
 from seqwise.configuration.written import did_you_mean
 from seqwise.errors import InputError
-from seqwise.runs.model_names import ARCHITECTURES, names_pretrained
 
 if TYPE_CHECKING:
     from seqwise.models import ChainTagger, EncoderDecoder, Tagger, Transformer
@@ -22,6 +22,23 @@ Direction = Literal["left-to-right", "bidirectional"]
 
 Units = Literal["words", "characters", "subwords"]
 """Units that a text is split into."""
+
+ARCHITECTURES = ("lstm", "transformer", "chain")
+"""Models of seqwise, with new weights."""
+
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+"""A name on the hub; the oldest models there have no user or organisation in front."""
+
+
+def names_pretrained(model: str) -> bool:
+    """Whether a model is a trained one, a folder or a name on the hub, and no architecture.
+
+    A name without a separator counts as a name on the hub if it has a hyphen or a digit: misspelt architectures do not.
+    """
+    separators = {"/", os.sep, os.altsep or "/"}
+    is_plain_hub_name = HUB_NAME.fullmatch(model) is not None and re.search(r"[-0-9]", model) is not None
+    has_separator = any(sign in model for sign in separators)
+    return model not in ARCHITECTURES and (has_separator or is_plain_hub_name or Path(model).is_dir())
 
 
 class ModelConfig(Config):

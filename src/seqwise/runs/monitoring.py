@@ -1,4 +1,4 @@
-"""Measurements during training, on a sample of the development data, for its curves."""
+"""Measurements during training, on a sample of the development data."""
 
 from __future__ import annotations
 
@@ -23,24 +23,23 @@ from seqwise.search.operators import ALPHA_UNITS
 from seqwise.search.selectors import HardTopK, Selector, SoftTopK
 
 MOST_EXAMPLES = 100
-"""Examples of which log Z and spreads are taken: enough for a curve, and few enough that training need not wait."""
+"""Examples of which log Z and spreads are measured."""
 
 CROSS_ENTROPY = "cross-entropy"
 """Title of the cross-entropy of the gold tokens, in nats per token."""
 
 Monitor = Callable[[Mapping[str, float]], dict[str, float]]
-"""From the schedules at a step to what is measured then, by title."""
+"""From the values of the schedules at a step to measurements by title."""
 
 
 def monitor(run: OutputRun, examples: Sequence[Example], settings: Settings) -> Monitor:
-    """Measurements of a run that is being trained, on a sample of the development data.
+    """Return a function that measures a run's model as it is, without gradients, on a sample of development data.
 
-    The measure that would decide which decoder is best, as the beam that training is for has it, on up to 500 examples
-    (:func:`~seqwise.runs.sizing.evaluated_examples`); and on up to 100 of them the cross-entropy and the mean of log Z
-    at gold positions, and the spread of the scores in a beam (:func:`score_spread`), hard and, where the objective has
-    a relaxed one, relaxed at the alpha of the step: a relaxed beam whose slots have merged is no beam.
+    On up to 500 examples, the measure that decides which decoder is best, by the beam that training is for. On up to
+    100 of them, cross-entropy, mean log Z at gold positions, and the spread of the scores in a beam: hard and, if the
+    objective relaxes, at the alpha of the step. A relaxed beam whose slots have merged is no beam.
     """
-    # All examples of a source, for each of its targets is a right answer.
+    # All examples of a source: each of its targets is a right answer.
     sample = sample_evenly(examples, evaluated_examples(settings), key=lambda example: example.source)
     few = sample_evenly(sample, MOST_EXAMPLES, key=lambda example: example.source)
     gold = run.codec.encode(known_targets(run, few))

@@ -1,7 +1,6 @@
-"""Hugging Face models and tokenizers, read from a folder or from the hub, and refused in one line.
+"""Hugging Face models and tokenizers from a folder or from the hub; each error is one line.
 
-Nothing of them is ever executed: weights are read from safetensors only, and folders that bring code of their own
-(``auto_map``) are refused.
+No code is executed: weights come from safetensors alone, and folders with code of their own (``auto_map``) are refused.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from seqwise.errors import InputError
-from seqwise.runs.model_names import HUB_NAME
+from seqwise.runs.model_settings import HUB_NAME
 
 TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
 WRITERS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
@@ -28,7 +27,7 @@ def holds_pretrained(folder: Path) -> bool:
 
 
 def load_masked_language_model(source: Path | str) -> tuple[Any, Any]:
-    """Read a masked language model, adapted to be scored and sampled, and the codec of its tokenizer.
+    """Load a masked language model for scoring and sampling, and the codec of its tokenizer.
 
     Not implemented: adapters without their base model.
     """
@@ -44,7 +43,7 @@ def load_masked_language_model(source: Path | str) -> tuple[Any, Any]:
 
 
 def pretrained_source(name: str) -> Path | str:
-    """Place of a Hugging Face model: the path of a folder, or, where there is no such path, a name on the hub."""
+    """Return the path of a Hugging Face model's folder, or its name on the hub if there is no such path."""
     folder = Path(name)
     if os.path.lexists(folder):
         if not (folder / "config.json").is_file():
@@ -57,13 +56,13 @@ def pretrained_source(name: str) -> Path | str:
 
 
 def is_encoder(config: Mapping[str, Any]) -> bool:
-    """Whether a Hugging Face model reads a text as a whole and writes none: BERT, ModernBERT, ESM and their like."""
+    """Whether a ``config.json`` is that of an encoder: BERT, ModernBERT, ESM and the like."""
     from transformers.models.auto.modeling_auto import (
         MODEL_FOR_MASKED_LM_MAPPING_NAMES,
         MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
     )
 
-    # The configuration of some encoders is that of a decoder as well.
+    # Some decoders share their configuration with an encoder.
     if config.get("is_decoder") or any(name.endswith(WRITERS) for name in config.get("architectures") or ()):
         return False
     kind = config.get("model_type")
@@ -78,7 +77,11 @@ def load_model_and_tokenizer(
     unused: tuple[str, ...] = (),
     **options: Any,
 ) -> tuple[Any, Any]:
-    """Read any model and its tokenizer from a folder, without the network, or from the hub."""
+    """Load a model and its tokenizer from a folder (a Path), without the network, or from the hub (a str).
+
+    The loader maps the model's configuration to an ``AutoModelFor...`` class; weights whose names begin with one of
+    ``unused`` may be missing.
+    """
     from transformers import AutoTokenizer
 
     local = isinstance(source, Path)
@@ -89,7 +92,7 @@ def load_model_and_tokenizer(
         if isinstance(source, Path):
             _require_files(source)
         else:
-            where["revision"] = config.get("_commit_hash")  # what was looked at is what is loaded
+            where["revision"] = config.get("_commit_hash")  # the revision that was checked
         model, loaded = loader(config).from_pretrained(
             os.fspath(source), use_safetensors=True, output_loading_info=True, **where, **options
         )
@@ -101,7 +104,7 @@ def load_model_and_tokenizer(
 
 
 def load_pretrained_tokenizer(folder: Path) -> Any:
-    """Read a Hugging Face tokenizer alone, without the network."""
+    """Load a Hugging Face tokenizer from a folder, without the network."""
     from transformers import AutoTokenizer
 
     with quiet(), _one_line(folder, "tokenizer"):
@@ -128,7 +131,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _configurations(source: Path | str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Of the model and of the tokenizer, read as data."""
+    """Read the configurations of model and tokenizer as data."""
     if isinstance(source, Path):
         path = source / "tokenizer_config.json"
         return _read_json(source / "config.json"), _read_json(path) if path.is_file() else {}
@@ -153,7 +156,7 @@ def _require_files(folder: Path) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Inside, transformers shows neither bars nor what it says to developers, and the hub does not count its tries."""
+    """Silence progress bars and log messages of Transformers and of the hub."""
     from huggingface_hub.utils import logging as hub_logging
     from transformers.utils import logging
 
@@ -173,7 +176,7 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def _one_line(source: Path | str, kind: str) -> Iterator[None]:
-    """Message of Transformers about a model that it cannot load, in one line."""
+    """Turn errors of Transformers into one line."""
     from safetensors import SafetensorError
 
     try:

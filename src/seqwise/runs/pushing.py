@@ -1,4 +1,4 @@
-"""Runs to the hub: which files go there, with a model card, in one commit."""
+"""Upload of runs to the hub, with a model card, in one commit."""
 
 from __future__ import annotations
 
@@ -20,12 +20,7 @@ CARD, METRICS = "README.md", "metrics.json"
 
 @dataclass(frozen=True)
 class Upload:
-    """Contents of a repository.
-
-    Attributes:
-        repo: its name, user or organisation first.
-        files: by path in it: a file to copy, or contents.
-    """
+    """A repository's name, USER/NAME, and its files by path: each a file to copy, or its contents."""
 
     repo: str
     files: Mapping[str, Path | bytes]
@@ -34,20 +29,18 @@ class Upload:
     def sizes(self) -> dict[str, int]:
         """Bytes by path."""
         return {
-            name: one.stat().st_size if isinstance(one, Path) else len(one) for name, one in sorted(self.files.items())
+            name: file.stat().st_size if isinstance(file, Path) else len(file)
+            for name, file in sorted(self.files.items())
         }
 
 
 def card_of(folder: Path, *, repo: str | None = None) -> str:
-    """The model card of a run: its own ``README.md`` where there is one, or what its settings and metrics say."""
+    """Return the model card of a run: its own ``README.md``, or one made of its settings and metrics."""
     return _card(folder, load_run(folder), repo or str(folder))
 
 
 def upload_of(folder: Path, repo: str) -> Upload:
-    """Files of a run that go to the hub, once the run has been loaded and found whole.
-
-    Checkpoints and logs stay; of the paths in its settings only names go along.
-    """
+    """Collect the files of a run for the hub, after loading it as a check; paths in its settings are cut to names."""
     if not HUB_RUN.fullmatch(repo):
         raise InputError("this is no name of a repository", path=repo, hint="write it as USER/NAME")
     run, inside = load_run(folder), model_folder(folder)
@@ -67,14 +60,14 @@ def upload_of(folder: Path, repo: str) -> Upload:
 
 
 def push(upload: Upload, *, private: bool | None = None, api: Any = None) -> str:
-    """Make the repository if need be, and put the files there in one commit.
+    """Create the repository if needed, upload the files in one commit, and return the commit's address.
 
-    Not implemented: files of an older version that this one does not have are left there.
+    Not implemented: the removal of files of an older version.
     """
     from huggingface_hub import CommitOperationAdd, HfApi
 
     api = HfApi() if api is None else api
-    operations = [CommitOperationAdd(path_in_repo=name, path_or_fileobj=one) for name, one in upload.files.items()]
+    operations = [CommitOperationAdd(path_in_repo=name, path_or_fileobj=file) for name, file in upload.files.items()]
     hint = "log in with: hf auth login, and see that the name is yours"
     with hub_refusals(upload.repo, "the hub takes no such run", hint=hint):
         api.create_repo(upload.repo, private=private, exist_ok=True)

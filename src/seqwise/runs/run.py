@@ -1,4 +1,4 @@
-"""A run: a trained model with its settings and its codec, in a folder that is all that commands need.
+"""A run: a trained model with its settings and its codec, in a folder that commands work from.
 
 ::
 
@@ -7,8 +7,8 @@
                              model what from_pretrained reads), and a manifest with their SHA-256
     RUN/metrics.json         results on the development data
     RUN/log.jsonl            a line for each training step
-    RUN/summary.json         counts over the data, the stages of training, and the baseline of no learning
-    RUN/measurements.jsonl   a line for each look at the development data on the way
+    RUN/summary.json         counts over the data, the stages of training, and the baseline without learning
+    RUN/measurements.jsonl   a line for each evaluation on the development data during training
     RUN/checkpoints/         the last two complete ones (RUN/warm-start/, RUN/scheduled-sampling/ and RUN/distillation/
                              hold those of the warm start)
 """
@@ -45,13 +45,7 @@ C_co = TypeVar("C_co", bound=Codec, covariant=True)
 
 @dataclass(frozen=True, eq=False)
 class Run(Generic[S_co, C_co]):
-    """A model with all that it takes to use it.
-
-    Attributes:
-        settings: of its training.
-        model: what is searched, scored or sampled.
-        codec: between text and the model's ids.
-    """
+    """A model with the settings that it was trained by, and the codec between text and its ids."""
 
     settings: S_co
     model: Any
@@ -74,7 +68,7 @@ class Prediction:
 
 
 def fingerprint(run: Run[Any, Codec]) -> str:
-    """Identify a run by the SHA-256 of its settings, of what ids depend on, and of all tensors of the model."""
+    """SHA-256 of a run's settings, of its codec and of all tensors of its model."""
     digest = hashlib.sha256(f"{run.settings!r}{run.codec.identity}".encode("utf-8", "surrogatepass"))
     for name, tensor in run.model.state_dict().items():
         digest.update(name.encode())
@@ -87,18 +81,18 @@ _OTHER_USE: dict[Purpose, tuple[str, str]] = {
     "predict": ("a masked model, which predicts no outputs", "use it with seqwise score or seqwise sample"),
     "score": ("a run of seqwise train, which is no masked model", "use it with seqwise predict or seqwise evaluate"),
 }
-"""By the purpose that was asked for: what a run of the other kind is, and the commands that take it."""
+"""By the purpose asked for: what a run of the other kind is, and the commands that take it."""
 
 
 def require_purpose(codec: Codec | type[Codec], purpose: Purpose, *, path: Path | None = None) -> None:
-    """Refuse the codec of a run that does not do what it is loaded for."""
+    """Refuse the codec of a run that does not serve a purpose."""
     if codec.purpose != purpose:
         other, hint = _OTHER_USE[purpose]
         raise InputError(f"the {'run' if path is None else 'folder'} holds {other}", path=path, hint=hint)
 
 
 def require_enough_candidates(run: OutputRun, examples: Sequence[Example], beam_size: int) -> None:
-    """A beam asked for by hand must not be larger than the set of possible outputs."""
+    """Refuse a beam that is larger than the set of possible outputs."""
     blocks = in_blocks(examples, 1024)
     encoded = (example for block in blocks for example in run.codec.encode_sources(readable(run, block)))
     steps = max((steps_after(example.source_ids, run.model) for example in encoded), default=0)
@@ -111,7 +105,7 @@ def require_enough_candidates(run: OutputRun, examples: Sequence[Example], beam_
 
 
 def reading_problems(run: OutputRun, examples: Sequence[Example]) -> Iterator[InputError | None]:
-    """Say of each example what keeps a run from reading its source; None where nothing does, as of a blank line.
+    """Yield for each example the error on reading its source, or None; blank lines count as readable.
 
     Example:
         >>> from seqwise.runs import new_run, train_settings
@@ -137,7 +131,7 @@ def _reading_problem(run: OutputRun, examples: Sequence[Example]) -> InputError 
 
 
 def readable(run: OutputRun, examples: Sequence[Example]) -> list[Example]:
-    """The examples whose sources a run can read."""
+    """Return the examples whose sources a run can read."""
     problems = reading_problems(run, examples)
     return [example for example, problem in zip(examples, problems, strict=True) if problem is None]
 
@@ -155,8 +149,8 @@ def predict(
     Args:
         run: as :func:`~seqwise.runs.loading.load_run` returns it.
         examples: texts, which are split as the training data were; or examples, of which only the sources are read.
-        decoder: itself or its name, with the run's beam size and alpha; None: as the model was trained to be searched.
-        n_best: how many outputs for each example at most.
+        decoder: a decoder, or the name of one with the run's beam size and alpha; None: the one trained for.
+        n_best: the largest number of outputs for each example.
         length_normalization: see :func:`~seqwise.decoding.hypotheses`.
 
     Raises:
@@ -177,7 +171,7 @@ def predict(
 def search(
     run: OutputRun, encoded: Sequence[EncodedExample], decoder: Decoder, *, n_best: int, length_normalization: float
 ) -> list[list[Hypothesis]]:
-    """Search for the best outputs of each source, best first, among those that the run may write."""
+    """Search for the best outputs of each source, best first, among the tokens that the codec allows."""
     decoder = replace(decoder, selector=run.codec.allowed(decoder.selector))
     return decode_examples(run.model, encoded, decoder, n_best=n_best, length_normalization=length_normalization)
 

@@ -1,6 +1,6 @@
-"""Samples of a masked run: from problems over initial states and sweeps to sequences, and on from where it was killed.
+"""Sampling from masked models: from problems over initial states and sweeps to sequences; a killed call is resumed.
 
-Problems are taken in blocks, and of a block the chains of one length are advanced together.
+Problems are taken in blocks, and the chains of a block that have one length are advanced together.
 
 Shapes: S sweeps, B chains, T positions.
 """
@@ -41,28 +41,22 @@ from seqwise.training.processes import (
     world_size,
 )
 
-SWEEP_BYTES, LINE_BYTES = 25, 50  # on the disk, of a chain in one sweep and of a printed sequence: at the very least
-BLOCK = 4096  # problems that are in memory together, with all that their chains went through
+SWEEP_BYTES, LINE_BYTES = 25, 50  # least size on the disk of a sweep of a chain, and of a printed sequence
+BLOCK = 4096  # problems in memory together, with the traces of their chains
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Problems of one length, and the trace of their chains, which were advanced together.
-
-    Attributes:
-        problems: the problems; their chains are next to each other.
-        trace: sweeps of the chains.
-        longest_phrase: length of the longest phrase that must occur in all of them, or 1.
-    """
+    """Problems of one length, and the trace of their chains, problem by problem."""
 
     problems: Sequence[ChainProblem]
     trace: Trace
-    longest_phrase: int = 1
+    longest_phrase: int = 1  # length of the longest phrase that must occur
 
 
 @dataclass(frozen=True, eq=False)
 class Sampled:
-    """Samples of problems by problem, chain and sweep, a line of JSON for each, and all chains."""
+    """Samples by problem, chain and sweep, a line of JSON for each, and all chains."""
 
     samples: Sequence[Sample]
     lines: Sequence[str]
@@ -71,24 +65,14 @@ class Sampled:
 
 @dataclass(frozen=True)
 class SweepDone:
-    """Progress after each sweep.
-
-    Attributes:
-        sweep: of the chains that are advanced together now.
-        done: sweeps of all problems up to here, in all processes; a problem at another length counts as another one.
-        added: number of them that this step made.
-        total: number of all sweeps.
-        acceptance: of the proposals of this sweep.
-        novelty: the share of them that was accepted and changed the state.
-        mean_energy: over these chains.
-    """
+    """Progress after each sweep of a group of chains."""
 
     sweep: int
-    done: int
-    added: int
+    done: int  # sweeps of all problems so far, in all processes; each length of a problem counts
+    added: int  # by this step
     total: int
-    acceptance: float
-    novelty: float
+    acceptance: float  # rate of accepted proposals in this sweep
+    novelty: float  # rate of accepted proposals that changed the state
     mean_energy: float
 
 
@@ -100,13 +84,15 @@ def sample(
     output: str | os.PathLike[str] | None = None,
     on_sweep: Callable[[SweepDone], None] | None = None,
 ) -> Sampled:
-    """Sample sequences for problems, all of them at once.
+    """Sample sequences for all problems at once.
 
-    The target is ``p(y) proportional to exp(-E(y) / T)`` over the sequences that agree with what is fixed, for each
+    The target is ``p(y) proportional to exp(-E(y) / T)`` over the sequences that agree with the fixed tokens, for each
     length on its own; E is the model's energy plus the constraints. The first chain of each problem and length starts
-    from the greedy fill from all masks, the others from sequences drawn token by token
-    (:func:`~seqwise.sampling.starts.dispersed_starts`); each has the phrases that must occur written in. The unknown
-    symbol is never proposed.
+    from the greedy fill of all masks, the others from ``dispersed_starts``; required phrases are written in. The
+    unknown token is never proposed.
+
+    In a folder ``output``, a killed call resumes when it is repeated and ends with the same files, byte for byte; with
+    more sweeps, it continues. Several processes share the groups of chains; all but the first return nothing.
 
     Source: Goyal (2021), sections 6.3 and 6.4; Ghazvininejad et al. (EMNLP 2019), section 4, for several lengths. Not
     implemented: moves between lengths.
@@ -127,12 +113,12 @@ def sample_in_blocks(
     output: str | os.PathLike[str] | None = None,
     on_sweep: Callable[[SweepDone], None] | None = None,
 ) -> Iterator[Sampled]:
-    """The same as :func:`sample`, a few thousand problems at a time, so that memory does not grow with their number."""
+    """Sample as ``sample`` does, in blocks of a few thousand problems, to bound the memory."""
     work = _Sampling(run, runner_of(run, settings), settings, None if output is None else Path(output), on_sweep)
     for problem in problems:
         if problem.tokens:
             work.runner.require_room(chains_of(problem, settings))
-    work.tasks(problems[:1])  # refuses now what it would refuse later
+    work.tasks(problems[:1])  # refuses phrases before the first sweep
     _require_modesty(settings, problems, work.output)
     init_process_group(timeout=NO_TIMEOUT)
     with nullcontext() if work.output is None else sole_writer(work.output):
@@ -140,31 +126,19 @@ def sample_in_blocks(
 
 
 def runner_of(run: MaskedRun, settings: SampleSettings) -> ChainRunner:
-    """The chain runner of a run: its model, its units for phrases, and the settings."""
+    """Return the chain runner of a run."""
     allowed_V = None if bool(run.codec.allowed_V.all()) else run.codec.allowed_V
     return ChainRunner(run.model, settings, settings.seed, allowed_V, run.codec.phrase, run.codec.spell)
 
 
 def begin_chains(run: MaskedRun, problem: Problem, settings: SampleSettings) -> tuple[ChainRunner, ChainState]:
-    """The chains of one problem before their first sweep, and their runner, for a caller who advances them.
-
-    Example:
-        >>> from seqwise.data.readers import Example
-        >>> from seqwise.runs.masked_model_settings import masked_settings
-        >>> from seqwise.runs.masked_model_training import new_masked_run
-        >>> from seqwise.runs.sampling_problems import FREE
-        >>> run = new_masked_run([Example((), ("b", "a"))], masked_settings(model="lstm", minimum_count=1))
-        >>> _ = run.model.eval()
-        >>> runner, state = begin_chains(run, Problem((FREE, 0), Example((), ())), SampleSettings(chains=3))
-        >>> state.tokens_BT.shape, state.free_BT[0]
-        (torch.Size([3, 2]), tensor([ True, False]))
-    """
+    """Start the chains of one problem, at its likeliest length, for a caller who advances them."""
     runner = runner_of(run, settings)
     return runner, runner.start(at_lengths(run, [problem], settings, runner.shortest)[:1])
 
 
 def _require_modesty(settings: SampleSettings, problems: Sequence[Problem], output: Path | None) -> None:
-    """Refuse what would print more than anybody reads, or write more than the disk has room for."""
+    """Refuse more printed sequences than anybody reads, or more bytes than the disk has."""
     printed = settings.num_printed(len(problems))
     hint = "ask for fewer problems, chains or sweeps, or print fewer of these: --every N, --best"
     if printed > MOST_PRINTED:
@@ -176,24 +150,17 @@ def _require_modesty(settings: SampleSettings, problems: Sequence[Problem], outp
 
 
 class _Part(NamedTuple):
-    """Problems of one length, whose chains are advanced together.
+    """Problems of one length, whose chains are advanced together; each length of a problem counts as one."""
 
-    Attributes:
-        number: counted over all blocks.
-        problems: the problems.
-        before: number of problems in all parts before it; a problem at another length counts as another one.
-        total: number of problems in all parts.
-    """
-
-    number: int
+    number: int  # counted over all blocks
     problems: Sequence[ChainProblem]
-    before: int
-    total: int
+    before: int  # problems in all parts before it
+    total: int  # problems in all parts
 
 
 @dataclass(frozen=True, eq=False)
 class _Sampling:
-    """One call of :func:`sample`, with a folder to go on from or without."""
+    """One call of ``sample``."""
 
     run: MaskedRun
     runner: ChainRunner
@@ -209,7 +176,7 @@ class _Sampling:
             output, began = self.output, _fingerprints(self.run, problems)
             from_main_process(lambda: claim(output, self.settings, began))
             if world_size() > 1:
-                # A process that waited after each block would wait for the slowest one of each.
+                # Parts of all blocks at once: waiting after each block would wait for its slowest process.
                 every = itertools.chain.from_iterable(parts for _, parts in self.parts(problems))
                 for part in itertools.islice(every, rank(), None, world_size()):
                     self.advance(part)
@@ -228,12 +195,12 @@ class _Sampling:
             yield Sampled(samples, lines, groups)
 
     def parts(self, problems: Sequence[Problem]) -> Iterator[tuple[int, list[_Part]]]:
-        """Of each block of problems the place of the first and the parts, numbered on from block to block."""
+        """Yield for each block of problems the place of the first one, and the parts."""
         number = before = 0
         for first in range(0, len(problems), BLOCK):
             block = problems[first : first + BLOCK]
             tasks = self.tasks(block, first=first)
-            # Problems of one file are all tried at the same number of lengths.
+            # All problems of a file are tried at the same number of lengths.
             total, parts = len(problems) * len(tasks) // len(block), []
             for places in self.runner.groups(tasks):
                 parts.append(_Part(number, [tasks[place] for place in places], before, total))
@@ -246,7 +213,7 @@ class _Sampling:
         return max((len(ways[0]) for ways in phrases.required), default=1) if phrases.hard else 1
 
     def advance(self, part: _Part) -> Trace:
-        """Start chains or read them back, and advance them to their last sweep."""
+        """Start chains or load them, and advance them to their last sweep."""
         settings, own = self.settings, slice(None, None, self.settings.num_replicas)
 
         def report(now: ChainState, info: Info) -> None:
@@ -273,7 +240,7 @@ class _Sampling:
         return replace(trace, tokens={**trace.tokens, settings.num_sweeps: final_BT})
 
     def begin(self, part: _Part) -> tuple[Trace, ChainState]:
-        """The sweeps that have been made, and where the chains are."""
+        """Return the trace so far, and the states of the chains."""
         settings, runner = self.settings, self.runner
         path = None if self.output is None else self.file(part, "safetensors")
         if path is None or not path.exists():
@@ -282,7 +249,7 @@ class _Sampling:
             state = runner.start(part.problems)
             return Trace.none(coldest(state, settings.num_replicas)), state
         state = load_chains(path, runner.energy, context=runner.context(part.problems))
-        # Of a replica, the number of its chain is the quotient; see replicas.
+        # Replicas of a chain are numbered in turn.
         numbers_B, wanted_B = state.chain_B[:: settings.num_replicas], runner.numbers(part.problems)
         if len(state) != len(wanted_B) * settings.num_replicas or not torch.equal(
             numbers_B // settings.num_replicas, wanted_B
@@ -299,7 +266,7 @@ class _Sampling:
         return self.output / "chains" / f"{part.number:04d}.{suffix}"
 
     def line(self, problem: Problem, sample: Sample) -> str:
-        """A sample as a JSON object; problem and chain are counted from 1, as the sweeps are."""
+        """Return a sample as JSON, with problem, chain and sweep counted from 1."""
         record = {
             "problem": sample.problem + 1,
             "chain": sample.chain + 1,
@@ -313,7 +280,7 @@ class _Sampling:
 
 
 def collect_samples(groups: Sequence[Group], settings: SampleSettings) -> list[Sample]:
-    """Samples to print, by problem, chain and sweep; of each problem the best one where that is asked for."""
+    """Return the samples to print, by problem, chain and sweep; or the best one of each problem."""
     of_problems = [
         (problem, trace)
         for group in groups
@@ -325,7 +292,7 @@ def collect_samples(groups: Sequence[Group], settings: SampleSettings) -> list[S
         return sorted(found, key=lambda sample: (sample.problem, sample.chain, sample.sweep))
     best: dict[int, Sample] = {}
     for problem, trace in of_problems:
-        # The lowest energy, of two alike the earlier one.
+        # The first of the lowest energies.
         energies = trace.energy_SB.flatten().tolist()
         sweep, number = divmod(energies.index(min(energies)), problem.num_chains)
         sample = samples_of(problem, trace, [sweep + 1])[number]
@@ -336,8 +303,8 @@ def collect_samples(groups: Sequence[Group], settings: SampleSettings) -> list[S
 
 
 def _fingerprints(run: MaskedRun, problems: Iterable[Problem]) -> dict[str, str]:
-    """Hashes that tell the model, with its vocabulary, and the problems from others."""
-    asked = hashlib.sha256(b"[")  # as if a list of all of them were written at once
+    """Checksums of the model with its vocabulary, and of the problems."""
+    asked = hashlib.sha256(b"[")  # the checksum of one list, without making it
     for number, problem in enumerate(problems):
         asked.update((", " if number else "").encode() + repr((problem.tokens, problem.source_ids)).encode())
     asked.update(b"]")

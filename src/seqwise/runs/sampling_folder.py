@@ -1,11 +1,11 @@
-"""Traces of chains on the disk: sampling can be killed at any moment and goes on as if it had not been.
+"""Traces of chains on the disk, from which a killed call resumes.
 
 ::
 
-    FOLDER/settings.json          the settings, and what tells run and problems from others
-    FOLDER/chains/0000.jsonl      of the first chains: a line for each sweep, with energies, counts and printed tokens
-    FOLDER/chains/0000.safetensors    where these chains are; what the lines say beyond it is written anew
-    FOLDER/samples.jsonl          what is printed, of all chains that have come to the end; block by block of problems
+    FOLDER/settings.json              the settings, and checksums of run and problems
+    FOLDER/chains/0000.jsonl          of the first chains: a line for each sweep, with energies, counts, printed tokens
+    FOLDER/chains/0000.safetensors    states of these chains; lines of later sweeps are written again
+    FOLDER/samples.jsonl              printed samples of all chains that have ended; block by block of problems
 
 Shapes: S sweeps, B chains, T positions.
 """
@@ -25,6 +25,7 @@ from torch import Tensor
 from seqwise.data.durable import discard_partials, flush, holds_nothing, write_atomically
 from seqwise.errors import InputError
 from seqwise.runs.sampling_settings import SampleSettings
+from seqwise.runs.trainer_options import begun_otherwise
 from seqwise.sampling.chains import PER_CHAIN, Trace
 from seqwise.training.checkpoints import saving
 
@@ -35,42 +36,41 @@ _OTHERS = {"model": "another model", "problems": "other problems"}
 
 
 def require_disk(folder: Path, num_bytes: int, *, what: str) -> None:
-    """Refuse what would not fit the disk that a folder is on."""
-    existing = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
+    """Refuse more bytes than the disk of a folder, which may not exist yet, has free."""
+    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     free = shutil.disk_usage(existing).free
     if num_bytes > free:
-        wanted, there = (f"{size / 1e9:,.0f}" if size > 1e10 else f"{size / 1e9:.3g}" for size in (num_bytes, free))
-        problem = f"{what} would take at least {wanted} GB, and {there} GB are free"
+        needed, left = (f"{size / 1e9:,.0f}" if size > 1e10 else f"{size / 1e9:.3g}" for size in (num_bytes, free))
+        problem = f"{what} would take at least {needed} GB, and {left} GB are free"
         raise InputError(problem, path=folder, hint="ask for fewer problems, chains or sweeps, or free some space")
 
 
 def claim(folder: Path, settings: SampleSettings, fingerprints: Mapping[str, str]) -> None:
-    """Say in a folder whose it is; refuse one that holds something else."""
+    """Write the settings of a sampling to its folder; refuse a folder begun otherwise, but for more sweeps."""
     another = "give another --output, or remove this folder to start again"
-    # The model first: another one may have other defaults, which would say less.
+    # The model first: another one may have other defaults.
     now = {**fingerprints, "kernel": None, **settings.flat()}
     path = folder / _SETTINGS
     if path.exists():
         then = _begun(path, [*fingerprints, "kernel"])
-        if then is None:  # somebody else's, a run of a model perhaps, which nobody should be advised to remove
+        if then is None:  # perhaps a run, which nobody should be advised to remove
             raise InputError("the folder holds no samples", path=folder, hint="give another --output")
         for name, value in now.items():
             if name in fingerprints and value != then[name]:
                 raise InputError(f"the samples were begun with {_OTHERS[name]}", path=folder, hint=another)
             if name not in _MAY_DIFFER and value != then.get(name):
-                before, after = ("the default" if one is None else one for one in (then.get(name), value))
-                problem = f"the samples were begun with another {name} ({before} then, {after} now)"
-                raise InputError(problem, path=folder, hint=another)
+                before, after = ("the default" if setting is None else setting for setting in (then.get(name), value))
+                raise begun_otherwise(folder, name, before, after, what="the samples were")
     elif not holds_nothing(folder):
         raise InputError("the folder is not empty and holds no samples", path=folder, hint="give another --output")
     discard_partials(folder)
-    # First the settings: a folder that was killed in between must be known again as ours.
+    # The settings first, by which a killed call knows its folder again.
     write_atomically(path, json.dumps(now, indent=1, sort_keys=True) + "\n")
     (folder / "chains").mkdir(exist_ok=True)
 
 
 def _begun(path: Path, names: Sequence[str]) -> dict[str, Any] | None:
-    """Settings that a sampling has written; None where the file is none of these."""
+    """Read the settings of a sampling, or None from a file of another kind."""
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -79,7 +79,7 @@ def _begun(path: Path, names: Sequence[str]) -> dict[str, Any] | None:
 
 
 def append_sweeps(path: Path, trace: Trace, *, first: int) -> None:
-    """Add a line for each sweep, on the disk when this returns; the first of them is the one after so many."""
+    """Append a line for each sweep, synced to the disk; ``first`` is the number of sweeps before."""
     with path.open("a", encoding="utf-8") as stream:
         columns = [getattr(trace, name).tolist() for name in (*PER_CHAIN, "invariant_S")]
         for place, values in enumerate(zip(*columns, strict=True), start=1):
@@ -90,14 +90,11 @@ def append_sweeps(path: Path, trace: Trace, *, first: int) -> None:
         stream.flush()
         os.fsync(stream.fileno())
     if first == 0:
-        flush(path.parent)  # which has a new name in it
+        flush(path.parent)  # for the new name
 
 
 def keep_samples(folder: Path, lines: Iterable[str], *, begin: int) -> int:
-    """Write lines to the file of samples from a place on; what stood there goes. On the disk when this returns.
-
-    Who is killed in between leaves a part of them; the same command writes the file again from its first byte.
-    """
+    """Write the lines of a block to the file of samples from a byte on, synced to the disk; return the end."""
     path, text = folder / _SAMPLES, "".join(f"{line}\n" for line in lines).encode()
     with saving(path):
         with path.open("r+b" if begin else "wb") as stream:
@@ -107,12 +104,12 @@ def keep_samples(folder: Path, lines: Iterable[str], *, begin: int) -> int:
             stream.flush()
             os.fsync(stream.fileno())
         if begin == 0:
-            flush(folder)  # which has a new name in it
+            flush(folder)  # for the new name
     return begin + len(text)
 
 
 def read_trace(path: Path, *, num_sweeps: int, num_chains: int) -> Trace:
-    """Read the lines of so many sweeps, and cut off what stands behind them."""
+    """Read the lines of a number of sweeps, and truncate the rest."""
     try:
         with path.open("rb+") as stream:
             lines = [stream.readline() for _ in range(num_sweeps)]
@@ -123,7 +120,7 @@ def read_trace(path: Path, *, num_sweeps: int, num_chains: int) -> Trace:
 
 
 def trace_of(records: Sequence[Mapping[str, Any]], *, num_chains: int) -> Trace:
-    """The trace of chains from the records of :func:`append_sweeps`, the first sweep first."""
+    """Make the trace of chains from the records of ``append_sweeps``."""
     if [record["sweep"] for record in records] != list(range(1, len(records) + 1)):
         raise ValueError("the sweeps do not follow each other")
 

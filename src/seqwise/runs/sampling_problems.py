@@ -1,4 +1,4 @@
-"""Problems that a masked model samples: whole sequences, what is free in given ones, or outputs for given sources.
+"""Problems for sampling: whole sequences, sequences with free positions, or outputs for given sources.
 
 Shapes: B problems, V vocabulary.
 """
@@ -33,23 +33,17 @@ DRAWN = 4096  # lengths that are drawn together
 
 @dataclass(frozen=True)
 class Problem:
-    """One sequence that is asked for, several chains of it.
+    """One sequence to sample, by several chains."""
 
-    Attributes:
-        tokens: ids, :data:`FREE` where they are to be drawn; () where the length is not known.
-        example: what it was read from; its source, where the model reads one.
-        source_ids: of the source; ``(0,)`` where the model reads none.
-    """
-
-    tokens: tuple[int, ...]
-    example: Example
-    source_ids: tuple[int, ...] = (0,)
+    tokens: tuple[int, ...]  # FREE where they are drawn; () if the length is unknown
+    example: Example  # that it was read from
+    source_ids: tuple[int, ...] = (0,)  # (0,) if the model reads no source
 
 
 def read_problems(run: MaskedRun, text: str | None, settings: SampleSettings) -> Sequence[Problem]:
-    """The problems of a file, of a text, or as many as the settings say; of many, memory holds a few.
+    """Read the problems of a file, of standard input ("-") or of a text; None: make as many as the settings say.
 
-    All are made at once, so that what is wrong with the last one is known before the first is sampled.
+    All are made at once, spooled to the disk, so that errors come before the first sweep.
     """
     if settings.length_beam > 1 and not run.codec.conditional:
         raise InputError("length_beam: the model reads no source, from which to guess a length", hint="leave it out")
@@ -70,15 +64,7 @@ def read_problems(run: MaskedRun, text: str | None, settings: SampleSettings) ->
 
 
 def problem_of(run: MaskedRun, text: str, *, source: str = "", free: str = "_") -> Problem:
-    """One problem that is typed: neither text is ever taken for the name of a file.
-
-    Example:
-        >>> from seqwise.runs.masked_model_settings import masked_settings
-        >>> from seqwise.runs.masked_model_training import new_masked_run
-        >>> run = new_masked_run([Example((), ("b", "a"))], masked_settings(minimum_count=1, hidden_size=8))
-        >>> problem_of(run, "b _").tokens
-        (1, -1)
-    """
+    """Make a problem of typed texts; for a conditional run, a blank text is a whole output."""
     read = example_of(source, units=file_units(run.codec.source_units)).source if run.codec.conditional else ()
     if run.codec.conditional and not text.strip():
         example = Example(read, ())
@@ -90,7 +76,7 @@ def problem_of(run: MaskedRun, text: str, *, source: str = "", free: str = "_") 
 def chains_of(
     problem: Problem, settings: SampleSettings, *, place: int = 0, rank: int = 0, length: int | None = None
 ) -> ChainProblem:
-    """The chains over a problem, at one of the lengths that it is tried at."""
+    """Return the chains of a problem at one of its lengths, the likeliest of which has rank 0."""
     tokens = problem.tokens if length is None else (FREE,) * length
     first_chain = (place * settings.length_beam + rank) * settings.num_chains
     where = (problem.example.path or None, problem.example.line or None)
@@ -100,7 +86,7 @@ def chains_of(
 def at_lengths(
     run: MaskedRun, problems: Sequence[Problem], settings: SampleSettings, shortest: int, *, first: int = 0
 ) -> list[ChainProblem]:
-    """Each problem at each of the lengths that it is to be tried at."""
+    """Return each problem at each of its lengths; problems are numbered from ``first``."""
     numbered = list(enumerate(problems, first))
     found = [chains_of(problem, settings, place=place) for place, problem in numbered if problem.tokens]
     bounds: dict[str, Any] = {"shortest": shortest}
@@ -116,7 +102,7 @@ def at_lengths(
 
 
 def unusual(run: MaskedRun, problems: Sequence[Problem]) -> list[str]:
-    """Warnings before sampling starts: tokens that the model does not know, lengths unlike those of training."""
+    """Warn of unknown tokens, and of lengths outside those of training."""
     unknown, strange, lengths = run.codec.unknown_id, 0, Counter[int]()
     for problem in problems:
         strange += unknown in problem.tokens
@@ -143,7 +129,7 @@ def _from_nothing(run: MaskedRun, settings: SampleSettings) -> Iterator[Problem]
     # Many problems wait in a file of their own.
     require_disk(Path(tempfile.gettempdir()), settings.count * (15 + 4 * lengths[0]), what="the problems")
     weights = torch.tensor([1.0 if settings.lengths else run.codec.lengths[length] for length in lengths]).log()
-    # It draws nothing: a length that came twice would be the same sequence twice.
+    # A kernel without draws would sample the same sequence for the same length.
     chosen = _drawn(weights, settings) if settings.kernel.draws else _likeliest(weights, settings)
     return (Problem((FREE,) * lengths[choice], Example((), ())) for choice in chosen)
 
@@ -156,7 +142,7 @@ def _likeliest(weights: Tensor, settings: SampleSettings) -> list[int]:
 def _drawn(weights: Tensor, settings: SampleSettings) -> Iterator[int]:
     for first in range(0, settings.count, DRAWN):
         number_B = torch.arange(first, min(first + DRAWN, settings.count))
-        # Sweeps are numbered from 0, and starts from -1 downwards: these numbers are none of theirs.
+        # Sweeps are numbered from 0 upwards, and starts from -1 downwards.
         draws = SeededDraws(settings.seed, number_B, sweep=-(2**20))
         yield from draws.categorical(weights.expand(len(number_B), -1), torch.ones_like(number_B).bool()).tolist()
 
@@ -175,14 +161,17 @@ def _problem(fields: Any) -> Problem:
 
 
 def _holds_pairs(text: str) -> bool:
-    """Whether a file has a tab in its first line: a source, and a sequence to be filled in."""
+    """Whether the first line of a file has a tab, and so a source."""
     return text != "-" and names_a_file(text) and "\t" in next(iter(read_lines(text)))[1]
 
 
 def _sequences(run: MaskedRun, text: str) -> Sequence[Example]:
     if text == "-" or names_a_file(text):
         return run.codec.read("/dev/stdin" if text == "-" else text)
-    return [replace(one, source=(), target=one.source) for one in inputs_of(text, units=file_units(run.codec.units))]
+    return [
+        replace(example, source=(), target=example.source)
+        for example in inputs_of(text, units=file_units(run.codec.units))
+    ]
 
 
 def _to_fill(run: MaskedRun, example: Example, free: str) -> Problem:

@@ -1,7 +1,4 @@
-"""Report in a few lines on how far the samples of a masked run can be trusted.
-
-Shapes: S sweeps, B chains of one task.
-"""
+"""Report on chains: acceptance, energies, effective sample size, R-hat, and warnings."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ Key = tuple[int, int]  # problem, and rank of the length
 
 
 def report_lines(sampled: Sampled, settings: SampleSettings) -> list[str]:
-    """The lines of :class:`SampleReport` on all problems at once."""
+    """Return the report on all problems at once."""
     report = SampleReport(settings)
     report.add(sampled.groups)
     return report.lines()
@@ -32,13 +29,9 @@ def report_lines(sampled: Sampled, settings: SampleSettings) -> list[str]:
 
 @dataclass
 class SampleReport:
-    """Acceptance, novelty and mean energy of all chains; ESS and R-hat where ArviZ is installed; and warnings.
+    """Report on chains, which are added block by block; ESS and R-hat need ArviZ.
 
-    Counted are the sweeps that are neither discarded nor burn-in. ESS is summed over problems and lengths, whose chains
-    are judged on their own; the worst of them are named. Chains are added up, and not kept.
-
-    Attributes:
-        settings: of the sampling.
+    Discarded sweeps and burn-in do not count. ESS is summed over problems and lengths; the worst ones are named.
     """
 
     settings: SampleSettings
@@ -48,7 +41,7 @@ class SampleReport:
     _judged: _Judged = field(default_factory=lambda: _Judged(), init=False)
 
     def add(self, groups: Iterable[Group]) -> None:
-        """Count some chains in."""
+        """Add the chains of some problems."""
         first, judged = _first_counted(self.settings), _unjudged(self.settings) is None
         for group in groups:
             trace, self._phrase = group.trace, max(self._phrase, group.longest_phrase)
@@ -61,7 +54,7 @@ class SampleReport:
                 self._judged.add(group, first)
 
     def lines(self) -> list[str]:
-        """Lines about all chains that were counted in."""
+        """Return the lines of the report."""
         settings, counts = self.settings, self._counts
         proposals = max(counts["proposals"], 1)
         lines = [
@@ -75,7 +68,7 @@ class SampleReport:
 
 
 def _first_counted(settings: SampleSettings) -> int:
-    """Number of first sweeps that are left out; burn-in to the end is described as diagnose_chains does."""
+    """Number of first sweeps that do not count, as in ``diagnose_chains``."""
     followed = settings.burn_in < settings.num_sweeps
     return max(settings.num_discarded, settings.burn_in if followed else 0)
 
@@ -85,14 +78,14 @@ def _num_counted(settings: SampleSettings) -> int:
 
 
 def _warnings(settings: SampleSettings, phrase: int) -> Iterator[str]:
-    """Lines that the settings alone imply, with the length of the longest phrase that must occur."""
+    """Yield the warnings that follow from the settings, and from the length of the longest required phrase."""
     if settings.burn_in >= settings.num_sweeps:
         yield f"warning: burn-in takes {settings.burn_in} sweeps, so that none of these is of the target"
     kernel = settings.kernel
     if isinstance(kernel, Proposing) and kernel.follows_target and kernel.nucleus < 1 and kernel.full_share == 0:
         yield ("warning: with a nucleus alone, chains may never leave a part of the sequences; add --full-share 0.05")
-    # A phrase of n tokens comes to another place in one step where it is written; visits in order take the same
-    # neighbours in each sweep, which may never be those.
+    # A phrase of n tokens moves if n positions are proposed together; visits in order group the same positions in
+    # each sweep.
     if phrase > 1 and (getattr(kernel, "visits", "in-order") == "in-order" or kernel.largest_block < phrase):
         flags = f"--visits anywhere --blocks {phrase}"
         yield (
@@ -103,7 +96,7 @@ def _warnings(settings: SampleSettings, phrase: int) -> Iterator[str]:
 
 
 def _unjudged(settings: SampleSettings) -> list[str] | None:
-    """Why there is no effective sample size, if there is anything to say about that; None where there is one."""
+    """Explain why there is no effective sample size; None if there is one."""
     if not settings.kernel.draws:
         return []
     counted = _num_counted(settings)
@@ -116,7 +109,7 @@ def _unjudged(settings: SampleSettings) -> list[str] | None:
 
 @dataclass
 class _Kind:
-    """Warnings that differ in their numbers only: how many, and the one of the chains that agree least."""
+    """Warnings that differ in their numbers alone: their count, and the one of the chains that agree least."""
 
     rank: tuple[float, Key, int]
     warning: str
@@ -125,14 +118,14 @@ class _Kind:
 
 @dataclass
 class _Judged:
-    """Sum of the judgements on the chains of each problem."""
+    """Sums over the diagnostics of the chains of each problem."""
 
     problems: int = 0
     ess: float = 0.0
     tail_ess: float = 0.0
     passes: int = 0
     seconds: float = 0.0
-    # The worst of each with its problem, of equals the first one; of R-hat, the negative.
+    # The worst of each with its problem, the first of equals; of R-hat, the negative.
     least_ess: tuple[float, Key] | None = None
     least_tail_ess: tuple[float, Key] | None = None
     most_r_hat: tuple[float, Key] | None = None
@@ -155,10 +148,9 @@ class _Judged:
             self.least_tail_ess = min(self.least_tail_ess or (tail_ess, key), (tail_ess, key))
         if not math.isnan(r_hat):
             self.most_r_hat = min(self.most_r_hat or (-r_hat, key), (-r_hat, key))
-        # What is not a number agrees least of all.
+        # NaN agrees least of all.
         doubt = -math.inf if math.isnan(r_hat) else -r_hat
         for place, warning in enumerate(report.warnings):
-            # What differs between problems are the numbers.
             name, rank = re.sub(r"inf|[0-9.]+", "", warning), (doubt, key, place)
             kind = self.kinds.setdefault(name, _Kind(rank, "", 0))
             kind.count += 1
@@ -185,7 +177,7 @@ class _Judged:
         return f"{total:.4g}" + (f", {self._worst(least, sign=1)}" if self.problems > 1 else "")
 
     def _rates(self) -> str:
-        # The time of sweeps that were made before an interruption is not a number.
+        # The time of sweeps before an interruption is unknown.
         rate = f"; {self.ess / max(self.seconds, 1e-9):.3g} a second" if math.isfinite(self.seconds) else ""
         return f"{rate}, {self.ess / max(self.passes, 1):.3g} a pass"
 

@@ -1,4 +1,4 @@
-"""Settings of ``seqwise sample`` beside target and kernel: numbers of chains and sweeps, and the sequences to print."""
+"""Settings of ``seqwise sample`` beside target and kernel: chains, sweeps, and the sequences to print."""
 
 from __future__ import annotations
 
@@ -11,35 +11,13 @@ from seqwise.configuration import setting
 from seqwise.errors import InputError
 from seqwise.sampling.settings import MOST_POSITIONS, ChainSettings, at_most
 
-BURN_IN = 7
-"""Sweeps that are not counted, where there are enough; Goyal (2021), section 6.4."""
-
+BURN_IN = 7  # sweeps that do not count, at most half of all; Goyal (2021), section 6.4
 MOST = {"chains": 10**6, "sweeps": 10**7, "count": 10**6}
-"""Chains of a problem at a length, sweeps of a chain, and problems: more are taken for a slip of the pen."""
-
-MOST_PRINTED = 10**8
-"""Sequences that one call prints, of all problems, chains and sweeps; they would fill the disk."""
+MOST_PRINTED = 10**8  # sequences in one call
 
 
 class SampleSettings(ChainSettings):
-    """Settings of a sampling, beside those of :class:`~seqwise.sampling.ChainSettings`.
-
-    Attributes:
-        chains: for each problem and length, at most a million; None: 5, and 1 for mask-predict, which draws nothing.
-        sweeps: of each chain, at most ten millions; None: 33, and 1 for mask-predict.
-        discard: sweeps that are neither counted nor printed; None: 7, or half of all where there are fewer than 14.
-        every: print each so many sweeps; None: the last one only.
-        best: print of each problem only the sequence of the lowest energy per token, of all chains, sweeps and lengths.
-        length: of sequences that are sampled from nothing: a number, or a range as in "5-9", from which each problem
-            draws its own; None: drawn from the lengths of the training data. For sources: the likely lengths that may
-            be tried are these; None: all that the model knows.
-        count: number of problems, at most a million, where there is no file of them; mask-predict has the likeliest
-            lengths, each once.
-        length_beam: number of its likeliest lengths that are tried for each source.
-        free: the token that marks a free position in a file.
-        seed: of all random numbers.
-        save_every: sweeps between two savings.
-    """
+    """Settings of a sampling, beside those of ``ChainSettings``; see each field's help."""
 
     chains: int | None = setting(None, "of each problem and length [5; mask-predict: 1]", ge=1, panel="Chains")
     sweeps: int | None = setting(None, "of each chain [33; mask-predict: 1]", ge=1, panel="Chains")
@@ -117,21 +95,21 @@ class SampleSettings(ChainSettings):
 
     @property
     def num_discarded(self) -> int:
-        """Number of sweeps that are neither counted nor printed, burn-in not included."""
+        """Number of sweeps that are neither counted nor printed, without burn-in."""
         return min(BURN_IN, self.num_sweeps // 2) if self.discard is None else self.discard
 
     def prints(self, sweep: int) -> bool:
-        """Whether the sequences after a sweep, counted from 1, are among those printed."""
+        """Whether the sequences after a sweep, counted from 1, are printed."""
         if self.every is None:
             return sweep == self.num_sweeps
         return sweep % self.every == 0 and sweep > max(self.num_discarded, self.burn_in)
 
     def keeps(self, sweep: int, *, after: int = 0) -> bool:
-        """Whether the sequences after a sweep, counted from 1 after some others, are kept in the file of the chains."""
+        """Whether the file of the chains keeps the sequences after a sweep."""
         return self.best or (self.every is not None and self.prints(after + sweep))
 
     def num_printed(self, num_problems: int) -> int:
-        """Number of sequences that are printed of so many problems."""
+        """Number of printed sequences."""
         if self.best:
             return num_problems
         left_out = max(self.num_discarded, self.burn_in)
@@ -140,7 +118,7 @@ class SampleSettings(ChainSettings):
 
     @property
     def lengths(self) -> range | None:
-        """The lengths that ``length`` names."""
+        """Lengths as a range, or None."""
         if self.length is None:
             return None
         low, _, high = self.length.partition("-")

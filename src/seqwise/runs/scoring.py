@@ -1,4 +1,4 @@
-"""Scores of sequences by a run: ``log p(token | all others)`` at each position, and their sum.
+"""Scores of sequences by a masked model: ``log p(token | all others)`` at each position, and their sum.
 
 Shapes: B sequences, T positions.
 """
@@ -22,12 +22,12 @@ from seqwise.sampling.energies import TokenScores, pseudo_log_likelihood
 from seqwise.sampling.problems import of_one_length
 
 MAX_ROWS = 256
-BLOCK = 256  # sequences that are sorted by length before the first of them is given back
+BLOCK = 256  # sequences that are sorted by length together
 
 
 @contextmanager
 def room_for(what: str, *, hint: str) -> Iterator[None]:
-    """Say in one line that the memory is too small for something."""
+    """Turn an error for want of memory into one line."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -38,13 +38,7 @@ def room_for(what: str, *, hint: str) -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False)
 class SequenceScore(TokenScores):
-    """A sequence as the model sees it, with ``log p(token | all others)`` at each of its T positions, in nats.
-
-    Attributes:
-        tokens: as the model sees them.
-        token_log_probs_T: on the CPU.
-        example: what was scored.
-    """
+    """The tokens of an example, with ``log p(token | all others)`` at each of T positions, in nats, on the CPU."""
 
     example: Example
 
@@ -52,43 +46,46 @@ class SequenceScore(TokenScores):
 def score_sequences(
     run: MaskedRun, examples: Sequence[Example], *, max_rows: int = MAX_ROWS
 ) -> Iterator[SequenceScore]:
-    """Score sequences, in the order in which they come: each of T tokens takes T masked copies of itself.
+    """Score sequences in order, by T masked copies of a sequence of T tokens.
 
     All are encoded before the first is scored. Sequences of equal length near each other share passes of the model.
 
     Args:
-        run: its model in evaluation mode.
+        run: a masked model in evaluation mode.
         examples: as the run reads them.
-        max_rows: how many masked sequences the model is given at once.
+        max_rows: number of masked copies in a pass of the model.
+
+    Returns:
+        For each example its tokens and ``token_log_probs_T``, in nats, and their sum ``log_prob``.
 
     Raises:
-        InputError: at once, as the run's ``encode``; a sequence without a token; or ``max_rows`` is less than 1.
+        InputError: at once, if an example cannot be encoded or has no token, or ``max_rows`` is less than 1.
 
-    Source: Salazar et al. (ACL 2020), section 2. Not implemented: the probability of the length of a conditional model,
-    which is no part of these scores.
+    Source: Salazar et al. (ACL 2020), section 2. Not implemented: the probability of a length, which conditional models
+    have.
     """
     if max_rows < 1:
         raise InputError(f"max_rows must be at least 1, got {max_rows}")
     for block in in_blocks(examples, BLOCK):
-        for example, one in zip(block, run.codec.encode(block), strict=True):
-            if not one.target_ids:
+        for example, encoded in zip(block, run.codec.encode(block), strict=True):
+            if not encoded.target_ids:
                 raise InputError("there is no sequence to score", path=example.path or None, line=example.line or None)
     return _scores(run, examples, max_rows)
 
 
 def _scores(run: MaskedRun, examples: Sequence[Example], max_rows: int) -> Iterator[SequenceScore]:
     for block in in_blocks(examples, BLOCK):
-        # Encoded once more: the ids of all would take more room than the examples, of which most are on the disk.
+        # Encoded again: the ids of all examples, most of which are on the disk, would fill the memory.
         encoded = run.codec.encode(block)
-        for example, one, log_probs_T in zip(block, encoded, _score_block(run, encoded, max_rows), strict=True):
-            yield SequenceScore(run.codec.decode(one.target_ids), log_probs_T, example)
+        for example, ids, log_probs_T in zip(block, encoded, _score_block(run, encoded, max_rows), strict=True):
+            yield SequenceScore(run.codec.decode(ids.target_ids), log_probs_T, example)
 
 
 @torch.no_grad()
 def _score_block(run: MaskedRun, block: Sequence[EncodedExample], max_rows: int) -> list[Tensor]:
     model = run.model
     device = next(model.parameters()).device
-    # Of one length, those whose sources have one length come together.
+    # Sequences of one length are ordered by the lengths of their sources.
     order = sorted(range(len(block)), key=lambda place: block[place].lengths[0])
     lengths = [len(block[place].target_ids) for place in order]
     scored: dict[int, Tensor] = {}

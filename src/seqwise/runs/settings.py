@@ -7,6 +7,7 @@ start.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -28,22 +29,26 @@ from seqwise.objectives.named import (
 )
 from seqwise.objectives.named.base import BEAM, RELAXATION
 from seqwise.objectives.named.scheduled_sampling import Sampling
-from seqwise.runs.model_names import ARCHITECTURES, names_pretrained
 from seqwise.runs.model_settings import (
+    ARCHITECTURES,
     Chain,
     ModelConfig,
     ModelsOf,
-    PretrainedEncoder,
     TaggerModel,
     TransducerModel,
     Units,
+    names_pretrained,
 )
 from seqwise.runs.trainer_options import SIZED, TrainerOptions, require_evaluation
 from seqwise.schedules import Alpha
 
 Task = Literal["tag", "transduce"]
+
+WARM_START_FOLDERS = ("warm-start", "scheduled-sampling", "distillation")
+"""Folders of the stages of a warm start, below the run folder."""
+
 RATE_OF_PRETRAINED = 5e-5
-"""A learning rate that does not undo what is trained already."""
+"""Learning rate of pretrained weights."""
 
 _TASK = (
     "tag: one label per source token; transduce: an output of its own length; by default tag, and transduce with a "
@@ -57,7 +62,7 @@ _MODEL = (
 
 
 class WarmStart(Config):
-    """Stage that is trained before the objective; a subclass has a ``name: Literal["..."]``."""
+    """Training before the objective; a subclass has a ``name: Literal["..."]``."""
 
     name: str
     epochs: float = setting(
@@ -73,7 +78,7 @@ class WarmStart(Config):
     )
 
     def stages(self) -> list[tuple[str, str, ObjectiveConfig, float]]:
-        """The stages in order: name, folder, objective, and the share of the epochs and of the learning rate."""
+        """List its stages: name, folder, objective, and the share of the epochs and of the learning rate."""
         return [("warm start", "warm-start", CrossEntropy(), 1.0)]
 
 
@@ -93,7 +98,6 @@ class SelfNormalizedStart(WarmStart):
     )
 
     def stages(self) -> list[tuple[str, str, ObjectiveConfig, float]]:
-        """One stage."""
         return [("warm start", "warm-start", SelfNormalized(weight=self.weight, fraction=self.fraction), 1.0)]
 
 
@@ -103,7 +107,6 @@ class ScheduledSamplingStart(Sampling, WarmStart):
     name: Literal["scheduled-sampling"] = "scheduled-sampling"
 
     def stages(self) -> list[tuple[str, str, ObjectiveConfig, float]]:
-        """Two stages."""
         sampling = ScheduledSampling(**{name: getattr(self, name) for name in Sampling.model_fields})
         return [*super().stages(), ("scheduled sampling", "scheduled-sampling", sampling, 0.5)]
 
@@ -115,7 +118,7 @@ class DistilledStart(WarmStart):
     k: int = setting(5, BEAM, flag="beam_size", ge=1)
 
     def stages(self) -> list[tuple[str, str, ObjectiveConfig, float]]:
-        """Two stages; the teacher is the model of the first."""
+        # The teacher is the model of the first stage.
         return [*super().stages(), ("distillation", "distillation", Distillation(k=self.k), 0.5)]
 
 
@@ -123,7 +126,7 @@ _USUAL_START = CrossEntropyStart()
 
 
 def _from_objective(name: str, default: Any) -> Any:
-    """A setting of decoding that is by default as in training."""
+    """Default of a decoding option: its value in the objective."""
     return lambda values: getattr(values.get("objective"), name, default)
 
 
@@ -169,10 +172,25 @@ class _WhatIsTrained(Config):
     )
 
 
-class Settings(TrainerOptions, _WhatIsTrained):
-    """Settings of ``seqwise train``: :class:`Tagging` or :class:`Transducing`; see each field's help.
+@dataclass(frozen=True)
+class Stage:
+    """One stage of training, which continues from the weights of the stage before.
 
-    From flat names they are made by :func:`train_settings`.
+    Attributes:
+        name: for progress bars and metrics.
+        folder: below the run folder; "" for the run folder itself.
+        settings: those of the run, with the objective, epochs and learning rate of this stage.
+    """
+
+    name: str
+    folder: str
+    settings: Settings
+
+
+class Settings(TrainerOptions, _WhatIsTrained):
+    """Settings of ``seqwise train``: ``Tagging`` or ``Transducing``; see each field's help.
+
+    Make them from flat names with :func:`train_settings`.
 
     Example:
         >>> settings = train_settings(objective="relaxed-beam", beam_size=3, hidden_size=8)
@@ -190,7 +208,7 @@ class Settings(TrainerOptions, _WhatIsTrained):
 
     @property
     def chosen_by_auto(self) -> bool:
-        """Whether no objective was named."""
+        """Whether the objective "auto" chose the objective."""
         return self._chosen_by_auto
 
     @property
@@ -205,19 +223,33 @@ class Settings(TrainerOptions, _WhatIsTrained):
 
     @property
     def trained_score(self) -> ScoreName:
-        """Scores that the objective trains."""
+        """Scores that the objective trains: local or global."""
         return self.objective.trained_score
 
     @property
     def warm_start_learning_rate(self) -> float:
-        """The highest learning rate of the warm start, by default one for the model."""
+        """Highest learning rate of the warm start."""
         given = self.warm_start.learning_rate if self.warm_start else None
         return given or (RATE_OF_PRETRAINED if self.model.pretrained else 2e-3)
 
-    def with_changes(self, **changes: Any) -> Settings:
-        """Return other settings that differ by some flat ones.
+    def stages(self) -> list[Stage]:
+        """List the stages of training in order: those of the warm start, then the objective."""
+        found = []
+        if self.warm_start is not None and self.warm_start.epochs > 0:
+            for name, folder, objective, share in self.warm_start.stages():
+                changes = {
+                    "objective": objective,
+                    "warm_start": None,
+                    "epochs": share * self.warm_start.epochs,
+                    "learning_rate": share * self.warm_start_learning_rate,
+                }
+                found.append(Stage(name, folder, self.model_copy(update=changes)))
+        return [*found, Stage("training", "", self)]
 
-        Options that another model, objective or warm start does not have are left out.
+    def with_changes(self, **changes: Any) -> Settings:
+        """Return a copy with some flat settings changed.
+
+        Options that a newly chosen model, objective or warm start does not have are dropped.
 
         Example:
             >>> train_settings(objective="relaxed-beam", beam_size=3).with_changes(objective="beam-crf").objective.k
@@ -287,7 +319,7 @@ class Transducing(Settings):
 
 
 SETTINGS = OneOf(Settings)
-"""The alternatives, as ``configure`` and ``flags_of`` take them."""
+"""Both kinds of settings, as ``configure`` and ``flags_of`` take them."""
 
 
 def _trains_new_weights(objective: Any) -> bool:
@@ -295,7 +327,7 @@ def _trains_new_weights(objective: Any) -> bool:
 
 
 def train_settings(**flat: Any) -> Settings:
-    """Settings of ``seqwise train`` from flat ones, named like its flags.
+    """Make settings of ``seqwise train`` from flat ones, named like its flags.
 
     Raises:
         InputError: a setting cannot be used.
@@ -307,27 +339,17 @@ def train_settings(**flat: Any) -> Settings:
     return _built(given_in_python(flat))
 
 
-def load_settings(path: Path | None, flags: Mapping[str, str]) -> Settings:
-    """Settings from a YAML file, then from flags, each in its range."""
+def load_settings(path: Path | None, flags: Mapping[str, str] | None = None) -> Settings:
+    """Read settings from a YAML file and from flags, which win."""
     return _built(read_given(path, flags))
 
 
 def check(settings: Settings) -> Settings:
-    """Refuse settings without training data, or with an evaluation that nothing can be evaluated on; return them."""
+    """Refuse settings without training data, or with evaluations but no development data; return them."""
     if settings.train == Path():
         raise InputError("there is no training data", hint="give --train FILE, or a line 'train: FILE' in the YAML")
     require_evaluation(settings, has_dev=settings.dev is not None)
     return settings
-
-
-def over_encoder(settings: Settings) -> bool:
-    """Whether a tagger is asked for that reads with a Hugging Face encoder.
-
-    Example:
-        >>> over_encoder(train_settings(model="./my-bert", task="tag")), over_encoder(train_settings())
-        (True, False)
-    """
-    return isinstance(settings.model, PretrainedEncoder)
 
 
 def _built(given: Given) -> Settings:
@@ -349,14 +371,14 @@ def _built(given: Given) -> Settings:
 
 
 def _go_on(given: Given) -> None:
-    """Put task, model and objective of the run that is to be gone on with in the place of what was not given."""
+    """Take task, model and objective from the run named as ``init``, unless they were given."""
     missing = [name for name in ("task", "model", "objective") if given.value(name) is None]
     if given.value("init") is None or not missing:
         return
     saved = Path(str(given.value("init"))) / "configuration.yaml"
     if not saved.is_file():
         raise given.error("init", f"init: {saved.parent} is no run of seqwise train", "give the --output of one")
-    before = load_settings(saved, {})
+    before = load_settings(saved)
     if "task" not in missing and given.value("task") != before.task:
         problem = f"init: the run is of another task ({before.task}, not {given.value('task')})"
         raise given.error("init", problem, "give a run of this task, or leave the task out")
@@ -370,13 +392,11 @@ def _go_on(given: Given) -> None:
 
 
 def _choose_objective(given: Given) -> None:
-    """Put what has won here in the place of the objective "auto".
+    """Replace the objective "auto" by the one that did best in the reproductions.
 
-    A tagger that reads from left to right has to commit before it has seen what decides. It is trained with
-    cross-entropy, then with scheduled sampling, then with the beam CRF on raw scores, and searched by these: of what
-    beats the strongest controls, the best on development data (``python -m reproductions search-objectives``). Where
-    the whole input is seen, nothing has beaten cross-entropy trained longer (Tables 4.1 and 4.2, g2p), so it gets the
-    epochs of a warm start, where they are given, as well. Everything else stays as it is set.
+    A left-to-right tagger commits before it has seen the whole input: cross-entropy, then scheduled sampling, then the
+    beam CRF on raw scores (``python -m reproductions search-objectives``). With the whole input in view, nothing beat
+    cross-entropy trained longer (Tables 4.1 and 4.2, g2p), so the epochs of a warm start are added to its own.
     """
     for name in ("score", "warm_start"):
         if given.value(name) is not None:
@@ -393,7 +413,7 @@ def _choose_objective(given: Given) -> None:
         try:
             warm_start, epochs = map(float, written)
         except (TypeError, ValueError):
-            return  # the wrong one is refused with its place
+            return  # validation refuses it with its line
         if warm_start >= 0 and epochs > 0:
             given.drop("warm_start_epochs")
             given.put("epochs", warm_start + epochs)

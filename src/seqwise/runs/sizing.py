@@ -1,4 +1,4 @@
-"""Length of training, batch size, learning rate and evaluations, sized to the data where no setting says so."""
+"""Epochs, batch size, learning rate and evaluations, sized to the data unless they are given."""
 
 from __future__ import annotations
 
@@ -21,13 +21,7 @@ _SIZES = ("batch_size", "epochs", "learning_rate", "evaluate_every", "patience")
 
 @dataclass(frozen=True)
 class Sizes:
-    """Settings that suit an amount of training data.
-
-    Attributes:
-        batch_size: examples in a batch.
-        epochs: at most.
-        evaluate_every: steps.
-    """
+    """Settings that suit an amount of training data; ``evaluate_every`` is in steps."""
 
     batch_size: int
     epochs: float
@@ -35,10 +29,9 @@ class Sizes:
 
 
 def sizes_for(num_examples: int, *, batch_size: int | None = None, pretrained: bool = False) -> Sizes:
-    """Size training to the data.
+    """Return sizes for a number of training examples.
 
-    Small data are seen often, in small batches: a model learns little in a few hundred steps, however large its
-    batches. With development data the epochs are the most there may be, since training stops at its best.
+    Small data are seen often, in small batches: a few hundred steps teach little, however large the batches.
 
     Example:
         >>> sizes_for(1_500)
@@ -54,9 +47,9 @@ def sizes_for(num_examples: int, *, batch_size: int | None = None, pretrained: b
 
 
 def sized(settings: Settings, num_examples: int) -> Settings:
-    """Choose the settings that depend on the amount of training data, unless they were given.
+    """Choose the settings that depend on the number of training examples, unless they were given.
 
-    A stage that goes on with trained weights has half of the epochs, and two fifths of the learning rate.
+    A stage that starts from trained weights gets half of the epochs, and two fifths of the learning rate.
     """
     given, start, pretrained = settings.model_fields_set, settings.warm_start, settings.model.pretrained
     sizes = sizes_for(num_examples, batch_size=_given_batch_size(settings), pretrained=pretrained)
@@ -78,15 +71,7 @@ def sized(settings: Settings, num_examples: int) -> Settings:
 
 
 def sized_masked(settings: MaskedModelSettings, num_examples: int, *, evaluated: bool) -> MaskedModelSettings:
-    """Choose those of the settings of a masked model, unless they were given.
-
-    Trained weights that it goes on with have half of the epochs, and two fifths of the learning rate.
-
-    Example:
-        >>> from seqwise.runs.masked_model_settings import masked_settings
-        >>> sized_masked(masked_settings(epochs=2.0), 1_500, evaluated=False).batch_size
-        16
-    """
+    """Choose the same settings of a masked model."""
     given = settings.model_fields_set
     sizes = sizes_for(num_examples, batch_size=_given_batch_size(settings))
     choices = {
@@ -100,13 +85,7 @@ def sized_masked(settings: MaskedModelSettings, num_examples: int, *, evaluated:
 
 
 def sized_like(settings: Settings, other: Settings) -> Settings:
-    """Take over from other settings what :func:`sized` would choose, unless it was given.
-
-    Example:
-        >>> from seqwise.runs.settings import train_settings
-        >>> sized_like(train_settings(epochs=3.0), sized(train_settings(), 100)).batch_size
-        16
-    """
+    """Copy from other settings what ``sized`` would choose, unless it was given."""
     changes: dict[str, Any] = {name: getattr(other, name) for name in _SIZES if name not in settings.model_fields_set}
     start, other_start = settings.warm_start, other.warm_start
     if start is not None and other_start is not None:
@@ -116,9 +95,9 @@ def sized_like(settings: Settings, other: Settings) -> Settings:
 
 
 def as_begun(settings: AnySettings, saved: AnySettings) -> AnySettings:
-    """Leave out the evaluation while training where a run was begun without one.
+    """Turn evaluations during training off if the run was begun without them.
 
-    Development data that come later are what the trained model is measured on.
+    Development data that are added later only measure the trained model.
     """
     if "evaluate_every" in saved.model_fields_set and not saved.evaluate_every:
         return settings.model_copy(update={"evaluate_every": 0, "patience": None})
@@ -130,25 +109,19 @@ def _given_batch_size(settings: TrainerOptions) -> int | None:
 
 
 def _rate(settings: Settings, batch_size: int) -> float:
-    """The highest learning rate of new weights: an LSTM takes a higher one than a Transformer."""
+    """Highest learning rate of new weights, higher for an LSTM than for a Transformer."""
     if settings.model.parallel:
         return 1e-3
     return 5e-3 if batch_size <= 32 else 3e-3
 
 
 def evaluated_examples(settings: TrainerOptions) -> int:
-    """Largest number of development examples of an evaluation: a quarter of those trained on since the last one.
-
-    Example:
-        >>> from seqwise.runs.settings import train_settings
-        >>> [evaluated_examples(train_settings(evaluate_every=steps, batch_size=16)) for steps in (1, 100, 1000)]
-        [100, 400, 500]
-    """
+    """Number of development examples in an evaluation: a quarter of those trained on since the last, 100 to 500."""
     return min(max(settings.evaluate_every * (settings.batch_size or FEW) // 4, 100), 500)
 
 
 def sample_evenly(examples: Sequence[Example], most: int, *, key: Callable[[Example], Hashable]) -> list[Example]:
-    """Choose examples spread evenly, with at most so many different keys; of each of these keys all examples.
+    """Choose at most so many keys, evenly spread, and all examples that have them.
 
     Example:
         >>> examples = [Example((letter,), ()) for letter in "abcdefaa"]

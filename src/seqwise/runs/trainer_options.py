@@ -17,11 +17,14 @@ if TYPE_CHECKING:
 AnyOptions = TypeVar("AnyOptions", bound="TrainerOptions")
 
 SIZED = "sized to the data"
-"""Help on a setting that :mod:`seqwise.runs.sizing` chooses where it is not given."""
+"""Help on a setting that ``sizing`` chooses where it is not given."""
 
 
 class TrainerOptions(Config):
     """Options of the trainer, for the settings of a command; see each field's help."""
+
+    if TYPE_CHECKING:
+        epochs: float
 
     decay: Literal["linear", "cosine", "constant"] = setting(
         "linear", "of the learning rate in each stage: linear or cosine to 0, or constant"
@@ -71,33 +74,43 @@ class TrainerOptions(Config):
 
     @property
     def integrations(self) -> tuple[str, ...]:
-        """Services that are reported to, by the names of the Hugging Face Trainer."""
+        """Integrations of the Hugging Face Trainer to report to."""
         names = tuple(name.strip() for name in self.report_to.split(","))
         return () if names == ("none",) else names
 
     def fit_options(self) -> dict[str, Any]:
-        """The options as arguments of :func:`~seqwise.training.trainer.fit`, evaluation apart."""
+        """Return the options as arguments of ``fit``, without those of evaluations."""
         names = {*TrainerOptions.model_fields} - {"patience", "evaluate_every", "report_to"}
         return {name: getattr(self, name) for name in names} | {"report_to": self.integrations}
 
     def batches(self, encoded: Sequence[EncodedExample]) -> BatchSampler:
-        """The batches of the first epoch, of which the others have as many."""
+        """Return the batches of the first epoch; every epoch has as many."""
         from seqwise.data.batches import BatchSampler
 
         lengths = [example.lengths for example in encoded]
         return BatchSampler(lengths, batch_size=self.batch_size, batch_tokens=self.batch_tokens, seed=self.seed)
 
+    def num_steps(self, encoded: Sequence[EncodedExample]) -> int:
+        """Number of steps: the epochs times the batches of an epoch."""
+        return max(1, round(self.epochs * len(self.batches(encoded))))
+
 
 def with_lasting_paths(settings: AnyOptions, output: Path) -> AnyOptions:
-    """Make all paths absolute where the run folder does not lie below the current one; see `recorded_file`."""
+    """Make paths absolute if the run folder lies outside the current one; see ``recorded_file``."""
     if output.resolve().is_relative_to(Path.cwd()):
         return settings
     paths = {name: value.absolute() for name, value in settings if isinstance(value, Path)}
     return settings.model_copy(update=paths)
 
 
+def begun_otherwise(output: Path, name: str, then: Any, now: Any, *, what: str = "the run was") -> InputError:
+    """Return the error about an output folder that was begun with another value of a setting."""
+    problem = f"{what} begun with another {name} ({then} then, {now} now)"
+    return InputError(problem, path=output, hint="give another --output, or remove this folder to start again")
+
+
 def require_usable(options: TrainerOptions, *, has_lstm: bool) -> None:
-    """Refuse options that cannot be had on this machine, before anything is read or written."""
+    """Refuse options that this machine lacks a GPU or a package for."""
     import torch
 
     from seqwise.training.reporting import require_integrations
@@ -111,7 +124,7 @@ def require_usable(options: TrainerOptions, *, has_lstm: bool) -> None:
 
 
 def require_evaluation(options: TrainerOptions, *, has_dev: bool) -> None:
-    """Refuse options of an evaluation where there is none."""
+    """Refuse options of evaluations during training where there are none."""
     given = options.model_fields_set
     is_evaluated = has_dev and (options.evaluate_every > 0 or "evaluate_every" not in given)
     if "evaluate_every" in given and options.evaluate_every and not has_dev:

@@ -25,9 +25,11 @@ from seqwise.errors import InputError
 from seqwise.evaluation.signature import sha256_of_examples, sign, signature_line
 from seqwise.objectives.contrastive import noise_log_probs
 from seqwise.objectives.named import Context
+from seqwise.objectives.objective import Objective
 from seqwise.runs.hub import model_folder
 from seqwise.runs.inputs import read_examples
 from seqwise.runs.loading import CONFIGURATION, new_run, save_run, save_settings
+from seqwise.runs.masked_model_settings import MaskedModelSettings
 from seqwise.runs.measures import (
     decisive,
     measure_decoders,
@@ -39,10 +41,9 @@ from seqwise.runs.measures import (
 from seqwise.runs.model_settings import PretrainedEncoder
 from seqwise.runs.monitoring import CROSS_ENTROPY, monitor
 from seqwise.runs.run import OutputRun, save_metrics
-from seqwise.runs.settings import Settings, check, load_settings
+from seqwise.runs.settings import WARM_START_FOLDERS, Settings, check, load_settings
 from seqwise.runs.sizing import as_begun, sized, sized_like
-from seqwise.runs.stages import WARM_START_FOLDERS, stages, steps_of
-from seqwise.runs.trainer_options import require_usable, with_lasting_paths
+from seqwise.runs.trainer_options import TrainerOptions, begun_otherwise, require_usable, with_lasting_paths
 from seqwise.runs.training_summary import (
     TrainingSummary,
     best_of_stage,
@@ -52,6 +53,7 @@ from seqwise.runs.training_summary import (
     token_of,
     warnings_of,
 )
+from seqwise.schedules import Schedule
 from seqwise.training.checkpoints import MANIFEST, MEASUREMENTS, last_complete
 from seqwise.training.lock import sole_writer
 from seqwise.training.processes import from_main_process, init_process_group, is_main_process
@@ -59,6 +61,52 @@ from seqwise.training.trainer import Progress, TrainingResult, fit, read_losses,
 
 OnProgress = Callable[[str, Progress], None]
 """Called after each step with the name of the stage."""
+
+
+def fit_stage(
+    model: Any,
+    objective: Objective,
+    encoded: Sequence[EncodedExample],
+    settings: TrainerOptions,
+    *,
+    folder: Path,
+    learning_rate: float,
+    measure: Callable[[Mapping[str, float]], Mapping[str, float]] | None,
+    metric: Callable[[], float] | None,
+    examples: Sequence[Example] = (),
+    schedules: Mapping[str, Schedule] | None = None,
+    **options: Any,
+) -> TrainingResult:
+    """Train a model in place, resuming from the folder's checkpoints, and check that its last loss is finite.
+
+    With a metric, which follows each measurement, the model ends with its best weights. The examples name the encoded
+    ones in error messages; further options are those of ``fit``.
+    """
+    steps, schedules = settings.num_steps(encoded), schedules or {}
+    result = fit(
+        model,
+        objective,
+        encoded,
+        output=folder,
+        steps=steps,
+        learning_rate=learning_rate,
+        schedules=schedules,
+        measure=measure,
+        measure_every=max(1, settings.evaluate_every),
+        evaluate=metric,
+        patience=None if metric is None else settings.patience,
+        example_names=(lambda index: f"{examples[index].path}:{examples[index].line}") if examples else None,
+        **settings.fit_options(),
+        **options,
+    )
+    # The loss of every step was finite; the weights after the last one may still overflow.
+    indices = next(iter(settings.batches(encoded)))
+    batch = collate([(index, encoded[index]) for index in indices]).to(next(model.parameters()).device)
+    with torch.no_grad(), torch.random.fork_rng():
+        last_loss = objective(model, batch, {name: schedule(steps) for name, schedule in schedules.items()})
+    if not bool(torch.isfinite(last_loss)):
+        raise InputError(f"after the last step the loss is {last_loss.item()}", hint="lower the learning rate")
+    return result
 
 
 def train_stage(
@@ -72,48 +120,35 @@ def train_stage(
     fingerprints: Mapping[str, str] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> TrainingResult:
-    """Train a run's model in place with the objective of the settings, resuming from the folder's checkpoints.
+    """Train a run's model in place with the objective of the settings.
 
-    The model as it comes is the teacher of a distillation: resumed, it has to come with the same weights again, as it
-    does where the stage before is read back from its last checkpoint.
+    Distillation takes the model as it comes as its teacher. So a resumed run has to pass the same weights again, which
+    it reads from the last checkpoint of the stage before.
     """
-    steps, model = steps_of(settings, encoded), run.model
-    objective = settings.objective.build(context_of(run.codec.target_vocabulary, encoded=encoded, start=model))
-    schedules = {name: schedule.over(steps) for name, schedule in settings.objective.schedules.items()}
-    evaluation = _Evaluation(run, dev, settings) if dev and settings.evaluate_every else None
-    result = fit(
-        model,
+    objective = settings.objective.build(context_of(run.codec.target_vocabulary, encoded=encoded, start=run.model))
+    steps = settings.num_steps(encoded)
+    evaluation = _DevEvaluation(run, dev, settings) if dev and settings.evaluate_every else None
+    return fit_stage(
+        run.model,
         objective,
         encoded,
-        output=folder,
-        steps=steps,
+        settings,
+        folder=folder,
         learning_rate=settings.learning_rate,
-        rates=_rates(run, settings),
-        schedules=schedules,
         measure=None if evaluation is None else evaluation.measure,
-        measure_every=max(1, settings.evaluate_every),
-        evaluate=None if evaluation is None else evaluation.metric,
-        patience=None if evaluation is None else settings.patience,
+        metric=None if evaluation is None else evaluation.metric,
+        examples=examples,
+        schedules={name: schedule.over(steps) for name, schedule in settings.objective.schedules.items()},
+        rates=_rates(run, settings),
         fingerprints=fingerprints,
         on_progress=on_progress,
-        example_names=(lambda index: f"{examples[index].path}:{examples[index].line}") if examples else None,
-        **settings.fit_options(),
     )
-    # Each step's loss was finite; the last step may still have left weights that are not, or that overflow.
-    indices = next(iter(settings.batches(encoded)))
-    batch = collate([(index, encoded[index]) for index in indices]).to(model.embedding_VD.device)
-    with torch.no_grad(), torch.random.fork_rng():
-        last_loss = objective(model, batch, {name: schedule(steps) for name, schedule in schedules.items()})
-    if not bool(torch.isfinite(last_loss)):
-        raise InputError(f"after the last step the loss is {last_loss.item()}", hint="lower the learning rate")
-    return result
 
 
-class _Evaluation:
-    """Measures a run on development data, and makes one number of it, higher is better.
+class _DevEvaluation:
+    """Evaluation by the measure that decides which decoder is best, less a hair of the cross-entropy.
 
-    That is the measure that decides which decoder is best, less a hair of the cross-entropy: as long as no entity is
-    found, or no output is right, a model that learns still gets better.
+    So a model that learns improves even while it finds no entity, or gets no output right.
     """
 
     def __init__(self, run: OutputRun, dev: Sequence[Example], settings: Settings) -> None:
@@ -122,12 +157,10 @@ class _Evaluation:
         self._measured: dict[str, float] = {}
 
     def measure(self, values: Mapping[str, float]) -> dict[str, float]:
-        """Measure the model as it is."""
         self._measured = self._monitor(values)
         return self._measured
 
     def metric(self) -> float:
-        """Return the metric of the last measurement."""
         title, sign = decisive(self._measured, subwords=self._subwords)
         value = self._measured[title]
         if not math.isfinite(value):
@@ -142,13 +175,23 @@ _HAIR = 1e-6
 """Weight of the cross-entropy in the metric of early stopping: less than one more right answer counts."""
 
 
+def fingerprints_of(settings: Settings | MaskedModelSettings, dev: Sequence[Example]) -> dict[str, str]:
+    """Checksums of what else the weights depend on: the development data, and the run named as ``init``."""
+    fingerprints = {}
+    if settings.evaluate_every:
+        fingerprints["development data"] = sha256_of_examples(dev)
+    if settings.init is not None:
+        fingerprints["initial weights"] = sha256_of_file(model_folder(settings.init) / MANIFEST)
+    return fingerprints
+
+
 def context_of(
     labels: Vocabulary, *, encoded: Iterable[EncodedExample] = (), start: nn.Module | None = None
 ) -> Context:
-    """Collect what objectives need to know of the outputs and the data."""
+    """Return the context of an objective: facts about the outputs, the data and the initial model."""
 
     def noise() -> Tensor:
-        counts_V = torch.ones(len(labels))  # once more each: what is never gold has to be held down too
+        counts_V = torch.ones(len(labels))  # add-one: tokens that are never gold are noise too
         for example in encoded:
             counts_V += torch.bincount(torch.tensor(example.target_ids, dtype=torch.long), minlength=len(labels))
         return noise_log_probs(counts_V)
@@ -160,7 +203,7 @@ def context_of(
 
 
 def _rates(run: OutputRun, settings: Settings) -> dict[str, float] | None:
-    """The learning rate of the new parts of a tagger over a Hugging Face encoder, by their names."""
+    """Learning rates of the new parts of a tagger over a Hugging Face encoder, by name."""
     if not isinstance(settings.model, PretrainedEncoder):
         return None
     parts = {name.partition(".")[0] for name, _ in run.model.named_parameters()}
@@ -175,25 +218,23 @@ def train_run(
     on_progress: OnProgress | None = None,
     on_measured: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """Train what the settings describe and leave a run in the output folder.
+    """Train a model by the settings, from files to a run folder.
 
-    Interrupted and called again with the same arguments, it continues from the last complete checkpoint and ends with
-    the same weights, bit for bit.
+    An interrupted call continues from the last complete checkpoint when it is repeated, and ends with the same weights,
+    bit for bit.
 
     Args:
         settings: as :func:`~seqwise.runs.train_settings` makes them.
-        output: the run folder; made if need be.
-        on_start: called before the first step.
-        on_progress: called with the name of the stage (see ``stages``) and its progress after
-            each step.
-        on_measured: called after training with the number of decoders that have been measured, and that of all.
+        output: the run folder; created where it is missing.
+        on_start: called with the summary before the first step.
+        on_progress: called after each step with the name of the stage and its progress.
+        on_measured: called after training with the number of decoders measured so far, and that of all.
 
     Returns:
-        The metrics, as written to ``metrics.json``; in other processes than the first, those of the training alone.
+        The metrics, as written to ``metrics.json``; in processes other than the first, those of training alone.
 
     Raises:
-        InputError: data or settings cannot be used, another process writes to the folder, or training came to numbers
-            that are not finite.
+        InputError: data or settings cannot be used, another process writes to the folder, or a loss is not finite.
     """
     output = Path(output)
     check(settings)
@@ -215,15 +256,11 @@ def _train_run(
     settings = sized(with_lasting_paths(asked, output), len(examples))
     saved = output / CONFIGURATION
     if saved.exists() and "evaluate_every" not in asked.model_fields_set:
-        settings = as_begun(settings, load_settings(saved, {}))
+        settings = as_begun(settings, load_settings(saved))
     from_main_process(lambda: _require_own(output, settings))
     run, encoded, dev, unread = begin_run(settings, examples)
-    fingerprints = {}
-    if settings.evaluate_every:
-        fingerprints["development data"] = sha256_of_examples(dev)
-    if settings.init is not None:
-        fingerprints["initial weights"] = sha256_of_file(model_folder(settings.init) / MANIFEST)
-    from_main_process(lambda: require_same_data(output / stages(settings)[0].folder, encoded, fingerprints))
+    fingerprints = fingerprints_of(settings, dev)
+    from_main_process(lambda: require_same_data(output / settings.stages()[0].folder, encoded, fingerprints))
     from_main_process(lambda: _claim(output, settings))
     doubt = wrong_label_column(examples) if settings.task == "tag" else None
     for warning in (doubt, unread, unknown_targets(run, dev), missing_bleu(run) if dev else None):
@@ -235,7 +272,7 @@ def _train_run(
         if on_start is not None:
             on_start(summary)
     metrics: dict[str, Any] = {"train_examples": len(examples), "dev_examples": len(dev)}
-    for stage in stages(settings):
+    for stage in settings.stages():
         result = train_stage(
             run,
             encoded,
@@ -252,12 +289,7 @@ def _train_run(
             "loss_unit": stage.settings.objective.loss_unit(token_of(settings)),
         }
         if result.best_step is not None:
-            metrics[stage.name] |= best_of_stage(
-                result,
-                steps=steps_of(stage.settings, encoded),
-                steps_an_epoch=len(settings.batches(encoded)),
-                folder=output / stage.folder,
-            )
+            metrics[stage.name] |= best_of_stage(result, stage.settings, encoded, output / stage.folder)
     if not is_main_process():
         return metrics
     save_run(run, output)
@@ -277,7 +309,10 @@ def _train_run(
 def begin_run(
     settings: Settings, examples: Sequence[Example]
 ) -> tuple[OutputRun, list[EncodedExample], list[Example], str | None]:
-    """Make a run of training data, and read the development data that it is measured on; nothing is written."""
+    """Make a run, encode the training data and read the development data; write nothing.
+
+    The last of the four is a warning about development inputs that the run cannot read, or None.
+    """
     dev = [] if settings.dev is None else read_examples(settings, settings.dev)
     run = new_run(examples, settings)
     encoded = run.codec.encode(examples)
@@ -287,12 +322,12 @@ def begin_run(
 
 
 def _signed(run: OutputRun, dev: Sequence[Example]) -> str:
-    """Note on how the numbers on development data came about; of each decoder the table says which it is."""
+    """Signature of the results on development data."""
     method = f"{run.settings.objective.name}, {run.settings.trained_score} scores, beam {run.settings.beam_size}"
     return signature_line(sign(method, seeds=[run.settings.seed], data=sha256_of_examples(dev)))
 
 
-# What a training may be continued with: the data are compared by the checkpoints, the rest does not touch the weights.
+# Settings that may change between calls: checkpoints compare the data, and the others do not touch the weights.
 _MAY_DIFFER = {"train", "dev", "init", "save_every", "report_to"}
 _WRITTEN = (
     "model", "model.partial", "checkpoints", *WARM_START_FOLDERS, "log.jsonl", MEASUREMENTS, "metrics.json",
@@ -300,7 +335,7 @@ _WRITTEN = (
 
 
 def _require_own(output: Path, settings: Settings) -> None:
-    """Refuse an output that holds anything but a run of the same settings: training replaces and removes files."""
+    """Refuse an output folder that holds anything but a run of the same settings."""
     saved = output / CONFIGURATION
     if not saved.exists():
         found = next((name for name in _WRITTEN if (output / name).exists()), None)
@@ -308,21 +343,20 @@ def _require_own(output: Path, settings: Settings) -> None:
             problem = f"the folder holds {found} but no configuration.yaml, so it is no run"
             raise InputError(problem, path=output, hint="give another --output")
         return
-    for name, (then, now) in differences(sized_like(load_settings(saved, {}), settings), settings).items():
+    for name, (then, now) in differences(sized_like(load_settings(saved), settings), settings).items():
         if (name not in _MAY_DIFFER or now is None) and not _came_to_nothing(output):
-            problem = f"the run was begun with another {name} ({then} then, {now} now)"
-            raise InputError(problem, path=output, hint="give another --output, or remove this folder to start again")
+            raise begun_otherwise(output, name, then, now)
 
 
 def _came_to_nothing(output: Path) -> bool:
-    """Whether training was begun here and left nothing to continue from."""
+    """Whether training began here and left no checkpoint."""
     kept = [output / folder / "checkpoints" for folder in ("", *WARM_START_FOLDERS)]
     begun = any(folder.exists() for folder in kept) and not (output / "model").exists()
     return begun and not any(last_complete(folder) for folder in kept)
 
 
 def _claim(output: Path, settings: Settings) -> None:
-    """Say in the folder whose it is, before anything else is written."""
+    """Write the settings before anything else."""
     discard_partials(output)
     save_settings(settings, output)
 

@@ -1,10 +1,10 @@
-"""Search for the settings of a run that development data like best, by Optuna.
+"""Hyperparameter search on development data, by Optuna.
 
 ::
 
-    FOLDER/study.db     the study of Optuna, from which the same command goes on
-    FOLDER/best.yaml    the settings of the best trial, as ``seqwise train --config`` reads them
-    FOLDER/trials/      the run of the best trial, and of one that was interrupted
+    FOLDER/study.db     the study of Optuna, which the same command resumes
+    FOLDER/best.yaml    the settings of the best trial, for ``seqwise train --config``
+    FOLDER/trials/      the runs of the best trial and of an interrupted one
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from seqwise.runs.inputs import read_examples
 from seqwise.runs.measures import decisive
 from seqwise.runs.settings import Settings, check, load_settings
 from seqwise.runs.sizing import sized
-from seqwise.runs.trainer_options import require_usable, with_lasting_paths
+from seqwise.runs.trainer_options import begun_otherwise, require_usable, with_lasting_paths
 from seqwise.runs.training import begin_run, train_run
 from seqwise.schedules import exponential
 from seqwise.training.lock import sole_writer
@@ -34,43 +34,27 @@ from seqwise.training.trainer import Progress
 
 BEST, STUDY, SETTINGS = "best.yaml", "study.db", "settings.yaml"
 CROSS_ENTROPY_WEIGHTS = (0.0, 0.03, 0.1, 0.3, 1.0)
-FIRST_TRIALS = 4
-"""Trials that nothing is compared with, before the first one may be pruned."""
+FIRST_TRIALS = 4  # that are never pruned
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One choice of settings.
-
-    Attributes:
-        state: "pruned" after an evaluation that was worse than the median of the trials before, or "refused" where
-            training came to no finite numbers.
-        value: the measure on development data, with its best decoder; of a pruned trial the last evaluation; or None.
-        settings: those that were chosen, by their flat names.
-    """
+    """One choice of settings, by flat names; it is refused if a loss was not finite."""
 
     state: Literal["complete", "pruned", "refused"]
-    value: float | None
+    value: float | None  # measure on development data with the best decoder; if pruned, of the last evaluation
     settings: Mapping[str, float | str]
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """The trials in order, and the best one.
+    """All trials in order, those of earlier calls included, and the best one."""
 
-    Attributes:
-        title: of the measure.
-        trials: those of earlier calls included.
-        best: the place of the best trial.
-        config: the file with its settings.
-        run: its folder.
-    """
-
-    title: str
+    title: str  # of the measure
     trials: list[Trial]
     best: int
-    config: Path
-    run: Path
+    config: Path  # settings of the best trial
+    run: Path  # folder of the best trial
 
 
 def tune(
@@ -81,12 +65,12 @@ def tune(
     on_trial: Callable[[Tuning | None], None] | None = None,
     on_progress: Callable[[str, Progress], None] | None = None,
 ) -> Tuning:
-    """Train with several settings, and keep the run that is best on the development data.
+    """Train with several settings, and keep the run that is best on development data.
 
-    Tuned are the learning rate and the epochs of each stage, and of the objective what it has: the schedule of alpha,
-    the weight of added cross-entropy and the size of the beam. The first trial has the settings as they are; the others
-    are chosen by Optuna's tree-structured Parzen estimator. A trial whose evaluation is worse than the median of those
-    before is pruned. Killed and called again, it goes on with the trial that it was at, to the same choices.
+    Tuned are the learning rate and epochs of each stage and, as far as the objective has them, the schedule of alpha,
+    the weight of added cross-entropy and the beam size. The first trial has the settings as they are; Optuna's
+    tree-structured Parzen estimator chooses the others. A trial with an evaluation below the median of the trials
+    before is pruned. A killed search resumes its trial, with the same choices. ``num_trials`` is that of all calls.
 
     Source: Akiba et al. (KDD 2019). Not implemented: several processes on one study.
     """
@@ -102,7 +86,7 @@ def tune(
     settings = sized(with_lasting_paths(settings, output), len(examples))
     require_usable(settings, has_lstm=not settings.model.parallel)
     _require_own(output, settings)
-    begin_run(settings, examples)  # data that cannot be used leave no study behind
+    begin_run(settings, examples)  # refuses bad data before there is a study
     with sole_writer(output):
         _claim(output, settings)
         study = optuna.create_study(
@@ -123,7 +107,7 @@ def tune(
                 on_trial(tuning)
             if len(_ended(study)) >= num_trials:
                 break
-            # Of the seed and the trials before alone, so that an interruption changes no choice.
+            # By the seed and the number of trials alone, so that an interruption changes no choice.
             study.sampler = optuna.samplers.TPESampler(seed=settings.seed + len(_ended(study)))
             _run_trial(study, study.ask(), settings, output, on_progress=on_progress)
     if tuning is None:
@@ -141,29 +125,25 @@ def _optuna() -> Any:
 
 
 def _claim(output: Path, settings: Settings) -> None:
-    """Say in the folder what is tuned, or refuse one that says something else."""
+    """Write the settings, or refuse a folder with others."""
     _require_own(output, settings)
     if not (output / SETTINGS).exists():
         write_atomically(output / SETTINGS, dump(settings))
 
 
 def _require_own(output: Path, settings: Settings) -> None:
-    """Refuse an output that holds anything but a study of the same settings."""
+    """Refuse an output folder that holds anything but a study of the same settings."""
     saved = output / SETTINGS
     if not saved.exists():
         if (output / STUDY).exists() or (output / "model").exists():
             raise InputError("the folder holds something else", path=output, hint="give another --output")
         return
-    for name, (then, now) in differences(load_settings(saved, {}), settings).items():
-        problem = f"the study was begun with another {name} ({then} then, {now} now)"
-        raise InputError(problem, path=output, hint="give another --output, or remove this folder to start again")
-
-
-# ---------------------------------------------------------------------------------------------------- the choices
+    for name, (then, now) in differences(load_settings(saved), settings).items():
+        raise begun_otherwise(output, name, then, now, what="the study was")
 
 
 def _choices(trial: Any, settings: Settings) -> dict[str, float | str]:
-    """Draw the settings of a trial, by their flat names."""
+    """Draw the settings of a trial, by flat names."""
     objective, start = settings.objective, settings.warm_start
 
     def around(name: str, value: float, factor: float) -> float:
@@ -188,7 +168,7 @@ def _choices(trial: Any, settings: Settings) -> dict[str, float | str]:
 
 
 def _as_they_are(settings: Settings) -> dict[str, float]:
-    """The settings as a choice, as far as they are among those that can be drawn."""
+    """Return the settings as a choice, as far as they are in the range of draws."""
     values: dict[str, float] = {"learning_rate": settings.learning_rate, "epochs": settings.epochs}
     if settings.warm_start is not None:
         values["warm_start_learning_rate"] = settings.warm_start_learning_rate
@@ -207,9 +187,6 @@ def _as_they_are(settings: Settings) -> dict[str, float]:
 
 def _rounded(value: float) -> float:
     return float(f"{value:.3g}")
-
-
-# ----------------------------------------------------------------------------------------------------- the trials
 
 
 def _run_trial(
@@ -268,19 +245,19 @@ def _run_trial(
 
 
 def _measure(metrics: Mapping[str, Any], *, subwords: bool) -> tuple[str, float]:
-    """The measure that decides, of the best decoder on development data; more is better."""
+    """Return the deciding measure of the best decoder on development data, signed so that more is better."""
     row = metrics["dev"]["decoders"][metrics["dev"]["best decoder"]]
     title, sign = decisive(row, subwords=subwords)
     return title, sign * row[title]
 
 
 def _folder(output: Path, settings: Settings) -> Path:
-    """The run of a choice: the same again after an interruption."""
+    """Return the run folder of a choice of settings."""
     return output / "trials" / hashlib.sha256(dump(settings).encode()).hexdigest()[:12]
 
 
 def _ended(study: Any) -> list[Any]:
-    """The trials that are over; one that was interrupted is none of them."""
+    """List the trials that are over, not interrupted."""
     return [trial for trial in study.trials if trial.state.name in ("COMPLETE", "PRUNED") or _was_refused(trial)]
 
 
@@ -289,7 +266,7 @@ def _was_refused(trial: Any) -> bool:
 
 
 def _tuning(study: Any, settings: Settings, output: Path) -> Tuning | None:
-    """All trials so far, and the best one; None where no trial has come to its end."""
+    """Return all trials so far, or None if none is complete."""
     ended = _ended(study)
     complete = [place for place, trial in enumerate(ended) if trial.state.name == "COMPLETE"]
     if not complete:

@@ -16,7 +16,6 @@ from seqwise.data.records import read_json_lines, read_json_object
 from seqwise.errors import InputError
 from seqwise.runs.masked_model_settings import load_masked_settings
 from seqwise.runs.settings import load_settings
-from seqwise.runs.stages import stages
 from seqwise.training.checkpoints import MEASUREMENTS
 
 Kind = Literal["training", "masked model", "samples"]
@@ -81,9 +80,9 @@ def read_folder(path: Path) -> Folder:
 
 
 def _training(path: Path) -> Folder:
-    settings = load_settings(path / "configuration.yaml", {})
+    settings = load_settings(path / "configuration.yaml")
     logs = []
-    for stage in stages(settings):
+    for stage in settings.stages():
         file = path / stage.folder / "log.jsonl"
         if file.is_file() and file.stat().st_size:
             logs.append(_stage_log(stage.name, stage.settings.objective.name, file))
