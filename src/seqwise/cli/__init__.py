@@ -40,13 +40,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-"""The typer application; ``main`` runs it with our manners about errors."""
+"""The typer application, which ``main`` runs."""
 
-# typer names only the descendants of what it raises for a wrong command line, and which click they are of depends on
-# its version.
+# The base class of typer's errors about a wrong command line; which click it is from depends on the version of typer.
 UsageError: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
-# What torchrun may start; other commands would do everything once in each process.
+# Commands that torchrun may start; others would do all their work in each process.
 IN_SEVERAL_PROCESSES = ("train", "masked-model", "predict", "score", "sample")
 PATIENCE = 3  # seconds
 
@@ -82,16 +81,16 @@ def main() -> None:
 
 
 def run(application: typer.Typer, name: str) -> None:
-    """Run a command line with our manners about errors; also that of the reproductions.
+    """Run a typer application: an error that the user can fix is one line on standard error.
 
     Args:
         application: its commands.
         name: as its help shows it.
 
     Raises:
-        SystemExit: always, with 0, 2 for what the user can correct, or 130 after an interrupt.
+        SystemExit: always, with 0, 2 for what the user can fix, or 130 after an interrupt.
     """
-    # A GPU-less machine need not be told so, nor a terminal be filled with what libraries say to developers.
+    # Libraries warn developers, for instance that there is no GPU.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     try:
         with silence_other_ranks():
@@ -102,13 +101,13 @@ def run(application: typer.Typer, name: str) -> None:
     except (BrokenPipeError, SystemExit) as error:
         if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
             raise
-        # The reader (head, less) has gone, which rich and typer turn into an exit; Python would complain once more
+        # The reader (head, less) is gone, which rich and typer turn into an exit; without this, Python would complain
         # while closing standard output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except (InputError, OSError, UsageError) as error:
         if not is_main_process():
-            # What is wrong in one process mostly is in all: the first one then says it, and torchrun ends the others.
+            # Most errors are the same in all processes: the first one prints it, and torchrun ends the others.
             time.sleep(PATIENCE)
         print(f"seqwise: {_one_line(error)}" + ("" if is_main_process() else f" (process {rank()})"), file=sys.stderr)
         sys.exit(2)
@@ -121,7 +120,7 @@ def _one_line(error: Any) -> str:
         message = " ".join(error.format_message().split()).removesuffix(".")
         return f"{message[:1].lower()}{message[1:]}; see {command} --help"
     if isinstance(error, OSError) and error.strerror:
-        # Of the disk or of permissions: nothing that a traceback would explain.
+        # Of the disk or of permissions.
         return str(InputError(error.strerror, path=error.filename, hint="see that there is room and permission"))
     return str(error)
 

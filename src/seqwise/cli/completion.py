@@ -1,11 +1,11 @@
-"""Values of options and arguments for the shell to complete; where there are none, it completes file names."""
+"""Completion of options and arguments by the shell, which completes file names otherwise."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
 
-MARKS = {"configuration.yaml", "settings.json", "config.json", "metrics.json"}  # one of these is in every run or model
+MARKS = {"configuration.yaml", "settings.json", "config.json", "metrics.json"}  # of runs and models
 DEPTH = 2  # levels of folders below the one that is typed
 
 

@@ -1,10 +1,10 @@
-"""Output of every command: two consoles, progress bars, and tables of measures that fit the terminal."""
+"""Output of the commands: consoles, progress bars, tables and warnings."""
 
 from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from seqwise.errors import InputError
 from seqwise.training.processes import world_size
 
-if TYPE_CHECKING:  # rich is imported where something is printed, for --help and completion do without it
+if TYPE_CHECKING:  # rich is imported where something is printed: --help and completion need none
     from rich.console import Console
     from rich.progress import Progress
 
@@ -22,7 +22,7 @@ WITHOUT_UNIT = ("length ratio", "BLEU")
 
 @cache
 def out() -> Console:
-    """The console that results go to."""
+    """Console of results."""
     from rich.console import Console
 
     return Console()
@@ -30,7 +30,7 @@ def out() -> Console:
 
 @cache
 def err() -> Console:
-    """The console that progress goes to."""
+    """Console of progress."""
     from rich.console import Console
 
     return Console(stderr=True)
@@ -38,7 +38,7 @@ def err() -> Console:
 
 @contextmanager
 def progress_bars() -> Iterator[Progress]:
-    """Progress bars on standard error; where that is no terminal, a line each half minute."""
+    """Show progress bars on standard error; if that is no terminal, a line each half minute."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
     from rich.table import Column
 
@@ -51,19 +51,31 @@ def progress_bars() -> Iterator[Progress]:
     name = TextColumn("{task.description:<24}" if wide else "{task.description}")
     bar = BarColumn(bar_width=30 if wide else 10, table_column=Column(no_wrap=True))
     done, left = (kind(table_column=Column(no_wrap=True)) for kind in (MofNCompleteColumn, TimeLeftColumn))
-    # Where the line is too long, it is the note that is cut.
+    # If the line is too long, the note is cut.
     note = TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1))
     with Progress(name, bar, done, left, note, console=err(), expand=True) as progress:
         yield progress
 
 
+def bar_for_each_part(progress: Progress) -> Callable[[str, int, int], None]:
+    """Return a function that takes a part, the number of items done and that of all, and shows a bar for each part."""
+    bars: dict[str, Any] = {}
+
+    def advance(part: str, done: int, total: int) -> None:
+        if part not in bars:
+            bars[part] = progress.add_task(part, total=total, note="")
+        progress.update(bars[part], completed=done)
+
+    return advance
+
+
 def number(title: str, value: float) -> str:
-    """A measure as it stands in a table: ratios with three digits, everything else times 100 with one."""
+    """Format a measure for a table: ratios with three digits, others times 100 with one."""
     return f"{value:.3f}" if "ratio" in title else f"{100 * value:.1f}"
 
 
 def print_measures(rows: Mapping[str, Mapping[str, tuple[str, str]]]) -> None:
-    """A table with a row for each decoder and a column for each measure."""
+    """Print values and intervals, which may be empty, by decoder and title; on two lines if the terminal is narrow."""
     import rich.box
     from rich.table import Table
 
@@ -82,8 +94,22 @@ def print_measures(rows: Mapping[str, Mapping[str, tuple[str, str]]]) -> None:
     out().print(table)
 
 
+def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, names: int = 1) -> None:
+    """Print a table whose first columns are names, and whose others are numbers."""
+    import rich.box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=rich.box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    for place, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if place >= names else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))  # a token may look like markup
+    out().print(table)
+
+
 def print_warnings(metrics: Mapping[str, Any]) -> None:
-    """Print the warnings of a training run's metrics on standard error, in lines of 80 columns."""
+    """Print the warnings among metrics on standard error, in lines of 80 columns."""
     for warning in metrics.get("warnings", {}).values():
         print(textwrap.fill(f"seqwise: {warning}", 80, subsequent_indent="  ", break_on_hyphens=False), file=sys.stderr)
 
@@ -95,7 +121,7 @@ def require_at_least_one(flag: str, value: int | None) -> None:
 
 
 def require_files(output: Path | None, source: str | None) -> None:
-    """Refuse a standard input that several processes would share, or a standard output."""
+    """Refuse standard input or output for several processes; an output of None and a source "-" are these."""
     if world_size() > 1 and output is None:
         raise InputError(f"{world_size()} processes cannot print their lines in order", hint="give an --output")
     if world_size() > 1 and source == "-":

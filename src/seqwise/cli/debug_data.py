@@ -51,43 +51,43 @@ def debug_data(
         raise InputError(f"--task must be tag or transduce, got {task!r}")
     settings = train_settings(task=task, **options)
     files = {str(path): read_examples(settings, path) for path in (train, *(others or ()))}
-    found = inspect_data(files, tags=task == "tag")
+    inspections = inspect_data(files, tags=task == "tag")
     if as_json:
-        print(json.dumps([asdict(one) for one in found], indent=1, ensure_ascii=False))
+        print(json.dumps([asdict(file) for file in inspections], indent=1, ensure_ascii=False))
         return
-    for place, one in enumerate(found):
-        print("\n" * (place > 0) + one.name)
-        for name, text in _rows(one, tags=task == "tag", most=labels):
+    for place, file in enumerate(inspections):
+        print("\n" * (place > 0) + file.name)
+        for name, text in _rows(file, tags=task == "tag", most=labels):
             print(textwrap.fill(f"  {name:<12}{text}", WIDTH, subsequent_indent=" " * 14, break_on_hyphens=False))
 
 
-def _rows(one: FileInspection, *, tags: bool, most: int) -> Iterator[tuple[str, str]]:
-    """The lines of a file: a name and what there is to say."""
-    counts = one.summary
+def _rows(file: FileInspection, *, tags: bool, most: int) -> Iterator[tuple[str, str]]:
+    """Yield the rows of a file: a name and its text."""
+    counts = file.summary
     what = "sentences" if tags else "pairs"
     yield "examples", f"{counts.examples:,} {what}"
     yield "tokens", _tokens(counts.source_tokens, counts.source_types, counts.unseen_source_tokens)
-    yield "lengths", _in_words(one.source_lengths)
+    yield "lengths", _in_words(file.source_lengths)
     kind = "labels" if tags else "targets"
     yield kind, _tokens(counts.target_tokens, counts.target_types, counts.unseen_target_tokens)
     if not tags:
-        yield "lengths", f"{_in_words(one.target_lengths)} (targets)"
+        yield "lengths", f"{_in_words(file.target_lengths)} (targets)"
     else:
-        listed = [f"{label.name} {label.count:,}" for label in one.labels[:most]]
-        rest = len(one.labels) - len(listed)
+        listed = [f"{label.name} {label.count:,}" for label in file.labels[:most]]
+        rest = len(file.labels) - len(listed)
         yield "", ", ".join(listed) + (f" and {rest:,} more" if rest else "")
-        new = [label.name for label in one.labels if not label.in_training_data]
+        new = [label.name for label in file.labels if not label.in_training_data]
         if new:
             yield "", f"not in the training data: {', '.join(new[:most])}" + (" ..." if len(new) > most else "")
-    if one.odd_inside:
-        yield "odd labels", f"{one.odd_inside:,} I- after neither B- nor I- of their type, first in {one.first_odd}"
-    yield "repeated", f"{one.duplicates:,} examples; {one.contradictions:,} sources again with other {kind}"
-    if one.leaked is not None:
-        yield "in training", f"{one.leaked:,} examples, {one.seen_sources:,} sources"
-    measures = ", ".join(f"{name} {number(name, value)}" for name, value in one.baseline.items())
+    if file.odd_inside:
+        yield "odd labels", f"{file.odd_inside:,} I- after neither B- nor I- of their type, first in {file.first_odd}"
+    yield "repeated", f"{file.duplicates:,} examples; {file.contradictions:,} sources again with other {kind}"
+    if file.leaked is not None:
+        yield "in training", f"{file.leaked:,} examples, {file.seen_sources:,} sources"
+    measures = ", ".join(f"{name} {number(name, value)}" for name, value in file.baseline.items())
     yield "no learning", f"{measures} (%), by the most frequent {'label of each word' if tags else 'target'}"
-    if one.warning is not None:
-        yield "warning", one.warning
+    if file.warning is not None:
+        yield "warning", file.warning
 
 
 def _tokens(tokens: int, types: int, unseen: int | None) -> str:

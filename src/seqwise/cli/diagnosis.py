@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from seqwise.cli.completion import run_folders
-from seqwise.cli.console import number, out, print_measures, progress_bars, require_at_least_one
+from seqwise.cli.console import (
+    bar_for_each_part,
+    number,
+    out,
+    print_measures,
+    print_table,
+    progress_bars,
+    require_at_least_one,
+)
+from seqwise.cli.flags import BeamSize, GoldFile, RunFolder
 from seqwise.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,26 +32,15 @@ if TYPE_CHECKING:
     from seqwise.runs.findings import Diagnosis
     from seqwise.runs.run import OutputRun
 
-MOST_ROWS = 60
-"""Rows of the table of one example, which a reader still looks through; of more, each step shows the best ones."""
-LONGEST_NAME = 12
-"""Characters of a token in the table of one example; beside them there is room for the numbers in 80 columns."""
+MOST_ROWS = 60  # of the table of one example; beyond that, each step shows its best prefixes
+LONGEST_NAME = 12  # characters of a token in that table, to fit 80 columns
 
 
 def diagnose(
-    run: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN",
-            autocompletion=run_folders,
-            help="a run folder, or the name of a run on the hub",
-        ),
-    ],
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="data with the right answers, in the format of the training data")
-    ],
+    run: RunFolder,
+    file: GoldFile,
     *,
-    beam_size: Annotated[int | None, typer.Option(metavar="N", help="slots of the beam; by default as trained")] = None,
+    beam_size: BeamSize = None,
     example: Annotated[
         int | None,
         typer.Option(metavar="N", help="look into the beam of the N-th example instead (the label-bias explorer)"),
@@ -92,23 +89,17 @@ def _diagnose(
 
     constant = development_constant(folder)
     with progress_bars() as progress:
-        bars: dict[str, Any] = {}
-
-        def advance(part: str, done: int, total: int) -> None:
-            if part not in bars:
-                bars[part] = progress.add_task(part, total=total, note="")
-            progress.update(bars[part], completed=done)
-
+        advance = bar_for_each_part(progress)
         found = measure(run, examples, beam_size=beam_size, constant=constant, on_progress=advance)
     source = "this file" if constant is None else "the development data"
-    said = meanings(found, subwords=run.codec.writes_text)
+    meaning = meanings(found, subwords=run.codec.writes_text)
     if as_json:
-        print(json.dumps(_as_json(found, said, num_examples=len(examples), constant_from=source), indent=1))
+        print(json.dumps(_as_json(found, meaning, num_examples=len(examples), constant_from=source), indent=1))
     else:
-        _print(found, said, num_examples=len(examples), constant_from=source)
+        _print(found, meaning, num_examples=len(examples), constant_from=source)
 
 
-def _as_json(found: Diagnosis, said: Mapping[str, str], *, num_examples: int, constant_from: str) -> dict[str, Any]:
+def _as_json(found: Diagnosis, meaning: Mapping[str, str], *, num_examples: int, constant_from: str) -> dict[str, Any]:
     from dataclasses import asdict
 
     statistics = None if found.log_partitions is None else asdict(found.log_partitions)
@@ -139,12 +130,12 @@ def _as_json(found: Diagnosis, said: Mapping[str, str], *, num_examples: int, co
             **{title: _estimate(counts) for title, counts in vars(found.ranking).items()},
             "pairs": int(found.ranking.both.denominators_N.sum()),
         },
-        "meaning": dict(said),
+        "meaning": dict(meaning),
     }
 
 
 def _estimate(sums: Sums) -> dict[str, float | None]:
-    """A value and the ends of its interval; None where there are too few examples for one."""
+    """Return a value and its interval, None with too few examples."""
     from seqwise.evaluation.metrics import bootstrap_interval, enough_examples
 
     found = bootstrap_interval(sums)._asdict()
@@ -152,7 +143,7 @@ def _estimate(sums: Sums) -> dict[str, float | None]:
 
 
 def _gap(exposure: ExposureGap) -> dict[str, float | None]:
-    """The difference, the ends of its interval and the p-value; None where there are too few examples for them."""
+    """Return the difference, its interval and p-value, None with too few examples."""
     from seqwise.evaluation.metrics import enough_examples, paired_bootstrap
 
     found = paired_bootstrap(exposure.own, exposure.gold)._asdict()
@@ -160,24 +151,24 @@ def _gap(exposure: ExposureGap) -> dict[str, float | None]:
     return found if sure else {name: found[name] if name == "difference" else None for name in found}
 
 
-def _print(found: Diagnosis, said: Mapping[str, str], *, num_examples: int, constant_from: str) -> None:
+def _print(found: Diagnosis, meaning: Mapping[str, str], *, num_examples: int, constant_from: str) -> None:
     _print_decoders(found, num_examples=num_examples)
-    _meaning(said, "decoders")
+    _print_meaning(meaning, "decoders")
     if found.log_partitions is not None:
         _print_log_partitions(found.log_partitions)
         if "shifted-beam" in found.decoders:
             out().print(f"shifted-beam takes {found.constant:.2f} nats off each token (mean log Z of {constant_from})")
-        _meaning(said, "log Z")
+        _print_meaning(meaning, "log Z")
     if found.exposure:
         _print_exposure(found.exposure)
-        _meaning(said, "exposure gap")
+        _print_meaning(meaning, "exposure gap")
     if found.lengths:
         _print_lengths(found.lengths)
-        _meaning(said, "length bias")
+        _print_meaning(meaning, "length bias")
     _heading("Slot ranking: how often the right prefix scores above the best wrong one")
     if found.ranking is not None:
         _print_ranking(found.ranking)
-    _meaning(said, "slot ranking")
+    _print_meaning(meaning, "slot ranking")
 
 
 def _print_decoders(found: Diagnosis, *, num_examples: int) -> None:
@@ -190,13 +181,13 @@ def _print_decoders(found: Diagnosis, *, num_examples: int) -> None:
 def _print_log_partitions(report: LogPartitionReport) -> None:
     _heading("log Z on gold prefixes, in nats")
     by_length = {f"of {name} tokens": one for name, one in report.by_length.items()}
-    # Late positions rest on few outputs: as far as half of them reach.
+    # Late positions rest on few outputs: go as far as half of them reach.
     positions = [one for one in report.by_position if 2 * one.count >= report.by_position[0].count]
     places = {
         f"token {place + 1}": positions[place] for place in sorted({0, 1, len(positions) - 1}) if place < len(positions)
     }
     rows = {"all": report.overall, **places, **(by_length if len(by_length) > 1 else {})}
-    _table(
+    print_table(
         ("", "tokens", "mean", "variance", "mean |log Z|", "mean |log Z - mean|", "from", "to"),
         [
             (
@@ -221,7 +212,7 @@ def _print_log_partitions(report: LogPartitionReport) -> None:
 
 def _print_exposure(exposure: Mapping[str, ExposureGap]) -> None:
     _heading("Exposure gap: loss in nats per token")
-    _table(
+    print_table(
         ("", "after gold prefixes", "after its own", "gap"),
         [
             (
@@ -236,13 +227,13 @@ def _print_exposure(exposure: Mapping[str, ExposureGap]) -> None:
 
 
 def _printed_gap(gap: Mapping[str, float | None]) -> str:
-    told = f"{gap['difference']:+.3f}"
-    return told if gap["low"] is None else f"{told} [{gap['low']:+.3f}, {gap['high']:+.3f}]"
+    difference = f"{gap['difference']:+.3f}"
+    return difference if gap["low"] is None else f"{difference} [{gap['low']:+.3f}, {gap['high']:+.3f}]"
 
 
 def _print_lengths(lengths: Mapping[str, Mapping[int, LengthBias]]) -> None:
     _heading("Length bias, by beam size")
-    _table(
+    print_table(
         ("scores", "beam", "empty, %", "shorter than half, %", "never ended, %", "length ratio"),
         [
             (
@@ -264,14 +255,14 @@ def _print_ranking(ranking: SlotRanking) -> None:
         "both": "their sum",
         "raw": "raw score and log Z of the next step",
     }
-    _table(("by", "%", ""), [(title, *_interval(name, getattr(ranking, name))) for name, title in titles.items()])
+    print_table(("by", "%", ""), [(title, *_interval(name, getattr(ranking, name))) for name, title in titles.items()])
     pairs = int(ranking.both.denominators_N.sum())
     kept = 100 * ranking.on_beam.value
     out().print(f"{pairs:,} pairs; the right prefix is on the local beam at {kept:.1f}% of the steps")
 
 
 def _interval(title: str, sums: Sums) -> tuple[str, str]:
-    """A value and its bootstrap interval, in brackets; empty where there are too few examples for one."""
+    """Format a value, and its interval in brackets or nothing with too few examples."""
     value, low, high = (None if one is None else number(title, one) for one in _estimate(sums).values())
     return value or "", f"[{low}, {high}]" if low else ""
 
@@ -280,22 +271,8 @@ def _heading(text: str) -> None:
     out().print(f"\n{text}", style="bold", highlight=False, markup=False)
 
 
-def _meaning(said: Mapping[str, str], name: str) -> None:
-    out().print(f"-> {said[name]}", highlight=False, markup=False)
-
-
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, names: int = 1) -> None:
-    """A table whose first columns are names and whose others are numbers."""
-    import rich.box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=rich.box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for place, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if place >= names else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*map(Text, row))  # a token may look like markup
-    out().print(table)
+def _print_meaning(meaning: Mapping[str, str], name: str) -> None:
+    out().print(f"-> {meaning[name]}", highlight=False, markup=False)
 
 
 def _explore(
@@ -313,17 +290,17 @@ def _explore(
         text = run.codec.source_text(example)
         title = text if len(text) <= 80 else f"{text[:77]}..."
         draw_label_bias(bias, plot, target_name=names.__getitem__, step_names=labels, title=title)
-    said = fate_of_gold(bias)
+    meaning = fate_of_gold(bias)
     if as_json:
         rows = [[_prefix_as_json(prefix, names) for prefix in prefixes] for prefixes in bias.steps]
         about = {"example": place, "input": run.codec.source_text(example), "gold": list(example.target)}
-        about |= {"exact": bias.exact, "support": bias.support, "steps": rows, "meaning": said}
+        about |= {"exact": bias.exact, "support": bias.support, "steps": rows, "meaning": meaning}
         print(json.dumps(about, indent=1, ensure_ascii=False))
         return
     _print_label_bias(bias, steps, names, title=f"Example {place}: {run.codec.source_text(example)}")
     if unknown_targets(run, [example]):
         print(f"gold: {gold_text(run, example)}")
-    _meaning({"label bias": said}, "label bias")
+    _print_meaning({"label bias": meaning}, "label bias")
     if plot is not None:
         print(f"figure: {plot}")
 
@@ -360,7 +337,7 @@ def _print_label_bias(bias: LabelBias, steps: Sequence[str], names: Sequence[str
                 )
             )
     headings = ("step", "prefix", "log p", "raw", "log Z", "local %", "global %", "1 on", "end")
-    _table(headings, rows, names=2)
+    print_table(headings, rows, names=2)
     if left_out:
         out().print(f"{left_out} more prefixes are left out; --json has them all", style="dim", highlight=False)
     how = "exactly" if bias.exact else f"over a raw-score beam of {bias.support:,} prefixes; 0: dropped"
@@ -375,14 +352,14 @@ def _print_label_bias(bias: LabelBias, steps: Sequence[str], names: Sequence[str
 
 
 def _best_of_steps(steps: Sequence[Sequence[Prefix]]) -> tuple[list[list[Prefix]], int]:
-    """The best prefixes of each step and gold, at least two, in about `MOST_ROWS` rows; and how many are left out."""
+    """Return the best prefixes of each step and gold, about ``MOST_ROWS`` in all, and the number left out."""
     most = max(2, MOST_ROWS // max(1, len(steps)))
     shown = [[prefix for place, prefix in enumerate(prefixes) if place < most or prefix.is_gold] for prefixes in steps]
     return shown, sum(map(len, steps)) - sum(map(len, shown))
 
 
 def _shortened(tokens: Sequence[str], *, width: int) -> str:
-    """The end of a prefix, as many tokens as fit and at least one."""
+    """Return the last tokens of a prefix that fit, at least one."""
     kept = list(tokens[-1:])
     for token in reversed(tokens[:-1]):
         if len(" ".join([token, *kept])) > width - 4:

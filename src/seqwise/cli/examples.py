@@ -1,4 +1,4 @@
-"""Examples at the end of ``--help``: for every command, what one would type."""
+"""Examples at the end of ``--help``."""
 
 from __future__ import annotations
 
@@ -79,15 +79,15 @@ EXAMPLES = {
         "    --source-units subwords --output runs/de-en-mlm",
     ),
 }
-"""By the name of the command; a line that is too long for a terminal goes on in the next one."""
+"""By the name of the command; long lines continue on the next one."""
 
 
 def examples(command: str) -> str:
-    """The examples of a command, as ``--help`` shows them."""
+    """Return the examples of a command, as ``--help`` shows them."""
     return shown(*EXAMPLES[command])
 
 
 def shown(*commands: str) -> str:
-    """The end of a help text: what one would type, its lines as they are."""
+    """Return the end of a help text, with lines as they are."""
     lines = [line for command in commands for line in command.split("\n")]
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])

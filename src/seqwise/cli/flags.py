@@ -1,34 +1,54 @@
-"""One flag of a command for each field of a dataclass of settings."""
+"""Arguments that several commands share, and a flag for each field of a configuration."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from seqwise.cli.completion import choice_of
+from seqwise.cli.completion import choice_of, run_folders
 from seqwise.cli.layout import Command
 
+RunFolder = Annotated[
+    str,
+    typer.Argument(metavar="RUN", autocompletion=run_folders, help="a run folder, or the name of a run on the hub"),
+]
+MaskedRunFolder = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        autocompletion=run_folders,
+        help="the --output of a masked-model train; or a Hugging Face masked language model: a folder, or a"
+        " name on the hub",
+    ),
+]
+GoldFile = Annotated[
+    Path, typer.Argument(metavar="FILE", help="data with the right answers, in the format of the training data")
+]
+ResumableOutput = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="FILE", help="write there; the same command resumes after an interruption"),
+]
+BeamSize = Annotated[int | None, typer.Option(metavar="N", help="slots of the beam; by default as trained")]
 MetricsAsJson = Annotated[bool, typer.Option("--json", help="print what metrics.json holds, and nothing else")]
-"""The flag of every command that trains."""
 
 
 def command_with_flags(module: str, name: str) -> type[Command]:
-    """Make the class of a command that has one flag for each setting of a configuration.
+    """Make the class of a command with a flag for each setting of a configuration, which is imported when it is used.
 
-    Flags are taken as text, which is read as in YAML, with the same messages. The command has them all as its
-    ``**flags``, of which :func:`given_flags` tells those that were given. A setting that the command's own signature
-    names stays as it is there.
+    Flags are text, read as in YAML, and come as the ``**flags`` of the command; see ``given_flags``. Settings in the
+    command's own signature stay as they are.
     """
 
     class WithFlags(Command):
         has_flags = False
 
         def get_params(self, ctx: Any) -> Any:
-            """The parameters, those of the settings included."""
+            """Return the parameters, those of the settings included."""
             if not self.has_flags:
                 self.has_flags = True
                 alone = typer.Typer(add_completion=False)
@@ -42,7 +62,7 @@ def command_with_flags(module: str, name: str) -> type[Command]:
 
 
 def without_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Hide the ``**flags`` of a command, for as long as they are not listed."""
+    """Hide the ``**flags`` of a command until they are listed."""
     _set_parameters(command, _own_parameters(command))
     return command
 
@@ -84,10 +104,5 @@ def _set_parameters(command: Callable[..., None], parameters: list[inspect.Param
 
 
 def given_flags(flags: Mapping[str, str | None]) -> dict[str, str]:
-    """The flags of settings that the user wrote.
-
-    Example:
-        >>> given_flags({"steps": "10", "alpha": None})
-        {'steps': '10'}
-    """
+    """Return the flags that were given."""
     return {name: value for name, value in flags.items() if value is not None}

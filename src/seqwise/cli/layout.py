@@ -1,4 +1,4 @@
-"""Layout of ``--help``: options in groups, a list of commands that is not cut, and no slow import."""
+"""Layout of ``--help``: options in groups, whole descriptions of commands, and no slow import."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typer.core import TyperCommand, TyperGroup
 
 
 class _AsGiven:
-    """Stands in for what converts values, and imports pydantic for it, where there is nothing to convert."""
+    """Converter of values that imports pydantic only if there is a value to convert."""
 
     def __init__(self, param: Any) -> None:
         self.convert = param.get_runtime_param
@@ -29,10 +29,7 @@ def _prepare(command: Any, ctx: Any) -> None:
 
 
 class Command(TyperCommand):
-    """A command whose options stand in groups.
-
-    An option with a ``rich_help_panel`` begins the group of that name, which holds up to the next one that has one.
-    """
+    """A command with groups of options, each begun by an option with a ``rich_help_panel``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse a command line."""
@@ -58,7 +55,7 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """A group of commands that says of each command all of its first sentence."""
+    """A group of commands, listed with their whole first sentences."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse a command line."""

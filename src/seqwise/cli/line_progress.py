@@ -1,4 +1,4 @@
-"""Progress where no bar can be redrawn, and how much time is left."""
+"""Progress without bars, and estimates of the time left."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ from seqwise.cli.console import err
 
 
 def seconds_left(task: Task) -> int | None:
-    """Time that a task will take, by its last half minute; None where that is not known.
-
-    Steps of more than half a minute, and the first one, go by the task's field ``pace``, seconds for each step.
-    """
+    """Estimate the seconds left, by the last half minute or else by the task's field ``pace``, seconds per step."""
     if task.time_remaining is not None:
         return int(task.time_remaining)
     pace = task.fields.get("pace")
@@ -26,22 +23,21 @@ def seconds_left(task: Task) -> int | None:
 
 
 def time_left(task: Task) -> str | None:
-    """The same as hours, minutes and seconds; a task that knows better says so in its field ``left``."""
+    """Format the time left; a task's field ``left`` overrides the estimate."""
     seconds = seconds_left(task)
     known: str | None = task.fields.get("left")
     return known if known is not None or seconds is None else str(timedelta(seconds=seconds))
 
 
 class TimeLeftColumn(TimeRemainingColumn):
-    """The time left of :func:`time_left`."""
+    """Column of the time left."""
 
     def render(self, task: Task) -> Text:
-        """Hours, minutes and seconds."""
         return Text(time_left(task) or "-:--:--", style="progress.remaining")
 
 
 class LineProgress(Progress):
-    """Progress for a log or a pipe, which no bar can be redrawn in: a line now and then, none of what is soon over."""
+    """Progress in a log or a pipe, where no bar can be redrawn: a line now and then."""
 
     def __init__(self, *, every: float, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(console=err(), disable=True)
@@ -49,11 +45,10 @@ class LineProgress(Progress):
         self.next_line = clock() + every
 
     def advance(self, task_id: TaskID, advance: float = 1) -> None:
-        """One step, or more."""
         self.update(task_id, advance=advance)
 
     def update(self, task_id: TaskID, **changes: Any) -> None:
-        """Change a task, and say how far it is if the last line is long ago."""
+        """Change a task, and print a line if the last one is long ago."""
         super().update(task_id, **changes)
         if self.clock() < self.next_line:
             return

@@ -10,13 +10,12 @@ from typing import Annotated, Any
 
 import typer
 
-from seqwise.cli.console import print_warnings, progress_bars
+from seqwise.cli.console import bar_for_each_part, print_warnings, progress_bars
 from seqwise.cli.examples import examples
 from seqwise.cli.flags import MetricsAsJson, command_with_flags, given_flags, without_flags
 from seqwise.cli.layout import Group
 
 masked_model = typer.Typer(cls=Group, rich_markup_mode=None, epilog=examples("masked-model"))
-"""The group of commands."""
 
 
 @masked_model.callback(invoke_without_command=True)
@@ -45,16 +44,14 @@ def train_command(
     settings = load_masked_flags(given)
     with progress_bars() as bars:
         training = bars.add_task("training", total=None, note="")
-        measuring: list[Any] = []
+        count = bar_for_each_part(bars)
 
         def on_progress(step: Any) -> None:
             left = str(timedelta(seconds=round(step.seconds_left)))
             bars.update(training, completed=step.step, total=step.steps, note=f"loss {step.loss:.3f}", left=left)
 
         def on_measured(done: int, total: int) -> None:
-            if not measuring:
-                measuring.append(bars.add_task("development data", total=total, note=""))
-            bars.update(measuring[0], completed=done)
+            count("development data", done, total)
 
         metrics = train_masked_model(train, output, settings, dev=dev, on_progress=on_progress, on_measured=on_measured)
     print_warnings(metrics)

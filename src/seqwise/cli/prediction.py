@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from seqwise.cli.completion import choice_of, run_folders
-from seqwise.cli.console import number, out, print_measures, require_at_least_one, require_files
+from seqwise.cli.completion import choice_of
+from seqwise.cli.console import number, print_measures, print_table, require_at_least_one, require_files
+from seqwise.cli.flags import BeamSize, GoldFile, ResumableOutput, RunFolder
 from seqwise.errors import InputError
 from seqwise.names import DECODER_NAMES
 from seqwise.training.processes import local_device
@@ -24,19 +25,10 @@ if TYPE_CHECKING:
     from seqwise.runs import Prediction
     from seqwise.runs.run import OutputRun
 
-RunFolder = Annotated[
-    str,
-    typer.Argument(
-        metavar="RUN",
-        autocompletion=run_folders,
-        help="a run folder, or the name of a run on the hub",
-    ),
-]
 BLOCK = 1024  # inputs that are decoded together, and kept together in a file
 DECODERS = f"{', '.join(DECODER_NAMES)} (of a chain)"
 DECODER_CHOICES = choice_of((*DECODER_NAMES, "best"))
 FORMATS = ("lines", "json", "columns")
-BeamSize = Annotated[int | None, typer.Option(metavar="N", help="slots of the beam; by default as trained")]
 
 
 def predict(
@@ -76,12 +68,7 @@ def predict(
         ),
     ] = "lines",
     as_json: Annotated[bool, typer.Option("--json", help="the same as --format json")] = False,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="FILE", help="write there; the same command resumes after an interruption"
-        ),
-    ] = None,
+    output: ResumableOutput = None,
 ) -> None:
     """Print the best outputs for one text, or for each input of a file.
 
@@ -119,7 +106,7 @@ def predict(
     decoder = _named(decoder, folder)
     _require_possible(loaded, decoder, beam_size=beam_size, n_best=n_best, length_normalization=length_normalization)
     one_text = not examples[0].path
-    # All of them, so that the last line's mistake is known before the first output.
+    # Of all examples, so that errors come before the first output.
     by_example = zip(examples, reading_problems(loaded, examples), strict=True)
     problems = {example.line: problem for example, problem in by_example if problem is not None}
     if one_text and problems:
@@ -167,7 +154,7 @@ def predict(
 
 
 def _layout(layout: str, *, task: str | None, n_best: int | None) -> str:
-    """The format of the output, if the run can write it."""
+    """Refuse a format of the output that the run cannot write; return it."""
     from seqwise.configuration.written import did_you_mean
 
     if layout not in FORMATS:
@@ -184,7 +171,7 @@ def _layout(layout: str, *, task: str | None, n_best: int | None) -> str:
 def _require_possible(
     run: OutputRun, decoder: str | None, *, beam_size: int | None, n_best: int | None, length_normalization: float
 ) -> None:
-    """Numbers that a search can do something with."""
+    """Refuse numbers that a search cannot use."""
     require_at_least_one("--beam-size", beam_size)
     require_at_least_one("--n-best", n_best)
     if not math.isfinite(length_normalization):
@@ -196,7 +183,7 @@ def _require_possible(
 
 
 def _named(decoder: str | None, folder: Path) -> str | None:
-    """The name of a decoder; the best one on the development data where that is asked for."""
+    """Return the name of a decoder; "best" is the best one on development data."""
     from seqwise.runs.decoder_choice import best_decoder
 
     return best_decoder(folder) if decoder == "best" else decoder
@@ -205,7 +192,7 @@ def _named(decoder: str | None, folder: Path) -> str | None:
 def _lines(
     run: OutputRun, example: Example, outputs: Sequence[Prediction], problem: InputError | None
 ) -> Iterator[str]:
-    """Ranked outputs of one text; of a file's input one line, empty for a blank one."""
+    """Yield ranked outputs of a text, or the line of an input of a file."""
     if not example.path:
         for rank, output in enumerate(outputs, start=1):
             yield f"{rank}  {round(output.score, 4):>9.3f}  {run.codec.target_text(output.tokens)}"
@@ -229,22 +216,20 @@ def _json_line(run: OutputRun, example: Example, outputs: Sequence[Prediction], 
 def _columns(
     example: Example, outputs: Sequence[Prediction], problem: InputError | None, *, is_first: bool
 ) -> Iterator[str]:
-    """Lines that stood before a sentence, or one blank line, and its tokens with their labels."""
+    """Yield the lines before a sentence, or one blank line, and its tokens with their labels."""
     yield from example.key.split("\n")[:-1] or ([] if is_first else [""])
     labels = outputs[0].tokens if outputs else [_in_place(problem) if problem else ""] * len(example.source)
     yield from ("\t".join(row) for row in zip(example.source, labels, strict=True))
 
 
 def _in_place(problem: InputError) -> str:
-    """The text in place of an output, without the file and the line, which its own place shows."""
+    """Return the text in place of an output, without file and line."""
     return f"error: {InputError(problem.problem, hint=problem.hint)}"
 
 
 def evaluate(
     run: RunFolder,
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="data with the right answers, in the format of the training data")
-    ],
+    file: GoldFile,
     *,
     decoder: Annotated[
         str | None,
@@ -333,7 +318,7 @@ def _plain(
     signed: Mapping[str, str],
     entities: Mapping[str, EntityCounts],
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """Every estimate as JSON has it; BLEU with its signature, entity F1 with the scores of each type."""
+    """Return the estimates as JSON, with the signature of BLEU, and the scores of each type of entity."""
     plain: dict[str, dict[str, dict[str, Any]]] = {
         name: {title: estimate._asdict() for title, estimate in row.items()} for name, row in estimates.items()
     }
@@ -346,18 +331,11 @@ def _plain(
 
 
 def _print_types(entities: EntityCounts) -> None:
-    import rich.box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=rich.box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    table.add_column("type", overflow="fold")
-    for heading in ("precision, %", "recall, %", "F1, %", "support"):
-        table.add_column(heading, justify="right")
+    rows = []
     for kind, scores in {**entities.by_type, "all (micro-averaged)": entities.all_types}.items():
         shares = (f"{100 * share:.1f}" for share in (scores.precision, scores.recall, scores.f1))
-        table.add_row(Text(kind), *shares, f"{scores.support:,}")  # a type may look like markup
-    out().print(table)
+        rows.append((kind, *shares, f"{scores.support:,}"))
+    print_table(("type", "precision, %", "recall, %", "F1, %", "support"), rows)
 
 
 def _cell(title: str, estimate: Estimate) -> tuple[str, str]:

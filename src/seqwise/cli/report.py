@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from seqwise.cli.completion import run_folders
-from seqwise.cli.console import progress_bars, require_at_least_one
+from seqwise.cli.console import bar_for_each_part, progress_bars, require_at_least_one
 
 
 def report(
@@ -46,16 +46,9 @@ def report(
     from seqwise.runs.report import Asked, write_report
 
     require_at_least_one("--examples", examples)
-    for one in example or ():
-        require_at_least_one("--example", one)
+    for place in example or ():
+        require_at_least_one("--example", place)
     asked = Asked(tuple(file or ()), examples, tuple(example or ()))
     with progress_bars() as progress:
-        bars: dict[str, Any] = {}
-
-        def advance(part: str, done: int, total: int) -> None:
-            if part not in bars:
-                bars[part] = progress.add_task(part, total=total, note="")
-            progress.update(bars[part], completed=done)
-
-        write_report(runs, output, asked, on_progress=advance)
+        write_report(runs, output, asked, on_progress=bar_for_each_part(progress))
     print(f"the report is in {output}")

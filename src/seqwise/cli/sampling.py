@@ -10,22 +10,13 @@ from typing import Annotated, Any
 
 import typer
 
-from seqwise.cli.completion import run_folders
 from seqwise.cli.console import err, progress_bars, require_files
-from seqwise.cli.flags import given_flags
+from seqwise.cli.flags import MaskedRunFolder, given_flags
 from seqwise.training.processes import is_main_process
 
 
 def sample(
-    run: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN",
-            autocompletion=run_folders,
-            help="the --output of a masked-model train; or a Hugging Face masked language model: a folder, or a"
-            " name on the hub",
-        ),
-    ],
+    run: MaskedRunFolder,
     file: Annotated[
         str | None,
         typer.Argument(
@@ -73,13 +64,15 @@ def sample(
     from seqwise.runs.sampling_problems import read_problems
     from seqwise.runs.sampling_settings import SampleSettings
 
-    # oneDNN keeps what it has compiled for each of the last 1,024 shapes, and of chains that move nearly every call has
-    # a shape of its own: memory would grow for the first half million of lines.
+    # oneDNN keeps compiled kernels for the last 1,024 shapes, and nearly every call of moving chains has a new shape:
+    # memory would grow for the first half million of lines.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     require_files(output, file)
     given: dict[str, Any] = {**given_flags(flags), "best": best}
     phrases_given = {"contain": contain, "without": without}
-    settings = configure(SampleSettings, **given, **{name: found for name, found in phrases_given.items() if found})
+    settings = configure(
+        SampleSettings, **given, **{name: phrases for name, phrases in phrases_given.items() if phrases}
+    )
     loaded = load_run(run, to="score")
     _print_samples(loaded, read_problems(loaded, file, settings), settings, output)
 

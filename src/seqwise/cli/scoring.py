@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from seqwise.cli.completion import run_folders
 from seqwise.cli.console import progress_bars, require_at_least_one, require_files
+from seqwise.cli.flags import MaskedRunFolder, ResumableOutput
 from seqwise.training.processes import local_device
 
 if TYPE_CHECKING:
@@ -24,15 +24,7 @@ if TYPE_CHECKING:
 
 
 def score(
-    run: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN",
-            autocompletion=run_folders,
-            help="the --output of a masked-model train; or a Hugging Face masked language model: a folder, or a"
-            " name on the hub",
-        ),
-    ],
+    run: MaskedRunFolder,
     file: Annotated[
         Path,
         typer.Argument(
@@ -45,12 +37,7 @@ def score(
     max_rows: Annotated[
         int, typer.Option(metavar="N", help="masked sequences that the model is given at once; fewer need less memory")
     ] = 256,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="FILE", help="write there; the same command resumes after an interruption"
-        ),
-    ] = None,
+    output: ResumableOutput = None,
 ) -> None:
     """Score sequences with a masked model: log p(token | all others), and their sum, the pseudo-log-likelihood.
 
@@ -66,7 +53,7 @@ def score(
     if str(file) == "-" and sys.stdin is not None and sys.stdin.isatty():
         print("reading sequences from the terminal, up to Ctrl-D", file=sys.stderr)
     examples = loaded.codec.read("/dev/stdin" if str(file) == "-" else file)
-    # A bar takes hold of standard output, as if that were the terminal too; where it is, the results themselves move.
+    # A bar would take hold of standard output; if that is a terminal, the results show the progress.
     results = sys.stdout
     with nullcontext() if results.isatty() and output is None else progress_bars() as bars:
         task = None if bars is None else bars.add_task("scoring", total=len(examples), note="")
@@ -109,14 +96,14 @@ def _keep(
     progressing: Callable[[Iterable[str]], Iterator[str]],
     on_begin: Callable[[int], None],
 ) -> None:
-    """Write the lines to a file, from where a killed command has left it."""
+    """Write the lines to a file, resuming a killed command."""
     from seqwise.runs import scoring
     from seqwise.runs.inputs import digest_of
     from seqwise.runs.kept_lines import write_in_blocks
     from seqwise.runs.run import fingerprint
 
-    scoring.score_sequences(run, examples, max_rows=max_rows)  # refuses now what it would refuse later
-    # Of one block, sequences share passes of the model, so that blocks begin where they begin without a file.
+    scoring.score_sequences(run, examples, max_rows=max_rows)
+    # Sequences of a block share passes of the model, so blocks are the same as without a file.
     write_in_blocks(
         output,
         examples,
@@ -129,7 +116,7 @@ def _keep(
 
 @dataclass
 class _Totals:
-    """Sums over all lines, counted from the lines: the same whether or not some were written before."""
+    """Sums over the lines, those of an interrupted call included."""
 
     sequences: int = 0
     log_prob: float = 0.0
@@ -152,15 +139,15 @@ class _Totals:
         return f"{self.sequences:,} sequences, {number:,} tokens{known}: pseudo-perplexity {perplexity:.4g}"
 
 
-def _record(run: MaskedRun, one: SequenceScore) -> dict[str, Any]:
-    record: dict[str, Any] = {"text": run.codec.example_text(one.example), "line": one.example.line}
+def _record(run: MaskedRun, scored: SequenceScore) -> dict[str, Any]:
+    record: dict[str, Any] = {"text": run.codec.example_text(scored.example), "line": scored.example.line}
     if run.codec.conditional:
-        record["source"] = run.codec.source_text(one.example)
-    if run.settings.format == "fasta" or one.example.key:
-        record["name"] = one.example.key
+        record["source"] = run.codec.source_text(scored.example)
+    if run.settings.format == "fasta" or scored.example.key:
+        record["name"] = scored.example.key
     return record | {
-        "log_prob": round(one.log_prob, 4),
-        "tokens": list(one.tokens),
-        "token_log_probs": [round(value, 4) for value in one.token_log_probs_T.double().tolist()],
-        "pseudo_perplexity": round(one.pseudo_perplexity, 4),
+        "log_prob": round(scored.log_prob, 4),
+        "tokens": list(scored.tokens),
+        "token_log_probs": [round(value, 4) for value in scored.token_log_probs_T.double().tolist()],
+        "pseudo_perplexity": round(scored.pseudo_perplexity, 4),
     }

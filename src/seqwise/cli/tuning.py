@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from seqwise.cli.console import number, out, progress_bars
+from seqwise.cli.console import number, print_table, progress_bars
 from seqwise.cli.flags import given_flags
 
 if TYPE_CHECKING:
@@ -60,14 +60,9 @@ def _value(tuning: Tuning, value: float | None) -> str:
 
 
 def _print_trials(tuning: Tuning) -> None:
-    import rich.box
-    from rich.table import Table
-
-    table = Table(box=rich.box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for heading in ("trial", "", f"{tuning.title}, %", "settings"):
-        table.add_column(heading)
+    rows = []
     for place, trial in enumerate(tuning.trials):
         state = "best" if place == tuning.best else "" if trial.state == "complete" else trial.state
         settings = ", ".join(f"{name} {value}" for name, value in trial.settings.items())
-        table.add_row(str(place + 1), state, _value(tuning, trial.value), settings)
-    out().print(table)
+        rows.append((str(place + 1), state, _value(tuning, trial.value), settings))
+    print_table(("trial", "", f"{tuning.title}, %", "settings"), rows, names=4)

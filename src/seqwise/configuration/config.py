@@ -1,4 +1,4 @@
-"""Configurations: frozen settings with types and ranges, and a choice between several of them."""
+"""Configurations: frozen settings with types and ranges, and choices between several of them."""
 
 from __future__ import annotations
 
@@ -41,16 +41,15 @@ def setting(
     """Declare a field of a :class:`Config` with its line of help and its range.
 
     Args:
-        default: the value where nothing is given; text is read as from a file. A function makes it from the fields
-            before this one, ``{name: value}``.
-        text: what ``--help`` says of it.
-        flag: its flat name where it is not the field's: ``k`` of an objective is ``beam_size`` on the command line.
-        panel: the group of flags in ``--help`` that this one begins.
-        metavar: what ``--help`` calls its value, where the type does not say it.
-        choices: values that a shell may complete, where the type does not say them.
-        readers: which alternatives have it, in the help; by default all are named.
-        usual: the default in the help, where a function makes it.
-        shared: whether its flat name may be given where no chosen alternative has it, so that one file of settings
+        default: the default value, as text or as an object; or a function of the fields before, ``{name: value}``.
+        text: the help.
+        flag: the flat name if it is not the field's: ``k`` of an objective is ``beam_size`` on the command line.
+        panel: the group of flags in ``--help`` that begins here.
+        metavar: placeholder of the value in ``--help``, by default by the type.
+        choices: values that a shell completes, by default by the type.
+        readers: the alternatives that have it, in the help; by default all are named.
+        usual: the default in the help, if a function makes it.
+        shared: whether the flat name is also accepted where no chosen alternative has it, so that one file of settings
             serves to compare several.
         ge, gt, le, lt: bounds: at least, greater than, at most, below.
 
@@ -76,7 +75,7 @@ def setting(
 
 
 class Config(BaseModel):
-    """Frozen settings, each with its type and range; text is read as it stands in a YAML file.
+    """Frozen settings, each with a type and a range; text is read as in a YAML file.
 
     Raises:
         InputError: names the setting that is unknown, missing, of the wrong type or out of its range.
@@ -109,7 +108,7 @@ class Config(BaseModel):
         except ValidationError as error:
             raise explained(error, type(self), Written(values, "")) from None
 
-    # pydantic calls an __init__ of one's own for nested values as well, which would hide where in them a mistake is.
+    # Without this, pydantic would call __init__ for nested values too, and lose the place of a mistake.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     @field_validator("*", mode="before")
@@ -121,29 +120,21 @@ class Config(BaseModel):
         return type(self) is type(other) and self.__dict__ == other.__dict__
 
     def replace(self: T, **changes: Any) -> T:
-        """Return a copy with other values of its own fields, checked again.
-
-        Example:
-            >>> class Optimiser(Config):
-            ...     rate: float = 1e-3
-            >>> Optimiser().replace(rate=0.5)
-            Optimiser(rate=0.5)
-        """
+        """Return a copy with some fields changed, validated again."""
         return type(self)(**{name: getattr(self, name) for name in self.model_fields_set} | changes)
 
 
 class OneOf:
     """Annotation of a field that holds one of several alternatives: ``Annotated[Base, OneOf(Base)]``.
 
-    The alternatives are the subclasses of a base class that have a tag, ``name: Literal["..."]``; a subclass that is
-    defined later is one too. Text names an alternative and leaves its options at their defaults; a mapping holds the
-    tag and the options.
+    The alternatives are the subclasses of a base class that have a tag, ``name: Literal["..."]``, those defined later
+    included. Text names an alternative with default options; a mapping holds the tag and the options.
 
     Args:
         base: the base class.
-        short: from a text to the mapping that it abbreviates; by default ``{tag: text}``.
+        short: expands a text to a mapping; by default to ``{tag: text}``.
         optional: whether "none" stands for None.
-        usual: the tag of the alternative that flat settings go to where none is chosen; by default that of the default.
+        usual: tag of the alternative that takes flat settings if none is chosen; by default that of the default.
 
     Example:
         >>> class Schedule(Config): ...
@@ -172,19 +163,15 @@ class OneOf:
 
     @property
     def members(self) -> dict[str, type[Config]]:
-        """The alternatives by the value of their tag, in the order of their definition."""
+        """Alternatives by tag, in the order of their definition."""
         return dict(_tagged(self.base))
 
     def mapping(self, value: Any) -> Any:
-        """A text as the mapping that it abbreviates; anything else as it is."""
+        """Expand a text to a mapping; return anything else as it is."""
         return self.short(value) if isinstance(value, str) else value
 
     def member(self, name: Any) -> type[Config]:
-        """Look up an alternative.
-
-        Raises:
-            InputError: there is none of that name.
-        """
+        """Look up an alternative by its tag."""
         members = self.members
         if name not in members:
             hint = did_you_mean(str(name), members)
@@ -192,11 +179,7 @@ class OneOf:
         return members[name]
 
     def validate(self, value: Any) -> Config | None:
-        """The alternative that a value describes.
-
-        Raises:
-            InputError: it describes none, or an option is wrong.
-        """
+        """Return the alternative that a value describes."""
         if isinstance(value, self.base) or (self.optional and (value is None or value == "none")):
             return value if isinstance(value, self.base) else None
         value = self.mapping(value)
@@ -220,13 +203,13 @@ def _tagged(base: type[Config]) -> Iterator[tuple[str, type[Config]]]:
 
 
 def flat_name(name: str, info: FieldInfo) -> str:
-    """The name that a field has as a flag."""
+    """Return the flat name of a field."""
     extra = info.json_schema_extra
     return str(extra["flag"]) if isinstance(extra, dict) and extra.get("flag") else name
 
 
 def section_of(info: FieldInfo) -> type[Config] | OneOf | None:
-    """The alternatives of a field, or the class of a nested section; None for a plain value."""
+    """Return the alternatives of a field, the class of a nested section, or None for a plain value."""
     for annotation in info.metadata:
         if isinstance(annotation, OneOf):
             return annotation
@@ -235,9 +218,9 @@ def section_of(info: FieldInfo) -> type[Config] | OneOf | None:
 
 
 def _read(kind: Any, value: Any) -> Any:
-    """Text as a value of this type, where it is one; what cannot be read is left for pydantic to refuse."""
+    """Convert text to a value of this type, if it is one; pydantic refuses what is left."""
     if isinstance(value, bool) and kind in (int, float):
-        return str(value).lower()  # no number, though Python takes it for one
+        return str(value).lower()  # no number
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Annotated:
         return _read(arguments[0], value)
@@ -296,13 +279,7 @@ def _finite_number(text: str) -> float | None:
 
 
 class WrongValue(InputError):
-    """A value that is wrong, where its place is not known yet: ``{name}`` in the problem stands for it.
-
-    Attributes:
-        problem: such as "{name} must be even, got 3".
-        hint: as of :class:`~seqwise.errors.InputError`.
-        key: below which the value stands, where it is in a mapping.
-    """
+    """Error about a value whose place is not known yet, such as "{name} must be even, got 3"; ``key`` is below it."""
 
     def __init__(self, problem: str, *, hint: str | None = None, key: str | None = None) -> None:
         super().__init__(problem.replace("{name}", "it", 1), hint=hint)
@@ -310,7 +287,7 @@ class WrongValue(InputError):
 
 
 def wrong_value(expected: str, got: Any, *, hint: str | None = None, key: str | None = None) -> WrongValue:
-    """The error about a value that is not what was expected."""
+    """Return the error about a value that is not what was expected."""
     return WrongValue(f"{{name}} must be {expected}, got {shown(got)}", hint=hint, key=key)
 
 
@@ -327,13 +304,13 @@ _KINDS = {
     "mapping": "a mapping",
     "model": "a mapping of names to values",
 }
-"""From the beginning of the type of an error of pydantic to what was expected."""
+"""Expectations by the beginning of the type of a pydantic error."""
 
 _BOUNDS = {"ge": "at least", "gt": "greater than", "le": "at most", "lt": "below"}
 
 
 def explained(error: ValidationError, kind: type[Config], written: Written) -> InputError:
-    """The first mistake that pydantic has found as one line; unknown names come before wrong values."""
+    """Turn the first mistake of a pydantic error into one line; unknown names come before wrong values."""
     mistakes = error.errors(include_url=False)
     mistake = next((found for found in mistakes if found["type"] == "extra_forbidden"), mistakes[0])
     loc, kind_of_error = mistake["loc"], mistake["type"]
@@ -362,7 +339,7 @@ def explained(error: ValidationError, kind: type[Config], written: Written) -> I
 
 
 def named(error: InputError, written: Written, loc: tuple[Any, ...], flag: Written | None = None) -> InputError:
-    """An error with the name, file and line of the value that it is about."""
+    """Add the name, file and line of its value to an error."""
     key = error.key if isinstance(error, WrongValue) else error.problem.partition(":")[0]
     if key and _at(written, (*loc, key)):
         loc = (*loc, key)
@@ -370,7 +347,7 @@ def named(error: InputError, written: Written, loc: tuple[Any, ...], flag: Writt
     problem = error.problem
     if isinstance(error, WrongValue):
         problem = error.template.replace("{name}", where.name if where and where.name else _name(written, loc), 1)
-    if where is None:  # a default, or a rule about several values: the nearest section that was given
+    if where is None:  # a default, or a rule about several values: take the nearest section that was given
         where = next((near for end in range(len(loc), -1, -1) if (near := _at(written, loc[:end]))), None)
     if error.path is not None or where is None or where.path is None:
         return InputError(problem, path=error.path, line=error.line, hint=error.hint)
@@ -390,14 +367,14 @@ def _name(written: Written, loc: tuple[Any, ...]) -> str:
 
 
 def _field_at(kind: type[Config], written: Written, loc: tuple[Any, ...]) -> tuple[type[Config], FieldInfo | None]:
-    """The section in which a mistake is, and the field of it; None where the section has no such field."""
+    """Return the section of a mistake, and its field or None."""
     section, info = kind, kind.model_fields.get(str(loc[0])) if loc else None
     for depth, key in enumerate(loc[1:], start=1):
         nested = None if info is None else section_of(info)
         if isinstance(nested, OneOf):
             tag = _at(written, (*loc[:depth], nested.base.tag))
             nested = None if tag is None else nested.members.get(tag.value)
-        if nested is None:  # the rest of the places are inside a plain value
+        if nested is None:  # the rest is inside a plain value
             break
         section, info = nested, nested.model_fields.get(str(key))
     return section, info

@@ -1,4 +1,4 @@
-"""Flat names, as of command-line flags, for the settings of all sections: reading, writing and listing them."""
+"""Flat names of the settings of all sections, as of command-line flags: reading, writing and listing."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ T = TypeVar("T", bound=Config)
 
 
 def configure(kind: type[T] | OneOf, **flat: Any) -> T:
-    """Build a configuration from flat settings, each by the name that its command-line flag has.
+    """Build a configuration from flat settings, named like command-line flags.
 
     Args:
         kind: a Config, or the alternatives of one.
         flat: settings of any depth, or whole sections.
 
     Raises:
-        InputError: a setting is unknown, not one of the chosen alternatives', or out of its range.
+        InputError: a setting is unknown, has no effect, or is out of its range.
 
     Example:
         >>> class Settings(Config):
@@ -47,17 +47,10 @@ def load(kind: type[T] | OneOf, path: Path | None, flags: Mapping[str, str] | No
     Args:
         kind: a Config, or the alternatives of one.
         path: a YAML file, nested like the configuration or flat like the flags; None: the defaults alone.
-        flags: ``{"beam_size": "3"}``: names as of :func:`configure` -> text as on a command line.
+        flags: text by flat name, as on a command line: ``{"beam_size": "3"}``.
 
     Raises:
-        InputError: names file and line of an unknown or repeated key, a value of the wrong type or a missing one.
-
-    Example:
-        >>> class Settings(Config):
-        ...     rate: float = 1e-3
-        ...     steps: int = 10
-        >>> load(Settings, None, {"rate": "1e-4"})
-        Settings(rate=0.0001, steps=10)
+        InputError: a key is unknown, repeated or missing, or a value is of the wrong type; names file and line.
 
     Not implemented: YAML merge keys (``<<``) and several documents in one file.
     """
@@ -65,10 +58,7 @@ def load(kind: type[T] | OneOf, path: Path | None, flags: Mapping[str, str] | No
 
 
 def dump(configuration: Config) -> str:
-    """Write a configuration as the YAML text from which ``load`` makes an equal one.
-
-    Returns:
-        YAML, nested, one key a line in the order of the fields.
+    """Return a configuration as nested YAML, from which ``load`` makes an equal one.
 
     Example:
         >>> class Settings(Config):
@@ -83,23 +73,16 @@ def dump(configuration: Config) -> str:
 
 
 def plain_values(configuration: Config) -> dict[str, Any]:
-    """A configuration as nested mappings of texts, numbers and lists, as YAML and JSON can hold them.
-
-    Example:
-        >>> class Settings(Config):
-        ...     data: Path = Path("a.tsv")
-        >>> plain_values(Settings())
-        {'data': 'a.tsv'}
-    """
+    """Return a configuration as nested mappings of values that YAML and JSON can hold."""
     return {name: _plain(getattr(configuration, name)) for name in type(configuration).model_fields}
 
 
 def changed(
     kind: type[T] | OneOf, configuration: Config, changes: Mapping[str, Any], leave_out: Collection[str] = ()
 ) -> T:
-    """Build a configuration that differs from another by some flat settings.
+    """Build a configuration that differs from another by flat changes; fields in ``leave_out`` are not kept.
 
-    Options that a newly chosen alternative does not have are left out; those of the same name stay.
+    Settings that were not given follow the new values. Options that a newly chosen alternative lacks are dropped.
     """
     start = {name: value for name, value in _set_values(configuration).items() if name not in leave_out}
     fields = type(configuration).model_fields
@@ -111,7 +94,7 @@ def changed(
 
 
 def _set_values(configuration: Config, above: str = "") -> dict[str, Written]:
-    """The fields that were given, sections as mappings, and the tags of all alternatives."""
+    """Return the given fields, sections as mappings, and the tags of all alternatives."""
     values: dict[str, Written] = {}
     for name, info in type(configuration).model_fields.items():
         value = getattr(configuration, name)
@@ -123,7 +106,7 @@ def _set_values(configuration: Config, above: str = "") -> dict[str, Written]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as YAML can hold it."""
+    """Return a value as YAML can hold it."""
     if isinstance(value, Config):
         return plain_values(value)
     if isinstance(value, Mapping):
@@ -136,14 +119,9 @@ def _plain(value: Any) -> Any:
 
 
 def flat_values(configuration: Config, *, only_changed: bool = False) -> dict[str, Any]:
-    """List all settings of a configuration and its sections by their flat names, as YAML could hold them.
+    """List all settings by flat names, as YAML can hold them; the outermost of the same name wins.
 
-    Example:
-        >>> class Settings(Config):
-        ...     rate: float = 1e-3
-        ...     steps: int = 10
-        >>> flat_values(Settings(rate=0.5)), flat_values(Settings(rate=0.5), only_changed=True)
-        ({'rate': 0.5, 'steps': 10}, {'rate': 0.5})
+    With ``only_changed``, defaults are left out.
     """
     values: dict[str, Any] = {}
     own: dict[str, Any] = {}
@@ -167,15 +145,7 @@ def flat_values(configuration: Config, *, only_changed: bool = False) -> dict[st
 
 
 def differences(before: Config, after: Config) -> dict[str, tuple[Any, Any]]:
-    """List the settings in which two configurations differ, by their flat names; other alternatives by their tags.
-
-    Example:
-        >>> class Settings(Config):
-        ...     rate: float = 1e-3
-        ...     steps: int = 10
-        >>> differences(Settings(), Settings(steps=3))
-        {'steps': (10, 3)}
-    """
+    """List the settings in which two configurations differ, by flat names; other alternatives by their tags."""
     found: dict[str, tuple[Any, Any]] = {}
     fields = {**type(before).model_fields, **type(after).model_fields}
     for name, info in fields.items():
@@ -190,30 +160,18 @@ def differences(before: Config, after: Config) -> dict[str, tuple[Any, Any]]:
 
 @dataclass(frozen=True)
 class Flag:
-    """One command-line flag: all fields of one flat name.
-
-    Attributes:
-        name: the flat name.
-        text: the line of help.
-        metavar: what its value is called.
-        choices: what a shell may complete.
-        default: what it is where nothing is given, "" where that says nothing.
-        panel: the group in ``--help``, or None for that of the flag before.
-    """
+    """One command-line flag: all fields of one flat name."""
 
     name: str
-    text: str
+    text: str  # help
     metavar: str
-    choices: tuple[str, ...]
-    default: str
-    panel: str | None
+    choices: tuple[str, ...]  # that a shell completes
+    default: str  # "" where that says nothing
+    panel: str | None  # group in ``--help``
 
 
 def flags_of(kind: type[Config] | OneOf) -> list[Flag]:
-    """List the flags of a configuration, those of every alternative included.
-
-    The help of an option that not all alternatives have begins with the names of those that do.
-    """
+    """List the flags of a configuration with all its alternatives; the help names those that have an option."""
     same_name: dict[str, list[_Leaf]] = {}
     panels: dict[str, str | None] = {}
     panel = None
@@ -231,19 +189,12 @@ def flags_of(kind: type[Config] | OneOf) -> list[Flag]:
 
 @dataclass(frozen=True)
 class _Leaf:
-    """A field of some alternative.
-
-    Attributes:
-        flag: its flat name.
-        info: its default, help and bounds.
-        owners: the alternatives that it belongs to: pairs of the flat name that chooses and the chosen tag.
-        alternatives: where the field is such a choice itself, the tags.
-    """
+    """A field of some alternative."""
 
     flag: str
     info: FieldInfo
-    owners: tuple[tuple[str, str], ...]
-    alternatives: tuple[str, ...] = ()
+    owners: tuple[tuple[str, str], ...]  # alternatives that have it: the flat name of the choice, and the chosen tag
+    alternatives: tuple[str, ...] = ()  # tags, of a field that is a choice itself
 
 
 def _leaves(kind: type[Config] | OneOf, owners: tuple[tuple[str, str], ...] = ()) -> Iterator[_Leaf]:
@@ -290,7 +241,7 @@ def _flag(name: str, leaves: list[_Leaf], panel: str | None, every: Mapping[str,
 
 
 def _readers(leaves: list[_Leaf], every: Mapping[str, set[str]]) -> str:
-    """The alternatives that have an option; "" where all have it."""
+    """Name the alternatives that have an option; "" if all have it."""
     chosen: dict[str, dict[str, None]] = {}
     for leaf in leaves:
         owners = [(choice, tag) for choice, tag in leaf.owners if choice in every]
@@ -303,7 +254,7 @@ def _readers(leaves: list[_Leaf], every: Mapping[str, set[str]]) -> str:
 
 
 def _extra(info: FieldInfo) -> dict[str, Any]:
-    """Notes that :func:`setting` keeps of a field beside its type and default."""
+    """Return the notes of ``setting`` on a field."""
     return info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
 
 
@@ -317,7 +268,7 @@ def _names(kind: Any) -> tuple[str, ...]:
 
 
 def build(kind: type[T] | OneOf, given: Given) -> T:
-    """Build a configuration from what was given; see :func:`load`."""
+    """Build a configuration from settings as they were given."""
     root = _member_of_root(kind, given) if isinstance(kind, OneOf) else kind
     start = {name: value for name, value in (given.start or {}).items() if name in root.model_fields}
     used: set[str] = set()
@@ -346,13 +297,13 @@ def _member_of_root(kind: OneOf, given: Given) -> type[Config]:
 
 
 def _placed(kind: type[Config], given: Given, here: Written, used: set[str]) -> Written:
-    """A section with the flat settings where they belong: those of a file below what is nested there, flags above."""
+    """Put flat settings into a section: those of a file below its nested values, flags above; note them in ``used``."""
     values = dict(here.value)
     for name, info in kind.model_fields.items():
         flat, section = flat_name(name, info), section_of(info)
         candidates = [given.file.get(flat), here.inner(name), given.flags.get(flat)]
         written = [candidate for candidate in candidates if candidate is not None]
-        # A key of a file that a nested one makes superfluous is not passed over in silence.
+        # A flat key of a file beside a nested one of the same setting is refused.
         is_read = section is not None or flat in given.flags or here.inner(name) in (None, given.file.get(flat))
         used |= {flat} & {*given.file, *given.flags} if is_read else set()
         if section is not None and all(isinstance(w.value, str | Mapping) for w in written):
@@ -367,7 +318,7 @@ def _placed(kind: type[Config], given: Given, here: Written, used: set[str]) -> 
 def _placed_section(
     section: type[Config] | OneOf, info: FieldInfo, written: list[Written], given: Given, used: set[str]
 ) -> Written | None:
-    """A nested section; None where nothing of it was given."""
+    """Return a nested section, or None if nothing of it was given."""
     merged: dict[str, Any] = {}
     for candidate in written:
         if isinstance(section, OneOf) and section.optional and candidate.value == "none":
@@ -394,7 +345,7 @@ def _placed_section(
     if name not in section.members:
         return here if written else None
     member = section.members[name]
-    if given.start is not None:  # only an alternative that is new takes over what the configuration has elsewhere
+    if given.start is not None:  # a new alternative alone takes over settings from elsewhere
         before = written[0].value.get(tag) if written and isinstance(written[0].value, Mapping) else None
         given = replace(given, file={}) if before is not None and before.plain() == name else given
         here = replace(here, value={key: inner for key, inner in merged.items() if key in member.model_fields})
@@ -407,7 +358,7 @@ def _placed_section(
 
 
 def _without_effect(kind: type[Config] | OneOf, written: Written) -> InputError:
-    """The error about a flat setting that none of the chosen alternatives has."""
+    """Return the error about a flat setting that no chosen alternative has."""
     leaves = list(_leaves(kind))
     owners: dict[str, dict[str, None]] = {}
     for leaf in leaves:

@@ -1,4 +1,4 @@
-"""Settings as they were written, in a file, as flags or in Python, with the places where they stand."""
+"""Settings as they were written in a file, as flags or in Python, with their lines."""
 
 from __future__ import annotations
 
@@ -14,50 +14,28 @@ from seqwise.errors import InputError
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Suggest the nearest known name for an unknown one, or list all of them where none is near.
-
-    Args:
-        name: as it was written.
-        known: the names that exist.
-
-    Returns:
-        an imperative clause for ``InputError(hint=...)``.
-
-    Example:
-        >>> did_you_mean("liner", ["linear", "constant"])
-        "did you mean 'linear'?"
-        >>> did_you_mean("x", ["linear", "constant"])
-        'known are constant, linear'
-    """
+    """Suggest the nearest known name for an unknown one, or list all names, as a hint."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1)
     return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names) or 'none'}"
 
 
 class FlagText(str):
-    """Text from the command line, where lists are written in YAML and "none" stands for nothing."""
+    """Text from the command line, where lists are written as YAML and "none" stands for None."""
 
 
 @dataclass(frozen=True)
 class Written:
-    """A value as it was written: text, None, an object from Python, or a list of or a mapping to these.
-
-    Attributes:
-        value: see above.
-        name: as the user knows it: dotted, or the flat name.
-        path: the file.
-        line: that of the value.
-        key_line: that of the key.
-    """
+    """A value as it was written: text, None, an object from Python, or a list of or a mapping to these."""
 
     value: Any
-    name: str
+    name: str  # dotted or flat
     path: Path | None = None
-    line: int | None = None
+    line: int | None = None  # of the value
     key_line: int | None = None
 
     def inner(self, key: Any) -> Written | None:
-        """The value below a key of a mapping, or at a place of a list."""
+        """Return the value below a key of a mapping, or at an index of a list."""
         known = self.value.get(key) if isinstance(self.value, Mapping) else None
         if isinstance(self.value, list) and isinstance(key, int) and key < len(self.value):
             known = self.value[key]
@@ -66,7 +44,7 @@ class Written:
         return Written(known, f"{self.name}.{key}" if self.name else str(key))
 
     def plain(self) -> Any:
-        """The value alone, for pydantic."""
+        """Return the value alone, for pydantic."""
         if isinstance(self.value, dict):
             return {key: inner.plain() if isinstance(inner, Written) else inner for key, inner in self.value.items()}
         if isinstance(self.value, list):
@@ -76,22 +54,15 @@ class Written:
 
 @dataclass
 class Given:
-    """Settings as they were given, before anything is known of what they mean.
+    """Settings as they were given, before they are interpreted."""
 
-    Attributes:
-        file: the keys of a file, or keywords of Python.
-        flags: those of the command line; they win.
-        path: the file.
-        start: a configuration that all this changes, as nested mappings.
-    """
-
-    file: dict[str, Written]
-    flags: dict[str, Written]
+    file: dict[str, Written]  # keys of a file, or keywords of Python
+    flags: dict[str, Written]  # which win
     path: Path | None = None
-    start: dict[str, Written] | None = None
+    start: dict[str, Written] | None = None  # a configuration to change, as nested mappings
 
     def value(self, *names: str) -> Any:
-        """The plain value of the first of some names that was given, nested ones with dots; None: none was."""
+        """Return the plain value of the first of these names that was given, nested ones with dots, or None."""
         for source in (self.flags, self.file, self.start or {}):
             for name in names:
                 found: Written | None = Written(source, "")
@@ -102,7 +73,7 @@ class Given:
         return None
 
     def put(self, name: str, value: Any) -> None:
-        """Set a flat setting, in the place of what was given."""
+        """Set a flat setting, in place of a given one."""
         self.drop(name)
         self.file[name] = Written(value, name)
 
@@ -112,7 +83,7 @@ class Given:
         self.flags.pop(name, None)
 
     def error(self, name: str, problem: str, hint: str | None = None) -> InputError:
-        """An error about a setting, with its file and line where it comes from a file."""
+        """Return an error about a setting, with the file and line that it comes from."""
         where: Written | None = None if name in self.flags else Written(self.file, "")
         for part in name.split("."):
             where = None if where is None else where.inner(part)
@@ -122,12 +93,12 @@ class Given:
 
 
 def given_in_python(flat: Mapping[str, Any]) -> Given:
-    """Settings that are keywords of Python."""
+    """Wrap keywords of Python."""
     return Given({name: Written(value, name) for name, value in flat.items()}, {})
 
 
 def read_given(path: Path | None, flags: Mapping[str, str] | None = None) -> Given:
-    """Read a YAML file and flags without looking at what they mean."""
+    """Read a YAML file and flags, without interpreting them."""
     root = None if path is None else compose(_read_text(path), path)
     written = Written({}, "") if root is None else written_from(root, "", path)
     if not isinstance(written.value, dict):
@@ -166,12 +137,11 @@ def compose(text: str, path: Path | None) -> yaml.Node | None:
     return node
 
 
-MOST_VALUES = 100_000
-"""More than any file needs. References to references grow without bound: ``a: &a [1, 1]``, ``b: &b [*a, *a]`` ..."""
+MOST_VALUES = 100_000  # references to references can grow without bound: a: &a [1, 1], b: &b [*a, *a] ...
 
 
 def written_from(node: yaml.Node, name: str, path: Path | None) -> Written:
-    """A node of YAML; scalars stay as they are written: YAML would read `no` as a truth value and 1e-4 as text."""
+    """Convert a node of YAML, with scalars as text: YAML would read ``no`` as a boolean and 1e-4 as text."""
     outer: list[int] = []
     count = 0
 
@@ -204,7 +174,7 @@ def written_from(node: yaml.Node, name: str, path: Path | None) -> Written:
 
 
 def shown(value: Any) -> str:
-    """A value as a message quotes it."""
+    """Quote a value for a message."""
     if isinstance(value, Mapping):
         return "a mapping"
     return "a list" if isinstance(value, list | tuple) else "''" if value is None else repr(value)

@@ -127,7 +127,9 @@ def _draw_model(settings: Settings, codec: TokenizerCodec) -> OutputModel:
     if settings.task == "transduce" and target.end_id is None:
         raise InputError("the target vocabulary of a transduction has no end token", hint="is it a tagger?")
     own: Any = settings.model
-    sizes: dict[str, Any] = {"source_size": len(source), "target_size": len(target), "end": target.end_id}
+    sizes = {"source_size": len(source), "target_size": len(target)}
+    if target.end_id is not None:
+        sizes["end"] = target.end_id
     if isinstance(codec, SpellingCodec):
         sizes["num_characters"] = len(codec.characters.vocabulary)
     model: OutputModel = own.build(**sizes)

@@ -16,7 +16,7 @@ from seqwise.configuration.config import WrongValue
 from seqwise.configuration.flat import build, changed, plain_values
 from seqwise.configuration.written import Given, given_in_python, read_given
 from seqwise.errors import InputError
-from seqwise.runs.model_settings import Units
+from seqwise.runs.model_settings import Units, require_heads_that_divide
 from seqwise.runs.trainer_options import SIZED, TrainerOptions
 
 if TYPE_CHECKING:
@@ -58,10 +58,7 @@ class _Transformer(MaskedModelConfig):
 
     @model_validator(mode="after")
     def _heads_divide(self) -> Any:
-        if self.hidden_size % self.num_heads:
-            problem = f"hidden_size: {self.hidden_size} cannot be divided among {self.num_heads} heads"
-            raise InputError(problem, hint=f"use a multiple of {self.num_heads}, or other --num-heads")
-        return self
+        return require_heads_that_divide(self)
 
 
 class MaskedTransformerConfig(_Transformer, _OfSequences):

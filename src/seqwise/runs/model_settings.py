@@ -1,11 +1,11 @@
-"""The models that ``seqwise train`` makes or goes on with, each with its sizes and with what text is split into."""
+"""Models of ``seqwise train``, new or pretrained, with their sizes and units of text."""
 
 from __future__ import annotations
 
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import field_validator, model_validator
 
@@ -14,14 +14,11 @@ from seqwise.configuration.config import WrongValue
 from seqwise.configuration.written import did_you_mean
 from seqwise.errors import InputError
 
-if TYPE_CHECKING:
-    from seqwise.models import ChainTagger, EncoderDecoder, Tagger, Transformer
-
 Direction = Literal["left-to-right", "bidirectional"]
-"""Part of the input that a tagger has read when it writes a label: all before it, or all."""
+"""Part of the input that a label sees: the tokens so far, or all."""
 
 Units = Literal["words", "characters", "subwords"]
-"""Units that a text is split into."""
+"""Units of a text."""
 
 ARCHITECTURES = ("lstm", "transformer", "chain")
 """Models of seqwise, with new weights."""
@@ -53,12 +50,12 @@ class ModelConfig(Config):
     """Whether all positions can be computed at once."""
 
     def units(self, side: Literal["source", "target"]) -> Units:
-        """Units of one side of an example."""
+        """Return the units of one side of an example."""
         return "words"
 
     @property
     def title(self) -> str:
-        """The name that it was asked for by."""
+        """Name for users."""
         return self.name
 
 
@@ -86,54 +83,54 @@ class _Decoder(Config):
     dropout: float = setting(0.1, "dropout rate", ge=0, lt=1)
 
 
-class _TaggerOfOurs(_Decoder, _OwnVocabulary, TaggerModel):
+class _NewModel(_OwnVocabulary):
+    made: ClassVar[str]
+    """Class of the model, in ``seqwise.models``."""
+
+    sizes: ClassVar[tuple[str, ...]]
+    """Options that are arguments of it."""
+
+    def build(self, **sizes: Any) -> Any:
+        """Make a model with new weights; the sizes depend on the vocabularies."""
+        from seqwise import models
+
+        return getattr(models, self.made)(**sizes, **{name: getattr(self, name) for name in self.sizes})
+
+
+class _NewTagger(_Decoder, _NewModel, TaggerModel):
     encoder: Direction = setting("bidirectional", "left-to-right sees only the source so far")
     embedding_size: int = setting(64, "size of source (and output) embeddings", shared=True, ge=1)
     characters: bool = setting(False, "read each word by its characters as well, for those that training data lack")
 
-    def _sizes(self, source_size: int, target_size: int, num_characters: int) -> dict[str, Any]:
-        return {
-            "source_size": source_size,
-            "target_size": target_size,
-            "hidden_size": self.hidden_size,
-            "dropout": self.dropout,
-            "embedding_size": self.embedding_size,
-            "bidirectional": self.encoder == "bidirectional",
-            "num_characters": num_characters,
-        }
+    sizes: ClassVar[tuple[str, ...]] = ("hidden_size", "dropout", "embedding_size", "bidirectional")
+
+    @property
+    def bidirectional(self) -> bool:
+        """Whether the encoder sees the whole source."""
+        return self.encoder == "bidirectional"
 
 
-class LSTMTagger(_TaggerOfOurs):
+class LSTMTagger(_NewTagger):
     """An LSTM over the source, and one over the labels."""
+
+    made = "Tagger"
+    sizes = (*_NewTagger.sizes, "label_embedding_size")
 
     name: Literal["lstm"] = "lstm"
     label_embedding_size: int = setting(16, "size of label embeddings", shared=True, ge=1)
 
     @property
     def title(self) -> str:
-        """Its direction as well."""
+        """Direction and name."""
         return f"{self.encoder} lstm"
 
-    def build(self, *, source_size: int, target_size: int, num_characters: int = 0, end: int | None = None) -> Tagger:
-        """Make a model with new weights."""
-        from seqwise.models import Tagger
 
-        sizes = self._sizes(source_size, target_size, num_characters)
-        return Tagger(**sizes, label_embedding_size=self.label_embedding_size)
-
-
-class Chain(_TaggerOfOurs):
+class Chain(_NewTagger):
     """A linear chain: a label sees the source and the label before."""
 
+    made = "ChainTagger"
+
     name: Literal["chain"] = "chain"
-
-    def build(
-        self, *, source_size: int, target_size: int, num_characters: int = 0, end: int | None = None
-    ) -> ChainTagger:
-        """Make a model with new weights."""
-        from seqwise.models import ChainTagger
-
-        return ChainTagger(**self._sizes(source_size, target_size, num_characters))
 
 
 class _Pretrained(ModelConfig):
@@ -145,13 +142,12 @@ class _Pretrained(ModelConfig):
     def _with_separator(cls, path: str) -> str:
         if not names_pretrained(path):
             raise WrongValue(f"{{name}} must be a folder, or a name on the hub, got {path!r}")
-        # With a separator a folder's name means the same wherever and whenever it is read.
+        # With a separator, the name of a folder is never taken for a name on the hub.
         is_plain_folder = not {"/", os.sep} & set(path) and Path(path).is_dir()
         return f".{os.sep}{path}" if is_plain_folder else path
 
     @property
     def title(self) -> str:
-        """The folder or the name on the hub."""
         return self.path
 
 
@@ -173,11 +169,10 @@ class PretrainedGenerator(_Pretrained, TransducerModel):
     parallel = True
 
     def units(self, side: Literal["source", "target"]) -> Units:
-        """Pieces of raw text."""
         return "subwords"
 
 
-class _TransducerOfOurs(_Decoder, _OwnVocabulary, TransducerModel):
+class _NewTransducer(_Decoder, _NewModel, TransducerModel):
     source_units: Units = setting("words", "what a source is made of; subwords are learnt from raw text")
     target_units: Units = setting("words", "what a target is made of")
     subword_vocabulary: int = setting(8000, "subwords: how many to learn at most, for each side on its own", ge=1)
@@ -191,28 +186,25 @@ class _TransducerOfOurs(_Decoder, _OwnVocabulary, TransducerModel):
         return self
 
     def units(self, side: Literal["source", "target"]) -> Units:
-        """As they are set."""
         return self.source_units if side == "source" else self.target_units
 
 
-class LSTMTransducer(_TransducerOfOurs):
+class LSTMTransducer(_NewTransducer):
     """An LSTM encoder-decoder with attention."""
+
+    made = "EncoderDecoder"
+    sizes = ("hidden_size", "embedding_size", "dropout")
 
     name: Literal["lstm"] = "lstm"
     embedding_size: int = setting(64, "size of source (and output) embeddings", shared=True, ge=1)
 
-    def build(self, *, source_size: int, target_size: int, end: int) -> EncoderDecoder:
-        """Make a model with new weights."""
-        from seqwise.models import EncoderDecoder
 
-        sizes: dict[str, Any] = {"hidden_size": self.hidden_size, "embedding_size": self.embedding_size}
-        return EncoderDecoder(source_size=source_size, target_size=target_size, end=end, dropout=self.dropout, **sizes)
-
-
-class TransformerTransducer(_TransducerOfOurs):
+class TransformerTransducer(_NewTransducer):
     """A Transformer encoder-decoder."""
 
     parallel = True
+    made = "Transformer"
+    sizes = ("hidden_size", "num_layers", "num_heads", "feedforward_size", "dropout")
 
     name: Literal["transformer"] = "transformer"
     num_layers: int = setting(2, "layers of the encoder, and of the decoder", ge=1)
@@ -221,26 +213,19 @@ class TransformerTransducer(_TransducerOfOurs):
 
     @model_validator(mode="after")
     def _heads_divide(self) -> Any:
-        if self.hidden_size % self.num_heads:
-            problem = f"hidden_size: {self.hidden_size} cannot be divided among {self.num_heads} heads"
-            raise InputError(problem, hint=f"use a multiple of {self.num_heads}, or other --num-heads")
-        return self
+        return require_heads_that_divide(self)
 
-    def build(self, *, source_size: int, target_size: int, end: int) -> Transformer:
-        """Make a model with new weights."""
-        from seqwise.models import Transformer
 
-        sizes = {name: getattr(self, name) for name in ("hidden_size", "num_layers", "num_heads", "feedforward_size")}
-        return Transformer(source_size=source_size, target_size=target_size, end=end, dropout=self.dropout, **sizes)
+def require_heads_that_divide(model: Any) -> Any:
+    """Refuse a hidden size that is no multiple of the number of heads."""
+    if model.hidden_size % model.num_heads:
+        problem = f"hidden_size: {model.hidden_size} cannot be divided among {model.num_heads} heads"
+        raise InputError(problem, hint=f"use a multiple of {model.num_heads}, or other --num-heads")
+    return model
 
 
 def model_of(text: str) -> dict[str, Any]:
-    """From ``--model``: the name of an architecture, or a folder or name on the hub of a trained model.
-
-    Example:
-        >>> model_of("lstm"), model_of("ada/bart")
-        ({'name': 'lstm'}, {'name': 'pretrained', 'path': 'ada/bart'})
-    """
+    """Expand the text of ``--model``: an architecture, a folder, or a name on the hub."""
     if text in ARCHITECTURES:
         return {"name": text}
     if names_pretrained(text):
@@ -250,19 +235,14 @@ def model_of(text: str) -> dict[str, Any]:
 
 
 class ModelsOf(OneOf):
-    """The models of a task.
-
-    Attributes:
-        base: the class of these models.
-        other: the flag that chooses the other task.
-    """
+    """Models of a task; ``other`` is the flag that chooses the other task."""
 
     def __init__(self, base: type[Config], *, other: str) -> None:
         super().__init__(base, short=model_of)
         self.other = other
 
     def member(self, name: Any) -> type[Config]:
-        """Look up a model; one of the other task is refused with that hint."""
+        """Look up a model; refuse one of the other task with that hint."""
         if name in ARCHITECTURES and name not in self.members:
             problem = f"{{name}} must be one of {', '.join(self.members)}, got {name!r}"
             raise WrongValue(problem, hint=f"use {self.other}", key=self.base.tag)
