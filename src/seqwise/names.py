@@ -1,4 +1,4 @@
-"""Names that settings can have, of scores, costs, decoders, kernels ...; those of objectives are in `objectives.named`.
+"""Names that settings can have, of scores, costs, decoders, kernels ...; those of objectives: `objectives.settings`.
 
 Nothing here imports torch, so that ``--help`` and the completion of a shell are quick. What the names stand for is
 built elsewhere, and tests compare both.

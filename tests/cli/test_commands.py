@@ -23,7 +23,7 @@ from seqwise.configuration import OneOf
 from seqwise.configuration.flat import flags_of
 from seqwise.data import load_tokenizer
 from seqwise.decoding import DECODERS
-from seqwise.objectives.named.base import Searching
+from seqwise.objectives.settings import Searching
 from seqwise.runs import settings
 from seqwise.runs.decoder_choice import decoders_for
 from seqwise.runs.settings import train_settings
@@ -346,7 +346,7 @@ def test_a_loss_that_turns_nan_stops_and_names_the_examples(
     run, train = tmp_path / "run", data / "train.conll"
     steps = iter((0.0, 0.0, torch.nan))
     monkeypatch.setattr(
-        "seqwise.objectives.named.CrossEntropy.build",
+        "seqwise.objectives.settings.CrossEntropy.build",
         lambda *_, **__: lambda model, batch, values: model.embedding_VD.square().sum() + next(steps),
     )
     options = ["--train", train, *TINY, "--objective=cross-entropy", "--save-every=1", "--output", run]
@@ -368,7 +368,7 @@ def test_a_loss_that_is_nan_at_once_can_be_corrected_in_place(
     options = ["--train", data / "train.tsv", "--task=transduce", *SHORT, "--output", tmp_path / "run"]
     with monkeypatch.context() as patch:
         patch.setattr(
-            "seqwise.objectives.named.CrossEntropy.build",
+            "seqwise.objectives.settings.CrossEntropy.build",
             lambda *_, **__: lambda model, batch, values: 0 * model.embedding_VD.sum() + torch.nan,
         )
         complaint = seqwise("train", *options).complaint

@@ -27,17 +27,13 @@ from seqwise.hugging_face.caches import per_slot  # noqa: E402
 from seqwise.models.deferred_linear import DeferredLinear  # noqa: E402
 from seqwise.models.heads import ForcedFirst, linear_weights  # noqa: E402
 from seqwise.objectives import direct_loss, hamming_cost  # noqa: E402
-from seqwise.objectives.objective import (  # noqa: E402
-    cross_entropy_objective,
-    hinge_objective,
-    relaxed_beam_objective,
-    sampled_self_normalized_objective,
-    scheduled_sampling_objective,
-    self_normalized_objective,
-    two_pass_scheduled_sampling_objective,
-)
+from seqwise.objectives.objective import cross_entropy_objective  # noqa: E402
 from seqwise.objectives.rescoring import beam_outputs, output_scores  # noqa: E402
+from seqwise.objectives.scheduled_sampling import scheduled_sampling_objective  # noqa: E402
+from seqwise.objectives.search_aware import hinge_objective, relaxed_beam_objective  # noqa: E402
+from seqwise.objectives.self_normalization import sampled_self_normalized_objective, self_normalized_objective  # noqa: E402
 from seqwise.search import HardTopK, SoftTopK, backtrace, beam_search, expanded, global_, local, summed  # noqa: E402
+from seqwise.search.feeding import fed_logits_in_two_passes  # noqa: E402
 from seqwise.search.large_vocabulary import relaxed  # noqa: E402
 
 transformers.logging.set_verbosity_error()
@@ -604,7 +600,7 @@ OBJECTIVES: list[tuple[str, Any]] = [
     ("relaxed beam", relaxed_beam_objective(k=2, cross_entropy_weight=0.5)),
     ("hinge", hinge_objective(k=2, score=global_)),
     ("scheduled sampling", scheduled_sampling_objective("soft-greedy")),
-    ("two passes", two_pass_scheduled_sampling_objective("soft-greedy")),
+    ("two passes", scheduled_sampling_objective("soft-greedy", fed=fed_logits_in_two_passes)),
     ("self-normalised", self_normalized_objective(weight=0.1)),
 ]
 

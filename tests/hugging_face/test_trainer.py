@@ -37,29 +37,32 @@ from seqwise.objectives import (  # noqa: E402
     RelaxedBeam,
     ScheduledSampling,
     beam_crf_objective,
-    beam_search_optimization_objective,
     cross_entropy_objective,
-    dense_beam_objective,
-    distillation_objective,
-    early_update_objective,
     edit_distances,
-    hard_beam_hinge_objective,
     hinge_objective,
-    log_partition_objective,
     minimum_risk_objective,
     mixed_objective,
-    noise_contrastive_objective,
     noise_log_probs,
     relaxed_beam_objective,
+)
+from seqwise.objectives.beam_likelihood import dense_beam_objective, soft_dense_beam_objective  # noqa: E402
+from seqwise.objectives.contrastive import noise_contrastive_objective  # noqa: E402
+from seqwise.objectives.distillation import distillation_objective  # noqa: E402
+from seqwise.objectives.scheduled_sampling import scheduled_sampling_objective  # noqa: E402
+from seqwise.objectives.self_normalization import (  # noqa: E402
+    log_partition_objective,
     sampled_self_normalized_objective,
-    scheduled_sampling_objective,
     self_normalized_objective,
-    soft_dense_beam_objective,
-    two_pass_scheduled_sampling_objective,
     unnormalized_likelihood_objective,
+)
+from seqwise.objectives.violations import (  # noqa: E402
+    beam_search_optimization_objective,
+    early_update_objective,
+    hard_beam_hinge_objective,
 )
 from seqwise.schedules import linear  # noqa: E402
 from seqwise.search import global_, mean_squared_gap  # noqa: E402
+from seqwise.search.feeding import fed_logits_in_two_passes  # noqa: E402
 
 transformers.logging.set_verbosity_error()
 
@@ -317,7 +320,7 @@ FIRST_STEP: dict[str, tuple[dict[str, Any], Callable[[Sequence[Pair], Any], Obje
     ),
     "scheduled-sampling": (
         {"feeding": "soft-sample", "gold_probability": "0.3"},
-        lambda *_: two_pass_scheduled_sampling_objective("soft-sample"),
+        lambda *_: scheduled_sampling_objective("soft-sample", fed=fed_logits_in_two_passes),
     ),
     "scheduled-sampling, singly": (
         {"feeding": "sample", "gold_probability": "0.3", "feeding_passes": "step-by-step"},

@@ -19,7 +19,8 @@ from seqwise import InputError, tree
 from seqwise.data import EncodedExample, collate
 from seqwise.models import Transformer
 from seqwise.models.transformer import sinusoids
-from seqwise.objectives import direct_loss, gold_scores, hamming_cost, output_scores
+from seqwise.objectives import direct_loss, gold_scores, hamming_cost
+from seqwise.objectives.rescoring import output_scores
 from seqwise.search import HardTopK, SoftTopK, backtrace, beam_search, global_, local
 
 TOLERANCE = {"atol": 1e-10, "rtol": 1e-10}

@@ -18,27 +18,29 @@ from seqwise import InputError
 from seqwise.data import collate
 from seqwise.objectives import (
     Objective,
-    beam_crf_loss,
     beam_crf_objective,
-    beam_outputs,
-    beam_search_optimization_loss,
-    beam_search_optimization_objective,
     cross_entropy_objective,
+    edit_distances,
+    hamming_cost,
+    minimum_risk_objective,
+    search_targets,
+)
+from seqwise.objectives.beam_likelihood import (
+    beam_crf_loss,
     dense_beam_loss,
     dense_beam_objective,
+    negative_log_share,
+    soft_dense_beam_objective,
+)
+from seqwise.objectives.rescoring import beam_outputs, output_scores
+from seqwise.objectives.risk import expected_cost, hamming_distances
+from seqwise.objectives.violations import (
+    beam_search_optimization_loss,
+    beam_search_optimization_objective,
     early_update_loss,
     early_update_objective,
-    edit_distances,
-    expected_cost,
-    hamming_cost,
-    hamming_distances,
     hard_beam_hinge_objective,
-    minimum_risk_objective,
-    negative_log_share,
-    output_scores,
     perceptron_violation,
-    search_targets,
-    soft_dense_beam_objective,
 )
 from seqwise.search import HardTopK, global_, interpolated, local, never_lost, out_of_beam, unroll_with_gold
 

@@ -19,20 +19,17 @@ from seqwise.decoding import Decoder, decode_examples
 from seqwise.models import Chain, ChainTagger, linear_chain
 from seqwise.objectives import (
     beam_crf_objective,
-    beam_outputs,
     best_chain_output,
     chain_log_partition,
     chain_loss,
     chain_marginals,
-    chain_score,
-    crf_objective,
-    enumerated_likelihood_objective,
-    enumerated_log_partition,
-    every_output,
     search_targets,
-    unnormalized_likelihood_objective,
 )
 from seqwise.objectives import chain as chain_module
+from seqwise.objectives.chain import chain_score, crf_objective
+from seqwise.objectives.enumeration import enumerated_likelihood_objective, enumerated_log_partition, every_output
+from seqwise.objectives.rescoring import beam_outputs
+from seqwise.objectives.self_normalization import unnormalized_likelihood_objective
 from seqwise.search import HardTopK, Score, SoftTopK, backtrace, beam_search, global_, interpolated, local, viterbi
 
 TOLERANCE = {"atol": 1e-9, "rtol": 1e-9}

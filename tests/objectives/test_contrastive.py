@@ -14,10 +14,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from seqwise import InputError
-from seqwise.objectives import (
+from seqwise.objectives import noise_log_probs
+from seqwise.objectives.contrastive import (
     expected_noise_contrastive_loss,
     noise_contrastive_loss,
-    noise_log_probs,
     sampled_noise_contrastive_loss,
 )
 

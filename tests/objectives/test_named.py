@@ -12,7 +12,7 @@ from seqwise import InputError
 from seqwise.configuration import OneOf
 from seqwise.models import ChainTagger
 from seqwise.objectives import CRF, BeamCRF, Distillation, Hinge, NoiseContrastive, ObjectiveConfig, noise_log_probs
-from seqwise.objectives.named import Context
+from seqwise.objectives.settings import Context
 
 MEMBERS = OneOf(ObjectiveConfig).members
 TOKENS = ("a", "$", "b", "c")

@@ -18,27 +18,28 @@ from seqwise import InputError
 from seqwise.objectives import (
     CrossEntropy,
     beam_crf_objective,
-    beam_search_optimization_objective,
     cross_entropy,
     cross_entropy_objective,
-    dense_beam_objective,
     direct_loss,
-    early_update_objective,
     gold_scores,
     hamming_cost,
-    hard_beam_hinge_objective,
     hinge_loss,
     hinge_objective,
     log_partition_statistics,
     minimum_risk_objective,
     relaxed_beam_objective,
-    scheduled_sampling_objective,
     search_targets,
     self_normalized_cross_entropy,
-    self_normalized_objective,
-    soft_dense_beam_objective,
 )
+from seqwise.objectives.beam_likelihood import dense_beam_objective, soft_dense_beam_objective
 from seqwise.objectives.objective import teacher_forced_logits
+from seqwise.objectives.scheduled_sampling import scheduled_sampling_objective
+from seqwise.objectives.self_normalization import self_normalized_objective
+from seqwise.objectives.violations import (
+    beam_search_optimization_objective,
+    early_update_objective,
+    hard_beam_hinge_objective,
+)
 from seqwise.search import Beam, HardTopK, beam_search, global_, interpolated, local
 
 pytestmark = pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad=True to a scalar")

@@ -14,7 +14,7 @@ from seqwise.data import EncodedExample, collate
 from seqwise.data.batches import Batch
 from seqwise.decoding import Decoder, Hypothesis, decode
 from seqwise.models import EncoderDecoder, Tagger, Transformer
-from seqwise.objectives.objective import relaxed_beam_objective
+from seqwise.objectives.search_aware import relaxed_beam_objective
 from seqwise.search import HardTopK, SoftTopK, global_, interpolated, local
 
 END = 1

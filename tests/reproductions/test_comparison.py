@@ -19,7 +19,7 @@ from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Sums, token_accuracy
 from seqwise.evaluation.report import Claim, load_table, save_table
 from seqwise.evaluation.signature import sign
-from seqwise.objectives.named.base import Costed, Mixed
+from seqwise.objectives.settings import Costed, Mixed
 from seqwise.runs.settings import check, train_settings
 from seqwise.schedules import inverse_sigmoid
 

@@ -21,15 +21,14 @@ from seqwise.data import EncodedExample, collate
 from seqwise.objectives import (
     Objective,
     beam_crf_objective,
-    beam_search_optimization_objective,
     edit_distances,
     hamming_cost,
-    hard_beam_hinge_objective,
     hinge_objective,
     relaxed_beam_objective,
     search_targets,
 )
 from seqwise.objectives.objective import mixed_objective
+from seqwise.objectives.violations import beam_search_optimization_objective, hard_beam_hinge_objective
 from seqwise.runs.settings import check, train_settings
 from seqwise.search import (
     HardSelection,

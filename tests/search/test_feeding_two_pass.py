@@ -16,11 +16,8 @@ from oracles import Case, tagger_case, translation_case
 from seqwise import InputError
 from seqwise.data import EncodedExample, collate
 from seqwise.models import Transformer
-from seqwise.objectives import (
-    cross_entropy,
-    scheduled_sampling_objective,
-    two_pass_scheduled_sampling_objective,
-)
+from seqwise.objectives import cross_entropy
+from seqwise.objectives.scheduled_sampling import scheduled_sampling_objective
 from seqwise.search import FEEDINGS, Candidates, Gumbel, HardSelection, HardTopK, SoftArgmax, fed_logits
 from seqwise.search.feeding import fed_logits_in_two_passes
 
@@ -367,7 +364,7 @@ def test_the_objective_is_the_cross_entropy_of_the_second_pass(make: Any) -> Non
     targets_BT = torch.randint(4, (3, 4))
     case = replace(case, batch=replace(case.batch, targets_BT=targets_BT, target_lengths_B=torch.full((3,), 4)))
     for name in ("greedy", "soft-greedy"):
-        loss = two_pass_scheduled_sampling_objective(name)(
+        loss = scheduled_sampling_objective(name, fed=fed_logits_in_two_passes)(
             case.model, case.batch, {"gold_probability": 0.0, "alpha": 3.0}
         )
         expected = cross_entropy(two_pass(case, 0.0, FEEDINGS[name](3.0)), case.batch.targets_BT)
@@ -392,7 +389,7 @@ def test_a_beam_cannot_be_fed() -> None:
 
 def test_a_feeding_must_be_known() -> None:
     with pytest.raises(InputError, match="no feeding"):
-        two_pass_scheduled_sampling_objective("nucleus")
+        scheduled_sampling_objective("nucleus", fed=fed_logits_in_two_passes)
 
 
 def test_a_model_that_only_steps_is_refused() -> None:

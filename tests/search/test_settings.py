@@ -15,13 +15,13 @@ from seqwise.objectives import (
     beam_crf_objective,
     edit_distances,
     hamming_cost,
-    hard_beam_hinge_objective,
     hinge_objective,
     minimum_risk_objective,
     mixed_objective,
     relaxed_beam_objective,
-    soft_dense_beam_objective,
 )
+from seqwise.objectives.beam_likelihood import soft_dense_beam_objective
+from seqwise.objectives.violations import hard_beam_hinge_objective
 from seqwise.runs.settings import train_settings
 from seqwise.runs.training import context_of
 from seqwise.search import edit_distance_cost, local, mean_squared_gap

@@ -25,9 +25,8 @@ from seqwise.data.batches import IGNORE, Batch, BatchSampler
 from seqwise.models import ConditionalMaskedTransformer, EncoderDecoder, MaskedLSTM
 from seqwise.objectives import ObjectiveConfig, noise_log_probs, relaxed_beam_objective
 from seqwise.objectives.masked_likelihood import conditional_masked_objective, masked_objective
-from seqwise.objectives.means import Mean, SumOfMeans
-from seqwise.objectives.named import Context
-from seqwise.objectives.objective import Objective
+from seqwise.objectives.objective import Mean, Objective, SumOfMeans
+from seqwise.objectives.settings import Context
 from seqwise.runs.kept_lines import write_in_blocks
 from seqwise.training import processes
 from seqwise.training.trainer import StepBatches, fit

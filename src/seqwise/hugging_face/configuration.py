@@ -12,14 +12,14 @@ from transformers import Seq2SeqTrainingArguments
 from seqwise.configuration import Config, OneOf, configure, setting
 from seqwise.configuration.flat import changed, flags_of
 from seqwise.errors import InputError
-from seqwise.objectives.named import (
+from seqwise.objectives.settings import (
     CRF,
+    NOTHING,
     Context,
     CrossEntropy,
     ObjectiveConfig,
     SelfNormalized,
 )
-from seqwise.objectives.named.base import NOTHING
 from seqwise.schedules import AnySchedule, Function
 
 if TYPE_CHECKING:
@@ -48,7 +48,8 @@ class _Minimised(Config):
             return self.objective.build(context)
         if self.objective == CrossEntropy():  # one pass, and one logsumexp, serve both terms
             return SelfNormalized(weight=self.weight, fraction=self.fraction).build(context)
-        from seqwise.objectives.objective import log_partition_objective, mixed_objective
+        from seqwise.objectives.objective import mixed_objective
+        from seqwise.objectives.self_normalization import log_partition_objective
 
         penalty = log_partition_objective(fraction=self.fraction)
         return mixed_objective([self.objective.build(context), penalty], [1.0, self.weight])
@@ -70,7 +71,7 @@ class SearchAwareConfig(Seq2SeqTrainingArguments):
     """Arguments of :class:`~seqwise.hugging_face.SearchAwareTrainer`: all of ``Seq2SeqTrainingArguments``, and these.
 
     Attributes:
-        objective: what training minimises, per token: one of :mod:`seqwise.objectives.named` (except CRF), such as
+        objective: what training minimises, per token: one of :mod:`seqwise.objectives.settings` (except CRF), such as
             ``RelaxedBeam(k=3)``, or its name, such as "relaxed-beam". "distillation" is that into raw scores of the
             model that training starts from. Once made, it is the objective with its options.
         beam_size, score, cost, alpha, alpha_unit, feeding, feeding_passes, gold_probability, cross_entropy_weight,

@@ -28,8 +28,8 @@ from seqwise.hugging_face.configuration import SearchAwareConfig
 from seqwise.hugging_face.model_inputs import NEEDED, batch_from_inputs, target_labels
 from seqwise.hugging_face.step_model import step_model
 from seqwise.objectives.contrastive import noise_log_probs
-from seqwise.objectives.named import Context, Distillation
 from seqwise.objectives.objective import Objective
+from seqwise.objectives.settings import Context, Distillation
 from seqwise.training.sequence_trainer import SequenceTrainer, WithObjective
 
 

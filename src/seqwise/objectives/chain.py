@@ -17,7 +17,7 @@ from seqwise.data.batches import IGNORE, Batch
 from seqwise.errors import InputError
 from seqwise.models.chain import Chain
 from seqwise.models.protocols import StepModel
-from seqwise.objectives.objective import Objective, per_token, plus_likelihood
+from seqwise.objectives.objective import Objective, per_token_objective
 
 
 class _ChainModel(Protocol):
@@ -211,20 +211,7 @@ def _log_backward(chain: Chain, run: _Forward, weights_B: Tensor) -> tuple[Tenso
 
 
 def chain_score(chain: Chain, outputs_BT: Tensor) -> Tensor:
-    """The score of one output for each input, ``s(y) = sum_t u_t[y_t] + sum_{t > 1} A[y_{t-1}, y_t]``.
-
-    Args:
-        chain: scores, transitions and lengths.
-        outputs_BT: int64; what lies beyond a row's length is not looked at.
-
-    Returns:
-        (B,), with gradients.
-
-    Example:
-        >>> chain = Chain(torch.ones(1, 2, 2), torch.eye(2), torch.tensor([2]))
-        >>> chain_score(chain, torch.tensor([[0, 0]])), chain_score(chain, torch.tensor([[0, 1]]))
-        (tensor([3.]), tensor([2.]))
-    """
+    """Score of one output for each input, ``s(y) = sum_t u_t[y_t] + sum_{t > 1} A[y_{t-1}, y_t]``: (B,)."""
     counted_BT = _counted_TB(chain).T
     outputs_BT = outputs_BT.masked_fill(~counted_BT, 0)
     labels_BT = chain.scores_BTV.gather(-1, outputs_BT[..., None]).squeeze(-1).masked_fill(~counted_BT, 0.0)
@@ -312,33 +299,16 @@ def best_chain_output(chain: Chain) -> tuple[Tensor, Tensor]:
 def crf_objective(*, cross_entropy_weight: float = 0.0) -> Objective:
     """The exact likelihood of a globally normalised chain, in nats per token; uses no schedule.
 
-    What :func:`~seqwise.objectives.beam_likelihood.beam_crf_objective` tends to as its beam grows, without any beam.
-
-    Args:
-        cross_entropy_weight: how much of the teacher-forced cross-entropy is added.
-
-    Raises:
-        InputError: later, the model's scores form no chain.
-
-    Source: Lafferty et al. (ICML 2001).
-
-    Example:
-        >>> from seqwise.data import EncodedExample, collate
-        >>> from seqwise.models import ChainTagger
-        >>> model = ChainTagger(source_size=5, target_size=2, embedding_size=4, hidden_size=8)
-        >>> bool(crf_objective()(model, collate([(0, EncodedExample((1, 2), (0, 1)))]), {}) > 0)
-        True
+    A beam CRF tends to it as its beam grows. Source: Lafferty et al. (ICML 2001).
     """
 
-    def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
+    def loss(model: StepModel, context: Any, batch: Batch, values: Mapping[str, float]) -> Tensor:
         if not hasattr(model, "chain"):
             problem = (
                 f"the exact likelihood needs scores that form a chain, which those of {type(model).__name__} do not"
             )
             raise InputError(problem, hint="use a ChainTagger (--model chain), or beam_crf_objective (beam-crf)")
-        context = model.encode(batch)
         chain = cast(_ChainModel, model).chain(context)._replace(lengths_B=batch.target_lengths_B)
-        loss_B = chain_loss(chain, batch.targets_BT)
-        return plus_likelihood(per_token(loss_B.mean(), batch), model, context, batch, cross_entropy_weight)
+        return chain_loss(chain, batch.targets_BT)
 
-    return objective
+    return per_token_objective(loss, cross_entropy_weight)

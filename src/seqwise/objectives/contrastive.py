@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from seqwise.errors import InputError
-from seqwise.objectives.self_normalization import require_fit, require_tokens
+from seqwise.objectives.linear_head import objective_of_features, require_fit, require_tokens
+from seqwise.objectives.objective import Objective
 
 
 def noise_log_probs(counts_V: Tensor, *, power: float = 1.0) -> Tensor:
@@ -52,25 +53,11 @@ def noise_contrastive_loss(
     optimum makes it so, for the expected loss is least where ``f = log p`` (wherever q is positive if p is). As K
     grows, the gradient by f(w) tends to ``exp f(w) - p(w)``: that of maximum likelihood where log Z is 0.
 
-    Args:
-        gold_scores_N: raw scores f of the gold tokens.
-        gold_log_noise_N: log q of the gold tokens.
-        noise_scores_NK: raw scores of the noise tokens, drawn from q independently of the gold token.
-        noise_log_noise_NK: log q of the noise tokens.
-
-    Returns:
-        A scalar, in nats per gold token; 0 where there is none.
-
-    Raises:
-        InputError: there are no noise tokens.
+    Scores f and log q of the gold tokens, and of noise tokens that are drawn from q independently of them, to a scalar
+    in nats per gold token; 0 where there is none.
 
     Source: Gutmann and Hyvarinen (AISTATS 2010), section 2; Mnih and Teh (ICML 2012), section 3, with the normalising
     constant of every context fixed at 1. Not implemented: learned constants, noise shared between positions.
-
-    Example:
-        >>> loss = noise_contrastive_loss(torch.zeros(1), torch.zeros(1), torch.zeros(1, 1), torch.zeros(1, 1))
-        >>> round(loss.item(), 4)  # two coins: 2 log 2
-        1.3863
     """
     num_noise = noise_scores_NK.shape[-1]
     if num_noise < 1:
@@ -93,36 +80,14 @@ def sampled_noise_contrastive_loss(
     num_noise: int,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """:func:`noise_contrastive_loss` of a linear head: draws K noise tokens for each target and scores K + 1 rows of V.
+    """``noise_contrastive_loss`` of a linear head: draws K noise tokens for each target and scores K + 1 rows of V.
 
-    Args:
-        features: (..., H), what the head reads.
-        head_weight_VH: the output layer's weights, ``f(h, w) = W_w . h + b_w``.
-        head_bias_V: its biases, or None. Biases that start at log q spare the model learning the noise.
-        targets: int64 of the leading shape; negative entries are ignored.
-        log_noise_V: log q, as from :func:`noise_log_probs`.
-        num_noise: K, 1 or more.
-        generator: the source of random numbers.
-
-    Returns:
-        A scalar, in nats per target; 0 when every target is ignored.
-
-    Raises:
-        InputError: K is less than 1, a gold token has no probability under the noise, shapes do not fit, or (on the
-            CPU) a target is outside the vocabulary.
+    Features (..., H) and int64 targets, of which negative ones are ignored, to a scalar in nats per target. Biases that
+    start at log q spare the model learning the noise.
 
     Source: Mnih and Teh (ICML 2012), section 3. Goyal et al. (NAACL 2019) name it as another route to unnormalised
     models, which they found unstable. Not implemented: heads that are not linear in their features, noise that depends
     on the context, sparse gradients.
-
-    Example:
-        >>> log_noise_V = noise_log_probs(torch.ones(4))
-        >>> features, targets, head_weight_VH = torch.zeros(1, 3, 2), torch.tensor([[3, 0, -1]]), torch.zeros(4, 2)
-        >>> loss = sampled_noise_contrastive_loss(
-        ...     features, head_weight_VH, log_noise_V, targets, log_noise_V, num_noise=1
-        ... )
-        >>> round(loss.item(), 4)
-        1.3863
     """
     require_fit(features, head_weight_VH, head_bias_V, targets)
     _require_noise(log_noise_V, len(head_weight_VH))
@@ -138,33 +103,25 @@ def sampled_noise_contrastive_loss(
     return noise_contrastive_loss(gold_N, log_noise_V[targets_N], scores_NK, log_noise_V[noise_NK])
 
 
+def noise_contrastive_objective(log_noise_V: Tensor, *, num_noise: int) -> Objective:
+    """Teacher forcing with ``sampled_noise_contrastive_loss`` of K = ``num_noise`` noise tokens; no schedule."""
+
+    def loss(features_BTH: Tensor, weight_VH: Tensor, bias_V: Tensor | None, targets_BT: Tensor) -> Tensor:
+        noise_V = log_noise_V.to(features_BTH)
+        return sampled_noise_contrastive_loss(features_BTH, weight_VH, bias_V, targets_BT, noise_V, num_noise=num_noise)
+
+    return objective_of_features(loss)
+
+
 def expected_noise_contrastive_loss(logits: Tensor, targets: Tensor, log_noise_V: Tensor, *, num_noise: int) -> Tensor:
-    """The mean of :func:`noise_contrastive_loss` over all draws of noise: no sampling noise, but a whole vocabulary::
+    """The mean of ``noise_contrastive_loss`` over all draws of noise: no sampling noise, but a whole vocabulary::
 
         mean_t [ -log sigmoid(f(y_t) - log K q(y_t)) - K sum_w q(w) log sigmoid(log K q(w) - f(w)) ]
 
-    For small vocabularies, and to see what the sampled loss estimates.
-
-    Args:
-        logits: raw scores, (..., V).
-        targets: int64 of the leading shape; negative entries are ignored.
-        log_noise_V: log q.
-        num_noise: K, 1 or more.
-
-    Returns:
-        A scalar, in nats per target; 0 when every target is ignored.
-
-    Raises:
-        InputError: K is less than 1, a gold token has no probability under the noise, shapes do not fit, or (on the
-            CPU) a target is outside the vocabulary.
+    Raw scores (..., V) and int64 targets, of which negative ones are ignored, to a scalar in nats per target. For small
+    vocabularies, and to see what the sampled loss estimates.
 
     Source: Gutmann and Hyvarinen (AISTATS 2010), section 2, with K noise tokens for each gold one.
-
-    Example:
-        >>> log_noise_V = noise_log_probs(torch.ones(4))
-        >>> loss = expected_noise_contrastive_loss(log_noise_V[None], torch.tensor([2]), log_noise_V, num_noise=1)
-        >>> round(loss.item(), 4)
-        1.3863
     """
     require_tokens(targets, logits)
     _require_noise(log_noise_V, logits.shape[-1])
@@ -187,20 +144,14 @@ def _counted(rows: Tensor, targets: Tensor, log_noise_V: Tensor, num_noise: int)
         raise InputError(f"noise-contrastive estimation needs num_noise of 1 or more, got {num_noise}")
     counted = targets >= 0
     targets_N = targets[counted]
-    _check_covered(log_noise_V[targets_N], targets_N)
+    # A gold token that is never noise can be told from noise with certainty: its score would grow without end.
+    uncovered_N = log_noise_V[targets_N] == -torch.inf
+    if bool(uncovered_N.any()):
+        problem = f"gold token {int(targets_N[uncovered_N][0])} has no probability under the noise"
+        raise InputError(problem, hint="count it at least once in the noise")
     return rows[counted], targets_N
 
 
 def _require_noise(log_noise_V: Tensor, vocabulary_size: int) -> None:
     if tuple(log_noise_V.shape) != (vocabulary_size,):
         raise InputError(f"noise of shape {tuple(log_noise_V.shape)} for a vocabulary of {vocabulary_size}")
-
-
-def _check_covered(gold_log_noise_N: Tensor, targets_N: Tensor) -> None:
-    """A gold token that is never noise can be told from noise with certainty: its score would grow without end."""
-    uncovered = gold_log_noise_N == -torch.inf
-    if bool(uncovered.any()):
-        token = int(targets_N[uncovered][0])
-        raise InputError(
-            f"gold token {token} has no probability under the noise", hint="count it at least once in the noise"
-        )

@@ -6,13 +6,14 @@ Shapes: B batch, K outputs of one search, N outputs of all, T steps.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from seqwise.data.batches import Batch
 from seqwise.models.protocols import StepModel
-from seqwise.objectives.objective import Objective, per_token, search_targets
+from seqwise.objectives.objective import Objective, per_token_objective, search_targets
 from seqwise.objectives.rescoring import beam_outputs, cut_at_end, output_scores
 from seqwise.search.candidates import global_, local
 from seqwise.search.selectors import HardTopK
@@ -24,19 +25,7 @@ def distillation_loss(teacher_BN: Tensor, student_BN: Tensor, live_BN: Tensor) -
     Both scores are normalised over the set: ``q = softmax(teacher)``, ``p = softmax(student)``,
     ``KL = sum_y q(y) (log q(y) - log p(y))``. A constant added to either changes nothing.
 
-    Args:
-        teacher_BN: the teacher's score of each output; no gradient flows into it.
-        student_BN: the student's.
-        live_BN: false for outputs that are not in the set.
-
-    Returns:
-        (B,), 0 or more, in nats; 0 where the set is empty.
-
-    Example:
-        >>> scores = torch.tensor([[1.0, 2.0, 9.0]])
-        >>> live = torch.tensor([[True, True, False]])
-        >>> bool(distillation_loss(scores, scores + torch.tensor([5.0, 5.0, 7.0]), live) < 1e-6)
-        True
+    Outputs that are not live are not in the set. Shape (B,), 0 or more, in nats; 0 where the set is empty.
     """
     lowest = torch.finfo(student_BN.dtype).min
     # Finite throughout: where the teacher gives no probability, a log of 0 would make 0 * inf of it.
@@ -62,29 +51,14 @@ def distillation_objective(teacher: StepModel, *, k: int) -> Objective:
     distribution and the student's globally normalised one. *Fixed point.* A student whose raw scores are the teacher's
     log-probabilities, ``f - log Z`` (plus any constant for each input), has a loss of 0 whatever the set.
 
-    Args:
-        teacher: a step model, read in the mode that it is in (``eval()`` turns its dropout off) and never changed.
-        k: size of both beams.
-
-    Raises:
-        InputError: k is less than 1.
+    The teacher is read in the mode that it is in (``eval()`` turns its dropout off) and never changed.
 
     Source: named as future work by Goyal et al. (NAACL 2019), section 6; sequence-level distillation by k-best lists is
     of Kim and Rush (EMNLP 2016), section 3.2. Not implemented: a teacher with another vocabulary.
-
-    Example:
-        >>> import copy
-        >>> from seqwise.data import EncodedExample, collate
-        >>> from seqwise.models import Tagger
-        >>> model = Tagger(source_size=5, target_size=3, embedding_size=4, hidden_size=8, label_embedding_size=2)
-        >>> objective = distillation_objective(copy.deepcopy(model).eval(), k=4)
-        >>> bool(objective(model, collate([(0, EncodedExample((1, 2), (0, 1)))]), {}) > 0)
-        True
     """
     HardTopK(k)  # refuses a bad k now rather than at the first step
 
-    def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
-        context = model.encode(batch)
+    def loss(model: StepModel, context: Any, batch: Batch, values: Mapping[str, float]) -> Tensor:
         _, num_steps_B = search_targets(batch, model.end)
         with torch.no_grad():
             teachers_context = teacher.encode(batch)
@@ -92,10 +66,9 @@ def distillation_objective(teacher: StepModel, *, k: int) -> Objective:
             own = beam_outputs(model, context, k=k, num_steps_B=num_steps_B, score=global_)
             outputs_BNT, live_BN = _union(theirs, own, model.end)
             teacher_BN = output_scores(teacher, teachers_context, outputs_BNT, local)
-        loss_B = distillation_loss(teacher_BN, output_scores(model, context, outputs_BNT, global_), live_BN)
-        return per_token(loss_B.mean(), batch)
+        return distillation_loss(teacher_BN, output_scores(model, context, outputs_BNT, global_), live_BN)
 
-    return objective
+    return per_token_objective(loss, cross_entropy_weight=0.0)
 
 
 def _union(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor], end: int | None) -> tuple[Tensor, Tensor]:

@@ -16,7 +16,7 @@ from seqwise.errors import InputError
 from seqwise.models.protocols import StepModel
 from seqwise.names import ScoreName
 from seqwise.objectives.beam_likelihood import beam_crf_loss
-from seqwise.objectives.objective import Objective, per_token, plus_likelihood, search_targets
+from seqwise.objectives.objective import Objective, per_token_objective, search_targets
 from seqwise.objectives.rescoring import output_scores
 from seqwise.search.candidates import Score, as_score, global_
 
@@ -31,18 +31,9 @@ def every_output(
 
     With an end token, an output is one that ends within its steps, or one of all its steps that has not ended.
 
-    Args:
-        vocabulary_size: V.
-        num_steps_B: int64, how many steps each input takes.
-        end: id of the end token, or None.
-        limit: the largest V^T, with T the most steps of the batch.
-
-    Returns:
-        ``outputs_BNT``, int64, ended ones continued by end tokens, negative beyond an input's steps, and ``live_BN``:
-        false for those that do not count, because another is the same.
-
-    Raises:
-        InputError: V^T is above the limit.
+    Returns ``outputs_BNT``, int64, ended ones continued by end tokens, negative beyond an input's steps, and
+    ``live_BN``: false for those that do not count, because another is the same. Refuses V^T above the limit, with T the
+    most steps of the batch.
 
     Example:
         >>> outputs_BNT, live_BN = every_output(2, torch.tensor([2, 1]), end=0)
@@ -77,30 +68,7 @@ def enumerated_log_partition(
     score: Score | ScoreName = global_,
     limit: int = MOST_OUTPUTS,
 ) -> Tensor:
-    """log of the summed exponentiated scores of all outputs: ``log Z = log sum_y exp s(y)``.
-
-    Args:
-        model: a step model.
-        context: what ``model.encode`` returned.
-        num_steps_B: int64, how many steps each input takes.
-        score: with ``local``, the answer is 0.
-        limit: see :func:`every_output`.
-
-    Returns:
-        (B,), with gradients.
-
-    Raises:
-        InputError: there are too many outputs.
-
-    Example:
-        >>> from seqwise.data import EncodedExample, collate
-        >>> from seqwise.models import Tagger
-        >>> from seqwise.search import local
-        >>> model = Tagger(source_size=5, target_size=2, embedding_size=4, hidden_size=8, label_embedding_size=2).eval()
-        >>> context = model.encode(collate([(0, EncodedExample((1, 2), ()))]))
-        >>> bool(enumerated_log_partition(model, context, num_steps_B=context.lengths_B, score=local).abs() < 1e-5)
-        True
-    """
+    """Log of the summed exponentiated scores of all outputs: ``log Z = log sum_y exp s(y)``, (B,), with gradients."""
     outputs_BNT, live_BN = every_output(model.embedding_VD.shape[0], num_steps_B, end=model.end, limit=limit)
     return output_scores(model, context, outputs_BNT, score).masked_fill(~live_BN, -torch.inf).logsumexp(-1)
 
@@ -111,32 +79,14 @@ def enumerated_likelihood_objective(
     """The exact likelihood of a globally normalised model of any kind, in nats per token; uses no schedule.
 
     ``log sum_y exp s(y) - s(y*)`` over every output of as many steps as a search would take. It costs V^T outputs an
-    input; for chains, :func:`~seqwise.objectives.chain.crf_objective` has the same value at T V^2.
-
-    Args:
-        score: what is normalised: global_, or another.
-        limit: see :func:`every_output`.
-        cross_entropy_weight: how much of the teacher-forced cross-entropy is added.
-
-    Raises:
-        InputError: later, there are too many outputs.
-
-    Example:
-        >>> from seqwise.data import EncodedExample, collate
-        >>> from seqwise.models import Tagger
-        >>> model = Tagger(source_size=5, target_size=2, embedding_size=4, hidden_size=8, label_embedding_size=2)
-        >>> objective = enumerated_likelihood_objective()
-        >>> bool(objective(model, collate([(0, EncodedExample((1, 2), (0, 1)))]), {}) > 0)
-        True
+    input; for chains, ``crf_objective`` has the same value at T V^2.
     """
     score = as_score(score)
 
-    def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
-        context = model.encode(batch)
+    def loss(model: StepModel, context: Any, batch: Batch, values: Mapping[str, float]) -> Tensor:
         gold_BT, num_steps_B = search_targets(batch, model.end)
         outputs_BNT, live_BN = every_output(model.embedding_VD.shape[0], num_steps_B, end=model.end, limit=limit)
         # Gold is among the outputs and is scored with them in one batch, so that dropout cannot set it apart.
-        loss_B = beam_crf_loss(model, context, gold_BT, outputs_BNT, live_BN, score)
-        return plus_likelihood(per_token(loss_B.mean(), batch), model, context, batch, cross_entropy_weight)
+        return beam_crf_loss(model, context, gold_BT, outputs_BNT, live_BN, score)
 
-    return objective
+    return per_token_objective(loss, cross_entropy_weight)

@@ -1,4 +1,4 @@
-"""Scores of gold tokens by a linear head, and log Z of a few positions, with gradients made in one pass.
+"""Losses that look up single scores of a linear head: of gold tokens, and log Z of a few positions.
 
 Autograd makes a gradient as large as the weights for the gold scores, another for log Z, and adds the two up: with few
 positions drawn, that takes as long as everything else. Here the rows of the gold tokens are added to the gradient that
@@ -9,14 +9,66 @@ Shapes: N positions, M drawn ones, H features, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from seqwise.data.batches import Batch
+from seqwise.errors import InputError
 from seqwise.models.deferred_linear import exp_
 from seqwise.models.products import Products
+from seqwise.models.protocols import StepModel
+from seqwise.objectives.objective import Objective
+
+
+def objective_of_features(loss: Callable[[Tensor, Tensor, Tensor | None, Tensor], Tensor]) -> Objective:
+    """Teacher forcing with a loss of features (B, T, H), the weights and biases of a linear head, and gold."""
+
+    def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
+        features_BTH = model.teacher_forced(model.encode(batch), batch.targets_BT)
+        return loss(features_BTH, *_weights_and_biases(model), batch.targets_BT)
+
+    return objective
+
+
+def _weights_and_biases(model: StepModel) -> tuple[Tensor, Tensor | None]:
+    """W and b of ``f = W h + b``, one row of which is the score of one token."""
+    head = model.head
+    if isinstance(head, nn.Linear):
+        return head.weight, head.bias
+    if isinstance(head, nn.Identity):  # features that are the scores themselves
+        embedding_VD = model.embedding_VD
+        return torch.eye(len(embedding_VD), dtype=embedding_VD.dtype, device=embedding_VD.device), None
+    problem = f"scores of single tokens need a linear head, which that of {type(model).__name__} is not"
+    raise InputError(problem, hint="use cross_entropy_objective or self_normalized_objective")
+
+
+def require_fit(features: Tensor, head_weight_VH: Tensor, head_bias_V: Tensor | None, targets: Tensor) -> None:
+    """Refuse features, a linear head and targets that do not fit each other; tokens are looked at on the CPU alone."""
+    of_targets, of_features, of_head = (tuple(tensor.shape) for tensor in (targets, features, head_weight_VH))
+    if of_targets != of_features[:-1]:
+        raise InputError(f"targets of shape {of_targets} for features of shape {of_features}")
+    if len(of_head) != 2 or of_head[1] != of_features[-1]:
+        raise InputError(f"a head of shape {of_head} for features of shape {of_features}")
+    if head_bias_V is not None and tuple(head_bias_V.shape) != of_head[:1]:
+        raise InputError(f"biases of shape {tuple(head_bias_V.shape)} for a head of shape {of_head}")
+    _require_known(targets, of_head[0])
+
+
+def require_tokens(targets: Tensor, logits: Tensor) -> None:
+    """Refuse targets that do not fit scores (..., V): of another shape, or (on the CPU) outside the vocabulary."""
+    if targets.shape != logits.shape[:-1]:
+        raise InputError(f"targets of shape {tuple(targets.shape)} for scores of shape {tuple(logits.shape)}")
+    _require_known(targets, logits.shape[-1])
+
+
+def _require_known(targets: Tensor, vocabulary_size: int) -> None:
+    # A GPU would have to be waited for.
+    if targets.device.type == "cpu" and targets.numel() and int(targets.max()) >= vocabulary_size:
+        raise InputError(f"the target {int(targets.max())} is outside the vocabulary of {vocabulary_size}")
 
 
 def gold_scores_and_log_partitions(
@@ -24,23 +76,8 @@ def gold_scores_and_log_partitions(
 ) -> tuple[Tensor, Tensor]:
     """``f(h_n, y_n) = W_y . h_n + b_y`` of every position, and ``log Z_n = log sum_w exp f(h_n, w)`` of those drawn.
 
-    Args:
-        features_NH: h.
-        weight_VH, bias_V: W and b, or None for no bias.
-        targets_N: y, int64.
-        drawn_M: the positions that log Z is asked of, int64.
-
-    Returns:
-        (N,) and (M,), in nats. log Z is in float32 or better, and minus infinity where no token is possible, which has
-        no gradient.
-
-    Not implemented: second derivatives.
-
-    Example:
-        >>> chosen = torch.tensor([2]), torch.tensor([0])  # the token 2, and log Z of the only position
-        >>> gold, log_partition = gold_scores_and_log_partitions(torch.ones(1, 2), torch.zeros(4, 2), None, *chosen)
-        >>> gold.item(), round(log_partition.item(), 4)
-        (0.0, 1.3863)
+    Returns (N,) and (M,), in nats. log Z is in float32 or better, and minus infinity where no token is possible, which
+    has no gradient. Not implemented: second derivatives.
     """
     scores: tuple[Tensor, Tensor] = _GoldAndPartition.apply(features_NH, weight_VH, bias_V, targets_N, drawn_M)
     return scores

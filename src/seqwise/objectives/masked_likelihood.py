@@ -17,8 +17,7 @@ from seqwise.data.batches import IGNORE, Batch
 from seqwise.errors import InputError
 from seqwise.models.protocols import MaskedModel
 from seqwise.objectives.likelihood import cross_entropy
-from seqwise.objectives.means import Mean, SumOfMeans
-from seqwise.objectives.objective import Objective
+from seqwise.objectives.objective import Mean, Objective, SumOfMeans
 
 
 def masked_cross_entropy(model: MaskedModel, tokens_NT: Tensor, masked_NT: Tensor, context: Any = None) -> Tensor:

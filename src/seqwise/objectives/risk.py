@@ -6,6 +6,7 @@ Shapes: B batch, K hypotheses, T steps, G gold length, P = G + 1 places between 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from torch import Tensor
 from seqwise.data.batches import Batch
 from seqwise.models.protocols import StepModel
 from seqwise.names import ScoreName
-from seqwise.objectives.objective import Objective, per_token, plus_likelihood, search_targets
+from seqwise.objectives.objective import Objective, per_token_objective, search_targets
 from seqwise.objectives.rescoring import beam_outputs, cut_at_end, output_scores
 from seqwise.search.candidates import Score, as_score, local
 from seqwise.search.costs import levenshtein_row
@@ -28,20 +29,7 @@ Both are int64 and continued by end tokens once they have ended; beyond an input
 
 
 def hamming_distances(outputs_BKT: Tensor, gold_BT: Tensor, end: int | None) -> Tensor:
-    """Number of tokens that differ, place by place, end tokens after the end included.
-
-    Args:
-        outputs_BKT: int64; a negative entry counts for nothing.
-        gold_BT: int64.
-        end: plays no part.
-
-    Returns:
-        (B, K), float32.
-
-    Example:
-        >>> hamming_distances(torch.tensor([[[1, 2, 0], [3, 0, 0]]]), torch.tensor([[3, 1, 0]]), 0)
-        tensor([[2., 1.]])
-    """
+    """Number of tokens that differ, place by place, end tokens after the end included: (B, K), float32."""
     return ((outputs_BKT != gold_BT[:, None]) & (outputs_BKT >= 0)).sum(-1).float()
 
 
@@ -78,24 +66,9 @@ def edit_distances(outputs_BKT: Tensor, gold_BT: Tensor, end: int | None) -> Ten
 def expected_cost(scores_BK: Tensor, costs_BK: Tensor, live_BK: Tensor, alpha: float = 1.0) -> Tensor:
     """The cost of an output drawn from the beam: ``sum_k softmax_alpha(s)_k D_k``.
 
-    Args:
-        scores_BK: s, with gradients.
-        costs_BK: D.
-        live_BK: false for outputs that do not count.
-        alpha: inverse temperature, greater than 0; how much the best output's share is sharpened.
-
-    Returns:
-        (B,), in units of cost per sequence.
-
-    Raises:
-        InputError: alpha is not positive.
+    Outputs that are not live do not count. Shape (B,), in units of cost per sequence.
 
     Source: Smith and Eisner (2006); Shen et al. (ACL 2016), equation 11.
-
-    Example:
-        >>> everything = torch.ones(1, 2, dtype=torch.bool)
-        >>> expected_cost(torch.zeros(1, 2), torch.tensor([[0.0, 3.0]]), everything)
-        tensor([1.5000])
     """
     weights_BK = peaked_softmax(scores_BK.masked_fill(~live_BK, -torch.inf), alpha)
     return (weights_BK * costs_BK).sum(-1)
@@ -131,13 +104,11 @@ def minimum_risk_objective(
     HardTopK(k)  # refuses a bad k now rather than at the first step
     score = as_score(score)
 
-    def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
-        context = model.encode(batch)
+    def loss(model: StepModel, context: Any, batch: Batch, values: Mapping[str, float]) -> Tensor:
         gold_BT, num_steps_B = search_targets(batch, model.end)
         outputs_BKT, live_BK = beam_outputs(model, context, k=k, num_steps_B=num_steps_B, score=score)
         scores_BK = output_scores(model, context, outputs_BKT, score)
         costs_BK = cost(outputs_BKT, gold_BT, model.end)
-        loss_B = expected_cost(scores_BK, costs_BK, live_BK, values.get("alpha", 1.0))
-        return plus_likelihood(per_token(loss_B.mean(), batch), model, context, batch, cross_entropy_weight)
+        return expected_cost(scores_BK, costs_BK, live_BK, values.get("alpha", 1.0))
 
-    return objective
+    return per_token_objective(loss, cross_entropy_weight)

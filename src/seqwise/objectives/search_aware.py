@@ -5,12 +5,29 @@ Shapes: B batch, K slots, T target length, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from seqwise.search.beam import Beam
+from seqwise.data.batches import Batch
+from seqwise.models.protocols import StepModel
+from seqwise.names import ScoreName
+from seqwise.objectives.likelihood import gold_scores
+from seqwise.objectives.objective import (
+    CostOfGold,
+    Objective,
+    per_token_objective,
+    schedule_value,
+    search_targets,
+    teacher_forced_logits,
+)
+from seqwise.search.beam import Beam, beam_search
+from seqwise.search.candidates import Score, as_score, cost_augmented, local
 from seqwise.search.costs import Cost
-from seqwise.search.operators import peaked_softmax
+from seqwise.search.operators import AlphaUnit, of_scores, peaked_softmax
+from seqwise.search.selectors import SoftTopK
 
 
 def hamming_cost(gold_BT: Tensor, vocab_size: int, weights: Tensor | None = None) -> Cost:
@@ -93,3 +110,67 @@ def hinge_loss(beam: Beam, gold_scores_B: Tensor, alpha: float) -> Tensor:
     weights_BK = peaked_softmax(beam.scores_BK, alpha)
     live_scores_BK = beam.scores_BK.masked_fill(beam.scores_BK == -torch.inf, 0.0)
     return ((weights_BK * live_scores_BK).sum(-1) - gold_scores_B).clamp(min=0).mean()
+
+
+def relaxed_beam_objective(
+    *,
+    k: int,
+    score: Score | ScoreName = local,
+    cost: CostOfGold = hamming_cost,
+    unit: AlphaUnit = of_scores,
+    cross_entropy_weight: float = 0.0,
+) -> Objective:
+    """Direct loss through the relaxed beam, in cost per token, plus an optional share of cross-entropy.
+
+    Schedule used: ``alpha``.
+
+    Args:
+        k: size of the beam.
+        score: local (search-aware, locally normalised) or global_ (globally normalised); or "local", "global".
+        cost: makes the task cost from the gold output; Hamming, ``partial(hamming_cost, weights=...)``,
+            ``partial(edit_distance_cost, end=...)``, or yours.
+        unit: what alpha is divided by at each step of the search, as of ``SoftTopK``; the final choice takes alpha as
+            it is.
+        cross_entropy_weight: how much of the teacher-forced cross-entropy is added.
+    """
+    score = as_score(score)
+
+    def loss(model: StepModel, context: Any, batch: Batch, values: Mapping[str, float]) -> Tensor:
+        alpha = schedule_value(values, "alpha", "relaxed_beam_objective")
+        return direct_loss(_relaxed_beam(model, context, batch, SoftTopK(k, alpha, unit), score, cost), alpha)
+
+    return per_token_objective(loss, cross_entropy_weight)
+
+
+def hinge_objective(
+    *,
+    k: int,
+    score: Score | ScoreName = local,
+    cost: CostOfGold = hamming_cost,
+    unit: AlphaUnit = of_scores,
+    cross_entropy_weight: float = 0.0,
+) -> Objective:
+    """Hinge loss through the cost-augmented relaxed beam, per token, plus an optional share of cross-entropy.
+
+    Schedule used: ``alpha``.
+
+    Args:
+        k, score, cost, unit, cross_entropy_weight: as of :func:`relaxed_beam_objective`.
+    """
+    score = as_score(score)
+
+    def loss(model: StepModel, context: Any, batch: Batch, values: Mapping[str, float]) -> Tensor:
+        alpha = schedule_value(values, "alpha", "hinge_objective")
+        beam = _relaxed_beam(model, context, batch, SoftTopK(k, alpha, unit), cost_augmented(score), cost)
+        gold_B = gold_scores(teacher_forced_logits(model, context, batch), batch.targets_BT, score)
+        return hinge_loss(beam, gold_B, alpha)
+
+    return per_token_objective(loss, cross_entropy_weight)
+
+
+def _relaxed_beam(
+    model: StepModel, context: Any, batch: Batch, selector: SoftTopK, score: Score, cost: CostOfGold
+) -> Beam:
+    gold_BT, num_steps_B = search_targets(batch, model.end)
+    cost_of_token = cost(gold_BT, model.embedding_VD.shape[0])
+    return beam_search(model, context, selector, num_steps=num_steps_B, score=score, cost=cost_of_token)

@@ -15,6 +15,8 @@ target, M positions in H, H features, V vocabulary.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -25,7 +27,13 @@ from torch.nn import functional as F
 from seqwise.data.batches import Batch
 from seqwise.errors import InputError
 from seqwise.models.protocols import StepModel
-from seqwise.objectives.linear_head import gold_scores_and_log_partitions
+from seqwise.objectives.linear_head import (
+    gold_scores_and_log_partitions,
+    objective_of_features,
+    require_fit,
+    require_tokens,
+)
+from seqwise.objectives.objective import Objective, teacher_forced_logits
 
 
 def self_normalized_cross_entropy(
@@ -180,20 +188,15 @@ def sampled_self_normalized_cross_entropy(
     once they are all near 0.
 
     Args:
-        features: (..., H), what the head reads.
-        head_weight_VH: the output layer's weights, ``f(h, w) = W_w . h + b_w``.
-        head_bias_V: its biases, or None.
-        targets: int64 of the leading shape; negative entries are ignored.
+        features, head_weight_VH, head_bias_V, targets, generator: as of :func:`unnormalized_likelihood_loss`.
         weight: lambda, 0 or more, in nats per squared nat.
         fraction: gamma, in (0, 1]; ``|H| = ceil(gamma n)`` of the n targets.
-        generator: the source of random numbers for H.
 
     Returns:
         A scalar, in nats per token; single values may be negative. 0 when every target is ignored.
 
     Raises:
-        InputError: the weight is negative or the fraction outside (0, 1]; the shapes do not fit; or, on the CPU, a
-            target is outside the vocabulary.
+        InputError: as of :func:`unnormalized_likelihood_loss`, or the fraction is 0.
 
     Source: this estimator is not in Andreas and Klein (2015), whose equation 5 leaves log Z out of the likelihood. Not
     implemented: heads that are not linear in their features, second derivatives.
@@ -219,31 +222,6 @@ def _check(weight: float, fraction: float) -> None:
         raise InputError(f"the fraction of normalised positions must lie in (0, 1], got {fraction}")
 
 
-def require_tokens(targets: Tensor, logits: Tensor) -> None:
-    """Refuse targets that do not fit scores (..., V): of another shape, or (on the CPU) outside the vocabulary."""
-    if targets.shape != logits.shape[:-1]:
-        raise InputError(f"targets of shape {tuple(targets.shape)} for scores of shape {tuple(logits.shape)}")
-    _require_known(targets, logits.shape[-1])
-
-
-def require_fit(features: Tensor, head_weight_VH: Tensor, head_bias_V: Tensor | None, targets: Tensor) -> None:
-    """Refuse features, a linear head and targets that do not fit each other; tokens are looked at on the CPU alone."""
-    of_targets, of_features, of_head = (tuple(tensor.shape) for tensor in (targets, features, head_weight_VH))
-    if of_targets != of_features[:-1]:
-        raise InputError(f"targets of shape {of_targets} for features of shape {of_features}")
-    if len(of_head) != 2 or of_head[1] != of_features[-1]:
-        raise InputError(f"a head of shape {of_head} for features of shape {of_features}")
-    if head_bias_V is not None and tuple(head_bias_V.shape) != of_head[:1]:
-        raise InputError(f"biases of shape {tuple(head_bias_V.shape)} for a head of shape {of_head}")
-    _require_known(targets, of_head[0])
-
-
-def _require_known(targets: Tensor, vocabulary_size: int) -> None:
-    # A GPU would have to be waited for.
-    if targets.device.type == "cpu" and targets.numel() and int(targets.max()) >= vocabulary_size:
-        raise InputError(f"the target {int(targets.max())} is outside the vocabulary of {vocabulary_size}")
-
-
 def _counted(rows: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """The rows (..., X) that have a target, and their targets: not copied where all have."""
     counted = targets >= 0
@@ -253,10 +231,14 @@ def _counted(rows: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _drawn(values_N: Tensor, fraction: float, generator: torch.Generator | None) -> Tensor:
-    """Mask of the positions in H: ``ceil(gamma n)`` of n, each set of them equally likely."""
+    """Indices of the positions in H: ``ceil(gamma n)`` of n, each set of them equally likely."""
     order_N = torch.rand(len(values_N), generator=generator, device=values_N.device).argsort()
+    return order_N[: _num_drawn(fraction, len(values_N))]
+
+
+def _num_drawn(fraction: float, num_positions: int) -> int:
     # Rounded first: 0.07 * 100 is 7.000000000000001 in floating point.
-    return order_N[: math.ceil(round(fraction * len(values_N), 9))]
+    return math.ceil(round(fraction * num_positions, 9))
 
 
 def _gold_and_drawn(
@@ -274,15 +256,62 @@ def _gold_and_drawn(
     return gold_scores_and_log_partitions(features_NH, head_weight_VH, head_bias_V, targets_N, drawn_M)
 
 
+# ---------------------------------------------------------------------------------------- objectives
+
+
+def self_normalized_objective(*, weight: float, fraction: float = 1.0) -> Objective:
+    """Teacher forcing with :func:`self_normalized_cross_entropy`; uses no schedule."""
+
+    def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
+        logits_BTV = teacher_forced_logits(model, model.encode(batch), batch)
+        return self_normalized_cross_entropy(logits_BTV, batch.targets_BT, weight, fraction)
+
+    return objective
+
+
+def sampled_self_normalized_objective(*, weight: float, fraction: float) -> Objective:
+    """Teacher forcing with :func:`sampled_self_normalized_cross_entropy`; uses no schedule."""
+    return objective_of_features(partial(sampled_self_normalized_cross_entropy, weight=weight, fraction=fraction))
+
+
+def unnormalized_likelihood_objective(*, weight: float, fraction: float) -> Objective:
+    """Teacher forcing with :func:`unnormalized_likelihood_loss`; uses no schedule."""
+    return objective_of_features(partial(unnormalized_likelihood_loss, weight=weight, fraction=fraction))
+
+
+def log_partition_objective(*, fraction: float = 1.0) -> Objective:
+    """The penalty that draws log Z to 0, alone: ``mean_{t in H} (log Z_t)^2`` along gold; uses no schedule.
+
+    To be mixed with an objective that has none. H is all gold positions, or a fraction in (0, 1] of them drawn anew at
+    each call; the others never touch the vocabulary. In squared nats.
+
+    Source: Devlin et al. (ACL 2014), section 2.4; known as z-loss since PaLM (2022).
+    """
+    if not 0 < fraction <= 1:
+        raise InputError(f"the fraction of penalised positions must lie in (0, 1], got {fraction}")
+
+    def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
+        features_BTH = model.teacher_forced(model.encode(batch), batch.targets_BT)
+        features_NH = features_BTH[batch.targets_BT >= 0]
+        if len(features_NH) == 0:
+            return features_BTH.sum() * 0.0
+        if fraction < 1:
+            order_N = torch.randperm(len(features_NH), device=features_NH.device)
+            features_NH = features_NH[order_N[: _num_drawn(fraction, len(features_NH))]]
+        logits_NV = model.head(features_NH)
+        logits_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32))
+        return logits_NV.logsumexp(-1).square().mean()
+
+    return objective
+
+
+# ---------------------------------------------------------------------------------------- measures of log Z
+
+
 @torch.no_grad()
 def log_partitions(model: StepModel, batch: Batch) -> Tensor:
-    """log Z at every gold position of a batch, under teacher forcing: one dimension, in nats.
-
-    Args:
-        model: a step model.
-        batch: with targets.
-    """
-    logits_BTV = model.head(model.teacher_forced(model.encode(batch), batch.targets_BT))
+    """log Z at every gold position of a batch, under teacher forcing: one dimension, in nats."""
+    logits_BTV = teacher_forced_logits(model, model.encode(batch), batch)
     return logits_BTV[batch.targets_BT >= 0].logsumexp(-1)
 
 

@@ -18,8 +18,7 @@ from seqwise.objectives.likelihood import gold_scores
 from seqwise.objectives.objective import (
     CostOfGold,
     Objective,
-    per_token,
-    plus_likelihood,
+    per_token_objective,
     search_targets,
     teacher_forced_logits,
 )
@@ -35,19 +34,7 @@ Violation = Callable[[Tensor, Tensor], Tensor]
 
 
 def perceptron_violation(gold_B1: Tensor, others_BN: Tensor) -> Tensor:
-    """By how much the best outscores gold: ``max(0, max_i other_i - gold)``.
-
-    Args:
-        gold_B1: score of gold.
-        others_BN: scores of its rivals; minus infinity excludes one.
-
-    Returns:
-        (B,), in units of score.
-
-    Example:
-        >>> perceptron_violation(torch.zeros(2, 1), torch.tensor([[1.5, 2.0], [-1.0, -torch.inf]]))
-        tensor([2., 0.])
-    """
+    """Margin by which the best outscores gold: ``max(0, max_i other_i - gold)``; minus infinity excludes a rival."""
     return torch.cat([gold_B1, others_BN], dim=1).amax(-1) - gold_B1[:, 0]
 
 
@@ -70,34 +57,10 @@ def early_update_loss(
     perceptron's update. With ``negative_log_share``: ``log sum_y exp s(y_1..t) - s(y*_1..t)`` over the beam and gold.
     Later steps play no part.
 
-    Args:
-        model: a step model.
-        context: what ``model.encode`` returned.
-        gold_BT: int64; with an end token, continued by it up to the number of steps.
-        num_steps_B: int64, how many steps each input takes.
-        k: size of the beam; gold wins ties.
-        score: what a token adds.
-        violation: of gold and its rivals on the beam at that step.
-
-    Returns:
-        (B,).
-
-    Raises:
-        InputError: k is less than 1.
+    Shape (B,). Gold is continued by end tokens up to the number of steps, where there is an end token, and wins ties.
 
     Source: Collins and Roark (ACL 2004); Andor et al. (ACL 2016), equation 6. Not implemented: averaged parameters,
     updates at the largest violation (Huang et al. 2012).
-
-    Example:
-        >>> from seqwise.data import EncodedExample, collate
-        >>> from seqwise.models import Tagger
-        >>> model = Tagger(source_size=5, target_size=2, embedding_size=4, hidden_size=8, label_embedding_size=2)
-        >>> batch = collate([(0, EncodedExample((1, 2), (0, 1)))])
-        >>> loss_B = early_update_loss(
-        ...     model, model.encode(batch), batch.targets_BT, num_steps_B=batch.target_lengths_B, k=4
-        ... )
-        >>> bool(loss_B >= 0)
-        True
     """
     lost = out_of_beam(k)
     losses_B, open_B = torch.zeros_like(num_steps_B, dtype=torch.float32), num_steps_B > 0
@@ -129,37 +92,19 @@ def early_update_objective(
 ) -> Objective:
     """Early update, per token of the whole gold output; uses no schedule.
 
-    Args:
-        k: size of the beam.
-        score: what a token adds.
-        violation: ``perceptron_violation`` (Collins and Roark), or ``negative_log_share`` for the beam-normalised
-            likelihood with early update (Andor et al.).
-        cross_entropy_weight: how much of the teacher-forced cross-entropy is added.
-
-    Raises:
-        InputError: k is less than 1.
-
-    Example:
-        >>> from seqwise.data import EncodedExample, collate
-        >>> from seqwise.models import Tagger
-        >>> from seqwise.objectives import negative_log_share
-        >>> model = Tagger(source_size=5, target_size=2, embedding_size=4, hidden_size=8, label_embedding_size=2)
-        >>> objective = early_update_objective(k=2, violation=negative_log_share)
-        >>> bool(objective(model, collate([(0, EncodedExample((1, 2), (0, 1)))]), {}) > 0)
-        True
+    The violation is ``perceptron_violation`` (Collins and Roark), or ``negative_log_share`` for the beam-normalised
+    likelihood with early update (Andor et al.).
     """
     out_of_beam(k)  # refuses a bad k now rather than at the first step
     score = as_score(score)
 
-    def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
-        context = model.encode(batch)
+    def loss(model: StepModel, context: Any, batch: Batch, values: Mapping[str, float]) -> Tensor:
         gold_BT, num_steps_B = search_targets(batch, model.end)
-        loss_B = early_update_loss(
+        return early_update_loss(
             model, context, gold_BT, num_steps_B=num_steps_B, k=k, score=score, violation=violation
         )
-        return plus_likelihood(per_token(loss_B.mean(), batch), model, context, batch, cross_entropy_weight)
 
-    return objective
+    return per_token_objective(loss, cross_entropy_weight)
 
 
 # ---------------------------------------------------------------------------------------- beam-search optimisation
@@ -182,35 +127,11 @@ def beam_search_optimization_loss(
     step the best, because there gold has to come first. After a violation the beam restarts from gold. Without one,
     gold and its k best rivals go on, which is a training beam of k + 1 for a test beam of k.
 
-    Args:
-        model: a step model.
-        context: what ``model.encode`` returned.
-        gold_BT: int64; with an end token, continued by it up to the number of steps.
-        num_steps_B: int64, how many steps each input takes.
-        k: size of the test-time beam.
-        cost: cost of each token at each step, such as ``hamming_cost(gold_BT, V)``; D sums it along a prefix.
-        score: what a token adds.
-        margin: 0 or more, in units of score.
-
-    Returns:
-        (B,), summed over the steps.
-
-    Raises:
-        InputError: k is less than 1, or the margin negative or not finite.
+    Shape (B,), summed over the steps. Gold is continued by end tokens up to the number of steps, where there is an end
+    token. D sums the cost of tokens along a prefix.
 
     Source: Wiseman and Rush (EMNLP 2016), section 4. Here a prefix scores the sum of its tokens, there what its last
     token scores. Not implemented: costs that do not sum over steps, hard constraints, the beam that grows in training.
-
-    Example:
-        >>> from seqwise.data import EncodedExample, collate
-        >>> from seqwise.models import Tagger
-        >>> model = Tagger(source_size=5, target_size=2, embedding_size=4, hidden_size=8, label_embedding_size=2)
-        >>> batch = collate([(0, EncodedExample((1, 2), (0, 1)))])
-        >>> beam_search_optimization_loss(
-        ...     model, model.encode(batch), batch.targets_BT, num_steps_B=batch.target_lengths_B, k=1,
-        ...     cost=hamming_cost(batch.targets_BT, 2),
-        ... ).shape
-        torch.Size([1])
     """
     losses_B = torch.zeros_like(num_steps_B, dtype=torch.float32)
     for step in unroll_with_gold(
@@ -241,39 +162,18 @@ def beam_search_optimization_objective(
     cost: CostOfGold = hamming_cost,
     cross_entropy_weight: float = 0.0,
 ) -> Objective:
-    """Beam-search optimisation, per token; uses no schedule.
-
-    Args:
-        k: size of the test-time beam.
-        score: what a token adds.
-        margin: 0 or more, in units of score.
-        cost: makes the task cost from the gold output.
-        cross_entropy_weight: how much of the teacher-forced cross-entropy is added.
-
-    Raises:
-        InputError: k is less than 1, or the margin negative or not finite.
-
-    Example:
-        >>> from seqwise.data import EncodedExample, collate
-        >>> from seqwise.models import Tagger
-        >>> model = Tagger(source_size=5, target_size=2, embedding_size=4, hidden_size=8, label_embedding_size=2)
-        >>> objective = beam_search_optimization_objective(k=2)
-        >>> bool(objective(model, collate([(0, EncodedExample((1, 2), (0, 1)))]), {}) >= 0)
-        True
-    """
+    """Beam-search optimisation with a test-time beam of k, per token; uses no schedule."""
     out_of_beam(k, margin=margin)  # refuses bad values now rather than at the first step
     score = as_score(score)
 
-    def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
-        context = model.encode(batch)
+    def loss(model: StepModel, context: Any, batch: Batch, values: Mapping[str, float]) -> Tensor:
         gold_BT, num_steps_B = search_targets(batch, model.end)
         cost_of_token = cost(gold_BT, model.embedding_VD.shape[0])
-        loss_B = beam_search_optimization_loss(
+        return beam_search_optimization_loss(
             model, context, gold_BT, num_steps_B=num_steps_B, k=k, cost=cost_of_token, score=score, margin=margin
         )
-        return plus_likelihood(per_token(loss_B.mean(), batch), model, context, batch, cross_entropy_weight)
 
-    return objective
+    return per_token_objective(loss, cross_entropy_weight)
 
 
 # ---------------------------------------------------------------------------------------- hinge
@@ -282,40 +182,21 @@ def beam_search_optimization_objective(
 def hard_beam_hinge_objective(
     *, k: int, score: Score | ScoreName = local, cost: CostOfGold = hamming_cost, cross_entropy_weight: float = 0.0
 ) -> Objective:
-    """Hinge loss of a cost-augmented hard beam, per token; uses no schedule.
+    """Hinge loss of a cost-augmented hard beam of k, per token; uses no schedule.
 
     ``max(0, max_y [s(y) + D(y)] - s(y*))`` over the final beam. Gradients flow through the scores of what was chosen.
 
-    Args:
-        k: size of the beam.
-        score: local or global_.
-        cost: makes the task cost from the gold output.
-        cross_entropy_weight: how much of the teacher-forced cross-entropy is added.
-
-    Raises:
-        InputError: k is less than 1.
-
     Source: Goyal et al. (AAAI 2018), footnote 3, the baseline of the relaxed hinge.
-
-    Example:
-        >>> from seqwise.data import EncodedExample, collate
-        >>> from seqwise.models import Tagger
-        >>> model = Tagger(source_size=5, target_size=2, embedding_size=4, hidden_size=8, label_embedding_size=2)
-        >>> objective = hard_beam_hinge_objective(k=2)
-        >>> bool(objective(model, collate([(0, EncodedExample((1, 2), (0, 1)))]), {}) >= 0)
-        True
     """
     selector, score = HardTopK(k), as_score(score)
 
-    def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
-        context = model.encode(batch)
+    def loss(model: StepModel, context: Any, batch: Batch, values: Mapping[str, float]) -> Tensor:
         gold_BT, num_steps_B = search_targets(batch, model.end)
         cost_of_token = cost(gold_BT, model.embedding_VD.shape[0])
         beam = beam_search(
             model, context, selector, num_steps=num_steps_B, score=cost_augmented(score), cost=cost_of_token
         )
         gold_B = gold_scores(teacher_forced_logits(model, context, batch), batch.targets_BT, score)
-        loss_B = perceptron_violation(gold_B[:, None], beam.scores_BK)
-        return plus_likelihood(per_token(loss_B.mean(), batch), model, context, batch, cross_entropy_weight)
+        return perceptron_violation(gold_B[:, None], beam.scores_BK)
 
-    return objective
+    return per_token_objective(loss, cross_entropy_weight)

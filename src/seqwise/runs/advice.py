@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from seqwise.evaluation.metrics import Sums, enough_examples, paired_bootstrap
-from seqwise.objectives.named import SelfNormalized
+from seqwise.objectives.settings import SelfNormalized
 from seqwise.runs.settings import Settings
 
 Measured = Mapping[str, Mapping[str, Sums]]

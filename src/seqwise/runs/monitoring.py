@@ -10,8 +10,8 @@ from torch import Tensor
 from seqwise.data.batches import EncodedExample, collate
 from seqwise.data.readers import Example
 from seqwise.decoding import evaluation_mode
-from seqwise.objectives.named import CrossEntropy
 from seqwise.objectives.objective import search_targets
+from seqwise.objectives.settings import CrossEntropy
 from seqwise.runs.decoder_choice import usual_decoder
 from seqwise.runs.measures import decisive, known_targets, log_partitions_of, measure
 from seqwise.runs.run import OutputRun

@@ -18,17 +18,18 @@ from seqwise.configuration.flat import build, changed, flat_values, plain_values
 from seqwise.configuration.written import Given, given_in_python, read_given
 from seqwise.errors import InputError
 from seqwise.names import AlphaUnitName, ScoreName
-from seqwise.objectives.named import (
+from seqwise.objectives.settings import (
+    BEAM,
     CRF,
+    RELAXATION,
     AnyObjective,
     CrossEntropy,
     Distillation,
     ObjectiveConfig,
+    Sampling,
     ScheduledSampling,
     SelfNormalized,
 )
-from seqwise.objectives.named.base import BEAM, RELAXATION
-from seqwise.objectives.named.scheduled_sampling import Sampling
 from seqwise.runs.model_settings import (
     ARCHITECTURES,
     Chain,

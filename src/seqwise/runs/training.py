@@ -24,8 +24,8 @@ from seqwise.data.vocabulary import Vocabulary
 from seqwise.errors import InputError
 from seqwise.evaluation.signature import sha256_of_examples, sign, signature_line
 from seqwise.objectives.contrastive import noise_log_probs
-from seqwise.objectives.named import Context
 from seqwise.objectives.objective import Objective
+from seqwise.objectives.settings import Context
 from seqwise.runs.hub import model_folder
 from seqwise.runs.inputs import read_examples
 from seqwise.runs.loading import CONFIGURATION, new_run, save_run, save_settings

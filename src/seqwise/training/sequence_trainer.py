@@ -18,8 +18,7 @@ from transformers import Trainer
 
 from seqwise.data.batches import Batch
 from seqwise.errors import InputError
-from seqwise.objectives.means import SumOfMeans
-from seqwise.objectives.objective import Objective
+from seqwise.objectives.objective import Objective, SumOfMeans
 from seqwise.schedules import Schedule
 
 

@@ -209,10 +209,10 @@ def fit(
     Started by torchrun, several processes train one model, with the settings of one process: each has its share of
     every batch, and the gradient is that of the batch. It is ``sum_p (n_p / N) grad_p`` with ``n_p`` of the N gold
     tokens in process p, so an objective has to be a mean over these, or a
-    :class:`~seqwise.objectives.means.SumOfMeans`. Only noise differs: each process draws its own. The first process
+    ``SumOfMeans``. Only noise differs: each process draws its own. The first process
     writes, and calls ``measure`` and ``on_progress``; all have to see ``output``.
 
-    Parts of a batch are weighted in the same way. (A :class:`~seqwise.objectives.means.SumOfMeans` is weighted exactly
+    Parts of a batch are weighted in the same way. (A ``SumOfMeans`` is weighted exactly
     over processes, and over parts by their gold tokens.)
 
     Not implemented: models that one GPU has no room for.

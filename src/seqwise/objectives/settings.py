@@ -1,0 +1,588 @@
+"""Objectives as settings: each class names a training objective, lists its options, and builds it.
+
+A method is added by a subclass of :class:`ObjectiveConfig`; see docs/extending.md. Nothing here imports torch before an
+objective is built, so that the command line can list the options quickly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import field_validator, model_validator
+
+from seqwise.configuration import Config, OneOf, setting
+from seqwise.configuration.config import WrongValue
+from seqwise.configuration.written import did_you_mean
+from seqwise.errors import InputError
+from seqwise.names import AlphaUnitName, CostName, Feeding, FeedingPasses, ScoreName
+from seqwise.schedules import Alpha, Probability, Schedule
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from seqwise.data.batches import Batch
+    from seqwise.models.protocols import StepModel
+    from seqwise.objectives.objective import Objective
+
+BEAM = "slots of the beam, in training and decoding; fewer where there are fewer candidates"
+"""Help on the size of a beam."""
+
+RELAXATION = "inverse temperature of relaxations: a number, linear(a, b) or exponential(a, b)"
+"""Help on alpha."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """Facts about the model and the data that some objectives need.
+
+    Args:
+        end: the token that ends an output, or None.
+        tokens: all output tokens, in the order of their ids.
+        log_noise_V: called for log q of the noise tokens.
+        teacher: called for the model that is distilled.
+    """
+
+    end: int | None = None
+    tokens: Sequence[str] = ()
+    log_noise_V: Callable[[], Tensor] | None = None
+    teacher: Callable[[], nn.Module] | None = None
+
+
+NOTHING = Context()
+"""A context in which nothing is known."""
+
+
+class ObjectiveConfig(Config):
+    """A training objective with its options.
+
+    A subclass has a ``name: Literal["..."]``, a field for each option and :meth:`build`; see docs/extending.md.
+    """
+
+    name: str
+
+    from_scratch: ClassVar[bool] = False
+    """Whether it trains new weights, without a warm start."""
+
+    searches: ClassVar[bool] = False
+    """Whether it looks at a beam of outputs."""
+
+    self_normalizing: ClassVar[bool] = False
+    """Whether it draws log Z to a constant."""
+
+    @property
+    def trained_score(self) -> ScoreName:
+        """The scores that it trains: raw ones count only where the whole output is normalised."""
+        return "local"
+
+    @property
+    def schedules(self) -> dict[str, Schedule]:
+        """The schedules that its losses read, by the names under which they get the values."""
+        return {}
+
+    @property
+    def relaxes(self) -> bool:
+        """Whether there is a relaxed beam in it."""
+        return False
+
+    @property
+    def steps_singly(self) -> bool:
+        """Whether it takes one step of the model after the other."""
+        return self.searches
+
+    def loss_unit(self, token: str) -> str:
+        """Name the unit of its loss and what is added to it; ``token`` is "label" or "token"."""
+        return f"nats per {token}"
+
+    def build(self, context: Context = NOTHING) -> Objective:
+        """Make the function ``objective(model, batch, values)`` that a training step minimises.
+
+        Raises:
+            InputError: an option does not go with the context, or needs more of it.
+        """
+        raise NotImplementedError
+
+
+AnyObjective = Annotated[ObjectiveConfig, OneOf(ObjectiveConfig)]
+"""A setting that is a named objective."""
+
+
+# ---------------------------------------------------------------------------------------- self-normalisation
+
+
+class Penalized(ObjectiveConfig):
+    """Options of the objectives that draw log Z to a constant."""
+
+    from_scratch = True
+    self_normalizing = True
+
+    weight: float = setting(0.1, "weight of (log Z)^2", flag="log_partition_weight", ge=0)
+    fraction: float = setting(
+        1.0, "the part of the positions that is penalised", flag="log_partition_fraction", gt=0, le=1
+    )
+
+    def loss_unit(self, token: str) -> str:
+        return f"nats per {token}, + {self.weight:g} x (log Z)^2"
+
+
+class SampledSelfNormalized(Penalized):
+    """Cross-entropy and a penalty on log Z, with log Z computed at a part of the positions."""
+
+    name: Literal["sampled-self-normalized"] = "sampled-self-normalized"
+
+    def build(self, context: Context = NOTHING) -> Objective:
+        from seqwise.objectives.self_normalization import sampled_self_normalized_objective
+
+        return sampled_self_normalized_objective(weight=self.weight, fraction=self.fraction)
+
+
+class SelfNormalized(Penalized):
+    """Cross-entropy, and a penalty that draws log Z to 0."""
+
+    name: Literal["self-normalized"] = "self-normalized"
+
+    def build(self, context: Context = NOTHING) -> Objective:
+        from seqwise.objectives.self_normalization import self_normalized_objective
+
+        return self_normalized_objective(weight=self.weight, fraction=self.fraction)
+
+
+class UnnormalizedLikelihood(Penalized):
+    """Raw scores of the gold tokens, held down by a penalty on log Z alone."""
+
+    name: Literal["unnormalized-likelihood"] = "unnormalized-likelihood"
+    weight: float = setting(
+        0.1, "unnormalized-likelihood: log Z ends near 1/(2 weight)", flag="log_partition_weight", gt=0
+    )
+
+    def build(self, context: Context = NOTHING) -> Objective:
+        from seqwise.objectives.self_normalization import unnormalized_likelihood_objective
+
+        return unnormalized_likelihood_objective(weight=self.weight, fraction=self.fraction)
+
+
+# ---------------------------------------------------------------------------------------- options of searches
+
+
+class Searching(ObjectiveConfig):
+    """Options of the objectives that see a beam."""
+
+    searches = True
+
+    counts: ClassVar[str] = "nats"
+    """Unit of the loss of the search itself."""
+
+    k: int = setting(5, BEAM, flag="beam_size", ge=1)
+    score: ScoreName = setting("local", "local (log-softmax) or global (raw) scores", readers="search-aware objectives")
+    cross_entropy_weight: float = setting(0.1, "weight of added cross-entropy", readers="search-aware objectives", ge=0)
+
+    @property
+    def trained_score(self) -> ScoreName:
+        return self.score
+
+    def loss_unit(self, token: str) -> str:
+        added = f", + {self.cross_entropy_weight:g} x cross-entropy" if self.cross_entropy_weight else ""
+        return f"{self.counted(token)} per {token}{added}"
+
+    def counted(self, token: str) -> str:
+        """Name what the loss of the search itself counts."""
+        return self.counts
+
+    def beam(self) -> dict[str, Any]:
+        """The options that all losses of a search take."""
+        return {"k": self.k, "score": self.score, "cross_entropy_weight": self.cross_entropy_weight}
+
+
+LOST_MARGIN = "nats by which gold loses in the beam,"
+"""Unit of the losses that are margins."""
+
+
+class Relaxed(Config):
+    """Options of a relaxed beam."""
+
+    alpha: Alpha = setting("exponential(1, 8)", RELAXATION, metavar="SCHEDULE")
+    unit: AlphaUnitName = setting(
+        "scores", "gaps: alpha is divided by the mean squared gap of the best scores", flag="alpha_unit"
+    )
+
+    @property
+    def schedules(self) -> dict[str, Schedule]:
+        """Alpha."""
+        return {"alpha": self.alpha}
+
+    @property
+    def relaxes(self) -> bool:
+        """Always."""
+        return True
+
+    def alpha_unit(self) -> Any:
+        """The function that alpha is divided by."""
+        from seqwise.search.operators import ALPHA_UNITS
+
+        return ALPHA_UNITS[self.unit]
+
+
+class Costed(Config):
+    """Options of a search that knows what each wrong token costs."""
+
+    cost: CostName = setting("hamming", "what a wrong output costs")
+    wrong_label_costs: str = setting("", "cost of wrongly choosing a label, as in 'O=2,X=.5'", metavar="COSTS")
+
+    @field_validator("wrong_label_costs")
+    @classmethod
+    def _are_costs(cls, text: str) -> str:
+        try:
+            parse_label_costs(text)
+        except InputError as error:
+            raise WrongValue("{name}: " + error.problem, hint=error.hint) from None
+        return text
+
+    @model_validator(mode="after")
+    def _one_cost(self) -> Any:
+        if self.cost == "edit-distance" and self.wrong_label_costs:
+            raise InputError("cost: edit-distance weighs all labels alike", hint="leave wrong-label-costs out")
+        return self
+
+    def cost_name(self, token: str) -> str:
+        """Unit of the cost, in the plural."""
+        return "cost" if self.wrong_label_costs else "edits" if self.cost == "edit-distance" else f"wrong {token}s"
+
+    def token_cost(self, context: Context) -> dict[str, Any]:
+        """The cost of tokens as an argument, where it is not the default.
+
+        Raises:
+            InputError: a cost is that of a token that there is not.
+        """
+        if self.cost == "edit-distance":
+            from seqwise.search.costs import edit_distance_cost
+
+            return {"cost": partial(edit_distance_cost, end=context.end)}
+        costs = parse_label_costs(self.wrong_label_costs)
+        if not costs:
+            return {}
+        unknown = [label for label in costs if label not in context.tokens]
+        if unknown:
+            problem = f"wrong_label_costs: no label of the training data is called {unknown[0]!r}"
+            raise InputError(problem, hint=did_you_mean(unknown[0], context.tokens))
+        import torch
+
+        from seqwise.objectives.search_aware import hamming_cost
+
+        weights_V = torch.tensor([costs.get(label, 1.0) for label in context.tokens])
+        return {"cost": lambda gold_BT, size: hamming_cost(gold_BT, size, weights=weights_V.to(gold_BT.device))}
+
+
+def parse_label_costs(text: str) -> dict[str, float]:
+    """``"O=2, B-PER=0.5"`` to numbers by label; a label may itself hold "=".
+
+    Raises:
+        InputError: an entry is not ``LABEL=NUMBER`` with a finite number greater than 0, or a label comes twice.
+
+    Example:
+        >>> parse_label_costs("O=2, B-PER=0.5")
+        {'O': 2.0, 'B-PER': 0.5}
+    """
+    costs: dict[str, float] = {}
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        label, _, number = (part.strip() for part in entry.rpartition("="))
+        try:
+            cost = float(number)
+        except ValueError:
+            cost = math.nan
+        if not label or not 0 < cost < math.inf:
+            raise InputError(f"{entry!r} is not the cost of a label", hint="write LABEL=NUMBER, such as O=2")
+        if label in costs:
+            raise InputError(f"the label {label!r} has two costs", hint="give one")
+        costs[label] = cost
+    return costs
+
+
+# ---------------------------------------------------------------------------------------- likelihoods over a beam
+
+
+class Mixed(Relaxed, Costed, Searching):
+    """Options of an objective to which relaxed-beam loss can be added; alpha and its unit serve decoding as well."""
+
+    direct_loss_weight: float = setting(0.0, "weight of added relaxed-beam loss", ge=0)
+
+    @model_validator(mode="after")
+    def _reads_cost(self) -> Any:
+        for name in ("cost", "wrong_label_costs"):
+            if self.direct_loss_weight == 0 and getattr(self, name) != type(self).model_fields[name].default:
+                hint = "leave it out, or give direct_loss_weight"
+                raise InputError(f"{name}: {self.name} does not use it", hint=hint)
+        return self
+
+    @property
+    def schedules(self) -> dict[str, Schedule]:
+        return {"alpha": self.alpha} if self.relaxes else {}
+
+    @property
+    def relaxes(self) -> bool:
+        """Whether relaxed-beam loss is added."""
+        return self.direct_loss_weight > 0
+
+    def loss_unit(self, token: str) -> str:
+        direct = f", + {self.direct_loss_weight:g} x expected {self.cost_name(token)}"
+        return super().loss_unit(token) + (direct if self.direct_loss_weight else "")
+
+    def mixed(self, searched: Objective, context: Context) -> Objective:
+        """Add the relaxed-beam loss."""
+        if self.direct_loss_weight == 0:
+            return searched
+        from seqwise.objectives.objective import mixed_objective
+        from seqwise.objectives.search_aware import relaxed_beam_objective
+
+        options = {"unit": self.alpha_unit(), **self.token_cost(context)}
+        relaxed = relaxed_beam_objective(k=self.k, score=self.score, **options)
+        return mixed_objective([searched, relaxed], [1.0, self.direct_loss_weight])
+
+
+class BeamCRF(Mixed):
+    """Likelihood normalised over the outputs of a beam."""
+
+    name: Literal["beam-crf"] = "beam-crf"
+
+    def build(self, context: Context = NOTHING) -> Objective:
+        from seqwise.objectives.beam_likelihood import beam_crf_objective
+
+        return self.mixed(beam_crf_objective(**self.beam()), context)
+
+
+class DenseBeam(Mixed):
+    """Likelihood of gold among the slots of a beam, at every step."""
+
+    name: Literal["dense-beam"] = "dense-beam"
+
+    def build(self, context: Context = NOTHING) -> Objective:
+        from seqwise.objectives.beam_likelihood import dense_beam_objective
+
+        return self.mixed(dense_beam_objective(**self.beam()), context)
+
+
+class SoftDenseBeam(Mixed):
+    """Likelihood of gold among the slots of a relaxed beam, at every step."""
+
+    name: Literal["soft-dense-beam"] = "soft-dense-beam"
+
+    @property
+    def relaxes(self) -> bool:
+        """Always: the rivals of gold come from a relaxed beam."""
+        return True
+
+    def build(self, context: Context = NOTHING) -> Objective:
+        from seqwise.objectives.beam_likelihood import soft_dense_beam_objective
+
+        return self.mixed(soft_dense_beam_objective(**self.beam(), unit=self.alpha_unit()), context)
+
+
+# ---------------------------------------------------------------------------------------- margins and costs of a beam
+
+
+class BeamSearchOptimization(Costed, Searching):
+    """Margin violations wherever gold falls out of the beam, which then begins anew from gold."""
+
+    counts = LOST_MARGIN
+    name: Literal["beam-search-optimization"] = "beam-search-optimization"
+
+    def build(self, context: Context = NOTHING) -> Objective:
+        from seqwise.objectives.violations import beam_search_optimization_objective
+
+        return beam_search_optimization_objective(**self.beam(), **self.token_cost(context))
+
+
+class EarlyUpdate(Searching):
+    """The perceptron where gold falls out of the beam."""
+
+    counts = LOST_MARGIN
+    name: Literal["early-update"] = "early-update"
+
+    def build(self, context: Context = NOTHING) -> Objective:
+        from seqwise.objectives.violations import early_update_objective
+
+        return early_update_objective(**self.beam())
+
+
+class HardHinge(Costed, Searching):
+    """A hinge on the hard beam."""
+
+    counts = LOST_MARGIN
+    name: Literal["hard-hinge"] = "hard-hinge"
+
+    def build(self, context: Context = NOTHING) -> Objective:
+        from seqwise.objectives.violations import hard_beam_hinge_objective
+
+        return hard_beam_hinge_objective(**self.beam(), **self.token_cost(context))
+
+
+class Hinge(Relaxed, Costed, Searching):
+    """A hinge on the relaxed beam, searched with the cost."""
+
+    counts = LOST_MARGIN
+    name: Literal["hinge"] = "hinge"
+
+    def build(self, context: Context = NOTHING) -> Objective:
+        from seqwise.objectives.search_aware import hinge_objective
+
+        return hinge_objective(**self.beam(), unit=self.alpha_unit(), **self.token_cost(context))
+
+
+class MinimumRisk(Searching):
+    """Expected cost of the outputs of a beam."""
+
+    name: Literal["minimum-risk"] = "minimum-risk"
+    alpha: Alpha = setting("exponential(1, 8)", RELAXATION, metavar="SCHEDULE")
+    cost: CostName = setting("hamming", "what a wrong output costs")
+
+    @property
+    def schedules(self) -> dict[str, Schedule]:
+        return {"alpha": self.alpha}
+
+    @property
+    def relaxes(self) -> bool:
+        """Always, in that outputs are weighted."""
+        return True
+
+    def counted(self, token: str) -> str:
+        return "expected edits" if self.cost == "edit-distance" else f"expected wrong {token}s"
+
+    def build(self, context: Context = NOTHING) -> Objective:
+        from seqwise.objectives.risk import edit_distances, minimum_risk_objective
+
+        options: dict[str, Any] = {"cost": edit_distances} if self.cost == "edit-distance" else {}
+        return minimum_risk_objective(**self.beam(), **options)
+
+
+class RelaxedBeam(Relaxed, Costed, Searching):
+    """Expected cost of the outputs of a relaxed beam."""
+
+    name: Literal["relaxed-beam"] = "relaxed-beam"
+
+    def counted(self, token: str) -> str:
+        return f"expected {self.cost_name(token)}"
+
+    def build(self, context: Context = NOTHING) -> Objective:
+        from seqwise.objectives.search_aware import relaxed_beam_objective
+
+        return relaxed_beam_objective(**self.beam(), unit=self.alpha_unit(), **self.token_cost(context))
+
+
+# ---------------------------------------------------------------------------------------- without options in common
+
+
+class CRF(ObjectiveConfig):
+    """Likelihood of a linear chain, normalised over all outputs."""
+
+    name: Literal["crf"] = "crf"
+
+    @property
+    def trained_score(self) -> ScoreName:
+        return "global"
+
+    def build(self, context: Context = NOTHING) -> Objective:
+        from seqwise.objectives.chain import crf_objective
+
+        return crf_objective()
+
+
+class CrossEntropy(ObjectiveConfig):
+    """Cross-entropy of the gold tokens."""
+
+    from_scratch = True
+
+    name: Literal["cross-entropy"] = "cross-entropy"
+    label_smoothing: float = setting(
+        0.0, "the part of each gold token's probability that is spread over all tokens", ge=0, lt=1
+    )
+
+    def loss_unit(self, token: str) -> str:
+        smoothed = f", labels smoothed by {self.label_smoothing:g}" if self.label_smoothing else ""
+        return super().loss_unit(token) + smoothed
+
+    def build(self, context: Context = NOTHING) -> Objective:
+        from seqwise.objectives.objective import cross_entropy_objective
+
+        return cross_entropy_objective(label_smoothing=self.label_smoothing)
+
+
+class Distillation(ObjectiveConfig):
+    """Learn as raw scores what the beam of a local model prefers."""
+
+    searches = True
+
+    name: Literal["distillation"] = "distillation"
+    k: int = setting(5, BEAM, flag="beam_size", ge=1)
+
+    @property
+    def trained_score(self) -> ScoreName:
+        return "global"
+
+    def build(self, context: Context = NOTHING) -> Objective:
+        from seqwise.objectives.distillation import distillation_objective
+
+        if context.teacher is None:
+            raise InputError("distillation needs a trained model to start from", hint="pass start=model")
+        teacher: Any = context.teacher()
+        objective = distillation_objective(teacher, k=self.k)
+
+        def on_its_device(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
+            teacher.to(batch.sources_BS.device)  # training may have moved the model
+            return objective(model, batch, values)
+
+        return on_its_device
+
+
+class NoiseContrastive(ObjectiveConfig):
+    """Tell gold tokens from tokens drawn as often as they are gold."""
+
+    from_scratch = True
+
+    name: Literal["noise-contrastive"] = "noise-contrastive"
+    noise_tokens: int = setting(10, "how many for each gold token, drawn as often as they are gold", ge=1)
+
+    def build(self, context: Context = NOTHING) -> Objective:
+        from seqwise.objectives.contrastive import noise_contrastive_objective
+
+        if context.log_noise_V is None:
+            raise InputError("noise-contrastive estimation needs noise", hint="pass Context(log_noise_V=...)")
+        return noise_contrastive_objective(context.log_noise_V(), num_noise=self.noise_tokens)
+
+
+class Sampling(Config):
+    """Options of scheduled sampling."""
+
+    feeding: Feeding = setting("greedy", "what is fed in place of gold")
+    feeding_passes: FeedingPasses = setting(
+        "step-by-step", "two-pass (transformer) chooses along gold, for all positions at once"
+    )
+    gold_probability: Probability = setting(
+        "linear(1, 0)",
+        "probability of feeding gold: a number, linear(a, b), inverse_sigmoid(k) ...",
+        metavar="SCHEDULE",
+    )
+    alpha: Alpha = setting("exponential(1, 8)", RELAXATION, metavar="SCHEDULE")
+
+
+class ScheduledSampling(Sampling, ObjectiveConfig):
+    """Cross-entropy along what the model writes itself, more and more of it."""
+
+    name: Literal["scheduled-sampling"] = "scheduled-sampling"
+
+    @property
+    def schedules(self) -> dict[str, Schedule]:
+        soft = {"alpha": self.alpha} if self.feeding.startswith("soft") else {}
+        return {"gold_probability": self.gold_probability, **soft}
+
+    @property
+    def steps_singly(self) -> bool:
+        return self.feeding_passes == "step-by-step"
+
+    def build(self, context: Context = NOTHING) -> Objective:
+        from seqwise.objectives.scheduled_sampling import scheduled_sampling_objective
+        from seqwise.search.feeding import fed_logits, fed_logits_in_two_passes
+
+        fed = fed_logits if self.steps_singly else fed_logits_in_two_passes
+        return scheduled_sampling_objective(self.feeding, fed=fed)
