@@ -14,13 +14,14 @@ import typer
 
 from seqwise.cli.console import progress_bars
 from seqwise.cli.examples import shown
-from seqwise.cli.flags import MetricsAsJson
+from seqwise.cli.flags import MetricsAsJson, command_with_flags, given_flags, without_flags
 from seqwise.cli.layout import Group
 from seqwise.errors import InputError
 
 if TYPE_CHECKING:
     from reproductions.andreas_klein_2015.language_model import LanguageModel, SentenceScore
-    from reproductions.andreas_klein_2015.reranking import CandidateTable, NBest
+    from reproductions.andreas_klein_2015.log_linear import HeldOut
+    from reproductions.andreas_klein_2015.reranking import NBest
     from seqwise.evaluation.metrics import Sums
 
 COMMAND = "python -m reproductions.andreas_klein_2015"
@@ -63,7 +64,6 @@ ModelFolder = Annotated[
 MEASURES = ("bleu", "exact")
 
 
-@app.command("train", epilog=shown(*EXAMPLES["train"]))
 def train_command(
     files: Annotated[
         list[Path],
@@ -74,54 +74,21 @@ def train_command(
     dev: Annotated[
         list[Path] | None, typer.Option(metavar="FILE", help="measure perplexity and R on it; may be repeated")
     ] = None,
-    fraction: Annotated[
-        float, typer.Option(metavar="X", help="gamma, in (0, 1], of positions whose log Z is computed")
-    ] = 0.1,
-    alpha: Annotated[
-        float,
-        typer.Option(
-            metavar="X",
-            help="weight of (log Z)^2; log Z ends near 1 / (2 X) with --likelihood unnormalized, near 0 if normalized",
-        ),
-    ] = 1.0,
-    likelihood: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME", help="of gold words: unnormalized, or normalized (with log Z of the same positions)"
-        ),
-    ] = "unnormalized",
-    epochs: Annotated[int, typer.Option(metavar="N", help="how often the text is read")] = 1,
-    batch_size: Annotated[int, typer.Option(metavar="N", help="positions of a step")] = 128,
-    learning_rate: Annotated[float, typer.Option(metavar="X", help="of Adagrad, in nats")] = 0.3,
-    num_weights: Annotated[
-        int, typer.Option(metavar="N", help="size of the hashed table; ten times the words of the text or more")
-    ] = 2**22,
-    minimum_count: Annotated[int, typer.Option(metavar="N", help="rarer words are unknown")] = 2,
-    save_every: Annotated[int, typer.Option(metavar="N", help="steps between checkpoints")] = 2000,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="of order and sampling")] = 0,
     as_json: MetricsAsJson = False,
+    **flags: str | None,
 ) -> None:
     """Train a language model that normalises itself.
 
     Files are streamed; run the same command again to continue after an interruption.
     """
     from reproductions.andreas_klein_2015.language_model_training import LanguageModelSettings, train_language_model
+    from reproductions.andreas_klein_2015.log_linear import HeldOut
+    from seqwise.configuration import load
 
+    settings = load(LanguageModelSettings, None, given_flags(flags))
     # The settings allow 0, for a published table has it: scores without any bound, for which nobody asks on purpose.
-    if not 0 < fraction <= 1:
-        raise InputError(f"--fraction must be greater than 0 and at most 1, got {fraction}")
-    settings = LanguageModelSettings(
-        likelihood=likelihood,
-        alpha=alpha,
-        fraction=fraction,
-        epochs=epochs,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        num_weights=num_weights,
-        minimum_count=minimum_count,
-        save_every=save_every,
-        seed=seed,
-    )
+    if not settings.fraction:
+        raise InputError(f"--fraction must be greater than 0 and at most 1, got {settings.fraction}")
     with progress_bars() as bars:
         task = bars.add_task("training", total=None, note="")
 
@@ -134,14 +101,23 @@ def train_command(
         return
     print(f"{metrics['positions']:,} positions, {metrics['vocabulary']:,} words, {metrics['steps']:,} steps")
     if "dev" in metrics:
-        found = metrics["dev"]
-        print(_summary(found["num_positions"], found["perplexity"], found["risk"], found["mean"], found["deviation"]))
+        print(_summary(HeldOut(**metrics["dev"])))
     print(f"the model is in {output}; try: {COMMAND} score {shlex.quote(str(output))} FILE")
 
 
-def _summary(count: int, perplexity: float, risk: float, mean: float, deviation: float) -> str:
-    log_z = f"R = mean |log Z| {risk:.3f}, mean log Z {mean:.3f}, mean |log Z - mean| {deviation:.3f}"
-    return f"{count:,} positions: perplexity {perplexity:.4g}, {log_z}"
+app.command(
+    "train",
+    cls=command_with_flags("reproductions.andreas_klein_2015.language_model_training", "LanguageModelSettings"),
+    epilog=shown(*EXAMPLES["train"]),
+)(without_flags(train_command))
+
+
+def _summary(measures: HeldOut) -> str:
+    return (
+        f"{measures.num_positions:,} positions: perplexity {measures.perplexity:.4g}, "
+        f"R = mean |log Z| {measures.risk:.3f}, mean log Z {measures.mean:.3f}, "
+        f"mean |log Z - mean| {measures.deviation:.3f}"
+    )
 
 
 @app.command("score", epilog=shown(*EXAMPLES["score"]))
@@ -170,31 +146,29 @@ def score_command(
 
 
 def _print_scores(loaded: LanguageModel, scored: Iterable[SentenceScore]) -> str:
-    """Print them, and sum them up."""
+    """Print scores, and return their summary."""
     import torch
+
+    from reproductions.andreas_klein_2015.log_linear import HeldOut
 
     total, positions, log_partitions = 0.0, 0, []
     ends = loaded.vocabulary.end is not None
-    for one in scored:
-        record = {
-            "text": " ".join(one.sentence.tokens),
-            "line": one.sentence.line,
-            "unnormalized": round(one.unnormalized, 4),
+    for score in scored:
+        record: dict[str, object] = {
+            "text": " ".join(score.sentence.tokens),
+            "line": score.sentence.line,
+            "unnormalized": round(score.unnormalized, 4),
         }
-        normalized = one.normalized
-        if normalized is not None:
-            record["normalized"] = round(normalized, 4)
+        if score.normalized is not None:
+            record["normalized"] = round(score.normalized, 4)
         print(json.dumps(record, ensure_ascii=False))
-        total += one.unnormalized
-        positions += len(one.sentence.tokens) + ends
-        if one.log_partitions_T is not None:
-            log_partitions.append(one.log_partitions_T.double())
+        total += score.unnormalized
+        positions += len(score.sentence.tokens) + ends
+        if score.log_partitions_T is not None:
+            log_partitions.append(score.log_partitions_T)
     if not log_partitions:
         return f"{positions:,} positions: mean unnormalised score {total / positions:.4f}"
-    values_N = torch.cat(log_partitions)
-    mean = float(values_N.mean())
-    perplexity = math.exp(min(mean - total / positions, 700.0))
-    return _summary(positions, perplexity, float(values_N.abs().mean()), mean, float((values_N - mean).abs().mean()))
+    return _summary(HeldOut.of(torch.cat(log_partitions), total))
 
 
 @app.command("rerank", epilog=shown(*EXAMPLES["rerank"]))
@@ -230,8 +204,10 @@ def rerank_command(
 
     Prints the lists in the new order, as they came, with the language model's score and the total of each output.
     """
+    import numpy as np
+
     from reproductions.andreas_klein_2015.language_model import load_language_model
-    from reproductions.andreas_klein_2015.reranking import read_nbest
+    from reproductions.andreas_klein_2015.reranking import candidate_table, read_nbest
 
     if (weight is None) == (dev is None):
         raise InputError("either a weight or development lists are needed", hint="give --weight or --dev, not both")
@@ -251,51 +227,57 @@ def rerank_command(
     if dev is not None and references is not None:
         weight = _tuned(loaded, dev, references, measure, word_bonus)
     assert weight is not None
-    for one, seconds in zip(lists, _language_scores(loaded, lists), strict=True):
-        ranked = _ranked(one, seconds, weight, word_bonus)
-        print(json.dumps({"input": one.source, "outputs": ranked}, ensure_ascii=False))
-
-
-def _ranked(one: NBest, seconds: Sequence[float], weight: float, word_bonus: float) -> list[dict[str, object]]:
-    from reproductions.andreas_klein_2015.log_linear import rerank
-    from reproductions.andreas_klein_2015.reranking import Candidate
-
-    places = [Candidate(str(place), candidate.score) for place, candidate in enumerate(one.candidates)]
-    words = [len(candidate.text.split()) for candidate in one.candidates]
-    ranked = rerank(places, seconds, weight, word_bonus=word_bonus, words=words)
-    order = [int(candidate.text) for candidate in ranked]
-    return [
-        {
-            "output": one.candidates[place].text,
-            "score": one.candidates[place].score,
-            "language_model": round(seconds[place], 4),
-            "total": round(one.candidates[place].score + weight * (seconds[place] + word_bonus * words[place]), 4),
-        }
-        for place in order
-    ]
+    seconds = _language_scores(loaded, lists)
+    totals_H = candidate_table([each.candidates for each in lists], seconds).totals(weight, word_bonus=word_bonus)
+    if not np.isfinite(totals_H).all():
+        problem = "a score of the n-best list, or its sum with the language model's, is not a finite number"
+        raise InputError(problem, hint="lower the weight")
+    totals = iter(totals_H.tolist())
+    for each, scores in zip(lists, seconds, strict=True):
+        outputs = [
+            {
+                "output": candidate.text,
+                "score": candidate.score,
+                "language_model": round(score, 4),
+                "total": next(totals),
+            }
+            for candidate, score in zip(each.candidates, scores, strict=True)
+        ]
+        outputs.sort(key=lambda output: -output["total"])  # ties stay in order
+        ranked = [{**output, "total": round(output["total"], 4)} for output in outputs]
+        print(json.dumps({"input": each.source, "outputs": ranked}, ensure_ascii=False))
 
 
 def _language_scores(loaded: LanguageModel, lists: Sequence[NBest]) -> list[list[float]]:
-    """Unnormalised scores of all candidates; a blank one is the end token alone."""
+    """Return the unnormalised scores of all candidates; a blank one is the end token alone."""
     from reproductions.andreas_klein_2015.language_model import score_sentences_unnormalized
     from reproductions.andreas_klein_2015.streams import Sentence
 
     sentences = (
-        Sentence(tuple(candidate.text.split()), one.path, one.line) for one in lists for candidate in one.candidates
+        Sentence(tuple(candidate.text.split()), each.path, each.line) for each in lists for candidate in each.candidates
     )
-    scores = iter([one.unnormalized for one in score_sentences_unnormalized(loaded, sentences)])
-    return [[next(scores) for _ in one.candidates] for one in lists]
+    scores = iter([score.unnormalized for score in score_sentences_unnormalized(loaded, sentences)])
+    return [[next(scores) for _ in each.candidates] for each in lists]
 
 
 def _tuned(loaded: LanguageModel, dev: Path, references: Path, measure: str, word_bonus: float) -> float:
     from reproductions.andreas_klein_2015.reranking import candidate_table, read_nbest, tune
+    from seqwise.evaluation.metrics import Counts
+    from seqwise.evaluation.translation import bleu
 
     lists = read_nbest(dev)
-    right = _right_outputs(references, lists)
-    table = candidate_table([one.candidates for one in lists], _language_scores(loaded, lists))
-    tuned = tune(table, _counts(lists, right, measure), word_bonuses=[word_bonus])
-    before = _value(table, _counts(lists, right, measure))
-    print(f"weight {tuned.weight:g}: {measure} {100 * before:.2f} -> {100 * tuned.value:.2f} on {dev}", file=sys.stderr)
+    texts = [candidate.text for each in lists for candidate in each.candidates]
+    right = zip(lists, _right_outputs(references, lists), strict=True)
+    options = [outputs for each, outputs in right for _ in each.candidates]
+    counts: Sums
+    if measure == "bleu":
+        counts = bleu(texts, options)
+    else:
+        counts = Counts([text in outputs for text, outputs in zip(texts, options, strict=True)])
+    table = candidate_table([each.candidates for each in lists], _language_scores(loaded, lists))
+    tuned, before = tune(table, counts, word_bonuses=[word_bonus]), tune(table, counts, weights=[0.0])
+    values = f"{100 * before.value:.2f} -> {100 * tuned.value:.2f}"
+    print(f"weight {tuned.weight:g}: {measure} {values} on {dev}", file=sys.stderr)
     return tuned.weight
 
 
@@ -305,25 +287,8 @@ def _right_outputs(path: Path, lists: Sequence[NBest]) -> list[list[str]]:
     known: dict[str, list[str]] = {}
     for example in read_pairs(path, source_units="text", target_units="text"):
         known.setdefault(example.source[0], []).append(example.target[0])
-    for one in lists:
-        if one.source not in known:
+    for each in lists:
+        if each.source not in known:
             hint = f"add it to {path}"
-            raise InputError("no right output is known for this input", path=one.path, line=one.line, hint=hint)
-    return [known[one.source] for one in lists]
-
-
-def _counts(lists: Sequence[NBest], right: Sequence[Sequence[str]], measure: str) -> Sums:
-    from seqwise.evaluation.metrics import Counts
-    from seqwise.evaluation.translation import bleu
-
-    texts = [candidate.text for one in lists for candidate in one.candidates]
-    options = [references for one, references in zip(lists, right, strict=True) for _ in one.candidates]
-    if measure == "bleu":
-        return bleu(texts, options)
-    return Counts([text in references for text, references in zip(texts, options, strict=True)])
-
-
-def _value(table: CandidateTable, counts: Sums) -> float:
-    from seqwise.evaluation.metrics import Sums as Measured
-
-    return Measured(counts.columns_NC[table.best(0.0)], counts.combine).value
+            raise InputError("no right output is known for this input", path=each.path, line=each.line, hint=hint)
+    return [known[each.source] for each in lists]

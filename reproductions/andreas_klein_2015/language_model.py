@@ -109,11 +109,6 @@ def score_sentences_unnormalized(run: LanguageModel, sentences: Iterable[Sentenc
     return _scores(run, sentences, None)
 
 
-@torch.no_grad()
-def _one_by_one(values_N: Tensor, lengths: Sequence[int]) -> list[float]:
-    return [float(part.double().sum()) for part in values_N.split(list(lengths))]
-
-
 def _scores(
     run: LanguageModel, sentences: Iterable[Sentence], log_partitions: Callable[[Tensor], Tensor] | None
 ) -> Iterator[SentenceScore]:
@@ -122,7 +117,8 @@ def _scores(
         encoded = [run.encode(sentence) for sentence in block]
         lengths = [len(ids) for ids in encoded]
         positions = gather_positions(encoded, context_size=run.model.context_size)
-        totals = _one_by_one(run.model.word_scores(*positions), lengths)
+        with torch.no_grad():
+            totals = [float(part.double().sum()) for part in run.model.word_scores(*positions).split(lengths)]
         parts: Sequence[Tensor | None] = [None] * len(block)
         if log_partitions is not None:
             parts = log_partitions(positions.contexts_NC).split(lengths)

@@ -6,10 +6,9 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -26,6 +25,8 @@ from reproductions.andreas_klein_2015.log_linear_training import (
     sampled_normalization,
 )
 from reproductions.andreas_klein_2015.streams import Sentence, build_vocabulary, read_sentences, stream_positions
+from seqwise.configuration import Config, setting
+from seqwise.configuration.flat import differences
 from seqwise.data.durable import discard_partials, holds_nothing, sha256_of_file, write_atomically
 from seqwise.data.tokenizer import Tokenizer, load_tokenizer, save_tokenizer
 from seqwise.data.vocabulary import Vocabulary
@@ -52,44 +53,31 @@ LIKELIHOODS: dict[str, Callable[..., Normalization]] = {
 _SETTINGS = "settings.json"
 
 
-@dataclass(frozen=True)
-class LanguageModelSettings:
-    """How a language model is trained."""
+class LanguageModelSettings(Config):
+    """How a language model is trained; with likelihood normalized, alpha 0 and fraction 1 by cross-entropy."""
 
-    # "unnormalized" (raw scores of gold words, ``alpha (log Z)^2`` on H) or "normalized" (``log Z`` on H as well; with
-    # alpha 0 and fraction 1 cross-entropy)
-    likelihood: str = "unnormalized"
-    alpha: float = 1.0  # weight of ``(log Z)^2``
-    fraction: float = 0.1  # gamma, of the positions of a batch whose log Z is computed
-    epochs: int = 1  # how often the text is read, after the once for the vocabulary
-    batch_size: int = 128  # positions of a step
-    learning_rate: float = 0.3  # of Adagrad, in nats
-    initial_squares: float = 1.0  # squared gradients that Adagrad starts from
-    num_weights: int = 2**22  # size of the hashed table
-    minimum_count: int = 2  # rarer words become the unknown word
-    shuffle_buffer: int = 2**17  # positions that are mixed with each other
-    save_every: int = 2000  # steps between checkpoints
-    seed: int = 0  # of the order of positions and of H
-
-    def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "num_weights", "minimum_count", "save_every"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("alpha", "fraction", "learning_rate", "initial_squares"):
-            if not math.isfinite(getattr(self, name)):
-                raise InputError(f"{name} must be finite, got {getattr(self, name)}")
-        for name in ("learning_rate", "initial_squares"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"{name} must be greater than 0, got {getattr(self, name)}")
-        if self.likelihood not in LIKELIHOODS:
-            raise InputError(
-                f"there is no likelihood {self.likelihood!r}", hint=f"choose from {', '.join(LIKELIHOODS)}"
-            )
-        _ = self.normalization  # which checks alpha and fraction
+    likelihood: Literal["unnormalized", "normalized"] = setting(
+        "unnormalized", "of gold words: unnormalized, or normalized (with log Z of the same positions)"
+    )
+    alpha: float = setting(
+        1.0,
+        "weight of (log Z)^2; log Z ends near 1 / (2 X) with --likelihood unnormalized, near 0 if normalized",
+        ge=0,
+    )
+    fraction: float = setting(0.1, "gamma, in (0, 1], of positions whose log Z is computed", ge=0, le=1)
+    epochs: int = setting(1, "how often the text is read, after the once for the vocabulary", ge=1)
+    batch_size: int = setting(128, "positions of a step", ge=1)
+    learning_rate: float = setting(0.3, "of Adagrad, in nats", gt=0)
+    initial_squares: float = setting(1.0, "squared gradients that Adagrad starts from", gt=0)
+    num_weights: int = setting(2**22, "size of the hashed table; ten times the words of the text or more", ge=1)
+    minimum_count: int = setting(2, "rarer words are unknown", ge=1)
+    shuffle_buffer: int = setting(2**17, "positions that are mixed with each other", ge=0)
+    save_every: int = setting(2000, "steps between checkpoints", ge=1)
+    seed: int = setting(0, "of order and sampling", ge=0)
 
     @property
     def normalization(self) -> Normalization:
-        """What the loss does about log Z."""
+        """Return what the loss does about log Z."""
         return LIKELIHOODS[self.likelihood](self.alpha, fraction=self.fraction)
 
 
@@ -260,31 +248,29 @@ class _Counted:
 
 
 def _claim(output: Path, settings: LanguageModelSettings, files: list[list[str]]) -> None:
-    """Say in the folder whose it is; refuse one that holds something else."""
+    """Write the settings into the folder; refuse one that holds something else, or another run."""
     path, another = output / _SETTINGS, "give another --output, or remove this folder to start again"
     if path.exists():
         try:
-            begun = read_part(path, [field.name for field in fields(settings)])
+            begun = LanguageModelSettings(**read_part(path, list(LanguageModelSettings.model_fields)))
         except InputError:
             problem = "the folder holds settings that are none of a language model"
             raise InputError(problem, path=output, hint="give another --output") from None
         if not (output / MODEL).exists() and last_complete(output / "checkpoints") is None:
             # Nothing came of it, so that a setting which was refused can be corrected.
             (output / TEXT).unlink(missing_ok=True)
-        before = begun if (output / TEXT).exists() else {}
-        for name, then in before.items():
-            now = getattr(settings, name)
-            if name != "save_every" and then != now:
+        if (output / TEXT).exists():
+            for name, (then, now) in differences(begun, settings.replace(save_every=begun.save_every)).items():
                 problem = f"the run was begun with another {name} ({then} then, {now} now)"
                 raise InputError(problem, path=output, hint=another)
-        if before and read_part(output / TEXT, ["files", "positions"])["files"] != files:
-            raise InputError("the run was begun on other text", path=output, hint=another)
+            if read_part(output / TEXT, ["files", "positions"])["files"] != files:
+                raise InputError("the run was begun on other text", path=output, hint=another)
     elif not holds_nothing(output):
         raise InputError(
             "the folder is not empty and holds no language model", path=output, hint="give another --output"
         )
     discard_partials(output)
-    _write(path, asdict(settings))
+    _write(path, settings.model_dump())
 
 
 def _write(path: Path, record: dict[str, Any]) -> None:

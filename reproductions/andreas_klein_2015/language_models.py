@@ -17,7 +17,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -204,7 +204,7 @@ def run_cells(
 
         for seed in setup.seeds:  # whole seeds first, so that an interrupted table has some
             for row in rows:
-                settings = replace(row.settings, num_weights=size.num_weights, batch_size=BATCH, seed=seed)
+                settings = row.settings.replace(num_weights=size.num_weights, batch_size=BATCH, seed=seed)
                 bars.update(task, description=f"{row.name}, seed {seed}", completed=0)
                 path = setup.folder / f"seed-{seed}" / f"{row.key}.json"
                 cells[row.key].append(_cell(path, row.name, settings, data, text, lists, on_step))
@@ -222,7 +222,7 @@ def _cell(
     on_step: Callable[[int, int, float], None],
 ) -> Cell:
     """Return one cell: read back if it is of these settings and data, made otherwise."""
-    fingerprint = hashlib.sha256(f"{json.dumps(asdict(settings), sort_keys=True)}{data}".encode()).hexdigest()
+    fingerprint = hashlib.sha256(f"{json.dumps(settings.model_dump(), sort_keys=True)}{data}".encode()).hexdigest()
     record = read_cell(path, fingerprint)
     if record is None:
         record = _made(name, settings, text, lists, on_step)

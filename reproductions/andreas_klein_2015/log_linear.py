@@ -1,19 +1,18 @@
 """A log-linear language model: n-gram and skip-gram features of the context, hashed into one table of weights.
 
-Shapes: N positions, C context words, J features of a context, V vocabulary, M weights in the table, S sentences.
+Shapes: N positions, C context words, J features of a context, V vocabulary, M weights in the table.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
-from reproductions.andreas_klein_2015.streams import BEFORE, Positions, gather_positions
+from reproductions.andreas_klein_2015.streams import BEFORE, Positions
 from seqwise.errors import InputError
 from seqwise.models.hub import HubModel
 
@@ -76,11 +75,11 @@ class LogLinear(nn.Module, HubModel):
 
     @property
     def context_size(self) -> int:
-        """C, the longest distance that a template lists."""
+        """Return C, the longest distance that a template lists."""
         return max((distance for template in self.templates for distance in template), default=0)
 
     def offsets(self, contexts_NC: Tensor) -> Tensor:
-        """Where the window of each feature begins, int64 (N, J); the bias first."""
+        """Return where the window of each feature begins, int64 (N, J); the bias first."""
         if contexts_NC.dim() != 2 or contexts_NC.shape[1] < self.context_size:
             problem = f"contexts of shape {tuple(contexts_NC.shape)} where (N, {self.context_size}) was expected"
             raise InputError(problem, hint="gather positions with the context size of the model")
@@ -97,11 +96,11 @@ class LogLinear(nn.Module, HubModel):
         return torch.cat([hashed_NJ.new_full((num_positions, 1), self.num_weights), hashed_NJ], dim=1)
 
     def word_scores(self, contexts_NC: Tensor, words_N: Tensor) -> Tensor:
-        """Scores of one word a position, (N,), by J look-ups each; the vocabulary is not touched."""
+        """Return the score of one word a position, (N,), by J look-ups each; the vocabulary is not touched."""
         return self.weights_M[self.addresses(contexts_NC, words_N)].sum(dim=-1)
 
     def addresses(self, contexts_NC: Tensor, words_N: Tensor) -> Tensor:
-        """Where the J weights of each pair of a context and a word lie in the table, int64 (N, J)."""
+        """Return where the J weights of each pair of a context and a word lie in the table, int64 (N, J)."""
         if words_N.shape != contexts_NC.shape[:1]:
             raise InputError(
                 f"words of shape {tuple(words_N.shape)} for {len(contexts_NC)} contexts", hint="give one each"
@@ -110,13 +109,17 @@ class LogLinear(nn.Module, HubModel):
         return self.offsets(contexts_NC) + words_N[:, None]
 
     def all_scores(self, contexts_NC: Tensor) -> Tensor:
-        """Scores of all words, (N, V); the gradient is dense, (M,)."""
-        return WindowSums.apply(self.weights_M, self.offsets(contexts_NC), self.vocabulary_size)
+        """Return the scores of all words, (N, V), with a gradient, which is dense: (M,)."""
+        words_V = torch.arange(self.vocabulary_size, device=contexts_NC.device)
+        return self.weights_M[self.offsets(contexts_NC)[..., None] + words_V].sum(dim=1)
 
     @torch.no_grad()
     def log_partitions(self, contexts_NC: Tensor, *, block_size: int = 64) -> Tensor:
-        """log Z, (N,), without gradient, with the scores of ``block_size`` positions in memory at a time."""
-        blocks = [self.all_scores(block).logsumexp(dim=-1) for block in contexts_NC.split(block_size)]
+        """Return log Z, (N,), with the scores of ``block_size`` positions in memory at a time."""
+        blocks = [
+            window_sums(self.weights_M, self.offsets(block), self.vocabulary_size).logsumexp(dim=-1)
+            for block in contexts_NC.split(block_size)
+        ]
         return torch.cat([self.weights_M.new_zeros(0), *blocks])
 
 
@@ -133,7 +136,7 @@ def _bits(count: int) -> int:
 
 
 def _mix(key: Tensor) -> Tensor:
-    """The output function of splitmix64 (Steele et al. 2014) on int64, whose multiplication wraps as unsigned does."""
+    """Apply the output function of splitmix64 (Steele et al. 2014); int64 multiplication wraps as unsigned does."""
     key = key - 0x61C8864680B583EB  # 2^64 over the golden ratio, as a negative int64
     key = (key ^ (key >> 30 & _bits(34))) * -0x40A7B892E31B1A47  # the mask makes the shift a logical one
     key = (key ^ (key >> 27 & _bits(37))) * -0x6B2FB644ECCEEE15
@@ -141,37 +144,12 @@ def _mix(key: Tensor) -> Tensor:
 
 
 def window_sums(weights_M: Tensor, offsets_NJ: Tensor, width: int) -> Tensor:
-    """``sum_j weights[offset_j : offset_j + width]``; slices, as reading in a row is far faster than gathering."""
+    """Return ``sum_j weights[offset_j : offset_j + width]``; reading in a row is far faster than gathering."""
     sums_NV = weights_M.new_zeros(len(offsets_NJ), width)
     for sums_V, offsets in zip(sums_NV, offsets_NJ.tolist(), strict=True):
         for offset in offsets:
             sums_V.add_(weights_M.narrow(0, offset, width))
     return sums_NV
-
-
-def add_to_windows(table_M: Tensor, offsets_NJ: Tensor, values_NV: Tensor) -> None:
-    """Add each row to each of its J windows; where windows overlap, values add up."""
-    for values_V, offsets in zip(values_NV, offsets_NJ.tolist(), strict=True):
-        for offset in offsets:
-            table_M.narrow(0, offset, len(values_V)).add_(values_V)
-
-
-class WindowSums(torch.autograd.Function):
-    """`window_sums` with its gradient; that of indexing would make a table of (M, V)."""
-
-    @staticmethod
-    def forward(ctx: Any, weights_M: Tensor, offsets_NJ: Tensor, width: int) -> Tensor:
-        ctx.save_for_backward(offsets_NJ)
-        ctx.table_size = len(weights_M)
-        return window_sums(weights_M, offsets_NJ, width)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient_NV: Tensor) -> tuple[Tensor, None, None]:
-        (offsets_NJ,) = ctx.saved_tensors
-        gradient_M = gradient_NV.new_zeros(ctx.table_size)
-        add_to_windows(gradient_M, offsets_NJ, gradient_NV)
-        return gradient_M, None, None
 
 
 class HeldOut(NamedTuple):
@@ -188,71 +166,27 @@ class HeldOut(NamedTuple):
     mean: float
     deviation: float
 
+    @classmethod
+    def of(cls, log_partitions_N: Tensor, total: float) -> HeldOut:
+        """Compute the measures from log Z of each position and the sum of the unnormalised scores."""
+        values_N = log_partitions_N.double()
+        if len(values_N) == 0:
+            raise InputError("there is no position to take log Z of")
+        mean = float(values_N.mean())
+        loss = mean - total / len(values_N)
+        perplexity = math.exp(loss) if loss < 700 else math.inf
+        risk, deviation = float(values_N.abs().mean()), float((values_N - mean).abs().mean())
+        return cls(len(values_N), loss, perplexity, risk, mean, deviation)
+
 
 @torch.no_grad()
 def held_out(model: LogLinear, batches: Iterable[Positions], *, block_size: int = 64) -> HeldOut:
-    """Perplexity and normalisation risk ``R = mean_n |log Z(x_n)|`` of a model, in one pass over a text.
+    """Measure perplexity and the normalisation risk ``R = mean_n |log Z(x_n)|`` in one pass over a text.
 
     Source: Andreas and Klein (2015), section 5.
     """
-    log_partitions, total = [], 0.0
+    log_partitions, total = [torch.zeros(0)], 0.0
     for positions in batches:
-        log_partitions.append(model.log_partitions(positions.contexts_NC, block_size=block_size).double())
+        log_partitions.append(model.log_partitions(positions.contexts_NC, block_size=block_size))
         total += float(model.word_scores(*positions).double().sum())
-    values_N = torch.cat(log_partitions) if log_partitions else torch.zeros(0)
-    if len(values_N) == 0:
-        raise InputError("there is no position to take log Z of")
-    mean = float(values_N.mean())
-    loss = mean - total / len(values_N)
-    perplexity = math.exp(loss) if loss < 700 else math.inf
-    risk, deviation = float(values_N.abs().mean()), float((values_N - mean).abs().mean())
-    return HeldOut(len(values_N), loss, perplexity, risk, mean, deviation)
-
-
-@torch.no_grad()
-def sentence_scores(model: LogLinear, sequences: Sequence[Sequence[int]]) -> Tensor:
-    """Unnormalised scores of sentences, ``sum_t f(x_t, y_t)``, (S,), in nats: no normaliser, J look-ups a word."""
-    positions = gather_positions(sequences, context_size=model.context_size)
-    device = model.weights_M.device
-    lengths_S = torch.tensor([len(ids) for ids in sequences], dtype=torch.int64, device=device)
-    sentences_N = torch.arange(len(sequences), device=device).repeat_interleave(lengths_S)
-    scores_N = model.word_scores(positions.contexts_NC.to(device), positions.words_N.to(device))
-    return scores_N.new_zeros(len(sequences)).index_add_(0, sentences_N, scores_N)
-
-
-class Scored(Protocol):
-    """Anything with a score, such as `seqwise.decoding.Hypothesis`."""
-
-    @property
-    def score(self) -> float:
-        """Higher is better."""
-
-
-AnyScored = TypeVar("AnyScored", bound=Scored)
-
-
-def rerank(
-    nbest: Sequence[AnyScored],
-    lm_scores: Iterable[float],
-    weight: float,
-    *,
-    word_bonus: float = 0.0,
-    words: Iterable[int] = (),
-) -> list[AnyScored]:
-    """The hypotheses of an input by falling ``score + weight (lm_score + word_bonus words)``; ties stay in order.
-
-    Source: Andreas and Klein (2015), section 5, where the language model is a feature of translation.
-    """
-    lm_scores = [float(score) for score in lm_scores]
-    if len(lm_scores) != len(nbest):
-        raise InputError(f"{len(lm_scores)} scores of a language model for {len(nbest)} hypotheses")
-    if word_bonus:
-        lengths = list(words)
-        if len(lengths) != len(nbest):
-            raise InputError(f"{len(lengths)} lengths for {len(nbest)} hypotheses", hint="give words, one number each")
-        lm_scores = [score + word_bonus * length for score, length in zip(lm_scores, lengths, strict=True)]
-    totals = [hypothesis.score + weight * score for hypothesis, score in zip(nbest, lm_scores, strict=True)]
-    if not all(map(math.isfinite, totals)):
-        problem = "a score of the n-best list, or its sum with the language model's, is not a finite number"
-        raise InputError(problem, hint="lower the weight, or hint the scores")
-    return [nbest[place] for place in sorted(range(len(nbest)), key=lambda place: -totals[place])]
+    return HeldOut.of(torch.cat(log_partitions), total)

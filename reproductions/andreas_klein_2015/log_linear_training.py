@@ -23,17 +23,13 @@ _STRETCH = 2**15  # three pieces of the tables of this size stay in a cache whil
 
 @dataclass(frozen=True)
 class Normalization:
-    """What a loss does about log Z: a penalty of it, and the fraction of the positions that pay; see the loss."""
+    """What a loss does about log Z: a penalty of it, and the fraction of the positions that pay."""
 
-    fraction: float
+    fraction: float  # gamma, in [0, 1]
     penalty: Callable[[Tensor], Tensor]
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.fraction <= 1:
-            raise InputError(f"the fraction of normalised positions must lie in [0, 1], got {self.fraction}")
-
     def draw(self, num_positions: int, generator: torch.Generator | None = None) -> Tensor:
-        """H: ``ceil(gamma n)`` different places in [0, n), every subset of that size with the same probability."""
+        """Draw H: ``ceil(gamma n)`` different places in [0, n), every subset of that size equally likely."""
         # Rounded first: 0.07 * 100 is 7.000000000000001 in floating point.
         size = math.ceil(round(self.fraction * num_positions, 9))
         if size == num_positions:
@@ -42,36 +38,29 @@ class Normalization:
 
 
 def exact_normalization() -> Normalization:
-    """The penalty log Z at every position, which makes the loss cross-entropy."""
+    """Penalise log Z at every position, which makes the loss cross-entropy."""
     return Normalization(1.0, lambda log_partitions: log_partitions)
-
-
-def _require_weight(alpha: float) -> None:
-    if not 0 <= alpha < math.inf:
-        raise InputError(f"the weight of the log Z penalty must be finite and must not be negative, got {alpha}")
 
 
 def sampled_normalization(alpha: float, *, fraction: float) -> Normalization:
     """Penalise ``alpha (log Z)^2`` on a random fraction gamma of the positions (Andreas and Klein 2015, equation 5)."""
-    _require_weight(alpha)
     return Normalization(fraction, lambda log_partitions: alpha * log_partitions.square())
 
 
 def penalized_normalization(alpha: float, *, fraction: float = 1.0) -> Normalization:
-    """The penalty ``log Z + alpha (log Z)^2``: likelihood that is normalised, and log Z near 0 (Devlin et al. 2014).
+    """Penalise ``log Z + alpha (log Z)^2``: likelihood that is normalised, and log Z near 0 (Devlin et al. 2014).
 
     At fraction 1 that is the objective which Andreas and Klein compare with. Below it, log Z of the likelihood too is
     that of H alone, whose mean stands for the mean of all: an unbiased estimate, with its optimum at log Z near 0 and
     not at ``1 / (2 alpha)``.
     """
-    _require_weight(alpha)
     return Normalization(fraction, lambda log_partitions: log_partitions + alpha * log_partitions.square())
 
 
 def language_model_loss(
     model: LogLinear, positions: Positions, normalization: Normalization, *, generator: torch.Generator | None = None
 ) -> Tensor:
-    """Unnormalised likelihood, log Z penalised: ``- mean_n f(x_n, y_n) + mean_{h in H} penalty(log Z_h)``.
+    """Return ``- mean_n f(x_n, y_n) + mean_{h in H} penalty(log Z_h)``, in nats, with a dense gradient (M,).
 
     With `sampled_normalization` it is ``- mean_n f(y_n) + alpha / (gamma n) sum_{h in H} (log Z_h)^2``, gamma n read as
     |H| = ceil(gamma n). So its mean over draws of H is the loss at gamma = 1, and the right alpha does not depend on
@@ -93,16 +82,14 @@ def language_model_loss(
 
 @dataclass(frozen=True, eq=False)
 class AdagradState:
-    """What Adagrad remembers, sums of squared gradients; and a table for gradients, 0 between steps. Both (M,)."""
+    """Tables of Adagrad."""
 
-    squares_M: Tensor
-    gradient_M: Tensor
+    squares_M: Tensor  # sums of squared gradients
+    gradient_M: Tensor  # for gradients, 0 between steps
 
 
 def adagrad_state(model: LogLinear, *, initial: float = 1.0) -> AdagradState:
-    """The state before the first step."""
-    if not initial > 0:
-        raise InputError(f"the initial squares must be greater than 0, got {initial}")
+    """Return the state before the first step."""
     return AdagradState(torch.full_like(model.weights_M, initial), torch.zeros_like(model.weights_M))
 
 
@@ -117,19 +104,18 @@ def adagrad_step(
     generator: torch.Generator | None = None,
     block_size: int = 32,
 ) -> float:
-    """One step of Adagrad on `language_model_loss`, which reads and writes the weights that it concerns and no others.
+    """Take a step of Adagrad on `language_model_loss`, on the weights that it concerns alone; returns the loss before.
 
     ``g = n dloss/dtheta``, ``s += g^2``, ``theta -= rate g / sqrt(s)``. The gradient is that of the *sum* over the n
     positions, so that the learning rate and the initial squares mean the same at every batch size. A position outside H
-    touches J weights; one in H touches its J windows, J V weights.
+    touches J weights; one in H touches its J windows, J V weights: far too many to list them with their addresses, as
+    a sparse gradient for ``torch.optim.Adagrad`` does.
 
     Source: Duchi et al. (2011), diagonal Adagrad; Andreas and Klein (2015), section 5. Not implemented: regularisation.
     """
     num_positions = len(positions.words_N)
     if num_positions == 0:
         raise InputError("there is no position to learn from")
-    if not 0 < learning_rate < math.inf:
-        raise InputError(f"the learning rate must be finite and greater than 0, got {learning_rate}")
     weights_M, width = model.weights_M, model.vocabulary_size
     addresses_NJ = model.addresses(*positions)
     cells_A, counts_A = addresses_NJ.flatten().unique(return_counts=True)
@@ -230,7 +216,7 @@ def _move_shared(
 
 
 def _merged(offsets: Sequence[int], width: int) -> list[list[int]]:
-    """Windows as disjoint stretches [start, stop], so that none is worked on twice."""
+    """Merge windows to disjoint stretches [start, stop], so that none is worked on twice."""
     stretches: list[list[int]] = []
     for offset in sorted(offsets):
         if stretches and offset <= stretches[-1][1]:

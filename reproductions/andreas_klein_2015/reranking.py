@@ -88,13 +88,17 @@ class CandidateTable:
     seconds_H: Floats  # the second scores
     words_H: Floats  # length of each candidate, in words
 
+    def totals(self, weight: float, *, word_bonus: float = 0.0) -> Floats:
+        """Return ``score + weight (second + word_bonus words)`` of each candidate."""
+        return self.scores_H + weight * (self.seconds_H + word_bonus * self.words_H)
+
     def best(self, weight: float, *, word_bonus: float = 0.0) -> npt.NDArray[np.intp]:
-        """Where each input's best is by ``score + weight (second + word_bonus words)``, (N,); of equals the first.
+        """Return where each input's best candidate is by its total, (N,); of equals the first.
 
         A constant in every log Z of the second score acts as a word bonus: with the bonus tuned too, scores of models
         that were normalised to different constants can be compared.
         """
-        totals_H = self.scores_H + weight * (self.seconds_H + word_bonus * self.words_H)
+        totals_H = self.totals(weight, word_bonus=word_bonus)
         highest_N = np.maximum.reduceat(totals_H, self.starts_N)
         sizes_N = np.diff(self.starts_N, append=len(totals_H))
         is_best_H = totals_H == np.repeat(highest_N, sizes_N)

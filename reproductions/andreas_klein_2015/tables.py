@@ -37,27 +37,27 @@ WORD_BONUSES = (-1.0, -0.5, 0.0, 0.5, 1.0, 2.0)
 
 PLAIN = LanguageModelSettings()
 CONTROLS = (
-    Row("cross-entropy", "cross-entropy", replace(PLAIN, likelihood="normalized", alpha=0.0, fraction=1.0)),
+    Row("cross-entropy", "cross-entropy", PLAIN.replace(likelihood="normalized", alpha=0.0, fraction=1.0)),
     Row(
         "devlin",
         "normalised, α = 0.1 (Devlin)",
-        replace(PLAIN, likelihood="normalized", alpha=0.1, fraction=1.0),
+        PLAIN.replace(likelihood="normalized", alpha=0.1, fraction=1.0),
         {"BLEU": 20.1, "R": 2.7},
     ),
 )
 TABLE_1 = (
-    Row("gamma-0", "γ = 0", replace(PLAIN, fraction=0.0)),
-    Row("gamma-1-in-128", "γ = 1/128", replace(PLAIN, fraction=1 / 128)),
-    Row("gamma-0.1", "γ = 0.1", replace(PLAIN, fraction=0.1)),
-    Row("gamma-1", "γ = 1", replace(PLAIN, fraction=1.0)),
+    Row("gamma-0", "γ = 0", PLAIN.replace(fraction=0.0)),
+    Row("gamma-1-in-128", "γ = 1/128", PLAIN.replace(fraction=1 / 128)),
+    Row("gamma-0.1", "γ = 0.1", PLAIN.replace(fraction=0.1)),
+    Row("gamma-1", "γ = 1", PLAIN.replace(fraction=1.0)),
     *CONTROLS,
 )
 """Normalised fraction, at alpha = 1."""
 TABLE_2 = (
-    Row("alpha-0.01", "α = 0.01", replace(PLAIN, alpha=0.01)),
-    Row("alpha-0.1", "α = 0.1", replace(PLAIN, alpha=0.1)),
+    Row("alpha-0.01", "α = 0.01", PLAIN.replace(alpha=0.01)),
+    Row("alpha-0.1", "α = 0.1", PLAIN.replace(alpha=0.1)),
     replace(TABLE_1[2], name="α = 1"),
-    Row("alpha-10", "α = 10", replace(PLAIN, alpha=10.0)),
+    Row("alpha-10", "α = 10", PLAIN.replace(alpha=10.0)),
     *CONTROLS,
 )
 """Strength of the penalty, at gamma = 0.1; alpha = 1 shares its cells with Table 1."""

@@ -6,7 +6,6 @@ import gzip
 import json
 import math
 import random
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from reproductions.andreas_klein_2015.language_model import (
     score_sentences_unnormalized,
 )
 from reproductions.andreas_klein_2015.language_model_training import LanguageModelSettings, train_language_model
-from reproductions.andreas_klein_2015.log_linear import LogLinear, rerank
+from reproductions.andreas_klein_2015.log_linear import LogLinear
 from reproductions.andreas_klein_2015.log_linear_training import Normalization
 from reproductions.andreas_klein_2015.reranking import Candidate, candidate_table, read_nbest, tune
 from reproductions.andreas_klein_2015.streams import Sentence
@@ -236,7 +235,7 @@ def test_text_seed_and_form_of_the_file(text: Path, trained: Path, tmp_path: Pat
     packed.write_bytes(gzip.compress(text.read_bytes()))
     train_language_model([packed], tmp_path / "gz", TINY)
     assert weights(tmp_path / "gz") == weights(trained)
-    train_language_model([text], tmp_path / "seed", replace(TINY, seed=1))
+    train_language_model([text], tmp_path / "seed", TINY.replace(seed=1))
     assert weights(tmp_path / "seed") != weights(trained)
 
 
@@ -253,7 +252,7 @@ def test_the_normalised_positions_are_drawn_anew_for_each_batch(
 
     drawn = Normalization.draw
     monkeypatch.setattr(Normalization, "draw", draw)
-    settings = replace(TINY, fraction=0.6)
+    settings = TINY.replace(fraction=0.6)
     train_language_model([text], tmp_path / "drawn", settings)
     of_whole_batches = [tuple(one) for one in draws if len(one) == 10]
     assert len(of_whole_batches) > 20
@@ -265,13 +264,13 @@ def test_the_normalised_positions_are_drawn_anew_for_each_batch(
     train_language_model([text], tmp_path / "again", settings)
     assert draws == first, "and by the seed"
     draws.clear()
-    train_language_model([text], tmp_path / "other", replace(settings, seed=1))
+    train_language_model([text], tmp_path / "other", settings.replace(seed=1))
     assert draws != first
 
 
 def test_every_position_is_learnt_from_once_an_epoch(text: Path, tmp_path: Path) -> None:
     """Without normaliser the count of a gold word's bias moves by rate / sqrt(s), s growing: as many moves as words."""
-    settings = replace(TINY, fraction=0.0, epochs=1, batch_size=10**6, initial_squares=1e6, learning_rate=1e3)
+    settings = TINY.replace(fraction=0.0, epochs=1, batch_size=10**6, initial_squares=1e6, learning_rate=1e3)
     train_language_model([text], tmp_path / "counts", settings)
     run = load_language_model(tmp_path / "counts")
     bias_V = run.model.weights_M[-len(run.vocabulary) :] + math.log(len(run.vocabulary))
@@ -308,8 +307,14 @@ def test_folders_of_others_and_bad_files_are_refused(
     assert "is not empty and holds no language model" in seqwise("train", text, "--output", tmp_path / "full").complaint
     assert "no such file" in seqwise("train", tmp_path / "no.txt", "--output", tmp_path / "x").complaint
     assert not (tmp_path / "x").exists()
-    assert "--fraction must be greater than 0" in seqwise("train", text, "-o", tmp_path / "x", "--fraction=2").complaint
-    assert "no likelihood 'exact'" in seqwise("train", text, "-o", tmp_path / "x", "--likelihood=exact").complaint
+    assert (
+        "fraction must be at least 0 and at most 1"
+        in seqwise("train", text, "-o", tmp_path / "x", "--fraction=2").complaint
+    )
+    assert (
+        "likelihood must be one of unnormalized, normalized, got 'exact'"
+        in seqwise("train", text, "-o", tmp_path / "x", "--likelihood=exact").complaint
+    )
     assert "batch_size must be at least 1" in seqwise("train", text, "-o", tmp_path / "x", "--batch-size=0").complaint
     assert "cannot hold a window" in seqwise("train", text, "-o", tmp_path / "x", "--num-weights=1").complaint
     assert seqwise("train", text, "-o", tmp_path / "x", "--num-weights=100").code == 0  # corrected, in the same folder
@@ -357,7 +362,7 @@ def test_training_without_any_normaliser_is_refused(seqwise: Command, text: Path
 
 def test_a_rate_that_is_too_high_is_said_so(text: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="lower the learning rate"):
-        train_language_model([text], tmp_path / "nan", replace(TINY, learning_rate=1e38))
+        train_language_model([text], tmp_path / "nan", TINY.replace(learning_rate=1e38))
 
 
 # ---- Re-ranking -----------------------------------------------------------------------------------------------------
@@ -398,9 +403,6 @@ def test_the_best_and_the_tuned_weight_by_hand(seed: int) -> None:
             places = [best_by_hand(*one, weight, bonus) for one in zip(lists, seconds, strict=True)]
             assert (table.best(weight, word_bonus=bonus) - starts[:-1]).tolist() == places
             values[weight, bonus] = sum(some[place] for some, place in zip(right, places, strict=True)) / len(lists)
-        firsts = [rerank(some, one, weight)[0] for some, one in zip(lists, seconds, strict=True)]
-        best = [lists[n][place - starts[n]] for n, place in enumerate(table.best(weight).tolist())]
-        assert all(one is other for one, other in zip(firsts, best, strict=True))
     tuned = tune(table, counts, weights=grid_weights, word_bonuses=bonuses)
     assert tuned.value == pytest.approx(max(values.values()))
     firsts_with_it = [pair for pair, value in values.items() if value == pytest.approx(tuned.value)]
@@ -535,7 +537,7 @@ def test_bad_lists_are_named_with_their_line(seqwise: Command, trained: Path, tm
     assert message.replace("\\", "") in seqwise("rerank", trained, file, "--weight=1").complaint
 
 
-@pytest.mark.parametrize("number", [10**14, 10**19, 10**30])
+@pytest.mark.parametrize("number", [10**14, 10**17])
 def test_a_table_that_no_memory_holds(seqwise: Command, text: Path, tmp_path: Path, number: int) -> None:
     said = seqwise("train", text, "--output", tmp_path / "run", f"--num-weights={number}").complaint
     assert said == f"there is no room for num_weights = {number}; give fewer"
