@@ -213,10 +213,10 @@ def test_an_interrupted_training_ends_the_same(text: Path, trained: Path, tmp_pa
 def test_interrupted_before_its_last_save_cleared_away_it_is_cleared_away(
     text: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(folder: Path, keep: int, **options: Any) -> None:
+    def interrupted(folder: Path, **options: Any) -> None:
         if (folder / newest).exists():
             raise Stopped
-        prune(folder, keep, **options)
+        prune(folder, **options)
 
     kept = sorted(path.name for path in (trained / "checkpoints").iterdir())
     newest, output = max(kept, key=lambda name: int(name.rpartition("-")[2])), tmp_path / "again"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import random
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +22,6 @@ from seqwise.data.synthetic import label_bias_toy
 from seqwise.runs import train_settings
 from seqwise.runs.training_summary import Baseline, loss_warnings, warnings_of
 from seqwise.training import trainer
-from seqwise.training.trainer import Progress
 
 SENTENCES = [
     Example(("the", "cat", "saw", "the", "dog"), ("DET", "NOUN", "VERB", "DET", "NOUN")),
@@ -140,11 +142,12 @@ def test_the_time_left_counts_the_measurements_to_come(monkeypatch: pytest.Monke
         now[0] += 10
         return {"labels right": 0.5}
 
-    after = trainer._and_measure(measure, 2, tmp_path / "measurements.jsonl", seen.append, {})
-    assert after is not None
+    taken: Any = SimpleNamespace(loss=0.5, gradient_norm=1.0, values={}, measured={}, log_file=io.StringIO())
+    taken.args = SimpleNamespace(output_dir=tmp_path / "checkpoints", max_steps=7)
+    after = trainer._AfterStep(taken, measure, 2, seen.append)
     for step in range(3, 8):  # resumed after step 2
         now[0] += 1
-        after(Progress(step, 7, 0.5, 0.1, 1.0, {}, seconds=now[0]))
+        after.on_step_end(taken.args, SimpleNamespace(global_step=step), None)
     assert [one.seconds_left for one in seen] == [4, 3 + 2 * 10, 2 + 2 * 10, 1 + 10, 0]
     assert [dict(one.measured) for one in seen] == [{}, *[{"labels right": 0.5}] * 4]
 

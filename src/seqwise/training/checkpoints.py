@@ -30,6 +30,9 @@ UNFINISHED = "unfinished"
 MANIFEST = "manifest.json"
 """In a sealed folder: the size and SHA-256 of every other file."""
 
+KEPT = 2
+"""Number of checkpoints that stay."""
+
 MEASUREMENTS = "measurements.jsonl"
 """Beside the checkpoints and the log: what was measured now and then."""
 
@@ -40,11 +43,7 @@ _log = logging.getLogger(__name__)
 def seal(folder: Path) -> None:
     """Declare a folder complete: flush its files to the disk, then write ``manifest.json`` atomically.
 
-    Args:
-        folder: the folder; every file under it is listed, an older manifest is replaced.
-
-    Raises:
-        InputError: the folder is missing or holds no file, or a link.
+    Every file under the folder is listed; an older manifest is replaced, a link refused.
 
     Example:
         >>> import tempfile
@@ -73,19 +72,7 @@ def seal(folder: Path) -> None:
 def publish(partial: Path, final: Path) -> None:
     """Seal a folder and give it its name: killed at any moment, what has that name is complete or is not there.
 
-    Args:
-        partial: the folder as it was written, beside ``final`` or elsewhere in its file system.
-        final: its name; what is there is removed.
-
-    Raises:
-        InputError: as :func:`seal`.
-
-    Example:
-        >>> import tempfile
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> (folder / "model.partial").mkdir()
-        >>> _ = (folder / "model.partial" / "weights").write_text("w")
-        >>> publish(folder / "model.partial", folder / "model"); verify(folder / "model")
+    The folder lies in the file system of ``final``; what has that name already is removed.
     """
     seal(partial)
     if os.path.lexists(final):
@@ -95,13 +82,7 @@ def publish(partial: Path, final: Path) -> None:
 
 @contextmanager
 def publishing(final: Path) -> Iterator[Path]:
-    """A folder to write into, which is published under its name once all is written.
-
-    Args:
-        final: see :func:`publish`.
-
-    Raises:
-        InputError: as :func:`saving`.
+    """Make way for a folder to write into, which is published under its name once all is written.
 
     Example:
         >>> import tempfile
@@ -121,13 +102,9 @@ def publishing(final: Path) -> Iterator[Path]:
 
 @contextmanager
 def saving(folder: Path) -> Iterator[None]:
-    """Say in one line that something could not be written.
+    """Say in one line that something could not be written: the disk is full or broken, or writing is not permitted.
 
-    Args:
-        folder: what is being written; named where the library that writes does not name the file.
-
-    Raises:
-        InputError: the disk is full or broken, or writing is not permitted.
+    The folder is named where the library that writes does not name the file.
 
     Example:
         >>> with saving(Path("run/model")):
@@ -141,34 +118,16 @@ permission, then run the same command again
     except InputError:
         raise
     except (OSError, RuntimeError, SafetensorError) as error:  # the last two are torch.save's and save_file's
-        said = (error.strerror if isinstance(error, OSError) else None) or (str(error).splitlines() or ["?"])[0]
+        reason = (error.strerror if isinstance(error, OSError) else None) or (str(error).splitlines() or ["?"])[0]
         path = (error.filename if isinstance(error, OSError) else None) or folder
         hint = "see that there is room and permission, then run the same command again"
-        raise InputError(f"cannot be written ({said})", path=path, hint=hint) from error
+        raise InputError(f"cannot be written ({reason})", path=path, hint=hint) from error
 
 
 def verify(folder: Path) -> None:
-    """Check every file of a sealed folder against its manifest.
+    """Check every file of a sealed folder against its manifest; refuse the first that is missing, differs or is a link.
 
-    Args:
-        folder: a folder that ``seal`` has sealed.
-
-    Raises:
-        InputError: names the first file that is missing, differs or is a link, or the manifest itself.
-
-    Example:
-        >>> import tempfile
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> _ = (folder / "a.txt").write_text("a")
-        >>> seal(folder)
-        >>> _ = (folder / "a.txt").write_text("b")
-        >>> try:
-        ...     verify(folder)
-        ... except InputError as error:
-        ...     print(error.problem)
-        the file differs from what was sealed in manifest.json
-
-    Not implemented: files that came into the folder after it was sealed are not noticed.
+    Files that came into the folder after it was sealed are not noticed.
     """
     for name, entry in _read_manifest(folder).items():
         # A link, or a folder that is one, could lead to any file of the machine.
@@ -178,41 +137,13 @@ def verify(folder: Path) -> None:
 
 
 def checkpoint_step(folder: Path) -> int | None:
-    """The step in the name of a checkpoint folder, None for any other folder.
-
-    Args:
-        folder: a path; only its last part is read.
-
-    Returns:
-        the number of steps taken.
-
-    Example:
-        >>> checkpoint_step(Path("out/checkpoints/checkpoint-200")), checkpoint_step(Path("out"))
-        (200, None)
-    """
+    """The step in the name of a checkpoint folder, None for any other folder."""
     match = _FOLDER.fullmatch(folder.name)
     return int(match[1]) if match else None
 
 
 def last_complete(folder: Path) -> Path | None:
-    """The checkpoint with the highest step whose every file is as it was sealed.
-
-    Args:
-        folder: the folder that holds ``checkpoint-<step>`` folders; it may be missing.
-
-    Returns:
-        the checkpoint's folder, or None where there is no complete one.
-
-    Example:
-        >>> import tempfile
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> for step in (9, 10):
-        ...     (folder / f"checkpoint-{step}").mkdir()
-        ...     _ = (folder / f"checkpoint-{step}" / "weights").write_text("w")
-        >>> seal(folder / "checkpoint-9")
-        >>> last_complete(folder).name
-        'checkpoint-9'
-    """
+    """The checkpoint with the highest step whose every file is as it was sealed; None where there is none."""
     for checkpoint in reversed(_checkpoints(folder)):
         if (checkpoint / MANIFEST).exists():
             try:
@@ -225,18 +156,7 @@ def last_complete(folder: Path) -> Path | None:
 
 
 def discard_incomplete(folder: Path) -> None:
-    """Remove the checkpoints after the last complete one, every one without a manifest, and what is unfinished.
-
-    Args:
-        folder: the folder that holds ``checkpoint-<step>`` folders; it may be missing.
-
-    Example:
-        >>> import tempfile
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> (folder / "checkpoint-9").mkdir()
-        >>> discard_incomplete(folder); list(folder.iterdir())
-        []
-    """
+    """Remove the checkpoints after the last complete one, every one without a manifest, and what is unfinished."""
     last = last_complete(folder)
     reached = -1 if last is None else _step(last)
     for checkpoint in _checkpoints(folder):
@@ -247,77 +167,26 @@ def discard_incomplete(folder: Path) -> None:
         _remove(folder / UNFINISHED)
 
 
-def keep_checkpoint(folder: Path, step: int, *, keep: int = 2, best: int | None = None) -> None:
+def keep_checkpoint(folder: Path, step: int, *, best: int | None = None) -> None:
     """Seal what was written for a step, give it its name among the checkpoints, and only then remove older ones.
 
-    Args:
-        folder: that of the checkpoints; the new one lies in ``unfinished/checkpoint-<step>`` in it.
-        step: how many were taken.
-        keep: how many checkpoints stay.
-        best: the step of one that stays beside them.
-
-    Raises:
-        InputError: as :func:`seal` and :func:`prune`.
-
-    Example:
-        >>> import tempfile
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> (folder / UNFINISHED / "checkpoint-5").mkdir(parents=True)
-        >>> _ = (folder / UNFINISHED / "checkpoint-5" / "weights").write_text("w")
-        >>> keep_checkpoint(folder, 5); [path.name for path in folder.iterdir()]
-        ['checkpoint-5']
+    The new one lies in ``unfinished/checkpoint-<step>``; the one of the step ``best`` stays beside the newest.
     """
     name = f"checkpoint-{step}"
     publish(folder / UNFINISHED / name, folder / name)
     (folder / UNFINISHED).rmdir()
-    prune(folder, keep, best=best)
+    prune(folder, best=best)
 
 
-def prune(folder: Path, keep: int = 2, *, best: int | None = None) -> None:
-    """Remove all sealed checkpoints but the newest and the best; unsealed ones are left alone.
-
-    Args:
-        folder: the folder that holds ``checkpoint-<step>`` folders.
-        keep: how many stay, at least 1.
-        best: the step of one that stays beside them.
-
-    Raises:
-        InputError: keep is less than 1.
-
-    Example:
-        >>> import tempfile
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> for step in (5, 10, 15):
-        ...     (folder / f"checkpoint-{step}").mkdir()
-        ...     _ = (folder / f"checkpoint-{step}" / "weights").write_text("w")
-        ...     seal(folder / f"checkpoint-{step}")
-        >>> prune(folder, keep=1); [path.name for path in folder.iterdir()]
-        ['checkpoint-15']
-    """
-    if keep < 1:
-        raise InputError(f"keep must be at least 1, got {keep}")
-    for checkpoint in [path for path in _checkpoints(folder) if (path / MANIFEST).exists()][:-keep]:
+def prune(folder: Path, *, best: int | None = None) -> None:
+    """Remove all sealed checkpoints but the newest two and that of the step ``best``; unsealed ones are left alone."""
+    for checkpoint in [path for path in _checkpoints(folder) if (path / MANIFEST).exists()][:-KEPT]:
         if checkpoint_step(checkpoint) != best:
             _remove(checkpoint)
 
 
 def load_model_file(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, on the CPU, checked against the manifest where one lies beside it.
-
-    Args:
-        path: the file, usually ``model.safetensors``.
-
-    Returns:
-        name -> tensor.
-
-    Raises:
-        InputError: the file is missing, is no safetensors file, or is not what was sealed.
-
-    Example:
-        >>> load_model_file(Path("nowhere/model.safetensors"))
-        Traceback (most recent call last):
-        seqwise.errors.InputError: nowhere/model.safetensors: the file does not exist
-    """
+    """The tensors of a safetensors file, on the CPU, checked against the manifest where one lies beside it."""
     if not path.exists():
         raise InputError("the file does not exist", path=path)
     if (path.parent / MANIFEST).exists():

@@ -24,9 +24,6 @@ def sole_writer(folder: Path) -> Iterator[None]:
     Of several processes that torchrun started, the first takes the lock for all. The lock is one of ``flock`` (Linux,
     macOS), which dies with its holder, however that dies. On NFS it holds between machines where the server has locks.
 
-    Raises:
-        InputError: another training or sampling is writing to the folder, or the folder cannot be made.
-
     Example:
         >>> folder = getfixture("tmp_path") / "run"
         >>> with sole_writer(folder):

@@ -46,25 +46,12 @@ def is_main_process() -> bool:
 
 
 def shard(items: Sequence[T]) -> Sequence[T]:
-    """Return the items of this process: each item has one process, and neighbours have different ones.
-
-    Example:
-        >>> shard([3, 1, 2])
-        [3, 1, 2]
-    """
+    """Return the items of this process: each item has one process, and neighbours have different ones."""
     return items[rank() :: world_size()]
 
 
 def local_device() -> torch.device:
-    """Return the GPU of this process, or the CPU where there is none.
-
-    Raises:
-        InputError: the machine has fewer GPUs than processes.
-
-    Example:
-        >>> local_device().type in ("cpu", "cuda")
-        True
-    """
+    """Return the GPU of this process, or the CPU where there is none; refuse more processes than GPUs."""
     import torch
 
     if not torch.cuda.is_available():
@@ -77,13 +64,9 @@ def local_device() -> torch.device:
 
 
 def init_process_group(*, timeout: timedelta | None = None) -> None:
-    """Join the other processes, if there are any and it has not been done; what follows may wait for them.
+    """Join the other processes, if there are any and it has not been done.
 
-    Args:
-        timeout: how long one waits for another, 10 to 30 minutes if left out; a process that dies is noticed sooner.
-
-    Raises:
-        InputError: as :func:`local_device`.
+    One waits for another 10 to 30 minutes if no timeout is given; a process that dies is noticed sooner.
     """
     if world_size() == 1:
         return
@@ -101,17 +84,9 @@ def init_process_group(*, timeout: timedelta | None = None) -> None:
 
 
 def from_main_process(function: Callable[[], T]) -> T:
-    """Return the result of a function that the main process alone calls; the others wait for it.
+    """Return the result of a function that the main process alone calls, or raise its InputError, in all processes.
 
-    Args:
-        function: its result has to survive pickling.
-
-    Raises:
-        InputError: in all processes, if the function raises it.
-
-    Example:
-        >>> from_main_process(lambda: 7)
-        7
+    The others wait for it; the result has to survive pickling.
     """
     if world_size() == 1:
         return function()

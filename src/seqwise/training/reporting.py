@@ -14,10 +14,7 @@ PACKAGES = {"azure_ml": "azureml-sdk", "comet_ml": "comet-ml", "flyte": "flyteki
 
 
 def require_integrations(names: Sequence[str]) -> None:
-    """Refuse an integration that the Trainer does not know, or that lacks its package.
-
-    Raises:
-        InputError: names the package.
+    """Refuse an integration that the Trainer does not know, or that lacks its package, which is named.
 
     Example:
         >>> require_integrations(["tensorbord"])

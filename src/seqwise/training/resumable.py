@@ -32,25 +32,16 @@ _TENSORS = ("optimizer.pt", "scheduler.pt", _GENERATORS)
 
 
 class ResumableTrainer(Trainer):  # transformers exports it as Any
-    """A Trainer whose checkpoints are complete or absent, and hold the settings that they were made with.
+    """A Trainer whose checkpoints are complete or absent, and hold the settings that they were made with."""
 
-    Attributes:
-        settings: written into each checkpoint.
-        log_file: flushed to the disk before the checkpoint that says its steps are done.
-    """
-
-    settings: Mapping[str, Any]
-    log_file: TextIO
+    settings: Mapping[str, Any]  # written into each checkpoint
+    log_file: TextIO  # flushed to the disk before the checkpoint that says its steps are done
 
     def store_flos(self) -> None:
         """Count no floating-point operations: the Trainer would gather them, and only the first process saves."""
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Write the weights, which may be tied, and the settings.
-
-        Raises:
-            InputError: a weight is not finite.
-        """
+        """Write the weights, which may be tied and must be finite, and the settings."""
         weights = {name: tensor.detach().cpu().clone() for name, tensor in self.model.state_dict().items()}
         for name, tensor in weights.items():
             # The last step's loss was finite, the weights after the step need not be.
@@ -92,14 +83,7 @@ def has_ended(state: TrainerState) -> bool:
 
 
 def require_state(folder: Path) -> TrainerState:
-    """Check that a checkpoint has everything the Trainer resumes from; the Trainer itself ignores missing files.
-
-    Returns:
-        The Trainer's own state.
-
-    Raises:
-        InputError: a file is missing or is not plain data, or the Trainer's state is that of another step.
-    """
+    """Return the Trainer's state of a checkpoint that has all files it resumes from; it ignores missing ones itself."""
     hint = "remove the checkpoint, and the same command continues from the one before it"
     for name in (*_TENSORS, _STATE):
         if not (folder / name).is_file():

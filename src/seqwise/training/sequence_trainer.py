@@ -23,13 +23,7 @@ from seqwise.schedules import Schedule
 
 
 class WithObjective(nn.Module):
-    """A model and its objective as one module, whose forward is the loss.
-
-    Args:
-        model: any module.
-        objective: see :data:`~seqwise.objectives.objective.Objective`; the parameters of one that is itself a module
-            are trained as well.
-    """
+    """A model and its objective as one module, whose forward is the loss; both may have parameters."""
 
     def __init__(self, model: nn.Module, objective: Objective) -> None:
         super().__init__()
@@ -40,14 +34,10 @@ class WithObjective(nn.Module):
     ) -> dict[str, Tensor]:
         """Return the loss of a batch, weighted by its share of the gold tokens of an optimiser step.
 
-        The sum over all batches of the step, those of other processes included, is the loss of one batch of all rows:
-        a mean over ``n`` of ``N`` counts ``n / N``.
-
-        Args:
-            batch: may be empty; then every parameter takes part with a gradient of 0, as other processes expect.
-            values: of the schedules.
-            num_items: N, gold tokens of the step in all processes; None: the plain mean over this batch.
-            weight: 0 if no row of the batch counts, otherwise 1.
+        The sum over all batches of the step, those of other processes included, is the loss of one batch of all rows: a
+        mean over ``n`` of ``N = num_items`` counts ``n / N``. Without ``num_items`` it is the plain mean over this
+        batch; ``weight`` is 0 if no row of the batch counts. In an empty batch every parameter takes part with a
+        gradient of 0, as other processes expect.
         """
         if len(batch) == 0:
             return {"loss": torch.stack([parameter.sum() * 0.0 for parameter in self.parameters()]).sum()}
@@ -73,20 +63,9 @@ class SequenceTrainer(Trainer):  # transformers exports it as Any
     """The Trainer of a :class:`WithObjective`: each step minimises ``objective(model, batch, {name: schedule(t)})``.
 
     t is the number of optimiser steps taken so far. With n gold tokens in a batch and N in all batches that one step
-    accumulates, in all processes, the loss of the batch counts n / N.
-
-    Args:
-        model, args, others, named: as of ``transformers.Trainer``. The inputs that the collator makes have ``batch``, a
-            :class:`~seqwise.data.Batch`, and ``weight``, 0 if it does not count; see :meth:`batch_of`.
-        schedules: by name; their values are handed to the objective and logged with the loss.
-
-    Attributes:
-        loss: of the last optimiser step, over all processes; known before the step is taken.
-        gradient_norm: of the same step, before clipping.
-        values: of the schedules at that step.
-
-    Raises:
-        InputError: while training, if the loss or the gradient of a step is not finite; the step is not taken.
+    accumulates, in all processes, the loss of the batch counts n / N. A step whose loss or gradient is not finite is
+    refused, not taken. The inputs that the collator makes have ``batch``, a :class:`~seqwise.data.Batch`, and
+    ``weight``, 0 if it does not count; see :meth:`batch_of`.
     """
 
     args: Any
@@ -108,7 +87,8 @@ class SequenceTrainer(Trainer):  # transformers exports it as Any
         args._n_gpu = min(args.n_gpu, 1)
         super().__init__(model, args, *others, **named)
         self.schedules = dict(schedules or {})
-        self.values: dict[str, float] = {}
+        self.values: dict[str, float] = {}  # of the schedules at the last step
+        # Of the last optimiser step, over all processes, before clipping; known before the step is taken.
         self.loss, self.gradient_norm = math.nan, math.nan
         self._losses: list[Tensor] = []
 
@@ -168,25 +148,11 @@ class SequenceTrainer(Trainer):  # transformers exports it as Any
             loss = self.accelerator.reduce(loss, reduction="mean")
         self.loss, self.gradient_norm = float(loss), float(norm)
         # In float16 a scaler skips steps whose gradient overflows.
-        problem = not_finite(
-            self.state.global_step + 1, self.loss, 0.0 if self.accelerator.scaler else self.gradient_norm
-        )
-        if problem is not None:
-            raise self.refusal(problem)
+        gradient_norm = 0.0 if self.accelerator.scaler else self.gradient_norm
+        for name, value in (("loss", self.loss), ("gradient norm", gradient_norm)):
+            if not math.isfinite(value):
+                raise self.refusal(f"the {name} is {value} at step {self.state.global_step + 1}")
         return norm
-
-
-def not_finite(step: int, loss: float, gradient_norm: float) -> str | None:
-    """Describe the loss or the gradient norm of a step, counted from 1, that is infinite or NaN; None if neither is.
-
-    Example:
-        >>> not_finite(3, float("nan"), 1.0)
-        'the loss is nan at step 3'
-    """
-    for name, value in (("loss", loss), ("gradient norm", gradient_norm)):
-        if not math.isfinite(value):
-            return f"the {name} is {value} at step {step}"
-    return None
 
 
 def _several_processes() -> bool:

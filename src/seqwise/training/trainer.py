@@ -18,7 +18,7 @@ import sys
 import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -60,36 +60,24 @@ NOT_FINITE = "not-finite.json"
 
 @dataclass(frozen=True)
 class Progress:
-    """One step as it was taken.
+    """One step as it was taken."""
 
-    Attributes:
-        step: its number, from 1.
-        steps: of the whole training run.
-        loss: of its batch, before the step.
-        learning_rate: that it was taken with.
-        gradient_norm: before the gradient was clipped.
-        schedules: their values.
-        seconds: since this call began to train.
-        measured: the last measurement, by title; empty before the first one.
-        seconds_left: estimated, measurements included; at least so many where ``measured`` is empty and some are due.
-    """
-
-    step: int
-    steps: int
-    loss: float
-    learning_rate: float
-    gradient_norm: float
-    schedules: dict[str, float]
-    seconds: float
-    measured: Mapping[str, float] = field(default_factory=dict)
-    seconds_left: float = 0.0
+    step: int  # from 1
+    steps: int  # of the whole training run
+    loss: float  # of its batch, before the step
+    learning_rate: float  # that it was taken with
+    gradient_norm: float  # before the gradient was clipped
+    schedules: dict[str, float]  # their values
+    seconds: float  # since this call began to train
+    measured: Mapping[str, float] = field(default_factory=dict)  # the last measurement; empty before the first one
+    seconds_left: float = 0.0  # estimated, measurements included if one has been made
 
 
 @dataclass(frozen=True)
 class TrainingResult:
     """Result of a training run.
 
-    Args:
+    Attributes:
         steps: optimiser steps in all, those before a resume included.
         seconds: wall-clock time of this call.
         mean_loss: mean over the last 100 steps (fewer when there were fewer), the same with and without a resume.
@@ -152,20 +140,17 @@ def fit(
         seed: chooses the batches, and dropout and other noise.
         batch_size: examples in a batch.
         batch_tokens: in place of it, tokens in a batch, padding included, of the longer side.
-        rates: highest rates of parts of the model, in place of ``learning_rate``, by what the names of their weights
-            begin with.
+        rates: highest rates of parts of the model, by what the names of their weights begin with.
         warmup_steps: steps of linear warm-up from 0.
         decay: of the learning rate after the warm-up: "linear" or "cosine" to 0, or "constant".
         clip: longest gradient, ``math.inf`` for no limit.
         weight_decay: decoupled, on weights but not on biases and norms.
-        gradient_accumulation_steps: parts that each batch is taken in, one after the other, for less memory; the
-            gradient is that of the batch.
+        gradient_accumulation_steps: parts that each batch is taken in, for less memory; the gradient is the batch's.
         bf16: compute in bfloat16 where autocast does, which an LSTM does on GPUs alone; weights keep their precision.
         fp16: the same in float16, with a scaled loss, on GPUs alone.
         save_every: steps between checkpoints; there is always one at the end.
-        schedules: name -> number, text such as "linear(1, 10)", or function of the step; their values are handed to
-            the objective. ``alpha`` is read by relaxed beams, ``gold_probability`` by scheduled sampling; each
-            objective says which it reads.
+        schedules: name -> number, text such as "linear(1, 10)", or function of the step. ``alpha`` is read by relaxed
+            beams, ``gold_probability`` by scheduled sampling; each objective says which it reads.
         measure: called now and then with the values of the schedules; what it returns is a line of
             ``measurements.jsonl`` in ``output``. It must leave the model as it is and draw no random numbers from the
             global generators.
@@ -209,11 +194,9 @@ def fit(
     Started by torchrun, several processes train one model, with the settings of one process: each has its share of
     every batch, and the gradient is that of the batch. It is ``sum_p (n_p / N) grad_p`` with ``n_p`` of the N gold
     tokens in process p, so an objective has to be a mean over these, or a
-    ``SumOfMeans``. Only noise differs: each process draws its own. The first process
-    writes, and calls ``measure`` and ``on_progress``; all have to see ``output``.
-
-    Parts of a batch are weighted in the same way. (A ``SumOfMeans`` is weighted exactly
-    over processes, and over parts by their gold tokens.)
+    ``SumOfMeans``. Parts of a batch are weighted in the same way. (A SumOfMeans is
+    weighted exactly over processes, and over parts by their gold tokens.) Only noise differs: each process draws its
+    own. The first process writes, and calls ``measure`` and ``on_progress``; all have to see ``output``.
 
     Not implemented: models that one GPU has no room for.
     """
@@ -237,7 +220,13 @@ def fit(
     _check(**chosen, save_every=save_every, measure_every=measure_every)
     if evaluate is not None:
         chosen |= {"measure_every": measure_every, "patience": patience}
-    _check_patience(patience, evaluate)
+    if patience is not None:
+        if evaluate is None:
+            raise InputError("patience: there is no development metric", hint="give evaluate as well")
+        if not isinstance(patience, int):
+            raise InputError(f"patience must be an integer, got {patience!r}")
+        if not patience >= 1:
+            raise InputError(f"patience must be at least 1, got {patience}")
     if rates:  # not named where there are none, as in checkpoints from before there were any
         chosen["rates"] = _known_parts(model, rates)
     if fingerprints:
@@ -257,7 +246,6 @@ def fit(
         _load_weights(wrapped, checkpoints / f"checkpoint-{resumed_from}")
     if state is None or not has_ended(state):
         arguments = _arguments(checkpoints, settings, save_every, report_to)
-        measured: dict[str, float] = {}
         kept = log_path if is_main_process() else Path(os.devnull)
         with _as_it_was(model), kept.open("a", encoding="utf-8") as log:
             trainer = _FitTrainer(
@@ -269,12 +257,11 @@ def fit(
                 rates=rates or {},
                 log=log,
                 metric=evaluate,
-                measured=measured,
-                on_progress=_and_measure(
-                    measure, measure_every, log_path.with_name(MEASUREMENTS), on_progress, measured
-                ),
-                example_names=example_names,
+                example_names=example_names or _numbered,
             )
+            trainer.add_callback(_AfterStep(trainer, measure, measure_every, on_progress))
+            if patience is not None:
+                trainer.add_callback(EarlyStoppingCallback(patience))
             _run(trainer, checkpoints, resumed_from)
         state = trainer.state
     mean_loss = from_main_process(lambda: _mean_loss(log_path))
@@ -286,16 +273,10 @@ def fit(
 
 
 class StepBatches(Dataset[dict[str, Any]]):
-    """The batches of all steps, as this process takes them, by number: epoch after epoch, each in parts.
+    """The batches of all steps, as this process takes them, by number: epoch after epoch, each in ``parts``.
 
     One long epoch for the Trainer, which can then skip to any step, and does not have to find our sampler to set its
     epoch.
-
-    Args:
-        train: the examples.
-        sampler: of the batches of an epoch.
-        steps: how many there are.
-        parts: of each batch, taken one after the other.
     """
 
     def __init__(self, train: Sequence[EncodedExample], sampler: BatchSampler, *, steps: int, parts: int = 1) -> None:
@@ -334,20 +315,14 @@ class _FitTrainer(ResumableTrainer, SequenceTrainer):
         rates: Mapping[str, float],
         log: TextIO,
         metric: Callable[[], float] | None,
-        measured: Mapping[str, float],
-        on_progress: Callable[[Progress], None] | None,
-        example_names: Callable[[int], str] | None,
+        example_names: Callable[[int], str],
     ) -> None:
         # The metric brings its own data; the Trainer asks that there be some.
         super().__init__(model, arguments, train_dataset=batches, eval_dataset=(), schedules=schedules)
         self.remove_callback(PrinterCallback)
-        self.add_callback(_AfterStep(self))
-        if settings.get("patience") is not None:
-            self.add_callback(EarlyStoppingCallback(settings["patience"]))
-        self.settings, self.rates, self.log_file, self.on_progress = settings, rates, log, on_progress
-        self.metric, self.measured = metric, measured
-        self.example_names = example_names or _numbered
-        self.started = time.monotonic()
+        self.settings, self.rates, self.log_file = settings, rates, log
+        self.metric, self.example_names = metric, example_names
+        self.measured: dict[str, float] = {}  # the last measurement, by title
         self._indices: list[int] = []
 
     def get_train_dataloader(self) -> DataLoader[Any]:
@@ -428,11 +403,18 @@ class _FitTrainer(ResumableTrainer, SequenceTrainer):
 
 
 class _AfterStep(TrainerCallback):
-    """Logs each step, before the checkpoint that says it is done."""
+    """Logs each step, measures from time to time and says so, before the checkpoint that says the step is done."""
 
-    def __init__(self, trainer: _FitTrainer) -> None:
-        self.trainer = trainer
-        self.rate = 0.0
+    def __init__(
+        self,
+        trainer: _FitTrainer,
+        measure: Callable[[Mapping[str, float]], Mapping[str, float]] | None,
+        measure_every: int,
+        on_progress: Callable[[Progress], None] | None,
+    ) -> None:
+        self.trainer, self.measure, self.measure_every, self.on_progress = trainer, measure, measure_every, on_progress
+        self.rate, self.steps_here, self.started = 0.0, 0, time.monotonic()
+        self.measuring: list[float] = []  # seconds, of each measurement of this call
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         # A resumed state brings its own interval along.
@@ -447,18 +429,48 @@ class _AfterStep(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if not is_main_process():
             return
-        trainer, values = self.trainer, dict(self.trainer.values)
-        line = {"step": state.global_step, "loss": trainer.loss, "learning_rate": self.rate}
+        trainer, step, steps = self.trainer, state.global_step, args.max_steps
+        values = dict(trainer.values)
+        line = {"step": step, "loss": trainer.loss, "learning_rate": self.rate}
         line |= {"gradient_norm": trainer.gradient_norm, **values}
         trainer.log_file.write(json.dumps(line) + "\n")
         trainer.log_file.flush()
-        if trainer.on_progress is not None:
-            seconds = time.monotonic() - trainer.started
-            trainer.on_progress(
-                Progress(
-                    state.global_step, args.max_steps, trainer.loss, self.rate, trainer.gradient_norm, values, seconds
-                )
+        self.steps_here += 1
+        seconds = time.monotonic() - self.started
+        left = (seconds - sum(self.measuring)) / self.steps_here * (steps - step)
+        if self.measure is not None and (step % self.measure_every == 0 or step == steps):
+            self._measure(step, values)
+        if self.on_progress is None:
+            return
+        if self.measuring:
+            every = self.measure_every
+            to_come = steps // every - step // every + (steps % every > 0 and step < steps)
+            left += to_come * sum(self.measuring) / len(self.measuring)
+        self.on_progress(
+            Progress(
+                step,
+                steps,
+                trainer.loss,
+                self.rate,
+                trainer.gradient_norm,
+                values,
+                seconds,
+                measured=dict(trainer.measured),
+                seconds_left=left,
             )
+        )
+
+    def _measure(self, step: int, values: dict[str, float]) -> None:
+        assert self.measure is not None
+        started = time.monotonic()
+        self.trainer.measured = dict(self.measure(values))
+        self.measuring.append(time.monotonic() - started)
+        path = Path(self.trainer.args.output_dir).with_name(MEASUREMENTS)
+        with path.open("a", encoding="utf-8") as log:
+            log.write(json.dumps({"step": step, **self.trainer.measured}) + "\n")
+            log.flush()
+            # It must reach the disk before the checkpoint that says this step is done.
+            os.fsync(log.fileno())
 
 
 def _only(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -479,48 +491,16 @@ def _seed_own_noise(seed: int, step: int, part: int) -> None:
 def _begin(checkpoints: Path, log_path: Path, settings: Mapping[str, Any]) -> TrainerState | None:
     """Make room for a training run, or clear away what comes after its last complete checkpoint; return its state."""
     checkpoints.mkdir(parents=True, exist_ok=True)
-    state = _resume_point(checkpoints, settings)
+    discard_incomplete(checkpoints)
+    folder, state = last_complete(checkpoints), None
+    if folder is not None:
+        _require_made_with(folder, settings)
+        state = require_state(folder)
+        # Killed between a save and the removal of what it replaces, there may be no save to come.
+        prune(checkpoints, best=state.best_global_step)
     _truncate_logs(log_path, 0 if state is None else state.global_step)
     log_path.with_name(NOT_FINITE).unlink(missing_ok=True)  # of a training run that was stopped by it
     return state
-
-
-def _and_measure(
-    measure: Callable[[Mapping[str, float]], Mapping[str, float]] | None,
-    every: int,
-    path: Path,
-    on_progress: Callable[[Progress], None] | None,
-    measured: dict[str, float],
-) -> Callable[[Progress], None] | None:
-    """Callback after each step: the caller's, and from time to time a measurement, which ``measured`` holds."""
-    if measure is None and on_progress is None:
-        return None
-    begun: int | None = None  # the step before this call
-    spent: list[float] = []  # seconds, of each measurement
-
-    def after(progress: Progress) -> None:
-        nonlocal begun
-        step, steps = progress.step, progress.steps
-        begun = step - 1 if begun is None else begun
-        of_training = progress.seconds - sum(spent)
-        if measure is not None and (step % every == 0 or step == steps):
-            started = time.monotonic()
-            measured.clear()
-            measured.update(measure(progress.schedules))
-            spent.append(time.monotonic() - started)
-            with path.open("a", encoding="utf-8") as log:
-                log.write(json.dumps({"step": step, **measured}) + "\n")
-                log.flush()
-                # It must reach the disk before the checkpoint that says this step is done.
-                os.fsync(log.fileno())
-        if on_progress is not None:
-            left = of_training / (step - begun) * (steps - step)
-            if spent:
-                to_come = steps // every - step // every + (steps % every > 0 and step < steps)
-                left += to_come * sum(spent) / len(spent)
-            on_progress(replace(progress, measured=dict(measured), seconds_left=left))
-
-    return after
 
 
 def _made_with(
@@ -586,28 +566,8 @@ def _run(trainer: _FitTrainer, checkpoints: Path, resumed_from: int | None) -> N
         raise
 
 
-def _resume_point(checkpoints: Path, settings: Mapping[str, Any]) -> TrainerState | None:
-    """Clear away what is incomplete, check that what is complete can be resumed, and return its state."""
-    discard_incomplete(checkpoints)
-    folder = last_complete(checkpoints)
-    if folder is None:
-        return None
-    _require_made_with(folder, settings)
-    state = require_state(folder)
-    # Killed between a save and the removal of what it replaces, there may be no save to come.
-    prune(checkpoints, best=state.best_global_step)
-    return state
-
-
 def require_same_data(output: Path, train: Sequence[EncodedExample], fingerprints: Mapping[str, str]) -> None:
-    """Refuse other data than those of the training in a folder, before anything in it is changed.
-
-    Args:
-        output, train, fingerprints: as :func:`fit` takes them; without a complete checkpoint any data will do.
-
-    Raises:
-        InputError: the last complete checkpoint was made with other data.
-    """
+    """Refuse other data than those of the training run in a folder, before anything in it is changed."""
     folder = last_complete(output / "checkpoints")
     if folder is not None:
         _require_made_with(folder, {"data": _fingerprint(train), "fingerprints": dict(fingerprints)})
@@ -682,15 +642,6 @@ def _check_targets(model: nn.Module, train: Sequence[EncodedExample], name_of: C
 
 def _numbered(index: int) -> str:
     return f"example {index}"
-
-
-def _check_patience(patience: int | None, evaluate: Callable[[], float] | None) -> None:
-    if patience is not None and evaluate is None:
-        raise InputError("patience: there is no development metric", hint="give evaluate as well")
-    if patience is not None and not isinstance(patience, int):
-        raise InputError(f"patience must be an integer, got {patience!r}")
-    if patience is not None and not patience >= 1:
-        raise InputError(f"patience must be at least 1, got {patience}")
 
 
 def _known_parts(model: nn.Module, rates: Mapping[str, float]) -> dict[str, float]:
