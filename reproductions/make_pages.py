@@ -1,4 +1,4 @@
-"""Write docs/what-holds.md, docs/results.md and docs/results/*.md from results/*.json."""
+"""Write docs/what-holds.md, docs/results.md, docs/results/*.md and the pages of pages/*.md from results/*.json."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from reproductions import what_holds_page
+from reproductions.filled_pages import filled_pages
 from reproductions.result_files import CHAPTERS, load_tables
 from reproductions.result_pages import chapter_page, index_page
 
@@ -16,7 +17,8 @@ def pages(folder: Path) -> dict[str, str]:
     """Every page by its path in docs/."""
     tables = load_tables(folder)
     chapters = {f"results/{chapter.page}.md": chapter_page(chapter, tables) for chapter in CHAPTERS}
-    return {"what-holds.md": what_holds_page.page(tables), "results.md": index_page(tables), **chapters}
+    filled = filled_pages(tables)
+    return {"what-holds.md": what_holds_page.page(tables), "results.md": index_page(tables), **chapters, **filled}
 
 
 if __name__ == "__main__":

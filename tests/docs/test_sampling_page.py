@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 
 from pages import blocks, run_python
 from reproductions import REPRODUCTIONS
-from reproductions.beyond.proteins import ENERGIES, OTHERS
 from seqwise.cli import app
 from seqwise.evaluation.report import load_table
 from seqwise.sampling.diagnostics import MOST_R_HAT
@@ -69,60 +68,6 @@ def test_what_the_text_says_of_the_output() -> None:
 
 
 # ------------------------------------------------------------------ numbers
-
-
-@pytest.mark.parametrize(("row", "name"), [("1,000 (p-1k)", "p-1k"), ("10,000 (p-10k)", "p-10k")])
-def test_the_readings_are_those_of_table_6_1(row: str, name: str) -> None:
-    (line,) = [line for line in PAGE.splitlines() if line.startswith(f"| {row} |")]
-    shown = [float(cell) for cell in line.split("|")[2:-1]]
-    columns = ("entropy", "LL", "PLL", "MLM, raw", "MLM, local")
-    assert shown == [round(value("table-6.1", column, name), 2) for column in columns]
-
-
-def test_the_other_numbers_are_the_saved_ones() -> None:
-    (claim,) = [one for one in load_table(RESULTS / "table-6.1.json").claims if "worse than the uniform" in one.text]
-    assert "log 5^5 = 8.05" in claim.evidence and "costs 8.05." in TEXT
-    projected = value("figure-6.1", "KL, 100", "palindromes")
-    assert f"with 100 sequences it comes to {projected:.2f}" in TEXT
-    results = [one for one in load_table(RESULTS / "table-6.1.json").results if one.system in ("p-1k", "p-10k")]
-    assert {len(one.signature.seeds) for one in results} == {5} and "means of five seeds" in TEXT
-
-
-def proteins_block() -> str:
-    """What has to stand between the marks, from results/proteins.json."""
-    path = RESULTS / "proteins.json"
-    if not path.exists():
-        return "No result is committed yet.\n"
-    table = load_table(path)
-    found = {(result.system, result.measure): result for result in table.results}
-    distances = list(dict.fromkeys(m for _, m in found if m.startswith("d = ")))
-    rows = [
-        *ENERGIES.values(),
-        OTHERS["accepted"][0],
-        "Metropolis-Hastings: R-hat, median",
-        OTHERS["rank correlation"][0],
-    ]
-    lines = [f"| | {' | '.join(distances)} |", "|---" * (len(distances) + 1) + "|"]
-    for row in rows:
-        cells = [found.get((row, distance)) for distance in distances]
-        texts = ("–" if one is None else f"{one.value:.{0 if one.unit == '%' else 2}f}" for one in cells)
-        unit = next((" (%)" for one in cells if one is not None and one.unit == "%"), "")
-        lines.append(f"| {row}{unit} | {' | '.join(texts)} |")
-    systems = ("unigrams", "bigrams", "masked Transformer")
-    told = ", ".join(f"{system} {found[system, 'pseudo-perplexity'].value:.2f}" for system in systems)
-    claims = "\n".join(f"- **{claim.verdict}**: {claim.text}" for claim in table.claims)
-    return (
-        "![Energy of variants by distance, and what log-odds tell of it](proteins.png)\n\n"
-        "Energies in nats above the wild type's; means over wild types and seeds:\n\n"
-        + "\n".join(lines)
-        + f"\n\nPseudo-perplexity of a residue on development data: {told}.\n\n"
-        + f"Put to paired tests over wild types and seeds (of models: sequences and seeds):\n\n{claims}\n"
-    )
-
-
-def test_the_numbers_of_the_proteins_are_the_saved_ones() -> None:
-    shown = PAGE.partition("<!-- proteins: begin -->\n")[2].partition("<!-- proteins: end -->")[0]
-    assert shown == proteins_block(), f"put this between the marks of docs/sampling.md:\n\n{proteins_block()}"
 
 
 def test_reproductions_and_linked_files_exist() -> None:
