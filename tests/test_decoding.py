@@ -25,7 +25,17 @@ from seqwise.decoding import (
     evaluation_mode,
     hypotheses,
 )
-from seqwise.search import HELD, Beam, HardTopK, SoftTopK, beam_search, global_, interpolated, local, viterbi
+from seqwise.search import (
+    Beam,
+    HardTopK,
+    SoftTopK,
+    beam_search,
+    global_,
+    interpolated,
+    local,
+    viterbi,
+)
+from seqwise.search.beam import HELD
 
 CASES = {"tagger": tagger_case, "encoder-decoder": translation_case}
 

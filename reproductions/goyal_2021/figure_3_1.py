@@ -32,7 +32,16 @@ from seqwise.evaluation.report import Result, Table
 from seqwise.evaluation.signature import sha256_of_examples, sign
 from seqwise.models import Tagger
 from seqwise.objectives import cross_entropy, direct_loss, hamming_cost
-from seqwise.search import FEEDINGS, Beam, HardTopK, SoftTopK, backtrace, beam_search, fed_logits, local
+from seqwise.search import (
+    Beam,
+    HardTopK,
+    SoftTopK,
+    backtrace,
+    beam_search,
+    fed_logits,
+    local,
+)
+from seqwise.search.feeding import FEEDINGS
 
 ALPHAS = (1.0, 3.0, 10.0, 100.0)
 INTERVAL = (-3.0, 3.0)

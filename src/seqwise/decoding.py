@@ -20,9 +20,8 @@ from seqwise.names import DecoderName
 from seqwise.search.beam import HELD, Beam, backtrace, unroll
 from seqwise.search.candidates import Score, global_, interpolated, local
 from seqwise.search.operators import AlphaUnit, of_scores
-from seqwise.search.recombination import viterbi
 from seqwise.search.selection import HardSelection
-from seqwise.search.selectors import HardTopK, Selector, SoftTopK
+from seqwise.search.selectors import HardTopK, Selector, SoftTopK, viterbi
 
 __all__ = [
     "DECODERS",

@@ -42,7 +42,13 @@ from seqwise.objectives.violations import (
     hard_beam_hinge_objective,
     perceptron_violation,
 )
-from seqwise.search import HardTopK, global_, interpolated, local, never_lost, out_of_beam, unroll_with_gold
+from seqwise.search import (
+    HardTopK,
+    global_,
+    interpolated,
+    local,
+)
+from seqwise.search.gold import never_lost, out_of_beam, unroll_with_gold
 
 pytestmark = pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad=True to a scalar")
 

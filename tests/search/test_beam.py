@@ -21,7 +21,6 @@ from seqwise.decoding import backtrace
 from seqwise.models import EncoderDecoder, Tagger
 from seqwise.objectives import direct_loss, gold_scores, hamming_cost, hinge_loss, search_targets
 from seqwise.search import (
-    HELD,
     Beam,
     Candidates,
     HardSelection,
@@ -37,6 +36,7 @@ from seqwise.search import (
     peaked_softmax,
     unroll,
 )
+from seqwise.search.beam import HELD
 
 pytestmark = pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad=True to a scalar")
 

@@ -14,7 +14,6 @@ import oracles
 from oracles import Case, tagger_case, translation_case
 from seqwise import InputError
 from seqwise.search import (
-    FEEDINGS,
     Candidates,
     Gumbel,
     HardSelection,
@@ -24,7 +23,7 @@ from seqwise.search import (
     global_,
     unroll,
 )
-from seqwise.search.feeding import GoldOr
+from seqwise.search.feeding import FEEDINGS, GoldOr
 
 TOLERANCE = {"atol": 1e-10, "rtol": 1e-10}
 CASES = [(tagger_case, "tagger"), (translation_case, "encoder-decoder")]

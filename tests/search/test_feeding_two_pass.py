@@ -18,8 +18,15 @@ from seqwise.data import EncodedExample, collate
 from seqwise.models import Transformer
 from seqwise.objectives import cross_entropy
 from seqwise.objectives.scheduled_sampling import scheduled_sampling_objective
-from seqwise.search import FEEDINGS, Candidates, Gumbel, HardSelection, HardTopK, SoftArgmax, fed_logits
-from seqwise.search.feeding import fed_logits_in_two_passes
+from seqwise.search import (
+    Candidates,
+    Gumbel,
+    HardSelection,
+    HardTopK,
+    SoftArgmax,
+    fed_logits,
+)
+from seqwise.search.feeding import FEEDINGS, fed_logits_in_two_passes
 
 TOLERANCE = {"atol": 1e-10, "rtol": 1e-10}
 

@@ -45,7 +45,7 @@ BEAMS = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from seqwise.search import HardTopK, beam_search, backtrace, global_, local
-from seqwise.search.large_vocabulary import normalizers, triton
+from seqwise.search.large_vocabulary import blocks, triton
 from seqwise.search.selectors import (summed)
 from search.test_kernels import a_batch, a_model, gradients, loss_of
 
@@ -59,7 +59,7 @@ for name in ("tagger", "encoder-decoder", "transformer"):
         found = []
         for fits in (lambda _: False, lambda _: True):
             calls.clear()
-            normalizers.fits_one_pass = fits
+            blocks.fits_one_pass = fits
             loss, batch = loss_of(model, form, kind, score=score, alpha=4.0), a_batch(4200)
             with torch.no_grad():
                 beam = beam_search(model, model.encode(batch), HardTopK(3), num_steps=4, score=score)

@@ -9,8 +9,13 @@ import torch
 from torch import Tensor
 
 from oracles import ManyModels
-from seqwise.search import Candidates, HardTopK, SoftTopK, global_, never_lost, out_of_beam, unroll_with_gold
-from seqwise.search.gold import no_rivals
+from seqwise.search import (
+    Candidates,
+    HardTopK,
+    SoftTopK,
+    global_,
+)
+from seqwise.search.gold import never_lost, no_rivals, out_of_beam, unroll_with_gold
 
 
 def candidates_of(scores_BJV: Tensor) -> Candidates:

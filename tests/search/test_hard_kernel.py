@@ -16,7 +16,7 @@ from seqwise.models import EncoderDecoder
 from seqwise.search import Candidates, HardTopK, Score, cost_augmented, global_, interpolated, local, shifted
 from seqwise.search import candidates as module
 from seqwise.search.ending import SlotTerms
-from seqwise.search.large_vocabulary.best import best_of_many
+from seqwise.search.large_vocabulary.blocks import best_of_many
 from seqwise.search.operators import hard_top_k
 
 BATCH, SLOTS = 3, 4

@@ -39,13 +39,12 @@ from seqwise.search import (
     interpolated,
     local,
     mean_squared_gap,
-    of_scores,
     unroll,
 )
-from seqwise.search.large_vocabulary.certificate import best_candidates, block_maxima, excluded_mass_bound
+from seqwise.search.large_vocabulary.blocks import best_candidates, block_maxima, excluded_mass_bound
 from seqwise.search.large_vocabulary.relaxed import default_tolerance
 from seqwise.search.large_vocabulary.scan import Choice, Scan, certify
-from seqwise.search.operators import AlphaUnit
+from seqwise.search.operators import AlphaUnit, of_scores
 from seqwise.search.selection import SummedSelection, added
 from seqwise.search.selectors import Form, automatic, expanded, summed
 

@@ -33,7 +33,7 @@ from seqwise.search import (
     peaked_softmax,
     soft_top_k,
 )
-from seqwise.search.operators import AlphaUnit, of_scores, soft_top_k_of
+from seqwise.search.operators import AlphaUnit, of_scores, weights_and_gaps
 from seqwise.search.selectors import Form, Selector, expanded, summed
 
 TOLERANCE = {"atol": 1e-10, "rtol": 1e-10}
@@ -470,7 +470,8 @@ def test_with_the_unit_neighbours_are_alpha_apart_on_average() -> None:
     scores_BJV, k, alpha = 5 * torch.randn(20, 2, 5, dtype=torch.float64), 4, 1.7
     selector = SoftTopK(k, alpha, mean_squared_gap)
     best_BM, _, _ = hard_top_k(scores_BJV, k + 1)
-    weights_BKN = soft_top_k_of(scores_BJV, best_BM[:, :k], (alpha / unit_of(best_BM))[:, None, None]).flatten(2)
+    alpha_B11 = (alpha / unit_of(best_BM))[:, None, None]
+    weights_BKN, _ = weights_and_gaps(scores_BJV.flatten(1), best_BM[:, :k], alpha_B11)
     places_BM = scores_BJV.flatten(1).topk(k + 1).indices
     total_B = 0.0
     for r in range(k):

@@ -19,7 +19,6 @@ from oracles import Case, ManyModels, tagger_case, translation_case
 from seqwise import InputError
 from seqwise.objectives import hamming_cost
 from seqwise.search import (
-    HELD,
     Beam,
     Candidates,
     Gumbel,
@@ -34,6 +33,7 @@ from seqwise.search import (
     normalized_importance_weights,
     stochastic_beam_search,
 )
+from seqwise.search.beam import HELD
 from seqwise.search.stochastic import conditional_gumbels
 
 NUM_DRAWS = 20_000

@@ -66,12 +66,6 @@ class DeferredLinear:
         if wanted:
             self.anchor = _Collect.apply(weight_VD, bias_V, self._notes, self._autocast)
 
-    @staticmethod
-    def of_head(head: Callable[[Tensor], Tensor], num_features: int) -> DeferredLinear | None:
-        """Wrap a head that is linear and nothing else; None of another."""
-        linear = linear_weights(head, num_features)
-        return None if linear is None else DeferredLinear(*linear)
-
     def __call__(self, rows: Tensor) -> Tensor:
         """``W h + b``, (..., D) to (..., V), with gradients."""
         if self.anchor is None:
@@ -106,14 +100,37 @@ class DeferredLinear:
         return self._notes.setdefault(torch._C._current_graph_task_id(), _Notes(self.bias_V is not None))
 
 
+class Matrices:
+    """The head and the embedding of one search, wrapped once, by the step that first asks for each.
+
+    A selector over a large vocabulary carries them from step to step.
+    """
+
+    def __init__(self) -> None:
+        # With what they were made of, so that its id stays its own.
+        self._heads: dict[tuple[int, int, bool], tuple[Callable[[Tensor], Tensor], DeferredLinear | None]] = {}
+        self._embeddings: dict[tuple[int, bool], tuple[Tensor, DeferredLinear]] = {}
+
+    def of_head(self, head: Callable[[Tensor], Tensor], num_features: int) -> DeferredLinear | None:
+        """A head that is linear in so many features; None of another. Asked for its weights once: some make them."""
+        key = (id(head), num_features, torch.is_grad_enabled())
+        if key not in self._heads:
+            linear = linear_weights(head, num_features)
+            self._heads[key] = (head, None if linear is None else DeferredLinear(*linear))
+        return self._heads[key][1]
+
+    def of_embedding(self, embedding_VD: Tensor) -> DeferredLinear:
+        """An embedding, whose rows are looked up and mixed."""
+        key = (id(embedding_VD), torch.is_grad_enabled())
+        if key not in self._embeddings:
+            self._embeddings[key] = (embedding_VD, DeferredLinear(embedding_VD))
+        return self._embeddings[key][1]
+
+
 def exp_(values: Tensor) -> Tensor:
     """The exponential in place, exactly 0 where it is below any rounding of a sum that contains a 1.
 
     Of numbers that underflow it takes a hundred times as long as of others, and nearly all exponents here are such.
-
-    Example:
-        >>> exp_(torch.tensor([0.0, -1e9, -torch.inf]))
-        tensor([1., 0., 0.])
     """
     lowest = -600.0 if values.dtype == torch.float64 else -60.0
     return F.threshold(values.clamp_(min=lowest).exp_(), 1.001 * math.exp(lowest), 0.0, inplace=True)

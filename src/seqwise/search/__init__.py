@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from seqwise.search.beam import HELD, Beam, Step, backtrace, beam_search, unroll
+from seqwise.search.beam import HELD, Beam, backtrace, beam_search, unroll
 from seqwise.search.candidates import Candidates, Score, cost_augmented, global_, interpolated, local, shifted
 from seqwise.search.costs import Cost, PrefixCost, edit_distance_cost
 from seqwise.search.feeding import FEEDINGS, fed_logits
-from seqwise.search.gold import KeepGold, never_lost, out_of_beam, unroll_with_gold
 from seqwise.search.noise import Gumbel
-from seqwise.search.operators import hard_top_k, mean_squared_gap, of_scores, peaked_softmax, soft_top_k
-from seqwise.search.recombination import viterbi
+from seqwise.search.operators import hard_top_k, mean_squared_gap, peaked_softmax, soft_top_k
 from seqwise.search.selection import HardSelection, Selection, SoftSelection
-from seqwise.search.selectors import HardTopK, Selector, SoftArgmax, SoftTopK, automatic, expanded, summed
+from seqwise.search.selectors import HardTopK, Selector, SoftArgmax, SoftTopK, expanded, summed, viterbi
 from seqwise.search.stochastic import (
     StochasticBeam,
     StochasticTopK,
@@ -29,7 +27,6 @@ __all__ = [
     "Gumbel",
     "HardSelection",
     "HardTopK",
-    "KeepGold",
     "PrefixCost",
     "Score",
     "Selection",
@@ -37,10 +34,8 @@ __all__ = [
     "SoftArgmax",
     "SoftSelection",
     "SoftTopK",
-    "Step",
     "StochasticBeam",
     "StochasticTopK",
-    "automatic",
     "backtrace",
     "beam_search",
     "cost_augmented",
@@ -53,16 +48,12 @@ __all__ = [
     "interpolated",
     "local",
     "mean_squared_gap",
-    "never_lost",
     "normalized_importance_weights",
-    "of_scores",
-    "out_of_beam",
     "peaked_softmax",
     "shifted",
     "soft_top_k",
     "stochastic_beam_search",
     "summed",
     "unroll",
-    "unroll_with_gold",
     "viterbi",
 ]

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from seqwise.errors import InputError
+from seqwise.models.deferred_linear import Matrices
 from seqwise.names import ScoreName
 from seqwise.search.ending import SlotTerms, finish, open_shares, slot_terms
-from seqwise.search.large_vocabulary.best import best_of_many
-from seqwise.search.large_vocabulary.matrices import Matrices
+from seqwise.search.large_vocabulary.blocks import best_of_many
 from seqwise.search.operators import finite, hard_top_k
 from seqwise.search.selection import Asked
 

@@ -41,12 +41,7 @@ Cost = Callable[[int], Tensor] | PrefixCost
 
 
 def prefix_cost(cost: Cost) -> PrefixCost:
-    """Any cost as one that could depend on the prefix.
-
-    Example:
-        >>> prefix_cost(lambda step: torch.full((1, 2), float(step))).step((), 3)
-        tensor([[3., 3.]])
-    """
+    """Treat any cost as one that could depend on the prefix."""
     return _Plain(cost) if callable(cost) else cost
 
 
@@ -172,13 +167,8 @@ def levenshtein_row(rows: Tensor, matches: Tensor) -> Tensor:
     ``new[0] = old[0] + 1`` and ``new[g] = min(old[g] + 1, old[g - 1] + 1 - m[g], new[g - 1] + 1)``: the new token is
     deleted, is matched with gold token g or replaced by it, or gold token g is inserted after it.
 
-    Args:
-        rows: (..., P), the distance between what was written and the first g gold tokens, for g = 0, ..., G; of
-            nothing written ``0, 1, ..., G``. Rows of a relaxed search are mixtures of such.
-        matches: m, (..., G), of the type of the rows: how much of the new token is gold token g, 1 or 0 if it is hard.
-
-    Returns:
-        (..., P).
+    Rows (..., P) hold the distance between what was written and the first g gold tokens, for g = 0, ..., G; of nothing
+    written ``0, 1, ..., G``. Matches m (..., G), of the type of the rows, say how much of it is gold token g.
 
     Source: Wagner and Fischer (1974). Not implemented: other weights of the three edits.
 

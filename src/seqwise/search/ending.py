@@ -34,12 +34,7 @@ class SlotTerms(NamedTuple):
 
 
 def slot_terms(prefix_scores_BJ: Tensor, finished_BJ: Tensor, *, constant: float, end: int | None) -> SlotTerms:
-    """The scores of all candidates without the candidates: see :class:`SlotTerms`.
-
-    Example:
-        >>> slot_terms(torch.tensor([[2.0]]), torch.tensor([[0.0]]), constant=0.5, end=None).going_BJ
-        tensor([[1.5000]])
-    """
+    """Terms of the scores of all candidates, without the candidates."""
     going_BJ = prefix_scores_BJ - constant
     if end is None:
         return SlotTerms(going_BJ, prefix_scores_BJ, torch.ones_like(going_BJ))
@@ -52,11 +47,6 @@ def open_shares(finished_BJ: Tensor, parents_BM: Tensor, tokens_BM: Tensor, *, e
     """The factor by which having ended lowers the odds of some candidates, ``exp(-30 F / (1 - F))`` for going on.
 
     1 for the end token, and for all where nothing ends; 0 for going on at F = 1. Shape (B, M), as given.
-
-    Example:
-        >>> where = torch.tensor([[0, 0]]), torch.tensor([[7, 2]])  # slot 0, which has ended, and two tokens
-        >>> open_shares(torch.tensor([[1.0]]), *where, end=2)
-        tensor([[0., 1.]])
     """
     if end is None:
         return torch.ones_like(tokens_BM, dtype=finished_BJ.dtype)
@@ -72,13 +62,7 @@ def finish(added_BJV: Tensor, finished_BJ: Tensor, end: int) -> Tensor:
     ``f - 30 F / (1 - F)``. For F in {0, 1} this is exactly the bookkeeping of hard beam search; between, it is
     continuous, so a relaxed search stays differentiable.
 
-    Args:
-        added_BJV: what each token would add to an unfinished slot.
-        finished_BJ: F, in [0, 1].
-        end: id of the end token.
-
-    Returns:
-        What each token adds, (B, J, V); minus infinity where a finished slot would go on.
+    From what each token would add to an unfinished slot, (B, J, V); minus infinity where a finished one would go on.
     """
     mass_BJ1 = finished_BJ[..., None]
     penalty_BJ1, closed_BJ1 = _continuation_penalty(mass_BJ1)

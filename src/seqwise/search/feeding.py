@@ -33,14 +33,10 @@ FEEDINGS: dict[str, Callable[[float], Selector]] = {
 
 @dataclass(frozen=True)
 class GoldOr:
-    """Feed the gold token with a given probability, and otherwise what another selector chooses.
+    """Feed the gold token with a given probability, and otherwise what a selector with K = 1 chooses.
 
-    The coin is tossed for each token of each input.
-
-    Args:
-        otherwise: a selector with K = 1.
-        gold_BT: gold tokens; negative ones (padding) may be fed as token 0, where nothing reads them.
-        gold_probability: the mixing probability, epsilon in the thesis.
+    The coin (epsilon in the thesis) is tossed for each token of each input. Negative gold tokens (padding) may be fed
+    as token 0, where nothing reads them.
 
     Source: Bengio et al. (2015); thesis, chapter 3.
     """
@@ -125,32 +121,8 @@ def fed_logits_in_two_passes(
     The step-by-step form chooses along what it was fed itself. The two are the same for the first two positions, and
     wherever what was fed before does not matter; elsewhere this one only approximates it.
 
-    Args:
-        model: a step model that can take all its steps at once.
-        context: what ``model.encode`` returned.
-        targets_BT: gold tokens, negative where there is none.
-        otherwise: what is fed in place of gold: a selector with K = 1, such as those of :data:`FEEDINGS`.
-        gold_probability: in [0, 1]; 1 is teacher forcing.
-        generator: the source of random numbers for the coin and the noise.
-
-    Returns:
-        Unnormalised scores of the second pass, (B, T, V).
-
-    Raises:
-        InputError: the probability is outside [0, 1], or the model can only take one step at a time.
-
     Source: Mihaylova and Martins (ACL 2019, student workshop); Duckworth et al. (2019). Not implemented: more than two
     passes; sparse mixtures.
-
-    Example:
-        >>> from seqwise.data import EncodedExample, collate
-        >>> from seqwise.models import Transformer
-        >>> model = Transformer(source_size=5, target_size=3, end=2, hidden_size=8, num_heads=2, feedforward_size=16)
-        >>> batch = collate([(0, EncodedExample((1, 2), (0, 1, 2)))])
-        >>> fed_logits_in_two_passes(
-        ...     model, model.encode(batch), batch.targets_BT, otherwise=SoftArgmax(1.0), gold_probability=0.5
-        ... ).shape
-        torch.Size([1, 3, 3])
     """
     _check_probability(gold_probability)
     if not hasattr(model, "forced"):

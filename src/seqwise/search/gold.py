@@ -34,20 +34,6 @@ def out_of_beam(k: int, *, margin: float = 0.0) -> Lost:
     """Gold is lost where at least k other candidates score more than ``s(gold) - margin``.
 
     With margin 0, a beam of k would have dropped it (gold wins ties).
-
-    Args:
-        k: size of the beam, 1 or more.
-        margin: by how much gold has to beat the k-th best of the others, 0 or more.
-
-    Raises:
-        InputError: k is less than 1, or the margin negative or not finite.
-
-    Example:
-        >>> gold_B1, others_BN = torch.tensor([[1.0]]), torch.tensor([[3.0, 0.5]])
-        >>> out_of_beam(1)(gold_B1, others_BN), out_of_beam(2)(gold_B1, others_BN)
-        (tensor([True]), tensor([False]))
-        >>> out_of_beam(2, margin=1.0)(gold_B1, others_BN)
-        tensor([True])
     """
     if k < 1:
         raise InputError(f"the beam size k must be at least 1, got {k}")
@@ -57,12 +43,7 @@ def out_of_beam(k: int, *, margin: float = 0.0) -> Lost:
 
 
 def never_lost(gold_B1: Tensor, others_BN: Tensor) -> Tensor:
-    """Gold is put back into its slot whatever outscores it, and the rivals stay.
-
-    Example:
-        >>> never_lost(torch.tensor([[1.0]]), torch.tensor([[3.0, 2.0]]))
-        tensor([False])
-    """
+    """Gold is put back into its slot whatever outscores it, and the rivals stay."""
     return torch.zeros_like(gold_B1[:, 0], dtype=torch.bool)
 
 
@@ -74,7 +55,7 @@ def no_rivals(candidates: Candidates, carry: Any, generator: torch.Generator | N
 
 
 class BesideGold(NamedTuple):
-    """The carry of :class:`KeepGold`: the scores of all candidates but gold, (B, N), and the carry of the rivals."""
+    """The carry of ``KeepGold``: the scores of all candidates but gold, (B, N), and the carry of the rivals."""
 
     others_BN: Tensor
     rivals: Any
@@ -92,11 +73,6 @@ class KeepGold:
 
     Returns, when called: a hard selection where the rivals' is hard, else a soft one in which slot 0 is one-hot; and as
     carry the scores of all candidates but gold, with the rivals' own carry.
-
-    Example:
-        >>> from seqwise.search import HardTopK
-        >>> KeepGold(HardTopK(2), torch.tensor([[3, 1]]), out_of_beam(3)).gold_BT.shape
-        torch.Size([1, 2])
     """
 
     rivals: Selector
@@ -161,33 +137,10 @@ def unroll_with_gold(
     score: Score | ScoreName = local,
     cost: Cost | None = None,
 ) -> Iterator[GoldStep]:
-    """Search beside gold, step by step, with live gradients.
+    """Search beside gold, step by step, with live gradients; the arguments are those of ``KeepGold`` and the loop.
 
-    Args:
-        model: a step model.
-        context: what ``model.encode`` returned.
-        gold_BT: int64 gold tokens; with an end token, continued by it up to the number of steps.
-        num_steps_B: int64, how many steps each input takes.
-        rivals: chooses what survives beside gold.
-        lost: decides where the beam restarts from gold.
-        score: what a token adds.
-        cost: accumulated along the beam, if given; read by a cost-augmented score.
-
-    Yields:
-        A :class:`GoldStep` a step. Rows that are not active must be left out of any loss.
-
-    Example:
-        >>> from seqwise.data import EncodedExample, collate
-        >>> from seqwise.models import Tagger
-        >>> from seqwise.search import HardTopK
-        >>> model = Tagger(source_size=5, target_size=3, embedding_size=4, hidden_size=8, label_embedding_size=2)
-        >>> batch = collate([(0, EncodedExample((1, 2), (0, 2)))])
-        >>> steps = unroll_with_gold(
-        ...     model, model.encode(batch), batch.targets_BT, num_steps_B=batch.target_lengths_B, rivals=HardTopK(1),
-        ...     lost=never_lost,
-        ... )
-        >>> [step.beam.tokens[-1][0, 0].item() for step in steps]
-        [0, 2]
+    Gold is continued by end tokens up to the number of steps, where there is an end token. Rows that are not active
+    must be left out of any loss.
     """
     selector = KeepGold(rivals, gold_BT, lost)
     steps = unroll(model, context, selector, num_steps=num_steps_B, score=score, cost=cost, end=model.end)

@@ -20,23 +20,19 @@ LOWEST = -1e18
 
 
 def finite(scores: Tensor) -> Tensor:
-    """Minus infinity becomes a number that does as well: (-inf) - (-inf) would be NaN, and so would be its gradient.
-
-    Example:
-        >>> finite(torch.tensor([3.0, -torch.inf]))
-        tensor([ 3.0000e+00, -1.0000e+18])
-    """
+    """Replace minus infinity by a number that does as well: (-inf) - (-inf) would be NaN, and so would its gradient."""
     # Far enough above the lowest number of the type that the difference of two is finite.
     return scores.clamp(min=max(LOWEST, torch.finfo(scores.dtype).min / 4))
 
 
-def in_range(alpha: float | Tensor, scores: Tensor) -> Tensor:
-    """Alpha as a number that float32, or the type of the scores, can tell from 0 and infinity: 0 x infinity is NaN.
+def require_alpha(alpha: float) -> None:
+    """Refuse an inverse temperature that is not a positive finite number."""
+    if not 0 < alpha < float("inf"):
+        raise InputError(f"alpha must be a positive finite number, got {alpha}")
 
-    Example:
-        >>> in_range(1e300, torch.zeros(1))
-        tensor(3.4028e+38)
-    """
+
+def in_range(alpha: float | Tensor, scores: Tensor) -> Tensor:
+    """Alpha as a number that float32, or the type of the scores, can tell from 0 and infinity: 0 x infinity is NaN."""
     dtype = torch.promote_types(scores.dtype, torch.float32)
     return torch.as_tensor(alpha, dtype=dtype).clamp(torch.finfo(dtype).tiny, torch.finfo(dtype).max)
 
@@ -93,7 +89,12 @@ def hard_top_k(scores_BJV: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         >>> parents.tolist(), tokens.tolist()
         ([[0, 1]], [[1, 0]])
     """
-    _require_k(k, scores_BJV)
+    num_candidates = scores_BJV.shape[1:].numel()
+    if not 1 <= k <= num_candidates:
+        raise InputError(
+            f"k must lie between 1 and the number of candidates, {num_candidates} "
+            f"({scores_BJV.shape[1]} slots x {scores_BJV.shape[2]} tokens), got {k}"
+        )
     values_BK, flat_BK = scores_BJV.flatten(1).topk(k)
     vocabulary_size = scores_BJV.shape[-1]
     return values_BK, flat_BK // vocabulary_size, flat_BK % vocabulary_size
@@ -125,38 +126,16 @@ def soft_top_k(scores_BJV: Tensor, k: int, alpha: float) -> Tensor:
                 [0., 0., 1.]])
     """
     require_alpha(alpha)
-    return soft_top_k_of(scores_BJV, hard_top_k(scores_BJV, k)[0], alpha)
-
-
-def soft_top_k_of(scores_BJV: Tensor, maxima_BK: Tensor, alpha: float | Tensor) -> Tensor:
-    """The same for maxima that are at hand, and an alpha that may differ from input to input.
-
-    Args:
-        scores_BJV: score of each candidate; minus infinity excludes it.
-        maxima_BK: the k largest, from :func:`hard_top_k`.
-        alpha: a number, or (B, 1, 1), greater than 0.
-
-    Returns:
-        ``weights_BKJV``, as of :func:`soft_top_k`.
-
-    Example:
-        >>> scores_BJV = torch.tensor([[[3.0, 1.0, 2.0]]])
-        >>> soft_top_k_of(scores_BJV, hard_top_k(scores_BJV, 1)[0], torch.full((1, 1, 1), 50.0)).round()[0, :, 0]
-        tensor([[1., 0., 0.]])
-    """
-    return weights_and_gaps(scores_BJV.flatten(1), maxima_BK, alpha)[0].unflatten(-1, scores_BJV.shape[1:])
+    weights_BKN, _ = weights_and_gaps(scores_BJV.flatten(1), hard_top_k(scores_BJV, k)[0], alpha)
+    return weights_BKN.unflatten(-1, scores_BJV.shape[1:])
 
 
 def weights_and_gaps(scores_BN: Tensor, maxima_BK: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
-    """:func:`soft_top_k_of` of N candidates, (B, K, N), and how far each lies from each maximum.
+    """Weights of N candidates in the k distributions, (B, K, N), and the gap of each to each of the k largest scores.
 
-    The mixed score is the maximum and the weighted sum of the gaps: summed as differences, float32 noise does not grow
-    with alpha. A gap from or to minus infinity, which has no weight, is some number.
-
-    Example:
-        >>> weights, gaps = weights_and_gaps(torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([[3.0]]), 50.0)
-        >>> gaps
-        tensor([[[ 0., -2., -1.]]])
+    Alpha is a number, or differs from input to input, (B, 1, 1). The mixed score is the maximum and the weighted sum of
+    the gaps: summed as differences, float32 noise does not grow with alpha. A gap from or to minus infinity, which has
+    no weight, is some number.
     """
     alpha, dtype = in_range(alpha, scores_BN), scores_BN.dtype
     scores_BN, maxima_BK = scores_BN.to(alpha.dtype), maxima_BK.to(alpha.dtype)
@@ -177,12 +156,7 @@ and of the share of each that is open, (B, M) in [0, 1], to (B,), above 0."""
 
 
 def of_scores(best_BM: Tensor, open_BM: Tensor) -> Tensor:
-    """The unit 1: alpha counts for what it is, per squared unit of score.
-
-    Example:
-        >>> of_scores(torch.tensor([[3.0, 1.0]]), torch.ones(1, 2))
-        tensor([1.])
-    """
+    """The unit 1: alpha counts for what it is, per squared unit of score."""
     return torch.ones_like(best_BM[:, 0])
 
 
@@ -206,7 +180,7 @@ def mean_squared_gap(best_BM: Tensor, open_BM: Tensor) -> Tensor:
 
     Args:
         best_BM: in descending order; minus infinity where fewer candidates live. Only gaps between live ones count.
-        open_BM: o, in [0, 1], as of :attr:`~seqwise.search.candidates.Candidates.open_shares`.
+        open_BM: o, in [0, 1], as of ``Candidates.open_shares``.
 
     Returns:
         (B,), at least 1e-8, below which gaps are rounding; 1 where a single candidate lives.
@@ -231,39 +205,11 @@ def in_units(alpha: float, unit_B: Tensor) -> Tensor:
 
     Where the derivative ``alpha / u^2`` is out of range the weights are as good as hard, so that they do not change
     with the unit: there it is a constant, for 0 x infinity would be NaN.
-
-    Example:
-        >>> in_units(1e300, torch.tensor([2.5]))
-        tensor([3.4028e+38])
     """
     constant_B = unit_B.detach()
     wide_B = constant_B.to(torch.promote_types(unit_B.dtype, torch.float32))
     unit_B = torch.where((alpha / wide_B / wide_B).isfinite(), unit_B, constant_B)
     return in_range(alpha / unit_B, unit_B)
-
-
-# ---------------------------------------------------------------------------------------- argument checks
-
-
-def require_alpha(alpha: float) -> None:
-    """Refuse an inverse temperature that is none.
-
-    Raises:
-        InputError: alpha is not a positive finite number.
-
-    Example:
-        >>> require_alpha(0.5)
-    """
-    if not 0 < alpha < float("inf"):
-        raise InputError(f"alpha must be a positive finite number, got {alpha}")
-
-
-def _require_k(k: int, scores_BJV: Tensor) -> None:
-    if not 1 <= k <= scores_BJV.shape[1:].numel():
-        raise InputError(
-            f"k must lie between 1 and the number of candidates, {scores_BJV.shape[1:].numel()} "
-            f"({scores_BJV.shape[1]} slots x {scores_BJV.shape[2]} tokens), got {k}"
-        )
 
 
 ALPHA_UNITS: dict[AlphaUnitName, AlphaUnit] = {"scores": of_scores, "gaps": mean_squared_gap}

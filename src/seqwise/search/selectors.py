@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from seqwise.errors import InputError
+from seqwise.models.deferred_linear import Matrices
 from seqwise.search.candidates import Candidates
-from seqwise.search.large_vocabulary.matrices import Matrices
 from seqwise.search.large_vocabulary.relaxed import default_tolerance, relaxed_top_k
 from seqwise.search.large_vocabulary.scan import MOST, Choice
 from seqwise.search.noise import Noise, no_noise
@@ -93,7 +93,8 @@ class SoftTopK:
         alpha: inverse temperature, greater than 0; as it grows, the search tends to ``HardTopK(k)``.
         unit: what alpha is divided by at each step: 1, or :func:`~seqwise.search.operators.mean_squared_gap`, with
             which it does not matter how far apart the scores are.
-        form: how it is computed: :func:`automatic`, or one form for all steps, :func:`expanded` or :func:`summed`.
+        form: how it is computed: by default ``summed`` where there are many candidates, else ``expanded``; or one form
+            for all steps, :func:`expanded` or :func:`summed`.
 
     Example:
         >>> SoftTopK(k=3, alpha=1.0).alpha
@@ -172,12 +173,7 @@ def summed(*, tolerance: float | None = None, most: int = MOST) -> Form:
 
 
 def automatic(candidates: Candidates, k: int, alpha: float, unit: AlphaUnit, matrices: Matrices) -> Selection:
-    """:func:`summed` in a search over many candidates, :func:`expanded` over few, or where scores are there already.
-
-    Example:
-        >>> SoftTopK(k=3, alpha=1.0).form is automatic
-        True
-    """
+    """:func:`summed` in a search over many candidates, :func:`expanded` over few, or where scores are there already."""
     form = summed() if candidates.many and not candidates.num_excluded else expanded
     return form(candidates, k, alpha, unit, matrices)
 
@@ -218,6 +214,29 @@ class SoftArgmax:
         centre_B1 = scores_BN.gather(1, flat_B1)
         gaps_BN = finite(scores_BN) - finite(centre_B1)
         return _mixture(centre_B1, weights_B1JV, gaps_BN[:, None], parents_B1, tokens_B1), carry
+
+
+def viterbi(
+    candidates: Candidates, carry: Any = None, generator: torch.Generator | None = None
+) -> tuple[HardSelection, Any]:
+    """Keep the best hypothesis for each last token, V slots: ``s_w = max_i s_i + phi_i(w)``.
+
+    Where a score depends on the last token alone, as in a chain, this is the Viterbi algorithm, and the best slot at
+    the end is the best output; each of the others is the best that ends with its token. In other models it is a beam
+    whose hypotheses are recombined: of two that end alike one is dropped, though it might have gone on better. O(V^2)
+    candidates a step.
+
+    Source: Viterbi (IEEE Transactions on Information Theory, 1967); Lafferty et al. (ICML 2001) for chains of labels.
+
+    Example:
+        >>> before_BJ, added_BJV = torch.tensor([[1.0, 0.0]]), torch.tensor([[[0.0, 1.0], [2.0, 0.0]]])
+        >>> selection, _ = viterbi(Candidates.of_scores(added_BJV, prefix_scores_BJ=before_BJ))
+        >>> selection.scores_BK, selection.parents_BK
+        (tensor([[2., 2.]]), tensor([[1, 0]]))
+    """
+    scores_BV, parents_BV = candidates.scores_BJV.max(1)
+    tokens_V = torch.arange(scores_BV.shape[1], device=scores_BV.device)
+    return HardSelection(scores_BV, parents_BV, tokens_V.expand_as(parents_BV)), carry
 
 
 def _mixture(

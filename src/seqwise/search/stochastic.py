@@ -51,19 +51,10 @@ def conditional_gumbels(log_probs: Tensor, maximum: Tensor, generator: torch.Gen
     has among values below T: ``g~_i = -log(exp(-T) - exp(-Z) + exp(-g_i))``, computed as ``T - max(0, v) -
     log(1 + exp(-|v|))`` with ``v = T - g_i + log(1 - exp(g_i - Z))``.
 
-    Args:
-        log_probs: (..., V), up to a constant; minus infinity excludes an entry.
-        maximum: T, (...); minus infinity excludes the whole row.
-        generator: the source of random numbers; torch's global one by default.
-
-    Returns:
-        (..., V), the largest of each live row exactly T. Not differentiable.
+    From log-probabilities (..., V), up to a constant, and maxima (...), of either of which minus infinity excludes an
+    entry, to (..., V), the largest of each live row exactly T. Not differentiable.
 
     Source: Kool, van Hoof and Welling (ICML 2019), section 3 and appendix B.3.
-
-    Example:
-        >>> conditional_gumbels(torch.zeros(3), torch.tensor(1.5), torch.Generator().manual_seed(0)).amax()
-        tensor(1.5000)
     """
     noisy = Gumbel()(log_probs.detach(), generator)
     largest = noisy.amax(-1, keepdim=True)
@@ -76,12 +67,7 @@ def conditional_gumbels(log_probs: Tensor, maximum: Tensor, generator: torch.Gen
 
 
 class Draw(NamedTuple):
-    """The carry of :class:`StochasticTopK`.
-
-    Attributes:
-        perturbed_BK: the noisy log-probability of each slot.
-        dropped_B: the best of those that this step left behind; minus infinity where it left none.
-    """
+    """Carry of ``StochasticTopK``: noisy log-probabilities of the slots, and the best that this step left behind."""
 
     perturbed_BK: Tensor
     dropped_B: Tensor
@@ -227,10 +213,7 @@ def importance_weights(drawn: StochasticBeam) -> Tensor:
 
 
 def normalized_importance_weights(drawn: StochasticBeam) -> Tensor:
-    """The same weights divided by their sum: an estimate with less variance and, for finite k, some bias.
-
-    Args:
-        drawn: what :func:`stochastic_beam_search` returned.
+    """:func:`importance_weights` divided by their sum: an estimate with less variance and, for finite k, some bias.
 
     Returns:
         (B, K), each row summing to 1. With k = 1 the only output counts fully.

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from seqwise.models.deferred_linear import DeferredLinear, exp_
 from seqwise.search.candidates import Candidates
-from seqwise.search.large_vocabulary.certificate import Best
+from seqwise.search.large_vocabulary.blocks import Best
 from seqwise.search.large_vocabulary.few import few_scores
 from seqwise.search.large_vocabulary.scan import Choice, Kept, Scan, alphas, token_ids
 from seqwise.search.operators import LOWEST, of_scores

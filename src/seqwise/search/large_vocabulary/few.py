@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from seqwise.models.deferred_linear import DeferredLinear, exp_
 from seqwise.search.candidates import Candidates
 from seqwise.search.ending import SlotTerms
-from seqwise.search.large_vocabulary.certificate import Best
+from seqwise.search.large_vocabulary.blocks import Best
 from seqwise.search.large_vocabulary.scan import Choice, Kept, Scan, alphas, cost_in_scores, token_ids
 from seqwise.search.operators import finite, of_scores, weights_and_gaps
 from seqwise.search.selection import SoftSelection
@@ -50,13 +50,7 @@ def top_k_of_few(candidates: Candidates, head: DeferredLinear, scan: Scan, kept:
 
 
 def few_scores(candidates: Candidates, head: DeferredLinear, scan: Scan, best: Best, used_BX: Tensor) -> Tensor:
-    """Scores of the best candidates, with gradients: (B, X).
-
-    Args:
-        candidates, head, scan: all of them, the head that scores them, and their scores without a graph.
-        best: those that are asked for.
-        used_BX: which of these have weight.
-    """
+    """Scores of the best candidates, with gradients: (B, X); ``used_BX`` says which of these have weight."""
     score, terms, (_, slots_BX, tokens_BX) = candidates.score, candidates.slot_terms(), best
     ids_BX, is_end_BX = token_ids(tokens_BX, candidates.end), tokens_BX < 0
     logits_BX = scan.logits_BJV.flatten(1).gather(1, slots_BX * scan.logits_BJV.shape[2] + ids_BX)
@@ -109,7 +103,7 @@ def few_logits(
     log_partition_BJ: Tensor,
     mean_row_BJH: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """Give numbers that are known their gradients: ``df = W_w dh``, ``d log Z = (softmax W) dh``, weights later.
+    """Give known scores and log Z their gradients: ``df = W_w dh``, ``d log Z = (softmax W) dh``. W and b follow later.
 
     Args:
         features_BJH: h.
@@ -118,18 +112,6 @@ def few_logits(
         logits_BX: what they are.
         log_partition_BJ: log Z of every slot.
         mean_row_BJH: ``softmax(f) W`` of every slot whose log Z is used; None where none is.
-
-    Returns:
-        ``logits_BX`` and ``log_partition_BJ``, with gradients.
-
-    Example:
-        >>> from torch import nn
-        >>> weight, h = nn.Parameter(torch.tensor([[1.0], [2.0]])), torch.ones(1, 1, 1, requires_grad=True)
-        >>> chosen = torch.zeros(1, 1, dtype=torch.long), torch.ones(1, 1, dtype=torch.long)  # slot 0, token 1
-        >>> f, _ = few_logits(h, DeferredLinear(weight), *chosen, torch.full((1, 1), 2.0), torch.zeros(1, 1), None)
-        >>> f.backward(torch.full((1, 1), 3.0))
-        >>> h.grad.item(), weight.grad.tolist()
-        (6.0, [[0.0], [3.0]])
     """
     known = slots_BX, tokens_BX, logits_BX, log_partition_BJ, mean_row_BJH
     logits_and_partition: tuple[Tensor, Tensor] = _FewLogits.apply(features_BJH, head.anchor, head, *known)
@@ -176,13 +158,7 @@ def _zero(ctx: Any, like: Tensor) -> Tensor | None:
 
 
 def mixed_rows(weights_BKX: Tensor, matrix: DeferredLinear, tokens_BX: Tensor) -> Tensor:
-    """``sum_x p[k, x] E[w_x]``, (B, K, D), with the gradient of E noted for later.
-
-    Example:
-        >>> matrix = DeferredLinear(torch.tensor([[1.0], [2.0], [4.0]]))
-        >>> mixed_rows(torch.tensor([[[0.5, 0.5]]]), matrix, torch.tensor([[2, 0]]))
-        tensor([[[2.5000]]])
-    """
+    """``sum_x p[k, x] E[w_x]``, (B, K, D), with the gradient of E noted for later."""
     mixed: Tensor = _MixedRows.apply(weights_BKX, matrix.anchor, matrix, tokens_BX)
     return mixed
 

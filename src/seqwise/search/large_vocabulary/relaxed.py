@@ -13,16 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from seqwise.models.deferred_linear import DeferredLinear
+from seqwise.models.deferred_linear import DeferredLinear, Matrices
 from seqwise.search.candidates import Candidates
 from seqwise.search.large_vocabulary.chunked import sums_of_all
 from seqwise.search.large_vocabulary.few import mixed_rows, top_k_of_few
-from seqwise.search.large_vocabulary.matrices import Matrices
 from seqwise.search.large_vocabulary.scan import Choice, certify, kept_of, scan_of, scan_scores
 from seqwise.search.selection import Added, SoftSelection, SummedSelection, added
 
@@ -33,31 +33,20 @@ Expand = Callable[[Candidates], SoftSelection]
 
 
 def default_tolerance(dtype: torch.dtype) -> float:
-    """Mass that may be left out without changing the printed numbers: 1e-12 in float64, else 1e-7.
-
-    Example:
-        >>> default_tolerance(torch.float32)
-        1e-07
-    """
+    """Mass that may be left out without changing the printed numbers: 1e-12 in float64, else 1e-7."""
     return 1e-12 if dtype == torch.float64 else 1e-7
 
 
 def relaxed_top_k(candidates: Candidates, choice: Choice, expand: Expand, matrices: Matrices) -> SummedSelection:
     """The soft top-k of candidates that are never expanded with a graph.
 
+    It equals the plain one: to rounding where all candidates were summed, up to the tolerance where few were kept.
+
     Args:
         candidates: of a search, which has an embedding; none of them excluded.
         choice: k, alpha and its unit, the tolerance of the certificate and the most candidates that it may keep.
         expand: the same selection in the plain form, for heads that are not linear and for questions nobody foresaw.
         matrices: of the search.
-
-    Returns:
-        A selection that equals the plain one: to rounding where all candidates were summed, up to the tolerance where
-        few were kept.
-
-    Example:
-        >>> default_tolerance(torch.float64)
-        1e-12
     """
     batch_size, num_slots = candidates.prefix_scores_BJ.shape
     head = matrices.of_head(candidates.head, candidates.features_BJH.shape[-1])
@@ -75,7 +64,7 @@ def relaxed_top_k(candidates: Candidates, choice: Choice, expand: Expand, matric
 
 
 def _joined(parts: Sequence[SummedSelection], candidates: Candidates) -> SummedSelection:
-    """One selection made of others, each of which knows about some of the inputs."""
+    """Join selections of some of the inputs each."""
     order_B = torch.cat([inputs_I for part in parts for inputs_I, _ in part.parts]).argsort()
 
     def join(values: Sequence[Tensor]) -> Tensor:
@@ -95,8 +84,7 @@ def _joined(parts: Sequence[SummedSelection], candidates: Candidates) -> SummedS
 def _expanded_again(candidates: Candidates, inputs_I: Tensor, expand: Expand) -> SummedSelection:
     """The plain form, of which only sums are kept: the backward pass expands the candidates again."""
 
-    def again() -> SoftSelection:
-        return expand(replace(candidates))
+    again = partial(_expanded, candidates, expand)
 
     def summed() -> tuple[Tensor, ...]:
         soft = again()
@@ -135,7 +123,7 @@ def _of_linear_head(
         elif _summable(of_these):
             with own_precision:
                 fixed, sums = sums_of_all(of_these, head, embedding, *known, choice)
-            again = _again(of_these, expand)
+            again = partial(_expanded, of_these, expand)
             yield SummedSelection(*fixed, of_these.asked, sums, ((inputs_I, again),))
         else:
             yield _expanded_again(of_these, inputs_I, expand)
@@ -163,5 +151,5 @@ def _summable(candidates: Candidates) -> bool:
     return cost is None or (cost.dim() == 2 and not cost.requires_grad and candidates.cost_again is not None)
 
 
-def _again(candidates: Candidates, expand: Expand) -> Callable[[], SoftSelection]:
-    return lambda: expand(replace(candidates))
+def _expanded(candidates: Candidates, expand: Expand) -> SoftSelection:
+    return expand(replace(candidates))  # a copy, so that what is expanded is not kept

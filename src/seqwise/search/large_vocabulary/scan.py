@@ -15,17 +15,17 @@ from torch.nn import functional as F
 
 from seqwise.models.deferred_linear import DeferredLinear
 from seqwise.search.candidates import Candidates
-from seqwise.search.large_vocabulary.certificate import (
+from seqwise.search.large_vocabulary.blocks import (
     BLOCK,
     Best,
     Blocks,
     best_candidates,
     block_maxima,
     excluded_mass_bound,
+    maxima_and_log_partitions,
     takes_all,
     worst_maximum,
 )
-from seqwise.search.large_vocabulary.normalizers import maxima_and_log_partitions
 from seqwise.search.operators import AlphaUnit, in_range, in_units, of_scores
 
 # How many candidates are kept at most: from about twice as many on, taking all of them is no slower.
@@ -70,7 +70,7 @@ class Kept(NamedTuple):
 
 
 def scan_scores(candidates: Candidates, head: DeferredLinear) -> Scan:
-    """Compute them; meant for where no graph is made."""
+    """Compute all scores; meant for where no graph is made."""
     logits_BJV, end, end_BJ = head.scores(candidates.features_BJH), candidates.end, None
     normalized = candidates.score.log_partition_weight != 0
     maxima_BJM, log_partition_BJ = maxima_and_log_partitions(logits_BJV, normalized=normalized)

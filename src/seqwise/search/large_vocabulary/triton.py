@@ -17,7 +17,7 @@ import importlib.util
 import torch
 from torch import Tensor
 
-from seqwise.search.large_vocabulary.certificate import BLOCK
+from seqwise.search.large_vocabulary.blocks import BLOCK
 
 # Blocks of a tile, which one program reads: 4,096 scores, some dozens for each of its threads.
 TILE_BLOCKS = 64

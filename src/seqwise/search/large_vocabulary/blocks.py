@@ -9,10 +9,13 @@ X best candidates of an input, K slots after, W width of a block.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from seqwise.search.ending import SlotTerms
 
 # Scores in a block.
 BLOCK = 64
@@ -46,18 +49,12 @@ class Best(NamedTuple):
 
 
 def block_maxima(values_BJV: Tensor, offsets_BJ: Tensor, extra_BE: Tensor, *, full_BJM: Tensor | None = None) -> Blocks:
-    """Cut the candidates ``values + offset`` into blocks.
+    """Cut the candidates ``values + offset`` into blocks; minus infinity excludes a candidate or a slot.
 
     Args:
-        values_BJV: minus infinity excludes a candidate.
-        offsets_BJ: added to all values of a slot; minus infinity excludes the slot.
+        values_BJV, offsets_BJ: of which the candidates are sums.
         extra_BE: scores of further candidates, one for each slot, or (B, 0).
         full_BJM: the largest value of each full block, where that is known.
-
-    Example:
-        >>> blocks = block_maxima(torch.arange(130.0).view(1, 1, 130), torch.zeros(1, 1), torch.zeros(1, 0))
-        >>> blocks.maxima_BM
-        tensor([[ 63., 127., 128., 129.]])
     """
     full = values_BJV.shape[2] // BLOCK
     maxima_BJM = values_BJV[..., BLOCK * full :]
@@ -69,29 +66,13 @@ def block_maxima(values_BJV: Tensor, offsets_BJ: Tensor, extra_BE: Tensor, *, fu
 
 
 def full_maxima(values_BJV: Tensor) -> Tensor:
-    """The largest value of each full block, (B, J, V // 64).
-
-    Example:
-        >>> full_maxima(torch.arange(130.0).view(1, 1, 130))
-        tensor([[[ 63., 127.]]])
-    """
+    """Largest value of each full block, (B, J, V // 64)."""
     full = values_BJV.shape[2] // BLOCK
     return values_BJV[..., : BLOCK * full].unflatten(2, (full, BLOCK)).amax(3)
 
 
 def best_candidates(blocks: Blocks, inputs_B: Tensor, n: int) -> Best:
-    """The n best candidates of some of the inputs.
-
-    Args:
-        blocks: of all inputs.
-        inputs_B: which inputs, int64.
-        n: how many, at most all there are.
-
-    Example:
-        >>> blocks = block_maxima(torch.arange(130.0).view(1, 1, 130), torch.zeros(1, 1), torch.zeros(1, 0))
-        >>> best_candidates(blocks, torch.tensor([0]), 3).tokens_BX
-        tensor([[129, 128, 127]])
-    """
+    """The n best candidates of some of the inputs; n is at most all there are."""
     if takes_all(blocks, n):
         return _best_of_all(blocks, inputs_B, n)
     vocabulary_size = blocks.values_BJV.shape[2]
@@ -116,12 +97,7 @@ def best_candidates(blocks: Blocks, inputs_B: Tensor, n: int) -> Best:
 
 
 def takes_all(blocks: Blocks, n: int) -> bool:
-    """Whether the n best blocks are no fewer candidates than there are.
-
-    Example:
-        >>> takes_all(block_maxima(torch.zeros(1, 1, 130), torch.zeros(1, 1), torch.zeros(1, 0)), 2)
-        False
-    """
+    """Whether the n best blocks are no fewer candidates than there are."""
     _, num_slots, vocabulary_size = blocks.values_BJV.shape
     return vocabulary_size < BLOCK or n * BLOCK >= num_slots * vocabulary_size or n > blocks.maxima_BM.shape[1]
 
@@ -145,12 +121,7 @@ def _with_extra(scores_BX: Tensor, slots_BX: Tensor, tokens_BX: Tensor, beyond_B
 
 
 def worst_maximum(best_scores_BX: Tensor, k: int) -> Tensor:
-    """The smallest live one among the k best scores, (B,): that whose soft choice reaches lowest; 0 if none lives.
-
-    Example:
-        >>> worst_maximum(torch.tensor([[3.0, 2.0, 1.0], [3.0, -torch.inf, -torch.inf]]), 2)
-        tensor([2., 3.])
-    """
+    """The smallest live one among the k best scores, (B,): that whose soft choice reaches lowest; 0 if none lives."""
     maxima_BK = best_scores_BX[:, :k]
     dead_BK = maxima_BK == -torch.inf
     return maxima_BK.masked_fill(dead_BK, torch.inf).amin(1).masked_fill(dead_BK.all(1), 0.0)
@@ -163,16 +134,7 @@ def excluded_mass_bound(blocks: Blocks, inputs_B: Tensor, best: Best, k: int, al
     the maximum of block g, ``sum over blocks of |g| e(min(M_g, v_n)) - n e(v_n)``, ``e(s) = exp(-alpha (m - s)^2)``. A
     candidate that was left out scores at most min(M_g, v_n), which is at most m and at most every other of the maxima;
     one that was kept has been counted as v_n; and the weights are divided by a sum in which the maximum itself is 1. So
-    the bound holds for each of the k distributions.
-
-    Args:
-        blocks, inputs_B: as of :func:`best_candidates`.
-        best: what it returned.
-        k: how many distributions.
-        alpha_B: inverse temperature of each of these inputs.
-
-    Returns:
-        (B,), float64, rounded upwards: a share of the mass 1. NaN where a score is NaN.
+    the bound holds for each of the k distributions. (B,), float64, rounded upwards; NaN where a score is NaN.
 
     Example:
         >>> blocks = block_maxima(torch.tensor([[[3.0, 2.0, 0.0]]]), torch.zeros(1, 1), torch.zeros(1, 0))
@@ -196,3 +158,65 @@ def excluded_mass_bound(blocks: Blocks, inputs_B: Tensor, best: Best, k: int, al
     exponents_BM = (alpha_B.double()[:, None] * gaps_BM.square()).clamp(max=700.0)
     masses_BM = (-exponents_BM).exp().masked_fill(reached_BM == -torch.inf, 0.0)
     return masses_BM[:, 1:] @ sizes_M * (1 + 1e-9) - best.scores_BX.shape[1] * masses_BM[:, 0]
+
+
+def maxima_and_log_partitions(logits_BJV: Tensor, *, normalized: bool) -> tuple[Tensor, Tensor]:
+    """The largest score of each full block of a slot, (B, J, V // 64), and ``log Z``, (B, J).
+
+    log Z is 0 where it is not asked for, and where no token is possible.
+    """
+    if fits_one_pass(logits_BJV):
+        from seqwise.search.large_vocabulary.triton import scan_rows  # which imports Triton
+
+        maxima_NM, log_partition_N = scan_rows(logits_BJV.flatten(0, 1))
+        full_BJM = maxima_NM.unflatten(0, logits_BJV.shape[:2])
+        log_partition_BJ = log_partition_N.view(logits_BJV.shape[:2])
+    else:
+        full_BJM = full_maxima(logits_BJV)
+        log_partition_BJ = logits_BJV.logsumexp(-1) if normalized else logits_BJV[..., 0]
+    if not normalized:
+        return full_BJM, torch.zeros_like(log_partition_BJ)
+    return full_BJM, log_partition_BJ.masked_fill(log_partition_BJ == -torch.inf, 0.0)
+
+
+def fits_one_pass(logits_BJV: Tensor) -> bool:
+    """Whether the Triton kernel can scan these scores."""
+    return logits_BJV.is_cuda and logits_BJV.dtype == torch.float32 and find_spec("triton") is not None
+
+
+@torch.no_grad()
+def best_of_many(
+    logits_BJV: Tensor,
+    terms: SlotTerms,
+    k: int,
+    *,
+    log_partition_weight: float = 0.0,
+    constant: float = 0.0,
+    end: int | None = None,
+    excluded_BX: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Result of ``hard_top_k``, up to rounding, in half the passes over B x J x V: for searches without gradients.
+
+    What a slot adds is the same for all of its tokens but the end, so the maxima of blocks of unnormalised scores are
+    found first, and only the blocks that can hold one of the best are looked into. With the number of slots and of
+    excluded candidates, k is at most J V; the score f - c log Z - m holds no cost.
+    """
+    batch_size, num_slots, vocabulary_size = logits_BJV.shape
+    full_BJM, log_partition_BJ = maxima_and_log_partitions(logits_BJV, normalized=log_partition_weight != 0)
+    partition_BJ = log_partition_weight * log_partition_BJ
+    everyone_B, none_BE = torch.arange(batch_size, device=logits_BJV.device), logits_BJV.new_empty(batch_size, 0)
+    blocks = block_maxima(logits_BJV, terms.going_BJ - partition_BJ, none_BE, full_BJM=full_BJM)
+    # So many more as may have to be taken away again: the end of each slot, which scores by another rule, and excluded.
+    spare = (0 if end is None else num_slots) + (0 if excluded_BX is None else excluded_BX.shape[1])
+    scores_BN, slots_BN, tokens_BN = best_candidates(blocks, everyone_B, k + spare)
+    if end is not None:
+        ending_BJ = terms.of_ending(logits_BJV[..., end] - partition_BJ - constant)
+        slots_BJ = torch.arange(num_slots, device=slots_BN.device).expand(batch_size, -1)
+        scores_BN = torch.cat([scores_BN.masked_fill(tokens_BN == end, -torch.inf), ending_BJ], dim=1)
+        slots_BN = torch.cat([slots_BN, slots_BJ], dim=1)
+        tokens_BN = torch.cat([tokens_BN, torch.full_like(slots_BJ, end)], dim=1)
+    if excluded_BX is not None:
+        flat_BN1 = (slots_BN * vocabulary_size + tokens_BN)[..., None]
+        scores_BN = scores_BN.masked_fill((flat_BN1 == excluded_BX[:, None]).any(-1), -torch.inf)
+    scores_BK, chosen_BK = scores_BN.topk(k)
+    return scores_BK, slots_BN.gather(1, chosen_BK), tokens_BN.gather(1, chosen_BK)
