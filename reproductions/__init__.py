@@ -23,7 +23,7 @@ __all__ = ["REPRODUCTIONS", "SCALES", "Reproduction", "Setup", "run_reproduction
 
 @dataclass(frozen=True)
 class Setup:
-    """Where a reproduction keeps its runs, with which seeds and at which scale, and what shows its progress."""
+    """Folder, seeds and scale of a reproduction, and what shows its progress."""
 
     folder: Path
     seeds: Sequence[int]
@@ -32,7 +32,7 @@ class Setup:
 
     @property
     def seed(self) -> int:
-        """The first seed: the only one of a reproduction that has no scales."""
+        """Return the first seed: the only one of a reproduction that has no scales."""
         return self.seeds[0]
 
     def inside(self, *names: str) -> Setup:
@@ -42,7 +42,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """Where a reproduction is, and what it takes."""
+    """Entry point of a reproduction, and its scales."""
 
     function: str  # "module:function"; called with a Setup, it gives outcomes as they come
     scales: Mapping[str, int] = field(default_factory=dict)  # number of seeds of each; empty: one size and one seed

@@ -89,7 +89,7 @@ def reproduce(
 
 
 def _as_callable_here(command: str) -> str:
-    """The command as it works in this shell: `make demo` runs a seqwise that is not on the PATH."""
+    """Return the command as it works in this shell: `make demo` runs a seqwise that is not on the PATH."""
     if shutil.which("seqwise") or not command.startswith("seqwise "):
         return command
     script = os.path.relpath(Path(sys.executable).with_name("seqwise"))

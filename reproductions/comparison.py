@@ -21,7 +21,7 @@ MARGIN = 0.005  # half a point
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a table."""
+    """A row of a table."""
 
     key: str  # the folder of its systems below that of the seed
     name: str  # as the table prints it
@@ -31,7 +31,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Measured:
-    """A row with what was measured: by decoder, one measurement for each seed."""
+    """A row with its measurements by decoder, one for each seed."""
 
     row: Row
     dev: Mapping[str, list[Sums]]
@@ -84,7 +84,7 @@ def best_on_dev(measured: Mapping[str, Measured], keys: Collection[str], *, deco
 def examine(
     text: str, source: str, better: Measured, worse: Measured, *, decoders: tuple[str, str] | None = None
 ) -> Claim:
-    """Put "this is better than that" to a paired test, by default each with its own choice of a decoder."""
+    """Test "this is better than that", by default each with its own choice of a decoder."""
     ours, theirs = decoders or (better.chosen, worse.chosen)
     names = [
         f"{row.row.name} {row.percent('test', decoder):.1f} ({HEADINGS[decoder]})"
@@ -103,7 +103,7 @@ def examine_all(
     *statements: Statement,
     decoder_of: Callable[[str], str] | None = None,
 ) -> list[Claim]:
-    """Put statements of one source to paired tests; ``decoder_of`` gives the decoder of a system by its key."""
+    """Test statements of one source; ``decoder_of`` gives the decoder of a system by its key."""
     return [
         examine(
             text,

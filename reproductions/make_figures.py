@@ -48,7 +48,7 @@ AGAIN = ("figure-1", "figure-3.1")
 
 
 def pictures() -> dict[str, Callable[[Path], None]]:
-    """What makes each picture, by its name in docs/; of results, those that are committed."""
+    """Return what makes each picture, by its name in docs/; of results, those that are committed."""
     made = {name: partial(draw_table, name) for name in BY_TABLE} | {name: partial(draw_again, name) for name in AGAIN}
     of_results = {f"{name}.png": draw for name, draw in made.items() if (RESULTS / f"{name}.json").exists()}
     others = {
@@ -66,17 +66,17 @@ def pictures() -> dict[str, Callable[[Path], None]]:
 
 
 def draw_what_holds(path: Path) -> None:
-    """The effects of the papers' ideas, theirs and ours."""
+    """Draw the effects of the papers' ideas, theirs and ours."""
     what_holds_page.draw(load_tables(RESULTS), path)
 
 
 def draw_table(name: str, path: Path) -> None:
-    """The figure of a reproduction, from the results that it has saved."""
+    """Draw the figure of a reproduction from the results that it has saved."""
     BY_TABLE[name](load_table(RESULTS / f"{name}.json"), path)
 
 
 def draw_again(name: str, path: Path) -> None:
-    """The figure of a reproduction that is run again, with the seed of its results."""
+    """Draw the figure of a reproduction that is run again, with the seed of its results."""
     saved = load_table(RESULTS / f"{name}.json")
     (seed,) = saved.results[0].signature.seeds
     with TemporaryDirectory() as folder:
@@ -109,7 +109,7 @@ def weights_by_alpha() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def draw_soft_top_k(path: Path) -> None:
-    """What each slot of the relaxed top-k is made of, as alpha grows."""
+    """Draw what each slot of the relaxed top-k is made of, as alpha grows."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -134,7 +134,7 @@ BEAM_ALPHAS = torch.logspace(-1.5, 4.5, 49).tolist()
 
 
 def small_tagger() -> Tagger:
-    """A tagger of random weights, sharper than such ones are, so that there is something to choose."""
+    """Return a tagger of random weights, sharper than such ones are, so that there is something to choose."""
     torch.manual_seed(18)
     model = Tagger(source_size=10, target_size=len(LABELS), bidirectional=True).eval()
     with torch.no_grad():
@@ -148,7 +148,7 @@ def small_tagger() -> Tagger:
 
 @torch.no_grad()
 def cost_of(model: Tagger, alpha: float | None) -> float:
-    """What training would see of the beam: its direct loss; without alpha, the cost of the hard beam's best output."""
+    """Return the direct loss of the beam; without alpha, the cost of the hard beam's best output."""
     batch = collate([(0, EXAMPLE)])
     cost = hamming_cost(batch.targets_BT, len(LABELS))
     selector = HardTopK(K) if alpha is None else SoftTopK(K, alpha)
@@ -157,7 +157,7 @@ def cost_of(model: Tagger, alpha: float | None) -> float:
 
 
 def draw_relaxed_beam(path: Path) -> None:
-    """One relaxed beam and its loss, from alpha near 0, where all slots are one average, to where it is a hard beam."""
+    """Draw one relaxed beam and its loss, from alpha near 0 to where it is a hard beam."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def pages(folder: Path) -> dict[str, str]:
-    """Every page by its path in docs/."""
+    """Return every page by its path in docs/."""
     tables = load_tables(folder)
     chapters = {f"results/{chapter.page}.md": chapter_page(chapter, tables) for chapter in CHAPTERS}
     filled = filled_pages(tables)

@@ -25,7 +25,7 @@ HEADINGS = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a reproduction found."""
+    """Results of a reproduction."""
 
     name: str  # file name of the saved results, without ending
     table: Table  # every number with its interval and signature

@@ -19,7 +19,7 @@ ELSEWHERE = ("mutants", "reliability", "soak")
 
 @dataclass(frozen=True)
 class Chapter:
-    """A page of results."""
+    """Page of results."""
 
     page: str  # its file in docs/results/, without ending
     title: str  # its heading
@@ -108,12 +108,12 @@ NAMES = tuple(name for chapter in CHAPTERS for names in chapter.sections.values(
 
 
 def file_stem(name: str, scale: str | None) -> str:
-    """The file of a table's results, without ending: each scale has one of its own."""
+    """Return the file of a table's results, without ending: each scale has one of its own."""
     return name if scale in (None, QUICK) else f"{name}-{scale}"
 
 
 def reproduction_of(name: str) -> str:
-    """The reproduction that makes a table.
+    """Return the reproduction that makes a table.
 
     Example:
         >>> reproduction_of("table-5.2-pmb-uni")
@@ -124,7 +124,7 @@ def reproduction_of(name: str) -> str:
 
 
 def load_tables(folder: Path) -> dict[str, dict[str, Table]]:
-    """The results in a folder: by name, in the order of the pages, and by scale, the best evidence first."""
+    """Read the results in a folder by name, in the order of the pages, and by scale, the best evidence first."""
     stems = {name: {scale: file_stem(name, scale) for scale in SCALES} for name in NAMES}
     known = {stem for by_scale in stems.values() for stem in by_scale.values()}
     if unshown := {path.stem for path in folder.glob("*.json")} - {*known, *ELSEWHERE}:

@@ -71,7 +71,7 @@ def index_page(tables: Mapping[str, Mapping[str, Table]]) -> str:
 
 
 def chapter_page(chapter: Chapter, tables: Mapping[str, Mapping[str, Table]]) -> str:
-    """One page."""
+    """Return the page of a chapter."""
     there = {
         heading: {
             file_stem(name, scale): table for name in names for scale, table in reversed(list(tables[name].items()))
@@ -107,7 +107,7 @@ def _once(page: str) -> str:
 
 
 def _missing(chapter: Chapter, tables: Mapping[str, Mapping[str, Table]]) -> list[str]:
-    """What should be on the page and is not."""
+    """List what should be on the page and is not."""
     missing = [
         f"- `results/{name}.json`: `python -m reproductions {reproduction_of(name)} --results results` makes it."
         for names in chapter.sections.values()
@@ -132,7 +132,7 @@ def _section(
     tables: Mapping[str, Mapping[str, Table]],
     settings: dict[str, str],
 ) -> list[str]:
-    """The tables below a heading, then the claims of all of them; settings that are new on the page are added."""
+    """Return the tables below a heading, then the claims of all of them; settings new on the page are added."""
     (command,) = {f"`python -m reproductions {reproduction_of(name)} --results results`" for name in names}
     lines = [f"## {heading}\n", f"{command}\n"]
     for name in names:
@@ -197,7 +197,7 @@ def _is_beside_test(measure: str, measures: set[str]) -> bool:
 
 
 def _measures(table: Table) -> list[str]:
-    """What is measured of each decoder, such as "words right"."""
+    """Return the measures of each decoder, such as "words right"."""
     names = (result.measure.partition(": ")[2].removesuffix(", dev") for result in table.results)
     return list(dict.fromkeys(name for name in names if name and " minus " not in name))
 
@@ -218,7 +218,7 @@ def _cell(result: Result | None, decisive: Sequence[Result]) -> str:
 
 
 def _claims(made: Mapping[str, Table], kinds: Sequence[str]) -> list[str]:
-    """What the tables below a heading say of claims: one line a claim; of several tables, a column each."""
+    """Return the claims of the tables below a heading: one line a claim; of several tables, a column each."""
     # The last column of a table has what its rows have more than the best control.
     claims = {
         stem: [one for one in table.claims if one.kind in kinds and not one.text.endswith("beats the best control.")]
@@ -256,7 +256,7 @@ def _hold_alone(claims: Sequence[Claim]) -> list[bool]:
 
 
 def _p_value(claim: Claim) -> float | None:
-    """The p-value that decides a claim; None where an interval does."""
+    """Return the p-value that decides a claim; None where an interval does."""
     stated = P_VALUE.search(claim.evidence)
     if claim.kind != "claim" or stated is None or NO_WORSE.search(claim.text):
         return None
@@ -264,7 +264,7 @@ def _p_value(claim: Claim) -> float | None:
 
 
 def _verdict(claim: Claim, alone: str) -> str:
-    """The verdict of a claim; what is proved or drawn has none."""
+    """Return the verdict of a claim; what is proved or drawn has none."""
     if claim.kind != "claim":
         return ""
     if claim.verdict not in ("holds", "reversed"):
@@ -273,7 +273,7 @@ def _verdict(claim: Claim, alone: str) -> str:
 
 
 def _evidence(claim: Claim) -> str:
-    """The number with its interval, of a claim that says what it compares; else all of the evidence."""
+    """Return the number with its interval, of a claim that says what it compares; else all of the evidence."""
     evidence = re.sub(r", (p [<=] [\d.]+|t-test over seeds|\d of \d seeds above)", "", claim.evidence)
     found = NUMBERS.findall(evidence)
     if len(found) == 1 and not claim.text.startswith("The best") and claim.verdict != "not tested":
@@ -282,7 +282,7 @@ def _evidence(claim: Claim) -> str:
 
 
 def _without_common_start(stems: Sequence[str]) -> list[str]:
-    """What tells names apart."""
+    """Return what tells names apart."""
     parts = [stem.split("-") for stem in stems]
     shared = sum(1 for _ in takewhile(lambda words: len(set(words)) == 1, zip(*parts, strict=False)))
     return ["-".join(part[shared:]) or stem for part, stem in zip(parts, stems, strict=True)]

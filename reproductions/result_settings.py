@@ -35,7 +35,7 @@ STAGES = {
 
 
 def settings_line(name: str, scale: str) -> str:
-    """The settings of a table at a scale, or "" where the code has none at hand."""
+    """Return the settings of a table at a scale, or "" where the code has none at hand."""
     fitting = [beginning for beginning in LINES if name == beginning or name.startswith(f"{beginning}-")]
     return LINES[max(fitting, key=len)](scale) if fitting else ""
 
@@ -63,7 +63,7 @@ def _schedule(alpha: Any) -> str:
 
 
 def _planned(plan: Plan, stages: Sequence[str], scale: str) -> str:
-    """Of Chapters 3 to 5; of the second stages those that a table has."""
+    """Describe the training of Chapters 3 to 5, with those of the second stages that a table has."""
     start = plan.start_at(scale)
     _, options = plan.options_at(scale, 1)
     budget, slower = options["budget"], options.get("slower", SLOWER)
@@ -89,7 +89,7 @@ def _planned(plan: Plan, stages: Sequence[str], scale: str) -> str:
 
 
 def _listed(systems: Iterable[System], scale: str) -> str:
-    """Of families that are listed system by system."""
+    """Describe families that are listed system by system."""
     systems = list(systems)
     start = systems[0].settings
     stages = (
@@ -110,7 +110,7 @@ def _searched(corpus: str, make: Callable[..., Mapping[str, System]], scale: str
 
 
 def _variants(start: Settings, epochs: Mapping[str, float], seed: int) -> dict[str, System]:
-    """The start, and what the search objectives do not have already."""
+    """Return the start, and what the search objectives do not have already."""
     systems = improvements.variants(start, epochs, seed)
     before = search_objectives.family(start, epochs, seed)
     return {key: system for key, system in systems.items() if key == "cross-entropy" or key not in before}

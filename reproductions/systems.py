@@ -42,7 +42,7 @@ FOUR_DECODERS = ("greedy", "beam", "raw-beam", "soft-beam")
 
 @dataclass(frozen=True)
 class System:
-    """A model that is trained: one row of a table, with one seed."""
+    """Model that is trained: a row of a table, with one seed."""
 
     name: str
     folder: str  # of its run
@@ -79,7 +79,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Cell:
-    """What one system came to."""
+    """Outputs and measurements of one system."""
 
     system: str  # its name
     run: Path  # its folder

@@ -118,7 +118,7 @@ def _count_translations(part: str, outputs: Outputs) -> Sums:
 
 @cache
 def _stress() -> Data:
-    """A third of the training words of the demo, and its development and test words."""
+    """Read a third of the training words of the demo, and its development and test words."""
     data = stress.load_data()
     return replace(data, train=data.train[::3])
 

@@ -37,13 +37,13 @@ class Difference:
 
     @property
     def detectable(self) -> float:
-        """The smallest true effect that a test of this precision would see with power 0.8."""
+        """Return the smallest true effect that a test of this precision would see with power 0.8."""
         return SEEN * (self.high - self.low) / (2 * HALF_95)
 
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a comparison."""
+    """Side of a comparison."""
 
     # names of rows, with * for any letters; of several the best on development data, with the same measure there; where
     # that was not measured, their mean
@@ -53,7 +53,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Contrast:
-    """What an idea comes to on one corpus: first minus second."""
+    """Comparison of an idea on one corpus: first minus second."""
 
     table: str  # the name of the results
     # as the paper compares them
@@ -66,7 +66,7 @@ class Contrast:
 
 @dataclass(frozen=True)
 class Idea:
-    """An idea of a paper."""
+    """Idea of a paper."""
 
     title: str  # in a few words
     source: str  # where it is made
@@ -78,7 +78,7 @@ class Idea:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What came of an idea."""
+    """Evidence on an idea."""
 
     idea: Idea  # which
     published: float  # the paper's effect, a mean over corpora
@@ -93,7 +93,7 @@ class Evidence:
 
     @property
     def strongest(self) -> Difference | None:
-        """The control that leaves the least of the effect."""
+        """Return the control that leaves the least of the effect."""
         controls = [one for one in (self.equal_time, self.same_decoder) if one is not None]
         return min(controls, key=lambda one: one.value, default=None)
 
@@ -104,7 +104,7 @@ class Evidence:
 def judge(
     published: float, ours: Difference, *, equal_time: Difference | None = None, same_decoder: Difference | None = None
 ) -> str:
-    """The verdict on an idea.
+    """Return the verdict on an idea.
 
     - "contradicted": our interval lies below 0.
     - "decoder, not training": ours lies above 0, and in the same decoder less than half of ours is left, ours excluded.
@@ -128,7 +128,7 @@ def _goes(ours: Difference, control: Difference | None) -> bool:
 
 
 def pool(differences: Sequence[Difference]) -> Difference:
-    """The mean over corpora, each with the same weight, with the interval of independent corpora.
+    """Return the mean over corpora, each with the same weight, with the interval of independent corpora.
 
     The distances of the ends from the mean add up in quadrature, each side on its own.
     """
@@ -143,7 +143,7 @@ def pool(differences: Sequence[Difference]) -> Difference:
 
 
 def examine(idea: Idea, tables: Mapping[str, Mapping[str, Table]]) -> Evidence | None:
-    """The evidence on an idea, of the best scale that any of its corpora has; None where there are no results."""
+    """Return the evidence on an idea, of the best scale of its corpora; None where there are no results."""
     scales = [scale for one in idea.contrasts for scale in tables.get(one.table, {})]
     if not scales:
         return None
@@ -198,7 +198,7 @@ def _claim(table: Table, text: str) -> Claim:
 
 
 def _of_claim(claim: Claim, unit: str) -> Difference:
-    """The numbers of a claim in a unit; of a file without values those that its evidence prints."""
+    """Return the numbers of a claim in a unit; of a file without values those that its evidence prints."""
     if claim.numbers:
         numbers = [(100 if unit == "points" else 1) * number for number in claim.numbers[:3]]
     else:
@@ -240,14 +240,14 @@ def _rows(table: Table, side: Side, measure: str) -> list[Result]:
 
 
 def _chosen(table: Table, side: Side) -> list[Result]:
-    """The best on development data of the rows of a side; all of them where that was not measured."""
+    """Return the best on development data of the rows of a side; all of them where that was not measured."""
     dev = _rows(table, side, f"{side.measure}, dev")
     best = {max(dev, key=lambda result: result.value).system} if dev else None
     return [one for one in _rows(table, side, side.measure) if best is None or one.system in best]
 
 
 def _published(one: Contrast, table: Table) -> float | None:
-    """The paper's effect, its rows chosen on its own development data; None where the file has no such numbers."""
+    """Return the paper's effect, its rows chosen on its own development data; None without such numbers."""
     sides = []
     for side in (one.first, one.second):
         dev = [result for result in _rows(table, side, f"{side.measure}, dev") if result.published is not None]

@@ -78,7 +78,7 @@ ERRATA = """\
 
 @dataclass(frozen=True)
 class Corpus:
-    """A line of the table of scale; where two stand together, the second is the paper's."""
+    """Line of the table of scale; where two stand together, the second is the paper's."""
 
     names: tuple[str, str]  # of the corpora
     table: str  # whose cross-entropy systems are shown
@@ -118,7 +118,7 @@ CORPORA = (
 
 
 def page(tables: Tables) -> str:
-    """The whole page."""
+    """Return the whole page."""
     evidence = [examine(idea, tables) for idea in IDEAS]
     made = [one for one in evidence if one is not None]
     rows = [_row(one) for one in made]
@@ -133,7 +133,7 @@ def page(tables: Tables) -> str:
 
 
 def _extent(evidence: Sequence[Evidence]) -> str:
-    """The first paragraph: how far the evidence goes."""
+    """Return the first paragraph: how far the evidence goes."""
     converged = sum(one.scale == "converged" for one in evidence)
     text = (
         f"{converged or 'None'} of these {len(evidence)} verdicts {'rest' if converged > 1 else 'rests'} on training "
@@ -199,7 +199,7 @@ def _scale(tables: Tables) -> str:
 
 
 def _below_plateau(by_scale: Mapping[str, Table], table: Table) -> str:
-    """How far the first cross-entropy stage of a table is below the best one of the best table at hand."""
+    """Return how far the first cross-entropy stage of a table is below the best of the best table at hand."""
     plateau = max(_best_decoded(next(iter(by_scale.values())), ("cross-entropy", "cross-entropy, longer")))
     (start,) = _best_decoded(table, ("cross-entropy",))
     at_least = "" if "converged" in by_scale else "at least "
@@ -207,7 +207,7 @@ def _below_plateau(by_scale: Mapping[str, Table], table: Table) -> str:
 
 
 def _best_decoded(table: Table, systems: Sequence[str]) -> list[float]:
-    """What systems reach on test with the decoder that was chosen on development data."""
+    """Return what systems reach on test with the decoder that was chosen on development data."""
     return [one.value for one in table.results if one.system in systems and one.note == "chosen on dev"]
 
 

@@ -118,7 +118,7 @@ def reproduce(setup: Setup) -> list[Outcome]:
 
 
 def examine(curve_P2: Tensor, clouds: Sequence[Cloud], drawn: Sequence[Sample]) -> list[Claim]:
-    """The paper's statements, put to the points."""
+    """Check the paper's statements on the points."""
     largest = float(log_partitions(curve_P2).abs().max())
     highest = float((curve_P2 @ THETA_K2.T).max())
     bends = _bends(curve_P2)
@@ -148,7 +148,7 @@ def _claim(text: str, source: str, holds: bool, evidence: str) -> Claim:
 
 
 def _bends(curve_P2: Tensor) -> list[float]:
-    """Which way the curve turns at each inner point, with the sign of the first."""
+    """Return which way the curve turns at each inner point, with the sign of the first."""
     steps_P2 = curve_P2.diff(dim=0)
     turns = steps_P2[:-1, 0] * steps_P2[1:, 1] - steps_P2[:-1, 1] * steps_P2[1:, 0]
     return (turns * turns[0].sign()).tolist()

@@ -85,7 +85,7 @@ def load_language_model(name: Path | str) -> LanguageModel:
 
 
 class SentenceScore(NamedTuple):
-    """A sentence with its unnormalised log-score, in nats, and log Z at its T positions where that was asked for."""
+    """A sentence with its unnormalised log-score, in nats, and, where it was asked for, log Z at its T positions."""
 
     sentence: Sentence
     unnormalized: float
@@ -93,7 +93,7 @@ class SentenceScore(NamedTuple):
 
     @property
     def normalized(self) -> float | None:
-        """The log-probability, ``sum_t f(x_t, y_t) - log Z(x_t)``."""
+        """Return the log-probability, ``sum_t f(x_t, y_t) - log Z(x_t)``."""
         return (
             None if self.log_partitions_T is None else self.unnormalized - float(self.log_partitions_T.double().sum())
         )

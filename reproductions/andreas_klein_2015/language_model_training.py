@@ -54,7 +54,7 @@ _SETTINGS = "settings.json"
 
 
 class LanguageModelSettings(Config):
-    """How a language model is trained; with likelihood normalized, alpha 0 and fraction 1 by cross-entropy."""
+    """Settings of a language model; likelihood normalized, alpha 0 and fraction 1 make cross-entropy."""
 
     likelihood: Literal["unnormalized", "normalized"] = setting(
         "unnormalized", "of gold words: unnormalized, or normalized (with log Z of the same positions)"
@@ -140,7 +140,7 @@ def _save_checkpoint(model: LogLinear, state: AdagradState, folder: Path, done: 
 
 
 def _resume(model: LogLinear, state: AdagradState, checkpoints: Path) -> int:
-    """Put the last complete checkpoint into model and state; how many steps it has seen."""
+    """Load the last complete checkpoint into model and state; returns the number of steps it has seen."""
     discard_incomplete(checkpoints)
     last = last_complete(checkpoints)
     if last is None:

@@ -56,7 +56,7 @@ TRANSLATOR = train_settings(
 
 @dataclass(frozen=True)
 class Size:
-    """How much a scale trains on."""
+    """Amounts of training and test data at a scale."""
 
     positions: int  # of text that each language model reads, about
     num_weights: int  # of its table
@@ -71,7 +71,7 @@ SIZES = {"cpu": Size(positions=300_000, num_weights=2**24, translator_epochs=3.0
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a table."""
+    """A row of a table."""
 
     key: str  # of its cells
     name: str  # as the table prints it
@@ -81,7 +81,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Text:
-    """What language models learn from and are measured on; ``sources`` names each file with its SHA-256."""
+    """Training text and held-out text; ``sources`` names each file with its SHA-256."""
 
     train: list[Sentence]
     held_out: list[Sentence]
@@ -115,7 +115,7 @@ class Translations:
 
 @dataclass(frozen=True)
 class Cell:
-    """What one language model came to."""
+    """Measurements of one language model."""
 
     train_seconds: float  # CPU time on one thread
     scores: Mapping[str, list[list[float]]]  # unnormalised log-scores of all candidates of a part, list by list

@@ -153,7 +153,7 @@ def window_sums(weights_M: Tensor, offsets_NJ: Tensor, width: int) -> Tensor:
 
 
 class HeldOut(NamedTuple):
-    """How good, and how far from normalised, a model is on a text; all but the count and the perplexity in nats.
+    """Quality and normalisation of a model on a text; all but the count and the perplexity in nats.
 
     ``negative_log_likelihood`` is normalised: the mean of log Z - f. ``risk`` is R, the mean of |log Z|; ``mean`` that
     of log Z; ``deviation`` the mean of |log Z - mean|, what remains of the risk if one constant is taken off.

@@ -23,7 +23,7 @@ _STRETCH = 2**15  # three pieces of the tables of this size stay in a cache whil
 
 @dataclass(frozen=True)
 class Normalization:
-    """What a loss does about log Z: a penalty of it, and the fraction of the positions that pay."""
+    """Penalty of log Z in a loss, and the fraction of the positions that pay it."""
 
     fraction: float  # gamma, in [0, 1]
     penalty: Callable[[Tensor], Tensor]
@@ -143,7 +143,7 @@ def adagrad_step(
 
 
 class _Layout(NamedTuple):
-    """Where the windows of H and the cells of gold words lie to each other; A cells, in ascending order.
+    """Positions of the windows of H and of the cells of gold words to each other; A cells, in ascending order.
 
     ``alone_HJ``: whether a window overlaps no other of this step. ``shared_A``: whether a cell is in one that does.
     ``owners_A``, ``columns_A``: of a cell in a window alone, the row of H and the word that it belongs to; else -1.

@@ -17,12 +17,10 @@ from seqwise.errors import InputError
 
 
 def in_normalizable_set(inputs_ND: Tensor, weights_KD: Tensor, *, tolerance: float = 1e-9) -> Tensor:
-    """Which inputs are in ``{x: Z(x; theta) = 1}``: those with ``|log Z(x; theta)| <= tolerance``.
+    """Return which inputs are in ``{x: Z(x; theta) = 1}`` (definition 1): those with ``|log Z| <= tolerance``.
 
     A binary model with one weight vector, whose scores are ``(theta . x, 0)``, has ``Z > 1`` everywhere: give it as two
     classes, one with zero weights, and no input is in the set.
-
-    Source: Andreas and Klein (NAACL 2015), definition 1.
     """
     if not tolerance >= 0:
         raise InputError(f"the tolerance on log Z must not be negative, got {tolerance}")
@@ -36,9 +34,7 @@ def normalizable_set_is_empty(weights_KD: Tensor) -> bool:
     For one class, x = 0 does. For more, the set is empty exactly if 0 lies in the convex hull of the weight vectors. If
     it does, by weights p, then ``log Z(x) >= sum_y p_y theta_y . x + H(p) = H(p) >= 0``, and where H(p) = 0 one theta_y
     is 0 and Z exceeds 1 by the other classes. If it does not, some direction lowers every score; along it log Z falls
-    from log K without end, through 0.
-
-    Source: not in Andreas and Klein (2015), who say "solutions, if any exist"; Gordan's theorem of the alternative.
+    from log K without end, through 0. (The paper says "solutions, if any exist".)
     """
     weights_KD = _as_weights(weights_KD)
     return len(weights_KD) > 1 and _falling_direction(weights_KD) is None
@@ -52,22 +48,18 @@ class Projection(NamedTuple):
 
 
 def nearest_normalized(inputs_ND: Tensor, weights_KD: Tensor, *, norm: float = math.inf) -> Projection:
-    """The nearest input with Z = 1: ``min ||x - x*||  subject to  Z(x*; theta) = 1``.
+    """Find the nearest input with Z = 1: ``min ||x - x*||  subject to  Z(x*; theta) = 1`` (equation 3).
 
-    The set bounds the convex region ``C = {log Z <= 0}``, so the two sides of it are different problems.
+    The norm is that of the largest difference of a feature (definition 2), or 2. The set bounds the convex region
+    ``C = {log Z <= 0}``, so the two sides of it are different problems.
 
-    - *One class*: a hyperplane; ``|theta . x|`` over the dual norm of theta. For two classes the set is already a curve
-      without a closed form for the distance, and is treated like more.
+    - *One class*: a hyperplane; ``|theta . x|`` over the dual norm of theta.
     - *Outside, log Z > 0*: a convex problem, solved by an interior-point method (Newton steps on a logarithmic
-      barrier) to about eight digits.
-    - *Inside, log Z < 0*: the smallest distance from within a convex region, which is not a convex problem. From the
-      direction of each theta_y and of the gradient, the direction is replaced by that in which log Z grows fastest at
-      the boundary point reached, until the distance no longer shrinks. It never grows on the way. The result is on the
-      set, but in general only a local minimum: an upper bound of the distance, so that theorem 1 holds with it.
-
-    Source: Andreas and Klein (NAACL 2015), definition 2 and equation 3, which leave the method open; for the barrier,
-    Boyd and Vandenberghe (2004), section 11.3. Not implemented: features that must keep their value, such as a constant
-    one for a bias; sparse features (time and memory grow with D squared, and K + 1 times K for inputs inside).
+      barrier; Boyd and Vandenberghe 2004, section 11.3) to about eight digits.
+    - *Inside, log Z < 0*: not a convex problem. From the direction of each theta_y and of the gradient, the direction
+      is replaced by that in which log Z grows fastest at the boundary point reached, until the distance no longer
+      shrinks. The result is on the set, but in general only a local minimum: an upper bound of the distance, so that
+      theorem 1 holds with it.
     """
     if norm not in (2, math.inf):
         raise InputError(f"distances are measured in the norm 2 or inf, got {norm}")
@@ -89,12 +81,10 @@ def nearest_normalized(inputs_ND: Tensor, weights_KD: Tensor, *, norm: float = m
 
 
 def normalizable_curve(weights_KD: Tensor, *, extent: float, num_points: int = 201) -> Tensor:
-    """Points of the curve ``{x in R^2: Z(x; theta) = 1}``, in order along it, for a plot such as Figure 1.
+    """Return points of the curve ``{x in R^2: Z(x; theta) = 1}``, in order along it, (P, 2).
 
     With v a direction in which every score falls, and w one at right angles to it, each line ``a w + b v`` meets the
     curve exactly once; so it is the graph of a convex function of a, which runs evenly from -extent to extent.
-
-    Source: Andreas and Klein (NAACL 2015), figure 1, with theta {[-1, 1], [-1, -2]}.
     """
     weights_KD = _as_weights(weights_KD)
     if weights_KD.shape[1] != 2:
@@ -130,16 +120,16 @@ def _as_model(inputs_ND: Tensor, weights_KD: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _steepest(gradients: Tensor, norm: float) -> Tensor:
-    """The direction of length 1 along which a function of this gradient grows fastest."""
+    """Return the direction of length 1 along which a function of this gradient grows fastest."""
     if norm == 2:
         return F.normalize(gradients, dim=-1, eps=1e-300)
     return torch.where(gradients < 0, -1.0, 1.0).double()
 
 
 def _crossing(scores: Tensor, slopes: Tensor, start: Tensor) -> Tensor:
-    """The t nearest to the start with ``logsumexp(scores + t slopes) = 0``, by Newton steps: (..., K) twice to (...).
+    """Find the t nearest to the start with ``logsumexp(scores + t slopes) = 0``: (..., K) twice to (...).
 
-    At the start the left side must not be negative: as it is convex in t, the steps go one way and do not overshoot.
+    At the start the left side must not be negative: as it is convex in t, Newton steps go one way and do not overshoot.
     """
     t = start
     for _ in range(200):
@@ -152,7 +142,7 @@ def _crossing(scores: Tensor, slopes: Tensor, start: Tensor) -> Tensor:
 
 
 def _falling_direction(weights_KD: Tensor) -> Tensor | None:
-    """A direction along which every score falls, or None where 0 is in the convex hull of the weight vectors.
+    """Return a direction along which every score falls, or None where 0 is in the hull of the weight vectors.
 
     Minimises ``logsumexp(beta theta y) / beta + |y|^2 / 2``; y tends to minus the hull's point nearest 0.
     """
@@ -185,7 +175,7 @@ def _falling_direction(weights_KD: Tensor) -> Tensor | None:
 
 
 def _from_outside(inputs_ND: Tensor, weights_KD: Tensor, falling_D: Tensor, norm: float) -> Tensor:
-    """The nearest points of the set to inputs with log Z > 0: ``min r  subject to  |step| <= r, log Z(x + step) <= 0``.
+    """Find the nearest points to inputs with log Z > 0: ``min r  subject to  |step| <= r, log Z(x + step) <= 0``.
 
     Minimises ``t r - log(-log Z(x + step)) - sum_g log(r^2 - |step_g|^2)`` for growing t, where g runs over the G = D
     features (largest difference) or is all of them at once (Euclidean, G = 1). What is lost against the optimum is
@@ -211,7 +201,7 @@ def _from_outside(inputs_ND: Tensor, weights_KD: Tensor, falling_D: Tensor, norm
 
 
 def _centred(start_NE: Tensor, scores_NK: Tensor, weights_KD: Tensor, t_N: Tensor, groups: int) -> Tensor:
-    """The step and r (side by side, E = D + 1) where the barrier is least, by Newton steps, halved until they pay."""
+    """Find the step and r (side by side, E = D + 1) where the barrier is least, by damped Newton steps."""
     z_NE, value_N = start_NE, _barrier(start_NE, scores_NK, weights_KD, t_N, groups)
     for _ in range(50):
         gradient_NE, hessian_NEE = _barrier_derivatives(z_NE, scores_NK, weights_KD, t_N, groups)
@@ -243,7 +233,7 @@ def _room(z_NE: Tensor, groups: int) -> Tensor:
 
 
 def _barrier(z_NE: Tensor, scores_NK: Tensor, weights_KD: Tensor, t_N: Tensor, groups: int) -> Tensor:
-    """Its value, NaN outside its domain: both a negative logarithm and a negative r are."""
+    """Return the barrier, NaN outside its domain: both a negative logarithm and a negative r are."""
     below_N = -(scores_NK + z_NE[:, :-1] @ weights_KD.T).logsumexp(-1)
     return t_N * z_NE[:, -1] - _room(z_NE, groups).log().sum(-1) - below_N.log()
 
@@ -251,7 +241,7 @@ def _barrier(z_NE: Tensor, scores_NK: Tensor, weights_KD: Tensor, t_N: Tensor, g
 def _barrier_derivatives(
     z_NE: Tensor, scores_NK: Tensor, weights_KD: Tensor, t_N: Tensor, groups: int
 ) -> tuple[Tensor, Tensor]:
-    """Gradient (N, E) and Hessian (N, E, E) of the barrier, by hand: much faster than by automatic differentiation."""
+    """Return gradient (N, E) and Hessian (N, E, E) of the barrier, by hand: much faster than by autograd."""
     steps_ND, r_N = z_NE[:, :-1], z_NE[:, -1]
     room_NG = _room(z_NE, groups)
     room_ND = room_NG.repeat_interleave(steps_ND.shape[1] // groups, dim=-1)
@@ -275,7 +265,7 @@ def _barrier_derivatives(
 
 
 def _from_inside(inputs_ND: Tensor, weights_KD: Tensor, norm: float) -> Tensor:
-    """Points of the set near inputs with log Z < 0, each found along the steepest direction at the one before.
+    """Find points near inputs with log Z < 0, each along the steepest direction at the one before.
 
     From x along u the set is at t. There log Z is 0, and grows along u' no slower than along u; being convex, it is
     then at least 0 at t along u' as well: the set is no farther in that direction.

@@ -8,13 +8,10 @@ from seqwise.errors import InputError
 
 
 def approximate_normalization_bound(*, num_features: int, weight_bound: float, mean_distance: float) -> float:
-    """Theorem 1: inputs that are near a normalised set on average are nearly normalised: ``E|log Z(X)| <= d B D``.
+    """Return theorem 1's bound ``E|log Z(X)| <= d B D``, D the mean distance to the normalised set.
 
     log Z changes by no more than the score that changes most, which by Hoelder's inequality is at most d B times the
-    largest change of a feature. With the Euclidean distance and a bound on Euclidean norms the factor d falls away
-    (footnote 3): give ``num_features=1``. One class with all its weights at B or -B attains the bound.
-
-    Source: Andreas and Klein (NAACL 2015), theorem 1, footnote 3 and the appendix.
+    largest change of a feature. With Euclidean norms d falls away (footnote 3): give ``num_features=1``.
     """
     if num_features < 1 or not (0 <= weight_bound < math.inf and 0 <= mean_distance < math.inf):
         problem = "theorem 1 needs d >= 1, and finite B and D of 0 or more"
@@ -25,20 +22,15 @@ def approximate_normalization_bound(*, num_features: int, weight_bound: float, m
 def generalization_bound(
     *, num_features: int, num_classes: int, weight_bound: float, radius: float, num_examples: int, delta: float
 ) -> float:
-    """Theorem 2: ``|mean_i |log Z(X_i)| - E|log Z(X)||`` for all theta at once, with probability ``1 - delta``::
+    """Return theorem 2's bound on ``|mean_i |log Z(X_i)| - E|log Z(X)||``, which fails with probability delta::
 
         2 / n + M sqrt((d k log ceil(n d B R) + log(2 / delta)) / (2 n)),   M = min(log k + d B R, 2 d B R)
 
     The sum of three facts. Scores move by at most 1 / n if each weight moves by ``1 / (n d R)``, and |log Z| by no more
     (lemma 3, alpha = 1/n), which costs 2 / n; a grid of ``ceil(n d B R)`` values a weight comes that near to all theta
     (corollary 4); and for each theta on the grid Hoeffding's inequality holds, with a |log Z| that varies by M at most,
-    since log Z is within d B R of log k.
-
-    The printed bound (:func:`printed_generalization_bound`) lacks M. Without it no bound of this kind can hold, for
+    since log Z is within d B R of log k. The printed bound lacks M. Without it no bound of this kind can hold, for
     |log Z| is in nats and grows with B and R. So this function follows the proof.
-
-    Source: Andreas and Klein (NAACL 2015), theorem 2 and its appendix. Not implemented: an effective dimension where
-    features are correlated, other layers than the last.
     """
     spread = _spread(num_features, num_classes, weight_bound, radius, num_examples, delta)
     cover = num_features * num_classes * math.log(max(1, math.ceil(num_examples * spread)))
@@ -49,13 +41,10 @@ def generalization_bound(
 def printed_generalization_bound(
     *, num_features: int, num_classes: int, weight_bound: float, radius: float, num_examples: int, delta: float
 ) -> float:
-    """Theorem 2 as printed, to compare: ``2 sqrt((d k (log d B R + log n) + log 1/delta) / (2 n)) + 2 / n``.
+    """Return theorem 2 as printed: ``2 sqrt((d k (log d B R + log n) + log 1/delta) / (2 n)) + 2 / n``.
 
     It takes |log Z| to vary by little more than 1, as the lemma that it cites does of losses, and fails where |log Z|
-    varies by much more: see :func:`generalization_bound`, which holds. Where ``n d B R < 1``, the logarithm of the size
-    of the cover is taken as 0.
-
-    Source: Andreas and Klein (NAACL 2015), theorem 2 (equation 4), with the denominators that its proof implies.
+    varies by much more. Where ``n d B R < 1``, the logarithm of the size of the cover is taken as 0.
     """
     spread = _spread(num_features, num_classes, weight_bound, radius, num_examples, delta)
     cover = num_features * num_classes * math.log(max(1.0, num_examples * spread))
@@ -63,7 +52,7 @@ def printed_generalization_bound(
 
 
 def _spread(d: int, k: int, weight_bound: float, radius: float, n: int, delta: float) -> float:
-    """``d B R``, the largest score, after a look at the arguments of theorem 2."""
+    """Return ``d B R``, the largest score, after a look at the arguments of theorem 2."""
     if min(d, k, n) < 1:
         raise InputError(f"theorem 2 needs d, k and n of 1 or more, got {d}, {k} and {n}")
     if not (0 <= weight_bound < math.inf and 0 <= radius < math.inf):

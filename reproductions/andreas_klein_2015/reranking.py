@@ -26,7 +26,7 @@ WEIGHTS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0)
 
 @dataclass(frozen=True)
 class Candidate:
-    """One output of the first model, with its score (higher is better)."""
+    """An output of the first model, with its score (higher is better)."""
 
     text: str
     score: float

@@ -27,7 +27,7 @@ Rows = npt.NDArray[np.int64]  # (N, 1 + C): the word to predict, then its contex
 
 
 class Sentence(NamedTuple):
-    """The words of a line, and where it stands."""
+    """Words of a line, with its place."""
 
     tokens: tuple[str, ...]
     path: str = ""
@@ -41,17 +41,12 @@ class Positions(NamedTuple):
     words_N: Tensor  # int64, the word to predict
 
     def to(self, device: torch.device | str | int) -> Positions:
-        """The same positions on another device."""
+        """Return the same positions on another device."""
         return Positions(self.contexts_NC.to(device), self.words_N.to(device))
 
 
 def read_sentences(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Sentence]:
-    r"""Yield the sentences of files, plain or gzip: one a line, words between blanks, blank lines left out.
-
-    One line is held in memory at a time.
-
-    Not implemented: splitting paragraphs into sentences, and punctuation from words.
-    """
+    r"""Yield the sentences of files, plain or gzip: one a line, words between blanks, blank lines left out."""
     named = False
     for path in paths:
         named, empty = True, True
@@ -73,7 +68,7 @@ def build_vocabulary(
     unknown: str | None = "<unk>",
     end: str | None = "</s>",
 ) -> Vocabulary:
-    r"""The vocabulary of a text, in one pass; memory grows with the number of distinct words only."""
+    r"""Build the vocabulary of a text, in one pass; memory grows with the number of distinct words only."""
 
     def checked() -> Iterator[tuple[str, ...]]:
         for sentence in sentences:
@@ -86,7 +81,7 @@ def build_vocabulary(
 
 
 def gather_positions(sequences: Iterable[Sequence[int]], *, context_size: int) -> Positions:
-    """Every position of some sentences, one after the other; no context reaches into the sentence before."""
+    """Return every position of some sentences; no context reaches into the sentence before."""
     _require_context_size(context_size)
     return _as_positions(_rows(sequences, context_size))
 
@@ -123,8 +118,6 @@ def stream_positions(
     Memory: the buffer, one chunk of a few thousand positions and one line, however long the text is. The buffer mixes
     like this: each time it is full, a random half of it leaves in random order, and the text fills it up again. A
     position may wait arbitrarily long, but never leaves more than ``shuffle_buffer`` positions before its turn.
-
-    Not implemented: resuming in the middle of a text.
     """
     _require_context_size(context_size)
     if batch_size < 1:

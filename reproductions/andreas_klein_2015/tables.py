@@ -65,7 +65,7 @@ TABLE_2 = (
 
 @dataclass(frozen=True)
 class Measured:
-    """A row with what was measured, one of each for each seed."""
+    """A row with its measurements, one for each seed."""
 
     row: Row
     tuned: list[Tuned]  # weight and word bonus chosen on the development lists, and BLEU there

@@ -41,7 +41,7 @@ def proteins() -> Proteins:
 
 
 def families(sequences: Sequence[Sequence[str]], *, size: int = 6, share: float = 0.1) -> list[int]:
-    """Which sequences belong together: single linkage by shared words of residues.
+    """Group sequences by single linkage over shared words of residues; returns the first place of each one's family.
 
     Two sequences are linked if they share a word of ``size`` residues, and with it at least ``share`` of the distinct
     words of the one that has fewer.
@@ -69,7 +69,7 @@ def families(sequences: Sequence[Sequence[str]], *, size: int = 6, share: float 
 
 
 def split_by_family(examples: Sequence[Example], *, seed: int = 0) -> Proteins:
-    """A tenth of the sequences each for development and test data, by whole families in random order.
+    """Split off a tenth of the sequences each for development and test data, by whole families in random order.
 
     A part is full once it has at least its tenth, so that a large family may make it larger.
     """
@@ -91,7 +91,7 @@ def split_by_family(examples: Sequence[Example], *, seed: int = 0) -> Proteins:
 
 
 def choose_wild_types(examples: Sequence[Example], *, count: int, lengths: tuple[int, int]) -> list[Example]:
-    """So many sequences of a length in a range, the same whenever it is asked for; all where there are fewer."""
+    """Choose ``count`` sequences of a length in a range, the same each time; all where there are fewer."""
     low, high = lengths
     places = [place for place, one in enumerate(examples) if low <= len(one.target) <= high]
     if not places:
@@ -100,7 +100,7 @@ def choose_wild_types(examples: Sequence[Example], *, count: int, lengths: tuple
 
 
 def unigram_nats(train: Sequence[Example], held_out: Sequence[Example]) -> list[float]:
-    """``- sum_t log p(y_t)`` of each held-out sequence, t from the second residue on, by the shares of residues there.
+    """Return ``- sum_t log p(y_t)`` of each held-out sequence, t from the second residue on, by shares of residues.
 
     The first residue is methionine, the start of every protein, which nothing has to predict.
     """
@@ -109,7 +109,7 @@ def unigram_nats(train: Sequence[Example], held_out: Sequence[Example]) -> list[
 
 
 def bigram_nats(train: Sequence[Example], held_out: Sequence[Example]) -> list[float]:
-    """``- sum_t log p(y_t | all others)`` of a Markov chain, t from the second residue on.
+    """Return ``- sum_t log p(y_t | all others)`` of a Markov chain, t from the second residue on.
 
     Of the others only the neighbours matter: ``p(w | a, b)`` is proportional to ``p(w | a) p(b | w)``, with a before
     and b after it; the end of the sequence counts as a residue. ``p(w | a) = (n(a, w) + 20 p(w)) / (n(a) + 20)``, with
@@ -137,12 +137,7 @@ def bigram_nats(train: Sequence[Example], held_out: Sequence[Example]) -> list[f
 
 
 def residue_shares(train: Sequence[Example]) -> dict[str, float]:
-    """The share of each residue, from the second place of a sequence on.
-
-    Example:
-        >>> residue_shares([Example((), tuple("MAAAC"))])
-        {'A': 0.75, 'C': 0.25}
-    """
+    """Return the share of each residue, from the second place of a sequence on."""
     counts = Counter(residue for one in train for residue in one.target[1:])
     return {residue: count / counts.total() for residue, count in sorted(counts.items())}
 

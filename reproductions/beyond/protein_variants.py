@@ -42,7 +42,7 @@ COLDEST = 0.1
 
 @dataclass(frozen=True)
 class VariantSize:
-    """How much is drawn for one wild type."""
+    """Numbers of variants, chains and sweeps for one wild type."""
 
     distances: tuple[int, ...] = (1, 2, 4, 8, 16)  # Hamming distances
     mutants: int = 64  # random variants of each kind and distance
@@ -52,12 +52,12 @@ class VariantSize:
     proposals: int = 64  # a chain of a small distance makes more sweeps, until it has made so many proposals
 
     def num_sweeps(self, distance: int) -> int:
-        """Of each chain."""
+        """Return the number of sweeps of each chain."""
         return max(self.sweeps, math.ceil(self.proposals / distance))
 
 
 class WithoutWildType:
-    """A masked model that gives the wild type's residue no chance at any masked position: to propose mutants from."""
+    """Masked model without the wild type's residues, which get probability 0: to propose mutants from."""
 
     def __init__(self, model: MaskedModel, wild_T: Tensor) -> None:
         self.model, self.wild_T = model, wild_T
@@ -71,24 +71,19 @@ class WithoutWildType:
 
 
 def distance_is(wild_T: Tensor, distance: int) -> Callable[[Tensor], Tensor]:
-    """The condition that a sequence differs from the wild type at so many positions, for a constraint.
-
-    Example:
-        >>> distance_is(torch.tensor([0, 1, 2]), 1)(torch.tensor([[0, 1, 2], [0, 0, 2], [1, 0, 2]]))
-        tensor([False,  True, False])
-    """
+    """Return the condition that a sequence differs from the wild type at ``distance`` positions, for a constraint."""
     return lambda tokens_NT: (tokens_NT != wild_T).sum(1) == distance
 
 
 def mutate(wild_T: Tensor, places_ND: Tensor, weights_V: Tensor, *, generator: torch.Generator) -> Tensor:
-    """Put a drawn residue at each of the given places, by weights, but never the wild type's."""
+    """Draw a residue for each of the given places, by weights, but never the wild type's; (N, T)."""
     weights_NDV = weights_V.expand(*places_ND.shape, -1).scatter(2, wild_T[places_ND][..., None], 0.0)
     drawn_M = torch.multinomial(weights_NDV.flatten(0, 1), 1, generator=generator)
     return wild_T.repeat(len(places_ND), 1).scatter(1, places_ND, drawn_M.view(places_ND.shape))
 
 
 def log_odds(log_probs_TV: Tensor, wild_T: Tensor, tokens_NT: Tensor) -> Tensor:
-    """Each substitution on its own, added up: ``sum_t log p(y_t | x without t) - log p(x_t | x without t)``.
+    """Add up single substitutions: ``sum_t log p(y_t | x without t) - log p(x_t | x without t)``, (N,).
 
     Source: Meier et al. (NeurIPS 2021), the score "masked marginals", with one mask at a time.
     """
@@ -97,7 +92,7 @@ def log_odds(log_probs_TV: Tensor, wild_T: Tensor, tokens_NT: Tensor) -> Tensor:
 
 
 def likeliest_substitutions(log_probs_TV: Tensor, wild_T: Tensor, places_D: Tensor) -> Tensor:
-    """The variant with the highest log-odds that differs at exactly these places: int64 (T,)."""
+    """Return the variant with the highest log-odds that differs at exactly these places: int64 (T,)."""
     others_TV = log_probs_TV.scatter(1, wild_T[:, None], -torch.inf)
     return wild_T.scatter(0, places_D, others_TV[places_D].argmax(1))
 
@@ -120,7 +115,7 @@ def measure_variants(
     seed: int,
     report: Callable[[int, int, str], None] = lambda done, count, note: None,
 ) -> dict[str, dict[int, float]]:
-    """Everything that is measured of one wild type.
+    """Measure variants of one wild type; by quantity and distance.
 
     The free positions and the random mutants depend on the wild type alone, so that models of several seeds are
     measured on the same ones. The first residue, methionine in every protein, stays.

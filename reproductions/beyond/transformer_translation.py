@@ -44,7 +44,7 @@ POSITIONS = 256
 
 @dataclass(frozen=True)
 class Size:
-    """How large the models are, and how long they are trained."""
+    """Sizes of the models, and epochs of their stages."""
 
     shape: Mapping[str, Any]  # settings of a Transformer
     training: Settings  # with cross-entropy, which all systems start from
@@ -77,13 +77,13 @@ DECODERS = ("greedy", "beam", "raw-beam")
 
 @cache
 def split() -> Data:
-    """What the first model reads: subwords."""
+    """Read subwords, for the first model."""
     return _fewer(corpora.translation())
 
 
 @cache
 def raw_text() -> Data:
-    """What the second model reads, with its own tokenizer."""
+    """Read raw text, which the second model splits by its own tokenizer."""
     return _fewer(corpora.translation_text())
 
 
@@ -113,7 +113,7 @@ MARIAN = Task(
 
 
 def reproduce(setup: Setup) -> Iterator[Outcome]:
-    """A table for each of the two models."""
+    """Make a table for each of the two models."""
     for task in (OWN, MARIAN):
         task.require()
     size, seeds = SIZES[setup.scale], setup.seeds
@@ -136,7 +136,7 @@ def _family_of(start: Mapping[int, Settings], size: Size, seed: int) -> dict[str
 
 
 def family(start: Settings, size: Size) -> dict[str, System]:
-    """The systems of one seed, by key; each lies in the folder ``seed-N/key``."""
+    """Return the systems of one seed, by key."""
     after = start.with_changes(learning_rate=start.learning_rate / 2)
     # A cost through the search moves weights further than a likelihood does: a third of the rate.
     searched = after.with_changes(

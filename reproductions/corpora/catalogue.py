@@ -21,7 +21,7 @@ TABLE = Path(__file__).with_name("corpora.toml")
 
 @dataclass(frozen=True)
 class File:
-    """What a file has to be."""
+    """Size and SHA-256 that a file has to have."""
 
     # of its bytes
     size: int

@@ -51,7 +51,7 @@ def read_dependencies(path: FilePath) -> list[list[Dependent]]:
 
 
 def _word(text: str, number: int, path: FilePath, line: int) -> list[Dependent]:
-    """The word of a row, or nothing where the row is a range or an empty node."""
+    """Return the word of a row, or nothing where the row is a range or an empty node."""
     cells = text.split("\t")
     if len(cells) != COLUMNS:
         found = f"{len(cells)} column" + "s" * (len(cells) != 1)
@@ -82,7 +82,7 @@ def _close(words: list[Dependent], sentences: list[list[Dependent]], path: FileP
 
 
 def dependency_supertags(words: Sequence[Dependent]) -> list[str]:
-    """The supertag of each word of a sentence.
+    """Return the supertag of each word of a sentence.
 
     That is its relation without subtype; then ``<`` where its head stands to the left, ``>`` to the right, ``^`` for a
     root; and, where it has dependents other than punctuation, ``[L_R]``: on each side the sorted set of core relations

@@ -49,7 +49,7 @@ def fetch_corpus(
 
 
 def _download(url: str, target: Path, sha256: str | None, show_progress: bool) -> None:
-    """One file, whole and with the given sum, or none."""
+    """Download one file, whole and with the given sum, or none."""
     import pooch
 
     registry = {target.name: None if sha256 is None else f"sha256:{sha256}"}

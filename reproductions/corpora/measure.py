@@ -9,7 +9,7 @@ NOT_DATA = "README.md"
 
 
 def lines_of(name: str, file: str, measured: File) -> list[str]:
-    """The lines of the table for one file."""
+    """Return the lines of the table for one file."""
     lines = [f'[{name}.files."{file}"]', f"size = {measured.size}", f'sha256 = "{measured.sha256}"']
     if measured.contents is not None:
         lines.append(f'contents = {{ size = {measured.contents.size}, sha256 = "{measured.contents.sha256}" }}')

@@ -28,7 +28,7 @@ SUPERTAGS = {
 
 
 def corpus(name: str) -> Path:
-    """The folder of a corpus."""
+    """Return the folder of a corpus."""
     root = os.environ.get("SEQWISE_DATA")
     if not root:
         problem = f"the corpus {name} is needed, and SEQWISE_DATA is not set"
@@ -70,14 +70,14 @@ def translation(*, every: int = EVERY) -> Data:
 
 @cache
 def translation_subwords() -> Subwords:
-    """Those of :func:`translation`, joint for the two languages."""
+    """Return the subwords of :func:`translation`, joint for the two languages."""
     texts = (join(side) for pair in _translation(EVERY)[0] for side in (pair.source, pair.target))
     return learn_subwords(texts, size=PIECES)
 
 
 @cache
 def translation_text() -> Data:
-    """The pairs of :func:`translation` as raw text, each side one token."""
+    """Read the pairs of :func:`translation` as raw text, each side one token."""
     train, dev, test = (
         [replace(pair, source=(join(pair.source),), target=(join(pair.target),)) for pair in pairs]
         for pairs in _translation(EVERY)
@@ -90,7 +90,7 @@ def _translation_sources() -> tuple[str, ...]:
 
 
 def source_of(path: Path) -> str:
-    """A training file by folder, name and SHA-256, as a signature lists it."""
+    """Name a training file by folder, name and SHA-256, as a signature lists it."""
     return f"{path.parent.name}/{path.name} {sha256_of_file(path)}"
 
 
@@ -101,7 +101,7 @@ def _translation(every: int) -> tuple[list[Example], ...]:
 
 @cache
 def translation_references(part: str) -> list[list[str]]:
-    """All translations of each source of "dev" or "test", as text."""
+    """Return all translations of each source of "dev" or "test", as text."""
     return [[join(option) for option in options] for options in _unique(part)[1]]
 
 

@@ -49,7 +49,7 @@ DECAYS = {"decay-100": 100.0, "decay-1": 1.0}
 
 @dataclass(frozen=True)
 class Plan:
-    """How the systems of a task are trained."""
+    """Training of the systems of a task."""
 
     start: Mapping[str, Settings]  # by scale, the cross-entropy training that all systems start from
     budget: Mapping[str, float]  # epochs of "longer" cross-entropy and of the other second stages

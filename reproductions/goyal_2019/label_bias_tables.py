@@ -75,7 +75,7 @@ CONTROLS = (*PLAIN, *NORMALIZED)
 
 
 def examined(measured: Rows, source: str, *statements: Statement) -> list[Claim]:
-    """Put statements to paired tests, each system searched by a beam over the scores that it was trained with."""
+    """Test statements, each system searched by a beam over the scores that it was trained with."""
     return examine_all(
         measured, source, *statements, decoder_of=lambda key: "raw-beam" if key.endswith("global") else "beam"
     )
@@ -116,7 +116,7 @@ def table_5_2(setup: Setup) -> Iterator[Outcome]:
 
 
 def table_5_3(setup: Setup) -> Iterator[Outcome]:
-    """The same, started from a self-normalised model."""
+    """Local and global normalisation through the relaxed beam, started from a self-normalised model."""
     return _supertagging("5.3", FROM_NORMALIZED, _claims_5_3, setup)
 
 

@@ -203,7 +203,7 @@ def _bleu_of_bin(name: str, part: str, outputs: Outputs) -> Sums:
 
 
 def _source_lengths(part: str) -> list[int]:
-    """In words, not pieces."""
+    """Return the lengths of sources in words, not pieces."""
     data = corpora.translation()
     examples = {"dev": data.dev, "test": data.test}[part]
     return [len(join_pieces(example.source).split()) for example in examples]

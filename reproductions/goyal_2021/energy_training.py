@@ -6,6 +6,8 @@ every suffix, lexicographic), V vocabulary, K tokens of one set of a position, P
 All objectives are functions of two tables: ``logits_TCV[t, c]``, the model's scores f(., h(y\\t)) in each context, and
 ``weights_N``, the share of each sequence in the data. Given the true distribution as weights, they are the expected
 values of the objectives, without sampling error.
+
+Source: Goyal's thesis (2021), sections 6.2.1 (energies), 6.2.2 (objectives) and 6.2.4 (E_local).
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ Scores: TypeAlias = Callable[[Tensor], Tensor]
 
 
 def enumerated_logits(model: MaskedModel, length: int, *, limit: int = MOST_SEQUENCES) -> Tensor:
-    """A masked model's scores at each position in every context: all there is to know of it at this length.
+    """Return a masked model's scores at each position in every context, ``logits_TCV``, with gradients.
 
     A :class:`~seqwise.models.masked.MaskedLSTM` takes one pass over a tree of prefixes and one of suffixes; of any
     other model, ``masked_logits`` is asked with T V^(T-1) rows.
@@ -48,12 +50,10 @@ def enumerated_logits(model: MaskedModel, length: int, *, limit: int = MOST_SEQU
 
 
 def raw_scores(logits_TCV: Tensor) -> Tensor:
-    """``-E_raw(y) = sum_t f(y_t, h(y\\t))`` of every sequence: (N,).
+    """Return ``-E_raw(y) = sum_t f(y_t, h(y\\t))`` of every sequence: (N,).
 
     What is added to the scores of all tokens in one context, c(y\\t), changes E_raw but no conditional of the MLM:
     training as an MLM leaves it free, so E_raw of a model trained that way is not identified (:func:`local_scores` is).
-
-    Source: Goyal's thesis (2021), section 6.2.1.
     """
     size = logits_TCV.shape[-1]
     return torch.stack(
@@ -62,15 +62,12 @@ def raw_scores(logits_TCV: Tensor) -> Tensor:
 
 
 def _placed(table_PSK: Tensor) -> Tensor:
-    """A table of one position by prefix, suffix and token, as one of sequences: the token between the other two."""
+    """Lay out a table of one position by prefix, suffix and token by sequence: the token between the other two."""
     return table_PSK.transpose(1, 2).flatten()
 
 
 def local_scores(logits_TCV: Tensor) -> Tensor:
-    """``-E_local(y) = sum_t log p_mlm(y_t | y\\t)`` of every sequence, ``p_mlm = softmax(f)``: (N,).
-
-    Source: Goyal's thesis (2021), section 6.2.4.
-    """
+    """Return ``-E_local(y) = sum_t log p_mlm(y_t | y\\t)`` of every sequence, ``p_mlm = softmax(f)``: (N,)."""
     return raw_scores(logits_TCV.log_softmax(-1))
 
 
@@ -78,8 +75,6 @@ def likelihood_loss(logits_TCV: Tensor, weights_N: Tensor, *, scores: Scores = r
     """Exact negative log-likelihood (LL): ``log sum_y exp(-E(y)) + sum_y w(y) E(y)``, in nats per sequence.
 
     With the true distribution as weights this is the cross-entropy of the model, at best the entropy.
-
-    Source: Goyal's thesis (2021), section 6.2.2, item 1.
     """
     scores_N = scores(logits_TCV)
     return scores_N.logsumexp(0) - (weights_N.to(scores_N) * scores_N).sum()
@@ -89,8 +84,6 @@ def pseudolikelihood_loss(logits_TCV: Tensor, weights_N: Tensor, *, scores: Scor
     """Exact negative pseudolikelihood (PLL) by the *true* conditionals: ``-sum_y w(y) sum_t log p(y_t | y\\t)``.
 
     ``p(w | y\\t) = softmax over w of -E(y with y_t = w)``: V energies for each conditional, all of which are at hand.
-
-    Source: Goyal's thesis (2021), section 6.2.2, item 2.
     """
     scores_N = scores(logits_TCV)
     length, _, size = logits_TCV.shape
@@ -99,12 +92,10 @@ def pseudolikelihood_loss(logits_TCV: Tensor, weights_N: Tensor, *, scores: Scor
 
 
 def masked_loss(logits_TCV: Tensor, weights_N: Tensor) -> Tensor:
-    """The MLM objective, a degenerate pseudolikelihood by the free conditionals: ``-sum_y w(y) sum_t log p_mlm(y_t | y\\t)``.
+    """MLM objective, by the free conditionals: ``-sum_y w(y) sum_t log p_mlm(y_t | y\\t)``.
 
     In expectation over one masked position it is T times what MLM training minimises.
-
-    Source: Goyal's thesis (2021), section 6.2.2.
-    """  # noqa: E501
+    """
     scores_N = local_scores(logits_TCV)
     return -(weights_N.to(scores_N) * scores_N).sum()
 
@@ -113,8 +104,6 @@ def projection_loss(teacher_TCV: Tensor, *, pseudolikelihood_weight: float = 0.0
     """KL projection of an MLM onto an energy: its free conditionals become targets of the true conditionals.
 
     ``sum_y w(y) sum_t KL(p_mlm(. | y\\t) || p(. | y\\t; theta))``, plus, with a weight, the pseudolikelihood of y.
-
-    Source: Goyal's thesis (2021), section 6.2.2, "Adapting MLM free conditionals for energy models".
     """
     teacher_TCV = teacher_TCV.detach().log_softmax(-1)
     probs_TCV = teacher_TCV.exp()
@@ -133,18 +122,18 @@ def projection_loss(teacher_TCV: Tensor, *, pseudolikelihood_weight: float = 0.0
 
 
 def _by_context(table_N: Tensor, length: int, size: int) -> Tensor:
-    """A table of sequences as tables (T, C, V): of each position, by context and by the token that stands there."""
+    """Lay out a table of sequences as (T, C, V): of each position, by context and by the token that stands there."""
     return torch.stack([table_N.view(size**place, size, -1).transpose(1, 2).flatten(0, 1) for place in range(length)])
 
 
 def _true_conditionals(scores_N: Tensor, length: int, size: int) -> Tensor:
-    """``log p(w | y\\t)``, (T, C, V)."""
+    """Return ``log p(w | y\\t)``, (T, C, V)."""
     return _by_context(scores_N, length, size).log_softmax(-1)
 
 
 @dataclass(frozen=True)
 class Fit:
-    """How a training went."""
+    """Course of a training."""
 
     steps: int  # done, those after the best included
     best_step: int  # whose weights were kept; 0 for the initial ones

@@ -25,7 +25,7 @@ HMM_SHARPNESS = {"low": 2.575, "high": 1.935}
 
 @dataclass(frozen=True, eq=False)
 class Enumerable:
-    """A distribution over V^T sequences of one length, as a table."""
+    """Hold a distribution over V^T sequences of one length as a table, in the order of :func:`every_sequence`."""
 
     vocab_size: int  # V
     length: int  # T
@@ -41,12 +41,12 @@ class Enumerable:
 
     @property
     def probs_N(self) -> Tensor:
-        """Probability of each sequence."""
+        """Return the probability of each sequence."""
         return self.log_probs_N.exp()
 
     @property
     def entropy(self) -> float:
-        """``-sum_y p(y) log p(y)``, in nats per sequence: what no model's cross-entropy goes below."""
+        """Return ``-sum_y p(y) log p(y)``, in nats per sequence: what no model's cross-entropy goes below."""
         # xlogy: a sequence of probability 0 adds 0, not NaN.
         return -float(torch.xlogy(self.probs_N, self.probs_N).sum())
 
@@ -57,7 +57,7 @@ class Enumerable:
 
 
 def sequence_numbers(tokens_BT: Tensor, vocab_size: int) -> Tensor:
-    """The place of each sequence in :func:`every_sequence`."""
+    """Return the place of each sequence in :func:`every_sequence`."""
     if bool(((tokens_BT < 0) | (tokens_BT >= vocab_size)).any()):
         raise InputError(f"every token must lie between 0 and {vocab_size - 1}")
     powers_T = vocab_size ** torch.arange(tokens_BT.shape[1] - 1, -1, -1, device=tokens_BT.device)
@@ -65,7 +65,7 @@ def sequence_numbers(tokens_BT: Tensor, vocab_size: int) -> Tensor:
 
 
 def empirical_weights(tokens_BT: Tensor, vocab_size: int) -> Tensor:
-    """The share of each of the V^T sequences among those given: float64, (V^T,), summing to 1."""
+    """Return the share of each of the V^T sequences among those given: float64, (V^T,)."""
     if not len(tokens_BT):
         raise InputError("there is no sequence to count")
     numbers_B = sequence_numbers(tokens_BT, vocab_size)
@@ -73,11 +73,9 @@ def empirical_weights(tokens_BT: Tensor, vocab_size: int) -> Tensor:
 
 
 def palindromes(*, vocab_size: int = 5, length: int = 5, share: float = 0.8) -> Enumerable:
-    """Palindromes with probability ``share``, each as likely as the other, and otherwise anything else.
+    """Return the thesis' palindromes (section 6.2.3): together of probability ``share``, all else alike.
 
     ``p(y) = share / M`` for the ``M = V^ceil(T/2)`` palindromes, ``(1 - share) / (V^T - M)`` for the others.
-
-    Source: Goyal's thesis (2021), section 6.2.3 (i).
     """
     if vocab_size < 2 or length < 2 or not 0 < share < 1:
         raise InputError(
@@ -95,20 +93,17 @@ def palindromes(*, vocab_size: int = 5, length: int = 5, share: float = 0.8) -> 
 
 
 def palindrome_entropy(*, vocab_size: int = 5, length: int = 5, share: float = 0.8) -> float:
-    """The entropy of :func:`palindromes` in closed form, in nats.
+    """Return the entropy of :func:`palindromes` in closed form, in nats.
 
     ``-share log(share / M) - (1 - share) log((1 - share) / (V^T - M))``, ``M = V^ceil(T/2)``. For the thesis' numbers
-    that is 5.9643, where it prints 5.32: what comes out if log 0.2 has the wrong sign, so that the second term,
-    ``-0.2 log 0.2 + 0.2 log 3000``, becomes ``0.2 log 0.2 + 0.2 log 3000``.
-
-    Source: Goyal's thesis (2021), Table 6.1, first rows, column "True".
+    that is 5.9643. Its Table 6.1 prints 5.32: what comes out if log 0.2 has the wrong sign.
     """
     count = vocab_size ** math.ceil(length / 2)
     return -share * math.log(share / count) - (1 - share) * math.log((1 - share) / (vocab_size**length - count))
 
 
 def hidden_markov(initial_S: Tensor, transitions_SS: Tensor, emissions_SV: Tensor, *, length: int) -> Enumerable:
-    """The sequences of a hidden Markov model with their exact probabilities, by the forward algorithm.
+    """Return the sequences of a hidden Markov model with their exact probabilities, by the forward algorithm.
 
     ``p(y) = sum_z p(z_1) o(y_1 | z_1) prod_{t > 1} a(z_t | z_{t-1}) o(y_t | z_t)``.
     """
@@ -132,12 +127,10 @@ def hidden_markov(initial_S: Tensor, transitions_SS: Tensor, emissions_SV: Tenso
 
 
 def thesis_hmm(entropy: str) -> Enumerable:
-    """A hidden Markov model with 4 states and 5 tokens, length 5, of "low" or of "high" entropy.
+    """Return a hidden Markov model with 4 states and 5 tokens, length 5, of "low" or of "high" entropy.
 
-    The thesis gives no parameters; these have its entropies, 5.0 and 6.43 nats. Each state prefers its successor on a
-    cycle and a token of its own; both tables are powers of one table of whole numbers (:data:`HMM_SHARPNESS`).
-
-    Source: Goyal's thesis (2021), section 6.2.3 (ii).
+    The thesis (section 6.2.3) gives no parameters; these have its entropies, 5.0 and 6.43 nats. Each state prefers its
+    successor on a cycle and a token of its own.
     """
     if entropy not in HMM_SHARPNESS:
         raise InputError(f"there is no entropy {entropy!r}", hint="use low or high")
@@ -151,13 +144,10 @@ def thesis_hmm(entropy: str) -> Enumerable:
 
 
 def phoneme_sequences(lexicon: Lexicon, *, max_length: int = 6) -> list[tuple[str, ...]]:
-    """The distinct phoneme sequences of a pronunciation lexicon, without stress, in alphabetical order.
+    """Return the distinct phoneme sequences of a lexicon, without stress, in alphabetical order.
 
-    Distinct, because homophones (and entries listed twice) on both sides of a split would let training data into the
-    test: of the 77,653 entries of the CMU dictionary 0.7b with at most 6 phonemes, which is the thesis' count, 61,144
-    differ. Split the result as it is.
-
-    Source: Goyal's thesis (2021), section 6.2.3, real data.
+    Distinct, because homophones on both sides of a split would let training data into the test: of the 77,653 entries
+    of the CMU dictionary 0.7b with at most 6 phonemes, which is the thesis' count (section 6.2.3), 61,144 differ.
     """
     found: set[tuple[str, ...]] = {
         tuple(phoneme.rstrip("0123456789") for phoneme in phonemes)

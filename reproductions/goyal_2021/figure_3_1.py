@@ -78,7 +78,7 @@ STYLES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True, eq=False)
 class Toy:
-    """A trained model, the sentence that the objectives are computed on, and the words of the target."""
+    """Trained model, the sentence that the objectives are computed on, and the words of the target."""
 
     model: Tagger
     batch: Batch
@@ -86,7 +86,7 @@ class Toy:
     moved: int
 
     def at(self, theta: float) -> Toy:
-        """The same toy, its one parameter set to theta; the model is changed in place."""
+        """Set the one parameter to theta, in place; returns the toy."""
         with torch.no_grad():
             self.model.encoder.embedding.weight[self.moved, 0] = theta
         return self
@@ -118,15 +118,15 @@ class Sweep:
 
     @property
     def jumps(self) -> list[float]:
-        """Where the hard curve is discontinuous."""
+        """Return where the hard curve is discontinuous."""
         return [high for (_, high), change in zip(self.switches, self.across["hard"], strict=True) if change > JUMP]
 
     def largest_step(self, name: str) -> float:
-        """The largest change of a curve between neighbouring points."""
+        """Return the largest change of a curve between neighbouring points."""
         return max(abs(after - before) for before, after in pairwise(self.values[name]))
 
     def distance(self, name: str) -> float:
-        """The largest distance of a curve to the hard one, at points away from all switches."""
+        """Return the largest distance of a curve to the hard one, at points away from all switches."""
         return max(
             abs(value - hard)
             for theta, value, hard in zip(self.thetas, self.values[name], self.values["hard"], strict=True)
@@ -168,13 +168,13 @@ def make_toy(seed: int) -> Toy:
 
 
 def fed(toy: Toy, feeding: str, alpha: float = 1.0, gold_probability: float = 0.0) -> Tensor:
-    """The scores at every step, by default under a feeding that never feeds gold."""
+    """Return the scores at every step, by default under a feeding that never feeds gold."""
     context, targets_BT, otherwise = toy.model.encode(toy.batch), toy.batch.targets_BT, FEEDINGS[feeding](alpha)
     return fed_logits(toy.model, context, targets_BT, otherwise=otherwise, gold_probability=gold_probability)
 
 
 def search(toy: Toy, selector: HardTopK | SoftTopK) -> Beam:
-    """The beam at the end of a search with local scores and Hamming costs."""
+    """Search with local scores and Hamming costs; returns the last beam."""
     targets_BT = toy.batch.targets_BT
     cost = hamming_cost(targets_BT, len(toy.words))
     return beam_search(
@@ -183,7 +183,7 @@ def search(toy: Toy, selector: HardTopK | SoftTopK) -> Beam:
 
 
 def sampling_panel() -> Panel:
-    """The objective of scheduled sampling."""
+    """Return the panel of scheduled sampling."""
 
     def objective(toy: Toy, feeding: str, alpha: float = 1.0, gold_probability: float = 0.0) -> float:
         return cross_entropy(fed(toy, feeding, alpha, gold_probability), toy.batch.targets_BT).item()
@@ -207,7 +207,7 @@ def sampling_panel() -> Panel:
 
 
 def beam_panel() -> Panel:
-    """The direct loss: through the hard beam, the cost of the best hypothesis, which comes first."""
+    """Return the panel of the direct loss: through the hard beam, the cost of the best hypothesis."""
 
     def soft(toy: Toy, alpha: float) -> float:
         return direct_loss(search(toy, SoftTopK(BEAM_SIZE, alpha)), alpha).item()
@@ -255,7 +255,7 @@ Point = tuple[float, object]  # a parameter, and the hard decisions there
 
 
 def pin_down(toy: Toy, panel: Panel, left: Point, right: Point) -> Iterator[tuple[float, float]]:
-    """Every place between two points that bisection finds the decisions to switch at, as the ends of a bracket.
+    """Yield brackets of every place between two points at which bisection finds decisions to switch.
 
     A switch there and back again between two points that are compared stays unseen.
     """
@@ -324,7 +324,7 @@ def short(value: float) -> str:
 
 
 def teach(panel: Panel, found: Sweep) -> str:
-    """What a panel shows, in a sentence of its numbers."""
+    """Describe a panel in a sentence of its numbers."""
     softest, *_, hardest = [name for name in found.values if name.startswith("alpha")]
     continuous = max(max(changes, default=0.0) for name, changes in found.across.items() if name != "hard")
     return (

@@ -56,7 +56,7 @@ NEAR = 0.1  # nats from the entropy
 
 @dataclass(frozen=True)
 class Curves:
-    """What one distribution gave; every list has a number for each seed, in nats per sequence."""
+    """NLL on one distribution; every list has a number for each seed, in nats per sequence."""
 
     name: str  # one of the distributions
     entropy: float  # of it

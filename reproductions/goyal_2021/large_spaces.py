@@ -33,19 +33,17 @@ _State = tuple[Tensor, Tensor]
 
 
 class Readings(NamedTuple):
-    """The same of both energies that a masked model defines, E_raw and E_local."""
+    """A number of both energies that a masked model defines, E_raw and E_local."""
 
     raw: Tensor
     local: Tensor
 
 
 def sequence_scores(model: MaskedLSTM, tokens_BT: Tensor) -> Readings:
-    """Minus both energies of given sequences, ``sum_t f(y_t, h(y\\t))`` and ``sum_t log p_mlm(y_t | y\\t)``.
+    """Return minus both energies, ``sum_t f(y_t, h(y\\t))`` and ``sum_t log p_mlm(y_t | y\\t)``, (B,) each.
 
-    One pass of each LSTM, since no position reads itself: T times less than a pass for each masked position. Minus the
-    mean of the local scores is what MLM training minimises, over all positions of the sequences.
-
-    Source: Goyal's thesis (2021), sections 6.2.1 and 6.2.4. Not implemented: padding.
+    One pass of each LSTM, since no position reads itself. Minus the mean of the local scores is what MLM training
+    minimises. Source: Goyal's thesis (2021), sections 6.2.1 and 6.2.4. Not implemented: padding.
     """
     embedded_BTD = model.embedding(tokens_BT)
     left_BTH, _ = _read(model.before, embedded_BTD[:, :-1])
@@ -59,7 +57,7 @@ def sequence_scores(model: MaskedLSTM, tokens_BT: Tensor) -> Readings:
 
 
 class _Side(NamedTuple):
-    """What lies on one side of a position: the positions in the order in which the LSTM of this side reads them."""
+    """One side of a position: its LSTM, and the positions in the order in which that reads them."""
 
     lstm: nn.LSTM
     weights_FH: Tensor
@@ -68,12 +66,10 @@ class _Side(NamedTuple):
 
 
 def true_conditionals(model: MaskedLSTM, tokens_BT: Tensor, place: int) -> Tensor:
-    """``log p(w | y\\t)``, the softmax over w of ``-E_raw(y with y_t = w)``, of given sequences at one position t.
+    """Return ``log p(w | y\\t)``, (B, V): the softmax over w of ``-E_raw(y with y_t = w)``, at one position t.
 
-    All V energies share what they have in common: an LSTM reads the V variants from the position on, while the
-    other's states stay as they are; the head scores one token at all other positions. T - 1 steps for each variant.
-
-    Source: Goyal's thesis (2021), section 6.2.2, item 2, at the cost of V passes for each position.
+    An LSTM reads the V variants from the position on, while the other's states stay as they are; the head scores one
+    token at all other positions. Source: Goyal's thesis (2021), section 6.2.2, item 2.
     """
     length = tokens_BT.shape[1]
     if not 0 <= place < length:
@@ -97,7 +93,7 @@ def true_conditionals(model: MaskedLSTM, tokens_BT: Tensor, place: int) -> Tenso
 def _variant_scores(
     model: MaskedLSTM, tokens_BT: Tensor, embedded_BTD: Tensor, side: _Side, fixed_BXF: Tensor
 ) -> Tensor:
-    """The scores (B, V), summed, of the tokens on one side of a position for each token that may stand there.
+    """Sum the scores of the tokens on one side of a position, for each token that may stand there: (B, V).
 
     Without the biases of the head, which are the same for all V.
     """
@@ -116,7 +112,7 @@ def _variant_scores(
 
 
 def _read(lstm: nn.LSTM, inputs_BXD: Tensor) -> tuple[Tensor, LSTMState]:
-    """The states (B, X + 1, H) before the first input and after each, and the last as a whole."""
+    """Return the states (B, X + 1, H) before the first input and after each, and the last state as a whole."""
     nothing_BH = inputs_BXD.new_zeros(len(inputs_BXD), lstm.hidden_size)
     if not inputs_BXD.shape[1]:
         return nothing_BH[:, None], (nothing_BH, nothing_BH)
@@ -125,11 +121,10 @@ def _read(lstm: nn.LSTM, inputs_BXD: Tensor) -> tuple[Tensor, LSTMState]:
 
 
 def product_blocks(vocab_size: int, length: int, *, tokens_at_once: int) -> list[tuple[Tensor, ...]]:
-    """All V^T sequences as products of token sets, for :func:`log_partitions_of_block`; each sequence is in just one.
+    """Split all V^T sequences into products of T token sets, for :func:`log_partitions_of_block`.
 
-    The first and the last position have all tokens. There the long way through the LSTMs is, for each prefix and each
-    suffix of T - 1 tokens, and it is taken once. The positions between are cut into sets of K, and a context there is
-    met V / K times.
+    The first and the last position have all tokens: there the long way through the LSTMs is taken once. The positions
+    between are cut into sets of K tokens, and a context there is met V / K times.
     """
     if min(vocab_size, length, tokens_at_once) < 1:
         raise InputError(
@@ -143,18 +138,13 @@ def product_blocks(vocab_size: int, length: int, *, tokens_at_once: int) -> list
 
 @torch.no_grad()
 def log_partitions_of_block(model: MaskedLSTM, choices: Sequence[Tensor]) -> Readings:
-    """``log sum_y exp(-E(y))`` over the sequences of a block, of both energies in one pass.
+    """Return ``log sum_y exp(-E(y))`` over the sequences of a block, of both energies in one pass.
 
-    The logsumexp over all blocks of :func:`product_blocks` is log Z. Everything is computed in the model's dtype but
-    the sums of exponentials, which are float64.
+    The logsumexp over all blocks of :func:`product_blocks` is log Z. Sums of exponentials are float64. Memory: one
+    number for each sequence of the block, 1 / K of one for each context of a position, and the states of prefixes and
+    suffixes of T - 2 tokens. With 39 phonemes, T = 6 and sets of 13 that is 0.3 GB in float32, in each of 81 blocks.
 
-    Memory: one number for each sequence of the block, 1 / K of one for each context of a position, and the states of
-    prefixes and suffixes of T - 2 tokens. With 39 phonemes, T = 6 and sets of 13 that is 43 million sequences, or
-    0.3 GB in float32, in each of 81 blocks.
-
-    Source: Goyal's thesis (2021), section 6.2.3, which computes log Z "exactly" without saying how. Not implemented:
-    other models than two LSTMs, for which every context is a forward pass; sums on several machines (blocks do not
-    depend on each other).
+    Source: Goyal's thesis (2021), section 6.2.3, which computes log Z "exactly" without saying how.
     """
     sizes = [len(tokens_K) for tokens_K in choices]
     if not sizes or min(sizes) < 1:
@@ -183,7 +173,7 @@ def _contexts(
     scores: Tensor,
     norm: Tensor,
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """The contexts of a position in parts: (F, A, C) what the head's activation is fed, and where the results go.
+    """Yield the contexts of a position in parts: (F, A, C) what the head's activation is fed, and where results go.
 
     The latter are views (K, A, C) of the scores and (A, C) of the log-normalisers.
     """
@@ -222,7 +212,7 @@ def _log_normalizers(logits_VC: Tensor) -> Tensor:
 
 
 def _tiles(num_prefixes: int, num_suffixes: int) -> Iterator[tuple[slice, slice]]:
-    """Pairs of prefixes and suffixes, as many at a time as stay in the cache."""
+    """Yield pairs of prefixes and suffixes, as many at a time as stay in the cache."""
     suffixes_at_once = min(num_suffixes, CONTEXTS_AT_ONCE)
     prefixes_at_once = max(1, CONTEXTS_AT_ONCE // num_suffixes)
     for first in range(0, num_prefixes, prefixes_at_once):
@@ -231,7 +221,7 @@ def _tiles(num_prefixes: int, num_suffixes: int) -> Iterator[tuple[slice, slice]
 
 
 def _levels(model: MaskedLSTM, lstm: nn.LSTM, choices: Sequence[Tensor]) -> list[_State]:
-    """The states of an LSTM after all sequences of 0, 1, .. tokens; suffixes in the order in which they are written."""
+    """Return the states of an LSTM after all sequences of 0, 1, .. tokens; suffixes in the order of their writing."""
     nothing_H1 = model.head.weight.new_zeros(lstm.hidden_size, 1)
     levels: list[_State] = [(nothing_H1, nothing_H1)]
     for tokens_K in choices:
@@ -248,7 +238,7 @@ def _levels(model: MaskedLSTM, lstm: nn.LSTM, choices: Sequence[Tensor]) -> list
 
 
 def _prolonged(model: MaskedLSTM, lstm: nn.LSTM, state: _State, tokens_K: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """The hidden states after one token more, a few parents at a time: which, and (H, K, P')."""
+    """Yield the hidden states after one token more, a few parents at a time: which, and (H, K, P')."""
     hidden_HP, cell_HP = state
     at_once = max(1, STATES_AT_ONCE // len(tokens_K))
     for start in range(0, hidden_HP.shape[1], at_once):
@@ -257,7 +247,7 @@ def _prolonged(model: MaskedLSTM, lstm: nn.LSTM, state: _State, tokens_K: Tensor
 
 
 def _branch(model: MaskedLSTM, lstm: nn.LSTM, state: _State, tokens_K: Tensor) -> _State:
-    """Each token after each state, (H, K, P), with the states as columns.
+    """Read each token after each state: (H, K, P), with the states as columns.
 
     The same as :func:`~seqwise.models.lstm_steps.lstm_step`, laid out so that every gate is one piece of memory and the
     long dimension, that of the states, is the last.
@@ -273,7 +263,7 @@ def _branch(model: MaskedLSTM, lstm: nn.LSTM, state: _State, tokens_K: Tensor) -
 
 
 def _summed(scores: Tensor, norms: Sequence[Tensor]) -> Readings:
-    """The logsumexp of the raw scores, and of what is left without the log-normalisers; the scores are overwritten."""
+    """Return the logsumexp of the raw scores, and of those less the log-normalisers; scores are overwritten."""
     raw, local = [], []
     # By the first two tokens, so that a part stays in the cache while it is read a dozen times.
     for first in itertools.product(*(range(size) for size in scores.shape[:2])):

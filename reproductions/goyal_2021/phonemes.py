@@ -61,7 +61,7 @@ Loss: TypeAlias = Callable[[MaskedLSTM, Tensor, int], Tensor]
 
 @dataclass(frozen=True)
 class Setting:
-    """How models are trained and summed up."""
+    """Settings of training and summing up."""
 
     max_length: int = 6  # of the sequences
     # of AdamW, the rate falling to 0 linearly
@@ -77,7 +77,7 @@ class Setting:
 
 
 class Split(NamedTuple):
-    """What is trained on, what decides which epoch is kept, and what is reported on."""
+    """Sequences to train on, to choose an epoch on, and to report on."""
 
     train: ByLength
     dev: ByLength
@@ -130,7 +130,7 @@ def _split(sequences: Sequence[tuple[str, ...]], *, seed: int) -> Split:
 
 @torch.no_grad()
 def _mean_loss(model: MaskedLSTM, loss: Loss, part: ByLength) -> float:
-    """The objective on data: over all positions, in nats per sequence."""
+    """Return the objective on data: over all positions, in nats per sequence."""
     total = 0.0
     for length, tokens_BT in part.items():
         for tokens_bT in tokens_BT.split(256):
@@ -294,7 +294,7 @@ def reproduce(lexicon: Lexicon, setup: Setup, setting: Setting | None = None) ->
 
 
 def examine(by_measure: Mapping[str, Sequence[float]]) -> list[Claim]:
-    """The thesis' statements and ours, put to the numbers; paired by seed."""
+    """Put the thesis' statements and ours to the numbers; paired by seed."""
 
     def compare(text: str, worse: str, better: str, source: str = "not in the thesis") -> Claim:
         said = f"{worse} minus {better}: "

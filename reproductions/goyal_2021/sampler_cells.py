@@ -55,7 +55,7 @@ FEWEST_SWEEPS = 4  # that R-hat is computed of
 
 @dataclass(frozen=True)
 class SamplerSpec:
-    """One sampler, whatever the task and the seed."""
+    """Sampler, whatever the task and the seed."""
 
     key: str  # the name of its folder, which several tables share
     settings: SampleSettings  # without chains, sweeps and seed, which come from the size of the task
@@ -76,7 +76,7 @@ class SamplerSpec:
 
 @dataclass(frozen=True, eq=False)
 class SamplerCell:
-    """What one sampler came to on one model.
+    """Numbers of one sampler on one model.
 
     ``numbers`` are those of :class:`~reproductions.goyal_2021.sampler_draws.Drawn`; where there is a measure
     "sums_NCSK", what each state adds to its sums ("start_sums_NK", the start); "ess_N" and "r_hat_N" of the energy that

@@ -37,7 +37,7 @@ Ids = tuple[int, ...]
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """Every state of N sentences, C chains and S sweeps; of a search, C = S = 1, and of candidates C = 1."""
+    """States of N sentences, C chains and S sweeps; of a search, C = S = 1, and of candidates C = 1."""
 
     tokens: list[list[list[Ids]]]  # ids, by sentence, chain and sweep
     # ids of what all chains of a sentence start from, by sentence; empty where there are no chains
@@ -93,7 +93,7 @@ class _Part:
 
 @dataclass(frozen=True, eq=False)
 class _Sampler:
-    """All that the parts share."""
+    """Model, settings and chain runner that the parts share."""
 
     run: MaskedRun
     settings: SampleSettings
@@ -119,7 +119,7 @@ class _Sampler:
         )
 
     def lengths(self, examples: Sequence[Example]) -> list[int]:
-        """The likeliest length of each output; of a model that reads nothing, that of the given sequence."""
+        """Return the likeliest length of each output; of a model that reads nothing, that of the given sequence."""
         if not self.run.codec.conditional:
             return [len(one.target) for one in examples]
         found: list[int] = []
@@ -252,7 +252,7 @@ def _energies(model: MaskedModel, state: ChainState) -> tuple[Tensor, Tensor]:
 
 
 def _num_passes(length: int, iterations: int) -> int:
-    """How many iterations of Mask-Predict mask anything."""
+    """Count the iterations of Mask-Predict that mask anything."""
     return sum(length * (iterations - iteration) // iterations > 0 for iteration in range(iterations))
 
 

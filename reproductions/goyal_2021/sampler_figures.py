@@ -40,7 +40,7 @@ Rows = Mapping[str, Measured]
 
 @dataclass(frozen=True)
 class SamplerFigure:
-    """A figure: what is drawn of which samplers, and what the thesis says of it."""
+    """Figure: samplers, panels, and what the thesis says of it."""
 
     number: str
     title: str  # without the task
@@ -165,7 +165,7 @@ def _compare(
     larger: tuple[str, Sequence[int]],
     smaller: tuple[str, Sequence[int]],
 ) -> list[Claim]:
-    """Put "this sampler at these epochs is above that one at those" to a test; none where there is no such number."""
+    """Test "this sampler at these epochs is above that one at those"; no claim where there is no such number."""
     sides = []
     for key, epochs in (larger, smaller):
         by_seed = each_or_none([at_epochs(cell, panel, epochs) for cell in rows[key].cells])

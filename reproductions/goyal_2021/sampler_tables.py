@@ -62,7 +62,7 @@ _PLAIN: dict[EnergyName, SamplerSpec] = {"local": LOCAL, "raw": RAW}
 
 @dataclass(frozen=True)
 class SamplerTable:
-    """A table: its rows, and what the thesis says of them."""
+    """Table: its rows, and what the thesis says of them."""
 
     number: str
     title: str  # without the task

@@ -58,7 +58,7 @@ class TaskData:
 
 @dataclass(frozen=True)
 class Size:
-    """How much is sampled."""
+    """Amounts of sampling."""
 
     sentences: int  # of the test data; half as many of the development data
     chains: int  # for each of them; one on development data

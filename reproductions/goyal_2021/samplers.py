@@ -38,7 +38,7 @@ def scale_of(unit: str) -> float:
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number of a cell, with sentences to draw again."""
+    """Number of a cell, with sentences to draw again."""
 
     name: str  # as printed; "{measure}" stands for that of the task
     of: Callable[[SamplerCell], Sums | None]  # the sums that it is made of; None where a cell has no such number
@@ -180,7 +180,7 @@ def measure_samplers(
 def compare_rows(
     text: str, source: str, quantity: str, larger: Measured | Sequence[Measured], smaller: Measured | Sequence[Measured]
 ) -> list[Claim]:
-    """Put "the first is larger than the second" to a test; of several rows together, their states are pooled."""
+    """Test "the first is larger than the second"; of several rows together, their states are pooled."""
     sides = []
     for side in (larger, smaller):
         rows = [side] if isinstance(side, Measured) else list(side)

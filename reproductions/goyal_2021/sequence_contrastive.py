@@ -37,9 +37,7 @@ def sequence_contrastive_loss(
         mean_b [ -log sigmoid(odds(y_b)) - sum_k log sigmoid(-odds(y'_bk)) ]
 
     In expectation it is least where ``-E - log Z = log p`` for every sequence that the noise has, so that what is
-    learnt as log Z becomes the log Z of the energy.
-
-    Source: Gutmann and Hyvarinen (AISTATS 2010), section 2; Goyal's thesis (2021), chapter 7.
+    learnt as log Z becomes the log Z of the energy. Source: Gutmann and Hyvarinen (AISTATS 2010), section 2.
     """
     return noise_contrastive_loss(
         gold_scores_B - log_partition, gold_log_noise_B, noise_scores_BK - log_partition, noise_log_noise_BK
@@ -53,9 +51,7 @@ def ranking_contrastive_loss(
 
         mean_b -log softmax over the K + 1 of ( -E(y) - log q(y) )  at y_b
 
-    In expectation it is least where ``-E = log p`` up to a constant, which nothing tells.
-
-    Source: Ma and Collins (EMNLP 2018), section 3, the ranking objective.
+    In expectation it is least where ``-E = log p`` up to a constant. Source: Ma and Collins (EMNLP 2018), section 3.
     """
     if noise_scores_BK.numel() == 0:
         raise InputError("noise-contrastive estimation needs at least one noise sequence for each of the data, got 0")
@@ -73,10 +69,7 @@ def sampled_sequence_contrastive_loss(
     contrast: Contrast = sequence_contrastive_loss,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Draw K noise sequences for each of the data, score all in one call, and contrast them.
-
-    Source: Goyal's thesis (2021), chapter 7. Not implemented: noise shared between the sequences of a batch.
-    """
+    """Draw K noise sequences for each of the data, score all in one call, and contrast them."""
     _check_number(num_noise)
     count = len(tokens_BT)
     with torch.no_grad():
@@ -96,11 +89,9 @@ def expected_sequence_contrastive_loss(
     num_noise: int,
     log_partition: Tensor | float = 0.0,
 ) -> Tensor:
-    """The mean of :func:`sequence_contrastive_loss` over all data and all draws of noise, on an enumerable space::
+    """Return the mean of :func:`sequence_contrastive_loss` over all data and noise, on an enumerable space::
 
-        - sum_y w(y) log sigmoid(odds(y)) - K sum_y q(y) log sigmoid(-odds(y))
-
-    Source: Gutmann and Hyvarinen (AISTATS 2010), section 2.
+    - sum_y w(y) log sigmoid(odds(y)) - K sum_y q(y) log sigmoid(-odds(y))
     """
     _check_number(num_noise)
     log_noise = log_noise.to(scores_N)
@@ -115,7 +106,7 @@ def expected_sequence_contrastive_loss(
 
 
 def estimated_log_partition(noise_scores_B: Tensor, noise_log_noise_B: Tensor) -> Tensor:
-    """``log mean_b exp(-E(y'_b)) / q(y'_b)``, log Z by importance sampling: where to start, or to fix, log Z."""
+    """Estimate log Z by importance sampling: ``log mean_b exp(-E(y'_b)) / q(y'_b)``."""
     if noise_scores_B.numel() == 0:
         raise InputError("an estimate of log Z needs at least one sequence of noise")
     return (noise_scores_B - noise_log_noise_B).logsumexp(0) - math.log(len(noise_scores_B))
@@ -127,7 +118,7 @@ def _check_number(num_noise: int) -> None:
 
 
 def _check_covered(gold_log_noise: Tensor) -> None:
-    """What is never noise can be told from noise with certainty: its score would grow without end."""
+    """Refuse data that are never noise: their scores would grow without end."""
     if bool((gold_log_noise == -torch.inf).any()):
         raise InputError(
             "a sequence of the data has no probability under the noise", hint="use noise that covers all sequences"

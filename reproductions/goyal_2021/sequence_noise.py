@@ -29,7 +29,7 @@ Orders: TypeAlias = Callable[[int, torch.Generator | None], Tensor]
 
 @dataclass(frozen=True)
 class SequenceNoise:
-    """What sequences are told from."""
+    """What sequences are told from; an order of filling is drawn alike for the data and the noise."""
 
     # from a number of sequences and a generator to ``tokens_BT`` and ``log q``, (B,)
     draw: Callable[[int, torch.Generator | None], tuple[Tensor, Tensor]]
@@ -39,7 +39,7 @@ class SequenceNoise:
 
 
 def table_noise(distribution: Enumerable) -> SequenceNoise:
-    """Noise from a table of all sequences."""
+    """Return noise from a table of all sequences."""
 
     def draw(count: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
         numbers_B = torch.multinomial(distribution.probs_N, count, replacement=True, generator=generator)
@@ -53,22 +53,20 @@ def table_noise(distribution: Enumerable) -> SequenceNoise:
 
 
 def left_to_right(length: int) -> Orders:
-    """The one order that makes a masked model autoregressive."""
+    """Return the one order that makes a masked model autoregressive."""
     return lambda count, generator: torch.arange(length).expand(count, length)
 
 
 def shuffled_orders(length: int) -> Orders:
-    """Every order as likely as the other, drawn anew for each sequence."""
+    """Return every order as likely as the other, drawn anew for each sequence."""
     return lambda count, generator: torch.rand(count, length, generator=generator).argsort(-1)
 
 
 def filling_noise(model: MaskedModel, orders: Orders) -> SequenceNoise:
-    """A masked model as noise: rows of masks, filled one position at a time by its conditionals.
+    """Return a masked model as noise: rows of masks, filled one position at a time by its conditionals.
 
     ``log q(y | order) = sum_j log p_mlm(y_(order_j) | y at order_1 .. order_(j - 1), masks elsewhere)``, exactly.
-
-    Source: Goyal's thesis (2021), chapter 7, which wishes for such noise. Not implemented: the probability of a
-    sequence over all orders, several positions at a time.
+    Source: Goyal's thesis (2021), chapter 7, which wishes for such noise.
     """
 
     def log_probs(tokens_BT: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -84,10 +82,7 @@ def filling_noise(model: MaskedModel, orders: Orders) -> SequenceNoise:
 def fill_masks(
     model: MaskedModel, orders_BT: Tensor, *, generator: torch.Generator | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Draw sequences by filling masks in the given orders, one position of each sequence at a time.
-
-    Source: Goyal's thesis (2021), chapter 7, as above. Not implemented: temperatures, several positions at a time.
-    """
+    """Draw sequences by filling masks in the given orders, one position of each at a time; returns log q as well."""
     ranks_BT = _ranks(orders_BT)
     tokens_BT = torch.zeros_like(orders_BT)
     log_probs_B = torch.zeros(len(orders_BT))
@@ -102,13 +97,9 @@ def fill_masks(
 
 
 def fill_log_probs(model: MaskedModel, tokens_BT: Tensor, orders_BT: Tensor) -> Tensor:
-    """``log q(y | order)`` of given sequences, all T steps of each in one pass of the model.
+    """Return ``log q(y | order)`` of given sequences, (B,), all T steps of each in one pass of the model.
 
-    Minus its mean is a loss: over :func:`left_to_right` that of an autoregressive model, over
-    :func:`shuffled_orders` that of one which does not care about the order.
-
-    Source: Uria, Murray and Larochelle (ICML 2014), for the loss over random orders. Not implemented: their estimate
-    from one step of each order.
+    Minus its mean is a loss, over random orders that of Uria, Murray and Larochelle (ICML 2014).
     """
     if tokens_BT.shape != orders_BT.shape:
         raise InputError(f"tokens {tuple(tokens_BT.shape)} and orders {tuple(orders_BT.shape)} do not fit")
@@ -124,7 +115,7 @@ def fill_log_probs(model: MaskedModel, tokens_BT: Tensor, orders_BT: Tensor) -> 
 
 
 def _ranks(orders_BT: Tensor) -> Tensor:
-    """When each position is filled, from 0."""
+    """Return when each position is filled, from 0."""
     ranks_BT = orders_BT.argsort(-1)
     if not bool((orders_BT.gather(-1, ranks_BT) == torch.arange(orders_BT.shape[-1], device=orders_BT.device)).all()):
         raise InputError("an order must name every position once")

@@ -100,7 +100,7 @@ ROWS = (
 
 @dataclass(frozen=True)
 class Cell:
-    """A row of the table with what was measured, one number for each seed, in nats per sequence."""
+    """A row of the table with its measurements, one for each seed, in nats per sequence."""
 
     row: Row
     entropy: float  # of the true distribution
@@ -204,7 +204,7 @@ def examine(cells: Sequence[Cell]) -> list[Claim]:
     small, large = ([cell for name, cell in every.items() if name.endswith(size)] for size in ("-1k", "-10k"))
 
     def mean(some: Sequence[Cell], name: str) -> list[float]:
-        """By seed, over rows."""
+        """Return the mean over rows, by seed."""
         return [statistics.fmean(numbers) for numbers in zip(*(cell.by_measure[name] for cell in some), strict=True)]
 
     def gap(some: Sequence[Cell], worse: str, better: str) -> list[float]:
