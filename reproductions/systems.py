@@ -54,11 +54,6 @@ def systems_of(stages: Mapping[str, tuple[Settings, str | None]], seed: int) -> 
     """Make the systems of a seed by key, each in the folder ``seed-N/key``.
 
     A stage has its settings and the key of the system that it starts from, or None.
-
-    Example:
-        >>> systems = systems_of({"plain": (train_settings(), None), "longer": (train_settings(), "plain")}, 3)
-        >>> [(system.name, system.folder, system.starts_from) for system in systems.values()]
-        [('plain (3)', 'seed-3/plain', None), ('longer (3)', 'seed-3/longer', 'seed-3/plain')]
     """
     folder = f"seed-{seed}"
     return {
