@@ -187,7 +187,7 @@ def make_marian(folder: Path, shape: Mapping[str, Any], *, seed: int) -> Path:
     """Write a Marian-shaped Hugging Face model with new weights, and a tokenizer of the corpus' subwords."""
     from transformers import MarianConfig, MarianMTModel
 
-    from seqwise.hugging_face import subword_tokenizer
+    from seqwise.hugging_face.subword_tokenizer import subword_tokenizer
 
     tokenizer = subword_tokenizer(corpora.translation_subwords())
     layers = {

@@ -31,7 +31,8 @@ from pretrained import (
 from seqwise import InputError
 from seqwise.configuration import configure
 from seqwise.data.batches import IGNORE
-from seqwise.hugging_face import TextCodec, infill, masked_model, pseudo_log_likelihoods, sample_texts
+from seqwise.hugging_face import infill, masked_model, pseudo_log_likelihoods, sample_texts
+from seqwise.hugging_face.text_codec import TextCodec
 from seqwise.sampling import (
     ChainSettings,
     ChainState,

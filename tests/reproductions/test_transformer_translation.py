@@ -157,7 +157,7 @@ def test_the_start_is_the_same_for_the_same_seed(texts: Path) -> None:
 def test_a_tokenizer_splits_as_its_subwords_do(text: str, tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
-    from seqwise.hugging_face import subword_tokenizer
+    from seqwise.hugging_face.subword_tokenizer import subword_tokenizer
 
     subwords = learn_subwords(["low lower", "low Caf\u00e9"], size=20)
     tokenizer = subword_tokenizer(subwords)

@@ -13,7 +13,8 @@ import torch
 from pretrained import bert, byte_tokenizer, made, piece_tokenizer, roberta
 from seqwise import InputError
 from seqwise.configuration import configure
-from seqwise.hugging_face import TextCodec, infill, masked_model, sample_texts
+from seqwise.hugging_face import infill, masked_model, sample_texts
+from seqwise.hugging_face.text_codec import TextCodec
 from seqwise.sampling import (
     ChainSettings,
     anywhere,

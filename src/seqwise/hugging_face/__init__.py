@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from seqwise._lazy import lazy_names
-from seqwise.hugging_face.adapter import HuggingFaceStepModel
 from seqwise.hugging_face.generation import generation_selector
 from seqwise.hugging_face.masked_model import HuggingFaceMaskedModel, masked_model
 from seqwise.hugging_face.masked_text import (
@@ -21,9 +20,7 @@ from seqwise.hugging_face.masked_text import (
     sample_texts,
 )
 from seqwise.hugging_face.step_model import step_model
-from seqwise.hugging_face.subword_tokenizer import subword_tokenizer
-from seqwise.hugging_face.tagger import load_tagger, pretrained_tagger, save_tagger, word_pieces, words_without_pieces
-from seqwise.hugging_face.text_codec import TextCodec
+from seqwise.hugging_face.tagger import load_tagger, pretrained_tagger, save_tagger, word_pieces
 
 if TYPE_CHECKING:
     from seqwise.hugging_face.configuration import SearchAwareConfig
@@ -33,11 +30,9 @@ else:
 
 __all__ = [
     "HuggingFaceMaskedModel",
-    "HuggingFaceStepModel",
     "SampledTexts",
     "SearchAwareConfig",
     "SearchAwareTrainer",
-    "TextCodec",
     "TextSample",
     "TextScore",
     "generation_selector",
@@ -49,7 +44,5 @@ __all__ = [
     "sample_texts",
     "save_tagger",
     "step_model",
-    "subword_tokenizer",
     "word_pieces",
-    "words_without_pieces",
 ]

@@ -26,21 +26,16 @@ from seqwise.models.shared_cache import Past, SharedCache
 
 
 class HuggingFaceStepModel(nn.Module, ABC):
-    """Base of both kinds of adapters; made by :func:`~seqwise.hugging_face.step_model`.
+    """Base of both kinds of adapters; made by :func:`~seqwise.hugging_face.step_model`."""
 
-    Attributes:
-        model: the Hugging Face model, which holds all weights.
-        end: the token that ends an output, or None.
-        shares: whether slots share their keys and values where there are no gradients.
-    """
-
-    end: int | None
+    end: int | None  # the token that ends an output
 
     def __init__(self, model: Any, tokens: SpecialTokens, scale: float) -> None:
         super().__init__()
-        self.model: Any = model
+        self.model: Any = model  # holds all weights
         self.end, self.first, self.forced_first, self.padding = tokens
-        self.scale, self.training, self.shares = scale, model.training, False
+        self.scale, self.training = scale, model.training
+        self.shares = False  # whether slots share their keys and values where there are no gradients
         self._takes_positions = "position_ids" in inspect.signature(model.get_decoder().forward).parameters
         head = head_of(model)
         # Inside a tuple a module is not registered: the weights are the model's, and appear once.
@@ -115,16 +110,15 @@ class HuggingFaceStepModel(nn.Module, ABC):
         return not self.model.training and not torch.is_grad_enabled()
 
     def _require_cache(self) -> None:
-        what, hint = None, ""
+        if self._keeps_cache:
+            return
+        what, hint = "layer drop (decoder_layerdrop)", "set model.get_decoder().layerdrop = 0.0"
         if self._checkpoints:
             what, hint = "gradient checkpointing", "call model.gradient_checkpointing_disable()"
-        elif self._drops_layers:
-            what, hint = "layer drop (decoder_layerdrop)", "set model.get_decoder().layerdrop = 0.0"
-        if what is not None:
-            raise InputError(
-                f"{self._name} cannot take single steps while it trains with {what}, which keeps no cache",
-                hint=f"{hint}, or use an objective that takes all steps at once",
-            )
+        raise InputError(
+            f"{self._name} cannot take single steps while it trains with {what}, which keeps no cache",
+            hint=f"{hint}, or use an objective that takes all steps at once",
+        )
 
     def _require_positions(self, positions: int, what: str) -> None:
         for limit, setting in self._position_limits:
@@ -203,8 +197,7 @@ class HuggingFaceStepModel(nn.Module, ABC):
     def teacher_forced(self, context: Any, targets_BT: Tensor) -> Tensor:
         """Features along the gold outputs; positions after the end of a row are arbitrary.
 
-        Raises:
-            InputError: the model forces a first token, and a target begins with another.
+        A target that begins with another token than the forced first one is refused.
         """
         if self.forced_first is not None and targets_BT.numel() > 0:
             first_B = targets_BT[:, 0]

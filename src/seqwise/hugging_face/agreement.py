@@ -6,7 +6,7 @@ Shapes: B = 2 inputs, one shorter than the other, T = 3 steps, V vocabulary.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -38,8 +38,7 @@ FORBID_PADDING = (
 def feature_scale(model: Any) -> float:
     """The factor between a decoder's last hidden vectors and what the output embeddings read: 1, or T5's H^-1/2.
 
-    Raises:
-        InputError: the model cannot be run on tokens, or something else is between the two.
+    A model that cannot be run on tokens, or with something else between the two, is refused.
 
     Example:
         >>> from transformers import T5Config, T5ForConditionalGeneration
@@ -76,14 +75,9 @@ def feature_scale(model: Any) -> float:
 
 
 def require_agreement(adapted: Any, model: nn.Module) -> None:
-    """Run two inputs, one of them padded, through the model and through its adapter, one step at a time and at once.
+    """Refuse an adapter whose scores differ from its model's, on two inputs, one of them padded, by step and at once.
 
-    Args:
-        adapted: the adapter.
-        model: what it stands for, whose scores count; the same as ``adapted.model``, or wrapped around it.
-
-    Raises:
-        InputError: the scores differ, or the model cannot be run in this way.
+    ``model`` is ``adapted.model``, or wrapped around it; its scores count.
     """
     plain, probe = adapted.model, _probe_of(adapted)
     device, compared = plain.device, probe.compared
@@ -107,29 +101,22 @@ def require_agreement(adapted: Any, model: nn.Module) -> None:
                 hint="resize its token embeddings",
             )
         for way, ours in (("all steps at once", at_once), ("one step at a time", by_step)):
-            wanted, found = own(), ours()
-            _require_same(plain, wanted[:, compared][:, :-1], found[:, compared][:, :-1], way)
-            _require_same(plain, wanted[:, -1], found[:, -1], f"{way}, after padding was written", hint=FORBID_PADDING)
+            theirs, scores = own(), ours()
+            _require_same(plain, theirs[:, compared][:, :-1], scores[:, compared][:, :-1], way)
+            _require_same(plain, theirs[:, -1], scores[:, -1], f"{way}, after padding was written", hint=FORBID_PADDING)
         with _output_embeddings_say(plain, PROBE):
             _require_same(plain, own()[:, compared], at_once()[:, compared], "the head, given large scores")
 
 
 def slots_may_share(adapted: Any) -> bool:
-    """Whether steps of slots that share their keys and values agree with those of slots that have copies.
-
-    Args:
-        adapted: the adapter; it has agreed with its model.
-
-    Raises:
-        InputError: there is not enough memory to try it.
-    """
+    """Whether steps of slots that share their keys and values agree with those of slots that have copies."""
     plain, probe = adapted.model, _probe_of(adapted)
     try:
         with _examined(plain):
             context = adapted.encode(probe.batch)
             pasts = (context.nothing, adapted.empty_cache(context))
-            wanted, found = (_by_step(adapted, probe, context, past)[:, probe.compared] for past in pasts)
-            _require_same(plain, wanted, found, "slots that share their keys and values")
+            copied, shared = (_by_step(adapted, probe, context, past)[:, probe.compared] for past in pasts)
+            _require_same(plain, copied, shared, "slots that share their keys and values")
     except InputError as error:
         if isinstance(error.__cause__, torch.OutOfMemoryError):
             raise
@@ -139,13 +126,13 @@ def slots_may_share(adapted: Any) -> bool:
 
 
 class _Probe(NamedTuple):
-    """Two inputs, one of them padded, their batch, another token, what is fed, and the steps that are compared."""
+    """Two inputs, one of them padded."""
 
     sources: tuple[list[int], list[int]]
     batch: Batch
-    other: int
+    other: int  # another token
     fed: tuple[int, int]
-    compared: slice
+    compared: slice  # of the steps
 
 
 def _probe_of(adapted: Any) -> _Probe:
@@ -232,7 +219,7 @@ def _tolerance(scores: Tensor) -> float:
 
 @contextmanager
 def _examined(model: nn.Module) -> Iterator[None]:
-    """Without dropout and gradients, and with what goes wrong inside said in terms of the model."""
+    """Run without dropout and gradients, and say what goes wrong inside in terms of the model."""
     try:
         with evaluation_mode(model), torch.no_grad():
             yield
@@ -249,12 +236,11 @@ def _examined(model: nn.Module) -> Iterator[None]:
 def _output_embeddings_say(model: Any, largest: float) -> Iterator[None]:
     """For a while, let the output embeddings give the same wide range of scores whatever they read."""
 
-    def said(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+    def wide(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
         probe_V = torch.linspace(-largest, largest, output.shape[-1], dtype=output.dtype, device=output.device)
         return probe_V.expand_as(output)
 
-    answer: Callable[..., Tensor] = said
-    hook = model.get_output_embeddings().register_forward_hook(answer)
+    hook = model.get_output_embeddings().register_forward_hook(wide)
     try:
         yield
     finally:

@@ -22,13 +22,7 @@ Layers = tuple[KeysValues, ...]
 
 
 def cache_of(layers: Layers) -> Any:
-    """A growing cache that holds these keys and values, (B, N, T, A) each, without copying them.
-
-    Example:
-        >>> import torch
-        >>> cache_of(((torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 3, 4)),)).get_seq_length()
-        3
-    """
+    """A growing cache that holds these keys and values, (B, N, T, A) each, without copying them."""
     cache = DynamicCache()
     for keys, values in layers:
         layer = DynamicLayer()
@@ -39,21 +33,7 @@ def cache_of(layers: Layers) -> Any:
 
 
 def layers_of(cache: Any, model_name: str) -> Layers:
-    """Contents of a cache, if it holds plain keys and values of all steps, one after the other.
-
-    Args:
-        cache: what a model has made or filled.
-        model_name: for the message.
-
-    Raises:
-        InputError: the cache is of a kind whose contents cannot follow a selection.
-
-    Example:
-        >>> import torch
-        >>> zeros = torch.zeros(1, 2, 3, 4)
-        >>> layers_of(cache_of(((zeros, zeros),)), "GPT2LMHeadModel")[0][0].shape
-        torch.Size([1, 2, 3, 4])
-    """
+    """Contents of a cache; it is refused unless it holds plain keys and values of all steps, one after the other."""
     if type(cache) is not DynamicCache:
         kind = "no such cache" if cache is None else f"a {type(cache).__name__}"
         raise _cannot_follow(model_name, kind)
@@ -66,11 +46,7 @@ def layers_of(cache: Any, model_name: str) -> Layers:
 
 
 def two_caches_of(cache: Any, model_name: str) -> tuple[Layers, Layers]:
-    """The same for an encoder-decoder: what its self-attention and its cross-attention keep.
-
-    Raises:
-        InputError: as of :func:`layers_of`.
-    """
+    """Contents of an encoder-decoder's cache: what its self-attention and its cross-attention keep."""
     if type(cache) is not EncoderDecoderCache:
         raise _cannot_follow(model_name, "no such cache" if cache is None else f"a {type(cache).__name__}")
     return layers_of(cache.self_attention_cache, model_name), layers_of(cache.cross_attention_cache, model_name)

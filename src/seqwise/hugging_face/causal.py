@@ -23,21 +23,13 @@ from seqwise.models.shared_cache import SharedCache
 
 
 class Prompt(NamedTuple):
-    """The prompts of a causal model.
+    """The prompts of a causal model."""
 
-    Attributes:
-        tokens_BS: the prompts, padded on the left.
-        mask_BP: 1 where a prompt token is, the last one left out: it is what the first step is fed.
-        lengths_B: how many tokens a prompt has.
-        memory: keys and values of all prompt tokens but the last, (B, N, P, A); none where steps cannot be taken.
-        nothing: the same of no steps.
-    """
-
-    tokens_BS: Tensor
-    mask_BP: Tensor
+    tokens_BS: Tensor  # padded on the left
+    mask_BP: Tensor  # 1 where a prompt token is, the last one left out: it is what the first step is fed
     lengths_B: Tensor
-    memory: Layers
-    nothing: Layers
+    memory: Layers  # keys and values of all prompt tokens but the last, (B, N, P, A); none where steps cannot be taken
+    nothing: Layers  # the same of no steps
 
 
 class CausalModel(HuggingFaceStepModel):
@@ -48,11 +40,7 @@ class CausalModel(HuggingFaceStepModel):
     """
 
     def encode(self, batch: Batch) -> Prompt:
-        """Read the prompts but for their last tokens, which the first step is fed.
-
-        Raises:
-            InputError: a prompt is empty.
-        """
+        """Read the prompts, none of them empty, but for their last tokens, which the first step is fed."""
         tokens_BS, lengths_B = batch.sources_BS, batch.source_lengths_B
         if tokens_BS.shape[1] == 0 or bool((lengths_B < 1).any()):
             raise InputError(
@@ -106,9 +94,8 @@ class CausalModel(HuggingFaceStepModel):
         call = SharedCall(shared, num_seen=num_seen)
         placed = self._placed(context, inputs_BJD.shape[1], step, 1)
         if self._takes_positions:
-            del placed[
-                "attention_mask"
-            ]  # the shared cache has its own, and a GPU would be asked whether anything is masked
+            # The shared cache has its own, and a GPU would be asked whether anything is masked.
+            del placed["attention_mask"]
         with shared_call(self._decoder, call):
             return self._stepped(inputs_BJD, call.cache, placed)
 
@@ -120,8 +107,7 @@ class CausalModel(HuggingFaceStepModel):
             return torch.cat([prompt[:, None].expand(-1, num_slots, *prompt.shape[1:]), steps], dim=-2).flatten(0, 1)
 
         cache = cache_of(tree.map(behind_prompt, context.memory, state))
-        placed = self._placed(context, num_slots, step, 1)
-        hidden = self._stepped(inputs_BJD, cache, placed)
+        hidden = self._stepped(inputs_BJD, cache, self._placed(context, num_slots, step, 1))
         grown: Layers = tree.map(lambda leaf: leaf[:, :, before:], layers_of(cache, self._name))
         return hidden, grown
 
@@ -135,11 +121,10 @@ class CausalModel(HuggingFaceStepModel):
         before, num_steps = context.mask_BP.shape[1], inputs_BTD.shape[1]
         self._require_positions(before + num_steps, "the longest target")
         placed = self._placed(context, 1, 0, num_steps)
+        hidden_BTH: Tensor
         if context.memory and self._keeps_cache:
-            cache = cache_of(context.memory)
-            hidden_BTH: Tensor = self._run(
-                inputs_BTD, past_key_values=cache, use_cache=True, **placed
-            ).last_hidden_state
+            output = self._run(inputs_BTD, past_key_values=cache_of(context.memory), use_cache=True, **placed)
+            hidden_BTH = output.last_hidden_state
             return hidden_BTH
         # Without a cache the prompt is read along.
         if "position_ids" in placed:

@@ -140,7 +140,7 @@ class SearchAwareConfig(Seq2SeqTrainingArguments):
         return {name: _as_text(value) for name, value in super().to_dict().items()}
 
     def picklable(self) -> SearchAwareConfig:
-        """A copy that can be saved, in which the name of a function stands for it."""
+        """Return a copy that can be saved, in which the name of a function stands for it."""
         copied = copy.copy(self)
         for name in ("alpha", "gold_probability"):
             if callable(getattr(self, name)):

@@ -42,27 +42,18 @@ MOVABLE_CACHES = (None, "dynamic", "dynamic_full", "offloaded")
 
 
 class SpecialTokens(NamedTuple):
-    """The tokens that a search has to know, and the padding if it may be written."""
+    """The tokens that a search has to know."""
 
     end: int | None
-    first: int
-    forced_first: int | None
-    padding: int | None
+    first: int  # what the decoder is fed first: 0 for a causal model, which is fed its prompt
+    forced_first: int | None  # what the first output has to be
+    padding: int | None  # if it may be written
 
 
 def special_tokens(model: Any, generation_config: GenerationConfig) -> SpecialTokens:
-    """Tokens at which outputs start and end.
+    """Tokens at which outputs start and end, as a generation config says.
 
-    Args:
-        model: a Hugging Face model.
-        generation_config: says it.
-
-    Returns:
-        The end token, what the decoder is fed first (0 for a causal model, which is fed its prompt), what its first
-        output is forced to be, and the padding token unless it is forbidden.
-
-    Raises:
-        InputError: there are several end tokens, no single start token, or a cache is asked for that cannot follow.
+    Several end tokens, no single start token, and a cache that cannot follow are refused.
 
     Example:
         >>> from transformers import BartConfig, BartForConditionalGeneration
@@ -123,7 +114,7 @@ def generation_selector(
     As there, what is forbidden is taken away after the scores are normalised: probabilities of what is left sum to less
     than one. A forced last token adds nothing to the score.
 
-    Heeded are ``suppress_tokens``, ``begin_suppress_tokens``, ``bad_words_ids`` of one token each, ``min_new_tokens``,
+    Applied are ``suppress_tokens``, ``begin_suppress_tokens``, ``bad_words_ids`` of one token each, ``min_new_tokens``,
     ``min_length`` (of encoder-decoders) and ``forced_eos_token_id``; ``forced_bos_token_id`` is a matter of
     :func:`~seqwise.hugging_face.step_model.step_model`. How to search (``num_beams``, ``length_penalty``,
     ``early_stopping``, ``max_length``, sampling) is yours to say, in the selector and in ``decode``.
@@ -198,29 +189,17 @@ def _forbidden(generation_config: GenerationConfig, end: int | None) -> set[int]
 
 @dataclass(frozen=True)
 class GenerationSelector:
-    """A selector and what it may not choose; made by :func:`generation_selector`.
+    """A selector and what it may not choose; made by :func:`generation_selector`."""
 
-    Attributes:
-        selector: chooses among what is left.
-        vocabulary_size: V.
-        excluded: tokens that are never chosen.
-        excluded_at_first: tokens that are not chosen at the step ``first_choice``.
-        first_choice: the first step that is not forced.
-        end: the end token.
-        steps_before_end: how many steps it may not be chosen at.
-        forced_last: the token of the last step.
-        num_steps: how many steps there are.
-    """
-
-    selector: Selector
+    selector: Selector  # chooses among what is left
     vocabulary_size: int
-    excluded: tuple[int, ...] = ()
-    excluded_at_first: tuple[int, ...] = ()
-    first_choice: int = 0
-    end: int | None = None
-    steps_before_end: int = 0
-    forced_last: int | None = None
-    num_steps: int | None = None
+    excluded: tuple[int, ...]  # tokens that are never chosen
+    excluded_at_first: tuple[int, ...]  # tokens that are not chosen at the step ``first_choice``
+    first_choice: int  # the first step that is not forced
+    end: int | None
+    steps_before_end: int  # steps at which the end token may not be chosen
+    forced_last: int | None  # the token of the last step
+    num_steps: int | None
 
     def __call__(self, candidates: Candidates, carry: Any, generator: torch.Generator | None) -> tuple[Selection, Any]:
         """Choose from one step's candidates."""

@@ -14,13 +14,10 @@ from seqwise.models.heads import LinearOverLayer
 
 
 def head_of(model: nn.Module) -> nn.Module:
-    """The head of a language model: ``W h + b`` where it is no more than that, so that single scores can be had.
+    """The head of a language model: its own linear layer, ``W h + b``, where it is no more than that.
 
-    Args:
-        model: a Hugging Face model with output embeddings.
-
-    Returns:
-        Its own linear layer, or a module without parameters of its own, which reads those of the model at every call.
+    Single scores can be had of that. Otherwise it is a module without parameters of its own, which reads those of the
+    model at every call.
 
     Example:
         >>> from transformers import GPT2Config, GPT2LMHeadModel
@@ -38,9 +35,6 @@ class OutputHead(nn.Module):
     """Output embeddings, then whatever of these a model has: a bias, a factor, a divisor, a soft cap.
 
     ``f = c tanh(g / c)``, ``g = (W h + b) m / n``.
-
-    Args:
-        model: read at every call; not a part of this module, so that its weights are not counted twice.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -86,11 +80,7 @@ class OutputHead(nn.Module):
 
 
 class LinearHead(LinearOverLayer):
-    """``W h + b`` with the weights of a model's output embeddings and the bias that the model adds elsewhere.
-
-    Args:
-        model: read at every call; not a part of this module.
-    """
+    """``W h + b`` with the weights of a model's output embeddings and the bias that the model adds elsewhere."""
 
     def __init__(self, model: nn.Module) -> None:
         nn.Module.__init__(self)

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from seqwise.decoding import evaluation_mode
 from seqwise.errors import InputError
 from seqwise.hugging_face.text_codec import TextCodec
 from seqwise.models.masked import seen_tokens
@@ -113,11 +114,7 @@ class HuggingFaceMaskedModel(nn.Module):
         return torch.cat(parts)
 
     def require_room(self, length: int) -> None:
-        """Refuse a sequence of more free tokens than the model has positions for.
-
-        Raises:
-            InputError: it is longer.
-        """
+        """Refuse a sequence of more free tokens than the model has positions for."""
         if self.max_length is not None and length > self.max_length:
             num_special = len(self.before) + len(self.after)
             raise InputError(
@@ -134,7 +131,7 @@ class HuggingFaceMaskedModel(nn.Module):
             inputs["attention_mask"] = attended_NL
         elif not bool(attended_NL.all()):
             raise InputError("the model takes no attention mask, so that rows cannot be padded", hint="sort by length")
-        with _gathered(self.model, masked_NL) if self.head_at_masked else _untouched():
+        with _gathered(self.model, masked_NL) if self.head_at_masked else nullcontext():
             logits = self.model(**inputs).logits
         logits_MV = logits.squeeze(0) if self.head_at_masked else logits[masked_NL]
         return logits_MV.float() if logits_MV.dtype in (torch.float16, torch.bfloat16) else logits_MV
@@ -287,24 +284,6 @@ def _gathered(model: Any, masked_NL: Tensor) -> Iterator[None]:
         handle.remove()
 
 
-@contextmanager
-def _untouched() -> Iterator[None]:
-    yield
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Inside, dropout is off; afterwards each module has the mode that it had."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-
-
 def _check(adapted: HuggingFaceMaskedModel) -> None:
     """Find out whether the head can be applied at masked positions alone; refuse what is no masked language model."""
     name = type(_inner(adapted.model)).__name__
@@ -314,7 +293,7 @@ def _check(adapted: HuggingFaceMaskedModel) -> None:
     words = adapted.allowed_V.nonzero().flatten()[:3].to(adapted.device)
     tokens_NT = words[torch.arange(2 * room, device=adapted.device) % len(words)].view(2, room)
     masked_NT = torch.tensor([[True, False, True], [False, True, True]], device=adapted.device)[:, :room]
-    with _evaluating(adapted.model):
+    with evaluation_mode(adapted.model), torch.no_grad():
         adapted.head_at_masked = False
         full_MV = _attempt(lambda: adapted.masked_logits(tokens_NT, masked_NT))
         if full_MV is None or full_MV.shape != (int(masked_NT.sum()), adapted.vocab_size):

@@ -24,7 +24,7 @@ from seqwise.hugging_face.text_codec import TextCodec, placed
 from seqwise.sampling.chains import Trace
 from seqwise.sampling.diagnostics import ChainReport, diagnose_chains
 from seqwise.sampling.energies import MAX_ROWS, TokenScores, pseudo_log_likelihood
-from seqwise.sampling.problems import ChainProblem, Progress, Sample, of_one_length, run_problems, samples_of
+from seqwise.sampling.problems import ChainProblem, Progress, of_one_length, run_problems, samples_of
 from seqwise.sampling.settings import ChainSettings
 from seqwise.sampling.starts import FREE
 
@@ -82,7 +82,7 @@ class SampledTexts:
     @property
     def texts(self) -> list[str]:
         """Of the samples, in their order."""
-        return [one.text for one in self.samples]
+        return [sample.text for sample in self.samples]
 
     @property
     def acceptance(self) -> float:
@@ -104,11 +104,11 @@ class SampledTexts:
         Raises:
             InputError: fewer than 4 sweeps count, or ArviZ is missing.
         """
-        return [diagnose_chains(one, discard=self.discard, features=features) for one in self.chains]
+        return [diagnose_chains(trace, discard=self.discard, features=features) for trace in self.chains]
 
     def _share(self, name: str) -> float:
-        proposals = sum(int(one.proposals_SB[self.discard :].sum()) for one in self.chains)
-        return sum(int(getattr(one, name)[self.discard :].sum()) for one in self.chains) / max(proposals, 1)
+        proposals = sum(int(trace.proposals_SB[self.discard :].sum()) for trace in self.chains)
+        return sum(int(getattr(trace, name)[self.discard :].sum()) for trace in self.chains) / max(proposals, 1)
 
 
 @torch.no_grad()
@@ -141,13 +141,13 @@ def pseudo_log_likelihoods(
     if max_rows < 1:
         raise InputError(f"max_rows must be at least 1, got {max_rows}")
     encoded = _encoded(adapted, codec.ids, texts)
-    found: dict[int, Tensor] = {}
+    scored: dict[int, Tensor] = {}
     for places in of_one_length(list(map(len, encoded)), lambda length: max_rows // length):
         tokens_BT = torch.tensor([encoded[place] for place in places], device=adapted.device)
         log_probs_BT = pseudo_log_likelihood(adapted, tokens_BT, max_rows=max_rows)
-        found |= zip(places, log_probs_BT.cpu(), strict=True)
+        scored |= zip(places, log_probs_BT.cpu(), strict=True)
     return [
-        TextScore(codec.pieces(ids), found[place], text)
+        TextScore(codec.pieces(ids), scored[place], text)
         for place, (text, ids) in enumerate(zip(texts, encoded, strict=True))
     ]
 
@@ -229,8 +229,9 @@ def sample_texts(
         if num_chains is not None:
             raise InputError("num_chains: each text is the start of one chain", hint="leave it out, or give a length")
         problems = _from_starts(codec, _encoded(adapted, codec.ids, texts), allowed_V)
-    job = _Job(adapted, codec, allowed_V, settings, seed, num_sweeps, discard, every, progress)
-    return job.run(problems, codec.text)
+    options: dict[str, Any] = {"num_sweeps": num_sweeps, "discard": discard, "every": every, "seed": seed}
+    options |= {"allowed_V": allowed_V, "progress": progress}
+    return _sampled(adapted, codec, problems, codec.text, None, settings, **options)
 
 
 def infill(
@@ -256,13 +257,7 @@ def infill(
         tokenizer: the model's own; its mask token marks what is free.
         texts: one mask token at least in each.
         num_chains: of each text.
-        num_sweeps: see :func:`sample_texts`, as the others.
-        discard: see there.
-        every: see there.
-        seed: see there.
-        allowed: see there.
-        settings: see there.
-        progress: see there.
+        num_sweeps, discard, every, seed, allowed, settings, progress: see :func:`sample_texts`.
 
     Returns:
         Samples by text and chain. The written part comes back letter for letter, if that is read as the same tokens.
@@ -293,65 +288,46 @@ def infill(
             raise InputError(f"text {place + 1}: no position is free", hint=f"write {mask} for each token to be drawn")
         chains: dict[str, Any] = {"num_chains": num_chains, "first_chain": place * num_chains}
         problems.append(ChainProblem(ids, **chains, problem=place, path=f"text {place + 1}"))
-    settings, allowed_V = settings or ChainSettings(), _allowed(codec, allowed)
-    job = _Job(adapted, codec, allowed_V, settings, seed, num_sweeps, discard, every, progress)
-    return job.run(problems, codec.filled, texts)
+    options: dict[str, Any] = {"num_sweeps": num_sweeps, "discard": discard, "every": every, "seed": seed}
+    options |= {"allowed_V": _allowed(codec, allowed), "progress": progress}
+    return _sampled(adapted, codec, problems, codec.filled, texts, settings or ChainSettings(), **options)
 
 
 # -------------------------------------------------------------------------------------------------- their parts
 
 
-@dataclass(frozen=True, eq=False)
-class _Job:
-    """The options of one call; see :func:`sample_texts`."""
-
-    model: HuggingFaceMaskedModel
-    codec: TextCodec
-    allowed_V: Tensor
-    settings: ChainSettings
-    seed: int
-    num_sweeps: int
-    discard: int | None
-    every: int | None
-    progress: Progress | None
-
-    def run(
-        self, problems: Sequence[ChainProblem], text_of: Callable[..., str], texts: Sequence[str] | None = None
-    ) -> SampledTexts:
-        """Run chains over the problems, and make texts of their samples, each with the text that it fills in."""
-        discard = self._discarded()
-        chains = run_problems(
-            self.model,
-            problems,
-            self.settings,
-            num_sweeps=self.num_sweeps,
-            progress=self.progress,
-            seed=self.seed,
-            allowed_V=self.allowed_V,
-            phrase=self.codec.phrase,
-            spell=self.codec.plain,
-        )
-        sweeps: Iterable[int] = [self.num_sweeps]
-        if self.every is not None:
-            every = _at_least_one("every", self.every)
-            sweeps = [sweep for sweep in range(discard + 1, self.num_sweeps + 1) if sweep % every == 0]
-        samples = []
-        for problem, trace in zip(problems, chains, strict=True):
-            given = () if texts is None else (texts[problem.problem],)
-            for sample in samples_of(problem, trace, sweeps):
-                samples.append(self._text_sample(sample, text_of(*given, sample.tokens)))
-        return SampledTexts(samples, chains, discard)
-
-    def _discarded(self) -> int:
-        _at_least_one("num_sweeps", self.num_sweeps)
-        discard = min(7, self.num_sweeps // 2) if self.discard is None else self.discard
-        if not 0 <= discard < self.num_sweeps:
-            raise InputError(f"discard: of {self.num_sweeps} sweeps {discard} are left out", hint="discard fewer")
-        return max(discard, self.settings.burn_in if self.settings.burn_in < self.num_sweeps else 0)
-
-    def _text_sample(self, sample: Sample, text: str) -> TextSample:
-        survives, pieces = self.codec.survives(text, sample.tokens), self.codec.pieces(sample.tokens)
-        return TextSample(text, pieces, sample.energy, sample.problem, sample.chain, sample.sweep, survives)
+def _sampled(
+    adapted: HuggingFaceMaskedModel,
+    codec: TextCodec,
+    problems: Sequence[ChainProblem],
+    text_of: Callable[..., str],
+    texts: Sequence[str] | None,
+    settings: ChainSettings,
+    *,
+    num_sweeps: int,
+    discard: int | None,
+    every: int | None,
+    **options: Any,
+) -> SampledTexts:
+    """Run chains over the problems, and make texts of their samples, each with the text that it fills in."""
+    _at_least_one("num_sweeps", num_sweeps)
+    discard = min(7, num_sweeps // 2) if discard is None else discard
+    if not 0 <= discard < num_sweeps:
+        raise InputError(f"discard: of {num_sweeps} sweeps {discard} are left out", hint="discard fewer")
+    discard = max(discard, settings.burn_in if settings.burn_in < num_sweeps else 0)
+    options |= {"phrase": codec.phrase, "spell": codec.plain}
+    chains = run_problems(adapted, problems, settings, num_sweeps=num_sweeps, **options)
+    sweeps: Iterable[int] = [num_sweeps]
+    if every is not None:
+        _at_least_one("every", every)
+        sweeps = [sweep for sweep in range(discard + 1, num_sweeps + 1) if sweep % every == 0]
+    samples = []
+    for problem, trace in zip(problems, chains, strict=True):
+        given = () if texts is None else (texts[problem.problem],)
+        for place, chain, sweep, tokens, energy in samples_of(problem, trace, sweeps):
+            text, pieces = text_of(*given, tokens), codec.pieces(tokens)
+            samples.append(TextSample(text, pieces, energy, place, chain, sweep, codec.survives(text, tokens)))
+    return SampledTexts(samples, chains, discard)
 
 
 def _at_least_one(name: str, value: int) -> int:
@@ -363,8 +339,7 @@ def _at_least_one(name: str, value: int) -> int:
 def _adapt(model: Any, tokenizer: Any) -> tuple[HuggingFaceMaskedModel, TextCodec]:
     if isinstance(model, HuggingFaceMaskedModel):
         adapted, codec = model, TextCodec(tokenizer, vocab_size=model.vocab_size)
-        theirs, own = (codec.mask_id, codec.before, codec.after), (adapted.mask_id, adapted.before, adapted.after)
-        if theirs != own:
+        if (codec.mask_id, codec.before, codec.after) != (adapted.mask_id, adapted.before, adapted.after):
             raise InputError("the tokenizer puts other special tokens than the model was adapted with")
     else:
         adapted = masked_model(model, tokenizer=tokenizer)
@@ -391,20 +366,20 @@ def _allowed(codec: TextCodec, allowed: Sequence[str] | None) -> Tensor:
     if allowed is None:
         return codec.allowed_V
     vocabulary = codec.tokenizer.get_vocab()
-    strange = next((one for one in allowed if one not in vocabulary or not codec.allowed_V[vocabulary[one]]), None)
-    if strange is not None or not allowed:
-        what = "no token" if strange is None else f"{strange!r} is special or no token of the vocabulary"
-        raise InputError(f"allowed: {what}", hint="give tokens as tokenizer.tokenize writes them")
+    strange = [token for token in allowed if token not in vocabulary or not codec.allowed_V[vocabulary[token]]]
+    if strange or not allowed:
+        problem = f"{strange[0]!r} is special or no token of the vocabulary" if strange else "no token"
+        raise InputError(f"allowed: {problem}", hint="give tokens as tokenizer.tokenize writes them")
     flags_V = torch.zeros_like(codec.allowed_V)
-    flags_V[[vocabulary[one] for one in allowed]] = True
+    flags_V[[vocabulary[token] for token in allowed]] = True
     return flags_V
 
 
 def _from_starts(codec: TextCodec, encoded: Sequence[tuple[int, ...]], allowed_V: Tensor) -> list[ChainProblem]:
     """A problem for each length, the shortest first, whose chains start from the texts of that length."""
     for number, ids in enumerate(encoded, start=1):
-        for piece, one in zip(codec.pieces(ids), ids, strict=True):
-            if not allowed_V[one]:
+        for piece, token in zip(codec.pieces(ids), ids, strict=True):
+            if not allowed_V[token]:
                 hint = "start from other texts: a chain could never come back to it"
                 raise InputError(f"text {number}: the token {piece!r} is never drawn", hint=hint)
     by_length: dict[int, list[tuple[int, ...]]] = {}

@@ -22,23 +22,12 @@ READ = (*NEEDED, "attention_mask", "decoder_input_ids")
 
 
 def batch_from_inputs(inputs: Mapping[str, Any], *, first: int | None) -> Batch:
-    """The sources and targets of what a Hugging Face model would be called with.
+    """The sources and targets of what a Hugging Face model would be called with, without rows that have no label.
 
-    An encoder-decoder reads ``input_ids`` and writes ``labels``. A causal model has both in one row: what has a label
-    is the target, what stands before it the prompt, which is never empty: the first token of a row is no target, as
-    for transformers, which predicts it from nothing.
-
-    Args:
-        inputs: ``input_ids`` and ``labels`` (-100 where there is none), (B, L) each, and where there is padding an
-            ``attention_mask``. ``decoder_input_ids``, as ``DataCollatorForSeq2Seq(model=...)`` adds them, may be there
-            if they are the labels moved right.
-        first: of an encoder-decoder, the token that its decoder starts from; None for a causal model.
-
-    Returns:
-        The batch without rows that have no label; there may be none left.
-
-    Raises:
-        InputError: something is missing or would be passed over, or labels or the mask have a gap.
+    An encoder-decoder reads ``input_ids`` and writes ``labels``, from the token ``first`` on; ``decoder_input_ids``, as
+    ``DataCollatorForSeq2Seq(model=...)`` adds them, may be there if they are the labels moved right. A causal model
+    (where ``first`` is None) has both in one row: what has a label is the target, what stands before it the prompt,
+    which is never empty: the first token of a row is no target, as for transformers, which predicts it from nothing.
 
     Example:
         >>> inputs = {"input_ids": torch.tensor([[0, 5, 6, 7]]), "attention_mask": torch.tensor([[0, 1, 1, 1]])}
@@ -70,14 +59,7 @@ def batch_from_inputs(inputs: Mapping[str, Any], *, first: int | None) -> Batch:
 
 
 def target_labels(inputs: Mapping[str, Any], *, causal: bool) -> Tensor:
-    """The labels that are targets, in their places: of a causal model all but the first token of a row.
-
-    Args:
-        inputs: as of :func:`batch_from_inputs`.
-        causal: whether the model has prompt and target in one row.
-
-    Returns:
-        (B, L), -100 elsewhere.
+    """The labels that are targets, in their places, -100 elsewhere: of a causal model all but the first token of a row.
 
     Example:
         >>> inputs = {"input_ids": torch.tensor([[5, 6]]), "labels": torch.tensor([[5, 6]])}

@@ -21,23 +21,14 @@ from seqwise.models.shared_cache import SharedCache
 
 
 class Source(NamedTuple):
-    """The encoded sources of an encoder-decoder.
+    """The encoded sources of an encoder-decoder."""
 
-    Attributes:
-        hidden_BSH: what the encoder made of them.
-        mask_BS: 1 where a source token is.
-        lengths_B: source lengths.
-        memory: keys and values of the cross-attention, (B, N, S, A); none where steps cannot be taken.
-        nothing: the decoder's own keys and values before its first step.
-        copies: of the memory, for several slots.
-    """
-
-    hidden_BSH: Tensor
-    mask_BS: Tensor
+    hidden_BSH: Tensor  # what the encoder made of them
+    mask_BS: Tensor  # 1 where a source token is
     lengths_B: Tensor
-    memory: Layers
-    nothing: Layers
-    copies: SlotCopies
+    memory: Layers  # keys and values of the cross-attention, (B, N, S, A); none where steps cannot be taken
+    nothing: Layers  # the decoder's own keys and values before its first step
+    copies: SlotCopies  # of the memory, for several slots
 
 
 class Seq2SeqModel(HuggingFaceStepModel):
@@ -77,11 +68,10 @@ class Seq2SeqModel(HuggingFaceStepModel):
         """
         parts = list(self._decoder.modules())
         devices = {parameter.device for part in parts for parameter in part.parameters(recurse=False)}
-        if any(hasattr(part, "base_layer") for part in parts) or any(
-            one.type not in ("cpu", "cuda") for one in devices
-        ):
+        adapted = any(hasattr(part, "base_layer") for part in parts)
+        if adapted or any(device.type not in ("cpu", "cuda") for device in devices):
             return nullcontext()
-        return torch.random.fork_rng([one for one in devices if one.type == "cuda"])
+        return torch.random.fork_rng([device for device in devices if device.type == "cuda"])
 
     def _first_tokens(self, context: Source) -> Tensor:
         return torch.full_like(context.lengths_B, self.first)

@@ -30,35 +30,21 @@ PLAIN = (causal_mask_function, bidirectional_mask_function)
 
 
 class SharedCall:
-    """One step of a decoder for J slots of each input.
-
-    Attributes:
-        shared: the cache of all slots, into which the step writes.
-        cache: what the decoder takes for its cache; it asks for the length, and hands over new keys and values.
-        memory: what the decoder takes for the cache of its cross-attention.
-        plain: what the decoder takes for its mask. Whatever it makes of it is another tensor, and not done here.
-        is_over: whether the step has been taken.
-    """
+    """One step of a decoder for J slots of each input, which writes into the cache that they share."""
 
     def __init__(
         self, shared: SharedCache, *, num_seen: int, memory: Layers = (), is_real_BS: Tensor | None = None
     ) -> None:
-        """Begin a step.
-
-        Args:
-            shared: the cache into which it writes.
-            num_seen: how many positions there are before it.
-            memory: keys and values of the cross-attention, (B, N, S, A) for each layer.
-            is_real_BS: which source tokens are no padding.
-        """
         self.shared, self.num_slots, self.is_over = shared, shared.columns_BJT.shape[1], False
+        # What the decoder takes for the caches of its self-attention and cross-attention, and for its mask. Whatever it
+        # makes of the mask is another tensor, and not done here.
+        self.cache = DynamicCache()
+        self.cache.layers.extend(_CacheLayer(self, layer, num_seen) for layer in range(shared.num_layers))
         self.memory, self._memory_keys = cache_of(memory), [keys for keys, _ in memory]
         self.plain = torch.zeros(1, 1, 1, 1)
         self._memory_mask = None if is_real_BS is None else is_real_BS[:, None, None]
         self._own_keys: Tensor | None = None
         self._masks: dict[int, Tensor] = {}
-        self.cache = DynamicCache()
-        self.cache.layers.extend(_CacheLayer(self, layer, num_seen) for layer in range(shared.num_layers))
 
     def put(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Write keys and values (B J, N, 1, A), and return all of them, (B, N, C, A)."""
@@ -71,16 +57,12 @@ class SharedCall:
         return self._own_keys, all_values
 
     def mask(self, keys: Tensor, per_slot: int) -> Tensor | None:
-        """Mask of the keys that the slots see, each slot asking for several heads; (B, 1, J G, C) or broadcast to it.
-
-        Raises:
-            NotImplementedError: they are not what was handed out.
-        """
+        """Mask of the keys that the slots see, several heads for each slot: (B, 1, J G, C) or broadcast to it."""
         if keys is self._own_keys:
             if per_slot not in self._masks:
                 self._masks[per_slot] = self.shared.mask.repeat_interleave(per_slot, dim=2)
             return self._masks[per_slot]
-        if any(keys is one for one in self._memory_keys):
+        if any(keys is own for own in self._memory_keys):
             return self._memory_mask
         raise NotImplementedError("attention to keys made of those that were kept")
 
@@ -148,11 +130,7 @@ def _usual(config: Any) -> str:
 
 
 def mask_of(*, config: Any = None, mask_function: Any = causal_mask_function, **others: Any) -> Any:
-    """Mask that a decoder gets when it asks for one: of a shared step none, but a tensor that stands for it.
-
-    Raises:
-        NotImplementedError: the mask of a shared step is not the plain one.
-    """
+    """Mask that a decoder gets when it asks for one: of a shared step none, but a tensor that stands for it."""
     call = _current()
     if call is None:
         usual = _usual(config)
@@ -176,17 +154,14 @@ def attend(
 ) -> tuple[Tensor, Any]:
     """Attention of one query for each slot, (B J, N, 1, A), to keys (B, N / G, C, A) that the slots share.
 
-    Returns:
-        What was found, (B J, 1, N, A), as transformers wants it.
-
-    Raises:
-        NotImplementedError: the module's attention is more than that.
+    Return (B J, 1, N, A), as transformers wants it; a module whose attention is more than that raises
+    NotImplementedError.
     """
     call = _current()
     if call is None:
         usual = AttentionInterface().get_interface(_usual(module.config), sdpa_attention_forward)
-        found, weights = usual(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **others)
-        return found, weights
+        attended, weights = usual(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **others)
+        return attended, weights
     unknown = [name for name, what in others.items() if what is not None and what is not False and name not in KNOWN]
     if attention_mask is not None and attention_mask is not call.plain:
         unknown.append("a mask of its own")
@@ -196,8 +171,8 @@ def attend(
     # Heads that read the same keys are more queries of them, as the slots are.
     queries = query.reshape(len(key), call.num_slots, key.shape[1], *shape_JGA[1:]).transpose(1, 2).flatten(2, 3)
     mask = call.mask(key, shape_JGA[1])
-    found = F.scaled_dot_product_attention(queries, key, value, attn_mask=mask, scale=scaling)
-    return found.unflatten(2, shape_JGA[:2]).transpose(1, 2).reshape(len(query), 1, query.shape[1], -1), None
+    attended = F.scaled_dot_product_attention(queries, key, value, attn_mask=mask, scale=scaling)
+    return attended.unflatten(2, shape_JGA[:2]).transpose(1, 2).reshape(len(query), 1, query.shape[1], -1), None
 
 
 AttentionInterface.register(NAME, attend)

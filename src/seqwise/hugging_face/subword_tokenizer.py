@@ -12,15 +12,9 @@ PADDING = "<pad>"
 
 
 def subword_tokenizer(subwords: Subwords) -> Any:
-    """A Hugging Face tokenizer that splits text as :func:`~seqwise.data.subwords.split_text` does.
+    """A ``PreTrainedTokenizerFast`` that splits text as :func:`~seqwise.data.subwords.split_text` does.
 
     Ids: 0 the unknown character, then the pieces in order, ``</s>`` and ``<pad>``. Every text ends in ``</s>``.
-
-    Args:
-        subwords: as learnt by :func:`~seqwise.data.subwords.learn_subwords`.
-
-    Returns:
-        A ``PreTrainedTokenizerFast``, which is saved and loaded as any other.
 
     Example:
         >>> from seqwise.data.subwords import learn_subwords

@@ -26,10 +26,7 @@ BACKBONE, SIZES, WEIGHTS = "backbone", "tagger.json", "model.safetensors"
 
 
 class PieceEncoder(nn.Module):
-    """A Hugging Face encoder, of whose outputs those of the first piece of each word are kept.
-
-    Args:
-        backbone: a model without a head.
+    """A Hugging Face encoder without a head, of whose outputs those of the first piece of each word are kept.
 
     Sources are as :func:`word_pieces` makes them.
     """
@@ -41,7 +38,7 @@ class PieceEncoder(nn.Module):
 
     def num_outputs(self, source_ids: Sequence[int]) -> int:
         """Number of words of a source."""
-        return sum(one < 0 for one in source_ids)
+        return sum(token < 0 for token in source_ids)
 
     def forward(self, sources_BS: Tensor, lengths_B: Tensor) -> Context:
         starts_BS = sources_BS < 0
@@ -121,7 +118,7 @@ def pretrained_tagger(
         label_embedding_size=label_embedding_size,
         dropout=dropout,
     )
-    # One mode for both halves: training looks at the whole's, and would leave the encoder without its dropout.
+    # One mode for both halves: training looks at the tagger's, and would leave the encoder without its dropout.
     return tagger.train(backbone.training)
 
 
@@ -131,8 +128,7 @@ def word_pieces(tokenizer: Any, words: Sequence[str]) -> tuple[int, ...]:
     Args:
         tokenizer: the model's own, fast or slow. One of bytes (RoBERTa, ModernBERT, GPT-2) reads each word as it does
             behind a blank, the first one too, whatever its ``add_prefix_space``.
-        words: one at least. One that the tokenizer gives no piece is the unknown token: see
-            :func:`words_without_pieces`.
+        words: one at least. One that the tokenizer gives no piece is the unknown token.
 
     Returns:
         Ids with the special tokens around them; ``~id``, which is negative, where a word begins.
@@ -152,24 +148,20 @@ def word_pieces(tokenizer: Any, words: Sequence[str]) -> tuple[int, ...]:
     without = set(words_without_pieces(tokenizer, words))
     known = [_unknown(tokenizer, word) if place in without else word for place, word in enumerate(words)]
     if not getattr(tokenizer, "is_fast", False):
-        marked = [marked for word in known for marked in _marked(_alone(tokenizer, word))]
+        marked: list[int] = []
+        for word in known:
+            first, *others = _alone(tokenizer, word)
+            marked += [~first, *others]
         return tuple(tokenizer.build_inputs_with_special_tokens(marked))
     ids, firsts = _pieces(tokenizer, known)
     if len(firsts) != len(words):
         raise InputError("a word disappears among the others", hint="replace what is no text in it")
     starts = set(firsts.values())
-    return tuple(~one if column in starts else one for column, one in enumerate(ids))
+    return tuple(~token if column in starts else token for column, token in enumerate(ids))
 
 
 def words_without_pieces(tokenizer: Any, words: Sequence[str]) -> tuple[int, ...]:
-    """The places of words of which a tokenizer makes nothing, such as soft hyphens and blanks of no width.
-
-    Args:
-        tokenizer: as :func:`word_pieces` takes it.
-        words: one at least.
-
-    Raises:
-        InputError: there is no word.
+    r"""The places of words of which a tokenizer makes nothing, such as soft hyphens and blanks of no width.
 
     Example:
         >>> import pytest
@@ -193,17 +185,13 @@ def _pieces(tokenizer: Any, words: Sequence[str]) -> tuple[list[int], dict[int, 
     if before is not None and b"ByteLevel" in before.__getstate__():
         # Where a blank is a part of what follows it, a word without one would be read as the rest of another.
         words = [f" {word}" for word in words]
-    found = tokenizer(list(words), is_split_into_words=True, truncation=False, padding=False, verbose=False)
-    places = reversed(list(enumerate(found.word_ids())))
-    return list(found["input_ids"]), {place: column for column, place in places if place is not None}
+    encoded = tokenizer(list(words), is_split_into_words=True, truncation=False, padding=False, verbose=False)
+    places = reversed(list(enumerate(encoded.word_ids())))
+    return list(encoded["input_ids"]), {place: column for column, place in places if place is not None}
 
 
 def _alone(tokenizer: Any, word: str) -> list[int]:
     return list(tokenizer(word, add_special_tokens=False, verbose=False)["input_ids"])
-
-
-def _marked(ids: list[int]) -> list[int]:
-    return [~ids[0], *ids[1:]]
 
 
 def _unknown(tokenizer: Any, word: str) -> str:
@@ -234,7 +222,7 @@ def save_tagger(tagger: FixedAttentionTagger, folder: str | os.PathLike[str]) ->
     sizes |= {"hidden_size": tagger.decoder.hidden_size}
     (folder / SIZES).write_text(json.dumps({**sizes, "dropout": tagger.dropout.p}, indent=1), encoding="utf-8")
     # Cloned, because safetensors refuses tensors that share memory.
-    weights = {name: one.detach().cpu().clone().contiguous() for name, one in tagger.state_dict().items()}
+    weights = {name: weight.detach().cpu().clone().contiguous() for name, weight in tagger.state_dict().items()}
     save_file(weights, folder / WEIGHTS)
     seal(folder)
 

@@ -21,23 +21,7 @@ from seqwise.sampling.starts import FREE
 
 
 class TextCodec:
-    """Text to the ids of free tokens and back, by a Hugging Face tokenizer.
-
-    Args:
-        tokenizer: fast or slow; it must have a mask token.
-        vocab_size: V, how many tokens the model scores.
-
-    Attributes:
-        mask_id: the mask.
-        before: special tokens that the tokenizer puts before a text.
-        after: those that it puts after a text.
-        unknown_id: what unknown characters become, or None.
-        allowed_V: bool: tokens that the tokenizer knows and that are not special.
-
-    Raises:
-        InputError: the tokenizer has no mask token, or does not belong to the model.
-
-    Not implemented: pairs of texts.
+    """Text to the ids of free tokens and back, by a Hugging Face tokenizer, fast or slow, that has a mask token.
 
     Example:
         >>> import pytest
@@ -54,7 +38,7 @@ class TextCodec:
             raise InputError("the tokenizer has no mask token", hint="give that of a masked language model")
         self.tokenizer = tokenizer
         self.mask_id = int(tokenizer.mask_token_id)
-        self.unknown_id: int | None = tokenizer.unk_token_id
+        self.unknown_id: int | None = tokenizer.unk_token_id  # what unknown characters become
         known = set(tokenizer.get_vocab().values())
         if max(known) >= vocab_size:
             raise InputError(
@@ -62,22 +46,19 @@ class TextCodec:
                 hint="give the model's own tokenizer, or resize the model's embeddings",
             )
         added = getattr(tokenizer, "added_tokens_decoder", {})
-        self._special = {*tokenizer.all_special_ids, *(token for token, one in added.items() if one.special)}
-        self.allowed_V = torch.zeros(vocab_size, dtype=torch.bool)
+        self._special = {*tokenizer.all_special_ids, *(token for token, entry in added.items() if entry.special)}
+        self.allowed_V = torch.zeros(vocab_size, dtype=torch.bool)  # what the tokenizer knows and is not special
         self.allowed_V[sorted(known - self._special)] = True
         mask_alone = self._encode(tokenizer.mask_token, special=False)
         around = self._encode(tokenizer.mask_token, special=True)
         starts = [n for n in range(len(around)) if around[n : n + len(mask_alone)] == mask_alone]
         if self.mask_id not in mask_alone or not starts:
             raise InputError("the tokenizer does not leave its mask token as it is", hint="give another tokenizer")
+        # Special tokens that the tokenizer puts before and after a text.
         self.before, self.after = around[: starts[0]], around[starts[0] + len(mask_alone) :]
 
     def ids(self, text: str) -> tuple[int, ...]:
-        """The free tokens of a text.
-
-        Raises:
-            InputError: there is none, or a special token is written out in it.
-        """
+        """The free tokens of a text, one at least; a special token that is written out in it is refused."""
         ids = self.ids_to_fill(text)
         if FREE in ids:
             mask = self.tokenizer.mask_token
@@ -85,22 +66,18 @@ class TextCodec:
         return ids
 
     def ids_to_fill(self, text: str) -> tuple[int, ...]:
-        """The free tokens of a text, FREE where it has the mask token.
-
-        Raises:
-            InputError: there is none, or another special token is written out in it.
-        """
+        """The free tokens of a text, FREE where it has the mask token; another special token is refused."""
         if not isinstance(text, str):
             raise InputError(f"a text was expected, got {type(text).__name__}", hint="give a list of str")
         ids = self._encode(text, special=False)
         if not ids:
             raise InputError("the text has no token", hint="fill it in or drop it")
-        written = next((one for one in ids if one in self._special - {self.mask_id, self.unknown_id}), None)
+        written = next((token for token in ids if token in self._special - {self.mask_id, self.unknown_id}), None)
         if written is not None:
-            token = self.tokenizer.convert_ids_to_tokens(written)
+            piece = self.tokenizer.convert_ids_to_tokens(written)
             hint = "leave it out; special tokens are put around the text"
-            raise InputError(f"the special token {token} stands in the text", hint=hint)
-        return tuple(FREE if one == self.mask_id else one for one in ids)
+            raise InputError(f"the special token {piece} stands in the text", hint=hint)
+        return tuple(FREE if token == self.mask_id else token for token in ids)
 
     def pieces(self, ids: Sequence[int]) -> tuple[str, ...]:
         """The tokens as the vocabulary has them."""
@@ -121,12 +98,9 @@ class TextCodec:
         return self._encode(text, special=False) == tuple(ids)
 
     def filled(self, text: str, ids: Sequence[int]) -> str:
-        """A text with mask tokens, filled in: what stood around them stays as it was written, if that is the same
-        tokens; otherwise it is :meth:`text` of all.
+        """A text with mask tokens, filled in: what stood around them stays as written, if that is the same tokens.
 
-        Args:
-            text: as :meth:`ids_to_fill` takes it.
-            ids: of the whole, the drawn ones among them.
+        Otherwise it is :meth:`text` of all; ``ids`` are of the whole, the drawn ones among them.
         """
         drawn = (new for own, new in zip(self.ids_to_fill(text), ids, strict=True) if own == FREE)
         written, *others = text.split(self.tokenizer.mask_token)
@@ -139,34 +113,33 @@ class TextCodec:
     def phrase(self, text: str) -> tuple[tuple[int, ...], ...]:
         """The ways in which a phrase may stand in a text: after a blank, and at the beginning or after another sign.
 
-        Raises:
-            InputError: it has no token, or one that is never proposed.
+        A phrase without a token, or with one that is never proposed, is refused.
         """
         ways = tuple(dict.fromkeys(self.ids(way) for way in (f" {text}", text)))
         for ids in ways:
-            for piece, one in zip(self.pieces(ids), ids, strict=True):
-                if not self.allowed_V[one]:
-                    if one == self.unknown_id:
-                        problem = f"the phrase {text!r} has a part that the tokenizer does not know"
-                    else:
-                        problem = f"the phrase {text!r} holds {piece!r}, which is never drawn"
-                    raise InputError(problem, hint="choose words that the model can write")
+            for piece, token in zip(self.pieces(ids), ids, strict=True):
+                if self.allowed_V[token]:
+                    continue
+                problem = f"the phrase {text!r} holds {piece!r}, which is never drawn"
+                if token == self.unknown_id:
+                    problem = f"the phrase {text!r} has a part that the tokenizer does not know"
+                raise InputError(problem, hint="choose words that the model can write")
         return ways
 
     def _encode(self, text: str, *, special: bool) -> tuple[int, ...]:
-        found = self.tokenizer(text, add_special_tokens=special, padding=False, truncation=False, verbose=False)
-        return tuple(found["input_ids"])
+        encoded = self.tokenizer(text, add_special_tokens=special, padding=False, truncation=False, verbose=False)
+        return tuple(encoded["input_ids"])
 
     def plain(self, ids: Sequence[int]) -> str:
         """The text that the tokenizer makes of some tokens, with a blank between those that are words of their own."""
         # Without the clean-up, which some tokenizers refuse and others cannot take back.
-        found: str = self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        return found
+        text: str = self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return text
 
 
 @contextmanager
 def placed(number: int) -> Iterator[None]:
-    """Say of what the user can fix which text it is in, counted from 1."""
+    """Say of an error which text it is in, counted from 1."""
     try:
         yield
     except InputError as error:

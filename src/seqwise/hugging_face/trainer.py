@@ -103,12 +103,7 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
         self._plain, self._adapted = self.model, step_model(self.model)
 
     def train(self, *arguments: Any, **named: Any) -> Any:
-        """Train as ``Seq2SeqTrainer`` does, once there is all that it will need.
-
-        Raises:
-            InputError: there are no training data, the data of evaluations are empty, their metric cannot be had, or
-                early stopping has nothing to go by.
-        """
+        """Train as ``Seq2SeqTrainer`` does, once there is all that training and its evaluations will need."""
         self._require_evaluation()
         if self.train_dataset is None or _is_empty(self.train_dataset):
             raise InputError("train_dataset: there is no training data", hint="pass at least one example")
@@ -117,11 +112,7 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval", **generation: Any
     ) -> dict[str, float]:
-        """Evaluate as ``Seq2SeqTrainer`` does.
-
-        Raises:
-            InputError: while training: the metric that is to choose the best model is missing, or not finite.
-        """
+        """Evaluate as ``Seq2SeqTrainer`` does; in training, the metric of the best model must be there and finite."""
         metrics: dict[str, float] = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **generation)
         name = self.args.metric_for_best_model
         if self.is_in_train and name is not None and metric_key_prefix == "eval":
@@ -160,12 +151,7 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
         return self._adapted
 
     def batch_of(self, inputs: Mapping[str, Any]) -> Batch:
-        """Return the inputs of the model as sources and targets.
-
-        Raises:
-            InputError: as of ``batch_from_inputs``; or a target does not end,
-                and the objective searches.
-        """
+        """Return the inputs of the model as sources and targets; where the objective searches, targets must end."""
         model = self.adapted()
         batch = batch_from_inputs(inputs, first=model.first if self._is_encoder_decoder else None)
         if self.args.objective.searches and model.end is not None and len(batch):

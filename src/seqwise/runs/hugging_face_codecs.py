@@ -24,7 +24,8 @@ from seqwise.sampling.problems import Ways
 from seqwise.search.selectors import Selector
 
 if TYPE_CHECKING:
-    from seqwise.hugging_face import HuggingFaceMaskedModel, TextCodec
+    from seqwise.hugging_face import HuggingFaceMaskedModel
+    from seqwise.hugging_face.text_codec import TextCodec
 
 FORBIDDING = ("bad_words_ids", "suppress_tokens", "begin_suppress_tokens")
 """Fields of a generation config that forbid tokens; all others are left to the decoder."""

@@ -33,7 +33,8 @@ def load_masked_language_model(source: Path | str) -> tuple[Any, Any]:
     """
     from transformers import AutoModelForMaskedLM
 
-    from seqwise.hugging_face import TextCodec, masked_model
+    from seqwise.hugging_face import masked_model
+    from seqwise.hugging_face.text_codec import TextCodec
 
     kind = "masked language model"
     model, tokenizer = load_model_and_tokenizer(source, lambda _: AutoModelForMaskedLM, kind=kind)
