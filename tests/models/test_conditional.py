@@ -18,7 +18,8 @@ from oracles import Vector
 from seqwise import InputError, tree
 from seqwise.data import EncodedExample, collate
 from seqwise.data.batches import IGNORE
-from seqwise.models import ConditionalContext, ConditionalMaskedTransformer, MaskedTransformer
+from seqwise.models import ConditionalMaskedTransformer, MaskedTransformer
+from seqwise.models.conditional import ConditionalContext
 from seqwise.objectives import conditional_masked_objective, mask_uniformly
 from seqwise.sampling.energies import pseudo_log_likelihood, rows_of
 

@@ -25,7 +25,8 @@ from command_line import Command, run_main  # noqa: E402
 from letters import letter_pairs, letter_tokenizer  # noqa: E402
 from pretrained import saved  # noqa: E402
 from seqwise.errors import InputError  # noqa: E402
-from seqwise.models import HubModel, Tagger  # noqa: E402
+from seqwise.models import Tagger  # noqa: E402
+from seqwise.models.hub import HubModel  # noqa: E402
 from seqwise.runs import choose_decoder, load_run, predict  # noqa: E402
 from seqwise.runs.hub import run_folder  # noqa: E402
 from seqwise.runs.inputs import input_units, inputs_of  # noqa: E402

@@ -26,7 +26,7 @@ def step_model(model: nn.Module, *, generation_config: GenerationConfig | None =
     The keys and values of the output so far are the decoder state and follow selections, gathered or mixed; those of
     the source (of the prompt, in a causal model) are kept once for each input. Where nothing asks for gradients and the
     model's attention is the softmax of scaled products, the slots of an input share all of them (``shares``): a hard
-    selection then moves indices (:class:`~seqwise.models.SharedCache`). A fed embedding is the model's own, its scale
+    selection then moves indices (``SharedCache``). A fed embedding is the model's own, its scale
     included. Whatever cannot be reproduced is found out here: a batch with padding, and outputs in which padding is
     written, are run through the model and through the adapter, and they must agree. (M2M100 and NLLB count positions by
     what is not padding: they are refused unless ``generation_config.suppress_tokens`` forbids it to be written.)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from seqwise.data.batches import Batch
 from seqwise.errors import InputError
 from seqwise.models.hub import HubModel
-from seqwise.models.recurrent import ONE_LABEL_EACH, Encoder, shifted_right
+from seqwise.models.recurrent import Encoder, read_along, require_position, shifted_right
 
 
 class Chain(NamedTuple):
@@ -161,19 +161,12 @@ class ChainTagger(nn.Module, HubModel):
 
     def step(self, inputs_BJD: Tensor, state: Tensor, context: ChainContext, step: int) -> tuple[Tensor, Tensor]:
         """Add what the label before says to what the source says; a mixture of labels says the mixture."""
-        if step >= context.scores_BSV.shape[1]:
-            raise InputError(
-                f"step {step} of a tagger has no source position: the longest source has {context.scores_BSV.shape[1]}",
-                hint=ONE_LABEL_EACH,
-            )
+        require_position(step, context.scores_BSV)
         return context.scores_BSV[:, step, None] + inputs_BJD, state
 
     def forced(self, context: ChainContext, inputs_BTD: Tensor) -> Tensor:
         """Features along any fed embeddings, all steps at once."""
-        if inputs_BTD.shape[1] > context.scores_BSV.shape[1]:
-            problem = f"{inputs_BTD.shape[1]} labels for a source of {context.scores_BSV.shape[1]} tokens"
-            raise InputError(problem, hint=ONE_LABEL_EACH)
-        return context.scores_BSV[:, : inputs_BTD.shape[1]] + inputs_BTD
+        return read_along(context.scores_BSV, inputs_BTD) + inputs_BTD
 
     def teacher_forced(self, context: ChainContext, targets_BT: Tensor) -> Tensor:
         """Features along the gold labels; positions after the end of a row are arbitrary."""

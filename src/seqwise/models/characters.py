@@ -35,12 +35,7 @@ def spelt_source(words: Sequence[int], characters: Iterable[Sequence[int]]) -> t
 
 
 def num_spelt_words(source_ids: Sequence[int]) -> int:
-    """Count the words of a spelt source.
-
-    Example:
-        >>> num_spelt_words(spelt_source([7, 0], [[1, 2], [3]]))
-        2
-    """
+    """Count the words of a spelt source."""
     return sum(token < 0 for token in source_ids)
 
 
@@ -58,11 +53,6 @@ class CharacterConvolution(nn.Module):
     ``g(w)_f = max_c relu(sum_i U_{f,i} . e(w_{c+i}) + b_f)``, i from -1 to 1, with zeros around the word. Each
     spelling of a batch is read once.
 
-    Args:
-        num_characters: how many characters there are.
-        embedding_size: of a character.
-        num_filters: F.
-
     Source: dos Santos and Zadrozny (ICML 2014); Ma and Hovy (ACL 2016).
 
     Example:
@@ -79,11 +69,7 @@ class CharacterConvolution(nn.Module):
         self.output_size = num_filters
 
     def forward(self, spelt_BS: Tensor, lengths_B: Tensor) -> SpeltWords:
-        """Take spelt sources apart, and read each word.
-
-        Raises:
-            InputError: a source does not begin with a word.
-        """
+        """Take spelt sources apart, and read each word."""
         columns_S = torch.arange(spelt_BS.shape[1], device=spelt_BS.device)
         is_real_BS = columns_S < lengths_B[:, None]
         is_word_BS = is_real_BS & (spelt_BS < 0)

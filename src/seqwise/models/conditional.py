@@ -147,10 +147,7 @@ class ConditionalMaskedTransformer(nn.Module, HubModel):
     def masked_logits(self, tokens_NT: Tensor, masked_NT: Tensor, context: Any = None) -> Tensor:
         """Unnormalised scores (M, V) at the masked positions, in row-major order.
 
-        Args:
-            tokens_NT: int64; what stands at a masked position plays no part. ``IGNORE`` after the end of shorter rows.
-            masked_NT: bool; false where there is padding.
-            context: what :meth:`encode` gave, one row for each row of tokens.
+        The context is what :meth:`encode` gave, one row for each row of tokens.
 
         Raises:
             InputError: shapes do not fit, padding is masked or stands before a token, a row holds no token, or the

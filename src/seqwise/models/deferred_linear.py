@@ -33,10 +33,6 @@ Autocast = Callable[[], AbstractContextManager[Any]]
 class DeferredLinear:
     """``W h + b`` for all steps of a search, and the node that the gradient of W and b comes from.
 
-    Args:
-        weight_VD: W.
-        bias_V: b, or None.
-
     Attributes:
         weight_VD: W, detached.
         bias_V: b, detached, or None.

@@ -27,13 +27,8 @@ class LinearOverLayer(nn.Linear, ABC):
 class ForcedFirst(nn.Module):
     """A head that leaves the first token no choice: ``f = 0`` for the forced one, minus infinity for the others.
 
-    It reads one feature more than the head it stands before: 1 at the first step, else 0. Features without it are those
-    of another step.
-
-    Args:
-        head: for all other steps.
-        token: the one that is forced.
-        width: how many features that head reads.
+    It reads one feature more than the ``width`` features of the head it stands before: 1 at the first step, else 0.
+    Features without it are those of another step.
 
     Example:
         >>> head = ForcedFirst(nn.Linear(2, 3), 1, width=2)
@@ -64,15 +59,8 @@ class ForcedFirst(nn.Module):
 def linear_weights(head: Callable[[Tensor], Tensor], num_features: int) -> tuple[Tensor, Tensor | None] | None:
     """W and b of a head that does ``f = W h + b`` in one precision and nothing else, or None.
 
-    A head with hooks, or of a class that computes something else from weights of that name, is no such head.
-
-    Args:
-        head: of a model.
-        num_features: how many features it is going to read; :class:`ForcedFirst` reads fewer after the first step.
-
-    Example:
-        >>> linear_weights(nn.Linear(2, 3, bias=False), 2)[0].shape, linear_weights(nn.Identity(), 2)
-        (torch.Size([3, 2]), None)
+    A head with hooks, or of a class that computes something else from weights of that name, is no such head. The number
+    of features matters to ``ForcedFirst``, which reads fewer after the first step.
     """
     if not isinstance(head, nn.Module) or _is_changed(head):
         return None

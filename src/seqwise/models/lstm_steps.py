@@ -26,12 +26,7 @@ LARGE = 2**17
 def lstm_step(lstm: nn.LSTM, inputs_BJD: Tensor, state: LSTMState) -> LSTMState:
     """One step of a one-layer ``nn.LSTM`` for every slot, with the very weights that the whole-sequence call uses.
 
-    ``g = W_x x + b_x + W_h h + b_h``, then :func:`lstm_cell`.
-
-    Args:
-        lstm: its input is D wide.
-        inputs_BJD: what each slot is fed; it and the state may be the same for all slots or inputs, with a 1 there.
-        state: hidden and cell state of each slot, (B, J, H).
+    ``g = W_x x + b_x + W_h h + b_h``, then ``lstm_cell``. Dimensions of size 1 stand for all slots, or all inputs.
     """
     input_GD, hidden_GH, input_bias_G, hidden_bias_G = lstm.all_weights[0]
     hidden_BJH, cell_BJH = state
@@ -42,19 +37,7 @@ def lstm_step(lstm: nn.LSTM, inputs_BJD: Tensor, state: LSTMState) -> LSTMState:
 def lstm_cell(gates_BJG: Tensor, cell_BJH: Tensor) -> LSTMState:
     """``c' = sigmoid(f) c + sigmoid(i) tanh(n)``, ``h' = sigmoid(o) tanh(c')``, of gates g = [i, f, n, o].
 
-    Args:
-        gates_BJG: what the weights say.
-        cell_BJH: c.
-
-    Returns:
-        ``h'`` and ``c'``, (B, J, H) each.
-
     Source: Hochreiter and Schmidhuber (1997), with the forget gate of Gers et al. (2000).
-
-    Example:
-        >>> hidden, cell = lstm_cell(torch.zeros(1, 1, 8), torch.ones(1, 1, 2))
-        >>> cell
-        tensor([[[0.5000, 0.5000]]])
     """
     enter_BJH, forget_BJH, new_BJH, leave_BJH = gates_BJG.chunk(4, dim=-1)
     cell_BJH = forget_BJH.sigmoid() * cell_BJH + enter_BJH.sigmoid() * new_BJH.tanh()
@@ -75,9 +58,9 @@ class _Laid(NamedTuple):
 
 
 class LSTMSteps:
-    """Whatever the steps along one context have in common, made when it is first asked for.
+    """Products that the steps along one context have in common, made when they are first asked for.
 
-    It is made anew where it would be another: after the weights have been changed, without a graph after with one.
+    They are made anew after the weights have been changed, and without a graph after with one.
 
     Not implemented: second derivatives, from ``LARGE`` weights on.
     """
@@ -88,14 +71,9 @@ class LSTMSteps:
     def step(
         self, lstm: nn.LSTM, inputs_BJD: Tensor, state: LSTMState, memory_BSM: Tensor | None = None, place: int = 0
     ) -> LSTMState:
-        """:func:`lstm_step`, of which every input of the batch may read the encoder's output at a place.
+        """``lstm_step``, of which every input of the batch may read the encoder's output at a place.
 
-        Args:
-            lstm: its input is D wide, or D + M with a memory.
-            inputs_BJD: what each slot is fed.
-            state: hidden and cell state of each slot, (B, J, H).
-            memory_BSM: what the encoder put out; all of it is multiplied at the first step.
-            place: where to read.
+        The LSTM's input is D wide, or D + M with a memory, all of which is multiplied at the first step.
         """
         laid = self._of(lstm, inputs_BJD, memory_BSM)
         hidden_BJH, cell_BJH = state
@@ -105,7 +83,7 @@ class LSTMSteps:
     def _of(self, lstm: nn.LSTM, inputs_BJD: Tensor, memory_BSM: Tensor | None) -> _Laid:
         weights = [*lstm.all_weights[0], *([] if memory_BSM is None else [memory_BSM])]
         # Weights that have been changed in place are others, and so are those that are made anew for every call.
-        made_of = tuple((one, 0 if one.is_inference() else one._version, one.requires_grad) for one in weights)
+        made_of = tuple((x, 0 if x.is_inference() else x._version, x.requires_grad) for x in weights)
         mode = torch.is_grad_enabled(), torch.is_autocast_enabled(inputs_BJD.device.type)
         if self._laid is None or self._laid.mode != mode or not _are_same(self._laid.made_of, made_of):
             self._laid = _lay_out(made_of, mode, inputs_BJD.shape[-1])
@@ -118,7 +96,7 @@ def _are_same(before: _MadeOf, now: _MadeOf) -> bool:
 
 
 def _lay_out(made_of: _MadeOf, mode: tuple[bool, bool], input_size: int) -> _Laid:
-    input_weights, hidden_GH, input_bias_G, hidden_bias_G, *memory = (one for one, _, _ in made_of)
+    input_weights, hidden_GH, input_bias_G, hidden_bias_G, *memory = (weight for weight, _, _ in made_of)
     # Split, not cut twice: backward joins the two gradients, where each cut would be added to zeros of the whole.
     input_GD, memory_GM = input_weights.split([input_size, input_weights.shape[1] - input_size], dim=1)
     weight_GX, bias_G = torch.cat([input_GD, hidden_GH], dim=1), input_bias_G + hidden_bias_G

@@ -65,11 +65,6 @@ class MaskedLSTM(nn.Module, HubModel):
     def masked_logits(self, tokens_NT: Tensor, masked_NT: Tensor, context: Any = None) -> Tensor:
         """Unnormalised scores (M, V) at the masked positions, in row-major order.
 
-        Args:
-            tokens_NT: int64; what stands at a masked position plays no part. ``IGNORE`` after the end of shorter rows.
-            masked_NT: bool; false where there is padding.
-            context: None.
-
         Raises:
             InputError: shapes do not fit, padding is masked or stands before a token, a row holds no token, or there
                 is a context.
@@ -197,11 +192,6 @@ class MaskedTransformer(nn.Module, HubModel):
     def masked_logits(self, tokens_NT: Tensor, masked_NT: Tensor, context: Any = None) -> Tensor:
         """Unnormalised scores (M, V) at the masked positions, in row-major order.
 
-        Args:
-            tokens_NT: int64; what stands at a masked position plays no part. ``IGNORE`` after the end of shorter rows.
-            masked_NT: bool; false where there is padding.
-            context: None.
-
         Raises:
             InputError: shapes do not fit, padding is masked or stands before a token, a row holds no token, or there
                 is a context.
@@ -220,19 +210,7 @@ class MaskedTransformer(nn.Module, HubModel):
 
 
 def seen_tokens(tokens_NT: Tensor, masked_NT: Tensor, *, mask_id: int) -> tuple[Tensor, Tensor | None]:
-    """Input of a masked model, and the mask of positions that hold a token.
-
-    Args:
-        tokens_NT: int64, with ``IGNORE`` after the end of shorter rows.
-        masked_NT: bool.
-        mask_id: what takes the place of masked tokens, and of padding, which is not to be read.
-
-    Returns:
-        The tokens (N, T), and a bool tensor (N, T), or None where no row is padded.
-
-    Raises:
-        InputError: shapes do not fit, padding is masked or stands before a token, or a row holds no token.
-    """
+    """Tokens with the mask in place of masked ones and padding, and the mask of tokens: None where no row is padded."""
     if tokens_NT.ndim != 2 or tokens_NT.shape != masked_NT.shape or masked_NT.dtype != torch.bool:
         raise InputError(
             f"tokens {tuple(tokens_NT.shape)} and masked {tuple(masked_NT.shape)} ({masked_NT.dtype}) do not fit",
@@ -256,7 +234,7 @@ def seen_tokens(tokens_NT: Tensor, masked_NT: Tensor, *, mask_id: int) -> tuple[
 
 
 def readable_positions(tokens_NT: Tensor, real_NT: Tensor | None) -> Tensor:
-    """The mask of attention to a sequence: (N, 1, 1, T), or (1, 1, 1, T) of nothing but true where no row is padded."""
+    """The mask of attention to a sequence: (N, 1, 1, T), or all true, (1, 1, 1, T), where no row is padded."""
     if real_NT is None:
         return torch.ones(1, 1, 1, tokens_NT.shape[1], dtype=torch.bool, device=tokens_NT.device)
     return real_NT[:, None, None]

@@ -31,15 +31,6 @@ class Products:
     On CPUs torch gives float32 products to its BLAS, which lays out the matrix anew for each; for a few dozen rows and
     thousands of columns that takes up to as long as the product. What torch compiles models to calls two operations of
     oneDNN, which have no names of their own in ``torch.nn``; without them the product is the usual one.
-
-    Args:
-        weight_VD: W.
-        bias_V: b, or None.
-
-    Example:
-        >>> products = Products(torch.ones(3, 2), None)
-        >>> products(torch.ones(1, 2))
-        tensor([[2., 2., 2.]])
     """
 
     def __init__(self, weight_VD: Tensor, bias_V: Tensor | None) -> None:

@@ -91,19 +91,28 @@ class Encoder(nn.Module):
 ONE_LABEL_EACH = "a tagger writes a label for each token: build the vocabulary of labels without end='</s>'"
 
 
+def require_position(step: int, encoded_BSX: Tensor) -> None:
+    """Refuse a step of a tagger beyond the longest source."""
+    if step >= encoded_BSX.shape[1]:
+        problem = f"step {step} of a tagger has no source position: the longest source has {encoded_BSX.shape[1]}"
+        raise InputError(problem, hint=ONE_LABEL_EACH)
+
+
+def read_along(encoded_BSX: Tensor, inputs_BTD: Tensor) -> Tensor:
+    """What a tagger reads of the sources while it is fed T labels, (B, T, X); refuses more labels than tokens."""
+    num_labels, num_tokens = inputs_BTD.shape[1], encoded_BSX.shape[1]
+    if num_labels > num_tokens:
+        raise InputError(f"{num_labels} labels for a source of {num_tokens} tokens", hint=ONE_LABEL_EACH)
+    return encoded_BSX[:, :num_labels]
+
+
 class FixedAttentionTagger(nn.Module):
     """A tagger whose decoder reads encoder output i at step i, and nothing else of the source.
 
     ``h_i = LSTM(h_{i-1}, [E[y_{i-1}]; m_i])``, ``f(h_i, w) = W_w . h_i + b_w``; the decoder starts from zeros.
 
-    Args:
-        encoder: called with sources (B, S) and their lengths (B,), it gives a :class:`Context` of M = ``output_size``
-            numbers for each output. Where outputs are fewer than source tokens, it says how many in
-            ``num_outputs(source_ids)``.
-        target_size: number of labels V.
-        hidden_size: size of the decoder.
-        label_embedding_size: size D of a fed label.
-        dropout: rate on features.
+    The encoder, called with sources (B, S) and their lengths (B,), gives a :class:`Context` of M = ``output_size``
+    numbers for each output. Where outputs are fewer than source tokens, its ``num_outputs(source_ids)`` counts them.
     """
 
     end: int | None = None
@@ -142,11 +151,7 @@ class FixedAttentionTagger(nn.Module):
 
     def step(self, inputs_BJD: Tensor, state: LSTMState, context: Context, step: int) -> tuple[Tensor, LSTMState]:
         """Read encoder output ``step``, the same for every slot."""
-        if step >= context.memory_BSM.shape[1]:
-            raise InputError(
-                f"step {step} of a tagger has no source position: the longest source has {context.memory_BSM.shape[1]}",
-                hint=ONE_LABEL_EACH,
-            )
+        require_position(step, context.memory_BSM)
         state = context.steps.step(self.decoder, inputs_BJD, state, context.memory_BSM, step)
         return self.dropout(state[0]), state
 
@@ -154,10 +159,7 @@ class FixedAttentionTagger(nn.Module):
         """Features along any fed embeddings, all steps at once."""
         if inputs_BTD.shape[1] == 0:  # nn.LSTM refuses an empty sequence
             return context.memory_BSM.new_zeros(len(inputs_BTD), 0, self.decoder.hidden_size)
-        if inputs_BTD.shape[1] > context.memory_BSM.shape[1]:
-            problem = f"{inputs_BTD.shape[1]} labels for a source of {context.memory_BSM.shape[1]} tokens"
-            raise InputError(problem, hint=ONE_LABEL_EACH)
-        memory_BTM = context.memory_BSM[:, : inputs_BTD.shape[1]]
+        memory_BTM = read_along(context.memory_BSM, inputs_BTD)
         return self.dropout(self.decoder(torch.cat([inputs_BTD, memory_BTM], dim=-1))[0])
 
     def teacher_forced(self, context: Context, targets_BT: Tensor) -> Tensor:
@@ -181,8 +183,8 @@ class Tagger(FixedAttentionTagger, HubModel):
         bidirectional: whether the encoder also reads from right to left.
         dropout: rate on embeddings, encoder outputs and features.
         num_characters: where there are any, each word is read by its characters as well
-            (:class:`~seqwise.models.characters.CharacterConvolution`), and sources are made with
-            :func:`~seqwise.models.characters.spelt_source`; 0: sources are ids of words.
+            (``CharacterConvolution``), and sources are made with :func:`~seqwise.models.characters.spelt_source`; 0:
+            sources are ids of words.
 
     Source: Goyal et al. (AAAI 2018), section 3; Goyal et al. (NAACL 2019), section 4. Not implemented: several layers.
 

@@ -67,11 +67,9 @@ class SharedCache:
 
     @staticmethod
     def start(layers: Sequence[KeysValues], mask_BP: Tensor | None = None) -> SharedCache:
-        """A cache of no steps, for one slot of each input.
+        """A cache of no steps, for one slot of each input, after a prompt of P columns, of which a mask may hide some.
 
-        Args:
-            layers: keys and values of a prompt, (B, N, P, A) for each layer; copied. P may be 0.
-            mask_BP: false where a prompt has no token; by default it has one everywhere.
+        Keys and values of the prompt, (B, N, P, A) for each layer, are copied; P may be 0.
         """
         keys = layers[0][0]
         batch_size, _, width, _ = keys.shape

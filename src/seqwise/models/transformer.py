@@ -30,17 +30,9 @@ class TransformerContext(NamedTuple):
 
 
 def sinusoids(first: int, count: int, like: Tensor) -> Tensor:
-    """Position codes of ``count`` places from ``first`` on: sines, then cosines, of geometrically falling rates.
+    """Position codes of ``count`` places from ``first`` on, (count, size of ``like``), of its device and type.
 
     ``[sin(t r_0), ..., sin(t r_{n-1}), cos(t r_0), ..., cos(t r_{n-1})]``, ``r_i = 10000^(-i / n)``, n half the size.
-
-    Args:
-        first: the first place, from 0.
-        count: how many.
-        like: gives the size (its last dimension), the device and the dtype.
-
-    Returns:
-        (count, size).
 
     Source: Vaswani et al. (2017), section 3.5; sines and cosines there take turns, which only permutes dimensions.
     """
@@ -54,11 +46,7 @@ def sinusoids(first: int, count: int, like: Tensor) -> Tensor:
 
 
 def check_sizes(*, hidden_size: int, num_heads: int, **others: int) -> None:
-    """Refuse sizes of which no Transformer can be made.
-
-    Raises:
-        InputError: a size is less than 1, or the hidden size is no multiple of the number of heads.
-    """
+    """Refuse sizes below 1, and a hidden size that is no multiple of the number of heads."""
     for name, size in {"hidden_size": hidden_size, "num_heads": num_heads, **others}.items():
         if size < 1:
             raise InputError(f"{name} must be at least 1, got {size}")
