@@ -38,3 +38,13 @@ EnergyName = Literal["local", "raw"]
 VisitsName = Literal["in-order", "shuffled", "anywhere"]
 """Each free position once in a sweep, from left to right or in an order drawn anew; or as many visits at random places,
 each of a size that is drawn from 1 to the sweep's block."""
+
+
+def measure_heading(title: str) -> str:
+    """Return the name of a measure with its unit."""
+    return title if title in ("length ratio", "BLEU") else f"{title}, %"
+
+
+def measure_text(title: str, value: float) -> str:
+    """Write a measure in the unit of its heading: ratios with three digits, all others in per cent with one."""
+    return f"{value:.3f}" if "ratio" in title else f"{100 * value:.1f}"

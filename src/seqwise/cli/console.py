@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seqwise.errors import InputError
+from seqwise.names import measure_heading
 from seqwise.training.processes import world_size
 
 if TYPE_CHECKING:  # rich is imported where something is printed: --help and completion need none
     from rich.console import Console
     from rich.progress import Progress
-
-WITHOUT_UNIT = ("length ratio", "BLEU")
 
 
 @cache
@@ -69,17 +68,12 @@ def bar_for_each_part(progress: Progress) -> Callable[[str, int, int], None]:
     return advance
 
 
-def number(title: str, value: float) -> str:
-    """Format a measure for a table: ratios with three digits, others times 100 with one."""
-    return f"{value:.3f}" if "ratio" in title else f"{100 * value:.1f}"
-
-
 def print_measures(rows: Mapping[str, Mapping[str, tuple[str, str]]]) -> None:
     """Print values and intervals, which may be empty, by decoder and title; on two lines if the terminal is narrow."""
     import rich.box
     from rich.table import Table
 
-    titles = {title: title if title in WITHOUT_UNIT else f"{title}, %" for title in next(iter(rows.values()))}
+    titles = {title: measure_heading(title) for title in next(iter(rows.values()))}
     on_one_line = {name: {title: " ".join(cell).rstrip() for title, cell in row.items()} for name, row in rows.items()}
     width = max(map(len, rows)) + sum(
         2 + max(len(heading), *(len(row[title]) for row in on_one_line.values())) for title, heading in titles.items()

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from seqwise.cli.console import number, require_at_least_one
+from seqwise.cli.console import require_at_least_one
 from seqwise.errors import InputError
+from seqwise.names import measure_text
 
 if TYPE_CHECKING:
     from seqwise.runs.inspection import FileInspection, Lengths
@@ -84,7 +85,7 @@ def _rows(file: FileInspection, *, tags: bool, most: int) -> Iterator[tuple[str,
     yield "repeated", f"{file.duplicates:,} examples; {file.contradictions:,} sources again with other {kind}"
     if file.leaked is not None:
         yield "in training", f"{file.leaked:,} examples, {file.seen_sources:,} sources"
-    measures = ", ".join(f"{name} {number(name, value)}" for name, value in file.baseline.items())
+    measures = ", ".join(f"{name} {measure_text(name, value)}" for name, value in file.baseline.items())
     yield "no learning", f"{measures} (%), by the most frequent {'label of each word' if tags else 'target'}"
     if file.warning is not None:
         yield "warning", file.warning

@@ -12,7 +12,6 @@ import typer
 
 from seqwise.cli.console import (
     bar_for_each_part,
-    number,
     out,
     print_measures,
     print_table,
@@ -21,6 +20,7 @@ from seqwise.cli.console import (
 )
 from seqwise.cli.flags import BeamSize, GoldFile, RunFolder
 from seqwise.errors import InputError
+from seqwise.names import measure_text
 
 if TYPE_CHECKING:
     from seqwise.data.readers import Example
@@ -263,7 +263,7 @@ def _print_ranking(ranking: SlotRanking) -> None:
 
 def _interval(title: str, sums: Sums) -> tuple[str, str]:
     """Format a value, and its interval in brackets or nothing with too few examples."""
-    value, low, high = (None if one is None else number(title, one) for one in _estimate(sums).values())
+    value, low, high = (None if one is None else measure_text(title, one) for one in _estimate(sums).values())
     return value or "", f"[{low}, {high}]" if low else ""
 
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seqwise.cli.completion import choice_of
-from seqwise.cli.console import number, print_measures, print_table, require_at_least_one, require_files
+from seqwise.cli.console import print_measures, print_table, require_at_least_one, require_files
 from seqwise.cli.flags import BeamSize, GoldFile, ResumableOutput, RunFolder
 from seqwise.errors import InputError
-from seqwise.names import DECODER_NAMES
+from seqwise.names import DECODER_NAMES, measure_text
 from seqwise.training.processes import local_device
 
 if TYPE_CHECKING:
@@ -339,5 +339,5 @@ def _print_types(entities: EntityCounts) -> None:
 
 
 def _cell(title: str, estimate: Estimate) -> tuple[str, str]:
-    value, low, high = (number(title, one) for one in estimate)
+    value, low, high = (measure_text(title, one) for one in estimate)
     return value, f"[{low}, {high}]"

@@ -12,8 +12,9 @@ from typing import Annotated, Any
 
 import typer
 
-from seqwise.cli.console import number, print_measures, print_warnings, progress_bars
+from seqwise.cli.console import print_measures, print_warnings, progress_bars
 from seqwise.cli.flags import MetricsAsJson, given_flags
+from seqwise.names import measure_text
 
 
 def train(
@@ -48,7 +49,7 @@ def train(
                 if step.step > 1:
                     print(f"{stage}: goes on after step {step.step - 1:,} of {step.steps:,}", file=sys.stderr)
             title, value = next(iter(step.measured.items()), (None, 0.0))
-            note = f"loss {step.loss:.3f}" + (f", {title} {number(title, value)}" if title else "")
+            note = f"loss {step.loss:.3f}" + (f", {title} {measure_text(title, value)}" if title else "")
             # Until a measurement has been timed, none of them is in the estimate.
             left = f"{'' if step.measured or not measures else '>'}{timedelta(seconds=round(step.seconds_left))}"
             progress.update(bars[stage], completed=step.step, note=note, left=left)
@@ -94,7 +95,7 @@ def _lengths(metrics: dict[str, Any]) -> list[str]:
             ended = "stopped early, at" if stage["stopped_early"] else "ended with"
             lines.append(
                 f"{name}: best after epoch {best['epoch']:.3g}, step {best['step']:,} ({title} "
-                f"{number(title, best[title])} on the evaluated sample); {ended} step {stage['steps']:,}"
+                f"{measure_text(title, best[title])} on the evaluated sample); {ended} step {stage['steps']:,}"
             )
     falls = metrics["training"].get("loss_of_last_fifths", ())
     if len(falls) == 2:
@@ -107,7 +108,9 @@ def _lengths(metrics: dict[str, Any]) -> list[str]:
 
 def _print_dev(dev: dict[str, Any]) -> None:
     rows = dev["decoders"].items()
-    print_measures({name: {title: (number(title, value), "") for title, value in row.items()} for name, row in rows})
+    print_measures(
+        {name: {title: (measure_text(title, value), "") for title, value in row.items()} for name, row in rows}
+    )
     for title, signature in dev["signatures"].items():
         print(f"{title}: {signature}")
     log_partition = "" if dev["mean log Z"] is None else f" (mean log Z {dev['mean log Z']:.2f})"

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from seqwise.cli.console import number, print_table, progress_bars
+from seqwise.cli.console import print_table, progress_bars
 from seqwise.cli.flags import given_flags
+from seqwise.names import measure_text
 
 if TYPE_CHECKING:
     from seqwise.runs.tuning import Tuning
@@ -56,7 +57,7 @@ def tune(
 
 
 def _value(tuning: Tuning, value: float | None) -> str:
-    return "" if value is None else number(tuning.title, value)
+    return "" if value is None else measure_text(tuning.title, value)
 
 
 def _print_trials(tuning: Tuning) -> None:

@@ -1,4 +1,4 @@
-"""The page of a masked model: chains that run, with positions pinned and proposals changed while they do."""
+"""Page of a masked model: running chains, with positions to pin and proposals to change."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REDRAW = 1.0  # seconds between two drawings of the curves of running chains
 
 @dataclass
 class Visit:
-    """State of one visitor's page."""
+    """State of a visitor's page."""
 
     watched: Watched | None = None
     job: Job | None = None
@@ -40,7 +40,7 @@ class Visit:
 
 @dataclass(frozen=True)
 class Controls:
-    """The widgets that chains are started and moved by."""
+    """Widgets with the settings of the chains."""
 
     text: Any
     source: Any
@@ -53,7 +53,7 @@ class Controls:
     target: Any
 
     def settings(self) -> SampleSettings:
-        """Settings that the visitor has chosen; Gibbs follows no target, and so reads no target temperature."""
+        """Return the chosen settings; Gibbs has no target, and so no target temperature."""
         options: dict[str, Any] = {
             "blocks": (BLOCKS[self.block.value],),
             "proposal_temperature": TEMPERATURES[self.proposal.value],
@@ -67,7 +67,7 @@ class Controls:
 
 @dataclass(frozen=True)
 class Views:
-    """The widgets that chains are shown in."""
+    """Widgets that show the chains."""
 
     words: Any
     sequences: Any
@@ -79,7 +79,7 @@ class Views:
 
 
 def chain_page(run: MaskedRun, name: str) -> None:
-    """Make the page for one visitor."""
+    """Make the page for a visitor."""
     from nicegui import ui
 
     visit = Visit()
@@ -171,7 +171,7 @@ def _enable(visit: Visit, views: Views) -> None:
 
 
 async def _in_thread(visit: Visit, status: Status, part: str, function: Callable[..., Watched], *args: Any) -> bool:
-    """Replace what is watched by what a function makes; false where it could not, which the status line says."""
+    """Replace the watched chains by the result of a function; false if it failed, with a message in the status line."""
     from nicegui import run as threads
 
     if visit.job is not None:
@@ -185,7 +185,7 @@ async def _in_thread(visit: Visit, status: Status, part: str, function: Callable
 
 
 async def _idle(visit: Visit) -> None:
-    """Wait for what is being computed, such as the sweep that was begun when the chains were told to stop."""
+    """Wait for the running job, such as the last sweep after Stop."""
     while visit.job is not None:
         await asyncio.sleep(0.05)
 
@@ -211,7 +211,7 @@ def _start(run: MaskedRun, text: str, source: str, settings: SampleSettings) -> 
 
 
 def _make_pins(visit: Visit, views: Views) -> None:
-    """A box for each position that the problem leaves free."""
+    """Make a checkbox for each free position of the problem."""
     from nicegui import ui
 
     assert visit.watched is not None
@@ -239,7 +239,7 @@ def _repin(visit: Visit, boxes: dict[int, Any]) -> None:
 
 
 async def _sweep(visit: Visit, controls: Controls, views: Views, status: Status) -> bool:
-    """One sweep by what is chosen now; false where there was none."""
+    """Make one sweep by the chosen settings; false if it failed."""
     if visit.watched is None or visit.job is not None:
         return False
     try:

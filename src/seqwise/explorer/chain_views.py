@@ -1,4 +1,4 @@
-"""Chains as HTML: the sequences as they are, what the last sweep changed, acceptance in words, and energies."""
+"""Views of chains as HTML: sequences with their last changes, acceptance in words, and energies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FEWEST_DRAWN = 2  # sweeps that make a line
 
 
 def sequences_view(watched: Watched) -> Markup:
-    """A row for each chain: its tokens, changed ones with a thick outline and fixed ones dashed, and its energy."""
+    """Make a table of chains: tokens, changed ones with a thick outline and fixed ones dashed, and energy."""
     fixed_T, changed_BT = (~watched.state.free_BT[0]).tolist(), watched.changed_BT.tolist()
     rows: list[list[str | Markup]] = []
     for number, (tokens, changed_T) in enumerate(zip(watched.rows, changed_BT, strict=True)):
@@ -40,7 +40,7 @@ def _token(token: str, *, is_fixed: bool, is_changed: bool) -> Markup:
 
 
 def sweep_in_words(watched: Watched) -> str:
-    """Progress of the chains and the share of accepted proposals: in the last sweep, and since the last change."""
+    """Describe acceptance in the last sweep and since the last change of settings."""
     if not watched.done:
         return "Before the first sweep: one chain starts from the greedy fill, the others token by token."
     since = watched.done[watched.since :]
@@ -64,7 +64,7 @@ def _shares(counts: Tally) -> str:
 
 
 def energy_view(watched: Watched) -> Markup:
-    """Energies of all chains by sweep, and acceptance by sweep; nothing before there are two sweeps."""
+    """Plot energies and acceptance by sweep, from two sweeps on."""
     if len(watched.done) < FEWEST_DRAWN:
         return Markup("")
     values_SB, sweeps, ids = energies(watched), range(1, len(watched.done) + 1), Ids()

@@ -1,4 +1,4 @@
-"""The page of a trained tagger or transducer: type an input, and watch searches of it."""
+"""Page of a trained tagger or transducer: searches of a typed input."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MOST_OFFERED = 20
 
 @dataclass
 class Visit:
-    """Question and answers of one visitor."""
+    """State of a visitor's page."""
 
     answer: Answer | None = None
     job: Job | None = None
@@ -43,7 +43,7 @@ class Visit:
 
 @dataclass(frozen=True)
 class Controls:
-    """The widgets that an answer depends on."""
+    """Widgets with the input and the setup of a search."""
 
     text: Any
     right: Any
@@ -54,17 +54,17 @@ class Controls:
     alpha: Slider
 
     def question(self, run: OutputRun) -> Question:
-        """Text that the visitor has typed."""
+        """Read the typed input."""
         return read_question(run, self.text.value or "", self.right.value or "")
 
     def setup(self) -> Setup:
-        """Settings that the visitor has chosen."""
+        """Return the chosen setup."""
         return Setup(self.search.value, self.score.value, self.k.value + 1, ALPHAS[self.alpha.value])
 
 
 @dataclass(frozen=True)
 class Views:
-    """The widgets that an answer is shown in."""
+    """Widgets that show an answer."""
 
     step: Slider
     before: Any
@@ -77,10 +77,10 @@ class Views:
 
 
 def search_page(run: OutputRun, name: str, suggestions: Suggestions) -> None:
-    """Make the page for one visitor.
+    """Make the page for a visitor.
 
-    It opens on the example on which the searches disagree most, as far as a moment allows to tell; the other examples
-    are looked at while the visitor reads.
+    It opens on the example on which searches disagree most among those compared in a second; the others are compared in
+    the background.
     """
     from nicegui import ui
 
@@ -105,7 +105,7 @@ def search_page(run: OutputRun, name: str, suggestions: Suggestions) -> None:
 
 
 async def _open_first(suggestions: Suggestions, visit: Visit, controls: Controls, status: Status) -> None:
-    """Choose the example on which the searches disagree most, and go on looking behind what is shown."""
+    """Open the example with most disagreement, and compare the others in the background."""
     from nicegui import run as threads
 
     with status.work(visit, Job("the example on which searches disagree most")):
@@ -122,7 +122,7 @@ async def _open_first(suggestions: Suggestions, visit: Visit, controls: Controls
 
 
 def _offer(suggestions: Suggestions, chooser: Any) -> None:
-    """Offer the examples with most disagreement; the one that is chosen stays among them."""
+    """Offer the examples with most disagreement, and the chosen one."""
     places = suggestions.order()[:MOST_OFFERED]
     if chooser.value is not None and chooser.value not in places:
         places.append(chooser.value)
@@ -196,7 +196,7 @@ def _move(step: Slider, by: int, show_step: Callable[[], None]) -> None:
 
 
 async def _compute(run: OutputRun, visit: Visit, controls: Controls, views: Views, status: Status) -> None:
-    """Answer what is asked now; the page stays usable, and an earlier answer stays until there is another."""
+    """Compute the answer in a thread, and show it; the earlier answer stays until then."""
     from nicegui import run as threads
 
     found = None

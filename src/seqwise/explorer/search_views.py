@@ -1,4 +1,4 @@
-"""Answers of searches as HTML: the lattice so far, outputs by both scores, masses of prefixes, search errors."""
+"""Views of an answer as HTML: lattice, outputs with both scores, masses of prefixes, search errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UNMIXED = 0.995  # weight from which on a relaxed slot counts as one candidate
 
 
 def lattice_view(run: OutputRun, answer: Answer, step: int) -> Markup:
-    """The lattice after so many steps, with its numbers in a folded table."""
+    """Draw the lattice up to a step, with its numbers in a folded table."""
     words, whole, question = run.codec.target_vocabulary.tokens, answer.lattice, answer.question
     shown = Lattice(whole.steps[:step])
     drawing = draw_lattice(
@@ -49,7 +49,7 @@ def _setup_in_words(answer: Answer) -> str:
 
 
 def step_in_words(run: OutputRun, answer: Answer, step: int) -> str:
-    """View of one step: the best slot's token, the prefixes that a hard beam gave up, the mixture of a relaxed one."""
+    """Describe a step: the token of the best slot, and the prefixes given up, or the mixture of a relaxed beam."""
     words, nodes = run.codec.target_vocabulary.tokens, answer.lattice.steps[step - 1]
     live = [node for node in nodes if node.is_live]
     if not live:
@@ -72,7 +72,7 @@ def step_in_words(run: OutputRun, answer: Answer, step: int) -> str:
 
 
 def _mixing(live: Sequence[Node], words: Sequence[str]) -> str:
-    """The slot that is furthest from being one candidate."""
+    """Describe the most mixed slot."""
 
     def purest(node: Node) -> float:
         return min(node.tokens[0][1], max(node.parents))
@@ -92,7 +92,7 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 def outputs_view(outputs: Sequence[Scored]) -> Markup:
-    """The outputs of several searches with both of their scores, the highest of each column marked."""
+    """Make a table of the outputs of several searches with both scores, the highest of each column marked."""
     best = [max(getattr(one, name) for one in outputs) for name in ("log_prob", "raw_score")]
     rows = [
         [
@@ -145,14 +145,14 @@ def _mass_row(run: OutputRun, prefix: Prefix) -> list[str | Markup]:
 
 
 def _bar(share: float) -> Markup:
-    """A share as a number over a bar of that length."""
+    """Render a share as a number over a bar."""
     return Markup('<span class="share">{}%<span class="bar" style="width:{}%"></span></span>').format(
         f"{100 * share:.1f}", f"{100 * min(max(share, 0.0), 1.0):.1f}"
     )
 
 
 def errors_view(run: OutputRun, errors: SearchErrors, *, score: str) -> Markup:
-    """View of what larger beams find, and of whether the chosen beam has made a search error."""
+    """Make a table of the outputs of larger beams, and say whether the chosen beam made a search error."""
     found = [*errors.beams, *([] if errors.exact is None else [errors.exact])]
     rows: list[list[str | Markup]] = []
     for place, one in enumerate(found):

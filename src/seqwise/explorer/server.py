@@ -1,4 +1,4 @@
-"""The local server of the explorer."""
+"""Local server of the explorer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PORT = 8421
 
 
 def require_nicegui() -> None:
-    """Refuse to go on without the framework of the pages."""
+    """Raise an InputError if NiceGUI is not installed."""
     try:
         import nicegui  # noqa: F401
     except ImportError as error:
@@ -28,7 +28,7 @@ def require_nicegui() -> None:
 
 
 def page_of(run: Run[Any, Any], name: str) -> Callable[[], None]:
-    """Maker of the page of a run, anew for each visitor, so that none sees what another does."""
+    """Return a function that makes the page of a run for a new visitor."""
     if run.codec.purpose == "predict":
         suggestions = Suggestions(run)
         return lambda: search_page(run, name, suggestions)
@@ -36,7 +36,7 @@ def page_of(run: Run[Any, Any], name: str) -> Callable[[], None]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a host name or address of its own.
+    """Whether a host name or address can be reached from this machine only.
 
     Example:
         >>> is_loopback("localhost"), is_loopback("127.0.0.1"), is_loopback("0.0.0.0")
@@ -51,7 +51,7 @@ def is_loopback(host: str) -> bool:
 
 
 def free_port(host: str, port: int) -> int:
-    """The port, where it can be listened on; for 0 one that is free."""
+    """Check that the port is free; for 0 return a free one."""
     if not 0 <= port < 2**16:
         raise InputError(f"--port must be from 0 to {2**16 - 1}, got {port}")
     try:
@@ -101,7 +101,7 @@ def _in_background(work: Coroutine[Any, Any, None]) -> None:
 
 
 async def _announce(host: str, port: int, address: str) -> None:
-    """Say where the pages are, as soon as somebody answers there: startup is over before that."""
+    """Print the address once the server accepts connections."""
     while True:
         try:
             _, writer = await asyncio.open_connection(host, port)

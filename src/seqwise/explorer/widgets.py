@@ -1,4 +1,4 @@
-"""Parts of both pages: a frame, labelled controls, and a status line."""
+"""Widgets of both pages: a frame, labelled controls, and a status line."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ PATIENCE = 0.4  # seconds of work before it is said that there is any
 
 
 def html(content: Markup, tag: str = "div") -> Any:
-    """An element of what is escaped already."""
+    """Make an element of escaped HTML."""
     from nicegui import ui
 
     return ui.html(str(content), sanitize=False, tag=tag)
 
 
 def begin_page(title: str, subtitle: str) -> None:
-    """Style and heading of a page."""
+    """Set the style and heading of a page."""
     from nicegui import ui
 
     own = resources.files("seqwise.explorer").joinpath("explorer.css").read_text("utf-8")
@@ -40,7 +40,7 @@ def begin_page(title: str, subtitle: str) -> None:
 
 @contextmanager
 def section(title: str) -> Iterator[None]:
-    """A part of the page with its heading; what is made inside stands in it."""
+    """Open a section with a heading."""
     from nicegui import ui
 
     with ui.element("section").classes("card").props(f'aria-label="{title}"'):
@@ -50,7 +50,7 @@ def section(title: str) -> Iterator[None]:
 
 @dataclass
 class Slider:
-    """The browser's own slider: focus, keys and what a screen reader says come with it."""
+    """Native slider of the browser, with its keyboard and screen-reader support."""
 
     element: Any  # the input
     value: int  # where it is, a whole number
@@ -59,7 +59,7 @@ class Slider:
     label: Any = None  # where that is written for those who see it, or None
 
     def place(self, value: int, *, last: int | None = None) -> None:
-        """Put it somewhere, and perhaps lengthen or shorten it."""
+        """Move the slider, and perhaps change its range."""
         self.last = self.last if last is None else last
         self.value = min(value, self.last)
         self.element.props["max"], self.element.props["value"] = self.last, self.value
@@ -69,13 +69,13 @@ class Slider:
             self.label.set_text(self.shown(self.value))
 
     def enable(self, *, when: bool) -> None:
-        """Let it be moved, or not."""
+        """Enable or disable the slider."""
         self.element.props["disabled"] = not when
         self.element.update()
 
 
 def raw_slider(name: str, first: int, last: int, value: int, shown: Callable[[int], str], on_move: Any) -> Slider:
-    """A slider over whole numbers, without a visible name."""
+    """Make a slider over whole numbers, without a visible label."""
     from nicegui import ui
 
     element = ui.element("input").props(f'type=range min={first} step=1 aria-label="{name}"').mark(name)
@@ -98,7 +98,7 @@ def slider(
     *,
     shown: Callable[[float], str] = str,
 ) -> Slider:
-    """A slider over some values, with its name and the value above it; ``values[slider.value]`` is what it is at."""
+    """Make a labelled slider over values; its value is ``values[slider.value]``."""
     from nicegui import ui
 
     with ui.element("div").classes("named"):
@@ -112,7 +112,7 @@ def slider(
 
 
 def choice(name: str, options: Mapping[str, str] | Sequence[str], start: str, on_change: Callable[[], Any]) -> Any:
-    """One of a few options, all in view."""
+    """Make radio buttons."""
     from nicegui import ui
 
     with ui.element("div").classes("named"):
@@ -124,7 +124,7 @@ def choice(name: str, options: Mapping[str, str] | Sequence[str], start: str, on
 
 
 def button(name: str, on_click: Callable[[], Any]) -> Any:
-    """A button that says what it does."""
+    """Make a button."""
     from nicegui import ui
 
     return ui.button(name, on_click=on_click).props("no-caps unelevated").mark(name)
@@ -138,24 +138,24 @@ class Working(Protocol):
 
 @dataclass(frozen=True)
 class Status:
-    """Status line, in words that a screen reader says as they change."""
+    """Status line, read by screen readers as it changes."""
 
     label: Any
     bar: Any
     while_busy: tuple[Any, ...]
 
     def say(self, text: str) -> None:
-        """Something to know."""
+        """Show a message."""
         self.label.set_text(text)
         self.label.classes(remove="wrong")
 
     def complain(self, text: str) -> None:
-        """Something that went wrong."""
+        """Show an error."""
         self.label.set_text(text[:1].upper() + text[1:])
         self.label.classes(add="wrong")
 
     def show(self, job: Job | None) -> None:
-        """Progress of the work, once it has taken a while; None where there is none."""
+        """Show the progress of a job, once it has taken a while, or None."""
         busy = job is not None and bool(job.part) and time.monotonic() - job.began > PATIENCE
         for widget in self.while_busy:
             widget.set_visibility(busy)
@@ -168,7 +168,7 @@ class Status:
 
     @contextmanager
     def work(self, visit: Working, job: Job) -> Iterator[Job]:
-        """A visit has this job for as long; what goes wrong in it is said, and over where the visitor can fix it."""
+        """Run a job of a visit; errors are shown, and raised unless the visitor can fix them."""
         visit.job = job
         try:
             yield job
@@ -184,7 +184,7 @@ class Status:
 
 
 def status_line(on_stop: Callable[[], Any] | None = None) -> Status:
-    """A line for what is going on, with a bar and a button to stop it, both hidden until there is work."""
+    """Make a status line, with a bar and a button to stop the job that are hidden without one."""
     from nicegui import ui
 
     with ui.element("div").classes("controls"):
@@ -197,7 +197,7 @@ def status_line(on_stop: Callable[[], Any] | None = None) -> Status:
 
 
 def failure(error: Exception) -> str:
-    """Message for an error that is not the visitor's.
+    """Write the message of an error that is not the visitor's.
 
     Example:
         >>> failure(RuntimeError("out of memory\\nat line 7"))

@@ -1,4 +1,4 @@
-"""Computing for a page without holding it up: in a thread, told how far it is, stopped, asked once for many wishes."""
+"""Jobs in threads, with progress and a stop signal."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 
 
 class Stopped(Exception):
-    """Raised inside work that is to stop."""
+    """Raised inside a job that was asked to stop."""
 
 
 @dataclass
 class Job:
-    """Work in a thread, as a page looks at it; the thread writes, and the page reads and asks to stop."""
+    """Job in a thread, which writes its progress; the page reads it, and may ask it to stop."""
 
     part: str = ""  # what is being done
     share: float | None = None  # how much is done, from 0 to 1; None where that is not known
@@ -22,14 +22,14 @@ class Job:
     asked_to_stop: threading.Event = field(default_factory=threading.Event)  # set by the page
 
     def report(self, part: str, done: int, total: int) -> None:
-        """Note how far it is."""
+        """Record progress, or raise Stopped if asked to stop."""
         if self.asked_to_stop.is_set():
             raise Stopped
         self.part, self.share = part, done / total
 
 
 def latest(work: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
-    """The same work, of which one runs at a time; all calls during it are answered by one more run after it.
+    """Wrap work so that one call runs at a time; all calls during it are answered by one more run after it.
 
     Example:
         >>> import asyncio

@@ -11,6 +11,7 @@ import yaml
 
 from seqwise.configuration.flat import flat_values
 from seqwise.errors import InputError
+from seqwise.names import measure_heading, measure_text
 from seqwise.runs.codecs import Codec
 from seqwise.runs.decoder_choice import usual_decoder
 from seqwise.runs.masked_model_settings import MaskedModelSettings
@@ -163,22 +164,14 @@ print(tokenizer.batch_decode(written{own}, skip_special_tokens=True)[0])
 def _results(dev: Mapping[str, Any], settings: Settings) -> str:
     titles = list(next(iter(dev["decoders"].values())))
     usual = usual_decoder(settings)
-    rows = [["decoder", *(_heading(title) for title in titles)], ["---"] * (len(titles) + 1)]
+    rows = [["decoder", *(measure_heading(title) for title in titles)], ["---"] * (len(titles) + 1)]
     for name, row in dev["decoders"].items():
         marks = [word for word, one in (("best here", dev["best decoder"]), ("default", usual)) if one == name]
         shown = f"{name} ({', '.join(marks)})" if marks else name
-        rows.append([shown, *(_number(title, row[title]) for title in titles)])
+        rows.append([shown, *(measure_text(title, row[title]) for title in titles)])
     signed = [dev.get("signature"), *(f"{title}: {one}" for title, one in dev["signatures"].items())]
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     return "On the development data:\n\n" + "\n".join(lines) + "".join(f"\n\n`{one}`" for one in signed if one)
-
-
-def _heading(title: str) -> str:
-    return title if title in ("length ratio", "BLEU") else f"{title}, %"
-
-
-def _number(title: str, value: float) -> str:
-    return f"{value:.3f}" if "ratio" in title else f"{100 * value:.1f}"
 
 
 def _masked_card(run: MaskedRun, metrics: Mapping[str, Any], repo: str) -> Card:

@@ -1,6 +1,5 @@
 """Contents of the explorer, computed without a page.
 
-``questions.py`` reads what is typed, ``searches.py`` follows a search and scores its outputs, ``search_errors.py``
-looks for better outputs than a beam's, ``answers.py`` puts these together; ``chains.py`` advances chains of a masked
-model sweep by sweep.
+``questions.py`` reads typed text, ``searches.py`` records searches and scores their outputs, ``search_errors.py``
+compares beams of several sizes, ``answers.py`` combines these; ``chains.py`` advances chains of a masked model.
 """

@@ -1,4 +1,4 @@
-"""All that the explorer says of one input, part by part; parts that a changed setting does not touch are kept."""
+"""Answers of the explorer, computed in parts, of which unaffected ones are kept when a setting changes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OnPart = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """Answer of one setup for one input."""
+    """Answer for an input and a setup."""
 
     question: Question  # the input
     setup: Setup  # how was searched
@@ -37,7 +37,7 @@ class Answer:
 def answer(
     run: OutputRun, question: Question, setup: Setup, *, known: Answer | None = None, on_part: OnPart | None = None
 ) -> Answer:
-    """Compute all parts, or take those over that would come out the same."""
+    """Compute all parts, but those that ``known``, an earlier answer of the run, already has."""
 
     def part(number: int) -> None:
         if on_part is not None:

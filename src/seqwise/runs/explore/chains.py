@@ -1,4 +1,4 @@
-"""Chains of a masked model, advanced sweep by sweep: pinned, and proposed to in other ways, while they run.
+"""Chains of a masked model, advanced sweep by sweep, with pins and settings that may change between sweeps.
 
 Shapes: S sweeps, B chains, T positions.
 """
@@ -29,7 +29,7 @@ MOST_SWEEPS = 5000
 
 @dataclass(frozen=True, eq=False)
 class Watched:
-    """Chains as far as they have come. Nothing in it changes: each step makes another."""
+    """State of running chains, immutable."""
 
     run: MaskedRun  # what is sampled from
     problem: Problem  # as it was typed
@@ -43,12 +43,12 @@ class Watched:
 
     @property
     def rows(self) -> list[tuple[str, ...]]:
-        """The tokens of each chain."""
+        """Tokens of each chain."""
         return [self.run.codec.decode(ids) for ids in self.state.tokens_BT.tolist()]
 
     @property
     def changed_BT(self) -> Tensor:
-        """Bool: what the last sweep has changed."""
+        """Bool: positions that the last sweep has changed."""
         if not self.done:
             return torch.zeros_like(self.state.free_BT)
         before_BT = self.done[-2].state.tokens_BT if len(self.done) > 1 else self.first.tokens_BT
@@ -56,7 +56,7 @@ class Watched:
 
 
 class Tally(NamedTuple):
-    """Counts of some sweeps, over all chains: proposals, those accepted, those that changed the state, and passes."""
+    """Counts over sweeps and chains: proposals, those accepted, those that changed the state, and passes."""
 
     proposals: int
     accepted: int
@@ -65,17 +65,17 @@ class Tally(NamedTuple):
 
     @property
     def acceptance(self) -> float | None:
-        """The share of proposals that were accepted; None where there were none."""
+        """Share of accepted proposals; None without proposals."""
         return self.accepted / self.proposals if self.proposals else None
 
     @property
     def novelty(self) -> float | None:
-        """The share of proposals that changed the state; None where there were none."""
+        """Share of proposals that changed the state; None without proposals."""
         return self.novel / self.proposals if self.proposals else None
 
 
 def start(run: MaskedRun, text: str, settings: SampleSettings, *, source: str = "") -> Watched:
-    """Chains before their first sweep."""
+    """Start chains from a text with ``_`` at free positions."""
     if settings.num_chains > MOST_CHAINS:
         raise InputError(f"{settings.num_chains} chains are more than one can watch", hint=f"take up to {MOST_CHAINS}")
     _require_replayable(settings)
@@ -86,14 +86,14 @@ def start(run: MaskedRun, text: str, settings: SampleSettings, *, source: str = 
 
 
 def _require_replayable(settings: SampleSettings) -> None:
-    """Of the kernels, those that follow one chain each, by settings that hold in every sweep."""
+    """Raise an InputError for kernels that do not move each chain by the same settings in every sweep."""
     if settings.num_replicas > 1 or not settings.kernel.draws:
         hint = "choose metropolis-hastings, delayed-acceptance, exact-gibbs or gibbs"
         raise InputError(f"the kernel {settings.kernel.label} has no sweeps to watch", hint=hint)
 
 
 def advance(watched: Watched) -> Watched:
-    """One sweep more."""
+    """Make one sweep."""
     if len(watched.done) >= MOST_SWEEPS:
         raise InputError(f"the chains have made {MOST_SWEEPS:,} sweeps", hint="start again")
     swept = sample_chains(watched.kernel, watched.state, 1, seed=watched.settings.seed)
@@ -101,7 +101,7 @@ def advance(watched: Watched) -> Watched:
 
 
 def adjust(watched: Watched, settings: SampleSettings) -> Watched:
-    """Make the sweeps to come by other settings; where the chains are, and their random numbers, stay."""
+    """Change the settings of the next sweeps; states and random numbers stay."""
     _require_replayable(settings)
     for name in ("energy", "num_chains", "seed", "contain", "without", "penalty"):
         if getattr(settings, name) != getattr(watched.settings, name):
@@ -114,10 +114,7 @@ def adjust(watched: Watched, settings: SampleSettings) -> Watched:
 
 
 def pin(watched: Watched, pinned: Sequence[int]) -> Watched:
-    """Fix some positions as they stand in each chain, and free those that are no longer among them.
-
-    What the problem itself fixes stays fixed.
-    """
+    """Fix positions in each chain, and free all others that the problem leaves free."""
     wanted = frozenset(pinned)
     if wanted == watched.pinned:
         return watched
@@ -127,7 +124,7 @@ def pin(watched: Watched, pinned: Sequence[int]) -> Watched:
 
 
 def tally(sweeps: Sequence[Trace]) -> Tally:
-    """Counts over sweeps and chains."""
+    """Sum the counts of sweeps."""
     return Tally(
         *(
             sum(int(getattr(swept, f"{what}_SB").sum()) for swept in sweeps)
@@ -137,7 +134,7 @@ def tally(sweeps: Sequence[Trace]) -> Tally:
 
 
 def energies(watched: Watched) -> Tensor:
-    """The energy of each chain after each sweep, float64 (S, B), in nats at temperature 1."""
+    """Return the energy of each chain after each sweep, float64 (S, B), in nats at temperature 1."""
     if not watched.done:
         return watched.first.energy_B.new_zeros(0, len(watched.first))
     return torch.cat([swept.energy_SB for swept in watched.done])

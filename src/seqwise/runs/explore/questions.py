@@ -1,4 +1,4 @@
-"""Text typed into the explorer, as the run reads it; never taken for the name of a file."""
+"""Text typed into the explorer, which is never taken for a file name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_TOKENS = 100
 
 @dataclass(frozen=True)
 class Question:
-    """An input with, where it is known, its right output."""
+    """Input with its right output, if known."""
 
     example: Example  # as it was typed
     source: EncodedExample  # encoded, without the right output
@@ -33,7 +33,7 @@ class Question:
 
 
 def load_explored(name: str | os.PathLike[str], *, file: Path | None = None) -> Run[Any, Any]:
-    """Read what can be explored: a run of ``seqwise train``, or a masked model, ours or a Hugging Face model."""
+    """Load a run, or a Hugging Face masked model, from a folder; ``file`` replaces the run's development data."""
     folder, hint = Path(name), "give the --output of a seqwise train or masked-model train"
     if not folder.is_dir():
         raise InputError("there is no such run folder", path=folder, hint=hint)
@@ -76,7 +76,7 @@ def _right(run: OutputRun, text: str, length: int) -> tuple[str, ...]:
 
 
 def require_short(tokens: Sequence[object]) -> None:
-    """Refuse what is too long to be explored."""
+    """Raise an InputError if an input is too long to be explored."""
     if len(tokens) > MOST_TOKENS:
         problem = f"the input has {len(tokens)} tokens, and the explorer takes {MOST_TOKENS} at most"
         raise InputError(problem, hint="give a shorter one")

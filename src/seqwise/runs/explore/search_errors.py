@@ -1,4 +1,4 @@
-"""Search errors: the same input searched by larger beams, and exactly where that can be done."""
+"""Search errors: an input searched with larger beams, and exactly where possible."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_OUTPUTS = 4096  # that are enumerated
 
 @dataclass(frozen=True)
 class Found:
-    """The best output of one search."""
+    """Best output of a search."""
 
     name: str  # of the search
     tokens: tuple[int, ...]  # ids, without the end token
@@ -35,7 +35,7 @@ class Found:
 
 @dataclass(frozen=True)
 class SearchErrors:
-    """Results of beams of several sizes."""
+    """Search errors of beams of several sizes."""
 
     beams: tuple[Found, ...]  # by size, the one that was asked for among them
     asked: int  # the place of that one
@@ -44,9 +44,9 @@ class SearchErrors:
 
 
 def search_errors(run: OutputRun, question: Question, *, k: int, score: str) -> SearchErrors:
-    """Search with beams of several sizes, and exactly: chains by raw scores with Viterbi, short taggings one by one.
+    """Search with beams of several sizes, and exactly: chains by raw scores, and short taggings.
 
-    A search error is an output that another one beats by the very score that was searched by.
+    A search error is an output with a lower score than another one, by the score of the search.
     """
     sizes = sorted({*SIZES, k})
     found = [(f"beam of {size}", *_beam(run, question, size, score)) for size in sizes]

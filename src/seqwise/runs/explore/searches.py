@@ -1,4 +1,4 @@
-"""A search of one input, step by step, and what local and raw scores make of the outputs of several searches."""
+"""Searches of an input, step by step, and both scores of their outputs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SCORES: dict[str, Score] = {"local": local, "raw": global_}
 
 @dataclass(frozen=True)
 class Setup:
-    """Setup of a search."""
+    """Setup of a search, checked."""
 
     search: SearchName = "beam"
     score: str = "local"  # "local" or "raw"
@@ -48,7 +48,7 @@ class Setup:
                 raise InputError(f"{name}: there is no {getattr(self, name)!r}", hint=f"choose from {choices}")
 
     def decoder(self, run: OutputRun) -> Decoder:
-        """The selector and the score."""
+        """Return the selector and the score."""
         selectors: dict[str, Selector] = {
             "greedy": HardTopK(1),
             "beam": HardTopK(self.k),
@@ -59,7 +59,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class Scored:
-    """An output with both of its scores, whichever it was found by."""
+    """Output with both of its scores."""
 
     name: str  # of the search
     tokens: tuple[int, ...]  # ids, without the end token
@@ -70,7 +70,7 @@ class Scored:
 
 
 def follow(run: OutputRun, question: Question, setup: Setup) -> Lattice:
-    """Origin of every slot, step by step."""
+    """Record a search; costs are those of the right output, if known."""
     decoder, model = setup.decoder(run), run.model
     steps = drawn_steps(model, question.source, k=setup.k, gold=question.gold)
     selector = run.codec.allowed(decoder.selector)
@@ -78,7 +78,7 @@ def follow(run: OutputRun, question: Question, setup: Setup) -> Lattice:
 
 
 def dropped(lattice: Lattice, step: int) -> tuple[int, ...]:
-    """The slots before a step that nothing after it comes from, both counted from 1: prefixes that a beam gives up."""
+    """Return the slots, from 1, before a step of a hard search, from 1, that have no child: the prefixes given up."""
     before = lattice.steps[step - 2] if step > 1 else ()
     used = {
         place for node in lattice.steps[step - 1] if node.is_live for place, weight in enumerate(node.parents) if weight
@@ -87,7 +87,7 @@ def dropped(lattice: Lattice, step: int) -> tuple[int, ...]:
 
 
 def fell_off(lattice: Lattice, gold: Sequence[int]) -> int | None:
-    """The step, from 1, after which no slot of a hard search holds a prefix of gold; None where one always does."""
+    """Return the first step, from 1, of a hard search after which no slot holds a prefix of gold, or None."""
     holding = {0}
     for number, (nodes, right) in enumerate(zip(lattice.steps, gold, strict=False), start=1):
         holding = {
@@ -101,7 +101,7 @@ def fell_off(lattice: Lattice, gold: Sequence[int]) -> int | None:
 
 
 def compare(run: OutputRun, question: Question, *, k: int, alpha: float) -> list[Scored]:
-    """The outputs of greedy, hard and relaxed search, by local and by raw scores, each with both of its scores."""
+    """Score the outputs of greedy, hard and relaxed searches, by local and raw scores, and the right output last."""
     setups = [Setup("greedy", "local", k, alpha)]
     setups += [Setup(search, score, k, alpha) for search in ("beam", "relaxed beam") for score in SCORES]
     names, outputs = [], []
@@ -134,7 +134,7 @@ def _text(run: OutputRun, output: Sequence[int]) -> str:
 
 
 def score_outputs(run: OutputRun, question: Question, outputs: Sequence[tuple[int, ...]], score: Score) -> list[float]:
-    """The scores of whole outputs, in nats."""
+    """Score whole outputs, in nats; minus infinity for one with a token that the model lacks."""
     model, longest = run.model, max(map(len, outputs))
     size = model.embedding_VD.shape[0]
     padded = [[*(min(token, size - 1) for token in output), *[-1] * (longest - len(output))] for output in outputs]

@@ -1,4 +1,4 @@
-"""Examples of the development data to begin with: first those on which the searches of a run disagree."""
+"""Suggested examples of the development data, ranked by the disagreement of searches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_TOGETHER = 32  # examples that are searched in one batch
 
 
 def disagreement(outputs: Sequence[Sequence[int]]) -> tuple[int, float]:
-    """Disagreement of searches of one input: by their different outputs, then by how far these are apart.
+    """Return the number of different outputs, and their mean edit distance per token of the longer output.
 
     Example:
         >>> disagreement([(1, 2), (1, 2), (1, 3)])
@@ -48,11 +48,11 @@ class Suggestions:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the searches have been compared on all examples."""
+        """Whether all examples have been compared."""
         return len(self._disagreements) == len(self._examples)
 
     def look(self, seconds: float) -> int:
-        """Compare greedy search, the hard beams and the relaxed beam on more examples."""
+        """Compare the searches on more examples for some seconds, and return the number compared in all."""
         deadline, together = time.monotonic() + seconds, 1
         with self._lock:
             while not self.is_complete and time.monotonic() < deadline:
@@ -62,7 +62,7 @@ class Suggestions:
             return len(self._disagreements)
 
     def order(self) -> list[int]:
-        """The places of the examples: most disagreement first, then those that have not been looked at."""
+        """Return the indices of the examples: most disagreement first, then those not yet compared."""
         known = list(self._disagreements)
         ranked = sorted(range(len(known)), key=lambda place: (-known[place][0], -known[place][1]))
         return ranked + list(range(len(known), len(self._examples)))
@@ -85,7 +85,7 @@ class Suggestions:
 
 
 def _development_examples(run: OutputRun) -> tuple[list[Example], str]:
-    """The examples, or none and why."""
+    """Return the examples, or none and a note that says why."""
     offer = "seqwise explore --file FILE offers examples."
     if run.settings.dev is None:
         return [], f"The run was trained without development data; {offer}"

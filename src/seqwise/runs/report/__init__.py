@@ -1,7 +1,7 @@
-"""Reports: one page of HTML on one or several run folders, which opens anywhere and without a network.
+"""Reports: one self-contained page of HTML on one or several run folders.
 
 ``folders.py`` and ``chains.py`` read, ``training.py``, ``masked.py``, ``sampling.py`` and ``lattice.py`` measure,
-``plots.py`` and ``drawing.py`` draw, ``blocks.py`` is what a page is made of, and ``page.py`` writes it.
+``plots.py`` and ``drawing.py`` draw, ``blocks.py`` has the elements of a page, and ``page.py`` writes it.
 """
 
 from __future__ import annotations

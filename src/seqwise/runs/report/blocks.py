@@ -1,4 +1,4 @@
-"""What a page is made of: sections of paragraphs, tables, figures and lattices, each with its part of ``page.html``."""
+"""Elements of a page: sections of paragraphs, tables, figures and lattices, each with its macro in ``blocks.html``."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from markupsafe import Markup
 
 
 class Ids:
-    """Names for what is referred to inside the page, each handed out once."""
+    """Unique ids of a page."""
 
     def __init__(self) -> None:
         self._numbers = count(1)
 
     def new(self, what: str) -> str:
-        """The next one."""
+        """Return the next id."""
         return f"{what}-{next(self._numbers)}"
 
 
 @dataclass(frozen=True)
 class Paragraph:
-    """One paragraph of plain text."""
+    """Paragraph of plain text."""
 
     text: str
     part: ClassVar[str] = "paragraph"
@@ -31,7 +31,7 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Table:
-    """A table whose first column names its rows."""
+    """Table whose first column names its rows."""
 
     caption: str  # what it holds
     columns: Sequence[str]  # the headings, that of the first column included
@@ -42,7 +42,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing, with what it shows in words."""
+    """Drawing with a description in words."""
 
     id: str  # unique in the page
     title: str  # what is drawn
@@ -53,7 +53,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Frames:
-    """Drawings of which one is seen at a time, chosen by a slider."""
+    """Drawings of which a slider shows one at a time."""
 
     id: str  # unique in the page
     label: str  # of the slider
@@ -65,7 +65,7 @@ class Frames:
 
 @dataclass(frozen=True)
 class Key:
-    """Which line is which run's: names with their numbers from 0."""
+    """Legend of lines: names of runs, by their numbers from 0."""
 
     names: Sequence[str]
     part: ClassVar[str] = "key"
@@ -77,7 +77,7 @@ Block = Paragraph | Table | Figure | Frames | Key
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, what stands below it, and smaller sections."""
+    """Heading with its content and subsections."""
 
     title: str  # the heading
     blocks: Sequence[Block] = ()  # in their order
@@ -85,7 +85,7 @@ class Section:
 
 
 def plain_number(value: float) -> str:
-    """A number with six significant digits, without an exponent where it needs none.
+    """Write a number with six significant digits, without an exponent where possible.
 
     Example:
         >>> plain_number(0.123456789), plain_number(3.0), plain_number(1e-9)

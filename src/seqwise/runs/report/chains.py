@@ -1,4 +1,4 @@
-"""The chains of a ``seqwise sample`` folder, read without touching it, and what can be said of them.
+"""Chains of a ``seqwise sample`` folder, read without touching it, with their diagnostics.
 
 Shapes: S sweeps, B chains of one problem, K lags.
 """
@@ -28,7 +28,7 @@ FEWEST = 4  # sweeps by which chains can be judged
 
 @dataclass(frozen=True)
 class SampleLine:
-    """One line of ``samples.jsonl``; problem, chain and sweep are counted from 1."""
+    """Line of ``samples.jsonl``; problem, chain and sweep are counted from 1."""
 
     problem: int
     chain: int
@@ -39,7 +39,7 @@ class SampleLine:
 
 @dataclass(frozen=True, eq=False)
 class ProblemChains:
-    """The chains of one problem at one length."""
+    """Chains of one problem at one length."""
 
     name: str  # "problem 1", or where its chains are kept, where that cannot be told
     problem: int | None  # counted from 1, or None where that cannot be told
@@ -58,9 +58,9 @@ class Sampling:
 
 
 def read_sampling(folder: Folder) -> Sampling:
-    """Read all chains of a folder, as far as they have come.
+    """Read all chains of a folder, which may still run.
 
-    The chains of a problem are found by the energies of its samples: the files of chains do not name it.
+    The files of chains do not name problems, so the chains of a problem are found by the energies of its samples.
     """
     paths = sorted((folder.path / "chains").glob("*.jsonl"))
     if not paths:
@@ -90,7 +90,7 @@ def read_sampling(folder: Folder) -> Sampling:
 
 
 def _num_chains(folder: Folder) -> int:
-    """Of each problem and length; ``settings.json`` holds null for the kernel's default."""
+    """Number of chains for each problem and length; ``settings.json`` holds null for the kernel's default."""
     given = folder.settings.get("chains")
     if given is None:
         return 1 if folder.settings.get("kernel") == "mask-predict" else 5
@@ -101,7 +101,7 @@ def _num_chains(folder: Folder) -> int:
 
 
 def _first_counted(settings: Mapping[str, Any], blocks: Sequence[tuple[Path, int, Trace]]) -> int:
-    """What is discarded, and burn-in unless it lasts to the end, as the log flags it."""
+    """Count the sweeps that are discarded, or flagged as burn-in unless all are."""
     num_sweeps = max(len(chains) for _, _, chains in blocks)
     discard = settings.get("discard")
     # As SampleSettings.num_discarded has it.
@@ -133,7 +133,7 @@ def _read_samples(path: Path) -> list[SampleLine]:
 
 
 def _read_chains(path: Path, each: int) -> Iterator[tuple[int, Trace]]:
-    """The chains of one file, as many together as belong to one problem."""
+    """Yield the chains of a file, by problem."""
     records: list[dict[str, Any]] = []
     hint = "take another copy, or sample again"
     try:
@@ -154,7 +154,7 @@ def _read_chains(path: Path, each: int) -> Iterator[tuple[int, Trace]]:
 
 
 def _is_of(chains: Trace, energies: Mapping[tuple[int, int], float]) -> bool:
-    """Whether these chains have the energies of the samples of a problem, as far as these are rounded."""
+    """Whether the chains have the energies of the samples of a problem, but for rounding."""
     return all(
         sweep <= len(chains) and abs(float(chains.energy_SB[sweep - 1, number]) - energy) < 1e-4
         for (number, sweep), energy in energies.items()
@@ -162,7 +162,7 @@ def _is_of(chains: Trace, energies: Mapping[tuple[int, int], float]) -> bool:
 
 
 def autocorrelation(values_SB: Tensor, *, lags: int) -> npt.NDArray[np.float64]:
-    """The autocorrelation of chains, the mean over those that move.
+    """Return the mean autocorrelation of the chains that move, for lags 0 to ``lags``; NaN where none does.
 
     ``rho_k = sum_s (x_s - m)(x_{s+k} - m) / sum_s (x_s - m)^2`` with m the mean of a chain.
 

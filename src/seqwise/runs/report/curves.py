@@ -1,4 +1,4 @@
-"""What every training has: its settings beside those of others, and its curves, drawn and in numbers."""
+"""Settings and training curves of runs, side by side."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROWS = 10  # of the numbers of a log that are written out
 
 
 def settings_tables(folders: Sequence[Folder]) -> list[Block]:
-    """Settings of folders of one kind: those that differ at once, all others folded; without those that none reads."""
+    """Make tables of settings: those that differ between runs, and, folded, all others."""
     if not folders:
         return []
     names = list(dict.fromkeys(name for folder in folders for name in folder.settings))
@@ -45,7 +45,7 @@ def settings_tables(folders: Sequence[Folder]) -> list[Block]:
 
 
 def shown_value(value: Any) -> str:
-    """A setting as one would write it.
+    """Write a setting.
 
     Example:
         >>> shown_value(None), shown_value(True), shown_value([3, 2]), shown_value("")
@@ -61,10 +61,7 @@ def shown_value(value: Any) -> str:
 
 
 def curve_blocks(folders: Sequence[Folder], *, ids: Ids) -> list[Block]:
-    """The curves of trainings of one kind, in one plot for each quantity; and their numbers, folded.
-
-    Stages follow each other; where a new one begins, the loss is that of another objective.
-    """
+    """Plot each quantity of the training logs, with folded tables of numbers; the stages of a run follow each other."""
     with_logs = [folder for folder in folders if folder.logs]
     if not with_logs:
         return [Paragraph("No step of training has been logged.")]
@@ -92,7 +89,7 @@ def curve_blocks(folders: Sequence[Folder], *, ids: Ids) -> list[Block]:
 
 
 def _measured_plots(folders: Sequence[Folder], ids: Ids) -> list[Block]:
-    """What was measured on the way, each quantity in a plot."""
+    """Plot the development measures during training."""
     quantities = dict.fromkeys(name for folder in folders for log in folder.logs for name in log.measured)
     blocks: list[Block] = []
     for quantity in [name for name in quantities if name != "step"]:
@@ -103,12 +100,12 @@ def _measured_plots(folders: Sequence[Folder], ids: Ids) -> list[Block]:
 
 
 def _lines(folders: Sequence[Folder], columns_of: Callable[[StageLog], Columns], quantity: str) -> list[Line]:
-    """One quantity of each run."""
+    """Make a line for each run."""
     return [Line(one.name, *_joined(one, columns_of, quantity), number=place) for place, one in enumerate(folders)]
 
 
 def _plot(title: str, lines: Sequence[Line], *, borders: Sequence[float], ids: Ids, **style: Any) -> list[Block]:
-    """One plot, or none where no run has anything to draw."""
+    """Make a plot, or none without points."""
     drawn = [line for line in lines if line.xs]
     return [line_plot(title, drawn, x_label="step", ids=ids, borders=borders, **style)] if drawn else []
 
@@ -116,7 +113,7 @@ def _plot(title: str, lines: Sequence[Line], *, borders: Sequence[float], ids: I
 def _joined(
     folder: Folder, columns_of: Callable[[StageLog], Columns], quantity: str
 ) -> tuple[list[float], list[float]]:
-    """The quantity over the stages that have it, by the number of steps of all of them, and a gap for others."""
+    """Concatenate a quantity over the stages of a run; stages without it make a gap."""
     xs: list[float] = []
     ys: list[float] = []
     begun = 0.0
@@ -133,7 +130,7 @@ def _joined(
 
 
 def _borders(folders: Sequence[Folder]) -> list[float]:
-    """Where a stage of one of the runs ends."""
+    """Return the steps at which stages end."""
     ends = set()
     for folder in folders:
         begun = 0.0
@@ -158,7 +155,7 @@ def _tables(folder: Folder) -> list[Table]:
 
 
 def metrics_rows(metrics: Mapping[str, Any]) -> list[list[str]]:
-    """Plain numbers and names of ``metrics.json``, those of a part with its name before them.
+    """Flatten ``metrics.json`` to names and values.
 
     Example:
         >>> metrics_rows({"steps": 3, "dev": {"tokens": 5}})

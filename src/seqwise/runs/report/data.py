@@ -1,4 +1,4 @@
-"""Which data a report takes for each run: the file that is given, or the development data of its training."""
+"""Data of each run of a report: the given file, or its development data."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Data:
-    """Examples for one run."""
+    """Examples for a run."""
 
     name: str = ""  # what they are called in the report
     examples: Sequence[Example] = ()
@@ -39,7 +39,7 @@ class Data:
 
 
 def share_files(folders: Sequence[Folder], files: Sequence[Path]) -> dict[str, Path]:
-    """The file of each run that reads one, by the run's name."""
+    """Assign the files to the runs that read data, by name."""
     readers = [folder for folder in folders if folder.kind != "samples"]
     if not files:
         return {}
@@ -53,14 +53,14 @@ def share_files(folders: Sequence[Folder], files: Sequence[Path]) -> dict[str, P
 
 
 def read_sequence_data(folder: Folder, run: MaskedRun, file: Path | None) -> Data:
-    """Read the sequences that a masked model is to be shown on."""
+    """Read sequences for a masked model."""
     if file is None:
         return Data(note=f"Without --file nothing is scored by {folder.name}.")
     return Data(str(file), run.codec.read(file), is_given=True)
 
 
 def read_data(folder: Folder, run: OutputRun, file: Path | None) -> Data:
-    """Read what a run is to be shown on; development data that are no longer there are no mistake."""
+    """Read examples for a run; missing development data are noted, not refused."""
     if file is not None:
         return Data(str(file), read_examples(run.settings, file), is_given=True)
     dev, without = run.settings.dev, "give --file to see results with intervals, log Z by position and lattices"
@@ -73,7 +73,7 @@ def read_data(folder: Folder, run: OutputRun, file: Path | None) -> Data:
 
 
 def chosen_places(asked: Asked, number: int, *, path: str) -> list[int]:
-    """Which of so many examples are drawn, from 0."""
+    """Return the indices of the examples to draw."""
     for one in asked.chosen:
         if not 1 <= one <= number:
             problem = f"--example {one} is none of the {number:,} that there are"

@@ -1,7 +1,4 @@
-"""Run folders as a report reads them: what each of them is, its settings, its log by step, and what it came to.
-
-Nothing is written to them, and a training that is still going on can be looked at.
-"""
+"""Run folders of a report: kind, settings, logs and metrics. They are only read, and training may still run."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ _WANTED = "give the --output of a seqwise train, masked-model train or sample"
 
 @dataclass(frozen=True)
 class StageLog:
-    """What one training wrote down, step by step."""
+    """Log of a training stage."""
 
     name: str  # "training", or that of a warm start
     objective: str  # what it minimised
@@ -40,7 +37,7 @@ class StageLog:
 
 @dataclass(frozen=True)
 class Folder:
-    """One of the folders that a report is on."""
+    """Run folder of a report."""
 
     path: Path  # as it was given
     name: str  # a short one that no other folder of the report has
@@ -53,7 +50,7 @@ class Folder:
 
 
 def read_folders(paths: Sequence[Path]) -> list[Folder]:
-    """Read some folders, and give each a name of its own."""
+    """Read folders, and give each a unique name."""
     folders = [read_folder(path) for path in paths]
     names = [folder.name for folder in folders]
     return [

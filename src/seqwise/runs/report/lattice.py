@@ -1,4 +1,4 @@
-"""The lattice of a beam: what every slot of every step is made of, in a hard search and in relaxed ones.
+"""Lattice of a beam: tokens, parents, score and cost of every slot of every step, in hard and relaxed searches.
 
 Shapes: B batch (1 here), J slots before a step, K after it, V vocabulary, T target length.
 """
@@ -27,7 +27,7 @@ MOST_STEPS = 20
 
 @dataclass(frozen=True)
 class Node:
-    """A slot after a step."""
+    """Slot after a step."""
 
     # the heaviest tokens that it has added and their weights; one of weight 1 in a hard search
     tokens: tuple[tuple[int, float], ...]
@@ -43,7 +43,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Lattice:
-    """The slots of a search, step by step; before the first step there is one, the empty prefix."""
+    """Slots of a search, step by step; the search starts from one slot, the empty prefix."""
 
     steps: tuple[tuple[Node, ...], ...]
 
@@ -59,7 +59,7 @@ def beam_lattice(
     gold: Sequence[int] | None = None,
     most_tokens: int = 3,
 ) -> Lattice:
-    """Follow a search on one input, and keep what each selection did.
+    """Record a search of one input.
 
     The back-pointer weights are ``b_r[i] = sum_w p_r[i, w]`` and the token weights ``a_r[w] = sum_i p_r[i, w]`` of the
     selection (one-hot in a hard search). The task cost is the Hamming cost where outputs are as long as inputs, and the
@@ -117,10 +117,7 @@ def _nodes(columns: Sequence[Tensor], *, has_gold: bool) -> tuple[Node, ...]:
 
 
 def drawn_steps(model: StepModel, source: EncodedExample, *, k: int, gold: Sequence[int] | None) -> int:
-    """How many steps of the searches of an input are worth looking at.
-
-    Until the local hard beam has ended, and one more than gold has tokens; of a tagger as many as there are labels.
-    """
+    """Return the number of steps to draw: until the local hard beam has ended, and one more than the length of gold."""
     limit = steps_after(source.source_ids, model)
     if model.end is None:
         return min(limit, MOST_STEPS)

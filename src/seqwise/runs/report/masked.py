@@ -1,4 +1,4 @@
-"""The part of a report that is on masked models: what they came to, and scores of a file, token by token."""
+"""Report on masked models: metrics, and scores of a file, token by token."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEEPEST = 6.0  # nats; what is less likely has the same colour
 
 
 def metrics_tables(folders: Sequence[Folder]) -> list[Block]:
-    """What training came to, one column for each run."""
+    """Make a table of metrics with a column for each run."""
     rows: dict[str, dict[str, str]] = {}
     for folder in folders:
         for name, value in metrics_rows(folder.metrics or {}):
@@ -39,7 +39,7 @@ def scored_blocks(
     name: str,
     on_progress: Callable[[int], None] | None = None,
 ) -> list[Block]:
-    """Pseudo-perplexity of a file with its interval, and the tokens of chosen sequences by how likely they are.
+    """Make tables of pseudo-perplexity on a file, and of the token scores of chosen sequences.
 
     ``exp(-sum log p(token | all others) / tokens)``; the interval is that of a bootstrap over sequences.
     """

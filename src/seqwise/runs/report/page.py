@@ -1,4 +1,4 @@
-"""Sections to one HTML page that holds all it needs, written whole or not at all."""
+"""Rendering of sections to a self-contained HTML page, and its atomic writing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_BYTES = 5_000_000
 
 
 def render_page(title: str, sections: Sequence[Section], footer: Sequence[str]) -> str:
-    """The page. Whatever comes from outside is escaped, and the page's own policy lets no other script run.
+    """Render a page. Text is escaped, and the content security policy allows only the page's own script.
 
     Example:
         >>> "<script>x" in render_page("<script>x", [], [])
@@ -50,7 +50,7 @@ def render_page(title: str, sections: Sequence[Section], footer: Sequence[str]) 
 
 
 def render_block(block: Block) -> Markup:
-    """One block as it stands on a page; whatever comes from outside is escaped.
+    """Render a block other than frames, which need the script of a page; text is escaped.
 
     Example:
         >>> from seqwise.runs.report.blocks import Paragraph
@@ -61,7 +61,7 @@ def render_block(block: Block) -> Markup:
 
 
 def block_style() -> str:
-    """The style sheet of blocks, with the colours of both themes."""
+    """Return the style sheet of blocks, with the colours of both themes."""
     return _part("blocks.css")
 
 
@@ -81,7 +81,7 @@ def _part(name: str) -> str:
 
 
 def _namer(sections: Sequence[Section]) -> Callable[[Section], str]:
-    """A name for each section, by its place: two of them may look the same."""
+    """Return a function from a section to its id, by identity, as sections may be equal."""
 
     def all_of(some: Sequence[Section]) -> Iterator[Section]:
         for section in some:
@@ -93,7 +93,7 @@ def _namer(sections: Sequence[Section]) -> Callable[[Section], str]:
 
 
 def require_own(output: Path) -> None:
-    """Refuse an output that is there and no report of ours."""
+    """Raise an InputError if the output exists and is not a report of seqwise."""
     if output.is_dir():
         raise InputError("the output is a folder", path=output, hint="name a file, such as report.html")
     if not output.exists():
@@ -108,7 +108,7 @@ def require_own(output: Path) -> None:
 
 
 def save_page(page: str, output: Path) -> None:
-    """Write a page, whole or not at all; folders on the way are made."""
+    """Write a page atomically; missing folders are made."""
     # A token may hold half a character, which no file can.
     page = page.encode("utf-8", "replace").decode("utf-8")
     size = len(page.encode("utf-8"))

@@ -1,7 +1,4 @@
-"""Line plots as SVG that lives inside a page: drawn by matplotlib, coloured by the page's style, described in words.
-
-A plot as wide as a phone can be read on one; the page sets as many beside each other as fit.
-"""
+"""Line plots as inline SVG: drawn by matplotlib, coloured by the page's style, described in words."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ INK, GRID, LINE = "#010101", "#020202", "#0303{:02d}"  # colours that stand for 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a plot."""
+    """Line of a plot."""
 
     name: str  # of what it shows
     xs: Sequence[float]  # in rising order
@@ -50,7 +47,7 @@ def line_plot(
     unit: str = "",
     level: float | None = None,
 ) -> Figure:
-    """Draw lines."""
+    """Draw lines, with a shaded range, vertical lines at ``borders`` and a horizontal one at ``level``."""
     try:
         import matplotlib
         from matplotlib.figure import Figure as Canvas
@@ -86,7 +83,7 @@ def line_plot(
 
 
 def _plain_ticks(axis: Any) -> None:
-    """Numbers instead of powers, at 1, 2 and 5 times each power of ten."""
+    """Label a logarithmic axis with numbers at 1, 2 and 5 times each power of ten."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axis.set_major_locator(LogLocator(10, subs=(1.0, 2.0, 5.0), numticks=8))
@@ -95,7 +92,7 @@ def _plain_ticks(axis: Any) -> None:
 
 
 def thinned(xs: Sequence[float], ys: Sequence[float], *, most: int) -> tuple[list[float], list[float]]:
-    """The means of equally many neighbours, so that no more than ``most`` points are left; what is not finite goes."""
+    """Average neighbours, so that at most ``most`` points are left, without those that are not finite."""
     width = -(-len(xs) // most)
     kept: tuple[list[float], list[float]] = ([], [])
     for start in range(0, len(xs), width):
@@ -152,7 +149,7 @@ def _line_colour(number: int) -> str:
 
 
 def _inlined(document: str, name: str) -> Markup:
-    """The drawing as a part of a page: names of its own, colours of the page, nothing that points outside."""
+    """Convert a document to inline SVG, with unique ids and the colours of the page, without outside references."""
     root = ElementTree.fromstring(document)
     for parent in list(root.iter()):
         for child in list(parent):
@@ -166,7 +163,7 @@ def _inlined(document: str, name: str) -> Markup:
 
 
 def _write(element: Any, pieces: list[str], name: str, referred: set[str], more: dict[str, str]) -> None:
-    """The element without name spaces, which HTML knows by itself."""
+    """Write an element without name spaces, which HTML does not need."""
     tag = element.tag.rpartition("}")[2]
     attributes: dict[str, str] = {}
     for key, value in element.attrib.items():

@@ -1,4 +1,4 @@
-"""A report on runs: what is read, measured and drawn for each kind of them, in one page."""
+"""Report on runs: reading, measuring and drawing for each kind of run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ROOM_FOR_LATTICES = 3_800_000  # characters, of the 5 MB that a page may have
 
 @dataclass(frozen=True)
 class Writing:
-    """A page as it is written."""
+    """State of a page that is being written."""
 
     files: Mapping[str, Path]  # data by the name of the folder that they are for
     asked: Asked  # which examples are drawn
@@ -182,7 +182,7 @@ def _lattices(
     data: Mapping[str, Data],
     page: Writing,
 ) -> list[Section]:
-    """Of each chosen example the lattices of all runs, so that runs on the same data stand beside each other."""
+    """Draw the lattices of all runs for each chosen example."""
     jobs = [
         (place, folder)
         for folder in folders

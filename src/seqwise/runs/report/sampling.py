@@ -1,4 +1,4 @@
-"""The part of a report that is on samples: energies, acceptance, R-hat, ESS, autocorrelation, sequences as they change.
+"""Report on samples: energies, acceptance, R-hat, ESS, autocorrelation, and traces of sequences.
 
 Shapes: S sweeps, B chains.
 """
@@ -28,7 +28,7 @@ MOST_CHAINS = 2  # of a problem whose sequences are shown
 
 
 def sampling_table(samplings: Mapping[str, Sampling]) -> Table:
-    """All folders beside each other: counts, acceptance, energy, and the worst R-hat."""
+    """Make a table of all folders: counts, acceptance, energy, ESS and the worst R-hat."""
     rows = []
     for name, sampling in samplings.items():
         first, all_chains = sampling.first, [one.chains for one in sampling.problems]
@@ -61,7 +61,7 @@ def sampling_table(samplings: Mapping[str, Sampling]) -> Table:
 
 
 def sampling_section(folder: Folder, sampling: Sampling, shown: Sequence[int], *, ids: Ids) -> Section:
-    """One folder: its chains, problem by problem."""
+    """Report on the chains of a folder, by problem; without known problems the first ones are drawn."""
     blocks: list[Block] = []
     if sampling.no_report:
         blocks.append(Paragraph(f"No R-hat and no effective sample size: {sampling.no_report}."))
@@ -78,7 +78,7 @@ def sampling_section(folder: Folder, sampling: Sampling, shown: Sequence[int], *
 
 
 def _shares(folder: Folder, sampling: Sampling, ids: Ids) -> list[Block]:
-    """Acceptance and novelty of all chains, sweep by sweep."""
+    """Plot acceptance and novelty of all chains by sweep."""
     num_sweeps = max(len(one.chains) for one in sampling.problems)
     sums = {
         what: [
@@ -105,7 +105,7 @@ def _discarded(sampling: Sampling) -> tuple[float, float] | None:
 
 
 def _reports(sampling: Sampling) -> list[Block]:
-    """R-hat and ESS of each problem, the worst first."""
+    """Make a table of R-hat and ESS of each problem, the worst first."""
     judged = [(one.name, one.report) for one in sampling.problems if one.report is not None]
     if not judged:
         return []
@@ -171,7 +171,7 @@ def _autocorrelation(energy_SB: Tensor, name: str, ids: Ids) -> list[Block]:
 
 
 def _sequences(one: ProblemChains, samples: Sequence[SampleLine]) -> list[Block]:
-    """The printed sequences of the first chains, what has changed marked."""
+    """Make tables of the samples of the first chains, with changes marked."""
     own = [line for line in samples if line.problem == one.problem]
     if not own:
         return [Paragraph("The sequences of these chains are not known: samples.jsonl names none.")]
@@ -192,7 +192,7 @@ def _sequences(one: ProblemChains, samples: Sequence[SampleLine]) -> list[Block]
 
 
 def marked(before: str, after: str) -> Markup:
-    """A text with what differs from another one marked: words, or characters where there are no words.
+    """Mark the words of a text that differ from another text, or its characters without words.
 
     Example:
         >>> print(marked("a b c", "a <c> c"))

@@ -1,4 +1,4 @@
-"""The part of a report that is on runs of ``seqwise train``: settings, results, curves, log Z and lattices."""
+"""Report on runs of ``seqwise train``: results by decoder, log Z, and the spread of slot scores."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from seqwise.decoding import DECODERS, Decoder, evaluation_mode, steps_after
 from seqwise.evaluation.log_partitions import LogPartitionReport, LogPartitionSummary, log_partition_report
 from seqwise.evaluation.metrics import Estimate, bootstrap_interval
 from seqwise.evaluation.slot_ranking import unroll_slots
+from seqwise.names import measure_heading, measure_text
 from seqwise.runs.measures import known_targets, log_partitions_of, measure, signatures
 from seqwise.runs.monitoring import score_spread
 from seqwise.runs.report.blocks import Block, Ids, Paragraph, Table, plain_number
@@ -27,7 +28,7 @@ MOST_EXAMPLES = 200  # of which the spread of slots is taken
 
 @dataclass(frozen=True)
 class Spread:
-    """How far apart the scores of the slots of a hard beam are after each step."""
+    """Spread of the slot scores of a hard beam after each step."""
 
     means: tuple[float, ...]  # the mean over examples of the standard deviation over slots, in nats
     counts: tuple[int, ...]  # how many examples have two slots or more after that step
@@ -35,10 +36,9 @@ class Spread:
 
 @torch.no_grad()
 def slot_spread(run: OutputRun, examples: Sequence[Example]) -> Spread:
-    """The standard deviation of the cumulative local scores over the live slots of a beam, step by step.
+    """Measure the standard deviation of cumulative local scores over the live slots of a beam, step by step.
 
-    :func:`~seqwise.runs.monitoring.score_spread` after each step, averaged over those of the first 200 examples that
-    have two live slots then.
+    Each step averages over those of the first 200 examples that have two live slots.
     """
     sums: list[float] = []
     counts: list[int] = []
@@ -59,20 +59,10 @@ def slot_spread(run: OutputRun, examples: Sequence[Example]) -> Spread:
     return Spread(tuple(a / b if b else float("nan") for a, b in zip(sums, counts, strict=True)), tuple(counts))
 
 
-def percent(title: str, value: float) -> str:
-    """A measure as other commands print it: ratios with three digits, everything else times 100 with one."""
-    return f"{value:.3f}" if "ratio" in title else f"{100 * value:.1f}"
-
-
-def heading(title: str) -> str:
-    """A measure with its unit."""
-    return title if title in ("length ratio", "BLEU") else f"{title}, %"
-
-
 def decoder_tables(
     folders: Sequence[Folder], measured: Mapping[str, Mapping[str, Mapping[str, Estimate]]], files: Mapping[str, str]
 ) -> list[Block]:
-    """Results by decoder: of the report's own file, with intervals, and of the development data of the training."""
+    """Make tables of results by decoder: on the given file, with intervals, and on the development data."""
     blocks: list[Block] = []
     for folder in folders:
         if folder.name in measured:
@@ -81,7 +71,7 @@ def decoder_tables(
             blocks.append(
                 Table(
                     f"{folder.name} on {files[folder.name]}, with bootstrap 95% intervals over examples",
-                    ["decoder", *map(heading, titles)],
+                    ["decoder", *map(measure_heading, titles)],
                     [[name, *(_interval(title, row[title]) for title in titles)] for name, row in rows.items()],
                 )
             )
@@ -92,9 +82,9 @@ def decoder_tables(
             blocks.append(
                 Table(
                     f"{folder.name} on its development data, at the end of training",
-                    ["decoder", *map(heading, titles)],
+                    ["decoder", *map(measure_heading, titles)],
                     [
-                        [name, *(percent(title, decoders[name][title]) for title in titles)]
+                        [name, *(measure_text(title, decoders[name][title]) for title in titles)]
                         for name in sorted(decoders, key=lambda name: _ORDER.get(name, len(_ORDER)))
                     ],
                 )
@@ -104,7 +94,7 @@ def decoder_tables(
 
 
 def _interval(title: str, estimate: Estimate) -> str:
-    value, low, high = (percent(title, one) for one in estimate)
+    value, low, high = (measure_text(title, end) for end in estimate)
     return f"{value} [{low}, {high}]"
 
 
@@ -118,17 +108,17 @@ def _about_dev(folder: Folder, dev: Mapping[str, object]) -> str:
 
 
 def measure_run(run: OutputRun, examples: Sequence[Example], decoder: str) -> dict[str, Estimate]:
-    """All measures of a decoder with their intervals, as ``seqwise evaluate`` has them."""
+    """Return all measures of a decoder with their intervals."""
     return {title: bootstrap_interval(sums) for title, sums in measure(run, examples, decoder).items()}
 
 
 def signatures_of(run: OutputRun, examples: Sequence[Example]) -> list[str]:
-    """How measures count that can be counted in several ways, a line each."""
+    """Return the signatures of measures, such as BLEU, a line each."""
     return [f"{title}: {signature}" for title, signature in signatures(run, examples).items()]
 
 
 def measured_log_partitions(run: OutputRun, examples: Sequence[Example]) -> LogPartitionReport | None:
-    """log Z on gold prefixes of examples; None where the run can write none of the targets."""
+    """Measure log Z on gold prefixes; None if the run can write no target."""
     encoded = run.codec.encode(known_targets(run, examples))
     if not encoded:
         return None
@@ -139,7 +129,7 @@ def measured_log_partitions(run: OutputRun, examples: Sequence[Example]) -> LogP
 def log_partition_blocks(
     names: Sequence[str], reports: Mapping[str, LogPartitionReport], spreads: Mapping[str, Spread], *, ids: Ids
 ) -> list[Block]:
-    """What saved models make of data: log Z and the spread of slots, position by position."""
+    """Make a table and plots of log Z and of the spread of slots, by position."""
     blocks: list[Block] = []
     if reports:
         columns = ("run", "tokens", "mean", "variance", "mean |log Z|", "mean |log Z − mean|", "from", "to")
