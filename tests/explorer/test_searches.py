@@ -26,8 +26,7 @@ from seqwise.runs import save_run, train_settings
 from seqwise.runs.decoder_choice import choose_decoder, decoders_for
 from seqwise.runs.explore.answers import PARTS, answer
 from seqwise.runs.explore.questions import MOST_TOKENS, load_explored, read_question
-from seqwise.runs.explore.search_errors import search_errors
-from seqwise.runs.explore.searches import Setup, compare, dropped, fell_off, follow
+from seqwise.runs.explore.searches import Setup, compare, dropped, fell_off, follow, search_errors
 from seqwise.runs.explore.suggestions import MOST_EXAMPLES, Suggestions
 from seqwise.runs.report.lattice import Lattice
 from seqwise.runs.run import OutputRun, search

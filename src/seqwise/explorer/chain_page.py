@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from seqwise.errors import InputError
 from seqwise.explorer.chain_views import energy_view, sequences_view, sweep_in_words
-from seqwise.explorer.widgets import Status, begin_page, button, choice, html, section, slider, status_line
+from seqwise.explorer.widgets import Status, Visit, begin_page, button, choice, html, section, slider, status_line
 from seqwise.explorer.work import Job
 from seqwise.runs.explore.chains import MOST_CHAINS, Watched, adjust, advance, pin, start
 from seqwise.runs.run import MaskedRun
@@ -28,11 +28,10 @@ REDRAW = 1.0  # seconds between two drawings of the curves of running chains
 
 
 @dataclass
-class Visit:
+class ChainVisit(Visit):
     """State of a visitor's page."""
 
     watched: Watched | None = None
-    job: Job | None = None
     running: bool = False
     drawn: float = 0.0
     boxes: dict[int, Any] = field(default_factory=dict)
@@ -82,7 +81,7 @@ def chain_page(run: MaskedRun, name: str) -> None:
     """Make the page for a visitor."""
     from nicegui import ui
 
-    visit = Visit()
+    visit = ChainVisit()
     begin_page(f"seqwise explore: {name}", "A masked model, sampled from as an energy of whole sequences.")
 
     async def again() -> None:
@@ -100,10 +99,8 @@ def chain_page(run: MaskedRun, name: str) -> None:
 
     with section("What is sampled"):
         controls = _problem_controls(run, again)
-    status = status_line()
+    status = status_line(visit)
     views = _views(visit, go, halt, step)
-    # The thread that computes must not touch widgets: the page looks at what it does.
-    ui.timer(0.25, lambda: status.show(visit.job) if visit.job else None)
     ui.context.client.on_delete(halt)
     ui.timer(0.1, again, once=True)
 
@@ -145,7 +142,7 @@ def _proposal_controls() -> tuple[Any, ...]:
     return kernel, proposal, nucleus, block, target
 
 
-def _views(visit: Visit, go: Any, halt: Any, step: Any) -> Views:
+def _views(visit: ChainVisit, go: Any, halt: Any, step: Any) -> Views:
     from nicegui import ui
 
     with section("The chains"):
@@ -164,53 +161,48 @@ def _views(visit: Visit, go: Any, halt: Any, step: Any) -> Views:
     return views
 
 
-def _enable(visit: Visit, views: Views) -> None:
+def _enable(visit: ChainVisit, views: Views) -> None:
     views.start.set_enabled(visit.watched is not None and not visit.running)
     views.step.set_enabled(visit.watched is not None and not visit.running)
     views.stop.set_enabled(visit.running)
 
 
-async def _in_thread(visit: Visit, status: Status, part: str, function: Callable[..., Watched], *args: Any) -> bool:
+async def _in_thread(visit: ChainVisit, status: Status, part: str, function: Callable[[], Watched]) -> bool:
     """Replace the watched chains by the result of a function; false if it failed, with a message in the status line."""
     from nicegui import run as threads
 
     if visit.job is not None:
         return False
-    found = None
+    watched = None
     with status.work(visit, Job(part)):
-        found = await threads.io_bound(function, *args)
-    if found is not None:  # None: the server is about to end
-        visit.watched = found
-    return found is not None
+        watched = await threads.io_bound(function)
+    if watched is not None:  # None: the server is about to end
+        visit.watched = watched
+    return watched is not None
 
 
-async def _idle(visit: Visit) -> None:
+async def _idle(visit: ChainVisit) -> None:
     """Wait for the running job, such as the last sweep after Stop."""
     while visit.job is not None:
         await asyncio.sleep(0.05)
 
 
-async def _begin(run: MaskedRun, visit: Visit, controls: Controls, views: Views, status: Status) -> None:
+async def _begin(run: MaskedRun, visit: ChainVisit, controls: Controls, views: Views, status: Status) -> None:
     await _idle(visit)
     try:
         settings = controls.settings()
     except InputError as error:
         status.complain(str(error))
         return
-    source = controls.source.value if controls.source else ""
-    begun = await _in_thread(visit, status, "initial sequences", _start, run, controls.text.value, source, settings)
-    if begun:
+    text, source = controls.text.value or "", (controls.source.value or "") if controls.source else ""
+    if await _in_thread(visit, status, "initial sequences", lambda: start(run, text, settings, source=source)):
         status.say("Ready.")
         _make_pins(visit, views)
         _show(visit, views)
     _enable(visit, views)
 
 
-def _start(run: MaskedRun, text: str, source: str, settings: SampleSettings) -> Watched:
-    return start(run, text or "", settings, source=source or "")
-
-
-def _make_pins(visit: Visit, views: Views) -> None:
+def _make_pins(visit: ChainVisit, views: Views) -> None:
     """Make a checkbox for each free position of the problem."""
     from nicegui import ui
 
@@ -233,12 +225,12 @@ def _make_pins(visit: Visit, views: Views) -> None:
     visit.boxes = boxes
 
 
-def _repin(visit: Visit, boxes: dict[int, Any]) -> None:
+def _repin(visit: ChainVisit, boxes: dict[int, Any]) -> None:
     assert visit.watched is not None
     visit.watched = pin(visit.watched, [place for place, box in boxes.items() if box.value])
 
 
-async def _sweep(visit: Visit, controls: Controls, views: Views, status: Status) -> bool:
+async def _sweep(visit: ChainVisit, controls: Controls, views: Views, status: Status) -> bool:
     """Make one sweep by the chosen settings; false if it failed."""
     if visit.watched is None or visit.job is not None:
         return False
@@ -248,13 +240,14 @@ async def _sweep(visit: Visit, controls: Controls, views: Views, status: Status)
     except InputError as error:
         status.complain(str(error))
         return False
-    done = await _in_thread(visit, status, f"sweep {len(visit.watched.done) + 1}", advance, visit.watched)
+    watched = visit.watched
+    done = await _in_thread(visit, status, f"sweep {len(watched.done) + 1}", lambda: advance(watched))
     if done:
         _show(visit, views)
     return done
 
 
-async def _run(visit: Visit, controls: Controls, views: Views, status: Status) -> None:
+async def _run(visit: ChainVisit, controls: Controls, views: Views, status: Status) -> None:
     if visit.running:
         return
     visit.running = True
@@ -273,7 +266,7 @@ async def _run(visit: Visit, controls: Controls, views: Views, status: Status) -
         _show(visit, views)
 
 
-def _show(visit: Visit, views: Views) -> None:
+def _show(visit: ChainVisit, views: Views) -> None:
     assert visit.watched is not None
     views.words.set_text(sweep_in_words(visit.watched))
     views.sequences.set_content(str(sequences_view(visit.watched)))

@@ -32,10 +32,10 @@ def sequences_view(watched: Watched) -> Markup:
 
 def _token(token: str, *, is_fixed: bool, is_changed: bool) -> Markup:
     kinds = " ".join(["token", *["pinned"] * is_fixed, *["changed"] * is_changed])
-    said = ", changed" if is_changed else ", fixed" if is_fixed else ""
+    state = ", changed" if is_changed else ", fixed" if is_fixed else ""
     ground = "#ffe9d6" if is_changed else "#eef0f3" if is_fixed else "#ffffff"
     return Markup('<span class="{}" style="background:{}" title="{}">{}</span>').format(
-        kinds, ground, f"{token}{said}", token
+        kinds, ground, f"{token}{state}", token
     )
 
 

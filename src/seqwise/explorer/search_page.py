@@ -12,6 +12,7 @@ from seqwise.explorer.search_views import bias_view, errors_view, lattice_view, 
 from seqwise.explorer.widgets import (
     Slider,
     Status,
+    Visit,
     begin_page,
     button,
     choice,
@@ -24,9 +25,9 @@ from seqwise.explorer.widgets import (
 from seqwise.explorer.work import Job, Stopped, latest
 from seqwise.runs.explore.answers import Answer, answer
 from seqwise.runs.explore.questions import Question, read_question
-from seqwise.runs.explore.searches import MOST_SLOTS, SCORES, Setup
+from seqwise.runs.explore.searches import MOST_SLOTS, Setup
 from seqwise.runs.explore.suggestions import Suggestions
-from seqwise.runs.report.examples import ALPHAS
+from seqwise.runs.report.examples import ALPHAS, SCORES
 from seqwise.runs.run import OutputRun
 
 FIRST_LOOK = 1.0  # seconds in which examples are compared before the page opens on one
@@ -34,11 +35,10 @@ MOST_OFFERED = 20
 
 
 @dataclass
-class Visit:
+class SearchVisit(Visit):
     """State of a visitor's page."""
 
     answer: Answer | None = None
-    job: Job | None = None
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def search_page(run: OutputRun, name: str, suggestions: Suggestions) -> None:
     """
     from nicegui import ui
 
-    settings, visit = run.settings, Visit()
+    settings, visit = run.settings, SearchVisit()
     trained = f"{settings.objective.name}, {settings.trained_score} scores, beam of {settings.beam_size}"
     begin_page(f"seqwise explore: {name}", f"A run of task {settings.task}, trained by {trained}.")
 
@@ -93,18 +93,21 @@ def search_page(run: OutputRun, name: str, suggestions: Suggestions) -> None:
 
     refresh = latest(compute)
     controls = _controls(run, refresh, suggestions)
-    status = status_line(lambda: visit.job.asked_to_stop.set() if visit.job else None)
+
+    def stop() -> None:
+        if visit.job:
+            visit.job.asked_to_stop.set()
+
+    status = status_line(visit, stop)
     views: Views = _views(lambda: _show_step(run, visit, views))
-    # The thread that computes must not touch widgets: the page looks at how far it is.
-    ui.timer(0.25, lambda: status.show(visit.job) if visit.job else None)
-    ui.context.client.on_delete(lambda: visit.job.asked_to_stop.set() if visit.job else None)
+    ui.context.client.on_delete(stop)
     if suggestions.texts:
         ui.timer(0.1, lambda: _open_first(suggestions, visit, controls, status), once=True)
     else:
         status.say(f"Type an input and press Search. {suggestions.note}")
 
 
-async def _open_first(suggestions: Suggestions, visit: Visit, controls: Controls, status: Status) -> None:
+async def _open_first(suggestions: Suggestions, visit: SearchVisit, controls: Controls, status: Status) -> None:
     """Open the example with most disagreement, and compare the others in the background."""
     from nicegui import run as threads
 
@@ -195,40 +198,40 @@ def _move(step: Slider, by: int, show_step: Callable[[], None]) -> None:
     show_step()
 
 
-async def _compute(run: OutputRun, visit: Visit, controls: Controls, views: Views, status: Status) -> None:
+async def _compute(run: OutputRun, visit: SearchVisit, controls: Controls, views: Views, status: Status) -> None:
     """Compute the answer in a thread, and show it; the earlier answer stays until then."""
     from nicegui import run as threads
 
-    found = None
+    computed = None
     with status.work(visit, Job()) as job:
         question, setup = controls.question(run), controls.setup()
         try:
-            found = await threads.io_bound(answer, run, question, setup, known=visit.answer, on_part=job.report)
+            computed = await threads.io_bound(answer, run, question, setup, known=visit.answer, on_part=job.report)
         except Stopped:
             status.say("Stopped; what is below belongs to an earlier question.")
-    if found is not None:  # None: the server is about to end
-        _show(run, visit, found, views)
+    if computed is not None:  # None: the server is about to end
+        _show(run, visit, computed, views)
         unseen = ", ".join(dict.fromkeys(question.unseen.values()))
         note = f" Training never saw {unseen}, which counts as wrong." if unseen else ""
         status.say(f"Found for {run.codec.source_text(question.example)!r}.{note}")
 
 
-def _show(run: OutputRun, visit: Visit, found: Answer, views: Views) -> None:
-    same = visit.answer is not None and visit.answer.question == found.question
-    visit.answer, last = found, max(len(found.lattice.steps), 1)
+def _show(run: OutputRun, visit: SearchVisit, answer: Answer, views: Views) -> None:
+    same = visit.answer is not None and visit.answer.question == answer.question
+    visit.answer, last = answer, max(len(answer.lattice.steps), 1)
     views.step.place(views.step.value if same else last, last=last)
-    views.outputs.set_content(str(outputs_view(found.outputs)))
-    views.errors.set_content(str(errors_view(run, found.errors, score=found.setup.score)))
+    views.outputs.set_content(str(outputs_view(answer.outputs)))
+    views.errors.set_content(str(errors_view(run, answer.errors, score=answer.setup.score)))
     _show_step(run, visit, views)
 
 
-def _show_step(run: OutputRun, visit: Visit, views: Views) -> None:
-    found = visit.answer
-    if found is None or not found.lattice.steps:
+def _show_step(run: OutputRun, visit: SearchVisit, views: Views) -> None:
+    answer = visit.answer
+    if answer is None or not answer.lattice.steps:
         return
-    step = min(views.step.value, len(found.lattice.steps))
+    step = min(views.step.value, len(answer.lattice.steps))
     views.before.set_enabled(step > 1)
-    views.after.set_enabled(step < len(found.lattice.steps))
-    views.words.set_text(step_in_words(run, found, step))
-    views.lattice.set_content(str(lattice_view(run, found, step)))
-    views.bias.set_content(str(bias_view(run, found.bias, step)))
+    views.after.set_enabled(step < len(answer.lattice.steps))
+    views.words.set_text(step_in_words(run, answer, step))
+    views.lattice.set_content(str(lattice_view(run, answer, step)))
+    views.bias.set_content(str(bias_view(run, answer.bias, step)))

@@ -8,8 +8,7 @@ from markupsafe import Markup
 
 from seqwise.evaluation.label_bias import LabelBias, Prefix, fate_of_gold
 from seqwise.runs.explore.answers import Answer
-from seqwise.runs.explore.search_errors import SearchErrors
-from seqwise.runs.explore.searches import Scored, dropped, fell_off
+from seqwise.runs.explore.searches import Scored, SearchErrors, dropped, fell_off
 from seqwise.runs.measures import step_names
 from seqwise.runs.report.blocks import Paragraph, Table
 from seqwise.runs.report.drawing import draw_lattice, lattice_palette, lattice_table
@@ -55,20 +54,20 @@ def step_in_words(run: OutputRun, answer: Answer, step: int) -> str:
     if not live:
         return f"Step {step}: no slot is left."
     best = max(live, key=lambda node: node.score)
-    said = f"Step {step}: the best slot adds {words[best.tokens[0][0]]} and has score {best.score:.3f}."
+    text = f"Step {step}: the best slot adds {words[best.tokens[0][0]]} and has score {best.score:.3f}."
     if answer.setup.search == "relaxed beam":
-        return f"{said} {_mixing(live, words)}"
+        return f"{text} {_mixing(live, words)}"
     gone, gold = dropped(answer.lattice, step), answer.question.gold
     if gone:
         plural = "s" * (len(gone) > 1)
-        said += f" Of the step before, the prefix{'es' * (len(gone) > 1)} in slot{plural} {_listed(gone)} "
-        said += "are given up." if len(gone) > 1 else "is given up."
+        text += f" Of the step before, the prefix{'es' * (len(gone) > 1)} in slot{plural} {_listed(gone)} "
+        text += "are given up." if len(gone) > 1 else "is given up."
     lost = None if gold is None else fell_off(answer.lattice, gold)
     if lost is not None and lost <= step and lost - 1 in answer.question.unseen:
-        said += f" The right output fell off at step {lost}: training never saw {answer.question.unseen[lost - 1]}."
+        text += f" The right output fell off at step {lost}: training never saw {answer.question.unseen[lost - 1]}."
     elif lost is not None and lost <= step:
-        said += f" The right output fell off at step {lost}: a search error, or the model's own preference; see below."
-    return said
+        text += f" The right output fell off at step {lost}: a search error, or the model's own preference; see below."
+    return text
 
 
 def _mixing(live: Sequence[Node], words: Sequence[str]) -> str:
@@ -93,18 +92,18 @@ def _listed(numbers: Sequence[int]) -> str:
 
 def outputs_view(outputs: Sequence[Scored]) -> Markup:
     """Make a table of the outputs of several searches with both scores, the highest of each column marked."""
-    best = [max(getattr(one, name) for one in outputs) for name in ("log_prob", "raw_score")]
+    best = [max(getattr(output, name) for output in outputs) for name in ("log_prob", "raw_score")]
     rows = [
         [
-            one.name,
-            one.text or "(empty)",
+            output.name,
+            output.text or "(empty)",
             *(
                 Markup("<mark>{}</mark>").format(f"{value:.3f}") if value >= high - 1e-4 else f"{value:.3f}"
-                for value, high in zip((one.log_prob, one.raw_score), best, strict=True)
+                for value, high in zip((output.log_prob, output.raw_score), best, strict=True)
             ),
-            "" if one.is_gold is None else "yes" if one.is_gold else "no",
+            "" if output.is_gold is None else "yes" if output.is_gold else "no",
         ]
-        for one in outputs
+        for output in outputs
     ]
     columns = ("found by", "output", "log p, nats", "raw score, nats", "right")
     return render_block(Table("Outputs with both scores, the highest of each column marked", columns, rows))
@@ -121,13 +120,13 @@ def bias_view(run: OutputRun, bias: LabelBias, step: int) -> Markup:
     columns = ("prefix", "local share, at every step", "global share now", "one step on", "in the end", "log Z to come")
     table = Table(f"Prefixes of the local beam after step {step}", columns, rows)
     how = "exactly" if bias.exact else f"over a raw-score beam of {bias.support:,} prefixes"
-    said = (
+    text = (
         "Below a prefix, local scores keep its mass whatever is read next; raw scores can take it back. The global "
         f"shares are summed {how}. * stands for the right output, (off) for where it is no longer on the beam."
     )
     if any(prefix.is_gold for prefixes in bias.steps for prefix in prefixes):
-        said += f" In the whole search, {fate_of_gold(bias)}."
-    return render_block(Paragraph(said)) + render_block(table)
+        text += f" In the whole search, {fate_of_gold(bias)}."
+    return render_block(Paragraph(text)) + render_block(table)
 
 
 def _mass_row(run: OutputRun, prefix: Prefix) -> list[str | Markup]:
@@ -153,11 +152,11 @@ def _bar(share: float) -> Markup:
 
 def errors_view(run: OutputRun, errors: SearchErrors, *, score: str) -> Markup:
     """Make a table of the outputs of larger beams, and say whether the chosen beam made a search error."""
-    found = [*errors.beams, *([] if errors.exact is None else [errors.exact])]
     rows: list[list[str | Markup]] = []
-    for place, one in enumerate(found):
-        name: str | Markup = Markup("<strong>{}</strong>").format(one.name) if place == errors.asked else one.name
-        rows.append([name, _output(run, one.tokens), f"{one.score:.3f}", f"{one.short:.3f}" if one.short else "none"])
+    for place, best in enumerate([*errors.beams, *([errors.exact] if errors.exact else [])]):
+        name: str | Markup = Markup("<strong>{}</strong>").format(best.name) if place == errors.asked else best.name
+        short = f"{best.short:.3f}" if best.short else "none"
+        rows.append([name, _output(run, best.tokens), f"{best.score:.3f}", short])
     columns = ("search", "output", f"{score} score, nats", "short of the best")
     return render_block(Paragraph(_verdict(errors))) + render_block(
         Table(f"The same input, searched harder by {score} scores", columns, rows)
@@ -171,7 +170,7 @@ def _verdict(errors: SearchErrors) -> str:
             return f"The {asked.name} makes no search error here: it finds the best output there is."
         largest = errors.beams[-1].name
         return f"No search error of the {asked.name} is known: up to the {largest}, none finds a better-scored output."
-    best = errors.exact or next(one for one in errors.beams if not one.short)
+    best = errors.exact or next(beam for beam in errors.beams if not beam.short)
     sure = "the best output there is" if errors.exact else f"what the {best.name} finds"
     return (
         f"The {asked.name} makes a search error: its output is {asked.short:.3f} nats short of {sure}. "

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any, Protocol
+from typing import Any
 
 from markupsafe import Markup
 
@@ -130,10 +130,11 @@ def button(name: str, on_click: Callable[[], Any]) -> Any:
     return ui.button(name, on_click=on_click).props("no-caps unelevated").mark(name)
 
 
-class Working(Protocol):
-    """A visit that something may be computed for."""
+@dataclass
+class Visit:
+    """State of a visitor's page, with the job that runs for it."""
 
-    job: Job | None
+    job: Job | None = None
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,7 @@ class Status:
             self.say(f"Computing {job.part} …")
 
     @contextmanager
-    def work(self, visit: Working, job: Job) -> Iterator[Job]:
+    def work(self, visit: Visit, job: Job) -> Iterator[Job]:
         """Run a job of a visit; errors are shown, and raised unless the visitor can fix them."""
         visit.job = job
         try:
@@ -183,7 +184,7 @@ class Status:
             self.show(None)
 
 
-def status_line(on_stop: Callable[[], Any] | None = None) -> Status:
+def status_line(visit: Visit, on_stop: Callable[[], Any] | None = None) -> Status:
     """Make a status line, with a bar and a button to stop the job that are hidden without one."""
     from nicegui import ui
 
@@ -193,6 +194,8 @@ def status_line(on_stop: Callable[[], Any] | None = None) -> Status:
     bar = ui.linear_progress(0.0, show_value=False).props('aria-label="progress of the computation" instant-feedback')
     status = Status(label, bar, (bar, *stop))
     status.show(None)
+    # The thread of a job must not touch widgets: the page looks at its progress.
+    ui.timer(0.25, lambda: status.show(visit.job) if visit.job else None)
     return status
 
 

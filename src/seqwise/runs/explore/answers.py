@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from seqwise.evaluation.label_bias import LabelBias
 from seqwise.runs.diagnosis import explore
 from seqwise.runs.explore.questions import Question
-from seqwise.runs.explore.search_errors import SearchErrors, search_errors
-from seqwise.runs.explore.searches import Scored, Setup, compare, follow
+from seqwise.runs.explore.searches import Scored, SearchErrors, Setup, compare, follow, search_errors
 from seqwise.runs.report.lattice import Lattice
 from seqwise.runs.run import OutputRun
 

@@ -4,48 +4,45 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 
-from seqwise.data.batches import collate
-from seqwise.decoding import Decoder, evaluation_mode
-from seqwise.errors import InputError
+from seqwise.decoding import Decoder, Hypothesis, evaluation_mode, steps_after
+from seqwise.models.chain import ChainTagger
+from seqwise.objectives.chain import best_chain_output
+from seqwise.objectives.enumeration import every_output
 from seqwise.objectives.rescoring import output_scores
 from seqwise.runs.explore.questions import Question
 from seqwise.runs.measures import gold_text
-from seqwise.runs.report.lattice import Lattice, beam_lattice, drawn_steps
+from seqwise.runs.report.examples import SCORES
+from seqwise.runs.report.lattice import Lattice, beam_lattice, drawn_steps, encode_input
 from seqwise.runs.run import OutputRun, search
-from seqwise.search.candidates import Score, global_, local
+from seqwise.search.candidates import Score
 from seqwise.search.operators import ALPHA_UNITS
 from seqwise.search.selectors import HardTopK, Selector, SoftTopK
 
 MOST_SLOTS = 16
-"""Larger beams cannot be drawn so that one can read them."""
+"""Largest beam that can be drawn legibly."""
+
+SIZES = (1, 2, 4, 8, 16, 32, 64)
+"""Beams that are compared, beside that of the setup."""
+
+MOST_OUTPUTS = 4096  # that are enumerated
 
 SearchName = Literal["greedy", "beam", "relaxed beam"]
 """Hard with one slot, hard with k, soft with k."""
 
-SCORES: dict[str, Score] = {"local": local, "raw": global_}
-"""By the names that the explorer has for them."""
-
 
 @dataclass(frozen=True)
 class Setup:
-    """Setup of a search, checked."""
+    """Setup of a search."""
 
     search: SearchName = "beam"
     score: str = "local"  # "local" or "raw"
-    k: int = 4  # size of the beam; greedy search does not read it
+    k: int = 4  # size of the beam; greedy search ignores it
     alpha: float = 1.0  # inverse temperature of the relaxation, in the unit of the run's training
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.k <= MOST_SLOTS:
-            raise InputError(f"k must be from 1 to {MOST_SLOTS}, got {self.k}")
-        for name, choices in (("search", get_args(SearchName)), ("score", tuple(SCORES))):
-            if getattr(self, name) not in choices:
-                raise InputError(f"{name}: there is no {getattr(self, name)!r}", hint=f"choose from {choices}")
 
     def decoder(self, run: OutputRun) -> Decoder:
         """Return the selector and the score."""
@@ -63,10 +60,10 @@ class Scored:
 
     name: str  # of the search
     tokens: tuple[int, ...]  # ids, without the end token
-    text: str  # how it reads; tokens that training never saw are marked
-    log_prob: float  # ``sum_t f_t - log Z_t``, in nats; minus infinity where training never saw one of the tokens
+    text: str  # tokens that training never saw are marked
+    log_prob: float  # ``sum_t f_t - log Z_t``, in nats; minus infinity if training never saw one of the tokens
     raw_score: float  # ``sum_t f_t``, in nats; or minus infinity
-    is_gold: bool | None  # whether it is the right output; None where that is not known
+    is_gold: bool | None  # None if the right output is unknown
 
 
 def follow(run: OutputRun, question: Question, setup: Setup) -> Lattice:
@@ -106,10 +103,10 @@ def compare(run: OutputRun, question: Question, *, k: int, alpha: float) -> list
     setups += [Setup(search, score, k, alpha) for search in ("beam", "relaxed beam") for score in SCORES]
     names, outputs = [], []
     for setup in setups:
-        (found,) = search(run, [question.source], setup.decoder(run), n_best=1, length_normalization=0.0)
-        end = () if run.model.end is None or not found[0].finished else (run.model.end,)
+        best = _best(run, question, setup.decoder(run))
+        end = () if run.model.end is None or not best.finished else (run.model.end,)
         names.append("greedy" if setup.search == "greedy" else f"{setup.search}, {setup.score} scores")
-        outputs.append((*found[0].tokens, *end))
+        outputs.append((*best.tokens, *end))
     if question.gold is not None:
         names.append("the right output")
         outputs.append(question.gold)
@@ -127,6 +124,11 @@ def compare(run: OutputRun, question: Question, *, k: int, alpha: float) -> list
     ]
 
 
+def _best(run: OutputRun, question: Question, decoder: Decoder) -> Hypothesis:
+    (outputs,) = search(run, [question.source], decoder, n_best=1, length_normalization=0.0)
+    return outputs[0]
+
+
 def _text(run: OutputRun, output: Sequence[int]) -> str:
     return run.codec.target_text(
         run.codec.target_vocabulary.decode(token for token in output if token != run.model.end)
@@ -139,7 +141,61 @@ def score_outputs(run: OutputRun, question: Question, outputs: Sequence[tuple[in
     size = model.embedding_VD.shape[0]
     padded = [[*(min(token, size - 1) for token in output), *[-1] * (longest - len(output))] for output in outputs]
     with evaluation_mode(model), torch.no_grad():
-        device = model.embedding_VD.device
-        context = model.encode(collate([(0, question.source)]).to(device))
-        found: list[float] = output_scores(model, context, torch.tensor([padded], device=device), score)[0].tolist()
-    return [-math.inf if size in output else value for output, value in zip(outputs, found, strict=True)]
+        outputs_BNT = torch.tensor([padded], device=model.embedding_VD.device)
+        scores: list[float] = output_scores(model, encode_input(model, question.source), outputs_BNT, score)[0].tolist()
+    return [-math.inf if size in output else value for output, value in zip(outputs, scores, strict=True)]
+
+
+@dataclass(frozen=True)
+class Found:
+    """Best output of a search."""
+
+    name: str  # of the search
+    tokens: tuple[int, ...]  # ids, without the end token
+    score: float  # of the search, in nats
+    short: float = 0.0  # distance to the best score found at all; 0 without a known search error
+
+
+@dataclass(frozen=True)
+class SearchErrors:
+    """Search errors of beams of several sizes."""
+
+    beams: tuple[Found, ...]  # by size
+    asked: int  # the place of the beam of k slots
+    exact: Found | None  # the best output, if it can be computed
+
+
+def search_errors(run: OutputRun, question: Question, *, k: int, score: str) -> SearchErrors:
+    """Search with beams of several sizes, and exactly: chains by raw scores, and short taggings.
+
+    A search error is an output with a lower score than another one, by the score of the search.
+    """
+    sizes = sorted({*SIZES, k})
+    outputs = [_best(run, question, Decoder(HardTopK(size), SCORES[score])) for size in sizes]
+    beams = [Found(f"beam of {size}", best.tokens, best.score) for size, best in zip(sizes, outputs, strict=True)]
+    exact = _exact(run, question, score)
+    best = max(found.score for found in (*beams, *([exact] if exact else [])))
+
+    def compared(found: Found) -> Found:
+        short = best - found.score
+        # Two ways to add up the same numbers differ in the last digits.
+        return replace(found, short=short if short > 1e-4 * max(1.0, abs(best)) else 0.0)
+
+    return SearchErrors(tuple(map(compared, beams)), sizes.index(k), compared(exact) if exact else None)
+
+
+def _exact(run: OutputRun, question: Question, score: str) -> Found | None:
+    model = run.model
+    length = steps_after(question.source.source_ids, model)
+    if isinstance(model, ChainTagger) and score == "raw":
+        with evaluation_mode(model), torch.no_grad():
+            score_B, output_BT = best_chain_output(model.chain(encode_input(model, question.source)))
+        return Found("exact, by Viterbi", tuple(output_BT[0].tolist()), float(score_B[0]))
+    labels = len(run.codec.target_vocabulary)
+    if model.end is not None or labels**length > MOST_OUTPUTS:
+        return None
+    outputs_BNT, _ = every_output(labels, torch.tensor([length]), end=None, limit=MOST_OUTPUTS)
+    outputs = [tuple(output) for output in outputs_BNT[0].tolist()]
+    scores = score_outputs(run, question, outputs, SCORES[score])
+    place = max(range(len(scores)), key=scores.__getitem__)
+    return Found(f"exact, of all {len(outputs):,} outputs", outputs[place], scores[place])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,6 +49,11 @@ class Lattice:
     steps: tuple[tuple[Node, ...], ...]
 
 
+def encode_input(model: StepModel, source: EncodedExample) -> Any:
+    """Encode one input on the device of the model."""
+    return model.encode(collate([(0, source)]).to(model.embedding_VD.device))
+
+
 @torch.no_grad()
 def beam_lattice(
     model: StepModel,
@@ -70,7 +76,7 @@ def beam_lattice(
     device = model.embedding_VD.device
     steps: list[tuple[Node, ...]] = []
     with evaluation_mode(model):
-        context = model.encode(collate([(0, source)]).to(device))
+        context = encode_input(model, source)
         cost = None if gold is None else _cost(model, torch.tensor([list(gold)], device=device))
         before_BJ = ended_BJ = None
         for step in unroll(model, context, selector, num_steps=num_steps, score=score, cost=cost, end=model.end):
@@ -121,9 +127,9 @@ def drawn_steps(model: StepModel, source: EncodedExample, *, k: int, gold: Seque
     limit = steps_after(source.source_ids, model)
     if model.end is None:
         return min(limit, MOST_STEPS)
-    device, needed = model.embedding_VD.device, 0
+    needed = 0
     with evaluation_mode(model), torch.no_grad():
-        context = model.encode(collate([(0, source)]).to(device))
+        context = encode_input(model, source)
         for step in unroll(model, context, HardTopK(k), num_steps=min(limit, MOST_STEPS), end=model.end):
             needed += 1
             if bool(((step.beam.finished_BK == 1) | (step.beam.scores_BK == -torch.inf)).all()):

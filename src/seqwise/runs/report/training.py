@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import torch
 
-from seqwise.data.batches import collate
 from seqwise.data.readers import Example
 from seqwise.decoding import DECODERS, Decoder, evaluation_mode, steps_after
 from seqwise.evaluation.log_partitions import LogPartitionReport, LogPartitionSummary, log_partition_report
@@ -18,6 +17,7 @@ from seqwise.runs.measures import known_targets, log_partitions_of, measure, sig
 from seqwise.runs.monitoring import score_spread
 from seqwise.runs.report.blocks import Block, Ids, Paragraph, Table, plain_number
 from seqwise.runs.report.folders import Folder, is_number
+from seqwise.runs.report.lattice import encode_input
 from seqwise.runs.report.plots import Line, line_plot
 from seqwise.runs.run import OutputRun, readable
 from seqwise.search.selectors import HardTopK
@@ -30,8 +30,8 @@ MOST_EXAMPLES = 200  # of which the spread of slots is taken
 class Spread:
     """Spread of the slot scores of a hard beam after each step."""
 
-    means: tuple[float, ...]  # the mean over examples of the standard deviation over slots, in nats
-    counts: tuple[int, ...]  # how many examples have two slots or more after that step
+    means: tuple[float, ...]  # mean over examples of the standard deviation over slots, in nats
+    counts: tuple[int, ...]  # number of examples with two slots or more
 
 
 @torch.no_grad()
@@ -45,10 +45,10 @@ def slot_spread(run: OutputRun, examples: Sequence[Example]) -> Spread:
     decoder = Decoder(run.codec.allowed(HardTopK(run.settings.beam_size)), DECODERS["beam"](1, 1.0, None).score)
     encoded = run.codec.encode_sources(readable(run, examples[:MOST_EXAMPLES]))
     with evaluation_mode(run.model):
-        for one in encoded:
-            context = run.model.encode(collate([(0, one)]).to(run.model.embedding_VD.device))
-            limit = steps_after(one.source_ids, run.model)
-            for step, slots in enumerate(unroll_slots(run.model, context, decoder, num_steps=limit)):
+        for source in encoded:
+            limit = steps_after(source.source_ids, run.model)
+            searched = unroll_slots(run.model, encode_input(run.model, source), decoder, num_steps=limit)
+            for step, slots in enumerate(searched):
                 if step == 0 or torch.isfinite(slots.scores_BJ).sum() < 2:
                     continue
                 sums += [0.0] * (step - len(sums))
@@ -99,12 +99,12 @@ def _interval(title: str, estimate: Estimate) -> str:
 
 
 def _about_dev(folder: Folder, dev: Mapping[str, object]) -> str:
-    said = f"{folder.name}: best on the development data is {dev.get('best decoder')}, by {dev.get('best by')}."
+    text = f"{folder.name}: best on the development data is {dev.get('best decoder')}, by {dev.get('best by')}."
     mean, variance = dev.get("mean log Z"), dev.get("variance of log Z")
     if is_number(mean) and is_number(variance):
-        said += f" There log Z on gold prefixes has mean {mean:.4g} and variance {variance:.4g} (nats)."
+        text += f" There log Z on gold prefixes has mean {mean:.4g} and variance {variance:.4g} (nats)."
     advice = dev.get("advice")
-    return f"{said} {advice[:1].upper()}{advice[1:]}." if isinstance(advice, str) and advice else said
+    return f"{text} {advice[:1].upper()}{advice[1:]}." if isinstance(advice, str) and advice else text
 
 
 def measure_run(run: OutputRun, examples: Sequence[Example], decoder: str) -> dict[str, Estimate]:
@@ -122,7 +122,7 @@ def measured_log_partitions(run: OutputRun, examples: Sequence[Example]) -> LogP
     encoded = run.codec.encode(known_targets(run, examples))
     if not encoded:
         return None
-    lengths = [len(one.target_ids) for one in encoded]
+    lengths = [len(example.target_ids) for example in encoded]
     return log_partition_report(log_partitions_of(run, encoded).split(lengths), edges=[])
 
 
@@ -135,19 +135,15 @@ def log_partition_blocks(
         columns = ("run", "tokens", "mean", "variance", "mean |log Z|", "mean |log Z − mean|", "from", "to")
         rows = [[name, *_numbers(report.overall)] for name, report in reports.items()]
         blocks.append(Table("log Z on gold prefixes, in nats", columns, rows))
-        lines = [
-            Line(
-                name, range(1, len(report.by_position) + 1), [one.mean for one in report.by_position], names.index(name)
-            )
-            for name, report in reports.items()
-        ]
+        means = {name: [summary.mean for summary in report.by_position] for name, report in reports.items()}
+        lines = [Line(name, range(1, len(ys) + 1), ys, names.index(name)) for name, ys in means.items()]
         title = "Mean log Z by position"
         blocks.append(line_plot(title, lines, x_label="position, from 1", ids=ids, unit="nats", level=0.0))
     if spreads:
         lines = [
-            Line(name, range(1, len(one.means) + 1), one.means, names.index(name))
-            for name, one in spreads.items()
-            if any(one.counts)
+            Line(name, range(1, len(spread.means) + 1), spread.means, names.index(name))
+            for name, spread in spreads.items()
+            if any(spread.counts)
         ]
         title = "Slot-score spread of the beam by search step"
         if lines:
@@ -155,6 +151,6 @@ def log_partition_blocks(
     return blocks
 
 
-def _numbers(one: LogPartitionSummary) -> list[str]:
-    values = (one.mean, one.variance, one.mean_absolute, one.mean_absolute_deviation, one.minimum, one.maximum)
-    return [f"{one.count:,}", *map(plain_number, values)]
+def _numbers(summary: LogPartitionSummary) -> list[str]:
+    count, *values = astuple(summary)
+    return [f"{count:,}", *map(plain_number, values)]
