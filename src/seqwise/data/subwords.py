@@ -27,8 +27,8 @@ HINT = "learn the subwords again"
 class Subwords:
     """Subword vocabulary: all characters of the training text, and the results of the merges."""
 
-    pieces: tuple[str, ...]  # distinct texts without white space; each is one character or the result of a merge
-    merges: tuple[tuple[str, str], ...]  # pairs of pieces in the order in which splitting puts them together
+    pieces: tuple[str, ...]  # characters and results of merges, without white space
+    merges: tuple[tuple[str, str], ...]  # in the order of splitting
 
     @cached_property
     def splitter(self) -> Any:

@@ -37,15 +37,14 @@ GOLD, OTHERS = "#0072B2", "#D55E00"
 class Prefix:
     """Prefix on the beam, or of gold beside it, after t steps."""
 
-    tokens: Ids  # what has been written, the end token included where it has ended
+    tokens: Ids  # end token included if it has ended
     log_prob: float  # ``log p(prefix) = sum_s (f_s - log Z_s)``, in nats
     raw_score: float  # ``F(prefix) = sum_s f_s``, in nats
-    log_partition: float | None  # log Z of the step to come, or None where the prefix is not lengthened any more
-    # the share of the prefix in the globally normalised distribution over outputs cut after t tokens, then after t + 1,
-    # and so on to the last step; see :func:`explore_label_bias`
+    log_partition: float | None  # log Z of the next step; None after the last
+    # Global shares after t tokens, after t + 1, and so on to the last step: see `explore_label_bias`.
     global_masses: tuple[float, ...]
-    is_gold: bool  # whether gold begins so
-    on_beam: bool  # whether the search has kept it; false only for gold that has fallen off
+    is_gold: bool  # whether it is a prefix of gold
+    on_beam: bool  # false only for gold that has fallen off
 
     @property
     def local_mass(self) -> float:

@@ -20,14 +20,13 @@ from seqwise.objectives.self_normalization import log_partition_statistics
 class LogPartitionSummary:
     """log Z over some positions, in nats."""
 
-    count: int  # number of positions
+    count: int
     mean: float  # of log Z
-    variance: float  # of log Z, over these positions (divided by their number)
+    variance: float  # divided by the count
     mean_absolute: float  # mean |log Z|, the *normalisation risk* R of Andreas and Klein
-    # mean |log Z - mean|: the risk that is left once one constant is taken off all scores
-    mean_absolute_deviation: float
-    minimum: float  # the smallest log Z
-    maximum: float  # the largest
+    mean_absolute_deviation: float  # mean |log Z - mean|, the risk that a constant shift of all scores leaves
+    minimum: float
+    maximum: float
 
 
 @dataclass(frozen=True)

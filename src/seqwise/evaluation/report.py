@@ -92,9 +92,9 @@ class Claim:
 class Curve:
     """Development metric of a training run over time."""
 
-    system: str  # the table's row
+    system: str  # row of the table
     seed: int  # of the run
-    measure: str  # the metric's name; higher is better
+    measure: str  # name of the metric; higher is better
     start: float  # CPU seconds of the stages before it
     points: tuple[tuple[float, float], ...]  # CPU seconds of this stage, and the metric, at each evaluation
 

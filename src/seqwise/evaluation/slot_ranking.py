@@ -29,12 +29,12 @@ Ids = tuple[int, ...]
 class Slots:
     """Slots of a hard search before one of its steps, with local and raw scores."""
 
-    prefixes_BJT: Tensor  # int64, the tokens written so far; :data:`~seqwise.search.HELD` where an input had ended
-    scores_BJ: Tensor  # what the search goes by; minus infinity marks a dead slot
+    prefixes_BJT: Tensor  # int64; :data:`~seqwise.search.HELD` where an input had ended
+    scores_BJ: Tensor  # of the search; minus infinity for a dead slot
     log_probs_BJ: Tensor  # ``log p(prefix) = sum_t (f_t - log Z_t)``, in nats
     raw_scores_BJ: Tensor  # ``sum_t f_t``, in nats
-    log_partitions_BJ: Tensor  # log Z of the step to come; 0 where there is none, since what has ended stays as it is
-    open_BJ: Tensor  # whether a token can still be added: the slot lives, has not ended, and its input has steps left
+    log_partitions_BJ: Tensor  # log Z of the next step; 0 for ended slots
+    open_BJ: Tensor  # whether the slot is live, has not ended, and its input has steps left
 
 
 def unrestricted(selector: Selector) -> Selector:

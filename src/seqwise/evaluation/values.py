@@ -22,8 +22,8 @@ PACKAGE = "seqwise.evaluation."
 class Values:
     """One measurement for each training seed, as text."""
 
-    combine: str  # what makes the measure of the sums, as "module:function" of `seqwise.evaluation`
-    # for each training seed a text for each of the C sums. A text of digits and letters alone has one character for
+    combine: str  # function that combines the sums, as "module:function" of `seqwise.evaluation`
+    # For each training seed a text for each of the C sums. A text of digits and letters alone has one character for
     # each example: 0 to 9, then a to z for 10 to 35. Any other text has numbers between spaces.
     seeds: tuple[tuple[str, ...], ...]
 

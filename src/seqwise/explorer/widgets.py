@@ -52,11 +52,11 @@ def section(title: str) -> Iterator[None]:
 class Slider:
     """Native slider of the browser, with its keyboard and screen-reader support."""
 
-    element: Any  # the input
-    value: int  # where it is, a whole number
-    last: int  # the largest one
-    shown: Callable[[int], str]  # how the value at a place is written
-    label: Any = None  # where that is written for those who see it, or None
+    element: Any
+    value: int  # the position
+    last: int  # the last position
+    shown: Callable[[int], str]  # writes the value at a position
+    label: Any = None  # widget that shows the value, or None
 
     def place(self, value: int, *, last: int | None = None) -> None:
         """Move the slider, and perhaps change its range."""

@@ -16,9 +16,9 @@ class Stopped(Exception):
 class Job:
     """Job in a thread, which writes its progress; the page reads it, and may ask it to stop."""
 
-    part: str = ""  # what is being done
-    share: float | None = None  # how much is done, from 0 to 1; None where that is not known
-    began: float = field(default_factory=time.monotonic)  # when, by the clock that only goes forward
+    part: str = ""  # name of the current part
+    share: float | None = None  # progress, from 0 to 1; None if unknown
+    began: float = field(default_factory=time.monotonic)  # monotonic time
     asked_to_stop: threading.Event = field(default_factory=threading.Event)  # set by the page
 
     def report(self, part: str, done: int, total: int) -> None:

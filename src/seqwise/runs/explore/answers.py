@@ -25,12 +25,12 @@ OnPart = Callable[[str, int, int], None]
 class Answer:
     """Answer for an input and a setup."""
 
-    question: Question  # the input
-    setup: Setup  # how was searched
-    lattice: Lattice  # the search step by step
+    question: Question
+    setup: Setup
+    lattice: Lattice  # of the search
     outputs: tuple[Scored, ...]  # of several searches, with both scores
-    bias: LabelBias  # the mass of each prefix of the local beam of k slots, local and global
-    errors: SearchErrors  # of beams of several sizes, by the scores that are searched by
+    bias: LabelBias  # of the local beam of k slots
+    errors: SearchErrors  # by the score of the search
 
 
 def answer(

@@ -31,15 +31,15 @@ MOST_SWEEPS = 5000
 class Watched:
     """State of running chains, immutable."""
 
-    run: MaskedRun  # what is sampled from
-    problem: Problem  # as it was typed
-    settings: SampleSettings  # of the sweeps to come
-    kernel: Kernel  # what makes one
-    first: ChainState  # where the chains were before the first sweep, nothing pinned
-    state: ChainState  # where they are
-    done: tuple[Trace, ...] = ()  # the sweeps, each by itself
-    pinned: frozenset[int] = frozenset()  # the positions, from 0, that were fixed by hand
-    since: int = 0  # how many sweeps there had been when the settings or pins last changed
+    run: MaskedRun
+    problem: Problem
+    settings: SampleSettings  # of the next sweeps
+    kernel: Kernel  # of the next sweeps
+    first: ChainState  # before the first sweep, without pins
+    state: ChainState
+    done: tuple[Trace, ...] = ()  # traces of single sweeps
+    pinned: frozenset[int] = frozenset()  # positions, from 0
+    since: int = 0  # number of sweeps at the last change of settings or pins
 
     @property
     def rows(self) -> list[tuple[str, ...]]:

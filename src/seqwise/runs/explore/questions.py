@@ -24,11 +24,11 @@ MOST_TOKENS = 100
 class Question:
     """Input with its right output, if known."""
 
-    example: Example  # as it was typed
-    source: EncodedExample  # encoded, without the right output
-    # the right output as ids, end token included (see ``gold_ids``); None where there is none
+    example: Example  # as typed
+    source: EncodedExample
+    # The right output as ids, end token included (see ``gold_ids``).
     gold: tuple[int, ...] | None
-    # by their places in gold, the tokens of the right output that training never saw
+    # Tokens of the right output that training never saw, by their places in gold.
     unseen: Mapping[int, str] = field(default_factory=dict)
 
 

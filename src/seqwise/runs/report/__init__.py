@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-from seqwise.runs.report.data import Asked
-from seqwise.runs.report.report import write_report
+from seqwise.runs.report.report import Asked, write_report
 
 __all__ = ["Asked", "write_report"]

@@ -33,10 +33,10 @@ class Paragraph:
 class Table:
     """Table whose first column names its rows."""
 
-    caption: str  # what it holds
-    columns: Sequence[str]  # the headings, that of the first column included
-    rows: Sequence[Sequence[str | Markup]]  # as many cells each
-    folded: bool = False  # whether it is closed until it is asked for; its caption is what is asked by
+    caption: str
+    columns: Sequence[str]  # headings
+    rows: Sequence[Sequence[str | Markup]]
+    folded: bool = False  # whether only the caption is shown until it is clicked
     part: ClassVar[str] = "table"
 
 
@@ -45,9 +45,9 @@ class Figure:
     """Drawing with a description in words."""
 
     id: str  # unique in the page
-    title: str  # what is drawn
-    text: str  # the same in words with numbers; it is what a screen reader says
-    svg: Markup  # the drawing itself, labelled by ``id`` with "-title" and "-text" behind it
+    title: str
+    text: str  # description with numbers, for screen readers too
+    svg: Markup  # labelled by the ids ``{id}-title`` and ``{id}-text``
     part: ClassVar[str] = "figure"
 
 
@@ -57,8 +57,8 @@ class Frames:
 
     id: str  # unique in the page
     label: str  # of the slider
-    names: Sequence[str]  # of its positions, said and shown
-    start: int  # the position to begin with
+    names: Sequence[str]  # of its positions
+    start: int  # first position
     panels: Sequence[tuple[str, Sequence[Markup]]]  # title, and a drawing for each position
     part: ClassVar[str] = "frames"
 
@@ -72,16 +72,16 @@ class Key:
 
 
 Block = Paragraph | Table | Figure | Frames | Key
-"""What stands below a heading."""
+"""Content below a heading."""
 
 
 @dataclass(frozen=True)
 class Section:
     """Heading with its content and subsections."""
 
-    title: str  # the heading
-    blocks: Sequence[Block] = ()  # in their order
-    sections: Sequence[Section] = ()  # after them
+    title: str
+    blocks: Sequence[Block] = ()
+    sections: Sequence[Section] = ()
 
 
 def plain_number(value: float) -> str:

@@ -41,20 +41,20 @@ class SampleLine:
 class ProblemChains:
     """Chains of one problem at one length."""
 
-    name: str  # "problem 1", or where its chains are kept, where that cannot be told
-    problem: int | None  # counted from 1, or None where that cannot be told
-    chains: Trace  # what they went through, tokens left out
-    report: ChainReport | None  # None where it cannot be made
+    name: str  # "problem 1", or the file of its chains if the problem is unknown
+    problem: int | None  # from 1; None if unknown
+    chains: Trace  # without tokens
+    report: ChainReport | None  # None if it cannot be computed
 
 
 @dataclass(frozen=True, eq=False)
 class Sampling:
     """All chains of a folder."""
 
-    first: int  # how many sweeps are not counted, because they are discarded or burn-in
+    first: int  # number of sweeps that are discarded or burn-in
     problems: Sequence[ProblemChains]
-    samples: Sequence[SampleLine]  # what has been printed
-    no_report: str  # why there are no effective sample sizes, or ""
+    samples: Sequence[SampleLine]  # printed so far
+    no_report: str  # the reason for no effective sample sizes, or ""
 
 
 def read_sampling(folder: Folder) -> Sampling:
@@ -71,9 +71,9 @@ def read_sampling(folder: Folder) -> Sampling:
     first = _first_counted(folder.settings, blocks)
     no_report = _why_no_report(folder, max(len(chains) for _, _, chains in blocks) - first)
     left: dict[tuple[int, int], dict[tuple[int, int], float]] = {}
-    for one in samples:
-        rank, number = divmod(one.chain - 1, each)
-        left.setdefault((one.problem, rank), {})[number, one.sweep] = one.energy
+    for line in samples:
+        rank, number = divmod(line.chain - 1, each)
+        left.setdefault((line.problem, rank), {})[number, line.sweep] = line.energy
     problems = []
     for path, place, chains in blocks:
         key = next((key for key, energies in left.items() if _is_of(chains, energies)), None)
@@ -85,7 +85,7 @@ def read_sampling(folder: Folder) -> Sampling:
         if not no_report and len(chains) - first >= FEWEST:
             report = diagnose_chains(chains, discard=first)
         problems.append(ProblemChains(name, None if key is None else key[0], chains, report))
-    problems.sort(key=lambda one: (one.problem is None, one.problem or 0))
+    problems.sort(key=lambda chains: (chains.problem is None, chains.problem or 0))
     return Sampling(first, problems, samples, no_report)
 
 
@@ -122,14 +122,14 @@ def _why_no_report(folder: Folder, counted: int) -> str:
 
 
 def _read_samples(path: Path) -> list[SampleLine]:
-    found = []
+    samples = []
     for number, record in read_json_lines(path, hint="take another copy") if path.is_file() else ():
         try:
             numbers = (int(record["problem"]), int(record["chain"]), int(record["sweep"]))
-            found.append(SampleLine(*numbers, str(record["text"]), float(record["energy"])))
+            samples.append(SampleLine(*numbers, str(record["text"]), float(record["energy"])))
         except (KeyError, TypeError, ValueError):
             raise InputError("no sample", path=path, line=number, hint="take another copy") from None
-    return found
+    return samples
 
 
 def _read_chains(path: Path, each: int) -> Iterator[tuple[int, Trace]]:
@@ -176,5 +176,5 @@ def autocorrelation(values_SB: Tensor, *, lags: int) -> npt.NDArray[np.float64]:
     products = [
         (centred_SB[: len(centred_SB) - lag, moving_B] * centred_SB[lag:, moving_B]).sum(0) for lag in range(lags + 1)
     ]
-    found: npt.NDArray[np.float64] = (np.stack(products) / variance_B[moving_B]).mean(1)
-    return found
+    means: npt.NDArray[np.float64] = (np.stack(products) / variance_B[moving_B]).mean(1)
+    return means

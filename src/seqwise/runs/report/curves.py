@@ -29,7 +29,7 @@ def settings_tables(folders: Sequence[Folder]) -> list[Block]:
         return []
     names = list(dict.fromkeys(name for folder in folders for name in folder.settings))
     rows = [
-        [name, *(shown_value(one.settings[name]) if name in one.settings else "not read" for one in folders)]
+        [name, *(shown_value(folder.settings[name]) if name in folder.settings else "not read" for folder in folders)]
         for name in names
     ]
     columns = ["setting", *(folder.name for folder in folders)]
@@ -101,7 +101,9 @@ def _measured_plots(folders: Sequence[Folder], ids: Ids) -> list[Block]:
 
 def _lines(folders: Sequence[Folder], columns_of: Callable[[StageLog], Columns], quantity: str) -> list[Line]:
     """Make a line for each run."""
-    return [Line(one.name, *_joined(one, columns_of, quantity), number=place) for place, one in enumerate(folders)]
+    return [
+        Line(folder.name, *_joined(folder, columns_of, quantity), number=place) for place, folder in enumerate(folders)
+    ]
 
 
 def _plot(title: str, lines: Sequence[Line], *, borders: Sequence[float], ids: Ids, **style: Any) -> list[Block]:

@@ -23,8 +23,8 @@ LONGEST, LONGEST_MIXED = 10, 6  # characters of a token that fit, alone and besi
 class Palette:
     """Colour scale from white to orange, light enough for dark text."""
 
-    low: float  # what is white
-    high: float  # what is deepest
+    low: float  # white
+    high: float  # orange
 
     def colour(self, value: float) -> str:
         """Return the colour of a number, clipped to the ends."""

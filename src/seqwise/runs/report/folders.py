@@ -25,9 +25,9 @@ _WANTED = "give the --output of a seqwise train, masked-model train or sample"
 class StageLog:
     """Log of a training stage."""
 
-    name: str  # "training", or that of a warm start
-    objective: str  # what it minimised
-    columns: Mapping[str, Sequence[float]]  # "step", "loss" and so on to a number for each step
+    name: str  # "training", or the name of a warm start
+    objective: str
+    columns: Mapping[str, Sequence[float]]  # by name, "step" among them: a number for each logged step
     # "step", and what was measured of the development data after these steps
     measured: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
@@ -39,14 +39,14 @@ class StageLog:
 class Folder:
     """Run folder of a report."""
 
-    path: Path  # as it was given
-    name: str  # a short one that no other folder of the report has
-    kind: Kind  # what it holds
-    settings: Mapping[str, Any]  # as they are shown; those that nothing reads are left out
-    logs: Sequence[StageLog] = ()  # of each stage of training that has begun, in order
-    metrics: Mapping[str, Any] | None = None  # what is in ``metrics.json``; empty where there is none yet
-    has_model: bool = False  # whether there is a trained model
-    weights: str | None = None  # the SHA-256 of its weights
+    path: Path
+    name: str  # unique in the report
+    kind: Kind
+    settings: Mapping[str, Any]  # without ignored ones
+    logs: Sequence[StageLog] = ()  # of each training stage that has begun
+    metrics: Mapping[str, Any] | None = None  # ``metrics.json``; empty if there is none yet
+    has_model: bool = False
+    weights: str | None = None  # SHA-256
 
 
 def read_folders(paths: Sequence[Path]) -> list[Folder]:

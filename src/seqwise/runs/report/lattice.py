@@ -30,16 +30,16 @@ MOST_STEPS = 20
 class Node:
     """Slot after a step."""
 
-    # the heaviest tokens that it has added and their weights; one of weight 1 in a hard search
+    # The heaviest added tokens and their weights; in a hard search one of weight 1.
     tokens: tuple[tuple[int, float], ...]
-    # for each slot before the step, how much of this one comes from it: the back-pointer weights, J numbers
+    # The J back-pointer weights.
     parents: tuple[float, ...]
     score: float  # cumulative
-    cost: float | None  # what the step added to the task cost; None without gold
-    total_cost: float | None  # the cumulative task cost; None without gold
-    log_partition: float  # log Z of the step, of the slots that this one comes from by their weights
-    ended: float  # how much of it had ended before the step
-    is_live: bool  # whether it has a score at all
+    cost: float | None  # added by the step; None without gold
+    total_cost: float | None  # cumulative; None without gold
+    log_partition: float  # log Z of the step, averaged over the parents
+    ended: float  # finished mass before the step
+    is_live: bool  # whether its score is finite
 
 
 @dataclass(frozen=True)

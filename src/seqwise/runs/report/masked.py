@@ -37,28 +37,27 @@ def scored_blocks(
     chosen: Sequence[int],
     *,
     name: str,
-    on_progress: Callable[[int], None] | None = None,
+    on_progress: Callable[[int, int], None],
 ) -> list[Block]:
     """Make tables of pseudo-perplexity on a file, and of the token scores of chosen sequences.
 
     ``exp(-sum log p(token | all others) / tokens)``; the interval is that of a bootstrap over sequences.
     """
     losses, lengths, shown = [], [], {}
-    for place, one in enumerate(score_sequences(run, examples)):
-        losses.append(-one.log_prob)
-        lengths.append(len(one.tokens))
+    for place, score in enumerate(score_sequences(run, examples)):
+        losses.append(-score.log_prob)
+        lengths.append(len(score.tokens))
         if place in chosen:
-            shown[place] = one
-        if on_progress is not None:
-            on_progress(1)
-    value, low, high = (math.exp(min(one, 700.0)) for one in bootstrap_interval(Counts(losses, lengths)))
+            shown[place] = score
+        on_progress(place + 1, len(examples))
+    value, low, high = (math.exp(min(end, 700.0)) for end in bootstrap_interval(Counts(losses, lengths)))
     summary = Table(
         f"{name} on the file, with a bootstrap 95% interval over sequences",
         ["measure", "value", "from", "to"],
         [["pseudo-perplexity", *map(plain_number, (value, low, high))],
          ["sequences", f"{len(losses):,}", "", ""], ["tokens", f"{sum(lengths):,}", "", ""]],
     )  # fmt: skip
-    rows = [[str(place + 1), plain_number(one.log_prob), _tokens(one)] for place, one in shown.items()]
+    rows = [[str(place + 1), plain_number(score.log_prob), _tokens(score)] for place, score in shown.items()]
     table = Table(
         f"{name}: sequences of the file, and below each token its log-probability given all others, in nats",
         ["sequence", "pseudo-log-likelihood", "tokens"],
@@ -69,11 +68,11 @@ def scored_blocks(
     return [summary, table, Paragraph("The deeper the orange, the less likely the token, down to −6 nats.")]
 
 
-def _tokens(one: SequenceScore) -> Markup:
+def _tokens(score: SequenceScore) -> Markup:
     palette = Palette(0.0, DEEPEST)
     return Markup(" ").join(
         Markup('<span class="token" style="background:{}">{}<small>{}</small></span>').format(
             palette.colour(-log_prob), token, f"{log_prob:.2f}".replace("-", "−")
         )
-        for token, log_prob in zip(one.tokens, one.token_log_probs_T.double().tolist(), strict=True)
+        for token, log_prob in zip(score.tokens, score.token_log_probs_T.double().tolist(), strict=True)
     )

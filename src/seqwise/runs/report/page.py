@@ -17,7 +17,7 @@ from seqwise.errors import InputError
 from seqwise.runs.report.blocks import Block, Section
 
 MARKER = '<meta name="generator" content="seqwise report">'
-"""What tells a report of ours from other pages; among the first 2048 bytes."""
+"""Mark of a report, among its first 2048 bytes."""
 
 MOST_BYTES = 5_000_000
 """Larger pages are refused."""
@@ -83,12 +83,12 @@ def _part(name: str) -> str:
 def _namer(sections: Sequence[Section]) -> Callable[[Section], str]:
     """Return a function from a section to its id, by identity, as sections may be equal."""
 
-    def all_of(some: Sequence[Section]) -> Iterator[Section]:
-        for section in some:
+    def nested(sections: Sequence[Section]) -> Iterator[Section]:
+        for section in sections:
             yield section
-            yield from all_of(section.sections)
+            yield from nested(section.sections)
 
-    names = {id(section): f"section-{number}" for number, section in enumerate(all_of(sections), start=1)}
+    names = {id(section): f"section-{number}" for number, section in enumerate(nested(sections), start=1)}
     return lambda section: names[id(section)]
 
 

@@ -16,10 +16,10 @@ from seqwise.errors import InputError
 from seqwise.runs.report.blocks import Figure, Ids, plain_number
 
 LINE_STYLES = ("-", "--", "-.", ":")
-"""With the colours they tell lines apart, also where colours cannot be."""
+"""Line styles, which distinguish lines beside their colours."""
 
 MOST_POINTS = 400
-"""Longer lines are drawn by means over as many steps as it takes."""
+"""Longer lines are drawn by means over several steps."""
 
 COLOURS = 8  # --line-0 to --line-7 in the page's style
 INK, GRID, LINE = "#010101", "#020202", "#0303{:02d}"  # colours that stand for those of the page's style
@@ -29,10 +29,10 @@ INK, GRID, LINE = "#010101", "#020202", "#0303{:02d}"  # colours that stand for 
 class Line:
     """Line of a plot."""
 
-    name: str  # of what it shows
+    name: str
     xs: Sequence[float]  # in rising order
-    ys: Sequence[float]  # as many; what is not finite is left out
-    number: int = 0  # chooses its colour and style, from 0
+    ys: Sequence[float]  # numbers that are not finite are left out
+    number: int = 0  # of its colour and style, from 0
 
 
 def line_plot(
@@ -188,4 +188,4 @@ def _write(element: Any, pieces: list[str], name: str, referred: set[str], more:
 
 def _recoloured(text: str) -> str:
     text = text.replace(INK, "currentColor").replace(GRID, "var(--grid)")
-    return re.sub(r"#0303(\d\d)", lambda found: f"var(--line-{int(found[1])})", text)
+    return re.sub(r"#0303(\d\d)", lambda match: f"var(--line-{int(match[1])})", text)

@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
+from seqwise.data.readers import Example
 from seqwise.errors import InputError
-from seqwise.evaluation.metrics import Estimate
+from seqwise.evaluation.metrics import Estimate, bootstrap_interval
 from seqwise.evaluation.signature import sha256_of_examples, sign, signature_line
 from seqwise.runs.decoder_choice import decoders_for
+from seqwise.runs.inputs import read_examples, recorded_file
 from seqwise.runs.loading import load_run
-from seqwise.runs.measures import unknown_targets, unread_sources
+from seqwise.runs.measures import measure, signatures, unknown_targets, unread_sources
 from seqwise.runs.report.blocks import Block, Frames, Ids, Paragraph, Section, Table
 from seqwise.runs.report.chains import read_sampling
 from seqwise.runs.report.curves import curve_blocks, settings_tables
-from seqwise.runs.report.data import Asked, Data, chosen_places, read_data, read_sequence_data, share_files
 from seqwise.runs.report.examples import lattice_blocks
 from seqwise.runs.report.folders import Folder, Kind, read_folders
 from seqwise.runs.report.masked import metrics_tables, scored_blocks
@@ -25,27 +27,50 @@ from seqwise.runs.report.sampling import sampling_section, sampling_table
 from seqwise.runs.report.training import (
     decoder_tables,
     log_partition_blocks,
-    measure_run,
     measured_log_partitions,
-    signatures_of,
     slot_spread,
 )
-from seqwise.runs.run import OutputRun, reading_problems
+from seqwise.runs.run import MaskedRun, OutputRun, reading_problems
 
 OnProgress = Callable[[str, int, int], None]
-"""Called with the name of a part, how much of it is done, and how much there is."""
+"""Called with the name of a part, the amount done, and the total."""
 
 ROOM_FOR_LATTICES = 3_800_000  # characters, of the 5 MB that a page may have
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Data and examples of a report.
+
+    Args:
+        files: data for the runs: none, one for all, or one for each.
+        num_examples: number of examples to draw, from the first on.
+        chosen: numbers, from 1, of examples to draw instead.
+    """
+
+    files: Sequence[Path] = ()
+    num_examples: int = 2
+    chosen: Sequence[int] = ()
+
+
+@dataclass(frozen=True)
+class Data:
+    """Examples for a run."""
+
+    name: str = ""
+    examples: Sequence[Example] = ()
+    is_given: bool = False  # by --file; else they are the development data, already measured
+    note: str = ""  # the reason for no examples, or ""
 
 
 @dataclass(frozen=True)
 class Writing:
     """State of a page that is being written."""
 
-    files: Mapping[str, Path]  # data by the name of the folder that they are for
-    asked: Asked  # which examples are drawn
-    on_progress: OnProgress  # called as the work goes on
-    ids: Ids = field(default_factory=Ids)  # of what is on the page
+    files: Mapping[str, Path]  # by the name of the folder
+    asked: Asked
+    on_progress: OnProgress
+    ids: Ids = field(default_factory=Ids)
     footer: list[str] = field(default_factory=list)  # signatures, a line each
 
 
@@ -56,17 +81,17 @@ def write_report(
     *,
     on_progress: OnProgress | None = None,
 ) -> None:
-    """Write one page on one or several run folders, which opens without a network.
+    """Write a self-contained page on one or several run folders.
 
-    Shown are, as far as a folder has the data: settings and signatures; the curves of training; results with bootstrap
-    intervals; log Z and the spread of slot scores by position; the lattices of a hard beam and of relaxed ones; and of
-    samples energies, acceptance, novelty, R-hat, effective sample size, autocorrelation, and sequences as they change.
+    It shows settings and signatures; training curves; results with bootstrap intervals; log Z and the spread of slot
+    scores by position; the lattices of hard and relaxed beams; and the energies, acceptance, novelty, R-hat, effective
+    sample size, autocorrelation and sequences of samples.
 
     Args:
         paths: the outputs of ``seqwise train``, ``masked-model train`` and ``sample``.
-        output: the page; a report that stands there is replaced, anything else is not.
-        asked: data, and which examples are drawn.
-        on_progress: called as the work goes on.
+        output: the page; an older report is replaced, any other file is not.
+        asked: data and examples; by default the development data.
+        on_progress: called with the name of a part, the amount done, and the total.
 
     Raises:
         InputError: a folder, a file or the output cannot be used, matplotlib is missing, or the page is too large.
@@ -74,7 +99,7 @@ def write_report(
     asked, output = asked or Asked(), Path(output)
     require_own(output)
     folders = read_folders([Path(path) for path in paths])
-    page = Writing(share_files(folders, asked.files), asked, on_progress or (lambda *_: None))
+    page = Writing(_share_files(folders, asked.files), asked, on_progress or (lambda *_: None))
     sections = [Section("Runs", [_overview(folders)])]
     for kind, build in (("training", _training), ("masked model", _masked), ("samples", _samples)):
         own = [folder for folder in folders if folder.kind == kind]
@@ -105,7 +130,7 @@ KIND_NAMES: Mapping[Kind, str] = {
     "masked model": "masked model",
     "samples": "samples",
 }
-"""What each kind of folder is called."""
+"""Names of the kinds of folders on pages."""
 
 
 def _state(folder: Folder) -> str:
@@ -126,25 +151,25 @@ def _signed(method: str, folder: Folder, data: Data) -> str:
 def _training(folders: Sequence[Folder], page: Writing) -> Section:
     loaded = {folder.name: load_run(folder.path) for folder in folders if folder.has_model}
     data = {
-        folder.name: read_data(folder, loaded[folder.name], page.files.get(folder.name))
+        folder.name: _data(folder, loaded[folder.name], page.files.get(folder.name))
         for folder in folders
         if folder.name in loaded
     }
     measured: dict[str, dict[str, dict[str, Estimate]]] = {}
     notes: list[Block] = []
     for folder in folders:
-        one = data.get(folder.name, Data(note=f"{folder.name} has no trained model yet."))
-        if one.note:
-            notes.append(Paragraph(one.note))
-        page.footer.append(_signed(f"{folder.settings['objective']}, {folder.settings['score']} scores", folder, one))
-        if one.is_given:
+        own = data.get(folder.name, Data(note=f"{folder.name} has no trained model yet."))
+        if own.note:
+            notes.append(Paragraph(own.note))
+        page.footer.append(_signed(f"{folder.settings['objective']}, {folder.settings['score']} scores", folder, own))
+        if own.is_given:
             run = loaded[folder.name]
-            measured[folder.name] = _measured(run, one, folder.name, page.on_progress)
-            page.footer.extend(signatures_of(run, one.examples))
-            doubts = (unread_sources(run, one.examples), unknown_targets(run, one.examples))
+            measured[folder.name] = _measured(run, own, folder.name, page.on_progress)
+            page.footer.extend(f"{title}: {line}" for title, line in signatures(run, own.examples).items())
+            doubts = (unread_sources(run, own.examples), unknown_targets(run, own.examples))
             notes += [Paragraph(f"{folder.name}: {doubt}.") for doubt in doubts if doubt is not None]
-    results = decoder_tables(folders, measured, {name: one.name for name, one in data.items()})
-    with_data = {name: one.examples for name, one in data.items() if one.examples}
+    results = decoder_tables(folders, measured, {name: own.name for name, own in data.items()})
+    with_data = {name: own.examples for name, own in data.items() if own.examples}
     reports = {name: measured_log_partitions(loaded[name], examples) for name, examples in with_data.items()}
     spreads = {name: slot_spread(loaded[name], examples) for name, examples in with_data.items()}
     by_position = log_partition_blocks(
@@ -168,12 +193,13 @@ def _training(folders: Sequence[Folder], page: Writing) -> Section:
 
 
 def _measured(run: OutputRun, data: Data, name: str, on_progress: OnProgress) -> dict[str, dict[str, Estimate]]:
-    found, decoders = {}, decoders_for(run.settings)
+    estimates, decoders = {}, decoders_for(run.settings)
     for done, decoder in enumerate(decoders):
         on_progress(f"measuring {name}", done, len(decoders))
-        found[decoder] = measure_run(run, data.examples, decoder)
+        measures = measure(run, data.examples, decoder)
+        estimates[decoder] = {title: bootstrap_interval(sums) for title, sums in measures.items()}
     on_progress(f"measuring {name}", len(decoders), len(decoders))
-    return found
+    return estimates
 
 
 def _lattices(
@@ -187,7 +213,7 @@ def _lattices(
         (place, folder)
         for folder in folders
         if folder.name in data and data[folder.name].examples
-        for place in chosen_places(page.asked, len(data[folder.name].examples), path=data[folder.name].name)
+        for place in _chosen_places(page.asked, len(data[folder.name].examples), path=data[folder.name].name)
     ]
     jobs.sort(key=lambda job: job[0])  # stable: runs stay in their order
     sections: dict[int, list[Block]] = {}
@@ -204,8 +230,8 @@ def _lattices(
             len(drawing)
             for block in blocks
             if isinstance(block, Frames)
-            for _, all_ in block.panels
-            for drawing in all_
+            for _, drawings in block.panels
+            for drawing in drawings
         )
         if taken + size > ROOM_FOR_LATTICES:
             blocks = [
@@ -217,14 +243,14 @@ def _lattices(
     page.on_progress("drawing lattices", len(jobs), len(jobs))
     if not sections:
         return []
-    said = Paragraph(
+    legend = Paragraph(
         "A box is a slot of the beam after a step, with its heaviest token (and its weight, where others share the"
         " slot). A line is as opaque as its back-pointer weight, the part of the slot that comes from the one before;"
         " below 0.01 it is not drawn. A thick blue border: the heaviest token is the gold one at that place. Point at a"
         " box for its numbers. The slider goes from soft to hard."
     )
     inner = [Section(f"Example {place + 1}", blocks) for place, blocks in sorted(sections.items())]
-    return [Section("Beam lattices", [said], inner)]
+    return [Section("Beam lattices", [legend], inner)]
 
 
 def _masked(folders: Sequence[Folder], page: Writing) -> Section:
@@ -233,23 +259,18 @@ def _masked(folders: Sequence[Folder], page: Writing) -> Section:
         data = Data(note=f"{folder.name} has no trained model yet.")
         if folder.has_model:
             run = load_run(folder.path)
-            data = read_sequence_data(folder, run, page.files.get(folder.name))
+            data = _sequence_data(folder, run, page.files.get(folder.name))
             if data.is_given:
-                total, done = len(data.examples), 0
-
-                def scored(count: int, name: str = folder.name, total: int = total) -> None:
-                    nonlocal done
-                    done += count
-                    page.on_progress(f"scoring with {name}", done, total)
-
-                chosen = chosen_places(page.asked, total, path=data.name)
+                total = len(data.examples)
+                chosen = _chosen_places(page.asked, total, path=data.name)
+                scored = partial(page.on_progress, f"scoring with {folder.name}")
                 results += scored_blocks(run, data.examples, chosen, name=folder.name, on_progress=scored)
         results += [Paragraph(data.note)] if data.note else []
         page.footer.append(_signed(f"masked {folder.settings['model']}", folder, data))
-    said = Paragraph("Training logs loss, learning rate and gradient norm at every step, and nothing else.")
+    note = Paragraph("Training logs loss, learning rate and gradient norm at every step, and nothing else.")
     return Section(
         "Masked models",
-        [said],
+        [note],
         [
             Section("Settings", settings_tables(folders)),
             Section("Results", results),
@@ -267,8 +288,8 @@ def _samples(folders: Sequence[Folder], page: Writing) -> Section:
     page.on_progress("reading chains", len(folders), len(folders))
     shown = list(page.asked.chosen) or list(range(1, page.asked.num_examples + 1))
     for name, sampling in samplings.items():
-        known = {one.problem for one in sampling.problems if one.problem is not None}
-        wrong = [one for one in page.asked.chosen if known and one not in known]
+        known = {chains.problem for chains in sampling.problems if chains.problem is not None}
+        wrong = [number for number in page.asked.chosen if known and number not in known]
         if wrong:
             problem = f"--example {wrong[0]} is none of the problems of {name}"
             raise InputError(problem, hint=f"give a number from {min(known)} to {max(known)}")
@@ -280,3 +301,46 @@ def _samples(folders: Sequence[Folder], page: Writing) -> Section:
             *(sampling_section(folder, samplings[folder.name], shown, ids=page.ids) for folder in folders),
         ],
     )
+
+
+def _share_files(folders: Sequence[Folder], files: Sequence[Path]) -> dict[str, Path]:
+    """Assign the files to the runs that read data, by name."""
+    readers = [folder for folder in folders if folder.kind != "samples"]
+    if not files:
+        return {}
+    if not readers:
+        raise InputError("--file: samples are shown as they are, and read no data", hint="leave it out")
+    if len(files) not in (1, len(readers)):
+        problem = f"--file: {len(files)} files for {len(readers)} runs that read one"
+        raise InputError(problem, hint="give one for all of them, or one for each in their order")
+    given = files if len(files) == len(readers) else [files[0]] * len(readers)
+    return {folder.name: file for folder, file in zip(readers, given, strict=True)}
+
+
+def _sequence_data(folder: Folder, run: MaskedRun, file: Path | None) -> Data:
+    """Read sequences for a masked model."""
+    if file is None:
+        return Data(note=f"Without --file nothing is scored by {folder.name}.")
+    return Data(str(file), run.codec.read(file), is_given=True)
+
+
+def _data(folder: Folder, run: OutputRun, file: Path | None) -> Data:
+    """Read examples for a run; missing development data are noted, not refused."""
+    if file is not None:
+        return Data(str(file), read_examples(run.settings, file), is_given=True)
+    dev, without = run.settings.dev, "give --file to see results with intervals, log Z by position and lattices"
+    if dev is None:
+        return Data(note=f"{folder.name} was trained without development data: {without}.")
+    try:
+        return Data(f"its development data ({dev})", read_examples(run.settings, recorded_file(dev, folder.path)))
+    except InputError as error:
+        return Data(note=f"The development data of {folder.name} cannot be read ({error}): {without}.")
+
+
+def _chosen_places(asked: Asked, number: int, *, path: str) -> list[int]:
+    """Return the indices of the examples to draw."""
+    for chosen in asked.chosen:
+        if not 1 <= chosen <= number:
+            problem = f"--example {chosen} is none of the {number:,} that there are"
+            raise InputError(problem, path=path or None, hint=f"give a number from 1 to {number}")
+    return [chosen - 1 for chosen in dict.fromkeys(asked.chosen)] or list(range(number))[: asked.num_examples]

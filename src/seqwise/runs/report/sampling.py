@@ -31,18 +31,18 @@ def sampling_table(samplings: Mapping[str, Sampling]) -> Table:
     """Make a table of all folders: counts, acceptance, energy, ESS and the worst R-hat."""
     rows = []
     for name, sampling in samplings.items():
-        first, all_chains = sampling.first, [one.chains for one in sampling.problems]
+        first, all_chains = sampling.first, [problem.chains for problem in sampling.problems]
         proposals, accepted, novel = (
             sum(int(getattr(chains, f"{what}_SB")[first:].sum()) for chains in all_chains)
             for what in ("proposals", "accepted", "novel")
         )
         energies = torch.cat([chains.energy_SB[first:].flatten() for chains in all_chains])
-        reports = [one.report for one in sampling.problems if one.report is not None]
+        reports = [problem.report for problem in sampling.problems if problem.report is not None]
         judged, tails = (
-            [ess for ess in all_ess if math.isfinite(ess)]
-            for all_ess in ([one.ess["energy"] for one in reports], [one.tail_ess["energy"] for one in reports])
+            [getattr(report, name)["energy"] for report in reports if math.isfinite(getattr(report, name)["energy"])]
+            for name in ("ess", "tail_ess")
         )
-        r_hats = [one.r_hat["energy"] for one in reports if math.isfinite(one.r_hat["energy"])]
+        r_hats = [report.r_hat["energy"] for report in reports if math.isfinite(report.r_hat["energy"])]
         num_sweeps = max(map(len, all_chains))
         rows.append(
             [
@@ -67,10 +67,10 @@ def sampling_section(folder: Folder, sampling: Sampling, shown: Sequence[int], *
         blocks.append(Paragraph(f"No R-hat and no effective sample size: {sampling.no_report}."))
     blocks += _shares(folder, sampling, ids)
     blocks += _reports(sampling)
-    drawn = [one for one in sampling.problems if one.problem in shown]
+    drawn = [problem for problem in sampling.problems if problem.problem in shown]
     if not drawn:
         drawn = list(sampling.problems[: len(shown)])
-    sections = [_problem(one, sampling, ids) for one in drawn]
+    sections = [_problem(problem, sampling, ids) for problem in drawn]
     if len(drawn) < len(sampling.problems):
         number = f"{len(drawn)} of {len(sampling.problems)} sets of chains"
         blocks.append(Paragraph(f"Drawn below are {number}; --examples and --example choose others."))
@@ -79,11 +79,15 @@ def sampling_section(folder: Folder, sampling: Sampling, shown: Sequence[int], *
 
 def _shares(folder: Folder, sampling: Sampling, ids: Ids) -> list[Block]:
     """Plot acceptance and novelty of all chains by sweep."""
-    num_sweeps = max(len(one.chains) for one in sampling.problems)
+    num_sweeps = max(len(problem.chains) for problem in sampling.problems)
     sums = {
         what: [
-            sum(int(getattr(one.chains, f"{what}_SB")[s].sum()) for one in sampling.problems if s < len(one.chains))
-            for s in range(num_sweeps)
+            sum(
+                int(getattr(problem.chains, f"{what}_SB")[sweep].sum())
+                for problem in sampling.problems
+                if sweep < len(problem.chains)
+            )
+            for sweep in range(num_sweeps)
         ]
         for what in ("proposals", "accepted", "novel")
     }
@@ -106,7 +110,7 @@ def _discarded(sampling: Sampling) -> tuple[float, float] | None:
 
 def _reports(sampling: Sampling) -> list[Block]:
     """Make a table of R-hat and ESS of each problem, the worst first."""
-    judged = [(one.name, one.report) for one in sampling.problems if one.report is not None]
+    judged = [(problem.name, problem.report) for problem in sampling.problems if problem.report is not None]
     if not judged:
         return []
     judged.sort(key=lambda pair: -pair[1].r_hat["energy"] if math.isfinite(pair[1].r_hat["energy"]) else -math.inf)
@@ -142,20 +146,20 @@ def _finite(value: float, form: str) -> str:
     return format(value, form) if math.isfinite(value) else "not a number"
 
 
-def _problem(one: ProblemChains, sampling: Sampling, ids: Ids) -> Section:
-    energy_SB = one.chains.energy_SB
+def _problem(problem: ProblemChains, sampling: Sampling, ids: Ids) -> Section:
+    energy_SB = problem.chains.energy_SB
     sweeps = range(1, len(energy_SB) + 1)
     traces = [
         Line(f"chain {number + 1}", sweeps, energy_SB[:, number].tolist(), number)
         for number in range(min(energy_SB.shape[1], MOST_TRACES))
     ]
     more = f" (the first {MOST_TRACES} of {energy_SB.shape[1]} chains)" if energy_SB.shape[1] > MOST_TRACES else ""
-    title = f"Energy of {one.name} by sweep{more}, discarded ones shaded"
+    title = f"Energy of {problem.name} by sweep{more}, discarded ones shaded"
     shaded = _discarded(sampling)
     blocks: list[Block] = [line_plot(title, traces, x_label="sweep", ids=ids, shaded=shaded, unit="nats")]
-    blocks += _autocorrelation(energy_SB[sampling.first :], one.name, ids)
-    blocks += _sequences(one, sampling.samples)
-    return Section(one.name[:1].upper() + one.name[1:], blocks)
+    blocks += _autocorrelation(energy_SB[sampling.first :], problem.name, ids)
+    blocks += _sequences(problem, sampling.samples)
+    return Section(problem.name[:1].upper() + problem.name[1:], blocks)
 
 
 def _autocorrelation(energy_SB: Tensor, name: str, ids: Ids) -> list[Block]:
@@ -170,9 +174,9 @@ def _autocorrelation(energy_SB: Tensor, name: str, ids: Ids) -> list[Block]:
     return [line_plot(title, lines, x_label="lag, in sweeps", ids=ids, level=0.0)]
 
 
-def _sequences(one: ProblemChains, samples: Sequence[SampleLine]) -> list[Block]:
+def _sequences(chains: ProblemChains, samples: Sequence[SampleLine]) -> list[Block]:
     """Make tables of the samples of the first chains, with changes marked."""
-    own = [line for line in samples if line.problem == one.problem]
+    own = [line for line in samples if line.problem == chains.problem]
     if not own:
         return [Paragraph("The sequences of these chains are not known: samples.jsonl names none.")]
     blocks: list[Block] = []
@@ -184,7 +188,7 @@ def _sequences(one: ProblemChains, samples: Sequence[SampleLine]) -> list[Block]
             text = line.text if place == 0 else marked(shown[place - 1].text, line.text)
             rows.append([str(line.sweep), text, plain_number(line.energy)])
         last = f" (the last {MOST_SWEEPS} of {len(lines)})" if len(lines) > MOST_SWEEPS else ""
-        caption = f"Chain {chain} of problem {one.problem}: the sequence as it changes{last}"
+        caption = f"Chain {chain} of problem {chains.problem}: the sequence as it changes{last}"
         blocks.append(Table(caption, ["after sweep", "sequence", "energy, nats"], rows))
     if max(line.sweep for line in own) == min(line.sweep for line in own):
         blocks.append(Paragraph("Of each chain one sequence was printed; sample with --every 1 to see it change."))

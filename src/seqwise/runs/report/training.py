@@ -10,10 +10,10 @@ import torch
 from seqwise.data.readers import Example
 from seqwise.decoding import DECODERS, Decoder, evaluation_mode, steps_after
 from seqwise.evaluation.log_partitions import LogPartitionReport, LogPartitionSummary, log_partition_report
-from seqwise.evaluation.metrics import Estimate, bootstrap_interval
+from seqwise.evaluation.metrics import Estimate
 from seqwise.evaluation.slot_ranking import unroll_slots
 from seqwise.names import measure_heading, measure_text
-from seqwise.runs.measures import known_targets, log_partitions_of, measure, signatures
+from seqwise.runs.measures import known_targets, log_partitions_of
 from seqwise.runs.monitoring import score_spread
 from seqwise.runs.report.blocks import Block, Ids, Paragraph, Table, plain_number
 from seqwise.runs.report.folders import Folder, is_number
@@ -105,16 +105,6 @@ def _about_dev(folder: Folder, dev: Mapping[str, object]) -> str:
         text += f" There log Z on gold prefixes has mean {mean:.4g} and variance {variance:.4g} (nats)."
     advice = dev.get("advice")
     return f"{text} {advice[:1].upper()}{advice[1:]}." if isinstance(advice, str) and advice else text
-
-
-def measure_run(run: OutputRun, examples: Sequence[Example], decoder: str) -> dict[str, Estimate]:
-    """Return all measures of a decoder with their intervals."""
-    return {title: bootstrap_interval(sums) for title, sums in measure(run, examples, decoder).items()}
-
-
-def signatures_of(run: OutputRun, examples: Sequence[Example]) -> list[str]:
-    """Return the signatures of measures, such as BLEU, a line each."""
-    return [f"{title}: {signature}" for title, signature in signatures(run, examples).items()]
 
 
 def measured_log_partitions(run: OutputRun, examples: Sequence[Example]) -> LogPartitionReport | None:
