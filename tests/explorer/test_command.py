@@ -56,9 +56,9 @@ def test_looking_for_examples_ends_with_the_server(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(run, "io_bound", stopping)
     widget = SimpleNamespace(value="typed", is_deleted=False)
     suggestions: Any = SimpleNamespace(look=None, is_complete=False)
-    controls: Any = SimpleNamespace(text=widget, chooser=widget)
-    status: Any = SimpleNamespace(work=lambda visit, job: nullcontext())
-    asyncio.run(search_page._open_first(suggestions, search_page.Visit(), controls, status))
+    status: Any = SimpleNamespace(work=lambda page, job: nullcontext())
+    page: Any = SimpleNamespace(text=widget, chooser=widget, suggestions=suggestions, status=status)
+    asyncio.run(search_page.SearchPage._open_first(page))
 
 
 def test_what_is_no_run_is_refused(seqwise: Command, tmp_path: Path) -> None:

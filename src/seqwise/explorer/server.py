@@ -10,8 +10,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from seqwise.errors import InputError
-from seqwise.explorer.chain_page import chain_page
-from seqwise.explorer.search_page import search_page
+from seqwise.explorer.chain_page import ChainPage
+from seqwise.explorer.search_page import SearchPage
 from seqwise.runs.explore.suggestions import Suggestions
 from seqwise.runs.run import Run
 
@@ -27,12 +27,12 @@ def require_nicegui() -> None:
         raise InputError("the explorer needs NiceGUI", hint="pip install 'seqwise[explore]'") from error
 
 
-def page_of(run: Run[Any, Any], name: str) -> Callable[[], None]:
+def page_of(run: Run[Any, Any], name: str) -> Callable[[], object]:
     """Return a function that makes the page of a run for a new visitor."""
     if run.codec.purpose == "predict":
         suggestions = Suggestions(run)
-        return lambda: search_page(run, name, suggestions)
-    return lambda: chain_page(run, name)
+        return lambda: SearchPage(run, name, suggestions)
+    return lambda: ChainPage(run, name)
 
 
 def is_loopback(host: str) -> bool:

@@ -130,9 +130,8 @@ def button(name: str, on_click: Callable[[], Any]) -> Any:
     return ui.button(name, on_click=on_click).props("no-caps unelevated").mark(name)
 
 
-@dataclass
-class Visit:
-    """State of a visitor's page, with the job that runs for it."""
+class Page:
+    """Page of a visitor, with the job that runs for it."""
 
     job: Job | None = None
 
@@ -168,9 +167,9 @@ class Status:
             self.say(f"Computing {job.part} …")
 
     @contextmanager
-    def work(self, visit: Visit, job: Job) -> Iterator[Job]:
-        """Run a job of a visit; errors are shown, and raised unless the visitor can fix them."""
-        visit.job = job
+    def work(self, page: Page, job: Job) -> Iterator[Job]:
+        """Run a job of a page; errors are shown, and raised unless the visitor can fix them."""
+        page.job = job
         try:
             yield job
         except InputError as error:
@@ -180,11 +179,11 @@ class Status:
             self.complain(failure(error))
             raise
         finally:
-            visit.job = None
+            page.job = None
             self.show(None)
 
 
-def status_line(visit: Visit, on_stop: Callable[[], Any] | None = None) -> Status:
+def status_line(page: Page, on_stop: Callable[[], Any] | None = None) -> Status:
     """Make a status line, with a bar and a button to stop the job that are hidden without one."""
     from nicegui import ui
 
@@ -195,7 +194,7 @@ def status_line(visit: Visit, on_stop: Callable[[], Any] | None = None) -> Statu
     status = Status(label, bar, (bar, *stop))
     status.show(None)
     # The thread of a job must not touch widgets: the page looks at its progress.
-    ui.timer(0.25, lambda: status.show(visit.job) if visit.job else None)
+    ui.timer(0.25, lambda: status.show(page.job) if page.job else None)
     return status
 
 
