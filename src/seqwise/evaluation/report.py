@@ -23,6 +23,7 @@ from rich.measure import Measurement
 from rich.text import Text
 
 from seqwise.data.durable import write_atomically
+from seqwise.data.records import read_json_object
 from seqwise.errors import InputError
 from seqwise.evaluation.signature import Signature, check_text, signature_line
 from seqwise.evaluation.values import Values
@@ -200,8 +201,8 @@ def _values(content: dict[str, Any]) -> Callable[[dict[str, Any]], tuple[Values,
 def load_table(path: Path) -> Table:
     """Read a table that `save_table` wrote."""
     hint = "make it again with the command that wrote it"
+    content = read_json_object(path, what="table of results", hint=hint)
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
         values = _values(content)
         results = [
             Result(**{**result, "signature": Signature(**result["signature"]), "values": values(result)})
@@ -210,12 +211,6 @@ def load_table(path: Path) -> Table:
         claims = [Claim(**{**claim, "values": values(claim)}) for claim in content.get("claims", ())]
         curves = [Curve(**curve) for curve in content.get("curves", ())]
         return Table(**{**content, "results": tuple(results), "claims": tuple(claims), "curves": tuple(curves)})
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", path=path) from error
-    except json.JSONDecodeError as error:
-        raise InputError(f"not JSON: {error.msg}", path=path, line=error.lineno, hint=hint) from error
-    except UnicodeDecodeError as error:
-        raise InputError("not UTF-8 text", path=path, hint=hint) from error
     except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"not a table of results ({error})", path=path, hint=hint) from error
 
