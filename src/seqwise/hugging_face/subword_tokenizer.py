@@ -12,7 +12,7 @@ PADDING = "<pad>"
 
 
 def subword_tokenizer(subwords: Subwords) -> Any:
-    """A ``PreTrainedTokenizerFast`` that splits text as :func:`~seqwise.data.subwords.split_text` does.
+    """A ``PreTrainedTokenizerFast`` that splits text as ``seqwise.data.subwords.split_text`` does.
 
     Ids: 0 the unknown character, then the pieces in order, ``</s>`` and ``<pad>``. Every text ends in ``</s>``.
 
