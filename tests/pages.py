@@ -45,7 +45,7 @@ def run_python(code: str, name: str, namespace: dict[str, Any]) -> str:
 
 
 def run_commands(code: str) -> str:
-    """What the commands of a console block print on standard output; each has to succeed."""
+    """What the commands of a console block print on standard output; each succeeds, and trains without a warning."""
     lines = code.replace("\\\n", " ").splitlines()
     printed = io.StringIO()
     for line in lines:
@@ -59,6 +59,8 @@ def run_commands(code: str) -> str:
         with redirect_stdout(printed), redirect_stderr(said):
             code_of_exit = exit_code(*arguments, application=application)
         assert code_of_exit == 0, f"{line}\n{said.getvalue()}"
+        warned = arguments[0] == "train" and re.search("^seqwise:", said.getvalue(), re.MULTILINE)
+        assert not warned, f"{line}\n{said.getvalue()}"
     return printed.getvalue()
 
 
